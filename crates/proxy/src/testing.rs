@@ -28,25 +28,25 @@ pub(crate) const SOON: Duration = Duration::from_secs(20);
 
 /// Remembers every hint.
 #[derive(Default)]
-pub(crate) struct Heard(Mutex<Vec<Hint>>);
+pub(crate) struct RecordedHints(Mutex<Vec<Hint>>);
 
-impl Hints for Heard {
+impl Hints for RecordedHints {
     fn hint(&self, _target: &Target, hint: Hint) {
         self.0.lock().unwrap().push(hint);
     }
 }
 
 /// A proxy with one service.
-pub(crate) struct House {
-    pub(crate) points: TargetWriter,
+pub(crate) struct TestProxy {
+    pub(crate) publisher: TargetWriter,
     pub(crate) drain: Drain,
     addr: SocketAddr,
-    heard: Arc<Heard>,
+    hints: Arc<RecordedHints>,
     running: Option<Running>,
     controller: Option<JoinHandle<drain::Summary>>,
 }
 
-impl House {
+impl TestProxy {
     /// One worker, no target yet.
     pub(crate) fn new(options: Options) -> Self {
         Self::with(1, 1000, options)
@@ -54,29 +54,29 @@ impl House {
 
     /// One worker, default options, and the backend as its target; but however long the test takes
     /// to play an answer, it is not taken for a server that gives none.
-    pub(crate) fn towards(backend: &Backend) -> Self {
-        let mut house = Self::new(Options { connect_timeout: SOON, ..Options::default() });
-        house.commit(backend.addr());
-        house
+    pub(crate) fn with_target(backend: &Backend) -> Self {
+        let mut proxy = Self::new(Options { connect_timeout: SOON, ..Options::default() });
+        proxy.commit(backend.addr());
+        proxy
     }
 
     pub(crate) fn with(workers: usize, max_connections: usize, options: Options) -> Self {
-        let (points, route) = TargetWriter::new();
-        Self::on(points, &route.into(), (workers, max_connections), options, drop).0
+        let (publisher, route) = TargetWriter::new();
+        Self::start(publisher, &route.into(), (workers, max_connections), options, drop).0
     }
 
     /// One worker, perhaps a target, and a client that had said this in the kernel's queue before
     /// anybody was served: its session finds its words at the first look.
-    pub(crate) fn awaited(
+    pub(crate) fn with_waiting_client(
         options: Options,
         backend: Option<&Backend>,
         words: &[u8],
     ) -> (Self, TcpStream) {
-        let (mut points, route) = TargetWriter::new();
+        let (mut publisher, route) = TargetWriter::new();
         if let Some(backend) = backend {
-            points.commit(destination(backend.addr()));
+            publisher.commit(destination(backend.addr()));
         }
-        Self::on(points, &route.into(), (1, 1000), options, |addr| {
+        Self::start(publisher, &route.into(), (1, 1000), options, |addr| {
             let mut client = connect(addr);
             client.write_all(words).unwrap();
             client
@@ -84,24 +84,27 @@ impl House {
     }
 
     /// One worker and the way to a pool, of which nothing is known yet.
-    pub(crate) fn reading(empty: Empty, options: Options) -> (Self, PoolWriter) {
-        let (points, route) = TargetWriter::new();
+    pub(crate) fn for_readers(empty: Empty, options: Options) -> (Self, PoolWriter) {
+        let (publisher, route) = TargetWriter::new();
         let (writer, pool) = PoolWriter::new(&route, empty);
-        (Self::on(points, &pool.into(), (1, 1000), options, drop).0, writer)
+        (Self::start(publisher, &pool.into(), (1, 1000), options, drop).0, writer)
     }
 
     /// `greet` is called when the address is listened on, and nobody is served yet.
-    fn on<T>(
-        points: TargetWriter,
+    fn start<T>(
+        publisher: TargetWriter,
         route: &TargetSource,
         (workers, max_connections): (usize, usize),
         options: Options,
         greet: impl FnOnce(SocketAddr) -> T,
     ) -> (Self, T) {
-        let heard = Arc::<Heard>::default();
-        let hints = Arc::clone(&heard) as Arc<dyn Hints>;
-        let service =
-            Service { name: "s".into(), route: route.clone(), options: options.into(), hints };
+        let hints = Arc::<RecordedHints>::default();
+        let service = Service {
+            name: "s".into(),
+            route: route.clone(),
+            options: options.into(),
+            hints: Arc::clone(&hints) as Arc<dyn Hints>,
+        };
         let workers = NonZeroUsize::new(workers).unwrap();
         let bound = Bound::bind(
             workers,
@@ -127,10 +130,10 @@ impl House {
         });
         (
             Self {
-                points,
+                publisher,
                 drain,
                 addr,
-                heard,
+                hints,
                 running: Some(running),
                 controller: Some(controller),
             },
@@ -139,7 +142,7 @@ impl House {
     }
 
     pub(crate) fn commit(&mut self, addr: SocketAddr) -> Arc<Target> {
-        self.points.commit(destination(addr))
+        self.publisher.commit(destination(addr))
     }
 
     pub(crate) fn addr(&self) -> SocketAddr {
@@ -160,12 +163,12 @@ impl House {
     }
 
     pub(crate) fn hints(&self) -> Vec<Hint> {
-        self.heard.0.lock().unwrap().clone()
+        self.hints.0.lock().unwrap().clone()
     }
 
     /// Waits until the counters are as `condition` wants them.
     #[track_caller]
-    pub(crate) fn until(&self, what: &str, condition: impl Fn(&Snapshot) -> bool) -> Snapshot {
+    pub(crate) fn wait_for(&self, what: &str, condition: impl Fn(&Snapshot) -> bool) -> Snapshot {
         let begin = Instant::now();
         loop {
             let stats = self.stats();
@@ -179,15 +182,15 @@ impl House {
 
     /// Waits until a session has ended for `reason`, and checks that none has for another.
     #[track_caller]
-    pub(crate) fn ended(&self, reason: EndReason) {
-        let stats = self.until("the end of a session", |stats| stats.closed_in_all() > 0);
+    pub(crate) fn wait_for_end(&self, reason: EndReason) {
+        let stats = self.wait_for("the end of a session", |stats| stats.closed_in_all() > 0);
         let others =
             EndReason::ALL.iter().filter(|it| stats.closed_for(**it) > 0).collect::<Vec<_>>();
         assert_eq!(others, [&reason]);
     }
 
     /// Ends it by a drain and returns how that went.
-    pub(crate) fn end(mut self, order: StopRequest) -> (drain::Summary, Snapshot) {
+    pub(crate) fn stop(mut self, order: StopRequest) -> (drain::Summary, Snapshot) {
         self.drain.order(order);
         let summary = self.controller.take().unwrap().join().unwrap();
         let running = self.running.take().unwrap();
@@ -197,7 +200,7 @@ impl House {
     }
 }
 
-impl Drop for House {
+impl Drop for TestProxy {
     fn drop(&mut self) {
         self.drain.order(StopRequest::Cut);
         if let Some(controller) = self.controller.take() {
@@ -286,15 +289,15 @@ impl Backend {
     }
 
     /// Whether somebody has connected and was not accepted yet.
-    pub(crate) fn is_called(&self) -> bool {
+    pub(crate) fn has_pending_connection(&self) -> bool {
         self.listener.set_nonblocking(true).unwrap();
         self.listener.accept().is_ok()
     }
 }
 
 /// A client and the backend's end of its session, which has exchanged a byte each way.
-pub(crate) fn session(house: &House, backend: &Backend) -> (TcpStream, TcpStream) {
-    let mut client = house.client();
+pub(crate) fn session(proxy: &TestProxy, backend: &Backend) -> (TcpStream, TcpStream) {
+    let mut client = proxy.client();
     let mut upstream = backend.accept();
     client.write_all(b"PING\r\n").unwrap();
     expect(&mut upstream, b"PING\r\n");
@@ -305,9 +308,9 @@ pub(crate) fn session(house: &House, backend: &Backend) -> (TcpStream, TcpStream
 
 /// What one worker has of a service, with points that lead somewhere.
 pub(crate) fn seat() -> (TargetWriter, WorkerContext) {
-    let (mut points, route) = TargetWriter::new();
+    let (mut publisher, route) = TargetWriter::new();
     let addr = "127.0.0.1:1".parse().unwrap();
-    points.commit(Destination { addr, name: "x".into(), epoch: 0, run_id: None });
+    publisher.commit(Destination { addr, name: "x".into(), epoch: 0, run_id: None });
     let service = Arc::new(Service {
         name: "s".into(),
         route: route.into(),
@@ -324,13 +327,13 @@ pub(crate) fn seat() -> (TargetWriter, WorkerContext) {
     let block = Stats::new(1, [Arc::from("s")]).block(0, 0).unwrap();
     let (drain, _controller) = drain::new(Settings::default());
     (
-        points,
+        publisher,
         WorkerContext {
             shared,
             block,
             drain,
             news: tokio::sync::Notify::new(),
-            turns: crate::session::dial_permits::DialPermits::default(),
+            turns: crate::dial_permits::DialPermits::default(),
         },
     )
 }
@@ -369,67 +372,67 @@ pub(crate) fn reset(stream: TcpStream) {
 /// An end of a session without a socket: what it has to say, how much it takes, and what it was
 /// told.
 #[derive(Debug, Default)]
-pub(crate) struct Puppet {
+pub(crate) struct FakeStream {
     /// What it says, a read each; an empty one is its end.
-    pub(crate) says: VecDeque<Vec<u8>>,
+    pub(crate) incoming: VecDeque<Vec<u8>>,
     /// How many bytes it takes before it makes the other side wait.
-    pub(crate) takes: usize,
+    pub(crate) capacity: usize,
     /// What was written to it.
-    pub(crate) heard: Vec<u8>,
+    pub(crate) written: Vec<u8>,
     /// It was told that the other direction has ended.
-    pub(crate) told: bool,
+    pub(crate) ended: bool,
     /// Largest read that was asked of it since this was last set.
-    pub(crate) asked: usize,
+    pub(crate) largest_read: usize,
     /// It says so much more than it read or took: an end with a bug.
-    pub(crate) overstates: usize,
+    pub(crate) overstated: usize,
 }
 
-impl Puppet {
-    pub(crate) fn saying(words: &[&[u8]]) -> Self {
-        let says = words.iter().map(|word| word.to_vec()).collect();
-        Self { says, takes: usize::MAX, ..Self::default() }
+impl FakeStream {
+    pub(crate) fn sending(words: &[&[u8]]) -> Self {
+        let incoming = words.iter().map(|word| word.to_vec()).collect();
+        Self { incoming, capacity: usize::MAX, ..Self::default() }
     }
 }
 
-impl End for Puppet {
+impl End for FakeStream {
     fn look(&mut self, _cx: &mut Context<'_>) {}
 
     fn is_readable(&self) -> bool {
-        !self.says.is_empty()
+        !self.incoming.is_empty()
     }
 
     fn poll_read(&mut self, _cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
-        self.asked = self.asked.max(buffer.len());
-        let Some(mut word) = self.says.pop_front() else { return Poll::Pending };
+        self.largest_read = self.largest_read.max(buffer.len());
+        let Some(mut word) = self.incoming.pop_front() else { return Poll::Pending };
         let n = word.len().min(buffer.len());
         buffer[..n].copy_from_slice(&word[..n]);
         if n < word.len() {
-            self.says.push_front(word.split_off(n));
+            self.incoming.push_front(word.split_off(n));
         }
-        let n = if self.overstates > 0 { buffer.len() + self.overstates } else { n };
+        let n = if self.overstated > 0 { buffer.len() + self.overstated } else { n };
         Poll::Ready(Ok(n))
     }
 
     fn poll_write(&mut self, _cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let n = bytes.len().min(self.takes);
+        let n = bytes.len().min(self.capacity);
         if n == 0 {
             return Poll::Pending;
         }
-        self.takes -= n;
-        self.heard.extend_from_slice(&bytes[..n]);
-        Poll::Ready(Ok(n + self.overstates))
+        self.capacity -= n;
+        self.written.extend_from_slice(&bytes[..n]);
+        Poll::Ready(Ok(n + self.overstated))
     }
 
     fn poll_end(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.told = true;
+        self.ended = true;
         Poll::Ready(Ok(()))
     }
 
     fn has_gone(&self) -> bool {
-        self.says.back().is_some_and(Vec::is_empty)
+        self.incoming.back().is_some_and(Vec::is_empty)
     }
 
     fn has_unread(&self) -> bool {
-        self.says.front().is_some_and(|word| !word.is_empty())
+        self.incoming.front().is_some_and(|word| !word.is_empty())
     }
 }

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use rustix::io::Errno;
 use socket2::{Domain, Protocol, Socket, Type};
+use target::Target;
 
 use crate::io::connection::Line;
 use crate::io::sockopt;
@@ -21,11 +22,11 @@ use crate::service::DialFailure;
 /// What kind of failure it was.
 pub(crate) async fn connect(
     addr: SocketAddr,
-    tuning: &LiveOptions,
+    live: &LiveOptions,
     deadline: Instant,
 ) -> Result<Line, DialFailure> {
-    let options = tuning.now();
-    let mut line = begin(addr, &options).map_err(|error| sort(&error))?;
+    let options = live.now();
+    let mut line = start(addr, &options).map_err(|error| classify(&error))?;
     if line.stands() {
         return Ok(line);
     }
@@ -35,12 +36,12 @@ pub(crate) async fn connect(
     let connecting = poll_fn(|cx| line.poll_connected(cx));
     match tokio::time::timeout_at(deadline.into(), connecting).await {
         Ok(Ok(())) => Ok(line),
-        Ok(Err(error)) => Err(sort(&error)),
+        Ok(Err(error)) => Err(classify(&error)),
         Err(_elapsed) => Err(DialFailure::TimedOut),
     }
 }
 
-fn begin(addr: SocketAddr, options: &Options) -> io::Result<Line> {
+fn start(addr: SocketAddr, options: &Options) -> io::Result<Line> {
     let socket =
         Socket::new(Domain::for_address(addr), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     sockopt::prepare(&socket, options)?;
@@ -48,7 +49,7 @@ fn begin(addr: SocketAddr, options: &Options) -> io::Result<Line> {
 }
 
 /// Sorts an error of `socket(2)` or `connect(2)`.
-fn sort(error: &io::Error) -> DialFailure {
+fn classify(error: &io::Error) -> DialFailure {
     match Errno::from_io_error(error) {
         Some(Errno::CONNREFUSED | Errno::CONNRESET) => DialFailure::Refused,
         Some(Errno::TIMEDOUT) => DialFailure::TimedOut,
@@ -64,13 +65,24 @@ fn sort(error: &io::Error) -> DialFailure {
     }
 }
 
+/// Whether there is no point in connecting to this target: it is fenced, or its sessions have to
+/// leave it.
+pub(crate) fn is_superseded(target: &Target) -> bool {
+    target.fence().has_fallen() || target.is_draining()
+}
+
+/// Whether requests may be sent to this target now.
+pub(crate) fn may_be_used(target: &Target) -> bool {
+    !is_superseded(target) && !target.is_shut()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn errors_are_sorted_by_what_they_say_of_the_target() {
-        let of = |errno: Errno| sort(&io::Error::from(errno));
+        let of = |errno: Errno| classify(&io::Error::from(errno));
         assert_eq!(of(Errno::CONNREFUSED), DialFailure::Refused);
         assert_eq!(of(Errno::HOSTUNREACH), DialFailure::Unreachable);
         assert_eq!(of(Errno::ADDRNOTAVAIL), DialFailure::Exhausted);

@@ -10,10 +10,10 @@ use std::io;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
+use crate::end_reason::EndReason;
+use crate::invariant;
 use crate::io::end::End;
 use crate::io::scratch;
-use crate::session::broken;
-use crate::session::end_reason::EndReason;
 
 /// How long a client is waited for.
 const MOMENT: Duration = Duration::from_millis(200);
@@ -21,43 +21,10 @@ const MOMENT: Duration = Duration::from_millis(200);
 /// How many bytes are thrown away at most: more is a client that does not mind the end.
 const MOST: usize = 4 * 1024 * 1024;
 
-/// Whether there is somebody left to listen after `reason`, and time to say something.
-pub(crate) const fn is_heard(reason: EndReason) -> bool {
-    match reason {
-        EndReason::ClientClosed
-        | EndReason::ClientReset
-        | EndReason::ClientLost
-        | EndReason::ClientError
-        | EndReason::HoldAbandoned
-        | EndReason::HalfCloseTimeout
-        | EndReason::Cut
-        | EndReason::InternalError
-        | EndReason::Aborted => false,
-        EndReason::UpstreamClosed
-        | EndReason::UpstreamReset
-        | EndReason::UpstreamLost
-        | EndReason::UpstreamError
-        | EndReason::IdleTimeout
-        | EndReason::FirstByteTimeout
-        | EndReason::Fenced
-        | EndReason::ReplyDropped
-        | EndReason::Dismissed
-        | EndReason::TargetSilent
-        | EndReason::NoReplica
-        | EndReason::CarryRefused
-        | EndReason::Forfeit
-        | EndReason::HoldTimeout
-        | EndReason::HoldFull
-        | EndReason::DialFailed
-        | EndReason::Exhausted
-        | EndReason::Drained => true,
-    }
-}
-
 /// Delivers `undelivered` and ends the client's connection, if there is a point in it after
 /// `reason`; otherwise at once.
 pub(crate) async fn finish(client: &mut impl End, undelivered: &[u8], reason: EndReason) {
-    if is_heard(reason) {
+    if reason.reaches_client() {
         // An error means that the client has gone, and running out of time that it does not mind
         // us: both are the end.
         drop(tokio::time::timeout(MOMENT, say_goodbye(client, undelivered)).await);
@@ -68,7 +35,7 @@ async fn say_goodbye(client: &mut impl End, undelivered: &[u8]) -> io::Result<()
     let mut rest = undelivered;
     while !rest.is_empty() {
         let written = poll_fn(|cx| client.poll_write(cx, rest)).await?;
-        rest = broken::behind(rest, written)?;
+        rest = invariant::rest_after(rest, written)?;
     }
     poll_fn(|cx| client.poll_end(cx)).await?;
     let mut thrown = 0;

@@ -7,7 +7,7 @@
 //! waiting for it; so it is forgotten. An end that stands behind more bytes than the kernel keeps
 //! for us has not arrived, and is noticed no sooner than at `hold_timeout`.
 //!
-//! Deliberately absent: the answer at the end of a hold ([`answers`](crate::session::answers)).
+//! Deliberately absent: the answer at the end of a hold ([`answers`](crate::session::refusals)).
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -16,20 +16,20 @@ use std::time::{Duration, Instant};
 use drain::Ticket;
 use target::{TargetRef, TargetSource};
 
+use crate::dial_permits::{DialPermit, DialPermits};
+use crate::end_reason::EndReason;
+use crate::invariant;
 use crate::io::connection::Line;
 use crate::io::end::End;
 use crate::io::scratch;
 use crate::runtime::tasks;
-use crate::session::broken;
-use crate::session::dial_permits::{DialPermits, Turn};
-use crate::session::end_reason::EndReason;
 use crate::stats::Block;
 
-/// Most bytes that are read from a client while it is held: room for a handshake and some requests.
-const EARLY: usize = 4096;
+/// Most bytes that are read from a client while it is held: buffer for a handshake and some requests.
+const MAX_EARLY: usize = 4096;
 
 /// How often it is looked whether a client is still there that is not read.
-pub(crate) const PATROL: Duration = Duration::from_millis(250);
+pub(crate) const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Counts a held session for as long as it is held.
 pub(crate) struct Held<'a>(&'a Block);
@@ -62,9 +62,9 @@ pub(crate) async fn wait(
     tokio::select! {
         biased;
         () = ticket.cut() => Err(EndReason::Cut),
-        reason = gone(client, early) => Err(reason),
+        reason = client_gone(client, early) => Err(reason),
         target = route.wait_open() => match target {
-            // Its end may stand behind bytes for which there was no room.
+            // Its end may stand behind bytes for which there was no buffer.
             Some(_) if client.is_gone() => Err(EndReason::HoldAbandoned),
             target => target.ok_or(EndReason::NoReplica),
         },
@@ -78,20 +78,20 @@ pub(crate) async fn wait(
 /// # Errors
 ///
 /// Why it was not worth waiting any longer.
-pub(crate) async fn turn<'a>(
+pub(crate) async fn permit<'a>(
     client: &mut Line,
     early: &mut Vec<u8>,
-    turns: &'a DialPermits,
+    permits: &'a DialPermits,
     ticket: &Ticket,
     deadline: Instant,
-) -> Result<Turn<'a>, EndReason> {
+) -> Result<DialPermit<'a>, EndReason> {
     loop {
         let urgent = !early.is_empty();
         tokio::select! {
             biased;
             () = ticket.cut() => return Err(EndReason::Cut),
-            heard = listen(client, early, urgent) => heard?,
-            turn = take(turns, urgent) => return Ok(turn),
+            received = receive(client, early, urgent) => received?,
+            permit = take(permits, urgent) => return Ok(permit),
             () = tokio::time::sleep_until(deadline.into()) => return Err(EndReason::HoldTimeout),
         }
     }
@@ -99,38 +99,38 @@ pub(crate) async fn turn<'a>(
 
 /// Takes a turn. All sessions hear of a new target in one round of the event loop, in no order: an
 /// idle one enters the line a round later, so that every session with a request is in it.
-async fn take(turns: &DialPermits, urgent: bool) -> Turn<'_> {
+async fn take(permits: &DialPermits, urgent: bool) -> DialPermit<'_> {
     if !urgent {
         tasks::yield_now().await;
     }
-    turns.take(urgent).await
+    permits.take(urgent).await
 }
 
 /// Returns when the client has gone, with the reason for its end, or when it has sent something,
 /// unless it had `already`.
-async fn listen(client: &mut Line, early: &mut Vec<u8>, already: bool) -> Result<(), EndReason> {
-    if already { Err(gone(client, early).await) } else { read(client, early).await }
+async fn receive(client: &mut Line, early: &mut Vec<u8>, already: bool) -> Result<(), EndReason> {
+    if already { Err(client_gone(client, early).await) } else { read(client, early).await }
 }
 
-/// Returns when the client has gone, with the reason for its end. Reads as much as there is room
+/// Returns when the client has gone, with the reason for its end. Reads as much as there is buffer
 /// for on the way.
-pub(crate) async fn gone(client: &mut Line, early: &mut Vec<u8>) -> EndReason {
-    while early.len() < EARLY {
+pub(crate) async fn client_gone(client: &mut Line, early: &mut Vec<u8>) -> EndReason {
+    while early.len() < MAX_EARLY {
         if let Err(reason) = read(client, early).await {
             return reason;
         }
     }
-    // No room to read more, so its end stands behind its bytes, and is only known from what the
+    // No buffer to read more, so its end stands behind its bytes, and is only known from what the
     // event loop has noted.
     while !client.is_gone() {
-        let broken = poll_fn(|cx| client.poll_broken(cx));
+        let closed = poll_fn(|cx| client.poll_broken(cx));
         // Either way it is looked again.
-        drop(tokio::time::timeout(PATROL, broken).await);
+        drop(tokio::time::timeout(CHECK_INTERVAL, closed).await);
     }
     EndReason::HoldAbandoned
 }
 
-/// Reads once, as much as there is room for.
+/// Reads once, as much as there is buffer for.
 ///
 /// # Errors
 ///
@@ -138,21 +138,21 @@ pub(crate) async fn gone(client: &mut Line, early: &mut Vec<u8>) -> EndReason {
 async fn read(client: &mut Line, early: &mut Vec<u8>) -> Result<(), EndReason> {
     poll_fn(|cx| {
         scratch::with(|scratch| {
-            let Some(room) =
-                EARLY.checked_sub(early.len()).and_then(|most| scratch.get_mut(..most))
+            let Some(buffer) =
+                MAX_EARLY.checked_sub(early.len()).and_then(|most| scratch.get_mut(..most))
             else {
-                return Poll::Ready(Err(broken::found(
-                    "a held client was to be read beyond its room",
+                return Poll::Ready(Err(invariant::report(
+                    "a held client was to be read beyond its buffer",
                 )));
             };
-            let read = std::task::ready!(client.poll_read(cx, room))
-                .and_then(|read| broken::first(room, read));
+            let read = std::task::ready!(client.poll_read(cx, buffer))
+                .and_then(|read| invariant::first_bytes(buffer, read));
             Poll::Ready(match read {
                 Ok(bytes @ [_, ..]) => {
                     early.extend_from_slice(bytes);
                     Ok(())
                 }
-                Err(error) if broken::is_broken(&error) => Err(EndReason::InternalError),
+                Err(error) if invariant::is_violation(&error) => Err(EndReason::InternalError),
                 Ok([]) | Err(_) => Err(EndReason::HoldAbandoned),
             })
         })

@@ -10,18 +10,18 @@ use crate::runtime::reactor::{self, Reactor};
 use crate::runtime::worker::WorkerContext;
 use crate::session::Session;
 use crate::session::pump::{Pump, Stopped};
-use crate::testing::{Puppet, seat};
+use crate::testing::{FakeStream, seat};
 use crate::{EndReason, Options, Sessions};
 
 async fn pump(
     seat: &WorkerContext,
     fence_first: Option<&mut TargetWriter>,
-    client: &mut Puppet,
-    upstream: &mut Puppet,
+    client: &mut FakeStream,
+    upstream: &mut FakeStream,
 ) -> Stopped {
     let target = seat.shared.service.route.open_target().unwrap();
-    if let Some(points) = fence_first {
-        points.clear();
+    if let Some(publisher) = fence_first {
+        publisher.clear();
     }
     let ticket = seat.drain.ticket();
     Pump::new((client, upstream), seat, &target, Vec::new()).run(&ticket).await
@@ -30,7 +30,8 @@ async fn pump(
 #[tokio::test]
 async fn a_waiting_request_goes_out_in_the_first_poll() {
     let (_points, seat) = seat();
-    let (mut client, mut upstream) = (Puppet::saying(&[b"PING\r\n"]), Puppet::saying(&[]));
+    let (mut client, mut upstream) =
+        (FakeStream::sending(&[b"PING\r\n"]), FakeStream::sending(&[]));
     let target = seat.shared.service.route.open_target().unwrap();
     let ticket = seat.drain.ticket();
     {
@@ -42,29 +43,29 @@ async fn a_waiting_request_goes_out_in_the_first_poll() {
             std::future::poll_fn(|cx| std::task::Poll::Ready(running.as_mut().poll(cx))).await;
         assert!(polled.is_pending());
     }
-    assert_eq!(upstream.heard, b"INFO\r\nPING\r\n");
+    assert_eq!(upstream.written, b"INFO\r\nPING\r\n");
 }
 
 #[tokio::test]
 async fn after_the_fence_what_was_said_is_delivered_and_nothing_more_is_sent() {
-    let (mut points, seat) = seat();
+    let (mut publisher, seat) = seat();
     let (mut client, mut upstream) =
-        (Puppet::saying(&[b"SET k v\r\n"]), Puppet::saying(&[b"+OK\r\n"]));
-    let stopped = pump(&seat, Some(&mut points), &mut client, &mut upstream).await;
+        (FakeStream::sending(&[b"SET k v\r\n"]), FakeStream::sending(&[b"+OK\r\n"]));
+    let stopped = pump(&seat, Some(&mut publisher), &mut client, &mut upstream).await;
     assert_eq!(stopped.reason, EndReason::Fenced);
     assert_eq!(
-        (client.heard.as_slice(), upstream.heard.len(), upstream.told),
+        (client.written.as_slice(), upstream.written.len(), upstream.ended),
         (&b"+OK\r\n"[..], 0, false)
     );
-    assert_eq!((stopped.bytes, client.says.len()), ((0, 5), 1));
+    assert_eq!((stopped.bytes, client.incoming.len()), ((0, 5), 1));
 }
 
 #[tokio::test]
 async fn what_a_slow_client_has_not_taken_is_handed_over_at_the_end() {
-    let (mut points, seat) = seat();
+    let (mut publisher, seat) = seat();
     let (mut client, mut upstream) =
-        (Puppet { takes: 2, ..Puppet::default() }, Puppet::saying(&[b"+OK\r\n"]));
-    let stopped = pump(&seat, Some(&mut points), &mut client, &mut upstream).await;
+        (FakeStream { capacity: 2, ..FakeStream::default() }, FakeStream::sending(&[b"+OK\r\n"]));
+    let stopped = pump(&seat, Some(&mut publisher), &mut client, &mut upstream).await;
     assert_eq!(
         (stopped.reason, stopped.undelivered.as_slice()),
         (EndReason::Fenced, &b"K\r\n"[..])
@@ -76,9 +77,9 @@ async fn both_ends_end_it() {
     let (_points, seat) = seat();
     seat.shared.service.options.set(Options { sessions: Sessions::Close, ..Options::default() });
     let (mut client, mut upstream) =
-        (Puppet::saying(&[b"QUIT\r\n", b""]), Puppet::saying(&[b"+OK\r\n", b""]));
+        (FakeStream::sending(&[b"QUIT\r\n", b""]), FakeStream::sending(&[b"+OK\r\n", b""]));
     let stopped = pump(&seat, None, &mut client, &mut upstream).await;
-    assert_eq!((stopped.reason, upstream.told), (EndReason::ClientClosed, true));
+    assert_eq!((stopped.reason, upstream.ended), (EndReason::ClientClosed, true));
     assert_eq!(stopped.bytes, (6, 5));
 }
 
@@ -91,10 +92,10 @@ async fn ends_sessions_whose_ends_overstate_what_they_moved() {
         let (says, silent): (&[&[u8]], &[&[u8]]) = (&[b"PING\r\n"], &[]);
         let push: &[&[u8]] = &[b">2\r\n+invalidate\r\n_\r\n"];
         let (mut client, mut upstream) = match from_client {
-            true => (Puppet::saying(says), Puppet::saying(silent)),
-            false => (Puppet::saying(silent), Puppet::saying(push)),
+            true => (FakeStream::sending(says), FakeStream::sending(silent)),
+            false => (FakeStream::sending(silent), FakeStream::sending(push)),
         };
-        (client.overstates, upstream.overstates) = (client_lies, upstream_lies);
+        (client.overstated, upstream.overstated) = (client_lies, upstream_lies);
         let stopped = pump(&seat, None, &mut client, &mut upstream).await;
         assert_eq!(
             stopped.reason,
@@ -104,9 +105,9 @@ async fn ends_sessions_whose_ends_overstate_what_they_moved() {
         assert!(stopped.after.is_none() && stopped.undelivered.is_empty());
         // Nothing that is not known to have been said went on.
         let went = if from_client {
-            (&upstream.heard, upstream_lies)
+            (&upstream.written, upstream_lies)
         } else {
-            (&client.heard, client_lies)
+            (&client.written, client_lies)
         };
         assert_eq!(went.0.is_empty(), went.1 == 0);
     }

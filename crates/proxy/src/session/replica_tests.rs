@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use target::{Empty, Look, PoolWriter};
 
-use crate::session::proof_tests::prove;
-use crate::testing::{Backend, House, destination, expect, is_silent, rest, session};
+use crate::session::carry::proof_tests::prove;
+use crate::testing::{Backend, TestProxy, destination, expect, is_silent, rest, session};
 use crate::{EndReason, Options};
 
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
@@ -53,10 +53,10 @@ fn serve(client: &mut TcpStream, upstream: &mut TcpStream) {
 
 #[test]
 fn keeps_a_reader_whose_replica_was_repointed() {
-    let (house, mut writer) = House::reading(Empty::Reject, Options::default());
+    let (proxy, mut writer) = TestProxy::for_readers(Empty::Reject, Options::default());
     let one = Backend::new();
     publish(&mut writer, &[&one]);
-    let (mut client, upstream) = session(&house, &one);
+    let (mut client, upstream) = session(&proxy, &one);
     tell(&mut writer, &one, false);
     drop(upstream);
     // It answers, which alone would mean that it was on purpose; whom it follows is not known yet.
@@ -65,68 +65,68 @@ fn keeps_a_reader_whose_replica_was_repointed() {
     tell(&mut writer, &one, true);
     let mut again = one.accept();
     serve(&mut client, &mut again);
-    assert_eq!((house.stats().carried, house.stats().open), (1, 1));
+    assert_eq!((proxy.stats().carried, proxy.stats().open), (1, 1));
     // The next end is later than the change, and nothing else is known of it.
     drop(again);
     answer_ping(&mut one.accept());
     tell(&mut writer, &one, false);
     assert_eq!(rest(&mut client), b"");
-    house.ended(EndReason::UpstreamClosed);
+    proxy.wait_for_end(EndReason::UpstreamClosed);
 }
 
 #[test]
 fn keeps_readers_at_once_while_failing_over() {
-    let (house, mut writer) = House::reading(Empty::Reject, Options::default());
+    let (proxy, mut writer) = TestProxy::for_readers(Empty::Reject, Options::default());
     let one = Backend::new();
     publish(&mut writer, &[&one]);
-    let (mut client, upstream) = session(&house, &one);
+    let (mut client, upstream) = session(&proxy, &one);
     let look = Look { failing_over: true, ..Look::default() };
     writer.note(&one.addr().to_string(), None, look, false);
     drop(upstream);
     let mut again = one.accept();
     serve(&mut client, &mut again);
-    assert_eq!(house.stats().carried, 1);
+    assert_eq!(proxy.stats().carried, 1);
 }
 
 #[test]
 fn ends_a_kicked_reader_though_another_replica_is_emptier() {
-    let (house, mut writer) = House::reading(Empty::Reject, Options::default());
+    let (proxy, mut writer) = TestProxy::for_readers(Empty::Reject, Options::default());
     let (one, other) = (Backend::new(), Backend::new());
     publish(&mut writer, &[&one]);
-    let (mut client, upstream) = session(&house, &one);
+    let (mut client, upstream) = session(&proxy, &one);
     publish(&mut writer, &[&one, &other]);
     tell(&mut writer, &one, false);
     drop(upstream);
     answer_ping(&mut one.accept());
     tell(&mut writer, &one, false);
     assert_eq!(rest(&mut client), b"");
-    house.ended(EndReason::UpstreamClosed);
-    assert!(other.next().is_none() && house.stats().carried == 0);
+    proxy.wait_for_end(EndReason::UpstreamClosed);
+    assert!(other.next().is_none() && proxy.stats().carried == 0);
 }
 
 #[test]
 fn keeps_readers_of_a_replica_that_answers_nobody() {
-    let (house, mut writer) = House::reading(Empty::Reject, Options::default());
+    let (proxy, mut writer) = TestProxy::for_readers(Empty::Reject, Options::default());
     let (one, other) = (Backend::new(), Backend::new());
     publish(&mut writer, &[&one]);
-    let (mut client, upstream) = session(&house, &one);
+    let (mut client, upstream) = session(&proxy, &one);
     publish(&mut writer, &[&one, &other]);
     tell(&mut writer, &one, false);
     let _port = one.close();
     drop(upstream);
     let mut again = other.accept();
     serve(&mut client, &mut again);
-    assert_eq!(house.stats().carried, 1);
+    assert_eq!(proxy.stats().carried, 1);
 }
 
 #[test]
 fn ends_requests_on_a_silent_replica_after_the_bound() {
     let options = Options { silent_timeout: Duration::from_millis(50), ..Options::default() };
-    let (house, mut writer) = House::reading(Empty::Reject, options);
+    let (proxy, mut writer) = TestProxy::for_readers(Empty::Reject, options);
     let (one, other) = (Backend::new(), Backend::new());
     publish(&mut writer, &[&one]);
-    let (mut quiet, _kept) = session(&house, &one);
-    let (mut waiting, mut upstream) = session(&house, &one);
+    let (mut quiet, _kept) = session(&proxy, &one);
+    let (mut waiting, mut upstream) = session(&proxy, &one);
     waiting.write_all(GET).unwrap();
     expect(&mut upstream, GET);
     publish(&mut writer, &[&other]);
@@ -134,17 +134,17 @@ fn ends_requests_on_a_silent_replica_after_the_bound() {
     let mut again = other.accept();
     serve(&mut quiet, &mut again);
     assert_eq!(rest(&mut waiting), b"");
-    house.ended(EndReason::TargetSilent);
-    assert_eq!((house.stats().carried, house.stats().open), (1, 1));
+    proxy.wait_for_end(EndReason::TargetUnresponsive);
+    assert_eq!((proxy.stats().carried, proxy.stats().open), (1, 1));
 }
 
 #[test]
 fn keeps_requests_on_a_replica_that_answers_again() {
     let options = Options { silent_timeout: Duration::from_secs(3600), ..Options::default() };
-    let (house, mut writer) = House::reading(Empty::Reject, options);
+    let (proxy, mut writer) = TestProxy::for_readers(Empty::Reject, options);
     let (one, other) = (Backend::new(), Backend::new());
     publish(&mut writer, &[&one]);
-    let (mut waiting, mut upstream) = session(&house, &one);
+    let (mut waiting, mut upstream) = session(&proxy, &one);
     waiting.write_all(GET).unwrap();
     expect(&mut upstream, GET);
     publish(&mut writer, &[&other]);
@@ -154,12 +154,12 @@ fn keeps_requests_on_a_replica_that_answers_again() {
     publish(&mut writer, &[&one]);
     upstream.write_all(b"$1\r\nv\r\n").unwrap();
     expect(&mut waiting, b"$1\r\nv\r\n");
-    assert_eq!(house.stats().open, 1);
+    assert_eq!(proxy.stats().open, 1);
 }
 
 /// A session that has chosen a database, which has to be said again elsewhere.
-fn selected(house: &House, backend: &Backend) -> (TcpStream, TcpStream) {
-    let (mut client, mut upstream) = session(house, backend);
+fn selected(proxy: &TestProxy, backend: &Backend) -> (TcpStream, TcpStream) {
+    let (mut client, mut upstream) = session(proxy, backend);
     client.write_all(b"SELECT 3\r\n").unwrap();
     expect(&mut upstream, b"SELECT 3\r\n");
     upstream.write_all(b"+OK\r\n").unwrap();
@@ -186,12 +186,12 @@ fn balance(writer: &mut PoolWriter) {
 
 #[test]
 fn moves_quiet_and_busy_readers_to_an_emptier_replica() {
-    let (house, mut writer) = House::reading(Empty::Reject, Options::default());
+    let (proxy, mut writer) = TestProxy::for_readers(Empty::Reject, Options::default());
     let (one, other) = (Backend::new(), Backend::new());
     publish(&mut writer, &[&one]);
-    let mut quiet: Vec<_> = (0..2).map(|_| selected(&house, &one)).collect();
-    let mut bound: Vec<_> = (0..2).map(|_| selected(&house, &one)).collect();
-    let (mut busy, mut upstream) = selected(&house, &one);
+    let mut quiet: Vec<_> = (0..2).map(|_| selected(&proxy, &one)).collect();
+    let mut bound: Vec<_> = (0..2).map(|_| selected(&proxy, &one)).collect();
+    let (mut busy, mut upstream) = selected(&proxy, &one);
     busy.write_all(GET).unwrap();
     expect(&mut upstream, GET);
     for (client, upstream) in &mut bound {
@@ -206,8 +206,8 @@ fn moves_quiet_and_busy_readers_to_an_emptier_replica() {
     upstream.write_all(b"$1\r\nv\r\n").unwrap();
     expect(&mut busy, b"$1\r\nv\r\n");
     let mut moved = vec![take_in(&other), take_in(&other)];
-    house.until("two moves", |stats| stats.rebalanced == 2);
-    house.until("both to be there", |_| {
+    proxy.wait_for("two moves", |stats| stats.rebalanced == 2);
+    proxy.wait_for("both to be there", |_| {
         writer.known().iter().map(|it| it.load()).collect::<Vec<_>>() == [3, 2]
     });
     balance(&mut writer);
@@ -227,16 +227,16 @@ fn moves_quiet_and_busy_readers_to_an_emptier_replica() {
         });
         assert_eq!(served.collect::<Vec<_>>().iter().map(|it| &it[..]).collect::<Vec<_>>(), [GET]);
     }
-    let stats = house.stats();
+    let stats = proxy.stats();
     assert_eq!((stats.rebalanced, stats.carried, stats.closed_in_all()), (2, 0, 0));
 }
 
 #[test]
 fn keeps_the_connection_where_a_move_fails() {
-    let (house, mut writer) = House::reading(Empty::Reject, Options::default());
+    let (proxy, mut writer) = TestProxy::for_readers(Empty::Reject, Options::default());
     let (one, other) = (Backend::new(), Backend::new());
     publish(&mut writer, &[&one]);
-    let mut both: Vec<_> = (0..2).map(|_| selected(&house, &one)).collect();
+    let mut both: Vec<_> = (0..2).map(|_| selected(&proxy, &one)).collect();
     publish(&mut writer, &[&one, &other]);
     balance(&mut writer);
     // It takes the connection and no more.
@@ -244,5 +244,5 @@ fn keeps_the_connection_where_a_move_fails() {
     for (client, upstream) in &mut both {
         serve(client, upstream);
     }
-    assert_eq!((house.stats().rebalanced, house.stats().closed_in_all()), (0, 0));
+    assert_eq!((proxy.stats().rebalanced, proxy.stats().closed_in_all()), (0, 0));
 }

@@ -77,7 +77,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
             // What was read and not taken is handed over at the end; here it only stands before
             // what was not read.
             Step::Stuck => {
-                !self.dropped && (self.is_within_a_reply() || self.upstream.is_readable())
+                !self.reply_dropped && (self.is_within_a_reply() || self.upstream.is_readable())
             }
             Step::Stopped(_) | Step::Done | Step::SourceFailed(_) | Step::SinkFailed(_) => false,
         };

@@ -14,7 +14,9 @@ use crate::churn_tests::Dice;
 use crate::io::end::End;
 use crate::io::scratch;
 use crate::session::pump::{Pump, Stopped};
-use crate::testing::{Backend, House, Puppet, SOON, destination, expect, rest, seat, session};
+use crate::testing::{
+    Backend, FakeStream, SOON, TestProxy, destination, expect, rest, seat, session,
+};
 use crate::{EndReason, Options, Sessions};
 
 const MIB: usize = 1 << 20;
@@ -29,39 +31,39 @@ async fn fenced(
     requests: &[u8],
     first: &[u8],
     later: &[&[u8]],
-    client: Puppet,
-) -> (Stopped, Puppet, Puppet, Duration) {
-    let (mut points, seat) = seat();
+    client: FakeStream,
+) -> (Stopped, FakeStream, FakeStream, Duration) {
+    let (mut publisher, seat) = seat();
     let target = seat.shared.service.route.open_target().unwrap();
     let ticket = seat.drain.ticket();
-    let (mut client, mut upstream) = (client, Puppet::saying(&[first]));
-    client.says.push_back(requests.to_vec());
+    let (mut client, mut upstream) = (client, FakeStream::sending(&[first]));
+    client.incoming.push_back(requests.to_vec());
     let (stopped, took) = {
         let mut pump = Pump::new((&mut client, &mut upstream), &seat, &target, Vec::new());
         let waker = Waker::noop();
-        while pump.upstream.heard.is_empty()
+        while pump.upstream.written.is_empty()
             || (pump.upstream.has_unread() && pump.replies.is_clear())
         {
             let polled =
                 scratch::with(|scratch| pump.poll(&mut Context::from_waker(waker), waker, scratch));
             assert_eq!(polled, Poll::Pending);
         }
-        pump.upstream.says.extend(later.iter().map(|word| word.to_vec()));
-        pump.client.says.push_back(b"SET late v\r\n".to_vec());
-        move_on(&mut points);
+        pump.upstream.incoming.extend(later.iter().map(|word| word.to_vec()));
+        pump.client.incoming.push_back(b"SET late v\r\n".to_vec());
+        move_on(&mut publisher);
         let begin = Instant::now();
         (pump.run(&ticket).await, begin.elapsed())
     };
-    assert_eq!(upstream.heard, requests, "something went to a superseded master");
+    assert_eq!(upstream.written, requests, "something went to a superseded master");
     (stopped, client, upstream, took)
 }
 
-fn move_on(points: &mut TargetWriter) {
-    points.commit(destination("127.0.0.1:2".parse().unwrap()));
+fn move_on(publisher: &mut TargetWriter) {
+    publisher.commit(destination("127.0.0.1:2".parse().unwrap()));
 }
 
-fn willing() -> Puppet {
-    Puppet::saying(&[])
+fn willing() -> FakeStream {
+    FakeStream::sending(&[])
 }
 
 #[tokio::test]
@@ -71,10 +73,10 @@ async fn delivers_the_rest_of_a_large_reply_at_the_fence() {
     let later: Vec<&[u8]> = later.chunks(60_000).collect();
     let (stopped, client, _, _) = fenced(b"GET k\r\n", first, &later, willing()).await;
     assert_eq!(
-        (stopped.reason, client.heard.len(), stopped.undelivered.len()),
+        (stopped.reason, client.written.len(), stopped.undelivered.len()),
         (EndReason::Fenced, whole.len(), 0)
     );
-    assert!(client.heard == whole);
+    assert!(client.written == whole);
     // It was owed nothing more, so it can move to the next master.
     assert!(stopped.after.is_some());
 }
@@ -87,7 +89,7 @@ async fn drops_the_reply_after_the_one_under_way() {
     let tail = [tail, b"+OK\r\n"].concat();
     let (stopped, client, ..) =
         fenced(b"GET k\r\nSET k v\r\n", first, &[body, &tail, b"+OK\r\n"], willing()).await;
-    let heard = [client.heard, stopped.undelivered].concat();
+    let heard = [client.written, stopped.undelivered].concat();
     assert!(heard == whole, "{} of {} bytes", heard.len(), whole.len());
     assert!(stopped.after.is_none(), "carried over with a request in flight");
 }
@@ -95,21 +97,25 @@ async fn drops_the_reply_after_the_one_under_way() {
 #[tokio::test]
 async fn waits_a_bounded_time_for_the_rest_of_a_reply() {
     let (stopped, client, _, took) = fenced(b"GET k\r\n", b"$10\r\nabc", &[], willing()).await;
-    assert_eq!((stopped.reason, client.heard.as_slice()), (EndReason::Fenced, &b"$10\r\nabc"[..]));
+    assert_eq!(
+        (stopped.reason, client.written.as_slice()),
+        (EndReason::Fenced, &b"$10\r\nabc"[..])
+    );
     assert!(took >= Duration::from_millis(900) && took < SOON, "{took:?}");
 }
 
 #[tokio::test]
 async fn waits_for_no_reply_that_has_not_begun() {
-    let (mut points, seat) = seat();
+    let (mut publisher, seat) = seat();
     let target = seat.shared.service.route.open_target().unwrap();
     let ticket = seat.drain.ticket();
-    let (mut client, mut upstream) = (Puppet::saying(&[b"SET k v\r\n"]), Puppet::saying(&[]));
+    let (mut client, mut upstream) =
+        (FakeStream::sending(&[b"SET k v\r\n"]), FakeStream::sending(&[]));
     let mut pump = Pump::new((&mut client, &mut upstream), &seat, &target, Vec::new());
     let mut running = std::pin::pin!(pump.run(&ticket));
     let mut poll = async || poll_fn(|cx| Poll::Ready(running.as_mut().poll(cx))).await;
     assert!(poll().await.is_pending());
-    move_on(&mut points);
+    move_on(&mut publisher);
     // One poll notices the fence, and the next one comes after a turn of the event loop.
     assert!(poll().await.is_pending());
     let Poll::Ready(stopped) = poll().await else { panic!("it waits") };
@@ -120,11 +126,16 @@ async fn waits_for_no_reply_that_has_not_begun() {
 async fn gives_up_on_a_client_that_takes_nothing() {
     let whole = bulk(&vec![b'x'; MIB]);
     let (first, later) = whole.split_at(100);
-    let (stopped, client, upstream, took) =
-        fenced(b"GET k\r\n", first, &[later], Puppet { takes: 1000, ..Puppet::default() }).await;
-    assert_eq!((stopped.reason, client.heard.len()), (EndReason::Fenced, 1000));
+    let (stopped, client, upstream, took) = fenced(
+        b"GET k\r\n",
+        first,
+        &[later],
+        FakeStream { capacity: 1000, ..FakeStream::default() },
+    )
+    .await;
+    assert_eq!((stopped.reason, client.written.len()), (EndReason::Fenced, 1000));
     // No more than one read is ever kept for it.
-    assert!(!stopped.undelivered.is_empty() && !upstream.says.is_empty());
+    assert!(!stopped.undelivered.is_empty() && !upstream.incoming.is_empty());
     assert!(took < SOON);
 }
 
@@ -149,9 +160,9 @@ fn read_on(
 #[test]
 fn finishes_a_large_reply_across_a_planned_switch() {
     let backend = Backend::new();
-    let mut house = House::new(Options { sessions: Sessions::Close, ..Options::default() });
-    house.commit(backend.addr());
-    let (mut client, mut upstream) = session(&house, &backend);
+    let mut proxy = TestProxy::new(Options { sessions: Sessions::Close, ..Options::default() });
+    proxy.commit(backend.addr());
+    let (mut client, mut upstream) = session(&proxy, &backend);
     client.write_all(b"GET k\r\nSET k v\r\n").unwrap();
     expect(&mut upstream, b"GET k\r\nSET k v\r\n");
     let whole = bulk(&Dice(5).bytes(5 * MIB));
@@ -161,15 +172,15 @@ fn finishes_a_large_reply_across_a_planned_switch() {
     writer.write_all(first).unwrap();
     while heard.recv_timeout(SOON).unwrap() < MIB {}
     // The rest leaves the master after the promotion is known, and after the commit.
-    house.points.drop_replies();
+    proxy.publisher.drop_replies();
     let (middle, last) = last.split_at(MIB);
     writer.write_all(middle).unwrap();
-    house.commit(Backend::new().addr());
+    proxy.commit(Backend::new().addr());
     client.write_all(b"SET late v\r\n").unwrap();
     writer.write_all(&[last, b"+OK\r\n"].concat()).unwrap();
     let back = reading.join().unwrap();
     assert!(back == whole, "{} of {} bytes", back.len(), whole.len());
-    house.ended(EndReason::Fenced);
+    proxy.wait_for_end(EndReason::Fenced);
     let mut late = Vec::new();
     // The connection is broken off.
     drop(upstream.read_to_end(&mut late));
@@ -179,10 +190,10 @@ fn finishes_a_large_reply_across_a_planned_switch() {
 #[test]
 fn delivers_whole_replies_of_a_replica_when_it_is_barred() {
     let options = Options { sessions: Sessions::Close, ..Options::default() };
-    let (house, mut writer) = House::reading(Empty::Reject, options);
+    let (proxy, mut writer) = TestProxy::for_readers(Empty::Reject, options);
     let replica = Backend::new();
     writer.publish(vec![destination(replica.addr())]);
-    let (mut client, mut upstream) = session(&house, &replica);
+    let (mut client, mut upstream) = session(&proxy, &replica);
     client.write_all(&b"GET k\r\n".repeat(3)).unwrap();
     expect(&mut upstream, &b"GET k\r\n".repeat(3));
     let whole = [bulk(&Dice(6).bytes(MIB)), bulk(&Dice(7).bytes(2 * MIB)), bulk(b"v")].concat();
@@ -201,5 +212,5 @@ fn delivers_whole_replies_of_a_replica_when_it_is_barred() {
         back.len(),
         whole.len()
     );
-    house.ended(EndReason::Fenced);
+    proxy.wait_for_end(EndReason::Fenced);
 }

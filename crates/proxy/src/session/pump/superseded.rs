@@ -40,17 +40,17 @@ pub(super) enum Withheld {
     /// There are none.
     Nothing,
     /// They wait on.
-    Waits,
+    Waiting,
     /// They need not wait any more.
-    Over(Vec<u8>),
+    Released(Vec<u8>),
 }
 
 impl<C: End, U: End> Pump<'_, C, U> {
     /// Takes in bytes that were read and that the valve did not admit. What may go on of them does.
     #[cold]
-    pub(super) fn sift(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Step {
-        let came = self.take_apart(bytes);
-        self.replies.keep_instead(came);
+    pub(super) fn filter_replies(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Step {
+        let admitted = self.split_replies(bytes);
+        self.replies.keep_instead(admitted);
         let mut valve = Replies {
             ledger: &mut self.ledger,
             target: self.target,
@@ -63,31 +63,31 @@ impl<C: End, U: End> Pump<'_, C, U> {
 
     /// Whether a frame from the target that begins with this byte may be a reply. Not in the middle
     /// of one.
-    pub(super) fn may_acknowledge(&self, first: u8) -> bool {
+    pub(super) fn may_be_reply(&self, first: u8) -> bool {
         let owed =
             self.ledger.owed() > 0 && self.ledger.at_boundary(Direction::Reply) && first != b'>';
         owed || self.ledger.standing() == SessionState::Opaque
     }
 
     /// Neither `rest` nor anything that follows it goes to the client: for now, or for good.
-    pub(super) fn give_up(&mut self, fate: Fate, rest: &[u8]) {
+    pub(super) fn withhold(&mut self, fate: Fate, rest: &[u8]) {
         if fate == Fate::Wait {
             // Counted with what slow clients leave behind: after a stop, many sessions may have
             // such bytes at once.
-            self.aside.get_or_insert_default().withheld = Some(Kept::new(rest.to_vec()));
+            self.interleaved.get_or_insert_default().withheld = Some(Kept::new(rest.to_vec()));
         } else {
-            self.dropped = true;
+            self.reply_dropped = true;
         }
     }
 
     /// The bytes that wait, if they need not any more.
     pub(super) fn take_withheld(&mut self) -> Withheld {
-        let Some(aside) = self.aside.as_mut().filter(|aside| aside.withheld.is_some()) else {
+        let Some(interleaved) = self.interleaved.as_mut().filter(|it| it.withheld.is_some()) else {
             return Withheld::Nothing;
         };
         if self.target.replies() == Fate::Wait {
-            return Withheld::Waits;
+            return Withheld::Waiting;
         }
-        Withheld::Over(aside.withheld.take().map_or_else(Vec::new, Kept::into_rest))
+        Withheld::Released(interleaved.withheld.take().map_or_else(Vec::new, Kept::into_rest))
     }
 }

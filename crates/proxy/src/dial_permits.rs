@@ -31,30 +31,30 @@ use crate::runtime::tasks;
 
 /// Sessions of one worker and service on their way at a time. A quarter of what Redis lets wait to
 /// be accepted (`tcp-backlog` is 511), since there are other workers and other proxies.
-const MOST: usize = 64;
+const MAX_PERMITS: usize = 64;
 
 /// The same after a failure. More than one, so that a session that alone cannot arrive does not
 /// hold up the others for long.
-const FEW: usize = 8;
+const MAX_AFTER_FAILURE: usize = 8;
 
 /// Permits in a row for sessions with a request, if idle ones wait too.
-const IN_A_ROW: u8 = 7;
+const URGENT_IN_A_ROW: u8 = 7;
 
 /// The first pause after a failure; each is twice the one before.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 /// The longest pause.
-const LONGEST_PAUSE: Duration = Duration::from_millis(125);
+const MAX_PAUSE: Duration = Duration::from_millis(125);
 
 /// Idle sessions that prepare to enter the line in one round of the event loop.
-const IN_A_ROUND: usize = 256;
+const IDLE_PER_ROUND: usize = 256;
 
 /// Most rounds that an idle session stands back.
-const MOST_ROUNDS: usize = 64;
+const MAX_ROUNDS: usize = 64;
 
-/// Gives turns to the sessions of one worker and service.
+/// Gives permits to the sessions of one worker and service.
 #[derive(Debug, Default)]
 pub(crate) struct DialPermits {
-    state: Mutex<State>,
+    state: Mutex<PermitQueue>,
     /// Idle sessions that came since the target last changed.
     idle: AtomicUsize,
 }
@@ -62,14 +62,14 @@ pub(crate) struct DialPermits {
 /// A turn, given back when dropped. Dropped without a word it says nothing about the target.
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct Turn<'a> {
-    turns: &'a DialPermits,
-    permit: Permit,
+pub(crate) struct DialPermit<'a> {
+    permits: &'a DialPermits,
+    permit: GrantedPermit,
 }
 
 /// What a session that is on its way holds.
 #[derive(Debug, Clone, Copy)]
-struct Permit {
+struct GrantedPermit {
     urgent: bool,
     /// How many failures had been counted when it was given.
     failures: u64,
@@ -77,12 +77,12 @@ struct Permit {
 
 /// The line of sessions, and how it moves.
 #[derive(Debug)]
-struct State {
+struct PermitQueue {
     next: u64,
     urgent: BTreeMap<u64, Waker>,
     idle: BTreeMap<u64, Waker>,
     /// Those that left the line with a permit and have not been polled since.
-    granted: BTreeMap<u64, Permit>,
+    granted: BTreeMap<u64, GrantedPermit>,
     /// The session whose timer ends the pause for all.
     timed: Option<u64>,
     out: usize,
@@ -95,7 +95,7 @@ struct State {
     not_before: Option<Instant>,
 }
 
-impl Default for State {
+impl Default for PermitQueue {
     fn default() -> Self {
         Self {
             next: 0,
@@ -106,7 +106,7 @@ impl Default for State {
             out: 0,
             idle_out: 0,
             in_a_row: 0,
-            most: MOST,
+            most: MAX_PERMITS,
             failures: 0,
             pause: FIRST_PAUSE,
             not_before: None,
@@ -116,29 +116,29 @@ impl Default for State {
 
 impl DialPermits {
     /// Waits for a turn, first come, first served among those of one kind. Safe to drop.
-    pub(crate) fn take(&self, urgent: bool) -> impl Future<Output = Turn<'_>> {
-        Waiting { turns: self, urgent, id: None, timer: None }
+    pub(crate) fn take(&self, urgent: bool) -> impl Future<Output = DialPermit<'_>> {
+        PermitRequest { permits: self, urgent, id: None, timer: None }
     }
 
     /// Lets some rounds of the event loop pass before an idle session does anything, so that not
     /// all of them prepare their way to a new target in one round: sessions with a request, and
     /// their replies, would have to wait for its end.
-    pub(crate) async fn stand_back(&self) {
+    pub(crate) async fn yield_to_requests(&self) {
         let before = self.idle.fetch_add(1, Ordering::Relaxed);
-        for _ in 0..(before / IN_A_ROUND).min(MOST_ROUNDS) {
+        for _ in 0..(before / IDLE_PER_ROUND).min(MAX_ROUNDS) {
             tasks::yield_now().await;
         }
     }
 
     /// The target has changed, or may be used again: what was learned of it does not count any
     /// more.
-    pub(crate) fn start_again(&self) {
+    pub(crate) fn reset(&self) {
         self.idle.store(0, Ordering::Relaxed);
-        self.change(State::start_again);
+        self.change(PermitQueue::reset);
     }
 
     /// Changes the state and wakes those that have got a permit by it.
-    fn change<T>(&self, change: impl FnOnce(&mut State, &mut Vec<Waker>) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut PermitQueue, &mut Vec<Waker>) -> T) -> T {
         let mut wakers = Vec::new();
         let mut state = self.state();
         let result = change(&mut state, &mut wakers);
@@ -147,31 +147,31 @@ impl DialPermits {
         result
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PermitQueue> {
         // Nothing under the lock can panic half-way.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Turn<'_> {
+impl DialPermit<'_> {
     /// The session has arrived: the target has answered it.
-    pub(crate) fn arrived(self) {
-        self.turns.change(|state, _| state.arrived());
+    pub(crate) fn succeeded(self) {
+        self.permits.change(|state, _| state.succeeded());
     }
 
     /// The target did not answer, or cannot serve at present.
     pub(crate) fn failed(self) {
-        self.turns.change(|state, wakers| state.failed(self.permit, Instant::now(), wakers));
+        self.permits.change(|state, wakers| state.failed(self.permit, Instant::now(), wakers));
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for DialPermit<'_> {
     fn drop(&mut self) {
-        self.turns.change(|state, wakers| state.give_back(self.permit, Instant::now(), wakers));
+        self.permits.change(|state, wakers| state.give_back(self.permit, Instant::now(), wakers));
     }
 }
 
-impl State {
+impl PermitQueue {
     fn line(&mut self, urgent: bool) -> &mut BTreeMap<u64, Waker> {
         if urgent { &mut self.urgent } else { &mut self.idle }
     }
@@ -196,7 +196,7 @@ impl State {
             self.in_a_row = if urgent { self.in_a_row.saturating_add(1) } else { 0 };
             self.out += 1;
             self.idle_out += usize::from(!urgent);
-            self.granted.insert(id, Permit { urgent, failures: self.failures });
+            self.granted.insert(id, GrantedPermit { urgent, failures: self.failures });
             wakers.push(waker);
         }
     }
@@ -207,30 +207,30 @@ impl State {
         let any = self.out < self.most;
         let idle = any && !self.idle.is_empty() && self.idle_out < (self.most / 2).max(1);
         let urgent = any && !self.urgent.is_empty();
-        (urgent || idle).then_some(urgent && !(idle && self.in_a_row >= IN_A_ROW))
+        (urgent || idle).then_some(urgent && !(idle && self.in_a_row >= URGENT_IN_A_ROW))
     }
 
-    fn give_back(&mut self, permit: Permit, now: Instant, wakers: &mut Vec<Waker>) {
+    fn give_back(&mut self, permit: GrantedPermit, now: Instant, wakers: &mut Vec<Waker>) {
         self.out = self.out.saturating_sub(1);
         self.idle_out = self.idle_out.saturating_sub(usize::from(!permit.urgent));
         self.grant(now, wakers);
     }
 
     /// The permit is given back afterwards, which gives out those that have become free.
-    fn arrived(&mut self) {
-        self.most = (self.most * 2).min(MOST);
+    fn succeeded(&mut self) {
+        self.most = (self.most * 2).min(MAX_PERMITS);
         self.end_pause();
     }
 
-    fn failed(&mut self, permit: Permit, now: Instant, wakers: &mut Vec<Waker>) {
+    fn failed(&mut self, permit: GrantedPermit, now: Instant, wakers: &mut Vec<Waker>) {
         if permit.failures != self.failures {
             // It was under way when another one failed: that is the same failure.
             return;
         }
         self.failures += 1;
-        self.most = FEW;
+        self.most = MAX_AFTER_FAILURE;
         self.not_before = Some(now + self.pause);
-        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        self.pause = (self.pause * 2).min(MAX_PAUSE);
         self.call_timed(wakers);
     }
 
@@ -238,9 +238,9 @@ impl State {
         (self.pause, self.not_before, self.timed) = (FIRST_PAUSE, None, None);
     }
 
-    fn start_again(&mut self, wakers: &mut Vec<Waker>) {
+    fn reset(&mut self, wakers: &mut Vec<Waker>) {
         self.failures += 1;
-        self.most = MOST;
+        self.most = MAX_PERMITS;
         self.end_pause();
         self.grant(Instant::now(), wakers);
     }
@@ -273,8 +273,8 @@ impl State {
 }
 
 /// A session in line.
-struct Waiting<'a> {
-    turns: &'a DialPermits,
+struct PermitRequest<'a> {
+    permits: &'a DialPermits,
     urgent: bool,
     /// Its number, once it is in line.
     id: Option<u64>,
@@ -282,14 +282,14 @@ struct Waiting<'a> {
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-impl<'a> Future for Waiting<'a> {
-    type Output = Turn<'a>;
+impl<'a> Future for PermitRequest<'a> {
+    type Output = DialPermit<'a>;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Turn<'a>> {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<DialPermit<'a>> {
         let this = self.get_mut();
-        let (turns, urgent) = (this.turns, this.urgent);
+        let (permits, urgent) = (this.permits, this.urgent);
         loop {
-            let (id, permit, end) = turns.change(|state, wakers| {
+            let (id, permit, end) = permits.change(|state, wakers| {
                 let id = match this.id {
                     Some(id) => id,
                     None => {
@@ -308,7 +308,7 @@ impl<'a> Future for Waiting<'a> {
             this.id = Some(id);
             if let Some(permit) = permit {
                 this.id = None;
-                return Poll::Ready(Turn { turns, permit });
+                return Poll::Ready(DialPermit { permits, permit });
             }
             let Some(end) = end else {
                 this.timer = None;
@@ -320,15 +320,16 @@ impl<'a> Future for Waiting<'a> {
             }
             std::task::ready!(timer.as_mut().poll(cx));
             this.timer = None;
-            turns.change(|state, wakers| state.grant(Instant::now(), wakers));
+            permits.change(|state, wakers| state.grant(Instant::now(), wakers));
         }
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for PermitRequest<'_> {
     fn drop(&mut self) {
         if let Some(id) = self.id {
-            self.turns.change(|state, wakers| state.leave(id, self.urgent, Instant::now(), wakers));
+            self.permits
+                .change(|state, wakers| state.leave(id, self.urgent, Instant::now(), wakers));
         }
     }
 }

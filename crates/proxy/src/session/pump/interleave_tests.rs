@@ -9,9 +9,9 @@ use resp::{Frames, Limits, MaintenanceHandshake};
 use crate::Options;
 use crate::io::kept::Kept;
 use crate::io::scratch;
-use crate::maintenance::notice::Notice;
+use crate::maintenance::push::MaintenancePush;
 use crate::session::pump::Pump;
-use crate::testing::{Puppet, seat};
+use crate::testing::{FakeStream, seat};
 
 const REFUSAL: &[u8] = b"-ERR unknown subcommand 'MAINT_NOTIFICATIONS'. Try CLIENT HELP.\r\n";
 const HANDSHAKE: &[u8] = b"*3\r\n$6\r\nCLIENT\r\n$19\r\nMAINT_NOTIFICATIONS\r\n$2\r\nON\r\n";
@@ -28,11 +28,11 @@ const FRAMES: &[&[u8]] = &[
     b">2\r\n+invalidate\r\n_\r\n",
 ];
 
-fn notices() -> [Notice; 3] {
+fn notices() -> [MaintenancePush; 3] {
     [
-        Notice::FailingOver { number: 7001, seconds: 10 },
-        Notice::FailedOver { number: 7002 },
-        Notice::Moving { number: 7003, seconds: 5, to: Some("redis:6379".into()) },
+        MaintenancePush::FailingOver { number: 7001, seconds: 10 },
+        MaintenancePush::FailedOver { number: 7002 },
+        MaintenancePush::Moving { number: 7003, seconds: 5, to: Some("redis:6379".into()) },
     ]
 }
 
@@ -40,17 +40,17 @@ fn notices() -> [Notice; 3] {
 fn reads_no_more_than_the_worker_may_keep() {
     let (_points, seat) = seat();
     let target = seat.shared.service.route.open_target().unwrap();
-    let (mut client, mut upstream) = (Puppet::saying(&[HANDSHAKE]), Puppet::saying(&[]));
+    let (mut client, mut upstream) = (FakeStream::sending(&[HANDSHAKE]), FakeStream::sending(&[]));
     let mut pump = Pump::new((&mut client, &mut upstream), &seat, &target, Vec::new());
     poll(&mut pump);
-    assert!(pump.has_words());
+    assert!(pump.is_interleaving());
     for stuck in [0, 1, 3, 6] {
         // So much is kept for other sessions of this worker, whose clients read nothing.
         let _others = Kept::new(vec![0; stuck * (4 << 20)]);
-        pump.upstream.says.push_back(b">2\r\n+invalidate\r\n_\r\n".to_vec());
-        pump.upstream.asked = 0;
+        pump.upstream.incoming.push_back(b">2\r\n+invalidate\r\n_\r\n".to_vec());
+        pump.upstream.largest_read = 0;
         poll(&mut pump);
-        assert_eq!(pump.upstream.asked, ((256 * 1024) >> stuck).max(16 * 1024));
+        assert_eq!(pump.upstream.largest_read, ((256 * 1024) >> stuck).max(16 * 1024));
     }
 }
 
@@ -64,7 +64,7 @@ fn frames(mut bytes: &[u8]) -> Vec<Vec<u8>> {
     found
 }
 
-fn poll(pump: &mut Pump<'_, Puppet, Puppet>) {
+fn poll(pump: &mut Pump<'_, FakeStream, FakeStream>) {
     let waker = Waker::noop();
     let mut cx = Context::from_waker(waker);
     assert_eq!(scratch::with(|scratch| pump.poll(&mut cx, waker, scratch)), Poll::Pending);
@@ -99,13 +99,13 @@ fn check(plan: &Plan) {
         .options
         .set(Options { maintenance_push: plan.wanted, ..Options::default() });
     let target = seat.shared.service.route.open_target().unwrap();
-    let (mut client, mut upstream) = (Puppet::saying(&[]), Puppet::saying(&[]));
+    let (mut client, mut upstream) = (FakeStream::sending(&[]), FakeStream::sending(&[]));
     let mut pump = Pump::new((&mut client, &mut upstream), &seat, &target, Vec::new());
     // One after the other, so that HELLO is answered when the rest is asked.
-    pump.client.says.push_back(b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n".to_vec());
-    pump.upstream.says.push_back(b"%1\r\n+proto\r\n:3\r\n".to_vec());
+    pump.client.incoming.push_back(b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n".to_vec());
+    pump.upstream.incoming.push_back(b"%1\r\n+proto\r\n:3\r\n".to_vec());
     poll(&mut pump);
-    pump.client.heard.clear();
+    pump.client.written.clear();
     let (mut requests, mut said, mut expected) = (Vec::new(), Vec::new(), Vec::new());
     for at in 0..=plan.frames.len() {
         if at == plan.answered_at {
@@ -120,11 +120,11 @@ fn check(plan: &Plan) {
         said.extend_from_slice(frame);
         expected.push(frame.to_vec());
     }
-    pump.client.says.push_back(requests);
-    pump.client.takes = 0;
+    pump.client.incoming.push_back(requests);
+    pump.client.capacity = 0;
     poll(&mut pump);
     let mut announced = Vec::new();
-    let mut announce = |pump: &mut Pump<'_, Puppet, Puppet>, now: usize| {
+    let mut announce = |pump: &mut Pump<'_, FakeStream, FakeStream>, now: usize| {
         for (notice, due) in notices().into_iter().zip(plan.due) {
             if due <= now
                 && !announced.contains(&notice)
@@ -140,31 +140,31 @@ fn check(plan: &Plan) {
         let (piece, behind) = rest.split_at((*comes).min(rest.len()));
         rest = behind;
         if !piece.is_empty() {
-            pump.upstream.says.push_back(piece.to_vec());
+            pump.upstream.incoming.push_back(piece.to_vec());
         }
-        pump.client.takes += takes;
+        pump.client.capacity += takes;
         announce(&mut pump, step);
         poll(&mut pump);
     }
-    pump.client.takes = usize::MAX;
+    pump.client.capacity = usize::MAX;
     if !rest.is_empty() {
-        pump.upstream.says.push_back(rest.to_vec());
+        pump.upstream.incoming.push_back(rest.to_vec());
     }
     // A turn has so many reads, and pieces may have gathered while the client took nothing.
-    while !pump.upstream.says.is_empty() {
+    while !pump.upstream.incoming.is_empty() {
         poll(&mut pump);
         announce(&mut pump, usize::MAX);
     }
     poll(&mut pump);
     announce(&mut pump, usize::MAX);
     poll(&mut pump);
-    let heard = frames(&pump.client.heard);
+    let heard = frames(&pump.client.written);
     let ours: Vec<Vec<u8>> = announced.iter().map(|notice| notice.encode().into_bytes()).collect();
     let theirs: Vec<_> = heard.iter().filter(|frame| !ours.contains(frame)).cloned().collect();
     assert_eq!(theirs, expected, "what the server said");
     assert_eq!(heard.len(), expected.len() + ours.len(), "each push once");
     assert_eq!(announced.len(), if plan.wanted { 3 } else { 0 });
-    assert!(pump.aside.is_none() && pump.replies.is_clear(), "nothing stays behind");
+    assert!(pump.interleaved.is_none() && pump.replies.is_clear(), "nothing stays behind");
     assert_eq!(seat.block.agreements.get(), u64::from(plan.wanted));
 }
 
@@ -180,30 +180,30 @@ proptest! {
 fn a_push_waits_for_the_end_of_a_value_under_way() {
     let (_points, seat) = seat();
     let target = seat.shared.service.route.open_target().unwrap();
-    let (mut client, mut upstream) = (Puppet::saying(&[]), Puppet::saying(&[]));
-    let mut pump: Pump<'_, Puppet, Puppet> =
+    let (mut client, mut upstream) = (FakeStream::sending(&[]), FakeStream::sending(&[]));
+    let mut pump: Pump<'_, FakeStream, FakeStream> =
         Pump::new((&mut client, &mut upstream), &seat, &target, Vec::new());
     pump.client
-        .says
+        .incoming
         .push_back([b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n", HANDSHAKE, b"GET k\r\n"].concat());
-    pump.upstream.says.push_back([b"%1\r\n+proto\r\n:3\r\n", REFUSAL].concat());
+    pump.upstream.incoming.push_back([b"%1\r\n+proto\r\n:3\r\n", REFUSAL].concat());
     poll(&mut pump);
-    pump.client.heard.clear();
+    pump.client.written.clear();
     let body = vec![b'x'; 40 * 1024 * 1024];
-    pump.upstream.says.push_back(format!("${}\r\n", body.len()).into_bytes());
+    pump.upstream.incoming.push_back(format!("${}\r\n", body.len()).into_bytes());
     poll(&mut pump);
-    pump.upstream.says.extend(body.chunks(1024 * 1024).map(<[u8]>::to_vec));
+    pump.upstream.incoming.extend(body.chunks(1024 * 1024).map(<[u8]>::to_vec));
     let push = notices()[1].clone();
     pump.announce(push.clone());
-    while !pump.upstream.says.is_empty() {
+    while !pump.upstream.incoming.is_empty() {
         poll(&mut pump);
-        assert!(!pump.client.heard.ends_with(push.encode().as_bytes()));
+        assert!(!pump.client.written.ends_with(push.encode().as_bytes()));
     }
-    pump.upstream.says.push_back(b"\r\n".to_vec());
+    pump.upstream.incoming.push_back(b"\r\n".to_vec());
     poll(&mut pump);
-    assert!(pump.client.heard.ends_with(format!("xx\r\n{}", push.encode()).as_bytes()));
+    assert!(pump.client.written.ends_with(format!("xx\r\n{}", push.encode()).as_bytes()));
     assert_eq!(
-        pump.client.heard.len(),
+        pump.client.written.len(),
         body.len() + b"$41943040\r\n\r\n".len() + push.encode().len()
     );
 }

@@ -9,7 +9,7 @@
 
 use resp::Pin;
 
-use crate::session::end_reason::EndReason;
+use crate::end_reason::EndReason;
 
 /// Why a session was closed and not carried over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

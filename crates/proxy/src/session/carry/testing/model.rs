@@ -7,7 +7,7 @@
 //!
 //! What depends on the process that answers (the order of keys by its hash seed, the number of the
 //! connection, its cache of scripts) no client can know before. In what is expected such a line is
-//! a [`BLANK`], and the client keeps what came: see [`Filled`](crate::session::carry_blanks::Filled).
+//! a [`BLANK`], and the client keeps what came: see [`Filled`](crate::session::carry::testing::blanks::Filled).
 //!
 //! Deliberately absent: sockets.
 
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::Subscriptions;
-use crate::session::carry_blanks::{BLANK, KEYS};
+use crate::session::carry::testing::blanks::{BLANK, KEYS};
 
 /// What a client has agreed to be told of maintenance: nothing, or to move to an address, or to
 /// where it is.

@@ -16,14 +16,13 @@ use std::time::{Duration, Instant};
 use drain::Ticket;
 use target::{Cause, TargetRef};
 
+use crate::end_reason::EndReason;
 use crate::io::connection::Line;
 use crate::runtime::worker::WorkerContext;
 use crate::service::DialFailure;
-use crate::session::carry::is_overtaken;
-use crate::session::end_reason::EndReason;
+use crate::session::carry::replay::{self, Failed};
+use crate::session::dial::is_superseded;
 use crate::session::hold;
-use crate::session::resume;
-use crate::session::resume::Failed;
 
 /// How long to wait for discovery, which asks within a round trip.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -48,17 +47,17 @@ impl Kicked<'_> {
     pub(crate) async fn judge(self, reason: EndReason, until: Instant) -> Result<(), EndReason> {
         let Self { seat, ticket, client, unsent, from } = self;
         let ended = Instant::now();
-        let turn = hold::turn(client, unsent, &seat.turns, ticket, until).await?;
+        let permit = hold::permit(client, unsent, &seat.turns, ticket, until).await?;
         let meant = async {
-            if is_overtaken(from) || cause(from, ended) == Cause::Failover {
+            if is_superseded(from) || cause(from, ended) == Cause::Failover {
                 return false;
             }
             let options = &seat.shared.service.options;
-            match resume::answers(from, options, until).await {
+            match replay::answers(from, options, until).await {
                 // One answer is enough for all sessions, so none needs to wait for another here.
-                Ok(()) => turn.arrived(),
+                Ok(()) => permit.succeeded(),
                 // It must not be asked now, since a failover is believed to be under way.
-                Err(Failed::Superseded) => drop(turn),
+                Err(Failed::Superseded) => drop(permit),
                 Err(failed) => {
                     if failed != Failed::Dial(DialFailure::Exhausted) {
                         // Others are tried first.
@@ -72,7 +71,7 @@ impl Kicked<'_> {
         tokio::select! {
             biased;
             () = ticket.cut() => Err(EndReason::Cut),
-            gone = hold::gone(client, unsent) => Err(gone),
+            gone = hold::client_gone(client, unsent) => Err(gone),
             meant = meant => if meant { Err(reason) } else { Ok(()) },
         }
     }
@@ -89,7 +88,7 @@ async fn learn(seat: &WorkerContext, from: &TargetRef, ended: Instant) -> Cause 
         loop {
             let (moved, looked) = (seat.shared.service.route.moved(), from.looked());
             match cause(from, ended) {
-                _ if is_overtaken(from) => return Cause::Failover,
+                _ if is_superseded(from) => return Cause::Failover,
                 Cause::NotKnown => {}
                 known => return known,
             }

@@ -76,10 +76,10 @@ reasons! {
     ReplyDropped = "reply_dropped";
     /// Its replica is worse than others by now, it could not be carried over, and this was a
     /// boundary.
-    Dismissed = "dismissed";
+    ReplicaEjected = "replica_ejected";
     /// Its target answered nobody any more, and it could not be carried over: what it waited for
     /// may never come.
-    TargetSilent = "target_silent";
+    TargetUnresponsive = "target_unresponsive";
     /// No replica may be used, and the master does not stand in.
     NoReplica = "no_replica";
     /// The new target does not accept what the old one had accepted of the session's state.
@@ -87,7 +87,7 @@ reasons! {
     /// It was carried over and then asked to wait for replicas, which could only have been answered
     /// wrongly; or called scripts within a transaction that only its former server had, which it
     /// would do again.
-    Forfeit = "forfeit";
+    StateLost = "state_lost";
     /// There was no target for as long as a client may be held.
     HoldTimeout = "hold_timeout";
     /// Too many clients were held already.
@@ -98,7 +98,7 @@ reasons! {
     DialFailed = "dial_failed";
     /// This process or host had no file descriptors, memory or local ports left for the connection
     /// to the target.
-    Exhausted = "exhausted";
+    ResourcesExhausted = "resources_exhausted";
     /// It was its turn in a drain, at a boundary.
     Drained = "drained";
     /// It was cut at the end of a drain, or by a fast stop.
@@ -135,7 +135,7 @@ impl EndReason {
             | Self::HoldAbandoned
             | Self::IdleTimeout
             | Self::FirstByteTimeout
-            | Self::Dismissed
+            | Self::ReplicaEjected
             | Self::Drained => false,
             Self::UpstreamReset
             | Self::UpstreamLost
@@ -144,17 +144,52 @@ impl EndReason {
             | Self::HalfCloseTimeout
             | Self::Fenced
             | Self::ReplyDropped
-            | Self::TargetSilent
+            | Self::TargetUnresponsive
             | Self::NoReplica
             | Self::CarryRefused
-            | Self::Forfeit
+            | Self::StateLost
             | Self::HoldTimeout
             | Self::HoldFull
             | Self::DialFailed
-            | Self::Exhausted
+            | Self::ResourcesExhausted
             | Self::Cut
             | Self::InternalError
             | Self::Aborted => true,
+        }
+    }
+
+    /// Whether the client can still receive anything after a session ended for this reason, and
+    /// there is time to send it.
+    #[must_use]
+    pub(crate) const fn reaches_client(self) -> bool {
+        match self {
+            Self::ClientClosed
+            | Self::ClientReset
+            | Self::ClientLost
+            | Self::ClientError
+            | Self::HoldAbandoned
+            | Self::HalfCloseTimeout
+            | Self::Cut
+            | Self::InternalError
+            | Self::Aborted => false,
+            Self::UpstreamClosed
+            | Self::UpstreamReset
+            | Self::UpstreamLost
+            | Self::UpstreamError
+            | Self::IdleTimeout
+            | Self::FirstByteTimeout
+            | Self::Fenced
+            | Self::ReplyDropped
+            | Self::ReplicaEjected
+            | Self::TargetUnresponsive
+            | Self::NoReplica
+            | Self::CarryRefused
+            | Self::StateLost
+            | Self::HoldTimeout
+            | Self::HoldFull
+            | Self::DialFailed
+            | Self::ResourcesExhausted
+            | Self::Drained => true,
         }
     }
 

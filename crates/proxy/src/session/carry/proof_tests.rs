@@ -9,8 +9,8 @@ use resp::{Ledger, Limits};
 
 use crate::runtime::reactor::{self, Reactor};
 use crate::runtime::tasks::Home;
-use crate::session::resume::{self, Failed};
-use crate::testing::{Backend, House, SOON, destination, expect, is_silent, rest, session};
+use crate::session::carry::replay::{self, Failed};
+use crate::testing::{Backend, SOON, TestProxy, destination, expect, is_silent, rest, session};
 use crate::{EndReason, Hint, LiveOptions, Options};
 
 const FULL: &[u8] = b"-ERR max number of clients reached\r\n";
@@ -39,8 +39,8 @@ impl Backend {
 }
 
 /// A session, perhaps with something to say again.
-fn with_state(house: &House, backend: &Backend, state: bool) -> (TcpStream, TcpStream) {
-    let (mut client, mut upstream) = session(house, backend);
+fn with_state(proxy: &TestProxy, backend: &Backend, state: bool) -> (TcpStream, TcpStream) {
+    let (mut client, mut upstream) = session(proxy, backend);
     if state {
         client.write_all(SELECT).unwrap();
         expect(&mut upstream, SELECT);
@@ -70,9 +70,9 @@ fn waits_for_a_full_or_busy_target_without_a_word() {
         (b"", true),
     ] {
         let (old, new) = (Backend::new(), Backend::new());
-        let mut house = House::towards(&old);
-        let (mut client, _upstream) = with_state(&house, &old, state);
-        house.commit(new.addr());
+        let mut proxy = TestProxy::with_target(&old);
+        let (mut client, _upstream) = with_state(&proxy, &old, state);
+        proxy.commit(new.addr());
         for _ in 0..3 {
             // Unasked, as a server does at its maxclients, which closes then.
             new.accept().write_all(refusal).unwrap();
@@ -84,23 +84,23 @@ fn waits_for_a_full_or_busy_target_without_a_word() {
         expect(&mut next, b"GET k\r\n");
         next.write_all(b"$-1\r\n").unwrap();
         expect(&mut client, b"$-1\r\n");
-        house.until("the carry", |stats| stats.carried == 1 && stats.held == 0);
-        assert!(house.hints().contains(&Hint::UpstreamEnded));
+        proxy.wait_for("the carry", |stats| stats.carried == 1 && stats.held == 0);
+        assert!(proxy.hints().contains(&Hint::UpstreamEnded));
     }
 }
 
 #[test]
 fn gives_up_on_a_full_target_at_the_end_of_the_hold() {
     let (old, new) = (Backend::new(), Backend::new());
-    let mut house =
-        House::new(Options { hold_timeout: Duration::from_millis(300), ..Options::default() });
-    house.commit(old.addr());
-    let (mut idle, _one) = session(&house, &old);
-    let (mut asking, _other) = session(&house, &old);
-    house.points.hold();
+    let mut proxy =
+        TestProxy::new(Options { hold_timeout: Duration::from_millis(300), ..Options::default() });
+    proxy.commit(old.addr());
+    let (mut idle, _one) = session(&proxy, &old);
+    let (mut asking, _other) = session(&proxy, &old);
+    proxy.publisher.hold();
     asking.write_all(b"GET k\r\n").unwrap();
-    house.commit(new.addr());
-    while house.stats().open > 0 {
+    proxy.commit(new.addr());
+    while proxy.stats().open > 0 {
         if let Some(mut next) = new.next() {
             // It may have given up already.
             drop(next.write_all(FULL));
@@ -108,27 +108,29 @@ fn gives_up_on_a_full_target_at_the_end_of_the_hold() {
     }
     assert_eq!(rest(&mut idle), b"");
     assert!(rest(&mut asking).starts_with(b"-LOADING No master"));
-    assert_eq!(house.stats().carried, 0);
-    house.ended(EndReason::DialFailed);
+    assert_eq!(proxy.stats().carried, 0);
+    proxy.wait_for_end(EndReason::DialFailed);
 }
 
 #[test]
 fn carries_nobody_to_a_target_that_only_accepts() {
     let (old, new) = (Backend::new(), Backend::new());
-    let mut house =
-        House::new(Options { connect_timeout: Duration::from_millis(50), ..Options::default() });
-    house.commit(old.addr());
+    let mut proxy = TestProxy::new(Options {
+        connect_timeout: Duration::from_millis(50),
+        ..Options::default()
+    });
+    proxy.commit(old.addr());
     let mut sessions: Vec<(TcpStream, TcpStream)> =
-        (0..100).map(|_| session(&house, &old)).collect();
-    house.commit(new.addr());
+        (0..100).map(|_| session(&proxy, &old)).collect();
+    proxy.commit(new.addr());
     // Half of the turns, and then a few at a time.
     let mut stopped: Vec<TcpStream> = (0..40).map(|_| new.accept()).collect();
-    assert_eq!(house.stats().carried, 0);
+    assert_eq!(proxy.stats().carried, 0);
     let (client, _) = &mut sessions[0];
     assert!(is_silent(client));
     // It wakes up, and answers everybody who is still there.
     let (mut over, begin) = (0, Instant::now());
-    while house.stats().carried < 100 {
+    while proxy.stats().carried < 100 {
         assert!(begin.elapsed() < SOON, "{over} were answered");
         if let Some(next) = new.next() {
             stopped.push(next);
@@ -148,19 +150,19 @@ fn carries_nobody_to_a_target_that_only_accepts() {
 #[test]
 fn leaves_a_target_superseded_during_its_proof() {
     let (old, middle, new) = (Backend::new(), Backend::new(), Backend::new());
-    let mut house = House::towards(&old);
-    let (mut client, _upstream) = session(&house, &old);
-    house.commit(middle.addr());
+    let mut proxy = TestProxy::with_target(&old);
+    let (mut client, _upstream) = session(&proxy, &old);
+    proxy.commit(middle.addr());
     let mut asked = middle.accept();
     expect(&mut asked, PING);
-    house.commit(new.addr());
+    proxy.commit(new.addr());
     let mut next = new.accept_carried();
     // Its answer comes too late, and it hears no more.
     drop(asked.write_all(b"+PONG\r\n"));
     client.write_all(b"GET k\r\n").unwrap();
     expect(&mut next, b"GET k\r\n");
     assert!(matches!(asked.read(&mut [0; 8]), Ok(0) | Err(_)));
-    assert!(!middle.is_called());
+    assert!(!middle.has_pending_connection());
 }
 
 #[tokio::test]
@@ -172,15 +174,15 @@ async fn sends_nothing_to_a_fenced_or_held_target() {
     let ledger = Ledger::new(&Limits { memory: 1024, ..Limits::default() });
     let until = Instant::now() + SOON;
     for change in [target::TargetWriter::hold, target::TargetWriter::clear] {
-        let (mut points, _route) = target::TargetWriter::new();
-        let target = points.commit(destination(backend.addr()));
+        let (mut publisher, _route) = target::TargetWriter::new();
+        let target = publisher.commit(destination(backend.addr()));
         // Between the look at the target and the connection.
-        change(&mut points);
+        change(&mut publisher);
         assert_eq!(
-            resume::resume(&target, &options, &ledger, until).await.err(),
+            replay::replay(&target, &options, &ledger, until).await.err(),
             Some(Failed::Superseded)
         );
-        assert_eq!(resume::answers(&target, &options, until).await.err(), Some(Failed::Superseded));
+        assert_eq!(replay::answers(&target, &options, until).await.err(), Some(Failed::Superseded));
         for _ in 0..2 {
             assert_eq!(rest(&mut backend.accept()), b"");
         }
@@ -190,16 +192,16 @@ async fn sends_nothing_to_a_fenced_or_held_target() {
 #[test]
 fn carries_nobody_through_a_gate_shut_during_the_proof() {
     let (old, new) = (Backend::new(), Backend::new());
-    let mut house = House::towards(&old);
-    let (mut client, mut upstream) = session(&house, &old);
-    house.commit(new.addr());
+    let mut proxy = TestProxy::with_target(&old);
+    let (mut client, mut upstream) = session(&proxy, &old);
+    proxy.commit(new.addr());
     let mut asked = new.accept();
     expect(&mut asked, PING);
-    house.points.hold();
+    proxy.publisher.hold();
     asked.write_all(b"+PONG\r\n").unwrap();
     assert!(matches!(asked.read(&mut [0; 8]), Ok(0) | Err(_)));
-    assert_eq!(house.stats().carried, 0);
-    house.points.release();
+    assert_eq!(proxy.stats().carried, 0);
+    proxy.publisher.release();
     let mut next = new.accept_carried();
     client.write_all(b"GET k\r\n").unwrap();
     expect(&mut next, b"GET k\r\n");
@@ -209,13 +211,13 @@ fn carries_nobody_through_a_gate_shut_during_the_proof() {
 #[test]
 fn serves_sessions_beside_others_that_can_never_arrive() {
     let (old, new) = (Backend::new(), Backend::new());
-    let mut house =
-        House::new(Options { connect_timeout: SOON, hold_timeout: SOON, ..Options::default() });
-    house.commit(old.addr());
+    let mut proxy =
+        TestProxy::new(Options { connect_timeout: SOON, hold_timeout: SOON, ..Options::default() });
+    proxy.commit(old.addr());
     let select = |db| format!("*2\r\n$6\r\nSELECT\r\n$1\r\n{db}\r\n");
     let mut sessions = Vec::new();
     for number in 0..45 {
-        let (mut client, mut upstream) = session(&house, &old);
+        let (mut client, mut upstream) = session(&proxy, &old);
         let request = select(if number < 40 { 1 } else { 2 });
         client.write_all(request.as_bytes()).unwrap();
         expect(&mut upstream, request.as_bytes());
@@ -223,9 +225,9 @@ fn serves_sessions_beside_others_that_can_never_arrive() {
         expect(&mut client, b"+OK\r\n");
         sessions.push((client, upstream));
     }
-    house.commit(new.addr());
+    proxy.commit(new.addr());
     let (mut kept, begin) = (Vec::new(), Instant::now());
-    while house.stats().carried < 5 {
+    while proxy.stats().carried < 5 {
         assert!(begin.elapsed() < SOON, "{} of 5 were carried", kept.len());
         let Some(mut next) = new.next() else { continue };
         let mut request = vec![0; select(1).len()];
@@ -237,26 +239,26 @@ fn serves_sessions_beside_others_that_can_never_arrive() {
             kept.push(next);
         }
     }
-    assert_eq!(house.stats().closed_in_all(), 0);
+    assert_eq!(proxy.stats().closed_in_all(), 0);
 }
 
 #[test]
 fn carries_sessions_with_a_request_before_idle_ones() {
     let (old, new) = (Backend::new(), Backend::new());
-    let mut house = House::towards(&old);
+    let mut proxy = TestProxy::with_target(&old);
     let mut sessions: Vec<(TcpStream, TcpStream)> =
-        (0..100).map(|_| session(&house, &old)).collect();
-    house.points.hold();
+        (0..100).map(|_| session(&proxy, &old)).collect();
+    proxy.publisher.hold();
     for (client, _) in sessions.iter_mut().skip(80) {
         client.write_all(b"GET k\r\n").unwrap();
     }
     // One more comes and goes: what was sent before has been noticed then, and brings nobody an
     // advantage.
-    let newcomer = house.client();
-    house.until("the newcomer", |stats| stats.held == 1);
+    let newcomer = proxy.client();
+    proxy.wait_for("the newcomer", |stats| stats.held == 1);
     drop(newcomer);
-    house.until("its end", |stats| stats.open == 100);
-    house.commit(new.addr());
+    proxy.wait_for("its end", |stats| stats.open == 100);
+    proxy.commit(new.addr());
     let mut kept = Vec::new();
     for number in 0..100 {
         let mut next = new.accept_carried();
@@ -270,19 +272,19 @@ fn carries_sessions_with_a_request_before_idle_ones() {
     for (client, _) in sessions.iter_mut().skip(80) {
         expect(client, b"$-1\r\n");
     }
-    house.until("all of them", |stats| stats.carried == 100);
+    proxy.wait_for("all of them", |stats| stats.carried == 100);
 }
 
 #[test]
 fn moves_an_idle_session_up_when_its_client_asks() {
     let (old, new) = (Backend::new(), Backend::new());
-    let mut house = House::towards(&old);
+    let mut proxy = TestProxy::with_target(&old);
     let mut sessions: Vec<(TcpStream, TcpStream)> =
-        (0..100).map(|_| session(&house, &old)).collect();
-    house.commit(new.addr());
+        (0..100).map(|_| session(&proxy, &old)).collect();
+    proxy.commit(new.addr());
     // Idle sessions take half of the turns; nothing else comes before one of them is answered.
     let _first: Vec<TcpStream> = (0..32).map(|_| new.accept()).collect();
-    assert!(!new.is_called());
+    assert!(!new.has_pending_connection());
     let asking = sessions.iter_mut().map(|(client, _)| client);
     asking.for_each(|client| client.write_all(b"GET k\r\n").unwrap());
     // 68 sessions stand in line, and there are 32 turns for those who ask.

@@ -15,15 +15,9 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use resp::{Direction, Ledger, MaintenanceHandshake};
-
-use crate::runtime::worker::WorkerContext;
-use crate::session::end_reason::EndReason;
-use crate::session::finish::is_heard;
-
 /// One push.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Notice {
+pub(crate) enum MaintenancePush {
     /// The connection ends after `seconds`; the next one is to be opened to `to`, or to the same
     /// address.
     Moving { number: u64, seconds: u64, to: Option<Arc<str>> },
@@ -60,7 +54,7 @@ impl MaintenanceKind {
     }
 }
 
-impl Notice {
+impl MaintenancePush {
     pub(crate) fn kind(&self) -> MaintenanceKind {
         match self {
             Self::Moving { .. } => MaintenanceKind::Moving,
@@ -98,35 +92,20 @@ impl Notice {
     clippy::disallowed_methods,
     reason = "two processes have no other clock in common, and nothing is timed by it"
 )]
-pub(crate) fn number() -> u64 {
+pub(crate) fn event_number() -> u64 {
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(time.as_millis()).unwrap_or(0)
 }
 
 /// A time in whole seconds, at least one: half of it has to be something.
-pub(crate) fn seconds(span: Duration) -> u64 {
+pub(crate) fn whole_seconds(span: Duration) -> u64 {
     span.as_secs().max(1)
-}
-
-/// What is to be said before a session ends for `reason`, if its client was told of a failover: to
-/// this client, that is over. node-redis counts what it was told of, beyond the end of the
-/// connection.
-pub(crate) fn last_word(ledger: &Ledger, seat: &WorkerContext, reason: EndReason) -> Vec<u8> {
-    let agreed = ledger.notices() != MaintenanceHandshake::Off
-        && seat.shared.service.options.now().maintenance_push;
-    let place = ledger.at_boundary(Direction::Reply) && is_heard(reason);
-    if !ledger.is_told_of_failover() || !agreed || !place {
-        return Vec::new();
-    }
-    let notice = Notice::FailedOver { number: number() };
-    seat.block.noticed(notice.kind());
-    notice.encode().into_bytes()
 }
 
 /// Whether this reply says that the server knows no such command. `redis:src/server.c`
 /// (`rejectCommandFormat` of an unknown subcommand) from 7.0 on, `addReplySubcommandSyntaxError`
 /// before. Both name the word they do not know.
-pub(crate) fn is_unknown(reply: &[u8]) -> bool {
+pub(crate) fn is_unknown_command(reply: &[u8]) -> bool {
     let Some(error) = reply.strip_prefix(b"-ERR ") else { return false };
     let starts =
         |start: &[u8]| error.get(..start.len()).is_some_and(|it| it.eq_ignore_ascii_case(start));
@@ -139,16 +118,16 @@ pub(crate) fn is_unknown(reply: &[u8]) -> bool {
 mod tests {
     use resp::{Frames, Limits};
 
-    use super::{Notice, is_unknown, number, seconds};
+    use super::{MaintenancePush, event_number, is_unknown_command, whole_seconds};
 
     #[test]
     fn each_is_one_push() {
-        let moving = |to| Notice::Moving { number: number(), seconds: 7, to };
+        let moving = |to| MaintenancePush::Moving { number: event_number(), seconds: 7, to };
         for notice in [
             moving(None),
             moving(Some("redis.example:6379".into())),
-            Notice::FailingOver { number: 1, seconds: 10 },
-            Notice::FailedOver { number: 2 },
+            MaintenancePush::FailingOver { number: 1, seconds: 10 },
+            MaintenancePush::FailedOver { number: 2 },
         ] {
             let bytes = notice.encode();
             assert!(bytes.starts_with('>'));
@@ -162,7 +141,7 @@ mod tests {
             "-ERR unknown subcommand 'MAINT_NOTIFICATIONS'. Try CLIENT HELP.\r\n",
             "-ERR Unknown subcommand or wrong number of arguments for 'maint_notifications'. Try CLIENT HELP.\r\n",
         ] {
-            assert!(is_unknown(reply.as_bytes()));
+            assert!(is_unknown_command(reply.as_bytes()));
         }
         for reply in [
             "-NOPERM User app has no permissions to run the 'client|maint_notifications' command\r\n",
@@ -171,14 +150,14 @@ mod tests {
             "-NOAUTH Authentication required.\r\n",
             "+OK\r\n",
         ] {
-            assert!(!is_unknown(reply.as_bytes()), "{reply}");
+            assert!(!is_unknown_command(reply.as_bytes()), "{reply}");
         }
     }
 
     #[test]
     fn there_is_always_a_second() {
         assert_eq!(
-            [0, 999, 1000, 7900].map(|ms| seconds(std::time::Duration::from_millis(ms))),
+            [0, 999, 1000, 7900].map(|ms| whole_seconds(std::time::Duration::from_millis(ms))),
             [1, 1, 1, 7]
         );
     }

@@ -15,11 +15,11 @@ use crate::io::connection::Line;
 use resp::{Ledger, Limits, Replay, ReplayError};
 use target::Target;
 
+use crate::invariant;
 use crate::io::end::End;
 use crate::io::scratch;
 use crate::live_options::LiveOptions;
 use crate::service::DialFailure;
-use crate::session::broken;
 use crate::session::dial;
 
 /// The question whether anybody is at home.
@@ -42,9 +42,16 @@ pub(crate) enum Failed {
     Refused,
 }
 
+impl Failed {
+    /// Whether the cause is on this host, so that it says nothing about the target.
+    pub(crate) fn is_local(self) -> bool {
+        matches!(self, Self::Dial(failure) if failure.is_ours())
+    }
+}
+
 /// What goes on with a session on its new connection.
 #[derive(Debug)]
-pub(crate) struct Followed {
+pub(crate) struct Replayed {
     pub(crate) ledger: Ledger,
     /// Messages for the client that have come meanwhile.
     pub(crate) messages: Vec<u8>,
@@ -55,23 +62,23 @@ pub(crate) struct Followed {
 /// # Errors
 ///
 /// Why not.
-pub(crate) async fn resume(
+pub(crate) async fn replay(
     target: &Target,
     options: &LiveOptions,
     ledger: &Ledger,
     deadline: Instant,
-) -> Result<(Line, Box<Followed>), Failed> {
+) -> Result<(Line, Box<Replayed>), Failed> {
     let mut upstream =
         dial::connect(target.addr(), options, deadline).await.map_err(Failed::Dial)?;
     let Some(mut replay) = Replay::of(ledger) else { return Err(Failed::Refused) };
     let answered = async {
-        ask(&mut upstream, target, replay.requests()).await?;
+        send(&mut upstream, target, replay.requests()).await?;
         while !replay.is_answered() {
             let answered = |bytes: &[u8]| {
                 let taken = replay.answer(bytes)?;
-                let behind = broken::behind(bytes, taken).map_err(|_| ReplayError::Odd)?;
-                replay.follow(behind)?;
-                Ok(!behind.is_empty())
+                let after = invariant::rest_after(bytes, taken).map_err(|_| ReplayError::Odd)?;
+                replay.follow(after)?;
+                Ok(!after.is_empty())
             };
             match read(&mut upstream, answered).await? {
                 Ok(false) => {}
@@ -86,7 +93,7 @@ pub(crate) async fn resume(
     };
     within(options, deadline, answered).await?;
     let (ledger, messages) = replay.finish(ledger).map_err(|_| Failed::Refused)?;
-    Ok((upstream, Box::new(Followed { ledger, messages })))
+    Ok((upstream, Box::new(Replayed { ledger, messages })))
 }
 
 /// Whether `target` takes a connection and answers on it. Any answer will do, be it that a password
@@ -102,7 +109,7 @@ pub(crate) async fn answers(
     let mut ledger = Ledger::new(&Limits::default());
     ledger.request(PING);
     let asked = async {
-        ask(&mut upstream, target, PING).await?;
+        send(&mut upstream, target, PING).await?;
         while ledger.owed() > 0 {
             read(&mut upstream, |bytes| ledger.reply(bytes)).await?;
             if let Some(hint) = ledger.take_hint() {
@@ -128,43 +135,33 @@ async fn within(
 }
 
 /// Writes all of it, as long as the target may be sent anything.
-async fn ask(upstream: &mut Line, target: &Target, bytes: &[u8]) -> Result<(), Failed> {
+async fn send(upstream: &mut Line, target: &Target, bytes: &[u8]) -> Result<(), Failed> {
     let mut rest = bytes;
     while !rest.is_empty() {
         let written = poll_fn(|cx| {
             if !target.takes_requests() {
                 return Poll::Ready(Err(Failed::Superseded));
             }
-            upstream.poll_write(cx, rest).map_err(broken_off)
+            upstream.poll_write(cx, rest).map_err(broken)
         });
-        rest = broken::behind(rest, written.await?).map_err(broken_off)?;
-    }
-    Ok(())
-}
-
-/// Writes all of it.
-pub(crate) async fn write(upstream: &mut Line, bytes: &[u8]) -> Result<(), Failed> {
-    let mut rest = bytes;
-    while !rest.is_empty() {
-        let written = poll_fn(|cx| upstream.poll_write(cx, rest)).await.map_err(broken_off)?;
-        rest = broken::behind(rest, written).map_err(broken_off)?;
+        rest = invariant::rest_after(rest, written.await?).map_err(broken)?;
     }
     Ok(())
 }
 
 /// Reads once and shows what came.
-async fn read<T>(upstream: &mut Line, mut look: impl FnMut(&[u8]) -> T) -> Result<T, Failed> {
+async fn read<T>(upstream: &mut Line, mut parse: impl FnMut(&[u8]) -> T) -> Result<T, Failed> {
     poll_fn(|cx| {
         scratch::with(|scratch| {
-            let read = ready!(upstream.poll_read(cx, scratch)).map_err(broken_off)?;
+            let read = ready!(upstream.poll_read(cx, scratch)).map_err(broken)?;
             let bytes =
                 scratch.get(..read).filter(|bytes| !bytes.is_empty()).ok_or(Failed::Broken)?;
-            Poll::Ready(Ok(look(bytes)))
+            Poll::Ready(Ok(parse(bytes)))
         })
     })
     .await
 }
 
-fn broken_off(_: io::Error) -> Failed {
+fn broken(_: io::Error) -> Failed {
     Failed::Broken
 }

@@ -14,10 +14,10 @@ use std::task::Poll;
 
 use resp::ErrorReplies;
 
+use crate::end_reason::EndReason;
+use crate::invariant;
 use crate::io::end::End;
 use crate::io::scratch;
-use crate::session::broken;
-use crate::session::end_reason::EndReason;
 
 /// Why nothing was forwarded: no master. `LOADING` is what a server says that will soon be able to
 /// answer; redis-py and go-redis try again after it by themselves.
@@ -41,7 +41,7 @@ const MOST_READ: usize = 16 * 1024 * 1024;
 
 /// What is said to a client whose session ends for `reason` before any of `unsent` was forwarded,
 /// which begins between two requests. Often nothing.
-pub(crate) async fn last_words(
+pub(crate) async fn refuse(
     client: &mut impl End,
     unsent: Vec<u8>,
     reason: EndReason,
@@ -49,22 +49,22 @@ pub(crate) async fn last_words(
 ) -> Vec<u8> {
     let why = match reason {
         EndReason::HoldTimeout | EndReason::HoldFull | EndReason::DialFailed => NO_MASTER,
-        EndReason::Exhausted => EXHAUSTED,
+        EndReason::ResourcesExhausted => EXHAUSTED,
         EndReason::NoReplica => NO_REPLICA,
         _ => return Vec::new(),
     };
-    let mut refusals = ErrorReplies::new(why, transaction);
-    refusals.request(&unsent);
+    let mut replies = ErrorReplies::new(why, transaction);
+    replies.request(&unsent);
     let mut left = MOST_READ;
     poll_fn(|cx| {
         let Poll::Ready(Ok(read)) = scratch::with(|scratch| {
             let Some(room) = scratch.get_mut(..left.min(AT_A_TIME)) else { return Poll::Pending };
-            if room.is_empty() || !refusals.wants_more() {
+            if room.is_empty() || !replies.wants_more() {
                 return Poll::Ready(Ok(0));
             }
             let read = client.poll_read(cx, room);
             let Poll::Ready(Ok(read)) = read else { return read };
-            refusals.request(broken::first(room, read)?);
+            replies.request(invariant::first_bytes(room, read)?);
             Poll::Ready(Ok(read))
         }) else {
             // Nothing more for now, or an error: whether the client is still there shows when it is
@@ -80,7 +80,7 @@ pub(crate) async fn last_words(
         Poll::Pending
     })
     .await;
-    refusals.lines().to_vec()
+    replies.lines().to_vec()
 }
 
 /// What is said to a newcomer that cannot be served and has asked for nothing yet: as Redis does
@@ -98,14 +98,13 @@ mod tests {
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
 
-    use super::{AT_A_TIME, MOST_READ, last_words};
+    use super::{AT_A_TIME, MOST_READ, refuse};
     use crate::EndReason;
-    use crate::testing::Puppet;
+    use crate::testing::FakeStream;
 
     /// What a client that sends these pieces is told, and the turns that this took.
-    fn told(client: &mut Puppet) -> (String, usize) {
-        let mut words =
-            pin!(last_words(client, b"GET k\r\n".to_vec(), EndReason::HoldTimeout, false));
+    fn told(client: &mut FakeStream) -> (String, usize) {
+        let mut words = pin!(refuse(client, b"GET k\r\n".to_vec(), EndReason::HoldTimeout, false));
         let mut turns = 1;
         loop {
             match words.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -117,18 +116,18 @@ mod tests {
 
     #[test]
     fn answers_what_is_in_the_socket_too() {
-        let (words, turns) = told(&mut Puppet::saying(&[b"GET a\r\nGE", b"T b\r\n", b""]));
+        let (words, turns) = told(&mut FakeStream::sending(&[b"GET a\r\nGE", b"T b\r\n", b""]));
         assert_eq!((words.matches("-LOADING ").count(), turns), (3, 3));
-        assert_eq!(told(&mut Puppet::saying(&[])).1, 1);
+        assert_eq!(told(&mut FakeStream::sending(&[])).1, 1);
     }
 
     #[test]
     fn reads_a_flood_in_turns_and_not_to_its_end() {
         // Of empty lines, which are not answered, there is no end.
         let flood = vec![b'\n'; AT_A_TIME];
-        let mut client = Puppet::saying(&vec![flood.as_slice(); MOST_READ / AT_A_TIME + 7]);
+        let mut client = FakeStream::sending(&vec![flood.as_slice(); MOST_READ / AT_A_TIME + 7]);
         let (words, turns) = told(&mut client);
         assert_eq!(words.matches("-LOADING ").count(), 1);
-        assert_eq!((turns, client.says.len()), (MOST_READ / AT_A_TIME + 1, 7));
+        assert_eq!((turns, client.incoming.len()), (MOST_READ / AT_A_TIME + 1, 7));
     }
 }

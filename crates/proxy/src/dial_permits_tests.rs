@@ -8,37 +8,39 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::session::dial_permits::{DialPermits, Turn};
+use crate::dial_permits::{DialPermit, DialPermits};
 
-const MOST: usize = 64;
-const MOST_IDLE: usize = MOST / 2;
-const FEW: usize = 8;
+const MAX_PERMITS: usize = 64;
+const MAX_IDLE: usize = MAX_PERMITS / 2;
+const MAX_AFTER_FAILURE: usize = 8;
 
-fn poll<'a, F: Future<Output = Turn<'a>> + ?Sized>(taking: Pin<&mut F>) -> Option<Turn<'a>> {
+fn poll<'a, F: Future<Output = DialPermit<'a>> + ?Sized>(
+    taking: Pin<&mut F>,
+) -> Option<DialPermit<'a>> {
     match taking.poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(turn) => Some(turn),
+        Poll::Ready(permit) => Some(permit),
         Poll::Pending => None,
     }
 }
 
-fn now(turns: &DialPermits, urgent: bool) -> Option<Turn<'_>> {
-    poll(pin!(turns.take(urgent)))
+fn now(permits: &DialPermits, urgent: bool) -> Option<DialPermit<'_>> {
+    poll(pin!(permits.take(urgent)))
 }
 
-fn as_many(turns: &DialPermits, urgent: bool) -> Vec<Turn<'_>> {
-    std::iter::from_fn(|| now(turns, urgent)).take(1000).collect()
+fn as_many(permits: &DialPermits, urgent: bool) -> Vec<DialPermit<'_>> {
+    std::iter::from_fn(|| now(permits, urgent)).take(1000).collect()
 }
 
 /// Sessions in line, in their order.
 fn line(
-    turns: &DialPermits,
+    permits: &DialPermits,
     urgent: bool,
     count: usize,
-) -> Vec<Pin<Box<dyn Future<Output = Turn<'_>> + '_>>> {
+) -> Vec<Pin<Box<dyn Future<Output = DialPermit<'_>> + '_>>> {
     (0..count)
         .map(|_| {
-            let mut taking: Pin<Box<dyn Future<Output = Turn<'_>> + '_>> =
-                Box::pin(turns.take(urgent));
+            let mut taking: Pin<Box<dyn Future<Output = DialPermit<'_>> + '_>> =
+                Box::pin(permits.take(urgent));
             assert!(poll(taking.as_mut()).is_none());
             taking
         })
@@ -47,102 +49,105 @@ fn line(
 
 #[test]
 fn bounds_permits_and_leaves_half_to_requests() {
-    let turns = DialPermits::default();
-    let idle = as_many(&turns, false);
-    assert_eq!(idle.len(), MOST_IDLE);
-    let urgent = as_many(&turns, true);
-    assert_eq!(urgent.len(), MOST - MOST_IDLE);
+    let permits = DialPermits::default();
+    let idle = as_many(&permits, false);
+    assert_eq!(idle.len(), MAX_IDLE);
+    let urgent = as_many(&permits, true);
+    assert_eq!(urgent.len(), MAX_PERMITS - MAX_IDLE);
     drop(idle);
-    assert!(now(&turns, true).is_some() && now(&turns, false).is_some());
+    assert!(now(&permits, true).is_some() && now(&permits, false).is_some());
 }
 
 #[test]
 fn prefers_requests_and_does_not_starve_idle_sessions() {
-    let turns = DialPermits::default();
-    let mut out = as_many(&turns, true);
-    assert_eq!(out.len(), MOST);
-    let mut idle = line(&turns, false, 10);
-    let mut urgent = line(&turns, true, 40);
+    let permits = DialPermits::default();
+    let mut out = as_many(&permits, true);
+    assert_eq!(out.len(), MAX_PERMITS);
+    let mut idle = line(&permits, false, 10);
+    let mut urgent = line(&permits, true, 40);
     let (mut order, mut given) = (Vec::new(), 0);
     while given < 50 {
         drop(out.pop().expect("a permit that is out"));
         let next =
             idle.iter_mut().map(|it| (false, it)).chain(urgent.iter_mut().map(|it| (true, it)));
-        let Some((kind, turn)) = next.filter_map(|(kind, it)| Some((kind, poll_once(it)?))).next()
+        let Some((kind, permit)) =
+            next.filter_map(|(kind, it)| Some((kind, poll_once(it)?))).next()
         else {
             panic!("nobody got the permit that was given back; {order:?}");
         };
         order.push(kind);
-        out.insert(0, turn);
+        out.insert(0, permit);
         given += 1;
     }
     let idle_at: Vec<usize> =
         order.iter().enumerate().filter(|(_, urgent)| !**urgent).map(|(at, _)| at).collect();
-    // The first permits were all of requests, so that it is an idle one's turn.
+    // The first permits were all of requests, so that it is an idle one's permit.
     assert_eq!(idle_at, [0, 8, 16, 24, 32, 40, 46, 47, 48, 49]);
 }
 
 /// One poll of a session in line that has no permit yet.
-fn poll_once<'a>(taking: &mut Pin<Box<dyn Future<Output = Turn<'a>> + 'a>>) -> Option<Turn<'a>> {
-    let turn = poll(taking.as_mut())?;
+fn poll_once<'a>(
+    taking: &mut Pin<Box<dyn Future<Output = DialPermit<'a>> + 'a>>,
+) -> Option<DialPermit<'a>> {
+    let permit = poll(taking.as_mut())?;
     // It must not be asked again.
     *taking = Box::pin(std::future::pending());
-    Some(turn)
+    Some(permit)
 }
 
 #[tokio::test(start_paused = true)]
 async fn slows_down_after_a_failure_and_recovers_by_arrivals() {
-    let turns = DialPermits::default();
-    let all = as_many(&turns, true);
+    let permits = DialPermits::default();
+    let all = as_many(&permits, true);
     // All of them were under way together: that is one failure.
-    all.into_iter().for_each(Turn::failed);
+    all.into_iter().for_each(DialPermit::failed);
     let begin = Instant::now();
-    assert!(now(&turns, true).is_none(), "not during the pause");
-    let first = turns.take(true).await;
+    assert!(now(&permits, true).is_none(), "not during the pause");
+    let first = permits.take(true).await;
     assert_eq!(begin.elapsed(), Duration::from_millis(10));
-    assert_eq!(as_many(&turns, true).len(), FEW - 1);
+    assert_eq!(as_many(&permits, true).len(), MAX_AFTER_FAILURE - 1);
     // Each failure after the pause is one more.
     first.failed();
     let mut pauses = Vec::new();
     for _ in 0..5 {
         let begin = Instant::now();
-        turns.take(false).await.failed();
+        permits.take(false).await.failed();
         pauses.push(begin.elapsed().as_millis());
     }
     assert_eq!(pauses, [20, 40, 80, 125, 125]);
-    turns.take(true).await.arrived();
-    assert_eq!(as_many(&turns, true).len(), 2 * FEW);
+    permits.take(true).await.succeeded();
+    assert_eq!(as_many(&permits, true).len(), 2 * MAX_AFTER_FAILURE);
     for _ in 0..2 {
-        now(&turns, true).expect("a permit").arrived();
+        now(&permits, true).expect("a permit").succeeded();
     }
-    assert_eq!(as_many(&turns, true).len(), MOST);
+    assert_eq!(as_many(&permits, true).len(), MAX_PERMITS);
     let begin = Instant::now();
-    now(&turns, true).expect("a permit").failed();
-    drop(turns.take(true).await);
+    now(&permits, true).expect("a permit").failed();
+    drop(permits.take(true).await);
     assert_eq!(begin.elapsed(), Duration::from_millis(10), "the pause begins anew");
 }
 
 #[tokio::test(start_paused = true)]
 async fn ends_the_pause_when_the_target_changes() {
-    let turns = DialPermits::default();
+    let permits = DialPermits::default();
     for _ in 0..8 {
-        turns.take(true).await.failed();
+        permits.take(true).await.failed();
     }
-    let before = now(&turns, true);
+    let before = now(&permits, true);
     assert!(before.is_none());
     let late = {
-        turns.start_again();
+        permits.reset();
         let begin = Instant::now();
-        let turn = turns.take(true).await;
+        let permit = permits.take(true).await;
         assert_eq!(begin.elapsed(), Duration::ZERO);
-        turn
+        permit
     };
-    let others = as_many(&turns, true);
-    assert_eq!(others.len(), MOST - 1);
+    let others = as_many(&permits, true);
+    assert_eq!(others.len(), MAX_PERMITS - 1);
     // What was under way to the target before says nothing about this one.
-    turns.start_again();
+    permits.reset();
     late.failed();
-    assert!(now(&turns, true).is_some());
+    assert!(now(&permits, true).is_some());
 }
 
 /// Counts how often it was woken.
@@ -157,12 +162,12 @@ impl Wake for Count {
 
 #[tokio::test(start_paused = true)]
 async fn hands_the_timer_on_when_its_session_leaves() {
-    let turns = DialPermits::default();
-    turns.take(true).await.failed();
+    let permits = DialPermits::default();
+    permits.take(true).await.failed();
     let counts: Vec<Arc<Count>> = (0..3).map(|_| Arc::default()).collect();
-    let mut waiting: Vec<Pin<Box<dyn Future<Output = Turn<'_>>>>> = counts
+    let mut waiting: Vec<Pin<Box<dyn Future<Output = DialPermit<'_>>>>> = counts
         .iter()
-        .map(|_| Box::pin(turns.take(true)) as Pin<Box<dyn Future<Output = _>>>)
+        .map(|_| Box::pin(permits.take(true)) as Pin<Box<dyn Future<Output = _>>>)
         .collect();
     for (taking, count) in waiting.iter_mut().zip(&counts) {
         let waker = Waker::from(Arc::clone(count));
@@ -173,58 +178,58 @@ async fn hands_the_timer_on_when_its_session_leaves() {
     // And by that timer, both get their permits.
     let (last, first) = (waiting.pop().expect("the third"), waiting.pop().expect("the second"));
     drop((first.await, last.await));
-    assert!(now(&turns, false).is_some());
+    assert!(now(&permits, false).is_some());
 }
 
 #[tokio::test(start_paused = true)]
 async fn has_a_timer_after_a_pause_that_another_session_ended() {
-    let turns = DialPermits::default();
-    let (first, other) = (turns.take(true).await, turns.take(true).await);
+    let permits = DialPermits::default();
+    let (first, other) = (permits.take(true).await, permits.take(true).await);
     first.failed();
-    let mut taking = Box::pin(turns.take(true));
+    let mut taking = Box::pin(permits.take(true));
     assert!(poll(taking.as_mut()).is_none());
     // Its timer is due, and it was not polled.
     tokio::time::advance(Duration::from_millis(20)).await;
     drop(other);
     poll(taking.as_mut()).expect("a permit").failed();
-    let next = tokio::time::timeout(Duration::from_secs(1), turns.take(true)).await;
+    let next = tokio::time::timeout(Duration::from_secs(1), permits.take(true)).await;
     assert!(next.is_ok(), "nobody ended the second pause");
 }
 
 #[test]
 fn gives_permits_back_that_nobody_came_for() {
-    let turns = DialPermits::default();
-    let mut out = as_many(&turns, true);
-    let mut waiting = line(&turns, true, 2);
-    out.truncate(MOST - 2);
+    let permits = DialPermits::default();
+    let mut out = as_many(&permits, true);
+    let mut waiting = line(&permits, true, 2);
+    out.truncate(MAX_PERMITS - 2);
     // Both have one now, and leave without it.
     waiting.clear();
-    assert_eq!(as_many(&turns, true).len(), 2);
+    assert_eq!(as_many(&permits, true).len(), 2);
     drop(out);
-    assert_eq!(as_many(&turns, false).len(), MOST_IDLE);
+    assert_eq!(as_many(&permits, false).len(), MAX_IDLE);
 }
 
 /// Some sessions that come, wait, give up, fail and arrive, in an order that follows from `seed`.
 async fn crowd(seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
-    let turns = Arc::new(DialPermits::default());
+    let permits = Arc::new(DialPermits::default());
     let sessions = tokio::task::LocalSet::new();
     for _ in 0..random.usize(1..150) {
-        let (turns, mut random) = (Arc::clone(&turns), random.fork());
+        let (permits, mut random) = (Arc::clone(&permits), random.fork());
         sessions.spawn_local(async move {
             let millis = |random: &mut fastrand::Rng| Duration::from_millis(random.u64(0..60));
             tokio::time::sleep(millis(&mut random)).await;
             for _ in 0..random.usize(1..20) {
                 let patience =
                     if random.u8(0..4) == 0 { millis(&mut random) } else { Duration::MAX };
-                let taking = turns.take(random.bool());
-                let Ok(turn) = tokio::time::timeout(patience, taking).await else { continue };
+                let taking = permits.take(random.bool());
+                let Ok(permit) = tokio::time::timeout(patience, taking).await else { continue };
                 tokio::time::sleep(millis(&mut random)).await;
                 match random.u8(0..8) {
-                    0 => turn.arrived(),
-                    1 => turns.start_again(),
-                    2 => drop(turn),
-                    _ => turn.failed(),
+                    0 => permit.succeeded(),
+                    1 => permits.reset(),
+                    2 => drop(permit),
+                    _ => permit.failed(),
                 }
             }
         });
@@ -232,10 +237,10 @@ async fn crowd(seed: u64) {
     tokio::time::timeout(Duration::from_secs(3600), sessions)
         .await
         .expect("a session waits for ever");
-    turns.start_again();
-    assert_eq!(as_many(&turns, true).len(), MOST, "a permit was lost");
-    let idle = as_many(&turns, false);
-    assert_eq!(idle.len(), MOST_IDLE, "a permit was lost");
+    permits.reset();
+    assert_eq!(as_many(&permits, true).len(), MAX_PERMITS, "a permit was lost");
+    let idle = as_many(&permits, false);
+    assert_eq!(idle.len(), MAX_IDLE, "a permit was lost");
 }
 
 #[tokio::test(start_paused = true)]

@@ -26,10 +26,10 @@
 
 use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop, prop_oneof, proptest};
 
-use crate::session::carry_client::{Client, Rules};
-use crate::session::carry_model::Agreed;
-use crate::session::carry_testing::{Excuse, Log, Server};
-use crate::testing::{House, SOON, destination};
+use crate::session::carry::testing::client::{Client, Rules};
+use crate::session::carry::testing::model::Agreed;
+use crate::session::carry::testing::{Excuse, Log, Server};
+use crate::testing::{SOON, TestProxy, destination};
 use crate::{EndReason, Options, Subscriptions};
 
 #[derive(Debug, Clone)]
@@ -125,7 +125,7 @@ fn command() -> impl Strategy<Value = String> {
 /// The servers, and what they are up to.
 struct Game {
     servers: [Server; 2],
-    points: target::TargetWriter,
+    publisher: target::TargetWriter,
     master: usize,
     number: u32,
     held: bool,
@@ -193,7 +193,7 @@ impl Game {
             Step::Release => {
                 // Who hears of a kick only now cannot know that the gate was shut.
                 client.may_end |= self.kicked;
-                self.points.release();
+                self.publisher.release();
                 client.moves();
                 (self.held, self.kicked) = (false, false);
             }
@@ -230,7 +230,7 @@ impl Game {
         let told =
             wait && !self.halved && self.is_at_rest(client) && client.is_told() != Agreed::No;
         client.alarms += 1;
-        self.points.hold();
+        self.publisher.hold();
         self.held = true;
         if told {
             client.wait_to_be_told(true);
@@ -275,7 +275,7 @@ impl Game {
         client.something_happens();
         let old = self.master;
         self.master = 1 - old;
-        self.points.commit(destination(self.master().addr));
+        self.publisher.commit(destination(self.master().addr));
         self.servers[old].revive();
         (self.held, self.dead, self.kicked, self.halved) = (false, false, false, false);
     }
@@ -284,7 +284,7 @@ impl Game {
 fn play(steps: Vec<Step>, rules: Rules, to: Option<&str>, drained: bool) {
     let log = Log::default();
     let servers = [Server::start(&log, rules.known), Server::start(&log, rules.known)];
-    let mut house = House::new(Options {
+    let mut proxy = TestProxy::new(Options {
         subscriptions: rules.subscriptions,
         maintenance_push: rules.told,
         moving_to: to.map(Into::into),
@@ -293,11 +293,11 @@ fn play(steps: Vec<Step>, rules: Rules, to: Option<&str>, drained: bool) {
         connect_timeout: SOON,
         ..Options::default()
     });
-    house.commit(servers[0].addr);
-    let points = std::mem::replace(&mut house.points, target::TargetWriter::new().0);
+    proxy.commit(servers[0].addr);
+    let publisher = std::mem::replace(&mut proxy.publisher, target::TargetWriter::new().0);
     let mut game = Game {
         servers,
-        points,
+        publisher,
         master: 0,
         number: 0,
         held: false,
@@ -306,7 +306,7 @@ fn play(steps: Vec<Step>, rules: Rules, to: Option<&str>, drained: bool) {
         halved: false,
     };
     let reluctance = game.servers.iter().map(|it| it.reluctance.clone()).collect();
-    let mut client = Client::new(&house, rules, reluctance);
+    let mut client = Client::new(&proxy, rules, reluctance);
     // At the end, whatever the client may count on is asked for once more.
     let say = |words: &str| Step::Say(words.split(' ').map(str::to_owned).collect());
     let known = ["CLIENT ID", "EVALSHA x 0", "SCAN next"].map(say);
@@ -320,7 +320,7 @@ fn play(steps: Vec<Step>, rules: Rules, to: Option<&str>, drained: bool) {
     }
     assert!(client.is_idle() && client.is_silent(), "more than was asked for");
     if drained {
-        leave(&house, &mut game, &mut client, to);
+        leave(&proxy, &mut game, &mut client, to);
     }
     let mut executed = log.lock().unwrap().clone();
     executed.sort_unstable();
@@ -335,12 +335,12 @@ fn play(steps: Vec<Step>, rules: Rules, to: Option<&str>, drained: bool) {
     }
     let known = client.acknowledged.len() + client.unknown.len();
     assert!(count <= known, "{count} commands ran, {known} were asked for");
-    assert_eq!(house.stats().closed_for(EndReason::Aborted), 0);
+    assert_eq!(proxy.stats().closed_for(EndReason::Aborted), 0);
 }
 
 /// The end of the game: the house is drained. Who can be told to move is, and is served until it
 /// does.
-fn leave(house: &House, game: &mut Game, client: &mut Client<'_>, to: Option<&str>) {
+fn leave(proxy: &TestProxy, game: &mut Game, client: &mut Client<'_>, to: Option<&str>) {
     let moves = match client.is_told() {
         Agreed::No => false,
         Agreed::There => to.is_some(),
@@ -349,7 +349,7 @@ fn leave(house: &House, game: &mut Game, client: &mut Client<'_>, to: Option<&st
     client.may_end = !moves;
     let here = client.is_told() == Agreed::Here;
     game.who(client);
-    house.drain.order(drain::StopRequest::DrainAtOnce);
+    proxy.drain.order(drain::StopRequest::DrainAtOnce);
     if moves {
         let moved = client.wait_to_be_moved();
         let address =

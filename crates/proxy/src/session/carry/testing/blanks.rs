@@ -85,7 +85,7 @@ fn is(wanted: &str, line: &str) -> bool {
     match wanted.strip_prefix(BLANK).map(str::trim_end) {
         Some("id") => line.starts_with(':'),
         Some("k") => line.starts_with('k'),
-        Some(_) => line == ":7\r\n" || line == crate::session::carry_model::NO_SCRIPT,
+        Some(_) => line == ":7\r\n" || line == crate::session::carry::testing::model::NO_SCRIPT,
         None => wanted == line,
     }
 }

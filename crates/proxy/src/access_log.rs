@@ -11,9 +11,9 @@ use std::time::Duration;
 use target::Target;
 use tracing::Level;
 
+use crate::end_reason::EndReason;
 use crate::listener::address::Peer;
-use crate::session::end_reason::EndReason;
-use crate::session::not_carried::Uncarried;
+use crate::not_carried::Uncarried;
 
 /// Which sessions get a line at their end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -45,19 +45,19 @@ impl Default for AccessLog {
 }
 
 impl AccessLog {
-    /// The level of the line about a session that failed or not. `chosen` says whether this one is
+    /// The level of the line about a session that failed or not. `sampled` says whether this one is
     /// in the sample.
-    fn level(self, failed: bool, chosen: impl FnOnce(u32) -> bool) -> Level {
-        let told = match self.which {
+    fn level(self, failed: bool, sampled: impl FnOnce(u32) -> bool) -> Level {
+        let wanted = match self.which {
             LoggedSessions::Off => false,
             LoggedSessions::Failed => failed,
-            LoggedSessions::All => failed || self.one_in <= 1 || chosen(self.one_in),
+            LoggedSessions::All => failed || self.one_in <= 1 || sampled(self.one_in),
         };
-        if told { self.level } else { Level::DEBUG }
+        if wanted { self.level } else { Level::DEBUG }
     }
 }
 
-macro_rules! line {
+macro_rules! event {
     ($session:ident, $level:expr) => {
         tracing::event!(
             $level,
@@ -79,7 +79,7 @@ macro_rules! line {
 
 /// What is known of a session at its end.
 #[derive(Debug)]
-pub(crate) struct Session<'a> {
+pub(crate) struct SessionRecord<'a> {
     pub(crate) service: &'a str,
     pub(crate) client: Peer,
     pub(crate) target: Option<&'a Target>,
@@ -90,7 +90,7 @@ pub(crate) struct Session<'a> {
     pub(crate) uncarried: Option<&'a Uncarried>,
 }
 
-impl Session<'_> {
+impl SessionRecord<'_> {
     /// Whether it ended otherwise than wanted. A server that dies closes connections like one that
     /// wants to; but for an unknown command the operator can do something, and needs its name.
     fn has_failed(&self) -> bool {
@@ -98,14 +98,14 @@ impl Session<'_> {
     }
 
     /// Tells of it by the rule.
-    pub(crate) fn tell(&self, lines: AccessLog) {
+    pub(crate) fn log(&self, rule: AccessLog) {
         // A level is part of a line's place in the program, so each needs a place of its own.
-        match lines.level(self.has_failed(), |one_in| fastrand::u32(..one_in) == 0) {
-            Level::ERROR => line!(self, Level::ERROR),
-            Level::WARN => line!(self, Level::WARN),
-            Level::INFO => line!(self, Level::INFO),
-            Level::DEBUG => line!(self, Level::DEBUG),
-            Level::TRACE => line!(self, Level::TRACE),
+        match rule.level(self.has_failed(), |one_in| fastrand::u32(..one_in) == 0) {
+            Level::ERROR => event!(self, Level::ERROR),
+            Level::WARN => event!(self, Level::WARN),
+            Level::INFO => event!(self, Level::INFO),
+            Level::DEBUG => event!(self, Level::DEBUG),
+            Level::TRACE => event!(self, Level::TRACE),
         }
     }
 }
@@ -113,16 +113,17 @@ impl Session<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::not_carried::NotCarried;
+    use crate::not_carried::NotCarried;
 
     #[test]
     fn failures_are_told_and_the_others_as_far_as_wanted() {
-        let level = |which, one_in, reason, chosen| {
-            AccessLog { which, level: Level::WARN, one_in }.level(reason, |_| chosen) == Level::WARN
+        let level = |which, one_in, reason, sampled| {
+            AccessLog { which, level: Level::WARN, one_in }.level(reason, |_| sampled)
+                == Level::WARN
         };
         let session = |reason, uncarried| {
             let (client, lasted) = (Peer::UNIX, Duration::ZERO);
-            Session {
+            SessionRecord {
                 service: "s",
                 client,
                 target: None,

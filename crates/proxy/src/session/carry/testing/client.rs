@@ -9,10 +9,10 @@ use std::collections::{BTreeSet, VecDeque};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 
-use crate::session::carry_blanks::{Filled, after};
-use crate::session::carry_model::{Agreed, Connection, UNKNOWN, frame};
-use crate::session::carry_testing::{Reluctance, encode};
-use crate::testing::House;
+use crate::session::carry::testing::blanks::{Filled, after};
+use crate::session::carry::testing::model::{Agreed, Connection, UNKNOWN, frame};
+use crate::session::carry::testing::{Reluctance, encode};
+use crate::testing::TestProxy;
 use crate::{MaintenanceKind, Subscriptions};
 
 /// What holds for a whole game.
@@ -43,7 +43,7 @@ struct Owed {
 
 /// The client, and what it must see.
 pub(crate) struct Client<'a> {
-    house: &'a House,
+    proxy: &'a TestProxy,
     rules: Rules,
     stream: TcpStream,
     /// What came and was not looked at yet.
@@ -80,11 +80,11 @@ pub(crate) struct Client<'a> {
 }
 
 impl<'a> Client<'a> {
-    pub(crate) fn new(house: &'a House, rules: Rules, reluctance: Vec<Reluctance>) -> Self {
-        let stream = house.client();
+    pub(crate) fn new(proxy: &'a TestProxy, rules: Rules, reluctance: Vec<Reluctance>) -> Self {
+        let stream = proxy.client();
         let expected = Connection::new(rules.known);
         Self {
-            house,
+            proxy,
             rules,
             stream,
             came: Vec::new(),
@@ -270,9 +270,9 @@ impl<'a> Client<'a> {
         self.unknown.extend(self.owed.drain(..).flat_map(|it| it.numbers));
         self.came.clear();
         self.may_end = false;
-        if self.moved.is_none() && self.house.drain.phase() == drain::Phase::Serving {
+        if self.moved.is_none() && self.proxy.drain.phase() == drain::Phase::Serving {
             self.reluctance.iter().for_each(Reluctance::end);
-            self.stream = self.house.client();
+            self.stream = self.proxy.client();
         }
         self.filled = Filled::default();
         self.heard_before = self.said;
@@ -354,7 +354,7 @@ impl<'a> Client<'a> {
                 assert_eq!(lines[4..], ["$2", "[]", ""]);
             }
             MaintenanceKind::Moving => {
-                assert!(self.house.drain.phase() >= drain::Phase::Draining, "nothing is drained");
+                assert!(self.proxy.drain.phase() >= drain::Phase::Draining, "nothing is drained");
                 // On another connection to a server it is told again, of the same event.
                 let again = self.moved.replace(lines[5..].join(" "));
                 assert!(again.is_none() || again == self.moved, "{again:?}, then {:?}", self.moved);

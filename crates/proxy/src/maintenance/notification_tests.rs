@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use drain::StopRequest;
 
-use crate::session::proof_tests::prove;
-use crate::testing::{Backend, House, expect, is_silent, rest};
+use crate::session::carry::proof_tests::prove;
+use crate::testing::{Backend, TestProxy, expect, is_silent, rest};
 use crate::{EndReason, MaintenanceKind, Options};
 
 const HERE: &str = "CLIENT MAINT_NOTIFICATIONS ON moving-endpoint-type none\r\n";
@@ -24,8 +24,8 @@ fn array(inline: &str) -> String {
 }
 
 /// A client that has spoken RESP3 and had its handshake, which the server refused, and its server.
-fn agreed(house: &House, backend: &Backend, handshake: &str) -> (TcpStream, TcpStream) {
-    let mut client = house.client();
+fn agreed(proxy: &TestProxy, backend: &Backend, handshake: &str) -> (TcpStream, TcpStream) {
+    let mut client = proxy.client();
     let mut upstream = backend.accept();
     for (request, answer, heard) in [(HELLO.0, HELLO.1, HELLO.1), (handshake, UNKNOWN, "+OK\r\n")] {
         client.write_all(array(request).as_bytes()).unwrap();
@@ -72,17 +72,17 @@ fn push(client: &mut TcpStream, elements: usize, name: &str) -> String {
     all
 }
 
-fn told(house: &House, kind: MaintenanceKind) -> u64 {
-    house.stats().notices[kind as usize]
+fn told(proxy: &TestProxy, kind: MaintenanceKind) -> u64 {
+    proxy.stats().notices[kind as usize]
 }
 
 #[test]
 fn only_resp3_clients_are_answered_and_only_if_it_is_wanted() {
     for (hello, wanted) in [(false, true), (true, false)] {
         let backend = Backend::new();
-        let mut house = House::new(Options { maintenance_push: wanted, ..Options::default() });
-        house.commit(backend.addr());
-        let (mut client, mut upstream) = (house.client(), backend.accept());
+        let mut proxy = TestProxy::new(Options { maintenance_push: wanted, ..Options::default() });
+        proxy.commit(backend.addr());
+        let (mut client, mut upstream) = (proxy.client(), backend.accept());
         if hello {
             client.write_all(HELLO.0.as_bytes()).unwrap();
             expect(&mut upstream, HELLO.0.as_bytes());
@@ -93,17 +93,17 @@ fn only_resp3_clients_are_answered_and_only_if_it_is_wanted() {
         expect(&mut upstream, array(HERE).as_bytes());
         upstream.write_all(UNKNOWN.as_bytes()).unwrap();
         expect(&mut client, UNKNOWN.as_bytes());
-        house.points.hold();
-        assert_eq!((house.stats().agreements, is_silent(&mut client)), (0, true));
+        proxy.publisher.hold();
+        assert_eq!((proxy.stats().agreements, is_silent(&mut client)), (0, true));
     }
 }
 
 #[test]
 fn in_a_drain_a_client_is_told_to_move_and_has_its_time_for_that() {
     let backend = Backend::new();
-    let house = House::towards(&backend);
-    let (mut client, mut upstream) = agreed(&house, &backend, HERE);
-    house.drain.order(StopRequest::DrainAtOnce);
+    let proxy = TestProxy::with_target(&backend);
+    let (mut client, mut upstream) = agreed(&proxy, &backend, HERE);
+    proxy.drain.order(StopRequest::DrainAtOnce);
     assert_eq!(moving(&mut client), "_\r\n");
     // It is served until it goes.
     for _ in 0..3 {
@@ -115,8 +115,8 @@ fn in_a_drain_a_client_is_told_to_move_and_has_its_time_for_that() {
     drop(client);
     assert_eq!(rest(&mut upstream), b"");
     drop(upstream);
-    house.ended(EndReason::ClientClosed);
-    let (summary, stats) = house.end(StopRequest::DrainAtOnce);
+    proxy.wait_for_end(EndReason::ClientClosed);
+    let (summary, stats) = proxy.stop(StopRequest::DrainAtOnce);
     assert_eq!((summary.tally.left, summary.tally.asked, summary.tally.cut), (1, 0, 0));
     assert_eq!(stats.notices, [1, 0, 0]);
 }
@@ -125,17 +125,18 @@ fn in_a_drain_a_client_is_told_to_move_and_has_its_time_for_that() {
 fn who_wants_an_address_is_told_one_if_there_is_one_to_tell() {
     for to in [Some("redis.example:6379"), None] {
         let backend = Backend::new();
-        let mut house = House::new(Options { moving_to: to.map(Arc::from), ..Options::default() });
-        house.commit(backend.addr());
-        let (mut client, _upstream) = agreed(&house, &backend, THERE);
-        house.drain.order(StopRequest::DrainAtOnce);
+        let mut proxy =
+            TestProxy::new(Options { moving_to: to.map(Arc::from), ..Options::default() });
+        proxy.commit(backend.addr());
+        let (mut client, _upstream) = agreed(&proxy, &backend, THERE);
+        proxy.drain.order(StopRequest::DrainAtOnce);
         if to.is_some() {
             assert_eq!(moving(&mut client), "$18\r\nredis.example:6379\r\n");
         } else {
             // A client library that did not ask for that would break down at a word without an
             // address.
             assert_eq!(rest(&mut client), b"");
-            house.ended(EndReason::Drained);
+            proxy.wait_for_end(EndReason::Drained);
         }
     }
 }
@@ -143,25 +144,25 @@ fn who_wants_an_address_is_told_one_if_there_is_one_to_tell() {
 #[test]
 fn the_gate_is_told_of_when_it_shuts_and_when_it_opens() {
     let (backend, other) = (Backend::new(), Backend::new());
-    let mut house = House::towards(&backend);
-    let (mut client, mut upstream) = agreed(&house, &backend, THERE);
+    let mut proxy = TestProxy::with_target(&backend);
+    let (mut client, mut upstream) = agreed(&proxy, &backend, THERE);
     // With a reply under way: behind its end.
     client.write_all(b"GET k\r\n").unwrap();
     expect(&mut upstream, b"GET k\r\n");
     upstream.write_all(b"$3\r\na").unwrap();
     expect(&mut client, b"$3\r\na");
-    house.points.hold();
+    proxy.publisher.hold();
     assert!(is_silent(&mut client));
     upstream.write_all(b"bc\r\n").unwrap();
     expect(&mut client, b"bc\r\n");
     assert_eq!(push(&mut client, 4, "FAILING_OVER"), ":10\r\n$2\r\n[]\r\n");
-    house.points.release();
+    proxy.publisher.release();
     assert_eq!(push(&mut client, 3, "FAILED_OVER"), "$2\r\n[]\r\n");
     // Once more, and now there is another master: it is over when the session has arrived there.
-    house.points.hold();
+    proxy.publisher.hold();
     push(&mut client, 4, "FAILING_OVER");
     client.write_all(b"GET l\r\n").unwrap();
-    house.commit(other.addr());
+    proxy.commit(other.addr());
     let mut next = other.accept();
     expect(&mut next, array(HELLO.0).as_bytes());
     assert!(is_silent(&mut client));
@@ -172,25 +173,25 @@ fn the_gate_is_told_of_when_it_shuts_and_when_it_opens() {
     next.write_all(b"$1\r\nv\r\n").unwrap();
     expect(&mut client, b"$1\r\nv\r\n");
     // The agreement went along.
-    house.points.hold();
+    proxy.publisher.hold();
     push(&mut client, 4, "FAILING_OVER");
     assert_eq!(
-        (told(&house, MaintenanceKind::FailingOver), told(&house, MaintenanceKind::FailedOver)),
+        (told(&proxy, MaintenanceKind::FailingOver), told(&proxy, MaintenanceKind::FailedOver)),
         (3, 2)
     );
-    assert_eq!(house.stats().carried, 1);
+    assert_eq!(proxy.stats().carried, 1);
 }
 
 #[test]
 fn who_lost_its_master_while_the_gate_is_shut_is_told_so_while_it_waits() {
     let (backend, other) = (Backend::new(), Backend::new());
-    let mut house = House::towards(&backend);
-    let (mut client, upstream) = agreed(&house, &backend, HERE);
+    let mut proxy = TestProxy::with_target(&backend);
+    let (mut client, upstream) = agreed(&proxy, &backend, HERE);
     let _closed = backend.close();
     drop(upstream);
     push(&mut client, 4, "FAILING_OVER");
     client.write_all(b"GET k\r\n").unwrap();
-    house.commit(other.addr());
+    proxy.commit(other.addr());
     let mut next = other.accept();
     expect(&mut next, array(HELLO.0).as_bytes());
     next.write_all(HELLO.1.as_bytes()).unwrap();
@@ -202,27 +203,27 @@ fn who_lost_its_master_while_the_gate_is_shut_is_told_so_while_it_waits() {
 #[test]
 fn who_cannot_be_carried_over_is_told_that_it_is_over_before_the_end() {
     let (backend, other) = (Backend::new(), Backend::new());
-    let mut house = House::towards(&backend);
-    let (mut client, mut upstream) = agreed(&house, &backend, HERE);
+    let mut proxy = TestProxy::with_target(&backend);
+    let (mut client, mut upstream) = agreed(&proxy, &backend, HERE);
     client.write_all(b"INCR k\r\n").unwrap();
     expect(&mut upstream, b"INCR k\r\n");
-    house.points.hold();
+    proxy.publisher.hold();
     push(&mut client, 4, "FAILING_OVER");
-    house.commit(other.addr());
+    proxy.commit(other.addr());
     push(&mut client, 3, "FAILED_OVER");
     assert_eq!(rest(&mut client), b"");
-    house.ended(EndReason::Fenced);
+    proxy.wait_for_end(EndReason::Fenced);
 }
 
 #[test]
 fn a_kick_is_not_told_of() {
     let backend = Backend::new();
-    let house = House::towards(&backend);
-    let (mut client, upstream) = agreed(&house, &backend, HERE);
+    let proxy = TestProxy::with_target(&backend);
+    let (mut client, upstream) = agreed(&proxy, &backend, HERE);
     drop(upstream);
     // The master lives: it ended this session on purpose.
     drop(backend.accept().write_all(b"+PONG\r\n"));
     assert_eq!(rest(&mut client), b"");
-    house.ended(EndReason::UpstreamClosed);
-    assert_eq!(house.stats().notices, [0, 0, 0]);
+    proxy.wait_for_end(EndReason::UpstreamClosed);
+    assert_eq!(proxy.stats().notices, [0, 0, 0]);
 }

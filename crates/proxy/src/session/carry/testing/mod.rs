@@ -1,6 +1,10 @@
 //! Servers for the property that nobody notices: they execute and answer by the
-//! [model](crate::session::carry_model), publish, die and come back as other processes, end connections on
+//! [model](crate::session::carry::testing::model), publish, die and come back as other processes, end connections on
 //! purpose, stop in the middle of an answer, and do not serve new connections at once.
+
+pub(crate) mod blanks;
+pub(crate) mod client;
+pub(crate) mod model;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -8,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
-use crate::session::carry_model::{Connection, Process};
+use crate::session::carry::testing::model::{Connection, Process};
 use crate::testing::SOON;
 
 /// What all servers have executed, in order: they replicate without loss.
