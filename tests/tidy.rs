@@ -55,7 +55,7 @@ const PURE: &[&str] = &[
     "crates/drain/src/plan.rs",
     "crates/haproxy-import/src/",
     "crates/proxy/src/listener/accept_errors.rs",
-    "crates/proxy/src/session/end_reason.rs",
+    "crates/proxy/src/end_reason.rs",
     "crates/proxy/src/runtime/run_queue.rs",
     "crates/resp/src/",
     "crates/target/src/balance.rs",

@@ -177,7 +177,7 @@ fn a_replica_that_hangs_is_put_out_and_comes_back() {
         client.set_timeout(PATIENCE).expect("a timeout");
         assert_ne!(port_of(client), hung);
     }
-    assert!(closed(&pointsman, "dismissed") < 0.5);
+    assert!(closed(&pointsman, "replica_ejected") < 0.5);
     nodes[0].cont();
     wait_eligible(&pointsman, 2);
     wait_until("readers on it again", PATIENCE, || {
@@ -291,7 +291,7 @@ fn who_is_on_a_replica_that_falls_behind_goes_on_with_another_behind_its_answer(
     wait_eligible(&pointsman, 2);
     assert!(pointsman.process().log().contains("\"is\":\"behind\""), "put out for another reason");
     assert!(
-        closed(&pointsman, "fenced") + closed(&pointsman, "dismissed") < 0.5,
+        closed(&pointsman, "fenced") + closed(&pointsman, "replica_ejected") < 0.5,
         "nobody was cut off"
     );
 }

@@ -27,11 +27,16 @@
 //! and any change to what clients and servers say to each other, but for what a client asks to be
 //! told (`notice`).
 
+mod access_log;
+mod dial_permits;
+mod end_reason;
+mod invariant;
 mod io;
 mod latency;
 mod listener;
 mod live_options;
 mod maintenance;
+mod not_carried;
 mod options;
 mod runtime;
 mod service;
@@ -41,23 +46,25 @@ mod stats;
 #[cfg(test)]
 mod churn_tests;
 #[cfg(test)]
+mod dial_permits_tests;
+#[cfg(test)]
 mod proxy_tests;
 #[cfg(test)]
 mod testing;
 
+pub use access_log::{AccessLog, LoggedSessions};
+pub use end_reason::{EndReason, Side};
 pub use latency::Distribution;
 pub use listener::address::ListenAddr;
 pub use listener::limits::{Limit, ResourceShortage};
 pub use listener::sockets::{Socket, Sockets};
 pub use listener::{BindError, Bound, InheritedSockets};
 pub use live_options::LiveOptions;
-pub use maintenance::notice::MaintenanceKind;
+pub use maintenance::push::MaintenanceKind;
+pub use not_carried::NotCarried;
 pub use options::{Options, Sessions, Splice, Subscriptions};
 pub use resp::{LONGEST_NAME, Listed, NotStateless, Pin, Stateless, Verdict, listed};
 pub use runtime::heartbeat::{Heartbeat, STALL, Stalls};
 pub use runtime::worker::{Running, StartError, WorkerError, worker_count};
 pub use service::{DialFailure, Hint, Hints, NoHints, Service};
-pub use session::access_log::{AccessLog, LoggedSessions};
-pub use session::end_reason::{EndReason, Side};
-pub use session::not_carried::NotCarried;
 pub use stats::{Snapshot, Stats};

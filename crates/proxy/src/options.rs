@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use resp::Stateless;
 
-use crate::session::access_log::AccessLog;
+use crate::access_log::AccessLog;
 
 /// What becomes of a session when its target is not the master any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -13,12 +13,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use resp::Pin;
 
+use crate::end_reason::EndReason;
 use crate::latency::{Commands, Distribution, Histogram};
 use crate::listener::limits::Limit;
-use crate::maintenance::notice::MaintenanceKind;
+use crate::maintenance::push::MaintenanceKind;
+use crate::not_carried::NotCarried;
 use crate::service::DialFailure;
-use crate::session::end_reason::EndReason;
-use crate::session::not_carried::NotCarried;
 
 /// A number with one writer.
 #[derive(Debug, Default)]

@@ -13,15 +13,16 @@ use seccompiler::{
     SeccompRule,
 };
 
-use crate::testing::{Backend, House, SOON, expect, is_silent, session};
+use crate::testing::{Backend, SOON, TestProxy, expect, is_silent, session};
 use crate::{EndReason, Options, Sessions, Splice};
 
 const MIB: usize = 1 << 20;
 
-fn house(splice: Splice, backend: &Backend) -> House {
-    let mut house = House::new(Options { splice, sessions: Sessions::Close, ..Options::default() });
-    house.commit(backend.addr());
-    house
+fn proxy(splice: Splice, backend: &Backend) -> TestProxy {
+    let mut proxy =
+        TestProxy::new(Options { splice, sessions: Sessions::Close, ..Options::default() });
+    proxy.commit(backend.addr());
+    proxy
 }
 
 /// A request, which is a reply too if it is sent back.
@@ -53,7 +54,7 @@ fn write_in_pieces(mut client: TcpStream, requests: &[Vec<u8>], dice: &mut Dice)
 #[test]
 fn bodies_arrive_whole_both_ways_whatever_the_pieces_and_the_pace() {
     let backend = Backend::new();
-    let house = house(Splice::On, &backend);
+    let proxy = proxy(Splice::On, &backend);
     for seed in 1..=3_u64 {
         let mut dice = Dice(seed * 0x51_7CC1);
         let requests: Vec<Vec<u8>> = (0..6)
@@ -63,7 +64,7 @@ fn bodies_arrive_whole_both_ways_whatever_the_pieces_and_the_pace() {
             })
             .collect();
         let whole = requests.concat();
-        let client = house.client();
+        let client = proxy.client();
         let writer = client.try_clone().unwrap();
         let echoing = backend.accept();
         let back = thread::scope(|scope| {
@@ -73,7 +74,7 @@ fn bodies_arrive_whole_both_ways_whatever_the_pieces_and_the_pace() {
         });
         assert!(back == whole, "{} of {} bytes", back.len(), whole.len());
     }
-    let stats = house.until("the end of all", |stats| stats.closed_in_all() == 3);
+    let stats = proxy.wait_for("the end of all", |stats| stats.closed_in_all() == 3);
     assert_eq!(
         (stats.closed_for(EndReason::ClientClosed), stats.commands, stats.replies),
         (3, 18, 18)
@@ -97,8 +98,8 @@ fn slowly(mut client: TcpStream, dice: &mut Dice) -> Vec<u8> {
 #[test]
 fn where_it_is_not_wanted_nothing_is_spliced() {
     let backend = Backend::new();
-    let house = house(Splice::Off, &backend);
-    assert_eq!(there_and_back(&house, &backend), 0);
+    let proxy = proxy(Splice::Off, &backend);
+    assert_eq!(there_and_back(&proxy, &backend), 0);
 }
 
 /// Has the system refuse to splice more than so many bytes at once, for this thread and those that
@@ -115,8 +116,8 @@ fn forbid_more_than(bytes: u64, errno: i32) {
 }
 
 /// A value goes to the backend and back, and how much of that was spliced.
-fn there_and_back(house: &House, backend: &Backend) -> u64 {
-    let (mut client, upstream) = session(house, backend);
+fn there_and_back(proxy: &TestProxy, backend: &Backend) -> u64 {
+    let (mut client, upstream) = session(proxy, backend);
     let echoing = thread::spawn(|| echo(upstream));
     let whole = request(&Dice(7).bytes(2 * MIB));
     let mut writer = client.try_clone().unwrap();
@@ -128,7 +129,7 @@ fn there_and_back(house: &House, backend: &Backend) -> u64 {
     writing.join().unwrap();
     drop(client);
     echoing.join().unwrap();
-    house.stats().bytes_spliced
+    proxy.stats().bytes_spliced
 }
 
 #[test]
@@ -137,10 +138,10 @@ fn where_a_sandbox_forbids_it_bytes_are_copied_and_that_is_known_from_the_start(
         let sandbox = thread::spawn(move || {
             forbid_more_than(0, code);
             let backend = Backend::new();
-            let house = house(Splice::On, &backend);
-            let known = house.running().splices().unwrap_err();
+            let proxy = proxy(Splice::On, &backend);
+            let known = proxy.running().splices().unwrap_err();
             assert_eq!(Errno::from_io_error(known), Some(errno));
-            assert_eq!(there_and_back(&house, &backend), 0);
+            assert_eq!(there_and_back(&proxy, &backend), 0);
         });
         sandbox.join().unwrap();
     }
@@ -152,9 +153,9 @@ fn a_refusal_that_comes_late_loses_nothing() {
         // What is tried at the start is a single byte.
         forbid_more_than(1, libc::EPERM);
         let backend = Backend::new();
-        let house = house(Splice::On, &backend);
-        assert!(house.running().splices().is_ok());
-        assert_eq!(there_and_back(&house, &backend), 0);
+        let proxy = proxy(Splice::On, &backend);
+        assert!(proxy.running().splices().is_ok());
+        assert_eq!(there_and_back(&proxy, &backend), 0);
     });
     sandbox.join().unwrap();
 }
@@ -162,17 +163,17 @@ fn a_refusal_that_comes_late_loses_nothing() {
 #[test]
 fn a_fence_in_the_middle_of_a_body_keeps_the_rest_from_its_target_and_from_everybody_else() {
     let backend = Backend::new();
-    let mut house = house(Splice::On, &backend);
-    let (mut client, mut upstream) = session(&house, &backend);
+    let mut proxy = proxy(Splice::On, &backend);
+    let (mut client, mut upstream) = session(&proxy, &backend);
     let mut writer = client.try_clone().unwrap();
     // More than all sockets on the way hold, for a target that does not read: the pipe is full when
     // the fence falls.
     let flood = request(&vec![b'A'; 64 * MIB]);
     let writing = thread::spawn(move || drop(writer.write_all(&flood)));
-    stands_still(&house);
-    house.points.clear();
-    house.ended(EndReason::Fenced);
-    let forwarded = house.stats().bytes_in;
+    stands_still(&proxy);
+    proxy.publisher.clear();
+    proxy.wait_for_end(EndReason::Fenced);
+    let forwarded = proxy.stats().bytes_in;
     let mut read = Vec::new();
     // It ends with a reset.
     drop(upstream.read_to_end(&mut read));
@@ -182,8 +183,8 @@ fn a_fence_in_the_middle_of_a_body_keeps_the_rest_from_its_target_and_from_every
     writing.join().unwrap();
     // The next session's values are its own.
     let next = Backend::new();
-    house.commit(next.addr());
-    let (mut client, mut upstream) = session(&house, &next);
+    proxy.commit(next.addr());
+    let (mut client, mut upstream) = session(&proxy, &next);
     let whole = request(&vec![b'B'; 2 * MIB]);
     let (sent, mut writer) = (whole.clone(), client.try_clone().unwrap());
     let writing = thread::spawn(move || writer.write_all(&sent).unwrap());
@@ -198,13 +199,13 @@ fn a_fence_in_the_middle_of_a_body_keeps_the_rest_from_its_target_and_from_every
 /// Waits until a body is on its way and its target takes no more of it: how many bytes were
 /// forwarded.
 #[track_caller]
-fn stands_still(house: &House) -> u64 {
+fn stands_still(proxy: &TestProxy) -> u64 {
     let (mut before, mut still) = (0, 0);
     let begin = Instant::now();
     while still < 5 {
         assert!(begin.elapsed() < SOON, "it never stood still");
         thread::park_timeout(Duration::from_millis(20));
-        let stats = house.stats();
+        let stats = proxy.stats();
         still = if stats.bytes_in == before && stats.bytes_spliced > 0 { still + 1 } else { 0 };
         before = stats.bytes_in;
     }
@@ -215,30 +216,32 @@ fn stands_still(house: &House) -> u64 {
 fn keeps_what_is_in_the_pipe_while_the_gate_is_shut() {
     for moves_on in [false, true] {
         let backend = Backend::new();
-        let mut house = house(Splice::On, &backend);
-        let (mut client, mut upstream) = session(&house, &backend);
+        let mut proxy = proxy(Splice::On, &backend);
+        let (mut client, mut upstream) = session(&proxy, &backend);
         let whole = request(&Dice(13).bytes(24 * MIB));
         let (mut writer, sent) = (client.try_clone().unwrap(), whole.clone());
         let writing = thread::spawn(move || drop(writer.write_all(&sent)));
-        let forwarded = stands_still(&house);
-        house.points.hold();
+        let forwarded = stands_still(&proxy);
+        proxy.publisher.hold();
         // Now there is room for what is in the pipe, and the worker hears of it.
         let mut read = vec![0; usize::try_from(forwarded).unwrap() - b"PING\r\n".len()];
         upstream.read_exact(&mut read).unwrap();
         // It hears of this client later, so it has tried to empty the pipe before.
-        let held = house.client();
-        house.until("the next client to wait", |stats| stats.held == 1);
-        assert_eq!(house.stats().bytes_in, forwarded, "forwarded while the gate was shut");
+        let held = proxy.client();
+        proxy.wait_for("the next client to wait", |stats| stats.held == 1);
+        assert_eq!(proxy.stats().bytes_in, forwarded, "forwarded while the gate was shut");
         assert!(is_silent(&mut upstream), "sent to a master that may be superseded");
         drop(held);
         if moves_on {
-            house.commit(Backend::new().addr());
-            house.until("the end of the session", |stats| stats.closed_for(EndReason::Fenced) == 1);
+            proxy.commit(Backend::new().addr());
+            proxy.wait_for("the end of the session", |stats| {
+                stats.closed_for(EndReason::Fenced) == 1
+            });
             // It ends with a reset.
             drop(upstream.read_to_end(&mut read));
             drop(client.read_to_end(&mut Vec::new()));
         } else {
-            house.points.release();
+            proxy.publisher.release();
             let at = read.len();
             read.resize(whole.len(), 0);
             upstream.read_exact(&mut read[at..]).unwrap();
@@ -262,8 +265,8 @@ fn keeps_what_is_in_the_pipe_while_the_gate_is_shut() {
 #[test]
 fn a_large_reply_is_delivered_after_its_target_has_gone() {
     let backend = Backend::new();
-    let house = house(Splice::On, &backend);
-    let (mut client, mut upstream) = session(&house, &backend);
+    let proxy = proxy(Splice::On, &backend);
+    let (mut client, mut upstream) = session(&proxy, &backend);
     client.write_all(b"GET k\r\n").unwrap();
     expect(&mut upstream, b"GET k\r\n");
     let body = Dice(11).bytes(3 * MIB);
@@ -276,6 +279,6 @@ fn a_large_reply_is_delivered_after_its_target_has_gone() {
     let back = slowly(client, &mut Dice(12));
     assert!(back == whole, "{} of {} bytes", back.len(), whole.len());
     writing.join().unwrap();
-    assert!(house.stats().bytes_spliced > 0);
-    assert_eq!(house.stats().commands, 2);
+    assert!(proxy.stats().bytes_spliced > 0);
+    assert_eq!(proxy.stats().commands, 2);
 }

@@ -14,6 +14,7 @@
 use std::io;
 use std::task::{Context, Poll};
 
+use crate::invariant;
 use crate::io::bulk::Bulk;
 use crate::io::end::End;
 use crate::io::kept::{self, Kept};
@@ -21,7 +22,6 @@ use crate::io::pipe::Pipe;
 use crate::io::scratch;
 use crate::runtime::run_queue::HEAVY;
 use crate::runtime::tasks;
-use crate::session::broken;
 
 /// After a write that its sink did not take, reads are halved so often: 16 KiB are left of them.
 const HALVED: u8 = 4;
@@ -241,7 +241,7 @@ impl Flow {
             if !valve.admits() {
                 return Step::Stopped(read);
             }
-            let bytes = match broken::first(room, read) {
+            let bytes = match invariant::first_bytes(room, read) {
                 Ok(bytes) => bytes,
                 Err(error) => return Step::SourceFailed(error),
             };
@@ -279,7 +279,7 @@ impl Flow {
             match wrote {
                 Poll::Ready(Ok(n)) => {
                     let Some((gone, left)) = rest.split_at_checked(n) else {
-                        return Err(Step::SinkFailed(broken::broken(
+                        return Err(Step::SinkFailed(invariant::violation(
                             "more was written than there was",
                         )));
                     };
@@ -322,7 +322,7 @@ impl Flow {
             match sink.poll_write(cx, bytes) {
                 Poll::Ready(Ok(n)) => {
                     let Some(gone) = bytes.get(..n) else {
-                        return Some(Step::SinkFailed(broken::broken(
+                        return Some(Step::SinkFailed(invariant::violation(
                             "more was written than there was",
                         )));
                     };

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use crate::io::flow::{Flow, ForwardingPolicy, Leave, Step, Tell};
 use crate::io::scratch;
-use crate::testing::Puppet;
+use crate::testing::FakeStream;
 
 /// Lets `budget` writes through, then shuts.
 #[derive(Default)]
@@ -53,7 +53,12 @@ impl ForwardingPolicy for Ticks {
     fn went_unseen(&mut self, _n: u64) {}
 }
 
-fn step(flow: &mut Flow, source: &mut Puppet, sink: &mut Puppet, valve: &mut Ticks) -> Step {
+fn step(
+    flow: &mut Flow,
+    source: &mut FakeStream,
+    sink: &mut FakeStream,
+    valve: &mut Ticks,
+) -> Step {
     let mut cx = Context::from_waker(Waker::noop());
     scratch::with(|scratch| flow.poll_move(&mut cx, source, sink, valve, (scratch, Tell::Yes)))
 }
@@ -64,7 +69,7 @@ fn flow() -> Flow {
 
 #[test]
 fn returns_what_is_not_admitted_and_writes_none_of_it() {
-    let (mut source, mut sink) = (Puppet::saying(&[b"one"]), Puppet::saying(&[]));
+    let (mut source, mut sink) = (FakeStream::sending(&[b"one"]), FakeStream::sending(&[]));
     let (mut flow, mut valve) = (flow(), Ticks { refuses: true, ..Ticks::default() });
     let mut cx = Context::from_waker(Waker::noop());
     scratch::with(|scratch| {
@@ -73,24 +78,24 @@ fn returns_what_is_not_admitted_and_writes_none_of_it() {
         assert!(matches!(step, Step::Stopped(3)), "{step:?}");
         assert_eq!(&scratch[..3], b"one");
     });
-    assert_eq!((sink.heard.len(), valve.came, flow.moved(), flow.memory()), (0, 0, 0, 0));
+    assert_eq!((sink.written.len(), valve.came, flow.moved(), flow.memory()), (0, 0, 0, 0));
 }
 
 #[test]
 fn what_is_taken_at_once_is_never_kept() {
-    let (mut source, mut sink) = (Puppet::saying(&[b"one", b"two"]), Puppet::saying(&[]));
+    let (mut source, mut sink) = (FakeStream::sending(&[b"one", b"two"]), FakeStream::sending(&[]));
     let (mut flow, mut valve) = (flow(), Ticks::default());
     assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::Idle));
-    assert_eq!((&sink.heard[..], flow.moved(), flow.memory()), (&b"onetwo"[..], 6, 0));
+    assert_eq!((&sink.written[..], flow.moved(), flow.memory()), (&b"onetwo"[..], 6, 0));
 }
 
 #[test]
 fn fails_where_a_sink_takes_more_than_it_was_given() {
     let (mut flow, mut valve) = (flow(), Ticks::default());
-    let mut source = Puppet::saying(&[b"abcdef"]);
-    let mut sink = Puppet { takes: 4, ..Puppet::default() };
+    let mut source = FakeStream::sending(&[b"abcdef"]);
+    let mut sink = FakeStream { capacity: 4, ..FakeStream::default() };
     assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::Stuck));
-    (sink.takes, sink.overstates) = (9, 1);
+    (sink.capacity, sink.overstated) = (9, 1);
     assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::SinkFailed(_)));
     assert_eq!((valve.went.as_slice(), flow.moved()), (&b"abcd"[..], 4));
 }
@@ -99,25 +104,25 @@ fn fails_where_a_sink_takes_more_than_it_was_given() {
 fn a_slow_sink_is_read_for_no_more_and_memory_stays_flat() {
     let word = vec![b'x'; scratch::SIZE];
     let words: Vec<&[u8]> = std::iter::repeat_n(&word[..], 100).collect();
-    let (mut source, mut sink) = (Puppet::saying(&words), Puppet::default());
+    let (mut source, mut sink) = (FakeStream::sending(&words), FakeStream::default());
     let (mut flow, mut valve) = (flow(), Ticks::default());
     let mut most = 0;
     for round in 0..2_000_u64 {
-        sink.takes += 1_000;
-        source.asked = 0;
+        sink.capacity += 1_000;
+        source.largest_read = 0;
         assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::Stuck));
         assert_eq!(flow.moved(), 1_000 * (round + 1));
-        assert_eq!(flow.is_clear(), valve.came == sink.heard.len());
+        assert_eq!(flow.is_clear(), valve.came == sink.written.len());
         // Once it was slow, it is read for in small pieces.
-        assert!(round == 0 || source.asked <= 16 * 1024, "{}", source.asked);
+        assert!(round == 0 || source.largest_read <= 16 * 1024, "{}", source.largest_read);
         most = most.max(flow.memory());
     }
     assert!(most <= scratch::SIZE, "{most}");
     // When it has caught up nothing is held, and it is trusted with large pieces again.
-    sink.takes = usize::MAX;
+    sink.capacity = usize::MAX;
     while !matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::Idle) {}
     assert_eq!(
-        (sink.heard.len(), flow.memory(), source.asked),
+        (sink.written.len(), flow.memory(), source.largest_read),
         (100 * scratch::SIZE, 0, scratch::SIZE)
     );
 }
@@ -127,7 +132,7 @@ fn a_thousand_slow_sinks_get_little_each_and_a_quick_one_gets_all_again_when_the
     let word = vec![b'x'; scratch::SIZE];
     let mut stuck = Vec::new();
     for _ in 0..1_000 {
-        let (mut source, mut sink) = (Puppet::saying(&[&word]), Puppet::default());
+        let (mut source, mut sink) = (FakeStream::sending(&[&word]), FakeStream::default());
         let (mut flow, mut valve) = (flow(), Ticks::default());
         assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::Stuck));
         assert_eq!(flow.memory(), valve.came);
@@ -136,11 +141,11 @@ fn a_thousand_slow_sinks_get_little_each_and_a_quick_one_gets_all_again_when_the
     let all: usize = stuck.iter().map(Flow::memory).sum();
     assert!(all <= (16 << 20) + scratch::SIZE + 1_000 * 16 * 1024, "{all} bytes");
     let asked = || {
-        let (mut source, mut sink) = (Puppet::saying(&[&word]), Puppet::saying(&[]));
+        let (mut source, mut sink) = (FakeStream::sending(&[&word]), FakeStream::sending(&[]));
         let (mut flow, mut valve) = (flow(), Ticks::default());
         while !matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::Idle) {}
-        assert_eq!(sink.heard, word);
-        source.asked
+        assert_eq!(sink.written, word);
+        source.largest_read
     };
     assert_eq!(asked(), 16 * 1024);
     drop(stuck);
@@ -149,30 +154,30 @@ fn a_thousand_slow_sinks_get_little_each_and_a_quick_one_gets_all_again_when_the
 
 #[test]
 fn a_shut_valve_stops_reading_and_what_was_read_before() {
-    let (mut source, mut sink) = (Puppet::saying(&[b"one", b"two"]), Puppet::default());
+    let (mut source, mut sink) = (FakeStream::sending(&[b"one", b"two"]), FakeStream::default());
     let (mut flow, mut valve) = (flow(), Ticks::default());
     assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::Stuck));
-    sink.takes = usize::MAX;
+    sink.capacity = usize::MAX;
     valve.shut = true;
     for _ in 0..3 {
         assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::Stuck));
     }
-    assert_eq!((sink.heard.len(), source.says.len()), (0, 1));
+    assert_eq!((sink.written.len(), source.incoming.len()), (0, 1));
     valve.shut = false;
     assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::Idle));
-    assert_eq!(sink.heard, b"onetwo");
+    assert_eq!(sink.written, b"onetwo");
 }
 
 #[test]
 fn the_end_comes_behind_the_last_byte() {
     let (mut source, mut sink) =
-        (Puppet::saying(&[b"bye", b""]), Puppet { takes: 1, ..Puppet::default() });
+        (FakeStream::sending(&[b"bye", b""]), FakeStream { capacity: 1, ..FakeStream::default() });
     let (mut flow, mut valve) = (flow(), Ticks::default());
     assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::Stuck));
-    assert!(!sink.told);
-    sink.takes = 10;
+    assert!(!sink.ended);
+    sink.capacity = 10;
     assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::Done));
-    assert!(sink.told && flow.has_ended());
+    assert!(sink.ended && flow.has_ended());
     assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::Done));
 }
 
@@ -180,15 +185,15 @@ fn the_end_comes_behind_the_last_byte() {
 fn a_torrent_leaves_room_for_others() {
     let word = vec![b'x'; scratch::SIZE];
     let words: Vec<&[u8]> = std::iter::repeat_n(&word[..], 50).collect();
-    let (mut source, mut sink) = (Puppet::saying(&words), Puppet::saying(&[]));
+    let (mut source, mut sink) = (FakeStream::sending(&words), FakeStream::sending(&[]));
     let (mut flow, mut valve) = (flow(), Ticks::default());
     assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::More));
-    assert_eq!(sink.heard.len(), 2 * scratch::SIZE);
+    assert_eq!(sink.written.len(), 2 * scratch::SIZE);
     // Nor do small pieces go on for ever.
     let words = std::iter::repeat_n(&b"x"[..], 50).collect::<Vec<_>>();
-    let (mut source, mut sink) = (Puppet::saying(&words), Puppet::saying(&[]));
+    let (mut source, mut sink) = (FakeStream::sending(&words), FakeStream::sending(&[]));
     assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::More));
-    assert_eq!(sink.heard.len(), 4);
+    assert_eq!(sink.written.len(), 4);
 }
 
 proptest! {
@@ -205,26 +210,26 @@ proptest! {
     ) {
         let slices: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
         let whole: Vec<u8> = early.iter().copied().chain(words.concat()).collect();
-        let (mut source, mut sink) = (Puppet::saying(&slices), Puppet::default());
+        let (mut source, mut sink) = (FakeStream::sending(&slices), FakeStream::default());
         let mut flow = Flow::new(early);
         let mut valve = Ticks { writes_left: shut_after, ..Ticks::default() };
         for pace in paces {
-            sink.takes += pace;
+            sink.capacity += pace;
             step(&mut flow, &mut source, &mut sink, &mut valve);
-            prop_assert!(whole.starts_with(&sink.heard));
-            prop_assert_eq!(&valve.went, &sink.heard);
+            prop_assert!(whole.starts_with(&sink.written));
+            prop_assert_eq!(&valve.went, &sink.written);
         }
-        let heard = sink.heard.len();
+        let heard = sink.written.len();
         if valve.writes_left == Some(0) {
-            sink.takes = usize::MAX;
+            sink.capacity = usize::MAX;
             step(&mut flow, &mut source, &mut sink, &mut valve);
-            prop_assert_eq!(sink.heard.len(), heard);
+            prop_assert_eq!(sink.written.len(), heard);
             valve.writes_left = None;
         }
-        sink.takes = usize::MAX;
+        sink.capacity = usize::MAX;
         valve.writes_left = None;
         while !matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::Idle) {}
-        prop_assert_eq!(&sink.heard, &whole);
+        prop_assert_eq!(&sink.written, &whole);
         prop_assert_eq!(flow.moved(), whole.len() as u64);
     }
 }

@@ -13,8 +13,8 @@
 use std::cell::Cell;
 use std::io;
 
+use crate::invariant;
 use crate::io::scratch;
-use crate::session::broken;
 
 /// The least that is read at a time.
 pub(crate) const LEAST: usize = 16 * 1024;
@@ -79,7 +79,7 @@ impl Kept {
     ///
     /// There are not so many.
     pub(crate) fn took(&mut self, n: usize) -> io::Result<()> {
-        let rest = broken::behind(self.rest(), n)?.len();
+        let rest = invariant::rest_after(self.rest(), n)?.len();
         self.from = self.bytes.len().saturating_sub(rest);
         Ok(())
     }

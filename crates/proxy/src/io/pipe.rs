@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 
-use crate::session::broken;
+use crate::invariant;
 
 /// How much one holds: as much as is read at a time.
 pub(crate) const ROOM: usize = crate::io::scratch::SIZE;
@@ -187,7 +187,11 @@ impl Pipe {
         }
         let all = at == self.holds;
         self.holds = 0;
-        if all { Ok(bytes) } else { Err(broken::broken("a pipe held less than was put into it")) }
+        if all {
+            Ok(bytes)
+        } else {
+            Err(invariant::violation("a pipe held less than was put into it"))
+        }
     }
 }
 

@@ -19,6 +19,7 @@ use std::time::Duration;
 use drain::{Drain, Phase};
 use tokio::sync::{Notify, mpsc};
 
+use crate::dial_permits::DialPermits;
 use crate::io::connection::Queue;
 use crate::io::pipe;
 use crate::listener::accept_loop;
@@ -31,7 +32,6 @@ use crate::runtime::reactor::{self, Reactor};
 use crate::runtime::tasks::{self, Home, Panicked, Tasks};
 use crate::runtime::timer_thread::Clock;
 use crate::service::Service;
-use crate::session::dial_permits::DialPermits;
 use crate::stats::{Block, Stats};
 
 /// How many CPUs this process may use, by its affinity and its cgroup as the standard library sees
@@ -325,7 +325,7 @@ impl WorkerContext {
             let tuned = shared.service.options.changed();
             news.notify_waiters();
             tokio::select! {
-                () = moved => turns.start_again(),
+                () = moved => turns.reset(),
                 () = tuned => {}
                 () = drain.reached(next), if next <= Phase::Cutting => {
                     next = if next == Phase::Draining { Phase::Cutting } else { Phase::Stopped };
