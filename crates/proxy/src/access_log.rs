@@ -1,10 +1,11 @@
-//! The line at a session's end: which sessions get one, and what stands in it.
+//! The access log: one line at the end of a session, and which sessions get one.
 //!
-//! Whoever chases an error needs the line of that one session; whoever has ten thousand sessions a
-//! second needs few lines. So what failed is always told unless lines are off, and what ended well
-//! can be left out or sampled. Lines that nobody asked for are there at the level debug.
+//! To find the cause of an error, an operator needs the line of that one session; with ten thousand
+//! sessions per second, few lines are wanted. So sessions that failed are always logged unless the
+//! log is off, and sessions that ended well can be left out or sampled. A line that is not wanted
+//! is logged at level debug.
 //!
-//! Deliberately absent: a bound on the rate, which the log has for everything.
+//! Deliberately absent: a rate limit. The logger has one for all lines.
 
 use std::time::Duration;
 
@@ -15,26 +16,26 @@ use crate::end_reason::EndReason;
 use crate::listener::address::Peer;
 use crate::not_carried::Uncarried;
 
-/// Which sessions get a line at their end.
+/// Which sessions are logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum LoggedSessions {
     /// None.
     Off,
-    /// Those that ended otherwise than client or operator wanted.
+    /// Sessions that ended other than client or operator wanted.
     #[default]
     Failed,
     /// All.
     All,
 }
 
-/// The rule for lines at sessions' ends.
+/// The settings of the access log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AccessLog {
-    /// Which sessions.
+    /// Which sessions are logged.
     pub which: LoggedSessions,
-    /// At which level.
+    /// The level of a line.
     pub level: Level,
-    /// Of those that ended well, one in so many.
+    /// Of the sessions that ended well, one in this many is logged.
     pub one_in: u32,
 }
 
@@ -45,8 +46,8 @@ impl Default for AccessLog {
 }
 
 impl AccessLog {
-    /// The level of the line about a session that failed or not. `sampled` says whether this one is
-    /// in the sample.
+    /// The level of the line of one session. `sampled` says whether the session is in a sample of
+    /// one in the given number.
     fn level(self, failed: bool, sampled: impl FnOnce(u32) -> bool) -> Level {
         let wanted = match self.which {
             LoggedSessions::Off => false,
@@ -63,7 +64,7 @@ macro_rules! event {
             $level,
             service = $session.service,
             client = %$session.client,
-            // Not `target`: that is what the log calls the place in the program.
+            // Not `target`: in `tracing` that is the module that logs.
             upstream = $session.target.map(|target| tracing::field::display(target.addr())),
             reason = $session.reason.label(),
             duration_ms = u64::try_from($session.lasted.as_millis()).unwrap_or(u64::MAX),
@@ -91,15 +92,16 @@ pub(crate) struct SessionRecord<'a> {
 }
 
 impl SessionRecord<'_> {
-    /// Whether it ended otherwise than wanted. A server that dies closes connections like one that
-    /// wants to; but for an unknown command the operator can do something, and needs its name.
+    /// Whether the session ended other than wanted. A server that dies closes connections as one
+    /// that wants to, so that alone is no failure; but for an unknown command the operator can act,
+    /// and needs its name.
     fn has_failed(&self) -> bool {
         self.reason.is_failure() || self.uncarried.is_some_and(|it| it.command.is_some())
     }
 
-    /// Tells of it by the rule.
+    /// Logs the session as the settings want it.
     pub(crate) fn log(&self, rule: AccessLog) {
-        // A level is part of a line's place in the program, so each needs a place of its own.
+        // The level is part of a static call site, so each level needs its own.
         match rule.level(self.has_failed(), |one_in| fastrand::u32(..one_in) == 0) {
             Level::ERROR => event!(self, Level::ERROR),
             Level::WARN => event!(self, Level::WARN),
@@ -116,7 +118,7 @@ mod tests {
     use crate::not_carried::NotCarried;
 
     #[test]
-    fn failures_are_told_and_the_others_as_far_as_wanted() {
+    fn logs_all_failures_and_a_sample_of_the_rest() {
         let level = |which, one_in, reason, sampled| {
             AccessLog { which, level: Level::WARN, one_in }.level(reason, |_| sampled)
                 == Level::WARN

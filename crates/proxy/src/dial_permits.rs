@@ -1,20 +1,20 @@
-//! Dial permits: how many sessions of a worker may be on their way to a target at a time, and in
-//! which order.
+//! Dial permits: how many sessions of a worker may connect to a target at a time, and in which
+//! order.
 //!
-//! A master that was just promoted has ten thousand sessions coming over at once, and each costs it
-//! a connection and some commands. So only so many are on their way at a time, and the next one
-//! starts when one has arrived, which is when the target has answered it: an accepted connection
+//! A master that was just promoted receives ten thousand sessions at once, and each costs it a
+//! connection and some commands. So only a bounded number connects at a time, and the next one
+//! starts when one has finished: when the target has answered it, since an accepted connection
 //! proves nothing.
 //!
-//! **Order.** Sessions with a request waiting go before idle ones; every eighth permit goes to an
-//! idle one all the same, so that those never starve. Idle sessions hold at most half of the
-//! permits, so a request that arrives later finds one.
+//! **Order.** Sessions with a waiting request go before idle ones. Every eighth permit goes to an
+//! idle one even so, so that those never starve. Idle sessions hold at most half of the permits, so
+//! a request that arrives later finds one.
 //!
-//! **Pace.** It is the target's own: as fast as it answers. After a failure it slows down for all
-//! sessions here: few permits at a time, and none before a pause that doubles. Each session that
-//! arrives doubles the number of permits again. A session gives its permit back before it pauses,
-//! so one that can never arrive does not stand in the way of the others. Attempts that were under
-//! way together count as one failure. A change of the target ends the pause.
+//! **Pace.** Permits are returned as fast as the target answers. After a failure all sessions of
+//! the worker slow down: fewer permits at a time, and none before a pause that doubles. Each
+//! success doubles the number of permits again. A session returns its permit before it pauses, so a
+//! session that can never connect does not hold up others. Attempts that were under way together
+//! count as one failure. A change of the target ends the pause.
 //!
 //! Deliberately absent: when a session gives up, and what a failure is.
 
@@ -29,37 +29,38 @@ use tokio::time::{Instant, Sleep};
 
 use crate::runtime::tasks;
 
-/// Sessions of one worker and service on their way at a time. A quarter of what Redis lets wait to
-/// be accepted (`tcp-backlog` is 511), since there are other workers and other proxies.
+/// Maximum sessions of one worker and service that connect at a time. A quarter of the connections
+/// that Redis lets wait to be accepted (`tcp-backlog` is 511), because there are other workers and
+/// other proxies.
 const MAX_PERMITS: usize = 64;
 
-/// The same after a failure. More than one, so that a session that alone cannot arrive does not
-/// hold up the others for long.
+/// The same after a failure. More than one, so that a session that cannot connect for reasons of
+/// its own does not hold up others for long.
 const MAX_AFTER_FAILURE: usize = 8;
 
-/// Permits in a row for sessions with a request, if idle ones wait too.
+/// Consecutive permits for sessions with a request while idle ones wait, too.
 const URGENT_IN_A_ROW: u8 = 7;
 
-/// The first pause after a failure; each is twice the one before.
+/// The first pause after a failure; each pause is twice the one before.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 /// The longest pause.
 const MAX_PAUSE: Duration = Duration::from_millis(125);
 
-/// Idle sessions that prepare to enter the line in one round of the event loop.
+/// Idle sessions that prepare to enter the queue in one round of the event loop.
 const IDLE_PER_ROUND: usize = 256;
 
-/// Most rounds that an idle session stands back.
+/// Maximum rounds of the event loop for which an idle session yields.
 const MAX_ROUNDS: usize = 64;
 
-/// Gives permits to the sessions of one worker and service.
+/// The permits of one worker for one service.
 #[derive(Debug, Default)]
 pub(crate) struct DialPermits {
     state: Mutex<PermitQueue>,
-    /// Idle sessions that came since the target last changed.
+    /// Idle sessions that yielded since the target last changed.
     idle: AtomicUsize,
 }
 
-/// A turn, given back when dropped. Dropped without a word it says nothing about the target.
+/// A permit, returned when dropped. A drop says nothing about the target.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct DialPermit<'a> {
@@ -67,23 +68,23 @@ pub(crate) struct DialPermit<'a> {
     permit: GrantedPermit,
 }
 
-/// What a session that is on its way holds.
+/// What is recorded of a permit that is out.
 #[derive(Debug, Clone, Copy)]
 struct GrantedPermit {
     urgent: bool,
-    /// How many failures had been counted when it was given.
+    /// The number of failures counted when it was granted.
     failures: u64,
 }
 
-/// The line of sessions, and how it moves.
+/// The queue of sessions, and the number and pace of permits.
 #[derive(Debug)]
 struct PermitQueue {
     next: u64,
     urgent: BTreeMap<u64, Waker>,
     idle: BTreeMap<u64, Waker>,
-    /// Those that left the line with a permit and have not been polled since.
+    /// Sessions that left the queue with a permit and have not been polled since.
     granted: BTreeMap<u64, GrantedPermit>,
-    /// The session whose timer ends the pause for all.
+    /// The session whose timer ends the pause for all of them.
     timed: Option<u64>,
     out: usize,
     idle_out: usize,
@@ -115,14 +116,15 @@ impl Default for PermitQueue {
 }
 
 impl DialPermits {
-    /// Waits for a turn, first come, first served among those of one kind. Safe to drop.
+    /// Waits for a permit, first come, first served among sessions with a request and among idle
+    /// ones. Cancel safe.
     pub(crate) fn take(&self, urgent: bool) -> impl Future<Output = DialPermit<'_>> {
         PermitRequest { permits: self, urgent, id: None, timer: None }
     }
 
-    /// Lets some rounds of the event loop pass before an idle session does anything, so that not
-    /// all of them prepare their way to a new target in one round: sessions with a request, and
-    /// their replies, would have to wait for its end.
+    /// Lets some rounds of the event loop pass before an idle session starts to connect. If all of
+    /// them prepared in one round, sessions with a request, and their replies, would have to wait
+    /// for its end.
     pub(crate) async fn yield_to_requests(&self) {
         let before = self.idle.fetch_add(1, Ordering::Relaxed);
         for _ in 0..(before / IDLE_PER_ROUND).min(MAX_ROUNDS) {
@@ -130,14 +132,13 @@ impl DialPermits {
         }
     }
 
-    /// The target has changed, or may be used again: what was learned of it does not count any
-    /// more.
+    /// Forgets past failures, because the target has changed or may be used again.
     pub(crate) fn reset(&self) {
         self.idle.store(0, Ordering::Relaxed);
         self.change(PermitQueue::reset);
     }
 
-    /// Changes the state and wakes those that have got a permit by it.
+    /// Changes the state and wakes the sessions that got a permit by that.
     fn change<T>(&self, change: impl FnOnce(&mut PermitQueue, &mut Vec<Waker>) -> T) -> T {
         let mut wakers = Vec::new();
         let mut state = self.state();
@@ -148,13 +149,13 @@ impl DialPermits {
     }
 
     fn state(&self) -> MutexGuard<'_, PermitQueue> {
-        // Nothing under the lock can panic half-way.
+        // No code under the lock can panic half-way.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl DialPermit<'_> {
-    /// The session has arrived: the target has answered it.
+    /// The target has answered the session.
     pub(crate) fn succeeded(self) {
         self.permits.change(|state, _| state.succeeded());
     }
@@ -183,12 +184,12 @@ impl PermitQueue {
         id
     }
 
-    /// Gives out as many permits as may be out.
+    /// Grants as many permits as may be out.
     fn grant(&mut self, now: Instant, wakers: &mut Vec<Waker>) {
         match self.not_before {
             Some(end) if now < end => return,
-            // Whoever notices first ends it, be it not the one with the timer: that one may leave
-            // with a permit now.
+            // The first session to notice ends the pause, even if another one has the timer: that
+            // one may leave with a permit now.
             _ => (self.not_before, self.timed) = (None, None),
         }
         while let Some(urgent) = self.next_kind() {
@@ -201,8 +202,8 @@ impl PermitQueue {
         }
     }
 
-    /// Whether the next permit goes to a session with a request; `None` if there is none to give or
-    /// nobody to get it.
+    /// Whether the next permit goes to a session with a request; `None` if there is no permit or no
+    /// session for it.
     fn next_kind(&self) -> Option<bool> {
         let any = self.out < self.most;
         let idle = any && !self.idle.is_empty() && self.idle_out < (self.most / 2).max(1);
@@ -216,7 +217,7 @@ impl PermitQueue {
         self.grant(now, wakers);
     }
 
-    /// The permit is given back afterwards, which gives out those that have become free.
+    /// The permit is returned afterwards, which grants the permits that have become free.
     fn succeeded(&mut self) {
         self.most = (self.most * 2).min(MAX_PERMITS);
         self.end_pause();
@@ -224,7 +225,7 @@ impl PermitQueue {
 
     fn failed(&mut self, permit: GrantedPermit, now: Instant, wakers: &mut Vec<Waker>) {
         if permit.failures != self.failures {
-            // It was under way when another one failed: that is the same failure.
+            // It was under way when another attempt failed: that is the same failure.
             return;
         }
         self.failures += 1;
@@ -245,7 +246,7 @@ impl PermitQueue {
         self.grant(Instant::now(), wakers);
     }
 
-    /// Wakes a session to set its timer, if there is a pause and nobody has.
+    /// Wakes a session to set its timer, if there is a pause and no session has a timer.
     fn call_timed(&self, wakers: &mut Vec<Waker>) {
         if self.not_before.is_some() && self.timed.is_none() {
             let first = self.urgent.values().next().or_else(|| self.idle.values().next());
@@ -253,13 +254,13 @@ impl PermitQueue {
         }
     }
 
-    /// The end of the pause if it is for the session with that number to wait for it.
+    /// The end of the pause, if session `id` is the one to wait for it.
     fn end_to_wait_for(&mut self, id: u64) -> Option<Instant> {
         let end = self.not_before?;
         if *self.timed.get_or_insert(id) == id { Some(end) } else { None }
     }
 
-    /// A session with or without a permit does not wait any more.
+    /// Removes a session, with or without a permit.
     fn leave(&mut self, id: u64, urgent: bool, now: Instant, wakers: &mut Vec<Waker>) {
         if let Some(permit) = self.granted.remove(&id) {
             self.give_back(permit, now, wakers);
@@ -272,13 +273,13 @@ impl PermitQueue {
     }
 }
 
-/// A session in line.
+/// A session in the queue.
 struct PermitRequest<'a> {
     permits: &'a DialPermits,
     urgent: bool,
-    /// Its number, once it is in line.
+    /// Its number, once it is in the queue.
     id: Option<u64>,
-    /// Set if it ends the pause for all.
+    /// Set if it ends the pause for all sessions.
     timer: Option<Pin<Box<Sleep>>>,
 }
 

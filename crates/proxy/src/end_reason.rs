@@ -1,10 +1,9 @@
-//! Why a session ended: the one word that its counter and its log line share.
+//! End reasons: why a session ended, as one word for its counter and its log line.
 //!
-//! Every session ends with exactly one of these, whatever else was going on. They are an enum and
-//! not a text, so that the number of time series is bounded and nobody can invent a new one in
-//! passing.
+//! Every session ends with exactly one of these, whatever else was under way. They are an enum, so
+//! the number of time series is bounded and a new reason is added only here.
 //!
-//! Deliberately absent: the act of closing.
+//! Deliberately absent: the closing of connections.
 
 use std::io::ErrorKind;
 
@@ -29,12 +28,12 @@ macro_rules! reasons {
         }
 
         impl EndReason {
-            /// Every reason, in the order of their numbers.
+            /// Every reason, in numerical order.
             pub const ALL: &[Self] = &[$(Self::$name,)+];
-            /// How many there are.
+            /// The number of reasons.
             pub const COUNT: usize = Self::ALL.len();
 
-            /// A stable word in snake case, for metrics and logs.
+            /// The label in metrics and logs, in snake case. It does not change between releases.
             #[must_use]
             pub const fn label(self) -> &'static str {
                 match self {
@@ -46,65 +45,64 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// The client ended it, and everything it was owed was delivered.
+    /// The client closed the connection, and had received everything that it was owed.
     ClientClosed = "client_closed";
-    /// The target ended it.
+    /// The target closed the connection.
     UpstreamClosed = "upstream_closed";
-    /// The client's side broke it off (RST, or a write into a closed connection).
+    /// The client's connection was reset (RST, or a write into a closed connection).
     ClientReset = "client_reset";
-    /// The target's side broke it off.
+    /// The connection to the target was reset.
     UpstreamReset = "upstream_reset";
-    /// The client was not heard of any more (keepalive, or sent bytes that were never
-    /// acknowledged).
+    /// The client stopped responding (keepalive, or bytes that were never acknowledged).
     ClientLost = "client_lost";
-    /// The target was not heard of any more.
+    /// The target stopped responding at the TCP level.
     UpstreamLost = "upstream_lost";
     /// Another error on the client's connection.
     ClientError = "client_error";
     /// Another error on the connection to the target.
     UpstreamError = "upstream_error";
-    /// One direction had ended, and the other one did not in time.
+    /// One direction was closed, and the other one was not closed in time.
     HalfCloseTimeout = "half_close_timeout";
-    /// The client had sent nothing for too long.
+    /// The client sent nothing for too long.
     IdleTimeout = "idle_timeout";
-    /// The client had sent nothing since it came.
+    /// The client sent no complete request after it connected.
     FirstByteTimeout = "first_byte_timeout";
-    /// The points moved: the target is not the master any more.
+    /// The target was fenced: it is no longer the master.
     Fenced = "fenced";
-    /// The target answered after another node was promoted: the answer would have acknowledged a
+    /// The target replied after another node was promoted: the reply would have acknowledged a
     /// write that is lost.
     ReplyDropped = "reply_dropped";
-    /// Its replica is worse than others by now, it could not be carried over, and this was a
-    /// boundary.
+    /// The replica was ejected from the pool, the session could not be carried to another one, and
+    /// it was at a command boundary.
     ReplicaEjected = "replica_ejected";
-    /// Its target answered nobody any more, and it could not be carried over: what it waited for
-    /// may never come.
+    /// The target stopped answering, and the session could not be carried: the reply that it waited
+    /// for may never come.
     TargetUnresponsive = "target_unresponsive";
-    /// No replica may be used, and the master does not stand in.
+    /// No replica may be used, and the master does not serve reads in their place.
     NoReplica = "no_replica";
-    /// The new target does not accept what the old one had accepted of the session's state.
+    /// The new target does not accept the session's state, which the old one had accepted.
     CarryRefused = "carry_refused";
-    /// It was carried over and then asked to wait for replicas, which could only have been answered
-    /// wrongly; or called scripts within a transaction that only its former server had, which it
-    /// would do again.
+    /// State of the former target that the session relied on is lost. It was carried and then sent
+    /// `WAIT`, for which any answer would be wrong; or it called scripts in a transaction that only
+    /// its former target had, and would do so again.
     StateLost = "state_lost";
-    /// There was no target for as long as a client may be held.
+    /// There was no target for `hold_timeout`.
     HoldTimeout = "hold_timeout";
     /// Too many clients were held already.
     HoldFull = "hold_full";
-    /// The client went away while it was held or while its connection was being opened.
+    /// The client disconnected while it was held or while its connection was being opened.
     HoldAbandoned = "hold_abandoned";
-    /// The target could not be reached in time.
+    /// No connection to the target could be opened in time.
     DialFailed = "dial_failed";
     /// This process or host had no file descriptors, memory or local ports left for the connection
     /// to the target.
     ResourcesExhausted = "resources_exhausted";
-    /// It was its turn in a drain, at a boundary.
+    /// The drain closed it at a command boundary.
     Drained = "drained";
-    /// It was cut at the end of a drain, or by a fast stop.
+    /// The deadline of the drain, or a fast stop, cut it off.
     Cut = "cut";
-    /// An invariant of this program did not hold: going on might have lost or changed bytes. Never
-    /// in normal operation; the log says which.
+    /// An invariant of this program was violated: to continue might have lost or changed bytes.
+    /// Never in normal operation; the log names the invariant.
     InternalError = "internal_error";
     /// Its task ended without a reason: a panic, or the end of the process. Never in normal
     /// operation.
@@ -112,7 +110,7 @@ reasons! {
 }
 
 impl EndReason {
-    /// What the drain is told.
+    /// What the drain counts it as.
     #[must_use]
     pub const fn exit(self) -> Exit {
         match self {
@@ -122,9 +120,9 @@ impl EndReason {
         }
     }
 
-    /// Whether the session ended otherwise than its client or an operator wanted it to: by a fault
-    /// of the target or of the way to it, by a move of the points that it could not go along with,
-    /// or by a limit of ours.
+    /// Whether the session ended other than its client or an operator wanted: by a fault of the
+    /// target or of the path to it, by a master change for which it could not be carried, or by a
+    /// limit of this proxy.
     #[must_use]
     pub const fn is_failure(self) -> bool {
         match self {
@@ -193,7 +191,7 @@ impl EndReason {
         }
     }
 
-    /// The reason behind an error while reading from or writing to `side`.
+    /// The reason for an error while reading from or writing to `side`.
     #[must_use]
     pub const fn from_error(side: Side, kind: ErrorKind) -> Self {
         match (side, kind) {
@@ -226,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_are_distinct_and_in_snake_case() {
+    fn has_distinct_labels_in_snake_case() {
         let labels: BTreeSet<&str> = EndReason::ALL.iter().map(|reason| reason.label()).collect();
         assert_eq!(labels.len(), EndReason::COUNT);
         assert!(
@@ -240,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_names_its_side() {
+    fn names_the_side_of_an_error() {
         assert_eq!(
             EndReason::from_error(Side::Client, ErrorKind::ConnectionReset),
             EndReason::ClientReset
@@ -260,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_drain_counts_only_its_own() {
+    fn counts_in_the_drain_only_what_it_ended() {
         for reason in EndReason::ALL {
             let expected = match reason.label() {
                 "drained" => Exit::Asked,

@@ -1,40 +1,39 @@
-//! Why a session that lost its server was closed instead of carried over: the word that its counter
-//! and its log line share.
+//! Why a session that lost its target was closed instead of carried, as one word for its counter
+//! and its log line.
 //!
 //! Most of these are what [pinned](resp::Pin) the session, which the gauge of sessions by state
 //! shows before anything happens.
 //!
-//! Deliberately absent: sessions that end for another reason, and those whose client had ended
-//! them.
+//! Deliberately absent: sessions that end for another reason, and sessions that their client ended.
 
 use resp::Pin;
 
 use crate::end_reason::EndReason;
 
-/// Why a session was closed and not carried over.
+/// Why a session was closed and not carried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NotCarried {
-    /// It was pinned to its server.
+    /// It was pinned to its target.
     Pinned(Pin),
-    /// A request or a reply was under way: only the client can decide what to do.
+    /// A request or a reply was in flight: only the client can decide what to do.
     InFlight,
-    /// The configuration says that no session is carried.
+    /// Carrying is disabled by the configuration.
     Disabled,
-    /// The new server does not accept the session's state.
+    /// The new target does not accept the session's state.
     Refused,
-    /// There was no server in time, or too many waited for one.
+    /// There was no target in time, or too many sessions waited for one.
     NoServer,
-    /// The server closed this connection and still answers others: it meant this session.
+    /// The target closed this connection and still answers other ones: it meant this session.
     ClosedByServer,
 }
 
 impl NotCarried {
-    /// How many there are.
+    /// The number of reasons.
     pub const COUNT: usize = Pin::COUNT + Self::OTHERS.len();
     const OTHERS: [Self; 5] =
         [Self::InFlight, Self::Disabled, Self::Refused, Self::NoServer, Self::ClosedByServer];
 
-    /// Every reason, in the order of their numbers.
+    /// Every reason, in numerical order.
     pub fn all() -> impl Iterator<Item = Self> {
         Pin::ALL.iter().copied().map(Self::Pinned).chain(Self::OTHERS)
     }
@@ -51,7 +50,7 @@ impl NotCarried {
         }
     }
 
-    /// A stable word in snake case, for metrics and logs.
+    /// The label in metrics and logs, in snake case. It does not change between releases.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -64,8 +63,8 @@ impl NotCarried {
         }
     }
 
-    /// What it is if a session that could be carried ends for `reason`; `None` if that was the
-    /// client's wish or the operator's.
+    /// The reason for a session that could be carried and ends for `reason`; `None` if its client
+    /// or the operator wanted that.
     pub(crate) const fn after_an_attempt(reason: EndReason) -> Option<Self> {
         match reason {
             EndReason::CarryRefused => Some(Self::Refused),
@@ -82,11 +81,11 @@ impl NotCarried {
     }
 }
 
-/// A session that was not carried over. In a box: most sessions never are one.
+/// A session that was not carried. Boxed by its owner, because most sessions never need it.
 #[derive(Debug)]
 pub(crate) struct Uncarried {
     pub(crate) why: NotCarried,
-    /// The name of the unknown command that it sent, if that is why.
+    /// The name of the unknown command that pinned it.
     pub(crate) command: Option<Box<str>>,
 }
 
@@ -103,7 +102,7 @@ mod tests {
     use super::NotCarried;
 
     #[test]
-    fn labels_are_distinct_and_numbered_in_order() {
+    fn numbers_distinct_labels_in_order() {
         let labels: BTreeSet<&str> = NotCarried::all().map(NotCarried::label).collect();
         assert_eq!(labels.len(), NotCarried::COUNT);
         for (number, why) in NotCarried::all().enumerate() {

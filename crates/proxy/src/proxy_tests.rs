@@ -1,4 +1,4 @@
-//! The house as a whole: how many it lets in, and how it closes.
+//! The proxy as a whole: its limits, and how it stops.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -11,7 +11,7 @@ use crate::testing::{Backend, SOON, TestProxy, expect, is_silent, rest, session}
 use crate::{EndReason, Limit, Options};
 
 #[test]
-fn one_too_many_is_refused_in_the_words_of_redis() {
+fn refuses_clients_beyond_a_limit_as_redis_does() {
     let backend = Backend::new();
     for (limit, total, of_the_service, of_a_source) in
         [(Limit::Process, 2, 100, 0), (Limit::Service, 100, 2, 0), (Limit::Source, 100, 100, 2)]
@@ -31,7 +31,7 @@ fn one_too_many_is_refused_in_the_words_of_redis() {
         assert_eq!(stats.refused_in_all(), 3);
         drop(first);
         proxy.wait_for("a free place", |stats| stats.open == 1);
-        // The place is given back when the session is dropped, a moment after it was counted.
+        // The place is returned when the session is dropped, a moment after it was counted.
         let begin = Instant::now();
         while proxy.stats().accepted == 2 {
             assert!(begin.elapsed() < SOON);
@@ -50,7 +50,7 @@ fn one_too_many_is_refused_in_the_words_of_redis() {
 }
 
 #[test]
-fn while_memory_is_scarce_nobody_new_is_let_in_and_whoever_is_here_stays() {
+fn refuses_only_new_clients_while_memory_is_scarce() {
     let backend = Backend::new();
     let proxy = TestProxy::with_target(&backend);
     let (mut client, mut upstream) = session(&proxy, &backend);
@@ -64,7 +64,7 @@ fn while_memory_is_scarce_nobody_new_is_let_in_and_whoever_is_here_stays() {
 }
 
 #[test]
-fn a_quiet_session_leaves_at_once_and_a_busy_one_with_its_reply() {
+fn drains_quiet_sessions_and_busy_ones_after_their_reply() {
     let backend = Backend::new();
     let proxy = TestProxy::with_target(&backend);
     let (mut quiet, _upstream) = session(&proxy, &backend);
@@ -84,7 +84,7 @@ fn a_quiet_session_leaves_at_once_and_a_busy_one_with_its_reply() {
 }
 
 #[test]
-fn the_listener_is_closed_by_a_drain_and_those_in_the_queue_are_served() {
+fn closes_listeners_in_a_drain_and_serves_their_queues() {
     let backend = Backend::new();
     let proxy = TestProxy::with_target(&backend);
     let (mut busy, mut busy_upstream) = session(&proxy, &backend);
@@ -107,7 +107,7 @@ fn the_listener_is_closed_by_a_drain_and_those_in_the_queue_are_served() {
 }
 
 #[test]
-fn a_quiet_client_is_given_time_to_leave_behind_a_reply() {
+fn gives_quiet_clients_time_to_leave_after_a_reply() {
     let backend = Backend::new();
     let proxy = TestProxy::with_target(&backend);
     let (mut client, _upstream) = session(&proxy, &backend);
@@ -123,7 +123,7 @@ fn a_quiet_client_is_given_time_to_leave_behind_a_reply() {
 }
 
 #[test]
-fn a_pipeline_that_never_rests_is_stopped_at_a_boundary() {
+fn stops_a_continuous_pipeline_at_a_boundary() {
     let backend = Backend::new();
     let proxy = TestProxy::with_target(&backend);
     let (mut client, mut upstream) = session(&proxy, &backend);
@@ -131,7 +131,7 @@ fn a_pipeline_that_never_rests_is_stopped_at_a_boundary() {
         let mut client = client.try_clone().unwrap();
         thread::spawn(move || rest(&mut client).iter().filter(|byte| **byte == b':').count())
     };
-    // Always some requests ahead, and no write ends with a request.
+    // Several requests are always in flight, and no write ends with a request.
     client.write_all(b"INCR ").unwrap();
     let (mut sent, mut executed) = (0, 0);
     let begin = Instant::now();
@@ -139,7 +139,7 @@ fn a_pipeline_that_never_rests_is_stopped_at_a_boundary() {
         assert!(begin.elapsed() < SOON, "never stopped");
         if sent < executed + 8 {
             sent += 1;
-            // The end may be on its way.
+            // The end may be in transit.
             drop(client.write_all(b"a\r\nINCR "));
         }
         if has_request(&mut upstream) {
@@ -155,7 +155,7 @@ fn a_pipeline_that_never_rests_is_stopped_at_a_boundary() {
     proxy.wait_for_end(EndReason::Drained);
 }
 
-/// Reads a whole `INCR a` if one is there at once.
+/// Reads a complete `INCR a` if one is readable at once.
 fn has_request(stream: &mut TcpStream) -> bool {
     let mut request = [0; 8];
     stream.set_nonblocking(true).unwrap();
@@ -165,7 +165,7 @@ fn has_request(stream: &mut TcpStream) -> bool {
 }
 
 #[test]
-fn a_subscriber_stays_until_the_cut() {
+fn keeps_subscribers_until_the_cut() {
     let backend = Backend::new();
     let proxy = TestProxy::with_target(&backend);
     let (mut client, mut upstream) = session(&proxy, &backend);
@@ -185,11 +185,11 @@ fn a_subscriber_stays_until_the_cut() {
 }
 
 #[test]
-fn a_cut_ends_held_and_half_closed_sessions_too() {
+fn ends_held_and_half_closed_sessions_at_the_cut() {
     let backend = Backend::new();
     let mut proxy = TestProxy::with_target(&backend);
     let (mut half, mut upstream) = session(&proxy, &backend);
-    // It is owed an answer, or it would end with its direction.
+    // It is owed a reply, or it would end with its direction.
     half.write_all(b"GET k\r\n").unwrap();
     half.shutdown(Shutdown::Write).unwrap();
     assert_eq!(rest(&mut upstream), b"GET k\r\n");
@@ -204,12 +204,12 @@ fn a_cut_ends_held_and_half_closed_sessions_too() {
 }
 
 #[test]
-fn heartbeats_are_young() {
+fn renews_heartbeats() {
     let backend = Backend::new();
     let proxy = TestProxy::with_target(&backend);
     let running = proxy.running();
     let begin = Instant::now();
-    // Seen from one and the same moment, the age shrinks with every beat.
+    // Seen from a fixed moment, the age decreases with every beat.
     let age = || running.heartbeats()[0].age(begin + SOON * 2);
     let first = age();
     while age() >= first {
@@ -221,17 +221,17 @@ fn heartbeats_are_young() {
 }
 
 #[test]
-fn long_sessions_are_spread_over_the_workers() {
+fn spreads_long_sessions_over_the_workers() {
     const WORKERS: usize = 4;
     let backend = Backend::new();
     let mut proxy = TestProxy::with(WORKERS, 1000, Options::default());
     proxy.commit(backend.addr());
-    // One at a time, so that each finds the ones before it counted.
+    // One at a time, so that each finds the earlier ones counted.
     let sessions: Vec<_> = (0..200).map(|_| session(&proxy, &backend)).collect();
     let mut open = proxy.running().stats().open_by_worker("s");
     open.sort_unstable();
     assert_eq!(open.iter().sum::<u64>(), 200);
-    // By the kernel's hash alone they are some 14 apart on average.
+    // By the kernel's hash alone they differ by some 14 on average.
     assert!(open[WORKERS - 1] - open[0] <= 8, "{open:?}");
     let passed = proxy.stats().passed_on;
     assert!((1..100).contains(&passed), "{passed}");

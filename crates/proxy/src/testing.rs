@@ -1,5 +1,5 @@
-//! A proxy in the test's own process, with points that the test moves and backends that the test
-//! plays.
+//! A proxy in the test's own process, with a target publisher that the test controls and backends
+//! that the test plays.
 //!
 //! Clients and backends are plain blocking sockets. Every read has a deadline, so a test that waits
 //! for what never comes fails and does not hang.
@@ -23,10 +23,10 @@ use crate::runtime::worker::{Shared, WorkerContext};
 use crate::stats::Stats;
 use crate::{Bound, EndReason, Hint, Hints, NoHints, Options, Running, Service, Snapshot};
 
-/// How long anything may take that should happen at once.
+/// A generous deadline for anything that should happen at once.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
-/// Remembers every hint.
+/// Records every hint.
 #[derive(Default)]
 pub(crate) struct RecordedHints(Mutex<Vec<Hint>>);
 
@@ -52,8 +52,9 @@ impl TestProxy {
         Self::with(1, 1000, options)
     }
 
-    /// One worker, default options, and the backend as its target; but however long the test takes
-    /// to play an answer, it is not taken for a server that gives none.
+    /// One worker, default options, and the backend as its target. `connect_timeout` is long:
+    /// however slowly the test plays an answer, the backend is not taken for one that does not
+    /// answer.
     pub(crate) fn with_target(backend: &Backend) -> Self {
         let mut proxy = Self::new(Options { connect_timeout: SOON, ..Options::default() });
         proxy.commit(backend.addr());
@@ -65,8 +66,8 @@ impl TestProxy {
         Self::start(publisher, &route.into(), (workers, max_connections), options, drop).0
     }
 
-    /// One worker, perhaps a target, and a client that had said this in the kernel's queue before
-    /// anybody was served: its session finds its words at the first look.
+    /// One worker, with or without a target, and a client whose bytes were in the kernel's queue
+    /// before the worker started: its session finds them at its first poll.
     pub(crate) fn with_waiting_client(
         options: Options,
         backend: Option<&Backend>,
@@ -83,14 +84,14 @@ impl TestProxy {
         })
     }
 
-    /// One worker and the way to a pool, of which nothing is known yet.
+    /// One worker with a replica pool that is not published yet.
     pub(crate) fn for_readers(empty: Empty, options: Options) -> (Self, PoolWriter) {
         let (publisher, route) = TargetWriter::new();
         let (writer, pool) = PoolWriter::new(&route, empty);
         (Self::start(publisher, &pool.into(), (1, 1000), options, drop).0, writer)
     }
 
-    /// `greet` is called when the address is listened on, and nobody is served yet.
+    /// `greet` is called when the address is listened on, and no client is served yet.
     fn start<T>(
         publisher: TargetWriter,
         route: &TargetSource,
@@ -166,7 +167,7 @@ impl TestProxy {
         self.hints.0.lock().unwrap().clone()
     }
 
-    /// Waits until the counters are as `condition` wants them.
+    /// Waits until the counters satisfy `condition`.
     #[track_caller]
     pub(crate) fn wait_for(&self, what: &str, condition: impl Fn(&Snapshot) -> bool) -> Snapshot {
         let begin = Instant::now();
@@ -175,12 +176,12 @@ impl TestProxy {
             if condition(&stats) {
                 return stats;
             }
-            assert!(begin.elapsed() < SOON, "never came: {what}; {stats:?}");
+            assert!(begin.elapsed() < SOON, "not in time: {what}; {stats:?}");
             std::thread::yield_now();
         }
     }
 
-    /// Waits until a session has ended for `reason`, and checks that none has for another.
+    /// Waits until a session has ended for `reason`, and checks that none has ended for another.
     #[track_caller]
     pub(crate) fn wait_for_end(&self, reason: EndReason) {
         let stats = self.wait_for("the end of a session", |stats| stats.closed_in_all() > 0);
@@ -189,7 +190,7 @@ impl TestProxy {
         assert_eq!(others, [&reason]);
     }
 
-    /// Ends it by a drain and returns how that went.
+    /// Stops the proxy and returns how that went.
     pub(crate) fn stop(mut self, order: StopRequest) -> (drain::Summary, Snapshot) {
         self.drain.order(order);
         let summary = self.controller.take().unwrap().join().unwrap();
@@ -221,17 +222,17 @@ fn connect(addr: SocketAddr) -> TcpStream {
     client
 }
 
-/// What is published of an address.
+/// What is published for an address.
 pub(crate) fn destination(addr: SocketAddr) -> Destination {
     Destination { addr, name: addr.to_string().into(), epoch: 0, run_id: None }
 }
 
-/// A port that refuses until the socket is told to listen, and that nobody else gets as long as it
-/// is kept.
+/// A port that refuses connections until the socket listens, and that no other socket gets as long
+/// as this one is open.
 pub(crate) fn closed_port() -> (Socket, SocketAddr) {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-    // So that a listener can be bound beside it; a port that the kernel chooses for somebody else
-    // is still another one.
+    // Allows a listener on the same port. The kernel does not choose the port for another socket
+    // even so.
     socket.set_reuse_address(true).unwrap();
     socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
     let addr = socket.local_addr().unwrap().as_socket().unwrap();
@@ -241,7 +242,7 @@ pub(crate) fn closed_port() -> (Socket, SocketAddr) {
 /// A server played by the test.
 pub(crate) struct Backend {
     listener: TcpListener,
-    /// Of the same port, which stays its own when the listener is closed.
+    /// Keeps the port reserved when the listener is closed.
     closed: Socket,
 }
 
@@ -251,7 +252,8 @@ impl Backend {
         Self { listener: TcpListener::bind(addr).unwrap(), closed }
     }
 
-    /// Listens no more: its port refuses, and is nobody else's as long as the socket is kept.
+    /// Stops listening: the port refuses connections, and is reserved as long as the socket is
+    /// open.
     pub(crate) fn close(self) -> Socket {
         self.closed
     }
@@ -272,7 +274,7 @@ impl Backend {
         }
     }
 
-    /// The next connection of the proxy, if one is there.
+    /// The next connection of the proxy, if there is one.
     pub(crate) fn next(&self) -> Option<TcpStream> {
         self.listener.set_nonblocking(true).unwrap();
         match self.listener.accept() {
@@ -288,14 +290,14 @@ impl Backend {
         }
     }
 
-    /// Whether somebody has connected and was not accepted yet.
+    /// Whether a connection waits to be accepted.
     pub(crate) fn has_pending_connection(&self) -> bool {
         self.listener.set_nonblocking(true).unwrap();
         self.listener.accept().is_ok()
     }
 }
 
-/// A client and the backend's end of its session, which has exchanged a byte each way.
+/// A client and the backend's side of its session, after one request and its reply.
 pub(crate) fn session(proxy: &TestProxy, backend: &Backend) -> (TcpStream, TcpStream) {
     let mut client = proxy.client();
     let mut upstream = backend.accept();
@@ -306,7 +308,7 @@ pub(crate) fn session(proxy: &TestProxy, backend: &Backend) -> (TcpStream, TcpSt
     (client, upstream)
 }
 
-/// What one worker has of a service, with points that lead somewhere.
+/// The context of one worker and service, with a target.
 pub(crate) fn seat() -> (TargetWriter, WorkerContext) {
     let (mut publisher, route) = TargetWriter::new();
     let addr = "127.0.0.1:1".parse().unwrap();
@@ -346,7 +348,7 @@ pub(crate) fn expect(stream: &mut TcpStream, bytes: &[u8]) {
     assert_eq!(String::from_utf8_lossy(&read), String::from_utf8_lossy(bytes));
 }
 
-/// Reads to the end, which must come, and be none of the broken kind.
+/// Reads to the end, which must be an orderly one.
 #[track_caller]
 pub(crate) fn rest(stream: &mut TcpStream) -> Vec<u8> {
     let mut read = Vec::new();
@@ -354,7 +356,7 @@ pub(crate) fn rest(stream: &mut TcpStream) -> Vec<u8> {
     read
 }
 
-/// Whether there is nothing to be read at this moment, not even an end.
+/// Whether nothing can be read at this moment, not even an end.
 pub(crate) fn is_silent(stream: &mut TcpStream) -> bool {
     stream.set_nonblocking(true).unwrap();
     let silent =
@@ -369,21 +371,20 @@ pub(crate) fn reset(stream: TcpStream) {
     socket.set_linger(Some(Duration::ZERO)).unwrap();
 }
 
-/// An end of a session without a socket: what it has to say, how much it takes, and what it was
-/// told.
+/// One side of a session without a socket.
 #[derive(Debug, Default)]
 pub(crate) struct FakeStream {
-    /// What it says, a read each; an empty one is its end.
+    /// What it sends, one entry per read; an empty entry is its end.
     pub(crate) incoming: VecDeque<Vec<u8>>,
-    /// How many bytes it takes before it makes the other side wait.
+    /// How many bytes it accepts before writes to it are pending.
     pub(crate) capacity: usize,
     /// What was written to it.
     pub(crate) written: Vec<u8>,
-    /// It was told that the other direction has ended.
+    /// The other direction was ended towards it.
     pub(crate) ended: bool,
-    /// Largest read that was asked of it since this was last set.
+    /// The largest buffer it was read into since this was last set.
     pub(crate) largest_read: usize,
-    /// It says so much more than it read or took: an end with a bug.
+    /// Each read and write reports this many bytes too many, as a buggy implementation would.
     pub(crate) overstated: usize,
 }
 

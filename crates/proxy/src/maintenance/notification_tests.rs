@@ -1,5 +1,5 @@
-//! What clients are told of maintenance, from socket to socket: who gets which push when, and what
-//! becomes of them then.
+//! Maintenance notifications over sockets: which client gets which push when, and how its
+//! connection ends.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -23,7 +23,8 @@ fn array(inline: &str) -> String {
     format!("*{}\r\n{words_on_the_wire}", words.len())
 }
 
-/// A client that has spoken RESP3 and had its handshake, which the server refused, and its server.
+/// A RESP3 client that has agreed to notifications, after the server refused its handshake, and the
+/// server's side.
 fn agreed(proxy: &TestProxy, backend: &Backend, handshake: &str) -> (TcpStream, TcpStream) {
     let mut client = proxy.client();
     let mut upstream = backend.accept();
@@ -36,8 +37,8 @@ fn agreed(proxy: &TestProxy, backend: &Backend, handshake: &str) -> (TcpStream, 
     (client, upstream)
 }
 
-/// Reads a `MOVING` and returns the address in it as it is sent. The seconds are ten unless the
-/// test itself was held up for long.
+/// Reads a `MOVING` and returns the address as it was sent. The seconds are ten unless the test
+/// itself was stalled for long.
 #[track_caller]
 fn moving(client: &mut TcpStream) -> String {
     let all = push(client, 4, "MOVING");
@@ -46,7 +47,7 @@ fn moving(client: &mut TcpStream) -> String {
     to.to_owned()
 }
 
-/// Reads one push and returns what stands behind its number.
+/// Reads one push and returns what follows its number.
 #[track_caller]
 fn push(client: &mut TcpStream, elements: usize, name: &str) -> String {
     expect(client, format!(">{elements}\r\n${}\r\n{name}\r\n:", name.len()).as_bytes());
@@ -77,7 +78,7 @@ fn told(proxy: &TestProxy, kind: MaintenanceKind) -> u64 {
 }
 
 #[test]
-fn only_resp3_clients_are_answered_and_only_if_it_is_wanted() {
+fn answers_handshakes_of_resp3_clients_only_if_enabled() {
     for (hello, wanted) in [(false, true), (true, false)] {
         let backend = Backend::new();
         let mut proxy = TestProxy::new(Options { maintenance_push: wanted, ..Options::default() });
@@ -99,13 +100,13 @@ fn only_resp3_clients_are_answered_and_only_if_it_is_wanted() {
 }
 
 #[test]
-fn in_a_drain_a_client_is_told_to_move_and_has_its_time_for_that() {
+fn asks_clients_to_move_in_a_drain_and_waits() {
     let backend = Backend::new();
     let proxy = TestProxy::with_target(&backend);
     let (mut client, mut upstream) = agreed(&proxy, &backend, HERE);
     proxy.drain.order(StopRequest::DrainAtOnce);
     assert_eq!(moving(&mut client), "_\r\n");
-    // It is served until it goes.
+    // It is served until it disconnects.
     for _ in 0..3 {
         client.write_all(b"GET k\r\n").unwrap();
         expect(&mut upstream, b"GET k\r\n");
@@ -122,7 +123,7 @@ fn in_a_drain_a_client_is_told_to_move_and_has_its_time_for_that() {
 }
 
 #[test]
-fn who_wants_an_address_is_told_one_if_there_is_one_to_tell() {
+fn sends_an_address_if_wanted_and_configured() {
     for to in [Some("redis.example:6379"), None] {
         let backend = Backend::new();
         let mut proxy =
@@ -133,8 +134,7 @@ fn who_wants_an_address_is_told_one_if_there_is_one_to_tell() {
         if to.is_some() {
             assert_eq!(moving(&mut client), "$18\r\nredis.example:6379\r\n");
         } else {
-            // A client library that did not ask for that would break down at a word without an
-            // address.
+            // A client library that did not ask for it would fail on a push without an address.
             assert_eq!(rest(&mut client), b"");
             proxy.wait_for_end(EndReason::Drained);
         }
@@ -142,11 +142,11 @@ fn who_wants_an_address_is_told_one_if_there_is_one_to_tell() {
 }
 
 #[test]
-fn the_gate_is_told_of_when_it_shuts_and_when_it_opens() {
+fn notifies_clients_when_the_gate_closes_and_opens() {
     let (backend, other) = (Backend::new(), Backend::new());
     let mut proxy = TestProxy::with_target(&backend);
     let (mut client, mut upstream) = agreed(&proxy, &backend, THERE);
-    // With a reply under way: behind its end.
+    // With a reply under way: the push comes after its end.
     client.write_all(b"GET k\r\n").unwrap();
     expect(&mut upstream, b"GET k\r\n");
     upstream.write_all(b"$3\r\na").unwrap();
@@ -158,7 +158,7 @@ fn the_gate_is_told_of_when_it_shuts_and_when_it_opens() {
     assert_eq!(push(&mut client, 4, "FAILING_OVER"), ":10\r\n$2\r\n[]\r\n");
     proxy.publisher.release();
     assert_eq!(push(&mut client, 3, "FAILED_OVER"), "$2\r\n[]\r\n");
-    // Once more, and now there is another master: it is over when the session has arrived there.
+    // Once more, now with a new master: the failover is over when the session is connected there.
     proxy.publisher.hold();
     push(&mut client, 4, "FAILING_OVER");
     client.write_all(b"GET l\r\n").unwrap();
@@ -172,7 +172,7 @@ fn the_gate_is_told_of_when_it_shuts_and_when_it_opens() {
     expect(&mut next, b"GET l\r\n");
     next.write_all(b"$1\r\nv\r\n").unwrap();
     expect(&mut client, b"$1\r\nv\r\n");
-    // The agreement went along.
+    // The agreement was carried, too.
     proxy.publisher.hold();
     push(&mut client, 4, "FAILING_OVER");
     assert_eq!(
@@ -183,7 +183,7 @@ fn the_gate_is_told_of_when_it_shuts_and_when_it_opens() {
 }
 
 #[test]
-fn who_lost_its_master_while_the_gate_is_shut_is_told_so_while_it_waits() {
+fn notifies_clients_that_lost_their_master_while_held() {
     let (backend, other) = (Backend::new(), Backend::new());
     let mut proxy = TestProxy::with_target(&backend);
     let (mut client, upstream) = agreed(&proxy, &backend, HERE);
@@ -201,7 +201,7 @@ fn who_lost_its_master_while_the_gate_is_shut_is_told_so_while_it_waits() {
 }
 
 #[test]
-fn who_cannot_be_carried_over_is_told_that_it_is_over_before_the_end() {
+fn announces_the_end_of_a_failover_before_closing() {
     let (backend, other) = (Backend::new(), Backend::new());
     let mut proxy = TestProxy::with_target(&backend);
     let (mut client, mut upstream) = agreed(&proxy, &backend, HERE);
@@ -216,12 +216,12 @@ fn who_cannot_be_carried_over_is_told_that_it_is_over_before_the_end() {
 }
 
 #[test]
-fn a_kick_is_not_told_of() {
+fn announces_no_failover_for_a_kick() {
     let backend = Backend::new();
     let proxy = TestProxy::with_target(&backend);
     let (mut client, upstream) = agreed(&proxy, &backend, HERE);
     drop(upstream);
-    // The master lives: it ended this session on purpose.
+    // The master is alive: it closed this session on purpose.
     drop(backend.accept().write_all(b"+PONG\r\n"));
     assert_eq!(rest(&mut client), b"");
     proxy.wait_for_end(EndReason::UpstreamClosed);

@@ -1,13 +1,13 @@
-//! The pushes that tell a client of maintenance, on the wire.
+//! Maintenance pushes as they are on the wire.
 //!
 //! They are those of Redis Software ("smart client handoffs"), as the sources of redis-py,
-//! go-redis, node-redis, Lettuce and Jedis read them. `MOVING` announces the end of the connection:
-//! a client opens another one, moves to it between two commands, and closes this one by itself.
-//! Without an address it goes back to the one that it has, after half of the seconds; that is only
-//! sent to clients that asked for it, since node-redis breaks down when it did not. `FAILING_OVER`
-//! makes a client wait for replies longer than it otherwise would, until `FAILED_OVER`. The list of
-//! shards at the end of both is there because Lettuce looks for one; it is empty, as no client does
-//! anything with it.
+//! go-redis, node-redis, Lettuce and Jedis parse them. `MOVING` announces the end of the
+//! connection: a client opens another one, moves to it between two commands, and closes this one by
+//! itself. Without an address it reconnects to the same one, after half of the seconds; that form
+//! is only sent to clients that asked for it, because node-redis fails on it otherwise.
+//! `FAILING_OVER` makes a client wait longer for replies than usual, until `FAILED_OVER`. The list
+//! of shards at the end of both is there because Lettuce expects one; it is empty, because no
+//! client uses it.
 //!
 //! Deliberately absent: `MIGRATING` and `MIGRATED`, which mean the same as the two for another
 //! cause; and when to send what.
@@ -15,15 +15,15 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// One push.
+/// A push message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum MaintenancePush {
-    /// The connection ends after `seconds`; the next one is to be opened to `to`, or to the same
+    /// The connection ends after `seconds`; the client connects to `to` instead, or to the same
     /// address.
     Moving { number: u64, seconds: u64, to: Option<Arc<str>> },
-    /// Replies may take so many seconds.
+    /// Replies may take this many seconds.
     FailingOver { number: u64, seconds: u64 },
-    /// They take no longer than usual any more.
+    /// Replies take no longer than usual again.
     FailedOver { number: u64 },
 }
 
@@ -40,10 +40,10 @@ pub enum MaintenanceKind {
 }
 
 impl MaintenanceKind {
-    /// Every kind, in the order of their numbers.
+    /// Every kind, in numerical order.
     pub const ALL: [Self; 3] = [Self::Moving, Self::FailingOver, Self::FailedOver];
 
-    /// A stable word in snake case, for metrics.
+    /// The label in metrics, in snake case. It does not change between releases.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -63,7 +63,7 @@ impl MaintenancePush {
         }
     }
 
-    /// The push as it is sent.
+    /// The push in RESP3.
     pub(crate) fn encode(&self) -> String {
         match self {
             Self::Moving { number, seconds, to: None } => {
@@ -85,8 +85,8 @@ impl MaintenancePush {
     }
 }
 
-/// A number for an event. Clients take two pushes of one number for one event, and one with a lower
-/// number for an old one, also if another proxy sends it; so it is the time of the day in
+/// A number for an event. Clients take two pushes with the same number for one event, and a lower
+/// number for an old event, also if another proxy sends it. So it is the wall clock in
 /// milliseconds, which is used for nothing else.
 #[allow(
     clippy::disallowed_methods,
@@ -97,14 +97,14 @@ pub(crate) fn event_number() -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(0)
 }
 
-/// A time in whole seconds, at least one: half of it has to be something.
+/// A duration in whole seconds, at least one, because clients use half of it.
 pub(crate) fn whole_seconds(span: Duration) -> u64 {
     span.as_secs().max(1)
 }
 
-/// Whether this reply says that the server knows no such command. `redis:src/server.c`
+/// Whether this reply says that the server does not know the command. `redis:src/server.c`
 /// (`rejectCommandFormat` of an unknown subcommand) from 7.0 on, `addReplySubcommandSyntaxError`
-/// before. Both name the word they do not know.
+/// before. Both name the unknown word.
 pub(crate) fn is_unknown_command(reply: &[u8]) -> bool {
     let Some(error) = reply.strip_prefix(b"-ERR ") else { return false };
     let starts =
@@ -121,7 +121,7 @@ mod tests {
     use super::{MaintenancePush, event_number, is_unknown_command, whole_seconds};
 
     #[test]
-    fn each_is_one_push() {
+    fn encodes_each_as_one_push() {
         let moving = |to| MaintenancePush::Moving { number: event_number(), seconds: 7, to };
         for notice in [
             moving(None),
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_server_that_does_not_know_the_command_says_so() {
+    fn detects_only_an_unknown_handshake() {
         for reply in [
             "-ERR unknown subcommand 'MAINT_NOTIFICATIONS'. Try CLIENT HELP.\r\n",
             "-ERR Unknown subcommand or wrong number of arguments for 'maint_notifications'. Try CLIENT HELP.\r\n",
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_always_a_second() {
+    fn rounds_durations_to_at_least_a_second() {
         assert_eq!(
             [0, 999, 1000, 7900].map(|ms| whole_seconds(std::time::Duration::from_millis(ms))),
             [1, 1, 1, 7]

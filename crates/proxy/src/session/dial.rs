@@ -1,4 +1,5 @@
-//! One attempt to open a connection to a target.
+//! Dialling a target: one attempt to open a connection, and the checks whether the target may be
+//! used.
 
 use std::future::poll_fn;
 use std::io;
@@ -19,7 +20,7 @@ use crate::service::DialFailure;
 ///
 /// # Errors
 ///
-/// What kind of failure it was.
+/// The kind of failure.
 pub(crate) async fn connect(
     addr: SocketAddr,
     live: &LiveOptions,
@@ -31,7 +32,7 @@ pub(crate) async fn connect(
         return Ok(line);
     }
     let deadline = deadline.min(Instant::now() + options.connect_timeout);
-    // Not kept while it waits: every session would carry it.
+    // Not kept while it waits: it would be part of every session's future.
     drop(options);
     let connecting = poll_fn(|cx| line.poll_connected(cx));
     match tokio::time::timeout_at(deadline.into(), connecting).await {
@@ -48,7 +49,7 @@ fn start(addr: SocketAddr, options: &Options) -> io::Result<Line> {
     Line::dial(socket, addr, options.splice == Splice::On)
 }
 
-/// Sorts an error of `socket(2)` or `connect(2)`.
+/// Classifies an error of `socket(2)` or `connect(2)`.
 fn classify(error: &io::Error) -> DialFailure {
     match Errno::from_io_error(error) {
         Some(Errno::CONNREFUSED | Errno::CONNRESET) => DialFailure::Refused,
@@ -57,7 +58,7 @@ fn classify(error: &io::Error) -> DialFailure {
             DialFailure::Unreachable
         }
         Some(Errno::MFILE | Errno::NFILE) => DialFailure::OutOfFiles,
-        // ADDRNOTAVAIL is what connect says when there is no local port left.
+        // `connect(2)` returns ADDRNOTAVAIL when no local port is left.
         Some(Errno::NOBUFS | Errno::NOMEM | Errno::ADDRNOTAVAIL | Errno::AGAIN) => {
             DialFailure::Exhausted
         }
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_are_sorted_by_what_they_say_of_the_target() {
+    fn classifies_errors_of_a_dial() {
         let of = |errno: Errno| classify(&io::Error::from(errno));
         assert_eq!(of(Errno::CONNREFUSED), DialFailure::Refused);
         assert_eq!(of(Errno::HOSTUNREACH), DialFailure::Unreachable);

@@ -1,9 +1,9 @@
-//! The last words to a client: what was still to be delivered, then an end it can read.
+//! The end of a client's connection: its last bytes, then an orderly close.
 //!
-//! A socket that is closed while unread bytes are in it sends a reset, and a reset can overtake the
-//! last reply on its way to the client's program. So our direction is ended first, and what the
-//! client still sends is read and thrown away for a moment; most clients close at once when they
-//! see the end.
+//! A socket that is closed with unread bytes in it sends a reset, and a reset can overtake the last
+//! reply on its way to the client's program. So our direction is closed first, and what the client
+//! still sends is read and discarded for a moment. Most clients close at once when they see the
+//! end.
 
 use std::future::poll_fn;
 use std::io;
@@ -15,18 +15,18 @@ use crate::invariant;
 use crate::io::end::End;
 use crate::io::scratch;
 
-/// How long a client is waited for.
+/// How long to wait for the client.
 const MOMENT: Duration = Duration::from_millis(200);
 
-/// How many bytes are thrown away at most: more is a client that does not mind the end.
+/// Maximum bytes discarded: a client that sends more ignores the end.
 const MOST: usize = 4 * 1024 * 1024;
 
-/// Delivers `undelivered` and ends the client's connection, if there is a point in it after
-/// `reason`; otherwise at once.
+/// Delivers `undelivered` and closes the client's connection in order, if it can still be reached
+/// after `reason`; otherwise closes it at once.
 pub(crate) async fn finish(client: &mut impl End, undelivered: &[u8], reason: EndReason) {
     if reason.reaches_client() {
-        // An error means that the client has gone, and running out of time that it does not mind
-        // us: both are the end.
+        // After an error the client is gone, and after the timeout it ignores the end: both finish
+        // it.
         drop(tokio::time::timeout(MOMENT, say_goodbye(client, undelivered)).await);
     }
 }

@@ -1,13 +1,14 @@
-//! Waiting at the gate while there is no target.
+//! Holding a client: waiting at the gate while there is no target, and in line for a dial permit.
 //!
-//! A held client costs a place in a bounded number, a timer, and at most a few kilobytes of what it
-//! has already sent: reading a little is the only way to notice that it went away. Its bytes go to
-//! the next target as the first ones, or nowhere. A client that ends its direction while it is held
-//! has given up as far as anybody can tell, and its request must not be executed after it stopped
-//! waiting for it; so it is forgotten. An end that stands behind more bytes than the kernel keeps
-//! for us has not arrived, and is noticed no sooner than at `hold_timeout`.
+//! A held client costs one of `max_held` places, a timer, and at most a few kilobytes of what it
+//! has already sent: to read a little is the only way to notice that it disconnected. Its bytes go
+//! first to the next target, or nowhere. A client that closes its direction while it is held has
+//! given up as far as can be known, and its request must not be executed after it stopped waiting
+//! for it; so the session ends. An end that follows more bytes than the kernel buffers here has not
+//! arrived, and is noticed no sooner than at `hold_timeout`.
 //!
-//! Deliberately absent: the answer at the end of a hold ([`answers`](crate::session::refusals)).
+//! Deliberately absent: the error replies at the end of a hold
+//! ([`refusals`](crate::session::refusals)).
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -25,10 +26,10 @@ use crate::io::scratch;
 use crate::runtime::tasks;
 use crate::stats::Block;
 
-/// Most bytes that are read from a client while it is held: buffer for a handshake and some requests.
+/// Maximum bytes read from a client while it is held: enough for a handshake and some requests.
 const MAX_EARLY: usize = 4096;
 
-/// How often it is looked whether a client is still there that is not read.
+/// The interval at which it is checked whether a client that is not read is still connected.
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Counts a held session for as long as it is held.
@@ -51,7 +52,7 @@ impl Drop for Held<'_> {
 ///
 /// # Errors
 ///
-/// Why it was not worth waiting any longer.
+/// Why the session ends instead.
 pub(crate) async fn wait(
     client: &mut Line,
     early: &mut Vec<u8>,
@@ -64,7 +65,7 @@ pub(crate) async fn wait(
         () = ticket.cut() => Err(EndReason::Cut),
         reason = client_gone(client, early) => Err(reason),
         target = route.wait_open() => match target {
-            // Its end may stand behind bytes for which there was no buffer.
+            // Its end may follow bytes for which `early` had no capacity.
             Some(_) if client.is_gone() => Err(EndReason::HoldAbandoned),
             target => target.ok_or(EndReason::NoReplica),
         },
@@ -72,12 +73,12 @@ pub(crate) async fn wait(
     }
 }
 
-/// Waits for a turn, and lets those go first that have a request waiting. What the client sends
-/// meanwhile is added to `early`, and the session moves up.
+/// Waits for a dial permit. Sessions with a request go first: what the client sends meanwhile is
+/// added to `early`, and the session moves up.
 ///
 /// # Errors
 ///
-/// Why it was not worth waiting any longer.
+/// Why the session ends instead.
 pub(crate) async fn permit<'a>(
     client: &mut Line,
     early: &mut Vec<u8>,
@@ -97,8 +98,9 @@ pub(crate) async fn permit<'a>(
     }
 }
 
-/// Takes a turn. All sessions hear of a new target in one round of the event loop, in no order: an
-/// idle one enters the line a round later, so that every session with a request is in it.
+/// Takes a permit. All sessions learn of a new target in one round of the event loop, in no order:
+/// an idle one gets in line one round later, so that every session with a request is in line before
+/// it.
 async fn take(permits: &DialPermits, urgent: bool) -> DialPermit<'_> {
     if !urgent {
         tasks::yield_now().await;
@@ -106,35 +108,35 @@ async fn take(permits: &DialPermits, urgent: bool) -> DialPermit<'_> {
     permits.take(urgent).await
 }
 
-/// Returns when the client has gone, with the reason for its end, or when it has sent something,
+/// Returns when the client has disconnected, with the end reason, or when it has sent something,
 /// unless it had `already`.
 async fn receive(client: &mut Line, early: &mut Vec<u8>, already: bool) -> Result<(), EndReason> {
     if already { Err(client_gone(client, early).await) } else { read(client, early).await }
 }
 
-/// Returns when the client has gone, with the reason for its end. Reads as much as there is buffer
-/// for on the way.
+/// Returns when the client has disconnected, with the end reason. Reads meanwhile, as much as
+/// `early` has capacity for.
 pub(crate) async fn client_gone(client: &mut Line, early: &mut Vec<u8>) -> EndReason {
     while early.len() < MAX_EARLY {
         if let Err(reason) = read(client, early).await {
             return reason;
         }
     }
-    // No buffer to read more, so its end stands behind its bytes, and is only known from what the
-    // event loop has noted.
+    // No more can be read, so the end follows unread bytes, and is only known from the events of
+    // the socket.
     while !client.is_gone() {
         let closed = poll_fn(|cx| client.poll_broken(cx));
-        // Either way it is looked again.
+        // Checked again in either case.
         drop(tokio::time::timeout(CHECK_INTERVAL, closed).await);
     }
     EndReason::HoldAbandoned
 }
 
-/// Reads once, as much as there is buffer for.
+/// Reads once, as much as `early` has capacity for.
 ///
 /// # Errors
 ///
-/// The client has gone.
+/// The client has disconnected.
 async fn read(client: &mut Line, early: &mut Vec<u8>) -> Result<(), EndReason> {
     poll_fn(|cx| {
         scratch::with(|scratch| {

@@ -1,22 +1,21 @@
-//! Clients that send nothing: from the start, or any more.
+//! Timeouts of clients that send nothing, from the start or any more.
 //!
-//! IdleWatch is only held against a client that could have been has_received, and from which the next word
-//! has to come: nothing is owed to it, no reply is under way, and nothing that it sent waits here.
-//! Only bytes that arrive count as activity. A request of which a part has come is none: a large
-//! value that arrives slowly is fine, one that stops arriving is watch like any other. While the
-//! gate is shut nobody is read from, so that time does not count; and it is judged after everything
-//! that has come was moved, so a request that waits in the kernel while this process is held up is
-//! never taken for watch. Blocked and subscribed sessions, those in a transaction and those that
-//! wait for a reply are silent by nature.
+//! Silence counts only while the client could have been read and has to send next: no reply is owed
+//! or under way, and nothing that it sent waits here. Only arriving bytes are activity. An
+//! incomplete request is no excuse: a large value that arrives slowly is fine, one that stops
+//! arriving is silence like any other. While the gate is closed no client is read, so that time
+//! does not count. The check comes after everything received was forwarded, so a request that waits
+//! in the kernel while this process is stalled is never taken for silence. Blocked and subscribed
+//! sessions, sessions in a transaction and sessions that wait for a reply are silent by nature.
 //!
-//! Until its first request is whole a client has the timeout of the first byte for each next one,
-//! or that of an idle client if that is shorter. The time between two looks is that timeout, so it
-//! errs by at most that much, to the client's favour.
+//! Until its first request is complete, a client gets the first-byte timeout for each next byte, or
+//! the idle timeout if that is shorter. The check runs once per timeout, so it is late by at most
+//! one timeout.
 //!
-//! Idleness is counted in quarters of its timeout in which nothing came: that needs no clock on the
-//! way of a byte, and errs by at most one quarter, to the client's favour.
+//! Idleness is counted in quarters of its timeout in which nothing came. That needs no clock
+//! reading per read, and is late by at most one quarter.
 //!
-//! Deliberately absent: the end of one direction, which has a timeout of its own.
+//! Deliberately absent: a connection closed in one direction, which has a timeout of its own.
 
 use std::task::Waker;
 use std::time::Duration;
@@ -25,42 +24,42 @@ use crate::end_reason::EndReason;
 use crate::options::Options;
 use crate::runtime::timer::Alarm;
 
-/// Silent quarters of the idle timeout after which a client counts as idle.
+/// Silent quarters of the idle timeout after which a client is idle.
 const QUARTERS: u8 = 4;
 
-/// What is looked at when the time has come.
+/// What the check depends on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct IdleFacts {
-    /// The client has sent something since it came.
+    /// The client has sent something.
     pub(crate) has_received: bool,
-    /// It has sent a whole request.
+    /// The client has sent a complete request.
     pub(crate) asked: bool,
-    /// Bytes forwarded from it, of which only a change counts.
+    /// Bytes forwarded from the client, of which only a change matters.
     pub(crate) moved: u32,
-    /// The next word has to come from it.
+    /// The client has to send next.
     pub(crate) awaited: bool,
 }
 
-/// The watch over one session's client.
+/// The idle timer of one session's client.
 #[derive(Debug, Default)]
 pub(crate) struct IdleWatch {
     alarm: Alarm,
-    /// Nothing was read for a while because the gate was shut.
+    /// The client was not read for a while because the gate was closed.
     gate_was_closed: bool,
-    /// The client has sent a whole request.
+    /// The client has sent a complete request.
     asked: bool,
-    /// Silent quarters so far.
+    /// Consecutive silent quarters.
     quarters: u8,
     moved: u32,
 }
 
 impl IdleWatch {
-    /// The watch over a client that has sent a whole request, or not yet.
+    /// The timer of a client that has sent a complete request, or not.
     pub(crate) fn of(asked: bool) -> Self {
         Self { asked, ..Self::default() }
     }
 
-    /// Begins to watch, if the options want it.
+    /// Starts the timer, if a timeout is configured.
     pub(crate) fn watch(&mut self, options: &Options, has_received: bool, waker: &Waker) {
         let (first, idle) = (options.first_byte_timeout, options.client_idle_timeout);
         let span = match (self.asked || first.is_zero(), has_received && !idle.is_zero()) {
@@ -73,13 +72,13 @@ impl IdleWatch {
         }
     }
 
-    /// The client is not read from at present.
+    /// The client is not read at present.
     pub(crate) fn note_closed_gate(&mut self) {
         self.gate_was_closed = true;
     }
 
-    /// Why the session should end, if it should. To be asked after everything that had come was
-    /// moved.
+    /// Why the session ends, if the client was silent for too long. Call after everything received
+    /// was forwarded.
     pub(crate) fn check(
         &mut self,
         options: &Options,
@@ -88,7 +87,7 @@ impl IdleWatch {
     ) -> Option<EndReason> {
         self.asked |= facts.asked;
         if !self.alarm.is_set() {
-            // A reload may have turned it on.
+            // A reload may have configured a timeout.
             self.watch(options, facts.has_received, waker);
             return None;
         }
@@ -120,7 +119,7 @@ mod tests {
     const HALF_A_REQUEST: IdleFacts =
         IdleFacts { has_received: true, asked: false, moved: 1, awaited: true };
 
-    /// Judges when the alarm is due, which it is after the shortest span that the timer knows.
+    /// Checks when the alarm is due, which it is after the shortest interval of the timer.
     async fn checked(
         watch: &mut IdleWatch,
         options: &Options,
@@ -156,7 +155,7 @@ mod tests {
             let reason = checked(&mut watch, &options, HALF_A_REQUEST).await;
             assert_eq!(reason, Some(EndReason::FirstByteTimeout));
         }
-        // One whole request is enough.
+        // One complete request is enough.
         let options = Options { first_byte_timeout: NOW, ..Options::default() };
         let mut watch = watching(false, &options);
         assert_eq!(

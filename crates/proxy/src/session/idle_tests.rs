@@ -1,4 +1,4 @@
-//! Who is closed for saying nothing, and who is not.
+//! Which clients are closed for their silence, and which are not.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -8,16 +8,17 @@ use crate::testing::{Backend, TestProxy, expect, rest, session};
 use crate::{EndReason, Options};
 
 const SHORT: Duration = Duration::from_millis(100);
-/// Several times as long, so that whatever should not happen after the short one would have.
+/// Several times as long, so that whatever must not happen after the short time would have
+/// happened.
 const LONG: Duration = Duration::from_millis(400);
 
-/// From now on a client has only so long to say its first byte. For when everybody is where he
-/// belongs: however long that takes, nobody is silent meanwhile.
+/// Shortens the first-byte timeout. Called when all sessions are in place: however long that takes,
+/// no client is silent meanwhile.
 fn want_a_first_byte(proxy: &TestProxy) {
     proxy.running().tune(0, Options { first_byte_timeout: SHORT, ..Options::default() });
 }
 
-/// From now on a client is idle after so long. For the same moment.
+/// Shortens the idle timeout. Called at the same point.
 fn want_no_idlers(proxy: &TestProxy) {
     proxy.running().tune(0, Options { client_idle_timeout: SHORT, ..Options::default() });
 }
@@ -85,7 +86,7 @@ fn keeps_clients_whose_request_waits_for_the_server() {
     let writer = std::thread::spawn(move || writing.write_all(&request).unwrap());
     expect(&mut upstream, head.as_bytes());
     want_no_idlers(&proxy);
-    // The server reads nothing, and so nothing of the client's is read.
+    // The server reads nothing, so the client is not read either.
     stays(&mut client);
     let mut left = len - head.len();
     let mut buffer = vec![0; 1024 * 1024];
@@ -100,19 +101,19 @@ fn keeps_clients_whose_request_waits_for_the_server() {
 }
 
 #[test]
-fn a_held_client_is_never_taken_for_a_silent_one() {
+fn keeps_held_clients_past_the_first_byte_timeout() {
     let backend = Backend::new();
     let mut proxy = TestProxy::with_target(&backend);
-    // One that came while the gate was open, and spoke when nobody listened.
+    // A client that connected while the gate was open, and sent its request after it closed.
     let mut early = proxy.client();
     let mut early_upstream = backend.accept();
-    // Its worker may still be about to look at the gate.
+    // Its worker may still be about to check the gate.
     let target = proxy.publisher.route().current().unwrap();
     proxy.wait_for("the first session to be let in", |_| target.first_use().is_some());
     proxy.publisher.hold();
     want_a_first_byte(&proxy);
     early.write_all(b"GET a\r\n").unwrap();
-    // And one that came while it was shut.
+    // A client that connected while the gate was closed.
     let mut late = proxy.client();
     late.write_all(b"GET b\r\n").unwrap();
     proxy.wait_for("the hold", |stats| stats.held == 1);
@@ -126,7 +127,7 @@ fn a_held_client_is_never_taken_for_a_silent_one() {
 }
 
 #[test]
-fn a_held_client_that_says_nothing_has_its_whole_time_after_the_hold() {
+fn restarts_the_first_byte_timeout_after_a_hold() {
     let backend = Backend::new();
     let mut proxy = TestProxy::with_target(&backend);
     proxy.publisher.hold();
@@ -140,7 +141,7 @@ fn a_held_client_that_says_nothing_has_its_whole_time_after_the_hold() {
 }
 
 #[test]
-fn time_at_a_shut_gate_makes_nobody_idle() {
+fn counts_no_idle_time_at_a_closed_gate() {
     let backend = Backend::new();
     let mut proxy = TestProxy::with_target(&backend);
     let (mut client, mut upstream) = session(&proxy, &backend);
@@ -158,7 +159,7 @@ fn time_at_a_shut_gate_makes_nobody_idle() {
 }
 
 #[test]
-fn subscribers_and_transactions_are_not_idle() {
+fn keeps_silent_subscribers_and_transactions() {
     let backend = Backend::new();
     let proxy = TestProxy::with_target(&backend);
     let (mut subscriber, mut messages) = session(&proxy, &backend);
@@ -174,7 +175,7 @@ fn subscribers_and_transactions_are_not_idle() {
     expect(&mut multi, b"+OK\r\n");
     let (mut idle, _upstream) = session(&proxy, &backend);
     want_no_idlers(&proxy);
-    // The time runs for everybody.
+    // The timer runs for all sessions.
     assert_eq!(rest(&mut idle), b"");
     proxy.wait_for_end(EndReason::IdleTimeout);
     stays(&mut subscriber);

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn at_first_only_a_reply_makes_the_facts() {
+    fn waits_for_a_reply_at_first() {
         let silent = LeaveFacts { replied: false, ..facts(SessionState::Quiet) };
         assert!(!may_leave(Leaving::AfterReply, silent) && may_leave(Leaving::WhenQuiet, silent));
     }

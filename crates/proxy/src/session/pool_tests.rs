@@ -1,5 +1,5 @@
-//! What a pool does to readers: the spread, the dismissal, the bar, and what stands in for replicas
-//! that are not there.
+//! Readers of a replica pool: how they are spread, what happens when a replica is ejected or
+//! fenced, and when there is none.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -19,7 +19,8 @@ fn publish(writer: &mut PoolWriter, backends: &[&Backend]) {
     writer.publish(backends.iter().map(|it| destination(it.addr())).collect());
 }
 
-/// However long the test takes to play an answer, it is not taken for a server that gives none.
+/// However long the test takes to play an answer, the backend is not taken for one that does not
+/// answer.
 fn patient() -> Options {
     Options { connect_timeout: SOON, ..Options::default() }
 }
@@ -35,7 +36,7 @@ fn answer(client: &mut TcpStream, upstream: &mut TcpStream) {
 }
 
 #[test]
-fn readers_go_where_fewest_are() {
+fn connects_readers_where_fewest_are() {
     let (proxy, mut writer) = TestProxy::for_readers(Empty::Reject, Options::default());
     let (one, other) = (Backend::new(), Backend::new());
     publish(&mut writer, &[&one]);
@@ -50,7 +51,7 @@ fn readers_go_where_fewest_are() {
 }
 
 #[test]
-fn who_is_on_a_dismissed_replica_goes_on_with_another_one() {
+fn carries_readers_from_an_ejected_replica() {
     let (proxy, mut writer) = TestProxy::for_readers(Empty::Reject, patient());
     let (one, other) = (Backend::new(), Backend::new());
     publish(&mut writer, &[&one]);
@@ -60,7 +61,7 @@ fn who_is_on_a_dismissed_replica_goes_on_with_another_one() {
     ask(&mut quiet);
     answer(&mut quiet, &mut upstream);
     assert_eq!(rest(&mut left), b"", "the former replica got something");
-    // The answer to a request that was on its way comes from where it went.
+    // The reply to a request that was forwarded comes from where it was sent.
     ask(&mut quiet);
     expect(&mut upstream, b"GET k\r\n");
     publish(&mut writer, &[&one]);
@@ -75,7 +76,7 @@ fn who_is_on_a_dismissed_replica_goes_on_with_another_one() {
 }
 
 #[test]
-fn who_cannot_be_carried_leaves_a_dismissed_replica_behind_an_answer() {
+fn ends_uncarried_readers_after_a_reply_when_ejected() {
     let options = Options { sessions: Sessions::Close, ..Options::default() };
     let (proxy, mut writer) = TestProxy::for_readers(Empty::Reject, options);
     let (one, other) = (Backend::new(), Backend::new());
@@ -87,7 +88,7 @@ fn who_cannot_be_carried_leaves_a_dismissed_replica_behind_an_answer() {
     publish(&mut writer, &[&other]);
     assert_eq!(rest(&mut quiet), b"");
     drop(quiet);
-    // However long the answer takes, its session is not ended before.
+    // However long the reply takes, its session is not ended before.
     assert!(is_silent(&mut busy));
     upstream.write_all(b"$1\r\nv\r\n").unwrap();
     assert_eq!(rest(&mut busy), b"$1\r\nv\r\n");
@@ -96,12 +97,12 @@ fn who_cannot_be_carried_leaves_a_dismissed_replica_behind_an_answer() {
 }
 
 #[test]
-fn not_a_byte_goes_to_a_barred_replica() {
+fn sends_no_byte_to_a_fenced_replica() {
     let (proxy, mut writer) = TestProxy::for_readers(Empty::Reject, Options::default());
     let (one, other) = (Backend::new(), Backend::new());
     publish(&mut writer, &[&one]);
     let (mut client, mut upstream) = session(&proxy, &one);
-    // Dismissed first, as in a failover; it must be found by the bar all the same.
+    // Ejected first, as in a failover; the fence must find its sessions even so.
     ask(&mut client);
     expect(&mut upstream, b"GET k\r\n");
     publish(&mut writer, &[&other]);
@@ -109,12 +110,12 @@ fn not_a_byte_goes_to_a_barred_replica() {
     drop(client.write_all(b"SET k v\r\n"));
     proxy.wait_for_end(EndReason::Fenced);
     let mut after = [0; 16];
-    // The connection is broken off and not closed; either way nothing came.
+    // The connection is reset or closed; in either case nothing came.
     assert!(matches!(std::io::Read::read(&mut upstream, &mut after), Ok(0) | Err(_)));
 }
 
 #[test]
-fn without_a_replica_a_reader_is_told_so_and_before_the_first_look_it_waits() {
+fn refuses_readers_without_replica_after_the_first_pool() {
     let (proxy, mut writer) = TestProxy::for_readers(Empty::Reject, Options::default());
     let one = Backend::new();
     let mut early = proxy.client();
@@ -133,7 +134,7 @@ fn without_a_replica_a_reader_is_told_so_and_before_the_first_look_it_waits() {
 }
 
 #[test]
-fn the_master_stands_in_until_there_is_a_replica() {
+fn reads_from_the_master_until_there_is_a_replica() {
     let (mut proxy, mut writer) = TestProxy::for_readers(Empty::Master, patient());
     let (master, replica) = (Backend::new(), Backend::new());
     let mut early = proxy.client();
@@ -145,7 +146,7 @@ fn the_master_stands_in_until_there_is_a_replica() {
     expect(&mut upstream, b"PING\r\n");
     upstream.write_all(b"+PONG\r\n").unwrap();
     expect(&mut early, b"+PONG\r\n");
-    // A shut gate before the master holds its readers, too.
+    // A closed gate of the master holds its readers, too.
     ask(&mut early);
     expect(&mut upstream, b"GET k\r\n");
     proxy.publisher.hold();
@@ -164,7 +165,7 @@ fn the_master_stands_in_until_there_is_a_replica() {
 }
 
 #[test]
-fn a_replica_that_refuses_is_passed_over_at_once() {
+fn skips_a_refusing_replica_at_once() {
     let (proxy, mut writer) = TestProxy::for_readers(Empty::Reject, Options::default());
     let there = Backend::new();
     let (_kept, nowhere) = closed_port();
@@ -172,14 +173,14 @@ fn a_replica_that_refuses_is_passed_over_at_once() {
     let begun = Instant::now();
     let kept: Vec<_> = (0..6).map(|_| session(&proxy, &there)).collect();
     let failed: u64 = proxy.stats().dial_failures.iter().sum();
-    // One, and then nobody for a second; less what the clock of that is rough by.
+    // One attempt, and then none for a second, less the inaccuracy of that clock.
     let most = 1 + begun.elapsed().as_millis() / 950;
     assert!(
         (1..=most).contains(&failed.into()),
         "{failed} of {} sessions tried it, at most {most} may",
         kept.len()
     );
-    // With nobody else to try, the attempts are paced.
+    // Without another replica to try, there are pauses between the attempts.
     drop(kept);
     proxy.wait_for("them to leave", |stats| stats.open == 0);
     publish(&mut writer, &[]);

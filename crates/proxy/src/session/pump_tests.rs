@@ -1,5 +1,5 @@
-//! The pump between two puppets: what must happen without a turn of the event loop, and how small a
-//! session is.
+//! The pump between two fake streams: what must happen without a round of the event loop, and the
+//! memory of a session.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ async fn pump(
 }
 
 #[tokio::test]
-async fn a_waiting_request_goes_out_in_the_first_poll() {
+async fn sends_waiting_requests_in_the_first_poll() {
     let (_points, seat) = seat();
     let (mut client, mut upstream) =
         (FakeStream::sending(&[b"PING\r\n"]), FakeStream::sending(&[]));
@@ -47,7 +47,7 @@ async fn a_waiting_request_goes_out_in_the_first_poll() {
 }
 
 #[tokio::test]
-async fn after_the_fence_what_was_said_is_delivered_and_nothing_more_is_sent() {
+async fn delivers_replies_and_sends_nothing_after_the_fence() {
     let (mut publisher, seat) = seat();
     let (mut client, mut upstream) =
         (FakeStream::sending(&[b"SET k v\r\n"]), FakeStream::sending(&[b"+OK\r\n"]));
@@ -61,7 +61,7 @@ async fn after_the_fence_what_was_said_is_delivered_and_nothing_more_is_sent() {
 }
 
 #[tokio::test]
-async fn what_a_slow_client_has_not_taken_is_handed_over_at_the_end() {
+async fn hands_over_what_a_slow_client_has_not_taken() {
     let (mut publisher, seat) = seat();
     let (mut client, mut upstream) =
         (FakeStream { capacity: 2, ..FakeStream::default() }, FakeStream::sending(&[b"+OK\r\n"]));
@@ -73,7 +73,7 @@ async fn what_a_slow_client_has_not_taken_is_handed_over_at_the_end() {
 }
 
 #[tokio::test]
-async fn both_ends_end_it() {
+async fn ends_when_both_sides_have_ended() {
     let (_points, seat) = seat();
     seat.shared.service.options.set(Options { sessions: Sessions::Close, ..Options::default() });
     let (mut client, mut upstream) =
@@ -84,7 +84,7 @@ async fn both_ends_end_it() {
 }
 
 #[tokio::test]
-async fn ends_sessions_whose_ends_overstate_what_they_moved() {
+async fn ends_sessions_whose_streams_overstate_bytes() {
     let (_points, seat) = seat();
     for (client_lies, upstream_lies, from_client) in
         [(1, 0, true), (0, 1, true), (1, 0, false), (0, 1, false)]
@@ -103,7 +103,7 @@ async fn ends_sessions_whose_ends_overstate_what_they_moved() {
             "{client_lies} {upstream_lies} {from_client}"
         );
         assert!(stopped.after.is_none() && stopped.undelivered.is_empty());
-        // Nothing that is not known to have been said went on.
+        // Nothing that is not known to have been sent was forwarded.
         let went = if from_client {
             (&upstream.written, upstream_lies)
         } else {
@@ -114,7 +114,7 @@ async fn ends_sessions_whose_ends_overstate_what_they_moved() {
 }
 
 #[tokio::test]
-async fn a_session_is_small() {
+async fn keeps_the_future_of_a_session_small() {
     let (_points, seat) = seat();
     let peer: std::net::SocketAddr = "127.0.0.1:1".parse().unwrap();
     let admission = seat.shared.limits.admit(Some(peer.ip())).unwrap();
@@ -123,8 +123,8 @@ async fn a_session_is_small() {
     let _reactor = reactor::install(Reactor::new(&bell).unwrap());
     let (client, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
     let size = size_of_val(&session.run(Line::accepted(client.into(), false).unwrap()));
-    // Of it, 264 are the ledger and 64 the place in the bell's waiting list. 24 are tokio's test
-    // clock, which a build of the whole workspace has in it because another crate's tests want it,
-    // and which the program has not.
+    // Of it, 264 are the ledger and 64 the entry in the waiting list of events. 24 are tokio's test
+    // clock, which is part of a build of the whole workspace because another crate's tests enable
+    // it, and not of the program.
     assert!(size <= 840 + 24, "{size} bytes");
 }

@@ -1,13 +1,13 @@
-//! The last words to a client whose requests were never forwarded.
+//! Error replies to requests that were never forwarded.
 //!
-//! What waited in vain is answered by errors, one a request ([`ErrorReplies`]); what is still in the
-//! socket counts too, since the client expects as many replies as it has sent requests. Who has
-//! sent nothing is told nothing: a line that nobody asked for would be taken for the reply to the
-//! next request.
+//! A client whose requests waited in vain gets one error reply per request ([`ErrorReplies`]).
+//! Requests that are still in the socket count too, because the client expects as many replies as
+//! it has sent requests. A client that has sent nothing gets nothing: it would take an unrequested
+//! line for the reply to its next request.
 //!
-//! How much is read for that is bounded, and so is how much of it at a time.
+//! The amount read for that is bounded, in all and per poll.
 //!
-//! Deliberately absent: writing them, which is part of the goodbye ([`finish`](crate::session::finish)).
+//! Deliberately absent: writing the replies, which [`finish`](crate::session::finish) does.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -19,28 +19,28 @@ use crate::invariant;
 use crate::io::end::End;
 use crate::io::scratch;
 
-/// Why nothing was forwarded: no master. `LOADING` is what a server says that will soon be able to
-/// answer; redis-py and go-redis try again after it by themselves.
+/// No master is known. A server that will soon be able to answer replies `LOADING`; redis-py and
+/// go-redis retry after it by themselves.
 const NO_MASTER: &str =
     "LOADING No master is known at present. This request was not forwarded and can be tried again.";
 
-/// Why nothing was forwarded: the fault is on this host, and the target is known.
+/// The target is known, and the cause is on this host.
 const EXHAUSTED: &str = "LOADING The proxy has no file descriptors or local ports left at present. This request was not \
                          forwarded and can be tried again.";
 
-/// Why nothing was forwarded: no replica. The prefix is Redis's for a replica that may not answer
+/// No replica may be used. The prefix is that of a Redis replica that must not answer
 /// (`redis:src/server.c`, `shared.masterdownerr`).
 const NO_REPLICA: &str = "MASTERDOWN No replica is in sync and able to serve reads.";
 
-/// Most bytes that are read at a time before other sessions get their turn.
+/// Maximum bytes read before other sessions are polled.
 const AT_A_TIME: usize = 64 * 1024;
 
-/// Most bytes that are read of a client: more than its requests have in the kernel's queue for it.
-/// One that sends on and on is not answered to the end.
+/// Maximum bytes read of one client: more than the kernel queues of its requests. Beyond that, a
+/// client that keeps sending gets no more replies.
 const MOST_READ: usize = 16 * 1024 * 1024;
 
-/// What is said to a client whose session ends for `reason` before any of `unsent` was forwarded,
-/// which begins between two requests. Often nothing.
+/// The error replies for a session that ends for `reason` before any of `unsent` was forwarded,
+/// which begins at a frame boundary. Often none.
 pub(crate) async fn refuse(
     client: &mut impl End,
     unsent: Vec<u8>,
@@ -67,7 +67,7 @@ pub(crate) async fn refuse(
             replies.request(invariant::first_bytes(room, read)?);
             Poll::Ready(Ok(read))
         }) else {
-            // Nothing more for now, or an error: whether the client is still there shows when it is
+            // Nothing more for now, or an error: a client that is gone is noticed when it is
             // written to.
             return Poll::Ready(());
         };
@@ -75,7 +75,7 @@ pub(crate) async fn refuse(
         if read == 0 {
             return Poll::Ready(());
         }
-        // It may send as fast as it is read, and others want their turn.
+        // The client may send as fast as it is read, and other sessions have to be polled.
         cx.waker().wake_by_ref();
         Poll::Pending
     })
@@ -83,7 +83,7 @@ pub(crate) async fn refuse(
     replies.lines().to_vec()
 }
 
-/// What is said to a newcomer that cannot be served and has asked for nothing yet: as Redis does
+/// The reply to a new client that cannot be served and has sent no request yet, as Redis replies
 /// beyond its `maxclients`.
 pub(crate) fn greeting(reason: EndReason) -> Vec<u8> {
     if reason == EndReason::NoReplica {
@@ -102,7 +102,7 @@ mod tests {
     use crate::EndReason;
     use crate::testing::FakeStream;
 
-    /// What a client that sends these pieces is told, and the turns that this took.
+    /// The replies to a client that sends these pieces, and the number of polls.
     fn told(client: &mut FakeStream) -> (String, usize) {
         let mut words = pin!(refuse(client, b"GET k\r\n".to_vec(), EndReason::HoldTimeout, false));
         let mut turns = 1;
@@ -115,15 +115,15 @@ mod tests {
     }
 
     #[test]
-    fn answers_what_is_in_the_socket_too() {
+    fn refuses_requests_still_in_the_socket() {
         let (words, turns) = told(&mut FakeStream::sending(&[b"GET a\r\nGE", b"T b\r\n", b""]));
         assert_eq!((words.matches("-LOADING ").count(), turns), (3, 3));
         assert_eq!(told(&mut FakeStream::sending(&[])).1, 1);
     }
 
     #[test]
-    fn reads_a_flood_in_turns_and_not_to_its_end() {
-        // Of empty lines, which are not answered, there is no end.
+    fn reads_a_flood_in_bounded_pieces() {
+        // Empty lines get no reply, so they never end it.
         let flood = vec![b'\n'; AT_A_TIME];
         let mut client = FakeStream::sending(&vec![flood.as_slice(); MOST_READ / AT_A_TIME + 7]);
         let (words, turns) = told(&mut client);

@@ -1,4 +1,4 @@
-//! What sessions on replicas do when theirs ends the connection, falls silent, or has more sessions
+//! Sessions on a replica that closes the connection, becomes unresponsive, or has more sessions
 //! than another one.
 
 use std::io::{Read, Write};
@@ -18,7 +18,7 @@ fn publish(writer: &mut PoolWriter, backends: &[&Backend]) {
     writer.publish(backends.iter().map(|it| destination(it.addr())).collect());
 }
 
-/// Tells the sessions on `backend` when it was asked last, and when it was re-pointed.
+/// Publishes when `backend` was last asked for its role, and whether it now follows another master.
 fn tell(writer: &mut PoolWriter, backend: &Backend, repointed: bool) {
     let now = Instant::now();
     let look =
@@ -26,13 +26,13 @@ fn tell(writer: &mut PoolWriter, backend: &Backend, repointed: bool) {
     writer.note(&backend.addr().to_string(), None, look, false);
 }
 
-/// Answers a PING, as it is sent to see whether a replica is alive.
+/// Answers a `PING`, as it is sent to find out whether a replica is alive.
 fn answer_ping(upstream: &mut TcpStream) {
     expect(upstream, PING);
     upstream.write_all(b"+PONG\r\n").unwrap();
 }
 
-/// One request of the client answered on `upstream`, which may be asked for a sign of life before.
+/// Serves one request of the client on `upstream`, which may be sent a `PING` before.
 fn serve(client: &mut TcpStream, upstream: &mut TcpStream) {
     client.write_all(GET).unwrap();
     let mut read = Vec::new();
@@ -59,14 +59,15 @@ fn keeps_a_reader_whose_replica_was_repointed() {
     let (mut client, upstream) = session(&proxy, &one);
     tell(&mut writer, &one, false);
     drop(upstream);
-    // It answers, which alone would mean that it was on purpose; whom it follows is not known yet.
+    // It answers, which alone would mean that it closed the session on purpose; its master is not
+    // known yet.
     answer_ping(&mut one.accept());
     assert!(is_silent(&mut client));
     tell(&mut writer, &one, true);
     let mut again = one.accept();
     serve(&mut client, &mut again);
     assert_eq!((proxy.stats().carried, proxy.stats().open), (1, 1));
-    // The next end is later than the change, and nothing else is known of it.
+    // The next close is later than the change, and nothing else is known of it.
     drop(again);
     answer_ping(&mut one.accept());
     tell(&mut writer, &one, false);
@@ -89,7 +90,7 @@ fn keeps_readers_at_once_while_failing_over() {
 }
 
 #[test]
-fn ends_a_kicked_reader_though_another_replica_is_emptier() {
+fn ends_a_kicked_reader_despite_another_replica() {
     let (proxy, mut writer) = TestProxy::for_readers(Empty::Reject, Options::default());
     let (one, other) = (Backend::new(), Backend::new());
     publish(&mut writer, &[&one]);
@@ -105,7 +106,7 @@ fn ends_a_kicked_reader_though_another_replica_is_emptier() {
 }
 
 #[test]
-fn keeps_readers_of_a_replica_that_answers_nobody() {
+fn keeps_readers_of_a_dead_replica() {
     let (proxy, mut writer) = TestProxy::for_readers(Empty::Reject, Options::default());
     let (one, other) = (Backend::new(), Backend::new());
     publish(&mut writer, &[&one]);
@@ -120,7 +121,7 @@ fn keeps_readers_of_a_replica_that_answers_nobody() {
 }
 
 #[test]
-fn ends_requests_on_a_silent_replica_after_the_bound() {
+fn ends_requests_on_an_unresponsive_replica() {
     let options = Options { silent_timeout: Duration::from_millis(50), ..Options::default() };
     let (proxy, mut writer) = TestProxy::for_readers(Empty::Reject, options);
     let (one, other) = (Backend::new(), Backend::new());
@@ -157,7 +158,7 @@ fn keeps_requests_on_a_replica_that_answers_again() {
     assert_eq!(proxy.stats().open, 1);
 }
 
-/// A session that has chosen a database, which has to be said again elsewhere.
+/// A session that has selected a database, which has to be replayed.
 fn selected(proxy: &TestProxy, backend: &Backend) -> (TcpStream, TcpStream) {
     let (mut client, mut upstream) = session(proxy, backend);
     client.write_all(b"SELECT 3\r\n").unwrap();
@@ -167,7 +168,7 @@ fn selected(proxy: &TestProxy, backend: &Backend) -> (TcpStream, TcpStream) {
     (client, upstream)
 }
 
-/// Takes one of them in.
+/// Accepts such a session on another replica.
 fn take_in(backend: &Backend) -> TcpStream {
     let mut upstream = backend.accept();
     expect(&mut upstream, b"*2\r\n$6\r\nSELECT\r\n$1\r\n3\r\n");
@@ -176,7 +177,7 @@ fn take_in(backend: &Backend) -> TcpStream {
     upstream
 }
 
-/// Lets the pool balance as if this long had passed.
+/// Lets the pool balance as if ten seconds had passed.
 fn balance(writer: &mut PoolWriter) {
     let start = Instant::now();
     for seconds in [0, 1, 10] {
@@ -185,7 +186,7 @@ fn balance(writer: &mut PoolWriter) {
 }
 
 #[test]
-fn moves_quiet_and_busy_readers_to_an_emptier_replica() {
+fn moves_readers_to_a_replica_with_fewer_sessions() {
     let (proxy, mut writer) = TestProxy::for_readers(Empty::Reject, Options::default());
     let (one, other) = (Backend::new(), Backend::new());
     publish(&mut writer, &[&one]);
@@ -202,7 +203,8 @@ fn moves_quiet_and_busy_readers_to_an_emptier_replica() {
     }
     publish(&mut writer, &[&one, &other]);
     balance(&mut writer);
-    // Five to none: two of the three that can are moved, the busy one after its reply.
+    // Five sessions to none: two of the three that can be moved are moved, the busy one after its
+    // reply.
     upstream.write_all(b"$1\r\nv\r\n").unwrap();
     expect(&mut busy, b"$1\r\nv\r\n");
     let mut moved = vec![take_in(&other), take_in(&other)];
@@ -217,7 +219,7 @@ fn moves_quiet_and_busy_readers_to_an_emptier_replica() {
     }
     assert!(other.next().is_none());
     quiet.push((busy, upstream));
-    // Each still has one connection to ask through, and just one.
+    // Each still has exactly one connection to a replica.
     for (mut client, mut before) in quiet {
         client.write_all(GET).unwrap();
         let served = [&mut before].into_iter().chain(&mut moved).filter_map(|upstream| {
@@ -239,7 +241,7 @@ fn keeps_the_connection_where_a_move_fails() {
     let mut both: Vec<_> = (0..2).map(|_| selected(&proxy, &one)).collect();
     publish(&mut writer, &[&one, &other]);
     balance(&mut writer);
-    // It takes the connection and no more.
+    // It accepts the connection and closes it.
     drop(other.accept());
     for (client, upstream) in &mut both {
         serve(client, upstream);

@@ -1,5 +1,4 @@
-//! Sessions over real sockets: that bytes go through unchanged, and that every end reaches the
-//! other side as what it is.
+//! Sessions over real sockets: bytes pass unchanged, and each kind of end reaches the other side.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -9,7 +8,7 @@ use std::thread;
 use crate::testing::{Backend, TestProxy, expect, is_silent, reset, rest, session};
 use crate::{EndReason, Hint, Options, Sessions};
 
-/// A small generator, so that a failure can be repeated.
+/// A small random number generator with a seed, so that a failure can be repeated.
 struct Dice(u64);
 
 impl Dice {
@@ -31,7 +30,7 @@ fn write_in_pieces(stream: &mut TcpStream, bytes: &[u8], dice: &mut Dice) {
     }
 }
 
-/// A backend that answers with whatever it is sent.
+/// A backend that sends back what it receives.
 fn echo(mut stream: TcpStream, mut dice: Dice) -> thread::JoinHandle<()> {
     thread::spawn(move || {
         let mut buffer = vec![0; 100_000];
@@ -68,7 +67,7 @@ fn comes_back_unchanged(sent: Vec<u8>, seed: u64) -> EndReason {
 }
 
 #[test]
-fn any_bytes_in_any_pieces_come_through_unchanged() {
+fn forwards_any_bytes_in_any_pieces_unchanged() {
     for seed in 0..4 {
         let mut dice = Dice(seed);
         let length = 1 + dice.roll(3_000_000);
@@ -78,7 +77,7 @@ fn any_bytes_in_any_pieces_come_through_unchanged() {
 }
 
 #[test]
-fn every_single_byte_is_passed_on_before_the_next_one_comes() {
+fn forwards_every_byte_before_the_next_one_comes() {
     let backend = Backend::new();
     let proxy = TestProxy::with_target(&backend);
     let (mut client, mut upstream) = session(&proxy, &backend);
@@ -97,13 +96,13 @@ fn every_single_byte_is_passed_on_before_the_next_one_comes() {
             expect(&mut client, &[*byte]);
         }
     }
-    // Followed all the way, with the one of `session`.
+    // All replies were parsed, with the one of `session`.
     let stats = proxy.wait_for("the last reply to be counted", |stats| stats.replies == 4);
     assert_eq!((stats.commands, stats.closed_in_all()), (4, 0));
 }
 
 #[test]
-fn pipelines_and_large_values_come_through_unchanged() {
+fn forwards_pipelines_and_large_values_unchanged() {
     for seed in 10..13 {
         let mut dice = Dice(seed);
         let mut bytes = Vec::new();
@@ -111,7 +110,7 @@ fn pipelines_and_large_values_come_through_unchanged() {
         sizes.extend((0..3_000).map(|_| dice.roll(200)));
         sizes.extend((0..10).map(|_| dice.roll(400_000)));
         for size in sizes {
-            // As a request it is SET, and as a reply an array of three.
+            // As a request it is `SET`, and as a reply an array of three.
             bytes
                 .extend_from_slice(format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${size}\r\n").as_bytes());
             bytes.extend(std::iter::repeat_n(b'x', size));
@@ -122,7 +121,7 @@ fn pipelines_and_large_values_come_through_unchanged() {
 }
 
 #[test]
-fn commands_are_counted() {
+fn counts_commands() {
     let backend = Backend::new();
     let proxy = TestProxy::with_target(&backend);
     let (mut client, mut upstream) = session(&proxy, &backend);
@@ -135,7 +134,7 @@ fn commands_are_counted() {
 }
 
 #[test]
-fn the_clients_end_is_passed_on_and_replies_still_come() {
+fn passes_the_clients_end_on_and_delivers_replies() {
     let backend = Backend::new();
     let proxy = TestProxy::with_target(&backend);
     let (mut client, mut upstream) = session(&proxy, &backend);
@@ -151,7 +150,7 @@ fn the_clients_end_is_passed_on_and_replies_still_come() {
 }
 
 #[test]
-fn the_targets_end_is_passed_on_and_requests_still_go() {
+fn passes_the_targets_end_on_and_forwards_requests() {
     let backend = Backend::new();
     let proxy = TestProxy::with_target(&backend);
     let (mut client, mut upstream) = session(&proxy, &backend);
@@ -167,7 +166,7 @@ fn the_targets_end_is_passed_on_and_requests_still_go() {
 }
 
 #[test]
-fn who_never_ends_the_second_direction_is_closed() {
+fn closes_half_closed_sessions_after_a_timeout() {
     let backend = Backend::new();
     for client_first in [true, false] {
         let timeout = std::time::Duration::from_millis(50);
@@ -178,7 +177,7 @@ fn who_never_ends_the_second_direction_is_closed() {
         });
         proxy.commit(backend.addr());
         let (mut client, mut upstream) = session(&proxy, &backend);
-        // Who is owed an answer ends, and never gets it.
+        // The side that is owed a reply closes its direction, and never gets it.
         client.write_all(b"GET k\r\n").unwrap();
         expect(&mut upstream, b"GET k\r\n");
         let (ended, other) =
@@ -191,19 +190,19 @@ fn who_never_ends_the_second_direction_is_closed() {
 }
 
 #[test]
-fn a_client_that_ends_with_nothing_owed_is_not_waited_for() {
+fn closes_at_once_a_client_that_is_owed_nothing() {
     let backend = Backend::new();
     let proxy = TestProxy::with_target(&backend);
     let (mut client, mut upstream) = session(&proxy, &backend);
     client.shutdown(Shutdown::Write).unwrap();
-    // The target has not ended its direction.
+    // The target has not closed its direction.
     assert_eq!(rest(&mut client), b"");
     proxy.wait_for_end(EndReason::ClientClosed);
     assert_eq!(rest(&mut upstream), b"");
 }
 
 #[test]
-fn a_reset_by_the_client_closes_the_connection_to_the_target() {
+fn closes_the_upstream_when_the_client_resets() {
     let backend = Backend::new();
     let proxy = TestProxy::with_target(&backend);
     let (client, mut upstream) = session(&proxy, &backend);
@@ -213,7 +212,7 @@ fn a_reset_by_the_client_closes_the_connection_to_the_target() {
 }
 
 #[test]
-fn a_reset_by_the_target_closes_the_client() {
+fn closes_the_client_when_the_target_resets() {
     let backend = Backend::new();
     let mut proxy = TestProxy::new(Options { sessions: Sessions::Close, ..Options::default() });
     proxy.commit(backend.addr());
@@ -225,20 +224,20 @@ fn a_reset_by_the_target_closes_the_client() {
 }
 
 #[test]
-fn last_words_of_the_target_are_delivered_though_it_refuses_what_comes() {
+fn delivers_last_replies_of_a_closed_target() {
     let backend = Backend::new();
     let proxy = TestProxy::with_target(&backend);
     let mut client = proxy.client();
     let mut upstream = backend.accept();
     upstream.write_all(b"-ERR max number of clients reached\r\n").unwrap();
     drop(upstream);
-    // The target has gone: these bytes are answered by a reset.
+    // The target has closed: these bytes are answered by a reset.
     client.write_all(b"PING\r\n").unwrap();
     expect(&mut client, b"-ERR max number of clients reached\r\n");
 }
 
 #[test]
-fn a_slow_reader_feels_its_own_pace_and_loses_nothing() {
+fn applies_backpressure_to_a_slow_reader() {
     let backend = Backend::new();
     let proxy = TestProxy::with_target(&backend);
     let (mut client, mut upstream) = session(&proxy, &backend);
@@ -250,12 +249,12 @@ fn a_slow_reader_feels_its_own_pace_and_loses_nothing() {
         let bytes = Arc::clone(&bytes);
         thread::spawn(move || upstream.write_all(&bytes).unwrap())
     };
-    // Everything that the kernel takes is written; then it stands still, however long it is
-    // watched.
+    // Everything that the kernel buffers is written; then nothing moves, however long the test
+    // waits.
     let mut before =
         proxy.wait_for("the first bytes", |stats| stats.bytes_out > 1_000_000).bytes_out;
     for _ in 0..200 {
-        // Each round trip of another session is a turn of the worker's event loop.
+        // Each round trip of another session is a round of the worker's event loop.
         other.write_all(b"PING\r\n").unwrap();
         expect(&mut others, b"PING\r\n");
         others.write_all(b"+PONG\r\n").unwrap();
@@ -273,7 +272,7 @@ fn a_slow_reader_feels_its_own_pace_and_loses_nothing() {
 }
 
 #[test]
-fn hints_are_passed_on() {
+fn reports_hints() {
     let backend = Backend::new();
     let proxy = TestProxy::with_target(&backend);
     let (mut client, mut upstream) = session(&proxy, &backend);
@@ -287,7 +286,7 @@ fn hints_are_passed_on() {
 }
 
 #[test]
-fn an_idle_client_is_closed_where_that_is_wanted_and_a_blocked_one_is_not() {
+fn closes_idle_clients_and_keeps_blocked_ones() {
     let backend = Backend::new();
     let timeout = std::time::Duration::from_millis(80);
     let proxy = TestProxy::with_target(&backend);
@@ -295,8 +294,8 @@ fn an_idle_client_is_closed_where_that_is_wanted_and_a_blocked_one_is_not() {
     blocked.write_all(b"BLPOP q 0\r\n").unwrap();
     expect(&mut blocking, b"BLPOP q 0\r\n");
     for round in 1..=2 {
-        // Wanted only when everybody is where he belongs: nobody is idle meanwhile, however long
-        // that takes.
+        // Configured only when the session is in place: however long that takes, it is not idle
+        // meanwhile.
         proxy.running().tune(0, Options::default());
         let (mut idle, _upstream) = session(&proxy, &backend);
         proxy.running().tune(0, Options { client_idle_timeout: timeout, ..Options::default() });

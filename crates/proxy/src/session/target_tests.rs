@@ -1,4 +1,4 @@
-//! What the points do to sessions: the fence, the gate, the hold, and dials that fail.
+//! What a change of the target does to sessions: the fence, the gate, the hold, and failed dials.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,7 +13,7 @@ fn hold(timeout: Duration) -> Options {
 }
 
 #[test]
-fn no_byte_reaches_the_old_target_after_the_fence_fell() {
+fn sends_no_byte_to_the_old_target_after_the_fence() {
     let (old, new) = (Backend::new(), Backend::new());
     let mut proxy = TestProxy::with(2, 1000, Options::default());
     for round in 0..60 {
@@ -23,7 +23,7 @@ fn no_byte_reaches_the_old_target_after_the_fence_fell() {
         let mut upstream = old.accept();
         let reader = thread::spawn(move || {
             let mut all = Vec::new();
-            // However it ends, what matters is what came.
+            // However it ends, only the received bytes matter.
             drop(upstream.read_to_end(&mut all));
             all
         });
@@ -31,13 +31,13 @@ fn no_byte_reaches_the_old_target_after_the_fence_fell() {
         let writer = thread::spawn(move || while flood.write_all(&[b'a'; 7000]).is_ok() {});
         proxy.wait_for("the flood", |stats| stats.bytes_in > before + 10_000);
         proxy.commit(new.addr());
-        // From here on it is certain that the fence had fallen before these bytes existed.
+        // The fence was certainly raised before these bytes existed.
         drop(client.write_all(b"MARK"));
         let came = reader.join().unwrap();
         assert!(!came.contains(&b'M'), "round {round}: forwarded after the fence fell");
         drop(client);
         writer.join().unwrap();
-        // A new client goes to the new target.
+        // A new client is connected to the new target.
         let mut client = proxy.client();
         client.write_all(b"b").unwrap();
         expect(&mut new.accept(), b"b");
@@ -46,7 +46,7 @@ fn no_byte_reaches_the_old_target_after_the_fence_fell() {
 }
 
 #[test]
-fn a_fenced_client_reads_whole_replies_and_then_an_end() {
+fn delivers_whole_replies_before_the_end_at_a_fence() {
     let (old, new) = (Backend::new(), Backend::new());
     let mut proxy = TestProxy::new(Options { sessions: Sessions::Close, ..Options::default() });
     proxy.commit(old.addr());
@@ -58,13 +58,13 @@ fn a_fenced_client_reads_whole_replies_and_then_an_end() {
     // Unread bytes in the proxy's socket must not turn the end into a reset.
     client.write_all(b"GET k\r\n").unwrap();
     let came = rest(&mut client);
-    // Whether the reply was already with the proxy is the network's affair.
+    // Whether the reply had reached the proxy depends on the network.
     assert!(came.is_empty() || came == b"$1\r\nv\r\n", "{came:?}");
     proxy.wait_for_end(EndReason::Fenced);
 }
 
 #[test]
-fn while_the_gate_is_shut_requests_wait_and_replies_flow() {
+fn holds_requests_and_forwards_replies_at_a_closed_gate() {
     let backend = Backend::new();
     let mut proxy = TestProxy::with_target(&backend);
     let (mut client, mut upstream) = session(&proxy, &backend);
@@ -83,7 +83,7 @@ fn while_the_gate_is_shut_requests_wait_and_replies_flow() {
 }
 
 #[test]
-fn what_a_client_sent_at_the_shut_gate_before_it_left_is_never_sent() {
+fn drops_requests_of_clients_that_left_at_a_closed_gate() {
     let backend = Backend::new();
     let mut proxy = TestProxy::with_target(&backend);
     let (mut client, mut upstream) = session(&proxy, &backend);
@@ -96,7 +96,7 @@ fn what_a_client_sent_at_the_shut_gate_before_it_left_is_never_sent() {
 }
 
 #[test]
-fn a_gate_that_shuts_and_opens_between_two_looks_loses_no_later_move() {
+fn sees_every_close_of_a_gate_that_toggles_fast() {
     let backend = Backend::new();
     let mut proxy = TestProxy::with_target(&backend);
     let (mut client, mut upstream) = session(&proxy, &backend);
@@ -116,13 +116,13 @@ fn a_gate_that_shuts_and_opens_between_two_looks_loses_no_later_move() {
 }
 
 #[test]
-fn a_held_clients_request_goes_to_the_first_target() {
+fn forwards_held_requests_to_the_first_target() {
     let backend = Backend::new();
     let mut proxy = TestProxy::new(Options::default());
     let mut client = proxy.client();
     client.write_all(b"PING\r\n").unwrap();
     proxy.wait_for("the hold", |stats| stats.held == 1);
-    // More than is kept for a held client.
+    // More than is read of a held client.
     let large = vec![b'x'; 100_000];
     client.write_all(format!("*2\r\n$4\r\nECHO\r\n${}\r\n", large.len()).as_bytes()).unwrap();
     client.write_all(&large).unwrap();
@@ -140,7 +140,7 @@ fn a_held_clients_request_goes_to_the_first_target() {
 }
 
 #[test]
-fn a_client_is_held_at_a_shut_gate_too() {
+fn holds_new_clients_while_the_gate_is_closed() {
     let backend = Backend::new();
     let mut proxy = TestProxy::with_target(&backend);
     proxy.publisher.hold();
@@ -152,7 +152,7 @@ fn a_client_is_held_at_a_shut_gate_too() {
 }
 
 #[test]
-fn a_hold_ends_in_time() {
+fn ends_a_hold_after_its_timeout() {
     let proxy = TestProxy::new(hold(Duration::from_millis(30)));
     let mut client = proxy.client();
     assert_eq!(rest(&mut client), b"");
@@ -161,7 +161,7 @@ fn a_hold_ends_in_time() {
 }
 
 #[test]
-fn a_held_client_that_goes_away_is_forgotten() {
+fn drops_requests_of_held_clients_that_leave() {
     let backend = Backend::new();
     let mut proxy = TestProxy::new(Options::default());
     let mut client = proxy.client();
@@ -174,7 +174,7 @@ fn a_held_client_that_goes_away_is_forgotten() {
 }
 
 #[test]
-fn only_so_many_are_held() {
+fn bounds_the_number_of_held_clients() {
     let proxy = TestProxy::new(Options { max_held: 1, ..Options::default() });
     let _held = proxy.client();
     proxy.wait_for("the hold", |stats| stats.held == 1);
@@ -185,7 +185,7 @@ fn only_so_many_are_held() {
 }
 
 #[test]
-fn a_target_that_is_just_starting_is_dialled_again() {
+fn dials_again_while_a_target_starts() {
     let (socket, addr) = closed_port();
     let mut proxy =
         TestProxy::new(Options { connect_timeout: Duration::from_secs(20), ..Options::default() });
@@ -201,10 +201,9 @@ fn a_target_that_is_just_starting_is_dialled_again() {
 }
 
 #[test]
-fn a_target_that_keeps_refusing_is_given_up() {
+fn gives_up_a_target_that_keeps_refusing() {
     let (_socket, addr) = closed_port();
-    // Attempts at 0, 10, 30, 70, 150 and 310 ms, and none at 560; fewer where the machine takes its
-    // time.
+    // Attempts at 0, 10, 30, 70, 150 and 310 ms, and none at 560; fewer on a slow machine.
     let short = Duration::from_millis(500);
     let mut proxy = TestProxy::new(Options {
         connect_timeout: short,
@@ -220,7 +219,7 @@ fn a_target_that_keeps_refusing_is_given_up() {
 }
 
 #[test]
-fn a_client_whose_target_refuses_follows_the_points() {
+fn follows_a_master_change_while_dials_fail() {
     let (_socket, addr) = closed_port();
     let backend = Backend::new();
     let mut proxy =
@@ -235,7 +234,7 @@ fn a_client_whose_target_refuses_follows_the_points() {
     expect(&mut backend.accept(), b"PING\r\n");
 }
 
-/// Makes it listen with a queue of one, full: what comes after gets no answer.
+/// Listens with a queue of one, and fills it: later connection attempts get no answer.
 fn fill(socket: &socket2::Socket, addr: SocketAddr) -> Vec<socket2::Socket> {
     socket.listen(0).unwrap();
     let filler = |_| {
@@ -248,8 +247,8 @@ fn fill(socket: &socket2::Socket, addr: SocketAddr) -> Vec<socket2::Socket> {
     (0..4).map(filler).collect()
 }
 
-/// Whether somebody who is not one of the fillers tries to connect to that port and has got no
-/// answer yet. Theirs come and go in that state, so that their number says nothing.
+/// Whether a socket that is not one of the fillers tries to connect to that port and has got no
+/// answer yet. The fillers enter and leave that state, so their number says nothing.
 fn is_dialled(addr: SocketAddr, fillers: &[socket2::Socket]) -> bool {
     let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
     let port = |addr: SocketAddr| format!(":{:04X}", addr.port());
@@ -267,7 +266,7 @@ fn is_dialled(addr: SocketAddr, fillers: &[socket2::Socket]) -> bool {
 }
 
 #[test]
-fn a_dial_that_arrives_while_the_gate_is_shut_is_not_used() {
+fn discards_a_connection_opened_while_the_gate_is_closed() {
     let (socket, addr) = closed_port();
     let fillers = fill(&socket, addr);
     let options = Options {
@@ -281,7 +280,7 @@ fn a_dial_that_arrives_while_the_gate_is_shut_is_not_used() {
     client.write_all(b"PING\r\n").unwrap();
     proxy.wait_for("the dial", |_| is_dialled(addr, &fillers));
     proxy.publisher.hold();
-    // With room in its queue the target answers when the system asks again.
+    // With a free place in its queue the target answers when the kernel retransmits.
     socket.set_nonblocking(true).unwrap();
     let (mut arrived, begin) = (Vec::new(), Instant::now());
     while proxy.stats().dials == 0 {
@@ -305,7 +304,7 @@ fn a_dial_that_arrives_while_the_gate_is_shut_is_not_used() {
 }
 
 #[test]
-fn a_dial_that_a_dead_target_swallows_is_given_up_when_the_points_move() {
+fn gives_up_a_dial_without_answer_at_a_master_change() {
     let (socket, addr) = closed_port();
     let fillers = fill(&socket, addr);
     let backend = Backend::new();
@@ -324,7 +323,7 @@ fn a_dial_that_a_dead_target_swallows_is_given_up_when_the_points_move() {
 }
 
 #[test]
-fn a_cut_ends_a_dial() {
+fn ends_a_dial_at_the_cut() {
     let (socket, addr) = closed_port();
     socket.listen(0).unwrap();
     let _fillers: Vec<_> =
@@ -341,7 +340,7 @@ fn a_cut_ends_a_dial() {
 }
 
 #[test]
-fn the_first_session_that_reaches_a_target_is_noted_on_it() {
+fn records_the_first_session_on_a_target() {
     let there = Backend::new();
     let mut proxy = TestProxy::with(1, 10, hold(Duration::from_secs(10)));
     let (_kept, nowhere) = closed_port();
@@ -357,7 +356,7 @@ fn the_first_session_that_reaches_a_target_is_noted_on_it() {
 }
 
 #[test]
-fn who_waited_in_vain_is_not_sent_its_own_words() {
+fn sends_no_request_back_to_a_refused_client() {
     let (proxy, mut client) =
         TestProxy::with_waiting_client(hold(Duration::from_millis(50)), None, b"SET k v\r\n");
     let told = String::from_utf8(rest(&mut client)).unwrap();

@@ -1,4 +1,4 @@
-//! What becomes of a session whose target is gone: carried, held, refused, or ended.
+//! What happens to a session whose target is lost: it is carried, held, refused or closed.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -14,7 +14,7 @@ fn impatient() -> Options {
     Options { hold_timeout: Duration::from_millis(300), ..Options::default() }
 }
 
-/// Sends a request and plays its answer.
+/// Sends a request and plays its reply.
 fn say(client: &mut TcpStream, upstream: &mut TcpStream, request: &str, answer: &str) {
     client.write_all(request.as_bytes()).unwrap();
     expect(upstream, request.as_bytes());
@@ -23,7 +23,7 @@ fn say(client: &mut TcpStream, upstream: &mut TcpStream, request: &str, answer: 
 }
 
 #[test]
-fn a_plain_session_goes_on_with_the_new_target_and_hears_nothing_of_it() {
+fn carries_a_session_without_state_unnoticed() {
     let (old, new) = (Backend::new(), Backend::new());
     let mut proxy = TestProxy::with_target(&old);
     let (mut client, mut upstream) = session(&proxy, &old);
@@ -32,13 +32,13 @@ fn a_plain_session_goes_on_with_the_new_target_and_hears_nothing_of_it() {
     assert!(is_silent(&mut next) && is_silent(&mut client));
     say(&mut client, &mut next, "GET k\r\n", "$1\r\nv\r\n");
     proxy.wait_for("the count", |stats| stats.carried == 1);
-    // And the old one got an end, and nothing else.
+    // The former target got an end, and nothing else.
     assert!(matches!(std::io::Read::read(&mut upstream, &mut [0; 8]), Ok(0) | Err(_)));
     assert_eq!(proxy.stats().open, 1);
 }
 
 #[test]
-fn the_state_is_said_again_before_a_request_that_waited() {
+fn replays_state_before_waiting_requests() {
     let (old, new) = (Backend::new(), Backend::new());
     let mut proxy = TestProxy::with_target(&old);
     let (mut client, mut upstream) = session(&proxy, &old);
@@ -58,14 +58,14 @@ fn the_state_is_said_again_before_a_request_that_waited() {
     expect(&mut next, b"GET k\r\nGET l\r\n");
     next.write_all(b"$1\r\na\r\n$1\r\nb\r\n").unwrap();
     expect(&mut client, b"$1\r\na\r\n$1\r\nb\r\n");
-    // And once more.
+    // It is carried a second time.
     proxy.commit(old.addr());
     let mut third = old.accept();
     expect(&mut third, b"*3\r\n$4\r\nAUTH\r\n");
 }
 
 #[test]
-fn who_is_refused_there_gets_an_end_and_no_more() {
+fn closes_sessions_whose_state_is_refused() {
     for (answer, reason) in [
         ("-WRONGPASS no\r\n", EndReason::CarryRefused),
         ("+OK\r\n+PONG\r\n+news\r\n", EndReason::CarryRefused),
@@ -82,7 +82,7 @@ fn who_is_refused_there_gets_an_end_and_no_more() {
 }
 
 #[test]
-fn a_target_that_is_not_ready_is_asked_again() {
+fn retries_a_target_that_is_not_ready() {
     let (old, new) = (Backend::new(), Backend::new());
     let mut proxy = TestProxy::with_target(&old);
     let (mut client, mut upstream) = session(&proxy, &old);
@@ -98,7 +98,7 @@ fn a_target_that_is_not_ready_is_asked_again() {
 }
 
 #[test]
-fn who_has_something_in_flight_or_is_pinned_ends() {
+fn closes_sessions_in_flight_or_pinned_on_switch() {
     for request in ["INCR k\r\n", "WATCH k\r\n", "MULTI\r\n", "GET half of a requ"] {
         let (old, new) = (Backend::new(), Backend::new());
         let mut proxy = TestProxy::with_target(&old);
@@ -117,7 +117,7 @@ fn who_has_something_in_flight_or_is_pinned_ends() {
 }
 
 #[test]
-fn where_sessions_are_to_be_closed_they_are() {
+fn closes_sessions_where_carrying_is_disabled() {
     let (old, new) = (Backend::new(), Backend::new());
     let mut proxy = TestProxy::new(Options { sessions: Sessions::Close, ..Options::default() });
     proxy.commit(old.addr());
@@ -128,7 +128,7 @@ fn where_sessions_are_to_be_closed_they_are() {
 }
 
 #[test]
-fn a_target_that_answers_has_ended_the_session_on_purpose() {
+fn closes_sessions_that_a_live_target_closed() {
     let backend = Backend::new();
     let proxy = TestProxy::with_target(&backend);
     let (mut client, upstream) = session(&proxy, &backend);
@@ -142,7 +142,7 @@ fn a_target_that_answers_has_ended_the_session_on_purpose() {
 }
 
 #[test]
-fn a_target_that_does_not_answer_has_died_and_its_session_waits_for_the_next() {
+fn holds_sessions_of_a_dead_target_for_the_next() {
     let (old, new) = (Backend::new(), Backend::new());
     let mut proxy = TestProxy::with_target(&old);
     let (mut client, mut upstream) = session(&proxy, &old);
@@ -162,7 +162,7 @@ fn a_target_that_does_not_answer_has_died_and_its_session_waits_for_the_next() {
 }
 
 #[test]
-fn at_a_shut_gate_nobody_is_asked_why_a_connection_ended() {
+fn asks_no_target_about_a_loss_at_a_closed_gate() {
     let (old, new) = (Backend::new(), Backend::new());
     let mut proxy = TestProxy::with_target(&old);
     let (mut client, upstream) = session(&proxy, &old);
@@ -175,10 +175,10 @@ fn at_a_shut_gate_nobody_is_asked_why_a_connection_ended() {
 }
 
 #[test]
-fn a_client_that_leaves_while_it_is_held_is_forgotten_with_its_request() {
+fn drops_requests_of_carried_clients_that_leave() {
     let (old, new) = (Backend::new(), Backend::new());
     let mut proxy = TestProxy::with_target(&old);
-    // More than is read of a held client, so that its end stands behind bytes.
+    // The second is more than is read of a held client, so its end follows unread bytes.
     for (round, size) in [(1, 10), (2, 5_000)] {
         let (mut client, upstream) = session(&proxy, &old);
         proxy.publisher.hold();
@@ -196,13 +196,13 @@ fn a_client_that_leaves_while_it_is_held_is_forgotten_with_its_request() {
 }
 
 #[test]
-fn at_the_end_of_a_hold_each_request_gets_an_error_and_silence_gets_none() {
+fn refuses_each_held_request_at_the_end_of_a_hold() {
     for (requests, answers) in
         [(&b""[..], 0), (b"GET k\r\n", 1), (b"*1\r\n$4\r\nPING\r\nMULTI\r\nEXEC\r\nSET k", 3)]
     {
         let backend = Backend::new();
-        // What is asked is there before the time begins to run: from the first moment, and at a
-        // gate where nobody is held yet.
+        // The requests are there before the hold begins: with no target from the start, and at a
+        // gate where no other client is held.
         let (mut proxy, mut newcomer) = TestProxy::with_waiting_client(impatient(), None, requests);
         assert_eq!(String::from_utf8(rest(&mut newcomer)).unwrap(), LOADING.repeat(answers));
         proxy.commit(backend.addr());
@@ -216,7 +216,7 @@ fn at_the_end_of_a_hold_each_request_gets_an_error_and_silence_gets_none() {
 }
 
 #[test]
-fn requests_that_wait_at_the_gate_for_too_long_are_refused_though_the_target_lives() {
+fn refuses_requests_that_wait_too_long_at_the_gate() {
     let backend = Backend::new();
     let mut proxy = TestProxy::new(impatient());
     proxy.commit(backend.addr());
@@ -235,7 +235,7 @@ fn requests_that_wait_at_the_gate_for_too_long_are_refused_though_the_target_liv
     let aborted =
         format!("{LOADING}-EXECABORT Transaction discarded because of: {}", &LOADING[1..]);
     assert_eq!(String::from_utf8(rest(&mut other)).unwrap(), aborted);
-    // What may have run is not answered.
+    // A request that may have been executed gets no error reply.
     assert_eq!(rest(&mut busy), b"");
     assert_eq!(rest(&mut transaction), b"");
     proxy.publisher.release();
@@ -244,7 +244,7 @@ fn requests_that_wait_at_the_gate_for_too_long_are_refused_though_the_target_liv
 }
 
 #[test]
-fn only_so_many_are_held() {
+fn bounds_the_number_of_held_carried_sessions() {
     let backend = Backend::new();
     let mut proxy = TestProxy::new(Options { max_held: 1, ..Options::default() });
     proxy.commit(backend.addr());
@@ -260,7 +260,7 @@ fn only_so_many_are_held() {
 }
 
 #[test]
-fn a_carried_session_that_asks_about_its_writes_gets_an_end_and_no_answer() {
+fn closes_carried_sessions_that_send_wait() {
     let (old, new) = (Backend::new(), Backend::new());
     let mut proxy = TestProxy::with_target(&old);
     let (mut client, mut upstream) = session(&proxy, &old);
@@ -269,14 +269,14 @@ fn a_carried_session_that_asks_about_its_writes_gets_an_end_and_no_answer() {
     let mut next = new.accept_carried();
     proxy.wait_for("the carry", |stats| stats.carried == 1);
     client.write_all(b"WAIT 1 100\r\n").unwrap();
-    // It may answer at once, for on this connection nothing was written.
+    // A server may reply at once, because nothing was written on this connection.
     drop(next.write_all(b":1\r\n"));
     assert_eq!(rest(&mut client), b"");
     proxy.wait_for_end(EndReason::StateLost);
 }
 
 #[test]
-fn many_come_over_and_never_too_many_at_a_time() {
+fn bounds_the_number_of_sessions_carried_at_a_time() {
     let (old, new) = (Backend::new(), Backend::new());
     let mut proxy = TestProxy::with_target(&old);
     let mut clients: Vec<(TcpStream, TcpStream)> =
@@ -285,7 +285,7 @@ fn many_come_over_and_never_too_many_at_a_time() {
         say(client, upstream, "SELECT 1\r\n", "+OK\r\n");
     }
     proxy.commit(new.addr());
-    // Idle sessions take half of the turns, and none is given back before an answer.
+    // Idle sessions get half of the permits, and none is returned before an answer.
     let mut over: Vec<TcpStream> = (0..32).map(|_| new.accept()).collect();
     assert!(!new.has_pending_connection());
     while over.len() < clients.len() {

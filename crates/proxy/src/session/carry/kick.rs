@@ -1,15 +1,15 @@
-//! Whether a replica ended a session's connection on purpose.
+//! Decides whether a replica closed a session's connection on purpose.
 //!
-//! Sentinel ends all connections of a replica that it points to another master, and the replica
-//! answers all the while. So an answer proves nothing here, unlike a [master's](crate::session::carry): the
-//! session waits for discovery, which asks the replica whom it follows. Decision 83 says why that
-//! answer is certain.
+//! Sentinel closes all connections of a replica that it points to another master, and the replica
+//! keeps answering. So an answer proves nothing here, unlike a [master's](crate::session::carry):
+//! the session waits for discovery, which asks the replica which master it follows. Decision 83
+//! says why that answer is certain.
 //!
-//! A replica that does not answer a new connection has not ended this session on purpose, and need
-//! not be asked anything else. All of it is bounded. Without evidence of a failover the end was
-//! meant for this session, and its client gets it, too.
+//! A replica that does not answer a new connection has not closed this session on purpose, and
+//! needs no further question. All of it is bounded. Without evidence of a failover the replica
+//! meant this session, and the client's connection ends, too.
 //!
-//! Deliberately absent: what becomes of a session that may continue.
+//! Deliberately absent: how a session continues that may continue.
 
 use std::time::{Duration, Instant};
 
@@ -24,26 +24,26 @@ use crate::session::carry::replay::{self, Failed};
 use crate::session::dial::is_superseded;
 use crate::session::hold;
 
-/// How long to wait for discovery, which asks within a round trip.
+/// How long to wait for discovery, which asks within one round trip.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// A session that has lost its connection to a replica.
+/// A session whose connection a replica has closed.
 pub(crate) struct Kicked<'a> {
     pub(crate) seat: &'a WorkerContext,
     pub(crate) ticket: &'a Ticket,
     pub(crate) client: &'a mut Line,
-    /// What the client has sent meanwhile is added here.
+    /// What the client sends meanwhile is added here.
     pub(crate) unsent: &'a mut Vec<u8>,
-    /// Where it was.
+    /// The replica.
     pub(crate) from: &'a TargetRef,
 }
 
 impl Kicked<'_> {
-    /// Returns when the session may continue with another connection.
+    /// Returns when the session may continue over another connection.
     ///
     /// # Errors
     ///
-    /// Why its client's connection has to end: `reason` if the replica meant this session.
+    /// Why the session has to end: `reason` if the replica meant this session.
     pub(crate) async fn judge(self, reason: EndReason, until: Instant) -> Result<(), EndReason> {
         let Self { seat, ticket, client, unsent, from } = self;
         let ended = Instant::now();
@@ -54,13 +54,13 @@ impl Kicked<'_> {
             }
             let options = &seat.shared.service.options;
             match replay::answers(from, options, until).await {
-                // One answer is enough for all sessions, so none needs to wait for another here.
+                // One answer is valid for all sessions, so none has to wait for another one here.
                 Ok(()) => permit.succeeded(),
-                // It must not be asked now, since a failover is believed to be under way.
+                // It must not be sent anything now: a failover is believed to be under way.
                 Err(Failed::Superseded) => drop(permit),
                 Err(failed) => {
                     if failed != Failed::Dial(DialFailure::Exhausted) {
-                        // Others are tried first.
+                        // New sessions try other replicas first.
                         from.shun();
                     }
                     return false;
@@ -81,7 +81,7 @@ fn cause(from: &TargetRef, ended: Instant) -> Cause {
     from.look().map_or(Cause::Other, |look| look.cause(from.since(), ended))
 }
 
-/// Waits until it is known why. A session that is asked to leave its replica, or must not be there
+/// Waits until the cause is known. A session that has to leave its replica, or must not be there
 /// any more, was not meant either.
 async fn learn(seat: &WorkerContext, from: &TargetRef, ended: Instant) -> Cause {
     let learned = async {

@@ -1,5 +1,5 @@
-//! A new target is proved by its answers: one that is full, busy, silent or superseded carries
-//! nobody, and its clients see nothing.
+//! A new target has to prove itself by its answers: one that is full, busy, unresponsive or
+//! superseded gets no session, and clients notice nothing.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -18,7 +18,7 @@ const BUSY: &[u8] =
     b"-BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.\r\n";
 const SELECT: &[u8] = b"*2\r\n$6\r\nSELECT\r\n$1\r\n4\r\n";
 
-/// The question that proves a target.
+/// The request by which a target proves itself.
 pub(crate) const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
 /// Plays the answer to it.
@@ -29,8 +29,8 @@ pub(crate) fn prove(upstream: &mut TcpStream) {
 }
 
 impl Backend {
-    /// The next connection of the proxy, that of a session which is carried over and has nothing to
-    /// say again; it is proved.
+    /// The next connection of the proxy, which carries a session without state to replay; the
+    /// backend has proved itself.
     pub(crate) fn accept_carried(&self) -> TcpStream {
         let mut stream = self.accept();
         prove(&mut stream);
@@ -38,7 +38,7 @@ impl Backend {
     }
 }
 
-/// A session, perhaps with something to say again.
+/// A session, with or without state to replay.
 fn with_state(proxy: &TestProxy, backend: &Backend, state: bool) -> (TcpStream, TcpStream) {
     let (mut client, mut upstream) = session(proxy, backend);
     if state {
@@ -50,7 +50,7 @@ fn with_state(proxy: &TestProxy, backend: &Backend, state: bool) -> (TcpStream, 
     (client, upstream)
 }
 
-/// Plays the answers to all that is said of such a session.
+/// Plays the answers to the replay of such a session.
 fn welcome(next: &mut TcpStream, state: bool) {
     if state {
         expect(next, SELECT);
@@ -60,7 +60,7 @@ fn welcome(next: &mut TcpStream, state: bool) {
 }
 
 #[test]
-fn waits_for_a_full_or_busy_target_without_a_word() {
+fn waits_silently_for_a_full_or_busy_target() {
     for (refusal, state) in [
         (FULL, false),
         (FULL, true),
@@ -74,7 +74,7 @@ fn waits_for_a_full_or_busy_target_without_a_word() {
         let (mut client, _upstream) = with_state(&proxy, &old, state);
         proxy.commit(new.addr());
         for _ in 0..3 {
-            // Unasked, as a server does at its maxclients, which closes then.
+            // Sent unrequested, as by a server at its `maxclients`, which then closes.
             new.accept().write_all(refusal).unwrap();
         }
         let mut next = new.accept();
@@ -102,7 +102,7 @@ fn gives_up_on_a_full_target_at_the_end_of_the_hold() {
     proxy.commit(new.addr());
     while proxy.stats().open > 0 {
         if let Some(mut next) = new.next() {
-            // It may have given up already.
+            // The proxy may have given up already.
             drop(next.write_all(FULL));
         }
     }
@@ -113,7 +113,7 @@ fn gives_up_on_a_full_target_at_the_end_of_the_hold() {
 }
 
 #[test]
-fn carries_nobody_to_a_target_that_only_accepts() {
+fn carries_no_session_to_a_target_that_only_accepts() {
     let (old, new) = (Backend::new(), Backend::new());
     let mut proxy = TestProxy::new(Options {
         connect_timeout: Duration::from_millis(50),
@@ -123,12 +123,12 @@ fn carries_nobody_to_a_target_that_only_accepts() {
     let mut sessions: Vec<(TcpStream, TcpStream)> =
         (0..100).map(|_| session(&proxy, &old)).collect();
     proxy.commit(new.addr());
-    // Half of the turns, and then a few at a time.
+    // Half of the permits, and then fewer at a time.
     let mut stopped: Vec<TcpStream> = (0..40).map(|_| new.accept()).collect();
     assert_eq!(proxy.stats().carried, 0);
     let (client, _) = &mut sessions[0];
     assert!(is_silent(client));
-    // It wakes up, and answers everybody who is still there.
+    // The target resumes, and answers every connection that is still open.
     let (mut over, begin) = (0, Instant::now());
     while proxy.stats().carried < 100 {
         assert!(begin.elapsed() < SOON, "{over} were answered");
@@ -157,7 +157,7 @@ fn leaves_a_target_superseded_during_its_proof() {
     expect(&mut asked, PING);
     proxy.commit(new.addr());
     let mut next = new.accept_carried();
-    // Its answer comes too late, and it hears no more.
+    // Its answer comes too late, and it is sent nothing more.
     drop(asked.write_all(b"+PONG\r\n"));
     client.write_all(b"GET k\r\n").unwrap();
     expect(&mut next, b"GET k\r\n");
@@ -176,7 +176,7 @@ async fn sends_nothing_to_a_fenced_or_held_target() {
     for change in [target::TargetWriter::hold, target::TargetWriter::clear] {
         let (mut publisher, _route) = target::TargetWriter::new();
         let target = publisher.commit(destination(backend.addr()));
-        // Between the look at the target and the connection.
+        // Between loading the target and connecting to it.
         change(&mut publisher);
         assert_eq!(
             replay::replay(&target, &options, &ledger, until).await.err(),
@@ -190,7 +190,7 @@ async fn sends_nothing_to_a_fenced_or_held_target() {
 }
 
 #[test]
-fn carries_nobody_through_a_gate_shut_during_the_proof() {
+fn carries_no_session_through_a_gate_closed_meanwhile() {
     let (old, new) = (Backend::new(), Backend::new());
     let mut proxy = TestProxy::with_target(&old);
     let (mut client, mut upstream) = session(&proxy, &old);
@@ -209,7 +209,7 @@ fn carries_nobody_through_a_gate_shut_during_the_proof() {
 }
 
 #[test]
-fn serves_sessions_beside_others_that_can_never_arrive() {
+fn serves_sessions_beside_ones_that_cannot_connect() {
     let (old, new) = (Backend::new(), Backend::new());
     let mut proxy =
         TestProxy::new(Options { connect_timeout: SOON, hold_timeout: SOON, ..Options::default() });
@@ -252,8 +252,8 @@ fn carries_sessions_with_a_request_before_idle_ones() {
     for (client, _) in sessions.iter_mut().skip(80) {
         client.write_all(b"GET k\r\n").unwrap();
     }
-    // One more comes and goes: what was sent before has been noticed then, and brings nobody an
-    // advantage.
+    // One more client connects and disconnects: what was sent before it has been read by then, so
+    // no session has an advantage.
     let newcomer = proxy.client();
     proxy.wait_for("the newcomer", |stats| stats.held == 1);
     drop(newcomer);
@@ -282,12 +282,13 @@ fn moves_an_idle_session_up_when_its_client_asks() {
     let mut sessions: Vec<(TcpStream, TcpStream)> =
         (0..100).map(|_| session(&proxy, &old)).collect();
     proxy.commit(new.addr());
-    // Idle sessions take half of the turns; nothing else comes before one of them is answered.
+    // Idle sessions get half of the permits; no other connection comes before one of them is
+    // answered.
     let _first: Vec<TcpStream> = (0..32).map(|_| new.accept()).collect();
     assert!(!new.has_pending_connection());
     let asking = sessions.iter_mut().map(|(client, _)| client);
     asking.for_each(|client| client.write_all(b"GET k\r\n").unwrap());
-    // 68 sessions stand in line, and there are 32 turns for those who ask.
+    // 68 sessions are in line, and 32 permits are left for sessions with a request.
     let mut kept = Vec::new();
     for _ in 0..68 {
         let mut next = new.accept_carried();

@@ -1,28 +1,29 @@
-//! Nobody notices: a client that does anything, with failovers, deaths and kicks at any point,
-//! never sees a reply that belongs to another command, a lost or doubled one, a push inside a
-//! frame, a message of a channel that it is not subscribed to, or a command that ran as somebody
-//! else or twice. And who had nothing in flight and nothing that pins it never loses its
-//! connection, nor a subscription, unless its server ended it on purpose: then it does lose it.
+//! Property: clients do not notice master changes. A client sends any commands, with failovers,
+//! crashes and kicks at any point. It never sees a reply that belongs to another command, a lost or
+//! duplicate reply, a push inside a frame, a message of a channel that it is not subscribed to, or
+//! a command that ran under another identity or twice. A session with nothing in flight and nothing
+//! that pins it never loses its connection, nor a subscription, unless its server closed it on
+//! purpose: then it does lose it.
 //!
-//! What it is worth, by what was broken in the program and put right again:
+//! The property was checked by breaking the program and putting it right again:
 //!
 //! | Broken | Seen as |
 //! |---|---|
-//! | pushes are written wherever the replies stand (`pump/notices.rs`, `words_due`) | a push in a frame |
-//! | what the client was told does not go along (`novel.rs`, `take_over`) | no `FAILED_OVER` |
-//! | no word before an end (`pump/ending.rs`, `last_word`) | the end, and no `FAILED_OVER` |
-//! | that word comes behind the end that the master's brings (`pump.rs`, `have_the_last_word`) | the same, on a busy machine |
-//! | a kick while the gate is shut is taken for one (`carry.rs`) | a free session is ended |
-//! | a kick is taken for a crash (`carry.rs`, `attempt`) | a kicked client that is not ended |
-//! | the handshake is agreed to in RESP2 (`book/notices.rs`, `agree`) | `+OK` instead of a refusal |
-//! | messages behind the last confirmation are dropped (`replay.rs`, `follow`) | a session is ended |
-//! | no `SELECT` from database 8 on (`replay.rs`) | a session is ended |
-//! | requests that were read and not forwarded are dropped (`pump/ending.rs`) | a session is ended |
-//! | a cursor does not bind its session (`bound.rs`, `is_bound`) | an iteration that leaves out keys |
-//! | `CLIENT ID`, `SCRIPT LOAD` or an unknown command does not bind its session (`bound.rs`, `asked`) | another number, a script that vanished |
-//! | nothing is replayed of a session without state, not even a `PING` (`replay.rs`) | the refusal of a full or busy server |
-//! | "max number of clients" and `-BUSY` refuse a session (`replay.rs`, `judge`) | a session is ended |
-//! | the server's own agreement does not pin (`novel.rs`) | a connection that is not what it was |
+//! | pushes are written at any position in the replies (`maintenance/pending.rs`, `take_due`) | a push in a frame |
+//! | what the client was notified of is not carried (`resp`, `take_over`) | no `FAILED_OVER` |
+//! | no push before an end (`maintenance/pending.rs`, `last_push`) | the end, and no `FAILED_OVER` |
+//! | that push comes after the end that the master's brings (`session/end`, `append_last_push`) | the same, on a busy machine |
+//! | a kick while the gate is closed counts as one (`session/connect.rs`) | a free session is closed |
+//! | a kick is taken for a crash (`session/carry`, `open`) | a kicked client that is not closed |
+//! | the handshake is agreed to in RESP2 (`resp`, `agree`) | `+OK` instead of a refusal |
+//! | messages after the last confirmation are dropped (`resp`, `follow`) | a session is closed |
+//! | no `SELECT` from database 8 on (`resp`, replay) | a session is closed |
+//! | requests that were read and not forwarded are dropped (`session/end`) | a session is closed |
+//! | a cursor does not pin its session (`resp`, `is_bound`) | an iteration that leaves out keys |
+//! | `CLIENT ID`, `SCRIPT LOAD` or an unknown command does not pin its session (`resp`, `asked`) | another number, a script that is missing |
+//! | nothing is replayed of a session without state, not even a `PING` (`resp`, replay) | the refusal of a full or busy server |
+//! | "max number of clients" and `-BUSY` refuse a session (`resp`, `judge`) | a session is closed |
+//! | the server's own agreement does not pin (`resp`) | a connection that lost its agreement |
 
 use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop, prop_oneof, proptest};
 
@@ -36,25 +37,24 @@ use crate::{EndReason, Options, Subscriptions};
 enum Step {
     Say(Vec<String>),
     Who,
-    /// Reads the answers to everything said so far.
+    /// Reads the replies to everything sent so far.
     Listen,
-    /// A message is published, at the master on which the client has just been answered.
+    /// Publishes a message at the master, to which the client has just been connected.
     Publish(String),
-    /// A message is published, at the master or at the other server, whatever else goes on.
+    /// Publishes a message at the master or at the other server, whatever else is under way.
     Shout(String, bool),
-    /// An answer stops half-way on its way to the client; the next step that needs it lets it go
-    /// on.
+    /// A reply stops half-way to the client; the next step that needs it releases it.
     Half,
-    /// The gate shuts; whether it is waited for what the client is to be told then.
+    /// The gate closes; whether to wait for the notification that is due then.
     Hold(bool),
-    /// It opens again, and nothing has moved.
+    /// The gate opens without a master change.
     Release,
     Commit,
-    /// The master ends every connection, and lives.
+    /// The master closes every connection, and stays alive.
     Kick,
-    /// The master dies; the next commit is to the other one.
+    /// The master crashes; the next commit is to the other server.
     Die(bool),
-    /// The master or the other server does not serve so many new connections.
+    /// The master or the other server does not serve the next new connections.
     Refuse(Excuse, usize, bool),
 }
 
@@ -122,7 +122,7 @@ fn command() -> impl Strategy<Value = String> {
     ]
 }
 
-/// The servers, and what they are up to.
+/// The servers and their state.
 struct Game {
     servers: [Server; 2],
     publisher: target::TargetWriter,
@@ -130,9 +130,9 @@ struct Game {
     number: u32,
     held: bool,
     dead: bool,
-    /// The master has ended connections while the gate was shut.
+    /// The master has closed connections while the gate was closed.
     kicked: bool,
-    /// The answer under way may have stopped half-way.
+    /// The reply under way may have stopped half-way.
     halved: bool,
 }
 
@@ -150,14 +150,14 @@ impl Game {
         &self.servers[self.master]
     }
 
-    /// The answers to all that was said. Whether the connection still stands.
+    /// Reads the replies to everything sent. Whether the connection is still open.
     fn listen(&mut self, client: &mut Client<'_>) -> bool {
         self.master().go_on();
         self.halved = false;
         client.listen()
     }
 
-    /// Whether the client is certainly at the master, and has heard all that it was told.
+    /// Whether the client is certainly connected to the master, and has read everything sent to it.
     fn is_at_rest(&mut self, client: &mut Client<'_>) -> bool {
         !self.held
             && !self.dead
@@ -170,7 +170,7 @@ impl Game {
         match step {
             Step::Say(command) => client.say(&command),
             Step::Who => self.who(client),
-            // While nobody may answer there is nothing to hear.
+            // While no server may answer there is nothing to read.
             Step::Listen | Step::Publish(_) if self.held || self.dead => {}
             Step::Listen => drop(self.listen(client)),
             Step::Publish(channel) => {
@@ -191,7 +191,7 @@ impl Game {
             Step::Half => self.half(client),
             Step::Hold(wait) => self.hold(wait, client),
             Step::Release => {
-                // Who hears of a kick only now cannot know that the gate was shut.
+                // A session that notices the kick only now cannot know that the gate was closed.
                 client.may_end |= self.kicked;
                 self.publisher.release();
                 client.moves();
@@ -202,16 +202,16 @@ impl Game {
             Step::Die(_) if self.dead => {}
             Step::Die(wait) => self.die(wait, client),
             Step::Commit => self.commit(client),
-            // Only a session that has arrived is kept from noticing.
+            // Only an established session is protected from noticing.
             Step::Refuse(..) if !client.has_arrived() => {}
             Step::Refuse(excuse, count, here) => {
                 let at = if here { self.master } else { 1 - self.master };
                 self.servers[at].reluctance.begin(excuse, count);
-                // It is told that this takes time, once on each way to a server.
+                // The client is notified that this takes time, once per attempt to connect.
                 client.alarms += u32::try_from(count).unwrap();
             }
         }
-        // Said to a dying master, or behind something that was.
+        // Sent to a crashing master, or after something that was.
         client.may_end |= self.dead && !client.is_idle();
     }
 
@@ -238,8 +238,8 @@ impl Game {
     }
 
     fn kick(&mut self, client: &mut Client<'_>) {
-        // With an answer half-way, or without anything under way.
-        // And if nothing keeps the master from saying that it lives.
+        // With a reply half-way, or with nothing in flight; and if the master can answer the
+        // question whether it is alive.
         let must_end =
             (self.halved || self.is_at_rest(client)) && !self.master().reluctance.is_any();
         if self.held {
@@ -247,8 +247,8 @@ impl Game {
             client.something_happens();
         } else {
             client.may_end = true;
-            // It may be on its way to this master, where an end in the middle of its arrival is
-            // that of one that does not answer.
+            // The session may be connecting to this master. A close during its replay is that of a
+            // server that does not answer.
             client.alarms += u32::from(!client.is_settled());
             client.moves();
         }
@@ -288,8 +288,7 @@ fn play(steps: Vec<Step>, rules: Rules, to: Option<&str>, drained: bool) {
         subscriptions: rules.subscriptions,
         maintenance_push: rules.told,
         moving_to: to.map(Into::into),
-        // A server that does not answer here is one that has died, and never one that waits for the
-        // processor.
+        // A server that does not answer here has crashed, and never just waits for the processor.
         connect_timeout: SOON,
         ..Options::default()
     });
@@ -307,7 +306,7 @@ fn play(steps: Vec<Step>, rules: Rules, to: Option<&str>, drained: bool) {
     };
     let reluctance = game.servers.iter().map(|it| it.reluctance.clone()).collect();
     let mut client = Client::new(&proxy, rules, reluctance);
-    // At the end, whatever the client may count on is asked for once more.
+    // At the end, everything the client may rely on is asked for once more.
     let say = |words: &str| Step::Say(words.split(' ').map(str::to_owned).collect());
     let known = ["CLIENT ID", "EVALSHA x 0", "SCAN next"].map(say);
     let last =
@@ -338,8 +337,8 @@ fn play(steps: Vec<Step>, rules: Rules, to: Option<&str>, drained: bool) {
     assert_eq!(proxy.stats().closed_for(EndReason::Aborted), 0);
 }
 
-/// The end of the game: the house is drained. Who can be told to move is, and is served until it
-/// does.
+/// The end of the game: the proxy is drained. A client that can be asked to move is asked, and
+/// served until it does.
 fn leave(proxy: &TestProxy, game: &mut Game, client: &mut Client<'_>, to: Option<&str>) {
     let moves = match client.is_told() {
         Agreed::No => false,
@@ -365,7 +364,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 224, max_shrink_iters: 100, max_shrink_time: 10_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_a_client_does_and_whenever_the_points_move_nobody_notices(
+    fn hides_master_changes_from_clients(
         steps in steps(),
         replay: bool,
         known in prop::bool::weighted(0.2),

@@ -1,8 +1,8 @@
-//! A new connection for a session that had another: opened, told what the session is, and its
+//! Replay of a session's state on a new connection: opened, sent what the session had set, and its
 //! answers checked.
 //!
-//! The target is proved by its answers and by nothing less ([`resp::Replay`] has a `PING` in it).
-//! Before every byte to it its fence and its gate are looked at, as the pump does.
+//! The target is proved by its answers and by nothing less ([`resp::Replay`] contains a `PING`).
+//! Its fence and its gate are checked before every write to it, as in the pump.
 //!
 //! Deliberately absent: when to try and how often, and what a failure means for the client.
 
@@ -22,23 +22,23 @@ use crate::live_options::LiveOptions;
 use crate::service::DialFailure;
 use crate::session::dial;
 
-/// The question whether anybody is at home.
+/// The request that asks whether a server is alive.
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
-/// Why there is no such connection.
+/// Why an attempt to connect failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Failed {
-    /// It could not be opened.
+    /// The connection could not be opened.
     Dial(DialFailure),
-    /// It broke, or stayed without an answer for too long.
+    /// The connection broke, or no answer came in time.
     Broken,
-    /// The server says that it is not able to serve.
+    /// The server replied that it cannot serve now.
     NotReady(resp::Hint),
-    /// It takes no connections at present, or executes nothing but a script.
+    /// The server has too many clients, or runs a script.
     Unavailable,
     /// The target must not be sent anything any more, or at present.
     Superseded,
-    /// The server does not accept what the session is.
+    /// The server does not accept the session's state.
     Refused,
 }
 
@@ -49,19 +49,19 @@ impl Failed {
     }
 }
 
-/// What goes on with a session on its new connection.
+/// The state of a session on its new connection.
 #[derive(Debug)]
 pub(crate) struct Replayed {
     pub(crate) ledger: Ledger,
-    /// Messages for the client that have come meanwhile.
+    /// Messages for the client that arrived during the replay.
     pub(crate) messages: Vec<u8>,
 }
 
-/// Opens a connection to `target` and leads it to where the session of `ledger` was.
+/// Opens a connection to `target` and replays the state of the session of `ledger` on it.
 ///
 /// # Errors
 ///
-/// Why not.
+/// Why the attempt failed.
 pub(crate) async fn replay(
     target: &Target,
     options: &LiveOptions,
@@ -82,7 +82,7 @@ pub(crate) async fn replay(
             };
             match read(&mut upstream, answered).await? {
                 Ok(false) => {}
-                // What stands behind the answers comes from a server that is done with them.
+                // The server has answered everything: what follows the answers was sent after them.
                 Ok(true) => break,
                 Err(ReplayError::NotReady(hint)) => return Err(Failed::NotReady(hint)),
                 Err(ReplayError::Unavailable) => return Err(Failed::Unavailable),
@@ -96,9 +96,10 @@ pub(crate) async fn replay(
     Ok((upstream, Box::new(Replayed { ledger, messages })))
 }
 
-/// Whether `target` takes a connection and answers on it. Any answer will do, be it that a password
-/// is wanted, that it has too many clients or that it runs a script: it lives, with its data. Only
-/// one that says that it has lost its role or its data is none.
+/// Returns when `target` has accepted a connection and answered on it. Any answer counts, even that
+/// a password is needed, that there are too many clients or that a script runs: the server is
+/// alive, with its data. Only a server that replies that it has lost its role or its data counts as
+/// failed.
 pub(crate) async fn answers(
     target: &Target,
     options: &LiveOptions,
@@ -134,7 +135,7 @@ async fn within(
     tokio::time::timeout_at(deadline.into(), work).await.unwrap_or(Err(Failed::Broken))
 }
 
-/// Writes all of it, as long as the target may be sent anything.
+/// Writes all bytes, as long as the target may be sent anything.
 async fn send(upstream: &mut Line, target: &Target, bytes: &[u8]) -> Result<(), Failed> {
     let mut rest = bytes;
     while !rest.is_empty() {
@@ -149,7 +150,7 @@ async fn send(upstream: &mut Line, target: &Target, bytes: &[u8]) -> Result<(), 
     Ok(())
 }
 
-/// Reads once and shows what came.
+/// Reads once and parses the received bytes.
 async fn read<T>(upstream: &mut Line, mut parse: impl FnMut(&[u8]) -> T) -> Result<T, Failed> {
     poll_fn(|cx| {
         scratch::with(|scratch| {

@@ -1,5 +1,5 @@
-//! Whatever pieces the server's bytes come in and whatever pieces the client takes: our words fall
-//! between whole frames, each once, and nothing else changes.
+//! Insertion of pushes, with the server's bytes arriving and the client reading in pieces of any
+//! size: each push is sent once, between two whole frames, and nothing else changes.
 
 use std::task::{Context, Poll, Waker};
 
@@ -16,7 +16,7 @@ use crate::testing::{FakeStream, seat};
 const REFUSAL: &[u8] = b"-ERR unknown subcommand 'MAINT_NOTIFICATIONS'. Try CLIENT HELP.\r\n";
 const HANDSHAKE: &[u8] = b"*3\r\n$6\r\nCLIENT\r\n$19\r\nMAINT_NOTIFICATIONS\r\n$2\r\nON\r\n";
 
-/// Replies of RESP3, and pushes of the server's own.
+/// RESP3 replies, and pushes of the server's own.
 const FRAMES: &[&[u8]] = &[
     b"+OK\r\n",
     b":1\r\n",
@@ -45,7 +45,7 @@ fn reads_no_more_than_the_worker_may_keep() {
     poll(&mut pump);
     assert!(pump.is_interleaving());
     for stuck in [0, 1, 3, 6] {
-        // So much is kept for other sessions of this worker, whose clients read nothing.
+        // Kept for other sessions of this worker, whose clients read nothing.
         let _others = Kept::new(vec![0; stuck * (4 << 20)]);
         pump.upstream.incoming.push_back(b">2\r\n+invalidate\r\n_\r\n".to_vec());
         pump.upstream.largest_read = 0;
@@ -72,12 +72,12 @@ fn poll(pump: &mut Pump<'_, FakeStream, FakeStream>) {
 
 #[derive(Debug, Clone)]
 struct Plan {
-    /// Which frames the server sends, and where among them the handshake is answered.
+    /// The frames that the server sends, and where among them the handshake is answered.
     frames: Vec<usize>,
     answered_at: usize,
-    /// How many bytes come at a time, and how many the client takes.
+    /// The bytes that arrive at a time, and the bytes that the client takes.
     pieces: Vec<(usize, usize)>,
-    /// At which pieces the three pushes become due.
+    /// The pieces at which the three pushes become due.
     due: [usize; 3],
     wanted: bool,
 }
@@ -101,7 +101,7 @@ fn check(plan: &Plan) {
     let target = seat.shared.service.route.open_target().unwrap();
     let (mut client, mut upstream) = (FakeStream::sending(&[]), FakeStream::sending(&[]));
     let mut pump = Pump::new((&mut client, &mut upstream), &seat, &target, Vec::new());
-    // One after the other, so that HELLO is answered when the rest is asked.
+    // First `HELLO` alone, so that it is answered before the rest is sent.
     pump.client.incoming.push_back(b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n".to_vec());
     pump.upstream.incoming.push_back(b"%1\r\n+proto\r\n:3\r\n".to_vec());
     poll(&mut pump);
@@ -150,7 +150,7 @@ fn check(plan: &Plan) {
     if !rest.is_empty() {
         pump.upstream.incoming.push_back(rest.to_vec());
     }
-    // A turn has so many reads, and pieces may have gathered while the client took nothing.
+    // The reads per poll are bounded, and pieces may have queued while the client took nothing.
     while !pump.upstream.incoming.is_empty() {
         poll(&mut pump);
         announce(&mut pump, usize::MAX);
@@ -170,14 +170,14 @@ fn check(plan: &Plan) {
 
 proptest! {
     #[test]
-    fn our_words_fall_between_whole_frames(plan in plan()) {
+    fn inserts_pushes_between_whole_frames(plan in plan()) {
         check(&plan);
     }
 }
 
-/// A value too large to end within one turn flows as always, and the push waits for its end.
+/// A value too large to end within one poll is forwarded as usual, and the push waits for its end.
 #[test]
-fn a_push_waits_for_the_end_of_a_value_under_way() {
+fn sends_a_push_after_the_value_under_way() {
     let (_points, seat) = seat();
     let target = seat.shared.service.route.open_target().unwrap();
     let (mut client, mut upstream) = (FakeStream::sending(&[]), FakeStream::sending(&[]));

@@ -1,15 +1,15 @@
-//! Replies that still reach the client after the fence of its target fell.
+//! Replies that still reach the client after the fence of its target was raised.
 //!
-//! The rest of a reply whose beginning the client may have is delivered whole: the server made all
-//! of it when it executed the request, and half a large value is of no use to anybody. So the
-//! session keeps reading until that reply ends, as long as bytes keep moving. Of whole replies,
-//! those that may pass at all ([`superseded`](super::superseded)) are delivered if they are
-//! readable, and none is waited for, since it might acknowledge a write that is about to be lost.
+//! The rest of a reply whose beginning the client may have is delivered completely: the server
+//! produced all of it when it executed the request, and half a large value is useless. So the
+//! session keeps reading until that reply ends, as long as bytes arrive. Of whole replies, those
+//! that may pass at all ([`superseded`](super::superseded)) are delivered if they are readable.
+//! None is waited for, because it might acknowledge a write that is about to be lost.
 //!
-//! Three bounds end it earlier, so that a target that has died in the middle of a reply does not
-//! keep its client: a time without progress, a time in all, and an amount.
+//! Three limits end it earlier, so that a target that died in the middle of a reply does not hold
+//! its client: a time without progress, a total time, and an amount.
 //!
-//! Nothing is sent to the target here: requests are not even looked at.
+//! Nothing is sent to the target here: requests are not even examined.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -24,19 +24,19 @@ use crate::io::end::End;
 use crate::io::flow::{Step, Tell};
 use crate::io::scratch;
 
-/// Longest time without progress: long enough for the retransmission of a lost segment, on either
+/// Maximum time without progress: long enough for the retransmission of a lost segment, on either
 /// side.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// Longest time in all.
+/// Maximum total time.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// Most bytes in all.
+/// Maximum bytes.
 const MOST: u64 = 64 * 1024 * 1024;
 
 impl<C: End, U: End> Pump<'_, C, U> {
-    /// [Delivers](Self::deliver_last_replies) them. In a box and out of line: neither the memory of
-    /// a session that flows nor the code of its every poll has room for this.
+    /// [Delivers](Self::deliver_last_replies) them. Boxed and out of line: it must take neither
+    /// memory in the future of a session that pumps nor code in its every poll.
     #[cold]
     #[inline(never)]
     pub(super) fn last_replies<'t>(
@@ -46,8 +46,8 @@ impl<C: End, U: End> Pump<'_, C, U> {
         Box::pin(self.deliver_last_replies(ticket))
     }
 
-    /// Delivers them. The news of the fence may have come before the news of the bytes, so the
-    /// event loop is given one turn to hear of them first, and one after each piece.
+    /// Delivers them. The event of the fence may have come before that of the bytes, so the event
+    /// loop gets one round to receive them first, and one after each piece.
     async fn deliver_last_replies(&mut self, ticket: &Ticket) {
         let deadline = Instant::now() + LONGEST;
         let most = self.replies.moved().saturating_add(MOST);
@@ -64,7 +64,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
         }
     }
 
-    /// Moves what there is. Whether there may be more; pending if that has to be waited for.
+    /// Moves what is readable. Whether there may be more; pending if that has to be waited for.
     fn poll_last_piece(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         self.client.look(cx);
         self.upstream.look(cx);
@@ -74,8 +74,8 @@ impl<C: End, U: End> Pump<'_, C, U> {
         let waits = match step {
             Step::More => return Poll::Ready(true),
             Step::Idle => self.is_within_a_reply(),
-            // What was read and not taken is handed over at the end; here it only stands before
-            // what was not read.
+            // What was read and not taken is delivered at the end; here it only comes before what
+            // was not read.
             Step::Stuck => {
                 !self.reply_dropped && (self.is_within_a_reply() || self.upstream.is_readable())
             }

@@ -1,5 +1,5 @@
-//! Replies at the fence: what was under way arrives whole, what might acknowledge a lost write does
-//! not, and nothing is waited for without a bound.
+//! Replies at the fence: the reply under way arrives completely, a reply that might acknowledge a
+//! lost write does not, and every wait is bounded.
 
 use std::future::poll_fn;
 use std::io::{Read, Write};
@@ -25,8 +25,8 @@ fn bulk(body: &[u8]) -> Vec<u8> {
     [format!("${}\r\n", body.len()).as_bytes(), body, b"\r\n"].concat()
 }
 
-/// A session has sent `requests`, and `first` has come of their replies; then the fence falls, and
-/// `later` comes, a read each.
+/// A session has sent `requests`, and `first` was received of their replies. Then the fence is
+/// raised, and `later` arrives, one entry per read.
 async fn fenced(
     requests: &[u8],
     first: &[u8],
@@ -77,7 +77,7 @@ async fn delivers_the_rest_of_a_large_reply_at_the_fence() {
         (EndReason::Fenced, whole.len(), 0)
     );
     assert!(client.written == whole);
-    // It was owed nothing more, so it can move to the next master.
+    // No further reply is owed, so the session can continue on the next master.
     assert!(stopped.after.is_some());
 }
 
@@ -116,7 +116,7 @@ async fn waits_for_no_reply_that_has_not_begun() {
     let mut poll = async || poll_fn(|cx| Poll::Ready(running.as_mut().poll(cx))).await;
     assert!(poll().await.is_pending());
     move_on(&mut publisher);
-    // One poll notices the fence, and the next one comes after a turn of the event loop.
+    // One poll notices the fence, and the next one comes after a round of the event loop.
     assert!(poll().await.is_pending());
     let Poll::Ready(stopped) = poll().await else { panic!("it waits") };
     assert_eq!(stopped.reason, EndReason::Fenced);
@@ -139,7 +139,7 @@ async fn gives_up_on_a_client_that_takes_nothing() {
     assert!(took < SOON);
 }
 
-/// Reads all there is and counts, so that the fence can fall in the middle.
+/// Reads to the end and counts, so that the fence can be raised in the middle.
 fn read_on(
     mut client: TcpStream,
 ) -> (thread::JoinHandle<Vec<u8>>, std::sync::mpsc::Receiver<usize>) {
@@ -182,13 +182,13 @@ fn finishes_a_large_reply_across_a_planned_switch() {
     assert!(back == whole, "{} of {} bytes", back.len(), whole.len());
     proxy.wait_for_end(EndReason::Fenced);
     let mut late = Vec::new();
-    // The connection is broken off.
+    // The connection is reset.
     drop(upstream.read_to_end(&mut late));
     assert!(late.is_empty(), "a superseded master was sent {late:?}");
 }
 
 #[test]
-fn delivers_whole_replies_of_a_replica_when_it_is_barred() {
+fn delivers_whole_replies_of_a_fenced_replica() {
     let options = Options { sessions: Sessions::Close, ..Options::default() };
     let (proxy, mut writer) = TestProxy::for_readers(Empty::Reject, options);
     let replica = Backend::new();
@@ -204,7 +204,7 @@ fn delivers_whole_replies_of_a_replica_when_it_is_barred() {
     writer.bar(replica.addr());
     upstream.write_all(last).unwrap();
     back.append(&mut rest(&mut client));
-    // All of the first; of the others, what was readable then, which depends on the moment.
+    // All of the first reply; of the next ones what was readable at that moment.
     let least = bulk(&vec![0; MIB]).len();
     assert!(
         back.len() >= least && whole.starts_with(&back),

@@ -1,5 +1,5 @@
-//! What becomes of replies after the first evidence of a promotion, and while nobody has looked
-//! since a stop; and that both directions ask at the last moment at which it matters.
+//! Replies after the first evidence of a promotion, and after a stop of the process until discovery
+//! has examined the master. Both directions check at the last possible moment.
 
 use std::cell::RefCell;
 use std::io;
@@ -27,7 +27,7 @@ fn poll<C: End, U: End>(pump: &mut Pump<'_, C, U>) -> Poll<EndReason> {
     scratch::with(|scratch| pump.poll(&mut cx, waker, scratch))
 }
 
-/// A session whose client has sent `requests`, all of them forwarded, and the points it is on.
+/// A session whose client has sent `requests`, all of them forwarded, and its target publisher.
 fn with_requests(requests: &[u8], test: impl FnOnce(&mut TargetWriter, &mut FakePump<'_>)) {
     let (mut publisher, seat) = seat();
     let target = seat.shared.service.route.open_target().unwrap();
@@ -72,14 +72,14 @@ fn forwards_what_was_read_before_the_evidence() {
         pump.client.capacity = usize::MAX;
         assert_eq!(poll(pump), Poll::Pending);
         assert_eq!(heard(pump), "+OK\r\n");
-        // Nor is it lost where the next reply ends the session first.
+        // It is not lost either if the next reply ends the session first.
         pump.client.capacity = 0;
         publisher.release();
         assert_eq!(says(pump, b">1\r\n+push\r\n"), Poll::Pending);
         publisher.drop_replies();
         pump.client.capacity = 1;
         pump.upstream.incoming.push_back(OK.to_vec());
-        // The client takes a byte at a time, and what it was sent before goes first.
+        // The client takes one byte at a time, and what it was sent before goes first.
         let end = (0..100).find_map(|_| {
             pump.client.capacity = 1;
             Some(poll(pump)).filter(Poll::is_ready)
@@ -104,7 +104,7 @@ fn completes_a_reply_that_had_begun_and_drops_the_next() {
 }
 
 #[test]
-fn passes_messages_on_and_keeps_the_subscriber() {
+fn forwards_messages_and_keeps_the_subscriber() {
     with_requests(b"SUBSCRIBE c\r\n", |publisher, pump| {
         assert_eq!(says(pump, b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"), Poll::Pending);
         let message = b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nx\r\n".repeat(3);
@@ -118,7 +118,7 @@ fn passes_messages_on_and_keeps_the_subscriber() {
 }
 
 #[test]
-fn passes_pushes_on_before_a_reply_that_is_dropped() {
+fn forwards_pushes_before_a_dropped_reply() {
     with_requests(b"HELLO 3\r\n", |publisher, pump| {
         assert_eq!(says(pump, b"%1\r\n+proto\r\n:3\r\n"), Poll::Pending);
         pump.client.written.clear();
@@ -134,7 +134,7 @@ fn passes_pushes_on_before_a_reply_that_is_dropped() {
 }
 
 #[test]
-fn drops_whatever_an_opaque_session_is_sent() {
+fn drops_all_replies_of_an_opaque_session() {
     with_requests(b"MONITOR\r\n", |publisher, pump| {
         assert_eq!(says(pump, OK), Poll::Pending);
         assert_eq!(pump.ledger.standing(), resp::SessionState::Opaque);
@@ -145,7 +145,7 @@ fn drops_whatever_an_opaque_session_is_sent() {
 }
 
 #[test]
-fn drops_a_reply_that_our_own_words_stand_before() {
+fn drops_a_reply_after_a_push_of_our_own() {
     with_requests(b"HELLO 3\r\n", |publisher, pump| {
         assert_eq!(says(pump, b"%1\r\n+proto\r\n:3\r\n"), Poll::Pending);
         let handshake = b"*3\r\n$6\r\nCLIENT\r\n$19\r\nMAINT_NOTIFICATIONS\r\n$2\r\nON\r\n";
@@ -182,7 +182,7 @@ fn drops_a_reply_that_is_read_after_the_commit() {
     with_requests(b"GET k\r\nSET k v\r\n", |publisher, pump| {
         assert_eq!(says(pump, b"$3\r\na"), Poll::Pending);
         publisher.commit(destination("127.0.0.1:2".parse().unwrap()));
-        // The end is the same with or without something to drop, and the reply that had begun is
+        // The end is the same with or without something to discard, and the reply under way is
         // complete.
         assert_eq!(says(pump, b"bc\r\n+OK\r\n"), Poll::Ready(EndReason::Fenced));
         let stopped = pump.stop(EndReason::Fenced);
@@ -192,7 +192,7 @@ fn drops_a_reply_that_is_read_after_the_commit() {
 }
 
 #[test]
-fn waits_with_a_reply_until_somebody_has_looked() {
+fn withholds_replies_until_the_master_was_examined() {
     with_requests(b"SET k v\r\nSET k v\r\n", |publisher, pump| {
         publisher.set_replies(Replies::Wait);
         assert_eq!(says(pump, OK), Poll::Pending);
@@ -210,7 +210,7 @@ fn waits_with_a_reply_until_somebody_has_looked() {
 }
 
 #[test]
-fn drops_a_reply_that_waited_when_evidence_comes() {
+fn drops_a_withheld_reply_when_evidence_comes() {
     with_requests(SET, |publisher, pump| {
         publisher.set_replies(Replies::Wait);
         assert_eq!(says(pump, OK), Poll::Pending);
@@ -226,7 +226,7 @@ fn drops_a_reply_that_waited_when_evidence_comes() {
         assert!(pump.stop(EndReason::Fenced).undelivered.is_empty());
         assert_eq!(heard(pump), "");
     });
-    // Whatever else ends it: what waits is not delivered.
+    // For any other end reason, withheld bytes are not delivered.
     with_requests(SET, |publisher, pump| {
         publisher.set_replies(Replies::Wait);
         assert_eq!(says(pump, OK), Poll::Pending);
@@ -235,14 +235,14 @@ fn drops_a_reply_that_waited_when_evidence_comes() {
 }
 
 #[test]
-fn waits_with_a_reply_after_the_writers_word_has_run_out() {
+fn withholds_replies_after_the_lease_has_expired() {
     with_requests(SET, |publisher, pump| {
         publisher.renew(Moment::now(), Duration::ZERO);
         let begin = Instant::now();
         while !pump.target.is_shut() {
             assert!(begin.elapsed() < SOON, "the word never ran out");
         }
-        // The coarse clocks tick together, and may be asked in between.
+        // The coarse clocks tick together, and may be read in between.
         while pump.target.replies() == Replies::Pass {
             assert!(begin.elapsed() < SOON, "the word never ran out for replies");
         }
@@ -254,7 +254,7 @@ fn waits_with_a_reply_after_the_writers_word_has_run_out() {
     });
 }
 
-/// An end during whose next read something happens to the points.
+/// A stream that changes the target during its next read.
 struct Surprise {
     puppet: FakeStream,
     publisher: Rc<RefCell<TargetWriter>>,
@@ -297,7 +297,7 @@ fn move_on(publisher: &mut TargetWriter) {
     publisher.commit(destination("127.0.0.1:2".parse().unwrap()));
 }
 
-/// A seat, its points, and a target that may be used.
+/// A target publisher, a worker context, and a target that may be used.
 fn surprised() -> (Rc<RefCell<TargetWriter>>, crate::runtime::worker::WorkerContext, TargetRef) {
     let (publisher, seat) = seat();
     let target = seat.shared.service.route.open_target().unwrap();
@@ -305,7 +305,7 @@ fn surprised() -> (Rc<RefCell<TargetWriter>>, crate::runtime::worker::WorkerCont
 }
 
 #[test]
-fn sends_nothing_that_was_read_while_the_points_moved() {
+fn sends_nothing_read_during_a_master_change() {
     for happens in [move_on, TargetWriter::hold, TargetWriter::clear, TargetWriter::drop_replies] {
         let (publisher, seat, target) = surprised();
         let mut client = Surprise { puppet: FakeStream::sending(&[SET]), publisher, happens };

@@ -1,31 +1,31 @@
-//! What a client expects of answers that depend on the process behind them: blanks, and what has to
-//! hold of what fills them.
+//! Placeholders in the replies that a client expects, for what depends on the server process, and
+//! the conditions that the actual values must meet.
 //!
 //! Over one connection, the number is always the same, the pages of an iteration hold every key,
 //! and a script that was loaded stays.
 
 use std::collections::{BTreeSet, VecDeque};
 
-/// Begins a line of an expected answer of which only the kind is known.
+/// Begins a line of an expected reply of which only the kind is known.
 pub(crate) const BLANK: char = '\u{1}';
 
-/// How many keys every server has; half of them are in a page.
+/// The number of keys of every server; half of them are in a page.
 pub(crate) const KEYS: u32 = 8;
 
-/// What filled the blanks of one connection so far.
+/// The actual values of one connection so far.
 #[derive(Debug, Default)]
 pub(crate) struct Filled {
     number: Option<String>,
     /// The keys of iterations under way.
     pages: VecDeque<BTreeSet<String>>,
-    /// The script was loaded, by a client that was not told before that it is missing: that
-    /// one would bring it again.
+    /// The script was loaded, by a client that was not sent before that it is missing: such a
+    /// client would load it again.
     has_script: bool,
     was_without: bool,
 }
 
 impl Filled {
-    /// An answer to `command` came that fills the blanks.
+    /// Records the values in the reply to `command`.
     pub(crate) fn take(&mut self, command: &[String], answer: &str) {
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
         let is_page = answer.starts_with("*2\r\n$1\r\n");
@@ -45,7 +45,7 @@ impl Filled {
                     "an iteration returned {all:?} of {KEYS} keys"
                 );
             }
-            // What a transaction did to iterations is not followed: it binds for good.
+            // The effect of a transaction on iterations is not followed: it pins for good.
             ["EXEC"] => self.pages.clear(),
             // `EVAL` fills the cache as well, but a client of `EVALSHA` has to expect `NOSCRIPT`.
             ["SCRIPT", "LOAD", ..] if answer.starts_with(':') => {
@@ -64,8 +64,8 @@ fn keys(page: &str) -> BTreeSet<String> {
     page.split("\r\n").filter(|line| line.starts_with('k')).map(str::to_owned).collect()
 }
 
-/// What is left of `expected` after `came`, if that is what was expected; `whole` frames, or a
-/// piece of one.
+/// The rest of `expected` after `came`, if that is what was expected; `whole` frames, or a piece of
+/// one.
 pub(crate) fn after<'a>(expected: &'a str, came: &str, whole: bool) -> Option<&'a str> {
     let mut rest = expected;
     let mut lines = came.split_inclusive("\r\n").peekable();
@@ -90,7 +90,7 @@ fn is(wanted: &str, line: &str) -> bool {
     }
 }
 
-/// Whether a line that was cut short may be the beginning of that one.
+/// Whether a truncated line may be the beginning of `wanted`.
 fn begins(wanted: &str, piece: &str) -> bool {
     wanted.starts_with(BLANK) || wanted.starts_with(piece)
 }

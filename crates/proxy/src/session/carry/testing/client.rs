@@ -1,9 +1,8 @@
-//! The client of the property that nobody notices: it knows what it may see next, and takes nothing
-//! else.
+//! The client of the property test: it knows what it may receive next, and accepts nothing else.
 //!
-//! At every point that is: the next frame of the answer to its oldest command; a message of what it
-//! is subscribed to there; a push about maintenance, if it has agreed to those there; or the end,
-//! if something has happened that a connection need not survive.
+//! At every point that is: the next frame of the reply to its oldest command; a message of a
+//! channel that it is subscribed to there; a maintenance push, if it has agreed to those there; or
+//! the end, if something has happened that a connection need not survive.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::{ErrorKind, Read, Write};
@@ -15,65 +14,66 @@ use crate::session::carry::testing::{Reluctance, encode};
 use crate::testing::TestProxy;
 use crate::{MaintenanceKind, Subscriptions};
 
-/// What holds for a whole game.
+/// The settings of one game.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules {
     pub(crate) subscriptions: Subscriptions,
-    /// The servers know the handshake about maintenance.
+    /// The servers know the maintenance handshake.
     pub(crate) known: bool,
-    /// Pointsman answers it if they do not, and tells of maintenance.
+    /// The proxy answers it if they do not, and sends maintenance notifications.
     pub(crate) told: bool,
 }
 
-/// An answer that is to come.
+/// A reply that is owed.
 struct Owed {
     command: Vec<String>,
-    /// What is missing of it.
+    /// What is still missing of it.
     frames: String,
-    /// What came of it.
+    /// What was received of it.
     came: String,
-    /// The numbers that it says were executed.
+    /// The numbers of the commands that it reports as executed.
     numbers: Vec<u32>,
-    /// What the connection is then.
+    /// The connection's state after it.
     then: Connection,
-    /// After it, nothing that was told before counts.
+    /// Notifications before it no longer count after it.
     resets: bool,
     begun: bool,
 }
 
-/// The client, and what it must see.
+/// The client, and what it must receive.
 pub(crate) struct Client<'a> {
     proxy: &'a TestProxy,
     rules: Rules,
     stream: TcpStream,
-    /// What came and was not looked at yet.
+    /// Received and not examined yet.
     came: Vec<u8>,
-    /// What it is once everything said is answered, and what it is where the answers have come to.
+    /// The connection's state after everything sent, and after the replies received so far.
     expected: Connection,
     now: Connection,
     owed: VecDeque<Owed>,
     pub(crate) acknowledged: Vec<u32>,
-    /// Said, and lost with its connection.
+    /// Sent, and lost with its connection.
     pub(crate) unknown: Vec<u32>,
-    /// The connection may end.
+    /// The connection may be closed.
     pub(crate) may_end: bool,
-    /// Messages that it must not hear, and the last that it heard, by its way.
+    /// Messages that it must not receive, and the last one that it received, by its kind of
+    /// subscription.
     pub(crate) elsewhere: BTreeSet<u32>,
     heard_last: (u32, BTreeSet<String>),
-    /// It was told of a failover, and how often there was a reason to that it was not told of: it
-    /// hears late, and may hear of each.
+    /// Whether a failover was announced to it, and how many more announcements may come: each is
+    /// late, and may come even so.
     pub(crate) warned: bool,
     pub(crate) alarms: u32,
-    /// It was told to move, in these words.
+    /// The content of the `MOVING` that it received.
     moved: Option<String>,
     /// The number of the last push.
     event: u64,
     filled: Filled,
-    /// What the servers do to new connections: no longer when this client opens one.
+    /// What the servers do to new connections: cancelled when this client opens one.
     reluctance: Vec<Reluctance>,
-    /// How many commands had been answered when the connection was opened.
+    /// The number of commands answered when the connection was opened.
     heard_before: usize,
-    /// Commands said and answered in all, and how many had been said when something last happened.
+    /// Commands sent and answered in all, and the number sent when the session was last disturbed.
     said: usize,
     heard: usize,
     happened_at: usize,
@@ -131,11 +131,11 @@ impl<'a> Client<'a> {
             begun: false,
         });
         self.said += 1;
-        // It may have ended; that is seen when the answer is read.
+        // The connection may be closed; that is noticed when the reply is read.
         drop(self.stream.write_all(encode(command).as_bytes()));
     }
 
-    /// Hears the answers to everything said so far. Whether the connection still stands.
+    /// Reads the replies to everything sent so far. Whether the connection is still open.
     pub(crate) fn listen(&mut self) -> bool {
         while let Some(owed) = self.owed.front() {
             let (may_end, owed) = (self.may_end, owed.frames.clone());
@@ -145,13 +145,14 @@ impl<'a> Client<'a> {
             }
         }
         if self.is_settled() {
-            // What was said afterwards was answered: the connection has survived.
+            // What was sent afterwards was answered: the connection has survived.
             self.may_end = false;
         }
         true
     }
 
-    /// Hears all ways of a message that was published where the session certainly is.
+    /// Receives a message, by every kind of subscription, that was published where the session
+    /// certainly is.
     pub(crate) fn hear(&mut self, channel: &str, message: u32) {
         let mut expected: BTreeSet<String> = self.now.hears(channel, message).into_iter().collect();
         while !expected.is_empty() {
@@ -167,35 +168,36 @@ impl<'a> Client<'a> {
         while self.hear_a_frame() {}
     }
 
-    /// Whether something said since something last happened was answered: it is where it is now,
-    /// and whole.
+    /// Whether something sent since the last disturbance was answered: the session is connected to
+    /// its present server, and complete.
     pub(crate) fn is_settled(&self) -> bool {
         self.heard > self.happened_at
     }
 
-    /// Whether it was answered over this connection: what happens to new ones is not its business.
+    /// Whether a command was answered over this connection: faults of new connections do not affect
+    /// it.
     pub(crate) fn has_arrived(&self) -> bool {
         self.heard > self.heard_before
     }
 
-    /// Nothing is to come but what nobody has asked for.
+    /// No reply is owed.
     pub(crate) fn is_idle(&self) -> bool {
         self.owed.is_empty()
     }
 
-    /// Whether it is told of failovers, and to what it is told to move.
+    /// Whether it is sent notifications, and to where it is asked to move.
     pub(crate) fn is_told(&self) -> Agreed {
         if self.rules.told { self.now.agreed() } else { Agreed::No }
     }
 
-    /// Hears until it was told of a failover, or of its end.
+    /// Receives until a failover was announced, or its end.
     pub(crate) fn wait_to_be_told(&mut self, of_a_failover: bool) {
         while self.warned != of_a_failover {
             assert!(self.hear_a_frame(), "the end came first");
         }
     }
 
-    /// Hears until it was told to move; where to, as it stands there.
+    /// Receives until it was asked to move. Returns the address as it was sent.
     pub(crate) fn wait_to_be_moved(&mut self) -> String {
         while self.moved.is_none() {
             assert!(self.hear_a_frame(), "the end came first");
@@ -203,7 +205,7 @@ impl<'a> Client<'a> {
         self.moved.clone().unwrap_or_default()
     }
 
-    /// Waits until the beginning of something is there.
+    /// Waits until the first byte of something is readable.
     pub(crate) fn wait_for_a_byte(&mut self) {
         assert!(matches!(self.stream.peek(&mut [0]), Ok(1)), "ended before an answer");
     }
@@ -212,14 +214,14 @@ impl<'a> Client<'a> {
         self.came.is_empty() && crate::testing::is_silent(&mut self.stream)
     }
 
-    /// The session moves, is held, or loses its server: what it may not survive, and that it is not
-    /// settled any more.
+    /// The session is carried, held, or loses its server. Records whether it may be closed by that,
+    /// and that it is disturbed.
     pub(crate) fn something_happens(&mut self) {
         self.may_end |= !self.owed.is_empty() || !self.expected.is_free(self.rules.subscriptions);
         self.moves();
     }
 
-    /// It is not known any more where the session is.
+    /// It is no longer known to which server the session is connected.
     pub(crate) fn moves(&mut self) {
         self.happened_at = self.said;
     }
@@ -234,8 +236,8 @@ impl<'a> Client<'a> {
             match self.stream.read(&mut chunk) {
                 Ok(read @ 1..) => self.came.extend_from_slice(&chunk[..read]),
                 Ok(_) => {
-                    // A client library may count the failovers that it was told of, beyond the end
-                    // of its connection.
+                    // A client library may count the failovers that were announced to it, across
+                    // connections.
                     let promised =
                         self.warned && self.came.is_empty() && self.is_told() != Agreed::No;
                     assert!(!promised, "the end, and not a word that the failover is over");
@@ -255,12 +257,12 @@ impl<'a> Client<'a> {
         true
     }
 
-    /// What came before the end must be a part of what was to come.
+    /// What was received before the end must be a part of what was owed.
     fn end(&mut self) -> bool {
         let owed = self.owed.front().map_or("", |it| it.frames.as_str());
         let came = String::from_utf8_lossy(&self.came).into_owned();
-        // A message may have been on its way, too; or half of the server's refusal, for which only
-        // all of it is exchanged.
+        // It may also be part of a message; or half of the server's refusal, which is replaced only
+        // when it is complete.
         let message = !came.is_empty() && came.contains("message\r\n");
         let refusal = owed == "+OK\r\n" && UNKNOWN.starts_with(&came);
         assert!(
@@ -316,7 +318,8 @@ impl<'a> Client<'a> {
         let tail = &lines[lines.len() - 4..];
         let (channel, message) = (tail[0], tail[2].parse().unwrap());
         let may = |it: &Connection| it.hears(channel, message).iter().any(|it| it == frame);
-        // Between two confirmations it may be subscribed to the one already, or to the other still.
+        // Between two confirmations it may already be subscribed to one channel, or still to the
+        // other.
         let between = self.owed.front().is_some_and(|owed| owed.begun && may(&owed.then));
         assert!(
             between || may(&self.now),
@@ -355,7 +358,7 @@ impl<'a> Client<'a> {
             }
             MaintenanceKind::Moving => {
                 assert!(self.proxy.drain.phase() >= drain::Phase::Draining, "nothing is drained");
-                // On another connection to a server it is told again, of the same event.
+                // After a carry the same event is announced again.
                 let again = self.moved.replace(lines[5..].join(" "));
                 assert!(again.is_none() || again == self.moved, "{again:?}, then {:?}", self.moved);
             }

@@ -1,6 +1,7 @@
-//! Servers for the property that nobody notices: they execute and answer by the
-//! [model](crate::session::carry::testing::model), publish, die and come back as other processes, end connections on
-//! purpose, stop in the middle of an answer, and do not serve new connections at once.
+//! Servers of the property test: they execute and answer by the
+//! [model](crate::session::carry::testing::model), publish, crash and come back as other processes,
+//! close connections on purpose, stop in the middle of a reply, and do not serve new connections at
+//! once.
 
 pub(crate) mod blanks;
 pub(crate) mod client;
@@ -15,19 +16,19 @@ use std::thread;
 use crate::session::carry::testing::model::{Connection, Process};
 use crate::testing::SOON;
 
-/// What all servers have executed, in order: they replicate without loss.
+/// The commands that all servers have executed, in order: they replicate without loss.
 pub(crate) type Log = Arc<Mutex<Vec<u32>>>;
 
-/// A connection, and its socket.
+/// A connection's state, and its socket.
 type Open = Arc<(Mutex<Connection>, TcpStream)>;
 
-/// Whether answers stop half-way, and how many have.
+/// Whether replies stop half-way, and how many have.
 type Stop = Arc<(Mutex<(bool, usize)>, Condvar)>;
 
 /// Why a server does not serve a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Excuse {
-    /// It has as many clients as it takes: says so unasked, and closes.
+    /// It is at its `maxclients`: it replies so unrequested, and closes.
     Full,
     /// It runs a script.
     Busy,
@@ -36,7 +37,7 @@ pub(crate) enum Excuse {
 }
 
 impl Excuse {
-    /// What it says of a command, if it does not execute it (`redis:src/commands`, the flags
+    /// The error reply to a command that is not executed (`redis:src/commands`, the flags
     /// ALLOW_BUSY and LOADING).
     fn refuse(self, command: &[String]) -> Option<&'static str> {
         let word = command.first().map_or("", String::as_str);
@@ -86,14 +87,14 @@ impl Reluctance {
 /// The process that a server is at present.
 type Running = Arc<Mutex<Arc<Process>>>;
 
-/// So that no two processes have the same seed, and no two connections the same number.
+/// No two processes have the same seed, and no two connections the same number.
 static NUMBERS: AtomicU32 = AtomicU32::new(1);
 
 fn process() -> Arc<Process> {
     Arc::new(Process { seed: NUMBERS.fetch_add(1, Ordering::Relaxed), ..Process::default() })
 }
 
-/// A server that can die and come back.
+/// A server that can crash and come back.
 pub(crate) struct Server {
     pub(crate) addr: SocketAddr,
     pub(crate) reluctance: Reluctance,
@@ -104,7 +105,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// `knows`: it knows the handshake about maintenance.
+    /// `knows`: it knows the maintenance handshake.
     pub(crate) fn start(log: &Log, knows: bool) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();
@@ -124,7 +125,7 @@ impl Server {
                 }
                 stream.set_nodelay(true).unwrap();
                 let mut connections = connections.lock().unwrap();
-                // Within the lock, so that whoever kills all of them knows of this one.
+                // Under the lock, so that a crash closes this connection, too.
                 if !dead.load(Ordering::SeqCst) {
                     let excuse = unwilling.next();
                     if excuse == Some(Excuse::Full) {
@@ -144,7 +145,7 @@ impl Server {
         server
     }
 
-    /// Ends all connections, and takes others as before.
+    /// Closes all connections, and accepts new ones as before.
     pub(crate) fn kick(&self) {
         for open in self.connections.lock().unwrap().drain(..) {
             drop(open.1.shutdown(Shutdown::Both));
@@ -157,7 +158,7 @@ impl Server {
         self.kick();
     }
 
-    /// Comes back, as another process if it was dead.
+    /// Comes back, as another process if it had crashed.
     pub(crate) fn revive(&self) {
         self.go_on();
         if self.dead.load(Ordering::SeqCst) {
@@ -166,7 +167,7 @@ impl Server {
         self.dead.store(false, Ordering::SeqCst);
     }
 
-    /// Publishes to all who are subscribed here.
+    /// Publishes to all connections that are subscribed here.
     pub(crate) fn publish(&self, channel: &str, message: u32) {
         self.go_on();
         for open in self.connections.lock().unwrap().iter() {
@@ -175,12 +176,12 @@ impl Server {
         }
     }
 
-    /// From now on, answers stop half-way.
+    /// From now on, replies stop half-way.
     pub(crate) fn stop_half_way(&self) {
         self.stop.0.lock().unwrap().0 = true;
     }
 
-    /// Waits until an answer has stopped.
+    /// Waits until a reply has stopped.
     pub(crate) fn wait_for_a_half(&self) {
         let (state, bell) = &*self.stop;
         let waited = bell
@@ -189,7 +190,7 @@ impl Server {
         assert!(!waited.1.timed_out(), "nothing was answered");
     }
 
-    /// What has stopped goes on.
+    /// Releases replies that have stopped.
     pub(crate) fn go_on(&self) {
         self.stop.0.lock().unwrap().0 = false;
         self.stop.1.notify_all();
@@ -200,7 +201,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
         self.dead = Arc::default();
-        // The accepting thread finds that nobody else holds its flag.
+        // The accepting thread finds that it is the only owner of its flag.
         drop(TcpStream::connect(self.addr));
     }
 }
@@ -217,7 +218,7 @@ fn serve(open: &Open, log: &Log, stop: &Stop, excuse: Option<Excuse>) {
             let executed = || connection.answer(&command, &mut log.lock().unwrap());
             let answer = refusal.map_or_else(executed, str::to_owned);
             let (half, rest) = answer.as_bytes().split_at(answer.len() / 2);
-            // Within the lock, so that no message comes before the confirmation.
+            // Under the lock, so that no message comes before the confirmation.
             if stream.write_all(half).is_err() {
                 return;
             }
@@ -229,7 +230,7 @@ fn serve(open: &Open, log: &Log, stop: &Stop, excuse: Option<Excuse>) {
     }
 }
 
-/// Waits half-way, if that is wanted.
+/// Stops half-way, if that is wanted.
 fn wait((state, bell): &(Mutex<(bool, usize)>, Condvar)) {
     let mut state = state.lock().unwrap();
     state.1 += 1;
@@ -240,7 +241,7 @@ fn wait((state, bell): &(Mutex<(bool, usize)>, Condvar)) {
     state.1 -= 1;
 }
 
-/// A whole command and its length.
+/// A complete command and its length.
 fn parse(bytes: &[u8]) -> Option<(Vec<String>, usize)> {
     let text = std::str::from_utf8(bytes).unwrap();
     let mut at = text.find("\r\n")? + 2;

@@ -1,13 +1,13 @@
-//! A model of the server, for the property that nobody notices: what one connection is, and what it
-//! answers.
+//! A model of a Redis connection for the property test: its state, and its replies.
 //!
-//! The same model plays the servers and says what their answers must have been: if a session
-//! arrives anywhere as somebody else, the two differ. The one answer that a client may get in the
-//! server's place is that to the handshake about maintenance.
+//! The same model plays the servers and predicts their replies: if a carried session has another
+//! identity, the two differ. The one reply that a client may get from the proxy instead is that to
+//! the maintenance handshake.
 //!
-//! What depends on the process that answers (the order of keys by its hash seed, the number of the
-//! connection, its cache of scripts) no client can know before. In what is expected such a line is
-//! a [`BLANK`], and the client keeps what came: see [`Filled`](crate::session::carry::testing::blanks::Filled).
+//! What depends on the server process (the order of keys by its hash seed, the number of the
+//! connection, its cache of scripts) no client can predict. In a predicted reply such a line is a
+//! [`BLANK`], and the client records the actual value: see
+//! [`Filled`](crate::session::carry::testing::blanks::Filled).
 //!
 //! Deliberately absent: sockets.
 
@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::Subscriptions;
 use crate::session::carry::testing::blanks::{BLANK, KEYS};
 
-/// What a client has agreed to be told of maintenance: nothing, or to move to an address, or to
-/// where it is.
+/// What a client has agreed to: no notifications, to move to an address, or to reconnect to the
+/// same one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Agreed {
     #[default]
@@ -28,14 +28,14 @@ pub(crate) enum Agreed {
     Here,
 }
 
-/// What stands in a long answer, which is meant to be taken for what it is not.
+/// Part of a long reply that looks like frames of its own.
 const BAIT: &str = "\r\n>3\r\n$11\r\nFAILED_OVER\r\n:1\r\n$2\r\n[]\r\n-ERR unknown subcommand 'MAINT_NOTIFICATIONS'.\r\n+OK\r\n";
 
-/// How a server refuses what it does not know.
+/// The refusal of an unknown handshake.
 pub(crate) const UNKNOWN: &str =
     "-ERR unknown subcommand 'MAINT_NOTIFICATIONS'. Try CLIENT HELP.\r\n";
 
-/// How it refuses a script that it does not have.
+/// The refusal of a script that is not loaded.
 pub(crate) const NO_SCRIPT: &str = "-NOSCRIPT No matching script. Please use EVAL.\r\n";
 
 /// What one process of a server has to itself.
@@ -46,7 +46,7 @@ pub(crate) struct Process {
     pub(crate) has_script: AtomicBool,
 }
 
-/// One connection, as the server keeps it.
+/// The state of one connection in the server.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Connection {
     /// The server knows the handshake.
@@ -59,26 +59,26 @@ pub(crate) struct Connection {
     read_only: bool,
     resp3: bool,
     queue: Option<Vec<Vec<String>>>,
-    /// Something was refused on its way into the queue.
+    /// A command was refused instead of queued.
     spoiled: bool,
     watching: bool,
-    /// A transaction changed it, in an answer that nobody looks into; or the server itself agreed
-    /// to the handshake.
+    /// A transaction changed its state, in a reply that is not parsed; or the server itself agreed
+    /// to the handshake. It is pinned.
     stays: bool,
-    /// What changes frames or pushes was queued, and nobody can tell when that takes effect.
+    /// A command that changes frames or pushes was queued, so it is not known when it takes effect.
     lost_sight_of: bool,
     agreed: Agreed,
     /// The server itself has agreed to the handshake.
     promised: bool,
-    /// The process that it leads to, and its number there; a client knows neither.
+    /// The process that it is connected to, and its number there; a client knows neither.
     process: Option<(Arc<Process>, u32)>,
     /// Iterations under way.
     iterations: i32,
     /// The client may rely on the connection's number or on the cache of scripts.
     relies: bool,
-    /// A module may keep something for it.
+    /// A module may keep state for it.
     module: bool,
-    /// Channels, patterns that stand for the one channel they name, and shard channels.
+    /// Channels, patterns that match only the channel of their name, and shard channels.
     channels: [BTreeSet<String>; 3],
 }
 
@@ -87,7 +87,7 @@ impl Connection {
         Self { knows, ..Self::default() }
     }
 
-    /// The same at a process, with its number there.
+    /// The same, connected to a process under the given number.
     pub(crate) fn at(knows: bool, process: Arc<Process>, number: u32) -> Self {
         Self { process: Some((process, number)), ..Self::new(knows) }
     }
@@ -97,14 +97,14 @@ impl Connection {
         if self.iterations > 0 && self.queue.is_none() { "SCAN 4" } else { "SCAN 0" }
     }
 
-    /// Whether nothing stands against carrying it, if subscriptions are replayed or not.
+    /// Whether it can be carried, if subscriptions are replayed or not.
     pub(crate) fn is_free(&self, subscriptions: Subscriptions) -> bool {
         let subscribed = subscriptions == Subscriptions::Close && self.is_subscribed();
         let bound = self.stays || self.relies || self.module || self.iterations != 0;
         self.queue.is_none() && !self.watching && !bound && !self.lost_sight_of && !subscribed
     }
 
-    /// What its client may be told of maintenance.
+    /// What the proxy may notify its client of.
     pub(crate) fn agreed(&self) -> Agreed {
         if self.resp3 && !self.lost_sight_of { self.agreed } else { Agreed::No }
     }
@@ -117,8 +117,8 @@ impl Connection {
         if self.resp3 { '>' } else { '*' }
     }
 
-    /// What a message, published in every way that there is, is to this connection: a frame for
-    /// each way that leads here.
+    /// The frames that this connection receives of a message published by every kind of
+    /// subscription.
     pub(crate) fn hears(&self, channel: &str, message: u32) -> Vec<String> {
         let (frame, text) = (self.frame(), message.to_string());
         let tail = format!("${}\r\n{channel}\r\n${}\r\n{text}\r\n", channel.len(), text.len());
@@ -167,7 +167,7 @@ impl Connection {
         "+OK\r\n".to_owned()
     }
 
-    /// What a subscribed RESP2 connection is told, and what this model leaves out.
+    /// The errors of a subscribed RESP2 connection, and of what this model does not support.
     fn refuse(&self, command: &str, subscribing: bool) -> Option<&'static str> {
         if self.queue.is_some() && subscribing {
             return Some("-ERR not in this model\r\n");
@@ -180,8 +180,8 @@ impl Connection {
         })
     }
 
-    /// The answer that the client gets if pointsman `answers` the handshake where the server does
-    /// not know it; the numbers that the command executes go into `log`.
+    /// The reply that the client gets if the proxy `answers` the handshake where the server does
+    /// not know it; the numbers that the command executes are added to `log`.
     pub(crate) fn answer_through(
         &mut self,
         command: &[String],
@@ -205,7 +205,7 @@ impl Connection {
         };
     }
 
-    /// The answer to a command; the numbers it executes go into `log`.
+    /// The reply to a command; the numbers that it executes are added to `log`.
     pub(crate) fn answer(&mut self, command: &[String], log: &mut Vec<u32>) -> String {
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
         let subscribing = words[0].ends_with("SUBSCRIBE");
@@ -265,9 +265,9 @@ impl Connection {
         format!("${}\r\n{text}\r\n", text.len())
     }
 
-    /// One of the two pages of an iteration. As a real server does, it takes a cursor that another
-    /// one gave: the keys are in buckets that its seed decides on, and the cursor is the number of
-    /// a bucket.
+    /// One of the two pages of an iteration. Like a real server, it accepts a cursor of another
+    /// server: the keys are in buckets that depend on its seed, and the cursor is the number of a
+    /// bucket.
     fn scan(&mut self, cursor: &str) -> String {
         let first: u32 = cursor.parse().unwrap();
         self.iterations += if first == 0 { 1 } else { -1 };
@@ -284,7 +284,7 @@ impl Connection {
         format!("*2\r\n$1\r\n{}\r\n*{}\r\n{keys}", (first + KEYS / 2) % KEYS, KEYS / 2)
     }
 
-    /// Runs the one script there is, which `EVAL` and `SCRIPT LOAD` bring along.
+    /// Runs the only script, which `EVAL` and `SCRIPT LOAD` contain.
     fn evaluate(&mut self, brought: bool) -> String {
         let Some((process, _)) = &self.process else {
             return if brought { ":7\r\n".to_owned() } else { format!("{BLANK}script\r\n") };
@@ -316,8 +316,8 @@ impl Connection {
                 }
             }
             ["RESET"] => {
-                // The name of the library survives it, and so does what cannot be followed or had
-                // again elsewhere.
+                // The library name survives it, and so does everything that cannot be followed or
+                // replayed.
                 let Self { knows, stays, relies, module, lost_sight_of, iterations, .. } = *self;
                 let (library, process) = (std::mem::take(&mut self.library), self.process.take());
                 let kept = Self {
@@ -366,7 +366,7 @@ impl Connection {
     }
 }
 
-/// The length of the first frame, if all of it is there.
+/// The length of the first frame, if it is complete.
 pub(crate) fn frame(bytes: &[u8]) -> Option<usize> {
     let line = bytes.windows(2).position(|it| it == b"\r\n")? + 2;
     let count = || std::str::from_utf8(&bytes[1..line - 2]).unwrap().parse::<i64>().unwrap();
