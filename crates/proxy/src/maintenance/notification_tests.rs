@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use drain::StopRequest;
 
-use crate::session::carry::proof_tests::prove;
+use crate::session::carry::proof_tests::answer_proof;
 use crate::testing::{Backend, TestProxy, expect, is_silent, rest};
 use crate::{EndReason, MaintenanceKind, Options};
 
-const HERE: &str = "CLIENT MAINT_NOTIFICATIONS ON moving-endpoint-type none\r\n";
-const THERE: &str = "CLIENT MAINT_NOTIFICATIONS ON moving-endpoint-type internal-ip\r\n";
+const SAME_ADDRESS: &str = "CLIENT MAINT_NOTIFICATIONS ON moving-endpoint-type none\r\n";
+const OTHER_ADDRESS: &str = "CLIENT MAINT_NOTIFICATIONS ON moving-endpoint-type internal-ip\r\n";
 const UNKNOWN: &str = "-ERR unknown subcommand 'MAINT_NOTIFICATIONS'. Try CLIENT HELP.\r\n";
 const HELLO: (&str, &str) = ("HELLO 3\r\n", "%1\r\n+proto\r\n:3\r\n");
 
@@ -73,7 +73,7 @@ fn push(client: &mut TcpStream, elements: usize, name: &str) -> String {
     all
 }
 
-fn told(proxy: &TestProxy, kind: MaintenanceKind) -> u64 {
+fn sent(proxy: &TestProxy, kind: MaintenanceKind) -> u64 {
     proxy.stats().notices[kind as usize]
 }
 
@@ -90,8 +90,8 @@ fn answers_handshakes_of_resp3_clients_only_if_enabled() {
             upstream.write_all(HELLO.1.as_bytes()).unwrap();
             expect(&mut client, HELLO.1.as_bytes());
         }
-        client.write_all(array(HERE).as_bytes()).unwrap();
-        expect(&mut upstream, array(HERE).as_bytes());
+        client.write_all(array(SAME_ADDRESS).as_bytes()).unwrap();
+        expect(&mut upstream, array(SAME_ADDRESS).as_bytes());
         upstream.write_all(UNKNOWN.as_bytes()).unwrap();
         expect(&mut client, UNKNOWN.as_bytes());
         proxy.publisher.hold();
@@ -103,7 +103,7 @@ fn answers_handshakes_of_resp3_clients_only_if_enabled() {
 fn asks_clients_to_move_in_a_drain_and_waits() {
     let backend = Backend::new();
     let proxy = TestProxy::with_target(&backend);
-    let (mut client, mut upstream) = agreed(&proxy, &backend, HERE);
+    let (mut client, mut upstream) = agreed(&proxy, &backend, SAME_ADDRESS);
     proxy.drain.order(StopRequest::DrainAtOnce);
     assert_eq!(moving(&mut client), "_\r\n");
     // It is served until it disconnects.
@@ -129,7 +129,7 @@ fn sends_an_address_if_wanted_and_configured() {
         let mut proxy =
             TestProxy::new(Options { moving_to: to.map(Arc::from), ..Options::default() });
         proxy.commit(backend.addr());
-        let (mut client, _upstream) = agreed(&proxy, &backend, THERE);
+        let (mut client, _upstream) = agreed(&proxy, &backend, OTHER_ADDRESS);
         proxy.drain.order(StopRequest::DrainAtOnce);
         if to.is_some() {
             assert_eq!(moving(&mut client), "$18\r\nredis.example:6379\r\n");
@@ -145,7 +145,7 @@ fn sends_an_address_if_wanted_and_configured() {
 fn notifies_clients_when_the_gate_closes_and_opens() {
     let (backend, other) = (Backend::new(), Backend::new());
     let mut proxy = TestProxy::with_target(&backend);
-    let (mut client, mut upstream) = agreed(&proxy, &backend, THERE);
+    let (mut client, mut upstream) = agreed(&proxy, &backend, OTHER_ADDRESS);
     // With a reply under way: the push comes after its end.
     client.write_all(b"GET k\r\n").unwrap();
     expect(&mut upstream, b"GET k\r\n");
@@ -167,7 +167,7 @@ fn notifies_clients_when_the_gate_closes_and_opens() {
     expect(&mut next, array(HELLO.0).as_bytes());
     assert!(is_silent(&mut client));
     next.write_all(HELLO.1.as_bytes()).unwrap();
-    prove(&mut next);
+    answer_proof(&mut next);
     push(&mut client, 3, "FAILED_OVER");
     expect(&mut next, b"GET l\r\n");
     next.write_all(b"$1\r\nv\r\n").unwrap();
@@ -176,7 +176,7 @@ fn notifies_clients_when_the_gate_closes_and_opens() {
     proxy.publisher.hold();
     push(&mut client, 4, "FAILING_OVER");
     assert_eq!(
-        (told(&proxy, MaintenanceKind::FailingOver), told(&proxy, MaintenanceKind::FailedOver)),
+        (sent(&proxy, MaintenanceKind::FailingOver), sent(&proxy, MaintenanceKind::FailedOver)),
         (3, 2)
     );
     assert_eq!(proxy.stats().carried, 1);
@@ -186,7 +186,7 @@ fn notifies_clients_when_the_gate_closes_and_opens() {
 fn notifies_clients_that_lost_their_master_while_held() {
     let (backend, other) = (Backend::new(), Backend::new());
     let mut proxy = TestProxy::with_target(&backend);
-    let (mut client, upstream) = agreed(&proxy, &backend, HERE);
+    let (mut client, upstream) = agreed(&proxy, &backend, SAME_ADDRESS);
     let _closed = backend.close();
     drop(upstream);
     push(&mut client, 4, "FAILING_OVER");
@@ -195,7 +195,7 @@ fn notifies_clients_that_lost_their_master_while_held() {
     let mut next = other.accept();
     expect(&mut next, array(HELLO.0).as_bytes());
     next.write_all(HELLO.1.as_bytes()).unwrap();
-    prove(&mut next);
+    answer_proof(&mut next);
     push(&mut client, 3, "FAILED_OVER");
     expect(&mut next, b"GET k\r\n");
 }
@@ -204,7 +204,7 @@ fn notifies_clients_that_lost_their_master_while_held() {
 fn announces_the_end_of_a_failover_before_closing() {
     let (backend, other) = (Backend::new(), Backend::new());
     let mut proxy = TestProxy::with_target(&backend);
-    let (mut client, mut upstream) = agreed(&proxy, &backend, HERE);
+    let (mut client, mut upstream) = agreed(&proxy, &backend, SAME_ADDRESS);
     client.write_all(b"INCR k\r\n").unwrap();
     expect(&mut upstream, b"INCR k\r\n");
     proxy.publisher.hold();
@@ -219,7 +219,7 @@ fn announces_the_end_of_a_failover_before_closing() {
 fn announces_no_failover_for_a_kick() {
     let backend = Backend::new();
     let proxy = TestProxy::with_target(&backend);
-    let (mut client, upstream) = agreed(&proxy, &backend, HERE);
+    let (mut client, upstream) = agreed(&proxy, &backend, SAME_ADDRESS);
     drop(upstream);
     // The master is alive: it closed this session on purpose.
     drop(backend.accept().write_all(b"+PONG\r\n"));

@@ -151,7 +151,11 @@ mod tests {
             let options =
                 Options { first_byte_timeout: NOW, client_idle_timeout, ..Options::default() };
             let mut watch = watching(false, &options);
-            assert_eq!(checked(&mut watch, &options, HALF_A_REQUEST).await, None, "a byte came");
+            assert_eq!(
+                checked(&mut watch, &options, HALF_A_REQUEST).await,
+                None,
+                "a byte was received"
+            );
             let reason = checked(&mut watch, &options, HALF_A_REQUEST).await;
             assert_eq!(reason, Some(EndReason::FirstByteTimeout));
         }

@@ -14,18 +14,18 @@ const LONG: Duration = Duration::from_millis(400);
 
 /// Shortens the first-byte timeout. Called when all sessions are in place: however long that takes,
 /// no client is silent meanwhile.
-fn want_a_first_byte(proxy: &TestProxy) {
+fn shorten_first_byte_timeout(proxy: &TestProxy) {
     proxy.running().tune(0, Options { first_byte_timeout: SHORT, ..Options::default() });
 }
 
 /// Shortens the idle timeout. Called at the same point.
-fn want_no_idlers(proxy: &TestProxy) {
+fn shorten_idle_timeout(proxy: &TestProxy) {
     proxy.running().tune(0, Options { client_idle_timeout: SHORT, ..Options::default() });
 }
 
 /// Nothing comes from this stream for a long while, not even an end.
 #[track_caller]
-fn stays(stream: &mut TcpStream) {
+fn stays_silent(stream: &mut TcpStream) {
     let before = stream.read_timeout().unwrap();
     stream.set_read_timeout(Some(LONG)).unwrap();
     let read = stream.read(&mut [0; 64]);
@@ -37,17 +37,17 @@ fn stays(stream: &mut TcpStream) {
 fn closes_clients_that_send_nothing_and_keeps_those_that_asked() {
     let backend = Backend::new();
     let options = Options { first_byte_timeout: SHORT, ..Options::default() };
-    let (proxy, mut spoke) = TestProxy::with_waiting_client(options, Some(&backend), b"PING\r\n");
-    let mut spoken_to = backend.accept();
-    expect(&mut spoken_to, b"PING\r\n");
-    spoken_to.write_all(b"+PONG\r\n").unwrap();
-    expect(&mut spoke, b"+PONG\r\n");
+    let (proxy, mut asking) = TestProxy::with_waiting_client(options, Some(&backend), b"PING\r\n");
+    let mut asking_upstream = backend.accept();
+    expect(&mut asking_upstream, b"PING\r\n");
+    asking_upstream.write_all(b"+PONG\r\n").unwrap();
+    expect(&mut asking, b"+PONG\r\n");
     let mut silent = proxy.client();
     assert_eq!(rest(&mut silent), b"");
     proxy.wait_for_end(EndReason::FirstByteTimeout);
-    stays(&mut spoke);
-    spoke.write_all(b"PING\r\n").unwrap();
-    expect(&mut spoken_to, b"PING\r\n");
+    stays_silent(&mut asking);
+    asking.write_all(b"PING\r\n").unwrap();
+    expect(&mut asking_upstream, b"PING\r\n");
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn closes_clients_that_stop_within_a_request() {
         let (mut client, mut upstream) = session(&proxy, &backend);
         client.write_all(part).unwrap();
         expect(&mut upstream, part);
-        want_no_idlers(&proxy);
+        shorten_idle_timeout(&proxy);
         assert_eq!(rest(&mut client), b"");
         proxy.wait_for_end(EndReason::IdleTimeout);
     }
@@ -85,9 +85,9 @@ fn keeps_clients_whose_request_waits_for_the_server() {
     let len = request.len();
     let writer = std::thread::spawn(move || writing.write_all(&request).unwrap());
     expect(&mut upstream, head.as_bytes());
-    want_no_idlers(&proxy);
+    shorten_idle_timeout(&proxy);
     // The server reads nothing, so the client is not read either.
-    stays(&mut client);
+    stays_silent(&mut client);
     let mut left = len - head.len();
     let mut buffer = vec![0; 1024 * 1024];
     while left > 0 {
@@ -111,18 +111,18 @@ fn keeps_held_clients_past_the_first_byte_timeout() {
     let target = proxy.publisher.route().current().unwrap();
     proxy.wait_for("the first session to be let in", |_| target.first_use().is_some());
     proxy.publisher.hold();
-    want_a_first_byte(&proxy);
+    shorten_first_byte_timeout(&proxy);
     early.write_all(b"GET a\r\n").unwrap();
     // A client that connected while the gate was closed.
     let mut late = proxy.client();
     late.write_all(b"GET b\r\n").unwrap();
     proxy.wait_for("the hold", |stats| stats.held == 1);
-    stays(&mut early);
+    stays_silent(&mut early);
     proxy.publisher.release();
     expect(&mut early_upstream, b"GET a\r\n");
     let mut late_upstream = backend.accept();
     expect(&mut late_upstream, b"GET b\r\n");
-    stays(&mut late);
+    stays_silent(&mut late);
     assert_eq!(proxy.stats().closed_in_all(), 0);
 }
 
@@ -131,10 +131,10 @@ fn restarts_the_first_byte_timeout_after_a_hold() {
     let backend = Backend::new();
     let mut proxy = TestProxy::with_target(&backend);
     proxy.publisher.hold();
-    want_a_first_byte(&proxy);
+    shorten_first_byte_timeout(&proxy);
     let mut client = proxy.client();
     proxy.wait_for("the hold", |stats| stats.held == 1);
-    stays(&mut client);
+    stays_silent(&mut client);
     proxy.publisher.release();
     assert_eq!(rest(&mut client), b"");
     proxy.wait_for_end(EndReason::FirstByteTimeout);
@@ -147,11 +147,11 @@ fn counts_no_idle_time_at_a_closed_gate() {
     let (mut client, mut upstream) = session(&proxy, &backend);
     proxy.publisher.hold();
     client.write_all(b"GET a\r\n").unwrap();
-    want_no_idlers(&proxy);
-    stays(&mut client);
+    shorten_idle_timeout(&proxy);
+    stays_silent(&mut client);
     proxy.publisher.release();
     expect(&mut upstream, b"GET a\r\n");
-    stays(&mut client);
+    stays_silent(&mut client);
     upstream.write_all(b"$-1\r\n").unwrap();
     expect(&mut client, b"$-1\r\n");
     assert_eq!(rest(&mut client), b"");
@@ -174,11 +174,11 @@ fn keeps_silent_subscribers_and_transactions() {
     queue.write_all(b"+OK\r\n").unwrap();
     expect(&mut multi, b"+OK\r\n");
     let (mut idle, _upstream) = session(&proxy, &backend);
-    want_no_idlers(&proxy);
+    shorten_idle_timeout(&proxy);
     // The timer runs for all sessions.
     assert_eq!(rest(&mut idle), b"");
     proxy.wait_for_end(EndReason::IdleTimeout);
-    stays(&mut subscriber);
-    stays(&mut multi);
+    stays_silent(&mut subscriber);
+    stays_silent(&mut multi);
     assert_eq!(proxy.stats().closed_in_all(), 1);
 }

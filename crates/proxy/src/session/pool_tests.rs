@@ -60,7 +60,7 @@ fn carries_readers_from_an_ejected_replica() {
     let mut upstream = other.accept_carried();
     ask(&mut quiet);
     answer(&mut quiet, &mut upstream);
-    assert_eq!(rest(&mut left), b"", "the former replica got something");
+    assert_eq!(rest(&mut left), b"", "bytes were sent to the former replica");
     // The reply to a request that was forwarded comes from where it was sent.
     ask(&mut quiet);
     expect(&mut upstream, b"GET k\r\n");
@@ -92,7 +92,7 @@ fn ends_uncarried_readers_after_a_reply_when_ejected() {
     assert!(is_silent(&mut busy));
     upstream.write_all(b"$1\r\nv\r\n").unwrap();
     assert_eq!(rest(&mut busy), b"$1\r\nv\r\n");
-    proxy.wait_for("both to leave", |stats| stats.closed_for(EndReason::ReplicaEjected) == 2);
+    proxy.wait_for("the end of both", |stats| stats.closed_for(EndReason::ReplicaEjected) == 2);
     let _new = session(&proxy, &other);
 }
 
@@ -125,12 +125,12 @@ fn refuses_readers_without_replica_after_the_first_pool() {
     let mut upstream = one.accept();
     expect(&mut upstream, b"PING\r\n");
     publish(&mut writer, &[]);
-    for said in [&b""[..], b"PING\r\n"] {
+    for request in [&b""[..], b"PING\r\n"] {
         let mut late = proxy.client();
-        late.write_all(said).unwrap();
+        late.write_all(request).unwrap();
         assert_eq!(String::from_utf8(rest(&mut late)).unwrap(), NO_REPLICA);
     }
-    proxy.wait_for("their end", |stats| stats.closed_for(EndReason::NoReplica) == 2);
+    proxy.wait_for("the end of both", |stats| stats.closed_for(EndReason::NoReplica) == 2);
 }
 
 #[test]
@@ -177,12 +177,12 @@ fn skips_a_refusing_replica_at_once() {
     let most = 1 + begun.elapsed().as_millis() / 950;
     assert!(
         (1..=most).contains(&failed.into()),
-        "{failed} of {} sessions tried it, at most {most} may",
+        "{failed} of {} sessions tried it, at most {most} allowed",
         kept.len()
     );
     // Without another replica to try, there are pauses between the attempts.
     drop(kept);
-    proxy.wait_for("them to leave", |stats| stats.open == 0);
+    proxy.wait_for("the end of all sessions", |stats| stats.open == 0);
     publish(&mut writer, &[]);
     writer.publish(vec![destination(nowhere)]);
     let began = Instant::now();

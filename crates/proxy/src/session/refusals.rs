@@ -103,7 +103,7 @@ mod tests {
     use crate::testing::FakeStream;
 
     /// The replies to a client that sends these pieces, and the number of polls.
-    fn told(client: &mut FakeStream) -> (String, usize) {
+    fn replies(client: &mut FakeStream) -> (String, usize) {
         let mut words = pin!(refuse(client, b"GET k\r\n".to_vec(), EndReason::HoldTimeout, false));
         let mut turns = 1;
         loop {
@@ -116,9 +116,9 @@ mod tests {
 
     #[test]
     fn refuses_requests_still_in_the_socket() {
-        let (words, turns) = told(&mut FakeStream::sending(&[b"GET a\r\nGE", b"T b\r\n", b""]));
+        let (words, turns) = replies(&mut FakeStream::sending(&[b"GET a\r\nGE", b"T b\r\n", b""]));
         assert_eq!((words.matches("-LOADING ").count(), turns), (3, 3));
-        assert_eq!(told(&mut FakeStream::sending(&[])).1, 1);
+        assert_eq!(replies(&mut FakeStream::sending(&[])).1, 1);
     }
 
     #[test]
@@ -126,7 +126,7 @@ mod tests {
         // Empty lines get no reply, so they never end it.
         let flood = vec![b'\n'; AT_A_TIME];
         let mut client = FakeStream::sending(&vec![flood.as_slice(); MOST_READ / AT_A_TIME + 7]);
-        let (words, turns) = told(&mut client);
+        let (words, turns) = replies(&mut client);
         assert_eq!(words.matches("-LOADING ").count(), 1);
         assert_eq!((turns, client.incoming.len()), (MOST_READ / AT_A_TIME + 1, 7));
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use target::{Empty, Look, PoolWriter};
 
-use crate::session::carry::proof_tests::prove;
+use crate::session::carry::proof_tests::answer_proof;
 use crate::testing::{Backend, TestProxy, destination, expect, is_silent, rest, session};
 use crate::{EndReason, Options};
 
@@ -19,7 +19,7 @@ fn publish(writer: &mut PoolWriter, backends: &[&Backend]) {
 }
 
 /// Publishes when `backend` was last asked for its role, and whether it now follows another master.
-fn tell(writer: &mut PoolWriter, backend: &Backend, repointed: bool) {
+fn note_role(writer: &mut PoolWriter, backend: &Backend, repointed: bool) {
     let now = Instant::now();
     let look =
         Look { asked_at: Some(now), repointed_at: repointed.then_some(now), ..Look::default() };
@@ -57,20 +57,20 @@ fn keeps_a_reader_whose_replica_was_repointed() {
     let one = Backend::new();
     publish(&mut writer, &[&one]);
     let (mut client, upstream) = session(&proxy, &one);
-    tell(&mut writer, &one, false);
+    note_role(&mut writer, &one, false);
     drop(upstream);
     // It answers, which alone would mean that it closed the session on purpose; its master is not
     // known yet.
     answer_ping(&mut one.accept());
     assert!(is_silent(&mut client));
-    tell(&mut writer, &one, true);
+    note_role(&mut writer, &one, true);
     let mut again = one.accept();
     serve(&mut client, &mut again);
     assert_eq!((proxy.stats().carried, proxy.stats().open), (1, 1));
     // The next close is later than the change, and nothing else is known of it.
     drop(again);
     answer_ping(&mut one.accept());
-    tell(&mut writer, &one, false);
+    note_role(&mut writer, &one, false);
     assert_eq!(rest(&mut client), b"");
     proxy.wait_for_end(EndReason::UpstreamClosed);
 }
@@ -96,10 +96,10 @@ fn ends_a_kicked_reader_despite_another_replica() {
     publish(&mut writer, &[&one]);
     let (mut client, upstream) = session(&proxy, &one);
     publish(&mut writer, &[&one, &other]);
-    tell(&mut writer, &one, false);
+    note_role(&mut writer, &one, false);
     drop(upstream);
     answer_ping(&mut one.accept());
-    tell(&mut writer, &one, false);
+    note_role(&mut writer, &one, false);
     assert_eq!(rest(&mut client), b"");
     proxy.wait_for_end(EndReason::UpstreamClosed);
     assert!(other.next().is_none() && proxy.stats().carried == 0);
@@ -112,7 +112,7 @@ fn keeps_readers_of_a_dead_replica() {
     publish(&mut writer, &[&one]);
     let (mut client, upstream) = session(&proxy, &one);
     publish(&mut writer, &[&one, &other]);
-    tell(&mut writer, &one, false);
+    note_role(&mut writer, &one, false);
     let _port = one.close();
     drop(upstream);
     let mut again = other.accept();
@@ -159,7 +159,7 @@ fn keeps_requests_on_a_replica_that_answers_again() {
 }
 
 /// A session that has selected a database, which has to be replayed.
-fn selected(proxy: &TestProxy, backend: &Backend) -> (TcpStream, TcpStream) {
+fn with_database(proxy: &TestProxy, backend: &Backend) -> (TcpStream, TcpStream) {
     let (mut client, mut upstream) = session(proxy, backend);
     client.write_all(b"SELECT 3\r\n").unwrap();
     expect(&mut upstream, b"SELECT 3\r\n");
@@ -169,11 +169,11 @@ fn selected(proxy: &TestProxy, backend: &Backend) -> (TcpStream, TcpStream) {
 }
 
 /// Accepts such a session on another replica.
-fn take_in(backend: &Backend) -> TcpStream {
+fn accept_with_database(backend: &Backend) -> TcpStream {
     let mut upstream = backend.accept();
     expect(&mut upstream, b"*2\r\n$6\r\nSELECT\r\n$1\r\n3\r\n");
     upstream.write_all(b"+OK\r\n").unwrap();
-    prove(&mut upstream);
+    answer_proof(&mut upstream);
     upstream
 }
 
@@ -190,9 +190,9 @@ fn moves_readers_to_a_replica_with_fewer_sessions() {
     let (proxy, mut writer) = TestProxy::for_readers(Empty::Reject, Options::default());
     let (one, other) = (Backend::new(), Backend::new());
     publish(&mut writer, &[&one]);
-    let mut quiet: Vec<_> = (0..2).map(|_| selected(&proxy, &one)).collect();
-    let mut bound: Vec<_> = (0..2).map(|_| selected(&proxy, &one)).collect();
-    let (mut busy, mut upstream) = selected(&proxy, &one);
+    let mut quiet: Vec<_> = (0..2).map(|_| with_database(&proxy, &one)).collect();
+    let mut bound: Vec<_> = (0..2).map(|_| with_database(&proxy, &one)).collect();
+    let (mut busy, mut upstream) = with_database(&proxy, &one);
     busy.write_all(GET).unwrap();
     expect(&mut upstream, GET);
     for (client, upstream) in &mut bound {
@@ -207,9 +207,9 @@ fn moves_readers_to_a_replica_with_fewer_sessions() {
     // reply.
     upstream.write_all(b"$1\r\nv\r\n").unwrap();
     expect(&mut busy, b"$1\r\nv\r\n");
-    let mut moved = vec![take_in(&other), take_in(&other)];
-    proxy.wait_for("two moves", |stats| stats.rebalanced == 2);
-    proxy.wait_for("both to be there", |_| {
+    let mut moved = vec![accept_with_database(&other), accept_with_database(&other)];
+    proxy.wait_for("two sessions to move", |stats| stats.rebalanced == 2);
+    proxy.wait_for("both to be counted", |_| {
         writer.known().iter().map(|it| it.load()).collect::<Vec<_>>() == [3, 2]
     });
     balance(&mut writer);
@@ -238,7 +238,7 @@ fn keeps_the_connection_where_a_move_fails() {
     let (proxy, mut writer) = TestProxy::for_readers(Empty::Reject, Options::default());
     let (one, other) = (Backend::new(), Backend::new());
     publish(&mut writer, &[&one]);
-    let mut both: Vec<_> = (0..2).map(|_| selected(&proxy, &one)).collect();
+    let mut both: Vec<_> = (0..2).map(|_| with_database(&proxy, &one)).collect();
     publish(&mut writer, &[&one, &other]);
     balance(&mut writer);
     // It accepts the connection and closes it.

@@ -44,7 +44,7 @@ fn echo(mut stream: TcpStream, mut dice: Dice) -> thread::JoinHandle<()> {
     })
 }
 
-fn comes_back_unchanged(sent: Vec<u8>, seed: u64) -> EndReason {
+fn echo_unchanged(sent: Vec<u8>, seed: u64) -> EndReason {
     let backend = Backend::new();
     let proxy = TestProxy::with_target(&backend);
     let mut client = proxy.client();
@@ -60,7 +60,7 @@ fn comes_back_unchanged(sent: Vec<u8>, seed: u64) -> EndReason {
     let back = rest(&mut client);
     writer.join().unwrap();
     echo.join().unwrap();
-    assert!(back == *sent, "{} bytes went, {} came back, seed {seed}", sent.len(), back.len());
+    assert!(back == *sent, "{} bytes sent, {} received, seed {seed}", sent.len(), back.len());
     let stats = proxy.wait_for("the end", |stats| stats.closed_in_all() == 1);
     assert_eq!((stats.bytes_in, stats.bytes_out), (sent.len() as u64, sent.len() as u64));
     *EndReason::ALL.iter().find(|reason| stats.closed_for(**reason) == 1).unwrap()
@@ -72,7 +72,7 @@ fn forwards_any_bytes_in_any_pieces_unchanged() {
         let mut dice = Dice(seed);
         let length = 1 + dice.roll(3_000_000);
         let bytes = (0..length).map(|_| u8::try_from(dice.roll(256)).unwrap()).collect();
-        assert_eq!(comes_back_unchanged(bytes, seed), EndReason::ClientClosed);
+        assert_eq!(echo_unchanged(bytes, seed), EndReason::ClientClosed);
     }
 }
 
@@ -116,7 +116,7 @@ fn forwards_pipelines_and_large_values_unchanged() {
             bytes.extend(std::iter::repeat_n(b'x', size));
             bytes.extend_from_slice(b"\r\n");
         }
-        assert_eq!(comes_back_unchanged(bytes, seed), EndReason::ClientClosed);
+        assert_eq!(echo_unchanged(bytes, seed), EndReason::ClientClosed);
     }
 }
 

@@ -34,7 +34,7 @@ fn sends_no_byte_to_the_old_target_after_the_fence() {
         // The fence was certainly raised before these bytes existed.
         drop(client.write_all(b"MARK"));
         let came = reader.join().unwrap();
-        assert!(!came.contains(&b'M'), "round {round}: forwarded after the fence fell");
+        assert!(!came.contains(&b'M'), "round {round}: forwarded after the fence was raised");
         drop(client);
         writer.join().unwrap();
         // A new client is connected to the new target.
@@ -284,7 +284,7 @@ fn discards_a_connection_opened_while_the_gate_is_closed() {
     socket.set_nonblocking(true).unwrap();
     let (mut arrived, begin) = (Vec::new(), Instant::now());
     while proxy.stats().dials == 0 {
-        assert!(begin.elapsed() < SOON, "the dial never arrived");
+        assert!(begin.elapsed() < SOON, "the connection was never opened");
         arrived.extend(socket.accept().ok().map(|(stream, _)| TcpStream::from(stream)));
         thread::yield_now();
     }
@@ -359,7 +359,7 @@ fn records_the_first_session_on_a_target() {
 fn sends_no_request_back_to_a_refused_client() {
     let (proxy, mut client) =
         TestProxy::with_waiting_client(hold(Duration::from_millis(50)), None, b"SET k v\r\n");
-    let told = String::from_utf8(rest(&mut client)).unwrap();
-    assert!(told.starts_with("-LOADING ") && told.matches("\r\n").count() == 1, "{told}");
+    let reply = String::from_utf8(rest(&mut client)).unwrap();
+    assert!(reply.starts_with("-LOADING ") && reply.matches("\r\n").count() == 1, "{reply}");
     proxy.wait_for_end(EndReason::HoldTimeout);
 }

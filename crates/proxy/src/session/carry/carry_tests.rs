@@ -4,18 +4,18 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::time::Duration;
 
-use crate::session::carry::proof_tests::{PING, prove};
+use crate::session::carry::proof_tests::{PING, answer_proof};
 use crate::testing::{Backend, TestProxy, expect, is_silent, rest, session};
 use crate::{DialFailure, EndReason, Options, Sessions};
 
 const LOADING: &str = "-LOADING No master is known at present. This request was not forwarded and can be tried again.\r\n";
 
-fn impatient() -> Options {
+fn short_hold() -> Options {
     Options { hold_timeout: Duration::from_millis(300), ..Options::default() }
 }
 
 /// Sends a request and plays its reply.
-fn say(client: &mut TcpStream, upstream: &mut TcpStream, request: &str, answer: &str) {
+fn exchange(client: &mut TcpStream, upstream: &mut TcpStream, request: &str, answer: &str) {
     client.write_all(request.as_bytes()).unwrap();
     expect(upstream, request.as_bytes());
     upstream.write_all(answer.as_bytes()).unwrap();
@@ -30,7 +30,7 @@ fn carries_a_session_without_state_unnoticed() {
     proxy.commit(new.addr());
     let mut next = new.accept_carried();
     assert!(is_silent(&mut next) && is_silent(&mut client));
-    say(&mut client, &mut next, "GET k\r\n", "$1\r\nv\r\n");
+    exchange(&mut client, &mut next, "GET k\r\n", "$1\r\nv\r\n");
     proxy.wait_for("the count", |stats| stats.carried == 1);
     // The former target got an end, and nothing else.
     assert!(matches!(std::io::Read::read(&mut upstream, &mut [0; 8]), Ok(0) | Err(_)));
@@ -42,8 +42,8 @@ fn replays_state_before_waiting_requests() {
     let (old, new) = (Backend::new(), Backend::new());
     let mut proxy = TestProxy::with_target(&old);
     let (mut client, mut upstream) = session(&proxy, &old);
-    say(&mut client, &mut upstream, "AUTH me pw\r\n", "+OK\r\n");
-    say(&mut client, &mut upstream, "SELECT 4\r\n", "+OK\r\n");
+    exchange(&mut client, &mut upstream, "AUTH me pw\r\n", "+OK\r\n");
+    exchange(&mut client, &mut upstream, "SELECT 4\r\n", "+OK\r\n");
     proxy.publisher.hold();
     client.write_all(b"GET k\r\nGET l\r\n").unwrap();
     proxy.commit(new.addr());
@@ -53,7 +53,7 @@ fn replays_state_before_waiting_requests() {
         b"*3\r\n$4\r\nAUTH\r\n$2\r\nme\r\n$2\r\npw\r\n*2\r\n$6\r\nSELECT\r\n$1\r\n4\r\n",
     );
     expect(&mut next, PING);
-    assert!(is_silent(&mut next), "requests go only behind the answers");
+    assert!(is_silent(&mut next), "requests are sent only after the answers");
     next.write_all(b"+OK\r\n+OK\r\n+PONG\r\n").unwrap();
     expect(&mut next, b"GET k\r\nGET l\r\n");
     next.write_all(b"$1\r\na\r\n$1\r\nb\r\n").unwrap();
@@ -73,7 +73,7 @@ fn closes_sessions_whose_state_is_refused() {
         let (old, new) = (Backend::new(), Backend::new());
         let mut proxy = TestProxy::with_target(&old);
         let (mut client, mut upstream) = session(&proxy, &old);
-        say(&mut client, &mut upstream, "AUTH pw\r\n", "+OK\r\n");
+        exchange(&mut client, &mut upstream, "AUTH pw\r\n", "+OK\r\n");
         proxy.commit(new.addr());
         new.accept().write_all(answer.as_bytes()).unwrap();
         assert_eq!(rest(&mut client), b"");
@@ -86,15 +86,15 @@ fn retries_a_target_that_is_not_ready() {
     let (old, new) = (Backend::new(), Backend::new());
     let mut proxy = TestProxy::with_target(&old);
     let (mut client, mut upstream) = session(&proxy, &old);
-    say(&mut client, &mut upstream, "SELECT 4\r\n", "+OK\r\n");
+    exchange(&mut client, &mut upstream, "SELECT 4\r\n", "+OK\r\n");
     proxy.commit(new.addr());
     new.accept().write_all(b"-LOADING soon\r\n").unwrap();
     drop(new.accept());
     let mut next = new.accept();
     expect(&mut next, b"*2\r\n$6\r\nSELECT\r\n$1\r\n4\r\n");
     next.write_all(b"+OK\r\n").unwrap();
-    prove(&mut next);
-    say(&mut client, &mut next, "GET k\r\n", "$1\r\nv\r\n");
+    answer_proof(&mut next);
+    exchange(&mut client, &mut next, "GET k\r\n", "$1\r\nv\r\n");
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn closes_sessions_in_flight_or_pinned_on_switch() {
         let mut proxy = TestProxy::with_target(&old);
         let (mut client, mut upstream) = session(&proxy, &old);
         if request.ends_with('\n') && !request.starts_with("INCR") {
-            say(&mut client, &mut upstream, request, "+OK\r\n");
+            exchange(&mut client, &mut upstream, request, "+OK\r\n");
         } else {
             client.write_all(request.as_bytes()).unwrap();
             expect(&mut upstream, request.as_bytes());
@@ -135,7 +135,7 @@ fn closes_sessions_that_a_live_target_closed() {
     drop(upstream);
     let mut asked = backend.accept();
     expect(&mut asked, b"*1\r\n$4\r\nPING\r\n");
-    assert!(is_silent(&mut client), "not before that is known");
+    assert!(is_silent(&mut client), "closed before the cause is known");
     asked.write_all(b"-NOAUTH Authentication required.\r\n").unwrap();
     assert_eq!(rest(&mut client), b"");
     proxy.wait_for_end(EndReason::UpstreamClosed);
@@ -146,17 +146,16 @@ fn holds_sessions_of_a_dead_target_for_the_next() {
     let (old, new) = (Backend::new(), Backend::new());
     let mut proxy = TestProxy::with_target(&old);
     let (mut client, mut upstream) = session(&proxy, &old);
-    say(&mut client, &mut upstream, "SELECT 4\r\n", "+OK\r\n");
+    exchange(&mut client, &mut upstream, "SELECT 4\r\n", "+OK\r\n");
     let _closed = old.close();
     drop(upstream);
-    proxy
-        .wait_for("a dial in vain", |stats| stats.dial_failures[DialFailure::Refused as usize] > 0);
+    proxy.wait_for("a failed dial", |stats| stats.dial_failures[DialFailure::Refused as usize] > 0);
     client.write_all(b"GET k\r\n").unwrap();
     proxy.commit(new.addr());
     let mut next = new.accept();
     expect(&mut next, b"*2\r\n$6\r\nSELECT\r\n$1\r\n4\r\n");
     next.write_all(b"+OK\r\n").unwrap();
-    prove(&mut next);
+    answer_proof(&mut next);
     expect(&mut next, b"GET k\r\n");
     assert_eq!(proxy.stats().held, 0);
 }
@@ -170,7 +169,7 @@ fn asks_no_target_about_a_loss_at_a_closed_gate() {
     drop(upstream);
     proxy.wait_for("the hold", |stats| stats.held == 1);
     proxy.commit(new.addr());
-    say(&mut client, &mut new.accept_carried(), "GET k\r\n", "$1\r\nv\r\n");
+    exchange(&mut client, &mut new.accept_carried(), "GET k\r\n", "$1\r\nv\r\n");
     assert!(!old.has_pending_connection());
 }
 
@@ -203,7 +202,8 @@ fn refuses_each_held_request_at_the_end_of_a_hold() {
         let backend = Backend::new();
         // The requests are there before the hold begins: with no target from the start, and at a
         // gate where no other client is held.
-        let (mut proxy, mut newcomer) = TestProxy::with_waiting_client(impatient(), None, requests);
+        let (mut proxy, mut newcomer) =
+            TestProxy::with_waiting_client(short_hold(), None, requests);
         assert_eq!(String::from_utf8(rest(&mut newcomer)).unwrap(), LOADING.repeat(answers));
         proxy.commit(backend.addr());
         let (mut client, upstream) = session(&proxy, &backend);
@@ -218,13 +218,13 @@ fn refuses_each_held_request_at_the_end_of_a_hold() {
 #[test]
 fn refuses_requests_that_wait_too_long_at_the_gate() {
     let backend = Backend::new();
-    let mut proxy = TestProxy::new(impatient());
+    let mut proxy = TestProxy::new(short_hold());
     proxy.commit(backend.addr());
     let (mut idle, _idle) = session(&proxy, &backend);
     let (mut client, _upstream) = session(&proxy, &backend);
     let (mut other, mut transaction) = session(&proxy, &backend);
     let (mut busy, mut asked) = session(&proxy, &backend);
-    say(&mut other, &mut transaction, "MULTI\r\n", "+OK\r\n");
+    exchange(&mut other, &mut transaction, "MULTI\r\n", "+OK\r\n");
     busy.write_all(b"INCR k\r\n").unwrap();
     expect(&mut asked, b"INCR k\r\n");
     proxy.publisher.hold();
@@ -239,7 +239,7 @@ fn refuses_requests_that_wait_too_long_at_the_gate() {
     assert_eq!(rest(&mut busy), b"");
     assert_eq!(rest(&mut transaction), b"");
     proxy.publisher.release();
-    assert!(is_silent(&mut idle), "who has nothing waiting waits for nothing");
+    assert!(is_silent(&mut idle), "an idle client was closed");
     proxy.wait_for("the three ends", |stats| stats.open == 1);
 }
 
@@ -264,7 +264,7 @@ fn closes_carried_sessions_that_send_wait() {
     let (old, new) = (Backend::new(), Backend::new());
     let mut proxy = TestProxy::with_target(&old);
     let (mut client, mut upstream) = session(&proxy, &old);
-    say(&mut client, &mut upstream, "INCR k\r\n", ":1\r\n");
+    exchange(&mut client, &mut upstream, "INCR k\r\n", ":1\r\n");
     proxy.commit(new.addr());
     let mut next = new.accept_carried();
     proxy.wait_for("the carry", |stats| stats.carried == 1);
@@ -282,18 +282,20 @@ fn bounds_the_number_of_sessions_carried_at_a_time() {
     let mut clients: Vec<(TcpStream, TcpStream)> =
         (0..200).map(|_| session(&proxy, &old)).collect();
     for (client, upstream) in &mut clients {
-        say(client, upstream, "SELECT 1\r\n", "+OK\r\n");
+        exchange(client, upstream, "SELECT 1\r\n", "+OK\r\n");
     }
     proxy.commit(new.addr());
     // Idle sessions get half of the permits, and none is returned before an answer.
-    let mut over: Vec<TcpStream> = (0..32).map(|_| new.accept()).collect();
+    let mut carried: Vec<TcpStream> = (0..32).map(|_| new.accept()).collect();
     assert!(!new.has_pending_connection());
-    while over.len() < clients.len() {
-        let first = over.len() - 32;
-        over[first].write_all(b"+OK\r\n+PONG\r\n").unwrap();
-        over.push(new.accept());
+    while carried.len() < clients.len() {
+        let first = carried.len() - 32;
+        carried[first].write_all(b"+OK\r\n+PONG\r\n").unwrap();
+        carried.push(new.accept());
     }
-    let last = over.len() - 32;
-    over[last..].iter_mut().for_each(|upstream| upstream.write_all(b"+OK\r\n+PONG\r\n").unwrap());
-    proxy.wait_for("all of them", |stats| stats.carried == 200);
+    let last = carried.len() - 32;
+    carried[last..]
+        .iter_mut()
+        .for_each(|upstream| upstream.write_all(b"+OK\r\n+PONG\r\n").unwrap());
+    proxy.wait_for("all sessions", |stats| stats.carried == 200);
 }

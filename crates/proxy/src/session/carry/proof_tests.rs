@@ -23,7 +23,7 @@ pub(crate) const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
 /// Plays the answer to it.
 #[track_caller]
-pub(crate) fn prove(upstream: &mut TcpStream) {
+pub(crate) fn answer_proof(upstream: &mut TcpStream) {
     expect(upstream, PING);
     upstream.write_all(b"+PONG\r\n").unwrap();
 }
@@ -33,7 +33,7 @@ impl Backend {
     /// backend has proved itself.
     pub(crate) fn accept_carried(&self) -> TcpStream {
         let mut stream = self.accept();
-        prove(&mut stream);
+        answer_proof(&mut stream);
         stream
     }
 }
@@ -51,12 +51,12 @@ fn with_state(proxy: &TestProxy, backend: &Backend, state: bool) -> (TcpStream, 
 }
 
 /// Plays the answers to the replay of such a session.
-fn welcome(next: &mut TcpStream, state: bool) {
+fn answer_replay(next: &mut TcpStream, state: bool) {
     if state {
         expect(next, SELECT);
         next.write_all(b"+OK\r\n").unwrap();
     }
-    prove(next);
+    answer_proof(next);
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn waits_silently_for_a_full_or_busy_target() {
         let mut next = new.accept();
         assert!(is_silent(&mut client), "{refusal:?}");
         client.write_all(b"GET k\r\n").unwrap();
-        welcome(&mut next, state);
+        answer_replay(&mut next, state);
         expect(&mut next, b"GET k\r\n");
         next.write_all(b"$-1\r\n").unwrap();
         expect(&mut client, b"$-1\r\n");
@@ -129,9 +129,9 @@ fn carries_no_session_to_a_target_that_only_accepts() {
     let (client, _) = &mut sessions[0];
     assert!(is_silent(client));
     // The target resumes, and answers every connection that is still open.
-    let (mut over, begin) = (0, Instant::now());
+    let (mut answered, begin) = (0, Instant::now());
     while proxy.stats().carried < 100 {
-        assert!(begin.elapsed() < SOON, "{over} were answered");
+        assert!(begin.elapsed() < SOON, "{answered} were answered");
         if let Some(next) = new.next() {
             stopped.push(next);
         }
@@ -139,11 +139,11 @@ fn carries_no_session_to_a_target_that_only_accepts() {
             next.set_nonblocking(true).unwrap();
             if matches!(next.read(&mut [0; 64]), Ok(1..)) {
                 drop(next.write_all(b"+PONG\r\n"));
-                over += 1;
+                answered += 1;
             }
         }
     }
-    assert!(over >= 100);
+    assert!(answered >= 100);
     assert!(sessions.iter_mut().all(|(client, _)| is_silent(client)));
 }
 
@@ -272,7 +272,7 @@ fn carries_sessions_with_a_request_before_idle_ones() {
     for (client, _) in sessions.iter_mut().skip(80) {
         expect(client, b"$-1\r\n");
     }
-    proxy.wait_for("all of them", |stats| stats.carried == 100);
+    proxy.wait_for("all sessions", |stats| stats.carried == 100);
 }
 
 #[test]

@@ -27,24 +27,24 @@
 
 use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop, prop_oneof, proptest};
 
-use crate::session::carry::testing::client::{Client, Rules};
-use crate::session::carry::testing::model::Agreed;
-use crate::session::carry::testing::{Excuse, Log, Server};
+use crate::session::carry::testing::client::{GameRules, ModelClient};
+use crate::session::carry::testing::model::Agreement;
+use crate::session::carry::testing::{ExecutionLog, Fault, ModelServer};
 use crate::testing::{SOON, TestProxy, destination};
 use crate::{EndReason, Options, Subscriptions};
 
 #[derive(Debug, Clone)]
-enum Step {
-    Say(Vec<String>),
-    Who,
+enum GameStep {
+    Send(Vec<String>),
+    Echo,
     /// Reads the replies to everything sent so far.
-    Listen,
+    ReadReplies,
     /// Publishes a message at the master, to which the client has just been connected.
     Publish(String),
     /// Publishes a message at the master or at the other server, whatever else is under way.
-    Shout(String, bool),
+    PublishAnywhere(String, bool),
     /// A reply stops half-way to the client; the next step that needs it releases it.
-    Half,
+    StopHalfway,
     /// The gate closes; whether to wait for the notification that is due then.
     Hold(bool),
     /// The gate opens without a master change.
@@ -53,41 +53,41 @@ enum Step {
     /// The master closes every connection, and stays alive.
     Kick,
     /// The master crashes; the next commit is to the other server.
-    Die(bool),
+    Crash(bool),
     /// The master or the other server does not serve the next new connections.
-    Refuse(Excuse, usize, bool),
+    RefuseConnections(Fault, usize, bool),
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<GameStep>> {
     let channel = || (0..4).prop_map(|it| format!("c{it}"));
     let step = prop_oneof![
-        9 => Just(Step::Who),
-        9 => Just(Step::Listen),
-        4 => Just(Step::Commit),
-        4 => any::<bool>().prop_map(Step::Hold),
-        2 => Just(Step::Release),
-        2 => Just(Step::Kick),
-        1 => any::<bool>().prop_map(Step::Die),
-        3 => Just(Step::Half),
+        9 => Just(GameStep::Echo),
+        9 => Just(GameStep::ReadReplies),
+        4 => Just(GameStep::Commit),
+        4 => any::<bool>().prop_map(GameStep::Hold),
+        2 => Just(GameStep::Release),
+        2 => Just(GameStep::Kick),
+        1 => any::<bool>().prop_map(GameStep::Crash),
+        3 => Just(GameStep::StopHalfway),
         4 => (0..3_usize, 1..4_usize, any::<bool>())
-            .prop_map(|(it, count, here)| Step::Refuse([Excuse::Full, Excuse::Busy, Excuse::Loading][it], count, here)),
-        4 => channel().prop_map(Step::Publish),
-        3 => (channel(), any::<bool>()).prop_map(|(channel, here)| Step::Shout(channel, here)),
-        24 => command().prop_map(|words| Step::Say(words.split(' ').map(str::to_owned).collect())),
+            .prop_map(|(it, count, here)| GameStep::RefuseConnections([Fault::Full, Fault::Busy, Fault::Loading][it], count, here)),
+        4 => channel().prop_map(GameStep::Publish),
+        3 => (channel(), any::<bool>()).prop_map(|(channel, here)| GameStep::PublishAnywhere(channel, here)),
+        24 => command().prop_map(|words| GameStep::Send(words.split(' ').map(str::to_owned).collect())),
     ];
     prop::collection::vec(step, 1..60)
 }
 
 fn command() -> impl Strategy<Value = String> {
-    let say = |words: &str| Just(words.to_owned());
+    let send = |words: &str| Just(words.to_owned());
     let either = |one: &'static str, other: &'static str| {
         any::<bool>().prop_map(move |it| if it { one } else { other }.to_owned())
     };
     let handshake = (0..4_usize).prop_map(|it| {
-        let agreed =
+        let agreement =
             ["OFF", "ON moving-endpoint-type none", "ON moving-endpoint-type internal-ip", "ON"]
                 [it];
-        format!("CLIENT MAINT_NOTIFICATIONS {agreed}")
+        format!("CLIENT MAINT_NOTIFICATIONS {agreement}")
     });
     let names = |command: &'static str, many: std::ops::Range<usize>| {
         prop::collection::vec((0..4).prop_map(|it| format!(" c{it}")), many)
@@ -96,23 +96,23 @@ fn command() -> impl Strategy<Value = String> {
     prop_oneof![
         3 => (0..18_u8).prop_map(|it| format!("SELECT {it}")),
         2 => either("AUTH ann pw", "AUTH bob pw"),
-        1 => say("AUTH eve wrong"),
+        1 => send("AUTH eve wrong"),
         2 => (0..99_u8).prop_map(|it| format!("CLIENT SETNAME n{it}")),
         1 => (0..99_u8).prop_map(|it| format!("CLIENT SETINFO LIB-NAME l{it}")),
         1 => either("CLIENT NO-TOUCH ON", "CLIENT NO-TOUCH OFF"),
         1 => either("READONLY", "READWRITE"),
-        4 => say("HELLO 3"),
-        1 => say("HELLO 2"),
+        4 => send("HELLO 3"),
+        1 => send("HELLO 2"),
         5 => handshake,
-        1 => say("RESET"),
+        1 => send("RESET"),
         3 => either("MULTI", "EXEC"),
         1 => either("EXEC", "DISCARD"),
         1 => either("WATCH k", "UNWATCH"),
         2 => either("SCAN 0", "SCAN next"),
-        2 => say("SCAN next"),
+        2 => send("SCAN next"),
         3 => either("CLIENT ID", "SCRIPT LOAD x"),
         1 => either("EVAL x 0", "EVALSHA x 0"),
-        1 => say("MODULE.X"),
+        1 => send("MODULE.X"),
         3 => names("SUBSCRIBE", 1..4),
         1 => names("PSUBSCRIBE", 1..4),
         1 => names("SSUBSCRIBE", 1..4),
@@ -124,7 +124,7 @@ fn command() -> impl Strategy<Value = String> {
 
 /// The servers and their state.
 struct Game {
-    servers: [Server; 2],
+    servers: [ModelServer; 2],
     publisher: target::TargetWriter,
     master: usize,
     number: u32,
@@ -133,7 +133,7 @@ struct Game {
     /// The master has closed connections while the gate was closed.
     kicked: bool,
     /// The reply under way may have stopped half-way.
-    halved: bool,
+    stopped_halfway: bool,
 }
 
 impl Game {
@@ -142,45 +142,45 @@ impl Game {
         self.number
     }
 
-    fn who(&mut self, client: &mut Client<'_>) {
-        client.say(&["ECHO".to_owned(), self.number().to_string()]);
+    fn echo(&mut self, client: &mut ModelClient<'_>) {
+        client.send(&["ECHO".to_owned(), self.number().to_string()]);
     }
 
-    fn master(&self) -> &Server {
+    fn master(&self) -> &ModelServer {
         &self.servers[self.master]
     }
 
     /// Reads the replies to everything sent. Whether the connection is still open.
-    fn listen(&mut self, client: &mut Client<'_>) -> bool {
-        self.master().go_on();
-        self.halved = false;
-        client.listen()
+    fn read_replies(&mut self, client: &mut ModelClient<'_>) -> bool {
+        self.master().release();
+        self.stopped_halfway = false;
+        client.read_replies()
     }
 
     /// Whether the client is certainly connected to the master, and has read everything sent to it.
-    fn is_at_rest(&mut self, client: &mut Client<'_>) -> bool {
+    fn is_at_rest(&mut self, client: &mut ModelClient<'_>) -> bool {
         !self.held
             && !self.dead
             && client.is_settled()
-            && self.listen(client)
+            && self.read_replies(client)
             && client.is_settled()
     }
 
-    fn step(&mut self, step: Step, client: &mut Client<'_>) {
+    fn step(&mut self, step: GameStep, client: &mut ModelClient<'_>) {
         match step {
-            Step::Say(command) => client.say(&command),
-            Step::Who => self.who(client),
+            GameStep::Send(command) => client.send(&command),
+            GameStep::Echo => self.echo(client),
             // While no server may answer there is nothing to read.
-            Step::Listen | Step::Publish(_) if self.held || self.dead => {}
-            Step::Listen => drop(self.listen(client)),
-            Step::Publish(channel) => {
-                client.say(&["PING".to_owned()]);
-                self.listen(client);
+            GameStep::ReadReplies | GameStep::Publish(_) if self.held || self.dead => {}
+            GameStep::ReadReplies => drop(self.read_replies(client)),
+            GameStep::Publish(channel) => {
+                client.send(&["PING".to_owned()]);
+                self.read_replies(client);
                 let number = self.number();
                 self.master().publish(&channel, number);
-                client.hear(&channel, number);
+                client.receive_message(&channel, number);
             }
-            Step::Shout(channel, here) => {
+            GameStep::PublishAnywhere(channel, here) => {
                 let number = self.number();
                 let at = if here { self.master } else { 1 - self.master };
                 if !here && client.is_settled() {
@@ -188,105 +188,110 @@ impl Game {
                 }
                 self.servers[at].publish(&channel, number);
             }
-            Step::Half => self.half(client),
-            Step::Hold(wait) => self.hold(wait, client),
-            Step::Release => {
+            GameStep::StopHalfway => self.stop_halfway(client),
+            GameStep::Hold(wait) => self.hold(wait, client),
+            GameStep::Release => {
                 // A session that notices the kick only now cannot know that the gate was closed.
                 client.may_end |= self.kicked;
                 self.publisher.release();
-                client.moves();
+                client.note_disturbance();
                 (self.held, self.kicked) = (false, false);
             }
-            Step::Kick if self.dead => {}
-            Step::Kick => self.kick(client),
-            Step::Die(_) if self.dead => {}
-            Step::Die(wait) => self.die(wait, client),
-            Step::Commit => self.commit(client),
+            GameStep::Kick if self.dead => {}
+            GameStep::Kick => self.kick(client),
+            GameStep::Crash(_) if self.dead => {}
+            GameStep::Crash(wait) => self.crash(wait, client),
+            GameStep::Commit => self.commit(client),
             // Only an established session is protected from noticing.
-            Step::Refuse(..) if !client.has_arrived() => {}
-            Step::Refuse(excuse, count, here) => {
+            GameStep::RefuseConnections(..) if !client.is_established() => {}
+            GameStep::RefuseConnections(fault, count, here) => {
                 let at = if here { self.master } else { 1 - self.master };
-                self.servers[at].reluctance.begin(excuse, count);
+                self.servers[at].faults.begin(fault, count);
                 // The client is notified that this takes time, once per attempt to connect.
-                client.alarms += u32::try_from(count).unwrap();
+                client.announcements_left += u32::try_from(count).unwrap();
             }
         }
         // Sent to a crashing master, or after something that was.
         client.may_end |= self.dead && !client.is_idle();
     }
 
-    fn half(&mut self, client: &mut Client<'_>) {
+    fn stop_halfway(&mut self, client: &mut ModelClient<'_>) {
         if !self.is_at_rest(client) {
             return;
         }
-        self.master().stop_half_way();
-        self.who(client);
-        self.master().wait_for_a_half();
+        self.master().stop_replies_halfway();
+        self.echo(client);
+        self.master().wait_for_stopped_reply();
         client.wait_for_a_byte();
-        self.halved = true;
+        self.stopped_halfway = true;
     }
 
-    fn hold(&mut self, wait: bool, client: &mut Client<'_>) {
-        let told =
-            wait && !self.halved && self.is_at_rest(client) && client.is_told() != Agreed::No;
-        client.alarms += 1;
+    fn hold(&mut self, wait: bool, client: &mut ModelClient<'_>) {
+        let notified = wait
+            && !self.stopped_halfway
+            && self.is_at_rest(client)
+            && client.agreement_now() != Agreement::Off;
+        client.announcements_left += 1;
         self.publisher.hold();
         self.held = true;
-        if told {
-            client.wait_to_be_told(true);
+        if notified {
+            client.wait_for_failover_push(true);
         }
     }
 
-    fn kick(&mut self, client: &mut Client<'_>) {
+    fn kick(&mut self, client: &mut ModelClient<'_>) {
         // With a reply half-way, or with nothing in flight; and if the master can answer the
         // question whether it is alive.
         let must_end =
-            (self.halved || self.is_at_rest(client)) && !self.master().reluctance.is_any();
+            (self.stopped_halfway || self.is_at_rest(client)) && !self.master().faults.is_any();
         if self.held {
             self.kicked = true;
-            client.something_happens();
+            client.disturb();
         } else {
             client.may_end = true;
             // The session may be connecting to this master. A close during its replay is that of a
             // server that does not answer.
-            client.alarms += u32::from(!client.is_settled());
-            client.moves();
+            client.announcements_left += u32::from(!client.is_settled());
+            client.note_disturbance();
         }
         self.master().kick();
         if must_end && !self.held {
-            client.hear_the_end();
+            client.wait_for_end();
         }
-        self.halved = false;
+        self.stopped_halfway = false;
     }
 
-    fn die(&mut self, wait: bool, client: &mut Client<'_>) {
-        let told = wait && self.is_at_rest(client) && client.is_told() != Agreed::No;
-        client.something_happens();
-        client.alarms += 1;
+    fn crash(&mut self, wait: bool, client: &mut ModelClient<'_>) {
+        let notified = wait && self.is_at_rest(client) && client.agreement_now() != Agreement::Off;
+        client.disturb();
+        client.announcements_left += 1;
         self.master().kill();
         self.dead = true;
-        if told && !client.may_end {
-            client.wait_to_be_told(true);
+        if notified && !client.may_end {
+            client.wait_for_failover_push(true);
         }
-        self.halved = false;
+        self.stopped_halfway = false;
     }
 
-    fn commit(&mut self, client: &mut Client<'_>) {
-        client.something_happens();
+    fn commit(&mut self, client: &mut ModelClient<'_>) {
+        client.disturb();
         let old = self.master;
         self.master = 1 - old;
         self.publisher.commit(destination(self.master().addr));
         self.servers[old].revive();
-        (self.held, self.dead, self.kicked, self.halved) = (false, false, false, false);
+        (self.held, self.dead, self.kicked, self.stopped_halfway) = (false, false, false, false);
     }
 }
 
-fn play(steps: Vec<Step>, rules: Rules, to: Option<&str>, drained: bool) {
-    let log = Log::default();
-    let servers = [Server::start(&log, rules.known), Server::start(&log, rules.known)];
+fn play(steps: Vec<GameStep>, rules: GameRules, to: Option<&str>, drained: bool) {
+    let log = ExecutionLog::default();
+    let servers = [
+        ModelServer::start(&log, rules.servers_know),
+        ModelServer::start(&log, rules.servers_know),
+    ];
     let mut proxy = TestProxy::new(Options {
         subscriptions: rules.subscriptions,
-        maintenance_push: rules.told,
+        maintenance_push: rules.notifies,
         moving_to: to.map(Into::into),
         // A server that does not answer here has crashed, and never just waits for the processor.
         connect_timeout: SOON,
@@ -302,22 +307,24 @@ fn play(steps: Vec<Step>, rules: Rules, to: Option<&str>, drained: bool) {
         held: false,
         dead: false,
         kicked: false,
-        halved: false,
+        stopped_halfway: false,
     };
-    let reluctance = game.servers.iter().map(|it| it.reluctance.clone()).collect();
-    let mut client = Client::new(&proxy, rules, reluctance);
+    let faults = game.servers.iter().map(|it| it.faults.clone()).collect();
+    let mut client = ModelClient::new(&proxy, rules, faults);
     // At the end, everything the client may rely on is asked for once more.
-    let say = |words: &str| Step::Say(words.split(' ').map(str::to_owned).collect());
-    let known = ["CLIENT ID", "EVALSHA x 0", "SCAN next"].map(say);
-    let last =
-        [Step::Commit, Step::Listen].into_iter().chain(known).chain([Step::Who, Step::Listen]);
+    let send = |words: &str| GameStep::Send(words.split(' ').map(str::to_owned).collect());
+    let known = ["CLIENT ID", "EVALSHA x 0", "SCAN next"].map(send);
+    let last = [GameStep::Commit, GameStep::ReadReplies]
+        .into_iter()
+        .chain(known)
+        .chain([GameStep::Echo, GameStep::ReadReplies]);
     for step in steps.into_iter().chain(last) {
         game.step(step, &mut client);
     }
-    if client.is_told() != Agreed::No {
-        client.wait_to_be_told(false);
+    if client.agreement_now() != Agreement::Off {
+        client.wait_for_failover_push(false);
     }
-    assert!(client.is_idle() && client.is_silent(), "more than was asked for");
+    assert!(client.is_idle() && client.is_silent(), "more than was requested");
     if drained {
         leave(&proxy, &mut game, &mut client, to);
     }
@@ -333,31 +340,31 @@ fn play(steps: Vec<Step>, rules: Rules, to: Option<&str>, drained: bool) {
         );
     }
     let known = client.acknowledged.len() + client.unknown.len();
-    assert!(count <= known, "{count} commands ran, {known} were asked for");
+    assert!(count <= known, "{count} commands ran, {known} were sent");
     assert_eq!(proxy.stats().closed_for(EndReason::Aborted), 0);
 }
 
 /// The end of the game: the proxy is drained. A client that can be asked to move is asked, and
 /// served until it does.
-fn leave(proxy: &TestProxy, game: &mut Game, client: &mut Client<'_>, to: Option<&str>) {
-    let moves = match client.is_told() {
-        Agreed::No => false,
-        Agreed::There => to.is_some(),
-        Agreed::Here => true,
+fn leave(proxy: &TestProxy, game: &mut Game, client: &mut ModelClient<'_>, to: Option<&str>) {
+    let moves = match client.agreement_now() {
+        Agreement::Off => false,
+        Agreement::OtherAddress => to.is_some(),
+        Agreement::SameAddress => true,
     };
     client.may_end = !moves;
-    let here = client.is_told() == Agreed::Here;
-    game.who(client);
+    let here = client.agreement_now() == Agreement::SameAddress;
+    game.echo(client);
     proxy.drain.order(drain::StopRequest::DrainAtOnce);
     if moves {
-        let moved = client.wait_to_be_moved();
+        let moved = client.wait_for_moving_push();
         let address =
             to.filter(|_| !here).map_or("_ ".to_owned(), |to| format!("${} {to} ", to.len()));
         assert!(moved.ends_with(&address), "{moved:?}");
     }
-    game.who(client);
+    game.echo(client);
     client.may_end |= !moves;
-    game.listen(client);
+    game.read_replies(client);
 }
 
 proptest! {
@@ -367,12 +374,12 @@ proptest! {
     fn hides_master_changes_from_clients(
         steps in steps(),
         replay: bool,
-        known in prop::bool::weighted(0.2),
-        told in prop::bool::weighted(0.9),
+        servers_know in prop::bool::weighted(0.2),
+        notifies in prop::bool::weighted(0.9),
         named: bool,
         drained: bool,
     ) {
         let subscriptions = if replay { Subscriptions::Replay } else { Subscriptions::Close };
-        play(steps, Rules { subscriptions, known, told }, named.then_some("redis.example:6379"), drained);
+        play(steps, GameRules { subscriptions, servers_know, notifies }, named.then_some("redis.example:6379"), drained);
     }
 }

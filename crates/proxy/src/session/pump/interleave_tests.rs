@@ -28,7 +28,7 @@ const FRAMES: &[&[u8]] = &[
     b">2\r\n+invalidate\r\n_\r\n",
 ];
 
-fn notices() -> [MaintenancePush; 3] {
+fn pushes() -> [MaintenancePush; 3] {
     [
         MaintenancePush::FailingOver { number: 7001, seconds: 10 },
         MaintenancePush::FailedOver { number: 7002 },
@@ -71,7 +71,7 @@ fn poll(pump: &mut Pump<'_, FakeStream, FakeStream>) {
 }
 
 #[derive(Debug, Clone)]
-struct Plan {
+struct Scenario {
     /// The frames that the server sends, and where among them the handshake is answered.
     frames: Vec<usize>,
     answered_at: usize,
@@ -82,17 +82,17 @@ struct Plan {
     wanted: bool,
 }
 
-fn plan() -> impl Strategy<Value = Plan> {
+fn scenario() -> impl Strategy<Value = Scenario> {
     let pieces = prop::collection::vec((1..40_usize, prop_oneof![Just(0), 1..60_usize]), 1..40);
     let frames = prop::collection::vec(0..FRAMES.len(), 0..30);
     (frames, any::<usize>(), pieces, [0..40_usize, 0..40, 0..40], prop::bool::weighted(0.9))
         .prop_map(|(frames, at, pieces, due, wanted)| {
             let answered_at = at % (frames.len() + 1);
-            Plan { frames, answered_at, pieces, due, wanted }
+            Scenario { frames, answered_at, pieces, due, wanted }
         })
 }
 
-fn check(plan: &Plan) {
+fn check(plan: &Scenario) {
     let (_points, seat) = seat();
     seat.shared
         .service
@@ -106,18 +106,18 @@ fn check(plan: &Plan) {
     pump.upstream.incoming.push_back(b"%1\r\n+proto\r\n:3\r\n".to_vec());
     poll(&mut pump);
     pump.client.written.clear();
-    let (mut requests, mut said, mut expected) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut requests, mut replies, mut expected) = (Vec::new(), Vec::new(), Vec::new());
     for at in 0..=plan.frames.len() {
         if at == plan.answered_at {
             requests.extend_from_slice(HANDSHAKE);
-            said.extend_from_slice(REFUSAL);
+            replies.extend_from_slice(REFUSAL);
             expected.push(if plan.wanted { b"+OK\r\n".to_vec() } else { REFUSAL.to_vec() });
         }
         let Some(frame) = plan.frames.get(at).map(|which| FRAMES[*which]) else { break };
         if frame[0] != b'>' {
             requests.extend_from_slice(b"GET k\r\n");
         }
-        said.extend_from_slice(frame);
+        replies.extend_from_slice(frame);
         expected.push(frame.to_vec());
     }
     pump.client.incoming.push_back(requests);
@@ -125,20 +125,20 @@ fn check(plan: &Plan) {
     poll(&mut pump);
     let mut announced = Vec::new();
     let mut announce = |pump: &mut Pump<'_, FakeStream, FakeStream>, now: usize| {
-        for (notice, due) in notices().into_iter().zip(plan.due) {
+        for (push, due) in pushes().into_iter().zip(plan.due) {
             if due <= now
-                && !announced.contains(&notice)
+                && !announced.contains(&push)
                 && pump.ledger.notices() != MaintenanceHandshake::Off
             {
-                announced.push(notice.clone());
-                pump.announce(notice);
+                announced.push(push.clone());
+                pump.announce(push);
             }
         }
     };
-    let mut rest = &said[..];
+    let mut rest = &replies[..];
     for (step, (comes, takes)) in plan.pieces.iter().enumerate() {
-        let (piece, behind) = rest.split_at((*comes).min(rest.len()));
-        rest = behind;
+        let (piece, later) = rest.split_at((*comes).min(rest.len()));
+        rest = later;
         if !piece.is_empty() {
             pump.upstream.incoming.push_back(piece.to_vec());
         }
@@ -158,19 +158,21 @@ fn check(plan: &Plan) {
     poll(&mut pump);
     announce(&mut pump, usize::MAX);
     poll(&mut pump);
-    let heard = frames(&pump.client.written);
-    let ours: Vec<Vec<u8>> = announced.iter().map(|notice| notice.encode().into_bytes()).collect();
-    let theirs: Vec<_> = heard.iter().filter(|frame| !ours.contains(frame)).cloned().collect();
-    assert_eq!(theirs, expected, "what the server said");
-    assert_eq!(heard.len(), expected.len() + ours.len(), "each push once");
+    let received = frames(&pump.client.written);
+    let sent_by_us: Vec<Vec<u8>> =
+        announced.iter().map(|push| push.encode().into_bytes()).collect();
+    let from_server: Vec<_> =
+        received.iter().filter(|frame| !sent_by_us.contains(frame)).cloned().collect();
+    assert_eq!(from_server, expected, "what the server sent");
+    assert_eq!(received.len(), expected.len() + sent_by_us.len(), "each push once");
     assert_eq!(announced.len(), if plan.wanted { 3 } else { 0 });
-    assert!(pump.interleaved.is_none() && pump.replies.is_clear(), "nothing stays behind");
+    assert!(pump.interleaved.is_none() && pump.replies.is_clear(), "nothing is left over");
     assert_eq!(seat.block.agreements.get(), u64::from(plan.wanted));
 }
 
 proptest! {
     #[test]
-    fn inserts_pushes_between_whole_frames(plan in plan()) {
+    fn inserts_pushes_between_whole_frames(plan in scenario()) {
         check(&plan);
     }
 }
@@ -193,7 +195,7 @@ fn sends_a_push_after_the_value_under_way() {
     pump.upstream.incoming.push_back(format!("${}\r\n", body.len()).into_bytes());
     poll(&mut pump);
     pump.upstream.incoming.extend(body.chunks(1024 * 1024).map(<[u8]>::to_vec));
-    let push = notices()[1].clone();
+    let push = pushes()[1].clone();
     pump.announce(push.clone());
     while !pump.upstream.incoming.is_empty() {
         poll(&mut pump);

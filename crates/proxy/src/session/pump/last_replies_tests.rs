@@ -54,7 +54,7 @@ async fn fenced(
         let begin = Instant::now();
         (pump.run(&ticket).await, begin.elapsed())
     };
-    assert_eq!(upstream.written, requests, "something went to a superseded master");
+    assert_eq!(upstream.written, requests, "bytes were sent to a superseded master");
     (stopped, client, upstream, took)
 }
 
@@ -62,7 +62,7 @@ fn move_on(publisher: &mut TargetWriter) {
     publisher.commit(destination("127.0.0.1:2".parse().unwrap()));
 }
 
-fn willing() -> FakeStream {
+fn fast_client() -> FakeStream {
     FakeStream::sending(&[])
 }
 
@@ -71,7 +71,7 @@ async fn delivers_the_rest_of_a_large_reply_at_the_fence() {
     let whole = bulk(&vec![b'x'; 5 * MIB]);
     let (first, later) = whole.split_at(MIB);
     let later: Vec<&[u8]> = later.chunks(60_000).collect();
-    let (stopped, client, _, _) = fenced(b"GET k\r\n", first, &later, willing()).await;
+    let (stopped, client, _, _) = fenced(b"GET k\r\n", first, &later, fast_client()).await;
     assert_eq!(
         (stopped.reason, client.written.len(), stopped.undelivered.len()),
         (EndReason::Fenced, whole.len(), 0)
@@ -88,15 +88,15 @@ async fn drops_the_reply_after_the_one_under_way() {
     let (body, tail) = later.split_at(MIB - 1000);
     let tail = [tail, b"+OK\r\n"].concat();
     let (stopped, client, ..) =
-        fenced(b"GET k\r\nSET k v\r\n", first, &[body, &tail, b"+OK\r\n"], willing()).await;
-    let heard = [client.written, stopped.undelivered].concat();
-    assert!(heard == whole, "{} of {} bytes", heard.len(), whole.len());
-    assert!(stopped.after.is_none(), "carried over with a request in flight");
+        fenced(b"GET k\r\nSET k v\r\n", first, &[body, &tail, b"+OK\r\n"], fast_client()).await;
+    let received = [client.written, stopped.undelivered].concat();
+    assert!(received == whole, "{} of {} bytes", received.len(), whole.len());
+    assert!(stopped.after.is_none(), "carried with a request in flight");
 }
 
 #[tokio::test]
 async fn waits_a_bounded_time_for_the_rest_of_a_reply() {
-    let (stopped, client, _, took) = fenced(b"GET k\r\n", b"$10\r\nabc", &[], willing()).await;
+    let (stopped, client, _, took) = fenced(b"GET k\r\n", b"$10\r\nabc", &[], fast_client()).await;
     assert_eq!(
         (stopped.reason, client.written.as_slice()),
         (EndReason::Fenced, &b"$10\r\nabc"[..])
@@ -118,7 +118,7 @@ async fn waits_for_no_reply_that_has_not_begun() {
     move_on(&mut publisher);
     // One poll notices the fence, and the next one comes after a round of the event loop.
     assert!(poll().await.is_pending());
-    let Poll::Ready(stopped) = poll().await else { panic!("it waits") };
+    let Poll::Ready(stopped) = poll().await else { panic!("it waits for a reply") };
     assert_eq!(stopped.reason, EndReason::Fenced);
 }
 
@@ -140,10 +140,10 @@ async fn gives_up_on_a_client_that_takes_nothing() {
 }
 
 /// Reads to the end and counts, so that the fence can be raised in the middle.
-fn read_on(
+fn read_in_background(
     mut client: TcpStream,
 ) -> (thread::JoinHandle<Vec<u8>>, std::sync::mpsc::Receiver<usize>) {
-    let (said, heard) = std::sync::mpsc::channel();
+    let (sender, progress) = std::sync::mpsc::channel();
     let reading = thread::spawn(move || {
         let (mut all, mut piece) = (Vec::new(), vec![0; 64 * 1024]);
         loop {
@@ -151,10 +151,10 @@ fn read_on(
                 Ok(0) | Err(_) => return all,
                 Ok(n) => all.extend_from_slice(&piece[..n]),
             }
-            let _unheard = said.send(all.len());
+            let _unheard = sender.send(all.len());
         }
     });
-    (reading, heard)
+    (reading, progress)
 }
 
 #[test]
@@ -166,11 +166,11 @@ fn finishes_a_large_reply_across_a_planned_switch() {
     client.write_all(b"GET k\r\nSET k v\r\n").unwrap();
     expect(&mut upstream, b"GET k\r\nSET k v\r\n");
     let whole = bulk(&Dice(5).bytes(5 * MIB));
-    let (reading, heard) = read_on(client.try_clone().unwrap());
+    let (reading, progress) = read_in_background(client.try_clone().unwrap());
     let mut writer = upstream.try_clone().unwrap();
     let (first, last) = whole.split_at(2 * MIB);
     writer.write_all(first).unwrap();
-    while heard.recv_timeout(SOON).unwrap() < MIB {}
+    while progress.recv_timeout(SOON).unwrap() < MIB {}
     // The rest leaves the master after the promotion is known, and after the commit.
     proxy.publisher.drop_replies();
     let (middle, last) = last.split_at(MIB);

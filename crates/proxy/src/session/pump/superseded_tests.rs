@@ -38,12 +38,12 @@ fn with_requests(requests: &[u8], test: impl FnOnce(&mut TargetWriter, &mut Fake
     test(&mut publisher, &mut pump);
 }
 
-fn says(pump: &mut FakePump<'_>, bytes: &[u8]) -> Poll<EndReason> {
+fn reply(pump: &mut FakePump<'_>, bytes: &[u8]) -> Poll<EndReason> {
     pump.upstream.incoming.push_back(bytes.to_vec());
     poll(pump)
 }
 
-fn heard(pump: &FakePump<'_>) -> String {
+fn received(pump: &FakePump<'_>) -> String {
     String::from_utf8_lossy(&pump.client.written).into_owned()
 }
 
@@ -54,10 +54,10 @@ fn drops_a_reply_that_is_read_after_the_evidence() {
         assert_eq!(
             poll(pump),
             Poll::Pending,
-            "a session ends when something is dropped, and not before"
+            "the session ends when a reply is dropped, and not before"
         );
-        assert_eq!(says(pump, OK), Poll::Ready(EndReason::ReplyDropped));
-        assert_eq!(heard(pump), "");
+        assert_eq!(reply(pump, OK), Poll::Ready(EndReason::ReplyDropped));
+        assert_eq!(received(pump), "");
         let stopped = pump.stop(EndReason::ReplyDropped);
         assert!(stopped.undelivered.is_empty() && stopped.after.is_none());
     });
@@ -67,15 +67,15 @@ fn drops_a_reply_that_is_read_after_the_evidence() {
 fn forwards_what_was_read_before_the_evidence() {
     with_requests(b"SET k v\r\nSET k v\r\n", |publisher, pump| {
         pump.client.capacity = 2;
-        assert_eq!(says(pump, OK), Poll::Pending);
+        assert_eq!(reply(pump, OK), Poll::Pending);
         publisher.drop_replies();
         pump.client.capacity = usize::MAX;
         assert_eq!(poll(pump), Poll::Pending);
-        assert_eq!(heard(pump), "+OK\r\n");
+        assert_eq!(received(pump), "+OK\r\n");
         // It is not lost either if the next reply ends the session first.
         pump.client.capacity = 0;
         publisher.release();
-        assert_eq!(says(pump, b">1\r\n+push\r\n"), Poll::Pending);
+        assert_eq!(reply(pump, b">1\r\n+push\r\n"), Poll::Pending);
         publisher.drop_replies();
         pump.client.capacity = 1;
         pump.upstream.incoming.push_back(OK.to_vec());
@@ -94,24 +94,27 @@ fn forwards_what_was_read_before_the_evidence() {
 #[test]
 fn completes_a_reply_that_had_begun_and_drops_the_next() {
     with_requests(b"GET k\r\nSET k v\r\n", |publisher, pump| {
-        assert_eq!(says(pump, b"$10\r\nab"), Poll::Pending);
+        assert_eq!(reply(pump, b"$10\r\nab"), Poll::Pending);
         publisher.drop_replies();
-        assert_eq!(says(pump, b"cd"), Poll::Pending);
-        assert_eq!(says(pump, b"efghij\r\n+OK\r\n"), Poll::Ready(EndReason::ReplyDropped));
+        assert_eq!(reply(pump, b"cd"), Poll::Pending);
+        assert_eq!(reply(pump, b"efghij\r\n+OK\r\n"), Poll::Ready(EndReason::ReplyDropped));
         let undelivered = pump.stop(EndReason::ReplyDropped).undelivered;
-        assert_eq!(heard(pump) + &String::from_utf8_lossy(&undelivered), "$10\r\nabcdefghij\r\n");
+        assert_eq!(
+            received(pump) + &String::from_utf8_lossy(&undelivered),
+            "$10\r\nabcdefghij\r\n"
+        );
     });
 }
 
 #[test]
 fn forwards_messages_and_keeps_the_subscriber() {
     with_requests(b"SUBSCRIBE c\r\n", |publisher, pump| {
-        assert_eq!(says(pump, b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"), Poll::Pending);
+        assert_eq!(reply(pump, b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"), Poll::Pending);
         let message = b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nx\r\n".repeat(3);
         for replies in [Replies::Drop, Replies::Wait] {
             publisher.set_replies(replies);
             pump.client.written.clear();
-            assert_eq!(says(pump, &message), Poll::Pending);
+            assert_eq!(reply(pump, &message), Poll::Pending);
             assert_eq!(pump.client.written, message, "{replies:?}");
         }
     });
@@ -120,15 +123,15 @@ fn forwards_messages_and_keeps_the_subscriber() {
 #[test]
 fn forwards_pushes_before_a_dropped_reply() {
     with_requests(b"HELLO 3\r\n", |publisher, pump| {
-        assert_eq!(says(pump, b"%1\r\n+proto\r\n:3\r\n"), Poll::Pending);
+        assert_eq!(reply(pump, b"%1\r\n+proto\r\n:3\r\n"), Poll::Pending);
         pump.client.written.clear();
         pump.client.incoming.push_back(SET.to_vec());
         assert_eq!(poll(pump), Poll::Pending);
         publisher.drop_replies();
         let push = b">2\r\n+invalidate\r\n_\r\n";
-        assert_eq!(says(pump, push), Poll::Pending);
+        assert_eq!(reply(pump, push), Poll::Pending);
         assert_eq!(pump.client.written, push);
-        assert_eq!(says(pump, &[push, OK].concat()), Poll::Ready(EndReason::ReplyDropped));
+        assert_eq!(reply(pump, &[push, OK].concat()), Poll::Ready(EndReason::ReplyDropped));
         assert_eq!(pump.client.written, push.repeat(2));
     });
 }
@@ -136,30 +139,30 @@ fn forwards_pushes_before_a_dropped_reply() {
 #[test]
 fn drops_all_replies_of_an_opaque_session() {
     with_requests(b"MONITOR\r\n", |publisher, pump| {
-        assert_eq!(says(pump, OK), Poll::Pending);
+        assert_eq!(reply(pump, OK), Poll::Pending);
         assert_eq!(pump.ledger.standing(), resp::SessionState::Opaque);
         publisher.drop_replies();
-        assert_eq!(says(pump, b"+a command\r\n"), Poll::Ready(EndReason::ReplyDropped));
-        assert_eq!(heard(pump), "+OK\r\n");
+        assert_eq!(reply(pump, b"+a command\r\n"), Poll::Ready(EndReason::ReplyDropped));
+        assert_eq!(received(pump), "+OK\r\n");
     });
 }
 
 #[test]
 fn drops_a_reply_after_a_push_of_our_own() {
     with_requests(b"HELLO 3\r\n", |publisher, pump| {
-        assert_eq!(says(pump, b"%1\r\n+proto\r\n:3\r\n"), Poll::Pending);
+        assert_eq!(reply(pump, b"%1\r\n+proto\r\n:3\r\n"), Poll::Pending);
         let handshake = b"*3\r\n$6\r\nCLIENT\r\n$19\r\nMAINT_NOTIFICATIONS\r\n$2\r\nON\r\n";
         pump.client.incoming.push_back(handshake.to_vec());
         assert_eq!(poll(pump), Poll::Pending);
-        assert_eq!(says(pump, OK), Poll::Pending);
+        assert_eq!(reply(pump, OK), Poll::Pending);
         pump.client.incoming.push_back(SET.to_vec());
         assert_eq!(poll(pump), Poll::Pending);
         pump.client.written.clear();
-        let word = MaintenancePush::FailingOver { number: 7, seconds: 10 };
-        pump.announce(word.clone());
+        let push = MaintenancePush::FailingOver { number: 7, seconds: 10 };
+        pump.announce(push.clone());
         publisher.drop_replies();
-        assert_eq!(says(pump, OK), Poll::Ready(EndReason::ReplyDropped));
-        assert_eq!(heard(pump), word.encode());
+        assert_eq!(reply(pump, OK), Poll::Ready(EndReason::ReplyDropped));
+        assert_eq!(received(pump), push.encode());
     });
 }
 
@@ -171,8 +174,8 @@ fn lets_replies_pass_again_when_the_gate_opens() {
         with_requests(SET, |publisher, pump| {
             publisher.drop_replies();
             undo(publisher);
-            assert_eq!(says(pump, OK), Poll::Pending);
-            assert_eq!(heard(pump), "+OK\r\n");
+            assert_eq!(reply(pump, OK), Poll::Pending);
+            assert_eq!(received(pump), "+OK\r\n");
         });
     }
 }
@@ -180,14 +183,17 @@ fn lets_replies_pass_again_when_the_gate_opens() {
 #[test]
 fn drops_a_reply_that_is_read_after_the_commit() {
     with_requests(b"GET k\r\nSET k v\r\n", |publisher, pump| {
-        assert_eq!(says(pump, b"$3\r\na"), Poll::Pending);
+        assert_eq!(reply(pump, b"$3\r\na"), Poll::Pending);
         publisher.commit(destination("127.0.0.1:2".parse().unwrap()));
         // The end is the same with or without something to discard, and the reply under way is
         // complete.
-        assert_eq!(says(pump, b"bc\r\n+OK\r\n"), Poll::Ready(EndReason::Fenced));
+        assert_eq!(reply(pump, b"bc\r\n+OK\r\n"), Poll::Ready(EndReason::Fenced));
         let stopped = pump.stop(EndReason::Fenced);
-        assert_eq!(heard(pump) + &String::from_utf8_lossy(&stopped.undelivered), "$3\r\nabc\r\n");
-        assert!(stopped.after.is_none(), "carried over with a request in flight");
+        assert_eq!(
+            received(pump) + &String::from_utf8_lossy(&stopped.undelivered),
+            "$3\r\nabc\r\n"
+        );
+        assert!(stopped.after.is_none(), "carried with a request in flight");
     });
 }
 
@@ -195,16 +201,16 @@ fn drops_a_reply_that_is_read_after_the_commit() {
 fn withholds_replies_until_the_master_was_examined() {
     with_requests(b"SET k v\r\nSET k v\r\n", |publisher, pump| {
         publisher.set_replies(Replies::Wait);
-        assert_eq!(says(pump, OK), Poll::Pending);
+        assert_eq!(reply(pump, OK), Poll::Pending);
         // Nothing more is read meanwhile: no more than one read is ever kept.
-        assert_eq!(says(pump, OK), Poll::Pending);
-        assert_eq!((heard(pump).as_str(), pump.upstream.incoming.len()), ("", 1));
+        assert_eq!(reply(pump, OK), Poll::Pending);
+        assert_eq!((received(pump).as_str(), pump.upstream.incoming.len()), ("", 1));
         publisher.release();
         for _ in 0..4 {
             assert_eq!(poll(pump), Poll::Pending);
         }
-        assert_eq!(heard(pump), "+OK\r\n+OK\r\n");
-        assert!(pump.interleaved.is_none(), "nothing is left over of the wait");
+        assert_eq!(received(pump), "+OK\r\n+OK\r\n");
+        assert!(pump.interleaved.is_none(), "nothing is left over");
         assert_eq!(pump.ledger.owed(), 0);
     });
 }
@@ -213,23 +219,23 @@ fn withholds_replies_until_the_master_was_examined() {
 fn drops_a_withheld_reply_when_evidence_comes() {
     with_requests(SET, |publisher, pump| {
         publisher.set_replies(Replies::Wait);
-        assert_eq!(says(pump, OK), Poll::Pending);
+        assert_eq!(reply(pump, OK), Poll::Pending);
         publisher.drop_replies();
         assert_eq!(poll(pump), Poll::Ready(EndReason::ReplyDropped));
-        assert_eq!(heard(pump), "");
+        assert_eq!(received(pump), "");
     });
     with_requests(SET, |publisher, pump| {
         publisher.set_replies(Replies::Wait);
-        assert_eq!(says(pump, OK), Poll::Pending);
+        assert_eq!(reply(pump, OK), Poll::Pending);
         publisher.commit(destination("127.0.0.1:2".parse().unwrap()));
         assert_eq!(poll(pump), Poll::Ready(EndReason::Fenced));
         assert!(pump.stop(EndReason::Fenced).undelivered.is_empty());
-        assert_eq!(heard(pump), "");
+        assert_eq!(received(pump), "");
     });
     // For any other end reason, withheld bytes are not delivered.
     with_requests(SET, |publisher, pump| {
         publisher.set_replies(Replies::Wait);
-        assert_eq!(says(pump, OK), Poll::Pending);
+        assert_eq!(reply(pump, OK), Poll::Pending);
         assert!(pump.stop(EndReason::IdleTimeout).undelivered.is_empty());
     });
 }
@@ -240,65 +246,65 @@ fn withholds_replies_after_the_lease_has_expired() {
         publisher.renew(Moment::now(), Duration::ZERO);
         let begin = Instant::now();
         while !pump.target.is_shut() {
-            assert!(begin.elapsed() < SOON, "the word never ran out");
+            assert!(begin.elapsed() < SOON, "the lease never expired");
         }
         // The coarse clocks tick together, and may be read in between.
         while pump.target.replies() == Replies::Pass {
-            assert!(begin.elapsed() < SOON, "the word never ran out for replies");
+            assert!(begin.elapsed() < SOON, "the lease never expired for replies");
         }
-        assert_eq!(says(pump, OK), Poll::Pending);
-        assert_eq!(heard(pump), "");
+        assert_eq!(reply(pump, OK), Poll::Pending);
+        assert_eq!(received(pump), "");
         publisher.renew(Moment::now(), Duration::from_secs(60));
         assert_eq!(poll(pump), Poll::Pending);
-        assert_eq!(heard(pump), "+OK\r\n");
+        assert_eq!(received(pump), "+OK\r\n");
     });
 }
 
 /// A stream that changes the target during its next read.
-struct Surprise {
-    puppet: FakeStream,
+struct Meddling {
+    stream: FakeStream,
     publisher: Rc<RefCell<TargetWriter>>,
-    happens: fn(&mut TargetWriter),
+    action: fn(&mut TargetWriter),
 }
 
-impl End for Surprise {
+impl End for Meddling {
     fn look(&mut self, cx: &mut Context<'_>) {
-        self.puppet.look(cx);
+        self.stream.look(cx);
     }
 
     fn is_readable(&self) -> bool {
-        self.puppet.is_readable()
+        self.stream.is_readable()
     }
 
     fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
-        let read = self.puppet.poll_read(cx, buffer);
-        (self.happens)(&mut self.publisher.borrow_mut());
+        let read = self.stream.poll_read(cx, buffer);
+        (self.action)(&mut self.publisher.borrow_mut());
         read
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.puppet.poll_write(cx, bytes)
+        self.stream.poll_write(cx, bytes)
     }
 
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.puppet.poll_end(cx)
+        self.stream.poll_end(cx)
     }
 
     fn has_gone(&self) -> bool {
-        self.puppet.has_gone()
+        self.stream.has_gone()
     }
 
     fn has_unread(&self) -> bool {
-        self.puppet.has_unread()
+        self.stream.has_unread()
     }
 }
 
-fn move_on(publisher: &mut TargetWriter) {
+fn change_master(publisher: &mut TargetWriter) {
     publisher.commit(destination("127.0.0.1:2".parse().unwrap()));
 }
 
 /// A target publisher, a worker context, and a target that may be used.
-fn surprised() -> (Rc<RefCell<TargetWriter>>, crate::runtime::worker::WorkerContext, TargetRef) {
+fn meddling() -> (Rc<RefCell<TargetWriter>>, crate::runtime::worker::WorkerContext, TargetRef) {
     let (publisher, seat) = seat();
     let target = seat.shared.service.route.open_target().unwrap();
     (Rc::new(RefCell::new(publisher)), seat, target)
@@ -306,13 +312,15 @@ fn surprised() -> (Rc<RefCell<TargetWriter>>, crate::runtime::worker::WorkerCont
 
 #[test]
 fn sends_nothing_read_during_a_master_change() {
-    for happens in [move_on, TargetWriter::hold, TargetWriter::clear, TargetWriter::drop_replies] {
-        let (publisher, seat, target) = surprised();
-        let mut client = Surprise { puppet: FakeStream::sending(&[SET]), publisher, happens };
+    for action in
+        [change_master, TargetWriter::hold, TargetWriter::clear, TargetWriter::drop_replies]
+    {
+        let (publisher, seat, target) = meddling();
+        let mut client = Meddling { stream: FakeStream::sending(&[SET]), publisher, action };
         let mut upstream = FakeStream::sending(&[]);
         let mut pump = Pump::new((&mut client, &mut upstream), &seat, &target, Vec::new());
         let _pending_or_fenced = poll(&mut pump);
-        assert!(pump.client.puppet.incoming.is_empty(), "it was read");
+        assert!(pump.client.stream.incoming.is_empty(), "it was read");
         let unsent = pump.requests.take_kept();
         assert_eq!((pump.upstream.written.len(), unsent.as_slice()), (0, SET));
     }
@@ -320,16 +328,16 @@ fn sends_nothing_read_during_a_master_change() {
 
 #[test]
 fn forwards_no_reply_that_was_read_while_the_evidence_came() {
-    for (happens, reason) in [
+    for (action, reason) in [
         (TargetWriter::drop_replies as fn(&mut TargetWriter), EndReason::ReplyDropped),
-        (move_on, EndReason::Fenced),
+        (change_master, EndReason::Fenced),
     ] {
-        let (publisher, seat, target) = surprised();
+        let (publisher, seat, target) = meddling();
         let mut client = FakeStream::sending(&[SET]);
-        let mut upstream = Surprise { puppet: FakeStream::sending(&[]), publisher, happens };
+        let mut upstream = Meddling { stream: FakeStream::sending(&[]), publisher, action };
         let mut pump = Pump::new((&mut client, &mut upstream), &seat, &target, Vec::new());
         assert_eq!(poll(&mut pump), Poll::Pending);
-        pump.upstream.puppet.incoming.push_back(OK.to_vec());
+        pump.upstream.stream.incoming.push_back(OK.to_vec());
         assert_eq!(poll(&mut pump), Poll::Ready(reason));
         assert!(pump.stop(reason).undelivered.is_empty());
         assert!(pump.client.written.is_empty(), "{reason:?}");

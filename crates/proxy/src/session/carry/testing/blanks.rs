@@ -52,7 +52,7 @@ impl Filled {
                 self.has_script |= !self.was_without
             }
             ["EVALSHA", ..] if answer.starts_with("-NOSCRIPT") => {
-                assert!(!self.has_script, "a script has vanished");
+                assert!(!self.has_script, "a loaded script is missing");
                 self.was_without = true;
             }
             _ => {}
@@ -64,19 +64,19 @@ fn keys(page: &str) -> BTreeSet<String> {
     page.split("\r\n").filter(|line| line.starts_with('k')).map(str::to_owned).collect()
 }
 
-/// The rest of `expected` after `came`, if that is what was expected; `whole` frames, or a piece of
+/// The rest of `expected` after `received`, if that is what was expected; `whole` frames, or a piece of
 /// one.
-pub(crate) fn after<'a>(expected: &'a str, came: &str, whole: bool) -> Option<&'a str> {
+pub(crate) fn after<'a>(expected: &'a str, received: &str, whole: bool) -> Option<&'a str> {
     let mut rest = expected;
-    let mut lines = came.split_inclusive("\r\n").peekable();
+    let mut lines = received.split_inclusive("\r\n").peekable();
     while let Some(line) = lines.next() {
         let end = rest.find("\r\n")? + 2;
-        let (wanted, behind) = rest.split_at(end);
+        let (wanted, later) = rest.split_at(end);
         let cut = !whole && lines.peek().is_none() && !line.ends_with("\r\n");
         if !(if cut { begins(wanted, line) } else { is(wanted, line) }) {
             return None;
         }
-        rest = behind;
+        rest = later;
     }
     Some(rest)
 }

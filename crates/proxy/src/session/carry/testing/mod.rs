@@ -13,21 +13,21 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
-use crate::session::carry::testing::model::{Connection, Process};
+use crate::session::carry::testing::model::{ModelConnection, ServerProcess};
 use crate::testing::SOON;
 
 /// The commands that all servers have executed, in order: they replicate without loss.
-pub(crate) type Log = Arc<Mutex<Vec<u32>>>;
+pub(crate) type ExecutionLog = Arc<Mutex<Vec<u32>>>;
 
 /// A connection's state, and its socket.
-type Open = Arc<(Mutex<Connection>, TcpStream)>;
+type Open = Arc<(Mutex<ModelConnection>, TcpStream)>;
 
 /// Whether replies stop half-way, and how many have.
 type Stop = Arc<(Mutex<(bool, usize)>, Condvar)>;
 
 /// Why a server does not serve a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Excuse {
+pub(crate) enum Fault {
     /// It is at its `maxclients`: it replies so unrequested, and closes.
     Full,
     /// It runs a script.
@@ -36,12 +36,12 @@ pub(crate) enum Excuse {
     Loading,
 }
 
-impl Excuse {
+impl Fault {
     /// The error reply to a command that is not executed (`redis:src/commands`, the flags
     /// ALLOW_BUSY and LOADING).
     fn refuse(self, command: &[String]) -> Option<&'static str> {
         let word = command.first().map_or("", String::as_str);
-        let (who, transaction) = (
+        let (echo, transaction) = (
             matches!(word, "AUTH" | "HELLO" | "RESET"),
             matches!(word, "MULTI" | "EXEC" | "DISCARD"),
         );
@@ -50,10 +50,10 @@ impl Excuse {
         match self {
             Self::Full => None,
             Self::Busy => {
-                (!who && !transaction).then_some("-BUSY Redis is busy running a script.\r\n")
+                (!echo && !transaction).then_some("-BUSY Redis is busy running a script.\r\n")
             }
             Self::Loading => {
-                (!who && !state).then_some("-LOADING Redis is loading the dataset in memory\r\n")
+                (!echo && !state).then_some("-LOADING Redis is loading the dataset in memory\r\n")
             }
         }
     }
@@ -61,11 +61,11 @@ impl Excuse {
 
 /// How many new connections a server does not serve, and why.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Reluctance(Arc<Mutex<Option<(Excuse, usize)>>>);
+pub(crate) struct ConnectionFaults(Arc<Mutex<Option<(Fault, usize)>>>);
 
-impl Reluctance {
-    pub(crate) fn begin(&self, excuse: Excuse, count: usize) {
-        *self.0.lock().unwrap() = Some((excuse, count));
+impl ConnectionFaults {
+    pub(crate) fn begin(&self, fault: Fault, count: usize) {
+        *self.0.lock().unwrap() = Some((fault, count));
     }
 
     pub(crate) fn end(&self) {
@@ -76,48 +76,51 @@ impl Reluctance {
         self.0.lock().unwrap().is_some()
     }
 
-    fn next(&self) -> Option<Excuse> {
+    fn next(&self) -> Option<Fault> {
         let mut left = self.0.lock().unwrap();
-        let (excuse, count) = (*left)?;
-        *left = (count > 1).then_some((excuse, count - 1));
-        Some(excuse)
+        let (fault, count) = (*left)?;
+        *left = (count > 1).then_some((fault, count - 1));
+        Some(fault)
     }
 }
 
 /// The process that a server is at present.
-type Running = Arc<Mutex<Arc<Process>>>;
+type CurrentProcess = Arc<Mutex<Arc<ServerProcess>>>;
 
 /// No two processes have the same seed, and no two connections the same number.
 static NUMBERS: AtomicU32 = AtomicU32::new(1);
 
-fn process() -> Arc<Process> {
-    Arc::new(Process { seed: NUMBERS.fetch_add(1, Ordering::Relaxed), ..Process::default() })
+fn process() -> Arc<ServerProcess> {
+    Arc::new(ServerProcess {
+        seed: NUMBERS.fetch_add(1, Ordering::Relaxed),
+        ..ServerProcess::default()
+    })
 }
 
 /// A server that can crash and come back.
-pub(crate) struct Server {
+pub(crate) struct ModelServer {
     pub(crate) addr: SocketAddr,
-    pub(crate) reluctance: Reluctance,
-    process: Running,
+    pub(crate) faults: ConnectionFaults,
+    process: CurrentProcess,
     dead: Arc<AtomicBool>,
     connections: Arc<Mutex<Vec<Open>>>,
     stop: Stop,
 }
 
-impl Server {
-    /// `knows`: it knows the maintenance handshake.
-    pub(crate) fn start(log: &Log, knows: bool) -> Self {
+impl ModelServer {
+    /// `knows_handshake`: it knows the maintenance handshake.
+    pub(crate) fn start(log: &ExecutionLog, knows_handshake: bool) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();
         let (dead, connections) =
             (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<Open>>>::default());
         let stop = Stop::default();
         let (log, rest) = (Arc::clone(log), Arc::clone(&stop));
-        let (reluctance, running) = (Reluctance::default(), Running::new(Mutex::new(process())));
-        let (unwilling, now) = (reluctance.clone(), Arc::clone(&running));
+        let (faults, running) =
+            (ConnectionFaults::default(), CurrentProcess::new(Mutex::new(process())));
+        let (upcoming, now) = (faults.clone(), Arc::clone(&running));
         let (alive, open) = (Arc::clone(&dead), Arc::clone(&connections));
-        let server =
-            Self { addr, reluctance, process: running, dead: alive, connections: open, stop };
+        let server = Self { addr, faults, process: running, dead: alive, connections: open, stop };
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 if Arc::strong_count(&dead) == 1 {
@@ -127,18 +130,21 @@ impl Server {
                 let mut connections = connections.lock().unwrap();
                 // Under the lock, so that a crash closes this connection, too.
                 if !dead.load(Ordering::SeqCst) {
-                    let excuse = unwilling.next();
-                    if excuse == Some(Excuse::Full) {
+                    let fault = upcoming.next();
+                    if fault == Some(Fault::Full) {
                         drop((&stream).write_all(b"-ERR max number of clients reached\r\n"));
                         continue;
                     }
                     let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-                    let connection =
-                        Connection::at(knows, Arc::clone(&now.lock().unwrap()), number);
+                    let connection = ModelConnection::at(
+                        knows_handshake,
+                        Arc::clone(&now.lock().unwrap()),
+                        number,
+                    );
                     let open = Arc::new((Mutex::new(connection), stream));
                     connections.push(Arc::clone(&open));
                     let (log, stop) = (Arc::clone(&log), Arc::clone(&rest));
-                    thread::spawn(move || serve(&open, &log, &stop, excuse));
+                    thread::spawn(move || serve(&open, &log, &stop, fault));
                 }
             }
         });
@@ -150,7 +156,7 @@ impl Server {
         for open in self.connections.lock().unwrap().drain(..) {
             drop(open.1.shutdown(Shutdown::Both));
         }
-        self.go_on();
+        self.release();
     }
 
     pub(crate) fn kill(&self) {
@@ -160,7 +166,7 @@ impl Server {
 
     /// Comes back, as another process if it had crashed.
     pub(crate) fn revive(&self) {
-        self.go_on();
+        self.release();
         if self.dead.load(Ordering::SeqCst) {
             *self.process.lock().unwrap() = process();
         }
@@ -169,35 +175,35 @@ impl Server {
 
     /// Publishes to all connections that are subscribed here.
     pub(crate) fn publish(&self, channel: &str, message: u32) {
-        self.go_on();
+        self.release();
         for open in self.connections.lock().unwrap().iter() {
             let connection = open.0.lock().unwrap();
-            drop((&open.1).write_all(connection.hears(channel, message).concat().as_bytes()));
+            drop((&open.1).write_all(connection.frames_of(channel, message).concat().as_bytes()));
         }
     }
 
     /// From now on, replies stop half-way.
-    pub(crate) fn stop_half_way(&self) {
+    pub(crate) fn stop_replies_halfway(&self) {
         self.stop.0.lock().unwrap().0 = true;
     }
 
     /// Waits until a reply has stopped.
-    pub(crate) fn wait_for_a_half(&self) {
+    pub(crate) fn wait_for_stopped_reply(&self) {
         let (state, bell) = &*self.stop;
         let waited = bell
             .wait_timeout_while(state.lock().unwrap(), SOON, |(_, stopped)| *stopped == 0)
             .unwrap();
-        assert!(!waited.1.timed_out(), "nothing was answered");
+        assert!(!waited.1.timed_out(), "no reply was sent");
     }
 
     /// Releases replies that have stopped.
-    pub(crate) fn go_on(&self) {
+    pub(crate) fn release(&self) {
         self.stop.0.lock().unwrap().0 = false;
         self.stop.1.notify_all();
     }
 }
 
-impl Drop for Server {
+impl Drop for ModelServer {
     fn drop(&mut self) {
         self.kill();
         self.dead = Arc::default();
@@ -206,7 +212,7 @@ impl Drop for Server {
     }
 }
 
-fn serve(open: &Open, log: &Log, stop: &Stop, excuse: Option<Excuse>) {
+fn serve(open: &Open, log: &ExecutionLog, stop: &Stop, fault: Option<Fault>) {
     let (connection, mut stream) = (&open.0, &open.1);
     let (mut chunk, mut buffer) = ([0; 512], Vec::new());
     while let Ok(read @ 1..) = stream.read(&mut chunk) {
@@ -214,7 +220,7 @@ fn serve(open: &Open, log: &Log, stop: &Stop, excuse: Option<Excuse>) {
         while let Some((command, len)) = parse(&buffer) {
             buffer.drain(..len);
             let mut connection = connection.lock().unwrap();
-            let refusal = excuse.and_then(|it| it.refuse(&command));
+            let refusal = fault.and_then(|it| it.refuse(&command));
             let executed = || connection.answer(&command, &mut log.lock().unwrap());
             let answer = refusal.map_or_else(executed, str::to_owned);
             let (half, rest) = answer.as_bytes().split_at(answer.len() / 2);

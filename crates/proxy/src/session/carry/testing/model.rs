@@ -21,11 +21,11 @@ use crate::session::carry::testing::blanks::{BLANK, KEYS};
 /// What a client has agreed to: no notifications, to move to an address, or to reconnect to the
 /// same one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Agreed {
+pub(crate) enum Agreement {
     #[default]
-    No,
-    There,
-    Here,
+    Off,
+    OtherAddress,
+    SameAddress,
 }
 
 /// Part of a long reply that looks like frames of its own.
@@ -40,7 +40,7 @@ pub(crate) const NO_SCRIPT: &str = "-NOSCRIPT No matching script. Please use EVA
 
 /// What one process of a server has to itself.
 #[derive(Debug, Default)]
-pub(crate) struct Process {
+pub(crate) struct ServerProcess {
     /// Decides in which order it returns its keys.
     pub(crate) seed: u32,
     pub(crate) has_script: AtomicBool,
@@ -48,9 +48,9 @@ pub(crate) struct Process {
 
 /// The state of one connection in the server.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Connection {
+pub(crate) struct ModelConnection {
     /// The server knows the handshake.
-    knows: bool,
+    knows_handshake: bool,
     db: u32,
     user: String,
     name: String,
@@ -60,36 +60,36 @@ pub(crate) struct Connection {
     resp3: bool,
     queue: Option<Vec<Vec<String>>>,
     /// A command was refused instead of queued.
-    spoiled: bool,
+    refused: bool,
     watching: bool,
     /// A transaction changed its state, in a reply that is not parsed; or the server itself agreed
     /// to the handshake. It is pinned.
-    stays: bool,
+    pinned: bool,
     /// A command that changes frames or pushes was queued, so it is not known when it takes effect.
-    lost_sight_of: bool,
-    agreed: Agreed,
+    unpredictable: bool,
+    agreement: Agreement,
     /// The server itself has agreed to the handshake.
-    promised: bool,
+    server_agreed: bool,
     /// The process that it is connected to, and its number there; a client knows neither.
-    process: Option<(Arc<Process>, u32)>,
+    process: Option<(Arc<ServerProcess>, u32)>,
     /// Iterations under way.
     iterations: i32,
     /// The client may rely on the connection's number or on the cache of scripts.
-    relies: bool,
+    depends_on_server: bool,
     /// A module may keep state for it.
     module: bool,
     /// Channels, patterns that match only the channel of their name, and shard channels.
     channels: [BTreeSet<String>; 3],
 }
 
-impl Connection {
-    pub(crate) fn new(knows: bool) -> Self {
-        Self { knows, ..Self::default() }
+impl ModelConnection {
+    pub(crate) fn new(knows_handshake: bool) -> Self {
+        Self { knows_handshake, ..Self::default() }
     }
 
     /// The same, connected to a process under the given number.
-    pub(crate) fn at(knows: bool, process: Arc<Process>, number: u32) -> Self {
-        Self { process: Some((process, number)), ..Self::new(knows) }
+    pub(crate) fn at(knows_handshake: bool, process: Arc<ServerProcess>, number: u32) -> Self {
+        Self { process: Some((process, number)), ..Self::new(knows_handshake) }
     }
 
     /// The command that continues an iteration, or begins one.
@@ -100,13 +100,13 @@ impl Connection {
     /// Whether it can be carried, if subscriptions are replayed or not.
     pub(crate) fn is_free(&self, subscriptions: Subscriptions) -> bool {
         let subscribed = subscriptions == Subscriptions::Close && self.is_subscribed();
-        let bound = self.stays || self.relies || self.module || self.iterations != 0;
-        self.queue.is_none() && !self.watching && !bound && !self.lost_sight_of && !subscribed
+        let bound = self.pinned || self.depends_on_server || self.module || self.iterations != 0;
+        self.queue.is_none() && !self.watching && !bound && !self.unpredictable && !subscribed
     }
 
     /// What the proxy may notify its client of.
-    pub(crate) fn agreed(&self) -> Agreed {
-        if self.resp3 && !self.lost_sight_of { self.agreed } else { Agreed::No }
+    pub(crate) fn agreement(&self) -> Agreement {
+        if self.resp3 && !self.unpredictable { self.agreement } else { Agreement::Off }
     }
 
     fn is_subscribed(&self) -> bool {
@@ -119,7 +119,7 @@ impl Connection {
 
     /// The frames that this connection receives of a message published by every kind of
     /// subscription.
-    pub(crate) fn hears(&self, channel: &str, message: u32) -> Vec<String> {
+    pub(crate) fn frames_of(&self, channel: &str, message: u32) -> Vec<String> {
         let (frame, text) = (self.frame(), message.to_string());
         let tail = format!("${}\r\n{channel}\r\n${}\r\n{text}\r\n", channel.len(), text.len());
         let each = [
@@ -189,7 +189,7 @@ impl Connection {
         answers: bool,
     ) -> String {
         let answer = self.answer(command, log);
-        if answer == UNKNOWN && answers && self.resp3 && self.queue.is_none() && !self.lost_sight_of
+        if answer == UNKNOWN && answers && self.resp3 && self.queue.is_none() && !self.unpredictable
         {
             self.agree(command);
             return "+OK\r\n".to_owned();
@@ -198,10 +198,10 @@ impl Connection {
     }
 
     fn agree(&mut self, handshake: &[String]) {
-        self.agreed = match handshake.last().map(String::as_str) {
-            Some("OFF") => Agreed::No,
-            Some("none") => Agreed::Here,
-            _ => Agreed::There,
+        self.agreement = match handshake.last().map(String::as_str) {
+            Some("OFF") => Agreement::Off,
+            Some("none") => Agreement::SameAddress,
+            _ => Agreement::OtherAddress,
         };
     }
 
@@ -209,33 +209,33 @@ impl Connection {
     pub(crate) fn answer(&mut self, command: &[String], log: &mut Vec<u32>) -> String {
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
         let subscribing = words[0].ends_with("SUBSCRIBE");
-        self.relies |= matches!(words[..], ["CLIENT", "ID"] | ["SCRIPT", "LOAD", ..]);
+        self.depends_on_server |= matches!(words[..], ["CLIENT", "ID"] | ["SCRIPT", "LOAD", ..]);
         self.module |= words[0] == "MODULE.X";
         if let Some(refusal) = self.refuse(words[0], subscribing) {
             return refusal.to_owned();
         }
         let handshake = words.get(1) == Some(&"MAINT_NOTIFICATIONS");
-        if handshake && !self.knows {
-            self.spoiled |= self.queue.is_some();
+        if handshake && !self.knows_handshake {
+            self.refused |= self.queue.is_some();
             return UNKNOWN.to_owned();
         }
         if let Some(queue) = &mut self.queue
             && !matches!(words[0], "EXEC" | "DISCARD" | "RESET" | "MULTI" | "WATCH")
         {
-            self.lost_sight_of |= handshake || words[0] == "HELLO";
-            self.stays |= words[0] == "SCAN";
-            self.relies |= matches!(words[0], "EVAL" | "EVALSHA");
+            self.unpredictable |= handshake || words[0] == "HELLO";
+            self.pinned |= words[0] == "SCAN";
+            self.depends_on_server |= matches!(words[0], "EVAL" | "EVALSHA");
             queue.push(command.to_vec());
             return "+QUEUED\r\n".to_owned();
         }
         match words[..] {
             _ if handshake => self.accept(|it| {
-                it.stays = true;
+                it.pinned = true;
                 it.agree(command);
-                it.promised = it.agreed != Agreed::No;
+                it.server_agreed = it.agreement != Agreement::Off;
             }),
             [command, ref names @ ..] if subscribing => self.subscribe(command, names),
-            ["ECHO", number] => self.who(number, log),
+            ["ECHO", number] => self.echo(number, log),
             ["SCAN", cursor] => self.scan(cursor),
             ["CLIENT", "ID"] => match &self.process {
                 Some((_, number)) => format!(":{number}\r\n"),
@@ -249,18 +249,19 @@ impl Connection {
             ["MULTI" | "EXEC" | "DISCARD" | "WATCH" | "UNWATCH", ..] => {
                 self.transact(words[0], log)
             }
-            _ => self.become_somebody(&words),
+            _ => self.change_state(&words),
         }
     }
 
-    fn who(&self, number: &str, log: &mut Vec<u32>) -> String {
+    fn echo(&self, number: &str, log: &mut Vec<u32>) -> String {
         let count: u32 = number.parse().unwrap();
         log.push(count);
-        let Self { db, user, name, library, no_touch, read_only, promised, module, resp3, .. } =
-            self;
+        let Self {
+            db, user, name, library, no_touch, read_only, server_agreed, module, resp3, ..
+        } = self;
         let bait = if count.is_multiple_of(3) { BAIT } else { "" };
         let text = format!(
-            "{number} {db} {user} {name} {library} {no_touch} {read_only} {promised} {module} {resp3}{bait}"
+            "{number} {db} {user} {name} {library} {no_touch} {read_only} {server_agreed} {module} {resp3}{bait}"
         );
         format!("${}\r\n{text}\r\n", text.len())
     }
@@ -293,7 +294,7 @@ impl Connection {
         if brought || known { ":7\r\n".to_owned() } else { NO_SCRIPT.to_owned() }
     }
 
-    fn become_somebody(&mut self, words: &[&str]) -> String {
+    fn change_state(&mut self, words: &[&str]) -> String {
         match *words {
             ["SELECT", db] => match db.parse() {
                 Ok(db @ 0..16) => self.accept(|it| it.db = db),
@@ -318,28 +319,36 @@ impl Connection {
             ["RESET"] => {
                 // The library name survives it, and so does everything that cannot be followed or
                 // replayed.
-                let Self { knows, stays, relies, module, lost_sight_of, iterations, .. } = *self;
+                let Self {
+                    knows_handshake,
+                    pinned,
+                    depends_on_server,
+                    module,
+                    unpredictable,
+                    iterations,
+                    ..
+                } = *self;
                 let (library, process) = (std::mem::take(&mut self.library), self.process.take());
                 let kept = Self {
-                    knows,
-                    stays,
-                    relies,
+                    knows_handshake,
+                    pinned,
+                    depends_on_server,
                     module,
-                    lost_sight_of,
+                    unpredictable,
                     iterations,
                     ..Self::default()
                 };
                 *self = Self { library, process, ..kept };
                 "+RESET\r\n".to_owned()
             }
-            _ => "-ERR not like this\r\n".to_owned(),
+            _ => "-ERR unsupported\r\n".to_owned(),
         }
     }
 
     fn transact(&mut self, command: &str, log: &mut Vec<u32>) -> String {
         match (command, self.queue.is_some()) {
             ("MULTI", false) => {
-                self.accept(|it| (it.queue, it.spoiled) = (Some(Vec::new()), false))
+                self.accept(|it| (it.queue, it.refused) = (Some(Vec::new()), false))
             }
             ("WATCH", false) => self.accept(|it| it.watching = true),
             ("UNWATCH", false) => self.accept(|it| it.watching = false),
@@ -347,7 +356,7 @@ impl Connection {
             ("EXEC", true) => {
                 let queue = self.queue.take().unwrap_or_default();
                 self.watching = false;
-                if self.spoiled {
+                if self.refused {
                     return "-EXECABORT Transaction discarded\r\n".to_owned();
                 }
                 let changes = |command: &Vec<String>| {
@@ -356,12 +365,12 @@ impl Connection {
                         "SELECT" | "AUTH" | "CLIENT" | "READONLY" | "READWRITE"
                     )
                 };
-                self.stays |= queue.iter().any(changes);
+                self.pinned |= queue.iter().any(changes);
                 let answers: String =
                     queue.iter().map(|command| self.answer(command, log)).collect();
                 format!("*{}\r\n{answers}", queue.len())
             }
-            _ => "-ERR not like this\r\n".to_owned(),
+            _ => "-ERR unsupported\r\n".to_owned(),
         }
     }
 }
