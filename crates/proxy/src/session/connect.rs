@@ -1,23 +1,23 @@
-//! Connecting a session to a target: of a new session, and of one whose connection is gone.
+//! Connecting a session to a target: a new session, or one whose connection is gone.
 //!
 //! One loop serves both [modes](Mode). It takes the current target, or waits at the gate until there
-//! is one; gets a [dial permit](crate::dial_permits) where the mode or an earlier failure asks for
-//! it; opens the connection; and then checks fence and gate again, because both may have changed
-//! meanwhile. It gives up when the mode's time is over.
+//! is one; gets a [dial permit](crate::dial_permits) if it needs one; opens the connection; and then
+//! checks fence and gate again, because both may have changed meanwhile. It gives up after
+//! `hold_timeout`, a new session not before one `connect_timeout`.
 //!
-//! - **Fresh**: the first attempt needs no permit, so that an accepted connection costs one dial and
-//!   nothing else. A session that waited at the gate, or failed, gets in line. A failed attempt is
-//!   repeated after a pause that doubles.
-//! - **Resume**: always with a permit, because all sessions of a service arrive at once. The
-//!   connection counts only when the target has answered the [replay](crate::session::carry::replay)
-//!   of the session's state.
+//! - **Fresh**: the first attempt needs no permit, so an accepted connection costs one dial and
+//!   nothing else. A session that waited at the gate needs one, also after each failure. A failed
+//!   attempt is repeated after a pause that doubles.
+//! - **Resume** ([`resume`]): always with a permit, because all sessions of a service arrive at once.
+//!   The connection counts only when the target has answered the [`replay`] of the session's state.
 //!
-//! All of it is bounded by `hold_timeout`, and the number of sessions that wait by `max_held`.
+//! The number of sessions that wait is bounded by `max_held`.
 //!
-//! Deliberately absent: what a failure means for a session in mode resume, and what its client is
-//! sent meanwhile; that is [`carry`](crate::session::carry)'s.
+//! Deliberately absent: the replay, and the decision whether a replica closed a connection on
+//! purpose, which are [`carry`](crate::session::carry)'s.
 
-use std::pin::pin;
+mod resume;
+
 use std::time::{Duration, Instant};
 
 use drain::Ticket;
@@ -26,15 +26,12 @@ use target::{Generation, Target, TargetRef};
 use crate::dial_permits::DialPermit;
 use crate::end_reason::EndReason;
 use crate::io::connection::Line;
-use crate::io::end::End;
-use crate::maintenance::pending;
 use crate::runtime::worker::WorkerContext;
 use crate::service::{Hint, Service};
-use crate::session::carry::kick::Kicked;
 use crate::session::carry::replay::{self, Failed, Replayed};
 use crate::session::carry::{CarryState, Migration};
 use crate::session::dial::{self, is_superseded, may_be_used};
-use crate::session::hold::{self, CHECK_INTERVAL, Held};
+use crate::session::hold::{self, Held};
 use crate::session::pump::Start;
 
 /// The first pause after a failed dial; each pause is twice the one before.
@@ -112,7 +109,7 @@ impl<'a> Connecting<'a> {
     /// Why the session has to end.
     pub(crate) async fn connect(&mut self) -> Result<Connected, EndReason> {
         let connected = self.run().await;
-        // A session that ends may still have much to tell its client: it must not keep the permit
+        // A session that ends may still have many errors to reply: it must not keep the permit
         // for so long.
         self.permit = None;
         connected
@@ -282,95 +279,6 @@ impl<'a> Connecting<'a> {
             self.permit = Some(Box::pin(permit).await?);
         }
         Ok(())
-    }
-
-    /// Lets sessions with a request go first, unless this is one.
-    async fn yield_to_requests(&self) {
-        if self.unsent.is_empty() && !self.client.is_readable() {
-            self.seat.turns.yield_to_requests().await;
-        }
-    }
-
-    /// If a replica ended the connection: returns when it is known that it did not mean this
-    /// session.
-    async fn examine_loss(&mut self) -> Result<(), EndReason> {
-        let Self { seat, ticket, client, unsent, mode, until, .. } = self;
-        let Mode::Resume(migration) = mode else { return Ok(()) };
-        let replica = migration.from.filter(|from| from.look().is_some());
-        if let (Some(from), Some((_, reason))) = (replica, migration.lost) {
-            migration.lost = None;
-            Kicked { seat, ticket, client, unsent, from }.judge(reason, *until).await?;
-        }
-        Ok(())
-    }
-
-    /// Waits for a permit to resume, and before that at the gate if there is no target.
-    async fn permit_to_resume(&mut self, at_gate: bool) -> Result<(), EndReason> {
-        let Self { seat, ticket, client, unsent, mode, until, .. } = self;
-        let Mode::Resume(migration) = mode else { return Ok(()) };
-        let (seat, route, until) = (*seat, &seat.shared.service.route, *until);
-        if at_gate {
-            // A failover is under way: whatever ended the connection is part of it.
-            (migration.lost, migration.old, migration.failed) = (None, None, None);
-            pending::announce_failover(*client, &mut migration.ledger, seat, until).await?;
-            hold::wait(client, unsent, route, ticket, until).await?;
-            self.yield_to_requests().await;
-        }
-        let Self { ticket, client, unsent, mode, .. } = self;
-        let Mode::Resume(migration) = mode else { return Ok(()) };
-        let permit = {
-            let mut permit = pin!(hold::permit(client, unsent, &seat.turns, ticket, until));
-            // The old connection is closed when it is this session's turn, or when that takes long.
-            let old = migration.old.take();
-            let first = match old.is_some() {
-                true => tokio::time::timeout(CHECK_INTERVAL, permit.as_mut()).await.ok(),
-                false => None,
-            };
-            match first {
-                Some(permit) => permit,
-                None => {
-                    drop(old);
-                    permit.await
-                }
-            }
-        };
-        self.permit = Some(match permit {
-            Err(EndReason::HoldTimeout) => {
-                return Err(migration.failed.unwrap_or(EndReason::HoldTimeout));
-            }
-            permit => permit?,
-        });
-        Ok(())
-    }
-
-    /// Decides how a session resumes after a failed attempt, or that it does not.
-    async fn after_failed_resume(
-        &mut self,
-        target: &TargetRef,
-        failed: Failed,
-    ) -> Result<(), EndReason> {
-        let Mode::Resume(migration) = &mut self.mode else { return Ok(()) };
-        if failed == Failed::Refused {
-            return Err(EndReason::CarryRefused);
-        }
-        // The target does not answer, so it did not end this session on purpose.
-        migration.lost = None;
-        report_failure(self.seat, target, failed);
-        let reason = match failed.is_local() {
-            true => EndReason::ResourcesExhausted,
-            false => EndReason::DialFailed,
-        };
-        // A failure of one replica says nothing about another one.
-        let permit = self.permit.take();
-        if self.seat.shared.service.route.leads_elsewhere(target) {
-            drop(permit);
-        } else {
-            migration.failed = Some(reason);
-            permit.map(DialPermit::failed);
-        }
-        let ledger = &mut migration.ledger;
-        pending::announce_failover(self.client, ledger, self.seat, self.until).await?;
-        if Instant::now() >= self.until { Err(reason) } else { Ok(()) }
     }
 }
 

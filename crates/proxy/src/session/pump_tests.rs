@@ -29,7 +29,7 @@ async fn pump(
 
 #[tokio::test]
 async fn sends_waiting_requests_in_the_first_poll() {
-    let (_points, seat) = seat();
+    let (_publisher, seat) = seat();
     let (mut client, mut upstream) =
         (FakeStream::sending(&[b"PING\r\n"]), FakeStream::sending(&[]));
     let target = seat.shared.service.route.open_target().unwrap();
@@ -74,7 +74,7 @@ async fn hands_over_what_a_slow_client_has_not_taken() {
 
 #[tokio::test]
 async fn ends_when_both_sides_have_ended() {
-    let (_points, seat) = seat();
+    let (_publisher, seat) = seat();
     seat.shared.service.options.set(Options { sessions: Sessions::Close, ..Options::default() });
     let (mut client, mut upstream) =
         (FakeStream::sending(&[b"QUIT\r\n", b""]), FakeStream::sending(&[b"+OK\r\n", b""]));
@@ -85,7 +85,7 @@ async fn ends_when_both_sides_have_ended() {
 
 #[tokio::test]
 async fn ends_sessions_whose_streams_overstate_bytes() {
-    let (_points, seat) = seat();
+    let (_publisher, seat) = seat();
     for (client_lies, upstream_lies, from_client) in
         [(1, 0, true), (0, 1, true), (1, 0, false), (0, 1, false)]
     {
@@ -115,7 +115,7 @@ async fn ends_sessions_whose_streams_overstate_bytes() {
 
 #[tokio::test]
 async fn keeps_the_future_of_a_session_small() {
-    let (_points, seat) = seat();
+    let (_publisher, seat) = seat();
     let peer: std::net::SocketAddr = "127.0.0.1:1".parse().unwrap();
     let admission = seat.shared.limits.admit(Some(peer.ip())).unwrap();
     let session = Session::new(peer.into(), Arc::new(seat), admission);

@@ -1,6 +1,6 @@
 //! How a session leaves that the drain, or an ejected replica, asks to leave.
 //!
-//! Carries out the rules of [`leave`](crate::session::leave) on a pump: waits for the turn of the
+//! Carries out the rules of [`leave`] on a pump: waits for the turn of the
 //! session, asks its client to move if it can be asked, and ends the session at the moment that the
 //! rules allow.
 

@@ -38,7 +38,7 @@ fn pushes() -> [MaintenancePush; 3] {
 
 #[test]
 fn reads_no_more_than_the_worker_may_keep() {
-    let (_points, seat) = seat();
+    let (_publisher, seat) = seat();
     let target = seat.shared.service.route.open_target().unwrap();
     let (mut client, mut upstream) = (FakeStream::sending(&[HANDSHAKE]), FakeStream::sending(&[]));
     let mut pump = Pump::new((&mut client, &mut upstream), &seat, &target, Vec::new());
@@ -82,7 +82,7 @@ struct Scenario {
     wanted: bool,
 }
 
-fn scenario() -> impl Strategy<Value = Scenario> {
+fn scenarios() -> impl Strategy<Value = Scenario> {
     let pieces = prop::collection::vec((1..40_usize, prop_oneof![Just(0), 1..60_usize]), 1..40);
     let frames = prop::collection::vec(0..FRAMES.len(), 0..30);
     (frames, any::<usize>(), pieces, [0..40_usize, 0..40, 0..40], prop::bool::weighted(0.9))
@@ -92,12 +92,39 @@ fn scenario() -> impl Strategy<Value = Scenario> {
         })
 }
 
-fn check(plan: &Scenario) {
-    let (_points, seat) = seat();
+/// What the client sends, what the server sends, and the frames that the client must receive.
+struct Conversation {
+    requests: Vec<u8>,
+    replies: Vec<u8>,
+    expected: Vec<Vec<u8>>,
+}
+
+impl Scenario {
+    fn conversation(&self) -> Conversation {
+        let (mut requests, mut replies, mut expected) = (Vec::new(), Vec::new(), Vec::new());
+        for at in 0..=self.frames.len() {
+            if at == self.answered_at {
+                requests.extend_from_slice(HANDSHAKE);
+                replies.extend_from_slice(REFUSAL);
+                expected.push(if self.wanted { b"+OK\r\n".to_vec() } else { REFUSAL.to_vec() });
+            }
+            let Some(frame) = self.frames.get(at).map(|which| FRAMES[*which]) else { break };
+            if frame[0] != b'>' {
+                requests.extend_from_slice(b"GET k\r\n");
+            }
+            replies.extend_from_slice(frame);
+            expected.push(frame.to_vec());
+        }
+        Conversation { requests, replies, expected }
+    }
+}
+
+fn check(scenario: &Scenario) {
+    let (_publisher, seat) = seat();
     seat.shared
         .service
         .options
-        .set(Options { maintenance_push: plan.wanted, ..Options::default() });
+        .set(Options { maintenance_push: scenario.wanted, ..Options::default() });
     let target = seat.shared.service.route.open_target().unwrap();
     let (mut client, mut upstream) = (FakeStream::sending(&[]), FakeStream::sending(&[]));
     let mut pump = Pump::new((&mut client, &mut upstream), &seat, &target, Vec::new());
@@ -106,26 +133,13 @@ fn check(plan: &Scenario) {
     pump.upstream.incoming.push_back(b"%1\r\n+proto\r\n:3\r\n".to_vec());
     poll(&mut pump);
     pump.client.written.clear();
-    let (mut requests, mut replies, mut expected) = (Vec::new(), Vec::new(), Vec::new());
-    for at in 0..=plan.frames.len() {
-        if at == plan.answered_at {
-            requests.extend_from_slice(HANDSHAKE);
-            replies.extend_from_slice(REFUSAL);
-            expected.push(if plan.wanted { b"+OK\r\n".to_vec() } else { REFUSAL.to_vec() });
-        }
-        let Some(frame) = plan.frames.get(at).map(|which| FRAMES[*which]) else { break };
-        if frame[0] != b'>' {
-            requests.extend_from_slice(b"GET k\r\n");
-        }
-        replies.extend_from_slice(frame);
-        expected.push(frame.to_vec());
-    }
+    let Conversation { requests, replies, expected } = scenario.conversation();
     pump.client.incoming.push_back(requests);
     pump.client.capacity = 0;
     poll(&mut pump);
     let mut announced = Vec::new();
     let mut announce = |pump: &mut Pump<'_, FakeStream, FakeStream>, now: usize| {
-        for (push, due) in pushes().into_iter().zip(plan.due) {
+        for (push, due) in pushes().into_iter().zip(scenario.due) {
             if due <= now
                 && !announced.contains(&push)
                 && pump.ledger.notices() != MaintenanceHandshake::Off
@@ -136,7 +150,7 @@ fn check(plan: &Scenario) {
         }
     };
     let mut rest = &replies[..];
-    for (step, (comes, takes)) in plan.pieces.iter().enumerate() {
+    for (step, (comes, takes)) in scenario.pieces.iter().enumerate() {
         let (piece, later) = rest.split_at((*comes).min(rest.len()));
         rest = later;
         if !piece.is_empty() {
@@ -165,22 +179,22 @@ fn check(plan: &Scenario) {
         received.iter().filter(|frame| !sent_by_us.contains(frame)).cloned().collect();
     assert_eq!(from_server, expected, "what the server sent");
     assert_eq!(received.len(), expected.len() + sent_by_us.len(), "each push once");
-    assert_eq!(announced.len(), if plan.wanted { 3 } else { 0 });
+    assert_eq!(announced.len(), if scenario.wanted { 3 } else { 0 });
     assert!(pump.interleaved.is_none() && pump.replies.is_clear(), "nothing is left over");
-    assert_eq!(seat.block.agreements.get(), u64::from(plan.wanted));
+    assert_eq!(seat.block.agreements.get(), u64::from(scenario.wanted));
 }
 
 proptest! {
     #[test]
-    fn inserts_pushes_between_whole_frames(plan in scenario()) {
-        check(&plan);
+    fn inserts_pushes_between_whole_frames(scenario in scenarios()) {
+        check(&scenario);
     }
 }
 
 /// A value too large to end within one poll is forwarded as usual, and the push waits for its end.
 #[test]
 fn sends_a_push_after_the_value_under_way() {
-    let (_points, seat) = seat();
+    let (_publisher, seat) = seat();
     let target = seat.shared.service.route.open_target().unwrap();
     let (mut client, mut upstream) = (FakeStream::sending(&[]), FakeStream::sending(&[]));
     let mut pump: Pump<'_, FakeStream, FakeStream> =

@@ -169,7 +169,7 @@ fn drops_a_reply_after_a_push_of_our_own() {
 #[test]
 fn lets_replies_pass_again_when_the_gate_opens() {
     for undo in [TargetWriter::release, TargetWriter::hold, |publisher: &mut TargetWriter| {
-        publisher.set_replies(Replies::Pass)
+        publisher.set_replies(Replies::Pass);
     }] {
         with_requests(SET, |publisher, pump| {
             publisher.drop_replies();

@@ -49,7 +49,7 @@ impl Filled {
             ["EXEC"] => self.pages.clear(),
             // `EVAL` fills the cache as well, but a client of `EVALSHA` has to expect `NOSCRIPT`.
             ["SCRIPT", "LOAD", ..] if answer.starts_with(':') => {
-                self.has_script |= !self.was_without
+                self.has_script |= !self.was_without;
             }
             ["EVALSHA", ..] if answer.starts_with("-NOSCRIPT") => {
                 assert!(!self.has_script, "a loaded script is missing");
