@@ -2,9 +2,9 @@
 //!
 //! A client agrees to notifications by a handshake, `CLIENT MAINT_NOTIFICATIONS`. It is forwarded
 //! like any other request. If the server answers that it does not know the command, that one answer
-//! is replaced by `+OK`: nothing is invented before the server has answered, so the order of replies
-//! is the server's own, and a server that knows the command is left alone. The answer is held back
-//! from the first byte of an error until it is complete.
+//! is replaced by `+OK`: nothing is invented before the server has answered, so the order of
+//! replies is the server's own, and a server that knows the command is left alone. The answer is
+//! held back from the first byte of an error until it is complete.
 //!
 //! A client that agreed is sent `FAILING_OVER` when its requests begin to wait, and `FAILED_OVER`
 //! when they no longer do; `MOVING` when this process is asked to stop. Each is sent at most once

@@ -123,13 +123,13 @@ mod tests {
     #[test]
     fn encodes_each_as_one_push() {
         let moving = |to| MaintenancePush::Moving { number: event_number(), seconds: 7, to };
-        for notice in [
+        for push in [
             moving(None),
             moving(Some("redis.example:6379".into())),
             MaintenancePush::FailingOver { number: 1, seconds: 10 },
             MaintenancePush::FailedOver { number: 2 },
         ] {
-            let bytes = notice.encode();
+            let bytes = push.encode();
             assert!(bytes.starts_with('>'));
             assert_eq!(Frames::new(Limits::default()).end(bytes.as_bytes()), Ok(Some(bytes.len())));
         }
@@ -139,12 +139,14 @@ mod tests {
     fn detects_only_an_unknown_handshake() {
         for reply in [
             "-ERR unknown subcommand 'MAINT_NOTIFICATIONS'. Try CLIENT HELP.\r\n",
-            "-ERR Unknown subcommand or wrong number of arguments for 'maint_notifications'. Try CLIENT HELP.\r\n",
+            "-ERR Unknown subcommand or wrong number of arguments for \
+             'maint_notifications'. Try CLIENT HELP.\r\n",
         ] {
             assert!(is_unknown_command(reply.as_bytes()));
         }
         for reply in [
-            "-NOPERM User app has no permissions to run the 'client|maint_notifications' command\r\n",
+            "-NOPERM User app has no permissions to run the \
+             'client|maint_notifications' command\r\n",
             "-ERR wrong number of arguments for 'client|maint_notifications' command\r\n",
             "-ERR unknown subcommand 'MAINT'. Try CLIENT HELP.\r\n",
             "-NOAUTH Authentication required.\r\n",

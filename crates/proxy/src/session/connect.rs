@@ -1,15 +1,16 @@
 //! Connecting a session to a target: a new session, or one whose connection is gone.
 //!
-//! One loop serves both [modes](Mode). It takes the current target, or waits at the gate until there
-//! is one; gets a [dial permit](crate::dial_permits) if it needs one; opens the connection; and then
-//! checks fence and gate again, because both may have changed meanwhile. It gives up after
+//! One loop serves both [modes](Mode). It takes the current target, or waits at the gate until
+//! there is one; gets a [dial permit](crate::dial_permits) if it needs one; opens the connection;
+//! and then checks fence and gate again, because both may have changed meanwhile. It gives up after
 //! `hold_timeout`, a new session not before one `connect_timeout`.
 //!
 //! - **Fresh**: the first attempt needs no permit, so an accepted connection costs one dial and
 //!   nothing else. A session that waited at the gate needs one, also after each failure. A failed
 //!   attempt is repeated after a pause that doubles.
-//! - **Resume** ([`resume`]): always with a permit, because all sessions of a service arrive at once.
-//!   The connection counts only when the target has answered the [`replay`] of the session's state.
+//! - **Resume** ([`resume`]): always with a permit, because all sessions of a service arrive at
+//!   once. The connection counts only when the target has answered the [`replay`] of the session's
+//!   state.
 //!
 //! The number of sessions that wait is bounded by `max_held`.
 //!

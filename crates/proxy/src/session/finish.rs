@@ -16,10 +16,10 @@ use crate::io::end::End;
 use crate::io::scratch;
 
 /// How long to wait for the client.
-const MOMENT: Duration = Duration::from_millis(200);
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Maximum bytes discarded: a client that sends more ignores the end.
-const MOST: usize = 4 * 1024 * 1024;
+const MAX_DISCARDED: usize = 4 * 1024 * 1024;
 
 /// Delivers `undelivered` and closes the client's connection in order, if it can still be reached
 /// after `reason`; otherwise closes it at once.
@@ -27,19 +27,19 @@ pub(crate) async fn finish(client: &mut impl End, undelivered: &[u8], reason: En
     if reason.reaches_client() {
         // After an error the client is gone, and after the timeout it ignores the end: both finish
         // it.
-        drop(tokio::time::timeout(MOMENT, say_goodbye(client, undelivered)).await);
+        drop(tokio::time::timeout(CLOSE_TIMEOUT, close_in_order(client, undelivered)).await);
     }
 }
 
-async fn say_goodbye(client: &mut impl End, undelivered: &[u8]) -> io::Result<()> {
+async fn close_in_order(client: &mut impl End, undelivered: &[u8]) -> io::Result<()> {
     let mut rest = undelivered;
     while !rest.is_empty() {
         let written = poll_fn(|cx| client.poll_write(cx, rest)).await?;
         rest = invariant::rest_after(rest, written)?;
     }
     poll_fn(|cx| client.poll_end(cx)).await?;
-    let mut thrown = 0;
-    while thrown < MOST {
+    let mut discarded = 0;
+    while discarded < MAX_DISCARDED {
         let read = poll_fn(|cx| {
             scratch::with(|scratch| Poll::Ready(ready!(client.poll_read(cx, scratch))))
         })
@@ -47,7 +47,7 @@ async fn say_goodbye(client: &mut impl End, undelivered: &[u8]) -> io::Result<()
         if read == 0 {
             break;
         }
-        thrown += read;
+        discarded += read;
     }
     Ok(())
 }

@@ -144,7 +144,7 @@ async fn read(client: &mut Line, early: &mut Vec<u8>) -> Result<(), EndReason> {
                 MAX_EARLY.checked_sub(early.len()).and_then(|most| scratch.get_mut(..most))
             else {
                 return Poll::Ready(Err(invariant::report(
-                    "a held client was to be read beyond its buffer",
+                    "a held client was read beyond its buffer",
                 )));
             };
             let read = std::task::ready!(client.poll_read(cx, buffer))

@@ -8,11 +8,11 @@
 //! requests are answered. A session that waits for messages or is in a transaction would lose
 //! something, and stays until the cut.
 //!
-//! A request may always be in transit when the end is sent. It is not forwarded and so not executed,
-//! but its client cannot know that. Two measures make this rare. The end is sent right after a
-//! reply, where there is one to wait for: a client that was just answered is least likely to be
-//! sending. And before the end is sent, the kernel is asked whether data has arrived that the event
-//! loop does not know of yet; such a request is served first.
+//! A request may always be in transit when the end is sent. It is not forwarded and so not
+//! executed, but its client cannot know that. Two measures make this rare. The end is sent right
+//! after a reply, where there is one to wait for: a client that was just answered is least likely
+//! to be sending. And before the end is sent, the kernel is asked whether data has arrived that the
+//! event loop does not know of yet; such a request is served first.
 
 use std::time::Duration;
 

@@ -1,10 +1,10 @@
 //! One session, from accept to close.
 //!
-//! It [connects](connect) to a target (and waits at the gate if there is none), [pumps](pump) bytes,
-//! and [finishes](finish). If its target is superseded and the session can be [carried](carry), it
-//! connects to another target and pumps again. However it ends, the end is the `Drop` of [`Session`]:
-//! there and nowhere else it is counted, logged, and taken out of the drain. So a panic is counted,
-//! too.
+//! It [connects](connect) to a target (and waits at the gate if there is none), [pumps](pump)
+//! bytes, and [finishes](finish). If its target is superseded and the session can be
+//! [carried](carry), it connects to another target and pumps again. However it ends, the end is the
+//! `Drop` of [`Session`]: there and nowhere else it is counted, logged, and taken out of the drain.
+//! So a panic is counted, too.
 //!
 //! Deliberately absent: a second owner of the connection to the target. It is owned by
 //! [`Session::run`], which replaces it by what [`connect`] returns.
@@ -72,7 +72,7 @@ pub(crate) struct Session {
 type Ready = (TargetRef, Line, Start);
 
 /// Why a session ends, and what its client is still sent.
-type Ending = (EndReason, Vec<u8>);
+type SessionEnd = (EndReason, Vec<u8>);
 
 impl Session {
     /// Counts the client in.
@@ -167,7 +167,7 @@ impl Session {
     }
 
     /// Connects to the first target, or has refusals for the client.
-    async fn connect_first(&self, client: &mut Line) -> Result<Ready, Ending> {
+    async fn connect_first(&self, client: &mut Line) -> Result<Ready, SessionEnd> {
         let mut early = Vec::new();
         let worker = (&*self.seat, &self.ticket);
         let connected = Connecting::new(worker, client, &mut early, Mode::Fresh).connect().await;
@@ -191,7 +191,7 @@ impl Session {
         upstream: Line,
         client: &mut Line,
         undelivered: Vec<u8>,
-    ) -> Result<Ready, Ending> {
+    ) -> Result<Ready, SessionEnd> {
         let (reason, unsent, transaction, mut push) = match after {
             After::Carry(state) | After::Rebalance(state) => {
                 let mut unsent = Vec::new();
@@ -220,7 +220,7 @@ impl Session {
         upstream: Line,
         client: &mut Line,
         unsent: &mut Vec<u8>,
-    ) -> Result<Connected, Ending> {
+    ) -> Result<Connected, SessionEnd> {
         let CarryState { ledger, unsent: requests, lost } = state;
         *unsent = requests;
         let from = self.target.as_ref();

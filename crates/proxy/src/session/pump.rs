@@ -1,10 +1,10 @@
 //! The pump: moves a session's bytes in both directions until there is a reason to stop.
 //!
-//! One poll function does all of it: it moves requests as far as possible, then replies, then checks
-//! whether the session should end. There is no `select!`, and no future is polled that cannot have
-//! changed: rare events arrive through one [`Bell`](crate::runtime::watch). The first poll comes
-//! right after the connection to the target opened, without a round of the event loop in between, so
-//! a request that is already waiting goes out at once.
+//! One poll function does all of it: it moves requests as far as possible, then replies, then
+//! checks whether the session should end. There is no `select!`, and no future is polled that
+//! cannot have changed: rare events arrive through one [`Bell`](crate::runtime::watch). The first
+//! poll comes right after the connection to the target opened, without a round of the event loop in
+//! between, so a request that is already waiting goes out at once.
 //!
 //! At a master change, the fence is checked before every write to the target, so after it is raised
 //! no byte goes there. What was read from the target until then is delivered, with the rest of a
@@ -12,7 +12,8 @@
 //! or after another node is known to be promoted, is discarded ([`superseded`]).
 //!
 //! Why a pump ends, and what follows, is decided in [`end`](crate::session::end). Our own pushes to
-//! clients come from [`maintenance`](crate::maintenance); this module inserts them ([`interleave`]).
+//! clients come from [`maintenance`](crate::maintenance); this module inserts them
+//! ([`interleave`]).
 
 mod interleave;
 #[cfg(test)]

@@ -25,19 +25,19 @@ const NO_MASTER: &str =
     "LOADING No master is known at present. This request was not forwarded and can be tried again.";
 
 /// The target is known, and the cause is on this host.
-const EXHAUSTED: &str = "LOADING The proxy has no file descriptors or local ports left at present. This request was not \
-                         forwarded and can be tried again.";
+const EXHAUSTED: &str = "LOADING The proxy has no file descriptors or local ports left at present. \
+                         This request was not forwarded and can be tried again.";
 
 /// No replica may be used. The prefix is that of a Redis replica that must not answer
 /// (`redis:src/server.c`, `shared.masterdownerr`).
 const NO_REPLICA: &str = "MASTERDOWN No replica is in sync and able to serve reads.";
 
 /// Maximum bytes read before other sessions are polled.
-const AT_A_TIME: usize = 64 * 1024;
+const READ_PER_POLL: usize = 64 * 1024;
 
 /// Maximum bytes read of one client: more than the kernel queues of its requests. Beyond that, a
 /// client that keeps sending gets no more replies.
-const MOST_READ: usize = 16 * 1024 * 1024;
+const MAX_READ: usize = 16 * 1024 * 1024;
 
 /// The error replies for a session that ends for `reason` before any of `unsent` was forwarded,
 /// which begins at a frame boundary. Often none.
@@ -55,16 +55,18 @@ pub(crate) async fn refuse(
     };
     let mut replies = ErrorReplies::new(why, transaction);
     replies.request(&unsent);
-    let mut left = MOST_READ;
+    let mut left = MAX_READ;
     poll_fn(|cx| {
         let Poll::Ready(Ok(read)) = scratch::with(|scratch| {
-            let Some(room) = scratch.get_mut(..left.min(AT_A_TIME)) else { return Poll::Pending };
-            if room.is_empty() || !replies.wants_more() {
+            let Some(buffer) = scratch.get_mut(..left.min(READ_PER_POLL)) else {
+                return Poll::Pending;
+            };
+            if buffer.is_empty() || !replies.wants_more() {
                 return Poll::Ready(Ok(0));
             }
-            let read = client.poll_read(cx, room);
+            let read = client.poll_read(cx, buffer);
             let Poll::Ready(Ok(read)) = read else { return read };
-            replies.request(invariant::first_bytes(room, read)?);
+            replies.request(invariant::first_bytes(buffer, read)?);
             Poll::Ready(Ok(read))
         }) else {
             // Nothing more for now, or an error: a client that is gone is noticed when it is
@@ -98,36 +100,38 @@ mod tests {
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
 
-    use super::{AT_A_TIME, MOST_READ, refuse};
+    use super::{MAX_READ, READ_PER_POLL, refuse};
     use crate::EndReason;
     use crate::testing::FakeStream;
 
     /// The replies to a client that sends these pieces, and the number of polls.
-    fn replies(client: &mut FakeStream) -> (String, usize) {
-        let mut words = pin!(refuse(client, b"GET k\r\n".to_vec(), EndReason::HoldTimeout, false));
-        let mut turns = 1;
+    fn refusals(client: &mut FakeStream) -> (String, usize) {
+        let mut replies =
+            pin!(refuse(client, b"GET k\r\n".to_vec(), EndReason::HoldTimeout, false));
+        let mut polls = 1;
         loop {
-            match words.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-                Poll::Ready(words) => return (String::from_utf8(words).unwrap(), turns),
-                Poll::Pending => turns += 1,
+            match replies.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(replies) => return (String::from_utf8(replies).unwrap(), polls),
+                Poll::Pending => polls += 1,
             }
         }
     }
 
     #[test]
     fn refuses_requests_still_in_the_socket() {
-        let (words, turns) = replies(&mut FakeStream::sending(&[b"GET a\r\nGE", b"T b\r\n", b""]));
-        assert_eq!((words.matches("-LOADING ").count(), turns), (3, 3));
-        assert_eq!(replies(&mut FakeStream::sending(&[])).1, 1);
+        let (replies, polls) =
+            refusals(&mut FakeStream::sending(&[b"GET a\r\nGE", b"T b\r\n", b""]));
+        assert_eq!((replies.matches("-LOADING ").count(), polls), (3, 3));
+        assert_eq!(refusals(&mut FakeStream::sending(&[])).1, 1);
     }
 
     #[test]
     fn reads_a_flood_in_bounded_pieces() {
         // Empty lines get no reply, so they never end it.
-        let flood = vec![b'\n'; AT_A_TIME];
-        let mut client = FakeStream::sending(&vec![flood.as_slice(); MOST_READ / AT_A_TIME + 7]);
-        let (words, turns) = replies(&mut client);
-        assert_eq!(words.matches("-LOADING ").count(), 1);
-        assert_eq!((turns, client.incoming.len()), (MOST_READ / AT_A_TIME + 1, 7));
+        let flood = vec![b'\n'; READ_PER_POLL];
+        let mut client = FakeStream::sending(&vec![flood.as_slice(); MAX_READ / READ_PER_POLL + 7]);
+        let (replies, polls) = refusals(&mut client);
+        assert_eq!(replies.matches("-LOADING ").count(), 1);
+        assert_eq!((polls, client.incoming.len()), (MAX_READ / READ_PER_POLL + 1, 7));
     }
 }

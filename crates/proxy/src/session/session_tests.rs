@@ -84,7 +84,11 @@ fn forwards_every_byte_before_the_next_one_comes() {
     let words: [(&[u8], &[u8]); 3] = [
         (b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n", b"$5\r\na\r\nbc\r\n"),
         (b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n", b"%2\r\n+proto\r\n:3\r\n+modules\r\n*0\r\n"),
-        (b"get k\r\n", b">2\r\n+invalidate\r\n*1\r\n$1\r\nk\r\n|1\r\n+ttl\r\n:1\r\n*?\r\n$?\r\n;1\r\nx\r\n;0\r\n.\r\n"),
+        (
+            b"get k\r\n",
+            b">2\r\n+invalidate\r\n*1\r\n$1\r\nk\r\n\
+              |1\r\n+ttl\r\n:1\r\n*?\r\n$?\r\n;1\r\nx\r\n;0\r\n.\r\n",
+        ),
     ];
     for (request, reply) in words {
         for byte in request {

@@ -44,7 +44,7 @@ impl Kicked<'_> {
     /// # Errors
     ///
     /// Why the session has to end: `reason` if the replica meant this session.
-    pub(crate) async fn judge(self, reason: EndReason, until: Instant) -> Result<(), EndReason> {
+    pub(crate) async fn decide(self, reason: EndReason, until: Instant) -> Result<(), EndReason> {
         let Self { seat, ticket, client, unsent, from } = self;
         let ended = Instant::now();
         let permit = hold::permit(client, unsent, &seat.turns, ticket, until).await?;
@@ -66,7 +66,7 @@ impl Kicked<'_> {
                     return false;
                 }
             }
-            learn(seat, from, ended).await != Cause::Failover
+            learn_cause(seat, from, ended).await != Cause::Failover
         };
         tokio::select! {
             biased;
@@ -83,18 +83,18 @@ fn cause(from: &TargetRef, ended: Instant) -> Cause {
 
 /// Waits until the cause is known. A session that has to leave its replica, or must not be there
 /// any more, was not meant either.
-async fn learn(seat: &WorkerContext, from: &TargetRef, ended: Instant) -> Cause {
+async fn learn_cause(seat: &WorkerContext, from: &TargetRef, ended: Instant) -> Cause {
     let learned = async {
         loop {
-            let (moved, looked) = (seat.shared.service.route.moved(), from.looked());
+            let (changed, examined) = (seat.shared.service.route.moved(), from.looked());
             match cause(from, ended) {
                 _ if is_superseded(from) => return Cause::Failover,
                 Cause::NotKnown => {}
                 known => return known,
             }
             tokio::select! {
-                () = moved => {}
-                () = looked => {}
+                () = changed => {}
+                () = examined => {}
             }
         }
     };

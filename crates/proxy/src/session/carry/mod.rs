@@ -1,10 +1,10 @@
 //! Carrying a session to another target: its connection is gone, and its client need not notice.
 //!
-//! A session can be carried when no reply is owed in either direction and everything that the server
-//! kept for it can be replayed elsewhere ([`resp::Replay`]), subscriptions included if the operator
-//! wants that. It [connects](crate::session::connect) in mode resume: waits for a target and for a
-//! permit, dials, [replays](replay) its state, checks the answers, and continues; requests that were
-//! read and never forwarded go first.
+//! A session can be carried when no reply is owed in either direction and everything that the
+//! server kept for it can be replayed elsewhere ([`resp::Replay`]), subscriptions included if the
+//! operator wants that. It [connects](crate::session::connect) in mode resume: waits for a target
+//! and for a permit, dials, [replays](replay) its state, checks the answers, and continues;
+//! requests that were read and never forwarded go first.
 //!
 //! After a master change that is all. A target that is full, busy or unresponsive is tried again
 //! until `hold_timeout`. If the target ended the connection while it was still the target, it is

@@ -29,7 +29,7 @@ use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop, prop_oneof, p
 
 use crate::session::carry::testing::client::{GameRules, ModelClient};
 use crate::session::carry::testing::model::Agreement;
-use crate::session::carry::testing::{ExecutionLog, Fault, ModelServer};
+use crate::session::carry::testing::{ExecutionLog, ModelServer, ServerFault};
 use crate::testing::{SOON, TestProxy, destination};
 use crate::{EndReason, Options, Subscriptions};
 
@@ -55,7 +55,13 @@ enum GameStep {
     /// The master crashes; the next commit is to the other server.
     Crash(bool),
     /// The master or the other server does not serve the next new connections.
-    RefuseConnections(Fault, usize, bool),
+    RefuseConnections(ServerFault, usize, bool),
+}
+
+const FAULTS: [ServerFault; 3] = [ServerFault::Full, ServerFault::Busy, ServerFault::Loading];
+
+fn send(words: &str) -> GameStep {
+    GameStep::Send(words.split(' ').map(str::to_owned).collect())
 }
 
 fn steps() -> impl Strategy<Value = Vec<GameStep>> {
@@ -70,16 +76,17 @@ fn steps() -> impl Strategy<Value = Vec<GameStep>> {
         1 => any::<bool>().prop_map(GameStep::Crash),
         3 => Just(GameStep::StopHalfway),
         4 => (0..3_usize, 1..4_usize, any::<bool>())
-            .prop_map(|(it, count, here)| GameStep::RefuseConnections([Fault::Full, Fault::Busy, Fault::Loading][it], count, here)),
+            .prop_map(|(it, count, here)| GameStep::RefuseConnections(FAULTS[it], count, here)),
         4 => channel().prop_map(GameStep::Publish),
-        3 => (channel(), any::<bool>()).prop_map(|(channel, here)| GameStep::PublishAnywhere(channel, here)),
-        24 => command().prop_map(|words| GameStep::Send(words.split(' ').map(str::to_owned).collect())),
+        3 => (channel(), any::<bool>())
+            .prop_map(|(channel, here)| GameStep::PublishAnywhere(channel, here)),
+        24 => command().prop_map(|words| send(&words)),
     ];
     prop::collection::vec(step, 1..60)
 }
 
 fn command() -> impl Strategy<Value = String> {
-    let send = |words: &str| Just(words.to_owned());
+    let text = |words: &str| Just(words.to_owned());
     let either = |one: &'static str, other: &'static str| {
         any::<bool>().prop_map(move |it| if it { one } else { other }.to_owned())
     };
@@ -96,23 +103,23 @@ fn command() -> impl Strategy<Value = String> {
     prop_oneof![
         3 => (0..18_u8).prop_map(|it| format!("SELECT {it}")),
         2 => either("AUTH ann pw", "AUTH bob pw"),
-        1 => send("AUTH eve wrong"),
+        1 => text("AUTH eve wrong"),
         2 => (0..99_u8).prop_map(|it| format!("CLIENT SETNAME n{it}")),
         1 => (0..99_u8).prop_map(|it| format!("CLIENT SETINFO LIB-NAME l{it}")),
         1 => either("CLIENT NO-TOUCH ON", "CLIENT NO-TOUCH OFF"),
         1 => either("READONLY", "READWRITE"),
-        4 => send("HELLO 3"),
-        1 => send("HELLO 2"),
+        4 => text("HELLO 3"),
+        1 => text("HELLO 2"),
         5 => handshake,
-        1 => send("RESET"),
+        1 => text("RESET"),
         3 => either("MULTI", "EXEC"),
         1 => either("EXEC", "DISCARD"),
         1 => either("WATCH k", "UNWATCH"),
         2 => either("SCAN 0", "SCAN next"),
-        2 => send("SCAN next"),
+        2 => text("SCAN next"),
         3 => either("CLIENT ID", "SCRIPT LOAD x"),
         1 => either("EVAL x 0", "EVALSHA x 0"),
-        1 => send("MODULE.X"),
+        1 => text("MODULE.X"),
         3 => names("SUBSCRIBE", 1..4),
         1 => names("PSUBSCRIBE", 1..4),
         1 => names("SSUBSCRIBE", 1..4),
@@ -312,7 +319,6 @@ fn play(steps: Vec<GameStep>, rules: GameRules, to: Option<&str>, drained: bool)
     let faults = game.servers.iter().map(|it| it.faults.clone()).collect();
     let mut client = ModelClient::new(&proxy, rules, faults);
     // At the end, everything the client may rely on is asked for once more.
-    let send = |words: &str| GameStep::Send(words.split(' ').map(str::to_owned).collect());
     let known = ["CLIENT ID", "EVALSHA x 0", "SCAN next"].map(send);
     let last = [GameStep::Commit, GameStep::ReadReplies]
         .into_iter()
@@ -368,7 +374,13 @@ fn leave(proxy: &TestProxy, game: &mut Game, client: &mut ModelClient<'_>, to: O
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 224, max_shrink_iters: 100, max_shrink_time: 10_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 224,
+        max_shrink_iters: 100,
+        max_shrink_time: 10_000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn hides_master_changes_from_clients(
@@ -380,6 +392,7 @@ proptest! {
         drained: bool,
     ) {
         let subscriptions = if replay { Subscriptions::Replay } else { Subscriptions::Close };
-        play(steps, GameRules { subscriptions, servers_know, notifies }, named.then_some("redis.example:6379"), drained);
+        let rules = GameRules { subscriptions, servers_know, notifies };
+        play(steps, rules, named.then_some("redis.example:6379"), drained);
     }
 }

@@ -30,7 +30,7 @@ impl Connecting<'_> {
         let replica = migration.from.filter(|from| from.look().is_some());
         if let (Some(from), Some((_, reason))) = (replica, migration.lost) {
             migration.lost = None;
-            Kicked { seat, ticket, client, unsent, from }.judge(reason, *until).await?;
+            Kicked { seat, ticket, client, unsent, from }.decide(reason, *until).await?;
         }
         Ok(())
     }

@@ -4,7 +4,8 @@
 //! The decisions about leaving in a drain are in [`leaving`], about sessions on replicas in
 //! [`replica`], about idle clients and waiting requests in [`timeouts`].
 //!
-//! Deliberately absent: the actions. The [session](crate::session) carries out what is decided here.
+//! Deliberately absent: the actions. The [session](crate::session) carries out what is decided
+//! here.
 
 mod leaving;
 mod replica;

@@ -4,13 +4,13 @@
 //! An unresponsive replica, which was ejected because it answers nothing, may never answer what it
 //! was asked. Sessions that cannot be carried away from it, because a reply is owed, they block or
 //! they are pinned, end after `silent_timeout`. If the replica answers in time, they stay. An
-//! unresponsive master needs no such rule: once it is superseded its fence is raised, which ends its
-//! sessions.
+//! unresponsive master needs no such rule: once it is superseded its fence is raised, which ends
+//! its sessions.
 //!
 //! A session that was chosen to equalise the shares
-//! ([`PoolWriter::balance`](target::PoolWriter::balance)) moves at once if it is quiet, or after its
-//! replies. It is never closed for that: it keeps its connection until the new one works, and if it
-//! reaches no boundary in time, another session is moved instead.
+//! ([`PoolWriter::balance`](target::PoolWriter::balance)) moves at once if it is quiet, or after
+//! its replies. It is never closed for that: it keeps its connection until the new one works, and
+//! if it reaches no boundary in time, another session is moved instead.
 
 use std::task::Waker;
 

@@ -2,9 +2,9 @@
 //!
 //! Replies are normally forwarded as they arrive, in pieces that end anywhere. Only while something
 //! must go between two of them, or may have to be taken out, are they split at the ends of their
-//! frames: the received bytes are kept up to such an end, the
-//! [maintenance pushes](crate::maintenance::pending) follow, then the rest. As soon as our bytes are
-//! among those that are kept, replies flow as usual. Sessions without notifications pay nothing.
+//! frames: the received bytes are kept up to such an end, the [maintenance
+//! pushes](crate::maintenance::pending) follow, then the rest. As soon as our bytes are among those
+//! that are kept, replies flow as usual. Sessions without notifications pay nothing.
 
 use std::task::{Context, Poll};
 
@@ -131,7 +131,8 @@ impl<C: End, U: End> Pump<'_, C, U> {
             if large || !self.is_interleaving() || self.replies.has_ended() {
                 return None;
             }
-            // All of it is kept until it is written, which takes longer if the client does not read.
+            // All of it is kept until it is written, which takes longer if the client does not
+            // read.
             let piece = self.replies.piece().min(scratch.len());
             let Some(buffer) = scratch.get_mut(..piece) else { return Some(Step::Stuck) };
             let read = match self.upstream.poll_read(cx, buffer) {

@@ -93,14 +93,14 @@ fn scenarios() -> impl Strategy<Value = Scenario> {
 }
 
 /// What the client sends, what the server sends, and the frames that the client must receive.
-struct Conversation {
+struct ScriptedTraffic {
     requests: Vec<u8>,
     replies: Vec<u8>,
     expected: Vec<Vec<u8>>,
 }
 
 impl Scenario {
-    fn conversation(&self) -> Conversation {
+    fn traffic(&self) -> ScriptedTraffic {
         let (mut requests, mut replies, mut expected) = (Vec::new(), Vec::new(), Vec::new());
         for at in 0..=self.frames.len() {
             if at == self.answered_at {
@@ -115,7 +115,7 @@ impl Scenario {
             replies.extend_from_slice(frame);
             expected.push(frame.to_vec());
         }
-        Conversation { requests, replies, expected }
+        ScriptedTraffic { requests, replies, expected }
     }
 }
 
@@ -133,7 +133,7 @@ fn check(scenario: &Scenario) {
     pump.upstream.incoming.push_back(b"%1\r\n+proto\r\n:3\r\n".to_vec());
     poll(&mut pump);
     pump.client.written.clear();
-    let Conversation { requests, replies, expected } = scenario.conversation();
+    let ScriptedTraffic { requests, replies, expected } = scenario.traffic();
     pump.client.incoming.push_back(requests);
     pump.client.capacity = 0;
     poll(&mut pump);

@@ -64,8 +64,8 @@ fn keys(page: &str) -> BTreeSet<String> {
     page.split("\r\n").filter(|line| line.starts_with('k')).map(str::to_owned).collect()
 }
 
-/// The rest of `expected` after `received`, if that is what was expected; `whole` frames, or a piece of
-/// one.
+/// The rest of `expected` after `received`, if that is what was expected; `whole` frames, or a
+/// piece of one.
 pub(crate) fn after<'a>(expected: &'a str, received: &str, whole: bool) -> Option<&'a str> {
     let mut rest = expected;
     let mut lines = received.split_inclusive("\r\n").peekable();

@@ -20,14 +20,14 @@ use crate::testing::SOON;
 pub(crate) type ExecutionLog = Arc<Mutex<Vec<u32>>>;
 
 /// A connection's state, and its socket.
-type Open = Arc<(Mutex<ModelConnection>, TcpStream)>;
+type OpenConnection = Arc<(Mutex<ModelConnection>, TcpStream)>;
 
 /// Whether replies stop half-way, and how many have.
-type Stop = Arc<(Mutex<(bool, usize)>, Condvar)>;
+type HalfwayStop = Arc<(Mutex<(bool, usize)>, Condvar)>;
 
 /// Why a server does not serve a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum ServerFault {
     /// It is at its `maxclients`: it replies so unrequested, and closes.
     Full,
     /// It runs a script.
@@ -36,7 +36,7 @@ pub(crate) enum Fault {
     Loading,
 }
 
-impl Fault {
+impl ServerFault {
     /// The error reply to a command that is not executed (`redis:src/commands`, the flags
     /// ALLOW_BUSY and LOADING).
     fn refuse(self, command: &[String]) -> Option<&'static str> {
@@ -61,10 +61,10 @@ impl Fault {
 
 /// How many new connections a server does not serve, and why.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct ConnectionFaults(Arc<Mutex<Option<(Fault, usize)>>>);
+pub(crate) struct ConnectionFaults(Arc<Mutex<Option<(ServerFault, usize)>>>);
 
 impl ConnectionFaults {
-    pub(crate) fn begin(&self, fault: Fault, count: usize) {
+    pub(crate) fn begin(&self, fault: ServerFault, count: usize) {
         *self.0.lock().unwrap() = Some((fault, count));
     }
 
@@ -76,7 +76,7 @@ impl ConnectionFaults {
         self.0.lock().unwrap().is_some()
     }
 
-    fn next(&self) -> Option<Fault> {
+    fn next(&self) -> Option<ServerFault> {
         let mut left = self.0.lock().unwrap();
         let (fault, count) = (*left)?;
         *left = (count > 1).then_some((fault, count - 1));
@@ -103,8 +103,8 @@ pub(crate) struct ModelServer {
     pub(crate) faults: ConnectionFaults,
     process: CurrentProcess,
     dead: Arc<AtomicBool>,
-    connections: Arc<Mutex<Vec<Open>>>,
-    stop: Stop,
+    connections: Arc<Mutex<Vec<OpenConnection>>>,
+    stop: HalfwayStop,
 }
 
 impl ModelServer {
@@ -113,8 +113,8 @@ impl ModelServer {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();
         let (dead, connections) =
-            (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<Open>>>::default());
-        let stop = Stop::default();
+            (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<OpenConnection>>>::default());
+        let stop = HalfwayStop::default();
         let (log, rest) = (Arc::clone(log), Arc::clone(&stop));
         let (faults, running) =
             (ConnectionFaults::default(), CurrentProcess::new(Mutex::new(process())));
@@ -131,7 +131,7 @@ impl ModelServer {
                 // Under the lock, so that a crash closes this connection, too.
                 if !dead.load(Ordering::SeqCst) {
                     let fault = upcoming.next();
-                    if fault == Some(Fault::Full) {
+                    if fault == Some(ServerFault::Full) {
                         drop((&stream).write_all(b"-ERR max number of clients reached\r\n"));
                         continue;
                     }
@@ -212,7 +212,12 @@ impl Drop for ModelServer {
     }
 }
 
-fn serve(open: &Open, log: &ExecutionLog, stop: &Stop, fault: Option<Fault>) {
+fn serve(
+    open: &OpenConnection,
+    log: &ExecutionLog,
+    stop: &HalfwayStop,
+    fault: Option<ServerFault>,
+) {
     let (connection, mut stream) = (&open.0, &open.1);
     let (mut chunk, mut buffer) = ([0; 512], Vec::new());
     while let Ok(read @ 1..) = stream.read(&mut chunk) {

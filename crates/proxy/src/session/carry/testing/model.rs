@@ -29,7 +29,8 @@ pub(crate) enum Agreement {
 }
 
 /// Part of a long reply that looks like frames of its own.
-const BAIT: &str = "\r\n>3\r\n$11\r\nFAILED_OVER\r\n:1\r\n$2\r\n[]\r\n-ERR unknown subcommand 'MAINT_NOTIFICATIONS'.\r\n+OK\r\n";
+const BAIT: &str = "\r\n>3\r\n$11\r\nFAILED_OVER\r\n:1\r\n$2\r\n[]\r\n\
+     -ERR unknown subcommand 'MAINT_NOTIFICATIONS'.\r\n+OK\r\n";
 
 /// The refusal of an unknown handshake.
 pub(crate) const UNKNOWN: &str =
@@ -261,7 +262,8 @@ impl ModelConnection {
         } = self;
         let bait = if count.is_multiple_of(3) { BAIT } else { "" };
         let text = format!(
-            "{number} {db} {user} {name} {library} {no_touch} {read_only} {server_agreed} {module} {resp3}{bait}"
+            "{number} {db} {user} {name} {library} {no_touch} {read_only} {server_agreed} {module} \
+             {resp3}{bait}"
         );
         format!("${}\r\n{text}\r\n", text.len())
     }
