@@ -2,7 +2,7 @@
 //!
 //! One poll function does all of it: it moves requests as far as possible, then replies, then
 //! checks whether the session should end. There is no `select!`, and no future is polled that
-//! cannot have changed: rare events arrive through one [`Bell`](crate::runtime::watch). The first
+//! cannot have changed: rare events arrive through one wake flag. The first
 //! poll comes right after the connection to the target opened, without a round of the event loop in
 //! between, so a request that is already waiting goes out at once.
 //!

@@ -2,7 +2,7 @@
 //!
 //! A request in flight when a master hangs is executed when it resumes. By then the master is
 //! superseded, and the write is lost. So from the first evidence of a promotion on
-//! ([`Target::replies`](target::Target::replies)), bytes that are read for a session that is owed a
+//! (the reply policy of [`target::Target`]), bytes that are read for a session that is owed a
 //! reply are discarded and the session ends: its client sees a closed connection and knows that the
 //! outcome is unknown. After this process was stopped for a while, such bytes are withheld until
 //! discovery has examined the master: they may have been in the socket for any time.
