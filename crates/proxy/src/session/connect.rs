@@ -103,20 +103,13 @@ impl<'a> Connecting<'a> {
         Self { seat, ticket, client, unsent, mode, until, permit: None, attempts: None }
     }
 
-    /// Connects the session to a target that may be used at the moment this returns.
+    /// Connects the session to a target that may be used at the moment this returns. After an error
+    /// the permit is returned when `self` is dropped: before the client is sent anything.
     ///
     /// # Errors
     ///
     /// Why the session has to end.
     pub(crate) async fn connect(&mut self) -> Result<Connected, EndReason> {
-        let connected = self.run().await;
-        // A session that ends may still have many errors to reply: it must not keep the permit
-        // for so long.
-        self.permit = None;
-        connected
-    }
-
-    async fn run(&mut self) -> Result<Connected, EndReason> {
         let seat = self.seat;
         let _held = match &self.mode {
             Mode::Fresh => None,

@@ -170,6 +170,7 @@ impl Session {
     async fn connect_first(&self, client: &mut Line) -> Result<Ready, SessionEnd> {
         let mut early = Vec::new();
         let worker = (&*self.seat, &self.ticket);
+        // Dropped at once, with its permit: error replies may take long.
         let connected = Connecting::new(worker, client, &mut early, Mode::Fresh).connect().await;
         match connected {
             Ok(Connected { target, upstream, .. }) => Ok((target, upstream, Start::from(early))),
