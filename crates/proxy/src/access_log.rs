@@ -78,7 +78,7 @@ macro_rules! event {
     };
 }
 
-/// What is known of a session at its end.
+/// The facts of a session at its end.
 #[derive(Debug)]
 pub(crate) struct SessionRecord<'a> {
     pub(crate) service: &'a str,

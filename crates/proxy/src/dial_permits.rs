@@ -68,7 +68,7 @@ pub(crate) struct DialPermit<'a> {
     permit: GrantedPermit,
 }
 
-/// What is recorded of a permit that is out.
+/// The record of a permit that is out.
 #[derive(Debug, Clone, Copy)]
 struct GrantedPermit {
     urgent: bool,

@@ -110,7 +110,7 @@ reasons! {
 }
 
 impl EndReason {
-    /// What the drain counts it as.
+    /// The kind of exit that the drain counts.
     #[must_use]
     pub const fn exit(self) -> Exit {
         match self {

@@ -8,7 +8,7 @@ use target::{Target, TargetSource};
 
 use crate::live_options::LiveOptions;
 
-/// What all sessions of one service have in common.
+/// The settings and handles that all sessions of one service share.
 #[derive(Clone)]
 pub struct Service {
     /// Its name, for logs and metrics: Sentinel's name for the master.

@@ -223,7 +223,7 @@ fn connect(addr: SocketAddr) -> TcpStream {
     client
 }
 
-/// What is published for an address.
+/// The published form of an address.
 pub(crate) fn destination(addr: SocketAddr) -> Destination {
     Destination { addr, name: addr.to_string().into(), epoch: 0, run_id: None }
 }

@@ -49,7 +49,8 @@ pub(crate) struct PendingPushes {
     refusal: Vec<u8>,
 }
 
-/// What the client of this session agreed to; nothing if notifications were turned off since.
+/// The notifications that the client of this session agreed to; none if notifications were turned
+/// off since.
 pub(crate) fn agreement(ledger: &Ledger, worker: &WorkerContext) -> MaintenanceHandshake {
     match ledger.notices() {
         agreed
@@ -217,8 +218,8 @@ impl PendingPushes {
         refusal
     }
 
-    /// What is held back of a refusal, if the session or its target ends: half a refusal is
-    /// delivered like half of any reply.
+    /// The part of a refusal that is held back, if the session or its target ends: half a refusal
+    /// is delivered like half of any reply.
     pub(crate) fn into_held_back(self) -> Vec<u8> {
         self.refusal
     }

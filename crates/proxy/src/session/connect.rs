@@ -48,11 +48,11 @@ const REBALANCE_TIMEOUT: Duration = Duration::from_millis(if cfg!(test) { 30_000
 pub(crate) struct Connected {
     pub(crate) target: TargetRef,
     pub(crate) upstream: Line,
-    /// What the pump starts with on it, except for what the client has sent.
+    /// The replayed state that the pump starts with on it.
     pub(crate) replayed: Option<Box<Replayed>>,
 }
 
-/// What a session is connected for.
+/// The purpose for which a session is connected.
 pub(crate) enum Mode<'a> {
     /// It is new.
     Fresh,
@@ -65,7 +65,7 @@ pub(crate) struct Connecting<'a> {
     pub(crate) seat: &'a WorkerContext,
     pub(crate) ticket: &'a Ticket,
     pub(crate) client: &'a mut Line,
-    /// What the client has sent and was not forwarded, also after a failure.
+    /// Bytes that the client has sent and that were not forwarded, also after a failure.
     pub(crate) unsent: &'a mut Vec<u8>,
     pub(crate) mode: Mode<'a>,
     /// When to give up.

@@ -48,7 +48,7 @@ impl Drop for Held<'_> {
     }
 }
 
-/// Waits until a target may be used. What the client sends meanwhile is added to `early`.
+/// Waits until a target may be used. Bytes that the client sends meanwhile are added to `early`.
 ///
 /// # Errors
 ///
@@ -73,8 +73,8 @@ pub(crate) async fn wait(
     }
 }
 
-/// Waits for a dial permit. Sessions with a request go first: what the client sends meanwhile is
-/// added to `early`, and the session moves up.
+/// Waits for a dial permit. Sessions with a request go first: bytes that the client sends meanwhile
+/// are added to `early`, and the session moves up.
 ///
 /// # Errors
 ///

@@ -27,7 +27,7 @@ use crate::runtime::timer::Alarm;
 /// Silent quarters of the idle timeout after which a client is idle.
 const QUARTERS: u8 = 4;
 
-/// What the check depends on.
+/// The facts that the check depends on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct IdleFacts {
     /// The client has sent something.

@@ -56,7 +56,7 @@ pub(crate) enum Leaving {
     AtBoundary,
 }
 
-/// What the decision depends on.
+/// The facts that the decision depends on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LeaveFacts {
     /// The session state.

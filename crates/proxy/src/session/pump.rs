@@ -7,7 +7,7 @@
 //! between, so a request that is already waiting goes out at once.
 //!
 //! At a master change, the fence is checked before every write to the target, so after it is raised
-//! no byte goes there. What was read from the target until then is delivered, with the rest of a
+//! no byte goes there. Bytes read from the target until then are delivered, with the rest of a
 //! reply that had begun ([`last_replies`]); then the client is closed. A reply that is read later,
 //! or after another node is known to be promoted, is discarded ([`superseded`]).
 //!
@@ -54,14 +54,14 @@ use crate::session::leave::Leaving;
 
 pub(crate) use start::Start;
 
-/// What is left when a pump has stopped.
+/// The result of a pump that has stopped.
 #[derive(Debug)]
 pub(crate) struct Stopped {
     /// Why it stopped.
     pub(crate) reason: EndReason,
-    /// What the client has not taken yet of the target's replies, and our last push to it.
+    /// The replies that the client has not taken yet, and our last push to it.
     pub(crate) undelivered: Vec<u8>,
-    /// What follows.
+    /// The next step.
     pub(crate) after: Option<Box<After>>,
     /// Bytes forwarded to the target, and to the client.
     pub(crate) bytes: (u64, u64),
@@ -71,12 +71,12 @@ pub(crate) struct Stopped {
     pub(crate) uncarried: Option<Box<Uncarried>>,
 }
 
-/// What follows the end of a pump.
+/// The step that follows the end of a pump.
 #[derive(Debug)]
 pub(crate) enum After {
     /// Its requests, none of which was forwarded, are refused before it ends.
     Refuse {
-        /// What was read of them; it begins at a frame boundary.
+        /// The part of them that was read; it begins at a frame boundary.
         unsent: Vec<u8>,
         /// A transaction is open.
         transaction: bool,
@@ -117,11 +117,11 @@ pub(crate) struct Pump<'a, C, U> {
     pub(super) stopwatch: Stopwatch,
     /// Present while something has to go between the replies.
     pub(super) interleaved: Option<Box<interleave::Interleaved>>,
-    /// What it is counted as.
+    /// The pin as which it is counted.
     pub(super) pin: Option<resp::Pin>,
 }
 
-/// What most sessions never need, or only at their end.
+/// State that most sessions never need, or only at their end.
 #[derive(Default)]
 pub(super) struct Rare<'a> {
     /// Waits for the turn of this session to leave.
@@ -259,7 +259,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>, waker: &Waker, scratch: &mut [u8]) -> Poll<EndReason> {
-        // What is never sent to a target that is gone can still be sent to the next one.
+        // Requests that are not sent to a target that is gone can still be sent to the next one.
         let stuck =
             self.target.fence().has_fallen() || (self.upstream.has_gone() && self.can_be_carried());
         let mut requests =

@@ -1,4 +1,4 @@
-//! What a change of the target does to sessions: the fence, the gate, the hold, and failed dials.
+//! Sessions when their target changes: the fence, the gate, the hold, and failed dials.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -9,11 +9,11 @@ use crate::io::end::End;
 /// One side of a session without a socket.
 #[derive(Debug, Default)]
 pub(crate) struct FakeStream {
-    /// What it sends, one entry per read; an empty entry is its end.
+    /// The bytes it sends, one entry per read; an empty entry is its end.
     pub(crate) incoming: VecDeque<Vec<u8>>,
     /// How many bytes it accepts before writes to it are pending.
     pub(crate) capacity: usize,
-    /// What was written to it.
+    /// The bytes written to it.
     pub(crate) written: Vec<u8>,
     /// The other direction was ended towards it.
     pub(crate) ended: bool,

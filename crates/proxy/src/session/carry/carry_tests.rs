@@ -1,4 +1,4 @@
-//! What happens to a session whose target is lost: it is carried, held, refused or closed.
+//! Sessions whose target is lost: each is carried, held, refused or closed.
 
 use std::io::Write;
 use std::net::TcpStream;

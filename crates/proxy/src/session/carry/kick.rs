@@ -32,7 +32,7 @@ pub(crate) struct Kicked<'a> {
     pub(crate) seat: &'a WorkerContext,
     pub(crate) ticket: &'a Ticket,
     pub(crate) client: &'a mut Line,
-    /// What the client sends meanwhile is added here.
+    /// Bytes that the client sends meanwhile are added here.
     pub(crate) unsent: &'a mut Vec<u8>,
     /// The replica.
     pub(crate) from: &'a TargetRef,

@@ -38,12 +38,12 @@ use crate::live_options::LiveOptions;
 use crate::session::carry::replay::{Failed, Replayed};
 use crate::session::dial::may_be_used;
 
-/// What a session takes to another target.
+/// The state that a session takes to another target.
 #[derive(Debug)]
 pub(crate) struct CarryState {
     /// Its replayable state and its position in the protocol.
     pub(crate) ledger: Box<Ledger>,
-    /// What was read from the client and not forwarded; it begins at a frame boundary.
+    /// Bytes read from the client and not forwarded; they begin at a frame boundary.
     pub(crate) unsent: Vec<u8>,
     /// How the target ended the connection, if it did.
     pub(crate) lost: Option<EndReason>,

@@ -1,4 +1,4 @@
-//! What sessions on a replica do that sessions on a master do not: they wait a bounded time for an
+//! Rules for sessions on a replica that do not apply to a master's: they wait a bounded time for an
 //! unresponsive replica, and move from a replica with many sessions to one with fewer.
 //!
 //! An unresponsive replica, which was ejected because it answers nothing, may never answer what it

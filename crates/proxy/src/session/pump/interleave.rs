@@ -28,7 +28,7 @@ const ROUNDS: usize = 4;
 /// without splitting.
 const LARGE_BODY: u64 = 16 * 1024 * 1024;
 
-/// What has to go between the replies of one session, or waits there.
+/// Bytes that have to go between the replies of one session, or wait there.
 #[derive(Debug, Default)]
 pub(in crate::session) struct Interleaved {
     pub(super) pushes: PendingPushes,
@@ -78,7 +78,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
         self.interleaved.take().map_or_else(Vec::new, |it| it.pushes.into_held_back())
     }
 
-    /// What the client has not taken yet, and what is held back, if the session ends.
+    /// The bytes that the client has not taken yet or that are held back, if the session ends.
     pub(in crate::session) fn take_undelivered(&mut self) -> Vec<u8> {
         let mut undelivered = self.replies.take_kept();
         undelivered.append(&mut self.take_held_back());

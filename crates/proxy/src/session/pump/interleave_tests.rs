@@ -92,7 +92,7 @@ fn scenarios() -> impl Strategy<Value = Scenario> {
         })
 }
 
-/// What the client sends, what the server sends, and the frames that the client must receive.
+/// The client's requests, the server's replies, and the frames that the client must receive.
 struct ScriptedTraffic {
     requests: Vec<u8>,
     replies: Vec<u8>,

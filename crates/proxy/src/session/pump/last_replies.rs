@@ -74,7 +74,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
         let waits = match step {
             Step::More => return Poll::Ready(true),
             Step::Idle => self.is_within_a_reply(),
-            // What was read and not taken is delivered at the end; here it only comes before what
+            // Bytes read and not taken are delivered at the end; here they only come before what
             // was not read.
             Step::Stuck => {
                 !self.reply_dropped && (self.is_within_a_reply() || self.upstream.is_readable())

@@ -1,5 +1,5 @@
-//! What a pump starts with: nothing, requests that arrived before the connection was open, or the
-//! state that a session brings from another target.
+//! The initial state of a pump: nothing, requests that arrived before the connection was open, or
+//! the state that a session brings from another target.
 //!
 //! Deliberately absent: the connection itself.
 
@@ -16,7 +16,7 @@ const STATE_BYTES: u16 = 8 * 1024;
 /// subscribes to five thousand channels on behalf of its own clients needs that.
 const SUBSCRIPTION_BYTES: u32 = 512 * 1024;
 
-/// What a pump starts with.
+/// The initial state of a pump.
 #[derive(Debug, Default)]
 pub(crate) struct Start {
     /// Read from the client already, and not forwarded.

@@ -7,10 +7,10 @@
 //! outcome is unknown. After this process was stopped for a while, such bytes are withheld until
 //! discovery has examined the master: they may have been in the socket for any time.
 //!
-//! What still goes to the client:
+//! These bytes still go to the client:
 //!
-//! - What was read before the evidence, however slowly the client takes it. Nothing distinguishes
-//!   it from what a faster client has.
+//! - Bytes that were read before the evidence, however slowly the client takes them. Nothing
+//!   distinguishes them from what a faster client has.
 //! - The rest of a reply whose beginning was read before. A server produces a whole reply when it
 //!   executes the request, which therefore was before the evidence. A large value needs many reads,
 //!   and a planned failover must not cut it off.

@@ -27,9 +27,9 @@ pub(crate) struct GameRules {
 /// A reply that is owed.
 struct OwedReply {
     command: Vec<String>,
-    /// What is still missing of it.
+    /// The part that is still missing.
     frames: String,
-    /// What was received of it.
+    /// The part that was received.
     received: String,
     /// The numbers of the commands that it reports as executed.
     numbers: Vec<u32>,
@@ -69,7 +69,7 @@ pub(crate) struct ModelClient<'a> {
     /// The number of the last push.
     event: u64,
     filled: Filled,
-    /// What the servers do to new connections: cancelled when this client opens one.
+    /// The faults of new connections: cancelled when this client opens one.
     faults: Vec<ConnectionFaults>,
     /// The number of commands answered when the connection was opened.
     answered_before: usize,
@@ -149,7 +149,7 @@ impl<'a> ModelClient<'a> {
             }
         }
         if self.is_settled() {
-            // What was sent afterwards was answered: the connection has survived.
+            // A later command was answered: the connection has survived.
             self.may_end = false;
         }
         true
@@ -263,7 +263,7 @@ impl<'a> ModelClient<'a> {
         true
     }
 
-    /// What was received before the end must be a part of what was owed.
+    /// The bytes before the end must be a part of what was owed.
     fn end(&mut self) -> bool {
         let owed = self.owed.front().map_or("", |it| it.frames.as_str());
         let received = String::from_utf8_lossy(&self.received).into_owned();

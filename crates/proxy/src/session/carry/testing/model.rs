@@ -4,7 +4,7 @@
 //! identity, the two differ. The one reply that a client may get from the proxy instead is that to
 //! the maintenance handshake.
 //!
-//! What depends on the server process (the order of keys by its hash seed, the number of the
+//! Values that depend on the server process (the order of keys by its hash seed, the number of the
 //! connection, its cache of scripts) no client can predict. In a predicted reply such a line is a
 //! [`BLANK`], and the client records the actual value: see
 //! [`Filled`](crate::session::carry::testing::blanks::Filled).
@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::Subscriptions;
 use crate::session::carry::testing::blanks::{BLANK, KEYS};
 
-/// What a client has agreed to: no notifications, to move to an address, or to reconnect to the
-/// same one.
+/// The notifications that a client has agreed to: none, to move to an address, or to reconnect to
+/// the same one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Agreement {
     #[default]
@@ -39,7 +39,7 @@ pub(crate) const UNKNOWN: &str =
 /// The refusal of a script that is not loaded.
 pub(crate) const NO_SCRIPT: &str = "-NOSCRIPT No matching script. Please use EVAL.\r\n";
 
-/// What one process of a server has to itself.
+/// The state of one process of a server.
 #[derive(Debug, Default)]
 pub(crate) struct ServerProcess {
     /// Decides in which order it returns its keys.
@@ -105,7 +105,7 @@ impl ModelConnection {
         self.queue.is_none() && !self.watching && !bound && !self.unpredictable && !subscribed
     }
 
-    /// What the proxy may notify its client of.
+    /// The notifications that the proxy may send to its client.
     pub(crate) fn agreement(&self) -> Agreement {
         if self.resp3 && !self.unpredictable { self.agreement } else { Agreement::Off }
     }
