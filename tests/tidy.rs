@@ -59,7 +59,7 @@ const PURE: &[&str] = &[
     "crates/proxy/src/runtime/run_queue.rs",
     "crates/resp/src/",
     "crates/target/src/balance.rs",
-    "crates/target/src/look.rs",
+    "crates/target/src/replica_status.rs",
     "crates/sentinel/src/doctor/diagnose.rs",
     "crates/sentinel/src/doctor/nodes.rs",
     "crates/sentinel/src/doctor/observed.rs",

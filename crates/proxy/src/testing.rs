@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use drain::{Drain, Settings, StopRequest};
 use socket2::{Domain, Socket, Type};
-use target::{Destination, Empty, PoolWriter, Target, TargetSource, TargetWriter};
+use target::{Destination, EmptyPool, PoolWriter, Target, TargetSource, TargetWriter};
 
 use crate::io::end::End;
 use crate::listener::limits::{Limits, Places, ResourceShortage};
@@ -84,7 +84,7 @@ impl House {
     }
 
     /// One worker and the way to a pool, of which nothing is known yet.
-    pub(crate) fn reading(empty: Empty, options: Options) -> (Self, PoolWriter) {
+    pub(crate) fn reading(empty: EmptyPool, options: Options) -> (Self, PoolWriter) {
         let (points, route) = TargetWriter::new();
         let (writer, pool) = PoolWriter::new(&route, empty);
         (Self::on(points, &pool.into(), (1, 1000), options, drop).0, writer)

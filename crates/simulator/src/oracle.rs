@@ -271,7 +271,7 @@ impl Oracle {
         let (heard, naming) = world.heard(pid, right);
         let driver = &world.proxies[pid].driver;
         let target = driver.route.target.clone();
-        let shut = driver.is_shut(mono(pid, &world.net)) || target.is_none();
+        let shut = driver.is_closed(mono(pid, &world.net)) || target.is_none();
         let (held_for, state) = (driver.held_for(mono(pid, &world.net)), driver.state());
         let superseded =
             target.as_ref().is_some_and(|it| right.is_some_and(|right| right != it.addr));

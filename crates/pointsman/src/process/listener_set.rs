@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use proxy::{ListenAddr, Options, Stateless};
 use sentinel::{Handle, ReplicaRules, Replicas, Watch};
-use target::{Empty, PoolWriter, TargetWriter};
+use target::{EmptyPool, PoolWriter, TargetWriter};
 
 use crate::config::{
     Config, Log, NoReplica, Service, SessionLines, Sessions, Splice, Subscriptions,
@@ -213,10 +213,10 @@ fn options_of_readers(service: &Service, max_connections: usize, log: &Log) -> O
     Options { moving_to: None, ..options(service, max_connections, log) }
 }
 
-fn empty(service: &Service) -> Empty {
+fn empty(service: &Service) -> EmptyPool {
     match service.replicas.empty {
-        NoReplica::Reject => Empty::Reject,
-        NoReplica::Master => Empty::Master,
+        NoReplica::Reject => EmptyPool::Reject,
+        NoReplica::Master => EmptyPool::Master,
     }
 }
 
@@ -271,8 +271,8 @@ mod tests {
         assert!(layout.watches[0].replicas.is_none());
         let replicas = layout.watches[1].replicas.as_ref().expect("readers");
         assert_eq!(
-            (replicas.writer.pool().empty(), replicas.rules.clone()),
-            (Empty::Master, ReplicaRules::default())
+            (replicas.writer.pool().when_empty(), replicas.rules.clone()),
+            (EmptyPool::Master, ReplicaRules::default())
         );
         assert_eq!(
             options_of(&config, &limits.services)

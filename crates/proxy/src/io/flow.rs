@@ -138,7 +138,7 @@ impl Flow {
     }
 
     /// Bytes written to the sink so far.
-    pub(crate) fn moved(&self) -> u64 {
+    pub(crate) fn bytes_moved(&self) -> u64 {
         self.moved
     }
 

@@ -73,7 +73,7 @@ fn returns_what_is_not_admitted_and_writes_none_of_it() {
         assert!(matches!(step, Step::Stopped(3)), "{step:?}");
         assert_eq!(&scratch[..3], b"one");
     });
-    assert_eq!((sink.heard.len(), valve.came, flow.moved(), flow.memory()), (0, 0, 0, 0));
+    assert_eq!((sink.heard.len(), valve.came, flow.bytes_moved(), flow.memory()), (0, 0, 0, 0));
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn what_is_taken_at_once_is_never_kept() {
     let (mut source, mut sink) = (Puppet::saying(&[b"one", b"two"]), Puppet::saying(&[]));
     let (mut flow, mut valve) = (flow(), Ticks::default());
     assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::Idle));
-    assert_eq!((&sink.heard[..], flow.moved(), flow.memory()), (&b"onetwo"[..], 6, 0));
+    assert_eq!((&sink.heard[..], flow.bytes_moved(), flow.memory()), (&b"onetwo"[..], 6, 0));
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn fails_where_a_sink_takes_more_than_it_was_given() {
     assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::Stuck));
     (sink.takes, sink.overstates) = (9, 1);
     assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::SinkFailed(_)));
-    assert_eq!((valve.went.as_slice(), flow.moved()), (&b"abcd"[..], 4));
+    assert_eq!((valve.went.as_slice(), flow.bytes_moved()), (&b"abcd"[..], 4));
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn a_slow_sink_is_read_for_no_more_and_memory_stays_flat() {
         sink.takes += 1_000;
         source.asked = 0;
         assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::Stuck));
-        assert_eq!(flow.moved(), 1_000 * (round + 1));
+        assert_eq!(flow.bytes_moved(), 1_000 * (round + 1));
         assert_eq!(flow.is_clear(), valve.came == sink.heard.len());
         // Once it was slow, it is read for in small pieces.
         assert!(round == 0 || source.asked <= 16 * 1024, "{}", source.asked);
@@ -225,6 +225,6 @@ proptest! {
         valve.writes_left = None;
         while !matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::Idle) {}
         prop_assert_eq!(&sink.heard, &whole);
-        prop_assert_eq!(flow.moved(), whole.len() as u64);
+        prop_assert_eq!(flow.bytes_moved(), whole.len() as u64);
     }
 }

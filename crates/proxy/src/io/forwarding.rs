@@ -6,7 +6,7 @@
 //! the target as soon as it came, because a hint in it is worth the more the earlier it is heard.
 
 use resp::{Direction, Ledger, SessionState};
-use target::{Replies as Fate, Target};
+use target::{ReplyPolicy as Fate, Target};
 
 use crate::io::flow::{ForwardingPolicy, Leave};
 use crate::latency::Stopwatch;
@@ -60,7 +60,7 @@ impl Requests<'_> {
 
 impl ForwardingPolicy for Requests<'_> {
     fn expects(&mut self) -> Leave {
-        if self.target.expects_requests() { self.bound(&[]) } else { Leave::Shut }
+        if self.target.may_accept_requests() { self.bound(&[]) } else { Leave::Shut }
     }
 
     fn admits(&mut self) -> bool {
@@ -68,7 +68,7 @@ impl ForwardingPolicy for Requests<'_> {
     }
 
     fn leave(&mut self, waiting: &[u8]) -> Leave {
-        if self.target.takes_requests() { self.bound(waiting) } else { Leave::Shut }
+        if self.target.accepts_requests() { self.bound(waiting) } else { Leave::Shut }
     }
 
     fn came(&mut self, _bytes: &[u8]) {
@@ -107,7 +107,7 @@ impl ForwardingPolicy for Requests<'_> {
 }
 
 /// From target to client.
-pub(crate) struct Replies<'a> {
+pub(crate) struct ReplyPolicy<'a> {
     pub(crate) ledger: &'a mut Ledger,
     pub(crate) target: &'a Target,
     pub(crate) seat: &'a WorkerContext,
@@ -116,7 +116,7 @@ pub(crate) struct Replies<'a> {
     pub(crate) commands: &'a mut u32,
 }
 
-impl Replies<'_> {
+impl ReplyPolicy<'_> {
     /// Passes on what the ledger has learnt from what came.
     #[inline]
     pub(crate) fn note(&mut self) {
@@ -132,13 +132,13 @@ impl Replies<'_> {
     }
 }
 
-impl ForwardingPolicy for Replies<'_> {
+impl ForwardingPolicy for ReplyPolicy<'_> {
     fn expects(&mut self) -> Leave {
         Leave::Free
     }
 
     fn admits(&mut self) -> bool {
-        self.target.replies() == Fate::Pass
+        self.target.reply_policy() == Fate::Pass
     }
 
     fn leave(&mut self, _waiting: &[u8]) -> Leave {

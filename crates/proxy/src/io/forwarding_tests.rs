@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use resp::{Ledger, Limits};
-use target::{Moment, Replies as Fate, TargetWriter};
+use target::{ClockReading, ReplyPolicy as Fate, TargetWriter};
 
 use crate::io::flow::{ForwardingPolicy, Leave};
-use crate::io::forwarding::{Replies, Requests};
+use crate::io::forwarding::{ReplyPolicy, Requests};
 use crate::latency::Stopwatch;
 use crate::runtime::worker::WorkerContext;
 use crate::testing::{SOON, destination, seat};
@@ -31,7 +31,7 @@ fn requests(seat: &WorkerContext, target: &target::Target) -> (Leave, Leave) {
 fn admits(seat: &WorkerContext, target: &target::Target) -> bool {
     let mut ledger = Ledger::new(&Limits::default());
     let (mut stopwatch, mut commands) = (Stopwatch::default(), 0);
-    let mut valve = Replies {
+    let mut valve = ReplyPolicy {
         ledger: &mut ledger,
         target,
         seat,
@@ -45,22 +45,22 @@ fn admits(seat: &WorkerContext, target: &target::Target) -> bool {
 #[test]
 fn shuts_for_requests_at_the_fence_alone() {
     let (mut points, seat) = seat();
-    let target = seat.shared.service.route.open_target().unwrap();
+    let target = seat.shared.service.route.usable_target().unwrap();
     assert_eq!(requests(&seat, &target), (Leave::Free, Leave::Free));
     points.commit(destination("127.0.0.1:2".parse().unwrap()));
-    assert!(!target.is_shut(), "only the fence has fallen: the gate is open to the next target");
+    assert!(!target.is_closed(), "only the fence has fallen: the gate is open to the next target");
     assert_eq!(requests(&seat, &target), (Leave::Shut, Leave::Shut));
 }
 
 #[test]
 fn shuts_for_requests_at_the_gate_alone() {
     let (mut points, seat) = seat();
-    let target = seat.shared.service.route.open_target().unwrap();
+    let target = seat.shared.service.route.usable_target().unwrap();
     let shutting: [fn(&mut TargetWriter); 3] =
-        [TargetWriter::hold, TargetWriter::drop_replies, |it| it.set_replies(Fate::Wait)];
+        [TargetWriter::hold, TargetWriter::discard_replies, |it| it.set_reply_policy(Fate::Wait)];
     for shut in shutting {
         shut(&mut points);
-        assert!(!target.fence().has_fallen());
+        assert!(!target.fence().is_raised());
         assert_eq!(requests(&seat, &target), (Leave::Shut, Leave::Shut));
         points.release();
         assert_eq!(requests(&seat, &target), (Leave::Free, Leave::Free));
@@ -70,24 +70,24 @@ fn shuts_for_requests_at_the_gate_alone() {
 #[test]
 fn shuts_for_requests_when_the_word_has_run_out() {
     let (mut points, seat) = seat();
-    let target = seat.shared.service.route.open_target().unwrap();
-    points.renew(Moment::now(), Duration::ZERO);
+    let target = seat.shared.service.route.usable_target().unwrap();
+    points.renew(ClockReading::now(), Duration::ZERO);
     let begin = Instant::now();
     while requests(&seat, &target).1 != Leave::Shut {
         assert!(begin.elapsed() < SOON, "the word never ran out");
     }
-    points.renew(Moment::now(), Duration::from_secs(60));
+    points.renew(ClockReading::now(), Duration::from_secs(60));
     assert_eq!(requests(&seat, &target), (Leave::Free, Leave::Free));
 }
 
 #[test]
 fn admits_replies_unless_they_wait_or_are_dropped() {
     let (mut points, seat) = seat();
-    let target = seat.shared.service.route.open_target().unwrap();
+    let target = seat.shared.service.route.usable_target().unwrap();
     points.hold();
     assert!(admits(&seat, &target), "a shut gate stops requests");
     for fate in [Fate::Wait, Fate::Drop] {
-        points.set_replies(fate);
+        points.set_reply_policy(fate);
         assert!(!admits(&seat, &target), "{fate:?}");
     }
     points.release();

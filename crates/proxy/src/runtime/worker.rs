@@ -321,7 +321,7 @@ impl WorkerContext {
         let route = &shared.service.route;
         let mut next = Phase::Draining;
         loop {
-            let moved = route.moved();
+            let moved = route.changed();
             let tuned = shared.service.options.changed();
             news.notify_waiters();
             tokio::select! {

@@ -96,7 +96,7 @@ impl<'a> MigratingSession<'a> {
         let _held = Held::new(block);
         let route = &shared.service.route;
         let until = Instant::now() + shared.service.options.now().hold_timeout;
-        let replica = self.from.filter(|from| from.look().is_some());
+        let replica = self.from.filter(|from| from.replica_status().is_some());
         if let (Some(from), Some((_, reason))) = (replica, self.lost) {
             self.lost = None;
             let Self { seat, ticket, client, unsent, .. } = self;
@@ -104,7 +104,7 @@ impl<'a> MigratingSession<'a> {
         }
         let mut failed = None;
         loop {
-            if route.open_target().is_none() {
+            if route.usable_target().is_none() {
                 // A failover is under way: whatever ended the connection is part of it.
                 (self.lost, self.old, failed) = (None, None, None);
                 self.tell_of_the_failover(until).await?;
@@ -115,7 +115,7 @@ impl<'a> MigratingSession<'a> {
                 Err(EndReason::HoldTimeout) => return Err(failed.unwrap_or(EndReason::HoldTimeout)),
                 turn => turn?,
             };
-            let Some(target) = route.open_target() else { continue };
+            let Some(target) = route.usable_target() else { continue };
             match self.attempt(&target, until).await? {
                 Attempt::Arrived(upstream, followed) => {
                     turn.arrived();
@@ -124,7 +124,7 @@ impl<'a> MigratingSession<'a> {
                 Attempt::Superseded => {}
                 Attempt::Failed(reason) => {
                     // Another replica has nothing to do with this one.
-                    if route.leads_elsewhere(&target) {
+                    if route.has_alternative_to(&target) {
                         drop(turn);
                     } else {
                         failed = Some(reason);
@@ -182,7 +182,7 @@ impl<'a> MigratingSession<'a> {
         match (result, lost) {
             // The answer of one that is not the target any more, or may not be, says nothing about
             // the time when it was.
-            (Ok(None), Some(_)) if is_overtaken(target) || target.is_shut() => {
+            (Ok(None), Some(_)) if is_overtaken(target) || target.is_closed() => {
                 Ok(Attempt::Superseded)
             }
             (Ok(None), Some((_, reason))) => Err(reason),
@@ -190,13 +190,13 @@ impl<'a> MigratingSession<'a> {
             (Ok(Some((upstream, followed))), _) => {
                 block.dials.one();
                 // The points may have moved meanwhile: then this connection leads nowhere.
-                if is_overtaken(target) || target.is_shut() {
+                if is_overtaken(target) || target.is_closed() {
                     return Ok(Attempt::Superseded);
                 }
                 if self.client.is_gone() {
                     return Err(EndReason::HoldAbandoned);
                 }
-                target.note_use();
+                target.record_use();
                 block.carried.one();
                 Ok(Attempt::Arrived(upstream, followed))
             }
@@ -255,7 +255,7 @@ impl<'a> MigratingSession<'a> {
             Failed::Refused | Failed::Superseded => None,
         };
         if let Some(hint) = hint {
-            target.shun();
+            target.defer();
             block.hints.one();
             shared.service.hints.hint(target, hint);
         }
@@ -275,5 +275,5 @@ pub(crate) async fn overtaken(seat: &WorkerContext, target: &Target, ticket: &Ti
 
 /// Whether it is of no use to begin with this target.
 pub(crate) fn is_overtaken(target: &Target) -> bool {
-    target.fence().has_fallen() || target.is_draining()
+    target.fence().is_raised() || target.is_draining()
 }

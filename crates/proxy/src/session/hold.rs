@@ -63,7 +63,7 @@ pub(crate) async fn wait(
         biased;
         () = ticket.cut() => Err(EndReason::Cut),
         reason = gone(client, early) => Err(reason),
-        target = route.wait_open() => match target {
+        target = route.wait_usable() => match target {
             // Its end may stand behind bytes for which there was no room.
             Some(_) if client.is_gone() => Err(EndReason::HoldAbandoned),
             target => target.ok_or(EndReason::NoReplica),

@@ -107,7 +107,7 @@ fn a_held_client_is_never_taken_for_a_silent_one() {
     let mut early = house.client();
     let mut early_upstream = backend.accept();
     // Its worker may still be about to look at the gate.
-    let target = house.points.route().current().unwrap();
+    let target = house.points.reader().current().unwrap();
     house.until("the first session to be let in", |_| target.first_use().is_some());
     house.points.hold();
     want_a_first_byte(&house);

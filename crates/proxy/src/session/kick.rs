@@ -14,7 +14,7 @@
 use std::time::{Duration, Instant};
 
 use drain::Ticket;
-use target::{Cause, TargetRef};
+use target::{CloseCause, TargetRef};
 
 use crate::io::connection::Line;
 use crate::runtime::worker::WorkerContext;
@@ -50,7 +50,7 @@ impl Kicked<'_> {
         let ended = Instant::now();
         let turn = hold::turn(client, unsent, &seat.turns, ticket, until).await?;
         let meant = async {
-            if is_overtaken(from) || cause(from, ended) == Cause::Failover {
+            if is_overtaken(from) || cause(from, ended) == CloseCause::Failover {
                 return false;
             }
             let options = &seat.shared.service.options;
@@ -62,12 +62,12 @@ impl Kicked<'_> {
                 Err(failed) => {
                     if failed != Failed::Dial(DialFailure::Exhausted) {
                         // Others are tried first.
-                        from.shun();
+                        from.defer();
                     }
                     return false;
                 }
             }
-            learn(seat, from, ended).await != Cause::Failover
+            learn(seat, from, ended).await != CloseCause::Failover
         };
         tokio::select! {
             biased;
@@ -78,19 +78,20 @@ impl Kicked<'_> {
     }
 }
 
-fn cause(from: &TargetRef, ended: Instant) -> Cause {
-    from.look().map_or(Cause::Other, |look| look.cause(from.since(), ended))
+fn cause(from: &TargetRef, ended: Instant) -> CloseCause {
+    from.replica_status().map_or(CloseCause::Other, |look| look.cause(from.since(), ended))
 }
 
 /// Waits until it is known why. A session that is asked to leave its replica, or must not be there
 /// any more, was not meant either.
-async fn learn(seat: &WorkerContext, from: &TargetRef, ended: Instant) -> Cause {
+async fn learn(seat: &WorkerContext, from: &TargetRef, ended: Instant) -> CloseCause {
     let learned = async {
         loop {
-            let (moved, looked) = (seat.shared.service.route.moved(), from.looked());
+            let (moved, looked) =
+                (seat.shared.service.route.changed(), from.replica_status_changed());
             match cause(from, ended) {
-                _ if is_overtaken(from) => return Cause::Failover,
-                Cause::NotKnown => {}
+                _ if is_overtaken(from) => return CloseCause::Failover,
+                CloseCause::NotKnown => {}
                 known => return known,
             }
             tokio::select! {
@@ -99,5 +100,5 @@ async fn learn(seat: &WorkerContext, from: &TargetRef, ended: Instant) -> Cause 
             }
         }
     };
-    tokio::time::timeout(PATIENCE, learned).await.unwrap_or(Cause::NotKnown)
+    tokio::time::timeout(PATIENCE, learned).await.unwrap_or(CloseCause::NotKnown)
 }

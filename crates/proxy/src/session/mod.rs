@@ -231,7 +231,7 @@ impl Session {
         let mut attempts: Option<Attempts> = None;
         let mut turn: Option<Turn<'_>> = None;
         loop {
-            let Some(target) = service.route.open_target() else {
+            let Some(target) = service.route.usable_target() else {
                 // Whoever waited has waited with others: they go one after the other.
                 drop(turn.take());
                 turn = Some(self.wait_at_the_gate(client, early, ticket, hold_until).await?);
@@ -263,8 +263,8 @@ impl Session {
                     block.dialled_in.record(begin.elapsed());
                     // The points may have moved while we were dialling: then this connection leads
                     // nowhere.
-                    if !is_overtaken(&target) && !target.is_shut() {
-                        target.note_use();
+                    if !is_overtaken(&target) && !target.is_closed() {
+                        target.record_use();
                         return Ok((target, upstream));
                     }
                 }
@@ -343,15 +343,17 @@ impl Session {
         let CarryState { ledger, unsent: early, .. } = luggage;
         let WorkerContext { shared, block, .. } = &*self.seat;
         let Service { route, options, .. } = &*shared.service;
-        if let Some(there) = route.open_target().filter(|there| here.is_fuller_than(there)) {
+        if let Some(there) =
+            route.usable_target().filter(|there| here.has_more_sessions_than(there))
+        {
             let resumed =
                 resume::resume(&there, options, &ledger, Instant::now() + MOVE_WITHIN).await;
             if let Some((upstream, followed)) =
-                resumed.ok().filter(|_| !is_overtaken(&there) && !there.is_shut())
+                resumed.ok().filter(|_| !is_overtaken(&there) && !there.is_closed())
             {
                 block.dials.one();
                 block.rebalanced.one();
-                there.note_use();
+                there.record_use();
                 return (there, upstream, Start { early, followed: Some(followed) });
             }
         }
@@ -383,7 +385,7 @@ impl Session {
         self.seat.block.dial_failed(failure);
         // Out of descriptors or ports here says nothing about the target.
         if !failure.is_ours() {
-            target.shun();
+            target.defer();
             self.seat.block.hints.one();
             self.seat.shared.service.hints.hint(target, Hint::DialFailed(failure));
         }
@@ -404,8 +406,8 @@ impl Session {
             return Err(EndReason::Exhausted);
         }
         // In a box: a session that flows does not carry the room for this.
-        let moved = Box::pin(route.moved());
-        if route.leads_elsewhere(target) {
+        let moved = Box::pin(route.changed());
+        if route.has_alternative_to(target) {
             // The points have moved, or are about to, or there is another replica: what failed is
             // not what counts.
             return Ok(attempt);

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use target::{Empty, PoolWriter};
+use target::{EmptyPool, PoolWriter};
 
 use crate::options::Sessions;
 use crate::testing::{
@@ -36,13 +36,13 @@ fn answer(client: &mut TcpStream, upstream: &mut TcpStream) {
 
 #[test]
 fn readers_go_where_fewest_are() {
-    let (house, mut writer) = House::reading(Empty::Reject, Options::default());
+    let (house, mut writer) = House::reading(EmptyPool::Reject, Options::default());
     let (one, other) = (Backend::new(), Backend::new());
     publish(&mut writer, &[&one]);
     let first = [session(&house, &one), session(&house, &one)];
     publish(&mut writer, &[&one, &other]);
     let second = [session(&house, &other), session(&house, &other)];
-    assert_eq!(writer.known().iter().map(|it| it.load()).collect::<Vec<_>>(), [2, 2]);
+    assert_eq!(writer.targets().iter().map(|it| it.load()).collect::<Vec<_>>(), [2, 2]);
     drop(first);
     house.until("two free places", |stats| stats.open == 2);
     let _third = [session(&house, &one), session(&house, &one)];
@@ -51,7 +51,7 @@ fn readers_go_where_fewest_are() {
 
 #[test]
 fn who_is_on_a_dismissed_replica_goes_on_with_another_one() {
-    let (house, mut writer) = House::reading(Empty::Reject, patient());
+    let (house, mut writer) = House::reading(EmptyPool::Reject, patient());
     let (one, other) = (Backend::new(), Backend::new());
     publish(&mut writer, &[&one]);
     let (mut quiet, mut left) = session(&house, &one);
@@ -77,7 +77,7 @@ fn who_is_on_a_dismissed_replica_goes_on_with_another_one() {
 #[test]
 fn who_cannot_be_carried_leaves_a_dismissed_replica_behind_an_answer() {
     let options = Options { sessions: Sessions::Close, ..Options::default() };
-    let (house, mut writer) = House::reading(Empty::Reject, options);
+    let (house, mut writer) = House::reading(EmptyPool::Reject, options);
     let (one, other) = (Backend::new(), Backend::new());
     publish(&mut writer, &[&one]);
     let (mut quiet, _kept) = session(&house, &one);
@@ -97,7 +97,7 @@ fn who_cannot_be_carried_leaves_a_dismissed_replica_behind_an_answer() {
 
 #[test]
 fn not_a_byte_goes_to_a_barred_replica() {
-    let (house, mut writer) = House::reading(Empty::Reject, Options::default());
+    let (house, mut writer) = House::reading(EmptyPool::Reject, Options::default());
     let (one, other) = (Backend::new(), Backend::new());
     publish(&mut writer, &[&one]);
     let (mut client, mut upstream) = session(&house, &one);
@@ -105,7 +105,7 @@ fn not_a_byte_goes_to_a_barred_replica() {
     ask(&mut client);
     expect(&mut upstream, b"GET k\r\n");
     publish(&mut writer, &[&other]);
-    writer.bar(one.addr());
+    writer.fence(one.addr());
     drop(client.write_all(b"SET k v\r\n"));
     house.ended(EndReason::Fenced);
     let mut after = [0; 16];
@@ -115,7 +115,7 @@ fn not_a_byte_goes_to_a_barred_replica() {
 
 #[test]
 fn without_a_replica_a_reader_is_told_so_and_before_the_first_look_it_waits() {
-    let (house, mut writer) = House::reading(Empty::Reject, Options::default());
+    let (house, mut writer) = House::reading(EmptyPool::Reject, Options::default());
     let one = Backend::new();
     let mut early = house.client();
     early.write_all(b"PING\r\n").unwrap();
@@ -134,7 +134,7 @@ fn without_a_replica_a_reader_is_told_so_and_before_the_first_look_it_waits() {
 
 #[test]
 fn the_master_stands_in_until_there_is_a_replica() {
-    let (mut house, mut writer) = House::reading(Empty::Master, patient());
+    let (mut house, mut writer) = House::reading(EmptyPool::Master, patient());
     let (master, replica) = (Backend::new(), Backend::new());
     let mut early = house.client();
     early.write_all(b"PING\r\n").unwrap();
@@ -165,7 +165,7 @@ fn the_master_stands_in_until_there_is_a_replica() {
 
 #[test]
 fn a_replica_that_refuses_is_passed_over_at_once() {
-    let (house, mut writer) = House::reading(Empty::Reject, Options::default());
+    let (house, mut writer) = House::reading(EmptyPool::Reject, Options::default());
     let there = Backend::new();
     let (_kept, nowhere) = closed_port();
     writer.publish(vec![destination(nowhere), destination(there.addr())]);

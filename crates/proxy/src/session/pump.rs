@@ -39,7 +39,7 @@ use tokio::sync::futures::Notified;
 
 use crate::io::end::End;
 use crate::io::flow::{Flow, Step, Tell};
-use crate::io::forwarding::{Replies, Requests};
+use crate::io::forwarding::{ReplyPolicy, Requests};
 use crate::io::scratch;
 use crate::latency::Stopwatch;
 use crate::options::Sessions;
@@ -254,7 +254,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
     /// read then, so its end may stand behind requests that nobody waits for any more: they must
     /// not be executed late. Looked at from time to time, and when the gate opens.
     fn patrol_the_gate(&mut self, waker: &Waker) -> Option<EndReason> {
-        let shut = self.target.is_shut();
+        let shut = self.target.is_closed();
         let due = self.is_due(|rare| &mut rare.patrol, waker);
         let set = self.rare.as_ref().is_some_and(|rare| rare.patrol.is_set());
         if !shut && !set {
@@ -277,7 +277,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
     fn poll(&mut self, cx: &mut Context<'_>, waker: &Waker, scratch: &mut [u8]) -> Poll<EndReason> {
         // What is never sent to a target that has gone can still be sent to the next one.
         let stuck =
-            self.target.fence().has_fallen() || (self.upstream.has_gone() && self.can_be_carried());
+            self.target.fence().is_raised() || (self.upstream.has_gone() && self.can_be_carried());
         let mut requests =
             if stuck { Step::Stuck } else { self.move_requests(cx, Tell::NotYet, scratch) };
         if matches!(requests, Step::Done) {
@@ -292,7 +292,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         }
         let done = matches!(requests, Step::Done);
         let mut replies = self.move_replies(cx, Tell::NotYet, scratch);
-        if self.target.fence().has_fallen() {
+        if self.target.fence().is_raised() {
             return Poll::Ready(EndReason::Fenced);
         }
         if self.dropped {
@@ -353,10 +353,10 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
     }
 
     fn move_replies(&mut self, cx: &mut Context<'_>, tell: Tell, scratch: &mut [u8]) -> Step {
-        let before = self.replies.moved();
+        let before = self.replies.bytes_moved();
         let apart = if self.has_words() { self.move_replies_apart(cx, scratch) } else { None };
         let step = apart.unwrap_or_else(|| {
-            let mut valve = Replies {
+            let mut valve = ReplyPolicy {
                 ledger: &mut self.ledger,
                 target: self.target,
                 seat: self.seat,
@@ -378,7 +378,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             },
             step => step,
         };
-        self.replied |= self.leaving != Leaving::No && self.replies.moved() > before;
+        self.replied |= self.leaving != Leaving::No && self.replies.bytes_moved() > before;
         step
     }
 

@@ -19,7 +19,7 @@ async fn pump(
     client: &mut Puppet,
     upstream: &mut Puppet,
 ) -> Stopped {
-    let target = seat.shared.service.route.open_target().unwrap();
+    let target = seat.shared.service.route.usable_target().unwrap();
     if let Some(points) = fence_first {
         points.clear();
     }
@@ -31,7 +31,7 @@ async fn pump(
 async fn a_waiting_request_goes_out_in_the_first_poll() {
     let (_points, seat) = seat();
     let (mut client, mut upstream) = (Puppet::saying(&[b"PING\r\n"]), Puppet::saying(&[]));
-    let target = seat.shared.service.route.open_target().unwrap();
+    let target = seat.shared.service.route.usable_target().unwrap();
     let ticket = seat.drain.ticket();
     {
         let mut pump =

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use target::{Empty, Look, PoolWriter};
+use target::{EmptyPool, PoolWriter, ReplicaStatus};
 
 use crate::session::proof_tests::prove;
 use crate::testing::{Backend, House, destination, expect, is_silent, rest, session};
@@ -21,9 +21,12 @@ fn publish(writer: &mut PoolWriter, backends: &[&Backend]) {
 /// Tells the sessions on `backend` when it was asked last, and when it was re-pointed.
 fn tell(writer: &mut PoolWriter, backend: &Backend, repointed: bool) {
     let now = Instant::now();
-    let look =
-        Look { asked_at: Some(now), repointed_at: repointed.then_some(now), ..Look::default() };
-    writer.note(&backend.addr().to_string(), None, look, false);
+    let look = ReplicaStatus {
+        asked_at: Some(now),
+        repointed_at: repointed.then_some(now),
+        ..ReplicaStatus::default()
+    };
+    writer.set_replica_status(&backend.addr().to_string(), None, look, false);
 }
 
 /// Answers a PING, as it is sent to see whether a replica is alive.
@@ -53,7 +56,7 @@ fn serve(client: &mut TcpStream, upstream: &mut TcpStream) {
 
 #[test]
 fn keeps_a_reader_whose_replica_was_repointed() {
-    let (house, mut writer) = House::reading(Empty::Reject, Options::default());
+    let (house, mut writer) = House::reading(EmptyPool::Reject, Options::default());
     let one = Backend::new();
     publish(&mut writer, &[&one]);
     let (mut client, upstream) = session(&house, &one);
@@ -76,12 +79,12 @@ fn keeps_a_reader_whose_replica_was_repointed() {
 
 #[test]
 fn keeps_readers_at_once_while_failing_over() {
-    let (house, mut writer) = House::reading(Empty::Reject, Options::default());
+    let (house, mut writer) = House::reading(EmptyPool::Reject, Options::default());
     let one = Backend::new();
     publish(&mut writer, &[&one]);
     let (mut client, upstream) = session(&house, &one);
-    let look = Look { failing_over: true, ..Look::default() };
-    writer.note(&one.addr().to_string(), None, look, false);
+    let look = ReplicaStatus { failing_over: true, ..ReplicaStatus::default() };
+    writer.set_replica_status(&one.addr().to_string(), None, look, false);
     drop(upstream);
     let mut again = one.accept();
     serve(&mut client, &mut again);
@@ -90,7 +93,7 @@ fn keeps_readers_at_once_while_failing_over() {
 
 #[test]
 fn ends_a_kicked_reader_though_another_replica_is_emptier() {
-    let (house, mut writer) = House::reading(Empty::Reject, Options::default());
+    let (house, mut writer) = House::reading(EmptyPool::Reject, Options::default());
     let (one, other) = (Backend::new(), Backend::new());
     publish(&mut writer, &[&one]);
     let (mut client, upstream) = session(&house, &one);
@@ -106,7 +109,7 @@ fn ends_a_kicked_reader_though_another_replica_is_emptier() {
 
 #[test]
 fn keeps_readers_of_a_replica_that_answers_nobody() {
-    let (house, mut writer) = House::reading(Empty::Reject, Options::default());
+    let (house, mut writer) = House::reading(EmptyPool::Reject, Options::default());
     let (one, other) = (Backend::new(), Backend::new());
     publish(&mut writer, &[&one]);
     let (mut client, upstream) = session(&house, &one);
@@ -122,7 +125,7 @@ fn keeps_readers_of_a_replica_that_answers_nobody() {
 #[test]
 fn ends_requests_on_a_silent_replica_after_the_bound() {
     let options = Options { silent_timeout: Duration::from_millis(50), ..Options::default() };
-    let (house, mut writer) = House::reading(Empty::Reject, options);
+    let (house, mut writer) = House::reading(EmptyPool::Reject, options);
     let (one, other) = (Backend::new(), Backend::new());
     publish(&mut writer, &[&one]);
     let (mut quiet, _kept) = session(&house, &one);
@@ -130,7 +133,7 @@ fn ends_requests_on_a_silent_replica_after_the_bound() {
     waiting.write_all(GET).unwrap();
     expect(&mut upstream, GET);
     publish(&mut writer, &[&other]);
-    writer.note(&one.addr().to_string(), None, Look::default(), true);
+    writer.set_replica_status(&one.addr().to_string(), None, ReplicaStatus::default(), true);
     let mut again = other.accept();
     serve(&mut quiet, &mut again);
     assert_eq!(rest(&mut waiting), b"");
@@ -141,16 +144,16 @@ fn ends_requests_on_a_silent_replica_after_the_bound() {
 #[test]
 fn keeps_requests_on_a_replica_that_answers_again() {
     let options = Options { silent_timeout: Duration::from_secs(3600), ..Options::default() };
-    let (house, mut writer) = House::reading(Empty::Reject, options);
+    let (house, mut writer) = House::reading(EmptyPool::Reject, options);
     let (one, other) = (Backend::new(), Backend::new());
     publish(&mut writer, &[&one]);
     let (mut waiting, mut upstream) = session(&house, &one);
     waiting.write_all(GET).unwrap();
     expect(&mut upstream, GET);
     publish(&mut writer, &[&other]);
-    writer.note(&one.addr().to_string(), None, Look::default(), true);
+    writer.set_replica_status(&one.addr().to_string(), None, ReplicaStatus::default(), true);
     assert!(is_silent(&mut waiting));
-    writer.note(&one.addr().to_string(), None, Look::default(), false);
+    writer.set_replica_status(&one.addr().to_string(), None, ReplicaStatus::default(), false);
     publish(&mut writer, &[&one]);
     upstream.write_all(b"$1\r\nv\r\n").unwrap();
     expect(&mut waiting, b"$1\r\nv\r\n");
@@ -186,7 +189,7 @@ fn balance(writer: &mut PoolWriter) {
 
 #[test]
 fn moves_quiet_and_busy_readers_to_an_emptier_replica() {
-    let (house, mut writer) = House::reading(Empty::Reject, Options::default());
+    let (house, mut writer) = House::reading(EmptyPool::Reject, Options::default());
     let (one, other) = (Backend::new(), Backend::new());
     publish(&mut writer, &[&one]);
     let mut quiet: Vec<_> = (0..2).map(|_| selected(&house, &one)).collect();
@@ -208,7 +211,7 @@ fn moves_quiet_and_busy_readers_to_an_emptier_replica() {
     let mut moved = vec![take_in(&other), take_in(&other)];
     house.until("two moves", |stats| stats.rebalanced == 2);
     house.until("both to be there", |_| {
-        writer.known().iter().map(|it| it.load()).collect::<Vec<_>>() == [3, 2]
+        writer.targets().iter().map(|it| it.load()).collect::<Vec<_>>() == [3, 2]
     });
     balance(&mut writer);
     for (client, upstream) in &mut bound {
@@ -233,7 +236,7 @@ fn moves_quiet_and_busy_readers_to_an_emptier_replica() {
 
 #[test]
 fn keeps_the_connection_where_a_move_fails() {
-    let (house, mut writer) = House::reading(Empty::Reject, Options::default());
+    let (house, mut writer) = House::reading(EmptyPool::Reject, Options::default());
     let (one, other) = (Backend::new(), Backend::new());
     publish(&mut writer, &[&one]);
     let mut both: Vec<_> = (0..2).map(|_| selected(&house, &one)).collect();

@@ -132,7 +132,7 @@ async fn ask(upstream: &mut Line, target: &Target, bytes: &[u8]) -> Result<(), F
     let mut rest = bytes;
     while !rest.is_empty() {
         let written = poll_fn(|cx| {
-            if !target.takes_requests() {
+            if !target.accepts_requests() {
                 return Poll::Ready(Err(Failed::Superseded));
             }
             upstream.poll_write(cx, rest).map_err(broken_off)

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use target::{Moment, TargetWriter};
+use target::{ClockReading, TargetWriter};
 use tokio::sync::{Notify, mpsc};
 use tracing::info;
 
@@ -242,7 +242,7 @@ impl Discovery {
             self.take_hints();
             // Before the look, so that a stop of the process between the look and the word leaves
             // the word as it was.
-            let looked = Moment::now();
+            let looked = ClockReading::now();
             let now = Instant::now();
             for group in &mut self.groups {
                 if group.next_deadline() <= now {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use target::{Destination, Moment, Replies, TargetWriter};
+use target::{ClockReading, Destination, ReplyPolicy, TargetWriter};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
@@ -162,7 +162,7 @@ impl ServiceRuntime {
     /// Everything that was due has been looked at since `looked`: the points may be believed for a
     /// while. Not earlier, because after a stall of the process the machine has to shut the gate
     /// first.
-    pub(crate) fn renew(&mut self, looked: Moment) {
+    pub(crate) fn renew(&mut self, looked: ClockReading) {
         self.points.renew(looked, self.trust);
         if let Some(yard) = &mut self.yard {
             yard.renew(looked, self.trust);
@@ -249,7 +249,7 @@ impl ServiceRuntime {
                     info!(%service, unsaid, "gate open again: the same master goes on");
                 });
             }
-            Action::Replies(replies) => self.replies(replies),
+            Action::ReplyPolicy(replies) => self.replies(replies),
             Action::Commit(commit) => self.commit(commit, links),
             Action::Redirect(dialled) => {
                 self.points.redirect(dialled);
@@ -275,9 +275,9 @@ impl ServiceRuntime {
         }
     }
 
-    fn replies(&mut self, replies: Replies) {
-        self.points.set_replies(replies);
-        if replies == Replies::Drop {
+    fn replies(&mut self, replies: ReplyPolicy) {
+        self.points.set_reply_policy(replies);
+        if replies == ReplyPolicy::Drop {
             let service = Arc::clone(&self.name);
             self.voice.say(Instant::now(), move |unsaid| {
                 info!(%service, unsaid, "a replica is being promoted: replies of the old master are dropped");

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use target::Replies;
+use target::ReplyPolicy;
 
 use super::{Basis, Lack, Pause};
 use crate::{Epoch, MyId, NodeAddr, Notice, Probe, View};
@@ -73,7 +73,7 @@ pub enum Action {
     /// What becomes of the master's replies while the gate is shut. A shut gate lets them pass
     /// until this says otherwise, and [`Release`](Self::Release), [`Commit`](Self::Commit) and
     /// [`Clear`](Self::Clear) end it.
-    Replies(Replies),
+    ReplyPolicy(ReplyPolicy),
     /// Move the points.
     Commit(Commit),
     /// The same process is reached at this address from now on: dial it there. Nothing else

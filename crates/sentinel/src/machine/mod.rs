@@ -63,7 +63,7 @@ pub use messages::{Action, Commit, Event, Note};
 use nodes::Nodes;
 pub use pause::Pause;
 pub use state::{Basis, Cause, Lack, State};
-use target::Replies;
+use target::ReplyPolicy;
 
 use crate::{Epoch, Lineage, MyId, NodeAddr, Rules};
 
@@ -139,7 +139,7 @@ pub struct Machine {
     unverified_regress: bool,
     held: bool,
     /// What becomes of replies while it is held.
-    replies: Replies,
+    replies: ReplyPolicy,
     /// What an operator wants of the gate.
     pause: Option<Pause>,
     failed_holds: VecDeque<Instant>,
@@ -177,7 +177,7 @@ impl Machine {
             strangers: false,
             unverified_regress: false,
             held: false,
-            replies: Replies::Pass,
+            replies: ReplyPolicy::Pass,
             pause: None,
             failed_holds: VecDeque::new(),
             exhausted: false,

@@ -14,7 +14,7 @@
 //! still the master: requests sent into an outage are executed when the network is back, by a
 //! master that may have been superseded meanwhile.
 
-use target::Replies;
+use target::ReplyPolicy;
 
 use super::state::{Basis, Cause, State};
 use super::{Action, Machine};
@@ -24,11 +24,11 @@ impl Machine {
     /// Says what becomes of replies whenever that changes. Level-triggered, as all of this.
     pub(super) fn set_replies(&mut self) {
         let was = self.replies;
-        let want = if self.held { self.replies_by_state(was) } else { Replies::Pass };
+        let want = if self.held { self.replies_by_state(was) } else { ReplyPolicy::Pass };
         self.replies = want;
         // An opened gate lets replies pass by itself.
         if self.held && was != want {
-            self.actions.push(Action::Replies(want));
+            self.actions.push(Action::ReplyPolicy(want));
         }
     }
 
@@ -40,22 +40,22 @@ impl Machine {
         matches!(outcome, Some(Err(ProbeFailure::Silent | ProbeFailure::Unreachable)))
     }
 
-    fn replies_by_state(&self, was: Replies) -> Replies {
+    fn replies_by_state(&self, was: ReplyPolicy) -> ReplyPolicy {
         let present = self.committed.as_ref().map(|committed| &committed.addr);
         match &self.state {
-            State::Armed { cause: Cause::Ordered | Cause::Promoted, .. } => Replies::Drop,
+            State::Armed { cause: Cause::Ordered | Cause::Promoted, .. } => ReplyPolicy::Drop,
             // Evidence stays evidence until the hold that it belongs to comes to nothing.
-            State::Committing { .. } | State::Unconfirmed { .. } if was == Replies::Drop => {
-                Replies::Drop
+            State::Committing { .. } | State::Unconfirmed { .. } if was == ReplyPolicy::Drop => {
+                ReplyPolicy::Drop
             }
             State::Committing { addr, basis: Basis::Solo | Basis::Majority, .. }
                 if present != Some(addr) =>
             {
-                Replies::Drop
+                ReplyPolicy::Drop
             }
-            State::Unconfirmed { .. } | State::NoMaster { .. } => Replies::Wait,
-            State::Armed { .. } if self.is_in_grave_doubt() => Replies::Wait,
-            _ => Replies::Pass,
+            State::Unconfirmed { .. } | State::NoMaster { .. } => ReplyPolicy::Wait,
+            State::Armed { .. } if self.is_in_grave_doubt() => ReplyPolicy::Wait,
+            _ => ReplyPolicy::Pass,
         }
     }
 }

@@ -7,7 +7,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use target::{Destination, Empty, Generation, Look, Moment, PoolWriter};
+use target::{ClockReading, Destination, EmptyPool, Generation, PoolWriter, ReplicaStatus};
 use tracing::{debug, info, warn};
 
 use crate::discovery::snapshot::{ReplicaPoolSnapshot, ReplicaSnapshot};
@@ -70,7 +70,7 @@ impl ReplicaPublisher {
     /// Nothing may go to this address as to a replica any more. Before the points lead there, not
     /// after it.
     pub(crate) fn bar(&mut self, dialled: SocketAddr) {
-        self.writer.bar(dialled);
+        self.writer.fence(dialled);
     }
 
     /// The process was stopped: what was said is not believed until the replicas have been asked
@@ -80,7 +80,7 @@ impl ReplicaPublisher {
     }
 
     /// Gives the word for what was published, unless it is in doubt.
-    pub(crate) fn renew(&mut self, looked: Moment, span: Duration) {
+    pub(crate) fn renew(&mut self, looked: ClockReading, span: Duration) {
         if self.roster.sees() {
             self.writer.renew(looked, span);
         }
@@ -128,11 +128,11 @@ impl ReplicaPublisher {
         let members = ruling.members.as_ref().is_none_or(|members| !members.is_empty());
         // Without either, sessions that leave early are turned away, and the promotion may yet be
         // aborted.
-        let others = members || self.writer.pool().empty() == Empty::Master;
+        let others = members || self.writer.pool().when_empty() == EmptyPool::Master;
         // Before anybody is asked to leave: the sessions that are asked look how urgent it is.
         self.inform(now, failing_over, others);
         for dialled in &ruling.barred {
-            self.writer.bar(*dialled);
+            self.writer.fence(*dialled);
         }
         if let Some(members) = ruling.members {
             let master = self.writer.master().map(|target| target.generation());
@@ -174,13 +174,13 @@ impl ReplicaPublisher {
     fn inform(&mut self, now: Instant, failing_over: bool, others: bool) {
         for sign in self.roster.signs(now) {
             let (asked_at, repointed_at) = (sign.asked_at, sign.repointed_at);
-            let look = Look {
+            let look = ReplicaStatus {
                 asked_at,
                 repointed_at,
                 failing_over,
                 about_to_end: sign.candidate && others,
             };
-            self.writer.note(&sign.addr.to_string(), sign.run_id, look, sign.silent);
+            self.writer.set_replica_status(&sign.addr.to_string(), sign.run_id, look, sign.silent);
         }
     }
 
@@ -199,9 +199,9 @@ impl ReplicaPublisher {
         self.published = Some(next);
         if has == 0 && had != Some(0) {
             let Some(unsaid) = self.hush.speak(now) else { return };
-            let instead = match self.writer.pool().empty() {
-                Empty::Reject => "readers are turned away",
-                Empty::Master => "readers go to the master",
+            let instead = match self.writer.pool().when_empty() {
+                EmptyPool::Reject => "readers are turned away",
+                EmptyPool::Master => "readers go to the master",
             };
             warn!(service, unsaid, "no replica may serve readers: {instead}");
         }
@@ -230,7 +230,8 @@ impl ReplicaPublisher {
     pub(crate) fn seen(&self) -> ReplicaPoolSnapshot {
         let members = self.published.as_ref().map(|(members, _)| members.len());
         let sessions = |dialled: Option<SocketAddr>| {
-            let there = self.writer.known().iter().filter(|target| Some(target.addr()) == dialled);
+            let there =
+                self.writer.targets().iter().filter(|target| Some(target.addr()) == dialled);
             there.map(|target| target.load()).sum()
         };
         let replicas = self.roster.standings().map(|it| ReplicaSnapshot {
@@ -241,7 +242,7 @@ impl ReplicaPublisher {
         });
         ReplicaPoolSnapshot {
             eligible: members,
-            stands_in: self.writer.pool().empty() == Empty::Master,
+            stands_in: self.writer.pool().when_empty() == EmptyPool::Master,
             replicas: replicas.collect(),
             ejections: self.ejections,
             readmissions: self.readmissions,

@@ -59,10 +59,10 @@ async fn a_planned_failover_holds_at_the_selection_and_commits_at_the_first_swit
     stage.announce(0, "+failover-state-wait-promotion", 1, 0);
     at(1061).await;
     assert!(
-        driver.route.is_shut() && driver.target() == Some(stage.addr(0)),
+        driver.route.is_closed() && driver.target() == Some(stage.addr(0)),
         "promoted is not committed"
     );
-    assert!(!fence.fence().has_fallen());
+    assert!(!fence.fence().is_raised());
     // The leader names the new master from here on, but its MASTER still shows the old address:
     // get-master-addr is right.
     stage.say(0, 1, 2);
@@ -77,7 +77,7 @@ async fn a_planned_failover_holds_at_the_selection_and_commits_at_the_first_swit
         shut - selected,
         committed.saturating_duration_since(switched)
     );
-    assert!(fence.fence().has_fallen());
+    assert!(fence.fence().is_raised());
     assert_eq!(
         (&lead.to, lead.epoch, lead.basis),
         (&stage.addr(1).into(), 2, sentinel::Basis::Majority)
@@ -91,7 +91,7 @@ async fn a_planned_failover_holds_at_the_selection_and_commits_at_the_first_swit
             && lead.swapped_at >= decided
     );
     assert_eq!(lead.first_session(), None);
-    driver.route.open_target().expect("open").note_use();
+    driver.route.usable_target().expect("open").record_use();
     driver
         .sees("the first session", |seen| {
             seen.failovers.last().is_some_and(|it| it.first_session().is_some())
@@ -100,7 +100,7 @@ async fn a_planned_failover_holds_at_the_selection_and_commits_at_the_first_swit
     observer_switches(&stage, 2, 0, 2);
     at(2164).await;
     stage.switch(0, 0, 1, 2);
-    stays(ms(200), "one commit", || driver.generation() == 2 && !driver.route.is_shut()).await;
+    stays(ms(200), "one commit", || driver.generation() == 2 && !driver.route.is_closed()).await;
     let moves: Vec<Move> =
         driver.moves().into_iter().filter(|(when, _)| *when >= began).map(|(_, it)| it).collect();
     assert_eq!(moves, [Move::Shut, Move::To(stage.addr(1)), Move::Open]);
@@ -143,5 +143,5 @@ async fn a_killed_master_is_followed_at_the_first_switch_that_makes_a_majority()
     );
     observer_switches(&stage, 2, 0, 2);
     stage.switch(0, 0, 1, 2);
-    stays(ms(200), "one commit", || driver.generation() == 2 && !driver.route.is_shut()).await;
+    stays(ms(200), "one commit", || driver.generation() == 2 && !driver.route.is_closed()).await;
 }

@@ -152,7 +152,7 @@ async fn a_master_with_a_name_is_pinned_and_followed_to_another_address() {
     one.behave(Manner::Hangup);
     one.cut();
     driver.leads_to(two.addr).await;
-    assert!(named.fence().has_fallen(), "sessions to the old address are cut");
+    assert!(named.fence().is_raised(), "sessions to the old address are cut");
     assert_eq!(driver.seen().failovers.last().map(|it| it.basis), Some(sentinel::Basis::Again));
     // The same process at the first address again, as with a name of two families: dialled there,
     // and no session is cut.
@@ -163,7 +163,7 @@ async fn a_master_with_a_name_is_pinned_and_followed_to_another_address() {
     two.behave(Manner::Hangup);
     two.cut();
     driver.leads_to(one.addr).await;
-    assert!(!named.fence().has_fallen());
+    assert!(!named.fence().is_raised());
     assert_eq!(driver.route.current().map(|it| it.generation()), Some(named.generation()));
     driver
         .sees("the address dialled now", |seen| {

@@ -22,8 +22,10 @@ async fn a_new_master_that_is_loading_is_waited_for_with_the_gate_shut() {
         stage.nodes[1].mind().pong = error.as_bytes().to_vec();
         (0..3).for_each(|it| stage.switch(it, 0, 1, 2));
         driver.moved(Move::Shut, began).await;
-        stays(ms(300), "held", || driver.route.is_shut() && driver.target() == Some(stage.addr(0)))
-            .await;
+        stays(ms(300), "held", || {
+            driver.route.is_closed() && driver.target() == Some(stage.addr(0))
+        })
+        .await;
         stage.nodes[1].mind().pong = b"+PONG\r\n".to_vec();
         driver.leads_to(stage.addr(1)).await;
         assert_eq!(driver.generation(), 2);
@@ -94,7 +96,7 @@ async fn a_stopped_node_costs_one_connection_and_its_late_answer_counts() {
         stage.nodes[0].accepted() == accepted && stage.nodes[0].commands() - asked <= 8
     })
     .await;
-    assert!(driver.route.open_target().is_some(), "busy is not gone");
+    assert!(driver.route.usable_target().is_some(), "busy is not gone");
     stage.nodes[0].behave(Manner::Proper);
     // The answer that is slept over comes, and the others of its question right behind it.
     let before = stage.nodes[0].commands();
@@ -237,5 +239,5 @@ async fn a_restarted_master_is_verified_anew_and_its_sessions_are_cut() {
     stage.nodes[0].mind().run_id = "9".repeat(40);
     stage.nodes[0].cut();
     until("a new generation", || driver.generation() == 2).await;
-    assert!(before.fence().has_fallen() && driver.target() == Some(stage.addr(0)));
+    assert!(before.fence().is_raised() && driver.target() == Some(stage.addr(0)));
 }

@@ -39,7 +39,7 @@ async fn one_is_odd(manner: Manner, problem: Option<&str>) {
     let accepted = replica.accepted();
     until("it is asked", || replica.accepted() > accepted).await;
     stays(ms(300), "the master stays", || {
-        driver.target() == Some(stage.addr(1)) && !driver.route.is_shut()
+        driver.target() == Some(stage.addr(1)) && !driver.route.is_closed()
     })
     .await;
     // And from the master itself, which is then no master any more, until it is one again.

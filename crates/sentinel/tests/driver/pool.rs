@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sentinel::{ReplicaRules, ReplicaState, Replicas, Rules};
-use target::{Cause, Empty, Pool, PoolWriter, TargetRef, TargetSource};
+use target::{CloseCause, EmptyPool, Pool, PoolWriter, TargetRef, TargetSource};
 
 use crate::fake::Manner;
 use crate::stage::{Driver, PATIENCE, Stage, ms, patient_rules, rules, stays, until};
@@ -24,7 +24,7 @@ struct Yard {
 
 impl Yard {
     /// Driven, but nothing is waited for. `settle`: as in [`ReplicaRules`].
-    fn open(stage: Stage, empty: Empty, rules: Rules, settle: Duration) -> Self {
+    fn open(stage: Stage, empty: EmptyPool, rules: Rules, settle: Duration) -> Self {
         let (mut watch, route) = stage.watch();
         let (writer, pool) = PoolWriter::new(&route, empty);
         // Who is asked seldom has not answered for a while, and is not silent for it.
@@ -42,11 +42,11 @@ impl Yard {
     }
 
     /// Both replicas are in, and all is calm.
-    async fn ready(empty: Empty, rules: Rules) -> Self {
+    async fn ready(empty: EmptyPool, rules: Rules) -> Self {
         Self::settled(empty, rules, SETTLE).await
     }
 
-    async fn settled(empty: Empty, rules: Rules, settle: Duration) -> Self {
+    async fn settled(empty: EmptyPool, rules: Rules, settle: Duration) -> Self {
         let yard = Self::open(Stage::new(3, 3).await, empty, rules, settle);
         yard.driver.leads_to(yard.stage.addr(0)).await;
         yard.holds(&[1, 2]).await;
@@ -88,7 +88,7 @@ impl Yard {
     fn reader_on(&self, node: usize) -> TargetRef {
         let mut others = Vec::new();
         for _ in 0..8 {
-            let ride = self.way.open_target().expect("a replica");
+            let ride = self.way.usable_target().expect("a replica");
             if ride.addr() == self.stage.addr(node) {
                 return ride;
             }
@@ -190,7 +190,7 @@ fn misfortunes() -> [Misfortune; 9] {
 
 #[tokio::test]
 async fn whoever_is_unfit_is_put_out_for_the_right_reason_and_let_in_again() {
-    let yard = Yard::ready(Empty::Reject, rules()).await;
+    let yard = Yard::ready(EmptyPool::Reject, rules()).await;
     for Misfortune { standing, wrong, strike, mend } in misfortunes() {
         let name = standing.label();
         let there = yard.reader_on(2);
@@ -199,10 +199,10 @@ async fn whoever_is_unfit_is_put_out_for_the_right_reason_and_let_in_again() {
         yard.holds(&[1]).await;
         // Worse than the others: its readers are asked to leave. Wrong: not a byte more goes there.
         assert!(wrong || there.is_draining(), "{name}");
-        assert_eq!(there.fence().has_fallen(), wrong, "{name}");
+        assert_eq!(there.fence().is_raised(), wrong, "{name}");
         for _ in 0..4 {
             assert_eq!(
-                yard.way.open_target().expect("a replica").addr(),
+                yard.way.usable_target().expect("a replica").addr(),
                 yard.stage.addr(1),
                 "{name}"
             );
@@ -210,7 +210,7 @@ async fn whoever_is_unfit_is_put_out_for_the_right_reason_and_let_in_again() {
         mend(&yard.stage);
         yard.holds(&[1, 2]).await;
         yard.stands(2, ReplicaState::Eligible).await;
-        assert_eq!(there.fence().has_fallen(), wrong, "{name}: what has fallen stays so");
+        assert_eq!(there.fence().is_raised(), wrong, "{name}: what has fallen stays so");
         assert!(wrong || !there.is_draining(), "{name}: who has not left yet may stay");
     }
     let seen = yard.driver.seen().replicas.clone().expect("readers");
@@ -221,7 +221,7 @@ async fn whoever_is_unfit_is_put_out_for_the_right_reason_and_let_in_again() {
 #[tokio::test]
 async fn readers_leave_the_next_master_before_the_points_lead_there_and_the_rest_stay() {
     // The other replica's link is of the past for a while; on a busy machine for a long one.
-    let yard = Yard::settled(Empty::Reject, rules(), PATIENCE).await;
+    let yard = Yard::settled(EmptyPool::Reject, rules(), PATIENCE).await;
     let (on_the_next, on_the_other) = (yard.reader_on(1), yard.reader_on(2));
     let stage = &yard.stage;
     stage.announce(0, "+selected-slave", 1, 0);
@@ -233,7 +233,7 @@ async fn readers_leave_the_next_master_before_the_points_lead_there_and_the_rest
     let worker = std::thread::spawn(move || {
         loop {
             let led = route.current().is_some_and(|target| target.addr() == next);
-            let fallen = on_the_next.fence().has_fallen();
+            let fallen = on_the_next.fence().is_raised();
             if led || fallen {
                 return fallen;
             }
@@ -248,36 +248,36 @@ async fn readers_leave_the_next_master_before_the_points_lead_there_and_the_rest
     // all that time.
     let calm = || yard.members().is_some_and(|members| members == [stage.addr(2)]);
     stays(ms(400), "the other replica alone serves readers", calm).await;
-    assert!(!on_the_other.fence().has_fallen() && !on_the_other.is_draining());
+    assert!(!on_the_other.fence().is_raised() && !on_the_other.is_draining());
     stage.follow(0, 1);
     yard.holds(&[0, 2]).await;
 }
 
 #[tokio::test]
 async fn without_a_replica_readers_are_turned_away_or_get_the_master_until_there_is_one() {
-    for empty in [Empty::Reject, Empty::Master] {
+    for empty in [EmptyPool::Reject, EmptyPool::Master] {
         let yard = Yard::ready(empty, rules()).await;
         for node in [1, 2] {
             yard.stage.nodes[node].behave(Manner::Hangup);
             yard.stage.nodes[node].cut();
         }
         yard.holds(&[]).await;
-        let instead = tokio::time::timeout(Duration::from_secs(10), yard.way.wait_open())
+        let instead = tokio::time::timeout(Duration::from_secs(10), yard.way.wait_usable())
             .await
             .expect("an answer at once");
         assert_eq!(
             instead.as_ref().map(|it| it.addr()),
-            (empty == Empty::Master).then(|| yard.stage.addr(0))
+            (empty == EmptyPool::Master).then(|| yard.stage.addr(0))
         );
         yard.stage.nodes[1].behave(Manner::Proper);
         yard.holds(&[1]).await;
         if let Some(instead) = instead {
             assert!(
-                instead.is_draining() && !instead.fence().has_fallen(),
+                instead.is_draining() && !instead.fence().is_raised(),
                 "it leaves the master at a boundary"
             );
         }
-        assert_eq!(yard.way.open_target().expect("a replica").addr(), yard.stage.addr(1));
+        assert_eq!(yard.way.usable_target().expect("a replica").addr(), yard.stage.addr(1));
     }
 }
 
@@ -285,21 +285,21 @@ async fn without_a_replica_readers_are_turned_away_or_get_the_master_until_there
 async fn before_the_first_look_readers_wait() {
     let stage = Stage::new(3, 3).await;
     stage.sentinels.iter().for_each(|it| it.behave(Manner::Hangup));
-    let yard = Yard::open(stage, Empty::Reject, rules(), SETTLE);
-    let turned_away = tokio::time::timeout(ms(100), yard.way.wait_open()).await;
+    let yard = Yard::open(stage, EmptyPool::Reject, rules(), SETTLE);
+    let turned_away = tokio::time::timeout(ms(100), yard.way.wait_usable()).await;
     assert!(
         turned_away.is_err() && yard.members().is_none(),
         "nothing is known, so nobody is turned away"
     );
     yard.stage.sentinels.iter().for_each(|it| it.behave(Manner::Proper));
     yard.holds(&[1, 2]).await;
-    assert!(yard.way.open_target().is_some_and(|ride| ride.addr() != yard.stage.addr(0)));
+    assert!(yard.way.usable_target().is_some_and(|ride| ride.addr() != yard.stage.addr(0)));
 }
 
 #[tokio::test]
 async fn a_readers_hint_has_the_replicas_asked_again_and_nobody_else_suspected() {
     // Nobody is asked by the clock.
-    let yard = Yard::ready(Empty::Reject, patient_rules()).await;
+    let yard = Yard::ready(EmptyPool::Reject, patient_rules()).await;
     yard.stage.quiet().await;
     let master = yard.stage.nodes[0].commands();
     yard.stage.nodes[2].mind().pong = b"-MASTERDOWN Link with MASTER is down\r\n".to_vec();
@@ -312,38 +312,40 @@ async fn a_readers_hint_has_the_replicas_asked_again_and_nobody_else_suspected()
 #[tokio::test]
 async fn tells_a_repointed_replica_from_one_that_kicked() {
     // Nobody is asked by the clock.
-    let yard = Yard::ready(Empty::Reject, patient_rules()).await;
+    let yard = Yard::ready(EmptyPool::Reject, patient_rules()).await;
     yard.stage.quiet().await;
     let ride = yard.reader_on(2);
-    let cause = |ended: Instant| ride.look().expect("a look").cause(ride.since(), ended);
+    let cause = |ended: Instant| ride.replica_status().expect("a look").cause(ride.since(), ended);
     let ended = Instant::now();
-    assert_eq!(cause(ended), Cause::NotKnown);
+    assert_eq!(cause(ended), CloseCause::NotKnown);
     yard.driver.handle.hint_by_a_reader();
-    until("it is known that it follows whom it followed", || cause(ended) == Cause::Other).await;
+    until("it is known that it follows whom it followed", || cause(ended) == CloseCause::Other)
+        .await;
     // Right after another one: a hint that was left out would leave this end without an
     // explanation.
     yard.stage.follow(2, 1);
     let ended = Instant::now();
     yard.driver.handle.hint_by_a_reader();
-    until("it is known that it follows another node", || cause(ended) == Cause::Failover).await;
+    until("it is known that it follows another node", || cause(ended) == CloseCause::Failover)
+        .await;
     assert_eq!(yard.driver.seen().state, "stable");
 }
 
 #[tokio::test]
 async fn holds_requests_of_readers_while_replicas_are_repointed() {
-    let yard = Yard::settled(Empty::Reject, rules(), PATIENCE).await;
+    let yard = Yard::settled(EmptyPool::Reject, rules(), PATIENCE).await;
     let stage = &yard.stage;
     stage.announce(0, "+slave-reconf-done", 2, 0);
-    stays(ms(50), "no failover is under way", || yard.way.open_target().is_some()).await;
+    stays(ms(50), "no failover is under way", || yard.way.usable_target().is_some()).await;
     stage.announce(0, "+selected-slave", 1, 0);
     yard.holds(&[2]).await;
     stage.promote(1);
     stage.announce(0, "+promoted-slave", 1, 0);
-    until("requests wait", || yard.way.open_target().is_none()).await;
+    until("requests wait", || yard.way.usable_target().is_none()).await;
     // Its idle connections are ended in the same moment.
     stage.follow(2, 1);
     stage.nodes[2].cut();
-    until("requests flow", || yard.way.open_target().is_some()).await;
+    until("requests flow", || yard.way.usable_target().is_some()).await;
     (0..3).for_each(|sentinel| stage.switch(sentinel, 0, 1, 2));
     yard.driver.leads_to(stage.addr(1)).await;
     assert_eq!(yard.members().expect("members"), [stage.addr(2)]);

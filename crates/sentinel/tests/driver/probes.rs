@@ -47,7 +47,7 @@ async fn keeps_probe_connection_of_a_busy_full_master() {
     stage.nodes[0].behave(Manner::Busy);
     driver.sees("silence", |seen| fails(&stage, seen, ProbeFailure::Silent)).await;
     let question = last(&stage, &driver.seen()).expect("a probe").asked_at;
-    stays(LONG, "busy is not gone", || !driver.route.is_shut()).await;
+    stays(LONG, "busy is not gone", || !driver.route.is_closed()).await;
     let woke = Instant::now();
     stage.nodes[0].behave(Manner::Proper);
     driver
@@ -75,7 +75,7 @@ async fn takes_a_node_that_turns_away_for_present() {
         driver.sees("turned away", |seen| fails(&stage, seen, ProbeFailure::TurnedAway)).await;
         driver.sees("why", |seen| seen.nodes.iter().all(|it| it.problem.is_some())).await;
         let (before, began) = (stage.nodes[0].accepted(), Instant::now());
-        stays(ms(2500), "the gate stays open", || !driver.route.is_shut()).await;
+        stays(ms(2500), "the gate stays open", || !driver.route.is_closed()).await;
         let dials = stage.nodes[0].accepted() - before;
         assert!(dials > 5 && (dials as u128) < began.elapsed().as_millis() / 10, "{dials} dials");
         stage.nodes[0].refuse(None);
@@ -120,7 +120,7 @@ async fn dials_a_busy_node_seldom() {
     let driver = drive(&stage).await;
     let before = stage.nodes[0].accepted();
     stage.nodes[0].behave(Manner::Busy);
-    stays(Duration::from_secs(12), "busy is not gone", || !driver.route.is_shut()).await;
+    stays(Duration::from_secs(12), "busy is not gone", || !driver.route.is_closed()).await;
     let dials = stage.nodes[0].accepted() - before;
     assert!((1..=3).contains(&dials), "{dials} dials in twelve seconds");
     stage.nodes[0].behave(Manner::Proper);
@@ -140,7 +140,7 @@ async fn takes_a_busy_node_for_present_after_a_redial() {
         stage.nodes[0].behave(Manner::Raw(said.to_vec()));
         stage.nodes[0].cut();
         driver.sees("suspicion", |seen| seen.state == "suspect").await;
-        stays(ms(2500), "the gate stays open", || !driver.route.is_shut()).await;
+        stays(ms(2500), "the gate stays open", || !driver.route.is_closed()).await;
         stage.nodes[0].behave(Manner::Proper);
         driver.sees("calm", |seen| seen.state == "stable").await;
         never_shut(&driver);

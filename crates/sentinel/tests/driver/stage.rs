@@ -275,7 +275,7 @@ impl Driver {
 
     /// Waits until traffic flows to `addr`.
     pub(crate) async fn leads_to(&self, addr: SocketAddr) {
-        let open = || self.route.open_target().is_some_and(|target| target.addr() == addr);
+        let open = || self.route.usable_target().is_some_and(|target| target.addr() == addr);
         let started = Instant::now();
         while !open() {
             assert!(
@@ -318,7 +318,7 @@ impl Driver {
 async fn record(route: Arc<TargetReader>, moves: Arc<Mutex<Vec<(Instant, Move)>>>) {
     let (mut shut, mut generation) = (false, None);
     loop {
-        let moved = route.moved();
+        let moved = route.changed();
         let mut now = Vec::new();
         let target = route.current();
         let current = target.as_ref().map(|it| it.generation());
@@ -326,7 +326,7 @@ async fn record(route: Arc<TargetReader>, moves: Arc<Mutex<Vec<(Instant, Move)>>
             generation = current;
             now.push(target.map_or(Move::Nowhere, |it| Move::To(it.addr())));
         }
-        if route.is_shut() != shut {
+        if route.is_closed() != shut {
             shut = !shut;
             now.push(if shut { Move::Shut } else { Move::Open });
         }

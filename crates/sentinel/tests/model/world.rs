@@ -193,7 +193,7 @@ impl World {
                     self.open
                         .extend(node.map(|node| (node, self.now, self.masters[usize::from(node)])));
                 }
-                Action::Replies(_) => {
+                Action::ReplyPolicy(_) => {
                     self.expect(
                         self.books.held,
                         "replies are dropped or wait although traffic flows",

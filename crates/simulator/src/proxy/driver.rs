@@ -12,7 +12,7 @@ use sentinel::{
     Action, Basis, Commit, Event, Machine, Minority, MyId, NodeAddr, Note, Notice, Pause, Probe,
     ProbeFailure, ReplicaRules, Role, Rules, State, View,
 };
-use target::Replies;
+use target::ReplyPolicy;
 
 use crate::wire::{Addr, MS, Us};
 
@@ -28,7 +28,7 @@ pub(crate) struct Route {
     pub(crate) vouched_until: Us,
     pub(crate) generation: u64,
     /// What becomes of the target's replies while the gate is shut.
-    pub(crate) replies: Replies,
+    pub(crate) replies: ReplyPolicy,
 }
 
 /// One generation.
@@ -123,7 +123,7 @@ impl Driver {
                 shut: false,
                 vouched_until: Us::MAX,
                 generation: 0,
-                replies: Replies::Pass,
+                replies: ReplyPolicy::Pass,
             },
             shut_since: Some(now),
             minority_while_shut: false,
@@ -190,19 +190,19 @@ impl Driver {
     }
 
     /// Whether requests may go to the target now.
-    pub(crate) fn is_shut(&self, now: Us) -> bool {
+    pub(crate) fn is_closed(&self, now: Us) -> bool {
         self.route.shut || now > self.route.vouched_until
     }
 
     /// What becomes of replies of a session of this generation.
-    pub(crate) fn replies(&self, generation: u64, now: Us) -> Replies {
+    pub(crate) fn replies(&self, generation: u64, now: Us) -> ReplyPolicy {
         if self.route.target.as_ref().is_none_or(|target| target.generation != generation) {
-            return Replies::Drop;
+            return ReplyPolicy::Drop;
         }
         match (self.route.shut, now > self.route.vouched_until) {
-            (true, _) if self.route.replies != Replies::Pass => self.route.replies,
-            (_, true) => Replies::Wait,
-            _ => Replies::Pass,
+            (true, _) if self.route.replies != ReplyPolicy::Pass => self.route.replies,
+            (_, true) => ReplyPolicy::Wait,
+            _ => ReplyPolicy::Pass,
         }
     }
 
@@ -347,9 +347,9 @@ impl Driver {
             Action::Hold => {
                 self.counts.holds += 1;
                 self.shut(now);
-                (self.route.shut, self.route.replies) = (true, Replies::Pass);
+                (self.route.shut, self.route.replies) = (true, ReplyPolicy::Pass);
             }
-            Action::Replies(replies) => self.route.replies = replies,
+            Action::ReplyPolicy(replies) => self.route.replies = replies,
             Action::Redirect(dialled) => {
                 if let Some(target) = &mut self.route.target {
                     target.addr = Addr::of(&NodeAddr::from(dialled)).unwrap_or(target.addr);

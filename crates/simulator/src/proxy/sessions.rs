@@ -5,7 +5,7 @@
 //! connection to the target of a generation; it is closed when the target is superseded, and
 //! nothing is sent while the gate is shut, while replies still flow.
 
-use target::Replies;
+use target::ReplyPolicy;
 
 use crate::net::{ConnId, Fact, Net};
 use crate::proxy::driver::Driver;
@@ -131,18 +131,18 @@ impl Sessions {
         let now = mono(self.pid, net);
         let generation = self.clients[at].conn.map_or(0, |(_, generation)| generation);
         match driver.replies(generation, now) {
-            Replies::Pass => {
+            ReplyPolicy::Pass => {
                 let (pid, node) = (self.pid, net.peer(conn, self.pid));
                 net.fact(Fact::Acked { pid, node, id, executed });
                 self.think(at, self.think, net);
             }
-            Replies::Wait => self.clients[at].kept = Some((conn, id, executed)),
-            Replies::Drop => self.drop_session(at, net),
+            ReplyPolicy::Wait => self.clients[at].kept = Some((conn, id, executed)),
+            ReplyPolicy::Drop => self.drop_session(at, net),
         }
     }
 
     fn advance(&mut self, at: usize, driver: &Driver, now: Us, net: &mut Net) {
-        if driver.is_shut(now) {
+        if driver.is_closed(now) {
             return;
         }
         let Some(target) = &driver.route.target else { return };

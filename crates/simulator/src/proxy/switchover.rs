@@ -118,7 +118,7 @@ impl Switchover {
     }
 
     fn begin(&mut self, driver: &mut Driver, now: Us, pid: Pid, net: &mut Net) -> Option<Done> {
-        let target = driver.route.target.clone().filter(|_| !driver.is_shut(now))?;
+        let target = driver.route.target.clone().filter(|_| !driver.is_closed(now))?;
         net.say(pid, || format!("switchover: begins, {} is held", target.addr));
         let others = driver
             .watched()

@@ -97,13 +97,13 @@ impl<C: End, U: End> Pump<'_, C, U> {
 
     /// Whether the client has been silent for too long.
     pub(super) fn judge_silence(&mut self, waker: &Waker) -> Option<EndReason> {
-        if self.target.is_shut() {
+        if self.target.is_closed() {
             self.silence.excuse();
         }
         let facts = Facts {
             heard: self.heard,
             asked: self.commands > 0 || self.ledger.has_asked(),
-            moved: self.requests.moved() as u32,
+            moved: self.requests.bytes_moved() as u32,
             awaited: self.ledger.awaits_client()
                 && self.requests.is_clear()
                 && self.replies.is_clear(),
@@ -266,7 +266,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
             reason,
             undelivered,
             after: after.map(Box::new),
-            bytes: (self.requests.moved(), self.replies.moved()),
+            bytes: (self.requests.bytes_moved(), self.replies.bytes_moved()),
             commands: self.commands,
             uncarried,
         }

@@ -50,7 +50,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
     /// event loop is given one turn to hear of them first, and one after each piece.
     async fn deliver_last_replies(&mut self, ticket: &Ticket) {
         let deadline = Instant::now() + LONGEST;
-        let most = self.replies.moved().saturating_add(MOST);
+        let most = self.replies.bytes_moved().saturating_add(MOST);
         loop {
             tokio::task::yield_now().await;
             let piece = poll_fn(|cx| self.poll_last_piece(cx));
@@ -58,7 +58,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
                 Ok(true) => {}
                 Ok(false) | Err(_) => return,
             }
-            if ticket.is_cut() || Instant::now() >= deadline || self.replies.moved() >= most {
+            if ticket.is_cut() || Instant::now() >= deadline || self.replies.bytes_moved() >= most {
                 return;
             }
         }
@@ -68,7 +68,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
     fn poll_last_piece(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         self.client.look(cx);
         self.upstream.look(cx);
-        let before = self.replies.moved();
+        let before = self.replies.bytes_moved();
         // An end of the target is passed on by the end of the session.
         let step = scratch::with(|scratch| self.move_replies(cx, Tell::NotYet, scratch));
         let waits = match step {
@@ -82,7 +82,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
             Step::Stopped(_) | Step::Done | Step::SourceFailed(_) | Step::SinkFailed(_) => false,
         };
         match waits {
-            true if self.replies.moved() == before => Poll::Pending,
+            true if self.replies.bytes_moved() == before => Poll::Pending,
             more => Poll::Ready(more),
         }
     }

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use target::{Empty, TargetWriter};
+use target::{EmptyPool, TargetWriter};
 
 use crate::churn_tests::Dice;
 use crate::io::end::End;
@@ -32,7 +32,7 @@ async fn fenced(
     client: Puppet,
 ) -> (Stopped, Puppet, Puppet, Duration) {
     let (mut points, seat) = seat();
-    let target = seat.shared.service.route.open_target().unwrap();
+    let target = seat.shared.service.route.usable_target().unwrap();
     let ticket = seat.drain.ticket();
     let (mut client, mut upstream) = (client, Puppet::saying(&[first]));
     client.says.push_back(requests.to_vec());
@@ -102,7 +102,7 @@ async fn waits_a_bounded_time_for_the_rest_of_a_reply() {
 #[tokio::test]
 async fn waits_for_no_reply_that_has_not_begun() {
     let (mut points, seat) = seat();
-    let target = seat.shared.service.route.open_target().unwrap();
+    let target = seat.shared.service.route.usable_target().unwrap();
     let ticket = seat.drain.ticket();
     let (mut client, mut upstream) = (Puppet::saying(&[b"SET k v\r\n"]), Puppet::saying(&[]));
     let mut pump = Pump::new((&mut client, &mut upstream), &seat, &target, Vec::new());
@@ -161,7 +161,7 @@ fn finishes_a_large_reply_across_a_planned_switch() {
     writer.write_all(first).unwrap();
     while heard.recv_timeout(SOON).unwrap() < MIB {}
     // The rest leaves the master after the promotion is known, and after the commit.
-    house.points.drop_replies();
+    house.points.discard_replies();
     let (middle, last) = last.split_at(MIB);
     writer.write_all(middle).unwrap();
     house.commit(Backend::new().addr());
@@ -179,7 +179,7 @@ fn finishes_a_large_reply_across_a_planned_switch() {
 #[test]
 fn delivers_whole_replies_of_a_replica_when_it_is_barred() {
     let options = Options { sessions: Sessions::Close, ..Options::default() };
-    let (house, mut writer) = House::reading(Empty::Reject, options);
+    let (house, mut writer) = House::reading(EmptyPool::Reject, options);
     let replica = Backend::new();
     writer.publish(vec![destination(replica.addr())]);
     let (mut client, mut upstream) = session(&house, &replica);
@@ -190,7 +190,7 @@ fn delivers_whole_replies_of_a_replica_when_it_is_barred() {
     upstream.write_all(first).unwrap();
     let mut back = vec![0; first.len()];
     client.read_exact(&mut back).unwrap();
-    writer.bar(replica.addr());
+    writer.fence(replica.addr());
     upstream.write_all(last).unwrap();
     back.append(&mut rest(&mut client));
     // All of the first; of the others, what was readable then, which depends on the moment.

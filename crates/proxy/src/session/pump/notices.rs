@@ -21,13 +21,13 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use resp::{Direction, MaintenanceHandshake, SessionState};
-use target::Replies as Fate;
+use target::ReplyPolicy as Fate;
 
 use super::Pump;
 use super::superseded::Withheld;
 use crate::io::end::End;
 use crate::io::flow::Step;
-use crate::io::forwarding::Replies;
+use crate::io::forwarding::ReplyPolicy;
 use crate::io::kept::Kept;
 use crate::maintenance::notice::{self, MaintenanceKind, Notice};
 use crate::session::broken;
@@ -104,9 +104,9 @@ impl<C: End, U: End> Pump<'_, C, U> {
     /// Tells the client what became of the gate, once each time. What it was not told yet when the
     /// opposite is true, it need not be.
     pub(super) fn tell_of_the_gate(&mut self) {
-        let shut = self.target.is_shut();
+        let shut = self.target.is_closed();
         // Who has to leave this target is told where it arrives.
-        if self.target.fence().has_fallen() || self.notices() == MaintenanceHandshake::Off {
+        if self.target.fence().is_raised() || self.notices() == MaintenanceHandshake::Off {
             return;
         }
         let (due, opposite) = match shut {
@@ -168,7 +168,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
         scratch: &mut [u8],
     ) -> Option<Step> {
         for _ in 0..ROUNDS {
-            let mut valve = Replies {
+            let mut valve = ReplyPolicy {
                 ledger: &mut self.ledger,
                 target: self.target,
                 seat: self.seat,
@@ -230,7 +230,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
     pub(super) fn take_apart(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut all = Vec::with_capacity(bytes.len());
         let mut rest = bytes;
-        let fate = self.target.replies();
+        let fate = self.target.reply_policy();
         while let Some(first) = rest.first() {
             if fate != Fate::Pass && self.may_acknowledge(*first) {
                 self.give_up(fate, rest);
@@ -247,7 +247,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
             }
             all.append(&mut self.words_due());
         }
-        let mut valve = Replies {
+        let mut valve = ReplyPolicy {
             ledger: &mut self.ledger,
             target: self.target,
             seat: self.seat,

@@ -39,7 +39,7 @@ fn notices() -> [Notice; 3] {
 #[test]
 fn reads_no_more_than_the_worker_may_keep() {
     let (_points, seat) = seat();
-    let target = seat.shared.service.route.open_target().unwrap();
+    let target = seat.shared.service.route.usable_target().unwrap();
     let (mut client, mut upstream) = (Puppet::saying(&[HANDSHAKE]), Puppet::saying(&[]));
     let mut pump = Pump::new((&mut client, &mut upstream), &seat, &target, Vec::new());
     poll(&mut pump);
@@ -98,7 +98,7 @@ fn check(plan: &Plan) {
         .service
         .options
         .set(Options { maintenance_push: plan.wanted, ..Options::default() });
-    let target = seat.shared.service.route.open_target().unwrap();
+    let target = seat.shared.service.route.usable_target().unwrap();
     let (mut client, mut upstream) = (Puppet::saying(&[]), Puppet::saying(&[]));
     let mut pump = Pump::new((&mut client, &mut upstream), &seat, &target, Vec::new());
     // One after the other, so that HELLO is answered when the rest is asked.
@@ -179,7 +179,7 @@ proptest! {
 #[test]
 fn a_push_waits_for_the_end_of_a_value_under_way() {
     let (_points, seat) = seat();
-    let target = seat.shared.service.route.open_target().unwrap();
+    let target = seat.shared.service.route.usable_target().unwrap();
     let (mut client, mut upstream) = (Puppet::saying(&[]), Puppet::saying(&[]));
     let mut pump: Pump<'_, Puppet, Puppet> =
         Pump::new((&mut client, &mut upstream), &seat, &target, Vec::new());

@@ -58,12 +58,12 @@ impl<C: End, U: End> Pump<'_, C, U> {
             }
             return None;
         }
-        if !self.target.offers_moves() {
+        if !self.target.has_move_permits() {
             return None;
         }
         let at_all = self.leaving == Leaving::No && self.carries && !self.is_draining();
         let busy = self.ledger.standing() == SessionState::Busy;
-        if !at_all || !(busy || self.can_be_moved()) || !self.target.claim_move() {
+        if !at_all || !(busy || self.can_be_moved()) || !self.target.take_move_permit() {
             return None;
         }
         self.leaving = Leaving::Moving;

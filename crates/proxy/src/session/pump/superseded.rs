@@ -27,12 +27,12 @@
 use std::task::Context;
 
 use resp::{Direction, SessionState};
-use target::Replies as Fate;
+use target::ReplyPolicy as Fate;
 
 use super::Pump;
 use crate::io::end::End;
 use crate::io::flow::Step;
-use crate::io::forwarding::Replies;
+use crate::io::forwarding::ReplyPolicy;
 use crate::io::kept::Kept;
 
 /// What became of bytes that wait.
@@ -51,7 +51,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
     pub(super) fn sift(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Step {
         let came = self.take_apart(bytes);
         self.replies.keep_instead(came);
-        let mut valve = Replies {
+        let mut valve = ReplyPolicy {
             ledger: &mut self.ledger,
             target: self.target,
             seat: self.seat,
@@ -85,7 +85,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
         let Some(aside) = self.aside.as_mut().filter(|aside| aside.withheld.is_some()) else {
             return Withheld::Nothing;
         };
-        if self.target.replies() == Fate::Wait {
+        if self.target.reply_policy() == Fate::Wait {
             return Withheld::Waits;
         }
         Withheld::Over(aside.withheld.take().map_or_else(Vec::new, Kept::into_rest))

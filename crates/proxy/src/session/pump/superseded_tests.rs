@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use target::{Moment, Replies, TargetRef, TargetWriter};
+use target::{ClockReading, ReplyPolicy, TargetRef, TargetWriter};
 
 use crate::EndReason;
 use crate::io::end::End;
@@ -30,7 +30,7 @@ fn poll<C: End, U: End>(pump: &mut Pump<'_, C, U>) -> Poll<EndReason> {
 /// A session whose client has sent `requests`, all of them forwarded, and the points it is on.
 fn with_requests(requests: &[u8], test: impl FnOnce(&mut TargetWriter, &mut Puppets<'_>)) {
     let (mut points, seat) = seat();
-    let target = seat.shared.service.route.open_target().unwrap();
+    let target = seat.shared.service.route.usable_target().unwrap();
     let (mut client, mut upstream) = (Puppet::saying(&[requests]), Puppet::saying(&[]));
     let mut pump = Pump::new((&mut client, &mut upstream), &seat, &target, Vec::new());
     assert_eq!(poll(&mut pump), Poll::Pending);
@@ -50,7 +50,7 @@ fn heard(pump: &Puppets<'_>) -> String {
 #[test]
 fn drops_a_reply_that_is_read_after_the_evidence() {
     with_requests(SET, |points, pump| {
-        points.drop_replies();
+        points.discard_replies();
         assert_eq!(
             poll(pump),
             Poll::Pending,
@@ -68,7 +68,7 @@ fn forwards_what_was_read_before_the_evidence() {
     with_requests(b"SET k v\r\nSET k v\r\n", |points, pump| {
         pump.client.takes = 2;
         assert_eq!(says(pump, OK), Poll::Pending);
-        points.drop_replies();
+        points.discard_replies();
         pump.client.takes = usize::MAX;
         assert_eq!(poll(pump), Poll::Pending);
         assert_eq!(heard(pump), "+OK\r\n");
@@ -76,7 +76,7 @@ fn forwards_what_was_read_before_the_evidence() {
         pump.client.takes = 0;
         points.release();
         assert_eq!(says(pump, b">1\r\n+push\r\n"), Poll::Pending);
-        points.drop_replies();
+        points.discard_replies();
         pump.client.takes = 1;
         pump.upstream.says.push_back(OK.to_vec());
         // The client takes a byte at a time, and what it was sent before goes first.
@@ -95,7 +95,7 @@ fn forwards_what_was_read_before_the_evidence() {
 fn completes_a_reply_that_had_begun_and_drops_the_next() {
     with_requests(b"GET k\r\nSET k v\r\n", |points, pump| {
         assert_eq!(says(pump, b"$10\r\nab"), Poll::Pending);
-        points.drop_replies();
+        points.discard_replies();
         assert_eq!(says(pump, b"cd"), Poll::Pending);
         assert_eq!(says(pump, b"efghij\r\n+OK\r\n"), Poll::Ready(EndReason::ReplyDropped));
         let undelivered = pump.stop(EndReason::ReplyDropped).undelivered;
@@ -108,8 +108,8 @@ fn passes_messages_on_and_keeps_the_subscriber() {
     with_requests(b"SUBSCRIBE c\r\n", |points, pump| {
         assert_eq!(says(pump, b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"), Poll::Pending);
         let message = b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nx\r\n".repeat(3);
-        for replies in [Replies::Drop, Replies::Wait] {
-            points.set_replies(replies);
+        for replies in [ReplyPolicy::Drop, ReplyPolicy::Wait] {
+            points.set_reply_policy(replies);
             pump.client.heard.clear();
             assert_eq!(says(pump, &message), Poll::Pending);
             assert_eq!(pump.client.heard, message, "{replies:?}");
@@ -124,7 +124,7 @@ fn passes_pushes_on_before_a_reply_that_is_dropped() {
         pump.client.heard.clear();
         pump.client.says.push_back(SET.to_vec());
         assert_eq!(poll(pump), Poll::Pending);
-        points.drop_replies();
+        points.discard_replies();
         let push = b">2\r\n+invalidate\r\n_\r\n";
         assert_eq!(says(pump, push), Poll::Pending);
         assert_eq!(pump.client.heard, push);
@@ -138,7 +138,7 @@ fn drops_whatever_an_opaque_session_is_sent() {
     with_requests(b"MONITOR\r\n", |points, pump| {
         assert_eq!(says(pump, OK), Poll::Pending);
         assert_eq!(pump.ledger.standing(), resp::SessionState::Opaque);
-        points.drop_replies();
+        points.discard_replies();
         assert_eq!(says(pump, b"+a command\r\n"), Poll::Ready(EndReason::ReplyDropped));
         assert_eq!(heard(pump), "+OK\r\n");
     });
@@ -157,7 +157,7 @@ fn drops_a_reply_that_our_own_words_stand_before() {
         pump.client.heard.clear();
         let word = Notice::FailingOver { number: 7, seconds: 10 };
         pump.announce(word.clone());
-        points.drop_replies();
+        points.discard_replies();
         assert_eq!(says(pump, OK), Poll::Ready(EndReason::ReplyDropped));
         assert_eq!(heard(pump), word.encode());
     });
@@ -166,10 +166,10 @@ fn drops_a_reply_that_our_own_words_stand_before() {
 #[test]
 fn lets_replies_pass_again_when_the_gate_opens() {
     for undo in [TargetWriter::release, TargetWriter::hold, |points: &mut TargetWriter| {
-        points.set_replies(Replies::Pass)
+        points.set_reply_policy(ReplyPolicy::Pass)
     }] {
         with_requests(SET, |points, pump| {
-            points.drop_replies();
+            points.discard_replies();
             undo(points);
             assert_eq!(says(pump, OK), Poll::Pending);
             assert_eq!(heard(pump), "+OK\r\n");
@@ -194,7 +194,7 @@ fn drops_a_reply_that_is_read_after_the_commit() {
 #[test]
 fn waits_with_a_reply_until_somebody_has_looked() {
     with_requests(b"SET k v\r\nSET k v\r\n", |points, pump| {
-        points.set_replies(Replies::Wait);
+        points.set_reply_policy(ReplyPolicy::Wait);
         assert_eq!(says(pump, OK), Poll::Pending);
         // Nothing more is read meanwhile: no more than one read is ever kept.
         assert_eq!(says(pump, OK), Poll::Pending);
@@ -212,14 +212,14 @@ fn waits_with_a_reply_until_somebody_has_looked() {
 #[test]
 fn drops_a_reply_that_waited_when_evidence_comes() {
     with_requests(SET, |points, pump| {
-        points.set_replies(Replies::Wait);
+        points.set_reply_policy(ReplyPolicy::Wait);
         assert_eq!(says(pump, OK), Poll::Pending);
-        points.drop_replies();
+        points.discard_replies();
         assert_eq!(poll(pump), Poll::Ready(EndReason::ReplyDropped));
         assert_eq!(heard(pump), "");
     });
     with_requests(SET, |points, pump| {
-        points.set_replies(Replies::Wait);
+        points.set_reply_policy(ReplyPolicy::Wait);
         assert_eq!(says(pump, OK), Poll::Pending);
         points.commit(destination("127.0.0.1:2".parse().unwrap()));
         assert_eq!(poll(pump), Poll::Ready(EndReason::Fenced));
@@ -228,7 +228,7 @@ fn drops_a_reply_that_waited_when_evidence_comes() {
     });
     // Whatever else ends it: what waits is not delivered.
     with_requests(SET, |points, pump| {
-        points.set_replies(Replies::Wait);
+        points.set_reply_policy(ReplyPolicy::Wait);
         assert_eq!(says(pump, OK), Poll::Pending);
         assert!(pump.stop(EndReason::IdleTimeout).undelivered.is_empty());
     });
@@ -237,18 +237,18 @@ fn drops_a_reply_that_waited_when_evidence_comes() {
 #[test]
 fn waits_with_a_reply_after_the_writers_word_has_run_out() {
     with_requests(SET, |points, pump| {
-        points.renew(Moment::now(), Duration::ZERO);
+        points.renew(ClockReading::now(), Duration::ZERO);
         let begin = Instant::now();
-        while !pump.target.is_shut() {
+        while !pump.target.is_closed() {
             assert!(begin.elapsed() < SOON, "the word never ran out");
         }
         // The coarse clocks tick together, and may be asked in between.
-        while pump.target.replies() == Replies::Pass {
+        while pump.target.reply_policy() == ReplyPolicy::Pass {
             assert!(begin.elapsed() < SOON, "the word never ran out for replies");
         }
         assert_eq!(says(pump, OK), Poll::Pending);
         assert_eq!(heard(pump), "");
-        points.renew(Moment::now(), Duration::from_secs(60));
+        points.renew(ClockReading::now(), Duration::from_secs(60));
         assert_eq!(poll(pump), Poll::Pending);
         assert_eq!(heard(pump), "+OK\r\n");
     });
@@ -300,13 +300,14 @@ fn move_on(points: &mut TargetWriter) {
 /// A seat, its points, and a target that may be used.
 fn surprised() -> (Rc<RefCell<TargetWriter>>, crate::runtime::worker::WorkerContext, TargetRef) {
     let (points, seat) = seat();
-    let target = seat.shared.service.route.open_target().unwrap();
+    let target = seat.shared.service.route.usable_target().unwrap();
     (Rc::new(RefCell::new(points)), seat, target)
 }
 
 #[test]
 fn sends_nothing_that_was_read_while_the_points_moved() {
-    for happens in [move_on, TargetWriter::hold, TargetWriter::clear, TargetWriter::drop_replies] {
+    for happens in [move_on, TargetWriter::hold, TargetWriter::clear, TargetWriter::discard_replies]
+    {
         let (points, seat, target) = surprised();
         let mut client = Surprise { puppet: Puppet::saying(&[SET]), points, happens };
         let mut upstream = Puppet::saying(&[]);
@@ -321,7 +322,7 @@ fn sends_nothing_that_was_read_while_the_points_moved() {
 #[test]
 fn forwards_no_reply_that_was_read_while_the_evidence_came() {
     for (happens, reason) in [
-        (TargetWriter::drop_replies as fn(&mut TargetWriter), EndReason::ReplyDropped),
+        (TargetWriter::discard_replies as fn(&mut TargetWriter), EndReason::ReplyDropped),
         (move_on, EndReason::Fenced),
     ] {
         let (points, seat, target) = surprised();

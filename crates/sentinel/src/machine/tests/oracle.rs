@@ -145,7 +145,7 @@ impl Oracle {
                 Action::Redirect(_) => {
                     assert!(self.published.is_some(), "redirected without a target")
                 }
-                Action::Replies(_) => {
+                Action::ReplyPolicy(_) => {
                     assert!(self.held, "replies are dropped or wait although the gate is open")
                 }
                 Action::Ask | Action::Note(_) => {}

@@ -8,7 +8,7 @@ use crate::{Notice, ProbeFailure};
 /// every end of it does.
 fn told(rig: &Rig, zero: std::time::Instant) -> Vec<String> {
     let said = |action: &Action| match action {
-        Action::Replies(replies) => Some(format!("{replies:?}")),
+        Action::ReplyPolicy(replies) => Some(format!("{replies:?}")),
         Action::Hold => Some("Hold".to_owned()),
         Action::Release => Some("Release".to_owned()),
         Action::Commit(_) => Some("Commit".to_owned()),

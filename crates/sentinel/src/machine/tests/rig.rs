@@ -257,7 +257,7 @@ impl Rig {
                         format!("commit {letter}@{} {:?}", it.epoch, it.basis)
                     }
                     Action::Redirect(to) => format!("redirect {to}"),
-                    Action::Ask | Action::Probe(_) | Action::Note(_) | Action::Replies(_) => {
+                    Action::Ask | Action::Probe(_) | Action::Note(_) | Action::ReplyPolicy(_) => {
                         return None;
                     }
                 };
