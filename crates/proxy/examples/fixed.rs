@@ -11,7 +11,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use drain::{Settings, StopRequest};
+use drain::{ShutdownSettings, StopRequest};
 use proxy::{Bound, NoHints, Options, Service, Splice, worker_count};
 use target::{Destination, TargetWriter};
 use tokio::signal::unix::{SignalKind, signal};
@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         options: options.into(),
         hints: Arc::new(NoHints),
     };
-    let settings = Settings {
+    let settings = ShutdownSettings {
         accept_min: Duration::ZERO,
         accept_quiet: Duration::ZERO,
         accept_max: Duration::ZERO,
@@ -54,7 +54,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             _ = int.recv() => {}
             _ = term.recv() => {}
         }
-        drain.order(StopRequest::DrainAtOnce);
+        drain.request_stop(StopRequest::DrainAtOnce);
         Ok::<_, std::io::Error>(controller.await)
     })??;
     println!("{summary:?}\n{:#?}", running.stats().service("fixed"));

@@ -71,7 +71,7 @@ fn a_quiet_session_leaves_at_once_and_a_busy_one_with_its_reply() {
     let (mut busy, mut busy_upstream) = session(&house, &backend);
     busy.write_all(b"GET k\r\n").unwrap();
     expect(&mut busy_upstream, b"GET k\r\n");
-    house.drain.order(StopRequest::DrainAtOnce);
+    house.drain.request_stop(StopRequest::DrainAtOnce);
     assert_eq!(rest(&mut quiet), b"");
     drop(quiet);
     assert!(is_silent(&mut busy));
@@ -92,7 +92,7 @@ fn the_listener_is_closed_by_a_drain_and_those_in_the_queue_are_served() {
     expect(&mut busy_upstream, b"GET k\r\n");
     let mut late = house.client();
     late.write_all(b"PING\r\n").unwrap();
-    house.drain.order(StopRequest::DrainAtOnce);
+    house.drain.request_stop(StopRequest::DrainAtOnce);
     let mut late_upstream = backend.accept();
     expect(&mut late_upstream, b"PING\r\n");
     late_upstream.write_all(b"+PONG\r\n").unwrap();
@@ -112,7 +112,7 @@ fn a_quiet_client_is_given_time_to_leave_behind_a_reply() {
     let house = House::towards(&backend);
     let (mut client, _upstream) = session(&house, &backend);
     let begin = Instant::now();
-    house.drain.order(StopRequest::DrainAtOnce);
+    house.drain.request_stop(StopRequest::DrainAtOnce);
     assert_eq!(rest(&mut client), b"");
     assert!(
         begin.elapsed() >= crate::session::leave::LISTEN,
@@ -145,7 +145,7 @@ fn a_pipeline_that_never_rests_is_stopped_at_a_boundary() {
         if has_request(&mut upstream) {
             executed += 1;
             if executed == 20 {
-                house.drain.order(StopRequest::DrainAtOnce);
+                house.drain.request_stop(StopRequest::DrainAtOnce);
             }
             upstream.write_all(format!(":{executed}\r\n").as_bytes()).unwrap();
         }
@@ -174,7 +174,7 @@ fn a_subscriber_stays_until_the_cut() {
     upstream.write_all(b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n").unwrap();
     expect(&mut client, b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n");
     let (mut quiet, _upstream) = session(&house, &backend);
-    house.drain.order(StopRequest::DrainAtOnce);
+    house.drain.request_stop(StopRequest::DrainAtOnce);
     assert_eq!(rest(&mut quiet), b"");
     upstream.write_all(b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nx\r\n").unwrap();
     expect(&mut client, b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nx\r\n");

@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use drain::{Drain, Settings, StopRequest};
+use drain::{Drain, ShutdownSettings, StopRequest};
 use socket2::{Domain, Socket, Type};
 use target::{Destination, EmptyPool, PoolWriter, Target, TargetSource, TargetWriter};
 
@@ -111,7 +111,7 @@ impl House {
         .unwrap();
         let addr = bound.local_addrs()[0][0].tcp().unwrap();
         let greeted = greet(addr);
-        let settings = Settings {
+        let settings = ShutdownSettings {
             accept_min: Duration::ZERO,
             accept_quiet: Duration::ZERO,
             accept_max: Duration::ZERO,
@@ -188,7 +188,7 @@ impl House {
 
     /// Ends it by a drain and returns how that went.
     pub(crate) fn end(mut self, order: StopRequest) -> (drain::Summary, Snapshot) {
-        self.drain.order(order);
+        self.drain.request_stop(order);
         let summary = self.controller.take().unwrap().join().unwrap();
         let running = self.running.take().unwrap();
         let stats = running.stats().clone();
@@ -199,7 +199,7 @@ impl House {
 
 impl Drop for House {
     fn drop(&mut self) {
-        self.drain.order(StopRequest::Cut);
+        self.drain.request_stop(StopRequest::Cut);
         if let Some(controller) = self.controller.take() {
             drop(controller.join());
         }
@@ -322,7 +322,7 @@ pub(crate) fn seat() -> (TargetWriter, WorkerContext) {
         moving: std::sync::OnceLock::new(),
     });
     let block = Stats::new(1, [Arc::from("s")]).block(0, 0).unwrap();
-    let (drain, _controller) = drain::new(Settings::default());
+    let (drain, _controller) = drain::new(ShutdownSettings::default());
     (
         points,
         WorkerContext {

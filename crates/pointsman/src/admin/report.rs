@@ -105,7 +105,7 @@ impl Report {
     pub fn line(&self) -> String {
         let with_master =
             self.services.iter().filter(|it| it.discovery.seen().master.is_some()).count();
-        let open = self.drain.tally().open;
+        let open = self.drain.session_counts().open;
         let phase = self.drain.phase().name();
         format!("{phase}; {with_master} of {} masters known; {open} sessions", self.services.len())
     }
@@ -180,7 +180,7 @@ impl Reporter for Report {
     }
 
     fn status(&self) -> String {
-        let (now, ready, tally) = (Instant::now(), self.ready(), self.drain.tally());
+        let (now, ready, tally) = (Instant::now(), self.ready(), self.drain.session_counts());
         let traffic: Vec<Snapshot> = self.stats.services().map(|(_, traffic)| traffic).collect();
         let services = self.services.iter().zip(&traffic).map(|(watched, writers)| {
             let of = |listen: &[ListenAddr], traffic: &Snapshot| {

@@ -219,7 +219,7 @@ async fn watch_memory(memory: Option<Memory>, scarcity: ResourceShortage) {
 }
 
 fn tell(summary: &Summary) {
-    let ended = &summary.since_order;
+    let ended = &summary.since_stop_request;
     // Of 128 bits a line in JSON makes a string.
     let ms = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
     info!(
@@ -325,7 +325,7 @@ impl Process {
             // Who is started while we drain binds our addresses, which are free by then.
             closer.close();
         }
-        self.drain.order(order);
+        self.drain.request_stop(order);
     }
 
     /// Asks for a reload; what comes of it is told later.
@@ -381,9 +381,9 @@ async fn handed_over(
     }
 }
 
-pub(crate) fn shutdown(config: &Config) -> drain::Settings {
+pub(crate) fn shutdown(config: &Config) -> drain::ShutdownSettings {
     let shutdown = &config.shutdown;
-    drain::Settings {
+    drain::ShutdownSettings {
         accept_min: shutdown.accept_min,
         accept_quiet: shutdown.accept_quiet,
         accept_max: shutdown.accept_max,

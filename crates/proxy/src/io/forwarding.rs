@@ -74,7 +74,7 @@ impl ForwardingPolicy for Requests<'_> {
     fn came(&mut self, _bytes: &[u8]) {
         if !*self.heard {
             *self.heard = true;
-            self.seat.drain.arrival();
+            self.seat.drain.record_arrival();
         }
     }
 

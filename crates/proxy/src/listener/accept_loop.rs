@@ -71,7 +71,7 @@ pub(crate) async fn serve(
         let failure = match accepted {
             Ok((socket, peer)) => match admit(socket, peer, &seat) {
                 None => Ok(()),
-                Some(client) => match rooms.pass(service, client, || seat.drain.door()) {
+                Some(client) => match rooms.pass(service, client, || seat.drain.accept_permit()) {
                     Ok(()) => {
                         seat.block.passed_on.one();
                         Ok(())

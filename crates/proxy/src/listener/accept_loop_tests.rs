@@ -83,7 +83,7 @@ async fn behind(faults: &[Errno], cramped: usize) -> (usize, Duration, u64) {
         }
     };
     tokio::select! {
-        () = serve(faulty, Arc::clone(&seat), (0, Inboxes::new([home])), seat.drain.door()) => panic!("it ended"),
+        () = serve(faulty, Arc::clone(&seat), (0, Inboxes::new([home])), seat.drain.accept_permit()) => panic!("it ended"),
         () = accepted => {}
     }
     (tried.load(Ordering::Relaxed), begin.elapsed(), seat.block.accept_errors())

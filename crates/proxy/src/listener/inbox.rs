@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_full_room_takes_no_more_and_what_was_passed_arrives_in_order() {
-        let (drain, _controller) = drain::new(drain::Settings::default());
+        let (drain, _controller) = drain::new(drain::ShutdownSettings::default());
         let homes: Vec<_> = (0..2).map(|_| Home::new().unwrap()).collect();
         let rooms = Inboxes::new(homes.iter().map(Arc::clone));
         let (from, to) = (rooms.of(0), rooms.of(1));
@@ -166,26 +166,30 @@ mod tests {
         };
         homes[0].set_tasks(3);
         assert!(
-            from.pass(0, (socket(), peer(9), limits.admit(None).unwrap()), || drain.door())
+            from.pass(0, (socket(), peer(9), limits.admit(None).unwrap()), || drain
+                .accept_permit())
                 .is_err()
         );
         homes[0].set_tasks(10_000);
         for number in 0..MOST_GUESTS {
             assert!(
                 from.pass(number, (socket(), peer(number), limits.admit(None).unwrap()), || drain
-                    .door())
+                    .accept_permit())
                     .is_ok()
             );
         }
         assert!(
-            from.pass(0, (socket(), peer(9), limits.admit(None).unwrap()), || drain.door())
+            from.pass(0, (socket(), peer(9), limits.admit(None).unwrap()), || drain
+                .accept_permit())
                 .is_err()
         );
         let arrived: Vec<usize> = to.guests().iter().map(|guest| guest.service).collect();
         assert_eq!(arrived, (0..MOST_GUESTS).collect::<Vec<_>>());
         assert!(to.guests().is_empty() && from.guests().is_empty());
         assert!(
-            from.pass(0, (socket(), peer(9), limits.admit(None).unwrap()), || drain.door()).is_ok()
+            from.pass(0, (socket(), peer(9), limits.admit(None).unwrap()), || drain
+                .accept_permit())
+                .is_ok()
         );
     }
 }

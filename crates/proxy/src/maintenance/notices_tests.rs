@@ -103,7 +103,7 @@ fn in_a_drain_a_client_is_told_to_move_and_has_its_time_for_that() {
     let backend = Backend::new();
     let house = House::towards(&backend);
     let (mut client, mut upstream) = agreed(&house, &backend, HERE);
-    house.drain.order(StopRequest::DrainAtOnce);
+    house.drain.request_stop(StopRequest::DrainAtOnce);
     assert_eq!(moving(&mut client), "_\r\n");
     // It is served until it goes.
     for _ in 0..3 {
@@ -128,7 +128,7 @@ fn who_wants_an_address_is_told_one_if_there_is_one_to_tell() {
         let mut house = House::new(Options { moving_to: to.map(Arc::from), ..Options::default() });
         house.commit(backend.addr());
         let (mut client, _upstream) = agreed(&house, &backend, THERE);
-        house.drain.order(StopRequest::DrainAtOnce);
+        house.drain.request_stop(StopRequest::DrainAtOnce);
         if to.is_some() {
             assert_eq!(moving(&mut client), "$18\r\nredis.example:6379\r\n");
         } else {

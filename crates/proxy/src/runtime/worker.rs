@@ -378,7 +378,7 @@ impl Worker {
             let Some(seat) = seats.get(entrance.service) else { continue };
             // The door opens here and not in the task, so that a drain that begins at once does not
             // miss it.
-            let door = drain.door();
+            let door = drain.accept_permit();
             let queue = Queue::new(entrance.socket, &entrance.addr);
             let queue = queue.map_err(|source| WorkerError::Listener { worker, source })?;
             tracing::debug!(service = &*seat.shared.service.name, addr = %entrance.addr, worker, "accepting");

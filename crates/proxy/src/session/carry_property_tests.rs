@@ -349,7 +349,7 @@ fn leave(house: &House, game: &mut Game, client: &mut Client<'_>, to: Option<&st
     client.may_end = !moves;
     let here = client.is_told() == Agreed::Here;
     game.who(client);
-    house.drain.order(drain::StopRequest::DrainAtOnce);
+    house.drain.request_stop(drain::StopRequest::DrainAtOnce);
     if moves {
         let moved = client.wait_to_be_moved();
         let address =

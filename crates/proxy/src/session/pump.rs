@@ -114,7 +114,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         let carried = followed.is_some();
         let heard = carried || !early.is_empty();
         if heard && !carried {
-            seat.drain.arrival();
+            seat.drain.record_arrival();
         }
         let options = seat.shared.service.options.now();
         let Followed { ledger, messages } =
