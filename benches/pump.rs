@@ -13,7 +13,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use drain::{Drain, Settings};
+use drain::{Drain, ShutdownSettings};
 use proxy::{Bound, NoHints, Options, Running, Service};
 use target::{Destination, TargetWriter};
 
@@ -52,7 +52,7 @@ fn proxy(target: SocketAddr) -> (SocketAddr, TargetWriter, Drain, Running) {
         Bound::bind(NonZeroUsize::MIN, 100, [(service, vec!["127.0.0.1:0".parse().unwrap()])])
             .unwrap();
     let addr = bound.local_addrs()[0][0].tcp().unwrap();
-    let (drain, _controller) = drain::new(Settings::default());
+    let (drain, _controller) = drain::new(ShutdownSettings::default());
     let running = bound.serve(&drain).unwrap();
     (addr, points, drain, running)
 }

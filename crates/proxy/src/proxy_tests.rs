@@ -79,7 +79,7 @@ fn a_quiet_session_leaves_at_once_and_a_busy_one_with_its_reply() {
     assert_eq!(rest(&mut busy), b"$1\r\nv\r\n");
     drop(busy);
     let (summary, stats) = house.end(StopRequest::Drain);
-    assert_eq!((summary.tally.asked, summary.tally.cut), (2, 0));
+    assert_eq!((summary.session_counts.asked, summary.session_counts.cut), (2, 0));
     assert_eq!((stats.closed_for(EndReason::Drained), stats.open), (2, 0));
 }
 
@@ -181,7 +181,10 @@ fn a_subscriber_stays_until_the_cut() {
     drop(quiet);
     let (summary, stats) = house.end(StopRequest::Cut);
     assert_eq!(rest(&mut client), b"");
-    assert_eq!((summary.tally.cut, stats.closed_for(EndReason::Cut), stats.open), (1, 1, 0));
+    assert_eq!(
+        (summary.session_counts.cut, stats.closed_for(EndReason::Cut), stats.open),
+        (1, 1, 0)
+    );
 }
 
 #[test]
@@ -199,7 +202,10 @@ fn a_cut_ends_held_and_half_closed_sessions_too() {
     let begin = Instant::now();
     let (summary, stats) = house.end(StopRequest::Cut);
     assert!(begin.elapsed() < SOON);
-    assert_eq!((summary.tally.cut, stats.closed_for(EndReason::Cut), stats.held), (2, 2, 0));
+    assert_eq!(
+        (summary.session_counts.cut, stats.closed_for(EndReason::Cut), stats.held),
+        (2, 2, 0)
+    );
     drop((held, half, upstream));
 }
 

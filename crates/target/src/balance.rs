@@ -50,8 +50,8 @@ impl Default for LoadBalancer {
 
 impl LoadBalancer {
     /// How many sessions each member should give up now, in the order of `members`, a list of
-    /// generations and loads; `None` if nothing changes. `max_moves` is per second. `calm`: nothing else
-    /// is moving sessions. `left`: permits that no session has taken.
+    /// generations and loads; `None` if nothing changes. `max_moves` is per second. `calm`: nothing
+    /// else is moving sessions. `left`: permits that no session has taken.
     pub(crate) fn step(
         &mut self,
         now: Instant,
@@ -88,8 +88,8 @@ fn are_unequal(loads: &[usize]) -> bool {
     least.zip(max_moves).is_some_and(|(least, max_moves)| max_moves - least >= 2)
 }
 
-/// How many sessions each member should give up, `max_moves` in total, to make the largest difference as
-/// small as possible.
+/// How many sessions each member should give up, `max_moves` in total, to make the largest
+/// difference as small as possible.
 fn plan_moves(loads: &[usize], max_moves: usize) -> Vec<usize> {
     let (mut loads, mut moves) = (loads.to_vec(), vec![0; loads.len()]);
     for _ in 0..max_moves {

@@ -247,8 +247,8 @@ impl PoolWriter {
     }
 
     /// Permits sessions to move from the most loaded members to the least loaded ones, at most
-    /// `max_moves` per second. To be called several times per second. `calm`: nothing else is moving
-    /// sessions.
+    /// `max_moves` per second. To be called several times per second. `calm`: nothing else is
+    /// moving sessions.
     pub fn balance(&mut self, now: Instant, max_moves: usize, calm: bool) {
         let Some(set) = self.pool.set.load_full() else { return };
         let usable = |target: &&Arc<Target>| !target.fence().is_raised() && !target.is_deferred();

@@ -63,7 +63,7 @@ impl Control {
 
     /// What an order is told that nobody may give.
     fn refuse(&self, request: &Request<'_>) -> Option<Reply> {
-        if request.is_owners() {
+        if request.is_from_socket_owner() {
             return None;
         }
         let Some(token) = &self.token else {

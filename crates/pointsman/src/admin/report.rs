@@ -71,7 +71,7 @@ pub struct Report {
     /// What bounds our memory, where that is known.
     pub memory: Option<Memory>,
     /// What the admin server counts about itself.
-    pub admin: admin_http::Stats,
+    pub admin: admin_http::ServerStats,
     /// What is kept between scrapes. Locked by scrapes only, which the admin server makes one after
     /// the other.
     pub scraper: Mutex<Scraper>,

@@ -117,7 +117,10 @@ fn in_a_drain_a_client_is_told_to_move_and_has_its_time_for_that() {
     drop(upstream);
     house.ended(EndReason::ClientClosed);
     let (summary, stats) = house.end(StopRequest::DrainAtOnce);
-    assert_eq!((summary.tally.left, summary.tally.asked, summary.tally.cut), (1, 0, 0));
+    assert_eq!(
+        (summary.session_counts.left, summary.session_counts.asked, summary.session_counts.cut),
+        (1, 0, 0)
+    );
     assert_eq!(stats.notices, [1, 0, 0]);
 }
 

@@ -110,7 +110,7 @@ fn process(page: &mut Exposition, report: &Report, now: Instant) {
     page.flag("pointsman_memory_scarce", &[], report.scarcity.is_up());
     page.count("pointsman_log_lines_dropped_total", &[], report.unread.dropped());
     page.count("pointsman_log_lines_suppressed_total", &[], report.unread.suppressed());
-    let admin = report.admin.counted();
+    let admin = report.admin.counts();
     page.gauge("pointsman_admin_connections", &[], admin.open);
     page.count("pointsman_admin_requests_total", &[], admin.requests);
     for (reason, count) in

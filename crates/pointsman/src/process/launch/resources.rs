@@ -138,7 +138,9 @@ async fn prepare(
     }
     let admin = bind_admin(config, std::mem::take(&mut allotment.admin))?;
     let (admin, control) = match control {
-        Some((file, listener)) => (admin.owners(listener, ControlSocket::users())?, Some(file)),
+        Some((file, listener)) => {
+            (admin.unix_socket(listener, ControlSocket::users())?, Some(file))
+        }
         None => (admin, None),
     };
     let ground = Ground::prepare(given, allotment, &admin)?;
@@ -217,10 +219,10 @@ fn bind_admin(
 ) -> Result<admin_http::Server, admin_http::BindError> {
     let listen = listener_set::of(config).into_iter().flat_map(|plane| plane.listen);
     let v4 = listen.filter_map(|addr| addr.tcp()).filter(SocketAddr::is_ipv4);
-    let settings = admin_http::Settings {
+    let settings = admin_http::ServerSettings {
         max_connections: config.admin.max_connections,
         ipv4_ports: v4.map(|addr| addr.port()).collect(),
-        ..admin_http::Settings::default()
+        ..admin_http::ServerSettings::default()
     };
     if given.is_empty() {
         admin_http::Server::bind(&config.admin.listen, settings)

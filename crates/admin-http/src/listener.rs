@@ -1,11 +1,10 @@
-//! The two ways in: the network, where whoever reaches the address may ask, and a Unix socket,
-//! which belongs to somebody.
+//! A listener of either kind: TCP, open to every peer that can reach the address, or a Unix socket
+//! that is reserved for certain users.
 //!
-//! Who may open the file of a Unix socket is a question of its mode; that the peer is one of the
-//! users it is meant for is asked of the kernel for each connection, since a mode can be changed
-//! and a socket be passed on.
+//! The mode of its file restricts the use of a Unix socket. In addition, the kernel is asked for
+//! the user of each peer, since a mode can be changed and a socket can be passed on.
 //!
-//! Deliberately absent: making the file and removing it.
+//! Deliberately absent: creating and removing the file.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,19 +14,19 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio_util::either::Either;
 
 /// A connection of either kind.
-pub(crate) type Visitor = Either<TcpStream, UnixStream>;
+pub(crate) type Stream = Either<TcpStream, UnixStream>;
 
 /// A listener of either kind.
 #[derive(Debug)]
-pub(crate) enum ConnectionLimit {
-    /// For everybody.
+pub(crate) enum Listener {
+    /// For every peer.
     Network(TcpListener),
     /// For these users only.
     Owner(UnixListener, Vec<u32>),
 }
 
-impl ConnectionLimit {
-    pub(crate) async fn accept(&self) -> io::Result<Visitor> {
+impl Listener {
+    pub(crate) async fn accept(&self) -> io::Result<Stream> {
         match self {
             Self::Network(listener) => {
                 listener.accept().await.map(|(stream, _)| Either::Left(stream))
@@ -38,7 +37,7 @@ impl ConnectionLimit {
         }
     }
 
-    pub(crate) fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Visitor>> {
+    pub(crate) fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Stream>> {
         match self {
             Self::Network(listener) => {
                 listener.poll_accept(cx).map_ok(|(stream, _)| Either::Left(stream))
@@ -49,9 +48,9 @@ impl ConnectionLimit {
         }
     }
 
-    /// Whether the connection may stay.
-    pub(crate) fn lets_in(&self, visitor: &Visitor) -> bool {
-        match (self, visitor) {
+    /// Whether this peer may use the server.
+    pub(crate) fn is_allowed(&self, stream: &Stream) -> bool {
+        match (self, stream) {
             (Self::Owner(_, users), Either::Right(stream)) => {
                 stream.peer_cred().is_ok_and(|peer| users.contains(&peer.uid()))
             }
@@ -61,7 +60,7 @@ impl ConnectionLimit {
     }
 }
 
-impl AsFd for ConnectionLimit {
+impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Network(listener) => listener.as_fd(),
