@@ -85,7 +85,7 @@ impl Plane {
         (0..CLIENTS).map(client).collect()
     }
 
-    fn stats(&self) -> proxy::Snapshot {
+    fn stats(&self) -> proxy::ServiceSnapshot {
         self.running.as_ref().and_then(|it| it.stats().service("s")).expect("counters")
     }
 

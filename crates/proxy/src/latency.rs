@@ -20,10 +20,10 @@ use std::time::{Duration, Instant};
 
 use resp::{Class, Direction, Ledger};
 
-use crate::stats::Count;
+use crate::stats::Counter;
 
 /// One in so many writes that begin a request is measured.
-const ONE_IN: u64 = 32;
+const SAMPLE_INTERVAL: u64 = 32;
 
 /// Powers of two of microseconds that are told apart, and the buckets of each.
 const OCTAVES: u32 = 27;
@@ -54,13 +54,13 @@ fn end(bucket: usize) -> u64 {
 /// What one worker measured.
 #[derive(Debug)]
 pub(crate) struct Histogram {
-    counts: [Count; BUCKETS],
-    micros: Count,
+    counts: [Counter; BUCKETS],
+    micros: Counter,
 }
 
 impl Default for Histogram {
     fn default() -> Self {
-        Self { counts: std::array::from_fn(|_| Count::default()), micros: Count::default() }
+        Self { counts: std::array::from_fn(|_| Counter::default()), micros: Counter::default() }
     }
 }
 
@@ -72,7 +72,7 @@ impl Histogram {
 
     fn record_micros(&self, micros: u64) {
         if let Some(count) = self.counts.get(bucket(micros)) {
-            count.one();
+            count.increment();
             self.micros.add(micros);
         }
     }
@@ -155,19 +155,19 @@ impl Distribution {
 
 /// The measuring of one worker's commands for one service.
 #[derive(Debug)]
-pub(crate) struct Commands {
+pub(crate) struct CommandTimes {
     origin: Instant,
-    turn: Count,
+    candidates: Counter,
     pub(crate) took: Histogram,
 }
 
-impl Default for Commands {
+impl Default for CommandTimes {
     fn default() -> Self {
-        Self { origin: Instant::now(), turn: Count::default(), took: Histogram::default() }
+        Self { origin: Instant::now(), candidates: Counter::default(), took: Histogram::default() }
     }
 }
 
-impl Commands {
+impl CommandTimes {
     /// Microseconds since the worker has been measuring.
     pub(crate) fn elapsed(&self) -> u64 {
         u64::try_from(self.origin.elapsed().as_micros()).unwrap_or(u64::MAX)
@@ -192,25 +192,29 @@ pub(crate) struct Stopwatch {
 
 /// What a write begins, as far as it is to be measured.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Start {
+pub(crate) struct SampleStart {
     owed: u64,
 }
 
 impl Stopwatch {
     /// Asked before the ledger is told of a write: whether it is to be measured.
     #[inline]
-    pub(crate) fn is_wanted(&self, commands: &Commands, ledger: &Ledger) -> Option<Start> {
+    pub(crate) fn before_write(
+        &self,
+        commands: &CommandTimes,
+        ledger: &Ledger,
+    ) -> Option<SampleStart> {
         if self.since.is_some() {
             return None;
         }
-        commands.turn.one();
-        let turn =
-            commands.turn.get().is_multiple_of(ONE_IN) && ledger.at_boundary(Direction::Request);
-        turn.then(|| Start { owed: ledger.owed() })
+        commands.candidates.increment();
+        let candidates = commands.candidates.get().is_multiple_of(SAMPLE_INTERVAL)
+            && ledger.at_boundary(Direction::Request);
+        candidates.then(|| SampleStart { owed: ledger.owed() })
     }
 
     /// Told after the ledger was.
-    pub(crate) fn start(&mut self, start: Start, commands: &Commands, ledger: &Ledger) {
+    pub(crate) fn start(&mut self, start: SampleStart, commands: &CommandTimes, ledger: &Ledger) {
         let answered = ledger.owed() > start.owed || !ledger.at_boundary(Direction::Request);
         let waits = matches!(ledger.last_request(), Some(Class::Blocking | Class::Wait));
         if answered && !waits {
@@ -221,7 +225,7 @@ impl Stopwatch {
 
     /// So many replies have come.
     #[inline]
-    pub(crate) fn replied(&mut self, replies: u32, commands: &Commands) {
+    pub(crate) fn replied(&mut self, replies: u32, commands: &CommandTimes) {
         let Some(since) = self.since else { return };
         if replies <= self.ahead {
             self.ahead -= replies;
@@ -279,23 +283,23 @@ mod tests {
     }
 
     /// A session without sockets: what is written and what comes.
-    struct Session {
-        commands: Commands,
+    struct TestSession {
+        commands: CommandTimes,
         ledger: Ledger,
         watch: Stopwatch,
     }
 
-    impl Session {
+    impl TestSession {
         fn new() -> Self {
             Self {
-                commands: Commands::default(),
+                commands: CommandTimes::default(),
                 ledger: Ledger::new(&Limits::default()),
                 watch: Stopwatch::default(),
             }
         }
 
         fn write(&mut self, bytes: &[u8]) {
-            let start = self.watch.is_wanted(&self.commands, &self.ledger);
+            let start = self.watch.before_write(&self.commands, &self.ledger);
             self.ledger.request(bytes);
             if let Some(start) = start {
                 self.watch.start(start, &self.commands, &self.ledger);
@@ -304,7 +308,7 @@ mod tests {
 
         /// Writes until it is the turn of a write, all of them answered, and then this.
         fn write_measured(&mut self, bytes: &[u8]) {
-            while self.commands.turn.get() % ONE_IN != ONE_IN - 1 {
+            while self.commands.candidates.get() % SAMPLE_INTERVAL != SAMPLE_INTERVAL - 1 {
                 self.write(b"PING\r\n");
                 self.read(b"+PONG\r\n");
             }
@@ -326,17 +330,17 @@ mod tests {
 
     #[test]
     fn one_in_so_many_is_measured() {
-        let mut session = Session::new();
+        let mut session = TestSession::new();
         for _ in 0..800 {
             session.write(b"PING\r\n");
             session.read(b"+PONG\r\n");
         }
-        assert_eq!(session.measured(), 800 / ONE_IN);
+        assert_eq!(session.measured(), 800 / SAMPLE_INTERVAL);
     }
 
     #[test]
     fn a_request_is_measured_to_the_end_of_its_own_reply() {
-        let mut session = Session::new();
+        let mut session = TestSession::new();
         session.write_measured(b"GET a\r\nGET b\r\n");
         session.read(b"$4\r\nab");
         assert_eq!(session.measured(), 0);
@@ -345,7 +349,10 @@ mod tests {
         session.read(b"$-1\r\n");
         // Behind others that are still owed, and begun in a piece of its own.
         session.write(b"GET a\r\nGET b\r\n");
-        session.commands.turn.add(ONE_IN - 1 - session.commands.turn.get() % ONE_IN);
+        session
+            .commands
+            .candidates
+            .add(SAMPLE_INTERVAL - 1 - session.commands.candidates.get() % SAMPLE_INTERVAL);
         session.write(b"GE");
         session.write(b"T c\r\n");
         session.read(b"$-1\r\n");
@@ -357,7 +364,7 @@ mod tests {
 
     #[test]
     fn what_waits_by_its_nature_or_gets_no_reply_is_not_measured() {
-        let mut session = Session::new();
+        let mut session = TestSession::new();
         session.write_measured(b"BLPOP q 0\r\n");
         session.read(b"*-1\r\n");
         assert_eq!(session.measured(), 0);

@@ -27,16 +27,19 @@
 //! and any change to what clients and servers say to each other, but for what a client asks to be
 //! told (`notice`).
 
+mod address;
+mod context;
 mod io;
 mod latency;
+mod limits;
 mod listener;
-mod live_options;
 mod maintenance;
 mod options;
 mod runtime;
 mod service;
 mod session;
 mod stats;
+mod workers;
 
 #[cfg(test)]
 mod churn_tests;
@@ -45,19 +48,18 @@ mod proxy_tests;
 #[cfg(test)]
 mod testing;
 
+pub use address::ListenAddr;
 pub use latency::Distribution;
-pub use listener::address::ListenAddr;
-pub use listener::limits::{Limit, ResourceShortage};
+pub use limits::{Limit, ResourceShortage};
 pub use listener::sockets::{Socket, Sockets};
 pub use listener::{BindError, Bound, InheritedSockets};
-pub use live_options::LiveOptions;
 pub use maintenance::notice::MaintenanceKind;
-pub use options::{Options, Sessions, Splice, Subscriptions};
+pub use options::{LiveOptions, Options, Sessions, Splice, Subscriptions};
 pub use resp::{LONGEST_NAME, Listed, NotStateless, Pin, Stateless, Verdict, listed};
 pub use runtime::heartbeat::{Heartbeat, STALL, Stalls};
-pub use runtime::worker::{Running, StartError, WorkerError, worker_count};
 pub use service::{DialFailure, Hint, Hints, NoHints, Service};
 pub use session::access_log::{AccessLog, LoggedSessions};
 pub use session::end_reason::{EndReason, Side};
 pub use session::not_carried::NotCarried;
-pub use stats::{Snapshot, Stats};
+pub use stats::{ServiceSnapshot, Stats};
+pub use workers::{Running, StartError, WorkerError, worker_count};

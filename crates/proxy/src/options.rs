@@ -4,7 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use resp::Stateless;
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
 use crate::session::access_log::AccessLog;
 
@@ -121,5 +124,39 @@ impl Default for Options {
             splice: Splice::On,
             lines: AccessLog::default(),
         }
+    }
+}
+
+/// Settings that can be exchanged. Cheap to clone; all clones are one.
+#[derive(Debug, Clone)]
+pub struct LiveOptions(Arc<OptionsState>);
+
+#[derive(Debug)]
+struct OptionsState {
+    now: ArcSwap<Options>,
+    changed: Notify,
+}
+
+impl From<Options> for LiveOptions {
+    fn from(options: Options) -> Self {
+        Self(Arc::new(OptionsState { now: ArcSwap::from_pointee(options), changed: Notify::new() }))
+    }
+}
+
+impl LiveOptions {
+    /// The settings at this moment.
+    #[must_use]
+    pub fn now(&self) -> Arc<Options> {
+        self.0.now.load_full()
+    }
+
+    pub(crate) fn set(&self, options: Options) {
+        self.0.now.store(Arc::new(options));
+        self.0.changed.notify_waiters();
+    }
+
+    /// Wakes on every change that comes after this call, polled or not.
+    pub(crate) fn changed(&self) -> Notified<'_> {
+        self.0.changed.notified()
     }
 }

@@ -54,12 +54,12 @@ fn while_memory_is_scarce_nobody_new_is_let_in_and_whoever_is_here_stays() {
     let backend = Backend::new();
     let house = House::towards(&backend);
     let (mut client, mut upstream) = session(&house, &backend);
-    house.running().scarcity().set(true);
+    house.running().resource_shortage().set(true);
     assert_eq!(rest(&mut house.client()), b"-ERR max number of clients reached\r\n");
     assert_eq!(house.stats().refused[Limit::Memory as usize], 1);
     client.write_all(b"PING\r\n").unwrap();
     expect(&mut upstream, b"PING\r\n");
-    house.running().scarcity().set(false);
+    house.running().resource_shortage().set(false);
     let _next = session(&house, &backend);
 }
 
@@ -239,7 +239,7 @@ fn long_sessions_are_spread_over_the_workers() {
     assert_eq!(open.iter().sum::<u64>(), 200);
     // By the kernel's hash alone they are some 14 apart on average.
     assert!(open[WORKERS - 1] - open[0] <= 8, "{open:?}");
-    let passed = house.stats().passed_on;
+    let passed = house.stats().handed_over;
     assert!((1..100).contains(&passed), "{passed}");
     drop(sessions);
     house.until("the end of all", |stats| stats.open == 0);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use target::{Target, TargetSource};
 
-use crate::live_options::LiveOptions;
+use crate::options::LiveOptions;
 
 /// Everything the sessions of one service have in common.
 #[derive(Clone)]

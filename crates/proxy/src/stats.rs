@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use resp::Pin;
 
-use crate::latency::{Commands, Distribution, Histogram};
-use crate::listener::limits::Limit;
+use crate::latency::{CommandTimes, Distribution, Histogram};
+use crate::limits::Limit;
 use crate::maintenance::notice::MaintenanceKind;
 use crate::service::DialFailure;
 use crate::session::end_reason::EndReason;
@@ -22,9 +22,9 @@ use crate::session::not_carried::NotCarried;
 
 /// A number with one writer.
 #[derive(Debug, Default)]
-pub(crate) struct Count(AtomicU64);
+pub(crate) struct Counter(AtomicU64);
 
-impl Count {
+impl Counter {
     /// Adds without an atomic read-modify-write. Only the owning worker may call it.
     #[inline]
     pub(crate) fn add(&self, n: u64) {
@@ -32,12 +32,12 @@ impl Count {
     }
 
     #[inline]
-    pub(crate) fn one(&self) {
+    pub(crate) fn increment(&self) {
         self.add(1);
     }
 
     /// Takes one back, of a number that goes up and down.
-    pub(crate) fn one_less(&self) {
+    pub(crate) fn decrement(&self) {
         self.add(u64::MAX);
     }
 
@@ -51,35 +51,35 @@ impl Count {
 /// writes where another does.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(crate) struct Block {
-    pub(crate) accepted: Count,
-    pub(crate) refused: [Count; Limit::ALL.len()],
-    pub(crate) accept_errors: Count,
-    pub(crate) passed_on: Count,
-    pub(crate) closed: [Count; EndReason::COUNT],
-    pub(crate) held: Count,
-    pub(crate) released: Count,
-    pub(crate) bytes_in: Count,
-    pub(crate) bytes_out: Count,
-    pub(crate) bytes_spliced: Count,
-    pub(crate) commands: Count,
-    pub(crate) replies: Count,
-    pub(crate) dials: Count,
-    pub(crate) dial_failures: [Count; DialFailure::ALL.len()],
-    pub(crate) hints: Count,
-    pub(crate) measured: Commands,
+pub(crate) struct WorkerCounters {
+    pub(crate) accepted: Counter,
+    pub(crate) refused: [Counter; Limit::ALL.len()],
+    pub(crate) accept_errors: Counter,
+    pub(crate) handed_over: Counter,
+    pub(crate) closed: [Counter; EndReason::COUNT],
+    pub(crate) held: Counter,
+    pub(crate) released: Counter,
+    pub(crate) bytes_in: Counter,
+    pub(crate) bytes_out: Counter,
+    pub(crate) bytes_spliced: Counter,
+    pub(crate) commands: Counter,
+    pub(crate) replies: Counter,
+    pub(crate) dials: Counter,
+    pub(crate) dial_failures: [Counter; DialFailure::ALL.len()],
+    pub(crate) hints: Counter,
+    pub(crate) measured: CommandTimes,
     pub(crate) dialled_in: Histogram,
-    pub(crate) carried: Count,
-    pub(crate) rebalanced: Count,
-    pub(crate) agreements: Count,
-    pub(crate) notices: [Count; MaintenanceKind::ALL.len()],
+    pub(crate) carried: Counter,
+    pub(crate) rebalanced: Counter,
+    pub(crate) maintenance_handshakes: Counter,
+    pub(crate) notices: [Counter; MaintenanceKind::ALL.len()],
     /// Sessions that are pinned now, by what.
-    pub(crate) pinned: [Count; Pin::COUNT],
-    pub(crate) not_carried: [Count; NotCarried::COUNT],
+    pub(crate) pinned: [Counter; Pin::COUNT],
+    pub(crate) not_carried: [Counter; NotCarried::COUNT],
 }
 
 #[cfg(test)]
-impl Block {
+impl WorkerCounters {
     pub(crate) fn accepted(&self) -> u64 {
         self.accepted.get()
     }
@@ -89,16 +89,16 @@ impl Block {
     }
 }
 
-impl Block {
+impl WorkerCounters {
     pub(crate) fn close(&self, reason: EndReason) {
         if let Some(count) = self.closed.get(reason as usize) {
-            count.one();
+            count.increment();
         }
     }
 
-    pub(crate) fn noticed(&self, kind: MaintenanceKind) {
+    pub(crate) fn count_notification(&self, kind: MaintenanceKind) {
         if let Some(count) = self.notices.get(kind as usize) {
-            count.one();
+            count.increment();
         }
     }
 
@@ -106,48 +106,48 @@ impl Block {
     pub(crate) fn repin(&self, before: Option<Pin>, now: Option<Pin>) {
         let count = |pin: Option<Pin>| pin.and_then(|pin| self.pinned.get(pin as usize));
         if let Some(count) = count(before) {
-            count.one_less();
+            count.decrement();
         }
         if let Some(count) = count(now) {
-            count.one();
+            count.increment();
         }
     }
 
-    pub(crate) fn leave_behind(&self, why: NotCarried) {
+    pub(crate) fn count_not_carried(&self, why: NotCarried) {
         if let Some(count) = self.not_carried.get(why.number()) {
-            count.one();
+            count.increment();
         }
     }
 
     pub(crate) fn refuse(&self, limit: Limit) {
         if let Some(count) = self.refused.get(limit as usize) {
-            count.one();
+            count.increment();
         }
     }
 
     pub(crate) fn dial_failed(&self, failure: DialFailure) {
         if let Some(count) = self.dial_failures.get(failure as usize) {
-            count.one();
+            count.increment();
         }
     }
 }
 
 /// One service's blocks, one a worker.
 #[derive(Debug)]
-struct Blocks {
+struct ServiceBlocks {
     name: Arc<str>,
-    workers: Vec<Arc<Block>>,
+    workers: Vec<Arc<WorkerCounters>>,
 }
 
 /// Read access to every counter, from any thread, at any time. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Stats {
-    services: Arc<[Blocks]>,
+    services: Arc<[ServiceBlocks]>,
 }
 
 /// The counters of one service since the start of the process, all workers together.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Snapshot {
+pub struct ServiceSnapshot {
     /// Sessions open now, the held ones included.
     pub open: u64,
     /// Sessions that wait at the gate now.
@@ -161,7 +161,7 @@ pub struct Snapshot {
     /// Failures of `accept(2)`.
     pub accept_errors: u64,
     /// Connections that the worker that accepted them gave to an emptier one.
-    pub passed_on: u64,
+    pub handed_over: u64,
     /// Sessions ended, by [`EndReason`]'s number.
     pub closed: [u64; EndReason::COUNT],
     /// Bytes forwarded from clients to the target.
@@ -190,7 +190,7 @@ pub struct Snapshot {
     /// Times that a session was moved to another replica to make shares equal.
     pub rebalanced: u64,
     /// Handshakes about maintenance that were answered in the server's place.
-    pub agreements: u64,
+    pub maintenance_handshakes: u64,
     /// Pushes about maintenance, by [`MaintenanceKind`]'s number.
     pub notices: [u64; MaintenanceKind::ALL.len()],
     /// Sessions that are pinned to their server now, by [`Pin`]'s number. All other open ones would
@@ -201,7 +201,7 @@ pub struct Snapshot {
     pub not_carried: [u64; NotCarried::COUNT],
 }
 
-impl Snapshot {
+impl ServiceSnapshot {
     /// Sessions that ended for `reason`.
     #[must_use]
     pub fn closed_for(&self, reason: EndReason) -> u64 {
@@ -226,44 +226,44 @@ impl Snapshot {
         self.refused.iter().sum()
     }
 
-    fn add(&mut self, block: &Block) {
+    fn add(&mut self, counters: &WorkerCounters) {
         // What ends is read before what begins, so that a session that does both meanwhile is not
         // missed from the open ones.
-        for (sum, count) in self.closed.iter_mut().zip(&block.closed) {
+        for (sum, count) in self.closed.iter_mut().zip(&counters.closed) {
             *sum += count.get();
         }
-        let released = block.released.get();
-        let waits = block.held.get();
+        let released = counters.released.get();
+        let waits = counters.held.get();
         self.held += waits.saturating_sub(released);
         self.waits += waits;
-        self.accepted += block.accepted.get();
-        for (sum, count) in self.refused.iter_mut().zip(&block.refused) {
+        self.accepted += counters.accepted.get();
+        for (sum, count) in self.refused.iter_mut().zip(&counters.refused) {
             *sum += count.get();
         }
-        self.accept_errors += block.accept_errors.get();
-        self.passed_on += block.passed_on.get();
-        self.bytes_in += block.bytes_in.get();
-        self.bytes_out += block.bytes_out.get();
-        self.bytes_spliced += block.bytes_spliced.get();
-        self.commands += block.commands.get();
-        self.replies += block.replies.get();
-        self.dials += block.dials.get();
-        for (sum, count) in self.dial_failures.iter_mut().zip(&block.dial_failures) {
+        self.accept_errors += counters.accept_errors.get();
+        self.handed_over += counters.handed_over.get();
+        self.bytes_in += counters.bytes_in.get();
+        self.bytes_out += counters.bytes_out.get();
+        self.bytes_spliced += counters.bytes_spliced.get();
+        self.commands += counters.commands.get();
+        self.replies += counters.replies.get();
+        self.dials += counters.dials.get();
+        for (sum, count) in self.dial_failures.iter_mut().zip(&counters.dial_failures) {
             *sum += count.get();
         }
-        self.hints += block.hints.get();
-        self.command_time.add(&block.measured.took);
-        self.dial_time.add(&block.dialled_in);
-        self.carried += block.carried.get();
-        self.rebalanced += block.rebalanced.get();
-        self.agreements += block.agreements.get();
-        for (sum, count) in self.notices.iter_mut().zip(&block.notices) {
+        self.hints += counters.hints.get();
+        self.command_time.add(&counters.measured.took);
+        self.dial_time.add(&counters.dialled_in);
+        self.carried += counters.carried.get();
+        self.rebalanced += counters.rebalanced.get();
+        self.maintenance_handshakes += counters.maintenance_handshakes.get();
+        for (sum, count) in self.notices.iter_mut().zip(&counters.notices) {
             *sum += count.get();
         }
-        for (sum, count) in self.pinned.iter_mut().zip(&block.pinned) {
+        for (sum, count) in self.pinned.iter_mut().zip(&counters.pinned) {
             *sum += count.get();
         }
-        for (sum, count) in self.not_carried.iter_mut().zip(&block.not_carried) {
+        for (sum, count) in self.not_carried.iter_mut().zip(&counters.not_carried) {
             *sum += count.get();
         }
     }
@@ -272,45 +272,45 @@ impl Snapshot {
 impl Stats {
     /// Blocks for `workers` workers and the named services.
     pub(crate) fn new(workers: usize, names: impl IntoIterator<Item = Arc<str>>) -> Self {
-        let blocks =
-            |name| Blocks { name, workers: (0..workers).map(|_| Arc::default()).collect() };
-        Self { services: names.into_iter().map(blocks).collect() }
+        let service =
+            |name| ServiceBlocks { name, workers: (0..workers).map(|_| Arc::default()).collect() };
+        Self { services: names.into_iter().map(service).collect() }
     }
 
     /// The block of one worker for one service. `None` if there is no such.
-    pub(crate) fn block(&self, service: usize, worker: usize) -> Option<Arc<Block>> {
+    pub(crate) fn counters(&self, service: usize, worker: usize) -> Option<Arc<WorkerCounters>> {
         self.services.get(service)?.workers.get(worker).cloned()
     }
 
     /// Each service with its counters, in the order they were given to `Bound::bind`.
-    pub fn services(&self) -> impl Iterator<Item = (&str, Snapshot)> {
-        self.services.iter().map(|blocks| {
-            let mut snapshot = Snapshot::default();
-            blocks.workers.iter().for_each(|block| snapshot.add(block));
+    pub fn services(&self) -> impl Iterator<Item = (&str, ServiceSnapshot)> {
+        self.services.iter().map(|service| {
+            let mut snapshot = ServiceSnapshot::default();
+            service.workers.iter().for_each(|counters| snapshot.add(counters));
             snapshot.open = snapshot.accepted.saturating_sub(snapshot.closed_in_all());
-            (&*blocks.name, snapshot)
+            (&*service.name, snapshot)
         })
     }
 
     /// How many sessions of the service called `name` each worker has.
     #[cfg(test)]
     pub(crate) fn open_by_worker(&self, name: &str) -> Vec<u64> {
-        let blocks = self.services.iter().filter(|blocks| &*blocks.name == name);
-        let ended = |block: &Block| block.closed.iter().map(Count::get).sum();
-        blocks
+        let service = self.services.iter().filter(|service| &*service.name == name);
+        let ended = |counters: &WorkerCounters| counters.closed.iter().map(Counter::get).sum();
+        service
             .flat_map(|it| &it.workers)
-            .map(|block| block.accepted.get().saturating_sub(ended(block)))
+            .map(|counters| counters.accepted.get().saturating_sub(ended(counters)))
             .collect()
     }
 
     /// How many sessions each worker has now, those of all services together.
     #[must_use]
     pub fn open_on_workers(&self) -> Vec<u64> {
-        let workers = self.services.iter().map(|blocks| blocks.workers.len()).max().unwrap_or(0);
-        let open = |block: &Arc<Block>| {
-            // In this order, as in `Snapshot::add`.
-            let ended: u64 = block.closed.iter().map(Count::get).sum();
-            block.accepted.get().saturating_sub(ended)
+        let workers = self.services.iter().map(|service| service.workers.len()).max().unwrap_or(0);
+        let open = |counters: &Arc<WorkerCounters>| {
+            // In this order, as in `ServiceSnapshot::add`.
+            let ended: u64 = counters.closed.iter().map(Counter::get).sum();
+            counters.accepted.get().saturating_sub(ended)
         };
         let of =
             |worker| self.services.iter().filter_map(|it| it.workers.get(worker)).map(open).sum();
@@ -319,7 +319,7 @@ impl Stats {
 
     /// The counters of the service called `name`.
     #[must_use]
-    pub fn service(&self, name: &str) -> Option<Snapshot> {
+    pub fn service(&self, name: &str) -> Option<ServiceSnapshot> {
         self.services().find(|(it, _)| *it == name).map(|(_, snapshot)| snapshot)
     }
 }
@@ -332,12 +332,12 @@ mod tests {
     fn the_workers_of_a_service_are_summed_and_services_kept_apart() {
         let stats = Stats::new(2, [Arc::from("a"), Arc::from("b")]);
         for worker in 0..2 {
-            let block = stats.block(0, worker).unwrap();
-            block.accepted.add(2);
-            block.close(EndReason::Fenced);
-            block.bytes_in.add(10);
+            let counters = stats.counters(0, worker).unwrap();
+            counters.accepted.add(2);
+            counters.close(EndReason::Fenced);
+            counters.bytes_in.add(10);
         }
-        stats.block(1, 0).unwrap().dial_failed(DialFailure::Unreachable);
+        stats.counters(1, 0).unwrap().dial_failed(DialFailure::Unreachable);
         let (a, b) = (stats.service("a").unwrap(), stats.service("b").unwrap());
         assert_eq!(
             (a.accepted, a.open, a.closed_for(EndReason::Fenced), a.bytes_in),
@@ -345,8 +345,8 @@ mod tests {
         );
         assert_eq!(b.dial_failures, [0, 0, 1, 0, 0, 0]);
         assert_eq!((b.accepted, b.open), (0, 0));
-        stats.block(1, 1).unwrap().accepted.add(5);
+        stats.counters(1, 1).unwrap().accepted.add(5);
         assert_eq!(stats.open_on_workers(), [1, 6]);
-        assert_eq!((stats.block(2, 0).is_none(), stats.block(0, 2).is_none()), (true, true));
+        assert_eq!((stats.counters(2, 0).is_none(), stats.counters(0, 2).is_none()), (true, true));
     }
 }

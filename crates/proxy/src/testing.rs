@@ -17,11 +17,11 @@ use drain::{Drain, ShutdownSettings, StopRequest};
 use socket2::{Domain, Socket, Type};
 use target::{Destination, EmptyPool, PoolWriter, Target, TargetSource, TargetWriter};
 
-use crate::io::end::End;
-use crate::listener::limits::{Limits, Places, ResourceShortage};
-use crate::runtime::worker::{Shared, WorkerContext};
+use crate::context::{ServiceContext, WorkerContext};
+use crate::io::stream::ByteStream;
+use crate::limits::{Limits, ResourceShortage, Slots};
 use crate::stats::Stats;
-use crate::{Bound, EndReason, Hint, Hints, NoHints, Options, Running, Service, Snapshot};
+use crate::{Bound, EndReason, Hint, Hints, NoHints, Options, Running, Service, ServiceSnapshot};
 
 /// How long anything may take that should happen at once.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
@@ -155,7 +155,7 @@ impl House {
         self.running.as_ref().unwrap()
     }
 
-    pub(crate) fn stats(&self) -> Snapshot {
+    pub(crate) fn stats(&self) -> ServiceSnapshot {
         self.running().stats().service("s").unwrap()
     }
 
@@ -165,7 +165,11 @@ impl House {
 
     /// Waits until the counters are as `condition` wants them.
     #[track_caller]
-    pub(crate) fn until(&self, what: &str, condition: impl Fn(&Snapshot) -> bool) -> Snapshot {
+    pub(crate) fn until(
+        &self,
+        what: &str,
+        condition: impl Fn(&ServiceSnapshot) -> bool,
+    ) -> ServiceSnapshot {
         let begin = Instant::now();
         loop {
             let stats = self.stats();
@@ -187,7 +191,7 @@ impl House {
     }
 
     /// Ends it by a drain and returns how that went.
-    pub(crate) fn end(mut self, order: StopRequest) -> (drain::Summary, Snapshot) {
+    pub(crate) fn end(mut self, order: StopRequest) -> (drain::Summary, ServiceSnapshot) {
         self.drain.request_stop(order);
         let summary = self.controller.take().unwrap().join().unwrap();
         let running = self.running.take().unwrap();
@@ -304,7 +308,7 @@ pub(crate) fn session(house: &House, backend: &Backend) -> (TcpStream, TcpStream
 }
 
 /// What one worker has of a service, with points that lead somewhere.
-pub(crate) fn seat() -> (TargetWriter, WorkerContext) {
+pub(crate) fn context() -> (TargetWriter, WorkerContext) {
     let (mut points, route) = TargetWriter::new();
     let addr = "127.0.0.1:1".parse().unwrap();
     points.commit(Destination { addr, name: "x".into(), epoch: 0, run_id: None });
@@ -314,23 +318,23 @@ pub(crate) fn seat() -> (TargetWriter, WorkerContext) {
         options: Options::default().into(),
         hints: Arc::new(NoHints),
     });
-    let limits = Limits::new(1, 0, Places::new(1), ResourceShortage::default());
-    let shared = Arc::new(Shared {
+    let limits = Limits::new(1, 0, Slots::new(1), ResourceShortage::default());
+    let shared = Arc::new(ServiceContext {
         service,
         limits,
-        held: Places::new(1),
+        held: Slots::new(1),
         moving: std::sync::OnceLock::new(),
     });
-    let block = Stats::new(1, [Arc::from("s")]).block(0, 0).unwrap();
+    let counters = Stats::new(1, [Arc::from("s")]).counters(0, 0).unwrap();
     let (drain, _controller) = drain::new(ShutdownSettings::default());
     (
         points,
         WorkerContext {
             shared,
-            block,
+            counters,
             drain,
-            news: tokio::sync::Notify::new(),
-            turns: crate::session::dial_permits::DialPermits::default(),
+            session_notify: tokio::sync::Notify::new(),
+            dial_permits: crate::session::dial_permits::DialPermits::default(),
         },
     )
 }
@@ -391,8 +395,8 @@ impl Puppet {
     }
 }
 
-impl End for Puppet {
-    fn look(&mut self, _cx: &mut Context<'_>) {}
+impl ByteStream for Puppet {
+    fn update_readiness(&mut self, _cx: &mut Context<'_>) {}
 
     fn is_readable(&self) -> bool {
         !self.says.is_empty()
@@ -420,12 +424,12 @@ impl End for Puppet {
         Poll::Ready(Ok(n + self.overstates))
     }
 
-    fn poll_end(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_shutdown(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.told = true;
         Poll::Ready(Ok(()))
     }
 
-    fn has_gone(&self) -> bool {
+    fn peer_closed(&self) -> bool {
         self.says.back().is_some_and(Vec::is_empty)
     }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use admin_http::{Format, Reporter, Verdict};
 use drain::Drain;
-use proxy::{ListenAddr, ResourceShortage, Snapshot};
+use proxy::{ListenAddr, ResourceShortage, ServiceSnapshot};
 
 use crate::admin::health::{self, Full, Loop};
 use crate::admin::metrics::Scraper;
@@ -160,7 +160,7 @@ impl Reporter for Report {
         } else if open >= self.scarcity.files() as u64 {
             Some(Full::Files)
         } else {
-            self.scarcity.is_up().then_some(Full::Memory)
+            self.scarcity.is_memory_low().then_some(Full::Memory)
         };
         let facts = self.in_force.facts();
         let rules = health::Rules {
@@ -181,9 +181,10 @@ impl Reporter for Report {
 
     fn status(&self) -> String {
         let (now, ready, tally) = (Instant::now(), self.ready(), self.drain.session_counts());
-        let traffic: Vec<Snapshot> = self.stats.services().map(|(_, traffic)| traffic).collect();
+        let traffic: Vec<ServiceSnapshot> =
+            self.stats.services().map(|(_, traffic)| traffic).collect();
         let services = self.services.iter().zip(&traffic).map(|(watched, writers)| {
-            let of = |listen: &[ListenAddr], traffic: &Snapshot| {
+            let of = |listen: &[ListenAddr], traffic: &ServiceSnapshot| {
                 let listen = listen.iter().map(ToString::to_string).collect();
                 (listen, status::traffic(watched.bounds().0, traffic))
             };

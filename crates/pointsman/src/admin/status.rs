@@ -9,7 +9,7 @@ mod shape;
 
 use std::time::{Duration, Instant};
 
-use proxy::{Distribution, EndReason, NotCarried, Pin, Snapshot};
+use proxy::{Distribution, EndReason, NotCarried, Pin, ServiceSnapshot};
 use sentinel::{DiscoverySnapshot, ProbeFailure, Role};
 
 use crate::cli::commands_reference::ORDINARY;
@@ -45,7 +45,7 @@ fn micros(distribution: &Distribution, per_mille: u64) -> u64 {
 
 /// What one listener counts, of which so many connections are allowed.
 #[must_use]
-pub fn traffic(limit: usize, counted: &Snapshot) -> Traffic {
+pub fn traffic(limit: usize, counted: &ServiceSnapshot) -> Traffic {
     let closed = EndReason::ALL.iter().zip(counted.closed).filter(|(_, count)| *count > 0);
     let ordinary = std::iter::once((ORDINARY, counted.ordinary()));
     let states = ordinary.chain(Pin::ALL.iter().map(|pin| pin.label()).zip(counted.pinned));

@@ -54,8 +54,12 @@ impl Process {
         publish_unix(&unix).await?;
         tell_of_splicing(config, workers.splices());
         let files = descriptors::Watch::new(given.files);
-        let memory =
-            watch_room(given.memory.clone(), files, in_force.clone(), workers.scarcity().clone());
+        let memory = watch_room(
+            given.memory.clone(),
+            files,
+            in_force.clone(),
+            workers.resource_shortage().clone(),
+        );
         let memory = tokio::spawn(memory);
         let admin = remember(
             config,
@@ -70,7 +74,7 @@ impl Process {
             services,
             drain: drain.clone(),
             stats: workers.stats().clone(),
-            scarcity: workers.scarcity().clone(),
+            scarcity: workers.resource_shortage().clone(),
             workers: workers.heartbeats().to_vec(),
             discovery: ground.heartbeat,
             unread: given.telemetry.unread(),

@@ -205,7 +205,7 @@ async fn watch_memory(memory: Option<Memory>, scarcity: ResourceShortage) {
     timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         timer.tick().await;
-        let was = scarcity.is_up();
+        let was = scarcity.is_memory_low();
         let is = memory.is_scarce(&memory::read, was);
         if is != was {
             scarcity.set(is);

@@ -15,36 +15,33 @@
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 
+use crate::limits;
 use crate::session::broken;
 
 /// How much one holds: as much as is read at a time.
-pub(crate) const ROOM: usize = crate::io::scratch::SIZE;
+pub(crate) const PIPE_SIZE: usize = crate::io::buffer::SCRATCH_SIZE;
 
 /// Most pipes of a worker in use; each is two descriptors. Linux lets a user without privileges
 /// have 64 MiB in pipes of more than the least size.
-pub(crate) const MOST: usize = 32;
-
-/// Most pipes of a worker in use, where the limit on open files allows no more.
-static ALLOWED: AtomicUsize = AtomicUsize::new(MOST);
+pub(crate) const MAX_PIPES: usize = 32;
 
 /// Most that are kept for the next one; each is two descriptors.
-const IDLE: usize = 4;
+const MAX_IDLE: usize = 4;
 
 #[derive(Debug, Default)]
-struct Pool {
+struct PipePool {
     idle: Vec<(OwnedFd, OwnedFd)>,
-    lent: usize,
-    refused: bool,
+    in_use: usize,
+    disabled: bool,
 }
 
 thread_local! {
-    static POOL: RefCell<Pool> = RefCell::default();
+    static POOL: RefCell<PipePool> = RefCell::default();
 }
 
 /// A pipe that is lent out. Given back, or closed, when dropped.
@@ -52,28 +49,28 @@ thread_local! {
 pub(crate) struct Pipe {
     /// Where it is read and where it is written; gone only while it is dropped.
     ends: Option<(OwnedFd, OwnedFd)>,
-    holds: usize,
+    len: usize,
 }
 
-/// Lets each worker use so many pipes, and never more than [`MOST`].
-pub(crate) fn set_most(pipes: usize) {
-    ALLOWED.store(pipes.min(MOST), Ordering::Relaxed);
+/// How many pipes a worker may use now.
+fn allowed() -> usize {
+    limits::pipes_per_worker().min(MAX_PIPES)
 }
 
 /// An empty pipe, if this worker may have one more.
-pub(crate) fn lend() -> Option<Box<Pipe>> {
+pub(crate) fn acquire() -> Option<Box<Pipe>> {
     POOL.with_borrow_mut(|pool| {
-        if pool.refused || pool.lent >= ALLOWED.load(Ordering::Relaxed) {
+        if pool.disabled || pool.in_use >= allowed() {
             return None;
         }
         let ends = pool.idle.pop().or_else(|| {
             let (reader, writer) = open().ok()?;
             // A pipe of another size works too.
-            let _size = fcntl_setpipe_size(&writer, ROOM);
+            let _size = fcntl_setpipe_size(&writer, PIPE_SIZE);
             Some((reader, writer))
         })?;
-        pool.lent += 1;
-        Some(Box::new(Pipe { ends: Some(ends), holds: 0 }))
+        pool.in_use += 1;
+        Some(Box::new(Pipe { ends: Some(ends), len: 0 }))
     })
 }
 
@@ -82,11 +79,11 @@ fn open() -> Result<(OwnedFd, OwnedFd), Errno> {
 }
 
 /// Moves a byte from one socket to another.
-fn move_a_byte() -> Result<(), Errno> {
+fn splice_one_byte() -> Result<(), Errno> {
     let pair = || socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
     let ((speaker, source), (sink, _listener)) = (pair()?, pair()?);
     rustix::io::write(&speaker, b"x")?;
-    let mut pipe = Pipe { ends: Some(open()?), holds: 0 };
+    let mut pipe = Pipe { ends: Some(open()?), len: 0 };
     let moved = pipe.fill(&source, 1).and_then(|_| pipe.drain(&sink));
     // It is not a worker's, and must not be given back to a pool.
     pipe.ends = None;
@@ -95,13 +92,13 @@ fn move_a_byte() -> Result<(), Errno> {
 
 /// What the system says to bytes that are moved this way, if that is a refusal. A lack of
 /// descriptors is none.
-pub(crate) fn refusal() -> Option<io::Error> {
-    move_a_byte().err().map(io::Error::from).filter(is_refusal)
+pub(crate) fn unsupported() -> Option<io::Error> {
+    splice_one_byte().err().map(io::Error::from).filter(is_unsupported)
 }
 
 /// Whether that is the answer of a system that does not do this: an old kernel, a sandbox, or a
 /// socket of an unusual kind.
-pub(crate) fn is_refusal(error: &io::Error) -> bool {
+pub(crate) fn is_unsupported(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),
         Some(
@@ -117,17 +114,17 @@ pub(crate) fn is_refusal(error: &io::Error) -> bool {
 
 /// No pipes for this worker any more: the system does not move bytes this way. Whether that is
 /// news.
-pub(crate) fn refuse() -> bool {
+pub(crate) fn disable() -> bool {
     POOL.with_borrow_mut(|pool| {
         pool.idle.clear();
-        !std::mem::replace(&mut pool.refused, true)
+        !std::mem::replace(&mut pool.disabled, true)
     })
 }
 
 impl Pipe {
     /// How many bytes are in it.
-    pub(crate) fn holds(&self) -> usize {
-        self.holds
+    pub(crate) fn len(&self) -> usize {
+        self.len
     }
 
     /// Moves up to `most` bytes from a socket into it and returns how many; 0 at the socket's end.
@@ -143,10 +140,10 @@ impl Pipe {
             None,
             writer,
             None,
-            most.min(ROOM),
+            most.min(PIPE_SIZE),
             SpliceFlags::MOVE | SpliceFlags::NONBLOCK,
         )?;
-        self.holds += n;
+        self.len += n;
         Ok(n)
     }
 
@@ -162,10 +159,10 @@ impl Pipe {
             None,
             socket,
             None,
-            self.holds,
+            self.len,
             SpliceFlags::MOVE | SpliceFlags::NONBLOCK,
         )?;
-        self.holds = self.holds.saturating_sub(n);
+        self.len = self.len.saturating_sub(n);
         Ok(n)
     }
 
@@ -174,8 +171,8 @@ impl Pipe {
     /// # Errors
     ///
     /// Not all of it is there.
-    pub(crate) fn empty(&mut self) -> io::Result<Vec<u8>> {
-        let mut bytes = vec![0; self.holds];
+    pub(crate) fn read_all(&mut self) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; self.len];
         let mut at = 0;
         while let (Some(room @ [_, ..]), Some((reader, _))) = (bytes.get_mut(at..), &self.ends) {
             match rustix::io::read(reader, room) {
@@ -185,8 +182,8 @@ impl Pipe {
                 Ok(0) | Err(_) => break,
             }
         }
-        let all = at == self.holds;
-        self.holds = 0;
+        let all = at == self.len;
+        self.len = 0;
         if all { Ok(bytes) } else { Err(broken::broken("a pipe held less than was put into it")) }
     }
 }
@@ -194,13 +191,12 @@ impl Pipe {
 impl Drop for Pipe {
     fn drop(&mut self) {
         let Some(ends) = self.ends.take() else { return };
-        let empty = self.holds == 0;
+        let read_all = self.len == 0;
         // At the end of the thread there is no pool any more, and the pipe is closed.
         let _gone = POOL.try_with(|pool| {
             let mut pool = pool.borrow_mut();
-            pool.lent = pool.lent.saturating_sub(1);
-            if empty && !pool.refused && pool.idle.len() < IDLE.min(ALLOWED.load(Ordering::Relaxed))
-            {
+            pool.in_use = pool.in_use.saturating_sub(1);
+            if read_all && !pool.disabled && pool.idle.len() < MAX_IDLE.min(allowed()) {
                 pool.idle.push(ends);
             }
         });
@@ -222,44 +218,44 @@ mod tests {
     fn an_empty_pipe_is_lent_again_and_one_with_something_in_it_never() {
         let (mut from, source) = UnixStream::pair().unwrap();
         let (sink, mut to) = UnixStream::pair().unwrap();
-        let mut pipe = lend().unwrap();
+        let mut pipe = acquire().unwrap();
         from.write_all(b"first").unwrap();
         assert_eq!(pipe.fill(&source, 100), Ok(5));
-        assert_eq!((pipe.drain(&sink), pipe.holds()), (Ok(5), 0));
+        assert_eq!((pipe.drain(&sink), pipe.len()), (Ok(5), 0));
         drop(pipe);
         assert_eq!(idle(), 1);
-        let mut pipe = lend().unwrap();
+        let mut pipe = acquire().unwrap();
         from.write_all(b"second").unwrap();
         assert_eq!(pipe.fill(&source, 100), Ok(6));
         drop(pipe);
         assert_eq!(idle(), 0);
-        let mut pipe = lend().unwrap();
+        let mut pipe = acquire().unwrap();
         from.write_all(b"third").unwrap();
-        assert_eq!((pipe.holds(), pipe.fill(&source, 3), pipe.drain(&sink)), (0, Ok(3), Ok(3)));
+        assert_eq!((pipe.len(), pipe.fill(&source, 3), pipe.drain(&sink)), (0, Ok(3), Ok(3)));
         let mut got = [0; 8];
         to.read_exact(&mut got).unwrap();
         assert_eq!(&got, b"firstthi");
-        assert_eq!((pipe.fill(&source, 100), pipe.empty().unwrap()), (Ok(2), b"rd".to_vec()));
+        assert_eq!((pipe.fill(&source, 100), pipe.read_all().unwrap()), (Ok(2), b"rd".to_vec()));
         drop(pipe);
         assert_eq!(idle(), 1);
     }
 
     #[test]
     fn their_number_is_bounded_and_after_a_refusal_there_are_none() {
-        let lent: Vec<_> = (0..MOST).map(|_| lend().unwrap()).collect();
-        assert!(lend().is_none());
-        drop(lent);
-        assert_eq!(idle(), IDLE);
-        assert!(lend().is_some());
-        assert!(refuse() && !refuse());
-        assert!(lend().is_none());
+        let in_use: Vec<_> = (0..MAX_PIPES).map(|_| acquire().unwrap()).collect();
+        assert!(acquire().is_none());
+        drop(in_use);
+        assert_eq!(idle(), MAX_IDLE);
+        assert!(acquire().is_some());
+        assert!(disable() && !disable());
+        assert!(acquire().is_none());
         assert_eq!(idle(), 0);
     }
 
     #[test]
     fn this_system_does_not_refuse_and_a_lack_of_descriptors_is_no_refusal() {
-        assert!(refusal().is_none(), "{:?}", refusal());
+        assert!(unsupported().is_none(), "{:?}", unsupported());
         assert_eq!(idle(), 0, "what was tried leaves nothing behind");
-        assert!(!is_refusal(&Errno::MFILE.into()) && is_refusal(&Errno::PERM.into()));
+        assert!(!is_unsupported(&Errno::MFILE.into()) && is_unsupported(&Errno::PERM.into()));
     }
 }

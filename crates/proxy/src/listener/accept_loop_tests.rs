@@ -14,13 +14,18 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use tokio::time::Instant;
 
-use crate::io::connection::Queue;
-use crate::listener::accept_loop::{Accept, empty_the_queue, serve};
-use crate::listener::address::Peer;
+use crate::address::Peer;
+use crate::context::WorkerContext;
+use crate::io::stream::SocketStream;
+use crate::limits::Admission;
+use crate::listener::accept_loop::{drain_queue, serve};
 use crate::listener::inbox::Inboxes;
+use crate::listener::listen_socket::{AcceptSource, ListenSocket};
 use crate::runtime::reactor::{self, Reactor};
-use crate::runtime::tasks::Home;
-use crate::testing::{SOON, seat};
+use crate::runtime::tasks;
+use crate::runtime::tasks::WorkerHandle;
+use crate::session::Session;
+use crate::testing::{SOON, context};
 
 /// Fails as told, then gives the clients of a real listener.
 struct Faulty {
@@ -28,10 +33,10 @@ struct Faulty {
     /// So often there is no room, once there was a lack.
     cramped: AtomicUsize,
     tried: Arc<AtomicUsize>,
-    then: Queue,
+    then: ListenSocket,
 }
 
-impl Accept for Faulty {
+impl AcceptSource for Faulty {
     fn poll_accept(&mut self, cx: &Context<'_>) -> Poll<Result<(OwnedFd, Peer), Errno>> {
         let polled = match self.faults.pop_front() {
             Some(errno) => Poll::Ready(Err(errno)),
@@ -47,7 +52,7 @@ impl Accept for Faulty {
         self.then.accept()
     }
 
-    fn has_room(&self) -> Result<(), Errno> {
+    fn has_free_descriptors(&self) -> Result<(), Errno> {
         let left = self
             .cramped
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
@@ -55,38 +60,44 @@ impl Accept for Faulty {
     }
 }
 
+fn start(stream: SocketStream, peer: Peer, context: Arc<WorkerContext>, admission: Admission) {
+    tasks::spawn(Session::new(peer, context, admission).run(stream));
+}
+
 /// Lets a client in behind these faults, and returns how often was tried, how long it took by the
 /// test's clock, and the counted failures.
 async fn behind(faults: &[Errno], cramped: usize) -> (usize, Duration, u64) {
-    let home = Home::new().unwrap();
-    let _reactor = reactor::install(Reactor::new(home.bell()).unwrap());
-    let (_points, seat) = seat();
-    let seat = Arc::new(seat);
+    let home = WorkerHandle::new().unwrap();
+    let _reactor = reactor::install(Reactor::new(home.wake_fd()).unwrap());
+    let (_points, context) = context();
+    let context = Arc::new(context);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     // A queue is taken to have somebody in it: an attempt that finds nobody would be one too many.
-    let mut queue = [PollFd::new(&listener, PollFlags::IN)];
+    let mut listen_socket = [PollFd::new(&listener, PollFlags::IN)];
     let soon = Timespec::try_from(SOON).unwrap();
-    assert_eq!(poll(&mut queue, Some(&soon)), Ok(1), "the client never came");
+    assert_eq!(poll(&mut listen_socket, Some(&soon)), Ok(1), "the client never came");
     let tried = Arc::new(AtomicUsize::new(0));
     let addr = listener.local_addr().unwrap().into();
-    let then = Queue::new(listener.into(), &addr).unwrap();
+    let then = ListenSocket::new(listener.into(), &addr).unwrap();
     let (faults, cramped) = (faults.iter().copied().collect(), AtomicUsize::new(cramped));
     let faulty = Faulty { faults, cramped, tried: Arc::clone(&tried), then };
     let begin = Instant::now();
     let accepted = async {
-        while seat.block.accepted() == 0 {
+        while context.counters.accepted() == 0 {
             // A clock that jumps: a step for the pauses.
             tokio::time::sleep(Duration::from_millis(1)).await;
             assert!(begin.elapsed() < Duration::from_secs(60), "nobody was let in");
         }
     };
+    let (inboxes, permit) = (Inboxes::new([home]), context.drain.accept_permit());
+    let serving = serve(faulty, Arc::clone(&context), (0, inboxes), start, permit);
     tokio::select! {
-        () = serve(faulty, Arc::clone(&seat), (0, Inboxes::new([home])), seat.drain.accept_permit()) => panic!("it ended"),
+        () = serving => panic!("it ended"),
         () = accepted => {}
     }
-    (tried.load(Ordering::Relaxed), begin.elapsed(), seat.block.accept_errors())
+    (tried.load(Ordering::Relaxed), begin.elapsed(), context.counters.accept_errors())
 }
 
 #[tokio::test(start_paused = true)]
@@ -121,20 +132,25 @@ async fn in_want_of_descriptors_nobody_is_taken_who_could_not_be_served() {
 #[test]
 fn lets_sessions_run_while_it_empties_the_queue() {
     const CLIENTS: usize = 100;
-    let home = Home::new().unwrap();
-    let _reactor = reactor::install(Reactor::new(home.bell()).unwrap());
-    let (_points, seat) = seat();
-    let seat = Arc::new(seat);
+    let home = WorkerHandle::new().unwrap();
+    let _reactor = reactor::install(Reactor::new(home.wake_fd()).unwrap());
+    let (_points, context) = context();
+    let context = Arc::new(context);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let addr = listener.local_addr().unwrap();
     let clients: Vec<TcpStream> = (0..CLIENTS).map(|_| TcpStream::connect(addr).unwrap()).collect();
-    let queue = Queue::new(listener.into(), &addr.into()).unwrap();
-    let mut emptying = pin!(empty_the_queue(&queue, &seat));
+    let listen_socket = ListenSocket::new(listener.into(), &addr.into()).unwrap();
+    let mut emptying = pin!(drain_queue(&listen_socket, &context, start));
     let mut polls = 1;
     while emptying.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
         polls += 1;
     }
     assert!(polls > CLIENTS / 32, "{polls} polls for {CLIENTS} clients");
-    assert_eq!(queue.accept().err(), Some(Errno::AGAIN), "some of {} are left", clients.len());
+    assert_eq!(
+        listen_socket.accept().err(),
+        Some(Errno::AGAIN),
+        "some of {} are left",
+        clients.len()
+    );
 }

@@ -11,8 +11,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, SockRef, Socket, Type};
 use target::TargetWriter;
 
-use crate::listener::address::ListenAddr;
-use crate::listener::{AcceptLoop, BindError, Bound, InheritedSockets};
+use crate::address::ListenAddr;
+use crate::listener::{BindError, Bound, InheritedSockets, WorkerListener};
 use crate::options::Options;
 use crate::service::{NoHints, Service};
 
@@ -36,15 +36,15 @@ fn tcp(addrs: &[ListenAddr]) -> Vec<SocketAddr> {
 
 /// The first client in any worker's queue, and the address of the listener that has it.
 fn accepted(bound: &Bound) -> (Socket, ListenAddr) {
-    let all: Vec<&AcceptLoop> = bound.entrances.iter().flatten().collect();
+    let all: Vec<&WorkerListener> = bound.listeners.iter().flatten().collect();
     let mut asked: Vec<_> = all.iter().map(|it| PollFd::new(&it.socket, PollFlags::IN)).collect();
     assert!(
         poll(&mut asked, Some(&Timespec { tv_sec: 30, tv_nsec: 0 })).unwrap() > 0,
         "the client never came"
     );
     let ready = asked.iter().position(|it| !it.revents().is_empty()).unwrap();
-    let entrance = all[ready];
-    (SockRef::from(&entrance.socket).accept().unwrap().0, entrance.addr.clone())
+    let listener = all[ready];
+    (SockRef::from(&listener.socket).accept().unwrap().0, listener.addr.clone())
 }
 
 #[test]
@@ -53,9 +53,10 @@ fn port_0_gives_one_port_for_all_workers() {
     let bound = Bound::bind(two(), 10, [(service(), vec![any, any])]).unwrap();
     let [addrs] = bound.local_addrs() else { panic!("one service") };
     assert_ne!(addrs[0], addrs[1]);
-    for worker in &bound.entrances {
-        let local =
-            |it: &AcceptLoop| SockRef::from(&it.socket).local_addr().unwrap().as_socket().unwrap();
+    for worker in &bound.listeners {
+        let local = |it: &WorkerListener| {
+            SockRef::from(&it.socket).local_addr().unwrap().as_socket().unwrap()
+        };
         assert_eq!(worker.iter().map(local).collect::<Vec<_>>(), tcp(addrs));
     }
 }
@@ -89,10 +90,11 @@ fn given_sockets_all_have_a_worker_and_every_worker_has_one() {
         let addr = ListenAddr::from(first.local_addr().unwrap());
         let sockets: Vec<OwnedFd> = (0..count).map(|_| first.try_clone().unwrap().into()).collect();
         let nothing = InheritedSockets { addr: addr.clone(), sockets: Vec::new() };
-        let given = vec![InheritedSockets { addr: addr.clone(), sockets }, nothing];
-        let bound = Bound::bind_or_take(two(), 10, &[], [(service(), Vec::new(), given)]).unwrap();
+        let inherited = vec![InheritedSockets { addr: addr.clone(), sockets }, nothing];
+        let bound =
+            Bound::bind_or_take(two(), 10, &[], [(service(), Vec::new(), inherited)]).unwrap();
         assert_eq!(bound.local_addrs(), [vec![addr]]);
-        let shares: Vec<usize> = bound.entrances.iter().map(Vec::len).collect();
+        let shares: Vec<usize> = bound.listeners.iter().map(Vec::len).collect();
         assert_eq!(shares, if count == 3 { [2, 1] } else { [1, 1] }, "{count}");
         assert_eq!(bound.sockets().unwrap().all().len(), shares.iter().sum::<usize>());
     }
@@ -161,7 +163,7 @@ fn an_ipv4_address_joins_a_given_dual_stack_socket() {
     let old = Bound::bind(two(), 10, [(service(), vec!["[::]:0".parse().unwrap()])]).unwrap();
     let addr = old.local_addrs()[0][0].clone();
     let port = addr.tcp().unwrap().port();
-    let sockets = old.entrances.into_iter().flatten().map(|it| it.socket).collect();
+    let sockets = old.listeners.into_iter().flatten().map(|it| it.socket).collect();
     let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
     let services = [
         (service(), vec![v4], Vec::new()),
@@ -179,9 +181,9 @@ fn a_unix_socket_is_shared_by_all_workers() {
         UnixAddr::from_abstract_name(format!("pointsman-listener-{}", std::process::id())).unwrap();
     let socket = UnixListener::bind_addr(&at).unwrap();
     let addr = ListenAddr::Unix("/run/redis.sock".into());
-    let given = vec![InheritedSockets { addr: addr.clone(), sockets: vec![socket.into()] }];
-    let bound = Bound::bind_or_take(two(), 10, &[], [(service(), Vec::new(), given)]).unwrap();
-    assert_eq!(bound.entrances.iter().map(Vec::len).collect::<Vec<_>>(), [1, 1]);
+    let inherited = vec![InheritedSockets { addr: addr.clone(), sockets: vec![socket.into()] }];
+    let bound = Bound::bind_or_take(two(), 10, &[], [(service(), Vec::new(), inherited)]).unwrap();
+    assert_eq!(bound.listeners.iter().map(Vec::len).collect::<Vec<_>>(), [1, 1]);
     let mut sockets = bound.sockets().unwrap();
     sockets.retune(0, &Options::default()).unwrap();
     sockets.release();

@@ -25,11 +25,9 @@
 
 pub(crate) mod accept_errors;
 pub(crate) mod accept_loop;
-pub(crate) mod address;
 pub(crate) mod inbox;
-pub(crate) mod limits;
+pub(crate) mod listen_socket;
 pub(crate) mod sockets;
-pub(crate) mod sources;
 
 #[cfg(test)]
 mod accept_loop_tests;
@@ -42,14 +40,12 @@ use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use drain::Drain;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use crate::io::sockopt;
-use crate::listener::address::ListenAddr;
+use crate::address::ListenAddr;
+use crate::io::stream;
 use crate::listener::sockets::Sockets;
 use crate::options::Options;
-use crate::runtime::worker::{Running, StartError};
 use crate::service::Service;
 
 /// Connections that may wait for their accept, per socket. The kernel lowers it to
@@ -62,7 +58,7 @@ pub enum BindError {
     /// Somebody else listens there.
     #[error(
         "listen address {addr} is already in use by another process{}; stop that process or choose another port",
-        also(addr)
+        dual_stack_hint(addr)
     )]
     InUse {
         /// The address.
@@ -99,12 +95,12 @@ pub enum BindError {
         source: io::Error,
     },
     /// A listening socket that somebody else has bound cannot be used.
-    #[error("a listening socket that was given to this process cannot be used")]
+    #[error("a listening socket that was inherited to this process cannot be used")]
     InheritedSockets(#[source] io::Error),
 }
 
 /// [::] is in use, too, where another process has the port for IPv4 alone.
-fn also(addr: &SocketAddr) -> &'static str {
+fn dual_stack_hint(addr: &SocketAddr) -> &'static str {
     if is_any_v6(*addr) { " (it takes IPv4 as well as IPv6)" } else { "" }
 }
 
@@ -121,7 +117,7 @@ impl BindError {
 
 /// One listening socket of one worker.
 #[derive(Debug)]
-pub(crate) struct AcceptLoop {
+pub(crate) struct WorkerListener {
     /// Number of its service.
     pub(crate) service: usize,
     pub(crate) socket: OwnedFd,
@@ -143,7 +139,7 @@ pub struct InheritedSockets {
 pub struct Bound {
     pub(crate) services: Vec<Arc<Service>>,
     /// One list a worker.
-    pub(crate) entrances: Vec<Vec<AcceptLoop>>,
+    pub(crate) listeners: Vec<Vec<WorkerListener>>,
     pub(crate) max_connections: usize,
     addrs: Vec<Vec<ListenAddr>>,
 }
@@ -161,14 +157,14 @@ impl Bound {
         max_connections: usize,
         services: impl IntoIterator<Item = (Service, Vec<SocketAddr>)>,
     ) -> Result<Self, BindError> {
-        let nothing_given =
+        let no_inherited =
             services.into_iter().map(|(service, addrs)| (service, addrs, Vec::new()));
-        Self::bind_or_take(workers, max_connections, &[], nothing_given)
+        Self::bind_or_take(workers, max_connections, &[], no_inherited)
     }
 
     /// As [`bind`](Self::bind), and each service also listens on the sockets that it is given. They
     /// may be in use by another process at the same time, which then shares the clients.
-    /// `elsewhere` are addresses of this process for other purposes.
+    /// `other_addrs` are addresses of this process for other purposes.
     ///
     /// # Errors
     ///
@@ -176,30 +172,30 @@ impl Bound {
     pub fn bind_or_take(
         workers: NonZeroUsize,
         max_connections: usize,
-        elsewhere: &[SocketAddr],
+        other_addrs: &[SocketAddr],
         services: impl IntoIterator<Item = (Service, Vec<SocketAddr>, Vec<InheritedSockets>)>,
     ) -> Result<Self, BindError> {
         let services: Vec<_> = services.into_iter().collect();
-        let families = Families::of(elsewhere, &services);
+        let families = AddressFamilies::of(other_addrs, &services);
         let mut bound = Self {
             services: Vec::new(),
-            entrances: (0..workers.get()).map(|_| Vec::new()).collect(),
+            listeners: (0..workers.get()).map(|_| Vec::new()).collect(),
             max_connections,
             addrs: Vec::new(),
         };
-        for (number, (service, addrs, given)) in services.into_iter().enumerate() {
+        for (number, (service, addrs, inherited)) in services.into_iter().enumerate() {
             let options = service.options.now();
-            let mut real = Vec::with_capacity(addrs.len() + given.len());
+            let mut actual = Vec::with_capacity(addrs.len() + inherited.len());
             for addr in addrs {
                 let at = |source| BindError::new(addr, source);
-                real.push(bound.bind_one(number, addr, &families, &options).map_err(at)?.into());
+                actual.push(bound.bind_one(number, addr, &families, &options).map_err(at)?.into());
             }
-            for given in given {
-                real.extend(
-                    bound.take(number, given, &options).map_err(BindError::InheritedSockets)?,
+            for inherited in inherited {
+                actual.extend(
+                    bound.take(number, inherited, &options).map_err(BindError::InheritedSockets)?,
                 );
             }
-            bound.addrs.push(real);
+            bound.addrs.push(actual);
             bound.services.push(Arc::new(service));
         }
         Ok(bound)
@@ -210,26 +206,26 @@ impl Bound {
         &mut self,
         service: usize,
         addr: SocketAddr,
-        families: &Families,
+        families: &AddressFamilies,
         options: &Options,
     ) -> io::Result<SocketAddr> {
         let only_v6 = families.only_v6(addr);
-        let mut real = None;
+        let mut actual = None;
         // All are bound before the first one listens, so that no client meets a group that is still
         // growing.
-        let mut sockets = Vec::with_capacity(self.entrances.len());
-        for _ in 0..self.entrances.len() {
-            let joins = real.is_some() || families.joins(addr);
-            let socket = open(real.unwrap_or(addr), joins, only_v6, options)?;
-            real = socket.local_addr()?.as_socket();
+        let mut sockets = Vec::with_capacity(self.listeners.len());
+        for _ in 0..self.listeners.len() {
+            let joins = actual.is_some() || families.joins(addr);
+            let socket = open(actual.unwrap_or(addr), joins, only_v6, options)?;
+            actual = socket.local_addr()?.as_socket();
             sockets.push(socket);
         }
-        let real = real.unwrap_or(addr);
-        for (socket, entrances) in sockets.into_iter().zip(&mut self.entrances) {
+        let actual = actual.unwrap_or(addr);
+        for (socket, listeners) in sockets.into_iter().zip(&mut self.listeners) {
             socket.listen(BACKLOG)?;
-            entrances.push(AcceptLoop { service, socket: socket.into(), addr: real.into() });
+            listeners.push(WorkerListener { service, socket: socket.into(), addr: actual.into() });
         }
-        Ok(real)
+        Ok(actual)
     }
 
     /// Shares out the sockets of one address and returns it; `None` if there are none. Every socket
@@ -237,10 +233,10 @@ impl Bound {
     fn take(
         &mut self,
         service: usize,
-        given: InheritedSockets,
+        inherited: InheritedSockets,
         options: &Options,
     ) -> io::Result<Option<ListenAddr>> {
-        let InheritedSockets { addr, sockets } = given;
+        let InheritedSockets { addr, sockets } = inherited;
         if sockets.is_empty() {
             return Ok(None);
         }
@@ -248,22 +244,22 @@ impl Bound {
             let socket = SockRef::from(socket);
             socket.set_nonblocking(true)?;
             if addr.tcp().is_some() {
-                sockopt::prepare(&socket, options)?;
+                stream::set_socket_options(&socket, options)?;
             }
             // Also sets the length of the queue anew, if it listens already.
             socket.listen(BACKLOG)?;
         }
-        let missing = self.entrances.len().saturating_sub(sockets.len());
+        let missing = self.listeners.len().saturating_sub(sockets.len());
         let shared = sockets
             .iter()
             .cycle()
             .take(missing)
             .map(OwnedFd::try_clone)
             .collect::<io::Result<Vec<_>>>()?;
-        let workers = self.entrances.len().max(1);
+        let workers = self.listeners.len().max(1);
         for (number, socket) in sockets.into_iter().chain(shared).enumerate() {
-            if let Some(entrances) = self.entrances.get_mut(number % workers) {
-                entrances.push(AcceptLoop { service, socket, addr: addr.clone() });
+            if let Some(listeners) = self.listeners.get_mut(number % workers) {
+                listeners.push(WorkerListener { service, socket, addr: addr.clone() });
             }
         }
         Ok(Some(addr))
@@ -275,7 +271,7 @@ impl Bound {
     ///
     /// If there are no file descriptors for them.
     pub fn sockets(&self) -> io::Result<Sockets> {
-        Sockets::of(self.entrances.iter().flatten())
+        Sockets::of(self.listeners.iter().flatten())
     }
 
     /// The addresses of each service, in the order they were given, with the ports that the kernel
@@ -283,15 +279,6 @@ impl Bound {
     #[must_use]
     pub fn local_addrs(&self) -> &[Vec<ListenAddr>] {
         &self.addrs
-    }
-
-    /// Starts the workers and begins to accept.
-    ///
-    /// # Errors
-    ///
-    /// A thread or its event loop could not be created.
-    pub fn serve(self, drain: &Drain) -> Result<Running, StartError> {
-        Running::start(self, drain)
     }
 }
 
@@ -302,27 +289,30 @@ fn is_any_v6(addr: SocketAddr) -> bool {
 
 /// Which ports of the process are whose.
 #[derive(Debug, Default)]
-struct Families {
+struct AddressFamilies {
     /// Ports that have an IPv4 address of their own.
     v4: Vec<u16>,
     /// Ports of which a socket that was given takes both families.
     dual: Vec<u16>,
 }
 
-impl Families {
+impl AddressFamilies {
     fn of(
-        elsewhere: &[SocketAddr],
+        other_addrs: &[SocketAddr],
         services: &[(Service, Vec<SocketAddr>, Vec<InheritedSockets>)],
     ) -> Self {
         let mut families = Self::default();
-        let bound = services.iter().flat_map(|(_, addrs, _)| addrs).chain(elsewhere);
+        let bound = services.iter().flat_map(|(_, addrs, _)| addrs).chain(other_addrs);
         families.v4.extend(bound.filter(|addr| addr.is_ipv4()).map(SocketAddr::port));
-        for given in services.iter().flat_map(|(_, _, given)| given) {
-            let Some(addr) = given.addr.tcp() else { continue };
+        for inherited in services.iter().flat_map(|(_, _, inherited)| inherited) {
+            let Some(addr) = inherited.addr.tcp() else { continue };
             if addr.is_ipv4() {
                 families.v4.push(addr.port());
             } else if is_any_v6(addr)
-                && given.sockets.iter().any(|it| SockRef::from(it).only_v6().is_ok_and(|it| !it))
+                && inherited
+                    .sockets
+                    .iter()
+                    .any(|it| SockRef::from(it).only_v6().is_ok_and(|it| !it))
             {
                 families.dual.push(addr.port());
             }
@@ -351,7 +341,7 @@ fn open(addr: SocketAddr, joins: bool, only_v6: bool, options: &Options) -> io::
     // Connections of an earlier process may still be in TIME_WAIT on this port.
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(joins)?;
-    sockopt::prepare(&socket, options)?;
+    stream::set_socket_options(&socket, options)?;
     socket.bind(&addr.into())?;
     socket.set_reuse_port(true)?;
     Ok(socket)

@@ -11,9 +11,9 @@ use std::os::fd::OwnedFd;
 
 use socket2::SockRef;
 
-use crate::io::sockopt;
-use crate::listener::AcceptLoop;
-use crate::listener::address::ListenAddr;
+use crate::address::ListenAddr;
+use crate::io::stream;
+use crate::listener::WorkerListener;
 use crate::options::Options;
 
 /// One listening socket.
@@ -32,12 +32,12 @@ pub struct Socket {
 pub struct Sockets(Vec<Socket>);
 
 impl Sockets {
-    pub(crate) fn of<'a>(entrances: impl Iterator<Item = &'a AcceptLoop>) -> io::Result<Self> {
-        let handle = |entrance: &AcceptLoop| {
-            let listener = entrance.socket.try_clone()?;
-            Ok(Socket { service: entrance.service, addr: entrance.addr.clone(), listener })
+    pub(crate) fn of<'a>(listeners: impl Iterator<Item = &'a WorkerListener>) -> io::Result<Self> {
+        let handle = |from: &WorkerListener| {
+            let listener = from.socket.try_clone()?;
+            Ok(Socket { service: from.service, addr: from.addr.clone(), listener })
         };
-        entrances.map(handle).collect::<io::Result<_>>().map(Self)
+        listeners.map(handle).collect::<io::Result<_>>().map(Self)
     }
 
     /// Each of them. A socket that several workers share is there several times.
@@ -55,7 +55,9 @@ impl Sockets {
     pub fn retune(&self, service: usize, options: &Options) -> io::Result<()> {
         let mut own =
             self.0.iter().filter(|socket| socket.service == service && socket.addr.tcp().is_some());
-        own.try_for_each(|socket| sockopt::prepare(&SockRef::from(&socket.listener), options))
+        own.try_for_each(|socket| {
+            stream::set_socket_options(&SockRef::from(&socket.listener), options)
+        })
     }
 
     /// Lets go of them.

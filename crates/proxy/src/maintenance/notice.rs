@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use resp::{Direction, Ledger, MaintenanceHandshake};
 
-use crate::runtime::worker::WorkerContext;
+use crate::context::WorkerContext;
 use crate::session::end_reason::EndReason;
 use crate::session::finish::is_heard;
 
@@ -111,15 +111,15 @@ pub(crate) fn seconds(span: Duration) -> u64 {
 /// What is to be said before a session ends for `reason`, if its client was told of a failover: to
 /// this client, that is over. node-redis counts what it was told of, beyond the end of the
 /// connection.
-pub(crate) fn last_word(ledger: &Ledger, seat: &WorkerContext, reason: EndReason) -> Vec<u8> {
+pub(crate) fn last_word(ledger: &Ledger, context: &WorkerContext, reason: EndReason) -> Vec<u8> {
     let agreed = ledger.notices() != MaintenanceHandshake::Off
-        && seat.shared.service.options.now().maintenance_push;
+        && context.shared.service.options.now().maintenance_push;
     let place = ledger.at_boundary(Direction::Reply) && is_heard(reason);
     if !ledger.is_told_of_failover() || !agreed || !place {
         return Vec::new();
     }
     let notice = Notice::FailedOver { number: number() };
-    seat.block.noticed(notice.kind());
+    context.counters.count_notification(notice.kind());
     notice.encode().into_bytes()
 }
 

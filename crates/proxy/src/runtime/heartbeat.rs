@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// An event loop turns at least this often, even if nothing happens.
-pub(crate) const BEAT: Duration = Duration::from_millis(100);
+pub(crate) const BEAT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A turn that takes longer is a stall: something held the worker up, or the machine did.
 pub const STALL: Duration = Duration::from_millis(250);
@@ -23,7 +23,7 @@ pub struct Stalls {
 }
 
 #[derive(Debug, Default)]
-struct Shown {
+struct HeartbeatState {
     /// Milliseconds since the origin.
     last: AtomicU64,
     stalls: AtomicU64,
@@ -36,19 +36,19 @@ struct Shown {
 #[derive(Debug, Clone)]
 pub struct Heartbeat {
     origin: Instant,
-    shown: Arc<Shown>,
+    state: Arc<HeartbeatState>,
 }
 
 impl Heartbeat {
     pub(crate) fn new() -> Self {
-        Self { origin: Instant::now(), shown: Arc::default() }
+        Self { origin: Instant::now(), state: Arc::default() }
     }
 
     /// How long ago the loop last turned, at `now`. It turns at least ten times a second if nothing
     /// holds it up.
     #[must_use]
     pub fn age(&self, now: Instant) -> Duration {
-        let last = Duration::from_millis(self.shown.last.load(Ordering::Relaxed));
+        let last = Duration::from_millis(self.state.last.load(Ordering::Relaxed));
         now.saturating_duration_since(self.origin).saturating_sub(last)
     }
 
@@ -57,29 +57,29 @@ impl Heartbeat {
     pub fn stalls(&self) -> Stalls {
         let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
         Stalls {
-            count: read(&self.shown.stalls),
-            time: Duration::from_millis(read(&self.shown.stalled_ms)),
+            count: read(&self.state.stalls),
+            time: Duration::from_millis(read(&self.state.stalled_ms)),
         }
     }
 
     /// The number that the system has given the worker's thread; `None` before it runs.
     #[must_use]
     pub fn thread(&self) -> Option<u32> {
-        Some(self.shown.thread.load(Ordering::Relaxed)).filter(|id| *id > 0)
+        Some(self.state.thread.load(Ordering::Relaxed)).filter(|id| *id > 0)
     }
 
     /// The loop is about to turn for the first time, on this thread.
     pub(crate) fn begin(&self) {
         let id = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
-        self.shown.thread.store(id, Ordering::Relaxed);
-        self.shown.last.store(self.millis(), Ordering::Relaxed);
+        self.state.thread.store(id, Ordering::Relaxed);
+        self.state.last.store(self.millis(), Ordering::Relaxed);
     }
 
     /// The loop turns now. One writer, so plain loads and stores are exact.
     pub(crate) fn beat(&self) {
         let now = self.millis();
-        let took = now.saturating_sub(self.shown.last.load(Ordering::Relaxed));
-        self.shown.last.store(now, Ordering::Relaxed);
+        let took = now.saturating_sub(self.state.last.load(Ordering::Relaxed));
+        self.state.last.store(now, Ordering::Relaxed);
         if took > STALL.as_millis() as u64 {
             self.note_stall(took);
         }
@@ -87,12 +87,26 @@ impl Heartbeat {
 
     #[cold]
     fn note_stall(&self, took: u64) {
-        self.shown.stalls.fetch_add(1, Ordering::Relaxed);
-        self.shown.stalled_ms.fetch_add(took, Ordering::Relaxed);
+        self.state.stalls.fetch_add(1, Ordering::Relaxed);
+        self.state.stalled_ms.fetch_add(took, Ordering::Relaxed);
     }
 
     fn millis(&self) -> u64 {
         u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+/// Hangs, if this worker was asked to.
+#[cfg(debug_assertions)]
+pub(crate) fn stall_if_asked(worker: usize) {
+    static FILE: std::sync::OnceLock<Option<std::path::PathBuf>> = std::sync::OnceLock::new();
+    let file =
+        FILE.get_or_init(|| std::env::var_os("POINTSMAN_TEST_STALL").map(std::path::PathBuf::from));
+    let Some(file) = file else { return };
+    let asked = std::fs::read_to_string(file).is_ok_and(|text| text.trim() == worker.to_string());
+    if asked && std::fs::remove_file(file).is_ok() {
+        #[allow(clippy::disallowed_methods, reason = "to hang is the purpose")]
+        std::thread::sleep(Duration::from_secs(8));
     }
 }
 
@@ -103,17 +117,17 @@ mod tests {
     #[test]
     fn a_turn_that_takes_too_long_is_a_stall_and_others_are_not() {
         let origin = Instant::now() - Duration::from_secs(10);
-        let heart = Heartbeat { origin, shown: Arc::default() };
-        assert_eq!(heart.thread(), None);
-        heart.begin();
-        heart.beat();
+        let heartbeat = Heartbeat { origin, state: Arc::default() };
+        assert_eq!(heartbeat.thread(), None);
+        heartbeat.begin();
+        heartbeat.beat();
         // The start itself is none: ten seconds may lie between the creation and the first turn.
-        assert_eq!(heart.stalls(), Stalls::default());
-        assert!(heart.thread().is_some());
-        heart.shown.last.fetch_sub(3000, Ordering::Relaxed);
-        heart.beat();
-        let stalls = heart.stalls();
+        assert_eq!(heartbeat.stalls(), Stalls::default());
+        assert!(heartbeat.thread().is_some());
+        heartbeat.state.last.fetch_sub(3000, Ordering::Relaxed);
+        heartbeat.beat();
+        let stalls = heartbeat.stalls();
         assert!(stalls.count == 1 && stalls.time >= Duration::from_secs(3), "{stalls:?}");
-        assert!(heart.age(Instant::now()) < Duration::from_secs(3));
+        assert!(heartbeat.age(Instant::now()) < Duration::from_secs(3));
     }
 }

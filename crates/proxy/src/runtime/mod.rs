@@ -6,13 +6,9 @@
 pub(crate) mod heartbeat;
 pub(crate) mod reactor;
 pub(crate) mod run_queue;
-#[cfg(debug_assertions)]
-pub(crate) mod stall;
 pub(crate) mod tasks;
-pub(crate) mod timer;
-pub(crate) mod timer_thread;
-pub(crate) mod watch;
-pub(crate) mod worker;
+pub(crate) mod timers;
+pub(crate) mod wake_flag;
 
 #[cfg(test)]
 mod reactor_tests;

@@ -11,10 +11,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::io::connection::Line;
-use crate::io::end::End;
-use crate::runtime::reactor::{self, Installed, Reactor};
-use crate::runtime::tasks::{self, Home, Panicked, Tasks};
+use crate::io::stream::ByteStream;
+use crate::io::stream::SocketStream;
+use crate::runtime::reactor::{self, InstalledReactor, Reactor};
+use crate::runtime::tasks::{self, Panicked, Tasks, WorkerHandle};
 use crate::testing::SOON;
 
 /// Counts how often it is woken.
@@ -33,23 +33,23 @@ impl Wake for Woken {
     }
 }
 
-fn reactor() -> (Installed, Arc<Home>) {
-    let home = Home::new().unwrap();
-    (reactor::install(Reactor::new(home.bell()).unwrap()), home)
+fn reactor() -> (InstalledReactor, Arc<WorkerHandle>) {
+    let home = WorkerHandle::new().unwrap();
+    (reactor::install(Reactor::new(home.wake_fd()).unwrap()), home)
 }
 
-fn pair() -> (Line, UnixStream) {
+fn pair() -> (SocketStream, UnixStream) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
-    (Line::accepted(ours.into(), false).unwrap(), theirs)
+    (SocketStream::accepted(ours.into(), false).unwrap(), theirs)
 }
 
 /// One turn that does not wait.
 fn turn() {
-    reactor::turn(&mut Vec::new(), Duration::ZERO).unwrap();
+    reactor::poll_events(&mut Vec::new(), Duration::ZERO).unwrap();
 }
 
-fn read(line: &mut Line, waker: &Waker) -> Poll<usize> {
+fn read(line: &mut SocketStream, waker: &Waker) -> Poll<usize> {
     line.poll_read(&mut Context::from_waker(waker), &mut [0; 64]).map(Result::unwrap)
 }
 
@@ -96,7 +96,7 @@ fn an_end_behind_a_short_read_is_not_missed() {
     peer.write_all(b"bye").unwrap();
     drop(peer);
     turn();
-    assert!(woken.times() > 0 && line.is_gone());
+    assert!(woken.times() > 0 && line.peer_closed_now());
     assert_eq!(read(&mut line, &waker), Poll::Ready(3));
     // No further event comes: what was noted must be enough.
     assert_eq!(read(&mut line, &waker), Poll::Ready(0));
@@ -130,7 +130,7 @@ fn an_event_of_a_closed_socket_does_not_reach_the_next_owner_of_its_slot() {
     ours.set_nonblocking(true).unwrap();
     // A second descriptor keeps the kernel telling of the first one after it was closed.
     let keeps = OwnedFd::from(ours.try_clone().unwrap());
-    let first = Line::accepted(ours.into(), false).unwrap();
+    let first = SocketStream::accepted(ours.into(), false).unwrap();
     theirs.write_all(b"for the first one").unwrap();
     drop(first);
     let (mut second, mut peer) = pair();
@@ -152,14 +152,14 @@ fn an_event_of_a_closed_socket_does_not_reach_the_next_owner_of_its_slot() {
 fn run(tasks: &mut Tasks, done: impl Fn() -> bool) -> Result<(), Panicked> {
     let mut events = Vec::new();
     loop {
-        tasks.round()?;
+        tasks.run_round()?;
         if done() {
             return Ok(());
         }
         let wait = if tasks.is_busy() { Duration::ZERO } else { SOON };
         let begin = Instant::now();
-        if reactor::turn(&mut events, wait).unwrap() {
-            tasks.answer_the_bell();
+        if reactor::poll_events(&mut events, wait).unwrap() {
+            tasks.collect_remote_wakes();
         }
         assert!(begin.elapsed() < SOON, "a wake-up was lost");
     }
@@ -187,7 +187,7 @@ fn wake_ups_from_other_threads_are_not_lost() {
             ended.fetch_add(1, Ordering::SeqCst);
         });
     }
-    tasks.round().unwrap();
+    tasks.run_round().unwrap();
     let all: Vec<_> = (0..TASKS).map(|_| told.recv().unwrap()).collect();
     thread::scope(|scope| {
         for chunk in all.chunks(TASKS / 2) {
@@ -213,7 +213,7 @@ fn a_waker_of_a_task_that_has_ended_does_not_poll_its_successor() {
     tasks::spawn(async move {
         *keep.lock().unwrap() = Some(poll_fn(|cx| Poll::Ready(cx.waker().clone())).await);
     });
-    tasks.round().unwrap();
+    tasks.run_round().unwrap();
     let old = kept.lock().unwrap().take().unwrap();
     let polls = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&polls);
@@ -221,11 +221,11 @@ fn a_waker_of_a_task_that_has_ended_does_not_poll_its_successor() {
         count.fetch_add(1, Ordering::SeqCst);
         Poll::Pending
     }));
-    tasks.round().unwrap();
+    tasks.run_round().unwrap();
     old.wake_by_ref();
     thread::scope(|scope| scope.spawn(|| old.wake_by_ref()).join().unwrap());
-    tasks.answer_the_bell();
-    tasks.round().unwrap();
+    tasks.collect_remote_wakes();
+    tasks.run_round().unwrap();
     assert_eq!(polls.load(Ordering::SeqCst), 1);
 }
 
@@ -241,8 +241,8 @@ fn a_panic_costs_one_task_and_one_of_a_vital_task_the_worker() {
         count.fetch_add(1, Ordering::SeqCst);
     });
     run(&mut tasks, || ended.load(Ordering::SeqCst) == 1).unwrap();
-    tasks::spawn_vital(async { panic!("a test's panic") });
-    assert_eq!(tasks.round(), Err(Panicked));
+    tasks::spawn_essential(async { panic!("a test's panic") });
+    assert_eq!(tasks.run_round(), Err(Panicked));
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn who_is_born_to_a_vital_task_goes_before_the_others_of_the_round() {
     };
     // Each says something in its second round; the entrance lets somebody in.
     let (guest, other, child) = (say("guest"), say("other"), say("child of another"));
-    tasks::spawn_vital(async move {
+    tasks::spawn_essential(async move {
         tasks::yield_now().await;
         tasks::spawn(async move { guest() });
         std::future::pending::<()>().await;
@@ -266,8 +266,8 @@ fn who_is_born_to_a_vital_task_goes_before_the_others_of_the_round() {
         tasks::spawn(async move { child() });
         other();
     });
-    tasks.round().unwrap();
-    tasks.round().unwrap();
+    tasks.run_round().unwrap();
+    tasks.run_round().unwrap();
     assert_eq!(*said.lock().unwrap(), ["guest", "other", "child of another"]);
 }
 
@@ -283,7 +283,7 @@ fn polls_a_small_request_before_the_next_large_value() {
         tasks::spawn(async move {
             loop {
                 large.fetch_add(1, Ordering::SeqCst);
-                tasks::note_bytes(1 << 20);
+                tasks::record_bytes(1 << 20);
                 tasks::yield_now().await;
             }
         });

@@ -3,7 +3,7 @@
 //!
 //! A task whose last polls moved many bytes is *heavy*, all others are *light*. Between two looks
 //! at the event loop all light tasks that are ready have their turn, then heavy ones, for as many
-//! bytes as cost about as much as the light tasks did, and at least for [`LEAST`]. So a small
+//! bytes as cost about as much as the light tasks did, and at least for [`MIN_ROUND_BYTES`]. So a small
 //! request waits for half a mebibyte at most and not for every session with a large value; and
 //! however many light tasks there are, heavy ones get half of the worker.
 //!
@@ -24,14 +24,14 @@ pub(crate) const HEAVY: usize = 64 * 1024;
 
 /// A heavy task stays one for so many polls that moved less: a large value comes in pieces of any
 /// size.
-const REMEMBERED: u8 = 4;
+const HEAVY_POLLS: u8 = 4;
 
 /// Least number of bytes between two looks at the event loop.
-const LEAST: usize = 512 * 1024;
+const MIN_ROUND_BYTES: usize = 512 * 1024;
 
 /// Bytes for each light task that was polled since: what it takes to move them is about what a
 /// small request takes.
-const SHARE: usize = 64 * 1024;
+const BYTES_PER_LIGHT_TASK: usize = 64 * 1024;
 
 /// How a task has behaved lately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -40,8 +40,8 @@ pub(crate) struct Weight(u8);
 impl Weight {
     /// Takes note of a poll.
     #[inline]
-    pub(crate) fn note(&mut self, bytes: usize) {
-        self.0 = if bytes >= HEAVY { REMEMBERED } else { self.0.saturating_sub(1) };
+    pub(crate) fn record(&mut self, bytes: usize) {
+        self.0 = if bytes >= HEAVY { HEAVY_POLLS } else { self.0.saturating_sub(1) };
     }
 
     #[inline]
@@ -56,17 +56,17 @@ pub(crate) struct RunQueue<K> {
     light: VecDeque<K>,
     heavy: VecDeque<K>,
     /// How many there were in `light` when the round began.
-    begun: usize,
+    light_at_start: usize,
     /// Moved since the round began.
     bytes: usize,
     /// Enough was moved for this round.
-    spent: bool,
+    exhausted: bool,
 }
 
 impl<K> Default for RunQueue<K> {
     fn default() -> Self {
         let (light, heavy) = (VecDeque::new(), VecDeque::new());
-        Self { light, heavy, begun: 0, bytes: 0, spent: false }
+        Self { light, heavy, light_at_start: 0, bytes: 0, exhausted: false }
     }
 }
 
@@ -79,8 +79,8 @@ impl<K> RunQueue<K> {
         } else {
             self.light.append(ready);
         }
-        self.begun = self.light.len();
-        (self.bytes, self.spent) = (0, false);
+        self.light_at_start = self.light.len();
+        (self.bytes, self.exhausted) = (0, false);
     }
 
     /// The next one of those that have become ready. It has its turn, unless it is heavy and is
@@ -88,12 +88,12 @@ impl<K> RunQueue<K> {
     /// may leave some for the next round.
     #[inline]
     pub(crate) fn next_light(&mut self) -> Option<K> {
-        if self.spent { None } else { self.light.pop_front() }
+        if self.exhausted { None } else { self.light.pop_front() }
     }
 
     /// The one that was given last is heavy: it has its turn after the light ones.
     pub(crate) fn defer(&mut self, key: K) {
-        self.begun = self.begun.saturating_sub(1);
+        self.light_at_start = self.light_at_start.saturating_sub(1);
         self.heavy.push_back(key);
     }
 
@@ -106,14 +106,15 @@ impl<K> RunQueue<K> {
 
     /// The next heavy one. None when the round is over, which may leave some for the next one.
     pub(crate) fn next_heavy(&mut self) -> Option<K> {
-        if self.spent { None } else { self.heavy.pop_front() }
+        if self.exhausted { None } else { self.heavy.pop_front() }
     }
 
     /// A task has moved so many bytes in its turn.
-    pub(crate) fn moved(&mut self, bytes: usize) {
+    pub(crate) fn add_bytes(&mut self, bytes: usize) {
         self.bytes = self.bytes.saturating_add(bytes);
-        let light = self.begun.saturating_sub(self.light.len());
-        self.spent = self.bytes >= LEAST.max(light.saturating_mul(SHARE));
+        let light = self.light_at_start.saturating_sub(self.light.len());
+        self.exhausted =
+            self.bytes >= MIN_ROUND_BYTES.max(light.saturating_mul(BYTES_PER_LIGHT_TASK));
     }
 
     /// Whether somebody waits for the next round.
@@ -137,7 +138,7 @@ mod tests {
         queue.begin(ready);
         let mut poll = |queue: &mut RunQueue<char>, key| {
             turns.push(key);
-            queue.moved(moves(key));
+            queue.add_bytes(moves(key));
         };
         while let Some(key) = queue.next_light() {
             if key.is_uppercase() {
@@ -157,13 +158,17 @@ mod tests {
     /// Plays rounds in which every heavy task, named by a capital letter, moves half a mebibyte and
     /// is ready again, and the light ones of each round come anew: who had a turn, with a bar at
     /// the end of each round.
-    fn played(rounds: usize, heavy: &str, light: &str) -> String {
+    fn run_rounds(rounds: usize, heavy: &str, light: &str) -> String {
         let (mut queue, mut turns) = (RunQueue::default(), String::new());
         let mut ready: VecDeque<char> = heavy.chars().collect();
         for _ in 0..rounds {
             ready.extend(light.chars());
             let now =
-                round(&mut queue, &mut ready, |key| if key.is_uppercase() { LEAST } else { 0 });
+                round(
+                    &mut queue,
+                    &mut ready,
+                    |key| if key.is_uppercase() { MIN_ROUND_BYTES } else { 0 },
+                );
             ready.extend(now.chars().filter(|key| key.is_uppercase()));
             turns = turns + &now + "|";
         }
@@ -173,21 +178,21 @@ mod tests {
 
     #[test]
     fn light_tasks_wait_for_one_heavy_turn_at_most() {
-        assert_eq!(played(3, "ABCD", "xy"), "xyA|xyB|xyC|");
-        assert_eq!(played(2, "", "xy"), "xy|xy|");
+        assert_eq!(run_rounds(3, "ABCD", "xy"), "xyA|xyB|xyC|");
+        assert_eq!(run_rounds(2, "", "xy"), "xy|xy|");
     }
 
     #[test]
     fn heavy_tasks_take_turns() {
-        assert_eq!(played(4, "ABC", ""), "A|B|C|A|");
-        assert_eq!(played(3, "A", ""), "A|A|A|");
+        assert_eq!(run_rounds(4, "ABC", ""), "A|B|C|A|");
+        assert_eq!(run_rounds(3, "A", ""), "A|A|A|");
     }
 
     #[test]
     fn heavy_tasks_get_half_of_a_busy_worker() {
         // Sixteen light turns are worth a mebibyte.
         assert_eq!(
-            played(2, "ABCDE", "abcdefghijklmnop"),
+            run_rounds(2, "ABCDE", "abcdefghijklmnop"),
             "abcdefghijklmnopAB|abcdefghijklmnopCD|"
         );
     }
@@ -195,7 +200,7 @@ mod tests {
     #[test]
     fn light_tasks_that_turn_out_heavy_end_the_round() {
         let mut queue = RunQueue::default();
-        let moves = |key| if key == 'a' { LEAST } else { 0 };
+        let moves = |key| if key == 'a' { MIN_ROUND_BYTES } else { 0 };
         assert_eq!(round(&mut queue, &mut "abcX".chars().collect(), moves), "a");
         assert!(!queue.is_empty());
         // Those who have become ready since come after those who were passed over.
@@ -206,21 +211,21 @@ mod tests {
     #[test]
     fn a_heavy_task_has_its_turn_even_if_light_ones_moved_enough() {
         let mut queue = RunQueue::default();
-        assert_eq!(round(&mut queue, &mut "Xa".chars().collect(), |_| LEAST), "aX");
+        assert_eq!(round(&mut queue, &mut "Xa".chars().collect(), |_| MIN_ROUND_BYTES), "aX");
         assert!(queue.is_empty());
     }
 
     #[test]
     fn a_task_is_heavy_until_it_has_moved_little_for_a_while() {
         let mut weight = Weight::default();
-        weight.note(HEAVY - 1);
+        weight.record(HEAVY - 1);
         assert!(!weight.is_heavy());
-        weight.note(HEAVY);
-        for _ in 1..REMEMBERED {
-            weight.note(10);
+        weight.record(HEAVY);
+        for _ in 1..HEAVY_POLLS {
+            weight.record(10);
             assert!(weight.is_heavy());
         }
-        weight.note(10);
+        weight.record(10);
         assert!(!weight.is_heavy());
     }
 }

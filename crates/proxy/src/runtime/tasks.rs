@@ -37,40 +37,40 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::runtime::run_queue::{RunQueue, Weight};
 
-type Body = Pin<Box<dyn Future<Output = ()>>>;
+type TaskFuture = Pin<Box<dyn Future<Output = ()>>>;
 
 /// Where a task is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Key {
+struct TaskKey {
     index: u32,
     generation: u32,
 }
 
 /// The part of a worker that other threads reach.
 #[derive(Debug)]
-pub(crate) struct Home {
+pub(crate) struct WorkerHandle {
     /// No longer than there are tasks, because each is queued once at most.
-    called: Mutex<Vec<Key>>,
-    rung: AtomicBool,
-    bell: OwnedFd,
+    remote_wakes: Mutex<Vec<TaskKey>>,
+    woken: AtomicBool,
+    wake_fd: OwnedFd,
     /// Written by the worker alone.
     tasks: AtomicUsize,
 }
 
-impl Home {
+impl WorkerHandle {
     pub(crate) fn new() -> io::Result<Arc<Self>> {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let wake_fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Arc::new(Self {
-            called: Mutex::default(),
-            rung: AtomicBool::new(false),
-            bell,
+            remote_wakes: Mutex::default(),
+            woken: AtomicBool::new(false),
+            wake_fd,
             tasks: AtomicUsize::new(0),
         }))
     }
 
     /// What becomes readable when another thread wants something.
-    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+    pub(crate) fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.wake_fd.as_fd()
     }
 
     /// How many tasks the worker has.
@@ -83,21 +83,21 @@ impl Home {
     }
 
     /// Makes the worker look at what was left for it.
-    pub(crate) fn ring(&self) {
-        if !self.rung.swap(true, Ordering::AcqRel) {
+    pub(crate) fn wake(&self) {
+        if !self.woken.swap(true, Ordering::AcqRel) {
             // It fails only when it has been written to 2^64 - 2 times.
-            let _full = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+            let _full = rustix::io::write(&self.wake_fd, &1_u64.to_ne_bytes());
         }
     }
 
-    fn call(&self, key: Key) {
-        self.called().push(key);
-        self.ring();
+    fn call(&self, key: TaskKey) {
+        self.remote_wakes().push(key);
+        self.wake();
     }
 
-    fn called(&self) -> MutexGuard<'_, Vec<Key>> {
+    fn remote_wakes(&self) -> MutexGuard<'_, Vec<TaskKey>> {
         // Nothing under the lock can panic half-way.
-        self.called.lock().unwrap_or_else(PoisonError::into_inner)
+        self.remote_wakes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -107,46 +107,46 @@ thread_local! {
 }
 
 /// The present poll has moved a large piece of so many bytes.
-pub(crate) fn note_bytes(bytes: usize) {
+pub(crate) fn record_bytes(bytes: usize) {
     BYTES.set(BYTES.get().saturating_add(bytes));
 }
 
 /// What is in this thread's hands.
 #[derive(Debug, Default)]
-struct Here {
-    home: Option<Arc<Home>>,
-    queue: VecDeque<Key>,
-    born: VecDeque<Newborn>,
+struct LocalQueues {
+    worker: Option<Arc<WorkerHandle>>,
+    queue: VecDeque<TaskKey>,
+    spawned: VecDeque<NewTask>,
 }
 
 /// A task that was not polled yet.
-struct Newborn {
-    body: Body,
-    vital: bool,
+struct NewTask {
+    future: TaskFuture,
+    essential: bool,
 }
 
-impl std::fmt::Debug for Newborn {
+impl std::fmt::Debug for NewTask {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Newborn").field("vital", &self.vital).finish_non_exhaustive()
+        f.debug_struct("NewTask").field("essential", &self.essential).finish_non_exhaustive()
     }
 }
 
 thread_local! {
-    static HERE: RefCell<Here> = RefCell::default();
+    static LOCAL: RefCell<LocalQueues> = RefCell::default();
 }
 
 /// Starts a task on this thread's worker. It is polled before the event loop waits again.
-pub(crate) fn spawn(body: impl Future<Output = ()> + 'static) {
-    bear(Box::pin(body), false);
+pub(crate) fn spawn(future: impl Future<Output = ()> + 'static) {
+    push_new(Box::pin(future), false);
 }
 
 /// Starts a task without which the worker is none: its panic ends the worker.
-pub(crate) fn spawn_vital(body: impl Future<Output = ()> + 'static) {
-    bear(Box::pin(body), true);
+pub(crate) fn spawn_essential(future: impl Future<Output = ()> + 'static) {
+    push_new(Box::pin(future), true);
 }
 
-fn bear(body: Body, vital: bool) {
-    HERE.with_borrow_mut(|here| here.born.push_back(Newborn { body, vital }));
+fn push_new(future: TaskFuture, essential: bool) {
+    LOCAL.with_borrow_mut(|local| local.spawned.push_back(NewTask { future, essential }));
 }
 
 /// Lets all others have their turn, and the event loop look for news.
@@ -164,13 +164,13 @@ pub(crate) async fn yield_now() {
 
 /// What wakes a task.
 #[derive(Debug)]
-struct Call {
-    home: Arc<Home>,
-    key: Key,
+struct TaskWaker {
+    worker: Arc<WorkerHandle>,
+    key: TaskKey,
     queued: AtomicBool,
 }
 
-impl Wake for Call {
+impl Wake for TaskWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -179,31 +179,32 @@ impl Wake for Call {
         if self.queued.swap(true, Ordering::AcqRel) {
             return;
         }
-        let here = HERE.try_with(|here| {
+        let local = LOCAL.try_with(|local| {
             // Never borrowed while a task or a waker of somebody else runs.
-            let mut here = here.borrow_mut();
-            let mine = here.home.as_ref().is_some_and(|home| Arc::ptr_eq(home, &self.home));
+            let mut local = local.borrow_mut();
+            let mine =
+                local.worker.as_ref().is_some_and(|worker| Arc::ptr_eq(worker, &self.worker));
             if mine {
-                here.queue.push_back(self.key);
+                local.queue.push_back(self.key);
             }
             mine
         });
-        if here != Ok(true) {
-            self.home.call(self.key);
+        if local != Ok(true) {
+            self.worker.call(self.key);
         }
     }
 }
 
 struct Task {
-    body: Body,
-    call: Arc<Call>,
+    future: TaskFuture,
+    call: Arc<TaskWaker>,
     waker: Waker,
-    vital: bool,
+    essential: bool,
     weight: Weight,
 }
 
 #[derive(Default)]
-struct Slot {
+struct TaskSlot {
     generation: u32,
     task: Option<Task>,
 }
@@ -214,32 +215,32 @@ pub(crate) struct Panicked;
 
 /// All tasks of this thread. When dropped, every task is, and the thread can have tasks again.
 pub(crate) struct Tasks {
-    home: Arc<Home>,
-    slots: Vec<Slot>,
+    worker: Arc<WorkerHandle>,
+    slots: Vec<TaskSlot>,
     free: Vec<u32>,
     /// Those that are ready, in the order of their turns.
-    ready: RunQueue<Key>,
+    ready: RunQueue<TaskKey>,
 }
 
 impl Tasks {
-    /// Makes this thread the one that `home` stands for.
-    pub(crate) fn new(home: Arc<Home>) -> Self {
-        HERE.with_borrow_mut(|here| here.home = Some(Arc::clone(&home)));
-        Self { home, slots: Vec::new(), free: Vec::new(), ready: RunQueue::default() }
+    /// Makes this thread the one that `worker` stands for.
+    pub(crate) fn new(worker: Arc<WorkerHandle>) -> Self {
+        LOCAL.with_borrow_mut(|local| local.worker = Some(Arc::clone(&worker)));
+        Self { worker, slots: Vec::new(), free: Vec::new(), ready: RunQueue::default() }
     }
 
     /// Whether some task has something to do.
     pub(crate) fn is_busy(&self) -> bool {
         !self.ready.is_empty()
-            || HERE.with_borrow(|here| !here.queue.is_empty() || !here.born.is_empty())
+            || LOCAL.with_borrow(|local| !local.queue.is_empty() || !local.spawned.is_empty())
     }
 
     /// Queues the tasks that other threads have called. To be asked when the bell was rung.
-    pub(crate) fn answer_the_bell(&self) {
+    pub(crate) fn collect_remote_wakes(&self) {
         // In this order; see the head of this file.
-        self.home.rung.swap(false, Ordering::AcqRel);
-        let called = std::mem::take(&mut *self.home.called());
-        HERE.with_borrow_mut(|here| here.queue.extend(called));
+        self.worker.woken.swap(false, Ordering::AcqRel);
+        let remote_wakes = std::mem::take(&mut *self.worker.remote_wakes());
+        LOCAL.with_borrow_mut(|local| local.queue.extend(remote_wakes));
     }
 
     /// Polls the tasks that have something to do, each once at most, and those that are born
@@ -254,53 +255,57 @@ impl Tasks {
     /// # Errors
     ///
     /// A vital task has panicked.
-    pub(crate) fn round(&mut self) -> Result<(), Panicked> {
+    pub(crate) fn run_round(&mut self) -> Result<(), Panicked> {
         // Taken as a whole, so that the queue need not be borrowed for each of them.
-        HERE.with_borrow_mut(|here| self.ready.begin(&mut here.queue));
+        LOCAL.with_borrow_mut(|local| self.ready.begin(&mut local.queue));
         while let Some(key) = self.ready.next_light() {
-            let vital = self.poll(key, true)?;
+            let essential = self.poll(key, true)?;
             if BYTES.get() > 0 {
-                self.weigh(key);
+                self.record_weight(key);
             }
-            if vital {
-                self.admit()?;
+            if essential {
+                self.poll_new_tasks()?;
             }
         }
         let mut heavy = self.ready.first_heavy();
         while let Some(key) = heavy {
             self.poll(key, false)?;
-            self.weigh(key);
+            self.record_weight(key);
             heavy = self.ready.next_heavy();
         }
-        self.admit()
+        self.poll_new_tasks()
     }
 
-    fn admit(&mut self) -> Result<(), Panicked> {
-        while let Some(Newborn { body, vital }) = HERE.with_borrow_mut(|here| here.born.pop_front())
+    fn poll_new_tasks(&mut self) -> Result<(), Panicked> {
+        while let Some(NewTask { future, essential }) =
+            LOCAL.with_borrow_mut(|local| local.spawned.pop_front())
         {
             let index = match self.free.pop() {
                 Some(index) => index,
                 None => {
                     // A task is larger than a byte, so memory ends first.
                     let Ok(index) = u32::try_from(self.slots.len()) else { return Ok(()) };
-                    self.slots.push(Slot::default());
+                    self.slots.push(TaskSlot::default());
                     index
                 }
             };
             let Some(slot) = self.slots.get_mut(index as usize) else { continue };
-            let key = Key { index, generation: slot.generation };
-            let call =
-                Arc::new(Call { home: Arc::clone(&self.home), key, queued: AtomicBool::new(true) });
-            self.home.set_tasks(self.home.tasks() + 1);
+            let key = TaskKey { index, generation: slot.generation };
+            let call = Arc::new(TaskWaker {
+                worker: Arc::clone(&self.worker),
+                key,
+                queued: AtomicBool::new(true),
+            });
+            self.worker.set_tasks(self.worker.tasks() + 1);
             slot.task = Some(Task {
-                body,
+                future,
                 waker: Waker::from(Arc::clone(&call)),
                 call,
-                vital,
+                essential,
                 weight: Weight::default(),
             });
             self.poll(key, false)?;
-            self.weigh(key);
+            self.record_weight(key);
         }
         Ok(())
     }
@@ -308,45 +313,49 @@ impl Tasks {
     /// Takes note of what the task has moved in the poll that it has just had. A poll that moved
     /// nothing to speak of needs no note, unless the task is a heavy one.
     #[cold]
-    fn weigh(&mut self, key: Key) {
+    fn record_weight(&mut self, key: TaskKey) {
         let bytes = BYTES.take();
         let slot =
             self.slots.get_mut(key.index as usize).filter(|slot| slot.generation == key.generation);
         if let Some(task) = slot.and_then(|slot| slot.task.as_mut()) {
-            task.weight.note(bytes);
+            task.weight.record(bytes);
         }
-        self.ready.moved(bytes);
+        self.ready.add_bytes(bytes);
     }
 
     /// Polls the task, or puts it among the heavy ones if it is one and this is the turn of the
     /// light ones. Whether it is vital.
-    fn poll(&mut self, key: Key, light: bool) -> Result<bool, Panicked> {
+    fn poll(&mut self, key: TaskKey, light: bool) -> Result<bool, Panicked> {
         let slot =
             self.slots.get_mut(key.index as usize).filter(|slot| slot.generation == key.generation);
-        let Some(Slot { task: Some(task), generation }) = slot else { return Ok(false) };
+        let Some(TaskSlot { task: Some(task), generation }) = slot else { return Ok(false) };
         if light && task.weight.is_heavy() {
             self.ready.defer(key);
             return Ok(false);
         }
         task.call.queued.swap(false, Ordering::AcqRel);
         let polled = catch_unwind(AssertUnwindSafe(|| {
-            task.body.as_mut().poll(&mut Context::from_waker(&task.waker))
+            task.future.as_mut().poll(&mut Context::from_waker(&task.waker))
         }));
-        let vital = task.vital;
+        let essential = task.essential;
         match polled {
-            Ok(Poll::Pending) => return Ok(vital),
+            Ok(Poll::Pending) => return Ok(essential),
             Ok(Poll::Ready(())) | Err(_) => {}
         }
         *generation = generation.wrapping_add(1);
-        let ended = slot_task(&mut self.slots, key);
+        let ended = take_task(&mut self.slots, key);
         self.free.push(key.index);
-        self.home.set_tasks(self.home.tasks().saturating_sub(1));
+        self.worker.set_tasks(self.worker.tasks().saturating_sub(1));
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(ended)));
-        if vital && (polled.is_err() || dropped.is_err()) { Err(Panicked) } else { Ok(vital) }
+        if essential && (polled.is_err() || dropped.is_err()) {
+            Err(Panicked)
+        } else {
+            Ok(essential)
+        }
     }
 }
 
-fn slot_task(slots: &mut [Slot], key: Key) -> Option<Task> {
+fn take_task(slots: &mut [TaskSlot], key: TaskKey) -> Option<Task> {
     slots.get_mut(key.index as usize)?.task.take()
 }
 
@@ -354,7 +363,7 @@ impl Drop for Tasks {
     fn drop(&mut self) {
         // What a task does when it is dropped may start another one; that one is dropped, too.
         self.slots.clear();
-        let rest = HERE.take();
+        let rest = LOCAL.take();
         drop(rest);
     }
 }

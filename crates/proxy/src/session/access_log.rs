@@ -11,7 +11,7 @@ use std::time::Duration;
 use target::Target;
 use tracing::Level;
 
-use crate::listener::address::Peer;
+use crate::address::Peer;
 use crate::session::end_reason::EndReason;
 use crate::session::not_carried::Uncarried;
 

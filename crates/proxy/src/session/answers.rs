@@ -14,8 +14,8 @@ use std::task::Poll;
 
 use resp::ErrorReplies;
 
-use crate::io::end::End;
-use crate::io::scratch;
+use crate::io::buffer;
+use crate::io::stream::ByteStream;
 use crate::session::broken;
 use crate::session::end_reason::EndReason;
 
@@ -42,7 +42,7 @@ const MOST_READ: usize = 16 * 1024 * 1024;
 /// What is said to a client whose session ends for `reason` before any of `unsent` was forwarded,
 /// which begins between two requests. Often nothing.
 pub(crate) async fn last_words(
-    client: &mut impl End,
+    client: &mut impl ByteStream,
     unsent: Vec<u8>,
     reason: EndReason,
     transaction: bool,
@@ -57,7 +57,7 @@ pub(crate) async fn last_words(
     refusals.request(&unsent);
     let mut left = MOST_READ;
     poll_fn(|cx| {
-        let Poll::Ready(Ok(read)) = scratch::with(|scratch| {
+        let Poll::Ready(Ok(read)) = buffer::with_scratch(|scratch| {
             let Some(room) = scratch.get_mut(..left.min(AT_A_TIME)) else { return Poll::Pending };
             if room.is_empty() || !refusals.wants_more() {
                 return Poll::Ready(Ok(0));

@@ -20,14 +20,14 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Instant;
 
-use crate::io::connection::Line;
+use crate::io::stream::SocketStream;
 use drain::Ticket;
 use resp::{Ledger, MaintenanceHandshake};
 use target::{Generation, Target, TargetRef};
 
-use crate::io::end::End;
+use crate::context::WorkerContext;
+use crate::io::stream::ByteStream;
 use crate::maintenance::notice::{self, MaintenanceKind, Notice};
-use crate::runtime::worker::WorkerContext;
 use crate::service::Hint;
 use crate::session::broken;
 use crate::session::dial_permits::Turn;
@@ -51,13 +51,13 @@ pub(crate) struct CarryState {
 #[derive(Debug)]
 pub(crate) struct Connected {
     pub(crate) target: TargetRef,
-    pub(crate) upstream: Line,
+    pub(crate) upstream: SocketStream,
     pub(crate) followed: Box<Followed>,
 }
 
 /// What one attempt has come to.
 enum Attempt {
-    Arrived(Line, Box<Followed>),
+    Arrived(SocketStream, Box<Followed>),
     /// The target is none any more, or may not be used at present. That says nothing about the next
     /// one.
     Superseded,
@@ -67,9 +67,9 @@ enum Attempt {
 
 /// A session between two targets.
 pub(crate) struct MigratingSession<'a> {
-    pub(crate) seat: &'a WorkerContext,
+    pub(crate) context: &'a WorkerContext,
     pub(crate) ticket: &'a Ticket,
-    pub(crate) client: &'a mut Line,
+    pub(crate) client: &'a mut SocketStream,
     /// Unforwarded bytes of the client, in the end too.
     pub(crate) unsent: &'a mut Vec<u8>,
     pub(crate) ledger: Box<Ledger>,
@@ -80,7 +80,7 @@ pub(crate) struct MigratingSession<'a> {
     /// The connection that it had, if it still stands. Closing thousands of them takes as long as
     /// opening them: each is closed in its session's turn, and not before sessions that have a
     /// request waiting.
-    pub(crate) old: Option<Line>,
+    pub(crate) old: Option<SocketStream>,
 }
 
 impl<'a> MigratingSession<'a> {
@@ -90,17 +90,17 @@ impl<'a> MigratingSession<'a> {
     ///
     /// Why its client's connection has to end.
     pub(crate) async fn carry(&mut self) -> Result<Connected, EndReason> {
-        let WorkerContext { shared, block, .. } = self.seat;
+        let WorkerContext { shared, counters, .. } = self.context;
         self.stand_back().await;
         let _place = shared.held.take().ok_or(EndReason::HoldFull)?;
-        let _held = Held::new(block);
+        let _held = Held::new(counters);
         let route = &shared.service.route;
         let until = Instant::now() + shared.service.options.now().hold_timeout;
         let replica = self.from.filter(|from| from.replica_status().is_some());
         if let (Some(from), Some((_, reason))) = (replica, self.lost) {
             self.lost = None;
-            let Self { seat, ticket, client, unsent, .. } = self;
-            Kicked { seat, ticket, client, unsent, from }.judge(reason, until).await?;
+            let Self { context, ticket, client, unsent, .. } = self;
+            Kicked { context, ticket, client, unsent, from }.judge(reason, until).await?;
         }
         let mut failed = None;
         loop {
@@ -142,14 +142,14 @@ impl<'a> MigratingSession<'a> {
     /// Lets sessions with a request go first, unless this is one.
     async fn stand_back(&self) {
         if self.unsent.is_empty() && !self.client.is_readable() {
-            self.seat.turns.stand_back().await;
+            self.context.dial_permits.stand_back().await;
         }
     }
 
     /// Waits for a turn. The old connection is closed then, or when that takes long.
     async fn turn(&mut self, until: Instant) -> Result<Turn<'a>, EndReason> {
-        let Self { seat, ticket, client, unsent, old, .. } = self;
-        let mut turn = pin!(hold::turn(client, unsent, &seat.turns, ticket, until));
+        let Self { context, ticket, client, unsent, old, .. } = self;
+        let mut turn = pin!(hold::turn(client, unsent, &context.dial_permits, ticket, until));
         let old = old.take();
         if old.is_some()
             && let Ok(turn) = tokio::time::timeout(PATROL, turn.as_mut()).await
@@ -162,7 +162,7 @@ impl<'a> MigratingSession<'a> {
 
     /// One attempt.
     async fn attempt(&mut self, target: &Target, until: Instant) -> Result<Attempt, EndReason> {
-        let WorkerContext { shared, block, .. } = self.seat;
+        let WorkerContext { shared, counters, .. } = self.context;
         let options = &shared.service.options;
         let lost = self.lost.filter(|(generation, _)| *generation == target.generation());
         let handed_over = async {
@@ -175,7 +175,7 @@ impl<'a> MigratingSession<'a> {
         let result = tokio::select! {
             biased;
             result = handed_over => result,
-            () = overtaken(self.seat, target, self.ticket) => {
+            () = overtaken(self.context, target, self.ticket) => {
                 return if self.ticket.is_cut() { Err(EndReason::Cut) } else { Ok(Attempt::Superseded) };
             }
         };
@@ -188,16 +188,16 @@ impl<'a> MigratingSession<'a> {
             (Ok(None), Some((_, reason))) => Err(reason),
             (Ok(None), None) => Ok(Attempt::Superseded),
             (Ok(Some((upstream, followed))), _) => {
-                block.dials.one();
+                counters.dials.increment();
                 // The points may have moved meanwhile: then this connection leads nowhere.
                 if is_overtaken(target) || target.is_closed() {
                     return Ok(Attempt::Superseded);
                 }
-                if self.client.is_gone() {
+                if self.client.peer_closed_now() {
                     return Err(EndReason::HoldAbandoned);
                 }
                 target.record_use();
-                block.carried.one();
+                counters.carried.increment();
                 Ok(Attempt::Arrived(upstream, followed))
             }
             (Err(Failed::Superseded), _) => Ok(Attempt::Superseded),
@@ -215,7 +215,7 @@ impl<'a> MigratingSession<'a> {
     /// Tells the client, if it agreed to be told and was not yet. It has all its replies, so this
     /// is a place for it; that it is over it hears where the session goes on.
     async fn tell_of_the_failover(&mut self, until: Instant) -> Result<(), EndReason> {
-        let options = self.seat.shared.service.options.now();
+        let options = self.context.shared.service.options.now();
         if self.ledger.is_told_of_failover()
             || self.ledger.notices() == MaintenanceHandshake::Off
             || !options.maintenance_push
@@ -231,7 +231,7 @@ impl<'a> MigratingSession<'a> {
         let Poll::Ready(written) = written else { return Ok(()) };
         let rest = written.map_err(|_| EndReason::HoldAbandoned)?;
         self.ledger.tell_of_failover(true);
-        self.seat.block.noticed(MaintenanceKind::FailingOver);
+        self.context.counters.count_notification(MaintenanceKind::FailingOver);
         let rest = broken::behind(push.as_bytes(), rest).map_err(|_| EndReason::InternalError)?;
         let said = tokio::time::timeout_at(until.into(), resume::write(self.client, rest)).await;
         said.map_or(Err(EndReason::HoldAbandoned), |said| {
@@ -241,10 +241,10 @@ impl<'a> MigratingSession<'a> {
 
     /// Tells what a failure says about the target.
     fn note(&self, target: &Target, failed: Failed) {
-        let WorkerContext { shared, block, .. } = self.seat;
+        let WorkerContext { shared, counters, .. } = self.context;
         let hint = match failed {
             Failed::Dial(failure) => {
-                block.dial_failed(failure);
+                counters.dial_failed(failure);
                 // Out of descriptors or ports here says nothing about the target.
                 (!failure.is_ours()).then_some(Hint::DialFailed(failure))
             }
@@ -256,16 +256,16 @@ impl<'a> MigratingSession<'a> {
         };
         if let Some(hint) = hint {
             target.defer();
-            block.hints.one();
+            counters.hints.increment();
             shared.service.hints.hint(target, hint);
         }
     }
 }
 
 /// Returns when it is of no use any more to dial `target`.
-pub(crate) async fn overtaken(seat: &WorkerContext, target: &Target, ticket: &Ticket) {
+pub(crate) async fn overtaken(context: &WorkerContext, target: &Target, ticket: &Ticket) {
     loop {
-        let news = seat.news.notified();
+        let news = context.session_notify.notified();
         if ticket.is_cut() || is_overtaken(target) {
             return;
         }

@@ -8,9 +8,9 @@ use std::time::Instant;
 use rustix::io::Errno;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::io::connection::Line;
-use crate::io::sockopt;
-use crate::live_options::LiveOptions;
+use crate::io::stream;
+use crate::io::stream::SocketStream;
+use crate::options::LiveOptions;
 use crate::options::{Options, Splice};
 use crate::service::DialFailure;
 
@@ -23,10 +23,10 @@ pub(crate) async fn connect(
     addr: SocketAddr,
     tuning: &LiveOptions,
     deadline: Instant,
-) -> Result<Line, DialFailure> {
+) -> Result<SocketStream, DialFailure> {
     let options = tuning.now();
     let mut line = begin(addr, &options).map_err(|error| sort(&error))?;
-    if line.stands() {
+    if line.is_connected() {
         return Ok(line);
     }
     let deadline = deadline.min(Instant::now() + options.connect_timeout);
@@ -40,11 +40,11 @@ pub(crate) async fn connect(
     }
 }
 
-fn begin(addr: SocketAddr, options: &Options) -> io::Result<Line> {
+fn begin(addr: SocketAddr, options: &Options) -> io::Result<SocketStream> {
     let socket =
         Socket::new(Domain::for_address(addr), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
-    sockopt::prepare(&socket, options)?;
-    Line::dial(socket, addr, options.splice == Splice::On)
+    stream::set_socket_options(&socket, options)?;
+    SocketStream::connect(socket, addr, options.splice == Splice::On)
 }
 
 /// Sorts an error of `socket(2)` or `connect(2)`.

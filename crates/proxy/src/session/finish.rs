@@ -10,8 +10,8 @@ use std::io;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
-use crate::io::end::End;
-use crate::io::scratch;
+use crate::io::buffer;
+use crate::io::stream::ByteStream;
 use crate::session::broken;
 use crate::session::end_reason::EndReason;
 
@@ -56,7 +56,7 @@ pub(crate) const fn is_heard(reason: EndReason) -> bool {
 
 /// Delivers `undelivered` and ends the client's connection, if there is a point in it after
 /// `reason`; otherwise at once.
-pub(crate) async fn finish(client: &mut impl End, undelivered: &[u8], reason: EndReason) {
+pub(crate) async fn finish(client: &mut impl ByteStream, undelivered: &[u8], reason: EndReason) {
     if is_heard(reason) {
         // An error means that the client has gone, and running out of time that it does not mind
         // us: both are the end.
@@ -64,17 +64,17 @@ pub(crate) async fn finish(client: &mut impl End, undelivered: &[u8], reason: En
     }
 }
 
-async fn say_goodbye(client: &mut impl End, undelivered: &[u8]) -> io::Result<()> {
+async fn say_goodbye(client: &mut impl ByteStream, undelivered: &[u8]) -> io::Result<()> {
     let mut rest = undelivered;
     while !rest.is_empty() {
         let written = poll_fn(|cx| client.poll_write(cx, rest)).await?;
         rest = broken::behind(rest, written)?;
     }
-    poll_fn(|cx| client.poll_end(cx)).await?;
+    poll_fn(|cx| client.poll_shutdown(cx)).await?;
     let mut thrown = 0;
     while thrown < MOST {
         let read = poll_fn(|cx| {
-            scratch::with(|scratch| Poll::Ready(ready!(client.poll_read(cx, scratch))))
+            buffer::with_scratch(|scratch| Poll::Ready(ready!(client.poll_read(cx, scratch))))
         })
         .await?;
         if read == 0 {

@@ -16,14 +16,14 @@ use std::time::{Duration, Instant};
 use drain::Ticket;
 use target::{TargetRef, TargetSource};
 
-use crate::io::connection::Line;
-use crate::io::end::End;
-use crate::io::scratch;
+use crate::io::buffer;
+use crate::io::stream::ByteStream;
+use crate::io::stream::SocketStream;
 use crate::runtime::tasks;
 use crate::session::broken;
 use crate::session::dial_permits::{DialPermits, Turn};
 use crate::session::end_reason::EndReason;
-use crate::stats::Block;
+use crate::stats::WorkerCounters;
 
 /// Most bytes that are read from a client while it is held: room for a handshake and some requests.
 const EARLY: usize = 4096;
@@ -32,18 +32,18 @@ const EARLY: usize = 4096;
 pub(crate) const PATROL: Duration = Duration::from_millis(250);
 
 /// Counts a held session for as long as it is held.
-pub(crate) struct Held<'a>(&'a Block);
+pub(crate) struct Held<'a>(&'a WorkerCounters);
 
 impl<'a> Held<'a> {
-    pub(crate) fn new(block: &'a Block) -> Self {
-        block.held.one();
-        Self(block)
+    pub(crate) fn new(counters: &'a WorkerCounters) -> Self {
+        counters.held.increment();
+        Self(counters)
     }
 }
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        self.0.released.one();
+        self.0.released.increment();
     }
 }
 
@@ -53,7 +53,7 @@ impl Drop for Held<'_> {
 ///
 /// Why it was not worth waiting any longer.
 pub(crate) async fn wait(
-    client: &mut Line,
+    client: &mut SocketStream,
     early: &mut Vec<u8>,
     route: &TargetSource,
     ticket: &Ticket,
@@ -65,7 +65,7 @@ pub(crate) async fn wait(
         reason = gone(client, early) => Err(reason),
         target = route.wait_usable() => match target {
             // Its end may stand behind bytes for which there was no room.
-            Some(_) if client.is_gone() => Err(EndReason::HoldAbandoned),
+            Some(_) if client.peer_closed_now() => Err(EndReason::HoldAbandoned),
             target => target.ok_or(EndReason::NoReplica),
         },
         () = tokio::time::sleep_until(deadline.into()) => Err(EndReason::HoldTimeout),
@@ -79,7 +79,7 @@ pub(crate) async fn wait(
 ///
 /// Why it was not worth waiting any longer.
 pub(crate) async fn turn<'a>(
-    client: &mut Line,
+    client: &mut SocketStream,
     early: &mut Vec<u8>,
     turns: &'a DialPermits,
     ticket: &Ticket,
@@ -108,13 +108,17 @@ async fn take(turns: &DialPermits, urgent: bool) -> Turn<'_> {
 
 /// Returns when the client has gone, with the reason for its end, or when it has sent something,
 /// unless it had `already`.
-async fn listen(client: &mut Line, early: &mut Vec<u8>, already: bool) -> Result<(), EndReason> {
+async fn listen(
+    client: &mut SocketStream,
+    early: &mut Vec<u8>,
+    already: bool,
+) -> Result<(), EndReason> {
     if already { Err(gone(client, early).await) } else { read(client, early).await }
 }
 
 /// Returns when the client has gone, with the reason for its end. Reads as much as there is room
 /// for on the way.
-pub(crate) async fn gone(client: &mut Line, early: &mut Vec<u8>) -> EndReason {
+pub(crate) async fn gone(client: &mut SocketStream, early: &mut Vec<u8>) -> EndReason {
     while early.len() < EARLY {
         if let Err(reason) = read(client, early).await {
             return reason;
@@ -122,7 +126,7 @@ pub(crate) async fn gone(client: &mut Line, early: &mut Vec<u8>) -> EndReason {
     }
     // No room to read more, so its end stands behind its bytes, and is only known from what the
     // event loop has noted.
-    while !client.is_gone() {
+    while !client.peer_closed_now() {
         let broken = poll_fn(|cx| client.poll_broken(cx));
         // Either way it is looked again.
         drop(tokio::time::timeout(PATROL, broken).await);
@@ -135,9 +139,9 @@ pub(crate) async fn gone(client: &mut Line, early: &mut Vec<u8>) -> EndReason {
 /// # Errors
 ///
 /// The client has gone.
-async fn read(client: &mut Line, early: &mut Vec<u8>) -> Result<(), EndReason> {
+async fn read(client: &mut SocketStream, early: &mut Vec<u8>) -> Result<(), EndReason> {
     poll_fn(|cx| {
-        scratch::with(|scratch| {
+        buffer::with_scratch(|scratch| {
             let Some(room) =
                 EARLY.checked_sub(early.len()).and_then(|most| scratch.get_mut(..most))
             else {

@@ -22,7 +22,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use crate::options::Options;
-use crate::runtime::timer::Alarm;
+use crate::runtime::timers::LazyTimer;
 use crate::session::end_reason::EndReason;
 
 /// Silent quarters of the idle timeout after which a client counts as idle.
@@ -44,7 +44,7 @@ pub(crate) struct Facts {
 /// The watch over one session's client.
 #[derive(Debug, Default)]
 pub(crate) struct Silence {
-    alarm: Alarm,
+    alarm: LazyTimer,
     /// Nothing was read for a while because the gate was shut.
     excused: bool,
     /// The client has sent a whole request.

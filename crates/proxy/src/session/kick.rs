@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use drain::Ticket;
 use target::{CloseCause, TargetRef};
 
-use crate::io::connection::Line;
-use crate::runtime::worker::WorkerContext;
+use crate::context::WorkerContext;
+use crate::io::stream::SocketStream;
 use crate::service::DialFailure;
 use crate::session::carry::is_overtaken;
 use crate::session::end_reason::EndReason;
@@ -30,9 +30,9 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 /// A session that has lost its connection to a replica.
 pub(crate) struct Kicked<'a> {
-    pub(crate) seat: &'a WorkerContext,
+    pub(crate) context: &'a WorkerContext,
     pub(crate) ticket: &'a Ticket,
-    pub(crate) client: &'a mut Line,
+    pub(crate) client: &'a mut SocketStream,
     /// What the client has sent meanwhile is added here.
     pub(crate) unsent: &'a mut Vec<u8>,
     /// Where it was.
@@ -46,14 +46,14 @@ impl Kicked<'_> {
     ///
     /// Why its client's connection has to end: `reason` if the replica meant this session.
     pub(crate) async fn judge(self, reason: EndReason, until: Instant) -> Result<(), EndReason> {
-        let Self { seat, ticket, client, unsent, from } = self;
+        let Self { context, ticket, client, unsent, from } = self;
         let ended = Instant::now();
-        let turn = hold::turn(client, unsent, &seat.turns, ticket, until).await?;
+        let turn = hold::turn(client, unsent, &context.dial_permits, ticket, until).await?;
         let meant = async {
             if is_overtaken(from) || cause(from, ended) == CloseCause::Failover {
                 return false;
             }
-            let options = &seat.shared.service.options;
+            let options = &context.shared.service.options;
             match resume::answers(from, options, until).await {
                 // One answer is enough for all sessions, so none needs to wait for another here.
                 Ok(()) => turn.arrived(),
@@ -67,7 +67,7 @@ impl Kicked<'_> {
                     return false;
                 }
             }
-            learn(seat, from, ended).await != CloseCause::Failover
+            learn(context, from, ended).await != CloseCause::Failover
         };
         tokio::select! {
             biased;
@@ -84,11 +84,11 @@ fn cause(from: &TargetRef, ended: Instant) -> CloseCause {
 
 /// Waits until it is known why. A session that is asked to leave its replica, or must not be there
 /// any more, was not meant either.
-async fn learn(seat: &WorkerContext, from: &TargetRef, ended: Instant) -> CloseCause {
+async fn learn(context: &WorkerContext, from: &TargetRef, ended: Instant) -> CloseCause {
     let learned = async {
         loop {
             let (moved, looked) =
-                (seat.shared.service.route.changed(), from.replica_status_changed());
+                (context.shared.service.route.changed(), from.replica_status_changed());
             match cause(from, ended) {
                 _ if is_overtaken(from) => return CloseCause::Failover,
                 CloseCause::NotKnown => {}

@@ -60,11 +60,11 @@ use std::time::{Duration, Instant};
 use drain::Ticket;
 use target::{Generation, Target, TargetRef};
 
-use crate::io::connection::Line;
-use crate::listener::address::Peer;
-use crate::listener::limits::Admission;
+use crate::address::Peer;
+use crate::context::WorkerContext;
+use crate::io::stream::SocketStream;
+use crate::limits::Admission;
 use crate::maintenance::notice;
-use crate::runtime::worker::WorkerContext;
 use crate::service::{DialFailure, Hint, Service};
 use crate::session::carry::{CarryState, Connected, MigratingSession, is_overtaken, overtaken};
 use crate::session::dial_permits::Turn;
@@ -86,7 +86,7 @@ const MOVE_WITHIN: Duration = Duration::from_millis(if cfg!(test) { 30_000 } els
 #[derive(Debug)]
 pub(crate) struct Session {
     peer: Peer,
-    seat: Arc<WorkerContext>,
+    context: Arc<WorkerContext>,
     ticket: Ticket,
     _admission: Admission,
     reason: EndReason,
@@ -100,10 +100,10 @@ pub(crate) struct Session {
 }
 
 /// A target, and the connection to it.
-type Connection = (TargetRef, Line);
+type Connection = (TargetRef, SocketStream);
 
 /// The same, and what is pumped to begin with.
-type Arrived = (TargetRef, Line, Start);
+type Arrived = (TargetRef, SocketStream, Start);
 
 /// Why a session ends, and what its client is still told.
 type Goodbye = (EndReason, Vec<u8>);
@@ -118,13 +118,13 @@ struct Attempts {
 
 impl Session {
     /// Counts the client in.
-    pub(crate) fn new(peer: Peer, seat: Arc<WorkerContext>, admission: Admission) -> Self {
-        seat.block.accepted.one();
-        let (ticket, since) = (seat.drain.ticket(), seat.block.measured.elapsed());
+    pub(crate) fn new(peer: Peer, context: Arc<WorkerContext>, admission: Admission) -> Self {
+        context.counters.accepted.increment();
+        let (ticket, since) = (context.drain.ticket(), context.counters.measured.elapsed());
         let (reason, target, bytes, commands) = (EndReason::Aborted, None, (0, 0), 0);
         Self {
             peer,
-            seat,
+            context,
             ticket,
             _admission: admission,
             reason,
@@ -143,7 +143,7 @@ impl Session {
     /// stays in the future to the end.
     // Not an async function, because the future of one holds what it is given twice.
     #[allow(clippy::manual_async_fn)]
-    pub(crate) fn run(mut self, mut client: Line) -> impl Future<Output = ()> {
+    pub(crate) fn run(mut self, mut client: SocketStream) -> impl Future<Output = ()> {
         async move {
             let (reason, words) = 'served: {
                 let (mut target, mut upstream, mut start) =
@@ -160,7 +160,7 @@ impl Session {
                         bytes: (bytes_in, bytes_out),
                         commands,
                         uncarried,
-                    } = Pump::new((&mut client, &mut upstream), &self.seat, target_now, start)
+                    } = Pump::new((&mut client, &mut upstream), &self.context, target_now, start)
                         .run(&self.ticket)
                         .await;
                     self.bytes = (self.bytes.0 + bytes_in, self.bytes.1 + bytes_out);
@@ -172,7 +172,7 @@ impl Session {
                     ) {
                         // What a cut-off master has not acknowledged would be sent again when it
                         // comes back.
-                        upstream.forget_unsent();
+                        upstream.reset_on_close();
                     }
                     let after = match (after.map(|after| *after), self.target.take()) {
                         (Some(After::Move(luggage)), Some(here)) => {
@@ -207,7 +207,7 @@ impl Session {
     }
 
     /// Gets to the first target, or has answers for the client.
-    async fn arrive(&self, client: &mut Line) -> Result<Arrived, Goodbye> {
+    async fn arrive(&self, client: &mut SocketStream) -> Result<Arrived, Goodbye> {
         let mut early = Vec::new();
         match self.reach(client, &mut early).await {
             Ok((target, upstream)) => Ok((target, upstream, Start::from(early))),
@@ -222,9 +222,13 @@ impl Session {
     }
 
     /// Gets to a target that may be used at the moment this returns.
-    async fn reach(&self, client: &mut Line, early: &mut Vec<u8>) -> Result<Connection, EndReason> {
+    async fn reach(
+        &self,
+        client: &mut SocketStream,
+        early: &mut Vec<u8>,
+    ) -> Result<Connection, EndReason> {
         let ticket = &self.ticket;
-        let WorkerContext { shared, block, .. } = &*self.seat;
+        let WorkerContext { shared, counters, .. } = &*self.context;
         let service = &shared.service;
         let options = &service.options;
         let hold_until = Instant::now() + options.now().hold_timeout;
@@ -248,7 +252,7 @@ impl Session {
             let dialled = tokio::select! {
                 biased;
                 dialled = dial::connect(target.addr(), options, attempt.until) => dialled,
-                () = overtaken(&self.seat, &target, ticket) => {
+                () = overtaken(&self.context, &target, ticket) => {
                     // A dead master swallows the dial, and the points have moved on: no use in
                     // waiting for its timeout.
                     if ticket.is_cut() {
@@ -259,8 +263,8 @@ impl Session {
             };
             match dialled {
                 Ok(upstream) => {
-                    block.dials.one();
-                    block.dialled_in.record(begin.elapsed());
+                    counters.dials.increment();
+                    counters.dialled_in.record(begin.elapsed());
                     // The points may have moved while we were dialling: then this connection leads
                     // nowhere.
                     if !is_overtaken(&target) && !target.is_closed() {
@@ -275,7 +279,7 @@ impl Session {
                     let paced = turn.take().map(Turn::failed).is_some();
                     attempts = Some(self.after_failure(attempt, &target, failure, ticket).await?);
                     if paced {
-                        let turns = &self.seat.turns;
+                        let turns = &self.context.dial_permits;
                         turn = Some(
                             Box::pin(hold::turn(client, early, turns, ticket, hold_until)).await?,
                         );
@@ -290,8 +294,8 @@ impl Session {
     async fn go_on(
         &self,
         after: After,
-        upstream: Line,
-        client: &mut Line,
+        upstream: SocketStream,
+        client: &mut SocketStream,
         undelivered: Vec<u8>,
     ) -> Result<Arrived, Goodbye> {
         let (reason, unsent, transaction, mut word) = match after {
@@ -299,10 +303,10 @@ impl Session {
             | After::Move(CarryState { ledger, mut unsent, lost }) => {
                 let from = self.target.as_ref();
                 let lost = from.map(|target| target.generation()).zip(lost);
-                let (seat, ticket, line) = (&*self.seat, &self.ticket, &mut *client);
+                let (context, ticket, line) = (&*self.context, &self.ticket, &mut *client);
                 let old = Some(upstream).filter(|_| lost.is_none());
                 let mut passenger = MigratingSession {
-                    seat,
+                    context,
                     ticket,
                     client: line,
                     unsent: &mut unsent,
@@ -321,7 +325,7 @@ impl Session {
                     }
                     Err(reason) => {
                         passenger.old = None;
-                        let word = notice::last_word(&passenger.ledger, seat, reason);
+                        let word = notice::last_word(&passenger.ledger, context, reason);
                         (reason, unsent, false, word)
                     }
                 }
@@ -341,7 +345,7 @@ impl Session {
     /// the other connection stands, and one attempt is all.
     async fn move_over(&self, (here, upstream): Connection, luggage: CarryState) -> Arrived {
         let CarryState { ledger, unsent: early, .. } = luggage;
-        let WorkerContext { shared, block, .. } = &*self.seat;
+        let WorkerContext { shared, counters, .. } = &*self.context;
         let Service { route, options, .. } = &*shared.service;
         if let Some(there) =
             route.usable_target().filter(|there| here.has_more_sessions_than(there))
@@ -351,8 +355,8 @@ impl Session {
             if let Some((upstream, followed)) =
                 resumed.ok().filter(|_| !is_overtaken(&there) && !there.is_closed())
             {
-                block.dials.one();
-                block.rebalanced.one();
+                counters.dials.increment();
+                counters.rebalanced.increment();
                 there.record_use();
                 return (there, upstream, Start { early, followed: Some(followed) });
             }
@@ -365,14 +369,14 @@ impl Session {
     /// it.
     async fn wait_at_the_gate(
         &self,
-        client: &mut Line,
+        client: &mut SocketStream,
         early: &mut Vec<u8>,
         ticket: &Ticket,
         until: Instant,
     ) -> Result<Turn<'_>, EndReason> {
-        let WorkerContext { shared, block, turns, .. } = &*self.seat;
+        let WorkerContext { shared, counters, dial_permits: turns, .. } = &*self.context;
         let _place = shared.held.take().ok_or(EndReason::HoldFull)?;
-        let _held = Held::new(block);
+        let _held = Held::new(counters);
         // In a box: a session that flows does not carry the room for this.
         Box::pin(async move {
             hold::wait(client, early, &shared.service.route, ticket, until).await?;
@@ -382,12 +386,12 @@ impl Session {
     }
 
     fn note_failure(&self, target: &Target, failure: DialFailure) {
-        self.seat.block.dial_failed(failure);
+        self.context.counters.dial_failed(failure);
         // Out of descriptors or ports here says nothing about the target.
         if !failure.is_ours() {
             target.defer();
-            self.seat.block.hints.one();
-            self.seat.shared.service.hints.hint(target, Hint::DialFailed(failure));
+            self.context.counters.hints.increment();
+            self.context.shared.service.hints.hint(target, Hint::DialFailed(failure));
         }
     }
 
@@ -401,7 +405,7 @@ impl Session {
         failure: DialFailure,
         ticket: &Ticket,
     ) -> Result<Attempts, EndReason> {
-        let route = &self.seat.shared.service.route;
+        let route = &self.context.shared.service.route;
         if failure.is_ours() {
             return Err(EndReason::Exhausted);
         }
@@ -427,18 +431,18 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.seat.block.close(self.reason);
+        self.context.counters.close(self.reason);
         if let Some(uncarried) = &self.uncarried {
-            self.seat.block.leave_behind(uncarried.why);
+            self.context.counters.count_not_carried(uncarried.why);
         }
-        let shared = &self.seat.shared;
+        let shared = &self.context.shared;
         let ended = access_log::Session {
             service: &shared.service.name,
             client: self.peer,
             target: self.target.as_deref(),
             reason: self.reason,
             lasted: Duration::from_micros(
-                self.seat.block.measured.elapsed().saturating_sub(self.since),
+                self.context.counters.measured.elapsed().saturating_sub(self.since),
             ),
             bytes: self.bytes,
             commands: self.commands,

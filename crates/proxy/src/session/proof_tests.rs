@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use resp::{Ledger, Limits};
 
 use crate::runtime::reactor::{self, Reactor};
-use crate::runtime::tasks::Home;
+use crate::runtime::tasks::WorkerHandle;
 use crate::session::resume::{self, Failed};
 use crate::testing::{Backend, House, SOON, destination, expect, is_silent, rest, session};
 use crate::{EndReason, Hint, LiveOptions, Options};
@@ -165,8 +165,8 @@ fn leaves_a_target_superseded_during_its_proof() {
 
 #[tokio::test]
 async fn sends_nothing_to_a_fenced_or_held_target() {
-    let home = Home::new().unwrap();
-    let _reactor = reactor::install(Reactor::new(home.bell()).unwrap());
+    let home = WorkerHandle::new().unwrap();
+    let _reactor = reactor::install(Reactor::new(home.wake_fd()).unwrap());
     let backend = Backend::new();
     let options = LiveOptions::from(Options::default());
     let ledger = Ledger::new(&Limits { memory: 1024, ..Limits::default() });

@@ -2,7 +2,7 @@
 //!
 //! One poll function does all of it: it moves requests as far as they go, then replies, then looks
 //! whether the session should end. Nothing is selected over, no future is polled that cannot have
-//! changed: rare events come through one [`Bell`]. The first poll comes right after the connection
+//! changed: rare events come through one [`WakeFlag`]. The first poll comes right after the connection
 //! to the target opened, without a turn of the event loop in between, so a request that is already
 //! waiting goes out at once.
 //!
@@ -37,15 +37,15 @@ use resp::Ledger;
 use target::Target;
 use tokio::sync::futures::Notified;
 
-use crate::io::end::End;
-use crate::io::flow::{Flow, Step, Tell};
-use crate::io::forwarding::{ReplyPolicy, Requests};
-use crate::io::scratch;
+use crate::context::WorkerContext;
+use crate::io::buffer;
+use crate::io::flow::{EndSignal, Flow, FlowStep};
+use crate::io::forwarding::{ReplyForwarding, RequestForwarding};
+use crate::io::stream::ByteStream;
 use crate::latency::Stopwatch;
 use crate::options::Sessions;
-use crate::runtime::timer::Alarm;
-use crate::runtime::watch::Watch;
-use crate::runtime::worker::WorkerContext;
+use crate::runtime::timers::LazyTimer;
+use crate::runtime::wake_flag::FlaggedWaker;
 use crate::session::broken;
 use crate::session::end_reason::{EndReason, Side};
 use crate::session::hold::PATROL;
@@ -60,7 +60,7 @@ pub(crate) use start::Start;
 pub(crate) struct Pump<'a, C, U> {
     client: &'a mut C,
     upstream: &'a mut U,
-    seat: &'a WorkerContext,
+    context: &'a WorkerContext,
     target: &'a Target,
     ledger: Ledger,
     /// Whether it may be carried over.
@@ -94,19 +94,19 @@ pub(crate) struct Pump<'a, C, U> {
 struct Rare<'a> {
     /// Waits for this session's turn to leave.
     turn: Option<Pin<Box<dyn Future<Output = ()> + Send + 'a>>>,
-    half_close: Alarm,
-    patience: Alarm,
+    half_close: LazyTimer,
+    patience: LazyTimer,
     /// Set while the gate is shut.
-    patrol: Alarm,
+    patrol: LazyTimer,
     /// Set while the target answers nobody.
-    silent: Alarm,
+    silent: LazyTimer,
 }
 
-impl<'a, C: End, U: End> Pump<'a, C, U> {
+impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
     /// A pump between two open ends.
     pub(crate) fn new(
         (client, upstream): (&'a mut C, &'a mut U),
-        seat: &'a WorkerContext,
+        context: &'a WorkerContext,
         target: &'a Target,
         start: impl Into<Start>,
     ) -> Self {
@@ -114,15 +114,15 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         let carried = followed.is_some();
         let heard = carried || !early.is_empty();
         if heard && !carried {
-            seat.drain.record_arrival();
+            context.drain.record_arrival();
         }
-        let options = seat.shared.service.options.now();
+        let options = context.shared.service.options.now();
         let Followed { ledger, messages } =
             followed.map_or_else(|| start::fresh(&options), |followed| *followed);
         Self {
             client,
             upstream,
-            seat,
+            context,
             target,
             ledger,
             carries: options.sessions == Sessions::Carry,
@@ -151,9 +151,13 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
     #[allow(clippy::manual_async_fn)]
     pub(crate) fn run(&mut self, ticket: &'a Ticket) -> impl Future<Output = Stopped> {
         async move {
-            let watch = poll_fn(|cx| Poll::Ready(Watch::new(cx.waker()))).await;
-            let mut news = pin!(self.seat.news.notified());
-            self.silence.watch(&self.seat.shared.service.options.now(), self.heard, &watch.waker);
+            let watch = poll_fn(|cx| Poll::Ready(FlaggedWaker::new(cx.waker()))).await;
+            let mut news = pin!(self.context.session_notify.notified());
+            self.silence.watch(
+                &self.context.shared.service.options.now(),
+                self.heard,
+                &watch.waker,
+            );
             let reason = poll_fn(|cx| self.turn(cx, ticket, &watch, news.as_mut())).await;
             if reason == EndReason::Fenced {
                 self.last_replies(ticket).await;
@@ -167,24 +171,24 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         &mut self,
         cx: &mut Context<'_>,
         ticket: &'a Ticket,
-        Watch { bell, waker }: &Watch,
+        FlaggedWaker { flag, waker }: &FlaggedWaker,
         mut news: Pin<&mut Notified<'a>>,
     ) -> Poll<EndReason> {
         // Once for all that follows: nothing can be noted while this runs.
-        self.client.look(cx);
-        self.upstream.look(cx);
-        let rung = bell.was_rung();
+        self.client.update_readiness(cx);
+        self.upstream.update_readiness(cx);
+        let rung = flag.take_woken();
         if rung {
             // A new future before the look at fence, gate and drain, so that no news between the
             // two is lost.
             while news.as_mut().poll(&mut Context::from_waker(waker)).is_ready() {
-                news.set(self.seat.news.notified());
+                news.set(self.context.session_notify.notified());
             }
             if let Some(reason) = self.look(ticket, waker) {
                 return Poll::Ready(reason);
             }
         }
-        match scratch::with(|scratch| self.poll(cx, waker, scratch)) {
+        match buffer::with_scratch(|scratch| self.poll(cx, waker, scratch)) {
             Poll::Pending if rung => self.judge_silence(waker).map_or(Poll::Pending, Poll::Ready),
             result => result,
         }
@@ -197,7 +201,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
     /// Whether the alarm is set and due.
     fn is_due(
         &mut self,
-        alarm: for<'r> fn(&'r mut Rare<'a>) -> &'r mut Alarm,
+        alarm: for<'r> fn(&'r mut Rare<'a>) -> &'r mut LazyTimer,
         waker: &Waker,
     ) -> bool {
         self.rare.as_mut().is_some_and(|rare| alarm(rare).is_due(waker))
@@ -247,7 +251,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
     }
 
     fn is_draining(&self) -> bool {
-        self.seat.drain.phase() >= Phase::Draining
+        self.context.drain.phase() >= Phase::Draining
     }
 
     /// Whether the client has gone while the gate was shut, or has waited for too long. It is not
@@ -265,7 +269,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         } else if due || !set {
             self.rare().patrol.set(PATROL, waker);
         }
-        if (due || !shut) && !self.requests.has_ended() && self.client.has_gone() {
+        if (due || !shut) && !self.requests.has_ended() && self.client.peer_closed() {
             return Some(EndReason::HoldAbandoned);
         }
         if !shut {
@@ -276,22 +280,25 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
 
     fn poll(&mut self, cx: &mut Context<'_>, waker: &Waker, scratch: &mut [u8]) -> Poll<EndReason> {
         // What is never sent to a target that has gone can still be sent to the next one.
-        let stuck =
-            self.target.fence().is_raised() || (self.upstream.has_gone() && self.can_be_carried());
-        let mut requests =
-            if stuck { Step::Stuck } else { self.move_requests(cx, Tell::NotYet, scratch) };
-        if matches!(requests, Step::Done) {
+        let stuck = self.target.fence().is_raised()
+            || (self.upstream.peer_closed() && self.can_be_carried());
+        let mut requests = if stuck {
+            FlowStep::Stuck
+        } else {
+            self.move_requests(cx, EndSignal::NotYet, scratch)
+        };
+        if matches!(requests, FlowStep::Done) {
             self.note_first_end();
             if self.has_all() {
                 return Poll::Ready(EndReason::ClientClosed);
             }
-            requests = self.move_requests(cx, Tell::Yes, scratch);
+            requests = self.move_requests(cx, EndSignal::Yes, scratch);
         }
         if self.ledger.must_end().is_some() {
             return Poll::Ready(self.must_end());
         }
-        let done = matches!(requests, Step::Done);
-        let mut replies = self.move_replies(cx, Tell::NotYet, scratch);
+        let done = matches!(requests, FlowStep::Done);
+        let mut replies = self.move_replies(cx, EndSignal::NotYet, scratch);
         if self.target.fence().is_raised() {
             return Poll::Ready(EndReason::Fenced);
         }
@@ -302,17 +309,17 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             return Poll::Ready(self.must_end());
         }
         self.note_first_end();
-        if matches!(replies, Step::Done) && !done {
+        if matches!(replies, FlowStep::Done) && !done {
             // The client need not hear of it if the session can go on elsewhere.
             if self.can_be_carried() {
                 return Poll::Ready(EndReason::UpstreamClosed);
             }
             self.have_the_last_word();
-            replies = self.move_replies(cx, Tell::Yes, scratch);
+            replies = self.move_replies(cx, EndSignal::Yes, scratch);
         }
-        let more = matches!(requests, Step::More) || matches!(replies, Step::More);
-        let idle = matches!(requests, Step::Idle);
-        if matches!((&requests, &replies), (Step::Done, Step::Done)) {
+        let more = matches!(requests, FlowStep::More) || matches!(replies, FlowStep::More);
+        let idle = matches!(requests, FlowStep::Idle);
+        if matches!((&requests, &replies), (FlowStep::Done, FlowStep::Done)) {
             return Poll::Ready(if self.first == Some(Side::Client) {
                 EndReason::ClientClosed
             } else {
@@ -323,7 +330,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             return Poll::Ready(reason);
         }
         if self.first.is_some() && !self.rare().half_close.is_set() {
-            let span = self.seat.shared.service.options.now().half_close_timeout;
+            let span = self.context.shared.service.options.now().half_close_timeout;
             self.rare().half_close.set(span, waker);
         }
         if self.leaving != Leaving::No && self.may_leave(idle) && !self.has_unread_request() {
@@ -339,11 +346,16 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         if self.ledger.take_pin_change() { self.note_pin() } else { Poll::Pending }
     }
 
-    fn move_requests(&mut self, cx: &mut Context<'_>, tell: Tell, scratch: &mut [u8]) -> Step {
-        let mut valve = Requests {
+    fn move_requests(
+        &mut self,
+        cx: &mut Context<'_>,
+        tell: EndSignal,
+        scratch: &mut [u8],
+    ) -> FlowStep {
+        let mut valve = RequestForwarding {
             ledger: &mut self.ledger,
             target: self.target,
-            seat: self.seat,
+            context: self.context,
             heard: &mut self.heard,
             stopping: self.leaving == Leaving::AtBoundary,
             stopwatch: &mut self.stopwatch,
@@ -352,14 +364,19 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         self.requests.poll_move(cx, self.client, self.upstream, &mut valve, (scratch, tell))
     }
 
-    fn move_replies(&mut self, cx: &mut Context<'_>, tell: Tell, scratch: &mut [u8]) -> Step {
+    fn move_replies(
+        &mut self,
+        cx: &mut Context<'_>,
+        tell: EndSignal,
+        scratch: &mut [u8],
+    ) -> FlowStep {
         let before = self.replies.bytes_moved();
         let apart = if self.has_words() { self.move_replies_apart(cx, scratch) } else { None };
         let step = apart.unwrap_or_else(|| {
-            let mut valve = ReplyPolicy {
+            let mut valve = ReplyForwarding {
                 ledger: &mut self.ledger,
                 target: self.target,
-                seat: self.seat,
+                context: self.context,
                 stopwatch: &mut self.stopwatch,
                 commands: &mut self.commands,
             };
@@ -372,9 +389,9 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             )
         });
         let step = match step {
-            Step::Stopped(read) => match broken::first(scratch, read) {
+            FlowStep::Stopped(read) => match broken::first(scratch, read) {
                 Ok(bytes) => self.sift(cx, bytes),
-                Err(error) => Step::SourceFailed(error),
+                Err(error) => FlowStep::SourceFailed(error),
             },
             step => step,
         };

@@ -11,13 +11,13 @@ use std::io;
 use std::task::{Poll, ready};
 use std::time::Instant;
 
-use crate::io::connection::Line;
+use crate::io::stream::SocketStream;
 use resp::{Ledger, Limits, Replay, ReplayError};
 use target::Target;
 
-use crate::io::end::End;
-use crate::io::scratch;
-use crate::live_options::LiveOptions;
+use crate::io::buffer;
+use crate::io::stream::ByteStream;
+use crate::options::LiveOptions;
 use crate::service::DialFailure;
 use crate::session::broken;
 use crate::session::dial;
@@ -60,7 +60,7 @@ pub(crate) async fn resume(
     options: &LiveOptions,
     ledger: &Ledger,
     deadline: Instant,
-) -> Result<(Line, Box<Followed>), Failed> {
+) -> Result<(SocketStream, Box<Followed>), Failed> {
     let mut upstream =
         dial::connect(target.addr(), options, deadline).await.map_err(Failed::Dial)?;
     let Some(mut replay) = Replay::of(ledger) else { return Err(Failed::Refused) };
@@ -128,7 +128,7 @@ async fn within(
 }
 
 /// Writes all of it, as long as the target may be sent anything.
-async fn ask(upstream: &mut Line, target: &Target, bytes: &[u8]) -> Result<(), Failed> {
+async fn ask(upstream: &mut SocketStream, target: &Target, bytes: &[u8]) -> Result<(), Failed> {
     let mut rest = bytes;
     while !rest.is_empty() {
         let written = poll_fn(|cx| {
@@ -143,7 +143,7 @@ async fn ask(upstream: &mut Line, target: &Target, bytes: &[u8]) -> Result<(), F
 }
 
 /// Writes all of it.
-pub(crate) async fn write(upstream: &mut Line, bytes: &[u8]) -> Result<(), Failed> {
+pub(crate) async fn write(upstream: &mut SocketStream, bytes: &[u8]) -> Result<(), Failed> {
     let mut rest = bytes;
     while !rest.is_empty() {
         let written = poll_fn(|cx| upstream.poll_write(cx, rest)).await.map_err(broken_off)?;
@@ -153,9 +153,12 @@ pub(crate) async fn write(upstream: &mut Line, bytes: &[u8]) -> Result<(), Faile
 }
 
 /// Reads once and shows what came.
-async fn read<T>(upstream: &mut Line, mut look: impl FnMut(&[u8]) -> T) -> Result<T, Failed> {
+async fn read<T>(
+    upstream: &mut SocketStream,
+    mut look: impl FnMut(&[u8]) -> T,
+) -> Result<T, Failed> {
     poll_fn(|cx| {
-        scratch::with(|scratch| {
+        buffer::with_scratch(|scratch| {
             let read = ready!(upstream.poll_read(cx, scratch)).map_err(broken_off)?;
             let bytes =
                 scratch.get(..read).filter(|bytes| !bytes.is_empty()).ok_or(Failed::Broken)?;

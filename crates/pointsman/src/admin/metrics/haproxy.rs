@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use proxy::{EndReason, Snapshot};
+use proxy::{EndReason, ServiceSnapshot};
 use sentinel::{
     DiscoverySnapshot, NodeSnapshot, ProbeFailure, ReplicaPoolSnapshot, ReplicaState, Role,
 };
@@ -22,7 +22,7 @@ use super::exposition::{Exposition, Pair};
 /// One listener.
 pub(super) struct Listener<'a> {
     pub(super) proxy: &'a str,
-    pub(super) traffic: &'a Snapshot,
+    pub(super) traffic: &'a ServiceSnapshot,
     pub(super) limit: usize,
     pub(super) seen: &'a DiscoverySnapshot,
     /// What is known of the replicas, if they are what it is for.
@@ -53,7 +53,8 @@ const CHECKS: [&str; 6] = ["HANA", "L4CON", "L7TOUT", "L7RSP", "L7STS", "L7OK"];
 
 /// The whole process.
 pub(super) fn process(page: &mut Exposition, process: &Process, listeners: &[Listener<'_>]) {
-    let sum = |of: fn(&Snapshot) -> u64| listeners.iter().map(|it| of(it.traffic)).sum::<u64>();
+    let sum =
+        |of: fn(&ServiceSnapshot) -> u64| listeners.iter().map(|it| of(it.traffic)).sum::<u64>();
     page.gauge("haproxy_process_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
     page.gauge("haproxy_process_uptime_seconds", &[], process.uptime.as_secs());
     page.gauge("haproxy_process_max_connections", &[], process.limit);
@@ -135,7 +136,7 @@ pub(super) fn listener(page: &mut Exposition, kept: &mut Kept, accepting: bool, 
 }
 
 /// Connections that were accepted, for whatever.
-fn accepted(traffic: &Snapshot) -> u64 {
+fn accepted(traffic: &ServiceSnapshot) -> u64 {
     traffic.accepted + traffic.refused_in_all()
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use admin_http::Format;
 use drain::Phase;
-use proxy::{Distribution, Snapshot};
+use proxy::{Distribution, ServiceSnapshot};
 use sentinel::DiscoverySnapshot;
 
 use super::exposition::Exposition;
@@ -53,7 +53,7 @@ impl Scraper {
         let facts = report.in_force.facts();
         let seen: Vec<Arc<DiscoverySnapshot>> =
             report.services.iter().map(|it| it.discovery.seen()).collect();
-        let traffic: Vec<(&str, Snapshot)> = report.stats.services().collect();
+        let traffic: Vec<(&str, ServiceSnapshot)> = report.stats.services().collect();
         process(&mut page, report, now);
         kernel(&mut page, report, self.cpu.as_ref());
         config(&mut page, report, &facts, now);
@@ -107,7 +107,7 @@ fn process(page: &mut Exposition, report: &Report, now: Instant) {
     for it in Phase::ALL {
         page.flag("pointsman_drain_phase", &[("phase", it.name())], it == phase);
     }
-    page.flag("pointsman_memory_scarce", &[], report.scarcity.is_up());
+    page.flag("pointsman_memory_scarce", &[], report.scarcity.is_memory_low());
     page.count("pointsman_log_lines_dropped_total", &[], report.unread.dropped());
     page.count("pointsman_log_lines_suppressed_total", &[], report.unread.suppressed());
     let admin = report.admin.counts();
@@ -191,7 +191,7 @@ fn with_haproxys_names(
     kept: &mut haproxy::Kept,
     report: &Report,
     facts: &Facts,
-    (seen, traffic): (&[Arc<DiscoverySnapshot>], &[(&str, Snapshot)]),
+    (seen, traffic): (&[Arc<DiscoverySnapshot>], &[(&str, ServiceSnapshot)]),
 ) {
     let mut listeners = Vec::new();
     for ((watched, seen), (plane, writers)) in report.services.iter().zip(seen).zip(traffic) {

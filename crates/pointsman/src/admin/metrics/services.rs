@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use proxy::{DialFailure, EndReason, Limit, MaintenanceKind, NotCarried, Pin, Snapshot};
+use proxy::{DialFailure, EndReason, Limit, MaintenanceKind, NotCarried, Pin, ServiceSnapshot};
 use sentinel::{DiscoverySnapshot, ReplicaPoolSnapshot, ReplicaState};
 
 use super::exposition::{Exposition, Pair};
@@ -122,7 +122,7 @@ pub(super) fn traffic(
     service: &str,
     reads: bool,
     limit: usize,
-    traffic: &Snapshot,
+    traffic: &ServiceSnapshot,
 ) {
     let both = [("service", service), READERS];
     let of = if reads { &both[..] } else { &both[..1] };
@@ -136,12 +136,12 @@ pub(super) fn traffic(
         ("pointsman_sessions_total", traffic.accepted),
         ("pointsman_sessions_held_total", traffic.waits),
         ("pointsman_accept_errors_total", traffic.accept_errors),
-        ("pointsman_sessions_passed_on_total", traffic.passed_on),
+        ("pointsman_sessions_passed_on_total", traffic.handed_over),
         ("pointsman_spliced_bytes_total", traffic.bytes_spliced),
         ("pointsman_commands_total", traffic.commands),
         ("pointsman_dials_total", traffic.dials),
         ("pointsman_sessions_carried_total", traffic.carried),
-        ("pointsman_maintenance_handshakes_total", traffic.agreements),
+        ("pointsman_maintenance_handshakes_total", traffic.maintenance_handshakes),
         ("pointsman_hints_total", traffic.hints),
     ] {
         page.count(name, of, value);

@@ -10,8 +10,8 @@ use std::time::Duration;
 use resp::{MustEnd, Pin, SessionState};
 
 use super::Pump;
-use crate::io::end::End;
-use crate::io::flow::Step;
+use crate::io::flow::FlowStep;
+use crate::io::stream::ByteStream;
 use crate::maintenance::notice;
 use crate::service::Hint;
 use crate::session::broken;
@@ -58,11 +58,11 @@ pub(crate) enum After {
 impl<C, U> Drop for Pump<'_, C, U> {
     /// However it ends, it is not counted as pinned any more.
     fn drop(&mut self) {
-        self.seat.block.repin(self.pin, None);
+        self.context.counters.repin(self.pin, None);
     }
 }
 
-impl<C: End, U: End> Pump<'_, C, U> {
+impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
     /// Whether nobody needs to notice if the session went on over another connection.
     pub(super) fn can_be_carried(&self) -> bool {
         self.carries
@@ -108,7 +108,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
                 && self.requests.is_clear()
                 && self.replies.is_clear(),
         };
-        self.silence.judge(&self.seat.shared.service.options.now(), facts, waker)
+        self.silence.judge(&self.context.shared.service.options.now(), facts, waker)
     }
 
     /// A patrol found that requests have been waiting at the gate, or that they have not. Whether
@@ -117,22 +117,24 @@ impl<C: End, U: End> Pump<'_, C, U> {
         let waits = !self.requests.is_clear() || self.client.has_unread();
         self.waited = if waits { self.waited.saturating_add(1) } else { 0 };
         let waited: Duration = PATROL * u32::from(self.waited);
-        waited >= self.seat.shared.service.options.now().hold_timeout
+        waited >= self.context.shared.service.options.now().hold_timeout
     }
 
     /// The target ended it, and not because it was told to.
     pub(super) fn tell_of_the_end(&self) {
         if self.ledger.standing() != SessionState::Ended {
-            self.seat.block.hints.one();
-            self.seat.shared.service.hints.hint(self.target, Hint::UpstreamEnded);
+            self.context.counters.hints.increment();
+            self.context.shared.service.hints.hint(self.target, Hint::UpstreamEnded);
         }
     }
 
     /// The reason behind a failed step, if one failed.
-    pub(super) fn failure(&mut self, requests: Step, replies: Step) -> Option<EndReason> {
+    pub(super) fn failure(&mut self, requests: FlowStep, replies: FlowStep) -> Option<EndReason> {
         let (side, error) = match (requests, replies) {
-            (Step::SourceFailed(error), _) | (_, Step::SinkFailed(error)) => (Side::Client, error),
-            (Step::SinkFailed(error), _) | (_, Step::SourceFailed(error)) => {
+            (FlowStep::SourceFailed(error), _) | (_, FlowStep::SinkFailed(error)) => {
+                (Side::Client, error)
+            }
+            (FlowStep::SinkFailed(error), _) | (_, FlowStep::SourceFailed(error)) => {
                 (Side::Upstream, error)
             }
             _ => return None,
@@ -168,7 +170,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
     /// Puts our last word, if there is one, behind what came from the target, which has ended:
     /// behind the end that the client is about to be told nothing can be said.
     pub(super) fn have_the_last_word(&mut self) {
-        let word = notice::last_word(&self.ledger, self.seat, EndReason::UpstreamClosed);
+        let word = notice::last_word(&self.ledger, self.context, EndReason::UpstreamClosed);
         if !word.is_empty() {
             self.ledger.tell_of_failover(false);
             self.replies.keep(&word);
@@ -223,7 +225,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
     pub(super) fn note_pin(&mut self) -> Poll<EndReason> {
         let before = std::mem::replace(&mut self.pin, self.ledger.pin());
         if self.pin != before {
-            self.seat.block.repin(before, self.pin);
+            self.context.counters.repin(before, self.pin);
         }
         let quiet = self.ledger.standing() == SessionState::Quiet
             && self.replies.is_clear()
@@ -261,7 +263,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
         };
         let mut undelivered = self.undelivered();
         // Who goes on elsewhere has taken its ledger along, and hears there that it is over.
-        undelivered.append(&mut notice::last_word(&self.ledger, self.seat, reason));
+        undelivered.append(&mut notice::last_word(&self.ledger, self.context, reason));
         Stopped {
             reason,
             undelivered,

@@ -20,9 +20,9 @@ use drain::Ticket;
 use resp::{Direction, SessionState};
 
 use super::Pump;
-use crate::io::end::End;
-use crate::io::flow::{Step, Tell};
-use crate::io::scratch;
+use crate::io::buffer;
+use crate::io::flow::{EndSignal, FlowStep};
+use crate::io::stream::ByteStream;
 
 /// Longest time without progress: long enough for the retransmission of a lost segment, on either
 /// side.
@@ -34,7 +34,7 @@ const LONGEST: Duration = Duration::from_secs(5);
 /// Most bytes in all.
 const MOST: u64 = 64 * 1024 * 1024;
 
-impl<C: End, U: End> Pump<'_, C, U> {
+impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
     /// [Delivers](Self::deliver_last_replies) them. In a box and out of line: neither the memory of
     /// a session that flows nor the code of its every poll has room for this.
     #[cold]
@@ -66,20 +66,24 @@ impl<C: End, U: End> Pump<'_, C, U> {
 
     /// Moves what there is. Whether there may be more; pending if that has to be waited for.
     fn poll_last_piece(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
-        self.client.look(cx);
-        self.upstream.look(cx);
+        self.client.update_readiness(cx);
+        self.upstream.update_readiness(cx);
         let before = self.replies.bytes_moved();
         // An end of the target is passed on by the end of the session.
-        let step = scratch::with(|scratch| self.move_replies(cx, Tell::NotYet, scratch));
+        let step =
+            buffer::with_scratch(|scratch| self.move_replies(cx, EndSignal::NotYet, scratch));
         let waits = match step {
-            Step::More => return Poll::Ready(true),
-            Step::Idle => self.is_within_a_reply(),
+            FlowStep::More => return Poll::Ready(true),
+            FlowStep::Idle => self.is_within_a_reply(),
             // What was read and not taken is handed over at the end; here it only stands before
             // what was not read.
-            Step::Stuck => {
+            FlowStep::Stuck => {
                 !self.dropped && (self.is_within_a_reply() || self.upstream.is_readable())
             }
-            Step::Stopped(_) | Step::Done | Step::SourceFailed(_) | Step::SinkFailed(_) => false,
+            FlowStep::Stopped(_)
+            | FlowStep::Done
+            | FlowStep::SourceFailed(_)
+            | FlowStep::SinkFailed(_) => false,
         };
         match waits {
             true if self.replies.bytes_moved() == before => Poll::Pending,

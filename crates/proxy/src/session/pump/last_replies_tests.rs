@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use target::{EmptyPool, TargetWriter};
 
 use crate::churn_tests::Dice;
-use crate::io::end::End;
-use crate::io::scratch;
+use crate::io::buffer;
+use crate::io::stream::ByteStream;
 use crate::session::pump::{Pump, Stopped};
-use crate::testing::{Backend, House, Puppet, SOON, destination, expect, rest, seat, session};
+use crate::testing::{Backend, House, Puppet, SOON, context, destination, expect, rest, session};
 use crate::{EndReason, Options, Sessions};
 
 const MIB: usize = 1 << 20;
@@ -31,19 +31,20 @@ async fn fenced(
     later: &[&[u8]],
     client: Puppet,
 ) -> (Stopped, Puppet, Puppet, Duration) {
-    let (mut points, seat) = seat();
-    let target = seat.shared.service.route.usable_target().unwrap();
-    let ticket = seat.drain.ticket();
+    let (mut points, context) = context();
+    let target = context.shared.service.route.usable_target().unwrap();
+    let ticket = context.drain.ticket();
     let (mut client, mut upstream) = (client, Puppet::saying(&[first]));
     client.says.push_back(requests.to_vec());
     let (stopped, took) = {
-        let mut pump = Pump::new((&mut client, &mut upstream), &seat, &target, Vec::new());
+        let mut pump = Pump::new((&mut client, &mut upstream), &context, &target, Vec::new());
         let waker = Waker::noop();
         while pump.upstream.heard.is_empty()
             || (pump.upstream.has_unread() && pump.replies.is_clear())
         {
-            let polled =
-                scratch::with(|scratch| pump.poll(&mut Context::from_waker(waker), waker, scratch));
+            let polled = buffer::with_scratch(|scratch| {
+                pump.poll(&mut Context::from_waker(waker), waker, scratch)
+            });
             assert_eq!(polled, Poll::Pending);
         }
         pump.upstream.says.extend(later.iter().map(|word| word.to_vec()));
@@ -101,11 +102,11 @@ async fn waits_a_bounded_time_for_the_rest_of_a_reply() {
 
 #[tokio::test]
 async fn waits_for_no_reply_that_has_not_begun() {
-    let (mut points, seat) = seat();
-    let target = seat.shared.service.route.usable_target().unwrap();
-    let ticket = seat.drain.ticket();
+    let (mut points, context) = context();
+    let target = context.shared.service.route.usable_target().unwrap();
+    let ticket = context.drain.ticket();
     let (mut client, mut upstream) = (Puppet::saying(&[b"SET k v\r\n"]), Puppet::saying(&[]));
-    let mut pump = Pump::new((&mut client, &mut upstream), &seat, &target, Vec::new());
+    let mut pump = Pump::new((&mut client, &mut upstream), &context, &target, Vec::new());
     let mut running = std::pin::pin!(pump.run(&ticket));
     let mut poll = async || poll_fn(|cx| Poll::Ready(running.as_mut().poll(cx))).await;
     assert!(poll().await.is_pending());

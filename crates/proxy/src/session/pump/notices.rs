@@ -25,10 +25,10 @@ use target::ReplyPolicy as Fate;
 
 use super::Pump;
 use super::superseded::Withheld;
-use crate::io::end::End;
-use crate::io::flow::Step;
-use crate::io::forwarding::ReplyPolicy;
-use crate::io::kept::Kept;
+use crate::io::buffer::KeptBytes;
+use crate::io::flow::FlowStep;
+use crate::io::forwarding::ReplyForwarding;
+use crate::io::stream::ByteStream;
 use crate::maintenance::notice::{self, MaintenanceKind, Notice};
 use crate::session::broken;
 use crate::session::leave::{self, Leaving};
@@ -58,7 +58,7 @@ pub(super) struct Aside {
     /// The beginning of the server's refusal of the handshake; it came and was not delivered.
     held: Vec<u8>,
     /// Read from the target, and not to be looked at yet; see [`superseded`](super::superseded).
-    pub(super) withheld: Option<Kept>,
+    pub(super) withheld: Option<KeptBytes>,
 }
 
 impl Aside {
@@ -67,7 +67,7 @@ impl Aside {
     }
 }
 
-impl<C: End, U: End> Pump<'_, C, U> {
+impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
     /// Whether something of ours has to go between the replies, or may have to.
     #[inline]
     pub(super) fn has_words(&self) -> bool {
@@ -79,7 +79,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
         match self.ledger.notices() {
             agreed
                 if agreed == MaintenanceHandshake::Off
-                    || self.seat.shared.service.options.now().maintenance_push =>
+                    || self.context.shared.service.options.now().maintenance_push =>
             {
                 agreed
             }
@@ -120,7 +120,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
         }
         let number = notice::number();
         self.announce(if shut {
-            let seconds = notice::seconds(self.seat.shared.service.options.now().hold_timeout);
+            let seconds = notice::seconds(self.context.shared.service.options.now().hold_timeout);
             Notice::FailingOver { number, seconds }
         } else {
             Notice::FailedOver { number }
@@ -148,14 +148,14 @@ impl<C: End, U: End> Pump<'_, C, U> {
 
     /// The word that tells this client to move, and the seconds that it has for that.
     fn moving(&self) -> Option<(u64, Notice)> {
-        let options = self.seat.shared.service.options.now();
+        let options = self.context.shared.service.options.now();
         let to = match self.notices() {
             MaintenanceHandshake::Off => return None,
             MaintenanceHandshake::Here => None,
             MaintenanceHandshake::On => Some(options.moving_to.clone()?),
         };
-        let seconds = notice::seconds(self.seat.drain.time_left()?.mul_f64(PART).min(LONGEST));
-        let number = *self.seat.shared.moving.get_or_init(notice::number);
+        let seconds = notice::seconds(self.context.drain.time_left()?.mul_f64(PART).min(LONGEST));
+        let number = *self.context.shared.moving.get_or_init(notice::number);
         Some((seconds, Notice::Moving { number, seconds, to }))
     }
 
@@ -166,63 +166,63 @@ impl<C: End, U: End> Pump<'_, C, U> {
         &mut self,
         cx: &mut Context<'_>,
         scratch: &mut [u8],
-    ) -> Option<Step> {
+    ) -> Option<FlowStep> {
         for _ in 0..ROUNDS {
-            let mut valve = ReplyPolicy {
+            let mut valve = ReplyForwarding {
                 ledger: &mut self.ledger,
                 target: self.target,
-                seat: self.seat,
+                context: self.context,
                 stopwatch: &mut self.stopwatch,
                 commands: &mut self.commands,
             };
-            if let Some(step) = self.replies.empty(cx, self.client, &mut valve) {
+            if let Some(step) = self.replies.flush(cx, self.client, &mut valve) {
                 return Some(step);
             }
             if self.replies.has_ended() {
                 // Half a refusal is delivered like half of any reply.
                 self.replies
-                    .keep_instead(self.aside.take().map_or_else(Vec::new, |aside| aside.held));
+                    .replace_kept(self.aside.take().map_or_else(Vec::new, |aside| aside.held));
             } else {
                 let words = self.words_due();
-                self.replies.keep_instead(words);
+                self.replies.replace_kept(words);
             }
             if !self.replies.is_clear() {
                 continue;
             }
             match self.take_withheld() {
                 Withheld::Nothing => {}
-                Withheld::Waits => return Some(Step::Stuck),
+                Withheld::Waits => return Some(FlowStep::Stuck),
                 Withheld::Over(came) => {
                     let came = self.take_apart(&came);
-                    self.replies.keep_instead(came);
+                    self.replies.replace_kept(came);
                     continue;
                 }
             }
             self.aside = self.aside.take().filter(|aside| aside.is_needed());
             if self.dropped {
-                return Some(Step::Stuck);
+                return Some(FlowStep::Stuck);
             }
             let far = self.ledger.body_left(Direction::Reply) > FAR;
             if far || !self.has_words() || self.replies.has_ended() {
                 return None;
             }
             // All of it is kept for a moment, and for longer if the client does not take it.
-            let piece = self.replies.piece().min(scratch.len());
-            let Some(room) = scratch.get_mut(..piece) else { return Some(Step::Stuck) };
+            let piece = self.replies.read_size().min(scratch.len());
+            let Some(room) = scratch.get_mut(..piece) else { return Some(FlowStep::Stuck) };
             let read = match self.upstream.poll_read(cx, room) {
-                Poll::Pending => return Some(Step::Idle),
+                Poll::Pending => return Some(FlowStep::Idle),
                 Poll::Ready(Ok(read)) => read,
-                Poll::Ready(Err(error)) => return Some(Step::SourceFailed(error)),
+                Poll::Ready(Err(error)) => return Some(FlowStep::SourceFailed(error)),
             };
             self.replies.ended = read == 0;
             let bytes = match broken::first(room, read) {
                 Ok(bytes) => bytes,
-                Err(error) => return Some(Step::SourceFailed(error)),
+                Err(error) => return Some(FlowStep::SourceFailed(error)),
             };
             let came = self.take_apart(bytes);
-            self.replies.keep_instead(came);
+            self.replies.replace_kept(came);
         }
-        Some(Step::More)
+        Some(FlowStep::More)
     }
 
     /// What came, with our words among it, and less what is held back, what waits, and what is
@@ -247,10 +247,10 @@ impl<C: End, U: End> Pump<'_, C, U> {
             }
             all.append(&mut self.words_due());
         }
-        let mut valve = ReplyPolicy {
+        let mut valve = ReplyForwarding {
             ledger: &mut self.ledger,
             target: self.target,
-            seat: self.seat,
+            context: self.context,
             stopwatch: &mut self.stopwatch,
             commands: &mut self.commands,
         };
@@ -268,9 +268,9 @@ impl<C: End, U: End> Pump<'_, C, U> {
             return Vec::new();
         }
         let refusal = std::mem::take(held);
-        let wanted = self.seat.shared.service.options.now().maintenance_push;
+        let wanted = self.context.shared.service.options.now().maintenance_push;
         if whole && wanted && notice::is_unknown(&refusal) && self.ledger.agree_to_notices() {
-            self.seat.block.agreements.one();
+            self.context.counters.maintenance_handshakes.increment();
             return b"+OK\r\n".to_vec();
         }
         refusal
@@ -297,7 +297,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
                 MaintenanceKind::Moving => {}
                 kind => self.ledger.tell_of_failover(kind == MaintenanceKind::FailingOver),
             }
-            self.seat.block.noticed(notice.kind());
+            self.context.counters.count_notification(notice.kind());
             words.extend_from_slice(notice.encode().as_bytes());
         }
         words

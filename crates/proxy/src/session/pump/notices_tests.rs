@@ -7,11 +7,11 @@ use proptest::prelude::*;
 use resp::{Frames, Limits, MaintenanceHandshake};
 
 use crate::Options;
-use crate::io::kept::Kept;
-use crate::io::scratch;
+use crate::io::buffer;
+use crate::io::buffer::KeptBytes;
 use crate::maintenance::notice::Notice;
 use crate::session::pump::Pump;
-use crate::testing::{Puppet, seat};
+use crate::testing::{Puppet, context};
 
 const REFUSAL: &[u8] = b"-ERR unknown subcommand 'MAINT_NOTIFICATIONS'. Try CLIENT HELP.\r\n";
 const HANDSHAKE: &[u8] = b"*3\r\n$6\r\nCLIENT\r\n$19\r\nMAINT_NOTIFICATIONS\r\n$2\r\nON\r\n";
@@ -38,15 +38,15 @@ fn notices() -> [Notice; 3] {
 
 #[test]
 fn reads_no_more_than_the_worker_may_keep() {
-    let (_points, seat) = seat();
-    let target = seat.shared.service.route.usable_target().unwrap();
+    let (_points, context) = context();
+    let target = context.shared.service.route.usable_target().unwrap();
     let (mut client, mut upstream) = (Puppet::saying(&[HANDSHAKE]), Puppet::saying(&[]));
-    let mut pump = Pump::new((&mut client, &mut upstream), &seat, &target, Vec::new());
+    let mut pump = Pump::new((&mut client, &mut upstream), &context, &target, Vec::new());
     poll(&mut pump);
     assert!(pump.has_words());
     for stuck in [0, 1, 3, 6] {
         // So much is kept for other sessions of this worker, whose clients read nothing.
-        let _others = Kept::new(vec![0; stuck * (4 << 20)]);
+        let _others = KeptBytes::new(vec![0; stuck * (4 << 20)]);
         pump.upstream.says.push_back(b">2\r\n+invalidate\r\n_\r\n".to_vec());
         pump.upstream.asked = 0;
         poll(&mut pump);
@@ -67,7 +67,7 @@ fn frames(mut bytes: &[u8]) -> Vec<Vec<u8>> {
 fn poll(pump: &mut Pump<'_, Puppet, Puppet>) {
     let waker = Waker::noop();
     let mut cx = Context::from_waker(waker);
-    assert_eq!(scratch::with(|scratch| pump.poll(&mut cx, waker, scratch)), Poll::Pending);
+    assert_eq!(buffer::with_scratch(|scratch| pump.poll(&mut cx, waker, scratch)), Poll::Pending);
 }
 
 #[derive(Debug, Clone)]
@@ -93,14 +93,15 @@ fn plan() -> impl Strategy<Value = Plan> {
 }
 
 fn check(plan: &Plan) {
-    let (_points, seat) = seat();
-    seat.shared
+    let (_points, context) = context();
+    context
+        .shared
         .service
         .options
         .set(Options { maintenance_push: plan.wanted, ..Options::default() });
-    let target = seat.shared.service.route.usable_target().unwrap();
+    let target = context.shared.service.route.usable_target().unwrap();
     let (mut client, mut upstream) = (Puppet::saying(&[]), Puppet::saying(&[]));
-    let mut pump = Pump::new((&mut client, &mut upstream), &seat, &target, Vec::new());
+    let mut pump = Pump::new((&mut client, &mut upstream), &context, &target, Vec::new());
     // One after the other, so that HELLO is answered when the rest is asked.
     pump.client.says.push_back(b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n".to_vec());
     pump.upstream.says.push_back(b"%1\r\n+proto\r\n:3\r\n".to_vec());
@@ -165,7 +166,7 @@ fn check(plan: &Plan) {
     assert_eq!(heard.len(), expected.len() + ours.len(), "each push once");
     assert_eq!(announced.len(), if plan.wanted { 3 } else { 0 });
     assert!(pump.aside.is_none() && pump.replies.is_clear(), "nothing stays behind");
-    assert_eq!(seat.block.agreements.get(), u64::from(plan.wanted));
+    assert_eq!(context.counters.maintenance_handshakes.get(), u64::from(plan.wanted));
 }
 
 proptest! {
@@ -178,11 +179,11 @@ proptest! {
 /// A value too large to end within one turn flows as always, and the push waits for its end.
 #[test]
 fn a_push_waits_for_the_end_of_a_value_under_way() {
-    let (_points, seat) = seat();
-    let target = seat.shared.service.route.usable_target().unwrap();
+    let (_points, context) = context();
+    let target = context.shared.service.route.usable_target().unwrap();
     let (mut client, mut upstream) = (Puppet::saying(&[]), Puppet::saying(&[]));
     let mut pump: Pump<'_, Puppet, Puppet> =
-        Pump::new((&mut client, &mut upstream), &seat, &target, Vec::new());
+        Pump::new((&mut client, &mut upstream), &context, &target, Vec::new());
     pump.client
         .says
         .push_back([b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n", HANDSHAKE, b"GET k\r\n"].concat());

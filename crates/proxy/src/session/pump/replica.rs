@@ -16,18 +16,18 @@ use std::task::Waker;
 use resp::SessionState;
 
 use super::Pump;
-use crate::io::end::End;
+use crate::io::stream::ByteStream;
 use crate::session::end_reason::EndReason;
 use crate::session::leave::{self, Leaving};
 
-impl<C: End, U: End> Pump<'_, C, U> {
+impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
     /// Whether the target has been silent for too long. Begins and ends the wait.
     pub(super) fn look_for_silence(&mut self, waker: &Waker) -> Option<EndReason> {
         let set = self.rare.as_ref().is_some_and(|rare| rare.silent.is_set());
         match (self.target.is_silent(), set) {
             (false, false) => return None,
             (true, false) => {
-                let span = self.seat.shared.service.options.now().silent_timeout;
+                let span = self.context.shared.service.options.now().silent_timeout;
                 if !span.is_zero() {
                     self.rare().silent.set(span, waker);
                 }

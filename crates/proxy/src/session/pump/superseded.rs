@@ -30,10 +30,10 @@ use resp::{Direction, SessionState};
 use target::ReplyPolicy as Fate;
 
 use super::Pump;
-use crate::io::end::End;
-use crate::io::flow::Step;
-use crate::io::forwarding::ReplyPolicy;
-use crate::io::kept::Kept;
+use crate::io::buffer::KeptBytes;
+use crate::io::flow::FlowStep;
+use crate::io::forwarding::ReplyForwarding;
+use crate::io::stream::ByteStream;
 
 /// What became of bytes that wait.
 pub(super) enum Withheld {
@@ -45,20 +45,20 @@ pub(super) enum Withheld {
     Over(Vec<u8>),
 }
 
-impl<C: End, U: End> Pump<'_, C, U> {
+impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
     /// Takes in bytes that were read and that the valve did not admit. What may go on of them does.
     #[cold]
-    pub(super) fn sift(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Step {
+    pub(super) fn sift(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> FlowStep {
         let came = self.take_apart(bytes);
-        self.replies.keep_instead(came);
-        let mut valve = ReplyPolicy {
+        self.replies.replace_kept(came);
+        let mut valve = ReplyForwarding {
             ledger: &mut self.ledger,
             target: self.target,
-            seat: self.seat,
+            context: self.context,
             stopwatch: &mut self.stopwatch,
             commands: &mut self.commands,
         };
-        self.replies.empty(cx, self.client, &mut valve).unwrap_or(Step::More)
+        self.replies.flush(cx, self.client, &mut valve).unwrap_or(FlowStep::More)
     }
 
     /// Whether a frame from the target that begins with this byte may be a reply. Not in the middle
@@ -74,7 +74,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
         if fate == Fate::Wait {
             // Counted with what slow clients leave behind: after a stop, many sessions may have
             // such bytes at once.
-            self.aside.get_or_insert_default().withheld = Some(Kept::new(rest.to_vec()));
+            self.aside.get_or_insert_default().withheld = Some(KeptBytes::new(rest.to_vec()));
         } else {
             self.dropped = true;
         }
@@ -88,6 +88,6 @@ impl<C: End, U: End> Pump<'_, C, U> {
         if self.target.reply_policy() == Fate::Wait {
             return Withheld::Waits;
         }
-        Withheld::Over(aside.withheld.take().map_or_else(Vec::new, Kept::into_rest))
+        Withheld::Over(aside.withheld.take().map_or_else(Vec::new, KeptBytes::into_rest))
     }
 }

@@ -10,29 +10,29 @@ use std::time::{Duration, Instant};
 use target::{ClockReading, ReplyPolicy, TargetRef, TargetWriter};
 
 use crate::EndReason;
-use crate::io::end::End;
-use crate::io::scratch;
+use crate::io::buffer;
+use crate::io::stream::ByteStream;
 use crate::maintenance::notice::Notice;
 use crate::session::pump::Pump;
-use crate::testing::{Puppet, SOON, destination, seat};
+use crate::testing::{Puppet, SOON, context, destination};
 
 const SET: &[u8] = b"SET k v\r\n";
 const OK: &[u8] = b"+OK\r\n";
 
 type Puppets<'a> = Pump<'a, Puppet, Puppet>;
 
-fn poll<C: End, U: End>(pump: &mut Pump<'_, C, U>) -> Poll<EndReason> {
+fn poll<C: ByteStream, U: ByteStream>(pump: &mut Pump<'_, C, U>) -> Poll<EndReason> {
     let waker = Waker::noop();
     let mut cx = Context::from_waker(waker);
-    scratch::with(|scratch| pump.poll(&mut cx, waker, scratch))
+    buffer::with_scratch(|scratch| pump.poll(&mut cx, waker, scratch))
 }
 
 /// A session whose client has sent `requests`, all of them forwarded, and the points it is on.
 fn with_requests(requests: &[u8], test: impl FnOnce(&mut TargetWriter, &mut Puppets<'_>)) {
-    let (mut points, seat) = seat();
-    let target = seat.shared.service.route.usable_target().unwrap();
+    let (mut points, context) = context();
+    let target = context.shared.service.route.usable_target().unwrap();
     let (mut client, mut upstream) = (Puppet::saying(&[requests]), Puppet::saying(&[]));
-    let mut pump = Pump::new((&mut client, &mut upstream), &seat, &target, Vec::new());
+    let mut pump = Pump::new((&mut client, &mut upstream), &context, &target, Vec::new());
     assert_eq!(poll(&mut pump), Poll::Pending);
     assert_eq!(pump.upstream.heard, requests);
     test(&mut points, &mut pump);
@@ -261,9 +261,9 @@ struct Surprise {
     happens: fn(&mut TargetWriter),
 }
 
-impl End for Surprise {
-    fn look(&mut self, cx: &mut Context<'_>) {
-        self.puppet.look(cx);
+impl ByteStream for Surprise {
+    fn update_readiness(&mut self, cx: &mut Context<'_>) {
+        self.puppet.update_readiness(cx);
     }
 
     fn is_readable(&self) -> bool {
@@ -280,12 +280,12 @@ impl End for Surprise {
         self.puppet.poll_write(cx, bytes)
     }
 
-    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.puppet.poll_end(cx)
+    fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.puppet.poll_shutdown(cx)
     }
 
-    fn has_gone(&self) -> bool {
-        self.puppet.has_gone()
+    fn peer_closed(&self) -> bool {
+        self.puppet.peer_closed()
     }
 
     fn has_unread(&self) -> bool {
@@ -298,20 +298,20 @@ fn move_on(points: &mut TargetWriter) {
 }
 
 /// A seat, its points, and a target that may be used.
-fn surprised() -> (Rc<RefCell<TargetWriter>>, crate::runtime::worker::WorkerContext, TargetRef) {
-    let (points, seat) = seat();
-    let target = seat.shared.service.route.usable_target().unwrap();
-    (Rc::new(RefCell::new(points)), seat, target)
+fn surprised() -> (Rc<RefCell<TargetWriter>>, crate::context::WorkerContext, TargetRef) {
+    let (points, context) = context();
+    let target = context.shared.service.route.usable_target().unwrap();
+    (Rc::new(RefCell::new(points)), context, target)
 }
 
 #[test]
 fn sends_nothing_that_was_read_while_the_points_moved() {
     for happens in [move_on, TargetWriter::hold, TargetWriter::clear, TargetWriter::discard_replies]
     {
-        let (points, seat, target) = surprised();
+        let (points, context, target) = surprised();
         let mut client = Surprise { puppet: Puppet::saying(&[SET]), points, happens };
         let mut upstream = Puppet::saying(&[]);
-        let mut pump = Pump::new((&mut client, &mut upstream), &seat, &target, Vec::new());
+        let mut pump = Pump::new((&mut client, &mut upstream), &context, &target, Vec::new());
         let _pending_or_fenced = poll(&mut pump);
         assert!(pump.client.puppet.says.is_empty(), "it was read");
         let unsent = pump.requests.take_kept();
@@ -325,10 +325,10 @@ fn forwards_no_reply_that_was_read_while_the_evidence_came() {
         (TargetWriter::discard_replies as fn(&mut TargetWriter), EndReason::ReplyDropped),
         (move_on, EndReason::Fenced),
     ] {
-        let (points, seat, target) = surprised();
+        let (points, context, target) = surprised();
         let mut client = Puppet::saying(&[SET]);
         let mut upstream = Surprise { puppet: Puppet::saying(&[]), points, happens };
-        let mut pump = Pump::new((&mut client, &mut upstream), &seat, &target, Vec::new());
+        let mut pump = Pump::new((&mut client, &mut upstream), &context, &target, Vec::new());
         assert_eq!(poll(&mut pump), Poll::Pending);
         pump.upstream.puppet.says.push_back(OK.to_vec());
         assert_eq!(poll(&mut pump), Poll::Ready(reason));

@@ -14,9 +14,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A party that sessions come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Source(IpAddr);
+pub(crate) struct ClientSource(IpAddr);
 
-impl Source {
+impl ClientSource {
     /// The source that an address belongs to.
     pub(crate) fn of(peer: IpAddr) -> Self {
         Self(match peer.to_canonical() {
@@ -31,22 +31,22 @@ impl Source {
 
 /// The sessions of each source.
 #[derive(Debug)]
-pub(crate) struct Sources {
-    table: Mutex<HashMap<Source, usize>>,
-    most: usize,
+pub(crate) struct SourceTable {
+    table: Mutex<HashMap<ClientSource, usize>>,
+    limit: usize,
 }
 
-impl Sources {
-    /// At most `most` sessions a source.
-    pub(crate) fn new(most: usize) -> Self {
-        Self { table: Mutex::default(), most }
+impl SourceTable {
+    /// At most `limit` sessions a source.
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { table: Mutex::default(), limit }
     }
 
     /// Counts a session in, if its source has a place left.
-    pub(crate) fn enter(&self, source: Source) -> Option<Source> {
+    pub(crate) fn try_acquire(&self, source: ClientSource) -> Option<ClientSource> {
         let mut table = self.table();
         let count = table.entry(source).or_insert(0);
-        if *count >= self.most {
+        if *count >= self.limit {
             return None;
         }
         *count += 1;
@@ -54,7 +54,7 @@ impl Sources {
     }
 
     /// Counts it out again.
-    pub(crate) fn leave(&self, source: Source) {
+    pub(crate) fn release(&self, source: ClientSource) {
         let mut table = self.table();
         match table.get_mut(&source) {
             Some(count) if *count > 1 => *count -= 1,
@@ -64,7 +64,7 @@ impl Sources {
         }
     }
 
-    fn table(&self) -> MutexGuard<'_, HashMap<Source, usize>> {
+    fn table(&self) -> MutexGuard<'_, HashMap<ClientSource, usize>> {
         // Nothing under the lock can panic half-way.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -74,8 +74,8 @@ impl Sources {
 mod tests {
     use super::*;
 
-    fn source(text: &str) -> Source {
-        Source::of(text.parse().unwrap())
+    fn source(text: &str) -> ClientSource {
+        ClientSource::of(text.parse().unwrap())
     }
 
     #[test]
@@ -88,15 +88,15 @@ mod tests {
 
     #[test]
     fn a_source_that_has_gone_leaves_nothing_in_the_table() {
-        let sources = Sources::new(2);
+        let sources = SourceTable::new(2);
         for number in 0..1000_u32 {
-            let source = Source::of(IpAddr::from(number.to_be_bytes()));
-            assert!(sources.enter(source).is_some() && sources.enter(source).is_some());
-            assert!(sources.enter(source).is_none());
-            sources.leave(source);
-            assert!(sources.enter(source).is_some());
-            sources.leave(source);
-            sources.leave(source);
+            let source = ClientSource::of(IpAddr::from(number.to_be_bytes()));
+            assert!(sources.try_acquire(source).is_some() && sources.try_acquire(source).is_some());
+            assert!(sources.try_acquire(source).is_none());
+            sources.release(source);
+            assert!(sources.try_acquire(source).is_some());
+            sources.release(source);
+            sources.release(source);
         }
         assert!(sources.table().is_empty());
     }

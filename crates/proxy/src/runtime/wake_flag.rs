@@ -12,46 +12,46 @@ use std::task::{Wake, Waker};
 
 /// Wakes a task and remembers that it did.
 #[derive(Debug)]
-pub(crate) struct Bell {
-    rung: AtomicBool,
+pub(crate) struct WakeFlag {
+    woken: AtomicBool,
     task: Waker,
 }
 
 /// A bell, and the waker that rings it.
 #[derive(Debug)]
-pub(crate) struct Watch {
-    pub(crate) bell: Arc<Bell>,
+pub(crate) struct FlaggedWaker {
+    pub(crate) flag: Arc<WakeFlag>,
     pub(crate) waker: Waker,
 }
 
-impl Watch {
-    /// For the task that `task` wakes; see [`Bell::new`].
+impl FlaggedWaker {
+    /// For the task that `task` wakes; see [`WakeFlag::new`].
     pub(crate) fn new(task: &Waker) -> Self {
-        let bell = Bell::new(task);
-        Self { waker: Waker::from(Arc::clone(&bell)), bell }
+        let flag = WakeFlag::new(task);
+        Self { waker: Waker::from(Arc::clone(&flag)), flag }
     }
 }
 
-impl Bell {
+impl WakeFlag {
     /// A bell for the task that `task` wakes, rung once already so that what it is for is looked at
     /// first.
     pub(crate) fn new(task: &Waker) -> Arc<Self> {
-        Arc::new(Self { rung: AtomicBool::new(true), task: task.clone() })
+        Arc::new(Self { woken: AtomicBool::new(true), task: task.clone() })
     }
 
     /// Whether it was rung since this was last asked. A load, as long as it was not.
-    pub(crate) fn was_rung(&self) -> bool {
-        self.rung.load(Ordering::Relaxed) && self.rung.swap(false, Ordering::Acquire)
+    pub(crate) fn take_woken(&self) -> bool {
+        self.woken.load(Ordering::Relaxed) && self.woken.swap(false, Ordering::Acquire)
     }
 }
 
-impl Wake for Bell {
+impl Wake for WakeFlag {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.rung.store(true, Ordering::Release);
+        self.woken.store(true, Ordering::Release);
         self.task.wake_by_ref();
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The loop is ours and small: poll the [tasks](crate::runtime::tasks) that have something to do, then ask
 //! the [reactor](crate::runtime::reactor) which sockets have become ready. Timers are the
-//! [clock](crate::runtime::timer_thread)'s.
+//! [clock](crate::runtime::timers)'s.
 //!
 //! A worker ends when the drain is over, however many sessions it still has. Nothing else ends it;
 //! a worker that does end early has failed, and whoever holds [`Running`] learns of it, because a
@@ -19,20 +19,24 @@ use std::time::Duration;
 use drain::{Drain, Phase};
 use tokio::sync::{Notify, mpsc};
 
-use crate::io::connection::Queue;
+use crate::address::Peer;
+use crate::context::{ServiceContext, WorkerContext};
 use crate::io::pipe;
+use crate::io::stream::SocketStream;
+use crate::limits::{Admission, Limits, ResourceShortage, Slots};
 use crate::listener::accept_loop;
 use crate::listener::inbox::Inboxes;
-use crate::listener::limits::{Limits, Places, ResourceShortage};
-use crate::listener::{AcceptLoop, Bound};
+use crate::listener::listen_socket::ListenSocket;
+use crate::listener::{Bound, WorkerListener};
 use crate::options::Options;
 use crate::runtime::heartbeat::{self, Heartbeat};
 use crate::runtime::reactor::{self, Reactor};
-use crate::runtime::tasks::{self, Home, Panicked, Tasks};
-use crate::runtime::timer_thread::Clock;
+use crate::runtime::tasks::{self, Panicked, Tasks, WorkerHandle};
+use crate::runtime::timers::TimerThread;
 use crate::service::Service;
+use crate::session::Session;
 use crate::session::dial_permits::DialPermits;
-use crate::stats::{Block, Stats};
+use crate::stats::Stats;
 
 /// How many CPUs this process may use, by its affinity and its cgroup as the standard library sees
 /// them: no more workers than that.
@@ -54,7 +58,7 @@ pub enum StartError {
     },
     /// The system gave no thread for the timers.
     #[error("cannot start the thread of the clock")]
-    Clock {
+    TimerThread {
         /// What the system said.
         source: io::Error,
     },
@@ -95,23 +99,34 @@ pub enum WorkerError {
     },
 }
 
-/// What a worker needs to know of a service.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) service: Arc<Service>,
-    pub(crate) limits: Arc<Limits>,
-    pub(crate) held: Arc<Places>,
-    /// The number of the one drain there can be, for the pushes that tell of it.
-    pub(crate) moving: OnceLock<u64>,
+impl Bound {
+    /// Starts the workers and begins to accept.
+    ///
+    /// # Errors
+    ///
+    /// A thread or its event loop could not be created.
+    pub fn serve(self, drain: &Drain) -> Result<Running, StartError> {
+        Running::start(self, drain)
+    }
+}
+
+/// Starts a session as a task of this thread's worker.
+fn start_session(
+    stream: SocketStream,
+    peer: Peer,
+    context: Arc<WorkerContext>,
+    admission: Admission,
+) {
+    tasks::spawn(Session::new(peer, context, admission).run(stream));
 }
 
 /// The workers at work.
 #[derive(Debug)]
 pub struct Running {
     stats: Stats,
-    shared: Vec<Arc<Shared>>,
-    total: Arc<Places>,
-    scarcity: ResourceShortage,
+    shared: Vec<Arc<ServiceContext>>,
+    total: Arc<Slots>,
+    shortage: ResourceShortage,
     splices: Result<(), io::Error>,
     heartbeats: Vec<Heartbeat>,
     threads: Vec<JoinHandle<()>>,
@@ -121,70 +136,72 @@ pub struct Running {
 impl Running {
     /// Starts a thread for each worker of `bound`.
     pub(crate) fn start(bound: Bound, drain: &Drain) -> Result<Self, StartError> {
-        let Bound { services, entrances, max_connections, .. } = bound;
+        let Bound { services, listeners, max_connections, .. } = bound;
         let stats =
-            Stats::new(entrances.len(), services.iter().map(|service| Arc::clone(&service.name)));
-        let (total, scarcity) = (Places::new(max_connections), ResourceShortage::default());
+            Stats::new(listeners.len(), services.iter().map(|service| Arc::clone(&service.name)));
+        let (total, shortage) = (Slots::new(max_connections), ResourceShortage::default());
         let shared = |service: Arc<Service>| {
             let options = service.options.now();
             let (most, per_source) = (options.max_connections, options.max_connections_per_source);
-            let limits = Limits::new(most, per_source, Arc::clone(&total), scarcity.clone());
-            let held = Places::new(options.max_held);
-            Arc::new(Shared { service, limits, held, moving: OnceLock::new() })
+            let limits = Limits::new(most, per_source, Arc::clone(&total), shortage.clone());
+            let held = Slots::new(options.max_held);
+            Arc::new(ServiceContext { service, limits, held, moving: OnceLock::new() })
         };
-        let shared: Vec<Arc<Shared>> = services.into_iter().map(shared).collect();
-        let (end, ended) = mpsc::channel(entrances.len().max(1));
+        let shared: Vec<Arc<ServiceContext>> = services.into_iter().map(shared).collect();
+        let (end, ended) = mpsc::channel(listeners.len().max(1));
         let (heartbeats, threads) = (Vec::new(), Vec::new());
-        let splices = pipe::refusal().map_or(Ok(()), Err);
-        let copies = splices.is_err();
+        let splices = pipe::unsupported().map_or(Ok(()), Err);
+        let splice_disabled = splices.is_err();
         let all = shared.clone();
         let mut running = Self {
             stats,
             shared: all,
             total: Arc::clone(&total),
-            scarcity,
+            shortage,
             splices,
             heartbeats,
             threads,
             ended,
         };
-        let (clock, thread) = Clock::start().map_err(|source| StartError::Clock { source })?;
+        let (clock, thread) =
+            TimerThread::start().map_err(|source| StartError::TimerThread { source })?;
         running.threads.push(thread);
         // Every loop before any thread: a failure half-way would leave workers behind that nobody
         // stops.
         let looping = |worker| move |source| StartError::Loop { worker, source };
-        let homes = (0..entrances.len()).map(|number| Home::new().map_err(looping(number)));
-        let homes = homes.collect::<Result<Vec<_>, _>>()?;
-        let rooms = Inboxes::new(homes.iter().map(Arc::clone));
-        let mut workers = Vec::with_capacity(entrances.len());
-        for ((number, entrances), home) in entrances.into_iter().enumerate().zip(homes) {
-            let reactor = Reactor::new(home.bell()).map_err(looping(number))?;
+        let handles =
+            (0..listeners.len()).map(|number| WorkerHandle::new().map_err(looping(number)));
+        let handles = handles.collect::<Result<Vec<_>, _>>()?;
+        let inboxes = Inboxes::new(handles.iter().map(Arc::clone));
+        let mut workers = Vec::with_capacity(listeners.len());
+        for ((number, listeners), handle) in listeners.into_iter().enumerate().zip(handles) {
+            let reactor = Reactor::new(handle.wake_fd()).map_err(looping(number))?;
             let heartbeat = Heartbeat::new();
             running.heartbeats.push(heartbeat.clone());
-            let seats = shared.iter().enumerate().filter_map(|(index, shared)| {
-                let block = running.stats.block(index, number)?;
+            let contexts = shared.iter().enumerate().filter_map(|(index, shared)| {
+                let counters = running.stats.counters(index, number)?;
                 Some(WorkerContext {
                     shared: Arc::clone(shared),
-                    block,
+                    counters,
                     drain: drain.clone(),
-                    news: Notify::new(),
-                    turns: DialPermits::default(),
+                    session_notify: Notify::new(),
+                    dial_permits: DialPermits::default(),
                 })
             });
-            let seats = seats.map(Arc::new).collect();
+            let contexts = contexts.map(Arc::new).collect();
             let (drain, clock) = (drain.clone(), clock.clone());
-            let rooms = rooms.of(number);
+            let inboxes = inboxes.of(number);
             workers.push(Worker {
                 number,
-                entrances,
-                seats,
+                listeners,
+                contexts,
                 heartbeat,
                 drain,
                 clock,
-                home,
-                rooms,
+                handle,
+                inboxes,
                 reactor,
-                copies,
+                splice_disabled,
             });
         }
         for worker in workers {
@@ -192,7 +209,7 @@ impl Running {
             let thread = std::thread::Builder::new()
                 .name(format!("worker-{number}"))
                 .spawn(move || {
-                    let mut report = Report { worker: number, end, result: None };
+                    let mut report = ExitReport { worker: number, end, result: None };
                     report.result = Some(worker.run());
                 })
                 .map_err(|source| StartError::Thread { worker: number, source })?;
@@ -216,8 +233,8 @@ impl Running {
     /// The flag that keeps new clients out while memory is about to run out. Nobody raises it by
     /// himself.
     #[must_use]
-    pub fn scarcity(&self) -> &ResourceShortage {
-        &self.scarcity
+    pub fn resource_shortage(&self) -> &ResourceShortage {
+        &self.shortage
     }
 
     /// Whether large values can be moved inside the kernel, as was tried at the start.
@@ -235,19 +252,19 @@ impl Running {
     pub fn tune(&self, service: usize, options: Options) {
         let Some(shared) = self.shared.get(service) else { return };
         shared.limits.set_service(options.max_connections);
-        shared.held.set_most(options.max_held);
+        shared.held.set_limit(options.max_held);
         shared.service.options.set(options);
     }
 
     /// Changes the most client connections of all services together.
     pub fn allow(&self, total: usize) {
-        self.total.set_most(total);
+        self.total.set_limit(total);
     }
 
     /// Client connections of all services now, and the most there may be.
     #[must_use]
     pub fn connections(&self) -> (usize, usize) {
-        (self.total.taken(), self.total.most())
+        (self.total.taken(), self.total.limit())
     }
 
     /// Returns when all workers have ended, which is when the drain is over; or when the first one
@@ -282,13 +299,13 @@ impl Running {
 }
 
 /// Tells how a worker ended, even if that was by a panic.
-struct Report {
+struct ExitReport {
     worker: usize,
     end: mpsc::Sender<Result<(), WorkerError>>,
     result: Option<Result<(), WorkerError>>,
 }
 
-impl Drop for Report {
+impl Drop for ExitReport {
     fn drop(&mut self) {
         let result =
             self.result.take().unwrap_or(Err(WorkerError::Panicked { worker: self.worker }));
@@ -298,110 +315,80 @@ impl Drop for Report {
     }
 }
 
-/// What one worker has of one service: what it shares with the others, and its own counters.
-#[derive(Debug)]
-pub(crate) struct WorkerContext {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) block: Arc<Block>,
-    pub(crate) drain: Drain,
-    /// Rung for the sessions of this seat when the points have moved, and when a drain asks and
-    /// when it cuts. Each session waits in this one list instead of one for each kind of news, and
-    /// no list is shared between workers.
-    pub(crate) news: Notify,
-    /// Who of its sessions may be on the way to a target.
-    pub(crate) turns: DialPermits,
-}
-
-impl WorkerContext {
-    /// Passes the news on. Each kind of news has a future that is created before the bell rings,
-    /// and whoever waits for the bell creates his before he looks: so no news is lost on either
-    /// step.
-    async fn tell_the_news(self: Arc<Self>) {
-        let Self { shared, drain, news, turns, .. } = &*self;
-        let route = &shared.service.route;
-        let mut next = Phase::Draining;
-        loop {
-            let moved = route.changed();
-            let tuned = shared.service.options.changed();
-            news.notify_waiters();
-            tokio::select! {
-                () = moved => turns.start_again(),
-                () = tuned => {}
-                () = drain.reached(next), if next <= Phase::Cutting => {
-                    next = if next == Phase::Draining { Phase::Cutting } else { Phase::Stopped };
-                }
-            }
-        }
-    }
-}
-
 /// One worker before its thread runs.
 struct Worker {
     number: usize,
-    entrances: Vec<AcceptLoop>,
-    seats: Vec<Arc<WorkerContext>>,
+    listeners: Vec<WorkerListener>,
+    contexts: Vec<Arc<WorkerContext>>,
     heartbeat: Heartbeat,
     drain: Drain,
-    clock: Clock,
-    home: Arc<Home>,
-    rooms: Inboxes,
+    clock: TimerThread,
+    handle: Arc<WorkerHandle>,
+    inboxes: Inboxes,
     reactor: Reactor,
     /// Whether it is known that the system moves nothing through pipes.
-    copies: bool,
+    splice_disabled: bool,
 }
 
 impl Worker {
     fn run(self) -> Result<(), WorkerError> {
         let Self {
             number: worker,
-            entrances,
-            seats,
+            listeners,
+            contexts,
             heartbeat,
             drain,
             clock,
-            home,
-            rooms,
+            handle,
+            inboxes,
             reactor,
-            copies,
+            splice_disabled,
         } = self;
         // In this order, so that the tasks go first and find what they need when they are dropped.
         let _clock = clock.enter();
         let _reactor = reactor::install(reactor);
-        if copies {
-            pipe::refuse();
+        if splice_disabled {
+            pipe::disable();
         }
-        let mut tasks = Tasks::new(home);
-        for seat in &seats {
-            tasks::spawn_vital(Arc::clone(seat).tell_the_news());
+        let mut tasks = Tasks::new(handle);
+        for context in &contexts {
+            tasks::spawn_essential(Arc::clone(context).forward_news());
         }
-        for entrance in entrances {
-            let Some(seat) = seats.get(entrance.service) else { continue };
+        for listener in listeners {
+            let Some(context) = contexts.get(listener.service) else { continue };
             // The door opens here and not in the task, so that a drain that begins at once does not
             // miss it.
-            let door = drain.accept_permit();
-            let queue = Queue::new(entrance.socket, &entrance.addr);
-            let queue = queue.map_err(|source| WorkerError::Listener { worker, source })?;
-            tracing::debug!(service = &*seat.shared.service.name, addr = %entrance.addr, worker, "accepting");
-            let whither = (entrance.service, rooms.clone());
-            tasks::spawn_vital(accept_loop::serve(queue, Arc::clone(seat), whither, door));
+            let permit = drain.accept_permit();
+            let listen_socket = ListenSocket::new(listener.socket, &listener.addr);
+            let listen_socket =
+                listen_socket.map_err(|source| WorkerError::Listener { worker, source })?;
+            tracing::debug!(service = &*context.shared.service.name, addr = %listener.addr, worker, "accepting");
+            let target = (listener.service, inboxes.clone());
+            tasks::spawn_essential(accept_loop::serve(
+                listen_socket,
+                Arc::clone(context),
+                target,
+                start_session,
+                permit,
+            ));
         }
         let end = drain.clone();
-        tasks::spawn_vital(async move { end.reached(Phase::Stopped).await });
+        tasks::spawn_essential(async move { end.reached(Phase::Stopped).await });
         let mut events = Vec::new();
         heartbeat.begin();
         while drain.phase() < Phase::Stopped {
             #[cfg(debug_assertions)]
-            crate::runtime::stall::if_asked(worker);
-            tasks.round().map_err(|Panicked| WorkerError::Panicked { worker })?;
+            heartbeat::stall_if_asked(worker);
+            tasks.run_round().map_err(|Panicked| WorkerError::Panicked { worker })?;
             heartbeat.beat();
-            let wait = if tasks.is_busy() { Duration::ZERO } else { heartbeat::BEAT };
-            if reactor::turn(&mut events, wait)
+            let wait = if tasks.is_busy() { Duration::ZERO } else { heartbeat::BEAT_INTERVAL };
+            if reactor::poll_events(&mut events, wait)
                 .map_err(|source| WorkerError::Loop { worker, source })?
             {
-                tasks.answer_the_bell();
-                for guest in rooms.guests() {
-                    if let Some(seat) = seats.get(guest.service) {
-                        accept_loop::welcome(guest, seat);
+                tasks.collect_remote_wakes();
+                for client in inboxes.handed_over() {
+                    if let Some(context) = contexts.get(client.service) {
+                        accept_loop::start_handed_over(client, context, start_session);
                     }
                 }
             }

@@ -13,12 +13,21 @@
 //!
 //! Deliberately absent: who watches, and how a client is told.
 
+mod sources;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::io::pipe;
-use crate::listener::sources::{Source, Sources};
+use crate::limits::sources::{ClientSource, SourceTable};
+
+/// How many pipes each worker may use for splicing, as the limit on open files allows.
+static PIPES_PER_WORKER: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// How many pipes each worker may use for splicing.
+pub(crate) fn pipes_per_worker() -> usize {
+    PIPES_PER_WORKER.load(Ordering::Relaxed)
+}
 
 /// What kept a client out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -56,43 +65,43 @@ impl Limit {
 
 /// A number of places.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub(crate) struct Slots {
     taken: AtomicUsize,
-    most: AtomicUsize,
+    limit: AtomicUsize,
 }
 
-impl Places {
-    pub(crate) fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self { taken: AtomicUsize::new(0), most: AtomicUsize::new(most) })
+impl Slots {
+    pub(crate) fn new(limit: usize) -> Arc<Self> {
+        Arc::new(Self { taken: AtomicUsize::new(0), limit: AtomicUsize::new(limit) })
     }
 
     /// A place, if one is left.
-    pub(crate) fn take(self: &Arc<Self>) -> Option<Place> {
-        self.enter().then(|| Place(Arc::clone(self)))
+    pub(crate) fn take(self: &Arc<Self>) -> Option<SlotGuard> {
+        self.try_acquire().then(|| SlotGuard(Arc::clone(self)))
     }
 
-    fn enter(&self) -> bool {
+    fn try_acquire(&self) -> bool {
         // Adding first and looking then never lets in one too many; at worst two who ask for the
         // last place at the same moment are both refused.
-        if self.taken.fetch_add(1, Ordering::Relaxed) < self.most() {
+        if self.taken.fetch_add(1, Ordering::Relaxed) < self.limit() {
             return true;
         }
-        self.leave();
+        self.release();
         false
     }
 
-    fn leave(&self) {
+    fn release(&self) {
         self.taken.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// How many there are.
-    pub(crate) fn most(&self) -> usize {
-        self.most.load(Ordering::Relaxed)
+    pub(crate) fn limit(&self) -> usize {
+        self.limit.load(Ordering::Relaxed)
     }
 
     /// Changes how many there are. Who has a place keeps it, even if there are fewer now.
-    pub(crate) fn set_most(&self, most: usize) {
-        self.most.store(most, Ordering::Relaxed);
+    pub(crate) fn set_limit(&self, limit: usize) {
+        self.limit.store(limit, Ordering::Relaxed);
     }
 
     /// How many are taken.
@@ -104,27 +113,27 @@ impl Places {
 /// One place, given back when dropped.
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct Place(Arc<Places>);
+pub(crate) struct SlotGuard(Arc<Slots>);
 
-impl Drop for Place {
+impl Drop for SlotGuard {
     fn drop(&mut self) {
-        self.0.leave();
+        self.0.release();
     }
 }
 
 /// What the process is short of. Cheap to clone; one for the whole process.
 #[derive(Debug, Clone)]
-pub struct ResourceShortage(Arc<Short>);
+pub struct ResourceShortage(Arc<ShortageState>);
 
 #[derive(Debug)]
-struct Short {
+struct ShortageState {
     memory: AtomicBool,
     files: AtomicUsize,
 }
 
 impl Default for ResourceShortage {
     fn default() -> Self {
-        Self(Arc::new(Short {
+        Self(Arc::new(ShortageState {
             memory: AtomicBool::new(false),
             files: AtomicUsize::new(usize::MAX),
         }))
@@ -139,14 +148,14 @@ impl ResourceShortage {
 
     /// Whether memory is about to run out.
     #[must_use]
-    pub fn is_up(&self) -> bool {
+    pub fn is_memory_low(&self) -> bool {
         self.0.memory.load(Ordering::Relaxed)
     }
 
     /// Says how many sessions there are open files for, and pipes beside them for each worker.
     pub fn set_files(&self, sessions: usize, pipes: usize) {
         self.0.files.store(sessions, Ordering::Relaxed);
-        pipe::set_most(pipes);
+        PIPES_PER_WORKER.store(pipes, Ordering::Relaxed);
     }
 
     /// How many sessions there are open files for; any number until somebody says otherwise.
@@ -159,10 +168,10 @@ impl ResourceShortage {
 /// All that has to agree before a client of one service is let in.
 #[derive(Debug)]
 pub(crate) struct Limits {
-    service: Arc<Places>,
-    total: Arc<Places>,
-    sources: Option<Sources>,
-    scarcity: ResourceShortage,
+    service: Arc<Slots>,
+    total: Arc<Slots>,
+    sources: Option<SourceTable>,
+    shortage: ResourceShortage,
 }
 
 impl Limits {
@@ -170,35 +179,35 @@ impl Limits {
     pub(crate) fn new(
         service: usize,
         per_source: usize,
-        total: Arc<Places>,
-        scarcity: ResourceShortage,
+        total: Arc<Slots>,
+        shortage: ResourceShortage,
     ) -> Arc<Self> {
-        let sources = (per_source > 0).then(|| Sources::new(per_source));
-        Arc::new(Self { service: Places::new(service), total, sources, scarcity })
+        let sources = (per_source > 0).then(|| SourceTable::new(per_source));
+        Arc::new(Self { service: Slots::new(service), total, sources, shortage })
     }
 
     /// Changes the most sessions of the service.
-    pub(crate) fn set_service(&self, most: usize) {
-        self.service.set_most(most);
+    pub(crate) fn set_service(&self, limit: usize) {
+        self.service.set_limit(limit);
     }
 
     /// Lets a client in, or says which limit keeps it out; of several the one whose remedy is
     /// nearest to the client.
     pub(crate) fn admit(self: &Arc<Self>, peer: Option<IpAddr>) -> Result<Admission, Limit> {
-        if self.scarcity.is_up() {
+        if self.shortage.is_memory_low() {
             return Err(Limit::Memory);
         }
-        if !self.service.enter() {
+        if !self.service.try_acquire() {
             return Err(Limit::Service);
         }
-        if !self.total.enter() {
-            self.service.leave();
+        if !self.total.try_acquire() {
+            self.service.release();
             return Err(Limit::Process);
         }
         // This one is counted in; as above, two at once may both be refused for the last place.
-        if self.total.taken() > self.scarcity.files() {
-            self.total.leave();
-            self.service.leave();
+        if self.total.taken() > self.shortage.files() {
+            self.total.release();
+            self.service.release();
             return Err(Limit::Files);
         }
         // From here on the guard gives back what was taken. The table of sources comes last: it
@@ -207,7 +216,7 @@ impl Limits {
         // A client without an address comes over a Unix socket: it has the permission of this
         // machine's administrator.
         if let Some((sources, peer)) = self.sources.as_ref().zip(peer) {
-            let source = sources.enter(Source::of(peer)).ok_or(Limit::Source)?;
+            let source = sources.try_acquire(ClientSource::of(peer)).ok_or(Limit::Source)?;
             admission.source = Some(Box::new(source));
         }
         Ok(admission)
@@ -220,16 +229,16 @@ impl Limits {
 #[must_use]
 pub(crate) struct Admission {
     limits: Arc<Limits>,
-    source: Option<Box<Source>>,
+    source: Option<Box<ClientSource>>,
 }
 
 impl Drop for Admission {
     fn drop(&mut self) {
         if let (Some(sources), Some(source)) = (&self.limits.sources, &self.source) {
-            sources.leave(**source);
+            sources.release(**source);
         }
-        self.limits.total.leave();
-        self.limits.service.leave();
+        self.limits.total.release();
+        self.limits.service.release();
     }
 }
 
@@ -239,52 +248,52 @@ mod tests {
 
     #[test]
     fn places_end_and_come_back() {
-        let places = Places::new(2);
-        let first = places.take();
-        let second = places.take();
+        let slots = Slots::new(2);
+        let first = slots.take();
+        let second = slots.take();
         assert!(first.is_some() && second.is_some());
-        assert!(places.take().is_none() && places.take().is_none());
-        assert_eq!(places.taken(), 2);
+        assert!(slots.take().is_none() && slots.take().is_none());
+        assert_eq!(slots.taken(), 2);
         drop(first);
-        assert!(places.take().is_some());
-        assert_eq!(places.taken(), 1);
-        let third = places.take();
-        places.set_most(1);
+        assert!(slots.take().is_some());
+        assert_eq!(slots.taken(), 1);
+        let third = slots.take();
+        slots.set_limit(1);
         drop(third);
-        assert!(places.take().is_none(), "one too many has gone, and there is still none free");
-        places.set_most(2);
-        assert!(places.take().is_some());
+        assert!(slots.take().is_none(), "one too many has gone, and there is still none free");
+        slots.set_limit(2);
+        assert!(slots.take().is_some());
     }
 
     #[test]
     fn threads_never_get_more_than_there_are() {
-        let places = Places::new(3);
-        let most = AtomicUsize::new(0);
+        let slots = Slots::new(3);
+        let limit = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     let inside = AtomicUsize::new(0);
                     for _ in 0..10_000 {
-                        if let Some(place) = places.take() {
+                        if let Some(slot) = slots.take() {
                             inside.fetch_add(1, Ordering::Relaxed);
-                            drop(place);
+                            drop(slot);
                         }
                     }
-                    most.fetch_max(inside.into_inner(), Ordering::Relaxed);
+                    limit.fetch_max(inside.into_inner(), Ordering::Relaxed);
                 });
             }
         });
-        assert_eq!(places.taken(), 0);
-        assert!(most.into_inner() > 0);
+        assert_eq!(slots.taken(), 0);
+        assert!(limit.into_inner() > 0);
     }
 
     #[test]
     fn each_limit_is_told_by_its_name_and_a_refusal_gives_back_what_it_took() {
         let one: Option<IpAddr> = "192.0.2.1".parse().ok();
         let other: Option<IpAddr> = "192.0.2.2".parse().ok();
-        let (total, scarcity) = (Places::new(3), ResourceShortage::default());
-        let a = Limits::new(2, 1, Arc::clone(&total), scarcity.clone());
-        let b = Limits::new(9, 0, Arc::clone(&total), scarcity.clone());
+        let (total, shortage) = (Slots::new(3), ResourceShortage::default());
+        let a = Limits::new(2, 1, Arc::clone(&total), shortage.clone());
+        let b = Limits::new(9, 0, Arc::clone(&total), shortage.clone());
         let first = a.admit(one).unwrap();
         assert_eq!(a.admit(one).unwrap_err(), Limit::Source);
         let _second = a.admit(other).unwrap();
@@ -294,12 +303,12 @@ mod tests {
         assert_eq!(b.admit(one).unwrap_err(), Limit::Process);
         assert_eq!((total.taken(), b.service.taken()), (3, 1));
         drop(first);
-        scarcity.set(true);
+        shortage.set(true);
         assert_eq!(a.admit(one).unwrap_err(), Limit::Memory);
-        scarcity.set(false);
-        scarcity.set_files(2, usize::MAX);
+        shortage.set(false);
+        shortage.set_files(2, usize::MAX);
         assert_eq!(a.admit(one).unwrap_err(), Limit::Files);
-        scarcity.set_files(3, usize::MAX);
+        shortage.set_files(3, usize::MAX);
         assert!(a.admit(one).is_ok());
         assert_eq!((total.taken(), a.service.taken()), (2, 1));
     }

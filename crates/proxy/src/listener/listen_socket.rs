@@ -1,0 +1,85 @@
+//! The listening socket of one worker, registered with its event loop.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::task::{Context, Poll};
+
+use rustix::io::Errno;
+
+use crate::address::{ListenAddr, Peer};
+use crate::runtime::reactor::{Readiness, Registration};
+
+/// Descriptors that have to be free before a client is let in again after a lack of them: two for
+/// it, and as many as probes and discovery take at a time.
+const FREE_DESCRIPTORS: usize = 8;
+
+/// Where clients come from: a listening socket, or in tests one that fails as the system rarely
+/// does.
+pub(crate) trait AcceptSource {
+    /// The next client's socket, which does not block, and its address.
+    fn poll_accept(&mut self, cx: &Context<'_>) -> Poll<Result<(OwnedFd, Peer), Errno>>;
+
+    /// The same without waiting. Asks the socket itself and not the event loop, which may not have
+    /// heard yet of whoever came last.
+    fn accept(&self) -> Result<(OwnedFd, Peer), Errno>;
+
+    /// Whether one more session could be served and a few descriptors were left; asked while there
+    /// is a lack of them.
+    fn has_free_descriptors(&self) -> Result<(), Errno>;
+}
+
+/// A listening socket, which others may hold too.
+#[derive(Debug)]
+pub(crate) struct ListenSocket {
+    registration: Registration,
+    socket: OwnedFd,
+    /// A Unix socket, whose clients have no addresses.
+    is_unix: bool,
+}
+
+impl ListenSocket {
+    /// A listening socket at `addr`, which must not block.
+    pub(crate) fn new(socket: OwnedFd, addr: &ListenAddr) -> io::Result<Self> {
+        Ok(Self {
+            registration: Registration::new(&socket, Readiness::READ, false)?,
+            socket,
+            is_unix: addr.unix().is_some(),
+        })
+    }
+}
+
+impl AcceptSource for ListenSocket {
+    fn poll_accept(&mut self, cx: &Context<'_>) -> Poll<Result<(OwnedFd, Peer), Errno>> {
+        self.registration
+            .attempt(cx, Readiness::READ, || self.accept().map(|client| (client, true)))
+    }
+
+    fn accept(&self) -> Result<(OwnedFd, Peer), Errno> {
+        use rustix::net::SocketFlags;
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        if self.is_unix {
+            return Ok((rustix::net::accept_with(&self.socket, flags)?, Peer::UNIX));
+        }
+        let (stream, peer) = rustix::net::acceptfrom_with(&self.socket, flags)?;
+        // A peer without an address is one that has gone already.
+        let peer =
+            peer.and_then(|peer| SocketAddr::try_from(peer).ok()).ok_or(Errno::CONNABORTED)?;
+        Ok((stream, peer.into()))
+    }
+
+    fn has_free_descriptors(&self) -> Result<(), Errno> {
+        let mut room = Vec::with_capacity(FREE_DESCRIPTORS);
+        for _ in 0..FREE_DESCRIPTORS {
+            room.push(rustix::io::fcntl_dupfd_cloexec(&self.socket, 0)?);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for ListenSocket {
+    fn drop(&mut self) {
+        // Others may hold the same socket, so closing it would not make the kernel forget it here.
+        self.registration.deregister(&self.socket);
+    }
+}
