@@ -1,23 +1,23 @@
-//! Where clients arrive, and where they come from: an address of TCP, or a Unix socket.
+//! Addresses of listeners and of clients: TCP, or a Unix socket.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-/// The scheme of a Unix socket in text.
+/// The prefix of a Unix socket's path.
 const UNIX: &str = "unix:";
 
-/// Where a listening socket is found.
+/// The address of a listening socket.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ListenAddr {
-    /// An address of TCP.
+    /// A TCP address.
     Tcp(SocketAddr),
-    /// The path of a Unix socket's file.
+    /// The path of a Unix socket.
     Unix(PathBuf),
 }
 
 impl ListenAddr {
-    /// Reads what [`Display`](fmt::Display) writes: `unix:/path`, or an IP address and a port.
+    /// Parses the output of [`Display`](fmt::Display): `unix:/path`, or an IP address and a port.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         match text.strip_prefix(UNIX) {
@@ -26,7 +26,7 @@ impl ListenAddr {
         }
     }
 
-    /// The address, if it is one of TCP.
+    /// The TCP address, if it is one.
     #[must_use]
     pub fn tcp(&self) -> Option<SocketAddr> {
         match self {
@@ -35,7 +35,7 @@ impl ListenAddr {
         }
     }
 
-    /// The file, if it is a Unix socket's.
+    /// The path, if it is a Unix socket.
     #[must_use]
     pub fn unix(&self) -> Option<&Path> {
         match self {
@@ -60,12 +60,12 @@ impl fmt::Display for ListenAddr {
     }
 }
 
-/// Where a client comes from.
+/// The address of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Peer(Option<SocketAddr>);
 
 impl Peer {
-    /// The client of a Unix socket: it has no address.
+    /// The client of a Unix socket, which has no address.
     pub(crate) const UNIX: Self = Self(None);
 
     /// Its IP address, if it has one.
@@ -75,10 +75,10 @@ impl Peer {
 }
 
 impl From<SocketAddr> for Peer {
-    /// An IPv4 client of a dual-stack socket has its IPv4 address.
+    /// An IPv4 client of a dual-stack socket is given its IPv4 address.
     fn from(addr: SocketAddr) -> Self {
         match addr.ip().to_canonical() {
-            // As it is, with the scope of a link-local address.
+            // Unchanged, with the scope of a link-local address.
             IpAddr::V6(_) => Self(Some(addr)),
             IpAddr::V4(ip) => Self(Some((ip, addr.port()).into())),
         }
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_it_writes() {
+    fn parses_its_own_display() {
         for text in ["127.0.0.1:6379", "[::]:6379", "unix:/run/pointsman/redis.sock"] {
             assert_eq!(ListenAddr::parse(text).unwrap().to_string(), text);
         }

@@ -1,4 +1,5 @@
-//! What the sessions of one service on one worker have in common.
+//! The context of sessions: what they share with other sessions of their service, and of their
+//! worker.
 
 use std::sync::{Arc, OnceLock};
 
@@ -10,34 +11,33 @@ use crate::service::Service;
 use crate::session::dial_permits::DialPermits;
 use crate::stats::WorkerCounters;
 
-/// What a worker needs to know of a service.
+/// The state of a service that all workers share.
 #[derive(Debug)]
 pub(crate) struct ServiceContext {
     pub(crate) service: Arc<Service>,
     pub(crate) limits: Arc<Limits>,
     pub(crate) held: Arc<Slots>,
-    /// The number of the one drain there can be, for the pushes that tell of it.
+    /// The number of the process's drain, for the pushes that announce it.
     pub(crate) moving: OnceLock<u64>,
 }
 
-/// What one worker has of one service: what it shares with the others, and its own counters.
+/// The state of a service on one worker: the part shared with other workers, and its own counters.
 #[derive(Debug)]
 pub(crate) struct WorkerContext {
     pub(crate) shared: Arc<ServiceContext>,
     pub(crate) counters: Arc<WorkerCounters>,
     pub(crate) drain: Drain,
-    /// Rung for the sessions of this seat when the points have moved, and when a drain asks and
-    /// when it cuts. Each session waits in this one list instead of one for each kind of news, and
-    /// no list is shared between workers.
+    /// Notified after a master change, when the drain begins, and when it cuts. Each session waits
+    /// on this one list instead of one per kind of event, and no list is shared between workers.
     pub(crate) session_notify: Notify,
-    /// Who of its sessions may be on the way to a target.
+    /// The permits of its sessions to connect to a target.
     pub(crate) dial_permits: DialPermits,
 }
 
 impl WorkerContext {
-    /// Passes the news on. Each kind of news has a future that is created before the bell rings,
-    /// and whoever waits for the bell creates his before he looks: so no news is lost on either
-    /// step.
+    /// Forwards events to the sessions. The futures for all kinds of events are created before the
+    /// sessions are notified, and a session creates its future before it checks. So no event is
+    /// lost in either step.
     pub(crate) async fn forward_news(self: Arc<Self>) {
         let Self { shared, drain, session_notify, dial_permits, .. } = &*self;
         let route = &shared.service.route;

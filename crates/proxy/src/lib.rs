@@ -1,15 +1,15 @@
-//! One client connection from accept to close.
+//! The data plane: client connections from accept to close.
 //!
-//! A train on the line: it is let in (`entrance`), gets its track from the points (`dial`), and
-//! then carries bytes both ways (`pump`) until either end stops, the points move under it (the
-//! fence), or the house closes (the drain). However it ends, it ends in one place with one word
+//! A client is admitted by an accept loop (`listener`), connected to its target (`session`), and
+//! then bytes are forwarded both ways (`session::pump`) until either end closes, the target changes
+//! (the fence) or the process stops (the drain). Every session ends in one place with one reason
 //! ([`EndReason`]).
 //!
-//! The data plane is made of workers: one thread each, one single-threaded event loop, one
-//! listening socket for each address. A session lives and dies on the worker that accepted it, so
-//! nothing on the way of a byte is locked, shared or sent through a channel. The large buffer
-//! belongs to the worker: an idle session holds none. Before every byte to a target two atomics are
-//! looked at, its fence and the gate of the route, and that is all that is ever needed to stop.
+//! The data plane consists of workers: one thread each, with one event loop and one listening
+//! socket per address. A session stays on the worker that accepted it, so nothing on the path of a
+//! byte is locked, shared or sent through a channel. The large buffer belongs to the worker: an
+//! idle session has none. Before every write to a target two atomics are read, its fence and the
+//! gate, and nothing more is needed to stop it.
 //!
 //! ```no_run
 //! # fn example(service: proxy::Service, drain: drain::Drain) -> Result<(), Box<dyn std::error::Error>> {
@@ -23,9 +23,9 @@
 //! # }
 //! ```
 //!
-//! Deliberately absent: how a target is found or trusted (that is `sentinel`), names of metrics,
-//! and any change to what clients and servers say to each other, but for what a client asks to be
-//! told (`notice`).
+//! Deliberately absent: how a target is found or trusted (see `sentinel`), names of metrics, and
+//! any change to the conversation of clients and servers, except for the notifications that a
+//! client has asked for (`maintenance`).
 
 mod address;
 mod context;

@@ -1,54 +1,26 @@
 //! The counters of the data plane.
 //!
-//! Each worker has a block of its own for each service, and is the only one that writes to it. An
+//! Each worker has its own counters for each service and is the only thread that writes to them. An
 //! atomic with one writer needs no atomic addition: a relaxed load, an addition and a relaxed store
-//! are the same instructions as for a plain integer, and whoever reads finds the present number. So
-//! there is no interval at which counters are published, nothing to flush at the end, and no lock
-//! anywhere. A reader may see one counter newer than another; each by itself only grows.
+//! are the same instructions as for a plain integer, and a reader finds the current number. So
+//! counters need no publication interval, no flush at the end, and no lock. A reader may see one
+//! counter newer than another; each by itself only grows.
 //!
-//! Deliberately absent: names of metrics and their format, which are the composition root's.
+//! Deliberately absent: names of metrics and their format, which belong to the composition root.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use resp::Pin;
 
-use crate::latency::{CommandTimes, Distribution, Histogram};
+use crate::latency::{CommandTimes, Counter, Distribution, Histogram};
 use crate::limits::Limit;
 use crate::maintenance::notice::MaintenanceKind;
 use crate::service::DialFailure;
 use crate::session::end_reason::EndReason;
 use crate::session::not_carried::NotCarried;
 
-/// A number with one writer.
-#[derive(Debug, Default)]
-pub(crate) struct Counter(AtomicU64);
-
-impl Counter {
-    /// Adds without an atomic read-modify-write. Only the owning worker may call it.
-    #[inline]
-    pub(crate) fn add(&self, n: u64) {
-        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
-    }
-
-    #[inline]
-    pub(crate) fn increment(&self) {
-        self.add(1);
-    }
-
-    /// Takes one back, of a number that goes up and down.
-    pub(crate) fn decrement(&self) {
-        self.add(u64::MAX);
-    }
-
-    #[inline]
-    pub(crate) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// What one worker counts for one service. Apart in the processor's caches, so that no worker
-/// writes where another does.
+/// The counters of one worker for one service, on cache lines of their own, so that no two workers
+/// write to the same one.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct WorkerCounters {
@@ -73,7 +45,7 @@ pub(crate) struct WorkerCounters {
     pub(crate) rebalanced: Counter,
     pub(crate) maintenance_handshakes: Counter,
     pub(crate) notices: [Counter; MaintenanceKind::ALL.len()],
-    /// Sessions that are pinned now, by what.
+    /// Sessions that are pinned now, by cause.
     pub(crate) pinned: [Counter; Pin::COUNT],
     pub(crate) not_carried: [Counter; NotCarried::COUNT],
 }
@@ -102,7 +74,7 @@ impl WorkerCounters {
         }
     }
 
-    /// A session's pin is another one now.
+    /// Records that the pin of a session has changed.
     pub(crate) fn repin(&self, before: Option<Pin>, now: Option<Pin>) {
         let count = |pin: Option<Pin>| pin.and_then(|pin| self.pinned.get(pin as usize));
         if let Some(count) = count(before) {
@@ -132,7 +104,7 @@ impl WorkerCounters {
     }
 }
 
-/// One service's blocks, one a worker.
+/// The counters of one service, one set per worker.
 #[derive(Debug)]
 struct ServiceBlocks {
     name: Arc<str>,
@@ -145,22 +117,22 @@ pub struct Stats {
     services: Arc<[ServiceBlocks]>,
 }
 
-/// The counters of one service since the start of the process, all workers together.
+/// The counters of one service since the start of the process, summed over all workers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ServiceSnapshot {
-    /// Sessions open now, the held ones included.
+    /// Sessions open now, including those that wait at the gate.
     pub open: u64,
     /// Sessions that wait at the gate now.
     pub held: u64,
-    /// Times a session began to wait at the gate.
+    /// Times that a session began to wait at the gate.
     pub waits: u64,
     /// Connections accepted and served.
     pub accepted: u64,
-    /// Connections refused because a limit was reached, by [`Limit`]'s number.
+    /// Connections rejected by a limit, by [`Limit`]'s number.
     pub refused: [u64; Limit::ALL.len()],
-    /// Failures of `accept(2)`.
+    /// Failed calls of `accept(2)`.
     pub accept_errors: u64,
-    /// Connections that the worker that accepted them gave to an emptier one.
+    /// Connections handed over to a less loaded worker after accept.
     pub handed_over: u64,
     /// Sessions ended, by [`EndReason`]'s number.
     pub closed: [u64; EndReason::COUNT],
@@ -168,35 +140,35 @@ pub struct ServiceSnapshot {
     pub bytes_in: u64,
     /// Bytes forwarded from the target to clients.
     pub bytes_out: u64,
-    /// Bytes of both that went through a pipe of the kernel and not through this process.
+    /// Bytes of both directions that were spliced through a kernel pipe.
     pub bytes_spliced: u64,
-    /// Requests forwarded whole, in sessions that are followed (not opaque).
+    /// Requests forwarded in full, in sessions that are followed (not opaque).
     pub commands: u64,
-    /// Replies received whole, in sessions that are followed.
+    /// Replies received in full, in sessions that are followed.
     pub replies: u64,
     /// Connections to the target opened.
     pub dials: u64,
-    /// Attempts that failed, by [`DialFailure`]'s number.
+    /// Failed attempts to open one, by [`DialFailure`]'s number.
     pub dial_failures: [u64; DialFailure::ALL.len()],
-    /// Hints given.
+    /// Hints sent to discovery.
     pub hints: u64,
-    /// How long commands took: a sample, from the first bytes of a request written to the target to
-    /// the last byte of its reply read from it. Commands that wait by their nature are left out.
+    /// The duration of commands: a sample, from the first bytes of a request written to the target
+    /// to the last byte of its reply read from it. Blocking commands are excluded.
     pub command_time: Distribution,
-    /// How long it took to open a connection to the target, where that succeeded.
+    /// The time to open a connection to the target, of successful attempts.
     pub dial_time: Distribution,
-    /// Times that a session was carried over to another connection.
+    /// Times that a session was carried to another connection.
     pub carried: u64,
-    /// Times that a session was moved to another replica to make shares equal.
+    /// Times that a session was moved to another replica to even the load.
     pub rebalanced: u64,
-    /// Handshakes about maintenance that were answered in the server's place.
+    /// Maintenance handshakes that were answered in place of the server.
     pub maintenance_handshakes: u64,
-    /// Pushes about maintenance, by [`MaintenanceKind`]'s number.
+    /// Maintenance notifications, by [`MaintenanceKind`]'s number.
     pub notices: [u64; MaintenanceKind::ALL.len()],
-    /// Sessions that are pinned to their server now, by [`Pin`]'s number. All other open ones would
-    /// be carried over, unless a request is in flight at that moment.
+    /// Sessions that are pinned to their server now, by [`Pin`]'s number. All other open sessions
+    /// would be carried, unless a request is in flight at that moment.
     pub pinned: [u64; Pin::COUNT],
-    /// Sessions that lost their server and were closed instead of carried over, in the order of
+    /// Sessions that lost their server and were closed instead of carried, in the order of
     /// [`NotCarried::all`].
     pub not_carried: [u64; NotCarried::COUNT],
 }
@@ -214,21 +186,21 @@ impl ServiceSnapshot {
         self.closed.iter().sum()
     }
 
-    /// Sessions open now that nothing pins to their server.
+    /// Open sessions that are not pinned.
     #[must_use]
     pub fn ordinary(&self) -> u64 {
         self.open.saturating_sub(self.pinned.iter().sum())
     }
 
-    /// Connections refused.
+    /// Connections rejected.
     #[must_use]
     pub fn refused_in_all(&self) -> u64 {
         self.refused.iter().sum()
     }
 
     fn add(&mut self, counters: &WorkerCounters) {
-        // What ends is read before what begins, so that a session that does both meanwhile is not
-        // missed from the open ones.
+        // Ends are read before beginnings, so that a session that does both in between is not
+        // missing from the open ones.
         for (sum, count) in self.closed.iter_mut().zip(&counters.closed) {
             *sum += count.get();
         }
@@ -270,19 +242,19 @@ impl ServiceSnapshot {
 }
 
 impl Stats {
-    /// Blocks for `workers` workers and the named services.
+    /// Creates the counters of `workers` workers for the named services.
     pub(crate) fn new(workers: usize, names: impl IntoIterator<Item = Arc<str>>) -> Self {
         let service =
             |name| ServiceBlocks { name, workers: (0..workers).map(|_| Arc::default()).collect() };
         Self { services: names.into_iter().map(service).collect() }
     }
 
-    /// The block of one worker for one service. `None` if there is no such.
+    /// The counters of one worker for one service. `None` if there is no such worker or service.
     pub(crate) fn counters(&self, service: usize, worker: usize) -> Option<Arc<WorkerCounters>> {
         self.services.get(service)?.workers.get(worker).cloned()
     }
 
-    /// Each service with its counters, in the order they were given to `Bound::bind`.
+    /// Each service with its counters, in the order given to `Bound::bind`.
     pub fn services(&self) -> impl Iterator<Item = (&str, ServiceSnapshot)> {
         self.services.iter().map(|service| {
             let mut snapshot = ServiceSnapshot::default();
@@ -292,7 +264,7 @@ impl Stats {
         })
     }
 
-    /// How many sessions of the service called `name` each worker has.
+    /// The number of sessions per worker of the service called `name`.
     #[cfg(test)]
     pub(crate) fn open_by_worker(&self, name: &str) -> Vec<u64> {
         let service = self.services.iter().filter(|service| &*service.name == name);
@@ -303,7 +275,7 @@ impl Stats {
             .collect()
     }
 
-    /// How many sessions each worker has now, those of all services together.
+    /// The current number of sessions per worker, of all services together.
     #[must_use]
     pub fn open_on_workers(&self) -> Vec<u64> {
         let workers = self.services.iter().map(|service| service.workers.len()).max().unwrap_or(0);
@@ -329,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_workers_of_a_service_are_summed_and_services_kept_apart() {
+    fn sums_workers_and_separates_services() {
         let stats = Stats::new(2, [Arc::from("a"), Arc::from("b")]);
         for worker in 0..2 {
             let counters = stats.counters(0, worker).unwrap();

@@ -1,12 +1,12 @@
-//! Workers: threads that each drive one event loop, and the handle on all of them.
+//! Workers: threads that each run one event loop, and the handle to all of them.
 //!
-//! The loop is ours and small: poll the [tasks](crate::runtime::tasks) that have something to do, then ask
-//! the [reactor](crate::runtime::reactor) which sockets have become ready. Timers are the
-//! [clock](crate::runtime::timers)'s.
+//! The loop is small: poll the [tasks](crate::runtime::tasks) that are ready, then ask the
+//! [reactor](crate::runtime::reactor) which sockets have become ready. Timers run on the [timer
+//! thread](crate::runtime::timers).
 //!
-//! A worker ends when the drain is over, however many sessions it still has. Nothing else ends it;
-//! a worker that does end early has failed, and whoever holds [`Running`] learns of it, because a
-//! proxy with a worker less would refuse a part of its clients.
+//! A worker ends when the drain is over, whatever sessions it still has. A worker that ends earlier
+//! has failed, and [`Running`] reports it, because a proxy with one worker less would refuse a part
+//! of its clients.
 //!
 //! Deliberately absent: work stealing, and pinning to cores, which the operator's tools do better.
 
@@ -38,8 +38,8 @@ use crate::session::Session;
 use crate::session::dial_permits::DialPermits;
 use crate::stats::Stats;
 
-/// How many CPUs this process may use, by its affinity and its cgroup as the standard library sees
-/// them: no more workers than that.
+/// The number of CPUs that this process may use, by its affinity and its cgroup as reported by the
+/// standard library: the maximum number of workers.
 #[must_use]
 pub fn worker_count() -> NonZeroUsize {
     std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
@@ -48,26 +48,26 @@ pub fn worker_count() -> NonZeroUsize {
 /// Why the workers could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The system gave no thread.
+    /// The system could not create a thread.
     #[error("cannot start the thread of worker {worker}")]
     Thread {
-        /// Its number.
+        /// The index of the worker.
         worker: usize,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The system gave no thread for the timers.
-    #[error("cannot start the thread of the clock")]
+    /// The system could not create the timer thread.
+    #[error("cannot start the timer thread")]
     TimerThread {
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The system gave no event loop.
-    #[error("cannot create the event loop of worker {worker}; is the limit on open files too low?")]
+    /// The system could not create an event loop.
+    #[error("cannot create the event loop of worker {worker}; check the limit on open files")]
     Loop {
-        /// Its number.
+        /// The index of the worker.
         worker: usize,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -75,26 +75,26 @@ pub enum StartError {
 /// Why a worker ended before the drain was over.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
-    /// A listening socket could not be given to the event loop.
+    /// A listening socket could not be registered with the event loop.
     #[error("worker {worker} cannot serve its listening sockets")]
     Listener {
-        /// The worker's number.
+        /// The index of the worker.
         worker: usize,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The system does not tell any more what happens on its sockets.
+    /// Polling the sockets failed.
     #[error("the event loop of worker {worker} failed")]
     Loop {
-        /// The worker's number.
+        /// The index of the worker.
         worker: usize,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// It panicked, or what accepts connections on it did.
+    /// The worker or one of its accept loops panicked.
     #[error("worker {worker} panicked; this is a bug")]
     Panicked {
-        /// The worker's number.
+        /// The index of the worker.
         worker: usize,
     },
 }
@@ -120,7 +120,7 @@ fn start_session(
     tasks::spawn(Session::new(peer, context, admission).run(stream));
 }
 
-/// The workers at work.
+/// The running workers.
 #[derive(Debug)]
 pub struct Running {
     stats: Stats,
@@ -166,8 +166,8 @@ impl Running {
         let (clock, thread) =
             TimerThread::start().map_err(|source| StartError::TimerThread { source })?;
         running.threads.push(thread);
-        // Every loop before any thread: a failure half-way would leave workers behind that nobody
-        // stops.
+        // Create every event loop before any thread: after a failure in between, there would be
+        // workers that nothing stops.
         let looping = |worker| move |source| StartError::Loop { worker, source };
         let handles =
             (0..listeners.len()).map(|number| WorkerHandle::new().map_err(looping(number)));
@@ -224,20 +224,19 @@ impl Running {
         &self.stats
     }
 
-    /// One for each worker, in their order.
+    /// The heartbeat of each worker, in order.
     #[must_use]
     pub fn heartbeats(&self) -> &[Heartbeat] {
         &self.heartbeats
     }
 
-    /// The flag that keeps new clients out while memory is about to run out. Nobody raises it by
-    /// himself.
+    /// The flag that rejects new clients while memory is low. The data plane only reads it.
     #[must_use]
     pub fn resource_shortage(&self) -> &ResourceShortage {
         &self.shortage
     }
 
-    /// Whether large values can be moved inside the kernel, as was tried at the start.
+    /// Whether large values can be spliced, as tested at the start.
     ///
     /// # Errors
     ///
@@ -246,9 +245,9 @@ impl Running {
         self.splices.as_ref().copied()
     }
 
-    /// Changes the settings of a service, by its number, while it runs: see
-    /// [`LiveOptions`](crate::LiveOptions) for what that means to sessions that are there already.
-    /// `max_connections_per_source` stays what it was.
+    /// Changes the options of a service, given by its index, while it runs.
+    /// [`LiveOptions`](crate::LiveOptions) explains what that means for existing sessions.
+    /// `max_connections_per_source` does not change.
     pub fn tune(&self, service: usize, options: Options) {
         let Some(shared) = self.shared.get(service) else { return };
         shared.limits.set_service(options.max_connections);
@@ -256,19 +255,19 @@ impl Running {
         shared.service.options.set(options);
     }
 
-    /// Changes the most client connections of all services together.
+    /// Changes the maximum number of client connections of all services together.
     pub fn allow(&self, total: usize) {
         self.total.set_limit(total);
     }
 
-    /// Client connections of all services now, and the most there may be.
+    /// The client connections of all services, and their maximum.
     #[must_use]
     pub fn connections(&self) -> (usize, usize) {
         (self.total.taken(), self.total.limit())
     }
 
-    /// Returns when all workers have ended, which is when the drain is over; or when the first one
-    /// fails. Safe to drop and to call again.
+    /// Returns when all workers have ended, which is when the drain is over, or when one fails.
+    /// Cancel-safe.
     ///
     /// # Errors
     ///
@@ -291,14 +290,14 @@ impl Running {
             outcome = outcome.and(result);
         }
         for thread in self.threads {
-            // Its panic, if any, has been reported by its guard.
+            // Its panic, if any, has been reported by `ExitReport`.
             drop(thread.join());
         }
         outcome
     }
 }
 
-/// Tells how a worker ended, even if that was by a panic.
+/// Reports how a worker ended, even after a panic.
 struct ExitReport {
     worker: usize,
     end: mpsc::Sender<Result<(), WorkerError>>,
@@ -309,13 +308,12 @@ impl Drop for ExitReport {
     fn drop(&mut self) {
         let result =
             self.result.take().unwrap_or(Err(WorkerError::Panicked { worker: self.worker }));
-        // There is a place for each worker; the receiver may be gone, and then nobody wants to
-        // know.
+        // The channel has capacity for each worker; the receiver may be gone.
         drop(self.end.try_send(result));
     }
 }
 
-/// One worker before its thread runs.
+/// A worker before its thread runs.
 struct Worker {
     number: usize,
     listeners: Vec<WorkerListener>,
@@ -326,7 +324,7 @@ struct Worker {
     handle: Arc<WorkerHandle>,
     inboxes: Inboxes,
     reactor: Reactor,
-    /// Whether it is known that the system moves nothing through pipes.
+    /// Whether the system is known not to splice.
     splice_disabled: bool,
 }
 
@@ -344,7 +342,7 @@ impl Worker {
             reactor,
             splice_disabled,
         } = self;
-        // In this order, so that the tasks go first and find what they need when they are dropped.
+        // In this order: the tasks are dropped first and still find what they need.
         let _clock = clock.enter();
         let _reactor = reactor::install(reactor);
         if splice_disabled {
@@ -356,13 +354,13 @@ impl Worker {
         }
         for listener in listeners {
             let Some(context) = contexts.get(listener.service) else { continue };
-            // The door opens here and not in the task, so that a drain that begins at once does not
-            // miss it.
+            // The permit is taken here and not in the task, so that a drain that begins immediately
+            // waits for it.
             let permit = drain.accept_permit();
             let listen_socket = ListenSocket::new(listener.socket, &listener.addr);
             let listen_socket =
                 listen_socket.map_err(|source| WorkerError::Listener { worker, source })?;
-            tracing::debug!(service = &*context.shared.service.name, addr = %listener.addr, worker, "accepting");
+            tracing::debug!(service = &*context.shared.service.name, addr = %listener.addr, worker, "accepting connections");
             let target = (listener.service, inboxes.clone());
             tasks::spawn_essential(accept_loop::serve(
                 listen_socket,

@@ -1,48 +1,53 @@
-//! What was read and could not be written yet, and how much of that a worker holds in all.
+//! The buffers of a worker: one large scratch buffer for reading, and what was read but could not
+//! be written yet.
 //!
-//! One direction keeps no more than was read at a time, so the size of a read bounds it: 256 KiB,
-//! which is what makes large values cheap. Ten thousand receivers that stand still would be 2.5 GB
-//! then, and nobody new being let in does not make that less. So the more a worker keeps, the less
-//! it reads at a time, down to what a session is counted with when the memory is shared out.
-//! Receivers that keep up pay for that with more system calls for large values, but only while many
-//! others do not.
+//! A byte is read into the scratch buffer, processed, and written out of it before anything else
+//! happens on the thread, so all sessions of a worker can share one. It is large because its size
+//! determines the cost of large values: with 256 KiB a value of 1 MiB costs a fifth of what it
+//! costs with 16 KiB.
 //!
-//! Deliberately absent: the kernel's own buffers, which shrink by themselves when a cgroup comes
-//! near its bound.
+//! A direction of a session keeps at most one read. Ten thousand receivers that do not read would
+//! keep 2.5 GB, and refusing new clients does not reduce that. So the more a worker keeps, the less
+//! it reads at a time, down to what a session is assumed to need when memory is divided. Receivers
+//! that keep up pay for that with more system calls for large values, but only while many others do
+//! not.
+//!
+//! Deliberately absent: the kernel's buffers, which shrink by themselves when a cgroup approaches
+//! its limit.
 
 use std::cell::{Cell, RefCell};
 use std::io;
 
 use crate::session::broken;
 
-/// Its size in bytes, and so the most that is ever [kept](crate::io::kept) for one direction of one
-/// session.
+/// The size in bytes of the scratch buffer, and thus the most that is [kept](KeptBytes) for one
+/// direction of a session.
 pub(crate) const SCRATCH_SIZE: usize = 256 * 1024;
 
 thread_local! {
     static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH_SIZE].into_boxed_slice());
 }
 
-/// Lends the worker's buffer for as long as `f` runs, which must not lend it again. What is in it
-/// is left over from others and has no meaning.
+/// Lends the worker's scratch buffer to `f`, which must not borrow it again. Its content is left
+/// over from other sessions and has no meaning.
 pub(crate) fn with_scratch<R>(f: impl FnOnce(&mut [u8]) -> R) -> R {
     SCRATCH.with_borrow_mut(|scratch| f(scratch))
 }
 
-/// The least that is read at a time.
+/// The minimum size of a read.
 pub(crate) const MIN_READ: usize = 16 * 1024;
 
-/// For each of these in bytes that a worker keeps, reads are half as large. It takes four to get to
-/// [`MIN_READ`].
+/// Each time a worker keeps this many more bytes, the size of a read is halved. Four halvings lead
+/// to [`MIN_READ`].
 const HALVING_STEP: usize = 4 << 20;
 
 thread_local! {
     static KEPT_BYTES: Cell<usize> = const { Cell::new(0) };
-    /// What follows from that, ready for every read.
+    /// The resulting maximum, precomputed for every read.
     static MAX_READ: Cell<usize> = const { Cell::new(SCRATCH_SIZE) };
 }
 
-/// The most that should be read at a time now.
+/// The maximum size of a read now.
 #[inline]
 pub(crate) fn max_read() -> usize {
     MAX_READ.get()
@@ -62,7 +67,7 @@ fn remove_kept(n: usize) {
     set_kept(KEPT_BYTES.get().saturating_sub(n));
 }
 
-/// Bytes read and not yet written: those behind the first `from`.
+/// Bytes read and not yet written: those from index `from`.
 #[derive(Debug)]
 pub(crate) struct KeptBytes {
     bytes: Vec<u8>,
@@ -75,23 +80,23 @@ impl KeptBytes {
         Self { bytes, from: 0 }
     }
 
-    /// Keeps these behind the others.
+    /// Appends these bytes.
     pub(crate) fn add(&mut self, bytes: &[u8]) {
         add_kept(bytes.len());
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// What is still to be written.
+    /// What remains to be written.
     pub(crate) fn rest(&self) -> &[u8] {
-        // `consume` has seen to it that there is.
+        // `consume` keeps `from` in range.
         self.bytes.get(self.from..).unwrap_or(&[])
     }
 
-    /// So many of them were written.
+    /// Removes the first `n` bytes, which were written.
     ///
     /// # Errors
     ///
-    /// There are not so many.
+    /// There are fewer.
     pub(crate) fn consume(&mut self, n: usize) -> io::Result<()> {
         let rest = broken::behind(self.rest(), n)?.len();
         self.from = self.bytes.len().saturating_sub(rest);
@@ -115,7 +120,7 @@ impl KeptBytes {
 
 impl Drop for KeptBytes {
     fn drop(&mut self) {
-        // A session ends on the worker that it began on.
+        // A session ends on the worker on which it began.
         remove_kept(self.bytes.len());
     }
 }
@@ -125,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_more_is_kept_the_less_is_read_and_none_of_it_is_forgotten() {
+    fn reads_less_the_more_is_kept() {
         assert_eq!(max_read(), SCRATCH_SIZE);
         let mut all = Vec::new();
         for read in [256, 128, 64, 32, 16, 16, 16, 16] {

@@ -1,102 +1,113 @@
-//! One direction of a session: from a source to a sink, as fast as the sink takes it.
+//! One direction of a session: moves bytes from a source to a sink, as fast as the sink accepts
+//! them.
 //!
-//! What is read is written at once, out of the worker's buffer. Only what the sink does not take
-//! stays behind, in a buffer of its own, and while it is there nothing more is read: so the sender
-//! feels the receiver's pace (TCP's own window does the rest), and memory is bounded by one read.
-//! Who has been slow is read from in smaller pieces until it has caught up, and so is everybody
-//! while many are slow ([`kept`](crate::io::kept)).
+//! Bytes are written immediately after they are read, out of the worker's scratch buffer. Only what
+//! the sink does not accept is kept in a buffer, and while there is any, nothing more is read. So
+//! the sender is slowed to the receiver's pace (TCP's window does the rest), and memory is bounded
+//! by one read. After a slow write, reads are smaller until the sink has caught up, and they are
+//! smaller for all sessions while many sinks are slow ([`buffer`](crate::io::buffer)).
 //!
-//! Whether a byte may go at all is not decided here: the [`ForwardingPolicy`] is asked before every single
-//! write.
+//! Whether a byte may be forwarded is not decided here: the [`ForwardingPolicy`] is consulted
+//! before every single write.
 //!
-//! Deliberately absent: which end is the client, what the bytes mean, and time.
+//! Deliberately absent: which end is the client, the meaning of the bytes, and time.
 
 use std::io;
 use std::task::{Context, Poll};
 
 use crate::io::buffer::{self, KeptBytes};
-use crate::io::bulk::BulkStep;
 use crate::io::pipe::Pipe;
 use crate::io::stream::ByteStream;
 use crate::runtime::run_queue::HEAVY;
 use crate::runtime::tasks;
 use crate::session::broken;
 
-/// After a write that its sink did not take, reads are halved so often: 16 KiB are left of them.
+/// After a write that the sink did not accept in full, reads are smaller by this many powers of
+/// two: 16 KiB.
 const SLOW_SHIFT: u8 = 4;
 
-/// Reads in a row before other sessions get their turn and the event loop looks for new events. One
-/// that brings [`HEAVY`] bytes or more counts twice, as does a full pipe: 512 KiB then.
+/// Reads in a row before other sessions and the event loop run. A read of at least [`HEAVY`] bytes
+/// counts twice, as does a filled pipe: 512 KiB in total.
 const MAX_READS: usize = 4;
 
-/// How much of what was read may go.
+/// How much of what was read may be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WritePermission {
     /// Everything.
-    Free,
-    /// Nothing now: not even reading.
-    Shut,
-    /// At most so many bytes, which the valve has already accounted for; 0 for none at present.
-    Measured(usize),
+    Unlimited,
+    /// Nothing now, and nothing should be read either.
+    Blocked,
+    /// At most this many bytes, which the policy has already accounted for; 0 for none at present.
+    Limited(usize),
 }
 
-/// What stands between source and sink.
+/// Decides what may be forwarded and observes what was.
 pub(crate) trait ForwardingPolicy {
-    /// Asked before every read: whether it is of use.
+    /// Called before every read: whether reading makes sense.
     fn before_read(&mut self) -> WritePermission;
 
-    /// Asked after every read, before the valve is shown the bytes: whether they may go on as
-    /// always.
+    /// Called after every read, before the policy is shown the bytes: whether they may be forwarded
+    /// normally.
     fn after_read(&mut self) -> bool;
 
-    /// Asked before every write. `waiting` are the bytes that would go next, if they have been read
-    /// already.
-    fn leave(&mut self, waiting: &[u8]) -> WritePermission;
+    /// Called before every write. `waiting` are the next bytes, if they have been read already.
+    fn before_write(&mut self, waiting: &[u8]) -> WritePermission;
 
     /// These bytes were read from the source.
     fn on_read(&mut self, bytes: &[u8]);
 
-    /// These bytes were written to the sink. `measured` if the valve has accounted for them.
+    /// These bytes were written to the sink. `measured` if the policy has already accounted for
+    /// them.
     fn on_written(&mut self, bytes: &[u8], measured: bool);
 
-    /// How many bytes come next that the valve need not see.
+    /// The number of bytes that come next and that the policy need not see.
     fn bulk_left(&self) -> u64;
 
-    /// So many of them have come from the source.
+    /// This many of them were read from the source.
     fn on_bulk_read(&mut self, n: u64);
 
-    /// So many of them have gone to the sink.
+    /// This many of them were written to the sink.
     fn on_bulk_written(&mut self, n: u64);
 }
 
-/// Where a direction stands after it was moved as far as it goes.
+/// The state of a direction after it was moved as far as possible.
 #[derive(Debug)]
 pub(crate) enum FlowStep {
-    /// It waits for its source: everything read has been written.
+    /// Waits for its source: everything read has been written.
     Idle,
-    /// It waits for its sink, or to be allowed.
+    /// Waits for its sink or for permission.
     Stuck,
-    /// It could go on, but others want their turn: poll it again.
+    /// Could continue, but other tasks should run first: poll it again.
     More,
-    /// So many bytes were read, and the valve did not admit them. They are in the buffer that was
-    /// given, and nowhere else.
+    /// This many bytes were read, and the policy did not admit them. They are in the caller's
+    /// buffer and nowhere else.
     Stopped(usize),
-    /// The source has ended, everything was written, and the sink has been told.
+    /// The source has ended, everything was written, and the end was signalled to the sink.
     Done,
-    /// Its source failed.
+    /// The source failed.
     SourceFailed(io::Error),
-    /// Its sink failed.
+    /// The sink failed.
     SinkFailed(io::Error),
+}
+
+/// The result of an attempt to splice.
+pub(crate) enum BulkStep {
+    /// Not applicable: read instead.
+    Read,
+    /// Something was moved into the pipe, or the source has ended.
+    Moved,
+    /// The direction has to wait, or has failed.
+    Wait(FlowStep),
 }
 
 /// One direction.
 #[derive(Debug)]
 pub(crate) struct Flow {
-    /// Read and not yet written. In a box, because most sessions never have any.
+    /// Read and not yet written. Boxed, because most sessions never have any.
     kept: Option<Box<KeptBytes>>,
-    /// How often the most that is read was halved because the sink was slow.
+    /// How many times the size of reads is halved because the sink was slow.
     size_shift: u8,
-    /// What goes unseen; nothing is in it while something is in `kept`.
+    /// The pipe of a body; empty while `kept` has bytes.
     pub(crate) pipe: Option<Box<Pipe>>,
     /// Bytes written.
     pub(crate) moved: u64,
@@ -104,18 +115,18 @@ pub(crate) struct Flow {
     end_sent: bool,
 }
 
-/// Whether a sink is told that its source has ended.
+/// Whether the end of the source is signalled to the sink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EndSignal {
-    /// As soon as it has.
+    /// As soon as it ends.
     Yes,
-    /// Whoever asks decides when he knows: it may be about to be closed, which tells it as well, or
-    /// the session goes on elsewhere.
+    /// Decided by the caller: the sink may be about to be closed, which signals the end as well, or
+    /// the session may continue with another target.
     NotYet,
 }
 
 impl Flow {
-    /// A direction in which `early` has been read already.
+    /// A direction whose first bytes, `early`, have already been read.
     pub(crate) fn new(early: Vec<u8>) -> Self {
         let mut flow =
             Self { kept: None, size_shift: 0, pipe: None, moved: 0, ended: false, end_sent: false };
@@ -123,7 +134,7 @@ impl Flow {
         flow
     }
 
-    /// Keeps these bytes behind what is kept already.
+    /// Appends these bytes to what is kept.
     pub(crate) fn keep(&mut self, bytes: &[u8]) {
         match &mut self.kept {
             Some(kept) => kept.add(bytes),
@@ -131,7 +142,7 @@ impl Flow {
         }
     }
 
-    /// Keeps these bytes in the place of what was kept.
+    /// Replaces what is kept by these bytes.
     pub(crate) fn replace_kept(&mut self, bytes: Vec<u8>) {
         self.kept = if bytes.is_empty() { None } else { Some(Box::new(KeptBytes::new(bytes))) };
     }
@@ -146,16 +157,15 @@ impl Flow {
         self.ended
     }
 
-    /// Whether everything that has come was written.
+    /// Whether everything that was read has been written.
     pub(crate) fn is_clear(&self) -> bool {
         self.kept.as_ref().is_none_or(|kept| kept.rest().is_empty())
             && self.pipe.as_ref().is_none_or(|pipe| pipe.len() == 0)
     }
 
-    /// Takes what has come and could not be written.
+    /// Takes what was read and could not be written.
     pub(crate) fn take_kept(&mut self) -> Vec<u8> {
-        // What is lost of it has been logged. The value that it belongs to ends with the session in
-        // any case.
+        // A loss has been logged. The value that it belongs to ends with the session in any case.
         drop(self.drain_pipe());
         self.kept.take().map_or_else(Vec::new, |kept| kept.into_rest())
     }
@@ -166,7 +176,7 @@ impl Flow {
         self.kept.as_ref().map_or(0, |kept| kept.memory())
     }
 
-    /// Writes what has come and could not be written. `None` if nothing is left of it.
+    /// Writes what was read and could not be written. `None` if nothing of it is left.
     #[inline]
     pub(crate) fn flush(
         &mut self,
@@ -174,15 +184,15 @@ impl Flow {
         sink: &mut impl ByteStream,
         policy: &mut impl ForwardingPolicy,
     ) -> Option<FlowStep> {
-        // So it nearly always is.
+        // The usual case.
         if self.pipe.is_none() && self.kept.is_none() {
             return None;
         }
         self.empty_pipe(cx, sink, policy).or_else(|| self.flush_kept(cx, sink, policy))
     }
 
-    /// Moves bytes until one of the ends makes it wait. Who is told that it waits for its source
-    /// must have looked at that before the call.
+    /// Moves bytes until one of the ends makes it wait. The caller must have updated the readiness
+    /// of the source, or it may miss bytes when this returns [`FlowStep::Idle`].
     pub(crate) fn poll_move(
         &mut self,
         cx: &mut Context<'_>,
@@ -203,15 +213,15 @@ impl Flow {
                 }
                 return self.send_end(cx, sink);
             }
-            // Asked before all else: most rounds end here. Every event is about one direction, and
-            // a read that came out short is the last one.
+            // Checked first: most iterations end here. Every event concerns one direction, and an
+            // incomplete read is the last one.
             if !source.is_readable() {
                 return FlowStep::Idle;
             }
             let measured = match policy.before_read() {
-                WritePermission::Free => false,
-                WritePermission::Measured(_) => true,
-                WritePermission::Shut => return FlowStep::Stuck,
+                WritePermission::Unlimited => false,
+                WritePermission::Limited(_) => true,
+                WritePermission::Blocked => return FlowStep::Stuck,
             };
             if !measured {
                 match self.fill_pipe(cx, source, sink, policy) {
@@ -254,13 +264,13 @@ impl Flow {
         FlowStep::More
     }
 
-    /// How much is read at a time: what its sink does not take of it is kept.
+    /// The size of the next read: what the sink does not accept of it is kept.
     #[inline]
     pub(crate) fn read_size(&self) -> usize {
         (buffer::SCRATCH_SIZE >> self.size_shift).min(buffer::max_read())
     }
 
-    /// Writes `bytes` and keeps what the sink does not take.
+    /// Writes `bytes` and keeps what the sink does not accept.
     fn write(
         &mut self,
         cx: &mut Context<'_>,
@@ -270,16 +280,16 @@ impl Flow {
     ) -> Result<(), FlowStep> {
         let mut rest = bytes;
         while !rest.is_empty() {
-            // A bound that came up meanwhile is minded by `flush_kept`, which knows what was kept.
-            let wrote = match policy.leave(&[]) {
-                WritePermission::Free => sink.poll_write(cx, rest),
-                WritePermission::Shut | WritePermission::Measured(_) => Poll::Pending,
+            // A limit that came up meanwhile is applied by `flush_kept`, which knows what was kept.
+            let wrote = match policy.before_write(&[]) {
+                WritePermission::Unlimited => sink.poll_write(cx, rest),
+                WritePermission::Blocked | WritePermission::Limited(_) => Poll::Pending,
             };
             match wrote {
                 Poll::Ready(Ok(n)) => {
                     let Some((gone, left)) = rest.split_at_checked(n) else {
                         return Err(FlowStep::SinkFailed(broken::broken(
-                            "more was written than there was",
+                            "more bytes were written than available",
                         )));
                     };
                     policy.on_written(gone, false);
@@ -292,7 +302,7 @@ impl Flow {
                     return Err(FlowStep::Stuck);
                 }
                 Poll::Ready(Err(error)) => {
-                    // What never went may still go elsewhere.
+                    // What was never sent may still go to another target.
                     self.keep(rest);
                     return Err(FlowStep::SinkFailed(error));
                 }
@@ -302,7 +312,7 @@ impl Flow {
         Ok(())
     }
 
-    /// Writes what was kept. `None` if nothing is left of it.
+    /// Writes what was kept. `None` if nothing of it is left.
     fn flush_kept(
         &mut self,
         cx: &mut Context<'_>,
@@ -311,22 +321,22 @@ impl Flow {
     ) -> Option<FlowStep> {
         let kept = self.kept.as_deref_mut()?;
         while let rest @ [_, ..] = kept.rest() {
-            let (max_write, measured) = match policy.leave(rest) {
-                WritePermission::Free => (rest.len(), false),
-                WritePermission::Measured(max_write) if max_write > 0 => {
+            let (max_write, measured) = match policy.before_write(rest) {
+                WritePermission::Unlimited => (rest.len(), false),
+                WritePermission::Limited(max_write) if max_write > 0 => {
                     (max_write.min(rest.len()), true)
                 }
-                WritePermission::Measured(_) | WritePermission::Shut => {
+                WritePermission::Limited(_) | WritePermission::Blocked => {
                     return Some(FlowStep::Stuck);
                 }
             };
-            // No more than there is, as was just seen to.
+            // Not more than there is, as computed above.
             let bytes = rest.get(..max_write).unwrap_or(rest);
             match sink.poll_write(cx, bytes) {
                 Poll::Ready(Ok(n)) => {
                     let Some(gone) = bytes.get(..n) else {
                         return Some(FlowStep::SinkFailed(broken::broken(
-                            "more was written than there was",
+                            "more bytes were written than available",
                         )));
                     };
                     policy.on_written(gone, measured);
@@ -348,7 +358,7 @@ impl Flow {
         if !self.end_sent {
             match sink.poll_shutdown(cx) {
                 Poll::Pending => return FlowStep::Stuck,
-                // The other side has gone too: there is nobody left to tell.
+                // The other side has closed too, so there is no peer to signal.
                 Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::NotConnected => {
                     self.end_sent = true
                 }
@@ -360,7 +370,7 @@ impl Flow {
     }
 }
 
-/// What is left of the rounds of a turn after a read that brought this much.
+/// The remaining reads of a turn after a read of this size.
 #[cold]
 fn count_large_read(reads_left: usize, read: usize) -> usize {
     tasks::record_bytes(read);

@@ -1,5 +1,5 @@
-//! One direction between two puppets: its memory, its back-pressure, and that the valve is asked
-//! before every write.
+//! One direction between two test streams: its memory, its back-pressure, and that the policy is
+//! consulted before every write.
 
 use std::task::{Context, Waker};
 
@@ -9,12 +9,12 @@ use crate::io::buffer;
 use crate::io::flow::{EndSignal, Flow, FlowStep, ForwardingPolicy, WritePermission};
 use crate::testing::Puppet;
 
-/// Lets `budget` writes through, then shuts.
+/// Permits `writes_left` writes, then none.
 #[derive(Default)]
 struct CountingPolicy {
-    shut: bool,
-    /// Nothing that is read is admitted.
-    refuses: bool,
+    blocked: bool,
+    /// Rejects everything that is read.
+    rejects_reads: bool,
     writes_left: Option<usize>,
     on_read: usize,
     on_written: Vec<u8>,
@@ -22,18 +22,18 @@ struct CountingPolicy {
 
 impl ForwardingPolicy for CountingPolicy {
     fn before_read(&mut self) -> WritePermission {
-        self.leave(&[])
+        self.before_write(&[])
     }
 
     fn after_read(&mut self) -> bool {
-        !self.refuses
+        !self.rejects_reads
     }
 
-    fn leave(&mut self, _waiting: &[u8]) -> WritePermission {
-        if self.shut || self.writes_left == Some(0) {
-            WritePermission::Shut
+    fn before_write(&mut self, _waiting: &[u8]) -> WritePermission {
+        if self.blocked || self.writes_left == Some(0) {
+            WritePermission::Blocked
         } else {
-            WritePermission::Free
+            WritePermission::Unlimited
         }
     }
 
@@ -77,7 +77,7 @@ fn flow() -> Flow {
 fn returns_what_is_not_admitted_and_writes_none_of_it() {
     let (mut source, mut sink) = (Puppet::saying(&[b"one"]), Puppet::saying(&[]));
     let (mut flow, mut policy) =
-        (flow(), CountingPolicy { refuses: true, ..CountingPolicy::default() });
+        (flow(), CountingPolicy { rejects_reads: true, ..CountingPolicy::default() });
     let mut cx = Context::from_waker(Waker::noop());
     buffer::with_scratch(|scratch| {
         let step =
@@ -89,7 +89,7 @@ fn returns_what_is_not_admitted_and_writes_none_of_it() {
 }
 
 #[test]
-fn what_is_taken_at_once_is_never_kept() {
+fn keeps_nothing_that_is_written_at_once() {
     let (mut source, mut sink) = (Puppet::saying(&[b"one", b"two"]), Puppet::saying(&[]));
     let (mut flow, mut policy) = (flow(), CountingPolicy::default());
     assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut policy), FlowStep::Idle));
@@ -97,7 +97,7 @@ fn what_is_taken_at_once_is_never_kept() {
 }
 
 #[test]
-fn fails_where_a_sink_takes_more_than_it_was_given() {
+fn fails_when_sink_reports_too_many_bytes() {
     let (mut flow, mut policy) = (flow(), CountingPolicy::default());
     let mut source = Puppet::saying(&[b"abcdef"]);
     let mut sink = Puppet { takes: 4, ..Puppet::default() };
@@ -111,7 +111,7 @@ fn fails_where_a_sink_takes_more_than_it_was_given() {
 }
 
 #[test]
-fn a_slow_sink_is_read_for_no_more_and_memory_stays_flat() {
+fn stops_reading_for_slow_sink_and_bounds_memory() {
     let word = vec![b'x'; buffer::SCRATCH_SIZE];
     let words: Vec<&[u8]> = std::iter::repeat_n(&word[..], 100).collect();
     let (mut source, mut sink) = (Puppet::saying(&words), Puppet::default());
@@ -123,12 +123,12 @@ fn a_slow_sink_is_read_for_no_more_and_memory_stays_flat() {
         assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut policy), FlowStep::Stuck));
         assert_eq!(flow.bytes_moved(), 1_000 * (round + 1));
         assert_eq!(flow.is_clear(), policy.on_read == sink.heard.len());
-        // Once it was slow, it is read for in small pieces.
+        // After it was slow, reads for it are small.
         assert!(round == 0 || source.asked <= 16 * 1024, "{}", source.asked);
         most = most.max(flow.memory());
     }
     assert!(most <= buffer::SCRATCH_SIZE, "{most}");
-    // When it has caught up nothing is held, and it is trusted with large pieces again.
+    // When it has caught up nothing is kept, and reads are large again.
     sink.takes = usize::MAX;
     while !matches!(step(&mut flow, &mut source, &mut sink, &mut policy), FlowStep::Idle) {}
     assert_eq!(
@@ -138,7 +138,7 @@ fn a_slow_sink_is_read_for_no_more_and_memory_stays_flat() {
 }
 
 #[test]
-fn a_thousand_slow_sinks_get_little_each_and_a_quick_one_gets_all_again_when_they_are_gone() {
+fn shrinks_reads_while_many_sinks_are_slow() {
     let word = vec![b'x'; buffer::SCRATCH_SIZE];
     let mut stuck = Vec::new();
     for _ in 0..1_000 {
@@ -163,23 +163,23 @@ fn a_thousand_slow_sinks_get_little_each_and_a_quick_one_gets_all_again_when_the
 }
 
 #[test]
-fn a_shut_valve_stops_reading_and_what_was_read_before() {
+fn stops_reading_and_writing_when_blocked() {
     let (mut source, mut sink) = (Puppet::saying(&[b"one", b"two"]), Puppet::default());
     let (mut flow, mut policy) = (flow(), CountingPolicy::default());
     assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut policy), FlowStep::Stuck));
     sink.takes = usize::MAX;
-    policy.shut = true;
+    policy.blocked = true;
     for _ in 0..3 {
         assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut policy), FlowStep::Stuck));
     }
     assert_eq!((sink.heard.len(), source.says.len()), (0, 1));
-    policy.shut = false;
+    policy.blocked = false;
     assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut policy), FlowStep::Idle));
     assert_eq!(sink.heard, b"onetwo");
 }
 
 #[test]
-fn the_end_comes_behind_the_last_byte() {
+fn signals_end_after_last_byte() {
     let (mut source, mut sink) =
         (Puppet::saying(&[b"bye", b""]), Puppet { takes: 1, ..Puppet::default() });
     let (mut flow, mut policy) = (flow(), CountingPolicy::default());
@@ -192,14 +192,14 @@ fn the_end_comes_behind_the_last_byte() {
 }
 
 #[test]
-fn a_torrent_leaves_room_for_others() {
+fn yields_to_others_during_long_transfer() {
     let word = vec![b'x'; buffer::SCRATCH_SIZE];
     let words: Vec<&[u8]> = std::iter::repeat_n(&word[..], 50).collect();
     let (mut source, mut sink) = (Puppet::saying(&words), Puppet::saying(&[]));
     let (mut flow, mut policy) = (flow(), CountingPolicy::default());
     assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut policy), FlowStep::More));
     assert_eq!(sink.heard.len(), 2 * buffer::SCRATCH_SIZE);
-    // Nor do small pieces go on for ever.
+    // Small pieces do not continue for ever either.
     let words = std::iter::repeat_n(&b"x"[..], 50).collect::<Vec<_>>();
     let (mut source, mut sink) = (Puppet::saying(&words), Puppet::saying(&[]));
     assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut policy), FlowStep::More));
@@ -209,20 +209,20 @@ fn a_torrent_leaves_room_for_others() {
 proptest! {
     #![proptest_config(ProptestConfig { fork: false, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever the pieces and the pace, and whenever the valve shuts: the order is kept, nothing
-    /// is lost or doubled, and after the valve has shut not a byte more goes.
+    /// For pieces of any size, sinks of any speed and a policy that blocks at any time: the order
+    /// is kept, nothing is lost or duplicated, and while the policy blocks not a byte is written.
     #[test]
-    fn bytes_keep_their_order_and_a_shut_valve_holds(
+    fn keeps_order_and_writes_nothing_while_blocked(
         early in prop::collection::vec(any::<u8>(), 0..20),
         words in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40), 0..20),
         paces in prop::collection::vec(0_usize..30, 1..30),
-        shut_after in prop::option::of(0_usize..20),
+        blocked_after in prop::option::of(0_usize..20),
     ) {
         let slices: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
         let whole: Vec<u8> = early.iter().copied().chain(words.concat()).collect();
         let (mut source, mut sink) = (Puppet::saying(&slices), Puppet::default());
         let mut flow = Flow::new(early);
-        let mut policy = CountingPolicy { writes_left: shut_after, ..CountingPolicy::default() };
+        let mut policy = CountingPolicy { writes_left: blocked_after, ..CountingPolicy::default() };
         for pace in paces {
             sink.takes += pace;
             step(&mut flow, &mut source, &mut sink, &mut policy);

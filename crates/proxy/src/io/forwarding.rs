@@ -1,9 +1,8 @@
-//! What stands between the two ends of a session: the rule of what may go, and the ledger that
-//! follows what went.
+//! The two forwarding policies of a session: what may be forwarded, and the ledger that records it.
 //!
-//! Towards the target the ledger is told exactly the bytes that were written, after they were, so
-//! that what was never forwarded is known to the byte. Towards the client it is told what came from
-//! the target as soon as it came, because a hint in it is worth the more the earlier it is heard.
+//! Requests are recorded after they were written, exactly as far as they were, so the boundary to
+//! what was never forwarded is known to the byte. Replies are recorded as soon as they were read,
+//! because a hint in them is worth more the earlier it is known.
 
 use resp::{Direction, Ledger, SessionState};
 use target::{ReplyPolicy, Target};
@@ -13,38 +12,38 @@ use crate::io::flow::{ForwardingPolicy, WritePermission};
 use crate::latency::Stopwatch;
 use crate::service::Hint;
 
-/// From client to target.
+/// The policy from client to target.
 pub(crate) struct RequestForwarding<'a> {
     pub(crate) ledger: &'a mut Ledger,
     pub(crate) target: &'a Target,
     pub(crate) context: &'a WorkerContext,
     /// Whether the client has sent anything yet.
     pub(crate) heard: &'a mut bool,
-    /// Whether to stop behind the request under way.
+    /// Whether to stop after the request in progress.
     pub(crate) stopping: bool,
     pub(crate) stopwatch: &'a mut Stopwatch,
-    /// While stopping: bytes that the ledger has been told and that were not written yet.
+    /// While stopping: bytes that the ledger has recorded and that were not written yet.
     pub(crate) measured: &'a mut u32,
 }
 
 impl RequestForwarding<'_> {
     #[inline]
-    fn bound(&mut self, waiting: &[u8]) -> WritePermission {
+    fn permission(&mut self, waiting: &[u8]) -> WritePermission {
         if self.stopping || *self.measured > 0 {
             self.measure(waiting)
         } else {
-            WritePermission::Free
+            WritePermission::Unlimited
         }
     }
 
-    /// The rule while stopping: one request at a time, and none behind a boundary at which the
+    /// The rule while stopping: one request at a time, and none after a boundary at which the
     /// session may end.
     fn measure(&mut self, waiting: &[u8]) -> WritePermission {
         if *self.measured > 0 {
-            return WritePermission::Measured(*self.measured as usize);
+            return WritePermission::Limited(*self.measured as usize);
         }
         let may_end = match self.ledger.standing() {
-            SessionState::Opaque => return WritePermission::Free,
+            SessionState::Opaque => return WritePermission::Unlimited,
             SessionState::Transaction | SessionState::Blocked | SessionState::Subscribed => false,
             SessionState::Busy
             | SessionState::Ended
@@ -52,27 +51,35 @@ impl RequestForwarding<'_> {
             | SessionState::Quiet => self.ledger.at_boundary(Direction::Request),
         };
         if may_end {
-            return WritePermission::Shut;
+            return WritePermission::Blocked;
         }
-        // What waits was read at once, so it is far below 4 GiB; the rest of anything longer is
-        // measured when this has gone.
+        // These bytes came in one read, so there are far fewer than 4 GiB; the rest of a longer
+        // request is measured when this has been written.
         let waiting = waiting.get(..u32::MAX as usize).unwrap_or(waiting);
         *self.measured = u32::try_from(self.ledger.request_one(waiting)).unwrap_or(u32::MAX);
-        WritePermission::Measured(*self.measured as usize)
+        WritePermission::Limited(*self.measured as usize)
     }
 }
 
 impl ForwardingPolicy for RequestForwarding<'_> {
     fn before_read(&mut self) -> WritePermission {
-        if self.target.may_accept_requests() { self.bound(&[]) } else { WritePermission::Shut }
+        if self.target.may_accept_requests() {
+            self.permission(&[])
+        } else {
+            WritePermission::Blocked
+        }
     }
 
     fn after_read(&mut self) -> bool {
         true
     }
 
-    fn leave(&mut self, waiting: &[u8]) -> WritePermission {
-        if self.target.accepts_requests() { self.bound(waiting) } else { WritePermission::Shut }
+    fn before_write(&mut self, waiting: &[u8]) -> WritePermission {
+        if self.target.accepts_requests() {
+            self.permission(waiting)
+        } else {
+            WritePermission::Blocked
+        }
     }
 
     fn on_read(&mut self, _bytes: &[u8]) {
@@ -100,7 +107,7 @@ impl ForwardingPolicy for RequestForwarding<'_> {
         self.ledger.body_left(Direction::Request)
     }
 
-    // A body has a beginning, which has come before.
+    // A body has a beginning, which was read before.
     fn on_bulk_read(&mut self, _n: u64) {}
 
     fn on_bulk_written(&mut self, n: u64) {
@@ -110,20 +117,20 @@ impl ForwardingPolicy for RequestForwarding<'_> {
     }
 }
 
-/// From target to client.
+/// The policy from target to client.
 pub(crate) struct ReplyForwarding<'a> {
     pub(crate) ledger: &'a mut Ledger,
     pub(crate) target: &'a Target,
     pub(crate) context: &'a WorkerContext,
     pub(crate) stopwatch: &'a mut Stopwatch,
-    /// Requests of this session, forwarded whole.
+    /// Requests of this session that were forwarded in full.
     pub(crate) commands: &'a mut u32,
 }
 
 impl ReplyForwarding<'_> {
-    /// Passes on what the ledger has learnt from what came.
+    /// Passes on what the ledger has learned from the replies.
     #[inline]
-    pub(crate) fn note(&mut self) {
+    pub(crate) fn record_replies(&mut self) {
         while let Some(hint) = self.ledger.take_hint() {
             self.context.counters.hints.increment();
             self.context.shared.service.hints.hint(self.target, Hint::Replied(hint));
@@ -138,20 +145,20 @@ impl ReplyForwarding<'_> {
 
 impl ForwardingPolicy for ReplyForwarding<'_> {
     fn before_read(&mut self) -> WritePermission {
-        WritePermission::Free
+        WritePermission::Unlimited
     }
 
     fn after_read(&mut self) -> bool {
         self.target.reply_policy() == ReplyPolicy::Pass
     }
 
-    fn leave(&mut self, _waiting: &[u8]) -> WritePermission {
-        WritePermission::Free
+    fn before_write(&mut self, _waiting: &[u8]) -> WritePermission {
+        WritePermission::Unlimited
     }
 
     fn on_read(&mut self, bytes: &[u8]) {
         self.ledger.reply(bytes);
-        self.note();
+        self.record_replies();
     }
 
     fn on_written(&mut self, bytes: &[u8], _measured: bool) {

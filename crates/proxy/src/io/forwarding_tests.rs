@@ -1,4 +1,4 @@
-//! The rule of the valve by itself: what shuts it, each cause alone.
+//! The forwarding policies by themselves: what blocks them, each cause alone.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::io::forwarding::{ReplyForwarding, RequestForwarding};
 use crate::latency::Stopwatch;
 use crate::testing::{SOON, context, destination};
 
-/// What a valve towards `target` says before a read and before a write.
+/// The permissions of a policy towards `target`, before a read and before a write.
 fn requests(
     context: &WorkerContext,
     target: &target::Target,
@@ -27,10 +27,10 @@ fn requests(
         stopwatch: &mut stopwatch,
         measured: &mut measured,
     };
-    (policy.before_read(), policy.leave(b"PING\r\n"))
+    (policy.before_read(), policy.before_write(b"PING\r\n"))
 }
 
-/// Whether a valve from `target` admits what was read.
+/// Whether a policy from `target` admits what was read.
 fn after_read(context: &WorkerContext, target: &target::Target) -> bool {
     let mut ledger = Ledger::new(&Limits::default());
     let (mut stopwatch, mut commands) = (Stopwatch::default(), 0);
@@ -41,59 +41,75 @@ fn after_read(context: &WorkerContext, target: &target::Target) -> bool {
         stopwatch: &mut stopwatch,
         commands: &mut commands,
     };
-    assert_eq!(policy.leave(b"+OK\r\n"), WritePermission::Free, "what was admitted goes");
+    assert_eq!(
+        policy.before_write(b"+OK\r\n"),
+        WritePermission::Unlimited,
+        "admitted replies may be written"
+    );
     policy.after_read()
 }
 
 #[test]
-fn shuts_for_requests_at_the_fence_alone() {
+fn blocks_requests_when_fence_is_raised() {
     let (mut points, context) = context();
     let target = context.shared.service.route.usable_target().unwrap();
-    assert_eq!(requests(&context, &target), (WritePermission::Free, WritePermission::Free));
+    assert_eq!(
+        requests(&context, &target),
+        (WritePermission::Unlimited, WritePermission::Unlimited)
+    );
     points.commit(destination("127.0.0.1:2".parse().unwrap()));
-    assert!(!target.is_closed(), "only the fence has fallen: the gate is open to the next target");
-    assert_eq!(requests(&context, &target), (WritePermission::Shut, WritePermission::Shut));
+    assert!(!target.is_closed(), "the gate is open to the next target");
+    assert_eq!(requests(&context, &target), (WritePermission::Blocked, WritePermission::Blocked));
 }
 
 #[test]
-fn shuts_for_requests_at_the_gate_alone() {
+fn blocks_requests_when_gate_is_closed() {
     let (mut points, context) = context();
     let target = context.shared.service.route.usable_target().unwrap();
-    let shutting: [fn(&mut TargetWriter); 3] =
+    let closing: [fn(&mut TargetWriter); 3] =
         [TargetWriter::hold, TargetWriter::discard_replies, |it| {
             it.set_reply_policy(ReplyPolicy::Wait)
         }];
-    for shut in shutting {
-        shut(&mut points);
+    for close in closing {
+        close(&mut points);
         assert!(!target.fence().is_raised());
-        assert_eq!(requests(&context, &target), (WritePermission::Shut, WritePermission::Shut));
+        assert_eq!(
+            requests(&context, &target),
+            (WritePermission::Blocked, WritePermission::Blocked)
+        );
         points.release();
-        assert_eq!(requests(&context, &target), (WritePermission::Free, WritePermission::Free));
+        assert_eq!(
+            requests(&context, &target),
+            (WritePermission::Unlimited, WritePermission::Unlimited)
+        );
     }
 }
 
 #[test]
-fn shuts_for_requests_when_the_word_has_run_out() {
+fn blocks_requests_when_lease_has_expired() {
     let (mut points, context) = context();
     let target = context.shared.service.route.usable_target().unwrap();
     points.renew(ClockReading::now(), Duration::ZERO);
     let begin = Instant::now();
-    while requests(&context, &target).1 != WritePermission::Shut {
-        assert!(begin.elapsed() < SOON, "the word never ran out");
+    while requests(&context, &target).1 != WritePermission::Blocked {
+        assert!(begin.elapsed() < SOON, "the lease never expired");
     }
     points.renew(ClockReading::now(), Duration::from_secs(60));
-    assert_eq!(requests(&context, &target), (WritePermission::Free, WritePermission::Free));
+    assert_eq!(
+        requests(&context, &target),
+        (WritePermission::Unlimited, WritePermission::Unlimited)
+    );
 }
 
 #[test]
-fn admits_replies_unless_they_wait_or_are_dropped() {
+fn admits_replies_unless_policy_is_wait_or_drop() {
     let (mut points, context) = context();
     let target = context.shared.service.route.usable_target().unwrap();
     points.hold();
-    assert!(after_read(&context, &target), "a shut gate stops requests");
-    for fate in [ReplyPolicy::Wait, ReplyPolicy::Drop] {
-        points.set_reply_policy(fate);
-        assert!(!after_read(&context, &target), "{fate:?}");
+    assert!(after_read(&context, &target), "a closed gate stops requests");
+    for reply_policy in [ReplyPolicy::Wait, ReplyPolicy::Drop] {
+        points.set_reply_policy(reply_policy);
+        assert!(!after_read(&context, &target), "{reply_policy:?}");
     }
     points.release();
     assert!(after_read(&context, &target));

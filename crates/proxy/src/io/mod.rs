@@ -1,4 +1,4 @@
-//! Moving bytes between two sockets: buffers, back-pressure, splicing, and the forwarding policy.
+//! Moving bytes between two sockets: buffers, back-pressure, splicing, and the forwarding policies.
 
 pub(crate) mod buffer;
 pub(crate) mod bulk;

@@ -1,16 +1,15 @@
-//! Pipes of the kernel, through which bytes go from one socket to another without entering this
-//! process.
+//! Kernel pipes, through which bytes move from socket to socket without entering this process.
 //!
-//! A worker has a few of them and lends them out, each to one direction of one session at a time.
-//! One that is given back empty is lent again; one with something in it is closed, so what was
-//! meant for one session can never come out in another, nor in one that was forbidden to have it.
+//! A worker owns a few of them and lends each to one direction of one session at a time. A pipe
+//! that is returned empty is reused; one with content is closed, so bytes of one session can never
+//! reach another one, nor a target that must not receive them.
 //!
-//! Whether the system lets us (a sandbox may not) is found out with a single byte before the
-//! workers start, so that the first large value is not what meets a refusal. What only real sockets
-//! show is met by a worker's first attempt, which has nothing to lose. After a refusal the worker
+//! Whether the system permits splicing (a sandbox may not) is determined with a single byte before
+//! the workers start, so that no large value encounters a refusal. What only real sockets reveal is
+//! detected by a worker's first attempt, which has nothing to lose. After a refusal the worker
 //! copies.
 //!
-//! Deliberately absent: when it is worth while, which [`bulk`](crate::io::bulk) decides.
+//! Deliberately absent: when splicing is worthwhile, which [`bulk`](crate::io::bulk) decides.
 
 use std::cell::RefCell;
 use std::io;
@@ -23,14 +22,14 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice
 use crate::limits;
 use crate::session::broken;
 
-/// How much one holds: as much as is read at a time.
+/// The capacity of a pipe: the size of a read.
 pub(crate) const PIPE_SIZE: usize = crate::io::buffer::SCRATCH_SIZE;
 
-/// Most pipes of a worker in use; each is two descriptors. Linux lets a user without privileges
-/// have 64 MiB in pipes of more than the least size.
+/// The maximum number of pipes that a worker uses; each has two descriptors. Linux permits an
+/// unprivileged user 64 MiB in pipes above the minimum size.
 pub(crate) const MAX_PIPES: usize = 32;
 
-/// Most that are kept for the next one; each is two descriptors.
+/// The maximum number of idle pipes kept for reuse.
 const MAX_IDLE: usize = 4;
 
 #[derive(Debug, Default)]
@@ -44,10 +43,10 @@ thread_local! {
     static POOL: RefCell<PipePool> = RefCell::default();
 }
 
-/// A pipe that is lent out. Given back, or closed, when dropped.
+/// A pipe in use. Returned to the pool, or closed, when dropped.
 #[derive(Debug)]
 pub(crate) struct Pipe {
-    /// Where it is read and where it is written; gone only while it is dropped.
+    /// Its read end and its write end; `None` only while it is dropped.
     ends: Option<(OwnedFd, OwnedFd)>,
     len: usize,
 }
@@ -57,7 +56,7 @@ fn allowed() -> usize {
     limits::pipes_per_worker().min(MAX_PIPES)
 }
 
-/// An empty pipe, if this worker may have one more.
+/// An empty pipe, if this worker may use one more.
 pub(crate) fn acquire() -> Option<Box<Pipe>> {
     POOL.with_borrow_mut(|pool| {
         if pool.disabled || pool.in_use >= allowed() {
@@ -85,19 +84,18 @@ fn splice_one_byte() -> Result<(), Errno> {
     rustix::io::write(&speaker, b"x")?;
     let mut pipe = Pipe { ends: Some(open()?), len: 0 };
     let moved = pipe.fill(&source, 1).and_then(|_| pipe.drain(&sink));
-    // It is not a worker's, and must not be given back to a pool.
+    // It belongs to no worker and must not be returned to a pool.
     pipe.ends = None;
     moved.map(drop)
 }
 
-/// What the system says to bytes that are moved this way, if that is a refusal. A lack of
-/// descriptors is none.
+/// The system's error if it does not permit splicing. A lack of descriptors does not count.
 pub(crate) fn unsupported() -> Option<io::Error> {
     splice_one_byte().err().map(io::Error::from).filter(is_unsupported)
 }
 
-/// Whether that is the answer of a system that does not do this: an old kernel, a sandbox, or a
-/// socket of an unusual kind.
+/// Whether this error means that splicing is not available: an old kernel, a sandbox, or an unusual
+/// kind of socket.
 pub(crate) fn is_unsupported(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),
@@ -112,8 +110,7 @@ pub(crate) fn is_unsupported(error: &io::Error) -> bool {
     ) || error.kind() == io::ErrorKind::Unsupported
 }
 
-/// No pipes for this worker any more: the system does not move bytes this way. Whether that is
-/// news.
+/// Stops the use of pipes on this worker. Returns whether that is a change.
 pub(crate) fn disable() -> bool {
     POOL.with_borrow_mut(|pool| {
         pool.idle.clear();
@@ -122,13 +119,13 @@ pub(crate) fn disable() -> bool {
 }
 
 impl Pipe {
-    /// How many bytes are in it.
+    /// The number of bytes in it.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Moves up to `most` bytes from a socket into it and returns how many; 0 at the socket's end.
-    /// Must be empty.
+    /// Moves up to `most` bytes from a socket into the pipe, which must be empty, and returns how
+    /// many; 0 at the end of the socket.
     ///
     /// # Errors
     ///
@@ -147,11 +144,11 @@ impl Pipe {
         Ok(n)
     }
 
-    /// Moves what is in it into a socket, as far as that takes it, and returns how much.
+    /// Moves as much of the content into a socket as it accepts, and returns how much.
     ///
     /// # Errors
     ///
-    /// The socket's error; `AGAIN` if it takes nothing now. What was not moved is still here.
+    /// The socket's error; `AGAIN` if it accepts nothing now. What was not moved stays in the pipe.
     pub(crate) fn drain(&mut self, socket: impl AsFd) -> Result<usize, Errno> {
         let (reader, _) = self.ends.as_ref().ok_or(Errno::BADF)?;
         let n = splice(
@@ -166,7 +163,7 @@ impl Pipe {
         Ok(n)
     }
 
-    /// Takes out what is in it.
+    /// Removes and returns the content.
     ///
     /// # Errors
     ///
@@ -178,13 +175,17 @@ impl Pipe {
             match rustix::io::read(reader, room) {
                 Ok(n @ 1..) => at += n,
                 Err(Errno::INTR) => {}
-                // A pipe has no errors of its own, and what it holds is there.
+                // A pipe has no errors of its own, and its content is available.
                 Ok(0) | Err(_) => break,
             }
         }
         let all = at == self.len;
         self.len = 0;
-        if all { Ok(bytes) } else { Err(broken::broken("a pipe held less than was put into it")) }
+        if all {
+            Ok(bytes)
+        } else {
+            Err(broken::broken("a pipe holds fewer bytes than were put into it"))
+        }
     }
 }
 
@@ -192,7 +193,7 @@ impl Drop for Pipe {
     fn drop(&mut self) {
         let Some(ends) = self.ends.take() else { return };
         let read_all = self.len == 0;
-        // At the end of the thread there is no pool any more, and the pipe is closed.
+        // At the end of the thread the pool no longer exists, and the pipe is closed.
         let _gone = POOL.try_with(|pool| {
             let mut pool = pool.borrow_mut();
             pool.in_use = pool.in_use.saturating_sub(1);
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_pipe_is_lent_again_and_one_with_something_in_it_never() {
+    fn reuses_empty_pipes_only() {
         let (mut from, source) = UnixStream::pair().unwrap();
         let (sink, mut to) = UnixStream::pair().unwrap();
         let mut pipe = acquire().unwrap();
@@ -241,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn their_number_is_bounded_and_after_a_refusal_there_are_none() {
+    fn bounds_pipes_and_has_none_when_disabled() {
         let in_use: Vec<_> = (0..MAX_PIPES).map(|_| acquire().unwrap()).collect();
         assert!(acquire().is_none());
         drop(in_use);
@@ -253,9 +254,9 @@ mod tests {
     }
 
     #[test]
-    fn this_system_does_not_refuse_and_a_lack_of_descriptors_is_no_refusal() {
+    fn accepts_splice_here_and_tells_shortage_from_refusal() {
         assert!(unsupported().is_none(), "{:?}", unsupported());
-        assert_eq!(idle(), 0, "what was tried leaves nothing behind");
+        assert_eq!(idle(), 0, "the trial leaves no idle pipe");
         assert!(!is_unsupported(&Errno::MFILE.into()) && is_unsupported(&Errno::PERM.into()));
     }
 }

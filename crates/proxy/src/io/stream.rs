@@ -1,8 +1,10 @@
-//! A connection of a session, over TCP or a Unix socket, as its worker's event loop knows it.
+//! A connection of a session, over TCP or a Unix socket, and the interface through which the pump
+//! uses it.
 //!
-//! Twelve bytes: a descriptor, the number of a slot in the [reactor](crate::runtime::reactor), what is known
-//! of it, a flag. Receiving stops at the first read that comes out short, because that one has told
-//! that there is nothing more for now: no second read a message only to be told to wait.
+//! Twelve bytes: a descriptor, the number of a slot in the [reactor](crate::runtime::reactor), its
+//! cached readiness, a flag. Receiving stops at the first incomplete read, which has shown that
+//! there is nothing more for now. So there is no second read per message that would only return
+//! `EAGAIN`.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,43 +20,46 @@ use crate::io::pipe::Pipe;
 use crate::options::Options;
 use crate::runtime::reactor::{Readiness, Registration};
 
-/// How many unanswered questions end a connection.
+/// Unanswered keepalive probes that end a connection.
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// One end of a session. Whoever gets `Pending` is woken when it is worth another try.
+/// One end of a session: the few operations that forwarding needs. A TCP socket implements it, and
+/// a TLS session over one could. After `Pending`, the task of `cx` is woken when another attempt
+/// may succeed.
 pub(crate) trait ByteStream {
-    /// Takes in what the event loop has noted. Whoever looks is woken when there is more to know.
+    /// Takes over the readiness recorded by the event loop. The task of `cx` is woken when it
+    /// changes.
     fn update_readiness(&mut self, cx: &mut Context<'_>);
 
-    /// Whether a read is worth an attempt, as of the last look.
+    /// Whether a read may succeed, as of the last update.
     fn is_readable(&self) -> bool;
 
-    /// Reads what is there into `buffer` and returns how much; 0 when the peer has ended its
+    /// Reads available bytes into `buffer` and returns how many; 0 when the peer has closed its
     /// direction.
     fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>>;
 
-    /// Writes as much of `bytes` as goes without waiting, and returns how much.
+    /// Writes as much of `bytes` as possible without waiting, and returns how much.
     fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
 
-    /// Ends our direction: the peer reads an end behind the last byte written.
+    /// Closes our direction: the peer reads an end after the last byte written.
     fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// Whether the peer has ended its direction or broken off, as of the last look, even if unread
-    /// bytes stand before it.
+    /// Whether the peer has closed its direction or the connection, as of the last update, even if
+    /// unread bytes precede that.
     fn peer_closed(&self) -> bool;
 
-    /// Whether bytes are waiting to be read at this very moment, whatever the event loop has noted.
-    /// Asks the system.
+    /// Whether bytes are waiting to be read now, whatever the event loop has recorded. A system
+    /// call.
     fn has_unread(&self) -> bool;
 
-    /// Whether bytes may go from and to it through a pipe. An end that has to look at every byte
-    /// leaves it at that.
+    /// Whether its bytes may go through a pipe. An end that has to process every byte keeps the
+    /// default.
     fn can_splice(&self) -> bool {
         false
     }
 
     /// Moves up to `most` bytes into `pipe`, which is empty, and returns how many; 0 when the peer
-    /// has ended its direction.
+    /// has closed its direction.
     fn poll_fill(
         &mut self,
         _cx: &mut Context<'_>,
@@ -64,49 +69,49 @@ pub(crate) trait ByteStream {
         Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
     }
 
-    /// Moves as much out of `pipe`, which is not empty, as goes without waiting, and returns how
-    /// much.
+    /// Moves as much as possible out of `pipe`, which is not empty, without waiting, and returns
+    /// how much.
     fn poll_drain(&mut self, _cx: &mut Context<'_>, _pipe: &mut Pipe) -> Poll<io::Result<usize>> {
         Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
     }
 }
 
-/// One connection. Belongs to the thread that made it.
+/// A connection. Belongs to the thread that created it.
 #[derive(Debug)]
 pub(crate) struct SocketStream {
-    // Before the socket, so that an event of it never finds a slot that is somebody else's.
+    // Before the socket, so that an event of it never finds a slot of another socket.
     registration: Registration,
     socket: OwnedFd,
 }
 
 impl SocketStream {
-    /// A connection that was just accepted; it must not block. It is taken to be readable, since
-    /// most clients have said something by now.
+    /// A connection that was just accepted, in non-blocking mode. It is assumed to be readable,
+    /// since most clients have sent something by now.
     pub(crate) fn accepted(socket: OwnedFd, can_splice: bool) -> io::Result<Self> {
         Ok(Self { registration: Registration::new(&socket, Readiness::BOTH, can_splice)?, socket })
     }
 
-    /// Begins to connect `socket`, which must not block, to `addr`. [`connected`](Self::connected)
-    /// tells how that ends.
+    /// Starts to connect `socket`, in non-blocking mode, to `addr`.
+    /// [`poll_connected`](Self::poll_connected) returns the result.
     pub(crate) fn connect(socket: Socket, addr: SocketAddr, can_splice: bool) -> io::Result<Self> {
         match socket.connect(&SockAddr::from(addr)) {
             Ok(()) => {}
             Err(error) if Errno::from_io_error(&error) == Some(Errno::INPROGRESS) => {}
             Err(error) => return Err(error),
         }
-        // Within one host the handshake is over before connect(2) returns, although it says that it
-        // is not.
+        // Within one host the handshake is complete before connect(2) returns, although it returns
+        // EINPROGRESS.
         let ready = if socket.peer_addr().is_ok() { Readiness::WRITE } else { Readiness::NONE };
         let socket = OwnedFd::from(socket);
         Ok(Self { registration: Registration::new(&socket, ready, can_splice)?, socket })
     }
 
-    /// Whether the connection stood as soon as it was asked for, as it does within one host.
+    /// Whether the connection was established immediately, as happens within one host.
     pub(crate) fn is_connected(&self) -> bool {
         self.registration.cached().has(Readiness::WRITE)
     }
 
-    /// Returns when the connection stands, or why it does not.
+    /// Returns when the connection is established, or the error.
     pub(crate) fn poll_connected(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
         while self.registration.is_ready(cx, Readiness::WRITE) {
             let socket = SockRef::from(&self.socket);
@@ -123,7 +128,7 @@ impl SocketStream {
         Poll::Pending
     }
 
-    /// Waits until the peer breaks off. That it ends its direction is not enough.
+    /// Waits until the connection breaks. That the peer closes its direction is not enough.
     pub(crate) fn poll_broken(&mut self, cx: &Context<'_>) -> Poll<()> {
         if self.registration.is_ready(cx, Readiness::BROKEN) {
             Poll::Ready(())
@@ -132,16 +137,16 @@ impl SocketStream {
         }
     }
 
-    /// Whether the peer has ended its direction or broken off, as far as the event loop knows, even
-    /// if unread bytes stand before it.
+    /// Whether the peer has closed its direction or the connection, as far as the event loop knows,
+    /// even if unread bytes precede that.
     pub(crate) fn peer_closed_now(&self) -> bool {
         self.registration.ready().has(Readiness::ENDED)
     }
 
-    /// Makes the close throw away what the kernel still holds for this connection, by a reset
-    /// instead of a FIN.
+    /// Makes close discard what the kernel still holds for this connection, with a reset instead of
+    /// a FIN.
     pub(crate) fn reset_on_close(&self) {
-        // Only a socket that is no more can refuse this, and that one sends nothing.
+        // Only a broken socket can refuse this, and it sends nothing.
         drop(SockRef::from(&self.socket).set_linger(Some(Duration::ZERO)));
     }
 }
@@ -204,14 +209,13 @@ impl ByteStream for SocketStream {
         pipe: &mut Pipe,
         most: usize,
     ) -> Poll<io::Result<usize>> {
-        // One that comes out short says nothing: a pipe may be full of pieces long before it is
-        // full of bytes.
+        // An incomplete move means nothing: a pipe may be full of fragments long before it is full
+        // of bytes.
         let attempt = || pipe.fill(&self.socket, most).map(|n| (n, true));
         self.registration.attempt(cx, Readiness::READ, attempt).map_err(io::Error::from)
     }
 
-    // Into a connection that was broken off, splice(2) raises SIGPIPE, which Rust's runtime has set
-    // to be ignored.
+    // On a broken connection, splice(2) raises SIGPIPE, which Rust's runtime ignores.
     fn poll_drain(&mut self, cx: &mut Context<'_>, pipe: &mut Pipe) -> Poll<io::Result<usize>> {
         let attempt = || match pipe.drain(&self.socket) {
             Ok(0) => Err(Errno::PIPE),
@@ -221,8 +225,8 @@ impl ByteStream for SocketStream {
     }
 }
 
-/// No delay, keepalive and user timeout, as `options` wants them. Before connect or bind, so that
-/// they hold from the first byte.
+/// Sets no-delay, keepalive and user timeout as configured. To be called before connect or bind, so
+/// that they apply from the first byte.
 pub(crate) fn set_socket_options(socket: &Socket, options: &Options) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
     if !options.keepalive.is_zero() {

@@ -1,17 +1,16 @@
-//! Places: how many sessions there may be, in a service, in the process, from one source, and
-//! waiting at a gate.
+//! Limits on sessions: per service, per process, per source, and waiting at a gate.
 //!
-//! A place is taken when a connection is accepted and given back when its guard is dropped, so no
-//! way of ending a session can forget it. The counts are shared by all workers, since a limit a
-//! worker would refuse clients while another worker has room.
+//! A slot is taken when a connection is accepted and released when its guard is dropped, so no way
+//! of ending a session can leak it. The counts are shared by all workers, since a limit per worker
+//! would reject clients while another worker has capacity.
 //!
-//! Beside the counts stands [`ResourceShortage`]: somebody who watches the memory of the process raises its
-//! flag before the kernel would end the process, and as long as it is up nobody new is let in.
-//! Counts are derived from an assumption about what a session costs; the flag holds when the
-//! assumption does not. It also has the number of sessions that the limit on open files carries,
-//! which may change while the process runs.
+//! In addition there is [`ResourceShortage`]. The part of the process that watches its memory sets
+//! the flag before the kernel would kill the process, and while it is set, no new clients are
+//! admitted. The counts rely on an assumption about the memory of a session; the flag also works
+//! when the assumption fails. It also has the number of sessions that the limit on open files
+//! permits, which may change while the process runs.
 //!
-//! Deliberately absent: who watches, and how a client is told.
+//! Deliberately absent: the watching, and what a rejected client is sent.
 
 mod sources;
 
@@ -21,32 +20,32 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::limits::sources::{ClientSource, SourceTable};
 
-/// How many pipes each worker may use for splicing, as the limit on open files allows.
+/// The number of pipes that each worker may use for splicing, as the limit on open files permits.
 static PIPES_PER_WORKER: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-/// How many pipes each worker may use for splicing.
+/// The number of pipes that each worker may use for splicing.
 pub(crate) fn pipes_per_worker() -> usize {
     PIPES_PER_WORKER.load(Ordering::Relaxed)
 }
 
-/// What kept a client out.
+/// Why a client was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Limit {
-    /// The service has as many sessions as it may have.
+    /// The service has reached its maximum number of sessions.
     Service,
-    /// All services together have as many as the process may have.
+    /// The process has reached its maximum number of sessions.
     Process,
-    /// The client's address has as many as one may have.
+    /// The client's source has reached its maximum number of sessions.
     Source,
-    /// Memory is about to run out.
+    /// Memory is low.
     Memory,
-    /// There are as many as the system allows open files for, two each.
+    /// The open files permit no more sessions; each needs two.
     Files,
 }
 
 impl Limit {
-    /// Every one, in the order of their numbers.
+    /// Every limit, in the order of their numbers.
     pub const ALL: [Self; 5] =
         [Self::Service, Self::Process, Self::Source, Self::Memory, Self::Files];
 
@@ -63,7 +62,7 @@ impl Limit {
     }
 }
 
-/// A number of places.
+/// A limited number of slots.
 #[derive(Debug)]
 pub(crate) struct Slots {
     taken: AtomicUsize,
@@ -75,14 +74,14 @@ impl Slots {
         Arc::new(Self { taken: AtomicUsize::new(0), limit: AtomicUsize::new(limit) })
     }
 
-    /// A place, if one is left.
+    /// Takes a slot, if one is free.
     pub(crate) fn take(self: &Arc<Self>) -> Option<SlotGuard> {
         self.try_acquire().then(|| SlotGuard(Arc::clone(self)))
     }
 
     fn try_acquire(&self) -> bool {
-        // Adding first and looking then never lets in one too many; at worst two who ask for the
-        // last place at the same moment are both refused.
+        // Adding first and checking then never admits one too many; at worst, two simultaneous
+        // attempts for the last slot both fail.
         if self.taken.fetch_add(1, Ordering::Relaxed) < self.limit() {
             return true;
         }
@@ -94,23 +93,23 @@ impl Slots {
         self.taken.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// How many there are.
+    /// The number of slots.
     pub(crate) fn limit(&self) -> usize {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Changes how many there are. Who has a place keeps it, even if there are fewer now.
+    /// Changes the number of slots. Slots that are taken stay taken, even if there are fewer now.
     pub(crate) fn set_limit(&self, limit: usize) {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
-    /// How many are taken.
+    /// The number of slots that are taken.
     pub(crate) fn taken(&self) -> usize {
         self.taken.load(Ordering::Relaxed)
     }
 }
 
-/// One place, given back when dropped.
+/// A slot, released when dropped.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct SlotGuard(Arc<Slots>);
@@ -121,7 +120,7 @@ impl Drop for SlotGuard {
     }
 }
 
-/// What the process is short of. Cheap to clone; one for the whole process.
+/// The resources that the process is short of. Cheap to clone; one for the whole process.
 #[derive(Debug, Clone)]
 pub struct ResourceShortage(Arc<ShortageState>);
 
@@ -141,31 +140,31 @@ impl Default for ResourceShortage {
 }
 
 impl ResourceShortage {
-    /// Says whether memory is about to run out.
+    /// Sets whether memory is low.
     pub fn set(&self, scarce: bool) {
         self.0.memory.store(scarce, Ordering::Relaxed);
     }
 
-    /// Whether memory is about to run out.
+    /// Whether memory is low.
     #[must_use]
     pub fn is_memory_low(&self) -> bool {
         self.0.memory.load(Ordering::Relaxed)
     }
 
-    /// Says how many sessions there are open files for, and pipes beside them for each worker.
+    /// Sets how many sessions the open files permit, and how many pipes per worker in addition.
     pub fn set_files(&self, sessions: usize, pipes: usize) {
         self.0.files.store(sessions, Ordering::Relaxed);
         PIPES_PER_WORKER.store(pipes, Ordering::Relaxed);
     }
 
-    /// How many sessions there are open files for; any number until somebody says otherwise.
+    /// How many sessions the open files permit; unlimited until set.
     #[must_use]
     pub fn files(&self) -> usize {
         self.0.files.load(Ordering::Relaxed)
     }
 }
 
-/// All that has to agree before a client of one service is let in.
+/// The limits that apply to the clients of one service.
 #[derive(Debug)]
 pub(crate) struct Limits {
     service: Arc<Slots>,
@@ -175,7 +174,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// `per_source` is the most sessions of one source, 0 for no such limit.
+    /// `per_source` is the maximum number of sessions per source, 0 for no limit.
     pub(crate) fn new(
         service: usize,
         per_source: usize,
@@ -186,13 +185,13 @@ impl Limits {
         Arc::new(Self { service: Slots::new(service), total, sources, shortage })
     }
 
-    /// Changes the most sessions of the service.
+    /// Changes the maximum number of sessions of the service.
     pub(crate) fn set_service(&self, limit: usize) {
         self.service.set_limit(limit);
     }
 
-    /// Lets a client in, or says which limit keeps it out; of several the one whose remedy is
-    /// nearest to the client.
+    /// Admits a client, or returns the limit that rejects it; of several, the one that is easiest
+    /// to remedy for the client.
     pub(crate) fn admit(self: &Arc<Self>, peer: Option<IpAddr>) -> Result<Admission, Limit> {
         if self.shortage.is_memory_low() {
             return Err(Limit::Memory);
@@ -204,17 +203,18 @@ impl Limits {
             self.service.release();
             return Err(Limit::Process);
         }
-        // This one is counted in; as above, two at once may both be refused for the last place.
+        // The total includes this client; as above, two simultaneous attempts for the last slot may
+        // both fail.
         if self.total.taken() > self.shortage.files() {
             self.total.release();
             self.service.release();
             return Err(Limit::Files);
         }
-        // From here on the guard gives back what was taken. The table of sources comes last: it
-        // then holds no more entries than there are sessions.
+        // From here on the guard releases what was taken. The table of sources comes last, so it
+        // never has more entries than there are sessions.
         let mut admission = Admission { limits: Arc::clone(self), source: None };
-        // A client without an address comes over a Unix socket: it has the permission of this
-        // machine's administrator.
+        // A client without an address uses a Unix socket: it has the permission of this machine's
+        // administrator.
         if let Some((sources, peer)) = self.sources.as_ref().zip(peer) {
             let source = sources.try_acquire(ClientSource::of(peer)).ok_or(Limit::Source)?;
             admission.source = Some(Box::new(source));
@@ -223,8 +223,8 @@ impl Limits {
     }
 }
 
-/// The right of one session to be here, given back when dropped. As small as two pointers: every
-/// session holds one.
+/// The admission of one session, released when dropped. Two pointers in size, since every session
+/// holds one.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Admission {
@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_end_and_come_back() {
+    fn takes_and_releases_slots_up_to_limit() {
         let slots = Slots::new(2);
         let first = slots.take();
         let second = slots.take();
@@ -260,13 +260,13 @@ mod tests {
         let third = slots.take();
         slots.set_limit(1);
         drop(third);
-        assert!(slots.take().is_none(), "one too many has gone, and there is still none free");
+        assert!(slots.take().is_none(), "the limit was lowered, so no slot is free");
         slots.set_limit(2);
         assert!(slots.take().is_some());
     }
 
     #[test]
-    fn threads_never_get_more_than_there_are() {
+    fn never_exceeds_slots_with_threads() {
         let slots = Slots::new(3);
         let limit = AtomicUsize::new(0);
         std::thread::scope(|scope| {
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn each_limit_is_told_by_its_name_and_a_refusal_gives_back_what_it_took() {
+    fn names_rejecting_limit_and_releases_what_it_took() {
         let one: Option<IpAddr> = "192.0.2.1".parse().ok();
         let other: Option<IpAddr> = "192.0.2.2".parse().ok();
         let (total, shortage) = (Slots::new(3), ResourceShortage::default());
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_have_the_order_of_their_numbers() {
+    fn orders_labels_by_number() {
         for (number, limit) in Limit::ALL.iter().enumerate() {
             assert_eq!(*limit as usize, number, "{}", limit.label());
         }

@@ -1,18 +1,18 @@
-//! How many sessions each source has, for the limit on one source.
+//! The number of sessions of each source, for the limit per source.
 //!
-//! A source is what one party can come from at will: an IPv4 address, or the 64 bits of an IPv6
-//! network, since whoever has one IPv6 address has 2^64 of them. The table has an entry for a
-//! source only while it has a session, so it is never larger than the number of sessions, and it is
-//! not touched at all where the limit is off. It is behind a lock, taken once when a connection
-//! comes and once when it goes, for the time of one look into a hash table.
+//! A source is the range of addresses that one party can choose from: an IPv4 address, or a 64-bit
+//! IPv6 network, since the owner of one IPv6 address has 2^64 of them. The table has an entry for a
+//! source only while it has sessions, so it never exceeds the number of sessions, and it is not
+//! used at all if the limit is off. It has a lock, taken once when a connection begins and once
+//! when it ends, for one hash table access.
 //!
-//! Deliberately absent: rates, and memory of sources that have gone.
+//! Deliberately absent: rates, and memory of sources without sessions.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A party that sessions come from.
+/// The source of sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct ClientSource(IpAddr);
 
@@ -29,7 +29,7 @@ impl ClientSource {
     }
 }
 
-/// The sessions of each source.
+/// The number of sessions of each source.
 #[derive(Debug)]
 pub(crate) struct SourceTable {
     table: Mutex<HashMap<ClientSource, usize>>,
@@ -37,12 +37,12 @@ pub(crate) struct SourceTable {
 }
 
 impl SourceTable {
-    /// At most `limit` sessions a source.
+    /// At most `limit` sessions per source.
     pub(crate) fn new(limit: usize) -> Self {
         Self { table: Mutex::default(), limit }
     }
 
-    /// Counts a session in, if its source has a place left.
+    /// Counts a session, if its source is below the limit.
     pub(crate) fn try_acquire(&self, source: ClientSource) -> Option<ClientSource> {
         let mut table = self.table();
         let count = table.entry(source).or_insert(0);
@@ -53,7 +53,7 @@ impl SourceTable {
         Some(source)
     }
 
-    /// Counts it out again.
+    /// Removes a session from the count.
     pub(crate) fn release(&self, source: ClientSource) {
         let mut table = self.table();
         match table.get_mut(&source) {
@@ -65,7 +65,7 @@ impl SourceTable {
     }
 
     fn table(&self) -> MutexGuard<'_, HashMap<ClientSource, usize>> {
-        // Nothing under the lock can panic half-way.
+        // No critical section can panic half-way.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv6_network_is_one_source_and_an_ipv4_address_is_one_in_both_spellings() {
+    fn groups_addresses_into_sources() {
         assert_eq!(source("2001:db8:1:2::1"), source("2001:db8:1:2:ffff::9"));
         assert_ne!(source("2001:db8:1:2::1"), source("2001:db8:1:3::1"));
         assert_eq!(source("::ffff:192.0.2.7"), source("192.0.2.7"));
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_has_gone_leaves_nothing_in_the_table() {
+    fn removes_sources_without_sessions() {
         let sources = SourceTable::new(2);
         for number in 0..1000_u32 {
             let source = ClientSource::of(IpAddr::from(number.to_be_bytes()));

@@ -1,10 +1,10 @@
-//! What to do when `accept(2)` fails: go on at once, or pause, and whether to say so.
+//! What to do when `accept(2)` fails: retry immediately or pause, and whether to log it.
 //!
-//! Some errors are about the one connection that was about to be accepted; the next one may be
-//! fine, so the loop goes on. Others are about this process or machine (no file descriptors, no
-//! memory): the connection stays in the queue, the next attempt fails the same way, and a loop that
-//! goes on at once burns a core while it logs a million lines. So those pause, longer each time,
-//! and one line a second tells of all of them.
+//! Some errors concern only the connection that was to be accepted; the next one may be fine, so
+//! the loop retries. Others concern the process or the machine (no file descriptors, no memory):
+//! the connection stays in the queue, the next attempt fails the same way, and a loop that retries
+//! immediately uses up a core while it logs a million lines. So the loop pauses after those, longer
+//! each time, and one log line per second reports all of them.
 //!
 //! Deliberately absent: the listener, the clock and the log.
 
@@ -14,23 +14,22 @@ use rustix::io::Errno;
 
 /// The first pause.
 const MIN_PAUSE: Duration = Duration::from_millis(5);
-/// The longest pause: after it, whoever has freed a descriptor waits no longer than this for the
-/// next client.
+/// The longest pause: when a descriptor becomes free, the next client waits no longer than this.
 const MAX_PAUSE: Duration = Duration::from_millis(500);
-/// Log lines are at least this far apart.
+/// The minimum interval between log lines.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What an error of `accept(2)` is about.
+/// What an error of `accept(2)` concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AcceptErrorKind {
-    /// This one connection: the next may be fine.
+    /// This connection only: the next one may be fine.
     Connection,
     /// The process or the machine: the next attempt fails too.
     Resource,
 }
 
-/// Sorts an error. Linux hands errors already pending on the new connection to whoever accepts it
-/// (accept(2), "Error handling"); they are as good as a client that left.
+/// Classifies an error. Linux passes errors that are already pending on the new connection to
+/// accept (accept(2), "Error handling"); they mean that the client has disconnected.
 pub(crate) fn classify(errno: Errno) -> AcceptErrorKind {
     match errno {
         Errno::CONNABORTED
@@ -46,8 +45,7 @@ pub(crate) fn classify(errno: Errno) -> AcceptErrorKind {
         | Errno::NETUNREACH
         | Errno::TIMEDOUT
         | Errno::CONNRESET => AcceptErrorKind::Connection,
-        // Out of descriptors or memory, and whatever is unknown: pausing is never wrong, spinning
-        // is.
+        // Out of descriptors or memory, or unknown: pausing is never wrong, spinning is.
         _ => AcceptErrorKind::Resource,
     }
 }
@@ -55,13 +53,13 @@ pub(crate) fn classify(errno: Errno) -> AcceptErrorKind {
 /// What to do after an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BackoffStep {
-    /// How long to wait before the next attempt; zero for going on at once.
+    /// How long to wait before the next attempt; zero to retry immediately.
     pub(crate) pause: Duration,
-    /// If this is the time for a log line: how many errors it stands for.
+    /// If a log line is due: the number of errors that it reports.
     pub(crate) log_errors: Option<u64>,
 }
 
-/// Remembers how often it failed. One for each listener of a worker.
+/// The backoff state of one listener on one worker.
 #[derive(Debug, Default)]
 pub(crate) struct AcceptBackoff {
     next: Option<Duration>,
@@ -70,17 +68,17 @@ pub(crate) struct AcceptBackoff {
 }
 
 impl AcceptBackoff {
-    /// Whether the last attempt failed for something that all the next ones fail for.
+    /// Whether the last attempt failed for a reason that all further ones fail for.
     pub(crate) fn is_out_of_resources(&self) -> bool {
         self.next.is_some()
     }
 
-    /// A connection was accepted: the trouble is over.
+    /// A connection was accepted: resets the backoff.
     pub(crate) fn succeeded(&mut self) {
         self.next = None;
     }
 
-    /// An accept failed at `now`.
+    /// Records a failed accept at `now`.
     pub(crate) fn failed(&mut self, now: Instant, errno: Errno) -> BackoffStep {
         let pause = match classify(errno) {
             AcceptErrorKind::Connection => Duration::ZERO,
@@ -107,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_of_errors() {
+    fn classifies_accept_errors() {
         for errno in
             [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::INVAL, Errno::BADF]
         {
@@ -120,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn out_of_descriptors_pauses_longer_and_longer_but_not_for_ever() {
+    fn doubles_pause_up_to_maximum() {
         let mut backoff = AcceptBackoff::default();
         let now = Instant::now();
         let pauses: Vec<u128> =
@@ -133,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_was_aborted_costs_no_pause() {
+    fn does_not_pause_after_aborted_connection() {
         let mut backoff = AcceptBackoff::default();
         for _ in 0..100 {
             assert_eq!(backoff.failed(Instant::now(), Errno::CONNABORTED).pause, Duration::ZERO);
@@ -143,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn one_line_a_second_stands_for_all() {
+    fn logs_at_most_once_per_second() {
         let mut backoff = AcceptBackoff::default();
         let start = Instant::now();
         let mut logged_at = Vec::new();

@@ -1,10 +1,11 @@
 //! The accept loop of one listening socket on one worker.
 //!
-//! It takes clients in as long as there are places, refuses the others in Redis's own words, and
-//! closes its socket when the drain says so: not before its queue is empty, because the kernel
-//! resets what is still in it.
+//! It admits clients up to the limits, rejects further ones with the reply that Redis uses, and
+//! closes its socket when the drain begins, but not before its queue is empty, because the kernel
+//! resets the connections that are left in it.
 //!
-//! Deliberately absent: what to do about errors, which [`accept`](crate::listener::accept_errors) decides.
+//! Deliberately absent: the handling of errors, which
+//! [`accept_errors`](crate::listener::accept_errors) decides.
 
 use std::future::poll_fn;
 use std::os::fd::OwnedFd;
@@ -25,22 +26,22 @@ use crate::listener::listen_socket::AcceptSource;
 use crate::options::Splice;
 use crate::runtime::tasks;
 
-/// What Redis says to a client beyond its own `maxclients` (`redis:src/networking.c`,
-/// `acceptCommonHandler`). Clients know it.
+/// The reply of Redis to a client beyond its own `maxclients` (`redis:src/networking.c`,
+/// `acceptCommonHandler`). Clients recognize it.
 const REFUSAL_REPLY: &[u8] = b"-ERR max number of clients reached\r\n";
 
-/// Most clients taken from the queue after the drain has closed this door. The queue cannot be
-/// longer, so this only ends a flood that arrives faster than it is accepted.
+/// The maximum number of clients accepted after the drain has begun. The queue cannot be longer, so
+/// this only ends a flood that arrives faster than it is accepted.
 const MAX_DRAINED: usize = 8192;
 
-/// Clients taken in a row before those that are here get their turn.
+/// Clients accepted in a row before existing sessions run.
 const ACCEPTS_PER_TURN: usize = 32;
 
 /// Starts the session of an accepted client on this worker.
 pub(crate) type StartSession = fn(SocketStream, Peer, Arc<WorkerContext>, Admission);
 
-/// Accepts until the drain closes the listeners and the queue is empty. `service` is the number of
-/// the seat's service, `inboxes` are the workers that a client may be passed on to.
+/// Accepts until the drain closes the listeners and the queue is empty. `service` is the index of
+/// the service, `inboxes` are the workers to which a client may be handed over.
 pub(crate) async fn serve(
     mut listen_socket: impl AcceptSource,
     context: Arc<WorkerContext>,
@@ -99,9 +100,9 @@ pub(crate) async fn serve(
     drop(permit);
 }
 
-/// The next client. In want of descriptors one is not taken for as long as that alone is possible:
-/// it could not be served without a second one, and meanwhile would keep from probes and discovery
-/// what has just become free.
+/// The next client. While the process is out of descriptors, a client is accepted only if it can
+/// also be served: it needs a second descriptor, and would otherwise take from probes and discovery
+/// the one that has just become free.
 async fn next(
     listen_socket: &mut impl AcceptSource,
     out_of_resources: bool,
@@ -112,7 +113,7 @@ async fn next(
     poll_fn(|cx| listen_socket.poll_accept(cx)).await
 }
 
-/// Lets in whom another worker has passed on.
+/// Starts the session of a client that another worker has handed over.
 pub(crate) fn start_handed_over(
     HandedOver { socket, peer, admission, permit, .. }: HandedOver,
     context: &Arc<WorkerContext>,
@@ -124,8 +125,8 @@ pub(crate) fn start_handed_over(
     drop(permit);
 }
 
-/// Lets in who came before the door was closed. The door stays open meanwhile, so that the drain
-/// counts all of them.
+/// Admits the clients that connected before the listener was closed. The permit is held meanwhile,
+/// so that the drain counts all of them.
 pub(crate) async fn drain_queue(
     listen_socket: &impl AcceptSource,
     context: &Arc<WorkerContext>,
@@ -146,7 +147,7 @@ pub(crate) async fn drain_queue(
     }
 }
 
-/// Lets a client in, or refuses it.
+/// Admits or rejects a client.
 fn admit(socket: OwnedFd, peer: Peer, context: &WorkerContext) -> Option<Client> {
     match context.shared.limits.admit(peer.ip()) {
         Ok(admission) => Some((socket, peer, admission)),
@@ -162,7 +163,7 @@ fn admit(socket: OwnedFd, peer: Peer, context: &WorkerContext) -> Option<Client>
 ///
 /// # Errors
 ///
-/// The event loop could not take one socket more.
+/// The event loop could not register the socket.
 fn start_session(
     (socket, peer, admission): Client,
     context: &Arc<WorkerContext>,
@@ -175,10 +176,10 @@ fn start_session(
     Ok(())
 }
 
-/// Nothing here waits: in a flood each refused client costs a few system calls and no memory.
+/// Does not wait: in a flood, each rejected client costs a few system calls and no memory.
 fn refuse(socket: &OwnedFd) {
-    // All of these may fail, and the client is refused all the same. What it has already sent is
-    // read, because closing a socket with unread bytes resets it and may take the answer along.
+    // Each of these may fail, and the client is rejected nevertheless. What it has already sent is
+    // read, because closing a socket with unread bytes resets it and may discard the reply.
     let _sent = rustix::net::send(socket, REFUSAL_REPLY, SendFlags::NOSIGNAL);
     let _read = rustix::net::recv(socket, &mut [0; 4096], RecvFlags::empty());
     let _ended = rustix::net::shutdown(socket, Shutdown::Write);

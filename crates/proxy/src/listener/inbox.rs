@@ -1,20 +1,20 @@
-//! Passing a new connection to another worker, when this one is clearly fuller.
+//! Handing a new connection over to another worker if this one has clearly more sessions.
 //!
-//! The kernel spreads connections over the workers' sockets by a hash, and Redis clients keep their
-//! connections for days: what chance has made uneven stays uneven, and one core idles while another
-//! is full. So whoever accepts a connection looks at how many tasks each worker has, and gives it
-//! to the emptiest if that one has clearly fewer. Only then: it costs the connection a way through
-//! another thread's queue. A session that has begun never moves.
+//! The kernel distributes connections over the workers' sockets by a hash, and Redis clients keep
+//! their connections for days: a random imbalance persists, and one core idles while another is
+//! saturated. So the accepting worker compares the number of tasks of all workers, and hands the
+//! connection over to the least loaded one if that has clearly fewer. Only then, because it costs a
+//! pass through another thread's queue. An established session never moves.
 //!
-//! Nobody is forgotten on the way: a guest brings a door of the drain along, so the drain does not
-//! count as over while he is on his way, and the queue is read after the bell was unrung (see
+//! No connection is forgotten on the way: it carries a permit of the drain, so the drain is not
+//! complete meanwhile, and the inbox is read after `woken` was cleared (see
 //! [`tasks`](crate::runtime::tasks)).
 //!
-//! A guest has been let in already: what waits in a queue counts against the limits, so that a
-//! flood does not take the descriptors of those who are here.
+//! A connection is admitted before it is handed over: what waits in an inbox counts against the
+//! limits, so a flood does not take the descriptors of existing sessions.
 //!
-//! Deliberately absent: load by traffic. Sessions come with unlike loads, but what they will be is
-//! not known when they come.
+//! Deliberately absent: balancing by traffic. The load of sessions differs, but is not known when
+//! they begin.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -27,33 +27,33 @@ use crate::address::Peer;
 use crate::limits::Admission;
 use crate::runtime::tasks::WorkerHandle;
 
-/// The most guests that may wait for one worker; who comes later stays where he was accepted.
+/// The capacity of an inbox; further connections stay on the worker that accepted them.
 const MAX_WAITING: usize = 256;
 
-/// Differences up to this are no reason: they come and go with every connection.
+/// Differences up to this are ignored: they come and go with every connection.
 const SLACK: usize = 4;
 
 /// A connection on its way to another worker.
 #[derive(Debug)]
 pub(crate) struct HandedOver {
-    /// Number of its service.
+    /// The index of its service.
     pub(crate) service: usize,
     pub(crate) socket: OwnedFd,
     pub(crate) peer: Peer,
     pub(crate) admission: Admission,
-    /// Held until it has a ticket of its own.
+    /// Held until the session has a ticket.
     pub(crate) permit: AcceptPermit,
 }
 
-/// A connection that was let in.
+/// An admitted connection.
 pub(crate) type Client = (OwnedFd, Peer, Admission);
 
-/// One worker, as the others see it.
+/// A worker as seen by other workers.
 #[derive(Debug)]
 struct Inbox {
     worker: Arc<WorkerHandle>,
     handed_over: Mutex<VecDeque<HandedOver>>,
-    /// How many there are in `handed_over`, to be read without its lock.
+    /// The length of `handed_over`, readable without its lock.
     waiting: AtomicUsize,
 }
 
@@ -63,17 +63,17 @@ impl Inbox {
     }
 
     fn handed_over(&self) -> MutexGuard<'_, VecDeque<HandedOver>> {
-        // Nothing under the lock can panic half-way.
+        // No critical section can panic half-way.
         self.handed_over.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its tasks and those that are about to be.
+    /// Its tasks, including those that are about to start.
     fn load(&self) -> usize {
         self.worker.tasks() + self.waiting.load(Ordering::Relaxed)
     }
 }
 
-/// All workers of a process, as one of them sees them.
+/// All workers of a process as seen by one of them.
 #[derive(Debug, Clone)]
 pub(crate) struct Inboxes {
     all: Arc<[Inbox]>,
@@ -85,23 +85,23 @@ impl Inboxes {
         Self { all: workers.into_iter().map(Inbox::new).collect(), own: 0 }
     }
 
-    /// The same, seen by worker number `own`.
+    /// The same as seen by worker `own`.
     pub(crate) fn of(&self, own: usize) -> Self {
         Self { all: Arc::clone(&self.all), own }
     }
 
-    /// The worker that should have the next connection instead of this one, if there is one.
+    /// The worker that should get the next connection instead of this one, if any.
     fn less_loaded(&self) -> Option<&Inbox> {
         let own = self.all.get(self.own)?.load();
         let least = self.all.iter().min_by_key(|inbox| inbox.load())?;
         is_clearly_more_loaded(own, least.load()).then_some(least)
     }
 
-    /// Passes a connection on, or gives it back to be served here.
+    /// Hands a connection over, or returns it to be served here.
     ///
     /// # Errors
     ///
-    /// The connection, if this is the place for it.
+    /// The connection, if it should stay on this worker.
     pub(crate) fn hand_over(
         &self,
         service: usize,
@@ -121,7 +121,7 @@ impl Inboxes {
         Ok(())
     }
 
-    /// The guests who have come. To be asked after the bell was unrung.
+    /// The connections handed over to this worker. To be called after `woken` was cleared.
     pub(crate) fn handed_over(&self) -> VecDeque<HandedOver> {
         let Some(inbox) = self.all.get(self.own) else { return VecDeque::new() };
         let mut handed_over = inbox.handed_over();
@@ -130,7 +130,7 @@ impl Inboxes {
     }
 }
 
-/// Whether a worker with `own` tasks should not take one more while another has only `least`.
+/// Whether a worker with `own` tasks should hand over the next one to a worker with `least` tasks.
 fn is_clearly_more_loaded(own: usize, least: usize) -> bool {
     own >= least + SLACK + least / 16
 }
@@ -143,7 +143,7 @@ mod tests {
     use crate::limits::{Limits, ResourceShortage, Slots};
 
     #[test]
-    fn small_differences_are_no_reason_and_clear_ones_are() {
+    fn hands_over_only_at_clear_differences() {
         for (own, least) in [(0, 0), (3, 0), (4, 4), (7, 4), (103, 100), (109, 100)] {
             assert!(!is_clearly_more_loaded(own, least), "{own} {least}");
         }
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_room_takes_no_more_and_what_was_passed_arrives_in_order() {
+    fn bounds_inbox_and_keeps_order() {
         let (drain, _controller) = drain::new(drain::ShutdownSettings::default());
         let workers: Vec<_> = (0..2).map(|_| WorkerHandle::new().unwrap()).collect();
         let inboxes = Inboxes::new(workers.iter().map(Arc::clone));

@@ -10,26 +10,25 @@ use rustix::io::Errno;
 use crate::address::{ListenAddr, Peer};
 use crate::runtime::reactor::{Readiness, Registration};
 
-/// Descriptors that have to be free before a client is let in again after a lack of them: two for
-/// it, and as many as probes and discovery take at a time.
+/// Descriptors that have to be free before a client is accepted again after a shortage: two for the
+/// client, and as many as probes and discovery use at a time.
 const FREE_DESCRIPTORS: usize = 8;
 
-/// Where clients come from: a listening socket, or in tests one that fails as the system rarely
-/// does.
+/// A source of clients: a listening socket, or in tests one with rare failures.
 pub(crate) trait AcceptSource {
-    /// The next client's socket, which does not block, and its address.
+    /// The next client's socket, in non-blocking mode, and its address.
     fn poll_accept(&mut self, cx: &Context<'_>) -> Poll<Result<(OwnedFd, Peer), Errno>>;
 
-    /// The same without waiting. Asks the socket itself and not the event loop, which may not have
-    /// heard yet of whoever came last.
+    /// The same without waiting. Asks the socket and not the event loop, which may not have
+    /// reported the latest client yet.
     fn accept(&self) -> Result<(OwnedFd, Peer), Errno>;
 
-    /// Whether one more session could be served and a few descriptors were left; asked while there
-    /// is a lack of them.
+    /// Whether there are descriptors for one more session and a few other uses; called during a
+    /// shortage.
     fn has_free_descriptors(&self) -> Result<(), Errno>;
 }
 
-/// A listening socket, which others may hold too.
+/// A listening socket, which other workers or processes may share.
 #[derive(Debug)]
 pub(crate) struct ListenSocket {
     registration: Registration,
@@ -39,7 +38,7 @@ pub(crate) struct ListenSocket {
 }
 
 impl ListenSocket {
-    /// A listening socket at `addr`, which must not block.
+    /// Registers a listening socket at `addr`, in non-blocking mode.
     pub(crate) fn new(socket: OwnedFd, addr: &ListenAddr) -> io::Result<Self> {
         Ok(Self {
             registration: Registration::new(&socket, Readiness::READ, false)?,
@@ -62,7 +61,7 @@ impl AcceptSource for ListenSocket {
             return Ok((rustix::net::accept_with(&self.socket, flags)?, Peer::UNIX));
         }
         let (stream, peer) = rustix::net::acceptfrom_with(&self.socket, flags)?;
-        // A peer without an address is one that has gone already.
+        // A peer without an address has already disconnected.
         let peer =
             peer.and_then(|peer| SocketAddr::try_from(peer).ok()).ok_or(Errno::CONNABORTED)?;
         Ok((stream, peer.into()))
@@ -79,7 +78,7 @@ impl AcceptSource for ListenSocket {
 
 impl Drop for ListenSocket {
     fn drop(&mut self) {
-        // Others may hold the same socket, so closing it would not make the kernel forget it here.
+        // The socket may be shared, so closing it would not deregister it.
         self.registration.deregister(&self.socket);
     }
 }

@@ -1,27 +1,27 @@
-//! Listening sockets: bound early and loudly, served later.
+//! Listening sockets: bound at the start, served later.
 //!
-//! Binding happens in the caller's thread before anything else starts, so that an address in use is
-//! an error at the start and not a log line later. Each worker gets a socket of its own for each
-//! address (`SO_REUSEPORT`): the kernel spreads the clients, and a session never changes its
+//! Binding happens in the caller's thread before anything else starts, so an address in use is an
+//! error at the start and not a later log line. Each worker gets a socket of its own for each
+//! address (`SO_REUSEPORT`): the kernel distributes the clients, and a session never changes its
 //! worker. The first socket of an address is bound *without* `SO_REUSEPORT` and joins the group
-//! afterwards: with it, a second process of the same user would silently share our clients.
+//! afterwards: otherwise, a second process of the same user would silently share our clients.
 //!
-//! What every accepted connection needs (no delay, keepalive, user timeout) is set once here: Linux
-//! lets accepted sockets inherit it from their listener, which saves five system calls a
-//! connection.
+//! Options that every accepted connection needs (no delay, keepalive, user timeout) are set once
+//! here: Linux lets accepted sockets inherit them from their listener, which saves five system
+//! calls per connection.
 //!
-//! Sockets that somebody else has bound (systemd, or an older process) are taken as they are: with
-//! them comes their queue, and clients in it notice nothing. A worker without one of its own shares
-//! one with another worker.
+//! Sockets bound by another process (systemd, or an older process) are used as they are, together
+//! with their queues, so clients in them notice nothing. A worker without one of its own shares one
+//! with another worker.
 //!
-//! `[::]` takes IPv4 clients as well, by the system's rule (`net.ipv6.bindv6only`), unless an IPv4
-//! address of this process has the same port: then that one serves them. A socket that was bound by
-//! an older process keeps its mode, so an IPv4 address may meet a `[::]` of ours that takes IPv4
-//! already. It joins that one's group, and Linux prefers it.
+//! `[::]` also accepts IPv4 clients if the system is configured that way (`net.ipv6.bindv6only`),
+//! unless an IPv4 address of this process has the same port: then that one serves them. A socket
+//! bound by an older process keeps its mode, so an IPv4 address may coincide with an inherited
+//! `[::]` that accepts IPv4 already. It joins that one's group, and Linux prefers it.
 //!
-//! Unix sockets are always given. They have no `SO_REUSEPORT`, so all workers share one.
+//! Unix sockets are always inherited. They have no `SO_REUSEPORT`, so all workers share one.
 //!
-//! Deliberately absent: where such sockets come from, and the files of Unix sockets.
+//! Deliberately absent: the origin of inherited sockets, and the files of Unix sockets.
 
 pub(crate) mod accept_errors;
 pub(crate) mod accept_loop;
@@ -48,58 +48,60 @@ use crate::listener::sockets::Sockets;
 use crate::options::Options;
 use crate::service::Service;
 
-/// Connections that may wait for their accept, per socket. The kernel lowers it to
-/// `net.core.somaxconn`.
+/// The accept queue of each socket. The kernel limits it to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
-/// Why an address could not be listened on. Its source is the system's error.
+/// Why listening on an address failed. Its source is the system's error.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// Somebody else listens there.
+    /// Another socket listens there.
     #[error(
-        "listen address {addr} is already in use by another process{}; stop that process or choose another port",
+        "listen address {addr} is already in use by another process{}; \
+         stop that process or choose another port",
         dual_stack_hint(addr)
     )]
     InUse {
         /// The address.
         addr: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The process may not.
+    /// The process may not bind it.
     #[error(
-        "listen address {addr} is not permitted; a port below 1024 needs the capability NET_BIND_SERVICE"
+        "listen address {addr} is not permitted; \
+         a port below 1024 needs the capability NET_BIND_SERVICE"
     )]
     Denied {
         /// The address.
         addr: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// No interface has this address.
     #[error(
-        "listen address {addr} does not exist on this machine; use 0.0.0.0 or [::], or an address of an interface"
+        "listen address {addr} does not exist on this machine; \
+         use 0.0.0.0 or [::], or an address of an interface"
     )]
     NotHere {
         /// The address.
         addr: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Anything else, such as no file descriptors left.
+    /// Anything else, for example a lack of file descriptors.
     #[error("cannot listen on {addr}")]
     Other {
         /// The address.
         addr: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A listening socket that somebody else has bound cannot be used.
-    #[error("a listening socket that was inherited to this process cannot be used")]
+    /// An inherited listening socket cannot be used.
+    #[error("an inherited listening socket cannot be used")]
     InheritedSockets(#[source] io::Error),
 }
 
-/// [::] is in use, too, where another process has the port for IPv4 alone.
+/// [::] is also in use if another process has the port for IPv4 only.
 fn dual_stack_hint(addr: &SocketAddr) -> &'static str {
     if is_any_v6(*addr) { " (it takes IPv4 as well as IPv6)" } else { "" }
 }
@@ -118,36 +120,36 @@ impl BindError {
 /// One listening socket of one worker.
 #[derive(Debug)]
 pub(crate) struct WorkerListener {
-    /// Number of its service.
+    /// The index of its service.
     pub(crate) service: usize,
     pub(crate) socket: OwnedFd,
     pub(crate) addr: ListenAddr,
 }
 
-/// Listening sockets of one address that somebody else has bound.
+/// Inherited listening sockets of one address.
 #[derive(Debug)]
 pub struct InheritedSockets {
-    /// Where they are found.
+    /// Their address.
     pub addr: ListenAddr,
     /// The sockets.
     pub sockets: Vec<OwnedFd>,
 }
 
-/// Every address bound and listening, nobody served yet: clients that come now wait in the kernel's
-/// queue.
+/// Listening sockets of all addresses, not served yet: clients that connect now wait in the
+/// kernel's queue.
 #[derive(Debug)]
 pub struct Bound {
     pub(crate) services: Vec<Arc<Service>>,
-    /// One list a worker.
+    /// One list per worker.
     pub(crate) listeners: Vec<Vec<WorkerListener>>,
     pub(crate) max_connections: usize,
     addrs: Vec<Vec<ListenAddr>>,
 }
 
 impl Bound {
-    /// Binds every address of every service for `workers` workers. Port 0 lets the kernel choose
-    /// one port, which all workers share. `max_connections` bounds the client connections of all
-    /// services together. Blocks for no longer than the system calls take.
+    /// Binds every address of every service for `workers` workers. With port 0 the kernel selects
+    /// one port, which all workers share. `max_connections` limits the client connections of all
+    /// services together. Does not block, apart from the system calls.
     ///
     /// # Errors
     ///
@@ -162,13 +164,13 @@ impl Bound {
         Self::bind_or_take(workers, max_connections, &[], no_inherited)
     }
 
-    /// As [`bind`](Self::bind), and each service also listens on the sockets that it is given. They
-    /// may be in use by another process at the same time, which then shares the clients.
-    /// `other_addrs` are addresses of this process for other purposes.
+    /// Like [`bind`](Self::bind), and each service also listens on its inherited sockets. Another
+    /// process may use them at the same time and then shares the clients. `other_addrs` are
+    /// addresses that this process uses for other purposes.
     ///
     /// # Errors
     ///
-    /// The first address that cannot be bound, or given socket that cannot be used, and why.
+    /// The first address that cannot be bound, or inherited socket that cannot be used, and why.
     pub fn bind_or_take(
         workers: NonZeroUsize,
         max_connections: usize,
@@ -201,7 +203,7 @@ impl Bound {
         Ok(bound)
     }
 
-    /// Binds one address for each worker and returns it with its real port.
+    /// Binds one address for each worker and returns it with its actual port.
     fn bind_one(
         &mut self,
         service: usize,
@@ -211,8 +213,8 @@ impl Bound {
     ) -> io::Result<SocketAddr> {
         let only_v6 = families.only_v6(addr);
         let mut actual = None;
-        // All are bound before the first one listens, so that no client meets a group that is still
-        // growing.
+        // All are bound before the first one listens, so that no client arrives at an incomplete
+        // group.
         let mut sockets = Vec::with_capacity(self.listeners.len());
         for _ in 0..self.listeners.len() {
             let joins = actual.is_some() || families.joins(addr);
@@ -228,8 +230,9 @@ impl Bound {
         Ok(actual)
     }
 
-    /// Shares out the sockets of one address and returns it; `None` if there are none. Every socket
-    /// gets a worker, since nobody else would empty its queue, and every worker gets a socket.
+    /// Distributes the sockets of one address and returns the address; `None` if there are no
+    /// sockets. Every socket gets a worker, since nothing else would empty its queue, and every
+    /// worker gets a socket.
     fn take(
         &mut self,
         service: usize,
@@ -246,7 +249,7 @@ impl Bound {
             if addr.tcp().is_some() {
                 stream::set_socket_options(&socket, options)?;
             }
-            // Also sets the length of the queue anew, if it listens already.
+            // Also sets the length of the queue if the socket listens already.
             socket.listen(BACKLOG)?;
         }
         let missing = self.listeners.len().saturating_sub(sockets.len());
@@ -265,7 +268,7 @@ impl Bound {
         Ok(Some(addr))
     }
 
-    /// Second handles on all sockets.
+    /// Duplicates of all sockets.
     ///
     /// # Errors
     ///
@@ -274,25 +277,24 @@ impl Bound {
         Sockets::of(self.listeners.iter().flatten())
     }
 
-    /// The addresses of each service, in the order they were given, with the ports that the kernel
-    /// chose.
+    /// The addresses of each service in the order given, with their actual ports.
     #[must_use]
     pub fn local_addrs(&self) -> &[Vec<ListenAddr>] {
         &self.addrs
     }
 }
 
-/// Whether this is every address of IPv6, which may stand for IPv4 as well.
+/// Whether this is the unspecified IPv6 address, which may accept IPv4 too.
 fn is_any_v6(addr: SocketAddr) -> bool {
     addr.is_ipv6() && addr.ip().is_unspecified()
 }
 
-/// Which ports of the process are whose.
+/// The ports of the process by address family.
 #[derive(Debug, Default)]
 struct AddressFamilies {
     /// Ports that have an IPv4 address of their own.
     v4: Vec<u16>,
-    /// Ports of which a socket that was given takes both families.
+    /// Ports of inherited sockets that accept both families.
     dual: Vec<u16>,
 }
 
@@ -320,18 +322,18 @@ impl AddressFamilies {
         families
     }
 
-    /// Whether an address must leave IPv4 clients to another socket of this process.
+    /// Whether this address must leave IPv4 clients to another socket of this process.
     fn only_v6(&self, addr: SocketAddr) -> bool {
         addr.is_ipv6() && (!is_any_v6(addr) || addr.port() != 0 && self.v4.contains(&addr.port()))
     }
 
-    /// Whether a socket of this process has the address already.
+    /// Whether a socket of this process already has the address.
     fn joins(&self, addr: SocketAddr) -> bool {
         addr.is_ipv4() && self.dual.contains(&addr.port())
     }
 }
 
-/// A bound socket; `joins` says that it joins a group that already holds the address.
+/// A bound socket; with `joins` it joins a group that already has the address.
 fn open(addr: SocketAddr, joins: bool, only_v6: bool, options: &Options) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;

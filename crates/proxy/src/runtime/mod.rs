@@ -1,7 +1,7 @@
-//! The event loop of a worker thread: readiness, tasks, timers, and the worker itself.
+//! The event loop of a worker thread: socket readiness, tasks and timers.
 //!
-//! Each worker has one epoll instance and runs its tasks on one thread, so that sessions need no
-//! locks among themselves.
+//! Each worker has one epoll instance and runs its tasks on one thread, so sessions need no locks
+//! among themselves. The loop itself is in [`workers`](crate::workers).
 
 pub(crate) mod heartbeat;
 pub(crate) mod reactor;

@@ -1,29 +1,30 @@
-//! Which sockets of a worker are ready: one epoll instance a worker, and a slot of a few bytes a
+//! Socket readiness of a worker: one epoll instance per worker, and a slot of a few bytes per
 //! socket.
 //!
-//! tokio's own driver is made for sockets that any thread may use: 400 bytes each, an atomic for
-//! every look, a system call to take each one back. Here a socket belongs to one thread, so its
-//! slot is three plain fields. It is registered once, for both directions, edge-triggered, and
-//! never taken back: closing it does that.
+//! tokio's driver supports sockets that any thread may use: 400 bytes each, an atomic operation per
+//! check, a system call to deregister. Here a socket belongs to one thread, so its slot has three
+//! plain fields. A socket is registered once, for both directions, edge-triggered, and never
+//! deregistered: closing it does that.
 //!
-//! **No event is lost.** A bit of a slot says "an attempt is worth while". An event sets it; the
-//! owner takes it over into a field of his own ([`Registration::update_readiness`]), leaving his waker on the way, and
-//! clears that one when an attempt came out short or with nothing. All of it happens on one thread,
-//! so it has an order. Whatever comes after an attempt that emptied the socket is a new edge, and
-//! the kernel tells of it. So if a bit is clear in both places, an event is still to come, and
-//! finds the waker. An event that sets no new bit of the slot wakes nobody: its owner has been
-//! woken and has not looked yet, or it is about room to write, of which the slot keeps the bit
-//! until a write found none, since every event tells of it.
+//! **No event is lost.** A bit in a slot says that an attempt may succeed. An event sets it; the
+//! owner moves it to a field of its own ([`Registration::update_readiness`]), stores its waker at
+//! the same time, and clears the field when an attempt was incomplete or found nothing. All of this
+//! happens on one thread and is therefore ordered. Anything that arrives after an attempt that
+//! emptied the socket is a new edge, which the kernel reports. So if a bit is clear in both places,
+//! an event is still to come and will find the waker. An event that sets no new bit of the slot
+//! wakes no task: either its owner was already woken and has not run yet, or the event reports
+//! writability, whose bit stays in the slot until a write would block, since every event reports
+//! it.
 //!
-//! A session looks once when it is polled; between its attempts it asks its own field, and nothing
-//! that has to be borrowed.
+//! A session updates its readiness once per poll; between its attempts it only reads its own field,
+//! for which nothing has to be borrowed.
 //!
-//! **No event reaches the wrong session.** What the kernel hands back with an event is the number
-//! of the slot and its generation, which grows each time the slot is given back. An event fetched
-//! before a socket was closed finds another generation.
+//! **No event reaches the wrong session.** The kernel returns, with each event, the number of the
+//! slot and its generation, which changes each time the slot is released. An event fetched before a
+//! socket was closed finds another generation.
 //!
-//! The peer's end and errors stay set: an attempt that reads the last bytes before an end may come
-//! out short, and no edge would follow it.
+//! The end of the peer's direction and errors stay set: an attempt that reads the last bytes before
+//! the end may be incomplete, and no edge would follow.
 //!
 //! Deliberately absent: sockets that change their thread, and interest in one direction only.
 
@@ -39,28 +40,28 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
-/// Events fetched at a time.
+/// Events fetched per call.
 const EVENTS: usize = 256;
 
-/// The number that stands for the bell of the worker and for no slot.
+/// The tag of the worker's wake-up descriptor; no slot has it.
 const WAKE_TAG: u64 = u64::MAX;
 
-/// What may be tried on a socket.
+/// What may be attempted on a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Readiness(u8);
 
 impl Readiness {
     /// Nothing is known yet.
     pub(crate) const NONE: Self = Self(0);
-    /// A read may bring something.
+    /// A read may return something.
     pub(crate) const READ: Self = Self(1);
-    /// A write may take something.
+    /// A write may accept something.
     pub(crate) const WRITE: Self = Self(2);
-    /// The peer has ended its direction, or broken off.
+    /// The peer has closed its direction or the connection.
     pub(crate) const ENDED: Self = Self(4);
     /// The connection is broken.
     pub(crate) const BROKEN: Self = Self(8);
-    /// What a connection that was just accepted is taken for.
+    /// The assumed readiness of a connection that was just accepted.
     pub(crate) const BOTH: Self = Self(3);
 
     fn of(flags: EventFlags) -> Self {
@@ -75,7 +76,7 @@ impl Readiness {
             bits |= Self::READ.0 | Self::ENDED.0;
         }
         if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
-            // Both directions are worth an attempt: it brings the error.
+            // Attempt both directions: the attempt returns the error.
             bits |= Self::READ.0 | Self::WRITE.0 | Self::ENDED.0 | Self::BROKEN.0;
         }
         Self(bits)
@@ -94,7 +95,7 @@ impl Readiness {
     }
 }
 
-/// What is known of one socket.
+/// What is known about one socket.
 #[derive(Debug)]
 struct SocketSlot {
     waker: Option<Waker>,
@@ -103,7 +104,7 @@ struct SocketSlot {
 }
 
 impl SocketSlot {
-    /// Leaves a waker for the next event.
+    /// Stores the waker for the next event.
     #[inline]
     fn set_waker(&mut self, waker: &Waker) {
         if !self.waker.as_ref().is_some_and(|left| left.will_wake(waker)) {
@@ -112,8 +113,8 @@ impl SocketSlot {
     }
 }
 
-/// One worker's sockets. Made anywhere, then moved to the worker's thread and [installed](install)
-/// there.
+/// The sockets of one worker. Created on any thread, then moved to the worker's thread and
+/// [installed](install) there.
 #[derive(Debug)]
 pub(crate) struct Reactor {
     epoll: OwnedFd,
@@ -126,10 +127,10 @@ thread_local! {
 }
 
 impl Reactor {
-    /// A reactor that also notices when somebody writes to `wake_fd`.
+    /// A reactor that also notices writes to `wake_fd`.
     pub(crate) fn new(wake_fd: impl AsFd) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        // Edge-triggered, too: each write is an edge, so nobody has to read what was written.
+        // Edge-triggered too: each write is an edge, so the value need not be read.
         epoll::add(&epoll, wake_fd, EventData::new_u64(WAKE_TAG), EventFlags::IN | EventFlags::ET)?;
         Ok(Self { epoll, slots: Vec::new(), free: Vec::new() })
     }
@@ -159,14 +160,14 @@ impl Reactor {
 
     fn remove(&mut self, index: u32) -> Option<Waker> {
         let slot = self.slots.get_mut(index as usize)?;
-        // All bits set at the tag's place would be taken for the bell.
+        // A tag with all bits set is reserved for the wake-up descriptor.
         slot.generation = if slot.generation == u32::MAX - 1 { 0 } else { slot.generation + 1 };
         slot.ready = Readiness::NONE;
         self.free.push(index);
         slot.waker.take()
     }
 
-    /// Notes an event and wakes whom it concerns, which only puts him in a queue.
+    /// Records an event and wakes its task, which only queues the task.
     fn record(&mut self, tag: u64, ready: Readiness) {
         let (index, generation) = (tag & u64::from(u32::MAX), tag >> 32);
         let slot = usize::try_from(index).ok().and_then(|index| self.slots.get_mut(index));
@@ -183,12 +184,12 @@ impl Reactor {
     }
 }
 
-/// Takes the reactor away from its thread when dropped.
+/// Removes the reactor from its thread when dropped.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct InstalledReactor(PhantomData<*const ()>);
 
-/// Makes `reactor` this thread's own.
+/// Installs `reactor` on this thread.
 pub(crate) fn install(reactor: Reactor) -> InstalledReactor {
     REACTOR.set(Some(reactor));
     InstalledReactor(PhantomData)
@@ -200,8 +201,9 @@ impl Drop for InstalledReactor {
     }
 }
 
-/// Fetches events of this thread's sockets and wakes whom they concern, after waiting for one up to
-/// `wait`; the buffer is the caller's, to be given again. Whether the bell was rung.
+/// Waits up to `wait` for events of this thread's sockets, records them and wakes their tasks.
+/// `events` is a buffer to reuse. Returns whether the worker was woken through its wake-up
+/// descriptor.
 pub(crate) fn poll_events(events: &mut Vec<Event>, wait: Duration) -> io::Result<bool> {
     let wait = Timespec::try_from(wait).unwrap_or_default();
     events.reserve(EVENTS);
@@ -225,21 +227,22 @@ pub(crate) fn poll_events(events: &mut Vec<Event>, wait: Duration) -> io::Result
     Ok(woken)
 }
 
-/// A socket's place in its thread's reactor, given back when dropped. The socket must be closed at
-/// the same time and never be duplicated, or events of it keep coming (and are ignored).
+/// The registration of a socket with its thread's reactor, released on drop. The socket must be
+/// closed at the same time and never be duplicated; otherwise its events keep arriving (and are
+/// ignored).
 #[derive(Debug)]
 pub(crate) struct Registration {
     index: u32,
-    /// What the owner has taken over and not used up.
+    /// Readiness taken from the slot and not used up.
     ready: Cell<Readiness>,
-    /// A mark of the owner's: it fits in here where it would cost him four bytes.
+    /// A flag of the owner, stored here because it would take four bytes there.
     flag: bool,
     /// Useless on another thread.
     _here: PhantomData<*const ()>,
 }
 
 impl Registration {
-    /// Registers `socket`, which is taken to be `ready` for now.
+    /// Registers `socket`, assumed to be `ready` for now.
     pub(crate) fn new(socket: impl AsFd, ready: Readiness, flag: bool) -> io::Result<Self> {
         let index = REACTOR.with_borrow_mut(|reactor| match reactor {
             Some(reactor) => reactor.add(socket, ready),
@@ -252,18 +255,18 @@ impl Registration {
         self.flag
     }
 
-    /// What is known, whether it was taken over or not.
+    /// All known readiness, in the slot and in this registration.
     pub(crate) fn ready(&self) -> Readiness {
         self.with(|slot| slot.ready).unwrap_or(Readiness::NONE).and(self.ready.get())
     }
 
-    /// What was known at the last look and has not been used up since.
+    /// The readiness as of the last update, minus what has been used up since.
     #[inline]
     pub(crate) fn cached(&self) -> Readiness {
         self.ready.get()
     }
 
-    /// Takes over what has been noted. Who looks is woken at the next event.
+    /// Takes the readiness from the slot. The task of `cx` is woken by the next event.
     #[inline]
     pub(crate) fn update_readiness(&self, cx: &Context<'_>) {
         let noted = self.with(|slot| {
@@ -275,7 +278,7 @@ impl Registration {
         self.ready.set(self.ready.get().and(noted.unwrap_or(Readiness::NONE)));
     }
 
-    /// Whether `wanted` is worth an attempt. If not, who asks is woken when something changes.
+    /// Whether `wanted` may succeed. If not, the task of `cx` is woken when something changes.
     #[inline]
     pub(crate) fn is_ready(&self, cx: &Context<'_>, wanted: Readiness) -> bool {
         if !self.cached().has(wanted) {
@@ -284,9 +287,9 @@ impl Registration {
         self.cached().has(wanted)
     }
 
-    /// Makes an attempt at `what` if it is worth one; otherwise, who asks is woken when it is. The
-    /// attempt returns its result and whether there may be more. An end that was announced stays
-    /// worth one.
+    /// Attempts `what` if it may succeed; otherwise the task of `cx` is woken when it may. The
+    /// attempt returns its result and whether there may be more. After an announced end, further
+    /// attempts remain possible.
     #[inline]
     pub(crate) fn attempt<R>(
         &self,
@@ -310,7 +313,7 @@ impl Registration {
         Poll::Pending
     }
 
-    /// An attempt at `what` had to wait or would have to, whatever was announced.
+    /// Clears `what`: an attempt would block, whatever was reported.
     #[inline]
     pub(crate) fn set_not_ready(&self, what: Readiness) {
         self.ready.set(self.ready.get().without(what));
@@ -319,9 +322,9 @@ impl Registration {
         }
     }
 
-    /// Ends the registration of `socket`, for one that is not about to be closed.
+    /// Deregisters `socket`, for a socket that may stay open elsewhere.
     pub(crate) fn deregister(&self, socket: impl AsFd) {
-        // It fails only for a socket that is not registered.
+        // This fails only for a socket that is not registered.
         REACTOR.with_borrow(|reactor| {
             reactor.as_ref().map(|reactor| epoll::delete(&reactor.epoll, socket))
         });
@@ -337,8 +340,8 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // A waker that is dropped may drop a task's last handle, which is free to do what it likes:
-        // not while borrowed.
+        // Dropping a waker may drop a task's last reference, which may run any code: not while
+        // borrowed.
         let waker =
             REACTOR.try_with(|reactor| reactor.try_borrow_mut().ok()?.as_mut()?.remove(self.index));
         drop(waker);

@@ -1,44 +1,44 @@
-//! The order in which the tasks of a worker have their turns, so that small requests do not wait
-//! for large values.
+//! The order in which a worker polls its tasks, so that small requests do not wait for large
+//! values.
 //!
-//! A task whose last polls moved many bytes is *heavy*, all others are *light*. Between two looks
-//! at the event loop all light tasks that are ready have their turn, then heavy ones, for as many
-//! bytes as cost about as much as the light tasks did, and at least for [`MIN_ROUND_BYTES`]. So a small
-//! request waits for half a mebibyte at most and not for every session with a large value; and
-//! however many light tasks there are, heavy ones get half of the worker.
+//! A task whose last polls moved many bytes is *heavy*, all other tasks are *light*. Between two
+//! polls of the event loop, all ready light tasks run first, then heavy ones, for as many bytes as
+//! cost about as much as the light tasks did, and at least for [`MIN_ROUND_BYTES`]. So a small
+//! request waits for at most half a mebibyte and not for every session with a large value; and with
+//! any number of light tasks, heavy ones get half of the worker.
 //!
-//! Heavy tasks take turns among themselves. Longer turns of one of them in a row, a mebibyte as
-//! before, made no difference to throughput or CPU.
+//! Heavy tasks run in round-robin order. Longer turns of a single one, a mebibyte as before, made
+//! no difference to throughput or CPU.
 //!
-//! Measured with a PING every 5 ms beside 8 clients with pipelines of replies of 1 MiB: the worker
-//! looked at its sockets every 3.7 ms (median; 10 ms at the 99th percentile). Now a PING is read
-//! 0.24 ms after it was sent, and 0.75 ms at the 99th percentile.
+//! Measured with a PING every 5 ms beside 8 clients with pipelined replies of 1 MiB: before, the
+//! worker polled its sockets every 3.7 ms (median; 10 ms at the 99th percentile). Now a PING is
+//! read 0.24 ms after it was sent, and 0.75 ms at the 99th percentile.
 //!
-//! Deliberately absent: what a task is, and the clock. Bytes stand for time, since nothing else
-//! that a session does takes long.
+//! Deliberately absent: tasks and clocks. Bytes stand for time, since nothing else in a session
+//! takes long.
 
 use std::collections::VecDeque;
 
-/// A poll that moved at least so many bytes makes its task a heavy one.
+/// A poll that moved at least this many bytes makes its task heavy.
 pub(crate) const HEAVY: usize = 64 * 1024;
 
-/// A heavy task stays one for so many polls that moved less: a large value comes in pieces of any
-/// size.
+/// The number of polls with fewer bytes after which a heavy task becomes light: a large value
+/// arrives in pieces of any size.
 const HEAVY_POLLS: u8 = 4;
 
-/// Least number of bytes between two looks at the event loop.
+/// The minimum number of bytes between two polls of the event loop.
 const MIN_ROUND_BYTES: usize = 512 * 1024;
 
-/// Bytes for each light task that was polled since: what it takes to move them is about what a
-/// small request takes.
+/// Additional bytes per light task polled in the round: moving them takes about as long as a small
+/// request.
 const BYTES_PER_LIGHT_TASK: usize = 64 * 1024;
 
-/// How a task has behaved lately.
+/// The recent behaviour of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Weight(u8);
 
 impl Weight {
-    /// Takes note of a poll.
+    /// Records a poll.
     #[inline]
     pub(crate) fn record(&mut self, bytes: usize) {
         self.0 = if bytes >= HEAVY { HEAVY_POLLS } else { self.0.saturating_sub(1) };
@@ -50,16 +50,16 @@ impl Weight {
     }
 }
 
-/// Tasks that are ready, by their keys.
+/// The ready tasks, by their keys.
 #[derive(Debug)]
 pub(crate) struct RunQueue<K> {
     light: VecDeque<K>,
     heavy: VecDeque<K>,
-    /// How many there were in `light` when the round began.
+    /// The length of `light` when the round began.
     light_at_start: usize,
-    /// Moved since the round began.
+    /// Bytes moved since the round began.
     bytes: usize,
-    /// Enough was moved for this round.
+    /// The round has moved enough.
     exhausted: bool,
 }
 
@@ -71,7 +71,7 @@ impl<K> Default for RunQueue<K> {
 }
 
 impl<K> RunQueue<K> {
-    /// Begins a round, with those that have become ready. Leaves `ready` empty.
+    /// Begins a round with the tasks that have become ready. Leaves `ready` empty.
     #[inline]
     pub(crate) fn begin(&mut self, ready: &mut VecDeque<K>) {
         if self.light.is_empty() {
@@ -83,33 +83,33 @@ impl<K> RunQueue<K> {
         (self.bytes, self.exhausted) = (0, false);
     }
 
-    /// The next one of those that have become ready. It has its turn, unless it is heavy and is
-    /// [deferred](Self::defer). None when all have had their turns, and when those took long, which
-    /// may leave some for the next round.
+    /// The next task that has become ready, to be polled unless it is heavy and is
+    /// [deferred](Self::defer). `None` when all of them have been polled, or when the round has
+    /// moved enough, which may leave some for the next round.
     #[inline]
     pub(crate) fn next_light(&mut self) -> Option<K> {
         if self.exhausted { None } else { self.light.pop_front() }
     }
 
-    /// The one that was given last is heavy: it has its turn after the light ones.
+    /// The task returned last is heavy: it is polled after the light ones.
     pub(crate) fn defer(&mut self, key: K) {
         self.light_at_start = self.light_at_start.saturating_sub(1);
         self.heavy.push_back(key);
     }
 
-    /// The first heavy one of the round, after the light ones. There is one if there is any, or
-    /// they could wait for ever.
+    /// The first heavy task of the round, after the light ones. Never skipped if there is one, or
+    /// heavy tasks could starve.
     #[inline]
     pub(crate) fn first_heavy(&mut self) -> Option<K> {
         self.heavy.pop_front()
     }
 
-    /// The next heavy one. None when the round is over, which may leave some for the next one.
+    /// The next heavy task. `None` when the round is over, which may leave some for the next round.
     pub(crate) fn next_heavy(&mut self) -> Option<K> {
         if self.exhausted { None } else { self.heavy.pop_front() }
     }
 
-    /// A task has moved so many bytes in its turn.
+    /// Records that a task has moved this many bytes in its poll.
     pub(crate) fn add_bytes(&mut self, bytes: usize) {
         self.bytes = self.bytes.saturating_add(bytes);
         let light = self.light_at_start.saturating_sub(self.light.len());
@@ -117,7 +117,7 @@ impl<K> RunQueue<K> {
             self.bytes >= MIN_ROUND_BYTES.max(light.saturating_mul(BYTES_PER_LIGHT_TASK));
     }
 
-    /// Whether somebody waits for the next round.
+    /// Whether no task waits for the next round.
     pub(crate) fn is_empty(&self) -> bool {
         self.light.is_empty() && self.heavy.is_empty()
     }
@@ -127,17 +127,17 @@ impl<K> RunQueue<K> {
 mod tests {
     use super::*;
 
-    /// Whose turns they are in a round, if those with capital letters are heavy, and what each
-    /// moves.
+    /// The order of polls in a round; capital letters are heavy tasks, `moves` says how much each
+    /// of them moves.
     fn round(
         queue: &mut RunQueue<char>,
         ready: &mut VecDeque<char>,
         moves: impl Fn(char) -> usize,
     ) -> String {
-        let mut turns = String::new();
+        let mut polls = String::new();
         queue.begin(ready);
         let mut poll = |queue: &mut RunQueue<char>, key| {
-            turns.push(key);
+            polls.push(key);
             queue.add_bytes(moves(key));
         };
         while let Some(key) = queue.next_light() {
@@ -152,14 +152,14 @@ mod tests {
             poll(queue, key);
             next = queue.next_heavy();
         }
-        turns
+        polls
     }
 
-    /// Plays rounds in which every heavy task, named by a capital letter, moves half a mebibyte and
-    /// is ready again, and the light ones of each round come anew: who had a turn, with a bar at
-    /// the end of each round.
+    /// Runs rounds in which every heavy task, named by a capital letter, moves half a mebibyte and
+    /// becomes ready again, and the light ones are added anew. Returns the order of polls, with a
+    /// bar after each round.
     fn run_rounds(rounds: usize, heavy: &str, light: &str) -> String {
-        let (mut queue, mut turns) = (RunQueue::default(), String::new());
+        let (mut queue, mut polls) = (RunQueue::default(), String::new());
         let mut ready: VecDeque<char> = heavy.chars().collect();
         for _ in 0..rounds {
             ready.extend(light.chars());
@@ -170,27 +170,27 @@ mod tests {
                     |key| if key.is_uppercase() { MIN_ROUND_BYTES } else { 0 },
                 );
             ready.extend(now.chars().filter(|key| key.is_uppercase()));
-            turns = turns + &now + "|";
+            polls = polls + &now + "|";
         }
         assert!(!queue.is_empty() || !ready.is_empty() || heavy.is_empty());
-        turns
+        polls
     }
 
     #[test]
-    fn light_tasks_wait_for_one_heavy_turn_at_most() {
+    fn polls_light_tasks_after_at_most_one_heavy_poll() {
         assert_eq!(run_rounds(3, "ABCD", "xy"), "xyA|xyB|xyC|");
         assert_eq!(run_rounds(2, "", "xy"), "xy|xy|");
     }
 
     #[test]
-    fn heavy_tasks_take_turns() {
+    fn polls_heavy_tasks_in_round_robin_order() {
         assert_eq!(run_rounds(4, "ABC", ""), "A|B|C|A|");
         assert_eq!(run_rounds(3, "A", ""), "A|A|A|");
     }
 
     #[test]
-    fn heavy_tasks_get_half_of_a_busy_worker() {
-        // Sixteen light turns are worth a mebibyte.
+    fn gives_heavy_tasks_half_of_busy_worker() {
+        // Sixteen light polls are worth a mebibyte.
         assert_eq!(
             run_rounds(2, "ABCDE", "abcdefghijklmnop"),
             "abcdefghijklmnopAB|abcdefghijklmnopCD|"
@@ -198,25 +198,25 @@ mod tests {
     }
 
     #[test]
-    fn light_tasks_that_turn_out_heavy_end_the_round() {
+    fn ends_round_when_light_task_turns_out_heavy() {
         let mut queue = RunQueue::default();
         let moves = |key| if key == 'a' { MIN_ROUND_BYTES } else { 0 };
         assert_eq!(round(&mut queue, &mut "abcX".chars().collect(), moves), "a");
         assert!(!queue.is_empty());
-        // Those who have become ready since come after those who were passed over.
+        // Tasks that have become ready since come after those that were left over.
         assert_eq!(round(&mut queue, &mut "d".chars().collect(), moves), "bcdX");
         assert!(queue.is_empty());
     }
 
     #[test]
-    fn a_heavy_task_has_its_turn_even_if_light_ones_moved_enough() {
+    fn polls_heavy_task_even_if_light_ones_moved_enough() {
         let mut queue = RunQueue::default();
         assert_eq!(round(&mut queue, &mut "Xa".chars().collect(), |_| MIN_ROUND_BYTES), "aX");
         assert!(queue.is_empty());
     }
 
     #[test]
-    fn a_task_is_heavy_until_it_has_moved_little_for_a_while() {
+    fn keeps_task_heavy_for_some_polls() {
         let mut weight = Weight::default();
         weight.record(HEAVY - 1);
         assert!(!weight.is_heavy());

@@ -1,26 +1,27 @@
-//! The tasks of one worker, and who among them has something to do.
+//! The tasks of one worker and their wake-ups.
 //!
-//! A task is a future in a box, polled on one thread for all its life. Waking it on that thread
-//! puts its key into a plain queue. Waking it from another thread (the clock, a move of the points)
-//! puts the key into a list behind a lock and rings a bell that the worker's event loop listens to.
-//! That is rare: nothing on the way of a byte comes from another thread.
+//! A task is a boxed future, polled on one thread for all its life. Waking it on that thread puts
+//! its key into a plain queue. Waking it from another thread (a timer, a master change) puts the
+//! key into a list behind a lock and writes to a descriptor that the worker's event loop polls.
+//! That is rare: nothing on the path of a byte comes from another thread.
 //!
-//! **No wake-up is lost.** A task notes that it is queued before its key is queued, and that it is
-//! not before it is polled. Both are read-modify-writes of one atomic, so whoever finds it queued
-//! already is ordered before the poll that follows, and that poll sees what he has done. For the
-//! bell it is the same: whoever calls adds his key first and rings then, unless it is rung; the
-//! worker unrings first and takes the list then. If the caller finds it rung, the worker has yet to
-//! unring it, and takes the list after that.
+//! **No wake-up is lost.** A task is marked as queued before its key is queued, and as not queued
+//! before it is polled. Both are read-modify-writes of one atomic, so a thread that finds the task
+//! already queued is ordered before the following poll, which sees what that thread has done. The
+//! same holds for the wake-up descriptor: another thread adds the key first and sets `woken` then,
+//! writing to the descriptor unless it was set; the worker clears `woken` first and takes the list
+//! then. A thread that finds `woken` set knows that the worker has yet to clear it and takes the
+//! list after that.
 //!
-//! **No wake-up reaches another task.** A key has a generation, which its place gets anew each time
-//! a task ends.
+//! **No wake-up reaches another task.** A key has a generation, which changes each time a task
+//! ends.
 //!
-//! A panic ends its task and nothing else, unless the task is vital to the worker.
+//! A panic ends its task and nothing else, unless the task is essential to the worker.
 //!
-//! Whose turn it is among those that have something to do: [`run_queue`](crate::runtime::run_queue).
+//! The order in which ready tasks are polled: [`run_queue`](crate::runtime::run_queue).
 //!
-//! Deliberately absent: stealing, a handle to wait for a task, and the loop, which is
-//! [`worker`](crate::runtime::worker)'s.
+//! Deliberately absent: work stealing, join handles, and the loop, which is in
+//! [`workers`](crate::workers).
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -39,21 +40,21 @@ use crate::runtime::run_queue::{RunQueue, Weight};
 
 type TaskFuture = Pin<Box<dyn Future<Output = ()>>>;
 
-/// Where a task is.
+/// The slot of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct TaskKey {
     index: u32,
     generation: u32,
 }
 
-/// The part of a worker that other threads reach.
+/// The part of a worker that other threads can reach.
 #[derive(Debug)]
 pub(crate) struct WorkerHandle {
-    /// No longer than there are tasks, because each is queued once at most.
+    /// Bounded by the number of tasks, because each is queued at most once.
     remote_wakes: Mutex<Vec<TaskKey>>,
     woken: AtomicBool,
     wake_fd: OwnedFd,
-    /// Written by the worker alone.
+    /// Written by the worker only.
     tasks: AtomicUsize,
 }
 
@@ -68,12 +69,12 @@ impl WorkerHandle {
         }))
     }
 
-    /// What becomes readable when another thread wants something.
+    /// Becomes readable when another thread wakes the worker.
     pub(crate) fn wake_fd(&self) -> BorrowedFd<'_> {
         self.wake_fd.as_fd()
     }
 
-    /// How many tasks the worker has.
+    /// The number of the worker's tasks.
     pub(crate) fn tasks(&self) -> usize {
         self.tasks.load(Ordering::Relaxed)
     }
@@ -82,10 +83,10 @@ impl WorkerHandle {
         self.tasks.store(tasks, Ordering::Relaxed);
     }
 
-    /// Makes the worker look at what was left for it.
+    /// Wakes the worker to process what was queued for it.
     pub(crate) fn wake(&self) {
         if !self.woken.swap(true, Ordering::AcqRel) {
-            // It fails only when it has been written to 2^64 - 2 times.
+            // This fails only after 2^64 - 2 unread writes.
             let _full = rustix::io::write(&self.wake_fd, &1_u64.to_ne_bytes());
         }
     }
@@ -96,22 +97,22 @@ impl WorkerHandle {
     }
 
     fn remote_wakes(&self) -> MutexGuard<'_, Vec<TaskKey>> {
-        // Nothing under the lock can panic half-way.
+        // No critical section can panic half-way.
         self.remote_wakes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 thread_local! {
-    /// Bytes that the present poll has moved in large pieces.
+    /// Bytes that the current poll has moved in large pieces.
     static BYTES: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The present poll has moved a large piece of so many bytes.
+/// Records that the current poll has moved a large piece.
 pub(crate) fn record_bytes(bytes: usize) {
     BYTES.set(BYTES.get().saturating_add(bytes));
 }
 
-/// What is in this thread's hands.
+/// The queues of this thread.
 #[derive(Debug, Default)]
 struct LocalQueues {
     worker: Option<Arc<WorkerHandle>>,
@@ -119,7 +120,7 @@ struct LocalQueues {
     spawned: VecDeque<NewTask>,
 }
 
-/// A task that was not polled yet.
+/// A task that has not been polled yet.
 struct NewTask {
     future: TaskFuture,
     essential: bool,
@@ -140,7 +141,7 @@ pub(crate) fn spawn(future: impl Future<Output = ()> + 'static) {
     push_new(Box::pin(future), false);
 }
 
-/// Starts a task without which the worker is none: its panic ends the worker.
+/// Starts a task that the worker cannot do without: its panic ends the worker.
 pub(crate) fn spawn_essential(future: impl Future<Output = ()> + 'static) {
     push_new(Box::pin(future), true);
 }
@@ -149,7 +150,7 @@ fn push_new(future: TaskFuture, essential: bool) {
     LOCAL.with_borrow_mut(|local| local.spawned.push_back(NewTask { future, essential }));
 }
 
-/// Lets all others have their turn, and the event loop look for news.
+/// Lets all other tasks and the event loop run.
 pub(crate) async fn yield_now() {
     let mut yielded = false;
     poll_fn(|cx| {
@@ -162,7 +163,7 @@ pub(crate) async fn yield_now() {
     .await;
 }
 
-/// What wakes a task.
+/// The waker of a task.
 #[derive(Debug)]
 struct TaskWaker {
     worker: Arc<WorkerHandle>,
@@ -180,7 +181,7 @@ impl Wake for TaskWaker {
             return;
         }
         let local = LOCAL.try_with(|local| {
-            // Never borrowed while a task or a waker of somebody else runs.
+            // Never borrowed while a task or a foreign waker runs.
             let mut local = local.borrow_mut();
             let mine =
                 local.worker.as_ref().is_some_and(|worker| Arc::ptr_eq(worker, &self.worker));
@@ -209,54 +210,56 @@ struct TaskSlot {
     task: Option<Task>,
 }
 
-/// A vital task has panicked.
+/// An essential task has panicked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Panicked;
 
-/// All tasks of this thread. When dropped, every task is, and the thread can have tasks again.
+/// All tasks of this thread. Dropping it drops every task; after that the thread can have tasks
+/// again.
 pub(crate) struct Tasks {
     worker: Arc<WorkerHandle>,
     slots: Vec<TaskSlot>,
     free: Vec<u32>,
-    /// Those that are ready, in the order of their turns.
+    /// The ready tasks in the order of their polls.
     ready: RunQueue<TaskKey>,
 }
 
 impl Tasks {
-    /// Makes this thread the one that `worker` stands for.
+    /// Attaches this thread to `worker`.
     pub(crate) fn new(worker: Arc<WorkerHandle>) -> Self {
         LOCAL.with_borrow_mut(|local| local.worker = Some(Arc::clone(&worker)));
         Self { worker, slots: Vec::new(), free: Vec::new(), ready: RunQueue::default() }
     }
 
-    /// Whether some task has something to do.
+    /// Whether any task is ready.
     pub(crate) fn is_busy(&self) -> bool {
         !self.ready.is_empty()
             || LOCAL.with_borrow(|local| !local.queue.is_empty() || !local.spawned.is_empty())
     }
 
-    /// Queues the tasks that other threads have called. To be asked when the bell was rung.
+    /// Queues the tasks that other threads have woken. To be called after the wake-up descriptor
+    /// was signalled.
     pub(crate) fn collect_remote_wakes(&self) {
-        // In this order; see the head of this file.
+        // In this order; see the module's header.
         self.worker.woken.swap(false, Ordering::AcqRel);
         let remote_wakes = std::mem::take(&mut *self.worker.remote_wakes());
         LOCAL.with_borrow_mut(|local| local.queue.extend(remote_wakes));
     }
 
-    /// Polls the tasks that have something to do, each once at most, and those that are born
-    /// meanwhile. A task that wakes itself has its next turn in the next round, so the event loop
-    /// comes in between. It comes early where much is moved, and who was not polled then has its
-    /// turn in the next rounds: see [`run_queue`](crate::runtime::run_queue).
+    /// Polls the ready tasks, each at most once, and those spawned meanwhile. A task that wakes
+    /// itself is polled in the next round, so the event loop runs in between. The event loop runs
+    /// early if much is moved, and tasks not polled then are polled in the next rounds: see
+    /// [`run_queue`](crate::runtime::run_queue).
     ///
-    /// Those who are born to a vital task, as clients are to an entrance, go before the others of
-    /// this round: they are waiting to be connected, and what stands behind may be ends, which have
-    /// time, and closing a connection takes as long as opening one.
+    /// Tasks spawned by an essential task, as sessions are by an accept loop, run before the
+    /// remaining tasks of this round: they are waiting to be connected, while the remaining ones
+    /// may be closing, which can wait and takes as long as opening.
     ///
     /// # Errors
     ///
-    /// A vital task has panicked.
+    /// An essential task has panicked.
     pub(crate) fn run_round(&mut self) -> Result<(), Panicked> {
-        // Taken as a whole, so that the queue need not be borrowed for each of them.
+        // Taken as a whole, so that the queue need not be borrowed for each task.
         LOCAL.with_borrow_mut(|local| self.ready.begin(&mut local.queue));
         while let Some(key) = self.ready.next_light() {
             let essential = self.poll(key, true)?;
@@ -283,7 +286,7 @@ impl Tasks {
             let index = match self.free.pop() {
                 Some(index) => index,
                 None => {
-                    // A task is larger than a byte, so memory ends first.
+                    // A task is larger than a byte, so memory runs out first.
                     let Ok(index) = u32::try_from(self.slots.len()) else { return Ok(()) };
                     self.slots.push(TaskSlot::default());
                     index
@@ -310,8 +313,8 @@ impl Tasks {
         Ok(())
     }
 
-    /// Takes note of what the task has moved in the poll that it has just had. A poll that moved
-    /// nothing to speak of needs no note, unless the task is a heavy one.
+    /// Records what the task has moved in its last poll. Called only if that was much or if the
+    /// task is heavy.
     #[cold]
     fn record_weight(&mut self, key: TaskKey) {
         let bytes = BYTES.take();
@@ -323,8 +326,8 @@ impl Tasks {
         self.ready.add_bytes(bytes);
     }
 
-    /// Polls the task, or puts it among the heavy ones if it is one and this is the turn of the
-    /// light ones. Whether it is vital.
+    /// Polls the task, or defers it if it is heavy and light ones are being polled. Returns whether
+    /// it is essential.
     fn poll(&mut self, key: TaskKey, light: bool) -> Result<bool, Panicked> {
         let slot =
             self.slots.get_mut(key.index as usize).filter(|slot| slot.generation == key.generation);
@@ -361,7 +364,7 @@ fn take_task(slots: &mut [TaskSlot], key: TaskKey) -> Option<Task> {
 
 impl Drop for Tasks {
     fn drop(&mut self) {
-        // What a task does when it is dropped may start another one; that one is dropped, too.
+        // Dropping a task may spawn another one, which is dropped too.
         self.slots.clear();
         let rest = LOCAL.take();
         drop(rest);

@@ -1,12 +1,13 @@
 //! The timers of all workers, on a thread of their own.
 //!
-//! Timers are for what is rare: a dial that gets no answer, a hold, a drain. tokio's are good, and
-//! its timer wheel may be used from any thread, so one small runtime that does nothing else serves
-//! all workers, whose event loops then know nothing of time. A timer that is due wakes its task
-//! like anything else that comes from another thread.
+//! Timers are for rare events: a connect without an answer, a hold, a drain. tokio's timer wheel
+//! may be used from any thread, so one small runtime that does nothing else serves all workers,
+//! whose event loops need not know the time. A due timer wakes its task like any other event from
+//! another thread.
 //!
-//! Setting a timer that is due before all others would wake this thread. So one of its own is
-//! always due soon, and a worker that dials a thousand times a second only takes a lock for each.
+//! Setting a timer that is due before all others would wake this thread. So the thread always has a
+//! timer of its own that is due soon, and a worker that connects a thousand times per second only
+//! takes a lock for each timer.
 
 use std::io;
 use std::pin::Pin;
@@ -18,10 +19,11 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::mpsc;
 use tokio::time::Sleep;
 
-/// Its own timer.
+/// The interval of the thread's own timer.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Nothing is sent through it: while somebody holds it, the clock goes.
+/// A handle to the timer thread, which runs while there is a handle. Nothing is sent through the
+/// channel.
 #[derive(Debug, Clone)]
 pub(crate) struct TimerThread {
     handle: Handle,
@@ -29,7 +31,7 @@ pub(crate) struct TimerThread {
 }
 
 impl TimerThread {
-    /// Starts the clock. It goes until the last clone is dropped.
+    /// Starts the thread. It ends when the last clone is dropped.
     pub(crate) fn start() -> io::Result<(Self, JoinHandle<()>)> {
         let runtime = Builder::new_current_thread().enable_time().build()?;
         let (keep_alive, mut stopped) = mpsc::channel(1);
@@ -42,29 +44,30 @@ impl TimerThread {
         Ok((clock, thread))
     }
 
-    /// Makes tokio's timers on this thread those of this clock, until what is returned is dropped.
+    /// Makes tokio's timers on the calling thread use this thread, until the returned guard is
+    /// dropped.
     pub(crate) fn enter(&self) -> tokio::runtime::EnterGuard<'_> {
         self.handle.enter()
     }
 }
 
-/// Set or not. Rings a waker when it is due.
+/// A timer that allocates only while it is set.
 #[derive(Debug, Default)]
 pub(crate) struct LazyTimer(Option<Pin<Box<Sleep>>>);
 
 impl LazyTimer {
-    /// Sets it to ring `waker` after `span`, in place of an earlier setting.
+    /// Sets it to wake `waker` after `span`, replacing an earlier setting.
     pub(crate) fn set(&mut self, span: Duration, waker: &Waker) {
         let mut sleep = Box::pin(tokio::time::sleep(span));
-        // The first poll is what enters it into the timer wheel. If it is due at once, the waker
-        // must be told by hand.
+        // The first poll registers it with the timer wheel. If it is due already, no later poll
+        // wakes the task.
         if sleep.as_mut().poll(&mut Context::from_waker(waker)).is_ready() {
             waker.wake_by_ref();
         }
         self.0 = Some(sleep);
     }
 
-    /// Takes it back.
+    /// Clears it.
     pub(crate) fn clear(&mut self) {
         self.0 = None;
     }

@@ -1,10 +1,10 @@
-//! One bell for everything that happens rarely.
+//! A waker with a flag, for futures that rarely complete.
 //!
-//! A session waits for news of the points and of the drain, and for a timer or two, and none of it
-//! happens while ten thousand requests go by. Asking each of those futures at every poll would cost
-//! a lock each time. So they are polled once with a waker of their own, which notes that it was
-//! rung before it wakes the task; from then on the pump looks at one flag in its own memory, and at
-//! the futures only when the flag is up.
+//! A session waits for master changes, for the drain, and for one or two timers, none of which
+//! happens while ten thousand requests pass. Polling those futures at every poll of the session
+//! would cost a lock each time. So they are polled once with a waker of their own, which sets a
+//! flag before it wakes the task; from then on the pump reads one flag in its own memory, and polls
+//! the futures only when the flag is set.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ pub(crate) struct WakeFlag {
     task: Waker,
 }
 
-/// A bell, and the waker that rings it.
+/// A flag, and the waker that sets it.
 #[derive(Debug)]
 pub(crate) struct FlaggedWaker {
     pub(crate) flag: Arc<WakeFlag>,
@@ -25,7 +25,7 @@ pub(crate) struct FlaggedWaker {
 }
 
 impl FlaggedWaker {
-    /// For the task that `task` wakes; see [`WakeFlag::new`].
+    /// For the task of `task`; see [`WakeFlag::new`].
     pub(crate) fn new(task: &Waker) -> Self {
         let flag = WakeFlag::new(task);
         Self { waker: Waker::from(Arc::clone(&flag)), flag }
@@ -33,13 +33,12 @@ impl FlaggedWaker {
 }
 
 impl WakeFlag {
-    /// A bell for the task that `task` wakes, rung once already so that what it is for is looked at
-    /// first.
+    /// A flag for the task of `task`, set initially so that the futures are polled first.
     pub(crate) fn new(task: &Waker) -> Arc<Self> {
         Arc::new(Self { woken: AtomicBool::new(true), task: task.clone() })
     }
 
-    /// Whether it was rung since this was last asked. A load, as long as it was not.
+    /// Whether it was set since the last call; clears it. A single load if it was not.
     pub(crate) fn take_woken(&self) -> bool {
         self.woken.load(Ordering::Relaxed) && self.woken.swap(false, Ordering::Acquire)
     }

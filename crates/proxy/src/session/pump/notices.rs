@@ -254,7 +254,7 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
             stopwatch: &mut self.stopwatch,
             commands: &mut self.commands,
         };
-        valve.note();
+        valve.record_replies();
         all
     }
 
