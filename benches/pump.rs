@@ -43,18 +43,18 @@ fn backend(request: usize, reply: Vec<u8>) -> SocketAddr {
 
 /// A proxy in front of `target`. It runs until the process ends.
 fn proxy(target: SocketAddr) -> (SocketAddr, TargetWriter, Drain, Running) {
-    let (mut points, route) = TargetWriter::new();
-    points.commit(Destination { addr: target, name: "bench".into(), epoch: 0, run_id: None });
+    let (mut writer, reader) = TargetWriter::new();
+    writer.commit(Destination { addr: target, name: "bench".into(), epoch: 0, run_id: None });
     let options = Options::default().into();
     let service =
-        Service { name: "bench".into(), route: route.into(), options, hints: Arc::new(NoHints) };
+        Service { name: "bench".into(), route: reader.into(), options, hints: Arc::new(NoHints) };
     let bound =
         Bound::bind(NonZeroUsize::MIN, 100, [(service, vec!["127.0.0.1:0".parse().unwrap()])])
             .unwrap();
     let addr = bound.local_addrs()[0][0].tcp().unwrap();
     let (drain, _controller) = drain::new(ShutdownSettings::default());
     let running = bound.serve(&drain).unwrap();
-    (addr, points, drain, running)
+    (addr, writer, drain, running)
 }
 
 fn exchange(c: &mut Criterion, name: &str, request: &[u8], reply: &[u8]) {

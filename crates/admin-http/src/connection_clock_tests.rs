@@ -68,10 +68,16 @@ fn has_no_deadline_while_stream_is_read() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { fork: false, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        fork: false,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
-    fn has_deadline_whenever_client_is_waited_for(events in prop::collection::vec((0_u8..6, 0_u64..30), 0..50)) {
+    fn has_deadline_whenever_client_is_waited_for(
+        events in prop::collection::vec((0_u8..6, 0_u64..30), 0..50),
+    ) {
         let settings = settings();
         let mut now = Instant::now();
         let mut clock = ConnectionClock::new(now);
@@ -86,10 +92,12 @@ proptest! {
                 _ => clock.wrote(false, now),
             }
             let deadline = clock.deadline(&settings);
-            prop_assert!(deadline.is_some() || (clock.is_streaming() && clock.waiting_since().is_none()));
+            let waits = clock.waiting_since();
+            prop_assert!(deadline.is_some() || (clock.is_streaming() && waits.is_none()));
             prop_assert!(deadline.is_none_or(|deadline| deadline <= now + settings.idle_timeout));
-            if let Some(since) = clock.waiting_since() {
-                prop_assert!(deadline.is_some_and(|deadline| deadline <= since + settings.idle_timeout));
+            if let Some(since) = waits {
+                let latest = since + settings.idle_timeout;
+                prop_assert!(deadline.is_some_and(|deadline| deadline <= latest));
             }
         }
     }

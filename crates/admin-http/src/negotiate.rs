@@ -56,7 +56,8 @@ mod tests {
     #[test]
     fn selects_format_by_accept_header() {
         use Format::{OpenMetrics, Prometheus};
-        let prometheus_2 = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,\
+        let prometheus_2 = "application/openmetrics-text;version=1.0.0,\
+                            application/openmetrics-text;version=0.0.1;q=0.75,\
                             text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
         let cases = [
             (None, Prometheus),

@@ -106,7 +106,8 @@ pub enum BindError {
     },
     /// Anything else.
     #[error(
-        "cannot listen on admin address {address}; check the system's error or choose another address"
+        "cannot listen on admin address {address}; \
+         check the system's error or choose another address"
     )]
     Other {
         /// The configured address.

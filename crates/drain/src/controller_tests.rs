@@ -149,11 +149,11 @@ async fn asks_sessions_after_listeners_close_or_time_out() {
 #[tokio::test(start_paused = true)]
 async fn ends_drain_when_last_listener_closes() {
     let (drain, controller) = new(ShutdownSettings::default());
-    let door = drain.accept_permit();
+    let permit = drain.accept_permit();
     drain.request_stop(StopRequest::DrainAtOnce);
     let running = tokio::spawn(controller.run());
     drain.reached(Phase::Draining).await;
-    drop(door);
+    drop(permit);
     assert_eq!(running.await.unwrap().total, Duration::ZERO);
 }
 

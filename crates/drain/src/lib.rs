@@ -14,7 +14,7 @@
 //! # async fn example(settings: drain::ShutdownSettings) {
 //! let (drain, controller) = drain::new(settings);
 //! let ended = tokio::spawn(controller.run());
-//! // A listener accepts until `drain.reached(Phase::Draining)`, empties its queue, drops the permit.
+//! // A listener accepts until `drain.reached(Phase::Draining)`, then empties its queue.
 //! let permit = drain.accept_permit();
 //! // A session checks `is_asked()` at every boundary, and awaits `asked()` while it is idle.
 //! let ticket = drain.ticket();

@@ -260,7 +260,7 @@ impl Plan {
         match event {
             ShutdownEvent::StopRequested(request) => self.apply_request(request, &mut actions),
             ShutdownEvent::ClientArrived(at) => {
-                self.quiet_since = self.quiet_since.max(at.min(self.now))
+                self.quiet_since = self.quiet_since.max(at.min(self.now));
             }
             ShutdownEvent::Open(count) => self.open = count,
             ShutdownEvent::Tick => {}

@@ -379,7 +379,12 @@ impl PlanOracle {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, fork: false, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 2000,
+        fork: false,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn keeps_promises_for_any_input(settings in settings(), stream in stream()) {
@@ -399,7 +404,9 @@ proptest! {
             oracle.pass(now)?;
             let event = match input {
                 PlanInput::StopRequested(order) => ShutdownEvent::StopRequested(order),
-                PlanInput::ArrivedBefore(before) => ShutdownEvent::ClientArrived(now.checked_sub(before).unwrap_or(now)),
+                PlanInput::ArrivedBefore(before) => {
+                    ShutdownEvent::ClientArrived(now.checked_sub(before).unwrap_or(now))
+                }
                 PlanInput::Open(open) => ShutdownEvent::Open(open),
                 PlanInput::Tick => ShutdownEvent::Tick,
             };
@@ -419,9 +426,14 @@ proptest! {
             ShutdownAction::CutSessions,
             ShutdownAction::Finish,
         ];
-        let positions: Vec<_> = oracle.actions.iter().map(|action| order.iter().position(|a| a == action)).collect();
+        let position = |action| order.iter().position(|a| a == action);
+        let positions: Vec<_> = oracle.actions.iter().map(position).collect();
         prop_assert!(positions.is_sorted_by(|a, b| a < b), "{:?}", oracle.actions);
-        for always in [ShutdownAction::BecomeUnready, ShutdownAction::CloseListeners, ShutdownAction::Finish] {
+        for always in [
+            ShutdownAction::BecomeUnready,
+            ShutdownAction::CloseListeners,
+            ShutdownAction::Finish,
+        ] {
             prop_assert_eq!(oracle.actions.contains(&always), oracle.ended.is_some());
         }
     }

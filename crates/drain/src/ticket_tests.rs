@@ -167,7 +167,7 @@ fn counts_exactly_and_loses_no_wake_up_with_threads() {
         let begin = Instant::now();
         let summary = runtime.block_on(async {
             let gate = Arc::new(tokio::sync::Barrier::new(usize::try_from(total).unwrap() + 1));
-            let door = drain.accept_permit();
+            let permit = drain.accept_permit();
             let mut sessions = tokio::task::JoinSet::new();
             for number in 0..total {
                 sessions.spawn(session(drain.clone(), number, Arc::clone(&gate)));
@@ -180,7 +180,7 @@ fn counts_exactly_and_loses_no_wake_up_with_threads() {
             } else {
                 StopRequest::DrainAtOnce
             });
-            drop(door);
+            drop(permit);
             while let Some(ended) = sessions.join_next().await {
                 ended.unwrap();
             }
@@ -230,7 +230,11 @@ fn ticket_ops() -> impl Strategy<Value = Vec<TicketOp>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { fork: false, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        fork: false,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn counts_add_up_for_any_sequence(ticket_ops in ticket_ops()) {

@@ -38,17 +38,17 @@ impl WorkerContext {
     /// Forwards events to the sessions. The futures for all kinds of events are created before the
     /// sessions are notified, and a session creates its future before it checks. So no event is
     /// lost in either step.
-    pub(crate) async fn forward_news(self: Arc<Self>) {
+    pub(crate) async fn forward_events(self: Arc<Self>) {
         let Self { shared, drain, session_notify, dial_permits, .. } = &*self;
         let route = &shared.service.route;
         let mut next = Phase::Draining;
         loop {
-            let moved = route.changed();
-            let tuned = shared.service.options.changed();
+            let target_changed = route.changed();
+            let options_changed = shared.service.options.changed();
             session_notify.notify_waiters();
             tokio::select! {
-                () = moved => dial_permits.start_again(),
-                () = tuned => {}
+                () = target_changed => dial_permits.start_again(),
+                () = options_changed => {}
                 () = drain.reached(next), if next <= Phase::Cutting => {
                     next = if next == Phase::Draining { Phase::Cutting } else { Phase::Stopped };
                 }

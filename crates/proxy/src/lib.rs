@@ -12,7 +12,8 @@
 //! gate, and nothing more is needed to stop it.
 //!
 //! ```no_run
-//! # fn example(service: proxy::Service, drain: drain::Drain) -> Result<(), Box<dyn std::error::Error>> {
+//! # use std::error::Error;
+//! # fn example(service: proxy::Service, drain: drain::Drain) -> Result<(), Box<dyn Error>> {
 //! let listen = vec!["0.0.0.0:6379".parse()?];
 //! let bound = proxy::Bound::bind(proxy::worker_count(), 10_000, [(service, listen)])?;
 //! println!("listening on {:?}", bound.local_addrs());

@@ -152,10 +152,9 @@ impl Running {
         let (heartbeats, threads) = (Vec::new(), Vec::new());
         let splices = pipe::unsupported().map_or(Ok(()), Err);
         let splice_disabled = splices.is_err();
-        let all = shared.clone();
         let mut running = Self {
             stats,
-            shared: all,
+            shared,
             total: Arc::clone(&total),
             shortage,
             splices,
@@ -178,17 +177,7 @@ impl Running {
             let reactor = Reactor::new(handle.wake_fd()).map_err(looping(number))?;
             let heartbeat = Heartbeat::new();
             running.heartbeats.push(heartbeat.clone());
-            let contexts = shared.iter().enumerate().filter_map(|(index, shared)| {
-                let counters = running.stats.counters(index, number)?;
-                Some(WorkerContext {
-                    shared: Arc::clone(shared),
-                    counters,
-                    drain: drain.clone(),
-                    session_notify: Notify::new(),
-                    dial_permits: DialPermits::default(),
-                })
-            });
-            let contexts = contexts.map(Arc::new).collect();
+            let contexts = running.contexts(number, drain);
             let (drain, clock) = (drain.clone(), clock.clone());
             let inboxes = inboxes.of(number);
             workers.push(Worker {
@@ -205,17 +194,41 @@ impl Running {
             });
         }
         for worker in workers {
-            let (number, end) = (worker.number, end.clone());
-            let thread = std::thread::Builder::new()
-                .name(format!("worker-{number}"))
-                .spawn(move || {
-                    let mut report = ExitReport { worker: number, end, result: None };
-                    report.result = Some(worker.run());
-                })
-                .map_err(|source| StartError::Thread { worker: number, source })?;
-            running.threads.push(thread);
+            running.spawn(worker, end.clone())?;
         }
         Ok(running)
+    }
+
+    /// The contexts of worker `number`, one per service.
+    fn contexts(&self, number: usize, drain: &Drain) -> Vec<Arc<WorkerContext>> {
+        let context = |(index, shared): (usize, &Arc<ServiceContext>)| {
+            Some(Arc::new(WorkerContext {
+                shared: Arc::clone(shared),
+                counters: self.stats.counters(index, number)?,
+                drain: drain.clone(),
+                session_notify: Notify::new(),
+                dial_permits: DialPermits::default(),
+            }))
+        };
+        self.shared.iter().enumerate().filter_map(context).collect()
+    }
+
+    /// Starts the thread of a worker.
+    fn spawn(
+        &mut self,
+        worker: Worker,
+        end: mpsc::Sender<Result<(), WorkerError>>,
+    ) -> Result<(), StartError> {
+        let number = worker.number;
+        let thread = std::thread::Builder::new()
+            .name(format!("worker-{number}"))
+            .spawn(move || {
+                let mut report = ExitReport { worker: number, end, result: None };
+                report.result = Some(worker.run());
+            })
+            .map_err(|source| StartError::Thread { worker: number, source })?;
+        self.threads.push(thread);
+        Ok(())
     }
 
     /// The counters.
@@ -350,7 +363,7 @@ impl Worker {
         }
         let mut tasks = Tasks::new(handle);
         for context in &contexts {
-            tasks::spawn_essential(Arc::clone(context).forward_news());
+            tasks::spawn_essential(Arc::clone(context).forward_events());
         }
         for listener in listeners {
             let Some(context) = contexts.get(listener.service) else { continue };
@@ -360,7 +373,8 @@ impl Worker {
             let listen_socket = ListenSocket::new(listener.socket, &listener.addr);
             let listen_socket =
                 listen_socket.map_err(|source| WorkerError::Listener { worker, source })?;
-            tracing::debug!(service = &*context.shared.service.name, addr = %listener.addr, worker, "accepting connections");
+            let service = &*context.shared.service.name;
+            tracing::debug!(service, addr = %listener.addr, worker, "accepting connections");
             let target = (listener.service, inboxes.clone());
             tasks::spawn_essential(accept_loop::serve(
                 listen_socket,

@@ -212,7 +212,10 @@ mod tests {
         /// rate.
         #[test]
         fn moves_at_most_the_rate_and_nothing_when_even(
-            steps in prop::collection::vec((0_u64..1500, 0_usize..30, 0_usize..30, any::<bool>()), 1..60),
+            steps in prop::collection::vec(
+                (0_u64..1500, 0_usize..30, 0_usize..30, any::<bool>()),
+                1..60,
+            ),
             rate in 0_usize..20,
         ) {
             let (mut balance, start, mut at) = (LoadBalancer::default(), Instant::now(), 0);
@@ -220,7 +223,8 @@ mod tests {
             for (later, one, other, calm) in steps {
                 at += later;
                 let unequal = one.abs_diff(other) >= 2;
-                if let Some(moves) = balance.step(start + ms(at), &members(&[one, other]), (rate, calm), 0) {
+                let loads = members(&[one, other]);
+                if let Some(moves) = balance.step(start + ms(at), &loads, (rate, calm), 0) {
                     granted = moves.iter().sum();
                     prop_assert!(granted == 0 || (calm && unequal));
                     allowed += granted;

@@ -186,16 +186,23 @@ proptest! {
                 PoolStep::Fence(port) => {
                     writer.fence(to(port).addr);
                     members.remove(&port);
-                    prop_assert!(held_targets.iter().all(|it| it.addr().port() != port || it.fence().is_raised()));
+                    prop_assert!(held_targets
+                        .iter()
+                        .all(|it| it.addr().port() != port || it.fence().is_raised()));
                 }
                 PoolStep::Acquire => match source.usable_target() {
                     Some(held) => {
                         let port = held.addr().port();
-                        prop_assert!(members.contains(&port) && !held.fence().is_raised() && !held.is_draining());
+                        prop_assert!(members.contains(&port));
+                        prop_assert!(!held.fence().is_raised() && !held.is_draining());
                         let load = |port: u16| {
-                            held_targets.iter().filter(|it| it.addr().port() == port && !it.fence().is_raised()).count()
+                            held_targets
+                                .iter()
+                                .filter(|it| it.addr().port() == port && !it.fence().is_raised())
+                                .count()
                         };
-                        prop_assert_eq!(load(port), members.iter().map(|it| load(*it)).min().unwrap_or(0));
+                        let least = members.iter().map(|it| load(*it)).min().unwrap_or(0);
+                        prop_assert_eq!(load(port), least);
                         prop_assert_eq!(held.load(), load(port) + 1);
                         held_targets.push(held);
                     }

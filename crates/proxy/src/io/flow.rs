@@ -199,7 +199,7 @@ impl Flow {
         source: &mut impl ByteStream,
         sink: &mut impl ByteStream,
         policy: &mut impl ForwardingPolicy,
-        (scratch, tell): (&mut [u8], EndSignal),
+        (scratch, end_signal): (&mut [u8], EndSignal),
     ) -> FlowStep {
         let mut reads_left = MAX_READS;
         while reads_left > 0 {
@@ -208,7 +208,7 @@ impl Flow {
                 return step;
             }
             if self.ended {
-                if tell == EndSignal::NotYet {
+                if end_signal == EndSignal::NotYet {
                     return FlowStep::Done;
                 }
                 return self.send_end(cx, sink);
@@ -234,8 +234,8 @@ impl Flow {
                 }
             }
             let read_size = self.read_size().min(scratch.len());
-            let Some(room) = scratch.get_mut(..read_size) else { return FlowStep::Stuck };
-            let read = match source.poll_read(cx, room) {
+            let Some(unread) = scratch.get_mut(..read_size) else { return FlowStep::Stuck };
+            let read = match source.poll_read(cx, unread) {
                 Poll::Pending => return FlowStep::Idle,
                 Poll::Ready(Ok(0)) => {
                     self.ended = true;
@@ -250,7 +250,7 @@ impl Flow {
             if !policy.after_read() {
                 return FlowStep::Stopped(read);
             }
-            let bytes = match broken::first(room, read) {
+            let bytes = match broken::first(unread, read) {
                 Ok(bytes) => bytes,
                 Err(error) => return FlowStep::SourceFailed(error),
             };
@@ -360,7 +360,7 @@ impl Flow {
                 Poll::Pending => return FlowStep::Stuck,
                 // The other side has closed too, so there is no peer to signal.
                 Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::NotConnected => {
-                    self.end_sent = true
+                    self.end_sent = true;
                 }
                 Poll::Ready(Err(error)) => return FlowStep::SinkFailed(error),
                 Poll::Ready(Ok(())) => self.end_sent = true,

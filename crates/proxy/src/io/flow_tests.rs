@@ -112,9 +112,9 @@ fn fails_when_sink_reports_too_many_bytes() {
 
 #[test]
 fn stops_reading_for_slow_sink_and_bounds_memory() {
-    let word = vec![b'x'; buffer::SCRATCH_SIZE];
-    let words: Vec<&[u8]> = std::iter::repeat_n(&word[..], 100).collect();
-    let (mut source, mut sink) = (Puppet::saying(&words), Puppet::default());
+    let piece = vec![b'x'; buffer::SCRATCH_SIZE];
+    let pieces: Vec<&[u8]> = std::iter::repeat_n(&piece[..], 100).collect();
+    let (mut source, mut sink) = (Puppet::saying(&pieces), Puppet::default());
     let (mut flow, mut policy) = (flow(), CountingPolicy::default());
     let mut most = 0;
     for round in 0..2_000_u64 {
@@ -139,10 +139,10 @@ fn stops_reading_for_slow_sink_and_bounds_memory() {
 
 #[test]
 fn shrinks_reads_while_many_sinks_are_slow() {
-    let word = vec![b'x'; buffer::SCRATCH_SIZE];
+    let piece = vec![b'x'; buffer::SCRATCH_SIZE];
     let mut stuck = Vec::new();
     for _ in 0..1_000 {
-        let (mut source, mut sink) = (Puppet::saying(&[&word]), Puppet::default());
+        let (mut source, mut sink) = (Puppet::saying(&[&piece]), Puppet::default());
         let (mut flow, mut policy) = (flow(), CountingPolicy::default());
         assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut policy), FlowStep::Stuck));
         assert_eq!(flow.memory(), policy.on_read);
@@ -151,10 +151,10 @@ fn shrinks_reads_while_many_sinks_are_slow() {
     let all: usize = stuck.iter().map(Flow::memory).sum();
     assert!(all <= (16 << 20) + buffer::SCRATCH_SIZE + 1_000 * 16 * 1024, "{all} bytes");
     let asked = || {
-        let (mut source, mut sink) = (Puppet::saying(&[&word]), Puppet::saying(&[]));
+        let (mut source, mut sink) = (Puppet::saying(&[&piece]), Puppet::saying(&[]));
         let (mut flow, mut policy) = (flow(), CountingPolicy::default());
         while !matches!(step(&mut flow, &mut source, &mut sink, &mut policy), FlowStep::Idle) {}
-        assert_eq!(sink.heard, word);
+        assert_eq!(sink.heard, piece);
         source.asked
     };
     assert_eq!(asked(), 16 * 1024);
@@ -193,33 +193,37 @@ fn signals_end_after_last_byte() {
 
 #[test]
 fn yields_to_others_during_long_transfer() {
-    let word = vec![b'x'; buffer::SCRATCH_SIZE];
-    let words: Vec<&[u8]> = std::iter::repeat_n(&word[..], 50).collect();
-    let (mut source, mut sink) = (Puppet::saying(&words), Puppet::saying(&[]));
+    let piece = vec![b'x'; buffer::SCRATCH_SIZE];
+    let pieces: Vec<&[u8]> = std::iter::repeat_n(&piece[..], 50).collect();
+    let (mut source, mut sink) = (Puppet::saying(&pieces), Puppet::saying(&[]));
     let (mut flow, mut policy) = (flow(), CountingPolicy::default());
     assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut policy), FlowStep::More));
     assert_eq!(sink.heard.len(), 2 * buffer::SCRATCH_SIZE);
     // Small pieces do not continue for ever either.
-    let words = std::iter::repeat_n(&b"x"[..], 50).collect::<Vec<_>>();
-    let (mut source, mut sink) = (Puppet::saying(&words), Puppet::saying(&[]));
+    let pieces = std::iter::repeat_n(&b"x"[..], 50).collect::<Vec<_>>();
+    let (mut source, mut sink) = (Puppet::saying(&pieces), Puppet::saying(&[]));
     assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut policy), FlowStep::More));
     assert_eq!(sink.heard.len(), 4);
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { fork: false, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        fork: false,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     /// For pieces of any size, sinks of any speed and a policy that blocks at any time: the order
     /// is kept, nothing is lost or duplicated, and while the policy blocks not a byte is written.
     #[test]
     fn keeps_order_and_writes_nothing_while_blocked(
         early in prop::collection::vec(any::<u8>(), 0..20),
-        words in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40), 0..20),
+        pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40), 0..20),
         paces in prop::collection::vec(0_usize..30, 1..30),
         blocked_after in prop::option::of(0_usize..20),
     ) {
-        let slices: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
-        let whole: Vec<u8> = early.iter().copied().chain(words.concat()).collect();
+        let slices: Vec<&[u8]> = pieces.iter().map(Vec::as_slice).collect();
+        let whole: Vec<u8> = early.iter().copied().chain(pieces.concat()).collect();
         let (mut source, mut sink) = (Puppet::saying(&slices), Puppet::default());
         let mut flow = Flow::new(early);
         let mut policy = CountingPolicy { writes_left: blocked_after, ..CountingPolicy::default() };

@@ -51,33 +51,33 @@ fn after_read(context: &WorkerContext, target: &target::Target) -> bool {
 
 #[test]
 fn blocks_requests_when_fence_is_raised() {
-    let (mut points, context) = context();
+    let (mut writer, context) = context();
     let target = context.shared.service.route.usable_target().unwrap();
     assert_eq!(
         requests(&context, &target),
         (WritePermission::Unlimited, WritePermission::Unlimited)
     );
-    points.commit(destination("127.0.0.1:2".parse().unwrap()));
+    writer.commit(destination("127.0.0.1:2".parse().unwrap()));
     assert!(!target.is_closed(), "the gate is open to the next target");
     assert_eq!(requests(&context, &target), (WritePermission::Blocked, WritePermission::Blocked));
 }
 
 #[test]
 fn blocks_requests_when_gate_is_closed() {
-    let (mut points, context) = context();
+    let (mut writer, context) = context();
     let target = context.shared.service.route.usable_target().unwrap();
     let closing: [fn(&mut TargetWriter); 3] =
         [TargetWriter::hold, TargetWriter::discard_replies, |it| {
-            it.set_reply_policy(ReplyPolicy::Wait)
+            it.set_reply_policy(ReplyPolicy::Wait);
         }];
     for close in closing {
-        close(&mut points);
+        close(&mut writer);
         assert!(!target.fence().is_raised());
         assert_eq!(
             requests(&context, &target),
             (WritePermission::Blocked, WritePermission::Blocked)
         );
-        points.release();
+        writer.release();
         assert_eq!(
             requests(&context, &target),
             (WritePermission::Unlimited, WritePermission::Unlimited)
@@ -87,14 +87,14 @@ fn blocks_requests_when_gate_is_closed() {
 
 #[test]
 fn blocks_requests_when_lease_has_expired() {
-    let (mut points, context) = context();
+    let (mut writer, context) = context();
     let target = context.shared.service.route.usable_target().unwrap();
-    points.renew(ClockReading::now(), Duration::ZERO);
+    writer.renew(ClockReading::now(), Duration::ZERO);
     let begin = Instant::now();
     while requests(&context, &target).1 != WritePermission::Blocked {
         assert!(begin.elapsed() < SOON, "the lease never expired");
     }
-    points.renew(ClockReading::now(), Duration::from_secs(60));
+    writer.renew(ClockReading::now(), Duration::from_secs(60));
     assert_eq!(
         requests(&context, &target),
         (WritePermission::Unlimited, WritePermission::Unlimited)
@@ -103,16 +103,16 @@ fn blocks_requests_when_lease_has_expired() {
 
 #[test]
 fn admits_replies_unless_policy_is_wait_or_drop() {
-    let (mut points, context) = context();
+    let (mut writer, context) = context();
     let target = context.shared.service.route.usable_target().unwrap();
-    points.hold();
+    writer.hold();
     assert!(after_read(&context, &target), "a closed gate stops requests");
     for reply_policy in [ReplyPolicy::Wait, ReplyPolicy::Drop] {
-        points.set_reply_policy(reply_policy);
+        writer.set_reply_policy(reply_policy);
         assert!(!after_read(&context, &target), "{reply_policy:?}");
     }
-    points.release();
+    writer.release();
     assert!(after_read(&context, &target));
-    points.commit(destination("127.0.0.1:2".parse().unwrap()));
+    writer.commit(destination("127.0.0.1:2".parse().unwrap()));
     assert!(!after_read(&context, &target));
 }

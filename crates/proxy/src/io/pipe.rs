@@ -171,8 +171,8 @@ impl Pipe {
     pub(crate) fn read_all(&mut self) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; self.len];
         let mut at = 0;
-        while let (Some(room @ [_, ..]), Some((reader, _))) = (bytes.get_mut(at..), &self.ends) {
-            match rustix::io::read(reader, room) {
+        while let (Some(buffer @ [_, ..]), Some((reader, _))) = (bytes.get_mut(at..), &self.ends) {
+            match rustix::io::read(reader, buffer) {
                 Ok(n @ 1..) => at += n,
                 Err(Errno::INTR) => {}
                 // A pipe has no errors of its own, and its content is available.

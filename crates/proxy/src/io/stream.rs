@@ -169,10 +169,10 @@ impl ByteStream for SocketStream {
     }
 
     fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
-        let room = buffer.len();
+        let capacity = buffer.len();
         let attempt = || {
             rustix::net::recv(&self.socket, &mut *buffer, RecvFlags::empty())
-                .map(|(n, _)| (n, n == room))
+                .map(|(n, _)| (n, n == capacity))
         };
         self.registration.attempt(cx, Readiness::READ, attempt).map_err(io::Error::from)
     }

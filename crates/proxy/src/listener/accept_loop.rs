@@ -85,7 +85,8 @@ pub(crate) async fn serve(
         context.counters.accept_errors.increment();
         if let Some(errors) = advice.log_errors {
             let service = &*context.shared.service.name;
-            tracing::warn!(service, errors, error = %std::io::Error::from(errno), "cannot accept connections");
+            let error = std::io::Error::from(errno);
+            tracing::warn!(service, errors, %error, "cannot accept connections");
         }
         if advice.pause.is_zero() {
             continue;

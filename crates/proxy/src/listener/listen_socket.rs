@@ -68,9 +68,9 @@ impl AcceptSource for ListenSocket {
     }
 
     fn has_free_descriptors(&self) -> Result<(), Errno> {
-        let mut room = Vec::with_capacity(FREE_DESCRIPTORS);
+        let mut duplicates = Vec::with_capacity(FREE_DESCRIPTORS);
         for _ in 0..FREE_DESCRIPTORS {
-            room.push(rustix::io::fcntl_dupfd_cloexec(&self.socket, 0)?);
+            duplicates.push(rustix::io::fcntl_dupfd_cloexec(&self.socket, 0)?);
         }
         Ok(())
     }

@@ -17,10 +17,10 @@ use crate::options::Options;
 use crate::service::{NoHints, Service};
 
 fn service() -> Service {
-    let (_, route) = TargetWriter::new();
+    let (_, target) = TargetWriter::new();
     Service {
         name: "s".into(),
-        route: route.into(),
+        route: target.into(),
         options: Options::default().into(),
         hints: Arc::new(NoHints),
     }

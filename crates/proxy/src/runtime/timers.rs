@@ -39,7 +39,7 @@ impl TimerThread {
         let tick =
             async move { while tokio::time::timeout(TICK, stopped.recv()).await.is_err() {} };
         let thread = std::thread::Builder::new()
-            .name("clock".into())
+            .name("timers".into())
             .spawn(move || Runtime::block_on(&runtime, tick))?;
         Ok((clock, thread))
     }
