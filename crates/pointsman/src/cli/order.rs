@@ -89,7 +89,7 @@ pub(super) fn order(
     });
     let code = code.map_err(|error| OrderError::Ask(place.clone(), error))?;
     match (code, last) {
-        (404 | 405, _) if rest.starts_with("nothing at") => Err(OrderError::Off(place)),
+        (404 | 405, _) if rest.starts_with("no such path") => Err(OrderError::Off(place)),
         (200, Some(last)) if last.get("ok") == Some(&Json::Bool(true)) => {
             Ok(if args.json { String::new() } else { format!("{what}: done\n") })
         }
