@@ -3,7 +3,7 @@
 //! The clock is checked in the same poll as the connection, after it, so it is always up to date
 //! and needs no wake-up of its own. Deliberately absent: decisions about timeouts
 //! ([`ConnectionClock`](crate::connection_clock::ConnectionClock)) and about content
-//! ([`Routes`](crate::routes::Routes)).
+//! ([`Routes`]).
 
 use std::convert::Infallible;
 use std::future::Future;

@@ -37,6 +37,8 @@ mod ticket;
 #[cfg(test)]
 mod controller_tests;
 #[cfg(test)]
+mod plan_property_tests;
+#[cfg(test)]
 mod plan_tests;
 #[cfg(test)]
 mod ticket_tests;

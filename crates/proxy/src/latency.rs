@@ -57,8 +57,7 @@ const PARTS: usize = 4;
 /// The number of buckets; the last one also holds everything beyond two minutes.
 const BUCKETS: usize = (OCTAVES as usize - 1) * PARTS;
 
-/// The bucket of a number of microseconds: below four each has its own, then each power of two has
-/// four.
+/// The bucket of a value: below four each has its own, then each power of two has four.
 fn bucket(micros: u64) -> usize {
     let octave = (micros | 1).ilog2();
     if octave < 2 {
@@ -77,7 +76,6 @@ fn end(bucket: usize) -> u64 {
     }
 }
 
-/// The measurements of one worker.
 #[derive(Debug)]
 pub(crate) struct Histogram {
     counts: [Counter; BUCKETS],
@@ -166,8 +164,7 @@ impl Distribution {
             .sum()
     }
 
-    /// The value below which `per_mille` of a thousand values lie, to a quarter of itself; `None`
-    /// without values.
+    /// The quantile at `per_mille`, to a quarter of itself; `None` without values.
     #[must_use]
     pub fn quantile(&self, per_mille: u64) -> Option<Duration> {
         let wanted = (self.count().checked_mul(per_mille)?).div_ceil(1000).max(1);

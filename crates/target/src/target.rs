@@ -229,7 +229,7 @@ impl Target {
 
     /// Whether a session on this target should leave at its next command boundary: commands in
     /// flight may finish, and better targets exist. Never true for the target of a
-    /// [`TargetReader`].
+    /// [`TargetReader`](crate::TargetReader).
     #[must_use]
     pub fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Acquire)

@@ -1,4 +1,4 @@
-//! Splicing: bodies of large bulk strings go through a kernel [pipe](crate::io::pipe) instead of
+//! Splicing: bodies of large bulk strings go through a kernel [`pipe`] instead of
 //! this process, since their length is known and their content is not needed.
 //!
 //! Everything else is as for bytes that are read: the policy is consulted before each move to the

@@ -5,7 +5,7 @@
 //! the sink does not accept is kept in a buffer, and while there is any, nothing more is read. So
 //! the sender is slowed to the receiver's pace (TCP's window does the rest), and memory is bounded
 //! by one read. After a slow write, reads are smaller until the sink has caught up, and they are
-//! smaller for all sessions while many sinks are slow ([`buffer`](crate::io::buffer)).
+//! smaller for all sessions while many sinks are slow ([`buffer`]).
 //!
 //! Whether a byte may be forwarded is not decided here: the [`ForwardingPolicy`] is consulted
 //! before every single write.

@@ -101,7 +101,7 @@ pub enum BindError {
     InheritedSockets(#[source] io::Error),
 }
 
-/// [::] is also in use if another process has the port for IPv4 only.
+/// `[::]` is also in use if another process has the port for IPv4 only.
 fn dual_stack_hint(addr: &SocketAddr) -> &'static str {
     if is_any_v6(*addr) { " (it takes IPv4 as well as IPv6)" } else { "" }
 }

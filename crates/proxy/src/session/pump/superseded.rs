@@ -2,7 +2,7 @@
 //!
 //! A request in flight when a master hangs is executed when it wakes up, by then superseded, and
 //! the write is lost. So from the first evidence of a promotion on
-//! ([`Target::replies`](target::Target::replies)), bytes that are read for a session that is owed a
+//! ([`Target::reply_policy`](target::Target::reply_policy)), bytes that are read for a session that is owed a
 //! reply are dropped and the session ends: its client sees a closed connection and knows that it
 //! does not know. After a stop of this process, such bytes wait until discovery has looked: they
 //! may have lain in the socket since any time.

@@ -10,33 +10,30 @@
 //!
 //! Deliberately absent: work stealing, and pinning to cores, which the operator's tools do better.
 
+mod worker;
+
 use std::io;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
-use drain::{Drain, Phase};
+use drain::Drain;
 use tokio::sync::{Notify, mpsc};
 
-use crate::address::Peer;
 use crate::context::{ServiceContext, WorkerContext};
 use crate::io::pipe;
-use crate::io::stream::SocketStream;
-use crate::limits::{Admission, Limits, ResourceShortage, Slots};
-use crate::listener::accept_loop;
+use crate::limits::{Limits, ResourceShortage, Slots};
+use crate::listener::Bound;
 use crate::listener::inbox::Inboxes;
-use crate::listener::listen_socket::ListenSocket;
-use crate::listener::{Bound, WorkerListener};
 use crate::options::Options;
-use crate::runtime::heartbeat::{self, Heartbeat};
-use crate::runtime::reactor::{self, Reactor};
-use crate::runtime::tasks::{self, Panicked, Tasks, WorkerHandle};
+use crate::runtime::heartbeat::Heartbeat;
+use crate::runtime::reactor::Reactor;
+use crate::runtime::tasks::WorkerHandle;
 use crate::runtime::timers::TimerThread;
 use crate::service::Service;
-use crate::session::Session;
 use crate::session::dial_permits::DialPermits;
 use crate::stats::Stats;
+use crate::workers::worker::{ExitReport, Worker};
 
 /// The number of CPUs that this process may use, by its affinity and its cgroup as reported by the
 /// standard library: the maximum number of workers.
@@ -108,16 +105,6 @@ impl Bound {
     pub fn serve(self, drain: &Drain) -> Result<Running, StartError> {
         Running::start(self, drain)
     }
-}
-
-/// Starts a session as a task of this thread's worker.
-fn start_session(
-    stream: SocketStream,
-    peer: Peer,
-    context: Arc<WorkerContext>,
-    admission: Admission,
-) {
-    tasks::spawn(Session::new(peer, context, admission).run(stream));
 }
 
 /// The running workers.
@@ -307,104 +294,5 @@ impl Running {
             drop(thread.join());
         }
         outcome
-    }
-}
-
-/// Reports how a worker ended, even after a panic.
-struct ExitReport {
-    worker: usize,
-    end: mpsc::Sender<Result<(), WorkerError>>,
-    result: Option<Result<(), WorkerError>>,
-}
-
-impl Drop for ExitReport {
-    fn drop(&mut self) {
-        let result =
-            self.result.take().unwrap_or(Err(WorkerError::Panicked { worker: self.worker }));
-        // The channel has capacity for each worker; the receiver may be gone.
-        drop(self.end.try_send(result));
-    }
-}
-
-/// A worker before its thread runs.
-struct Worker {
-    number: usize,
-    listeners: Vec<WorkerListener>,
-    contexts: Vec<Arc<WorkerContext>>,
-    heartbeat: Heartbeat,
-    drain: Drain,
-    clock: TimerThread,
-    handle: Arc<WorkerHandle>,
-    inboxes: Inboxes,
-    reactor: Reactor,
-    /// Whether the system is known not to splice.
-    splice_disabled: bool,
-}
-
-impl Worker {
-    fn run(self) -> Result<(), WorkerError> {
-        let Self {
-            number: worker,
-            listeners,
-            contexts,
-            heartbeat,
-            drain,
-            clock,
-            handle,
-            inboxes,
-            reactor,
-            splice_disabled,
-        } = self;
-        // In this order: the tasks are dropped first and still find what they need.
-        let _clock = clock.enter();
-        let _reactor = reactor::install(reactor);
-        if splice_disabled {
-            pipe::disable();
-        }
-        let mut tasks = Tasks::new(handle);
-        for context in &contexts {
-            tasks::spawn_essential(Arc::clone(context).forward_events());
-        }
-        for listener in listeners {
-            let Some(context) = contexts.get(listener.service) else { continue };
-            // The permit is taken here and not in the task, so that a drain that begins immediately
-            // waits for it.
-            let permit = drain.accept_permit();
-            let listen_socket = ListenSocket::new(listener.socket, &listener.addr);
-            let listen_socket =
-                listen_socket.map_err(|source| WorkerError::Listener { worker, source })?;
-            let service = &*context.shared.service.name;
-            tracing::debug!(service, addr = %listener.addr, worker, "accepting connections");
-            let target = (listener.service, inboxes.clone());
-            tasks::spawn_essential(accept_loop::serve(
-                listen_socket,
-                Arc::clone(context),
-                target,
-                start_session,
-                permit,
-            ));
-        }
-        let end = drain.clone();
-        tasks::spawn_essential(async move { end.reached(Phase::Stopped).await });
-        let mut events = Vec::new();
-        heartbeat.begin();
-        while drain.phase() < Phase::Stopped {
-            #[cfg(debug_assertions)]
-            heartbeat::stall_if_asked(worker);
-            tasks.run_round().map_err(|Panicked| WorkerError::Panicked { worker })?;
-            heartbeat.beat();
-            let wait = if tasks.is_busy() { Duration::ZERO } else { heartbeat::BEAT_INTERVAL };
-            if reactor::poll_events(&mut events, wait)
-                .map_err(|source| WorkerError::Loop { worker, source })?
-            {
-                tasks.collect_remote_wakes();
-                for client in inboxes.handed_over() {
-                    if let Some(context) = contexts.get(client.service) {
-                        accept_loop::start_handed_over(client, context, start_session);
-                    }
-                }
-            }
-        }
-        Ok(())
     }
 }
