@@ -18,9 +18,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::watch;
 use tokio_util::either::Either;
 
-use crate::connection::{self, Shared};
+use crate::connection::{self, ServerState};
 use crate::connection_clock::ConnectionClock;
-use crate::listener::{Listener, Stream};
+use crate::listener::{AdminListener, Stream};
 use crate::registry::count;
 
 /// The first and the longest pause after a failed accept: short enough to answer a probe within its
@@ -79,7 +79,11 @@ impl AcceptErrors {
 }
 
 /// Accepts connections until `stop` is set.
-pub(crate) async fn run(shared: Arc<Shared>, listener: Listener, mut stop: watch::Receiver<bool>) {
+pub(crate) async fn run(
+    shared: Arc<ServerState>,
+    listener: AdminListener,
+    mut stop: watch::Receiver<bool>,
+) {
     let stopped = stop.clone();
     let mut reserve = Reserve(Vec::new());
     let mut errors = AcceptErrors { pause: BACKOFF.0, logged: None, unlogged: 0 };
@@ -124,15 +128,15 @@ fn is_connection_error(error: &io::Error) -> bool {
 }
 
 /// Whether a connection is waiting in the queue; true if the system does not tell.
-fn has_pending_connection(listener: &Listener) -> bool {
+fn has_pending_connection(listener: &AdminListener) -> bool {
     let mut asked = [PollFd::new(listener, PollFlags::IN)];
     poll(&mut asked, Some(&Timespec::default())).map_or(true, |ready| ready > 0)
 }
 
 /// After a failure: frees a descriptor and accepts one connection with it, or pauses.
 async fn rescue(
-    shared: &Arc<Shared>,
-    listener: &Listener,
+    shared: &Arc<ServerState>,
+    listener: &AdminListener,
     reserve: &mut Reserve,
     errors: &mut AcceptErrors,
     stop: &watch::Receiver<bool>,
@@ -163,8 +167,8 @@ async fn rescue(
 
 /// Finds a slot for a connection and serves it, or drops it.
 async fn admit(
-    shared: &Arc<Shared>,
-    listener: &Listener,
+    shared: &Arc<ServerState>,
+    listener: &AdminListener,
     stream: Stream,
     (once, stop): (bool, &watch::Receiver<bool>),
 ) {

@@ -41,7 +41,7 @@ const SMALLEST_BUFFER: usize = 8192;
 const MAX_HEADERS: usize = 64;
 
 /// What every connection needs and none changes.
-pub(crate) struct Shared {
+pub(crate) struct ServerState {
     pub(crate) settings: ServerSettings,
     pub(crate) routes: Routes,
     pub(crate) reporter: Arc<dyn Reporter>,
@@ -53,7 +53,7 @@ pub(crate) struct Shared {
 
 /// Serves one connection until it ends, its deadline passes, or the server stops.
 pub(crate) async fn serve(
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     stream: Stream,
     clock: SharedClock,
     slot: ConnectionSlot,
@@ -109,7 +109,7 @@ struct Origin {
 
 /// Discards the request's body, gets the reply and builds the response.
 async fn respond(
-    shared: &Shared,
+    shared: &ServerState,
     request: hyper::Request<Incoming>,
     clock: &SharedClock,
     origin: Origin,
@@ -125,7 +125,7 @@ async fn respond(
     build_response(reply, clock, last)
 }
 
-fn decide(shared: &Shared, parts: &Parts, is_owner: bool) -> Reply {
+fn decide(shared: &ServerState, parts: &Parts, is_owner: bool) -> Reply {
     let nonce = || nonce(&shared.keys);
     shared.routes.answer((parts, is_owner), &shared.streams, shared.reporter.as_ref(), nonce)
 }

@@ -18,14 +18,14 @@ pub(crate) type Stream = Either<TcpStream, UnixStream>;
 
 /// A listener of either kind.
 #[derive(Debug)]
-pub(crate) enum Listener {
+pub(crate) enum AdminListener {
     /// For every peer.
     Network(TcpListener),
     /// For these users only.
     Owner(UnixListener, Vec<u32>),
 }
 
-impl Listener {
+impl AdminListener {
     pub(crate) async fn accept(&self) -> io::Result<Stream> {
         match self {
             Self::Network(listener) => {
@@ -60,7 +60,7 @@ impl Listener {
     }
 }
 
-impl AsFd for Listener {
+impl AsFd for AdminListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Network(listener) => listener.as_fd(),

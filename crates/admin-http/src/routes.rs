@@ -151,7 +151,8 @@ impl Reply {
     pub fn page(html: &str, nonce: &str) -> Self {
         let policy = format!(
             "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; \
-             connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+             connect-src 'self'; img-src 'self' data:; \
+             base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
         );
         let mut reply = Self::whole(200, "text/html; charset=utf-8", html.replace(NONCE, nonce));
         reply.policy = Some(policy);

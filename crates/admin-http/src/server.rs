@@ -16,8 +16,8 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::accept;
-use crate::connection::Shared;
-use crate::listener::Listener;
+use crate::connection::ServerState;
+use crate::listener::AdminListener;
 use crate::registry::{Registry, ServerStats};
 use crate::report::Reporter;
 use crate::routes::{Handler, Routes, Streams};
@@ -250,7 +250,7 @@ impl Server {
         let (ended, end) = oneshot::channel();
         let grace = self.settings.stop_grace;
         let registry = Registry::new(self.stats.clone(), self.settings.max_connections);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ServerState {
             streams: Streams::new(self.settings.max_streams),
             settings: self.settings,
             routes: self.routes,
@@ -262,9 +262,9 @@ impl Server {
             // Registering with the runtime can fail and should do so here.
             let _entered = runtime.enter();
             let network =
-                |listener| tokio::net::TcpListener::from_std(listener).map(Listener::Network);
+                |listener| tokio::net::TcpListener::from_std(listener).map(AdminListener::Network);
             let owners = |(listener, users)| {
-                Ok(Listener::Owner(tokio::net::UnixListener::from_std(listener)?, users))
+                Ok(AdminListener::Owner(tokio::net::UnixListener::from_std(listener)?, users))
             };
             let registered = self.listeners.into_iter().map(network).chain(self.owners.map(owners));
             registered.collect::<io::Result<Vec<_>>>()?
@@ -281,8 +281,8 @@ impl Server {
 
 /// Serves until `stop` is set, then lets responses in progress finish.
 async fn run(
-    shared: Arc<Shared>,
-    listeners: Vec<Listener>,
+    shared: Arc<ServerState>,
+    listeners: Vec<AdminListener>,
     mut stop: watch::Receiver<bool>,
     grace: Duration,
 ) {

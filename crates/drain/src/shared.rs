@@ -72,7 +72,7 @@ struct CacheAligned<T>(T);
 
 /// The counters that are written once per connection.
 #[derive(Debug, Default)]
-struct Counts {
+struct DrainCounters {
     opened: AtomicU64,
     left: AtomicU64,
     asked: AtomicU64,
@@ -97,7 +97,7 @@ pub(crate) struct DrainState {
     leaving_from: AtomicU64,
     /// Nanoseconds since `origin` at which the remaining sessions are cut; 0 while unknown.
     cut_at: AtomicU64,
-    counts: CacheAligned<Counts>,
+    counts: CacheAligned<DrainCounters>,
     requests: Mutex<Vec<(Instant, StopRequest)>>,
     /// Notified when there is something for the controller: a request, or, while it waits for them,
     /// a closed ticket or permit.
