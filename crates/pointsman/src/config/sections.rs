@@ -94,7 +94,7 @@ section! {
         /// replaced, because the command may have left any state on the connection: it may belong
         /// to a module, or be renamed by rename-command. Name commands here that leave no state, in
         /// any case, as "NAME" or "CONTAINER|SUBCOMMAND"; at most 1024. docs/commands.md lists the
-        /// known ones. pointsman_sessions{state="unknown_command"} counts the sessions concerned,
+        /// known ones. pointsman_sessions_by_state{state="unknown_command"} counts the sessions concerned,
         /// and the log names the command when such a session is closed. A change applies to
         /// sessions that begin after it.
         stateless_commands: Vec<String> = Kind::Commands, Some(""), Live;

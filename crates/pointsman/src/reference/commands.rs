@@ -1,18 +1,15 @@
-//! The reference of commands for users, `docs/commands.md`: what becomes of a session that sent
+//! Generates `docs/commands.md`, the reference of commands: what happens to a session that sent
 //! each of them.
 //!
-//! Made from the table that classifies requests; a test compares.
+//! The source is the table that classifies requests; a test compares.
 
 use std::fmt::Write as _;
 
 use proxy::{Listed, Pin, Verdict};
 
-/// The state of a session that nothing pins, in metrics and in the status.
-pub const ORDINARY: &str = "ordinary";
-
-/// The reference.
+/// Returns the page.
 #[must_use]
-pub fn reference() -> String {
+pub fn page() -> String {
     let mut out = INTRODUCTION.to_owned();
     out.push_str("\n## Commands with an effect on their session\n\n| Command | Session | Why |\n|---|---|---|\n");
     let (ordinary, special): (Vec<Listed>, Vec<Listed>) =
@@ -40,7 +37,7 @@ pub fn reference() -> String {
         };
         let names: Vec<String> =
             ordinary.iter().filter(of).map(|it| format!("`{}`", it.name)).collect();
-        let _ = write!(out, "\n### {title}\n\n{}\n", wrapped(&names));
+        let _ = write!(out, "\n### {title}\n\n{}\n", wrap(&names));
     }
     out.push_str(STATES);
     for pin in Pin::ALL {
@@ -58,8 +55,8 @@ const FAMILIES: &[(&str, &[&str])] = &[
     ("Time series", &["TS."]),
 ];
 
-/// Names with commas, in lines of about a hundred characters.
-fn wrapped(names: &[String]) -> String {
+/// Joins names with commas, in lines of about a hundred characters.
+fn wrap(names: &[String]) -> String {
     const WIDTH: usize = 110;
     let mut lines = vec![String::new()];
     for (at, name) in names.iter().enumerate() {
@@ -106,7 +103,7 @@ stateless_commands = [\"GRAPH.QUERY\", \"MYMODULE.GET\", \"CONTAINER|SUBCOMMAND\
 
 Case does not matter. Commands that the table knows to leave state are refused. The list can be changed by a reload and holds for sessions
 that begin afterwards. Which sessions are pinned, and by what, is in `pointsman status`, on the status page and in the metric
-`pointsman_sessions`; the log line at the end of a session that was closed for an unknown command names it (`unknown_command`).
+`pointsman_sessions_by_state`; the log line at the end of a session that was closed for an unknown command names it (`unknown_command`).
 
 Readers (`replica_listen`) are carried by the same rules, from one replica to another.
 ";
@@ -114,7 +111,7 @@ Readers (`replica_listen`) are carried by the same rules, from one replica to an
 const STATES: &str = "
 ## States
 
-What `pointsman status` and `pointsman_sessions{state=...}` call the reasons for which a session would be closed at a failover; of several
+What `pointsman status` and `pointsman_sessions_by_state{state=...}` call the reasons for which a session would be closed at a failover; of several
 reasons a session is counted under one. All other sessions are `ordinary`. The same words, and a few more, are the reasons of
 `pointsman_sessions_not_carried_total`: `in_flight` (a request or a reply was under way), `disabled` (`sessions = \"close\"`), `refused` (the
 new master did not accept the session's state), `no_server` (there was none within `hold_timeout`) and `closed_by_server` (the server closed

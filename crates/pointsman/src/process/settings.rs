@@ -1,18 +1,25 @@
-//! From the configuration to what discovery needs: nothing but a translation.
+//! Translates the configuration into the settings of discovery, the workers and the drain.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use sentinel::doctor::Patient;
 use sentinel::{Credentials, NodeAddr, Replicas, Rules, Timeouts, Watch};
 use target::TargetWriter;
 
-use crate::config;
+use crate::config::{self, Config};
+use crate::system::cgroup;
+use crate::system::memory;
 
-/// One service's discovery.
+/// Returns the discovery settings of one service.
 #[must_use]
-pub fn watch(service: &config::Service, points: TargetWriter, replicas: Option<Replicas>) -> Watch {
+pub fn discovery(
+    service: &config::Service,
+    points: TargetWriter,
+    replicas: Option<Replicas>,
+) -> Watch {
     let address_map = address_map(service);
     Watch {
         name: Arc::from(service.name.as_str()),
@@ -28,9 +35,9 @@ pub fn watch(service: &config::Service, points: TargetWriter, replicas: Option<R
     }
 }
 
-/// What the doctor needs of the same service; `own` are our listeners.
+/// Returns what the doctor needs of the same service; `own` are our listen addresses.
 #[must_use]
-pub fn patient(service: &config::Service, own: Vec<SocketAddr>) -> Patient {
+pub fn examination(service: &config::Service, own: Vec<SocketAddr>) -> Patient {
     Patient {
         name: Arc::from(service.name.as_str()),
         sentinels: service.sentinels.iter().map(node).collect(),
@@ -55,10 +62,10 @@ fn verify(service: &config::Service) -> sentinel::Verify {
     }
 }
 
-/// The connections to sentinels are shared by all services, and so are their timeouts: the most
-/// patient service decides.
+/// All services share the connections to sentinels, and therefore the timeouts: the longest timeout
+/// of any service applies.
 #[must_use]
-pub fn timeouts(services: &[config::Service]) -> Timeouts {
+pub fn sentinel_timeouts(services: &[config::Service]) -> Timeouts {
     let most = |of: fn(&config::Timers) -> std::time::Duration| {
         services.iter().map(|service| of(&service.timers)).max().unwrap_or_default()
     };
@@ -100,9 +107,27 @@ fn node(endpoint: &config::Endpoint) -> NodeAddr {
     NodeAddr { host: endpoint.host.as_str().into(), port: endpoint.port }
 }
 
-fn credentials(given: &config::Credentials) -> Option<Credentials> {
-    given
+fn credentials(configured: &config::Credentials) -> Option<Credentials> {
+    configured
         .password
         .as_ref()
-        .map(|password| Credentials::new(given.username.as_deref(), password.reveal()))
+        .map(|password| Credentials::new(configured.username.as_deref(), password.reveal()))
+}
+
+/// Returns the number of workers: the configured one, or one that suits CPUs and CPU limit.
+pub(crate) fn workers(config: &Config) -> NonZeroUsize {
+    let suitable = || cgroup::workers(proxy::worker_count(), cgroup::cores(&memory::read));
+    NonZeroUsize::new(config.process.workers).unwrap_or_else(suitable)
+}
+
+/// Returns the settings of the drain.
+pub(crate) fn drain(config: &Config) -> drain::Settings {
+    let shutdown = &config.shutdown;
+    drain::Settings {
+        accept_min: shutdown.accept_min,
+        accept_quiet: shutdown.accept_quiet,
+        accept_max: shutdown.accept_max,
+        drain_spread: shutdown.drain_spread,
+        drain_timeout: shutdown.drain_timeout,
+    }
 }

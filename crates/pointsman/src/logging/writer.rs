@@ -1,13 +1,13 @@
-//! The thread that writes the log, and the bounded queue of lines before it.
+//! The thread that writes the log, and its bounded queue of lines.
 //!
-//! A thread that logs never waits: a line that finds the queue full is dropped and counted. The
-//! writing thread alone waits for the log's reader. It writes to the descriptor itself and never
-//! through `std::io::stdout`, whose lock it would hold while it waits. A line that cannot be
-//! written (no space left, the reader has gone) is dropped and counted as well, and the next one is
-//! tried again, so the log continues when the reader or the space is back. The log then says how
-//! many lines are missing.
+//! A thread that logs never waits: if the queue is full, the line is dropped and counted. Only the
+//! writing thread waits for the log's reader. It writes to the descriptor itself and never through
+//! `std::io::stdout`, whose lock it would hold while it waits. A line that cannot be written (no
+//! space left, no reader) is dropped and counted as well, and the next one is tried again, so the
+//! log continues when the reader or the space is back. The log then reports how many lines are
+//! missing.
 //!
-//! The end of the process waits for the queue at most [`FLUSH`], whatever the reader does.
+//! The exit of the process waits for the queue for at most [`FLUSH`], whatever the reader does.
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -22,29 +22,28 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use crate::process::threads;
 
-/// Lines that may wait for the writer.
+/// Maximum number of lines in the queue.
 const BACKLOG: usize = 4096;
-/// How long the end of the process waits for the lines that are left.
+/// How long the exit of the process waits for the remaining lines.
 const FLUSH: Duration = Duration::from_secs(1);
-/// Reports of dropped lines are at least this far apart.
-const REPORT: Duration = Duration::from_secs(1);
+/// Minimum interval between reports of dropped lines.
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Where lines go.
+/// A destination of lines.
 pub(super) trait Sink: Send + 'static {
-    /// Writes one line, and waits for as long as that takes.
+    /// Writes one line, and blocks for as long as that takes.
     ///
     /// # Errors
     ///
-    /// Why the line is lost.
+    /// The reason why the line is lost.
     fn put(&mut self, line: &[u8]) -> io::Result<()>;
 }
 
-/// A file descriptor, such as the standard output.
+/// A file descriptor, for example the standard output.
 #[derive(Debug)]
 pub(super) struct Descriptor<F> {
     file: F,
-    /// The last line was cut short by an error: its end is missing, so the next one begins with a
-    /// line feed.
+    /// The last line was truncated by an error, so the next one begins with a line feed.
     cut: bool,
 }
 
@@ -62,7 +61,8 @@ impl<F: AsFd> Descriptor<F> {
                     self.cut = !bytes.is_empty();
                 }
                 Err(Errno::INTR) => {}
-                // Another process may have made the output non-blocking for all that share it.
+                // Another process may have made the output non-blocking for all processes that
+                // share it.
                 Err(Errno::AGAIN) => {
                     match poll(&mut [PollFd::new(&self.file, PollFlags::OUT)], None) {
                         Ok(_) | Err(Errno::INTR) => {}
@@ -85,68 +85,68 @@ impl<F: AsFd + Send + 'static> Sink for Descriptor<F> {
     }
 }
 
-/// The queue of lines. Clones are one.
+/// The queue of lines. All clones share one state.
 #[derive(Debug, Clone)]
-pub(super) struct Lines {
+pub(super) struct LineQueue {
     queue: SyncSender<Vec<u8>>,
-    shared: Arc<Shared>,
+    shared: Arc<QueueState>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct QueueState {
     waiting: AtomicUsize,
     dropped: AtomicU64,
     ending: AtomicBool,
 }
 
-/// Counts the lines that were dropped. Can outlive the writer.
+/// Counts dropped lines. Can outlive the writer.
 #[derive(Debug, Clone)]
-pub(super) struct Dropped(Arc<Shared>);
+pub(super) struct DropCounter(Arc<QueueState>);
 
-impl Dropped {
+impl DropCounter {
     pub(super) fn count(&self) -> u64 {
         self.0.dropped.load(Ordering::Relaxed)
     }
 }
 
-/// Ends the writer when dropped, after it has written what is left, or after [`FLUSH`].
+/// Ends the writer when dropped, after it has written the remaining lines, or after [`FLUSH`].
 #[derive(Debug)]
-pub(super) struct Guard {
-    lines: Lines,
+pub(super) struct WriterGuard {
+    lines: LineQueue,
     ended: Receiver<()>,
 }
 
-/// Starts the thread. `report` is called on it with the number of lines dropped since the last call
-/// and the last error, once lines can be written again.
+/// Starts the thread. It calls `report` with the number of lines dropped since the last call and
+/// the last error, once lines can be written again.
 ///
 /// # Errors
 ///
-/// If the system gives no thread.
+/// If the system provides no thread.
 pub(super) fn start(
     sink: impl Sink,
     report: impl Fn(u64, Option<&io::Error>) + Send + 'static,
-) -> io::Result<(Lines, Guard)> {
+) -> io::Result<(LineQueue, WriterGuard)> {
     let (queue, lines) = sync_channel(BACKLOG);
     let (end, ended) = sync_channel(1);
-    let shared = Arc::<Shared>::default();
+    let shared = Arc::<QueueState>::default();
     let own = Arc::clone(&shared);
     std::thread::Builder::new().name("log".to_owned()).spawn(move || {
-        threads::at_ease();
+        threads::reset_priority();
         write_all(&own, &lines, sink, report);
-        // The process may not have waited so long.
+        // The receiver may have stopped waiting.
         let _ = end.try_send(());
     })?;
-    let lines = Lines { queue, shared };
-    Ok((lines.clone(), Guard { lines, ended }))
+    let lines = LineQueue { queue, shared };
+    Ok((lines.clone(), WriterGuard { lines, ended }))
 }
 
-impl Lines {
-    pub(super) fn dropped(&self) -> Dropped {
-        Dropped(Arc::clone(&self.shared))
+impl LineQueue {
+    pub(super) fn dropped(&self) -> DropCounter {
+        DropCounter(Arc::clone(&self.shared))
     }
 }
 
-impl Write for Lines {
+impl Write for LineQueue {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.shared.waiting.fetch_add(1, Ordering::Relaxed);
         if self.queue.try_send(line.to_vec()).is_err() {
@@ -161,7 +161,7 @@ impl Write for Lines {
     }
 }
 
-impl<'a> MakeWriter<'a> for Lines {
+impl<'a> MakeWriter<'a> for LineQueue {
     type Writer = Self;
 
     fn make_writer(&'a self) -> Self {
@@ -170,7 +170,7 @@ impl<'a> MakeWriter<'a> for Lines {
 }
 
 fn write_all(
-    shared: &Shared,
+    shared: &QueueState,
     lines: &Receiver<Vec<u8>>,
     mut sink: impl Sink,
     report: impl Fn(u64, Option<&io::Error>),
@@ -183,7 +183,7 @@ fn write_all(
             lines.recv().ok()
         };
         let Some(line) = next else { return };
-        // An empty one only wakes this thread.
+        // An empty line only wakes this thread.
         if line.is_empty() {
             continue;
         }
@@ -194,8 +194,8 @@ fn write_all(
             continue;
         }
         let dropped = shared.dropped.load(Ordering::Relaxed);
-        let due = at.is_none_or(|at| at.elapsed() >= REPORT);
-        // Into a queue that is full the report would be dropped, too.
+        let due = at.is_none_or(|at| at.elapsed() >= REPORT_INTERVAL);
+        // With a full queue the report would be dropped, too.
         if dropped > reported && due && waiting < BACKLOG / 2 {
             report(dropped - reported, error.take().as_ref());
             (reported, at) = (dropped, Some(Instant::now()));
@@ -203,10 +203,10 @@ fn write_all(
     }
 }
 
-impl Drop for Guard {
+impl Drop for WriterGuard {
     fn drop(&mut self) {
         self.lines.shared.ending.store(true, Ordering::Release);
-        // A thread that waits for a line has an empty queue, so there is room.
+        // A thread that waits for a line has an empty queue, so this line fits.
         let _ = self.lines.queue.try_send(Vec::new());
         let _in_time = self.ended.recv_timeout(FLUSH);
     }
@@ -219,7 +219,7 @@ mod tests {
 
     use super::*;
 
-    /// Takes lines as a script says, in this order.
+    /// A sink whose results are given by a script, in order.
     struct Scripted {
         script: Receiver<io::Result<()>>,
         written: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -227,7 +227,7 @@ mod tests {
 
     impl Sink for Scripted {
         fn put(&mut self, line: &[u8]) -> io::Result<()> {
-            // At the end of the script everything is taken.
+            // After the end of the script every line succeeds.
             self.script.recv().unwrap_or(Ok(()))?;
             self.written.lock().unwrap().push(line.to_vec());
             Ok(())
@@ -263,26 +263,26 @@ mod tests {
 
     #[test]
     fn reports_dropped_lines_once_writing_succeeds_again() {
-        let (order, script) = channel();
-        let (tell, told) = channel();
+        let (results, script) = channel();
+        let (sender, reports) = channel();
         let written = Arc::<Mutex<Vec<Vec<u8>>>>::default();
         let report = move |lines, error: Option<&io::Error>| {
-            tell.send((lines, error.map(io::Error::kind))).unwrap();
+            sender.send((lines, error.map(io::Error::kind))).unwrap();
         };
         let (mut lines, guard) =
             start(Scripted { script, written: Arc::clone(&written) }, report).unwrap();
         for result in [Err(Errno::NOSPC.into()), Err(Errno::NOSPC.into()), Ok(()), Ok(())] {
-            order.send(result).unwrap();
+            results.send(result).unwrap();
             lines.write_all(b"line\n").unwrap();
         }
-        drop(order);
+        drop(results);
         drop(guard);
-        assert_eq!(told.try_iter().collect::<Vec<_>>(), [(2, Some(io::ErrorKind::StorageFull))]);
+        assert_eq!(reports.try_iter().collect::<Vec<_>>(), [(2, Some(io::ErrorKind::StorageFull))]);
         assert_eq!(written.lock().unwrap().len(), 2);
     }
 
     #[test]
-    fn begins_a_new_line_after_one_that_was_cut() {
+    fn begins_new_line_after_truncated_one() {
         use std::io::Read as _;
         let (mut reader, writer) = io::pipe().unwrap();
         let mut descriptor = Descriptor::new(writer);

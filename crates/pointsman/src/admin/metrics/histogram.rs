@@ -1,16 +1,16 @@
-//! Distributions measured by the workers, as Prometheus histograms.
+//! Writes the distributions that workers measure as Prometheus histograms.
 //!
-//! They come counted in a hundred fine buckets each, of which few are shown: bounds four times
-//! apart where commands are slow, powers of two of microseconds, because those are exact.
+//! Workers count in a hundred fine buckets, of which a few are exported: powers of two of
+//! microseconds, because those are exact, in steps of four where commands are slow.
 //!
-//! Deliberately absent: quantiles in metrics. Prometheus makes them of buckets, over any time and
-//! all instances; the status document has them for people.
+//! Deliberately absent: quantiles in metrics. Prometheus computes them from buckets, over any time
+//! range and all instances; the status document contains them.
 
 use std::time::Duration;
 
 use proxy::Distribution;
 
-use crate::admin::metrics::{Exposition, Pair};
+use super::exposition::{Exposition, LabelPair};
 
 /// Upper bounds in microseconds: 64 µs to 16.8 s.
 const BOUNDS: [u64; 13] = [
@@ -29,8 +29,13 @@ const BOUNDS: [u64; 13] = [
     1 << 24,
 ];
 
-/// One series of a histogram.
-pub fn put(page: &mut Exposition, name: &str, labels: &[Pair<'_>], distribution: &Distribution) {
+/// Writes one series of a histogram.
+pub fn write(
+    page: &mut Exposition,
+    name: &str,
+    labels: &[LabelPair<'_>],
+    distribution: &Distribution,
+) {
     let buckets = BOUNDS.into_iter().map(|micros| {
         let bound = Duration::from_micros(micros);
         (bound.as_secs_f64(), distribution.below(bound))
@@ -45,9 +50,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_bound_is_there_even_without_values() {
+    fn writes_all_buckets_without_values() {
         let mut page = Exposition::new(false);
-        put(
+        write(
             &mut page,
             "pointsman_dial_duration_seconds",
             &[("service", "m")],

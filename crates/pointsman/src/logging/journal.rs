@@ -1,12 +1,13 @@
-//! Lines for systemd's journal, in its own protocol, so that `journalctl` knows level and fields.
+//! Writes log entries in the native protocol of systemd's journal, so that `journalctl` knows level
+//! and fields.
 //!
 //! The protocol (systemd's "Native Journal Protocol") is a datagram of `NAME=value` lines to a
-//! socket of the system's. It is written here and not by a crate because those that exist send from
-//! the thread that logs: a journal that hangs would hold up a worker. A line goes through the same
-//! bounded queue as any other, and the thread behind it sends.
+//! socket of the system. It is implemented here because existing crates send from the thread that
+//! logs: a journal that hangs would block a worker. Entries pass through the same bounded queue as
+//! all lines, and the log's thread sends them.
 //!
-//! Deliberately absent: lines larger than a datagram, which the protocol would want in a memory
-//! file. Values are cut instead.
+//! Deliberately absent: entries larger than a datagram, for which the protocol requires a memory
+//! file. Values are truncated instead.
 
 use std::fmt::{Debug, Write as _};
 use std::io::{self, Write as _};
@@ -19,16 +20,16 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-use super::writer::{Lines, Sink};
+use super::writer::{LineQueue, Sink};
 
-/// Where the journal listens.
+/// The socket of the journal.
 const SOCKET: &str = "/run/systemd/journal/socket";
-/// The longest value of a field, in bytes.
-const LONGEST: usize = 4096;
+/// Maximum length of a field's value, in bytes.
+const MAX_VALUE_BYTES: usize = 4096;
 
-/// Whether the standard output leads to the journal: systemd says so by the device and the number
-/// of the stream.
-pub(super) fn is_ours(variable: Option<&str>) -> bool {
+/// Whether the standard output is connected to the journal: systemd passes the device and inode of
+/// the stream.
+pub(super) fn is_stdout(variable: Option<&str>) -> bool {
     let Some((device, inode)) = variable.and_then(|text| text.split_once(':')) else {
         return false;
     };
@@ -38,15 +39,15 @@ pub(super) fn is_ours(variable: Option<&str>) -> bool {
     fstat(io::stdout()).is_ok_and(same)
 }
 
-/// Sends datagrams, from the log's own thread.
+/// Sends datagrams, on the log's thread.
 #[derive(Debug)]
-pub(super) struct Sender {
+pub(super) struct JournalSocket {
     socket: UnixDatagram,
     path: PathBuf,
 }
 
-impl Sender {
-    /// To the system's journal; `None` if there is none.
+impl JournalSocket {
+    /// Opens a socket for the system's journal; `None` if there is none.
     pub(super) fn open() -> Option<Self> {
         let path = Path::new(SOCKET);
         let path = path.exists().then(|| path.to_owned())?;
@@ -58,18 +59,18 @@ impl Sender {
     }
 }
 
-impl Sink for Sender {
+impl Sink for JournalSocket {
     fn put(&mut self, line: &[u8]) -> io::Result<()> {
-        // By address each time, so that a journal that was restarted is found again.
+        // Sends by address each time, so that a restarted journal is found again.
         self.socket.send_to(line, &self.path).map(drop)
     }
 }
 
-/// Makes a datagram of each event and puts it into the queue.
+/// Encodes each event as a datagram and queues it.
 #[derive(Debug)]
-pub(super) struct Journal(pub(super) Lines);
+pub(super) struct JournalLayer(pub(super) LineQueue);
 
-impl<S: Subscriber> Layer<S> for Journal {
+impl<S: Subscriber> Layer<S> for JournalLayer {
     fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
         // The queue drops what does not fit, and counts it.
         let _ = self.0.clone().write_all(&datagram(event));
@@ -78,11 +79,11 @@ impl<S: Subscriber> Layer<S> for Journal {
 
 fn datagram(event: &Event<'_>) -> Vec<u8> {
     let metadata = event.metadata();
-    let mut entry = Entry::default();
+    let mut entry = JournalEntry::default();
     event.record(&mut entry);
     let mut message = std::mem::take(&mut entry.message);
     message.push_str(&entry.pairs);
-    // syslog(3): what needs a person, what may soon, what one wants to read, and the rest.
+    // Priorities of syslog(3).
     let priority = match *metadata.level() {
         Level::ERROR => "3",
         Level::WARN => "4",
@@ -96,21 +97,21 @@ fn datagram(event: &Event<'_>) -> Vec<u8> {
     entry.bytes
 }
 
-/// What is gathered of an event.
+/// The fields collected from an event.
 #[derive(Default)]
-struct Entry {
+struct JournalEntry {
     bytes: Vec<u8>,
     message: String,
-    /// The fields once more, for whoever reads the message alone.
+    /// The fields as text, for readers of the message alone.
     pairs: String,
 }
 
-impl Entry {
+impl JournalEntry {
     fn put(&mut self, name: &str, value: &str) {
-        let value = cut(value);
+        let value = truncate(value);
         self.bytes.extend_from_slice(name.as_bytes());
         if value.contains('\n') {
-            // Then the length comes first, as eight bytes.
+            // A value with a line break is preceded by its length, as eight bytes.
             self.bytes.push(b'\n');
             self.bytes.extend_from_slice(&(value.len() as u64).to_le_bytes());
         } else {
@@ -125,23 +126,23 @@ impl Entry {
             self.message.push_str(value);
             return;
         }
-        let _ = write!(self.pairs, " {}={}", field.name(), cut(value));
+        let _ = write!(self.pairs, " {}={}", field.name(), truncate(value));
         self.put(&format!("POINTSMAN_{}", name(field.name())), value);
     }
 }
 
-/// The journal takes capital letters, digits and underscores.
+/// The journal accepts capital letters, digits and underscores.
 fn name(field: &str) -> String {
     let one = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
     field.chars().take(48).map(one).collect()
 }
 
-fn cut(value: &str) -> &str {
-    let end = (0..=LONGEST.min(value.len())).rev().find(|end| value.is_char_boundary(*end));
+fn truncate(value: &str) -> &str {
+    let end = (0..=MAX_VALUE_BYTES.min(value.len())).rev().find(|end| value.is_char_boundary(*end));
     value.get(..end.unwrap_or(0)).unwrap_or_default()
 }
 
-impl Visit for Entry {
+impl Visit for JournalEntry {
     fn record_str(&mut self, field: &Field, value: &str) {
         self.field(field, value);
     }
@@ -158,18 +159,18 @@ mod tests {
     use tracing_subscriber::layer::SubscriberExt as _;
 
     use super::*;
-    use crate::telemetry::writer;
+    use crate::logging::writer;
 
     #[test]
-    fn the_journal_gets_level_message_and_fields() {
+    fn sends_level_message_and_fields() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let journal = UnixDatagram::bind(&path).unwrap();
         journal.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        let sender = Sender::to(path.clone()).unwrap();
+        let sender = JournalSocket::to(path.clone()).unwrap();
         let (writer, guard) = writer::start(sender, |_, _| {}).unwrap();
         let dropped = writer.dropped();
-        let subscriber = tracing_subscriber::registry().with(Journal(writer));
+        let subscriber = tracing_subscriber::registry().with(JournalLayer(writer));
         let mut buffer = vec![0; 65_536];
         let mut next = || {
             let size = journal.recv(&mut buffer).unwrap();
@@ -187,13 +188,17 @@ mod tests {
             assert!(text.contains("no master service=a bytes_in=7 odd=x\ny"), "{text:?}");
             tracing::info!(long = "ä".repeat(5000), "long");
             let text = next();
-            assert!(text.len() > LONGEST && text.len() < 3 * LONGEST, "{}", text.len());
+            assert!(
+                text.len() > MAX_VALUE_BYTES && text.len() < 3 * MAX_VALUE_BYTES,
+                "{}",
+                text.len()
+            );
             std::fs::remove_file(&path).unwrap();
-            tracing::info!("nobody takes it");
+            tracing::info!("no reader");
         });
         drop(guard);
-        // The guard waits for the writing thread no longer than a second.
-        harness::wait_until("the line that nobody took", Duration::from_secs(30), || match dropped
+        // The guard waits for the writing thread for at most one second.
+        harness::wait_until("the line without a reader", Duration::from_secs(30), || match dropped
             .count()
         {
             1 => Ok(()),
@@ -202,10 +207,10 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_is_ours_by_its_device_and_number() {
+    fn recognises_stream_by_device_and_inode() {
         let stat = fstat(io::stdout()).unwrap();
-        assert!(is_ours(Some(&format!("{}:{}", stat.st_dev, stat.st_ino))));
-        assert!(!is_ours(Some(&format!("{}:{}", stat.st_dev, stat.st_ino + 1))));
-        assert!(!is_ours(Some("nonsense")) && !is_ours(None));
+        assert!(is_stdout(Some(&format!("{}:{}", stat.st_dev, stat.st_ino))));
+        assert!(!is_stdout(Some(&format!("{}:{}", stat.st_dev, stat.st_ino + 1))));
+        assert!(!is_stdout(Some("nonsense")) && !is_stdout(None));
     }
 }
