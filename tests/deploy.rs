@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use pointsman::admin::metrics::CATALOGUE;
-use pointsman::system::memory::A_SESSION;
+use pointsman::system::memory::SESSION_BYTES;
 
 const ALERTS: &str = "deploy/helm/pointsman/files/alerts.yaml";
 const DASHBOARD: &str = "deploy/helm/pointsman/files/dashboard.json";
@@ -79,9 +79,9 @@ const LOOKED_UP: &[&str] = &[
     "pointsman_target_epoch",
     "pointsman_holds_total",
     "pointsman_replica_lag_bytes",
-    "pointsman_sessions_passed_on_total",
+    "pointsman_sessions_reassigned_total",
     "pointsman_spliced_bytes_total",
-    "pointsman_hints_total",
+    "pointsman_discovery_hints_total",
 ];
 
 /// What dashboard and alerts ask.
@@ -138,7 +138,7 @@ fn expressions_select_by_labels_that_the_metric_has() {
 #[test]
 fn the_reference_of_metrics_is_the_catalogue() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/metrics.md");
-    let made = pointsman::admin::metrics::reference();
+    let made = pointsman::reference::metrics::page();
     if std::env::var_os("UPDATE").is_some() {
         fs::write(path, &made).expect("docs/metrics.md");
     }
@@ -148,7 +148,7 @@ fn the_reference_of_metrics_is_the_catalogue() {
 #[test]
 fn commands_reference_matches_the_table() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/commands.md");
-    let made = pointsman::cli::commands_reference::reference();
+    let made = pointsman::reference::commands::page();
     if std::env::var_os("UPDATE").is_some() {
         fs::write(path, &made).expect("docs/commands.md");
     }
@@ -203,7 +203,7 @@ fn numbers_that_stand_in_two_places_are_the_same() {
     let chart = read("deploy/helm/pointsman/Chart.yaml");
     assert!(chart.contains(&format!("appVersion: \"{}\"\n", env!("CARGO_PKG_VERSION"))), "{chart}");
     let helpers = read("deploy/helm/pointsman/templates/_helpers.tpl");
-    let rule = format!("3) 4) 24576) {}) -", A_SESSION / 1024);
+    let rule = format!("3) 4) 24576) {}) -", SESSION_BYTES / 1024);
     assert!(helpers.contains(&rule), "the chart counts a connection differently from the program");
     let manifest = read("deploy/manifests/pointsman.yaml");
     assert!(

@@ -254,7 +254,7 @@ fn a_session_that_the_master_ended_on_purpose_ends_for_its_client_too() {
 fn when_the_master_ends_every_connection_every_client_hears_it_and_nothing_moves() {
     let cluster = Cluster::builder().start();
     let pointsman = pointsman(&cluster);
-    let commits = metric(&pointsman, "pointsman_commits_total{service=\"mymaster\"}");
+    let commits = metric(&pointsman, "pointsman_master_switches_total{service=\"mymaster\"}");
     let mut clients: Vec<Client> = (0..20).map(|_| pointsman.client()).collect();
     for client in &mut clients {
         client.set_timeout(PATIENCE).unwrap();
@@ -267,7 +267,10 @@ fn when_the_master_ends_every_connection_every_client_hears_it_and_nothing_moves
         assert_eq!((bytes.as_slice(), ending), (&b""[..], harness::Ending::Fin));
     }
     assert!(pointsman.client().cmd(&["PING"]).is_ok());
-    assert_eq!(metric(&pointsman, "pointsman_commits_total{service=\"mymaster\"}"), commits);
+    assert_eq!(
+        metric(&pointsman, "pointsman_master_switches_total{service=\"mymaster\"}"),
+        commits
+    );
     assert_eq!(carried(&pointsman), 0.0);
 }
 

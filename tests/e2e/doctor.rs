@@ -44,7 +44,7 @@ fn findings(document: &Json) -> &[Json] {
 fn find(document: &Json, code: &str, about: &str) -> Result<String, String> {
     let found = findings(document).iter().find(|it| it["code"] == code && it["about"] == about);
     let text = |key: &str, it: &Json| it[key].as_str().unwrap_or_default().to_owned();
-    found.map(|it| format!("{}; {}", text("what", it), text("remedy", it))).ok_or_else(|| {
+    found.map(|it| format!("{}; {}", text("message", it), text("remedy", it))).ok_or_else(|| {
         format!("no {code} about {about} in {:#}", document["services"][0]["findings"])
     })
 }

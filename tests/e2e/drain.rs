@@ -146,7 +146,7 @@ fn a_failover_during_a_drain_ends_the_sessions_of_the_old_master_and_then_the_pr
     });
     let begin = Instant::now();
     pointsman.sigterm();
-    wait_until("the drain", PATIENCE, || pointsman.process().log().contains("told to stop"));
+    wait_until("the drain", PATIENCE, || pointsman.process().log().contains("received SIG"));
     cluster.failover();
     // Redis itself ends a blocked client of a demoted master with -UNBLOCKED; whichever came first,
     // it is the end.

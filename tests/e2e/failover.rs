@@ -110,11 +110,11 @@ fn the_phases_are_told(pointsman: &Pointsman) {
     assert!(number("first_session_ms") < 1000.0, "{last}");
     // Where only one sentinel was heard in time there was no notice that made a majority, from
     // which a switch is counted.
-    let by_majority = last["basis"] == "Majority";
+    let by_majority = last["decided_by"] == "majority";
     if by_majority {
         assert!(count("switch") >= 1.0 && number("verified_ms") <= number("switched_ms"), "{last}");
     } else {
-        eprintln!("NOT TESTED: the time of the switch; the commit rests on {}", last["basis"]);
+        eprintln!("NOT TESTED: the time of the switch; the commit rests on {}", last["decided_by"]);
     }
     wait_until("the log to tell the same", PATIENCE, || {
         let log = pointsman.process().log();
@@ -206,7 +206,8 @@ fn clients_that_arrive_while_there_is_no_master_wait_and_are_served() {
     let events = Events::of_all(cluster.sentinels());
     cluster.master().kill();
     wait_until("traffic to be stopped", PATIENCE, || {
-        metric(&pointsman, "pointsman_target_stopped_seconds{service=\"mymaster\"}") > Some(0.0)
+        metric(&pointsman, "pointsman_target_current_outage_seconds{service=\"mymaster\"}")
+            > Some(0.0)
     });
     // Nothing is refused and nothing fails: the connection stands, and its request is answered by
     // the next master.
@@ -305,5 +306,7 @@ fn a_proxy_that_was_stopped_looks_again_before_it_sends_a_byte() {
         Some(0),
         "the superseded master was written to"
     );
-    assert!(metric(&pointsman, "pointsman_stalls_total{service=\"mymaster\"}") >= Some(1.0));
+    assert!(
+        metric(&pointsman, "pointsman_process_stalls_total{service=\"mymaster\"}") >= Some(1.0)
+    );
 }

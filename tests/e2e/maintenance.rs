@@ -47,8 +47,9 @@ fn moving(client: &mut Client) -> Value {
 }
 
 fn told(pointsman: &Pointsman, kind: &str) -> Option<f64> {
-    let series =
-        format!("pointsman_maintenance_pushes_total{{service=\"mymaster\",kind=\"{kind}\"}}");
+    let series = format!(
+        "pointsman_maintenance_notifications_total{{service=\"mymaster\",kind=\"{kind}\"}}"
+    );
     metric(pointsman, &series)
 }
 

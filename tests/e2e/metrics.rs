@@ -99,7 +99,7 @@ fn promtool_finds_nothing_wrong_and_nothing_of_the_catalogue_is_missing() {
     let (_, text) = pointsman.get("/metrics").expect("metrics");
     assert_eq!(promtool(&text), "");
     assert_ne!(
-        promtool(&text.replacen("# HELP pointsman_commits_total", "# ", 1)),
+        promtool(&text.replacen("# HELP pointsman_master_switches_total", "# ", 1)),
         "",
         "promtool finds faults"
     );
@@ -126,10 +126,11 @@ fn promtool_finds_nothing_wrong_and_nothing_of_the_catalogue_is_missing() {
     let (head, open) = open_metrics(&pointsman);
     assert!(head.contains("content-type: application/openmetrics-text; version=1.0.0"), "{head}");
     assert!(
-        open.ends_with("\n# EOF\n") && open.contains("\n# TYPE pointsman_commits counter\n"),
+        open.ends_with("\n# EOF\n")
+            && open.contains("\n# TYPE pointsman_master_switches counter\n"),
         "{open}"
     );
-    assert!(open.contains("\npointsman_commits_total{service=\"mymaster\"} 2\n"), "{open}");
+    assert!(open.contains("\npointsman_master_switches_total{service=\"mymaster\"} 2\n"), "{open}");
     assert_eq!(series(&open), series(&text), "both forms have the same series");
     what_haproxys_names_say(&pointsman, &cluster, failover.to);
     what_the_process_says(&pointsman, &cluster);

@@ -366,7 +366,8 @@ fn readers_are_served_while_there_is_no_master() {
     let old = cluster.master();
     old.kill();
     wait_until("traffic to be stopped", PATIENCE, || {
-        metric(&pointsman, "pointsman_target_stopped_seconds{service=\"mymaster\"}") > Some(0.0)
+        metric(&pointsman, "pointsman_target_current_outage_seconds{service=\"mymaster\"}")
+            > Some(0.0)
     });
     assert_eq!(readers(at, 6).len(), 6);
     wait_moved(&pointsman, &cluster, old.addr());

@@ -115,7 +115,7 @@ fn whoever_goes_away_before_the_order_takes_it_back() {
         .env_clear()
         .env("POINTSMAN_CONTROL_TOKEN", TOKEN);
     let mut order = command.stdout(Stdio::null()).spawn().expect("the order runs");
-    let shut = || metric(&pointsman, "pointsman_gate_shut{service=\"mymaster\"}");
+    let shut = || metric(&pointsman, "pointsman_gate_closed{service=\"mymaster\"}");
     wait_until("the gate to shut", PATIENCE, || shut() == Some(1.0));
     order.kill().expect("the one that ordered it goes");
     order.wait().expect("it is gone");
@@ -137,7 +137,7 @@ fn a_pause_holds_traffic_until_it_is_taken_back_or_over() {
     let mut client = pointsman.client();
     client.set_timeout(PATIENCE).expect("a patient client");
     assert!(client.cmd(&["SET", "before", "1"]).expect("a write").is_ok());
-    let held = || metric(&pointsman, "pointsman_gate_shut{service=\"mymaster\"}");
+    let held = || metric(&pointsman, "pointsman_gate_closed{service=\"mymaster\"}");
 
     assert!(order(&pointsman, &["pause", "--for", "60s"], TOKEN).status.success());
     wait_until("the gate to shut", PATIENCE, || held() == Some(1.0));
