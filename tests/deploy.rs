@@ -138,7 +138,7 @@ fn expressions_select_by_labels_that_the_metric_has() {
 #[test]
 fn the_reference_of_metrics_is_the_catalogue() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/metrics.md");
-    let made = pointsman::reference::metrics::page();
+    let made = pointsman::reference::metrics();
     if std::env::var_os("UPDATE").is_some() {
         fs::write(path, &made).expect("docs/metrics.md");
     }
@@ -148,7 +148,7 @@ fn the_reference_of_metrics_is_the_catalogue() {
 #[test]
 fn commands_reference_matches_the_table() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/commands.md");
-    let made = pointsman::reference::commands::page();
+    let made = pointsman::reference::commands();
     if std::env::var_os("UPDATE").is_some() {
         fs::write(path, &made).expect("docs/commands.md");
     }

@@ -81,7 +81,7 @@ fn idle_sessions_leave_evenly(count: usize, spread: Duration, slack: Duration) {
     );
     assert_eq!(pointsman.wait_exit(PATIENCE).code(), Some(0));
     assert!(
-        pointsman.process().log().contains(&format!("\"asked\":{count},\"cut\":0")),
+        pointsman.process().log().contains(&format!("\"drained\":{count},\"cut\":0")),
         "{}",
         pointsman.process().tail()
     );

@@ -118,7 +118,7 @@ fn a_client_told_to_move_goes_to_the_next_process_and_ends_its_connection_by_its
     assert!(old.process().is_running());
     drop(here);
     assert_eq!(old.wait_exit(PATIENCE).code(), Some(0));
-    assert!(old.process().log().contains("\"asked\":0,\"cut\":0"), "{}", old.process().tail());
+    assert!(old.process().log().contains("\"drained\":0,\"cut\":0"), "{}", old.process().tail());
     assert_eq!(moved.cmd(&["INCR", "n"]).expect("an answer").int(), Some(3));
     // And from there it is told to move on by a plain SIGTERM.
     new.signal(harness::Signal::TERM);
@@ -212,7 +212,7 @@ fn outlasts_a_pause_and_moves_without_an_error(client: impl Fn(&str, &str) -> Co
     });
     let new = taking_over(&config, &folder);
     assert_eq!(old.wait_exit(PATIENCE).code(), Some(0), "{}", old.process().tail());
-    assert!(old.process().log().contains("\"asked\":0,\"cut\":0"), "{}", old.process().tail());
+    assert!(old.process().log().contains("\"drained\":0,\"cut\":0"), "{}", old.process().tail());
     let seen = client.wait_with_output().expect("its end");
     let seen = String::from_utf8_lossy(&seen.stdout).replace(' ', "");
     println!("{seen}");

@@ -15,7 +15,6 @@
     reason = "tests report failures by a panic"
 )]
 
-mod axe;
 mod browser;
 mod tab;
 
@@ -26,7 +25,7 @@ use std::time::Duration;
 use browser::Browser;
 use harness::{Cluster, Load, Pointsman, Signal, wait_until};
 use serde_json::Value;
-use tab::{SCREENS, Screen, TIMEOUT, TWO, Tab};
+use tab::{SCREENS, Screen, TIMEOUT, TWO, Tab, axe_source};
 
 /// A realistic, long name.
 const LONG: &str = "orders-eu-west-1-production-checkout-cache-primary";
@@ -55,7 +54,7 @@ fn shows_failover_on_every_screen_without_reload() {
     let browser = Browser::start(cluster.folder());
     let tab = Tab::open(&browser, &format!("http://{}/", pointsman.admin()));
     let test =
-        PageTest { cluster: &cluster, pointsman: &pointsman, tab, axe: axe::source(), pictures };
+        PageTest { cluster: &cluster, pointsman: &pointsman, tab, axe: axe_source(), pictures };
     test.tab.eval("window.loadedOnce = true");
 
     test.healthy();
@@ -98,7 +97,7 @@ impl PageTest<'_> {
     fn check(&self, name: &str, screens: &[Screen]) {
         for screen in screens {
             self.fits(name, *screen);
-            let faults = axe::violations(&self.tab, &self.axe);
+            let faults = self.tab.accessibility_violations(&self.axe);
             assert!(faults.is_empty(), "{name} on {screen:?}:\n{}", faults.join("\n"));
         }
     }

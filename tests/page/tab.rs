@@ -102,6 +102,26 @@ impl<'a> Tab<'a> {
         format!("{}\nconsole: {:?}", self.text("main"), self.console_errors())
     }
 
+    /// Returns the serious and critical findings of axe-core on the current page as text.
+    #[track_caller]
+    pub(crate) fn accessibility_violations(&self, source: &str) -> Vec<String> {
+        self.eval(&format!("if (!window.axe) {{ {source}\n }} true"));
+        let found = self.eval(
+            "axe.run(document, { resultTypes: ['violations'] }).then(r => ({ passes: r.passes.length, faults: r.violations
+                .filter(v => v.impact === 'serious' || v.impact === 'critical')
+                .map(v => `${v.id}: ${v.help}: ${v.nodes.map(n => n.html + ' ' + n.failureSummary).join(' | ')}`) }))",
+        );
+        // A run without checks proves nothing.
+        assert!(found["passes"].as_u64() > Some(10), "{found}");
+        found["faults"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .map(str::to_owned)
+            .collect()
+    }
+
     /// Emulates another screen.
     #[track_caller]
     pub(crate) fn show_on(&self, screen: Screen) {
@@ -161,6 +181,12 @@ impl<'a> Tab<'a> {
         let thrown = self.browser.events("Runtime.exceptionThrown");
         logged.iter().filter(bad).chain(&thrown).map(Value::to_string).collect()
     }
+}
+
+/// Returns the source of axe-core, an accessibility checker, installed from npm if it is missing.
+pub(crate) fn axe_source() -> String {
+    let file = harness::axe_core().unwrap_or_else(|error| panic!("axe-core: {error}"));
+    std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
 }
 
 /// Decodes base64.

@@ -73,36 +73,25 @@ impl Process {
         else {
             return Ok(None);
         };
-        let StartupInputs { config, signals, reader, .. } = inputs;
+        let config = inputs.config;
         let sockets = Arc::new(Mutex::new(running.bound.sockets()?));
         let offered_sockets = OfferedSockets::new(Arc::clone(&sockets), admin.handles()?);
 
         let (drain, controller) = drain::new(settings::drain(config));
         let controller = tokio::spawn(controller.run());
-        let effective =
-            EffectiveConfig::new(EffectiveSettings::of(config, inputs.connections, Vec::new()));
+        let effective = EffectiveSettings::of(config, inputs.connections, Vec::new());
+        let effective = EffectiveConfig::new(effective);
         let services = running.watched(config, &effective);
         let workers = running.bound.serve(&drain)?;
         publish_unix(&unix).await?;
         warn_of_copying(config, workers.splices());
-        let files = descriptors::LimitWatch::new(inputs.files);
-        let memory = capacity::watch(
-            inputs.memory.clone(),
-            files,
-            effective.clone(),
-            workers.scarcity().clone(),
-        );
-        let memory = tokio::spawn(memory);
-        let admin = record_history(
-            config,
-            &running.handles,
-            workers.stats(),
-            add_control_api(config, &running.handles, admin),
-        );
+        let memory = watch_capacity(&inputs, &effective, &workers);
+        let admin = add_control_api(config, &running.handles, admin);
+        let admin = record_history(config, &running.handles, workers.stats(), admin);
         let report = Arc::new(Report {
             start,
             effective: effective.clone(),
-            files: reader.files(),
+            files: inputs.reader.files(),
             services,
             drain: drain.clone(),
             stats: workers.stats().clone(),
@@ -116,25 +105,21 @@ impl Process {
         });
         info!(admin = ?admin.addresses(), version = env!("CARGO_PKG_VERSION"), config = %config.hash, "started");
         let probe = admin.serve(report.clone())?;
-        let changed = Arc::new(Notify::new());
-        let watch =
-            config_source::watch(reader.source().clone(), reader.stamp(), Arc::clone(&changed));
-        let watch = tokio::spawn(watch);
+        let (changed, watch) = watch_config(&inputs.reader);
         publish_control(control.as_ref()).await?;
-        let log = inputs.logging.settings();
-        let (values, memory_limit) = (inputs.settings.clone(), inputs.memory);
-        let reloader = Reloader { running: values, effective, sockets, memory: memory_limit, log };
+        let (running_values, log) = (inputs.settings.clone(), inputs.logging.settings());
+        let memory_limit = inputs.memory;
+        let reloader =
+            Reloader { running: running_values, effective, sockets, memory: memory_limit, log };
         let takeover_server = takeover_socket
-            .map(|takeover_socket| {
-                offered_sockets.serve_takeover(config, takeover_socket, taken, unix.paths())
-            })
+            .map(|socket| offered_sockets.serve_takeover(config, socket, taken, unix.paths()))
             .transpose()?;
         // After the last thread that is started here: threads inherit the priority.
         threads::raise_priority();
         let mut service_manager = ServiceManager::find();
         service_manager.ready();
         Ok(Some(Self {
-            signals,
+            signals: inputs.signals,
             drain,
             controller,
             discovery: running.discovery,
@@ -144,7 +129,7 @@ impl Process {
             unix,
             probe: Some(probe),
             report,
-            reader,
+            reader: inputs.reader,
             reloader,
             changed,
             watch,
@@ -154,6 +139,25 @@ impl Process {
             last_conversation: None,
         }))
     }
+}
+
+/// Starts to limit new clients to the memory and the open files that are available.
+fn watch_capacity(
+    inputs: &StartupInputs<'_>,
+    effective: &EffectiveConfig,
+    workers: &Running,
+) -> tokio::task::JoinHandle<()> {
+    let files = descriptors::LimitWatch::new(inputs.files);
+    let (memory, shortage) = (inputs.memory.clone(), workers.scarcity().clone());
+    tokio::spawn(capacity::watch(memory, files, effective.clone(), shortage))
+}
+
+/// Starts to watch the configuration file; the first value is notified of a change.
+fn watch_config(reader: &ConfigReader) -> (Arc<Notify>, tokio::task::JoinHandle<()>) {
+    let changed = Arc::new(Notify::new());
+    let (source, stamp) = (reader.source().clone(), reader.stamp());
+    let watch = config_source::watch(source, stamp, Arc::clone(&changed));
+    (changed, tokio::spawn(watch))
 }
 
 /// Records the last minutes for the status page.

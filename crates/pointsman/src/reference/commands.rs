@@ -9,7 +9,7 @@ use proxy::{Listed, Pin, Verdict};
 
 /// Returns the page.
 #[must_use]
-pub fn page() -> String {
+pub fn commands() -> String {
     let mut out = INTRODUCTION.to_owned();
     out.push_str("\n## Commands with an effect on their session\n\n| Command | Session | Why |\n|---|---|---|\n");
     let (ordinary, special): (Vec<Listed>, Vec<Listed>) =
