@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use harness::{Client, Cluster, Pointsman, find_in_path, wait_until};
-use pointsman::admin::metrics::{CATALOGUE, HAPROXY, Kind, SPARSE_ABOVE};
+use pointsman::admin::metrics::{CATALOGUE, HAPROXY, MetricKind, SPARSE_ABOVE};
 
 use crate::{builder, metric};
 
@@ -110,7 +110,7 @@ fn promtool_finds_nothing_wrong_and_nothing_of_the_catalogue_is_missing() {
         .chain(HAPROXY)
         .filter(|it| !it.name.starts_with("pointsman_cgroup_"))
         .filter(|it| {
-            let name = if it.kind == Kind::Histogram {
+            let name = if it.kind == MetricKind::Histogram {
                 format!("{}_count", it.name)
             } else {
                 it.name.to_owned()

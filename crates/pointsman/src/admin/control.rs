@@ -32,7 +32,7 @@ const APPLY_DEADLINE: Duration = Duration::from_secs(2);
 
 /// A control command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Command {
+enum ControlCommand {
     Pause,
     Resume,
     Switchover,
@@ -56,9 +56,9 @@ impl Control {
     pub(crate) fn add_to(self: &Arc<Self>, server: admin_http::Server) -> admin_http::Server {
         let handler = |command| Arc::new(CommandHandler { control: Arc::clone(self), command });
         server
-            .route("/control/pause", handler(Command::Pause))
-            .route("/control/resume", handler(Command::Resume))
-            .route("/control/switchover", handler(Command::Switchover))
+            .route("/control/pause", handler(ControlCommand::Pause))
+            .route("/control/resume", handler(ControlCommand::Resume))
+            .route("/control/switchover", handler(ControlCommand::Switchover))
     }
 
     /// Returns the refusal of a request without permission.
@@ -129,13 +129,21 @@ impl Control {
         let (name, handle) = (name.to_owned(), handle.clone());
         info!(service = name, pause_clients = plan.pause_clients, "switchover started");
         self.runtime.spawn(async move {
-            let (done, lines) = tokio::join!(switchover(&handle, plan, steps), stream_steps(steps_received, lines));
+            let switchover = switchover(&handle, plan, steps);
+            let (done, lines) = tokio::join!(switchover, stream_steps(steps_received, lines));
             let last = match &done {
                 Ok(outcome) => {
-                    info!(service = name, from = %outcome.from, to = %outcome.to, held_ms = millis(outcome.held), "switchover complete");
-                    json!({ "ok": true, "from": outcome.from.to_string(), "to": outcome.to.to_string(),
-                        "generation": outcome.generation, "held_ms": millis(outcome.held),
-                        "sentinel_ms": millis(outcome.sentinel) })
+                    let (from, to) = (outcome.from.to_string(), outcome.to.to_string());
+                    let held_ms = millis(outcome.held);
+                    info!(service = name, from, to, held_ms, "switchover complete");
+                    json!({
+                        "ok": true,
+                        "from": from,
+                        "to": to,
+                        "generation": outcome.generation,
+                        "held_ms": held_ms,
+                        "sentinel_ms": millis(outcome.sentinel),
+                    })
                 }
                 Err(reason) => {
                     warn!(service = name, "switchover failed: {reason}");
@@ -150,7 +158,7 @@ impl Control {
 
 struct CommandHandler {
     control: Arc<Control>,
-    command: Command,
+    command: ControlCommand,
 }
 
 impl Handler for CommandHandler {
@@ -166,13 +174,13 @@ impl Handler for CommandHandler {
             Ok(service) => service,
             Err(problem) => return Reply::text(404, problem + "\n"),
         };
-        if self.command != Command::Switchover && handle.is_switching() {
+        if self.command != ControlCommand::Switchover && handle.is_switching() {
             return Reply::text(409, "a switchover of this service is in progress\n");
         }
         // Reserved first: a command without a response stream must not be executed.
         let Some(permit) = request.reserve_stream() else { return Reply::no_stream() };
         match self.command {
-            Command::Pause => {
+            ControlCommand::Pause => {
                 let duration = match parameter(request, "for").map(parse_duration) {
                     None => DEFAULT_PAUSE,
                     Some(Some(duration)) if !duration.is_zero() && duration <= MAX_PAUSE => {
@@ -194,7 +202,7 @@ impl Handler for CommandHandler {
                     json!({ "ok": true, "service": name, "seconds": duration.as_secs_f64() });
                 self.control.respond_when_applied(handle, command, &done, permit)
             }
-            Command::Resume => {
+            ControlCommand::Resume => {
                 let command = handle.resume();
                 info!(service = name, "traffic resumed by command");
                 self.control.respond_when_applied(
@@ -204,7 +212,7 @@ impl Handler for CommandHandler {
                     permit,
                 )
             }
-            Command::Switchover => {
+            ControlCommand::Switchover => {
                 let pause_clients = match parameter(request, "pause_clients") {
                     None | Some("false") => false,
                     Some("true") => true,

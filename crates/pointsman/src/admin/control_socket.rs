@@ -22,7 +22,8 @@ use crate::system::socket_file::{self, SocketFile};
 pub enum ControlSocketError {
     /// The file cannot be created.
     #[error(
-        "cannot create the socket {0} (admin.control_socket); does its folder exist, and may this user write to it?"
+        "cannot create the socket {0} (admin.control_socket); does its folder exist, and may \
+         this user write to it?"
     )]
     Create(PathBuf, #[source] io::Error),
     /// The file would be overwritten.
@@ -30,7 +31,8 @@ pub enum ControlSocketError {
     NotASocket(PathBuf),
     /// Another process listens there.
     #[error(
-        "another process listens on {0}; stop it, start with --takeover, or set admin.control_socket to another path"
+        "another process listens on {0}; stop it, start with --takeover, or set \
+         admin.control_socket to another path"
     )]
     Occupied(PathBuf),
 }

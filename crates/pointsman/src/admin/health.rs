@@ -4,13 +4,13 @@
 //! would not bring a master back.
 //!
 //! Readiness decides whether new clients are sent to this instance or to another one, so it depends
-//! on what they would find there. All instances lose a master together. An instance without a master
-//! holds its clients, and then answers them with an error on which they retry; a Kubernetes Service
-//! whose instances are all unready refuses them, and continues to refuse for some seconds after the
-//! new master is known. An instance that has known a master therefore stays ready without one,
-//! unless configured otherwise ([`ReadinessRules::without_master`]): then it turns unready when nothing could
-//! be sent to a master for longer than a client may be held, which keeps clients away from an
-//! instance that is the only one without access to Redis.
+//! on what they would find there. All instances lose a master together. An instance without a
+//! master holds its clients, and then answers them with an error on which they retry; a Kubernetes
+//! Service whose instances are all unready refuses them, and continues to refuse for some seconds
+//! after the new master is known. An instance that has known a master therefore stays ready without
+//! one, unless configured otherwise ([`ReadinessRules::without_master`]): then it turns unready
+//! when nothing could be sent to a master for longer than a client may be held, which keeps clients
+//! away from an instance that is the only one without access to Redis.
 //!
 //! | Situation | Stays ready (default) | Turns unready |
 //! |---|---|---|
@@ -20,10 +20,10 @@
 //! | no master was ever found | unready | unready |
 //! | it is shutting down, or full | unready | unready |
 //!
-//! With several services in one process, readiness depends on whether *any* of them can be served: a
-//! pod is removed from all its Kubernetes Services at once, and one dead master must not affect the
-//! clients of the other services. For the same reason a service whose replicas serve readers does not
-//! make the process unready while it has no master.
+//! With several services in one process, readiness depends on whether *any* of them can be served:
+//! a pod is removed from all its Kubernetes Services at once, and one dead master must not affect
+//! the clients of the other services. For the same reason a service whose replicas serve readers
+//! does not make the process unready while it has no master.
 
 use std::time::Duration;
 

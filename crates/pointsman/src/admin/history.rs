@@ -20,7 +20,7 @@ const CAPACITY: usize = 300;
 
 /// Totals at one moment, from which rates are computed.
 #[derive(Debug, Clone)]
-struct Totals {
+struct TrafficTotals {
     at: Instant,
     commands: u64,
     bytes: u64,
@@ -29,7 +29,7 @@ struct Totals {
 
 /// The plotted values of one moment.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Sample {
+struct HistorySample {
     sessions: u64,
     commands: f64,
     bytes: f64,
@@ -40,12 +40,12 @@ struct Sample {
 
 #[derive(Debug, Default)]
 struct ServiceHistory {
-    before: Option<Totals>,
-    samples: VecDeque<Sample>,
+    before: Option<TrafficTotals>,
+    samples: VecDeque<HistorySample>,
 }
 
 impl ServiceHistory {
-    fn add(&mut self, totals: Totals, sessions: u64, generation: Option<u64>) {
+    fn add(&mut self, totals: TrafficTotals, sessions: u64, generation: Option<u64>) {
         let before = self.before.take();
         if let Some(before) = &before {
             let seconds = totals.at.saturating_duration_since(before.at).as_secs_f64().max(0.001);
@@ -59,13 +59,14 @@ impl ServiceHistory {
             if self.samples.len() >= CAPACITY {
                 self.samples.pop_front();
             }
-            self.samples.push_back(Sample { sessions, commands, bytes, p99, generation });
+            self.samples.push_back(HistorySample { sessions, commands, bytes, p99, generation });
         }
         self.before = Some(totals);
     }
 
     fn document(&self, name: &str) -> Value {
-        let list = |of: &dyn Fn(&Sample) -> Value| self.samples.iter().map(of).collect::<Vec<_>>();
+        let list =
+            |of: &dyn Fn(&HistorySample) -> Value| self.samples.iter().map(of).collect::<Vec<_>>();
         json!({
             "name": name,
             "seconds": self.samples.len() as u64 * INTERVAL.as_secs(),
@@ -107,8 +108,12 @@ impl History {
             timer.tick().await;
             for (sampled, (_, traffic)) in self.services.iter().zip(self.stats.services()) {
                 let (commands, bytes) = (traffic.commands, traffic.bytes_in + traffic.bytes_out);
-                let totals =
-                    Totals { at: Instant::now(), commands, bytes, times: traffic.command_time };
+                let totals = TrafficTotals {
+                    at: Instant::now(),
+                    commands,
+                    bytes,
+                    times: traffic.command_time,
+                };
                 let generation =
                     sampled.discovery.seen().master.as_ref().map(|master| master.generation);
                 let mut history = sampled.history.lock().unwrap_or_else(PoisonError::into_inner);
@@ -146,7 +151,7 @@ mod tests {
         let start = Instant::now();
         for number in 0..=u64::try_from(CAPACITY).unwrap() + 5 {
             let at = start + INTERVAL * u32::try_from(number).unwrap();
-            let totals = Totals {
+            let totals = TrafficTotals {
                 at,
                 commands: number * 10,
                 bytes: number * 1000,
@@ -155,8 +160,13 @@ mod tests {
             history.add(totals, number, Some(1));
         }
         assert_eq!(history.samples.len(), CAPACITY);
-        let last =
-            Sample { sessions: 305, commands: 5.0, bytes: 500.0, p99: None, generation: Some(1) };
+        let last = HistorySample {
+            sessions: 305,
+            commands: 5.0,
+            bytes: 500.0,
+            p99: None,
+            generation: Some(1),
+        };
         assert_eq!(history.samples.back(), Some(&last));
         let document = history.document("a");
         assert_eq!(document["seconds"], 600);
@@ -166,7 +176,7 @@ mod tests {
     #[test]
     fn needs_two_samples_for_rate() {
         let mut history = ServiceHistory::default();
-        let totals = Totals {
+        let totals = TrafficTotals {
             at: Instant::now(),
             commands: 1_000_000,
             bytes: 0,

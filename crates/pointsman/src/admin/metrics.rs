@@ -11,6 +11,6 @@ pub mod histogram;
 mod scrape;
 mod services;
 
-pub use catalogue::{CATALOGUE, HAPROXY, Kind, Metric};
+pub use catalogue::{CATALOGUE, HAPROXY, Metric, MetricKind};
 pub use exposition::{Exposition, LabelPair};
 pub use scrape::{SPARSE_ABOVE, Scraper};

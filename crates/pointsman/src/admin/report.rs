@@ -47,7 +47,7 @@ impl ReportedService {
 }
 
 /// Everything that reports are made from.
-pub struct Report {
+pub struct ProcessReport {
     /// When the process started.
     pub start: Instant,
     /// The settings that a reload can change.
@@ -89,7 +89,7 @@ const PAGE: &str = concat!(
     include_str!("page/foot.html"),
 );
 
-impl Report {
+impl ProcessReport {
     pub(crate) fn loops(&self) -> Vec<EventLoop> {
         let (now, workers) = (Instant::now(), self.workers.iter().enumerate());
         let mut loops: Vec<EventLoop> = workers
@@ -147,7 +147,7 @@ impl Report {
     }
 }
 
-impl Reporter for Report {
+impl Reporter for ProcessReport {
     fn alive(&self) -> Verdict {
         health::alive(&self.loops())
     }

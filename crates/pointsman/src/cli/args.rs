@@ -38,7 +38,7 @@ Exit codes:
 /// One address in front of Redis Sentinel that always leads to the one verified master.
 #[derive(Debug, Parser)]
 #[command(name = "pointsman", version, after_help = EXAMPLES, max_term_width = 100)]
-pub(super) struct Cli {
+pub(super) struct Arguments {
     #[command(subcommand)]
     pub(super) command: Command,
 }
@@ -117,19 +117,24 @@ pub(super) struct SourceArgs {
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
 
-    #[arg(long, value_name = "NAME", help_heading = "Service", help = service_help(), long_help = service_long_help())]
+    #[arg(long, value_name = "NAME", help_heading = "Service")]
+    #[arg(help = service_help(), long_help = service_long_help())]
     service: Option<String>,
 
-    #[arg(long = "sentinel", value_name = "ADDR", help_heading = "Service", help = help("service.sentinels"), long_help = long_help("service.sentinels"))]
+    #[arg(long = "sentinel", value_name = "ADDR", help_heading = "Service")]
+    #[arg(help = help("service.sentinels"), long_help = long_help("service.sentinels"))]
     sentinels: Vec<String>,
 
-    #[arg(long, value_name = "ADDR", help_heading = "Service", help = help("service.listen"), long_help = long_help("service.listen"))]
+    #[arg(long, value_name = "ADDR", help_heading = "Service")]
+    #[arg(help = help("service.listen"), long_help = long_help("service.listen"))]
     listen: Vec<String>,
 
-    #[arg(long, value_name = "ADDR", help_heading = "Service", help = help("service.replica_listen"), long_help = long_help("service.replica_listen"))]
+    #[arg(long, value_name = "ADDR", help_heading = "Service")]
+    #[arg(help = help("service.replica_listen"), long_help = long_help("service.replica_listen"))]
     replica_listen: Vec<String>,
 
-    #[arg(long, value_name = "ADDR", help_heading = "Admin", help = help("admin.listen"), long_help = long_help("admin.listen"))]
+    #[arg(long, value_name = "ADDR", help_heading = "Admin")]
+    #[arg(help = help("admin.listen"), long_help = long_help("admin.listen"))]
     admin: Vec<String>,
 
     /// Any other key, as section.key=value; may be repeated
@@ -241,7 +246,8 @@ pub(super) struct ControlArgs {
     pub(super) admin: Option<String>,
 
     /// The control socket [default: as configured]
-    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, conflicts_with_all = ["admin", "token_file"])]
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    #[arg(conflicts_with_all = ["admin", "token_file"])]
     pub(super) socket: Option<PathBuf>,
 
     /// Configuration file that contains the socket, or the address and the token [env:
@@ -298,7 +304,8 @@ pub(super) struct SentinelsArgs {
     #[arg(long, value_name = "NAME")]
     service: Option<String>,
 
-    #[arg(long = "sentinel", value_name = "ADDR", help = help("service.sentinels"), long_help = long_help("service.sentinels"))]
+    #[arg(long = "sentinel", value_name = "ADDR")]
+    #[arg(help = help("service.sentinels"), long_help = long_help("service.sentinels"))]
     sentinels: Vec<String>,
 
     /// Any other key, as section.key=value; may be repeated
@@ -312,14 +319,10 @@ pub(super) struct SentinelsArgs {
 
 impl SentinelsArgs {
     pub(super) fn flags(&self) -> Flags {
-        let (listen, admin) = (Vec::new(), Vec::new());
-        let (config, service) = (self.config.clone(), self.service.clone());
         Flags {
-            config,
-            service,
+            config: self.config.clone(),
+            service: self.service.clone(),
             sentinels: self.sentinels.clone(),
-            listen,
-            admin,
             set: self.set.clone(),
             ..Flags::default()
         }
@@ -344,14 +347,15 @@ fn long_help(path: &str) -> String {
 
 fn service_help() -> String {
     format!(
-        "Sentinel's name for the master; with several services, the one that other flags apply to{}",
+        "Sentinel's name for the master; with several services, the one that other flags apply \
+         to{}",
         brackets("service.name")
     )
 }
 
 fn service_long_help() -> String {
-    let rule = "Selects the service that the other flags and the environment apply to. Required if the \
-                file has several services and flags or variables are given for one; all services \
+    let rule = "Selects the service that the other flags and the environment apply to. Required if \
+                the file has several services and flags or variables are given for one; all services \
                 are served in any case. Without a service in a file it is the name of the one that \
                 the flags describe.";
     format!("Sentinel's name for the master.\n\n{rule}{}", brackets("service.name"))
@@ -375,12 +379,12 @@ mod tests {
 
     #[test]
     fn accepts_command_definition() {
-        Cli::command().debug_assert();
+        Arguments::command().debug_assert();
     }
 
     #[test]
     fn takes_help_from_option_definitions() {
-        let mut command = Cli::command();
+        let mut command = Arguments::command();
         let run = command.find_subcommand_mut("run").unwrap();
         let unwrapped = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
         let (short, long) = (

@@ -24,7 +24,8 @@ pub(super) enum ControlError {
     #[error(transparent)]
     Address(#[from] StatusError),
     #[error(
-        "no control token: set POINTSMAN_CONTROL_TOKEN, use --token-file, or use a socket with --socket"
+        "no control token: set POINTSMAN_CONTROL_TOKEN, use --token-file, or use a socket with \
+         --socket"
     )]
     NoToken,
     #[error("cannot read the token from {0}")]
@@ -35,7 +36,8 @@ pub(super) enum ControlError {
     )]
     NoAnswer(ControlEndpoint, #[source] io::Error),
     #[error(
-        "{0} does not accept control commands; set `control = true` and a socket or a token in [admin]"
+        "{0} does not accept control commands; set `control = true` and a socket or a token in \
+         [admin]"
     )]
     Disabled(ControlEndpoint),
     #[error("{0} refused: {1}")]

@@ -74,12 +74,12 @@ fn paragraphs(roff: &mut Roff, text: &str) {
 fn keys() -> Roff {
     let mut roff = Roff::new();
     roff.control("SH", ["CONFIGURATION"]);
-    let rule = "The file is TOML. Durations are written \"5s\", \"250ms\" or \"1m30s\". Flags override the \
-                environment, the environment overrides the file, and the file overrides the defaults. \
-                An empty variable counts as absent. Variables for the keys of a service apply to the \
-                only service, or to the one that POINTSMAN_SERVICE names. Variables that Kubernetes \
-                injects for a Service called pointsman (POINTSMAN_SERVICE_HOST, POINTSMAN_PORT and \
-                the like) are ignored.";
+    let rule = "The file is TOML. Durations are written \"5s\", \"250ms\" or \"1m30s\". Flags \
+                override the environment, the environment overrides the file, and the file \
+                overrides the defaults. An empty variable counts as absent. Variables for the keys \
+                of a service apply to the only service, or to the one that POINTSMAN_SERVICE \
+                names. Variables that Kubernetes injects for a Service called pointsman \
+                (POINTSMAN_SERVICE_HOST, POINTSMAN_PORT and the like) are ignored.";
     paragraphs(&mut roff, rule);
     for section in SECTIONS {
         let header = if section.path == "service" {

@@ -23,11 +23,11 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
 
-use args::{Cli, Command, ImportFrom, SourceArgs};
+use args::{Arguments, Command, ImportFrom, SourceArgs};
 use failure::{Failure, is_broken_pipe};
 
 use crate::config::{self, Finding};
-use crate::process::config_source::Source;
+use crate::process::config_source::ConfigSource;
 use crate::process::error::RunError;
 use crate::process::run;
 use crate::process::startup::Startup;
@@ -35,7 +35,7 @@ use crate::process::startup::Startup;
 /// Runs the command that the process was started with, and returns the exit code.
 #[must_use]
 pub fn main() -> ExitCode {
-    let done = match Cli::try_parse_from(std::env::args_os()) {
+    let done = match Arguments::try_parse_from(std::env::args_os()) {
         Ok(cli) => dispatch(cli.command),
         Err(usage) => Err(Failure::Usage(usage)),
     };
@@ -49,7 +49,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
     let text = match command {
         Command::Run(args) => {
             let mut startup =
-                Startup::new(Source::new(args.source.flags())).map_err(RunError::from)?;
+                Startup::new(ConfigSource::new(args.source.flags())).map_err(RunError::from)?;
             let Some(loaded) = startup.read().map_err(RunError::from)? else {
                 return Ok(ExitCode::SUCCESS);
             };
@@ -94,10 +94,10 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         }
         Command::Completions { shell } => {
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "pointsman", &mut script);
+            clap_complete::generate(shell, &mut Arguments::command(), "pointsman", &mut script);
             String::from_utf8_lossy(&script).into_owned()
         }
-        Command::Man => man::page(Cli::command()).map_err(Failure::Output)?,
+        Command::Man => man::page(Arguments::command()).map_err(Failure::Output)?,
     };
     write(io::stdout().lock(), &text)?;
     Ok(ExitCode::SUCCESS)

@@ -141,7 +141,8 @@ fn describe_account(account: &Account) -> String {
             let quorum = view.quorum.map_or_else(|| "?".to_owned(), |it| it.to_string());
             let (peers, replicas) = (view.peers.len(), view.replicas.len());
             format!(
-                "names {} at epoch {}{state}; quorum {quorum}, {up} of {peers} peers up, {replicas} replicas",
+                "names {} at epoch {}{state}; quorum {quorum}, {up} of {peers} peers up, \
+                 {replicas} replicas",
                 view.addr, view.epoch
             )
         }

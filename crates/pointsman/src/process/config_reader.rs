@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 use crate::config::{InProgress, Loaded};
-use crate::process::config_source::{FileStamp, Source};
+use crate::process::config_source::{ConfigSource, FileStamp};
 use crate::process::threads;
 
 /// A read that takes longer is overdue. Ten thousand times what a file on a disk takes.
@@ -128,7 +128,7 @@ type Ended = (u64, Option<(FileStamp, Box<Loaded>)>);
 /// Executes reads on threads of their own.
 #[derive(Debug)]
 pub(crate) struct ConfigReader {
-    source: Source,
+    source: ConfigSource,
     files: InProgress,
     schedule: Schedule,
     ended: (mpsc::Sender<Ended>, mpsc::Receiver<Ended>),
@@ -139,7 +139,7 @@ pub(crate) struct ConfigReader {
 }
 
 impl ConfigReader {
-    pub(crate) fn new(source: Source) -> Self {
+    pub(crate) fn new(source: ConfigSource) -> Self {
         let ended = mpsc::channel(2 * MOST_THREADS);
         Self {
             source,
@@ -157,7 +157,7 @@ impl ConfigReader {
     }
 
     /// Returns the source of the configuration.
-    pub(crate) fn source(&self) -> &Source {
+    pub(crate) fn source(&self) -> &ConfigSource {
         &self.source
     }
 
@@ -208,10 +208,10 @@ impl ConfigReader {
                 Some(deadline) => tokio::select! {
                     biased;
                     Some(ended) = self.ended.1.recv() => ended,
-                    () = tokio::time::sleep_until(deadline.into()) => match self.schedule.overdue() {
-                        Some(why) => return ConfigRead::Overdue(why, self.describe_hang()),
-                        None => continue,
-                    },
+                    () = tokio::time::sleep_until(deadline.into()) => {
+                        let Some(why) = self.schedule.overdue() else { continue };
+                        return ConfigRead::Overdue(why, self.describe_hang());
+                    }
                 },
             };
             match self.schedule.ended(number) {
@@ -330,7 +330,7 @@ mod tests {
         let file = folder.path().join("pointsman.toml");
         std::fs::write(&file, "[[service]]\nsentinels = [\"s\"]\n").unwrap();
         let flags = crate::config::Flags { config: Some(file), ..crate::config::Flags::default() };
-        let mut reader = ConfigReader::new(Source::new(flags));
+        let mut reader = ConfigReader::new(ConfigSource::new(flags));
         assert!(reader.request("one"));
         let ConfigRead::Done("one", loaded) = reader.next().await else {
             panic!("it was not read")

@@ -21,11 +21,11 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The source of the configuration, which can be read again.
 #[derive(Debug, Clone)]
-pub struct Source {
+pub struct ConfigSource {
     flags: Flags,
 }
 
-impl Source {
+impl ConfigSource {
     /// Creates a source from these flags. Environment and file are read as they are at each
     /// reading.
     #[must_use]
@@ -97,7 +97,7 @@ impl ChangeDetector {
 
 /// Notifies `changed` whenever the configuration file differs from the one that was read, whose
 /// metadata is `read`. Never returns; a check never blocks this thread.
-pub(crate) async fn watch(source: Source, read: FileStamp, changed: Arc<Notify>) {
+pub(crate) async fn watch(source: ConfigSource, read: FileStamp, changed: Arc<Notify>) {
     let Some(path) = source.file().filter(|_| !source.is_stdin()) else {
         return std::future::pending().await;
     };

@@ -125,8 +125,8 @@ impl EffectiveConfig {
         history.last = Some(LastReload { at: Instant::now(), outcome, faults });
     }
 
-    /// Returns the number of reloads by outcome, in the order of [`ReloadOutcome::ALL`], and the last
-    /// reload.
+    /// Returns the number of reloads by outcome, in the order of [`ReloadOutcome::ALL`], and the
+    /// last reload.
     #[must_use]
     pub fn reloads(&self) -> ([u64; ReloadOutcome::ALL.len()], Option<LastReload>) {
         let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);

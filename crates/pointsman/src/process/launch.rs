@@ -20,7 +20,7 @@ use crate::admin::control::Control;
 use crate::admin::control_socket::ControlSocket;
 use crate::admin::history::History;
 use crate::admin::metrics::Scraper;
-use crate::admin::report::Report;
+use crate::admin::report::ProcessReport;
 use crate::config::{Config, Splice};
 use crate::process::config_reader::ConfigReader;
 use crate::process::effective_config::{EffectiveConfig, EffectiveSettings};
@@ -36,7 +36,7 @@ use crate::system::unix_sockets::UnixFiles;
 pub(crate) use self::resources::StartupInputs;
 
 /// All running parts of the process.
-pub(crate) struct Process {
+pub(crate) struct RunningProcess {
     pub(crate) signals: Signals,
     pub(crate) drain: Drain,
     pub(crate) controller: tokio::task::JoinHandle<Summary>,
@@ -49,7 +49,7 @@ pub(crate) struct Process {
     pub(crate) unix: UnixFiles,
     /// `None` once another process has taken over.
     pub(crate) probe: Option<admin_http::Handle>,
-    pub(crate) report: Arc<Report>,
+    pub(crate) report: Arc<ProcessReport>,
     pub(crate) reader: ConfigReader,
     pub(crate) reloader: Reloader,
     /// Notified when the configuration file has changed.
@@ -64,7 +64,7 @@ pub(crate) struct Process {
     pub(crate) last_conversation: Option<JoinHandle<()>>,
 }
 
-impl Process {
+impl RunningProcess {
     /// Starts all parts. Returns `None` if a signal to stop arrived before that.
     pub(crate) async fn start(mut inputs: StartupInputs<'_>) -> Result<Option<Self>, RunError> {
         let start = Instant::now();
@@ -76,7 +76,6 @@ impl Process {
         let config = inputs.config;
         let sockets = Arc::new(Mutex::new(running.bound.sockets()?));
         let offered_sockets = OfferedSockets::new(Arc::clone(&sockets), admin.handles()?);
-
         let (drain, controller) = drain::new(settings::drain(config));
         let controller = tokio::spawn(controller.run());
         let effective = EffectiveSettings::of(config, inputs.connections, Vec::new());
@@ -88,7 +87,7 @@ impl Process {
         let memory = watch_capacity(&inputs, &effective, &workers);
         let admin = add_control_api(config, &running.handles, admin);
         let admin = record_history(config, &running.handles, workers.stats(), admin);
-        let report = Arc::new(Report {
+        let report = Arc::new(ProcessReport {
             start,
             effective: effective.clone(),
             files: inputs.reader.files(),
@@ -103,21 +102,19 @@ impl Process {
             admin: admin.stats(),
             scraper: Mutex::new(Scraper::new(config.metrics.haproxy_names)),
         });
-        info!(admin = ?admin.addresses(), version = env!("CARGO_PKG_VERSION"), config = %config.hash, "started");
+        let version = env!("CARGO_PKG_VERSION");
+        info!(admin = ?admin.addresses(), version, config = %config.hash, "started");
         let probe = admin.serve(report.clone())?;
         let (changed, watch) = watch_config(&inputs.reader);
         publish_control(control.as_ref()).await?;
-        let (running_values, log) = (inputs.settings.clone(), inputs.logging.settings());
-        let memory_limit = inputs.memory;
-        let reloader =
-            Reloader { running: running_values, effective, sockets, memory: memory_limit, log };
+        let (values, log) = (inputs.settings.clone(), inputs.logging.settings());
+        let reloader = Reloader { running: values, effective, sockets, memory: inputs.memory, log };
         let takeover_server = takeover_socket
             .map(|socket| offered_sockets.serve_takeover(config, socket, taken, unix.paths()))
             .transpose()?;
         // After the last thread that is started here: threads inherit the priority.
         threads::raise_priority();
-        let mut service_manager = ServiceManager::find();
-        service_manager.ready();
+        let service_manager = report_ready();
         Ok(Some(Self {
             signals: inputs.signals,
             drain,
@@ -139,6 +136,12 @@ impl Process {
             last_conversation: None,
         }))
     }
+}
+
+fn report_ready() -> ServiceManager {
+    let mut service_manager = ServiceManager::find();
+    service_manager.ready();
+    service_manager
 }
 
 /// Starts to limit new clients to the memory and the open files that are available.

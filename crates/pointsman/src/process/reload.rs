@@ -76,7 +76,8 @@ impl Reloader {
         };
         self.running = change.settings.clone();
         self.effective.record(outcome, Vec::new());
-        info!(why, applied = ?change.applied, config = %change.config.hash, "configuration reloaded");
+        let (applied, hash) = (&change.applied, &change.config.hash);
+        info!(why, ?applied, config = %hash, "configuration reloaded");
         if !change.pending.is_empty() {
             warn!(keys = ?change.pending, "changed keys need a restart to take effect");
         }

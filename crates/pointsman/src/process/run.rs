@@ -20,7 +20,7 @@ use crate::config::{Config, Settings};
 use crate::logging::Logging;
 use crate::process::config_reader::ConfigRead;
 use crate::process::error::RunError;
-use crate::process::launch::{Process, StartupInputs};
+use crate::process::launch::{RunningProcess, StartupInputs};
 use crate::process::signals::SignalRequest;
 use crate::process::startup::Startup;
 use crate::process::takeover::{self, HandedOver, TakeoverError, TakeoverThread};
@@ -62,7 +62,7 @@ pub fn run(
         takeover,
     };
     let outcome = runtime.block_on(async {
-        match Process::start(inputs).await? {
+        match RunningProcess::start(inputs).await? {
             Some(process) => process.serve().await.map(Some),
             None => Ok(None),
         }
@@ -97,7 +97,7 @@ fn log_summary(summary: &Summary) {
     );
 }
 
-impl Process {
+impl RunningProcess {
     /// Runs until the drain has ended.
     async fn serve(mut self) -> Result<Summary, RunError> {
         let mut workers_ended = false;
@@ -123,10 +123,14 @@ impl Process {
                     let line = self.report.summary();
                     self.service_manager.tick(self.report.alive().ok, self.drain.phase(), line);
                 }
-                summary = &mut self.controller => break summary.map_err(|_| RunError::Lost("the drain controller"))?,
+                summary = &mut self.controller => {
+                    break summary.map_err(|_| RunError::Lost("the drain controller"))?;
+                }
                 _ = &mut self.discovery => return Err(RunError::Lost("discovery")),
                 _ = &mut self.memory => return Err(RunError::Lost("the memory watch")),
-                _ = &mut self.watch => return Err(RunError::Lost("the watch of the configuration file")),
+                _ = &mut self.watch => {
+                    return Err(RunError::Lost("the watch of the configuration file"));
+                }
                 // Ends without an error only once the drain is over, which the controller is about
                 // to report.
                 ended = self.workers.ended(), if !workers_ended => {
@@ -175,10 +179,10 @@ impl Process {
     fn reloaded(&mut self, read: ConfigRead) {
         match read {
             ConfigRead::Done(why, loaded) => {
-                self.reloader.take(why, &loaded, &self.drain, &self.workers)
+                self.reloader.take(why, &loaded, &self.drain, &self.workers);
             }
             ConfigRead::Overdue(why, fault) | ConfigRead::Failed(why, fault) => {
-                self.reloader.refuse(why, vec![fault])
+                self.reloader.refuse(why, vec![fault]);
             }
         }
         if self.drain.phase() == Phase::Serving {

@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 
 use crate::config::Loaded;
 use crate::process::config_reader::{ConfigRead, ConfigReader};
-use crate::process::config_source::Source;
+use crate::process::config_source::ConfigSource;
 use crate::process::signals::Signals;
 use crate::process::threads;
 
@@ -34,7 +34,7 @@ impl Startup {
     /// # Errors
     ///
     /// If the system provides no runtime or no signal handler.
-    pub fn new(source: Source) -> io::Result<Self> {
+    pub fn new(source: ConfigSource) -> io::Result<Self> {
         threads::note_priority();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -73,7 +73,8 @@ impl Startup {
                         return Ok(None);
                     }
                     () = tokio::time::sleep_until(report_at.into()) => {
-                        print(&format!("waiting for the configuration: {}", reader.describe_hang()));
+                        let reason = reader.describe_hang();
+                        print(&format!("waiting for the configuration: {reason}"));
                         interval = (interval * 2).min(REPORT_AFTER.1);
                         report_at = Instant::now() + interval;
                     }

@@ -24,17 +24,17 @@
 //! - **The new process waits.** A process that is stopped keeps its connections in the queue and
 //!   answers later. The new process logs this at growing intervals and never gives up: it is the
 //!   one that serves, or is about to, so its exit would not help.
-//! - **The old process leaves only if the new one is still there.** A message that was read late may
-//!   come from a process that has died since. The answer to "confirm" is fresh, or the connection is
-//!   closed.
-//! - **A closed connection proves nothing.** The new process dials again. If no process listens, the
-//!   old one is dead and its socket path is free; otherwise the conversation begins anew.
-//! - **A process always listens on the takeover socket.** The old process keeps its socket until the
-//!   new one has renamed its own over it, so a third process finds one of the two, and never binds
-//!   the addresses beside them.
+//! - **The old process leaves only if the new one is still there.** A message that was read late
+//!   may come from a process that has died since. The answer to "confirm" is fresh, or the
+//!   connection is closed.
+//! - **A closed connection proves nothing.** The new process dials again. If no process listens,
+//!   the old one is dead and its socket path is free; otherwise the conversation begins anew.
+//! - **A process always listens on the takeover socket.** The old process keeps its socket until
+//!   the new one has renamed its own over it, so a third process finds one of the two, and never
+//!   binds the addresses beside them.
 //!
-//! Only processes of the same user may ask: the socket file has mode 0600, and the peer's user id is
-//! checked. There is one conversation at a time; further processes wait in the queue.
+//! Only processes of the same user may ask: the socket file has mode 0600, and the peer's user id
+//! is checked. There is one conversation at a time; further processes wait in the queue.
 //!
 //! Deliberately absent: sessions. They stay with the old process until they end.
 
@@ -81,17 +81,20 @@ pub enum TakeoverError {
     Other(PathBuf),
     /// Another process uses the state folder.
     #[error(
-        "another pointsman uses {0}; start with --takeover, or set process.state_dir to another folder"
+        "another pointsman uses {0}; start with --takeover, or set process.state_dir to another \
+         folder"
     )]
     Occupied(PathBuf),
     /// The conversation failed.
     #[error(
-        "takeover failed: the running pointsman did not hand over its sockets and continues to serve"
+        "takeover failed: the running pointsman did not hand over its sockets and continues to \
+         serve"
     )]
     Refused(#[source] io::Error),
     /// The new process would have no master to serve.
     #[error(
-        "takeover failed: no master was found within {0:?}; the running pointsman continues to serve"
+        "takeover failed: no master was found within {0:?}; the running pointsman continues to \
+         serve"
     )]
     NoMaster(Duration),
     /// `--takeover` requires a state folder.

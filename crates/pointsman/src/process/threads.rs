@@ -70,8 +70,8 @@ pub(crate) fn spawn<T: Send + 'static>(
     Ok(receiver)
 }
 
-/// Writes to the standard error, and waits for its reader for at most [`STDERR_TIMEOUT`]: the other end may be
-/// a pipe without a reader.
+/// Writes to the standard error, and waits for its reader for at most [`STDERR_TIMEOUT`]: the other
+/// end may be a pipe without a reader.
 pub(crate) fn write_stderr(text: String) {
     let (sender, receiver) = sync_channel(1);
     let started = spawn("stderr", move || {

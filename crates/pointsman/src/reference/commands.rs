@@ -11,7 +11,8 @@ use proxy::{Listed, Pin, Verdict};
 #[must_use]
 pub fn commands() -> String {
     let mut out = INTRODUCTION.to_owned();
-    out.push_str("\n## Commands with an effect on their session\n\n| Command | Session | Why |\n|---|---|---|\n");
+    out.push_str("\n## Commands with an effect on their session\n\n");
+    out.push_str("| Command | Session | Why |\n|---|---|---|\n");
     let (ordinary, special): (Vec<Listed>, Vec<Listed>) =
         proxy::listed().into_iter().partition(|it| it.ordinary);
     for Listed { name, verdict, reason, .. } in special {
@@ -25,8 +26,10 @@ pub fn commands() -> String {
         let _ = writeln!(out, "| `{name}` | {verdict} | {reason} |");
     }
     out.push_str(
-        "\n## Commands without one\n\nA session that sent only these is carried over: they leave no state on the connection. What they \
-         change in the data is\nreplicated like any write. Where a container is listed (`XGROUP`), all of its subcommands are meant.\n",
+        "\n## Commands without an effect on their session\n\n\
+         A session that sent only these commands is carried over: they leave no state on the\n\
+         connection. Their changes to the data are replicated like any write. A listed container\n\
+         (`XGROUP`) includes all its subcommands.\n",
     );
     for (title, prefixes) in FAMILIES {
         let of = |it: &&Listed| match prefixes {
@@ -76,24 +79,29 @@ fn wrap(names: &[String]) -> String {
 const INTRODUCTION: &str = "\
 # Commands and failovers
 
-Made from the table of commands in `crates/resp`; a test compares, and `UPDATE=1 cargo test --test deploy` writes it anew. The table holds
-the commands of Redis 7.0 to 8.10, of Valkey to 9.1, and of the modules that come with Redis 8.
+This page is generated from the command table in `crates/resp`; a test compares them, and
+`UPDATE=1 cargo test --test deploy` writes it. The table contains the commands of Redis 7.0 to 8.10,
+of Valkey to 9.1, and of the modules that come with Redis 8.
 
-With `sessions = \"carry\"`, which is the default, a failover does not close a client's connection if Pointsman can connect the session
-to the new master in the state that it was in: user, database, protocol version, names and switches are set again there, and the client
-notices nothing but a pause. This page says for each command whether a session that sent it can be **carried** over like this.
+With `sessions = \"carry\"`, the default, a failover does not close a client's connection if Pointsman
+can connect the session to the new master in its previous state: user, database, protocol version,
+names and modes are restored there, and the client notices only a pause. For each command, this page
+states whether a session that sent it can be **carried** over.
 
-- **carried**: the command does not stand in the way.
-- **pinned until**: the session relies on something that only its server has. It is carried again after the event in the table.
+- **carried**: the command does not prevent it.
+- **pinned until**: the session depends on state that only its server has. It can be carried again
+  after the event in the table.
 - **never carried**: the same for the rest of the connection.
 
-A session that is pinned when its master is replaced is closed. So is one with a request in flight, because only its client can know
-whether to repeat it. Clients see a closed connection, as with any failover without Pointsman, and client libraries connect again.
+A pinned session is closed when its master is replaced. A session with a request in flight is closed
+as well, because only its client can decide whether to repeat it. Clients see a closed connection, as
+in any failover without Pointsman, and client libraries reconnect.
 
-**A command that is not listed here** is forwarded like any other, and pins its session for the rest of the connection: it may belong
-to another module or to a newer server, and what it leaves on the connection is not known. A command that `rename-command` has renamed is
-such a command, too, under its new name. If you know that a command leaves nothing on its connection (it opens no cursor, no transaction and
-no subscription, and has no effect on later commands of the same connection), declare it:
+**A command that is not listed here** is forwarded like any other, and pins its session for the rest
+of the connection: it may belong to another module or to a newer server, and its state on the
+connection is unknown. A command renamed with `rename-command` is unknown under its new name, too. If
+a command leaves no state on its connection (it opens no cursor, no transaction and no subscription,
+and has no effect on later commands of the same connection), declare it:
 
 ```toml
 [[service]]
@@ -101,9 +109,10 @@ sentinels = [\"redis-sentinel:26379\"]
 stateless_commands = [\"GRAPH.QUERY\", \"MYMODULE.GET\", \"CONTAINER|SUBCOMMAND\"]
 ```
 
-Case does not matter. Commands that the table knows to leave state are refused. The list can be changed by a reload and holds for sessions
-that begin afterwards. Which sessions are pinned, and by what, is in `pointsman status`, on the status page and in the metric
-`pointsman_sessions_by_state`; the log line at the end of a session that was closed for an unknown command names it (`unknown_command`).
+Case does not matter. Commands that are known to leave state are refused. A reload can change the
+list; it applies to sessions that begin afterwards. `pointsman status`, the status page and the metric
+`pointsman_sessions_by_state` show which sessions are pinned, and why; the log line at the end of a
+session that was closed because of an unknown command names it (`unknown_command`).
 
 Readers (`replica_listen`) are carried by the same rules, from one replica to another.
 ";
@@ -111,11 +120,13 @@ Readers (`replica_listen`) are carried by the same rules, from one replica to an
 const STATES: &str = "
 ## States
 
-What `pointsman status` and `pointsman_sessions_by_state{state=...}` call the reasons for which a session would be closed at a failover; of several
-reasons a session is counted under one. All other sessions are `ordinary`. The same words, and a few more, are the reasons of
-`pointsman_sessions_not_carried_total`: `in_flight` (a request or a reply was under way), `disabled` (`sessions = \"close\"`), `refused` (the
-new master did not accept the session's state), `no_server` (there was none within `hold_timeout`) and `closed_by_server` (the server closed
-this connection and still answers others, as after `CLIENT KILL`).
+The reasons for which a failover would close a session, as named in `pointsman status` and
+`pointsman_sessions_by_state{state=...}`; a session with several reasons is counted under one. All other
+sessions are `ordinary`. `pointsman_sessions_not_carried_total` uses the same labels, and also
+`in_flight` (a request or a reply was in transit), `disabled` (`sessions = \"close\"`), `refused` (the
+new master did not accept the session's state), `no_server` (none was available within
+`hold_timeout`) and `closed_by_server` (the server closed this connection and still answers on others,
+as after `CLIENT KILL`).
 
 | State | Meaning |
 |---|---|

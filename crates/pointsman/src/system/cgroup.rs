@@ -262,7 +262,8 @@ mod tests {
         let files = [
             (
                 "/proc/self/mountinfo",
-                "31 24 0:27 /docker/a /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n",
+                "31 24 0:27 /docker/a /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup \
+                 rw,cpu,cpuacct\n",
             ),
             ("/proc/self/cgroup", "5:memory:/docker/a\n4:cpu,cpuacct:/docker/a\n"),
             ("/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "20000\n"),

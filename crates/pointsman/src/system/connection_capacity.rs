@@ -47,8 +47,8 @@ pub fn plan(
     if let Some(memory) = memory.filter(|_| connections.total > by_memory) {
         let total = connections.total;
         warnings.push(format!(
-            "max_connections is {total}, but the memory ({memory}) suffices for about {by_memory}; raise the memory limit, \
-             or clients will be refused when memory runs out"
+            "max_connections is {total}, but the memory ({memory}) suffices for about \
+             {by_memory}; raise the memory limit, or clients will be refused when memory runs out"
         ));
     }
     Ok(ConnectionPlan { connections, warnings })

@@ -59,14 +59,15 @@ impl fmt::Display for TooFewFiles {
         if *fits == 0 {
             return write!(
                 f,
-                "{reserve} open files are needed before the first client, but the limit is {allowed}; raise it \
-                 (ulimit -n, LimitNOFILE) to {reserve} plus two per client: {needed} for {connections}"
+                "{reserve} open files are needed before the first client, but the limit is \
+                 {allowed}; raise it (ulimit -n, LimitNOFILE) to {reserve} plus two per client: \
+                 {needed} for {connections}"
             );
         }
         write!(
             f,
-            "{needed} open files are needed for {connections} connections, but the limit is {allowed}; \
-             raise it (ulimit -n, LimitNOFILE) or lower max_connections to {fits}"
+            "{needed} open files are needed for {connections} connections, but the limit is \
+             {allowed}; raise it (ulimit -n, LimitNOFILE) or lower max_connections to {fits}"
         )
     }
 }

@@ -32,8 +32,8 @@ pub enum UnixSocketError {
     NotASocket(PathBuf),
     /// Another process listens there.
     #[error(
-        "listen address unix:{0} is already in use by another process; stop that process, start with --takeover, or choose \
-         another path"
+        "listen address unix:{0} is already in use by another process; stop that process, start \
+         with --takeover, or choose another path"
     )]
     InUse(PathBuf),
 }
@@ -138,12 +138,14 @@ impl TakenFiles {
     pub(crate) fn take_ownership(self) {
         for (file, mode) in &self.wanted {
             if let Err(error) = file.set_mode(*mode) {
-                warn!(%error, path = %file.path().display(), "cannot set the mode of a unix socket's file");
+                let path = file.path().display();
+                warn!(%error, %path, "cannot set the mode of a unix socket's file");
             }
         }
         for file in self.wanted.iter().map(|(file, _)| &**file).chain(&self.unwanted) {
             if let Err(error) = file.publish() {
-                warn!(%error, path = %file.path().display(), "the file of a unix socket is lost, clients cannot connect there");
+                let path = file.path().display();
+                warn!(%error, %path, "a unix socket's file is lost, clients cannot connect there");
             }
         }
         // Files that are no longer configured are removed here.
@@ -153,7 +155,8 @@ impl TakenFiles {
 /// Adopts the file of a socket that is taken over.
 fn adopted(path: &Path) -> Option<SocketFile> {
     let failed = |error| {
-        warn!(%error, path = %path.display(), "cannot adopt the file of a unix socket that is taken over");
+        let path = path.display();
+        warn!(%error, %path, "cannot adopt the file of a unix socket that is taken over");
     };
     SocketFile::adopt(path).map_err(failed).ok()
 }

@@ -9,7 +9,7 @@
 
 /// The type of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum MetricKind {
     /// Increases until the process ends.
     Counter,
     /// Increases and decreases.
@@ -18,7 +18,7 @@ pub enum Kind {
     Histogram,
 }
 
-impl Kind {
+impl MetricKind {
     /// Returns the name used in the exposition format.
     #[must_use]
     pub const fn label(self) -> &'static str {
@@ -36,7 +36,7 @@ pub struct Metric {
     /// Its name.
     pub name: &'static str,
     /// Its type.
-    pub kind: Kind,
+    pub kind: MetricKind,
     /// The labels that its series may have.
     pub labels: &'static [&'static str],
     /// The help text.
@@ -48,11 +48,11 @@ const fn counter(
     labels: &'static [&'static str],
     help: &'static str,
 ) -> Metric {
-    Metric { name, kind: Kind::Counter, labels, help }
+    Metric { name, kind: MetricKind::Counter, labels, help }
 }
 
 const fn gauge(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Metric {
-    Metric { name, kind: Kind::Gauge, labels, help }
+    Metric { name, kind: MetricKind::Gauge, labels, help }
 }
 
 const fn histogram(
@@ -60,7 +60,7 @@ const fn histogram(
     labels: &'static [&'static str],
     help: &'static str,
 ) -> Metric {
-    Metric { name, kind: Kind::Histogram, labels, help }
+    Metric { name, kind: MetricKind::Histogram, labels, help }
 }
 
 const SERVICE: &[&str] = &["service"];
@@ -185,7 +185,8 @@ pub const CATALOGUE: &[Metric] = &[
     gauge(
         "pointsman_memory_pressure",
         &[],
-        "Memory pressure: 1 while new clients are refused because memory is about to run out, else 0.",
+        "Memory pressure: 1 while new clients are refused because memory is about to run out, \
+         else 0.",
     ),
     counter(
         "pointsman_log_lines_dropped_total",
@@ -212,7 +213,8 @@ pub const CATALOGUE: &[Metric] = &[
     gauge(
         "pointsman_sentinel_events",
         &["sentinel"],
-        "Event subscription at a sentinel: 1 if it is active, else 0; without it switches are found by polling only.",
+        "Event subscription at a sentinel: 1 if it is active, else 0; without it switches are \
+         found by polling only.",
     ),
     gauge(
         "pointsman_sentinel_view_age_seconds",
@@ -238,7 +240,8 @@ pub const CATALOGUE: &[Metric] = &[
     gauge(
         "pointsman_target_current_outage_seconds",
         SERVICE,
-        "Duration of the current outage, in which no request can be sent to a master, in seconds; 0 while traffic flows.",
+        "Duration of the current outage, in which no request can be sent to a master, in \
+         seconds; 0 while traffic flows.",
     ),
     counter(
         "pointsman_target_outage_seconds_total",
@@ -252,7 +255,8 @@ pub const CATALOGUE: &[Metric] = &[
     gauge(
         "pointsman_sentinel_disagreement",
         SERVICE,
-        "Disagreement: 1 while voting or configured sentinels name different masters or epochs, else 0.",
+        "Disagreement: 1 while voting or configured sentinels name different masters or epochs, \
+         else 0.",
     ),
     gauge(
         "pointsman_sentinel_minority",
@@ -263,7 +267,8 @@ pub const CATALOGUE: &[Metric] = &[
     gauge(
         "pointsman_sentinels_without_vote",
         SERVICE,
-        "Configured sentinels without a vote, because they and the electorate do not know each other.",
+        "Configured sentinels without a vote, because they and the electorate do not know each \
+         other.",
     ),
     counter("pointsman_master_switches_total", SERVICE, "Committed master changes."),
     counter("pointsman_holds_total", SERVICE, "Holds of traffic."),
@@ -292,7 +297,8 @@ pub const CATALOGUE: &[Metric] = &[
     counter(
         "pointsman_sentinel_unverified_regressions_total",
         SERVICE,
-        "Occasions on which a majority of sentinels named a node at an older epoch that is not a master.",
+        "Occasions on which a majority of sentinels named a node at an older epoch that is not a \
+         master.",
     ),
     counter(
         "pointsman_lineage_broken_total",
@@ -317,7 +323,8 @@ pub const CATALOGUE: &[Metric] = &[
     histogram(
         "pointsman_failover_switch_seconds",
         SERVICE,
-        "Time from the +switch-master, or answer, that completed a majority to the master change, in seconds.",
+        "Time from the +switch-master, or answer, that completed a majority to the master \
+         change, in seconds.",
     ),
     histogram(
         "pointsman_failover_verification_seconds",
@@ -397,7 +404,8 @@ pub const CATALOGUE: &[Metric] = &[
     histogram(
         "pointsman_command_duration_seconds",
         TRAFFIC,
-        "Time from writing a request to Redis to reading its complete reply, in seconds; sampled, without blocking commands.",
+        "Time from writing a request to Redis to reading its complete reply, in seconds; \
+         sampled, without blocking commands.",
     ),
     histogram(
         "pointsman_dial_duration_seconds",
@@ -417,7 +425,8 @@ pub const CATALOGUE: &[Metric] = &[
     gauge(
         "pointsman_sessions_by_state",
         &["service", "listener", "state"],
-        "Open sessions by state; ordinary ones would be carried over at a failover, all others closed.",
+        "Open sessions by state; ordinary ones would be carried over at a failover, all others \
+         closed.",
     ),
     counter(
         "pointsman_sessions_not_carried_total",
@@ -534,12 +543,14 @@ pub const HAPROXY: &[Metric] = &[
     gauge(
         "haproxy_server_status",
         &["proxy", "server", "state"],
-        "State of the server: UP for the master in force (for readers: a serving replica), else DOWN.",
+        "State of the server: UP for the master in force (for readers: a serving replica), else \
+         DOWN.",
     ),
     gauge(
         "haproxy_server_check_status",
         &["proxy", "server", "state"],
-        "Result of the last probe: L7OK, L7STS (another role), L7TOUT, L4CON, L7RSP, or HANA before the first.",
+        "Result of the last probe: L7OK, L7STS (another role), L7TOUT, L4CON, L7RSP, or HANA \
+         before the first.",
     ),
     counter(
         "haproxy_server_check_failures_total",
@@ -583,7 +594,7 @@ mod tests {
             );
             assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'), "{name}");
             assert!(help.ends_with('.') && !help.contains(['\\', '\n']), "{name}");
-            assert_eq!(name.ends_with("_total"), *kind == Kind::Counter, "{name}");
+            assert_eq!(name.ends_with("_total"), *kind == MetricKind::Counter, "{name}");
             assert!(labels.iter().all(|label| *label != "le"), "{name}");
         }
         let names: BTreeSet<&str> = CATALOGUE.iter().chain(HAPROXY).map(|it| it.name).collect();

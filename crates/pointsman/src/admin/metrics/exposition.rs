@@ -25,7 +25,7 @@ use metrics_exporter_prometheus::formatting::{
 };
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 
-use super::catalogue::{CATALOGUE, HAPROXY, Kind, Metric};
+use super::catalogue::{CATALOGUE, HAPROXY, Metric, MetricKind};
 
 /// The name and value of a label.
 pub type LabelPair<'a> = (&'static str, &'a str);
@@ -76,9 +76,11 @@ impl Exposition {
         let recorder = PrometheusBuilder::new().build_recorder();
         for Metric { name, kind, help, .. } in CATALOGUE.iter().chain(HAPROXY) {
             match kind {
-                Kind::Counter => recorder.describe_counter((*name).into(), None, (*help).into()),
-                Kind::Gauge => recorder.describe_gauge((*name).into(), None, (*help).into()),
-                Kind::Histogram => {}
+                MetricKind::Counter => {
+                    recorder.describe_counter((*name).into(), None, (*help).into());
+                }
+                MetricKind::Gauge => recorder.describe_gauge((*name).into(), None, (*help).into()),
+                MetricKind::Histogram => {}
             }
         }
         Self { recorder, histograms: BTreeMap::new(), sparse }
@@ -94,27 +96,27 @@ impl Exposition {
     pub fn count(&mut self, name: &str, labels: &[LabelPair<'_>], value: u64) {
         let is_omitted =
             self.sparse && value == 0 && labels.iter().any(|(label, _)| *label == "service");
-        if let Some(metric) = lookup(name, Kind::Counter, labels).filter(|_| !is_omitted) {
+        if let Some(metric) = lookup(name, MetricKind::Counter, labels).filter(|_| !is_omitted) {
             self.recorder.register_counter(&key(metric, labels), &METADATA).absolute(value);
         }
     }
 
     /// Adds the value of a counter of seconds.
     pub fn seconds(&mut self, name: &str, labels: &[LabelPair<'_>], value: Duration) {
-        self.set(name, Kind::Counter, labels, value.as_secs_f64());
+        self.set(name, MetricKind::Counter, labels, value.as_secs_f64());
     }
 
     /// Adds the value of a gauge.
     pub fn gauge(&mut self, name: &str, labels: &[LabelPair<'_>], value: impl GaugeValue) {
-        self.set(name, Kind::Gauge, labels, value.value());
+        self.set(name, MetricKind::Gauge, labels, value.value());
     }
 
     /// Adds the value of a gauge that is 1 or 0.
     pub fn flag(&mut self, name: &str, labels: &[LabelPair<'_>], value: bool) {
-        self.set(name, Kind::Gauge, labels, f64::from(u8::from(value)));
+        self.set(name, MetricKind::Gauge, labels, f64::from(u8::from(value)));
     }
 
-    fn set(&mut self, name: &str, kind: Kind, labels: &[LabelPair<'_>], value: f64) {
+    fn set(&mut self, name: &str, kind: MetricKind, labels: &[LabelPair<'_>], value: f64) {
         if let Some(metric) = lookup(name, kind, labels) {
             self.recorder.register_gauge(&key(metric, labels), &METADATA).set(value);
         }
@@ -129,7 +131,7 @@ impl Exposition {
         buckets: impl Iterator<Item = (f64, u64)>,
         (count, sum): (u64, Duration),
     ) {
-        let Some(metric) = lookup(name, Kind::Histogram, labels) else { return };
+        let Some(metric) = lookup(name, MetricKind::Histogram, labels) else { return };
         let text = self.histograms.entry(metric.name).or_insert_with(|| {
             let mut text = String::new();
             write_help_line(&mut text, name, None, None, metric.help);
@@ -163,7 +165,7 @@ impl Exposition {
 }
 
 /// Looks up a metric of the catalogue, and checks its kind and labels in debug builds.
-fn lookup(name: &str, kind: Kind, labels: &[LabelPair<'_>]) -> Option<&'static Metric> {
+fn lookup(name: &str, kind: MetricKind, labels: &[LabelPair<'_>]) -> Option<&'static Metric> {
     let (_, metric) = *POSITIONS.get(name).or_else(|| {
         debug_assert!(false, "{name} is not in the catalogue");
         None
@@ -204,7 +206,7 @@ fn arrange(text: &str, format: Format) -> String {
             .map_or("", |(_, it)| it);
         // Writing to a string cannot fail.
         let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {}", metric.kind.label());
-        if metric.kind != Kind::Histogram {
+        if metric.kind != MetricKind::Histogram {
             series.sort_unstable();
         }
         for line in series {
@@ -240,22 +242,26 @@ mod tests {
             page.count("pointsman_master_switches_total", &[("service", "b")], 0);
             page
         };
-        let gate = "# HELP pointsman_gate_closed State of the gate: 1 while traffic is held, else 0.\n# TYPE pointsman_gate_closed gauge\n\
+        let gate = "# HELP pointsman_gate_closed State of the gate: 1 while traffic is held, else 0.\n\
+                    # TYPE pointsman_gate_closed gauge\n\
                     pointsman_gate_closed{service=\"a\\\"b\\\\c\"} 1\n";
         let switches = "Committed master changes.\n";
-        let counts = "pointsman_master_switches_total{service=\"a\"} 7\npointsman_master_switches_total{service=\"b\"} 0\n";
+        let counts = "pointsman_master_switches_total{service=\"a\"} 7\n\
+                      pointsman_master_switches_total{service=\"b\"} 0\n";
         let plain = page().render(Format::Prometheus);
         assert_eq!(
             plain,
             format!(
-                "{gate}# HELP pointsman_master_switches_total {switches}# TYPE pointsman_master_switches_total counter\n{counts}"
+                "{gate}# HELP pointsman_master_switches_total {switches}\
+                 # TYPE pointsman_master_switches_total counter\n{counts}"
             )
         );
         let open = page().render(Format::OpenMetrics);
         assert_eq!(
             open,
             format!(
-                "{gate}# HELP pointsman_master_switches {switches}# TYPE pointsman_master_switches counter\n{counts}# EOF\n"
+                "{gate}# HELP pointsman_master_switches {switches}\
+                 # TYPE pointsman_master_switches counter\n{counts}# EOF\n"
             )
         );
     }
@@ -286,12 +292,17 @@ mod tests {
 
     #[test]
     fn arranges_families_and_drops_unknown_ones() {
-        let text = "# HELP pointsman_master_switches_total Switches.\n# TYPE pointsman_master_switches_total gauge\n\
-                    pointsman_master_switches_total{service=\"b\"} 1\npointsman_master_switches_total{service=\"a\"} 2\n\n\
+        let text = "# HELP pointsman_master_switches_total Switches.\n\
+                    # TYPE pointsman_master_switches_total gauge\n\
+                    pointsman_master_switches_total{service=\"b\"} 1\n\
+                    pointsman_master_switches_total{service=\"a\"} 2\n\n\
                     # TYPE x_total counter\nx_total 1\n\n\
-                    # HELP pointsman_gate_closed Held.\n# TYPE pointsman_gate_closed gauge\npointsman_gate_closed 0\n\n";
-        let gate = "# HELP pointsman_gate_closed Held.\n# TYPE pointsman_gate_closed gauge\npointsman_gate_closed 0\n";
-        let counts = "pointsman_master_switches_total{service=\"a\"} 2\npointsman_master_switches_total{service=\"b\"} 1\n";
+                    # HELP pointsman_gate_closed Held.\n# TYPE pointsman_gate_closed gauge\n\
+                    pointsman_gate_closed 0\n\n";
+        let gate = "# HELP pointsman_gate_closed Held.\n# TYPE pointsman_gate_closed gauge\n\
+                    pointsman_gate_closed 0\n";
+        let counts = "pointsman_master_switches_total{service=\"a\"} 2\n\
+                      pointsman_master_switches_total{service=\"b\"} 1\n";
         for (format, family, end) in [
             (Format::Prometheus, "pointsman_master_switches_total", ""),
             (Format::OpenMetrics, "pointsman_master_switches", "# EOF\n"),

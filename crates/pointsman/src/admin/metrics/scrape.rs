@@ -14,7 +14,7 @@ use sentinel::DiscoverySnapshot;
 use super::exposition::Exposition;
 use super::failovers::FailoverHistograms;
 use super::{haproxy, histogram, services};
-use crate::admin::report::Report;
+use crate::admin::report::ProcessReport;
 use crate::process::effective_config::{EffectiveSettings, ReloadOutcome};
 use crate::system::cgroup::CpuCgroup;
 use crate::system::memory::read;
@@ -46,7 +46,7 @@ impl Scraper {
     }
 
     /// Returns the text of one scrape.
-    pub fn scrape(&mut self, report: &Report, format: Format) -> String {
+    pub fn scrape(&mut self, report: &ProcessReport, format: Format) -> String {
         let now = Instant::now();
         let mut page = Exposition::new(report.services.len() > SPARSE_ABOVE);
         let settings = report.effective.settings();
@@ -94,7 +94,7 @@ impl Scraper {
     }
 }
 
-fn process(page: &mut Exposition, report: &Report, now: Instant) {
+fn process(page: &mut Exposition, report: &ProcessReport, now: Instant) {
     let target = format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS);
     let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
     let labels =
@@ -137,7 +137,7 @@ fn process(page: &mut Exposition, report: &Report, now: Instant) {
 }
 
 /// Writes the figures of the kernel.
-fn kernel(page: &mut Exposition, report: &Report, cpu: Option<&CpuCgroup>) {
+fn kernel(page: &mut Exposition, report: &ProcessReport, cpu: Option<&CpuCgroup>) {
     let own = ProcessUsage::read_now(&read);
     page.seconds("process_cpu_seconds_total", &[], own.cpu);
     for (name, value) in [
@@ -165,7 +165,12 @@ fn kernel(page: &mut Exposition, report: &Report, cpu: Option<&CpuCgroup>) {
     }
 }
 
-fn config(page: &mut Exposition, report: &Report, settings: &EffectiveSettings, now: Instant) {
+fn config(
+    page: &mut Exposition,
+    report: &ProcessReport,
+    settings: &EffectiveSettings,
+    now: Instant,
+) {
     let (counts, last) = report.effective.reloads();
     page.gauge("pointsman_config_info", &[("hash", &settings.hash)], 1);
     for (outcome, count) in ReloadOutcome::ALL.into_iter().zip(counts) {
@@ -188,7 +193,7 @@ fn config(page: &mut Exposition, report: &Report, settings: &EffectiveSettings, 
 fn haproxy_metrics(
     page: &mut Exposition,
     attribution: &mut haproxy::ByteAttribution,
-    report: &Report,
+    report: &ProcessReport,
     settings: &EffectiveSettings,
     (seen, traffic): (&[Arc<DiscoverySnapshot>], &[(&str, Snapshot)]),
 ) {

@@ -221,7 +221,9 @@ async fn run_unless_stopped<T: Send + 'static>(
     loop {
         tokio::select! {
             biased;
-            done = &mut done => return done.map(Some).map_err(|_| RunError::Lost("a thread of the start")),
+            done = &mut done => {
+                return done.map(Some).map_err(|_| RunError::Lost("a thread of the start"));
+            }
             (name, _) = signals.stop() => {
                 info!(signal = name, "received {name} while waiting for {what}");
                 return Ok(None);

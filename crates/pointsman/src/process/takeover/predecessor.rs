@@ -12,7 +12,7 @@ use rustix::net::{Shutdown, SocketFlags, SocketType, accept_with, shutdown};
 use tracing::{info, warn};
 
 use super::successor::{Completion, TakenSockets};
-use super::wire::{Peer, invalid, is_closed};
+use super::wire::{TakeoverPeer, invalid, is_closed};
 use super::{CONFIRM, END, HELLO, LEAVING, Offer, SERVING, START, STEP, TakeoverError};
 use crate::process::inherit::NamedSocket;
 use crate::process::threads;
@@ -63,7 +63,7 @@ impl TakeoverSocket {
         }
         let fault = |error: io::Error| TakeoverError::Socket(path.to_owned(), error);
         if !instead {
-            match Peer::dial(path, Duration::ZERO) {
+            match TakeoverPeer::dial(path, Duration::ZERO) {
                 Ok(None) => {}
                 Err(error) if error.kind() != io::ErrorKind::TimedOut => return Err(fault(error)),
                 // One whose queue is full is there, too.
@@ -139,7 +139,7 @@ impl TakeoverSocket {
         let mut pause = PAUSE.0;
         loop {
             let peer = match accept_with(&self.socket, SocketFlags::CLOEXEC) {
-                Ok(socket) => Peer::accepted(socket),
+                Ok(socket) => TakeoverPeer::accepted(socket),
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 // Closed.
                 Err(Errno::INVAL) => return,
@@ -174,7 +174,7 @@ impl TakeoverSocket {
 
     /// Keeps the socket until the other process has renamed its own over it, so that one always
     /// exists.
-    fn finish_handover(self, peer: &Peer) {
+    fn finish_handover(self, peer: &TakeoverPeer) {
         if let Err(error) = peer.send(LEAVING, None, Instant::now() + STEP) {
             warn!(%error, "cannot notify the new process that this one leaves");
             return;
@@ -212,7 +212,7 @@ impl TakeoverThread {
 }
 
 /// Sends the sockets, and returns when the other process serves on them.
-fn hand_over(peer: &Peer, offer: &Offer) -> io::Result<()> {
+fn hand_over(peer: &TakeoverPeer, offer: &Offer) -> io::Result<()> {
     peer.same_user()?;
     peer.expect(HELLO, Instant::now() + STEP)?;
     let sockets = offer()?;
@@ -229,6 +229,6 @@ fn hand_over(peer: &Peer, offer: &Offer) -> io::Result<()> {
     if message == SERVING { Ok(()) } else { Err(invalid(&message)) }
 }
 
-fn send_socket(peer: &Peer, message: &str, listener: &OwnedFd) -> io::Result<()> {
+fn send_socket(peer: &TakeoverPeer, message: &str, listener: &OwnedFd) -> io::Result<()> {
     peer.send(message, Some(listener), Instant::now() + STEP)
 }

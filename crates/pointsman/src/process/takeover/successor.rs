@@ -10,7 +10,7 @@ use rustix::process::Pid;
 use tracing::{info, warn};
 
 use super::predecessor::Cancellation;
-use super::wire::{Peer, invalid, is_closed};
+use super::wire::{TakeoverPeer, invalid, is_closed};
 use super::{CONFIRM, END, HELLO, LEAVING, SERVING, STEP, TakeoverError};
 use crate::process::inherit::{NamedSocket, listens_at};
 use crate::system::unix_sockets::TakenFiles;
@@ -34,7 +34,7 @@ pub(crate) struct TakenSockets {
     pub(crate) sockets: Vec<NamedSocket>,
     /// The files of Unix sockets among them, which still belong to the old process.
     pub(crate) files: TakenFiles,
-    peer: Peer,
+    peer: TakeoverPeer,
     path: PathBuf,
 }
 
@@ -66,10 +66,10 @@ pub(crate) fn take(path: &Path) -> Result<Option<TakenSockets>, TakeoverError> {
             path: path.to_owned(),
         })),
         Ok(None) => Ok(None),
-        Err(Fault::File(error)) => Err(TakeoverError::Socket(path.to_owned(), error)),
-        Err(Fault::Protocol(error)) => Err(TakeoverError::Refused(error)),
+        Err(ConversationError::File(error)) => Err(TakeoverError::Socket(path.to_owned(), error)),
+        Err(ConversationError::Protocol(error)) => Err(TakeoverError::Refused(error)),
         // Not reachable without a `cancellation`.
-        Err(Fault::Cancelled) => Ok(None),
+        Err(ConversationError::Cancelled) => Ok(None),
     }
 }
 
@@ -87,7 +87,10 @@ impl TakenSockets {
     /// Reports to the old process that we serve, and returns when it has stopped accepting, or has
     /// ended. Waits without limit. The old process keeps its socket until the returned peer is
     /// dropped.
-    pub(super) fn complete(self, cancellation: &Cancellation) -> (Completion, Option<Peer>) {
+    pub(super) fn complete(
+        self,
+        cancellation: &Cancellation,
+    ) -> (Completion, Option<TakeoverPeer>) {
         let Self { peer, path, sockets, .. } = self;
         drop(sockets);
         let old = peer.pid();
@@ -96,8 +99,8 @@ impl TakenSockets {
         loop {
             match conversation.end(&peer) {
                 Ok(()) => return (Completion::Left, Some(peer)),
-                Err(Fault::Cancelled) => return (Completion::Cancelled, None),
-                Err(Fault::File(error) | Fault::Protocol(error)) => {
+                Err(ConversationError::Cancelled) => return (Completion::Cancelled, None),
+                Err(ConversationError::File(error) | ConversationError::Protocol(error)) => {
                     warn!(%error, "takeover not complete, retrying");
                 }
             }
@@ -118,7 +121,7 @@ impl TakenSockets {
 
 /// Whether no process listens at `path`. Call it on a thread that may block.
 pub(crate) fn is_unused(path: &Path) -> bool {
-    matches!(Peer::dial(path, Duration::ZERO), Ok(None))
+    matches!(TakeoverPeer::dial(path, Duration::ZERO), Ok(None))
 }
 
 /// Whether both ids are known and differ.
@@ -128,7 +131,7 @@ fn is_other(old: Option<Pid>, new: Option<Pid>) -> bool {
 
 /// Why a conversation ended.
 #[derive(Debug)]
-enum Fault {
+enum ConversationError {
     File(io::Error),
     Protocol(io::Error),
     Cancelled,
@@ -146,15 +149,15 @@ struct Conversation<'a> {
 
 impl Conversation<'_> {
     /// Dials until the sockets are received; `None` if no process listens.
-    fn begin(&self) -> Result<Option<(Peer, Vec<NamedSocket>)>, Fault> {
+    fn begin(&self) -> Result<Option<(TakeoverPeer, Vec<NamedSocket>)>, ConversationError> {
         let (mut pause, mut closed) = (PAUSE.0, None);
         let mut silence = SilenceReport::new();
         loop {
-            let error = match Peer::dial(self.path, CHECK_INTERVAL) {
+            let error = match TakeoverPeer::dial(self.path, CHECK_INTERVAL) {
                 Ok(None) => return Ok(None),
                 Ok(Some(peer)) => match self.request(&peer, &mut silence) {
                     Ok(sockets) => return Ok(Some((peer, sockets))),
-                    Err(Fault::Protocol(error)) if is_closed(&error) => error,
+                    Err(ConversationError::Protocol(error)) if is_closed(&error) => error,
                     Err(fault) => return Err(fault),
                 },
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
@@ -162,13 +165,13 @@ impl Conversation<'_> {
                     self.check_cancelled(Duration::ZERO)?;
                     continue;
                 }
-                Err(error) => return Err(Fault::File(error)),
+                Err(error) => return Err(ConversationError::File(error)),
             };
             // It has died, has left to another process, or could not answer. The next attempt shows
             // which.
             let since = *closed.get_or_insert_with(Instant::now);
             if since.elapsed() > REFUSAL_AFTER {
-                return Err(Fault::Protocol(error));
+                return Err(ConversationError::Protocol(error));
             }
             self.check_cancelled(pause)?;
             pause = (pause * 2).min(PAUSE.1);
@@ -176,12 +179,15 @@ impl Conversation<'_> {
     }
 
     /// Repeats [`begin`](Self::begin) until it succeeds.
-    fn begin_until_success(&self, cancellation: &Cancellation) -> Result<Option<Peer>, Cancelled> {
+    fn begin_until_success(
+        &self,
+        cancellation: &Cancellation,
+    ) -> Result<Option<TakeoverPeer>, Cancelled> {
         loop {
             match self.begin() {
                 Ok(found) => return Ok(found.map(|(peer, _)| peer)),
-                Err(Fault::Cancelled) => return Err(Cancelled),
-                Err(Fault::File(error) | Fault::Protocol(error)) => {
+                Err(ConversationError::Cancelled) => return Err(Cancelled),
+                Err(ConversationError::File(error) | ConversationError::Protocol(error)) => {
                     warn!(%error, "cannot complete the takeover, retrying; both processes serve");
                     if cancellation.within(REFUSAL_AFTER) {
                         return Err(Cancelled);
@@ -191,29 +197,33 @@ impl Conversation<'_> {
         }
     }
 
-    fn request(&self, peer: &Peer, silence: &mut SilenceReport) -> Result<Vec<NamedSocket>, Fault> {
-        peer.same_user().map_err(Fault::Protocol)?;
-        peer.send(HELLO, None, Instant::now() + STEP).map_err(Fault::Protocol)?;
+    fn request(
+        &self,
+        peer: &TakeoverPeer,
+        silence: &mut SilenceReport,
+    ) -> Result<Vec<NamedSocket>, ConversationError> {
+        peer.same_user().map_err(ConversationError::Protocol)?;
+        peer.send(HELLO, None, Instant::now() + STEP).map_err(ConversationError::Protocol)?;
         let mut sockets = Vec::new();
         while sockets.len() < MAX_SOCKETS {
             let (message, handle) = self.receive(peer, silence)?;
             if message == END {
                 return Ok(sockets);
             }
-            sockets.push(parse_socket(&message, handle).map_err(Fault::Protocol)?);
+            sockets.push(parse_socket(&message, handle).map_err(ConversationError::Protocol)?);
         }
-        Err(Fault::Protocol(invalid("too many sockets")))
+        Err(ConversationError::Protocol(invalid("too many sockets")))
     }
 
     /// Sends "serving" until the old process sends "leaving".
-    fn end(&self, peer: &Peer) -> Result<(), Fault> {
+    fn end(&self, peer: &TakeoverPeer) -> Result<(), ConversationError> {
         let mut silence = SilenceReport::new();
         loop {
-            peer.send(SERVING, None, Instant::now() + STEP).map_err(Fault::Protocol)?;
+            peer.send(SERVING, None, Instant::now() + STEP).map_err(ConversationError::Protocol)?;
             match self.receive(peer, &mut silence)?.0.as_str() {
                 CONFIRM => {}
                 LEAVING => return Ok(()),
-                message => return Err(Fault::Protocol(invalid(message))),
+                message => return Err(ConversationError::Protocol(invalid(message))),
             }
         }
     }
@@ -221,9 +231,9 @@ impl Conversation<'_> {
     /// Receives the next message, without a time limit.
     fn receive(
         &self,
-        peer: &Peer,
+        peer: &TakeoverPeer,
         silence: &mut SilenceReport,
-    ) -> Result<(String, Option<OwnedFd>), Fault> {
+    ) -> Result<(String, Option<OwnedFd>), ConversationError> {
         loop {
             self.check_cancelled(Duration::ZERO)?;
             match peer.receive(Instant::now() + CHECK_INTERVAL) {
@@ -232,14 +242,14 @@ impl Conversation<'_> {
                     silence.over();
                     return Ok(received);
                 }
-                Err(error) => return Err(Fault::Protocol(error)),
+                Err(error) => return Err(ConversationError::Protocol(error)),
             }
         }
     }
 
-    fn check_cancelled(&self, within: Duration) -> Result<(), Fault> {
+    fn check_cancelled(&self, within: Duration) -> Result<(), ConversationError> {
         match self.cancellation {
-            Some(cancellation) if cancellation.within(within) => Err(Fault::Cancelled),
+            Some(cancellation) if cancellation.within(within) => Err(ConversationError::Cancelled),
             Some(_) => Ok(()),
             None => {
                 // Cannot be cancelled: the thread is abandoned if the process ends meanwhile.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
 
-use super::wire::Peer;
+use super::wire::TakeoverPeer;
 use super::*;
 
 /// Longer than any step of these tests.
@@ -149,7 +149,7 @@ fn dials_full_queue_within_time_limit() {
     let mut queued = Vec::new();
     let begin = Instant::now();
     let error = loop {
-        match Peer::dial(&fixture.path, Duration::from_millis(100)) {
+        match TakeoverPeer::dial(&fixture.path, Duration::from_millis(100)) {
             Ok(peer) => queued.push(peer.unwrap()),
             Err(error) => break error,
         }
@@ -166,7 +166,7 @@ fn ignores_late_message_of_dead_process() {
     let (old, handed_over) = fixture.start_process(None);
     fixture.until_published();
     // Sends "serving", and is gone before that is read or confirmed.
-    let peer = Peer::dial(&fixture.path, STEP).unwrap().unwrap();
+    let peer = TakeoverPeer::dial(&fixture.path, STEP).unwrap().unwrap();
     let soon = Instant::now() + TEST_TIMEOUT;
     peer.send(HELLO, None, soon).unwrap();
     peer.send(SERVING, None, soon).unwrap();
@@ -189,7 +189,7 @@ fn completes_takeover_when_stopped_process_resumes() {
     let taking = std::thread::spawn(move || take(&path).unwrap().unwrap());
     // The old process sends its sockets, and is stopped: its next messages come when it resumes.
     let accepted = rustix::net::accept(&socket.socket).unwrap();
-    let old = Peer::accepted(accepted);
+    let old = TakeoverPeer::accepted(accepted);
     let soon = || Instant::now() + TEST_TIMEOUT;
     old.expect(HELLO, soon()).unwrap();
     let addr = fixture.listener.local_addr().unwrap();
@@ -202,7 +202,7 @@ fn completes_takeover_when_stopped_process_resumes() {
     old.expect(SERVING, soon()).unwrap();
     // It loses the conversation, and is asked again.
     drop(old);
-    let old = Peer::accepted(rustix::net::accept(&socket.socket).unwrap());
+    let old = TakeoverPeer::accepted(rustix::net::accept(&socket.socket).unwrap());
     old.expect(HELLO, soon()).unwrap();
     old.send(END, None, soon()).unwrap();
     old.expect(SERVING, soon()).unwrap();
@@ -220,7 +220,7 @@ fn keeps_old_process_when_stopped_before_completion() {
     socket.publish().unwrap();
     let path = fixture.path.clone();
     let taking = std::thread::spawn(move || take(&path).unwrap().unwrap());
-    let old = Peer::accepted(rustix::net::accept(&socket.socket).unwrap());
+    let old = TakeoverPeer::accepted(rustix::net::accept(&socket.socket).unwrap());
     let soon = || Instant::now() + TEST_TIMEOUT;
     old.expect(HELLO, soon()).unwrap();
     old.send(END, None, soon()).unwrap();
@@ -260,8 +260,8 @@ fn reads_queued_message_before_checking_deadline() {
     let fixture = TakeoverFixture::new();
     let socket = TakeoverSocket::open(&fixture.path, false).unwrap();
     socket.publish().unwrap();
-    let one = Peer::dial(&fixture.path, STEP).unwrap().unwrap();
-    let other = Peer::accepted(rustix::net::accept(&socket.socket).unwrap());
+    let one = TakeoverPeer::dial(&fixture.path, STEP).unwrap().unwrap();
+    let other = TakeoverPeer::accepted(rustix::net::accept(&socket.socket).unwrap());
     let past = Instant::now();
     one.send(SERVING, None, past).unwrap();
     // As after a stop that was longer than the step.

@@ -26,9 +26,9 @@ const REDIAL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The connection to the other process.
 #[derive(Debug)]
-pub(super) struct Peer(OwnedFd);
+pub(super) struct TakeoverPeer(OwnedFd);
 
-impl Peer {
+impl TakeoverPeer {
     /// Wraps an accepted connection.
     pub(super) fn accepted(socket: OwnedFd) -> Self {
         Self(socket)
