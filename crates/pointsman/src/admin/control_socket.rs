@@ -43,22 +43,22 @@ pub enum ControlSocketError {
 pub(crate) struct ControlSocket(Arc<SocketFile>);
 
 impl ControlSocket {
-    /// Creates the socket for `path`, not yet published. With `instead` it will replace the socket
-    /// of a running process.
+    /// Creates the socket for `path`, not yet published. If it `replaces` one, it takes the path of
+    /// the socket of a running process.
     ///
     /// # Errors
     ///
     /// If another process listens there, or the file cannot be created.
     pub(crate) fn create(
         path: &Path,
-        instead: bool,
+        replaces: bool,
     ) -> Result<(Self, UnixListener), ControlSocketError> {
         if socket_file::is_not_a_socket(path) {
             return Err(ControlSocketError::NotASocket(path.to_owned()));
         }
         // The socket of a dead process refuses; one with a full queue would block.
         let not_listening = [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused];
-        if !instead && !dial(path).is_err_and(|error| not_listening.contains(&error.kind())) {
+        if !replaces && !dial(path).is_err_and(|error| not_listening.contains(&error.kind())) {
             return Err(ControlSocketError::Occupied(path.to_owned()));
         }
         let created = SocketFile::create(path, SocketType::STREAM);
@@ -146,9 +146,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("precious");
         fs::write(&path, "data").unwrap();
-        for instead in [false, true] {
+        for replaces in [false, true] {
             assert!(matches!(
-                ControlSocket::create(&path, instead),
+                ControlSocket::create(&path, replaces),
                 Err(ControlSocketError::NotASocket(_))
             ));
         }

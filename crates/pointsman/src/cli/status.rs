@@ -31,7 +31,7 @@ const MAX_DEPTH: usize = 3;
 pub(super) enum StatusError {
     #[error("{0:?} is not an address; write host:port, for example 127.0.0.1:8888")]
     Address(String, #[source] io::Error),
-    #[error("cannot resolve {0:?}")]
+    #[error("cannot resolve {0:?}; check the name, or use an IP address")]
     Unresolved(String, #[source] io::Error),
     #[error("no status from {0}: is pointsman running there? Set its admin address with --admin")]
     NoAnswer(SocketAddr, #[source] io::Error),

@@ -129,7 +129,7 @@ pub struct SocketAssignment {
     /// For each listener set: addresses to bind, and inherited sockets grouped by address.
     pub sets: Vec<(Vec<ListenAddr>, Vec<InheritedSockets>)>,
     /// Files of Unix sockets of an older process that are no longer configured.
-    pub unwanted: Vec<PathBuf>,
+    pub unconfigured: Vec<PathBuf>,
     /// Files of Unix sockets that belong to a service manager.
     pub managed: Vec<PathBuf>,
 }
@@ -138,15 +138,15 @@ pub struct SocketAssignment {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SocketOwner {
     Admin,
-    Service(usize),
+    ListenerSet(usize),
 }
 
 /// Finds the owner of a socket: by name, else by address, else the only service.
 fn owner_of(name: &str, addr: &ListenAddr, config: &Config) -> Option<SocketOwner> {
     let sets = listener_set::all(config);
     let of_admin = addr.tcp().is_some();
-    let set = |found: Option<usize>| found.map(SocketOwner::Service);
-    let only = (sets.len() == 1).then_some(SocketOwner::Service(0));
+    let set = |found: Option<usize>| found.map(SocketOwner::ListenerSet);
+    let only = (sets.len() == 1).then_some(SocketOwner::ListenerSet(0));
     set(sets.iter().position(|it| it.name == name))
         .or_else(|| (name == ADMIN && of_admin).then_some(SocketOwner::Admin))
         .or_else(|| set(sets.iter().position(|it| it.listen.contains(addr))))
@@ -161,7 +161,12 @@ impl SocketAssignment {
     #[must_use]
     pub fn none(config: &Config) -> Self {
         let sets = listener_set::all(config).into_iter().map(|set| (set.listen, Vec::new()));
-        Self { admin: Vec::new(), sets: sets.collect(), unwanted: Vec::new(), managed: Vec::new() }
+        Self {
+            admin: Vec::new(),
+            sets: sets.collect(),
+            unconfigured: Vec::new(),
+            managed: Vec::new(),
+        }
     }
 
     /// Assigns the sockets of a service manager.
@@ -177,8 +182,8 @@ impl SocketAssignment {
             };
             assignment.add(owner, addr, listener);
         }
-        for (listen, given) in &mut assignment.sets {
-            if !given.is_empty() {
+        for (listen, inherited) in &mut assignment.sets {
+            if !inherited.is_empty() {
                 listen.clear();
             }
         }
@@ -196,16 +201,18 @@ impl SocketAssignment {
             let sets = listener_set::all(config);
             let at = |addr: &ListenAddr| sets.iter().position(|it| it.listen.contains(addr));
             if let Some(set) = at(&addr).or_else(|| at(&both_families(&addr)?)) {
-                assignment.add(SocketOwner::Service(set), addr, listener);
+                assignment.add(SocketOwner::ListenerSet(set), addr, listener);
             } else if addr.tcp().is_some_and(|addr| config.admin.listen.contains(&addr)) {
                 assignment.add(SocketOwner::Admin, addr, listener);
             } else {
                 warn!(%addr, name, "socket not taken over: it is not configured");
-                assignment.unwanted.extend(addr.unix().filter(|_| !is_managed).map(Path::to_owned));
+                assignment
+                    .unconfigured
+                    .extend(addr.unix().filter(|_| !is_managed).map(Path::to_owned));
             }
         }
-        for (listen, given) in &mut assignment.sets {
-            listen.retain(|addr| !given.iter().any(|given| given.addr == *addr));
+        for (listen, inherited) in &mut assignment.sets {
+            listen.retain(|addr| !inherited.iter().any(|inherited| inherited.addr == *addr));
         }
         assignment
     }
@@ -213,11 +220,11 @@ impl SocketAssignment {
     fn add(&mut self, owner: SocketOwner, addr: ListenAddr, listener: OwnedFd) {
         match owner {
             SocketOwner::Admin => self.admin.push(listener.into()),
-            SocketOwner::Service(number) => {
-                let Some((_, given)) = self.sets.get_mut(number) else { return };
-                match given.iter_mut().find(|given| given.addr == addr) {
-                    Some(given) => given.sockets.push(listener),
-                    None => given.push(InheritedSockets { addr, sockets: vec![listener] }),
+            SocketOwner::ListenerSet(number) => {
+                let Some((_, inherited)) = self.sets.get_mut(number) else { return };
+                match inherited.iter_mut().find(|inherited| inherited.addr == addr) {
+                    Some(inherited) => inherited.sockets.push(listener),
+                    None => inherited.push(InheritedSockets { addr, sockets: vec![listener] }),
                 }
             }
         }
@@ -263,13 +270,19 @@ mod tests {
     fn prefers_names_to_addresses() {
         let two =
             config(&[("a", addr("127.0.0.1:1")), ("b", addr("127.0.0.1:2"))], &addr("127.0.0.1:9"));
-        assert_eq!(owner_of("b", &addr("127.0.0.1:1"), &two), Some(SocketOwner::Service(1)));
-        assert_eq!(owner_of("x.socket", &addr("127.0.0.1:2"), &two), Some(SocketOwner::Service(1)));
+        assert_eq!(owner_of("b", &addr("127.0.0.1:1"), &two), Some(SocketOwner::ListenerSet(1)));
+        assert_eq!(
+            owner_of("x.socket", &addr("127.0.0.1:2"), &two),
+            Some(SocketOwner::ListenerSet(1))
+        );
         assert_eq!(owner_of("admin", &addr("127.0.0.1:7"), &two), Some(SocketOwner::Admin));
         assert_eq!(owner_of("x.socket", &addr("127.0.0.1:9"), &two), Some(SocketOwner::Admin));
         assert_eq!(owner_of("x.socket", &addr("127.0.0.1:7"), &two), None);
         let one = config(&[("a", addr("127.0.0.1:1"))], &addr("127.0.0.1:9"));
-        assert_eq!(owner_of("x.socket", &addr("127.0.0.1:7"), &one), Some(SocketOwner::Service(0)));
+        assert_eq!(
+            owner_of("x.socket", &addr("127.0.0.1:7"), &one),
+            Some(SocketOwner::ListenerSet(0))
+        );
     }
 
     #[test]
@@ -300,29 +313,29 @@ mod tests {
             vec![a, second, socket("b"), socket("gone"), admin],
         );
         assert_eq!(assignment.admin.len(), 1);
-        let (listen, given) = &assignment.sets[0];
-        assert!(listen.is_empty() && given.len() == 1 && given[0].sockets.len() == 2);
-        let (listen, given) = &assignment.sets[1];
-        assert!(listen == &[addr("127.0.0.1:2")] && given.is_empty());
+        let (listen, inherited) = &assignment.sets[0];
+        assert!(listen.is_empty() && inherited.len() == 1 && inherited[0].sockets.len() == 2);
+        let (listen, inherited) = &assignment.sets[1];
+        assert!(listen == &[addr("127.0.0.1:2")] && inherited.is_empty());
     }
 
     #[test]
     fn takes_unix_sockets_and_ipv4_beside_a_dual_stack_address() {
         let config =
             config(&[("a", addr("[::]:1")), ("b", addr("unix:/run/b.sock"))], &addr("127.0.0.1:9"));
-        let given = |text: &str| NamedSocket { addr: addr(text), ..socket("a") };
+        let inherited = |text: &str| NamedSocket { addr: addr(text), ..socket("a") };
         let sockets =
-            ["0.0.0.0:1", "unix:/run/b.sock", "unix:/run/c.sock", "10.0.0.1:1"].map(given);
+            ["0.0.0.0:1", "unix:/run/b.sock", "unix:/run/c.sock", "10.0.0.1:1"].map(inherited);
         let assignment = SocketAssignment::taken_over(&config, sockets.into());
         let found: Vec<String> = assignment
             .sets
             .iter()
-            .flat_map(|(_, given)| given)
-            .map(|given| given.addr.to_string())
+            .flat_map(|(_, inherited)| inherited)
+            .map(|inherited| inherited.addr.to_string())
             .collect();
         assert_eq!(found, ["0.0.0.0:1", "unix:/run/b.sock"]);
         assert_eq!(assignment.sets[0].0, [addr("[::]:1")], "still to be bound");
         assert!(assignment.sets[1].0.is_empty());
-        assert_eq!(assignment.unwanted, [PathBuf::from("/run/c.sock")]);
+        assert_eq!(assignment.unconfigured, [PathBuf::from("/run/c.sock")]);
     }
 }

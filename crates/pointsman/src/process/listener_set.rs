@@ -115,7 +115,7 @@ impl ServiceWiring {
             wiring.watches.push(settings::discovery(service, points, replicas));
             wiring.hints.0.push(channel);
         }
-        // In the same order as `of` returns them.
+        // In the same order as `all` returns them.
         wiring.services.extend(for_readers);
         wiring
     }

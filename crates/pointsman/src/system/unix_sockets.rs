@@ -53,7 +53,7 @@ pub(crate) struct UnixFiles(Vec<Arc<SocketFile>>);
 #[derive(Debug, Default)]
 pub(crate) struct TakenFiles {
     wanted: Vec<(Arc<SocketFile>, u32)>,
-    unwanted: Vec<SocketFile>,
+    unconfigured: Vec<SocketFile>,
 }
 
 impl UnixFiles {
@@ -85,7 +85,7 @@ impl UnixFiles {
 
     /// Adopts the files of sockets that are taken over: those that this process uses, and those
     /// that are no longer configured. Call it on a thread that may block.
-    pub(crate) fn adopt(&mut self, wanted: &[SocketSpec], unwanted: &[PathBuf]) -> TakenFiles {
+    pub(crate) fn adopt(&mut self, wanted: &[SocketSpec], unconfigured: &[PathBuf]) -> TakenFiles {
         let mut taken = TakenFiles::default();
         for SocketSpec { path, mode } in wanted {
             let Some(file) = adopted(path) else { continue };
@@ -93,7 +93,7 @@ impl UnixFiles {
             taken.wanted.push((Arc::clone(&file), *mode));
             self.0.push(file);
         }
-        taken.unwanted = unwanted.iter().filter_map(|path| adopted(path)).collect();
+        taken.unconfigured = unconfigured.iter().filter_map(|path| adopted(path)).collect();
         taken
     }
 
@@ -142,7 +142,7 @@ impl TakenFiles {
                 warn!(%error, %path, "cannot set the mode of a unix socket's file");
             }
         }
-        for file in self.wanted.iter().map(|(file, _)| &**file).chain(&self.unwanted) {
+        for file in self.wanted.iter().map(|(file, _)| &**file).chain(&self.unconfigured) {
             if let Err(error) = file.publish() {
                 let path = file.path().display();
                 warn!(%error, %path, "a unix socket's file is lost, clients cannot connect there");

@@ -125,39 +125,39 @@ async fn prepare(
     mut taken: Option<TakenSockets>,
 ) -> Result<Option<(RunningDiscovery, BoundResources)>, RunError> {
     let config = inputs.config;
-    let instead = taken.is_some();
+    let replaces = taken.is_some();
     let control = config.admin.control_socket.clone().filter(|_| config.admin.control);
-    let (wanted, adopted, unwanted) = unix_sockets(config, &mut assignment, instead);
+    let (to_create, to_adopt, unconfigured) = unix_sockets(config, &mut assignment, replaces);
     let files = move || -> Result<_, RunError> {
         let takeover_socket =
-            takeover_path.map(|path| TakeoverSocket::open(&path, instead)).transpose()?;
+            takeover_path.map(|path| TakeoverSocket::open(&path, replaces)).transpose()?;
         let control =
-            control.map(|path| ControlSocket::create(Path::new(&path), instead)).transpose()?;
+            control.map(|path| ControlSocket::create(Path::new(&path), replaces)).transpose()?;
         let mut unix = UnixFiles::default();
-        let made = wanted.into_iter().map(|(plane, wanted)| {
-            let given = InheritedSockets {
-                sockets: vec![unix.create(&wanted)?],
-                addr: ListenAddr::Unix(wanted.path),
+        let created = to_create.into_iter().map(|(set, to_create)| {
+            let inherited = InheritedSockets {
+                sockets: vec![unix.create(&to_create)?],
+                addr: ListenAddr::Unix(to_create.path),
             };
-            Ok((plane, given))
+            Ok((set, inherited))
         });
-        let made = made.collect::<Result<Vec<_>, UnixSocketError>>()?;
-        let theirs = unix.adopt(&adopted, &unwanted);
-        Ok((takeover_socket, control, unix, made, theirs))
+        let created = created.collect::<Result<Vec<_>, UnixSocketError>>()?;
+        let taken_files = unix.adopt(&to_adopt, &unconfigured);
+        Ok((takeover_socket, control, unix, created, taken_files))
     };
     let Some(files) =
         run_unless_stopped(&mut inputs.signals, "the folders of its sockets", files).await?
     else {
         return Ok(None);
     };
-    let (takeover_socket, control, unix, made, theirs) = files?;
-    for (plane, given) in made {
-        if let Some((_, all)) = assignment.sets.get_mut(plane) {
-            all.push(given);
+    let (takeover_socket, control, unix, created, taken_files) = files?;
+    for (set, inherited) in created {
+        if let Some((_, all)) = assignment.sets.get_mut(set) {
+            all.push(inherited);
         }
     }
     if let Some(taken) = &mut taken {
-        taken.files = theirs;
+        taken.files = taken_files;
     }
     let admin = bind_admin(config, std::mem::take(&mut assignment.admin))?;
     let (admin, control) = match control {
@@ -178,24 +178,24 @@ async fn prepare(
 fn unix_sockets(
     config: &Config,
     assignment: &mut SocketAssignment,
-    instead: bool,
+    replaces: bool,
 ) -> (Vec<(usize, SocketSpec)>, Vec<SocketSpec>, Vec<PathBuf>) {
-    let planes = listener_set::all(config);
-    let of = |plane: usize, addr: &ListenAddr| {
-        let mode = planes.get(plane)?.mode;
+    let sets = listener_set::all(config);
+    let of = |set: usize, addr: &ListenAddr| {
+        let mode = sets.get(set)?.mode;
         Some(SocketSpec { path: addr.unix()?.to_owned(), mode })
     };
-    let (mut wanted, mut adopted) = (Vec::new(), Vec::new());
-    for (plane, (listen, given)) in assignment.sets.iter_mut().enumerate() {
-        wanted.extend(listen.iter().filter_map(|addr| Some((plane, of(plane, addr)?))));
+    let (mut to_create, mut to_adopt) = (Vec::new(), Vec::new());
+    for (set, (listen, inherited)) in assignment.sets.iter_mut().enumerate() {
+        to_create.extend(listen.iter().filter_map(|addr| Some((set, of(set, addr)?))));
         listen.retain(|addr| addr.tcp().is_some());
-        if instead {
+        if replaces {
             // The files of a service manager's sockets belong to the manager.
-            let own = given.iter().filter_map(|given| of(plane, &given.addr));
-            adopted.extend(own.filter(|it| !assignment.managed.contains(&it.path)));
+            let own = inherited.iter().filter_map(|inherited| of(set, &inherited.addr));
+            to_adopt.extend(own.filter(|it| !assignment.managed.contains(&it.path)));
         }
     }
-    (wanted, adopted, std::mem::take(&mut assignment.unwanted))
+    (to_create, to_adopt, std::mem::take(&mut assignment.unconfigured))
 }
 
 /// Whether another process has the address, or the socket on which it would hand it over.
@@ -238,19 +238,19 @@ async fn run_unless_stopped<T: Send + 'static>(
 
 fn bind_admin(
     config: &Config,
-    given: Vec<std::net::TcpListener>,
+    inherited: Vec<std::net::TcpListener>,
 ) -> Result<admin_http::Server, admin_http::BindError> {
-    let listen = listener_set::all(config).into_iter().flat_map(|plane| plane.listen);
+    let listen = listener_set::all(config).into_iter().flat_map(|set| set.listen);
     let v4 = listen.filter_map(|addr| addr.tcp()).filter(SocketAddr::is_ipv4);
     let settings = admin_http::Settings {
         max_connections: config.admin.max_connections,
         ipv4_ports: v4.map(|addr| addr.port()).collect(),
         ..admin_http::Settings::default()
     };
-    if given.is_empty() {
+    if inherited.is_empty() {
         admin_http::Server::bind(&config.admin.listen, settings)
     } else {
-        admin_http::Server::from_listeners(given, settings)
+        admin_http::Server::from_listeners(inherited, settings)
     }
 }
 
@@ -309,21 +309,21 @@ pub(super) struct RunningDiscovery {
 
 impl RunningDiscovery {
     fn prepare(
-        given: &StartupInputs<'_>,
+        inherited: &StartupInputs<'_>,
         assignment: SocketAssignment,
         admin: &admin_http::Server,
     ) -> Result<Self, RunError> {
-        let (config, limits) = (given.config, &given.connections.services);
+        let (config, limits) = (inherited.config, &inherited.connections.services);
         let ServiceWiring { services, watches, hints } = ServiceWiring::new(config, limits);
-        let planes = services.into_iter().zip(assignment.sets);
-        let planes = planes.map(|(service, (listen, given))| {
-            (service, listen.iter().filter_map(ListenAddr::tcp).collect(), given)
+        let sets = services.into_iter().zip(assignment.sets);
+        let sets = sets.map(|(service, (listen, inherited))| {
+            (service, listen.iter().filter_map(ListenAddr::tcp).collect(), inherited)
         });
         let bound = Bound::bind_or_take(
             settings::workers(config),
-            given.connections.total,
+            inherited.connections.total,
             admin.addresses(),
-            planes,
+            sets,
         )?;
         let listen = bound.local_addrs().iter().flatten().filter_map(ListenAddr::tcp);
         let own: Vec<_> = listen.chain(admin.addresses().iter().copied()).collect();
@@ -339,13 +339,13 @@ impl RunningDiscovery {
         config: &Config,
         effective: &EffectiveConfig,
     ) -> Vec<ReportedService> {
-        let planes = listener_set::all(config);
+        let sets = listener_set::all(config);
         let services =
             config.services.iter().zip(self.bound.local_addrs()).zip(&self.handles).enumerate();
         let watched = services.map(|(number, ((service, listen), discovery))| {
-            let readers = planes.iter().position(|it| it.reads && it.service == number);
-            let readers = readers
-                .and_then(|plane| Some((plane, self.bound.local_addrs().get(plane)?.clone())));
+            let readers = sets.iter().position(|it| it.reads && it.service == number);
+            let readers =
+                readers.and_then(|set| Some((set, self.bound.local_addrs().get(set)?.clone())));
             let replica_listen = readers.as_ref().map(|(_, listen)| tracing::field::debug(listen));
             info!(service = %service.name, ?listen, replica_listen, "serving");
             ReportedService {

@@ -51,22 +51,23 @@ pub(crate) struct TakeoverSocket {
 }
 
 impl TakeoverSocket {
-    /// Creates the socket, to be published later. With `instead` it will replace the socket of a
-    /// running process. This touches the state folder, so it belongs on a thread that may block.
+    /// Creates the socket, to be published later. If it `replaces` one, it takes the path of the
+    /// socket of a running process. This touches the state folder, so it belongs on a thread that
+    /// may block.
     ///
     /// # Errors
     ///
     /// If another process listens there, or the folder is not writable.
-    pub(crate) fn open(path: &Path, instead: bool) -> Result<Self, TakeoverError> {
+    pub(crate) fn open(path: &Path, replaces: bool) -> Result<Self, TakeoverError> {
         if socket_file::is_not_a_socket(path) {
             return Err(TakeoverError::Other(path.to_owned()));
         }
         let fault = |error: io::Error| TakeoverError::Socket(path.to_owned(), error);
-        if !instead {
+        if !replaces {
             match TakeoverPeer::dial(path, Duration::ZERO) {
                 Ok(None) => {}
                 Err(error) if error.kind() != io::ErrorKind::TimedOut => return Err(fault(error)),
-                // One whose queue is full is there, too.
+                // A process whose queue is full listens, too.
                 _ => return Err(TakeoverError::Occupied(path.to_owned())),
             }
         }
@@ -118,7 +119,7 @@ impl TakeoverSocket {
             }
             if let Err(error) = self.file.publish() {
                 let path = self.file.path().display();
-                warn!(%error, %path, "takeover is disabled: its socket cannot be published");
+                warn!(%error, %path, "takeover is disabled: the takeover socket cannot be published");
                 return;
             }
             // Ends the conversation, which tells the old process that its socket is no longer
