@@ -42,7 +42,8 @@ fn path(file: &tempfile::NamedTempFile) -> &str {
 #[test]
 fn prints_each_fault_with_line_and_key() {
     let config = file(
-        "[[service]]\nname = \"my master\"\nsentinels = [\"a\"]\nconnect_timeout = 5\n[shutdown]\naccept_mim = \"5s\"\n",
+        "[[service]]\nname = \"my master\"\nsentinels = [\"a\"]\nconnect_timeout = 5\n\
+         [shutdown]\naccept_mim = \"5s\"\n",
     );
     for command in ["check", "run", "config"] {
         let output = pointsman(&[command, "--config", path(&config)], &[]);
@@ -148,8 +149,9 @@ fn prints_help_and_version_to_stdout() {
 #[test]
 fn accepts_its_own_printed_configuration() {
     let config = file(
-        "[[service]]\nname = \"a\"\nsentinels = [\"s1\", \"[::1]\"]\naddress_map = { \"10.0.0.1:6379\" = \"h:1\" }\n\
-         [service.timers]\npoll = \"2s\"\n[[service]]\nname = \"b\"\nsentinels = [\"s1\"]\nlisten = [\"127.0.0.1:6380\"]\n",
+        "[[service]]\nname = \"a\"\nsentinels = [\"s1\", \"[::1]\"]\n\
+         address_map = { \"10.0.0.1:6379\" = \"h:1\" }\n[service.timers]\npoll = \"2s\"\n\
+         [[service]]\nname = \"b\"\nsentinels = [\"s1\"]\nlisten = [\"127.0.0.1:6380\"]\n",
     );
     let first = pointsman(
         &["config", "--config", path(&config), "--service", "b", "--listen", "127.0.0.1:7"],
@@ -220,12 +222,14 @@ fn ignores_kubernetes_variables_and_names_typos() {
 fn never_prints_passwords() {
     let secret = file(&format!("{PASSWORD}\n"));
     let good = file(&format!(
-        "[[service]]\nsentinels = [\"127.0.0.1:1\"]\n[service.auth]\nusername = \"u\"\npassword = \"{PASSWORD}\"\n\
+        "[[service]]\nsentinels = [\"127.0.0.1:1\"]\n\
+         [service.auth]\nusername = \"u\"\npassword = \"{PASSWORD}\"\n\
          [service.sentinel_auth]\npassword_file = \"{}\"\n",
         path(&secret)
     ));
     let faulty = file(&format!(
-        "[[service]]\npasword = \"{PASSWORD}\"\n[service.auth]\npassword = {PASSWORD}\npassword_env = \"{PASSWORD}\"\n"
+        "[[service]]\npasword = \"{PASSWORD}\"\n\
+         [service.auth]\npassword = {PASSWORD}\npassword_env = \"{PASSWORD}\"\n"
     ));
     let unclosed =
         file(&format!("[[service]]\n[service.auth]\npassword = \"{PASSWORD}\nusername = \"u\"\n"));
@@ -393,7 +397,8 @@ fn refuses_connections_beyond_open_file_limit() {
     let run = |setting: &str| {
         let mut shell = Command::new("sh");
         let script = format!(
-            "ulimit -n 1000; exec {} run --sentinel 127.0.0.1:1 --listen 127.0.0.1:0 --admin 127.0.0.1:0 --set {setting}",
+            "ulimit -n 1000; exec {} run --sentinel 127.0.0.1:1 --listen 127.0.0.1:0 \
+             --admin 127.0.0.1:0 --set {setting}",
             env!("CARGO_BIN_EXE_pointsman")
         );
         shell.args(["-c", &script]).stdin(Stdio::null()).output().unwrap()

@@ -230,7 +230,8 @@ impl PageTest<'_> {
         );
         tab.wait(
             "the first session",
-            "!document.querySelector('section:first-of-type .failovers').innerText.includes('none yet')",
+            "!document.querySelector('section:first-of-type .failovers')\
+              .innerText.includes('none yet')",
         );
         self.check("after", &SCREENS);
         // The page shows the figures of the status.

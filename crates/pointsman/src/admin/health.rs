@@ -14,11 +14,11 @@
 //!
 //! | Situation | Stays ready (default) | Turns unready |
 //! |---|---|---|
-//! | a failover longer than the hold | clients are held, then answered | clients are refused by every instance |
-//! | no Redis and no sentinel at all | clients are held, then answered | clients are refused by every instance |
-//! | one of N instances is isolated | one new client in N waits for the hold and has to retry | all are served |
-//! | no master was ever found | unready | unready |
-//! | it is shutting down, or full | unready | unready |
+//! | failover longer than the hold | clients held, then answered | every instance refuses clients |
+//! | no Redis and no sentinel | clients held, then answered | every instance refuses clients |
+//! | one of N instances isolated | one new client in N is held and has to retry | all are served |
+//! | no master found yet | unready | unready |
+//! | shutting down, or full | unready | unready |
 //!
 //! With several services in one process, readiness depends on whether *any* of them can be served:
 //! a pod is removed from all its Kubernetes Services at once, and one dead master must not affect

@@ -354,10 +354,10 @@ fn service_help() -> String {
 }
 
 fn service_long_help() -> String {
-    let rule = "Selects the service that the other flags and the environment apply to. Required if \
-                the file has several services and flags or variables are given for one; all services \
-                are served in any case. Without a service in a file it is the name of the one that \
-                the flags describe.";
+    let rule = "Selects the service that the other flags and the environment apply to. \
+                Required if the file has several services and flags or variables are given for \
+                one; all services are served in any case. Without a service in a file it is \
+                the name of the one that the flags describe.";
     format!("Sentinel's name for the master.\n\n{rule}{}", brackets("service.name"))
 }
 

@@ -34,7 +34,7 @@ pub(super) enum ControlError {
         "no answer from {0}: is pointsman running there? Set its admin address with --admin, \
          or its socket with --socket"
     )]
-    NoAnswer(ControlEndpoint, #[source] io::Error),
+    Unreachable(ControlEndpoint, #[source] io::Error),
     #[error(
         "{0} does not accept control commands; set `control = true` and a socket or a token in \
          [admin]"
@@ -89,7 +89,7 @@ pub(super) fn send(
         }
         last = Some(document);
     });
-    let code = code.map_err(|error| ControlError::NoAnswer(endpoint.clone(), error))?;
+    let code = code.map_err(|error| ControlError::Unreachable(endpoint.clone(), error))?;
     match (code, last) {
         (404 | 405, _) if rest.starts_with("nothing at") => Err(ControlError::Disabled(endpoint)),
         (200, Some(last)) if last.get("ok") == Some(&Json::Bool(true)) => {

@@ -221,23 +221,35 @@ mod tests {
     #[test]
     fn renders_document_on_one_screen() {
         let sentinel = |port: u16, up: bool| {
-            serde_json::json!({"addr": format!("10.0.0.1:{port}"), "up": up, "disagrees": false, "master": "10.0.0.2:6379",
-                "epoch": 5, "age_s": 0.3, "problem": if up { Json::Null } else { "cannot connect".into() }})
+            serde_json::json!({
+                "addr": format!("10.0.0.1:{port}"), "up": up, "disagrees": false,
+                "master": "10.0.0.2:6379", "epoch": 5, "age_s": 0.3,
+                "problem": if up { Json::Null } else { "cannot connect".into() },
+            })
         };
         let document = |commands: u64| {
             serde_json::json!({
-                "schema": 1, "version": "0.1.0", "uptime_s": 192.0, "phase": "serving", "ready": true,
+                "schema": 1, "version": "0.1.0", "uptime_s": 192.0, "phase": "serving",
+                "ready": true,
                 "not_ready_because": [], "config_hash": "ab12", "config": {"faults": []},
                 "services": [{
-                    "name": "mymaster", "state": "stable", "gate": "open", "generation": 2, "outage_s": null,
-                    "target": {"name": "10.0.0.2:6379", "addr": "10.0.0.2:6379", "epoch": 5, "age_s": 725.0},
-                    "disagreement": false, "minority": false, "electorate": {"voters": 3, "majority": 2},
+                    "name": "mymaster", "state": "stable", "gate": "open", "generation": 2,
+                    "outage_s": null, "disagreement": false, "minority": false,
+                    "target": {"name": "10.0.0.2:6379", "epoch": 5, "age_s": 725.0},
+                    "electorate": {"voters": 3, "majority": 2},
                     "sentinels": [sentinel(26379, true), sentinel(26380, false)],
-                    "nodes": [{"addr": "10.0.0.2:6379", "role": "master"}, {"addr": "10.0.0.3:6379", "role": "replica"}],
-                    "failovers": [{"from": null, "to": "10.0.0.1:6379", "age_s": 9000.0},
-                        {"from": "10.0.0.1:6379", "to": "10.0.0.2:6379", "age_s": 725.0, "held_ms": 812.0, "switched_ms": 1.13}],
-                    "traffic": {"sessions_open": 12, "sessions_limit": 10000, "commands": commands, "bytes_in": 1_234_567,
-                        "bytes_out": 999, "command_p99_us": 1280,
+                    "nodes": [
+                        {"addr": "10.0.0.2:6379", "role": "master"},
+                        {"addr": "10.0.0.3:6379", "role": "replica"},
+                    ],
+                    "failovers": [
+                        {"from": null, "to": "10.0.0.1:6379", "age_s": 9000.0},
+                        {"from": "10.0.0.1:6379", "to": "10.0.0.2:6379", "age_s": 725.0,
+                            "held_ms": 812.0, "switched_ms": 1.13},
+                    ],
+                    "traffic": {"sessions_open": 12, "sessions_limit": 10000,
+                        "commands": commands, "bytes_in": 1_234_567, "bytes_out": 999,
+                        "command_p99_us": 1280,
                         "sessions_by_state": {"ordinary": 9, "unknown_command": 1, "subscribed": 2},
                         "sessions_not_carried": {"in_flight": 3}},
                 }],

@@ -8,6 +8,7 @@
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _};
+use std::time::Duration;
 
 use sentinel::Resolver;
 use sentinel::doctor::{self, Account, Context, Finding, NoAnswer, Observed, Says, Severity, Word};
@@ -118,7 +119,7 @@ fn state_label(describe: &NoAnswer) -> &'static str {
         NoAnswer::Unreachable(_) => "unreachable",
         NoAnswer::Silent => "silent",
         NoAnswer::Denied(_) => "denied",
-        NoAnswer::Stranger => "not_redis",
+        NoAnswer::Stranger => "unexpected_server",
         NoAnswer::Other => "other_sentinel",
         NoAnswer::LeadsBack => "own_listener",
     }
@@ -239,7 +240,10 @@ fn document(examined: &ExaminedService) -> Json {
             "tilt": account.map(|it| it.tilt),
             "resp3": account.map(|it| it.resp3),
             "watches": account.map(|it| &it.watched),
-            "view": account.and_then(|it| match &it.says { Says::Knows(view) => Some(view_json(view)), _ => None }),
+            "view": account.and_then(|it| match &it.says {
+                Says::Knows(view) => Some(view_json(view)),
+                _ => None,
+            }),
         })
     });
     let nodes = observed.nodes.iter().map(|it| {
@@ -258,13 +262,20 @@ fn document(examined: &ExaminedService) -> Json {
                 Role::Replica { master, .. } => Some(master.to_string()),
                 _ => None,
             }),
-            "linked": report.and_then(|it| match it.role { Role::Replica { connected, .. } => Some(connected), _ => None }),
+            "linked": report.and_then(|it| match it.role {
+                Role::Replica { connected, .. } => Some(connected),
+                _ => None,
+            }),
             "pong": report.map(|it| it.pong),
         })
     });
     let findings = findings.iter().map(|it| {
         json!({
-            "severity": it.severity.label(), "code": it.code, "about": it.about, "message": it.what, "remedy": it.remedy,
+            "severity": it.severity.label(),
+            "code": it.code,
+            "about": it.about,
+            "message": it.what,
+            "remedy": it.remedy,
         })
     });
     json!({
@@ -277,19 +288,25 @@ fn document(examined: &ExaminedService) -> Json {
 }
 
 fn view_json(view: &Word) -> Json {
+    let millis = |it: Duration| u64::try_from(it.as_millis()).unwrap_or(u64::MAX);
     json!({
         "master": view.addr.to_string(),
         "epoch": view.epoch,
         "down": view.down,
         "failing_over": view.failing_over,
         "quorum": view.quorum,
-        "down_after_ms": view.down_after.map(|it| u64::try_from(it.as_millis()).unwrap_or(u64::MAX)),
-        "failover_timeout_ms": view.failover_timeout.map(|it| u64::try_from(it.as_millis()).unwrap_or(u64::MAX)),
+        "down_after_ms": view.down_after.map(millis),
+        "failover_timeout_ms": view.failover_timeout.map(millis),
         "peers": view.peers.iter().map(|it| json!({
-            "id": it.id.as_ref().map(sentinel::MyId::as_str), "addr": it.addr.as_ref().map(ToString::to_string), "up": it.up,
+            "id": it.id.as_ref().map(sentinel::MyId::as_str),
+            "addr": it.addr.as_ref().map(ToString::to_string),
+            "up": it.up,
         })).collect::<Vec<_>>(),
         "replicas": view.replicas.iter().map(|it| json!({
-            "addr": it.addr.to_string(), "down": it.down, "linked": it.linked, "priority": it.priority,
+            "addr": it.addr.to_string(),
+            "down": it.down,
+            "linked": it.linked,
+            "priority": it.priority,
         })).collect::<Vec<_>>(),
         "failover_possible": view.ckquorum.as_ref().map(Result::is_ok),
     })

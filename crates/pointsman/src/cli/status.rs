@@ -34,7 +34,7 @@ pub(super) enum StatusError {
     #[error("cannot resolve {0:?}; check the name, or use an IP address")]
     Unresolved(String, #[source] io::Error),
     #[error("no status from {0}: is pointsman running there? Set its admin address with --admin")]
-    NoAnswer(SocketAddr, #[source] io::Error),
+    Unreachable(SocketAddr, #[source] io::Error),
     #[error("no status from {0}: HTTP status {1}; is this the admin address of a pointsman?")]
     Code(SocketAddr, u16),
     #[error("the status from {0} is not JSON; is this the admin address of a pointsman?")]
@@ -61,7 +61,7 @@ pub(super) fn status(
 /// Requests the status document; returns it parsed and as text.
 fn request(addr: SocketAddr) -> Result<(Json, String), StatusError> {
     let (code, body) =
-        http::get(addr, "/status").map_err(|error| StatusError::NoAnswer(addr, error))?;
+        http::get(addr, "/status").map_err(|error| StatusError::Unreachable(addr, error))?;
     if code != 200 {
         return Err(StatusError::Code(addr, code));
     }
@@ -266,7 +266,10 @@ mod tests {
             "services": [{
                 "name": "mymaster", "generation": 3, "gate": "open", "news": true,
                 "target": {"addr": "10.0.0.2:6379", "name": "redis-1:6379", "epoch": 5},
-                "sentinels": [{"addr": "10.0.0.1:26379", "state": "up"}, {"addr": "10.0.0.3:26379", "state": "down"}],
+                "sentinels": [
+                    {"addr": "10.0.0.1:26379", "state": "up"},
+                    {"addr": "10.0.0.3:26379", "state": "down"},
+                ],
             }],
         });
         let lines = "phase   serving\nuptime  3m12s\n\nmymaster\n\
@@ -282,7 +285,8 @@ mod tests {
 
     #[test]
     fn replaces_control_characters() {
-        let document = serde_json::json!({"ph\u{1b}ase": "\u{1b}[2Jx\n", "services": [{"name": "\u{7}a", "x": [["\u{1b}"]]}, 3]});
+        let service = serde_json::json!({"name": "\u{7}a", "x": [["\u{1b}"]]});
+        let document = serde_json::json!({"ph\u{1b}ase": "\u{1b}[2Jx\n", "services": [service, 3]});
         let present = render(&document);
         assert!(present.chars().all(|c| c == '\n' || !c.is_control()), "{present:?}");
     }

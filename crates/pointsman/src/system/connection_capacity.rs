@@ -65,7 +65,8 @@ mod tests {
         let service = |(at, most): (usize, &usize)| {
             let port = at + 1;
             format!(
-                "[[service]]\nname=\"m{at}\"\nsentinels=[\"s\"]\nlisten=[\"0.0.0.0:{port}\"]\nmax_connections={most}\n"
+                "[[service]]\nname=\"m{at}\"\nsentinels=[\"s\"]\nlisten=[\"0.0.0.0:{port}\"]\n\
+                 max_connections={most}\n"
             )
         };
         let services: String = numbers.iter().enumerate().map(service).collect();

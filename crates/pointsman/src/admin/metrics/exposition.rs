@@ -242,7 +242,8 @@ mod tests {
             page.count("pointsman_master_switches_total", &[("service", "b")], 0);
             page
         };
-        let gate = "# HELP pointsman_gate_closed State of the gate: 1 while traffic is held, else 0.\n\
+        let gate = "# HELP pointsman_gate_closed \
+                    State of the gate: 1 while traffic is held, else 0.\n\
                     # TYPE pointsman_gate_closed gauge\n\
                     pointsman_gate_closed{service=\"a\\\"b\\\\c\"} 1\n";
         let switches = "Committed master changes.\n";

@@ -119,7 +119,7 @@ impl TakeoverSocket {
             }
             if let Err(error) = self.file.publish() {
                 let path = self.file.path().display();
-                warn!(%error, %path, "takeover is disabled: the takeover socket cannot be published");
+                warn!(%error, %path, "takeover is disabled: cannot publish the takeover socket");
                 return;
             }
             // Ends the conversation, which tells the old process that its socket is no longer
