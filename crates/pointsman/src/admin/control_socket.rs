@@ -7,12 +7,11 @@
 //! Deliberately absent: the protocol ([`control`](crate::admin::control)).
 
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::net::SocketType;
 use rustix::process::geteuid;
 
 use crate::system::socket_file::{self, SocketFile};
@@ -58,7 +57,9 @@ impl ControlSocket {
         }
         // The socket of a dead process refuses; one with a full queue would block.
         let not_listening = [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused];
-        if !replaces && !dial(path).is_err_and(|error| not_listening.contains(&error.kind())) {
+        if !replaces
+            && !socket_file::dial(path).is_err_and(|error| not_listening.contains(&error.kind()))
+        {
             return Err(ControlSocketError::Occupied(path.to_owned()));
         }
         let created = SocketFile::create(path, SocketType::STREAM);
@@ -85,28 +86,11 @@ impl ControlSocket {
     }
 }
 
-/// Connects to the socket at `path` without waiting: a process that does not accept counts as
-/// absent.
-///
-/// # Errors
-///
-/// Of the file, or if no process accepts the connection.
-pub(crate) fn dial(path: &Path) -> io::Result<UnixStream> {
-    let socket = socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
-    connect(&socket, &SocketAddrUnix::new(path)?)?;
-    let stream = UnixStream::from(socket);
-    stream.set_nonblocking(false)?;
-    Ok(stream)
-}
-
-fn socket(flags: SocketFlags) -> io::Result<OwnedFd> {
-    Ok(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::net::UnixStream;
 
     use super::*;
 

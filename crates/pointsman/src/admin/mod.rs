@@ -5,6 +5,7 @@
 
 pub(crate) mod control;
 pub(crate) mod control_socket;
+pub mod effective_config;
 pub mod health;
 pub(crate) mod history;
 pub mod metrics;

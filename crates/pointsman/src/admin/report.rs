@@ -10,12 +10,12 @@ use admin_http::{Format, Reporter, Verdict};
 use drain::Drain;
 use proxy::{ListenAddr, ResourceShortage, Snapshot};
 
+use crate::admin::effective_config::EffectiveConfig;
 use crate::admin::health::{self, CapacityLimit, EventLoop};
 use crate::admin::metrics::Scraper;
 use crate::admin::status::{self, Status};
 use crate::config::InProgress;
 use crate::logging::LostLines;
-use crate::process::effective_config::EffectiveConfig;
 use crate::system::memory::Memory;
 
 /// One service, as reports need it.

@@ -10,7 +10,7 @@ use super::import::ImportError;
 use super::status::StatusError;
 use crate::config::Faults;
 use crate::process::error::RunError;
-use crate::process::threads;
+use crate::system::threads;
 
 /// The command line is invalid (`EX_USAGE` of sysexits).
 const USAGE: u8 = 64;

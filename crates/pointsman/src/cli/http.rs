@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::admin::control_socket;
+use crate::system::socket_file;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -51,7 +51,7 @@ impl Stream {
             ControlEndpoint::Network(addr) => {
                 Self::Network(TcpStream::connect_timeout(addr, CONNECT_TIMEOUT)?)
             }
-            ControlEndpoint::Socket(path) => Self::Socket(control_socket::dial(path)?),
+            ControlEndpoint::Socket(path) => Self::Socket(socket_file::dial(path)?),
         })
     }
 

@@ -63,7 +63,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
             warn(loaded.warnings())?;
             loaded.print()
         }
-        Command::Status(args) if args.watch => return status::watch(&args, environment()),
+        Command::Status(args) if args.watch => return Ok(status::watch(&args, environment())?),
         Command::Status(args) => status::status(&args, environment())?,
         Command::Sentinels(args) => {
             let (text, healthy) = sentinels::sentinels(&args, environment())?;

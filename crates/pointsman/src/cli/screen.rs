@@ -10,7 +10,6 @@ use std::fmt::Write as _;
 
 use serde_json::Value as Json;
 
-use super::status::printable;
 use crate::admin::status::ORDINARY;
 
 /// The schema version that this module renders.
@@ -212,6 +211,11 @@ fn bytes(count: f64) -> String {
         }
         _ => format!("{count:.0} B"),
     }
+}
+
+/// Replaces control characters: text from elsewhere must not control the terminal.
+pub(super) fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 #[cfg(test)]

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value as Json};
 
 use super::args::StatusArgs;
-use super::failure::{Failure, is_broken_pipe};
-use super::{http, screen};
+use super::http;
+use super::screen::{self, printable};
 use crate::config::{self, Flags, Value};
 
 /// The default address of the admin server.
@@ -39,6 +39,8 @@ pub(super) enum StatusError {
     Code(SocketAddr, u16),
     #[error("the status from {0} is not JSON; is this the admin address of a pointsman?")]
     Json(SocketAddr, #[source] serde_json::Error),
+    #[error("the output could not be written")]
+    Output(#[source] io::Error),
 }
 
 /// Requests the status and renders it.
@@ -88,7 +90,7 @@ fn present(addr: SocketAddr, document: &Json, before: Option<(&Json, f64)>) -> S
 pub(super) fn watch(
     args: &StatusArgs,
     env: impl IntoIterator<Item = (OsString, OsString)>,
-) -> Result<ExitCode, Failure> {
+) -> Result<ExitCode, StatusError> {
     let addr = address(args.admin.as_deref(), args.config.as_ref(), env)?;
     let mut out = io::stdout().lock();
     let on_screen = !args.json && out.is_terminal();
@@ -132,10 +134,10 @@ fn overwrite(text: &str) -> String {
 }
 
 /// Returns whether there was a reader.
-fn write_all(out: &mut impl io::Write, text: &str) -> Result<bool, Failure> {
+fn write_all(out: &mut impl io::Write, text: &str) -> Result<bool, StatusError> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if is_broken_pipe(&error) => Ok(false),
-        Err(error) => Err(Failure::Output(error)),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(StatusError::Output(error)),
         Ok(()) => Ok(true),
     }
 }
@@ -248,11 +250,6 @@ fn inline(value: &Json, depth: usize) -> String {
         }
         other => printable(&other.to_string()),
     }
-}
-
-/// Replaces control characters: text from elsewhere must not control the terminal.
-pub(super) fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 #[cfg(test)]

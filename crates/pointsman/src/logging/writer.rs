@@ -20,7 +20,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::process::threads;
+use crate::system::threads;
 
 /// Maximum number of lines in the queue.
 const BACKLOG: usize = 4096;

@@ -7,12 +7,13 @@ use proxy::ResourceShortage;
 use tokio::time::MissedTickBehavior;
 use tracing::{info, warn};
 
+use crate::admin::effective_config::EffectiveConfig;
 use crate::config::{Config, Connections};
-use crate::process::effective_config::EffectiveConfig;
 use crate::process::settings::workers;
+use crate::system::cgroup;
 use crate::system::connection_capacity;
 use crate::system::descriptors::{self, Files, TooFewFiles};
-use crate::system::memory::{self, Memory};
+use crate::system::memory::Memory;
 
 /// How often memory use and the limit on open files are checked. A flood of clients that cost some
 /// KiB each uses less than a tenth of the memory within this interval.
@@ -66,7 +67,7 @@ async fn watch_memory(memory: Option<Memory>, scarcity: ResourceShortage) {
     loop {
         timer.tick().await;
         let was = scarcity.is_up();
-        let is = memory.is_scarce(&memory::read, was);
+        let is = memory.is_scarce(&cgroup::read, was);
         if is != was {
             scarcity.set(is);
             if is {

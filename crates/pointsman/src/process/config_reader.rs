@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 
 use crate::config::{InProgress, Loaded};
 use crate::process::config_source::{ConfigSource, FileStamp};
-use crate::process::threads;
+use crate::system::threads;
 
 /// A read that takes longer is overdue. Ten thousand times what a file on a disk takes.
 pub(crate) const BOUND: Duration = Duration::from_secs(5);

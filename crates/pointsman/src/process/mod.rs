@@ -7,7 +7,6 @@
 pub(crate) mod capacity;
 pub(crate) mod config_reader;
 pub mod config_source;
-pub mod effective_config;
 pub mod error;
 pub mod inherit;
 pub(crate) mod launch;
@@ -19,4 +18,3 @@ pub mod settings;
 pub mod signals;
 pub mod startup;
 pub mod takeover;
-pub(crate) mod threads;

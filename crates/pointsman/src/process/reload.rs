@@ -15,9 +15,9 @@ use drain::Drain;
 use proxy::{Running, Sockets};
 use tracing::{error, info, warn};
 
+use crate::admin::effective_config::{EffectiveConfig, EffectiveSettings, ReloadOutcome};
 use crate::config::{self, Change, Config, Settings};
 use crate::logging::LogSettings;
-use crate::process::effective_config::{EffectiveConfig, EffectiveSettings, ReloadOutcome};
 use crate::process::listener_set;
 use crate::process::settings::{self, workers};
 use crate::system::connection_capacity;

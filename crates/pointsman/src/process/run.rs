@@ -18,14 +18,16 @@ use tracing::{error, info, warn};
 
 use crate::config::{Config, Settings};
 use crate::logging::Logging;
+use crate::process::capacity;
 use crate::process::config_reader::ConfigRead;
 use crate::process::error::RunError;
 use crate::process::launch::{RunningProcess, StartupInputs};
 use crate::process::signals::SignalRequest;
 use crate::process::startup::Startup;
 use crate::process::takeover::{self, HandedOver, TakeoverError, TakeoverThread};
-use crate::process::{capacity, threads};
-use crate::system::memory::{self, Memory};
+use crate::system::cgroup;
+use crate::system::memory::Memory;
+use crate::system::threads;
 
 /// Runs until a signal to stop. `settings` are the values that `config` was made from, as `startup`
 /// has read them.
@@ -46,7 +48,7 @@ pub fn run(
     for warning in &config.warnings {
         warn!("{warning}");
     }
-    let memory = Memory::find(&memory::read);
+    let memory = Memory::find(&cgroup::read);
     let (connections, files) = &capacity::reserve(config, memory.as_ref())?;
     let Startup { runtime, signals, reader } = startup;
     let files = *files;

@@ -11,7 +11,6 @@ use target::TargetWriter;
 
 use crate::config::{self, Config};
 use crate::system::cgroup;
-use crate::system::memory;
 
 /// Returns the discovery settings of one service.
 #[must_use]
@@ -116,7 +115,7 @@ fn credentials(configured: &config::Credentials) -> Option<Credentials> {
 
 /// Returns the number of workers: the configured one, or one that suits CPUs and CPU limit.
 pub(crate) fn workers(config: &Config) -> NonZeroUsize {
-    let suitable = || cgroup::workers(proxy::worker_count(), cgroup::cores(&memory::read));
+    let suitable = || cgroup::workers(proxy::worker_count(), cgroup::cores(&cgroup::read));
     NonZeroUsize::new(config.process.workers).unwrap_or_else(suitable)
 }
 

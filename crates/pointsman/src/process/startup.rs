@@ -14,7 +14,7 @@ use crate::config::Loaded;
 use crate::process::config_reader::{ConfigRead, ConfigReader};
 use crate::process::config_source::ConfigSource;
 use crate::process::signals::Signals;
-use crate::process::threads;
+use crate::system::threads;
 
 /// Maximum number of concurrent name lookups, plus one thread for checks of the configuration file.
 const BLOCKING_THREADS: usize = 8 + 1;

@@ -11,7 +11,14 @@ use std::num::NonZeroUsize;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use crate::system::memory::ReadFile;
+/// Reads a file: [`read`] in production, a map in tests.
+pub type ReadFile<'a> = &'a dyn Fn(&Path) -> Option<String>;
+
+/// Reads a file of the kernel.
+#[must_use]
+pub fn read(path: &Path) -> Option<String> {
+    std::fs::read_to_string(path).ok()
+}
 
 /// The version of a cgroup's kernel interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

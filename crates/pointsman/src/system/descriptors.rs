@@ -20,7 +20,6 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::{info, warn};
 
 use crate::config::Config;
-use crate::process::listener_set;
 
 /// Files of the process itself: standard streams, event loops, signals, name lookups, the
 /// configuration, `/proc`.
@@ -167,8 +166,8 @@ impl Files {
 
 /// Computes the number of files that are not for sessions.
 fn reserve(config: &Config, workers: usize) -> usize {
-    let sets = listener_set::all(config);
-    let addresses = sets.iter().fold(0, |sum: usize, set| sum.saturating_add(set.listen.len()));
+    let listeners = config.services.iter().flat_map(|it| [&it.listen, &it.replica_listen]);
+    let addresses = listeners.fold(0, |sum: usize, listen| sum.saturating_add(listen.len()));
     let mut sentinels: Vec<_> =
         config.services.iter().flat_map(|service| &service.sentinels).collect();
     sentinels.sort_unstable();

@@ -16,7 +16,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::system::cgroup::{self, CgroupVersion, OwnCgroup, field};
+use crate::system::cgroup::{self, CgroupVersion, OwnCgroup, ReadFile, field};
 
 /// The estimated memory of a session, in bytes. Measured on Linux 6.18 with 3000 idle sessions: 2
 /// KiB in the process, 5.5 KiB in the kernel for its two sockets. The rest is an assumption about
@@ -64,15 +64,6 @@ fn usage_files(version: CgroupVersion) -> (&'static str, &'static str) {
         CgroupVersion::One => ("memory.usage_in_bytes", "total_inactive_file"),
         CgroupVersion::Two => ("memory.current", "inactive_file"),
     }
-}
-
-/// Reads a file: [`read`] in production, a map in tests.
-pub type ReadFile<'a> = &'a dyn Fn(&Path) -> Option<String>;
-
-/// Reads a file of the kernel.
-#[must_use]
-pub fn read(path: &Path) -> Option<String> {
-    std::fs::read_to_string(path).ok()
 }
 
 impl Memory {

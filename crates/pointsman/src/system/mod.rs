@@ -7,4 +7,5 @@ pub mod descriptors;
 pub mod memory;
 pub mod process_usage;
 pub(crate) mod socket_file;
+pub(crate) mod threads;
 pub(crate) mod unix_sockets;

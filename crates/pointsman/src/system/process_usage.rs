@@ -10,8 +10,8 @@ use std::time::Duration;
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::system::cgroup::ReadFile;
 use crate::system::cgroup::field;
-use crate::system::memory::ReadFile;
 
 /// The figures of the process at one moment. Unknown ones are `None`.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -88,7 +88,7 @@ fn started(read: ReadFile<'_>) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::system::memory::read;
+    use crate::system::cgroup::read;
 
     #[test]
     fn reads_figures_of_this_process() {

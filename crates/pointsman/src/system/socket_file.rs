@@ -17,6 +17,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -24,10 +25,10 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags, fchmod};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
 
-use crate::process::threads;
+use crate::system::threads;
 
 /// Length of the accept queue: these sockets serve few processes.
 const BACKLOG: i32 = 16;
@@ -159,6 +160,21 @@ impl Drop for SocketFile {
 /// Whether the path is occupied by something that is not a socket and must not be replaced.
 pub(crate) fn is_not_a_socket(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|file| !file.file_type().is_socket())
+}
+
+/// Connects to the socket at `path` without waiting: a process that does not accept counts as
+/// absent.
+///
+/// # Errors
+///
+/// Of the file, or if no process accepts the connection.
+pub(crate) fn dial(path: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
 }
 
 /// Returns the temporary name for `path`: in the same folder, and shorter than most names.

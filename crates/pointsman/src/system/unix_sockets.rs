@@ -18,7 +18,6 @@ use std::sync::Arc;
 use rustix::net::SocketType;
 use tracing::warn;
 
-use crate::admin::control_socket;
 use crate::system::socket_file::{self, SocketFile};
 
 /// Why a Unix socket for clients cannot be opened.
@@ -69,7 +68,7 @@ impl UnixFiles {
         }
         // The socket of a dead process refuses; one with a full queue would block.
         let not_listening = [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused];
-        match control_socket::dial(path) {
+        match socket_file::dial(path) {
             Err(error) if not_listening.contains(&error.kind()) => {}
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 return Err(UnixSocketError::Create(path.clone(), error));

@@ -14,10 +14,10 @@ use sentinel::DiscoverySnapshot;
 use super::exposition::Exposition;
 use super::failovers::FailoverHistograms;
 use super::{haproxy, histogram, services};
+use crate::admin::effective_config::{EffectiveSettings, ReloadOutcome};
 use crate::admin::report::ProcessReport;
-use crate::process::effective_config::{EffectiveSettings, ReloadOutcome};
 use crate::system::cgroup::CpuCgroup;
-use crate::system::memory::read;
+use crate::system::cgroup::read;
 use crate::system::process_usage::{ProcessUsage, thread_times};
 
 /// With more services than this the output is sparse, so that it stays below 200 kB with fifty:

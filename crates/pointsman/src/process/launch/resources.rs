@@ -18,19 +18,20 @@ use sentinel::{Discovery, Handle};
 use tracing::{debug, info, warn};
 
 use crate::admin::control_socket::{ControlSocket, ControlSocketError};
+use crate::admin::effective_config::EffectiveConfig;
 use crate::admin::report::ReportedService;
 use crate::config::{Config, Connections, Settings};
 use crate::logging::Logging;
 use crate::process::config_reader::ConfigReader;
-use crate::process::effective_config::EffectiveConfig;
 use crate::process::error::RunError;
 use crate::process::inherit::{self, SocketAssignment};
 use crate::process::listener_set::{self, ServiceWiring};
+use crate::process::settings;
 use crate::process::signals::Signals;
 use crate::process::takeover::{self, TakenSockets, TakeoverError, TakeoverSocket};
-use crate::process::{settings, threads};
 use crate::system::descriptors::Files;
 use crate::system::memory::Memory;
+use crate::system::threads;
 use crate::system::unix_sockets::{SocketSpec, UnixFiles, UnixSocketError};
 
 /// How long a process that takes over looks for a master before it gives up.

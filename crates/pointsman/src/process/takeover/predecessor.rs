@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -11,35 +11,17 @@ use rustix::io::Errno;
 use rustix::net::{Shutdown, SocketFlags, SocketType, accept_with, shutdown};
 use tracing::{info, warn};
 
-use super::successor::{Completion, TakenSockets};
+use super::successor::{Cancellation, Completion, TakenSockets};
 use super::wire::{TakeoverPeer, invalid, is_closed};
 use super::{CONFIRM, END, HELLO, LEAVING, Offer, SERVING, START, STEP, TakeoverError};
 use crate::process::inherit::NamedSocket;
-use crate::process::threads;
 use crate::system::socket_file::{self, SocketFile};
+use crate::system::threads;
 use crate::system::unix_sockets::TakenFiles;
 
 /// The first and the longest pause after a failure to accept, for example for lack of file
 /// descriptors.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-
-/// Signals that the takeover socket is to be closed.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Cancellation(Arc<(Mutex<bool>, Condvar)>);
-
-impl Cancellation {
-    fn cancel(&self) {
-        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.0.1.notify_all();
-    }
-
-    /// Waits for the signal for at most this time. Returns whether it was given.
-    pub(super) fn within(&self, time: Duration) -> bool {
-        let cancelled = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.0.1.wait_timeout_while(cancelled, time, |cancelled| !*cancelled);
-        *waited.unwrap_or_else(PoisonError::into_inner).0
-    }
-}
 
 /// The takeover socket of this process.
 #[derive(Debug)]

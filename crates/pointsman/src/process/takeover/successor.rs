@@ -3,13 +3,13 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use proxy::ListenAddr;
 use rustix::process::Pid;
 use tracing::{info, warn};
 
-use super::predecessor::Cancellation;
 use super::wire::{TakeoverPeer, invalid, is_closed};
 use super::{CONFIRM, END, HELLO, LEAVING, SERVING, STEP, TakeoverError};
 use crate::process::inherit::{NamedSocket, listens_at};
@@ -26,6 +26,24 @@ const REPORT_AFTER: (Duration, Duration) = (Duration::from_secs(1), Duration::fr
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// Maximum number of sockets: more than a process with many workers and addresses has.
 const MAX_SOCKETS: usize = 4096;
+
+/// Signals that the takeover socket is to be closed.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Cancellation(Arc<(Mutex<bool>, Condvar)>);
+
+impl Cancellation {
+    pub(super) fn cancel(&self) {
+        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.0.1.notify_all();
+    }
+
+    /// Waits for the signal for at most this time. Returns whether it was given.
+    pub(super) fn within(&self, time: Duration) -> bool {
+        let cancelled = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.0.1.wait_timeout_while(cancelled, time, |cancelled| !*cancelled);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+}
 
 /// Sockets received from a running process, which waits for "serving".
 #[derive(Debug)]
