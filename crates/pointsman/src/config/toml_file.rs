@@ -1,9 +1,9 @@
-//! The file: TOML to values, all faults in one walk.
+//! Parses the configuration file from TOML to settings and reports all faults in one pass.
 //!
-//! The parser recovers from errors of syntax and goes on, and so does the walk over what it found:
-//! an unknown key, a wrong type or a bad value is noted with its place and the rest is read. What
-//! lies on a damaged line is not judged a second time, and after a bracket that never closes
-//! nothing is, because from there on the tree is the parser's guess.
+//! The parser recovers from syntax errors and continues, and so does the pass over its tree: an
+//! unknown key, a wrong type or an invalid value is recorded with its position, and the rest is
+//! read. Values on a line with a syntax error are not reported a second time. After a bracket that
+//! is never closed nothing is reported, because from there on the tree is the parser's guess.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -12,82 +12,81 @@ use std::sync::Arc;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::finding::Finding;
-use super::nearest::nearest;
-use super::schema::{self, Section};
+use super::finding::{Finding, nearest};
+use super::schema::{self, ConfigSection};
+use super::settings::{Origin, Setting, SettingMap};
 use super::toml_value;
 use super::value::Problem;
-use super::values::{Origin, Setting, Values};
 
-/// What a file says.
+/// The content of a configuration file.
 #[derive(Debug, Default)]
-pub(super) struct Reading {
-    /// One for each `[[service]]`, in order.
-    pub(super) services: Vec<Values>,
-    /// The sections of the process.
-    pub(super) process: Values,
-    /// Faults.
+pub(super) struct ParsedFile {
+    /// The settings of each `[[service]]`, in order.
+    pub(super) services: Vec<SettingMap>,
+    /// The settings of the sections that apply to the process.
+    pub(super) process: SettingMap,
+    /// The faults found.
     pub(super) findings: Vec<Finding>,
-    /// Whether syntax hid a part of it, so that nothing can be called missing.
+    /// Whether a syntax error hid a part of the file, so that no key can be reported as missing.
     pub(super) damaged: bool,
 }
 
-/// Reads a file's text; `name` is how its path is shown.
-pub(super) fn read(name: &str, text: &str) -> Reading {
+/// Parses the text of a file; `name` is its path as shown in faults.
+pub(super) fn read(name: &str, text: &str) -> ParsedFile {
     let (table, errors) = DeTable::parse_recoverable(text);
-    let mut walk = Walk::new(name, text);
+    let mut walk = FileWalk::new(name, text);
     walk.note_syntax(&errors);
-    let mut reading = Reading { damaged: !errors.is_empty(), ..Reading::default() };
+    let mut parsed = ParsedFile { damaged: !errors.is_empty(), ..ParsedFile::default() };
     for (key, value) in table.get_ref() {
-        walk.top_level(key, value, &mut reading);
+        walk.top_level(key, value, &mut parsed);
     }
-    // A fault of syntax may make two faults of one character; the first on a line tells enough.
-    reading.findings = walk.findings;
-    reading
+    parsed.findings = walk.findings;
+    parsed
 }
 
-struct Walk<'a> {
+struct FileWalk<'a> {
     file: Arc<str>,
     text: &'a str,
     /// Byte offsets at which lines begin.
-    starts: Vec<usize>,
-    /// Lines with a fault of syntax.
+    line_starts: Vec<usize>,
+    /// Lines with a syntax error.
     damaged: BTreeSet<usize>,
-    /// The first line of which nothing is known, after a bracket that never closes.
-    horizon: usize,
+    /// The first line after a bracket that is never closed. The tree from there on is not used.
+    unreliable_from: usize,
     findings: Vec<Finding>,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> FileWalk<'a> {
     fn new(name: &str, text: &'a str) -> Self {
-        let starts =
+        let line_starts =
             std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
         Self {
             file: name.into(),
             text,
-            starts,
+            line_starts,
             damaged: BTreeSet::new(),
-            horizon: usize::MAX,
+            unreliable_from: usize::MAX,
             findings: Vec::new(),
         }
     }
 
-    /// The line (from 1) of a byte offset.
+    /// The line of a byte offset, counted from 1.
     fn line(&self, offset: usize) -> usize {
-        self.starts.partition_point(|start| *start <= offset)
+        self.line_starts.partition_point(|start| *start <= offset)
     }
 
     fn origin(&self, offset: usize) -> Origin {
         let line = self.line(offset);
-        let start = line.checked_sub(1).and_then(|at| self.starts.get(at)).copied().unwrap_or(0);
+        let start =
+            line.checked_sub(1).and_then(|at| self.line_starts.get(at)).copied().unwrap_or(0);
         let column = self.text.get(start..offset).map_or(1, |before| before.chars().count() + 1);
         Origin::File { file: Arc::clone(&self.file), line, column }
     }
 
-    /// Whether a span lies where the tree cannot be trusted.
+    /// Whether a span lies where the tree is unreliable.
     fn is_damaged(&self, span: &Range<usize>) -> bool {
         let (first, last) = (self.line(span.start), self.line(span.end));
-        last >= self.horizon || self.damaged.range(first..=last).next().is_some()
+        last >= self.unreliable_from || self.damaged.range(first..=last).next().is_some()
     }
 
     fn note(&mut self, span: &Range<usize>, key: &str, problem: Problem) {
@@ -96,8 +95,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Notes the first error of each line. The parser's own rendering is never used: it quotes the
-    /// line, and the line may hold a password.
+    /// Records the first error of each line; one wrong character may cause several. The parser's
+    /// own rendering is never used, because it quotes the line, which may contain a password.
     fn note_syntax(&mut self, errors: &[toml::de::Error]) {
         let mut places: Vec<(usize, &str)> = errors
             .iter()
@@ -106,17 +105,22 @@ impl<'a> Walk<'a> {
         places.sort_unstable();
         if places.iter().any(|(_, message)| message.starts_with("unclosed")) {
             places.truncate(1);
-            self.horizon = places.first().map_or(1, |(offset, _)| self.line(*offset));
+            self.unreliable_from = places.first().map_or(1, |(offset, _)| self.line(*offset));
         }
         for (offset, message) in places {
             if self.damaged.insert(self.line(offset)) {
-                let problem = Problem::new(message, syntax_remedy(message));
+                let problem = syntax_problem(message, self.line_text(offset));
                 self.findings.push(Finding::of(self.origin(offset), self.key_at(offset), problem));
             }
         }
     }
 
-    /// The key on the line of a fault of syntax, by its looks, since there is no tree to ask.
+    /// The text of the line of a byte offset.
+    fn line_text(&self, offset: usize) -> &'a str {
+        self.text.lines().nth(self.line(offset).saturating_sub(1)).unwrap_or_default()
+    }
+
+    /// The key on the line of a syntax error, taken from the text, since the tree has none.
     fn key_at(&self, offset: usize) -> String {
         let is_path = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
         let (mut section, mut key) = ("", "");
@@ -137,7 +141,7 @@ impl<'a> Walk<'a> {
         &mut self,
         key: &Spanned<std::borrow::Cow<'_, str>>,
         value: &Spanned<DeValue<'_>>,
-        reading: &mut Reading,
+        parsed: &mut ParsedFile,
     ) {
         let name: &str = key.get_ref();
         match (name, value.get_ref()) {
@@ -146,21 +150,21 @@ impl<'a> Walk<'a> {
             {
                 for item in items {
                     if let DeValue::Table(table) = item.get_ref() {
-                        reading.services.push(self.service(&item.span(), table));
+                        parsed.services.push(self.service(&item.span(), table));
                     }
                 }
             }
             ("service", DeValue::Table(table)) => {
                 let problem = Problem::new(
-                    "a service is one of a list",
+                    "services are a list of tables",
                     "write [[service]] with double brackets",
                 );
                 self.note(&key.span(), name, problem);
-                reading.services.push(self.service(&value.span(), table));
+                parsed.services.push(self.service(&value.span(), table));
             }
             (_, DeValue::Table(table)) if schema::section(name).is_some() => {
                 if let Some(section) = schema::section(name) {
-                    self.section(section, table, &mut reading.process);
+                    self.section(section, table, &mut parsed.process);
                 }
             }
             ("service", _) => self.note(
@@ -179,15 +183,21 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn service(&mut self, span: &Range<usize>, table: &DeTable<'_>) -> Values {
-        let mut values = Values { place: Some(self.origin(span.start)), ..Values::default() };
+    fn service(&mut self, span: &Range<usize>, table: &DeTable<'_>) -> SettingMap {
+        let mut values =
+            SettingMap { service_origin: Some(self.origin(span.start)), ..SettingMap::default() };
         if let Some(section) = schema::section("service") {
             self.section(section, table, &mut values);
         }
         values
     }
 
-    fn section(&mut self, section: &'static Section, table: &DeTable<'_>, values: &mut Values) {
+    fn section(
+        &mut self,
+        section: &'static ConfigSection,
+        table: &DeTable<'_>,
+        values: &mut SettingMap,
+    ) {
         for (key, value) in table {
             let path = section.path_of(key.get_ref());
             if let Some(option) = section.option(key.get_ref()) {
@@ -221,8 +231,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// An unknown key or section: with the nearest one that would stand here, or where else this
-    /// very key belongs.
+    /// Records an unknown key or section, with the most similar valid one, or with the section to
+    /// which this key belongs.
     fn unknown(&mut self, span: &Range<usize>, section: &str, key: &str) {
         let here = if section.is_empty() { key.to_owned() } else { format!("{section}.{key}") };
         let children = schema::SECTIONS.iter().filter_map(|one| match one.path.rsplit_once('.') {
@@ -245,8 +255,33 @@ impl<'a> Walk<'a> {
     }
 }
 
-fn syntax_remedy(message: &str) -> &'static str {
-    if message.contains("quoted") {
+/// A syntax error in the words of this program. `line` is examined and never repeated, because it
+/// may contain a password; only the names of known sections are.
+fn syntax_problem(message: &str, line: &str) -> Problem {
+    let line = line.trim();
+    if message.starts_with("unclosed table") || message.starts_with("unclosed array table") {
+        let name = line.trim_matches(['[', ']']).trim();
+        let remedy = match schema::section(name) {
+            Some(section) => format!("write {}", section.header()),
+            None => "close it with ], or ]] if it begins with [[".to_owned(),
+        };
+        return Problem::new("the section header is not closed", remedy);
+    }
+    let is_key = |text: &str| {
+        !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "_-. ".contains(c))
+    };
+    if message.starts_with("invalid unquoted key")
+        && line.split_once(':').is_some_and(|(key, _)| is_key(key))
+    {
+        return Problem::new("a key is followed by `=`, not by `:`", "write KEY = VALUE");
+    }
+    let remedy = if message.contains("expected `=`") && line.ends_with(']') {
+        "write KEY = VALUE, or begin the section header with ["
+    } else if message.contains("expected `=`") {
+        "write KEY = VALUE"
+    } else if message.starts_with("invalid unquoted key") {
+        "use only letters, digits, `_` and `-` in a key"
+    } else if message.contains("quoted") {
         "put it in double quotes"
     } else if message.contains("duplicate") {
         "keep one of them"
@@ -255,6 +290,7 @@ fn syntax_remedy(message: &str) -> &'static str {
     } else if message.contains("basic string") {
         "close the string with a double quote"
     } else {
-        "correct the TOML here"
-    }
+        "correct the TOML syntax here"
+    };
+    Problem::new(message, remedy)
 }

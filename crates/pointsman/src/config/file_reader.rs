@@ -1,13 +1,13 @@
-//! Reads small files: only regular ones, only up to a bound, and in view of others.
+//! Reads small files: regular files only, up to a maximum size, and with a record of the reads in
+//! progress.
 //!
-//! A file system can hang: a network file system whose server is gone, a FUSE daemon that is
-//! stopped. Nothing ends such a read, not even a signal that is handled. So the caller reads on a
-//! thread of its own, and [`InProgress`] tells everybody else which file it is in and since when. A
-//! second attempt to read a file that hangs fails at once: otherwise each reload would leave
-//! another thread in the same place.
+//! A file system can hang, for example a network file system whose server is gone, or a stopped
+//! FUSE daemon. Nothing ends such a read, not even a handled signal. Callers therefore read on a
+//! separate thread, and [`PendingReads`] has the path and the start of each read. A second attempt
+//! to read a file that hangs fails at once; otherwise each reload would block another thread.
 //!
-//! Whatever is not a regular file is refused before it is opened. A FIFO would wait for a writer
-//! and be empty the next time, a device may have no end, and opening some of them has an effect.
+//! Anything other than a regular file is refused before it is opened: opening a FIFO waits for a
+//! writer, a device may have no end, and opening some devices has side effects.
 
 use std::collections::BTreeMap;
 use std::fs::{File, FileType};
@@ -17,12 +17,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The files that are being read. Cheap to clone; all clones are one.
-#[derive(Debug, Clone, Default)]
-pub struct InProgress(Arc<Mutex<BTreeMap<PathBuf, Instant>>>);
+use super::value::Problem;
 
-impl InProgress {
-    /// The file that has been read for the longest time, and for how long.
+/// The reads in progress. Cheap to clone; all clones share one record.
+#[derive(Debug, Clone, Default)]
+pub struct PendingReads(Arc<Mutex<BTreeMap<PathBuf, Instant>>>);
+
+impl PendingReads {
+    /// The oldest read in progress: its path and its age.
     #[must_use]
     pub fn oldest(&self) -> Option<(PathBuf, Duration)> {
         let files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -30,25 +32,25 @@ impl InProgress {
         Some((oldest.0.clone(), oldest.1.elapsed()))
     }
 
-    /// Notes a file until the guard is dropped.
-    fn begin(&self, path: &Path) -> io::Result<Guard<'_>> {
+    /// Records a read until the returned guard is dropped.
+    fn begin(&self, path: &Path) -> io::Result<PendingRead<'_>> {
         let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(since) = files.get(path) {
             let what =
-                format!("an attempt to read it has not ended for {} s", since.elapsed().as_secs());
+                format!("an earlier read has not returned for {} s", since.elapsed().as_secs());
             return Err(io::Error::new(io::ErrorKind::TimedOut, what));
         }
         files.insert(path.to_owned(), Instant::now());
-        Ok(Guard { files: self, path: path.to_owned() })
+        Ok(PendingRead { files: self, path: path.to_owned() })
     }
 }
 
-struct Guard<'a> {
-    files: &'a InProgress,
+struct PendingRead<'a> {
+    files: &'a PendingReads,
     path: PathBuf,
 }
 
-impl Drop for Guard<'_> {
+impl Drop for PendingRead<'_> {
     fn drop(&mut self) {
         self.files.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.path);
     }
@@ -58,24 +60,24 @@ impl Drop for Guard<'_> {
 ///
 /// # Errors
 ///
-/// Of the system; `InvalidInput` for what is no regular file, `FileTooLarge` beyond the bound,
-/// `TimedOut` while an earlier attempt has not ended.
-pub(crate) fn read_file(path: &Path, bound: u64, in_progress: &InProgress) -> io::Result<String> {
+/// Errors of the system; `InvalidInput` if it is not a regular file, `FileTooLarge` beyond the
+/// bound, `TimedOut` while an earlier read of the same file has not returned.
+pub(crate) fn read_file(path: &Path, bound: u64, in_progress: &PendingReads) -> io::Result<String> {
     let _guard = in_progress.begin(path)?;
-    // Before it is opened, which waits for a FIFO's writer. It may be another file by the time it
-    // is opened, so it is asked again.
+    // Checked before opening, because opening a FIFO waits for a writer, and again after opening,
+    // because the file may have been replaced in between.
     is_regular(std::fs::metadata(path)?.file_type())?;
     let file = File::open(path)?;
     is_regular(file.metadata()?.file_type())?;
     read_bounded(file, bound)
 }
 
-/// The standard input up to its end, of at most `bound` bytes.
+/// The text of the standard input, at most `bound` bytes.
 ///
 /// # Errors
 ///
 /// As for a file.
-pub(crate) fn read_stdin(bound: u64, in_progress: &InProgress) -> io::Result<String> {
+pub(crate) fn read_stdin(bound: u64, in_progress: &PendingReads) -> io::Result<String> {
     let _guard = in_progress.begin(Path::new("the standard input"))?;
     read_bounded(io::stdin().lock(), bound)
 }
@@ -87,7 +89,7 @@ fn is_regular(kind: FileType) -> io::Result<()> {
         it if it.is_fifo() => "a FIFO",
         it if it.is_socket() => "a socket",
         it if it.is_block_device() || it.is_char_device() => "a device",
-        _ => "something else",
+        _ => "not a regular file",
     };
     Err(io::Error::new(
         io::ErrorKind::InvalidInput,
@@ -97,7 +99,7 @@ fn is_regular(kind: FileType) -> io::Result<()> {
 
 fn read_bounded(from: impl Read, bound: u64) -> io::Result<String> {
     let mut text = String::new();
-    let length = from.take(bound + 1).read_to_string(&mut text)?;
+    let length = from.take(bound.saturating_add(1)).read_to_string(&mut text)?;
     if length as u64 > bound {
         return Err(io::Error::new(
             io::ErrorKind::FileTooLarge,
@@ -107,21 +109,49 @@ fn read_bounded(from: impl Read, bound: u64) -> io::Result<String> {
     Ok(text)
 }
 
+/// The fault that a file cannot be read, with a remedy that fits the reason.
+pub(super) fn file_problem(path: &Path, error: &io::Error) -> Problem {
+    match error.kind() {
+        io::ErrorKind::InvalidData => {
+            Problem::new(format!("{path:?} is not UTF-8 text"), "save the file as UTF-8")
+        }
+        io::ErrorKind::NotFound => {
+            Problem::new(format!("{path:?} does not exist"), "correct the path, or create the file")
+        }
+        io::ErrorKind::PermissionDenied => Problem::new(
+            format!("{path:?} cannot be read: permission denied"),
+            "give the user of this process read permission on the file and its folders",
+        ),
+        io::ErrorKind::InvalidInput => {
+            Problem::new(format!("{path:?} cannot be read: {error}"), "give the path of a file")
+        }
+        io::ErrorKind::FileTooLarge => Problem::new(
+            format!("{path:?} cannot be read: {error}"),
+            "give the path of a smaller file",
+        ),
+        io::ErrorKind::TimedOut => Problem::new(
+            format!("{path:?} cannot be read: {error}"),
+            "check the file system on which it is",
+        ),
+        _ => Problem::new(format!("{path:?} cannot be read: {error}"), "check the file"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn error(path: &Path) -> String {
-        read_file(path, 16, &InProgress::default()).unwrap_err().to_string()
+        read_file(path, 16, &PendingReads::default()).unwrap_err().to_string()
     }
 
     #[test]
-    fn refuses_what_is_not_a_regular_file() {
+    fn refuses_anything_but_regular_files() {
         let folder = tempfile::tempdir().unwrap();
         let fifo = folder.path().join("fifo");
         let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
         assert!(made.success());
-        // On the thread of the test: an attempt to open the FIFO would never return.
+        // On the thread of the test: opening the FIFO would never return.
         assert!(error(&fifo).contains("a FIFO"), "{}", error(&fifo));
         assert!(error(folder.path()).contains("a directory"));
         assert!(error(Path::new("/dev/zero")).contains("a device"));
@@ -132,16 +162,16 @@ mod tests {
         std::fs::write(&large, "x".repeat(17)).unwrap();
         assert!(error(&large).contains("larger than 16 bytes"));
         std::fs::write(&large, "x".repeat(16)).unwrap();
-        assert_eq!(read_file(&large, 16, &InProgress::default()).unwrap().len(), 16);
+        assert_eq!(read_file(&large, 16, &PendingReads::default()).unwrap().len(), 16);
     }
 
     #[test]
-    fn refuses_second_read_of_a_file_that_hangs() {
+    fn refuses_second_read_while_first_hangs() {
         let folder = tempfile::tempdir().unwrap();
         let (path, other) = (folder.path().join("one"), folder.path().join("two"));
         std::fs::write(&path, "1").unwrap();
         std::fs::write(&other, "2").unwrap();
-        let files = InProgress::default();
+        let files = PendingReads::default();
         assert!(files.oldest().is_none());
         let hangs = files.begin(&path).unwrap();
         assert_eq!(read_file(&path, 16, &files).unwrap_err().kind(), io::ErrorKind::TimedOut);

@@ -1,18 +1,18 @@
-//! How an option is defined: once.
+//! The macros that define options.
 //!
-//! `section!` takes a struct whose fields carry their documentation, their kind, their default and
-//! whether a reload changes them, and makes three things of it: the plain struct that the program
-//! uses, the table that the file parser, the environment, the flags, `pointsman config` and the
-//! documents read, and the step from checked values to the struct. What a person reads about a key
-//! is the very comment that stands on the field.
+//! `section!` takes a struct whose fields have documentation, a kind, a default and whether a
+//! reload changes them. It generates the plain struct that the program uses, the table of
+//! [`OptionSpec`]s that the file parser, the environment, the flags, `pointsman config` and the
+//! documents read, and the conversion from checked values to the struct. The comment on a field is
+//! the documentation of its key. `choice!` defines an enumeration whose values are words.
 
-use super::value::{Kind, Typed, Value};
-use super::values::Values;
+use super::settings::SettingMap;
+use super::value::{FieldType, Value, ValueKind};
 
 /// Whether a changed value takes effect in a running process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reload {
-    /// Applies on a reload, to what starts from then on.
+    /// A reload applies it.
     Live,
     /// Needs a restart.
     Restart,
@@ -23,24 +23,24 @@ pub enum Reload {
 pub struct OptionSpec {
     /// The key in the file, relative to its section.
     pub key: &'static str,
-    /// What its value may be.
-    pub kind: Kind,
-    /// The default in the spelling of the environment; none for what is required or may be absent.
+    /// The kind of its value.
+    pub kind: ValueKind,
+    /// The default, written as in the environment; `None` if the key is required or may be absent.
     pub default: Option<&'static str>,
     /// Whether a reload changes it.
     pub reload: Reload,
-    /// Its documentation; the first paragraph is the short one.
+    /// Its documentation; the first paragraph is the summary.
     pub doc: &'static str,
 }
 
 impl OptionSpec {
-    /// The first paragraph, on one line.
+    /// The first paragraph of the documentation, as one line.
     #[must_use]
     pub fn summary(&self) -> String {
         paragraph(self.doc, true)
     }
 
-    /// The whole documentation, one paragraph a line.
+    /// The whole documentation, one line per paragraph.
     #[must_use]
     pub fn paragraphs(&self) -> Vec<String> {
         self.doc
@@ -50,7 +50,7 @@ impl OptionSpec {
             .collect()
     }
 
-    /// The default, read by the rule of its kind. `None` where there is none.
+    /// The default as a value; `None` if there is none.
     #[must_use]
     pub fn default_value(&self) -> Option<Value> {
         self.kind.parse(self.default?).ok()
@@ -62,15 +62,14 @@ fn paragraph(doc: &str, only_first: bool) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// What can be made of checked values.
-pub(super) trait FromValues {
-    /// Takes its fields from below `section`.
-    fn read(values: &Values, section: &str) -> Self;
+/// A struct that can be built from checked values.
+pub(super) trait FromSettings {
+    /// Builds it from the keys of `section`.
+    fn read(values: &SettingMap, section: &str) -> Self;
 }
 
-/// Takes one field. Values are complete by then, so a fallback is seen only by a test that checks
-/// there is none.
-pub(super) fn field<T: Typed>(values: &Values, section: &str, key: &str) -> T {
+/// The value of one field. Values are complete at this point, so its type's default is not used.
+pub(super) fn field<T: FieldType>(values: &SettingMap, section: &str, key: &str) -> T {
     T::from_value(values.value(&format!("{section}.{key}")))
 }
 
@@ -90,25 +89,25 @@ macro_rules! section {
         }
 
         impl $name {
-            /// What the section is about.
+            /// What the keys of this section configure.
             pub const ABOUT: &'static str = concat!($($about, "\n"),*);
-            /// Every key that stands directly in this section.
-            pub const OPTIONS: &'static [$crate::config::section::OptionSpec] = &[ $(
-                $crate::config::section::OptionSpec {
+            /// The keys of this section, without those of inner sections.
+            pub const OPTIONS: &'static [$crate::config::option_spec::OptionSpec] = &[ $(
+                $crate::config::option_spec::OptionSpec {
                     key: stringify!($field),
                     kind: $kind,
                     default: $default,
-                    reload: $crate::config::section::Reload::$reload,
+                    reload: $crate::config::option_spec::Reload::$reload,
                     doc: concat!($($doc, "\n"),*),
                 },
             )* ];
         }
 
-        impl $crate::config::section::FromValues for $name {
-            fn read(values: &$crate::config::values::Values, section: &str) -> Self {
+        impl $crate::config::option_spec::FromSettings for $name {
+            fn read(values: &$crate::config::settings::SettingMap, section: &str) -> Self {
                 Self {
-                    $( $field: $crate::config::section::field(values, section, stringify!($field)), )*
-                    $( $( $inner: $crate::config::section::FromValues::read(
+                    $( $field: $crate::config::option_spec::field(values, section, stringify!($field)), )*
+                    $( $( $inner: $crate::config::option_spec::FromSettings::read(
                         values,
                         &format!("{section}.{}", stringify!($inner)),
                     ), )* )?
@@ -129,11 +128,11 @@ macro_rules! choice {
         pub enum $name { $( $(#[doc = $doc])* $variant, )* }
 
         impl $name {
-            /// Every spelling, in the order of the variants.
+            /// The words, in the order of the variants.
             pub const NAMES: &'static [&'static str] = &[$($text),*];
             const ALL: &'static [Self] = &[$(Self::$variant),*];
 
-            /// The spelling in the configuration.
+            /// The word in the configuration.
             #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self { $( Self::$variant => $text, )* }
@@ -146,10 +145,10 @@ macro_rules! choice {
             }
         }
 
-        impl $crate::config::value::Choice for $name {
+        impl $crate::config::value::ChoiceValue for $name {
             fn all() -> &'static [Self] { Self::ALL }
             fn spelling(self) -> &'static str { self.as_str() }
-            fn fallback() -> Self { $crate::config::section::first!($(Self::$variant),*) }
+            fn fallback() -> Self { $crate::config::option_spec::first!($(Self::$variant),*) }
         }
     };
 }

@@ -1,11 +1,11 @@
-//! Commands that are declared to leave no state: what is accepted, and what is refused and why.
+//! Tests of `stateless_commands`: what is accepted, and what is refused and why.
 
 use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 
 use super::load::assemble;
-use super::value::MOST_ELEMENTS;
+use super::value::MAX_ELEMENTS;
 use super::*;
 
 fn read(text: &str, env: &[(&str, &str)]) -> Result<Config, String> {
@@ -39,7 +39,7 @@ fn refuses_commands_that_are_known_to_leave_state() {
         let got = with(names);
         assert!(got.len() == 1 && got[0].contains(part), "{names}: {got:#?}");
     }
-    let many: Vec<String> = (0..=MOST_ELEMENTS).map(|number| format!("M{number}")).collect();
+    let many: Vec<String> = (0..=MAX_ELEMENTS).map(|number| format!("M{number}")).collect();
     let env = [("POINTSMAN_SENTINEL", "s"), ("POINTSMAN_STATELESS_COMMANDS", &*many.join(","))];
     assert!(read("", &env).is_err_and(|faults| faults.contains("too many")));
     let env =

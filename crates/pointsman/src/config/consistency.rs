@@ -1,7 +1,7 @@
-//! What no single value can tell: faults between values.
+//! Checks that concern several values: contradictions, duplicates and missing keys.
 //!
-//! Each rule looks only at values that are sound, so a fault is named once and not again by
-//! everything that depends on it.
+//! Each check ignores invalid values, so that a fault is reported once and not again by every check
+//! that uses the value.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,32 +9,31 @@ use std::time::Duration;
 
 use proxy::ListenAddr;
 
+use super::credentials::HIDDEN;
 use super::duration;
 use super::finding::Finding;
-use super::secret::HIDDEN;
-use super::settings::Settings;
+use super::settings::{Origin, SettingMap, Settings};
 use super::value::Value;
-use super::values::{Origin, Values};
 
-/// Linux forgets a connection in CLOSE_WAIT after this long
+/// The time after which the connection tracking of Linux drops a connection in CLOSE_WAIT
 /// (`nf_conntrack_tcp_timeout_close_wait`).
 const CONNTRACK_CLOSE_WAIT: Duration = Duration::from_secs(60);
 
-/// Every fault between values. `damaged`: a part of the file could not be read, so nothing is
-/// called missing.
+/// All faults that concern several values. `damaged`: a part of the file could not be parsed, so no
+/// key is reported as missing.
 pub(super) fn faults(settings: &Settings, damaged: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     for service in &settings.services {
-        one_service(service, damaged, &mut findings);
+        check_service(service, damaged, &mut findings);
     }
-    names(settings, &mut findings);
-    addresses(settings, &mut findings);
-    orders(settings, &mut findings);
-    connections(settings, &mut findings);
+    check_names(settings, &mut findings);
+    check_addresses(settings, &mut findings);
+    check_orders(settings, &mut findings);
+    check_connections(settings, &mut findings);
     findings
 }
 
-/// What is not wrong but odd.
+/// Warnings: values that are valid and probably not intended.
 pub(super) fn warnings(settings: &Settings) -> Vec<Finding> {
     let mut findings = Vec::new();
     for service in &settings.services {
@@ -47,12 +46,12 @@ pub(super) fn warnings(settings: &Settings) -> Vec<Finding> {
                 _ => None,
             }) {
                 let key = "service.sentinels";
-                let what = format!("{twice} is named twice");
+                let what = format!("{twice} is listed twice");
                 findings.push(Finding::new(
                     service.origin(key),
                     key,
                     what,
-                    "it is asked once; remove one",
+                    "remove one; it is queried once",
                 ));
             }
         }
@@ -64,7 +63,7 @@ pub(super) fn warnings(settings: &Settings) -> Vec<Finding> {
                     service.origin(&key),
                     key,
                     what,
-                    "put the real one in its place",
+                    "replace it by the password",
                 ));
             }
         }
@@ -72,20 +71,24 @@ pub(super) fn warnings(settings: &Settings) -> Vec<Finding> {
     findings
 }
 
-fn one_service(service: &Values, damaged: bool, findings: &mut Vec<Finding>) {
+fn check_service(service: &SettingMap, damaged: bool, findings: &mut Vec<Finding>) {
     let mut note = |key: &str, what: &str, remedy: &str| {
         findings.push(Finding::new(service.origin(key), key, what, remedy));
     };
     let key = "service.sentinels";
     match service.value(key) {
         Some(Value::Endpoints(sentinels)) if sentinels.is_empty() => {
-            note(key, "the list is empty", "name at least one sentinel");
+            note(
+                key,
+                "the list is empty",
+                "add at least one sentinel, for example \"redis-sentinel:26379\"",
+            );
         }
         None if !service.broken.contains(key) && !damaged => {
             note(
                 key,
-                "it is missing",
-                "name at least one sentinel: sentinels = [\"redis-sentinel:26379\"], or --sentinel",
+                "the key is missing",
+                "add at least one sentinel: sentinels =  [\"redis-sentinel:26379\"], or --sentinel",
             );
         }
         _ => {}
@@ -94,7 +97,7 @@ fn one_service(service: &Values, damaged: bool, findings: &mut Vec<Finding>) {
     if let Some(Value::Listen(addrs)) = service.value(key)
         && addrs.is_empty()
     {
-        note(key, "the list is empty", "name at least one address, for example \"0.0.0.0:6379\"");
+        note(key, "the list is empty", "add at least one address, for example  \"0.0.0.0:6379\"");
     }
     let key = "service.replica_listen";
     if has_readers(service)
@@ -102,20 +105,21 @@ fn one_service(service: &Values, damaged: bool, findings: &mut Vec<Finding>) {
     {
         note(
             key,
-            "a replica can only be told from a master by its ROLE",
-            "set verify = \"role\", or leave this out",
+            "only ROLE distinguishes a replica from a master",
+            "set verify = \"role\", or remove this key",
         );
     }
     let key = "service.half_close_timeout";
     if let Some(Value::Duration(timeout)) = service.value(key)
         && *timeout >= CONNTRACK_CLOSE_WAIT
     {
-        note(key, "Linux forgets half-closed connections after 60s", "give less than \"60s\"");
+        note(key, "Linux drops half-closed connections after 60s", "give less than \"60s\"");
     }
 }
 
-/// The folders of Unix sockets. Not a fault: the configuration may be checked on another machine.
-fn missing_folders(service: &Values, findings: &mut Vec<Finding>) {
+/// Warns of missing folders of Unix sockets. It is not a fault, because the configuration may be
+/// checked on another machine.
+fn missing_folders(service: &SettingMap, findings: &mut Vec<Finding>) {
     for key in LISTEN {
         let Some(Value::Listen(addrs)) = service.value(key) else { continue };
         for folder in
@@ -123,25 +127,25 @@ fn missing_folders(service: &Values, findings: &mut Vec<Finding>) {
         {
             let what = format!("the folder {} does not exist here", folder.display());
             let remedy =
-                "make it before the start, for example by RuntimeDirectory= in a unit of systemd";
+                "create it before the start, for example with RuntimeDirectory= in a systemd unit";
             findings.push(Finding::new(service.origin(key), key, what, remedy));
         }
     }
 }
 
-/// Whether readers are served.
-fn has_readers(service: &Values) -> bool {
+/// Whether the service has listen addresses for readers.
+fn has_readers(service: &SettingMap) -> bool {
     matches!(service.value("service.replica_listen"), Some(Value::Listen(addrs)) if !addrs.is_empty())
 }
 
-/// Two services of one name cannot be told apart, in flags, metrics and logs.
-fn names(settings: &Settings, findings: &mut Vec<Finding>) {
+/// Reports services with equal names: flags, metrics and logs identify a service by its name.
+fn check_names(settings: &Settings, findings: &mut Vec<Finding>) {
     let mut seen: BTreeMap<&str, Origin> = BTreeMap::new();
     for service in &settings.services {
         let Some(Value::Text(name)) = service.value("service.name") else { continue };
         let origin = service.origin("service.name");
         if let Some(first) = seen.get(name.as_str()) {
-            let what = format!("a service is called {name:?} already ({first})");
+            let what = format!("another service is called {name:?} as well ({first})");
             findings.push(Finding::new(
                 origin,
                 "service.name",
@@ -154,12 +158,12 @@ fn names(settings: &Settings, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Where services listen.
+/// The keys with the listen addresses of a service.
 const LISTEN: [&str; 2] = ["service.listen", "service.replica_listen"];
 
-/// No two sockets may want the same address. A wildcard wants every address of its family; `[::]`
-/// leaves IPv4 to an address of that family where there is one.
-fn addresses(settings: &Settings, findings: &mut Vec<Finding>) {
+/// Reports listen addresses that conflict. A wildcard conflicts with every address of its family
+/// and port; `[::]` does not conflict with IPv4, which is left to an IPv4 address if there is one.
+fn check_addresses(settings: &Settings, findings: &mut Vec<Finding>) {
     let services = settings.services.iter().flat_map(|service| LISTEN.map(|key| (service, key)));
     let mut taken: Vec<(ListenAddr, Origin, &str)> = Vec::new();
     let process = &settings.process;
@@ -180,8 +184,8 @@ fn addresses(settings: &Settings, findings: &mut Vec<Finding>) {
             if let Some((other, first, other_key)) =
                 taken.iter().find(|(other, ..)| overlap(addr, other))
             {
-                // Of the two, the one that somebody wrote is the one to show.
-                let what = format!("{addr} is taken already by {other_key} = {other} ({first})");
+                // If one of the two is a default, the fault is reported for the other.
+                let what = format!("{addr} is already used by {other_key} = {other} ({first})");
                 let place = if origin == Origin::Default { first.clone() } else { origin };
                 findings.push(Finding::new(place, key, what, "give each its own address or port"));
             } else {
@@ -198,7 +202,7 @@ fn overlap(one: &ListenAddr, other: &ListenAddr) -> bool {
     one.port() != 0 && one.port() == other.port() && same_family && meets
 }
 
-/// Pairs of which the first may not be longer than the second.
+/// Pairs of keys of which the first must not exceed the second.
 const PROCESS_ORDERS: [(&str, &str); 3] = [
     ("shutdown.accept_min", "shutdown.accept_max"),
     ("shutdown.accept_quiet", "shutdown.accept_max"),
@@ -211,7 +215,7 @@ const SERVICE_ORDERS: [(&str, &str); 4] = [
     ("service.timers.poll", "service.timers.view_expiry"),
 ];
 
-fn orders(settings: &Settings, findings: &mut Vec<Finding>) {
+fn check_orders(settings: &Settings, findings: &mut Vec<Finding>) {
     let services =
         settings.services.iter().flat_map(|service| SERVICE_ORDERS.map(|pair| (service, pair)));
     let all = PROCESS_ORDERS.map(|pair| (&settings.process, pair)).into_iter().chain(services);
@@ -238,15 +242,15 @@ fn orders(settings: &Settings, findings: &mut Vec<Finding>) {
     }
 }
 
-/// The services' own bounds have to fit into the process's, and leave something for those without
-/// one.
-fn connections(settings: &Settings, findings: &mut Vec<Finding>) {
+/// Reports if the sum of the services' connection limits exceeds that of the process, or leaves
+/// nothing for the services without a limit.
+fn check_connections(settings: &Settings, findings: &mut Vec<Finding>) {
     let key = "process.max_connections";
     let Some(Value::Count(total @ 1..)) = settings.process.value(key) else { return };
     let mut asked = 0_usize;
     let mut derived = 0_usize;
     for service in &settings.services {
-        // Readers have the same number, and count by themselves.
+        // Readers have the same limit and are counted separately.
         let times = 1 + usize::from(has_readers(service));
         match service.value("service.max_connections") {
             Some(Value::Count(0)) => derived += times,
@@ -256,7 +260,8 @@ fn connections(settings: &Settings, findings: &mut Vec<Finding>) {
     }
     if asked.saturating_add(derived) > *total {
         let what = format!(
-            "{total} is less than the services need ({asked} asked for, and {derived} without a number)"
+            "{total} is less than the services need ({asked} configured, and at least {derived} for \
+             those without a limit)"
         );
         let remedy = "raise it, or lower service.max_connections";
         findings.push(Finding::new(settings.process.origin(key), key, what, remedy));

@@ -1,64 +1,64 @@
-//! From the configuration in force and one read anew: what changes now, and what waits for a
-//! restart.
+//! Plans a reload: compares the running configuration with a newly loaded one and determines which
+//! values change now and which need a restart.
 //!
-//! Value by value, by what the table of options says of each. What is in force afterwards is the
-//! old configuration with the new values of those options that a running process can change; it is
-//! checked as a whole like any other, because the mixture is one that nobody wrote. Services are
-//! matched by their names.
+//! Each option says whether a reload changes it. The result is the running configuration with the
+//! new values of those options. It is checked as a whole, because this combination of values is in
+//! no file. Services are matched by name.
 //!
-//! Deliberately absent: carrying it out.
+//! Deliberately absent: applying the plan.
 
 use super::Config;
-use super::check;
+use super::consistency;
 use super::finding::Faults;
+use super::option_spec::Reload;
 use super::schema;
-use super::section::Reload;
-use super::settings::Settings;
+use super::settings::{SettingMap, Settings};
 use super::value::Value;
-use super::values::Values;
 
-/// What a reload brings.
+/// The effect of a reload.
 #[derive(Debug, Clone)]
-pub struct Change {
-    /// The values in force from now on.
+pub struct ReloadPlan {
+    /// The effective values after the reload.
     pub settings: Settings,
-    /// The same as plain structs.
+    /// The configuration after the reload.
     pub config: Config,
-    /// The keys that change now, each with the service it is about.
+    /// The keys that change now, each with its service.
     pub applied: Vec<String>,
-    /// The keys that are written otherwise but need a restart.
+    /// The keys whose values differ and that need a restart.
     pub pending: Vec<String>,
 }
 
-impl Change {
-    /// Lays what can change of `new` over `running`.
+impl ReloadPlan {
+    /// The plan for a reload from `running` to `new`.
     ///
     /// # Errors
     ///
-    /// Faults of the mixture.
+    /// Faults of the combined configuration.
     pub(super) fn of(running: &Settings, new: &Settings) -> Result<Self, Faults> {
         let (mut settings, mut applied, mut pending) = (running.clone(), Vec::new(), Vec::new());
-        lay_over(&mut settings.process, &new.process, None, (&mut applied, &mut pending));
+        plan_values(&mut settings.process, &new.process, None, (&mut applied, &mut pending));
         for service in &mut settings.services {
             let name = name_of(service);
             match new.services.iter().find(|other| name_of(other) == name) {
-                Some(other) => lay_over(service, other, Some(&name), (&mut applied, &mut pending)),
+                Some(other) => {
+                    plan_values(service, other, Some(&name), (&mut applied, &mut pending))
+                }
                 None => pending.push(format!("service {name} (removed)")),
             }
         }
         let known: Vec<String> = settings.services.iter().map(name_of).collect();
         let added = new.services.iter().map(name_of).filter(|name| !known.contains(name));
         pending.extend(added.map(|name| format!("service {name} (added)")));
-        match Faults::of(check::faults(&settings, false)) {
+        match Faults::of(consistency::faults(&settings, false)) {
             Some(faults) => Err(faults),
             None => Ok(Self { config: settings.to_config(&[]), settings, applied, pending }),
         }
     }
 }
 
-fn lay_over(
-    old: &mut Values,
-    new: &Values,
+fn plan_values(
+    old: &mut SettingMap,
+    new: &SettingMap,
     service: Option<&str>,
     (applied, pending): (&mut Vec<String>, &mut Vec<String>),
 ) {
@@ -81,7 +81,7 @@ fn lay_over(
         };
         applied.push(named(&path));
     }
-    // The keys may be the same, and what they lead to another.
+    // The keys may be unchanged while the file or variable has another secret.
     for (section, secret) in &new.passwords {
         if old.passwords.get(section).is_some_and(|known| known != secret) {
             pending.push(named(&format!("{section}: the secret itself")));
@@ -89,7 +89,7 @@ fn lay_over(
     }
 }
 
-fn name_of(service: &Values) -> String {
+fn name_of(service: &SettingMap) -> String {
     match service.value("service.name") {
         Some(Value::Text(name)) => name.clone(),
         _ => String::new(),
@@ -110,15 +110,15 @@ mod tests {
         loaded.settings().clone()
     }
 
-    fn change(old: &str, new: &str) -> Change {
-        Change::of(&settings(old), &settings(new)).unwrap()
+    fn change(old: &str, new: &str) -> ReloadPlan {
+        ReloadPlan::of(&settings(old), &settings(new)).unwrap()
     }
 
     const A: &str = "[[service]]\nname=\"a\"\nsentinels=[\"s\"]\nlisten=[\"127.0.0.1:1\"]\n";
     const B: &str = "[[service]]\nname=\"b\"\nsentinels=[\"s\"]\nlisten=[\"127.0.0.1:2\"]\n";
 
     #[test]
-    fn what_can_change_changes_and_the_rest_is_named() {
+    fn applies_live_keys_and_lists_the_rest() {
         let new = format!(
             "{A}hold_timeout=\"3s\"\nverify=\"ping\"\n{B}[log]\nlevel=\"warn\"\nformat=\"json\"\n"
         );
@@ -131,14 +131,14 @@ mod tests {
     }
 
     #[test]
-    fn the_same_again_changes_nothing_and_keeps_the_hash() {
+    fn changes_nothing_when_values_are_equal() {
         let change = change(&format!("{A}{B}"), &format!("# a remark\n{A}{B}"));
         assert!(change.applied.is_empty() && change.pending.is_empty());
         assert_eq!(change.config.hash, settings(&format!("{A}{B}")).to_config(&[]).hash);
     }
 
     #[test]
-    fn services_that_come_and_go_wait_for_a_restart_and_their_order_means_nothing() {
+    fn lists_added_and_removed_services_as_pending() {
         let change = change(
             &format!("{A}{B}"),
             &format!("{}{B}hold_timeout=\"4s\"\n", A.replace("\"a\"", "\"c\"")),
@@ -148,15 +148,15 @@ mod tests {
     }
 
     #[test]
-    fn a_mixture_that_contradicts_itself_is_a_fault() {
+    fn refuses_contradicting_combination() {
         let old = format!("{A}[process]\nmax_connections=10\n");
         let new = format!("{A}max_connections=50\n[process]\nmax_connections=100\n");
-        let faults = Change::of(&settings(&old), &settings(&new)).unwrap_err();
+        let faults = ReloadPlan::of(&settings(&old), &settings(&new)).unwrap_err();
         assert!(faults.to_string().contains("process.max_connections"), "{faults}");
     }
 
     #[test]
-    fn another_password_under_the_same_key_is_named_and_not_shown() {
+    fn lists_a_changed_password_without_showing_it() {
         let with = |password: &str| format!("{A}[service.auth]\npassword=\"{password}\"\n");
         let change = change(&with("hunter2"), &with("hunter3"));
         assert_eq!(change.pending.len(), 2, "{:?}", change.pending);
