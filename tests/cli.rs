@@ -86,7 +86,7 @@ fn a_missing_file_is_a_fault_of_the_configuration() {
     let output = pointsman(&["check", "--config", "/nowhere/pointsman.toml"], &[]);
     assert_eq!(output.status.code(), Some(78));
     assert!(
-        stderr(&output).starts_with("--config: config: /nowhere/pointsman.toml cannot be read: "),
+        stderr(&output).starts_with("--config: \"/nowhere/pointsman.toml\" does not exist; "),
         "{}",
         stderr(&output)
     );

@@ -101,7 +101,8 @@ fn a_client_told_to_move_goes_to_the_next_process_and_ends_its_connection_by_its
     let cluster = Cluster::builder().replicas(0).sentinels(1).start();
     let folder = cluster.folder().to_owned();
     let lines = format!("{SHUTDOWN}[process]\nstate_dir = {folder:?}");
-    let old = builder(&cluster).service_line("moving_to = \"redis.example\"").lines(&lines).start();
+    let old =
+        builder(&cluster).service_line("moving_to = \"redis.example:6379\"").lines(&lines).start();
     let config = old.process().log_path().with_file_name("pointsman.toml");
     let (mut here, mut there) = (old.client(), old.client());
     assert!(handshake(&mut here, "none").is_ok() && handshake(&mut there, "external-fqdn").is_ok());

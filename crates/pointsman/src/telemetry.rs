@@ -22,7 +22,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{Layer as _, Registry, reload};
 
-use crate::config::{Log, LogFormat, LogLevel};
+use crate::config::{LogConfig, LogFormat, LogLevel};
 use journal::{Journal, Sender};
 use throttle::Throttle;
 use writer::{Descriptor, Dropped, Guard};
@@ -43,14 +43,14 @@ pub struct LogSwitch {
 
 impl LogSwitch {
     /// From now on.
-    pub fn set(&self, log: &Log) {
+    pub fn set(&self, log: &LogConfig) {
         // Fails only where the log of this process is another one, as in tests.
         drop(self.level.reload(filter(log.level)));
         self.throttle.set(most(log));
     }
 }
 
-fn most(log: &Log) -> u32 {
+fn most(log: &LogConfig) -> u32 {
     u32::try_from(log.lines_per_second).unwrap_or(u32::MAX)
 }
 
@@ -119,7 +119,7 @@ impl Telemetry {
     /// # Errors
     ///
     /// If the system gives no thread.
-    pub fn start(log: &Log) -> io::Result<Self> {
+    pub fn start(log: &LogConfig) -> io::Result<Self> {
         let shape = shape(log.format);
         let sender = (shape == Shape::Journal).then(Sender::open).flatten();
         // Without a journal JSON is what can be read best.

@@ -13,7 +13,7 @@ use proxy::{ListenAddr, ResourceShortage, Snapshot};
 use crate::admin::health::{self, Full, Loop};
 use crate::admin::metrics::Scraper;
 use crate::admin::status::{self, Status};
-use crate::config::InProgress;
+use crate::config::PendingReads;
 use crate::process::in_force::InForce;
 use crate::system::memory::Memory;
 use crate::telemetry::Unread;
@@ -53,7 +53,7 @@ pub struct Report {
     /// What a reload can change.
     pub in_force: InForce,
     /// The files of the configuration that are being read.
-    pub files: InProgress,
+    pub files: PendingReads,
     /// The services, in the order of the configuration.
     pub services: Vec<Watched>,
     /// The shutdown.

@@ -12,7 +12,7 @@ use serde_json::Value as Json;
 use super::args::OrderArgs;
 use super::http::{self, Place};
 use super::status::{StatusError, address};
-use crate::config::{self, Flags, InProgress, Secret, Value};
+use crate::config::{self, Flags, PendingReads, Secret, Value};
 
 /// Holds the token, if no file is named.
 const TOKEN_VARIABLE: &str = "POINTSMAN_CONTROL_TOKEN";
@@ -139,7 +139,8 @@ fn place(args: &OrderArgs, env: &[(OsString, OsString)]) -> Result<Place, OrderE
 fn token(args: &OrderArgs, env: &[(OsString, OsString)]) -> Result<Secret, OrderError> {
     if let Some(path) = &args.token_file {
         let wrong = |error| OrderError::Token(path.display().to_string(), error);
-        let text = config::read_file(path, LARGEST_TOKEN, &InProgress::default()).map_err(wrong)?;
+        let text =
+            config::read_file(path, LARGEST_TOKEN, &PendingReads::default()).map_err(wrong)?;
         return Ok(Secret::new(text.trim_end_matches(['\n', '\r']).to_owned()));
     }
     let given = env.iter().find(|(name, value)| name == TOKEN_VARIABLE && !value.is_empty());

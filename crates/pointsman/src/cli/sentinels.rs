@@ -49,7 +49,7 @@ pub(super) fn sentinels(
     let loaded = config::load(&flags, env);
     let config = loaded.config().map_err(|faults| Failure::Faults(faults.clone()))?;
     // The default is no address of ours: on this machine it may as well be a redis.
-    let is_written = |it: &config::Values| {
+    let is_written = |it: &config::SettingMap| {
         it.setting("service.listen").is_some_and(|it| it.origin != Origin::Default)
     };
     let listens = loaded.settings().services.iter().map(is_written);
@@ -80,7 +80,7 @@ pub(super) fn sentinels(
     Ok((text, healthy))
 }
 
-async fn examine(config: &Config, service: &config::Service, is_own: bool) -> Examined {
+async fn examine(config: &Config, service: &config::ServiceConfig, is_own: bool) -> Examined {
     let listen = service.listen.iter().filter_map(proxy::ListenAddr::tcp);
     let own = if is_own {
         listen.chain(config.admin.listen.iter().copied()).collect()

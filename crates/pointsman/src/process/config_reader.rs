@@ -1,6 +1,6 @@
 //! Reads the configuration on a thread of its own, at the start and at each reload.
 //!
-//! A read can hang for ever (see [`InProgress`]), and nothing can end it. So it is never waited for
+//! A read can hang for ever (see [`PendingReads`]), and nothing can end it. So it is never waited for
 //! without a bound: after [`BOUND`] it is reported as overdue, once, and everything stays as it
 //! was. If it ends later, and nothing newer was asked for, its result counts like any other. A
 //! request that comes while a read is overdue starts another one, which may name other files by
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-use crate::config::{InProgress, Loaded};
+use crate::config::{Loaded, PendingReads};
 use crate::process::reload::{Look, Source};
 use crate::process::threads;
 
@@ -129,7 +129,7 @@ type Ended = (u64, Option<(Look, Box<Loaded>)>);
 #[derive(Debug)]
 pub(crate) struct Reader {
     source: Source,
-    files: InProgress,
+    files: PendingReads,
     schedule: Schedule,
     ended: (mpsc::Sender<Ended>, mpsc::Receiver<Ended>),
     /// What the file looked like before the last read.
@@ -143,7 +143,7 @@ impl Reader {
         let ended = mpsc::channel(2 * MOST_THREADS);
         Self {
             source,
-            files: InProgress::default(),
+            files: PendingReads::default(),
             schedule: Schedule::default(),
             ended,
             look: None,
@@ -152,7 +152,7 @@ impl Reader {
     }
 
     /// The files that are being read.
-    pub(crate) fn files(&self) -> InProgress {
+    pub(crate) fn files(&self) -> PendingReads {
         self.files.clone()
     }
 

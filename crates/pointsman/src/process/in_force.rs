@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 
-use crate::config::{Config, Connections};
+use crate::config::{Config, ConnectionLimits};
 
 /// Most lines that are kept of a reload's faults.
 const MOST_LINES: usize = 20;
@@ -34,7 +34,7 @@ pub struct Facts {
 impl Facts {
     /// Of a configuration with these bounds.
     #[must_use]
-    pub fn of(config: &Config, connections: &Connections, pending: Vec<String>) -> Self {
+    pub fn of(config: &Config, connections: &ConnectionLimits, pending: Vec<String>) -> Self {
         let services = config.services.iter().zip(&connections.services);
         Self {
             hash: config.hash.clone(),

@@ -12,7 +12,7 @@ use sentinel::{Handle, ReplicaRules, Replicas, Watch};
 use target::{Empty, PoolWriter, TargetWriter};
 
 use crate::config::{
-    Config, Log, NoReplica, Service, SessionLines, Sessions, Splice, Subscriptions,
+    Config, LogConfig, NoReplica, ServiceConfig, SessionLines, Sessions, Splice, Subscriptions,
 };
 use crate::process::watch;
 
@@ -58,7 +58,7 @@ pub fn of(config: &Config) -> Vec<Plane> {
 }
 
 /// Checked when it was read; what cannot be read is nobody's.
-fn mode(service: &Service) -> u32 {
+fn mode(service: &ServiceConfig) -> u32 {
     u32::from_str_radix(&service.unix_socket_mode, 8).unwrap_or(0o600)
 }
 
@@ -161,7 +161,7 @@ impl proxy::Hints for ReadersEar {
 }
 
 /// The settings of a service's sessions, readers or not.
-pub(crate) fn options(service: &Service, max_connections: usize, log: &Log) -> Options {
+pub(crate) fn options(service: &ServiceConfig, max_connections: usize, log: &LogConfig) -> Options {
     Options {
         connect_timeout: service.connect_timeout,
         hold_timeout: service.hold_timeout,
@@ -196,7 +196,7 @@ pub(crate) fn options(service: &Service, max_connections: usize, log: &Log) -> O
 }
 
 /// The rule for the lines at sessions' ends.
-fn lines(log: &Log) -> proxy::AccessLog {
+fn lines(log: &LogConfig) -> proxy::AccessLog {
     proxy::AccessLog {
         which: match log.sessions {
             SessionLines::Off => proxy::LoggedSessions::Off,
@@ -209,18 +209,18 @@ fn lines(log: &Log) -> proxy::AccessLog {
 }
 
 /// The address that writers are told to move to is not the readers'.
-fn options_of_readers(service: &Service, max_connections: usize, log: &Log) -> Options {
+fn options_of_readers(service: &ServiceConfig, max_connections: usize, log: &LogConfig) -> Options {
     Options { moving_to: None, ..options(service, max_connections, log) }
 }
 
-fn empty(service: &Service) -> Empty {
+fn empty(service: &ServiceConfig) -> Empty {
     match service.replicas.empty {
         NoReplica::Reject => Empty::Reject,
         NoReplica::Master => Empty::Master,
     }
 }
 
-fn rules(service: &Service) -> ReplicaRules {
+fn rules(service: &ServiceConfig) -> ReplicaRules {
     let replicas = &service.replicas;
     ReplicaRules {
         max_lag_bytes: replicas.max_lag_bytes as u64,
@@ -299,9 +299,6 @@ mod tests {
             "{fault}"
         );
         let fault = config("[admin]\nlisten=[\"127.0.0.1:3\"]").unwrap_err();
-        assert!(
-            fault.contains("127.0.0.1:3 is taken already by service.replica_listen"),
-            "{fault}"
-        );
+        assert!(fault.contains("127.0.0.1:3 is already used by service.replica_listen"), "{fault}");
     }
 }

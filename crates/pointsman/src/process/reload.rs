@@ -25,7 +25,7 @@ use proxy::{Running, Sockets};
 use tokio::sync::Notify;
 use tracing::{error, info, warn};
 
-use crate::config::{self, CONFIG_VARIABLE, Change, Config, Flags, InProgress, Settings};
+use crate::config::{self, CONFIG_VARIABLE, Config, Flags, PendingReads, ReloadPlan, Settings};
 use crate::process::in_force::{Facts, InForce, Outcome};
 use crate::process::listener_set;
 use crate::process::run::{shutdown, workers};
@@ -52,8 +52,8 @@ impl Source {
 
     /// Reads everything, on a thread that may block; `files` tells others what is being read.
     #[must_use]
-    pub(crate) fn load(&self, files: &InProgress) -> config::Loaded {
-        config::load_in_view(&self.flags, std::env::vars_os(), files)
+    pub(crate) fn load(&self, files: &PendingReads) -> config::Loaded {
+        config::load_tracked(&self.flags, std::env::vars_os(), files)
     }
 
     /// What the file looks like; the same bounds hold as for a read.
@@ -175,7 +175,7 @@ impl Reloader {
         self.in_force.note(Outcome::Refused, faults);
     }
 
-    fn tell(&mut self, why: &'static str, change: &Change) {
+    fn tell(&mut self, why: &'static str, change: &ReloadPlan) {
         let outcome = if change.applied.is_empty() { Outcome::Unchanged } else { Outcome::Applied };
         self.running = change.settings.clone();
         self.in_force.note(outcome, Vec::new());
@@ -186,7 +186,12 @@ impl Reloader {
     }
 
     /// First what may fail, so that a failure leaves everything as it was.
-    fn apply(&self, change: &Change, drain: &Drain, data_plane: &Running) -> Result<(), String> {
+    fn apply(
+        &self,
+        change: &ReloadPlan,
+        drain: &Drain,
+        data_plane: &Running,
+    ) -> Result<(), String> {
         let config = &change.config;
         let files = Files::allowed(config, workers(config).get());
         let room = connection_capacity::plan(config, self.memory.as_ref(), files)

@@ -23,7 +23,7 @@ use tracing::{error, info, warn};
 
 use crate::admin::control_socket::{ControlSocket, ControlSocketError};
 use crate::admin::report::Report;
-use crate::config::{Config, Connections, Settings};
+use crate::config::{Config, ConnectionLimits, Settings};
 use crate::process::config_reader::{Read, Reader};
 use crate::process::in_force::InForce;
 use crate::process::inherit::InheritError;
@@ -92,7 +92,7 @@ pub(crate) struct StartupInputs<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) signals: Signals,
     pub(crate) reader: Reader,
-    pub(crate) connections: &'a Connections,
+    pub(crate) connections: &'a ConnectionLimits,
     pub(crate) files: Files,
     pub(crate) memory: Option<Memory>,
     pub(crate) telemetry: &'a Telemetry,
@@ -157,7 +157,7 @@ pub fn run(
 fn make_room(
     config: &Config,
     memory: Option<&Memory>,
-) -> Result<(Connections, Files), TooFewFiles> {
+) -> Result<(ConnectionLimits, Files), TooFewFiles> {
     let files = Files::allowed(config, workers(config).get());
     let room = connection_capacity::plan(config, memory, files)?;
     for warning in &room.warnings {

@@ -12,7 +12,11 @@ use crate::config;
 
 /// One service's discovery.
 #[must_use]
-pub fn watch(service: &config::Service, points: TargetWriter, replicas: Option<Replicas>) -> Watch {
+pub fn watch(
+    service: &config::ServiceConfig,
+    points: TargetWriter,
+    replicas: Option<Replicas>,
+) -> Watch {
     let address_map = address_map(service);
     Watch {
         name: Arc::from(service.name.as_str()),
@@ -30,7 +34,7 @@ pub fn watch(service: &config::Service, points: TargetWriter, replicas: Option<R
 
 /// What the doctor needs of the same service; `own` are our listeners.
 #[must_use]
-pub fn patient(service: &config::Service, own: Vec<SocketAddr>) -> Patient {
+pub fn patient(service: &config::ServiceConfig, own: Vec<SocketAddr>) -> Patient {
     Patient {
         name: Arc::from(service.name.as_str()),
         sentinels: service.sentinels.iter().map(node).collect(),
@@ -43,11 +47,11 @@ pub fn patient(service: &config::Service, own: Vec<SocketAddr>) -> Patient {
     }
 }
 
-fn address_map(service: &config::Service) -> BTreeMap<NodeAddr, NodeAddr> {
+fn address_map(service: &config::ServiceConfig) -> BTreeMap<NodeAddr, NodeAddr> {
     service.address_map.iter().map(|(announced, dial)| (node(announced), node(dial))).collect()
 }
 
-fn verify(service: &config::Service) -> sentinel::Verify {
+fn verify(service: &config::ServiceConfig) -> sentinel::Verify {
     match service.verify {
         config::Verify::Role => sentinel::Verify::Role,
         config::Verify::Ping => sentinel::Verify::Ping,
@@ -58,8 +62,8 @@ fn verify(service: &config::Service) -> sentinel::Verify {
 /// The connections to sentinels are shared by all services, and so are their timeouts: the most
 /// patient service decides.
 #[must_use]
-pub fn timeouts(services: &[config::Service]) -> Timeouts {
-    let most = |of: fn(&config::Timers) -> std::time::Duration| {
+pub fn timeouts(services: &[config::ServiceConfig]) -> Timeouts {
+    let most = |of: fn(&config::TimersConfig) -> std::time::Duration| {
         services.iter().map(|service| of(&service.timers)).max().unwrap_or_default()
     };
     Timeouts {
@@ -71,7 +75,7 @@ pub fn timeouts(services: &[config::Service]) -> Timeouts {
     }
 }
 
-fn rules(service: &config::Service) -> Rules {
+fn rules(service: &config::ServiceConfig) -> Rules {
     let timers = &service.timers;
     Rules {
         verify: verify(service),

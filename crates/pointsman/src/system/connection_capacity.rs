@@ -8,7 +8,7 @@
 //! Deliberately absent: reading the limits ([`memory`](crate::system::memory)) and raising them
 //! ([`descriptors`](crate::system::descriptors)).
 
-use crate::config::{Config, Connections};
+use crate::config::{Config, ConnectionLimits};
 use crate::system::descriptors::{Files, TooFewFiles};
 use crate::system::memory::Memory;
 
@@ -16,7 +16,7 @@ use crate::system::memory::Memory;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Room {
     /// The bounds.
-    pub connections: Connections,
+    pub connections: ConnectionLimits,
     /// What a person should know.
     pub warnings: Vec<String>,
 }
@@ -32,7 +32,7 @@ pub fn plan(config: &Config, memory: Option<&Memory>, files: Files) -> Result<Ro
     let wanted = config.connections(carried);
     let connections = match files.suffice(wanted.total) {
         Ok(()) => wanted,
-        Err(error) if config.least_connections() > error.fits() => return Err(error),
+        Err(error) if config.min_connections() > error.fits() => return Err(error),
         Err(error) => {
             let fits = error.fits();
             warnings
