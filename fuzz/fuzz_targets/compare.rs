@@ -42,17 +42,17 @@ pub fn cut(bytes: &[u8], seed: usize, most: usize) -> impl Iterator<Item = &[u8]
     })
 }
 
-type State = (SessionState, u64, [bool; 2], [u64; 2], Option<Class>, MaintenanceHandshake, [bool; 3]);
+type LedgerView = (SessionState, u64, [bool; 2], [u64; 2], Option<Class>, MaintenanceHandshake, [bool; 3]);
 
-fn state(ledger: &Ledger) -> State {
+fn state(ledger: &Ledger) -> LedgerView {
     (
-        ledger.standing(),
+        ledger.session_state(),
         ledger.owed(),
         BOTH.map(|direction| ledger.at_boundary(direction)),
         BOTH.map(|direction| ledger.body_left(direction)),
         ledger.last_request(),
-        ledger.notices(),
-        [ledger.awaits_notices(), ledger.next_is_about_notices(), ledger.must_end().is_some()],
+        ledger.maintenance_handshake(),
+        [ledger.awaits_handshake_reply(), ledger.next_reply_is_handshake(), ledger.must_end().is_some()],
     )
 }
 
@@ -67,7 +67,7 @@ pub fn agree(one: &mut Ledger, other: &mut Ledger) {
             break;
         }
     }
-    if one.standing() != SessionState::Opaque {
+    if one.session_state() != SessionState::Opaque {
         assert_eq!(one.take_counts(), other.take_counts());
     }
     let replays = [Replay::of(one), Replay::of(other)];

@@ -36,11 +36,11 @@ fuzz_target!(|data: &[u8]| {
         for piece in cut(turn, data.len(), 50) {
             feed_both(&mut remembering, direction, piece);
         }
-        let standing = ledger.standing();
-        assert_eq!(remembering[0].standing(), standing);
+        let session_state = ledger.session_state();
+        assert_eq!(remembering[0].session_state(), session_state);
         let between =
             ledger.at_boundary(Direction::Request) && ledger.at_boundary(Direction::Reply);
-        match standing {
+        match session_state {
             SessionState::Opaque => assert!(!between),
             SessionState::Quiet | SessionState::Pinned | SessionState::Subscribed | SessionState::Ended => {
                 assert!(between && ledger.owed() == 0);

@@ -9,7 +9,7 @@ use compare::{cut, feed_both, pair};
 use libfuzzer_sys::fuzz_target;
 use resp::{Direction, Hint, Ledger, Limits, SessionState};
 
-type DiscoverySnapshot = (Vec<(usize, u64)>, Vec<Hint>, bool);
+type FrameEnds = (Vec<(usize, u64)>, Vec<Hint>, bool);
 
 fn limits() -> Limits {
     Limits { depth: 80, elements: 1000, memory: 200, names: 1024, ..Limits::default() }
@@ -21,7 +21,7 @@ const ASKED: &[u8] =
 /// Nothing that needs an eye on its reply.
 const ORDINARY: &[u8] = b"PING\r\n";
 
-fn ends(bytes: &[u8], sizes: impl Iterator<Item = usize>) -> DiscoverySnapshot {
+fn ends(bytes: &[u8], sizes: impl Iterator<Item = usize>) -> FrameEnds {
     let mut ledger = Ledger::new(&limits());
     ledger.request(ASKED);
     // As many as a frame of a few bytes each can use up; each costs the fuzzer time, three times an
@@ -39,7 +39,7 @@ fn ends(bytes: &[u8], sizes: impl Iterator<Item = usize>) -> DiscoverySnapshot {
             assert!(taken > 0, "no progress");
             piece = &piece[taken..];
             offset += taken;
-            if ledger.standing() == SessionState::Opaque {
+            if ledger.session_state() == SessionState::Opaque {
                 return (found, hints, true);
             }
             if ledger.at_boundary(Direction::Reply) {

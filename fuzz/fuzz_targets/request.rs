@@ -27,7 +27,7 @@ fn ends(bytes: &[u8], sizes: impl Iterator<Item = usize>) -> (Vec<(usize, Option
             assert!(taken > 0, "no progress");
             piece = &piece[taken..];
             offset += taken;
-            if ledger.standing() == SessionState::Opaque {
+            if ledger.session_state() == SessionState::Opaque {
                 return (found, true);
             }
             if ledger.at_boundary(Direction::Request) {

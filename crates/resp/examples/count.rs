@@ -44,7 +44,7 @@ fn main() -> ExitCode {
             ledger.reply(piece);
         }
     }
-    let standing = ledger.standing();
-    println!("{times} times, {standing:?}");
-    if standing == SessionState::Quiet { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let session_state = ledger.session_state();
+    println!("{times} times, {session_state:?}");
+    if session_state == SessionState::Quiet { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

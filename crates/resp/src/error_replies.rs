@@ -13,7 +13,7 @@
 
 use crate::commands::class::Class;
 use crate::scan::limits::{Bounds, Limits};
-use crate::scan::request::{Asked, Requests};
+use crate::scan::request::{RequestScan, RequestScanner};
 
 /// Most bytes of answers to one client: a pipeline of more than five hundred requests is cut short.
 const MOST: usize = 64 * 1024;
@@ -25,7 +25,7 @@ pub struct ErrorReplies {
     /// The text of a refusal behind its first byte. An error line reads the same in RESP2 and
     /// RESP3.
     why: &'static str,
-    requests: Requests,
+    requests: RequestScanner,
     limits: Bounds,
     transaction: bool,
     /// Something came after which no more answers can be given.
@@ -39,7 +39,14 @@ impl ErrorReplies {
     #[must_use]
     pub fn new(why: &'static str, transaction: bool) -> Self {
         let limits = Bounds::from(&Limits::default());
-        Self { why, requests: Requests::new(), limits, transaction, over: false, lines: Vec::new() }
+        Self {
+            why,
+            requests: RequestScanner::new(),
+            limits,
+            transaction,
+            over: false,
+            lines: Vec::new(),
+        }
     }
 
     /// Answers the requests that end within `bytes`.
@@ -47,15 +54,18 @@ impl ErrorReplies {
         let mut input = bytes;
         while !input.is_empty() && !self.over {
             match self.requests.scan(&mut input, &self.limits) {
-                Asked::More => return,
-                Asked::Empty => {}
+                RequestScan::More => return,
+                RequestScan::Empty => {}
                 // Those that ask for silence, and what is no request at all, have no answer, nor
                 // has anything behind them.
-                Asked::Request(Class::ReplyOff | Class::ReplySkip | Class::Replication, _)
-                | Asked::Lost => {
+                RequestScan::Request(
+                    Class::ReplyOff | Class::ReplySkip | Class::Replication,
+                    _,
+                )
+                | RequestScan::Invalid => {
                     self.over = true;
                 }
-                Asked::Request(class, _) => self.refuse(class),
+                RequestScan::Request(class, _) => self.refuse(class),
             }
         }
     }

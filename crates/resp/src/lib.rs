@@ -23,14 +23,16 @@ mod ledger;
 mod replay;
 mod scan;
 
-pub use commands::class::{Class, Group};
-pub use commands::declared::{LONGEST_NAME, NotStateless, Stateless};
-pub use commands::maintenance::MaintenanceHandshake;
-pub use commands::verdict::{Listed, Verdict, listed};
+pub use commands::carry_effect::{CarryEffect, ListedCommand, listed_commands};
+pub use commands::class::{Class, ClassGroup};
+pub use commands::stateless::{MAX_COMMAND_NAME, StatelessCommands, StatelessError};
 pub use error_replies::ErrorReplies;
 pub use ledger::Ledger;
+pub use ledger::maintenance::MaintenanceHandshake;
 pub use ledger::pin::Pin;
-pub use ledger::session_state::{Answer, Counts, Direction, Fault, Hint, MustEnd, SessionState};
+pub use ledger::session_state::{
+    Direction, FrameCounts, Hint, LedgerFault, MustEnd, ReplyOutcome, SessionState,
+};
 pub use replay::{Replay, ReplayError};
 pub use scan::frames::{Frames, NotResp};
 pub use scan::limits::Limits;

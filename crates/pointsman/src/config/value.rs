@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use proxy::{LONGEST_NAME, ListenAddr, NotStateless, Stateless};
+use proxy::{ListenAddr, MAX_COMMAND_NAME, StatelessCommands, StatelessError};
 
 use super::credentials::Secret;
 use super::endpoint::{Endpoint, REDIS_PORT, SENTINEL_PORT};
@@ -180,12 +180,12 @@ fn elements(text: &str) -> impl Iterator<Item = &str> {
 /// Parses commands that leave no state. Each is checked against the command table.
 fn parse_commands(text: &str) -> Result<Value, Problem> {
     let check = |name: &str| {
-        Stateless::check(name).map_err(|why| match why {
-            NotStateless::NoName => Problem::new(
+        StatelessCommands::check(name).map_err(|why| match why {
+            StatelessError::NoName => Problem::new(
                 format!("{name:?} cannot be the name of a command"),
-                format!("write NAME or CONTAINER|SUBCOMMAND, each of at most {LONGEST_NAME} printable characters"),
+                format!("write NAME or CONTAINER|SUBCOMMAND, each of at most {MAX_COMMAND_NAME} printable characters"),
             ),
-            NotStateless::Bound(why) => Problem::new(
+            StatelessError::Bound(why) => Problem::new(
                 format!("{name} is known to leave state on the connection: {why}"),
                 "remove it; docs/commands.md says what each command does to its session",
             ),

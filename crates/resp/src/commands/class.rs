@@ -103,25 +103,25 @@ pub enum Class {
     Shutdown,
     /// `CLIENT MAINT_NOTIFICATIONS ON`: the client understands pushes about maintenance, and wants
     /// to be told where to go.
-    NoticesOn,
+    MaintenanceOn,
     /// The same with `moving-endpoint-type none`: told to move, it comes back to the address that
     /// it has.
-    NoticesHere,
+    MaintenanceOnWithoutAddress,
     /// `CLIENT MAINT_NOTIFICATIONS OFF`.
-    NoticesOff,
+    MaintenanceOff,
     /// `HIMPORT PREPARE` (Redis 8.10): names of fields, kept for the connection for what it
     /// imports.
-    Prepare,
+    ImportPrepare,
     /// `HIMPORT DISCARDALL`: forgets all of them.
-    DiscardAll,
+    ImportDiscardAll,
     /// `CLIENT CAPA` and `CLIENT IMPORT-SOURCE` (Valkey): kept for the connection, and not even
     /// `RESET` takes it back.
-    Lasting,
+    ClientCapability,
 }
 
 /// What a [`Class`] means for moving the session to another upstream connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Group {
+pub enum ClassGroup {
     /// Leaves no trace in the connection.
     Ordinary,
     /// Its effect can be had again by sending the same request on a new connection.
@@ -143,9 +143,9 @@ pub enum Group {
 impl Class {
     /// Which group the class belongs to.
     #[must_use]
-    pub const fn group(self) -> Group {
+    pub const fn group(self) -> ClassGroup {
         match self {
-            Self::Ordinary => Group::Ordinary,
+            Self::Ordinary => ClassGroup::Ordinary,
             Self::Hello
             | Self::Auth
             | Self::Select
@@ -154,7 +154,7 @@ impl Class {
             | Self::NoEvict
             | Self::NoTouch
             | Self::ReadOnly
-            | Self::ReadWrite => Group::Replayable,
+            | Self::ReadWrite => ClassGroup::Replayable,
             Self::Multi
             | Self::Exec
             | Self::Discard
@@ -164,43 +164,46 @@ impl Class {
             | Self::ReplyOn
             | Self::ReplyOff
             | Self::ReplySkip
-            | Self::NoticesOn
-            | Self::NoticesHere
-            | Self::NoticesOff
-            | Self::Prepare
-            | Self::DiscardAll
-            | Self::Lasting
+            | Self::MaintenanceOn
+            | Self::MaintenanceOnWithoutAddress
+            | Self::MaintenanceOff
+            | Self::ImportPrepare
+            | Self::ImportDiscardAll
+            | Self::ClientCapability
             | Self::Iterate
             | Self::ClientId
             | Self::Script
             | Self::Eval
             | Self::EvalSha
-            | Self::Unknown => Group::Pinning,
-            Self::Blocking | Self::Wait => Group::Blocking,
+            | Self::Unknown => ClassGroup::Pinning,
+            Self::Blocking | Self::Wait => ClassGroup::Blocking,
             Self::Subscribe
             | Self::Unsubscribe
             | Self::PSubscribe
             | Self::PUnsubscribe
             | Self::SSubscribe
-            | Self::SUnsubscribe => Group::Subscribing,
+            | Self::SUnsubscribe => ClassGroup::Subscribing,
             Self::Monitor
             | Self::TrackingOn
             | Self::TrackingOff
             | Self::Replication
-            | Self::Debugger => Group::NeverMoved,
-            Self::Quit | Self::Shutdown => Group::Ending,
-            Self::Reset => Group::Reset,
+            | Self::Debugger => ClassGroup::NeverMoved,
+            Self::Quit | Self::Shutdown => ClassGroup::Ending,
+            Self::Reset => ClassGroup::Reset,
         }
     }
 
     /// Whether it is the handshake about pushes that tell of maintenance.
-    pub(crate) const fn is_about_notices(self) -> bool {
-        matches!(self, Self::NoticesOn | Self::NoticesHere | Self::NoticesOff)
+    pub(crate) const fn is_maintenance_handshake(self) -> bool {
+        matches!(
+            self,
+            Self::MaintenanceOn | Self::MaintenanceOnWithoutAddress | Self::MaintenanceOff
+        )
     }
 
     /// Whether its reply need not be seen to follow the session. A cursor that was not returned
     /// cannot be used, and a script counts from the request on.
-    pub(crate) const fn may_be_silent(self) -> bool {
+    pub(crate) const fn may_be_unanswered(self) -> bool {
         matches!(
             self,
             Self::Ordinary
@@ -218,10 +221,10 @@ impl Class {
 
     /// Whether replies can be told from each other and from messages without knowing how it was
     /// answered. What it did to the session is unknown then.
-    pub(crate) const fn is_counted_without_a_mark(self) -> bool {
+    pub(crate) const fn can_be_unmarked(self) -> bool {
         let counted_by_what_is_known =
             matches!(self, Self::Hello | Self::Reset | Self::ReplyOn | Self::Monitor);
-        !counted_by_what_is_known && !matches!(self.group(), Group::Subscribing)
+        !counted_by_what_is_known && !matches!(self.group(), ClassGroup::Subscribing)
     }
 
     /// Whether it runs a script.
@@ -230,7 +233,7 @@ impl Class {
     }
 
     /// Whether the reply to it is looked at, outside of transactions too.
-    pub(crate) const fn is_marked(self) -> bool {
+    pub(crate) const fn needs_mark(self) -> bool {
         let unmarked = matches!(
             self,
             Self::Ordinary | Self::Shutdown | Self::Unknown | Self::ClientId | Self::Script
@@ -239,13 +242,14 @@ impl Class {
     }
 
     /// Whether what it does is kept apart from the rest, as that of newer commands is.
-    pub(crate) const fn is_novel(self) -> bool {
-        self.is_about_notices() || matches!(self, Self::Prepare | Self::DiscardAll | Self::Lasting)
+    pub(crate) const fn is_connection_feature(self) -> bool {
+        self.is_maintenance_handshake()
+            || matches!(self, Self::ImportPrepare | Self::ImportDiscardAll | Self::ClientCapability)
     }
 
     /// Whether a request that is queued would change, within the answer to `EXEC`, how the answers
     /// after it have to be read, or what the server keeps for the connection for good.
-    pub(crate) const fn takes_effect_unseen(self) -> bool {
+    pub(crate) const fn is_untrackable_in_transaction(self) -> bool {
         matches!(
             self,
             Self::Hello
@@ -254,9 +258,9 @@ impl Class {
                 | Self::TrackingOff
                 | Self::ReplyOn
                 | Self::Reset
-                | Self::Prepare
-                | Self::Lasting
-        ) || matches!(self.group(), Group::Subscribing)
-            || self.is_about_notices()
+                | Self::ImportPrepare
+                | Self::ClientCapability
+        ) || matches!(self.group(), ClassGroup::Subscribing)
+            || self.is_maintenance_handshake()
     }
 }

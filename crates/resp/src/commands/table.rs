@@ -2,17 +2,17 @@
 //!
 //! The first word decides for nearly every command; `CLIENT` and `SCRIPT` need a second one, and
 //! three of their subcommands a third. Most names are among those that [leave
-//! nothing](crate::commands::known).
+//! nothing](crate::commands::stateless_kind).
 //!
 //! A command that iterates has its cursor among its words; of that a digest is kept.
 
 use crate::commands::class::Class;
-use crate::commands::known::{Known, known};
-use crate::ledger::server_state::digest;
+use crate::commands::ordinary::{StatelessKind, stateless_kind};
+use crate::ledger::affinity::digest;
 
 /// How far the class of a request is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Naming {
+pub(crate) enum ClassLookup {
     /// Another word is needed; the words so far.
     After(Prefix),
     /// Known, whatever follows.
@@ -31,9 +31,9 @@ pub(crate) enum Prefix {
     /// `CLIENT MAINT_NOTIFICATIONS`.
     MaintenanceHandshake,
     /// The same with `ON`.
-    NoticesOn,
+    MaintenanceOn,
     /// The same with the name of an option, of which there is one: `moving-endpoint-type`.
-    NoticesType,
+    MaintenanceEndpointType,
     Cluster,
     Himport,
     Script,
@@ -48,7 +48,7 @@ pub(crate) enum Prefix {
     SearchCursor,
 }
 
-impl Naming {
+impl ClassLookup {
     pub(crate) const START: Self = Self::After(Prefix::Nothing);
 
     /// The same with one more word; an empty word stands for one that is too long to be known.
@@ -67,7 +67,9 @@ impl Naming {
         match self {
             Self::Known(class) => class,
             Self::Iterates(_) => Class::Iterate,
-            Self::After(Prefix::NoticesOn | Prefix::NoticesType) => Class::NoticesOn,
+            Self::After(Prefix::MaintenanceOn | Prefix::MaintenanceEndpointType) => {
+                Class::MaintenanceOn
+            }
             Self::After(_) => Class::Ordinary,
         }
     }
@@ -78,36 +80,38 @@ fn is(word: &[u8], name: &[u8]) -> bool {
 }
 
 /// The class of the first of `names` that `word` is, in any case, or `other`.
-fn one_of(word: &[u8], names: &[(&[u8], Class)], other: Class) -> Naming {
-    Naming::Known(names.iter().find(|(name, _)| is(word, name)).map_or(other, |(_, class)| *class))
+fn one_of(word: &[u8], names: &[(&[u8], Class)], other: Class) -> ClassLookup {
+    ClassLookup::Known(
+        names.iter().find(|(name, _)| is(word, name)).map_or(other, |(_, class)| *class),
+    )
 }
 
 #[inline]
-fn first(word: &[u8]) -> Naming {
+fn first(word: &[u8]) -> ClassLookup {
     // Everyday commands leave here.
-    match known(word) {
-        Some(Known::Nothing) => Naming::Known(Class::Ordinary),
-        Some(Known::Script) => Naming::Known(Class::EvalSha),
+    match stateless_kind(word) {
+        Some(StatelessKind::Nothing) => ClassLookup::Known(Class::Ordinary),
+        Some(StatelessKind::Script) => ClassLookup::Known(Class::EvalSha),
         None => first_known(word),
     }
 }
 
 #[cold]
-fn first_known(word: &[u8]) -> Naming {
+fn first_known(word: &[u8]) -> ClassLookup {
     if is(word, b"CLIENT") {
-        return Naming::After(Prefix::Client);
+        return ClassLookup::After(Prefix::Client);
     }
     if is(word, b"SCRIPT") {
-        return Naming::After(Prefix::Script);
+        return ClassLookup::After(Prefix::Script);
     }
     if is(word, b"CLUSTER") {
-        return Naming::After(Prefix::Cluster);
+        return ClassLookup::After(Prefix::Cluster);
     }
     if is(word, b"HIMPORT") {
-        return Naming::After(Prefix::Himport);
+        return ClassLookup::After(Prefix::Himport);
     }
     if let Some((_, prefix)) = ITERATING.iter().find(|(name, _)| is(word, name)) {
-        return Naming::After(*prefix);
+        return ClassLookup::After(*prefix);
     }
     one_of(word, FIRST, Class::Unknown)
 }
@@ -210,54 +214,60 @@ const CLIENT: &[(&[u8], Class)] = &[
     (b"TRACKINGINFO", Class::Ordinary),
     (b"UNBLOCK", Class::Ordinary),
     (b"UNPAUSE", Class::Ordinary),
-    (b"CAPA", Class::Lasting),
-    (b"IMPORT-SOURCE", Class::Lasting),
+    (b"CAPA", Class::ClientCapability),
+    (b"IMPORT-SOURCE", Class::ClientCapability),
 ];
 
 const SCRIPT: &[(&[u8], Class)] =
     &[(b"LOAD", Class::Script), (b"EXISTS", Class::Script), (b"SHOW", Class::Script)];
 
 const HIMPORT: &[(&[u8], Class)] =
-    &[(b"PREPARE", Class::Prepare), (b"DISCARDALL", Class::DiscardAll)];
+    &[(b"PREPARE", Class::ImportPrepare), (b"DISCARDALL", Class::ImportDiscardAll)];
 
 const REPLY: &[(&[u8], Class)] =
     &[(b"ON", Class::ReplyOn), (b"OFF", Class::ReplyOff), (b"SKIP", Class::ReplySkip)];
 
 #[cold]
-fn further(prefix: Prefix, word: &[u8]) -> Naming {
+fn further(prefix: Prefix, word: &[u8]) -> ClassLookup {
     match prefix {
         Prefix::Nothing => first(word),
-        Prefix::Client if is(word, b"REPLY") => Naming::After(Prefix::ClientReply),
-        Prefix::Client if is(word, b"TRACKING") => Naming::After(Prefix::ClientTracking),
+        Prefix::Client if is(word, b"REPLY") => ClassLookup::After(Prefix::ClientReply),
+        Prefix::Client if is(word, b"TRACKING") => ClassLookup::After(Prefix::ClientTracking),
         Prefix::Client if is(word, b"MAINT_NOTIFICATIONS") => {
-            Naming::After(Prefix::MaintenanceHandshake)
+            ClassLookup::After(Prefix::MaintenanceHandshake)
         }
         Prefix::Client => one_of(word, CLIENT, Class::Unknown),
-        Prefix::MaintenanceHandshake if is(word, b"ON") => Naming::After(Prefix::NoticesOn),
-        Prefix::MaintenanceHandshake if is(word, b"OFF") => Naming::Known(Class::NoticesOff),
-        Prefix::MaintenanceHandshake => Naming::Known(Class::Ordinary),
-        Prefix::NoticesOn => Naming::After(Prefix::NoticesType),
-        Prefix::NoticesType if is(word, b"none") => Naming::Known(Class::NoticesHere),
-        Prefix::NoticesType => Naming::Known(Class::NoticesOn),
+        Prefix::MaintenanceHandshake if is(word, b"ON") => {
+            ClassLookup::After(Prefix::MaintenanceOn)
+        }
+        Prefix::MaintenanceHandshake if is(word, b"OFF") => {
+            ClassLookup::Known(Class::MaintenanceOff)
+        }
+        Prefix::MaintenanceHandshake => ClassLookup::Known(Class::Ordinary),
+        Prefix::MaintenanceOn => ClassLookup::After(Prefix::MaintenanceEndpointType),
+        Prefix::MaintenanceEndpointType if is(word, b"none") => {
+            ClassLookup::Known(Class::MaintenanceOnWithoutAddress)
+        }
+        Prefix::MaintenanceEndpointType => ClassLookup::Known(Class::MaintenanceOn),
         // Its connection becomes a stream of writes, as with `PSYNC` (Redis 8.4, Valkey 9).
-        Prefix::Cluster if is(word, b"SYNCSLOTS") => Naming::Known(Class::Replication),
-        Prefix::Cluster => Naming::Known(Class::Ordinary),
+        Prefix::Cluster if is(word, b"SYNCSLOTS") => ClassLookup::Known(Class::Replication),
+        Prefix::Cluster => ClassLookup::Known(Class::Ordinary),
         Prefix::Himport => one_of(word, HIMPORT, Class::Ordinary),
         Prefix::ClientReply => one_of(word, REPLY, Class::Ordinary),
-        Prefix::ClientTracking if is(word, b"OFF") => Naming::Known(Class::TrackingOff),
-        Prefix::ClientTracking => Naming::Known(Class::TrackingOn),
-        Prefix::Script if is(word, b"DEBUG") => Naming::After(Prefix::ScriptDebug),
+        Prefix::ClientTracking if is(word, b"OFF") => ClassLookup::Known(Class::TrackingOff),
+        Prefix::ClientTracking => ClassLookup::Known(Class::TrackingOn),
+        Prefix::Script if is(word, b"DEBUG") => ClassLookup::After(Prefix::ScriptDebug),
         Prefix::Script => one_of(word, SCRIPT, Class::Ordinary),
-        Prefix::ScriptDebug if is(word, b"NO") => Naming::Known(Class::Ordinary),
-        Prefix::ScriptDebug => Naming::Known(Class::Debugger),
-        Prefix::Cursor => Naming::Iterates(digest(word)),
-        Prefix::KeyCursor => Naming::After(Prefix::Cursor),
-        Prefix::Aggregate if is(word, b"WITHCURSOR") => Naming::Iterates(0),
-        Prefix::Aggregate => Naming::After(Prefix::Aggregate),
+        Prefix::ScriptDebug if is(word, b"NO") => ClassLookup::Known(Class::Ordinary),
+        Prefix::ScriptDebug => ClassLookup::Known(Class::Debugger),
+        Prefix::Cursor => ClassLookup::Iterates(digest(word)),
+        Prefix::KeyCursor => ClassLookup::After(Prefix::Cursor),
+        Prefix::Aggregate if is(word, b"WITHCURSOR") => ClassLookup::Iterates(0),
+        Prefix::Aggregate => ClassLookup::After(Prefix::Aggregate),
         Prefix::SearchCursor if is(word, b"READ") || is(word, b"DEL") => {
-            Naming::After(Prefix::KeyCursor)
+            ClassLookup::After(Prefix::KeyCursor)
         }
-        Prefix::SearchCursor => Naming::Known(Class::Ordinary),
+        Prefix::SearchCursor => ClassLookup::Known(Class::Ordinary),
     }
 }
 
@@ -265,7 +275,7 @@ fn further(prefix: Prefix, word: &[u8]) -> Naming {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::{CLIENT, FIRST, Naming, REPLY, special_names};
+    use super::{CLIENT, ClassLookup, FIRST, REPLY, special_names};
     use crate::commands::class::Class;
 
     /// Commands with the arguments that decide, and the name of the class that they were reviewed
@@ -308,20 +318,20 @@ mod tests {
     #[test]
     fn lists_every_name_in_the_table_for_review() {
         let reviewed = reviewed();
-        let ordinary = crate::commands::known::NAMES.split(' ').map(str::to_owned);
+        let ordinary = crate::commands::ordinary::NAMES.split(' ').map(str::to_owned);
         let first_word = |(name, class): (String, Class)| match class {
             Class::Iterate => name.split(' ').take(1).collect(),
             _ => name,
         };
         for name in special_names().map(first_word).chain(ordinary) {
-            let listed =
+            let listed_commands =
                 reviewed.keys().any(|it| *it == name || it.starts_with(&format!("{name} ")));
-            assert!(listed, "{name}");
+            assert!(listed_commands, "{name}");
         }
     }
 
     fn class(words: &[&[u8]]) -> Class {
-        words.iter().fold(Naming::START, |naming, word| naming.with(word)).class()
+        words.iter().fold(ClassLookup::START, |lookup, word| lookup.with(word)).class()
     }
 
     #[test]
@@ -354,30 +364,33 @@ mod tests {
         assert_eq!(class(&[b"CLIENT", b"REPLY", b"MAYBE"]), Class::Ordinary);
         assert_eq!(class(&[b"CLUSTER", b"syncslots", b"CAPA"]), Class::Replication);
         assert_eq!(class(&[b"CLUSTER", b"SLOTS"]), Class::Ordinary);
-        assert_eq!(class(&[b"himport", b"prepare"]), Class::Prepare);
-        assert_eq!(class(&[b"HIMPORT", b"DiscardAll"]), Class::DiscardAll);
+        assert_eq!(class(&[b"himport", b"prepare"]), Class::ImportPrepare);
+        assert_eq!(class(&[b"HIMPORT", b"DiscardAll"]), Class::ImportDiscardAll);
         assert_eq!(class(&[b"HIMPORT", b"SET"]), Class::Ordinary);
         assert_eq!(class(&[b"HINCRBY", b"PREPARE"]), Class::Ordinary);
     }
 
     #[test]
     fn the_handshake_about_maintenance_is_known_in_all_its_forms() {
-        let notices: &[&[u8]] = &[b"CLIENT", b"maint_notifications"];
-        let with = |more: &[&[u8]]| class(&[notices, more].concat());
-        assert_eq!(with(&[b"on"]), Class::NoticesOn);
-        assert_eq!(with(&[b"ON", b"moving-endpoint-type"]), Class::NoticesOn);
+        let maintenance_handshake: &[&[u8]] = &[b"CLIENT", b"maint_notifications"];
+        let with = |more: &[&[u8]]| class(&[maintenance_handshake, more].concat());
+        assert_eq!(with(&[b"on"]), Class::MaintenanceOn);
+        assert_eq!(with(&[b"ON", b"moving-endpoint-type"]), Class::MaintenanceOn);
         for kind in [&b"internal-ip"[..], b"internal-fqdn", b"external-ip", b"external-fqdn"] {
-            assert_eq!(with(&[b"ON", b"moving-endpoint-type", kind]), Class::NoticesOn);
+            assert_eq!(with(&[b"ON", b"moving-endpoint-type", kind]), Class::MaintenanceOn);
         }
-        assert_eq!(with(&[b"ON", b"moving-endpoint-type", b"None"]), Class::NoticesHere);
-        assert_eq!(with(&[b"off"]), Class::NoticesOff);
+        assert_eq!(
+            with(&[b"ON", b"moving-endpoint-type", b"None"]),
+            Class::MaintenanceOnWithoutAddress
+        );
+        assert_eq!(with(&[b"off"]), Class::MaintenanceOff);
         assert_eq!((with(&[]), with(&[b"MAYBE"])), (Class::Ordinary, Class::Ordinary));
     }
 
     #[test]
     fn what_stays_for_the_whole_life_of_a_connection_is_known() {
-        assert_eq!(class(&[b"CLIENT", b"capa", b"redirect"]), Class::Lasting);
-        assert_eq!(class(&[b"CLIENT", b"import-source", b"ON"]), Class::Lasting);
+        assert_eq!(class(&[b"CLIENT", b"capa", b"redirect"]), Class::ClientCapability);
+        assert_eq!(class(&[b"CLIENT", b"import-source", b"ON"]), Class::ClientCapability);
         assert_eq!(class(&[b"CLIENT", b"TRACKINGINFO"]), Class::Ordinary);
     }
 

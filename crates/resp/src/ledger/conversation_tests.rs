@@ -3,7 +3,7 @@
 
 use proptest::prelude::{ProptestConfig, Strategy, any, prop, prop_assert_eq, proptest};
 
-use crate::ledger::model::{COMMANDS, Say, Server};
+use crate::ledger::model::{COMMANDS, ModelCommand, ModelServer};
 use crate::{Ledger, Limits, SessionState};
 
 /// Both streams of a conversation, and what their parts mean.
@@ -21,8 +21,8 @@ struct Conversation {
 }
 
 impl Conversation {
-    fn hold(says: &[Say]) -> (Self, SessionState) {
-        let (mut server, mut all) = (Server::default(), Self::default());
+    fn hold(says: &[ModelCommand]) -> (Self, SessionState) {
+        let (mut server, mut all) = (ModelServer::default(), Self::default());
         for say in says {
             let Some((request, answered, tells)) = server.hear(say) else { continue };
             all.requests.extend(request);
@@ -37,7 +37,7 @@ impl Conversation {
                 }
             }
         }
-        (all, server.standing())
+        (all, server.session_state())
     }
 
     /// How far the server can have answered when so much of the requests has been sent.
@@ -51,7 +51,7 @@ impl Conversation {
     }
 }
 
-fn says() -> impl Strategy<Value = Vec<Say>> {
+fn says() -> impl Strategy<Value = Vec<ModelCommand>> {
     let say = (
         0..COMMANDS,
         any::<u8>(),
@@ -59,7 +59,7 @@ fn says() -> impl Strategy<Value = Vec<Say>> {
         prop::bool::weighted(0.3),
         prop::bool::weighted(0.3),
     )
-        .prop_map(|(what, detail, refused, inline, news)| Say {
+        .prop_map(|(what, detail, refused, inline, news)| ModelCommand {
             what,
             detail: usize::from(detail),
             refused,
@@ -78,7 +78,7 @@ proptest! {
         pieces in prop::collection::vec((prop::bool::weighted(0.6), 1_usize..60), 1..60),
         short_of_marks in prop::bool::weighted(0.3),
     ) {
-        let (talk, standing) = Conversation::hold(&says);
+        let (talk, session_state) = Conversation::hold(&says);
         let marks = if short_of_marks { 1 } else { Limits::default().marks };
         let mut ledger = Ledger::new(&Limits { marks, ..Limits::default() });
         let (mut sent, mut received) = (0, 0);
@@ -92,7 +92,7 @@ proptest! {
                 ledger.reply(&talk.replies[received..end]);
                 received = end;
             }
-            if short_of_marks && ledger.standing() == SessionState::Opaque {
+            if short_of_marks && ledger.session_state() == SessionState::Opaque {
                 return Ok(());
             }
             prop_assert_eq!(ledger.owed(), talk.owed(sent, received) as u64, "sent {} received {}", sent, received);
@@ -101,7 +101,7 @@ proptest! {
             }
         }
         ledger.request(&talk.requests[sent..]);
-        if short_of_marks && ledger.standing() == SessionState::Opaque {
+        if short_of_marks && ledger.session_state() == SessionState::Opaque {
             return Ok(());
         }
         for byte in &talk.replies[received..] {
@@ -110,9 +110,9 @@ proptest! {
             prop_assert_eq!(ledger.owed(), talk.owed(talk.requests.len(), received) as u64);
         }
         // What had no mark may be a transaction; then it is pinned, or subscribed as before.
-        let unknown = matches!(ledger.standing(), SessionState::Pinned | SessionState::Subscribed);
+        let unknown = matches!(ledger.session_state(), SessionState::Pinned | SessionState::Subscribed);
         if !short_of_marks || !unknown {
-            prop_assert_eq!(ledger.standing(), standing);
+            prop_assert_eq!(ledger.session_state(), session_state);
         }
         prop_assert_eq!((ledger.owed(), ledger.allocated()), (0, 0));
         let counts = ledger.take_counts();

@@ -9,18 +9,26 @@
 //! Deliberately absent: buffers. Nothing of the stream is kept but a dozen bytes of a word under
 //! way.
 
-pub(crate) mod book;
+pub(crate) mod affinity;
 pub(crate) mod budget;
-pub(crate) mod client_reply;
+mod carrying;
+mod connection_state;
+mod counting;
 pub(crate) mod in_flight;
+pub(crate) mod maintenance;
+mod marking;
+pub(crate) mod matcher;
 pub(crate) mod pin;
-pub(crate) mod server_state;
+mod pinning;
+mod reply_suppression;
 pub(crate) mod session_state;
-pub(crate) mod subscriptions;
-pub(crate) mod waiting;
 
 #[cfg(test)]
+mod affinity_tests;
+#[cfg(test)]
 mod conversation_tests;
+#[cfg(test)]
+mod frame_run_tests;
 #[cfg(test)]
 mod ledger_tests;
 #[cfg(test)]
@@ -28,59 +36,55 @@ mod maintenance_tests;
 #[cfg(test)]
 pub(crate) mod model;
 #[cfg(test)]
-mod run_tests;
-#[cfg(test)]
-mod server_state_tests;
-#[cfg(test)]
 mod subscription_tests;
-#[cfg(test)]
-pub(crate) mod talk;
 
 use crate::commands::class::Class;
-use crate::commands::declared::Stateless;
-use crate::commands::maintenance::MaintenanceHandshake;
-use crate::ledger::book::{Lost, Matcher};
+use crate::commands::stateless::StatelessCommands;
+use crate::ledger::maintenance::MaintenanceHandshake;
+use crate::ledger::matcher::{Matcher, Untrackable};
 use crate::ledger::pin::Pin;
-use crate::ledger::session_state::{Answer, Counts, Direction, Fault, Hint, MustEnd, SessionState};
+use crate::ledger::session_state::{
+    Direction, FrameCounts, Hint, LedgerFault, MustEnd, ReplyOutcome, SessionState,
+};
 use crate::replay::recorder::may_be_copied;
 use crate::replay::state::ReplayState;
+use crate::scan::frame_runs::{self, RequestRun};
 use crate::scan::limits::{Bounds, Limits};
 use crate::scan::message_kind::MessageKind;
-use crate::scan::reply::{Heard, Replies};
-use crate::scan::request::{Asked, Requests};
-use crate::scan::run::{self, Run};
+use crate::scan::reply::{FrameScan, ReplyScanner};
+use crate::scan::request::{RequestScan, RequestScanner};
 
 /// The bookkeeping of one session, fed with the bytes of both directions as they are forwarded. See
 /// the crate's documentation for what it follows.
 #[derive(Debug)]
 pub struct Ledger {
-    requests: Requests,
-    replies: Replies,
-    book: Matcher,
+    requests: RequestScanner,
+    replies: ReplyScanner,
+    matcher: Matcher,
     limits: Bounds,
-    stateless: Stateless,
+    stateless: StatelessCommands,
 }
 
 impl Ledger {
     /// The ledger of a fresh connection: RESP2, nothing owed, between frames.
     #[must_use]
     pub fn new(limits: &Limits) -> Self {
-        Self::with(Bounds::from(limits), Stateless::default())
+        Self::with(Bounds::from(limits), StatelessCommands::default())
     }
 
     /// The same ledger, for a session in which these commands count as ones that leave no state on
     /// the connection.
     #[must_use]
-    pub fn declaring(mut self, stateless: Stateless) -> Self {
+    pub fn with_stateless(mut self, stateless: StatelessCommands) -> Self {
         self.stateless = stateless;
         self
     }
 
-    fn with(limits: Bounds, stateless: Stateless) -> Self {
+    fn with(limits: Bounds, stateless: StatelessCommands) -> Self {
         Self {
-            requests: Requests::new(),
-            replies: Replies::new(),
-            book: Matcher::new(),
+            requests: RequestScanner::new(),
+            replies: ReplyScanner::new(),
+            matcher: Matcher::new(),
             limits,
             stateless,
         }
@@ -89,13 +93,13 @@ impl Ledger {
     /// Takes `bytes` that go from the client to the server, in order.
     pub fn request(&mut self, bytes: &[u8]) {
         let mut input = bytes;
-        if self.requests.at_boundary() && self.book.counts_requests() {
-            let Run { whole, begun, rest } =
-                run::requests(input, &self.limits, !self.book.may_queue());
-            self.requests.ran(whole, begun);
+        if self.requests.at_boundary() && self.matcher.may_count_requests() {
+            let RequestRun { whole, begun, rest } =
+                frame_runs::requests(input, &self.limits, !self.matcher.may_queue());
+            self.requests.skip_run(whole, begun);
             input = rest;
-            if self.book.requests(whole) == Err(Lost) {
-                return self.turn_opaque();
+            if self.matcher.count_requests(whole) == Err(Untrackable) {
+                return self.become_opaque();
             }
         }
         while !input.is_empty() {
@@ -113,63 +117,68 @@ impl Ledger {
     }
 
     fn take_request(&mut self, input: &mut &[u8]) {
-        if self.book.is_opaque() {
+        if self.matcher.is_opaque() {
             *input = &[];
             return;
         }
         let (bytes, first) = (*input, self.requests.at_boundary());
-        let booked = match self.requests.scan(input, &self.limits) {
-            Asked::More => return self.keep_piece(bytes, first),
-            Asked::Request(class, args) => {
+        let tracked = match self.requests.scan(input, &self.limits) {
+            RequestScan::More => return self.record_piece(bytes, first),
+            RequestScan::Request(class, args) => {
                 let class = if class == Class::Unknown {
                     let Some(piece) = taken(bytes, input) else {
                         *input = &[];
-                        return self.fail(Fault::Request);
+                        return self.fail(LedgerFault::Request);
                     };
                     self.look_up(piece, (first, true)).unwrap_or(Class::Unknown)
                 } else {
                     class
                 };
-                let booked = self.book.request(class, args, self.limits.marks);
+                let tracked = self.matcher.request(class, args, self.limits.marks);
                 if (class != Class::Ordinary || !first) && self.limits.memory > 0 {
                     let Some(piece) = taken(bytes, input) else {
                         *input = &[];
-                        return self.fail(Fault::Request);
+                        return self.fail(LedgerFault::Request);
                     };
-                    if self.book.missed_the_last() {
-                        self.book.recorder().missed(class);
+                    if self.matcher.last_is_unmarked() {
+                        self.matcher.recorder().unmarked(class);
                     } else {
-                        self.book.recorder().request(class, piece, first, self.limits.room());
+                        self.matcher.recorder().request(
+                            class,
+                            piece,
+                            first,
+                            self.limits.copy_limits(),
+                        );
                     }
                 }
-                if booked == Err(Lost) {
-                    self.book.blame(class);
+                if tracked == Err(Untrackable) {
+                    self.matcher.record_opaque_reason(class);
                 }
-                booked
+                tracked
             }
-            Asked::Empty => self.book.empty_request(),
-            Asked::Lost => Err(Lost),
+            RequestScan::Empty => self.matcher.empty_request(),
+            RequestScan::Invalid => Err(Untrackable),
         };
-        if booked == Err(Lost) {
+        if tracked == Err(Untrackable) {
             *input = &[];
-            self.turn_opaque();
+            self.become_opaque();
         }
     }
 
     /// A request goes on behind `piece`. What may have to be remembered is kept until that is
     /// known.
-    fn keep_piece(&mut self, piece: &[u8], first: bool) {
+    fn record_piece(&mut self, piece: &[u8], first: bool) {
         if self.limits.memory == 0 {
             return;
         }
-        let (mut class, room) = (self.requests.class_so_far(), self.limits.room());
+        let (mut class, copy_limits) = (self.requests.class_so_far(), self.limits.copy_limits());
         if class == Some(Class::Unknown) {
             class = self.look_up(piece, (first, false));
         }
-        if may_be_copied(class, room) {
-            self.book.recorder().piece(class, piece, first, room);
+        if may_be_copied(class, copy_limits) {
+            self.matcher.recorder().record_piece(class, piece, first, copy_limits);
         } else if !first {
-            self.book.recorder().drop_pieces();
+            self.matcher.recorder().drop_pieces();
         }
     }
 
@@ -177,7 +186,7 @@ impl Ledger {
     /// `(beginning, end)` included or not. `None` if another word is needed.
     #[cold]
     fn look_up(&mut self, piece: &[u8], of: (bool, bool)) -> Option<Class> {
-        if self.limits.memory == 0 || self.book.is_bound_for_good() {
+        if self.limits.memory == 0 || self.matcher.is_pinned_permanently() {
             return Some(Class::Unknown);
         }
         // Nearly always the request has come as a whole.
@@ -185,9 +194,9 @@ impl Ledger {
             self.requests.leave_no_state();
             return Some(Class::Ordinary);
         }
-        let class = self.book.recorder().look_up(&self.stateless, piece, of);
+        let class = self.matcher.recorder().look_up(&self.stateless, piece, of);
         match class {
-            Some(Class::Unknown) => self.book.bind_for_good(),
+            Some(Class::Unknown) => self.matcher.pin_permanently(),
             Some(_) => self.requests.leave_no_state(),
             None => {}
         }
@@ -197,12 +206,12 @@ impl Ledger {
     /// Takes `bytes` that go from the server to the client, in order.
     pub fn reply(&mut self, bytes: &[u8]) {
         let mut input = bytes;
-        let most = if self.replies.at_boundary() { self.book.countable_replies() } else { 0 };
+        let most = if self.replies.at_boundary() { self.matcher.countable_replies() } else { 0 };
         if most > 0 {
-            let (whole, rest) = run::replies(input, most, &self.limits);
+            let (whole, rest) = frame_runs::replies(input, most, &self.limits);
             if whole > 0 {
-                self.replies.ran();
-                self.book.replies(whole);
+                self.replies.skip_run();
+                self.matcher.count_replies(whole);
             }
             input = rest;
         }
@@ -221,28 +230,31 @@ impl Ledger {
     }
 
     fn take_reply(&mut self, input: &mut &[u8]) {
-        if self.book.is_opaque() {
+        if self.matcher.is_opaque() {
             *input = &[];
             return;
         }
-        let booked = match self.replies.scan(input, &self.limits, self.book.is_curious()) {
-            Heard::More => return,
-            Heard::Frame => {
-                let booked = self.book.frame(&self.replies);
-                if let (Err(Lost), Some((class, _))) = (booked, self.book.last_answer()) {
-                    self.book.blame(class);
+        let tracked =
+            match self.replies.scan(input, &self.limits, self.matcher.must_inspect_arrays()) {
+                FrameScan::More => return,
+                FrameScan::Frame => {
+                    let tracked = self.matcher.frame(&self.replies);
+                    if let (Err(Untrackable), Some((class, _))) =
+                        (tracked, self.matcher.last_answer())
+                    {
+                        self.matcher.record_opaque_reason(class);
+                    }
+                    tracked
                 }
-                booked
-            }
-            Heard::Lost if self.replies.stack.is_broken() => {
-                *input = &[];
-                return self.fail(Fault::Reply);
-            }
-            Heard::Lost => Err(Lost),
-        };
-        if booked == Err(Lost) {
+                FrameScan::Invalid if self.replies.stack.is_broken() => {
+                    *input = &[];
+                    return self.fail(LedgerFault::Reply);
+                }
+                FrameScan::Invalid => Err(Untrackable),
+            };
+        if tracked == Err(Untrackable) {
             *input = &[];
-            self.turn_opaque();
+            self.become_opaque();
         }
     }
 
@@ -254,7 +266,7 @@ impl Ledger {
         match taken(bytes, rest) {
             Some(piece) => (piece, rest),
             None => {
-                self.fail(Fault::Reply);
+                self.fail(LedgerFault::Reply);
                 (bytes, &[])
             }
         }
@@ -263,19 +275,19 @@ impl Ledger {
     /// Levels and marks that have been allocated.
     #[cfg(test)]
     pub(crate) fn allocated(&self) -> usize {
-        self.replies.allocated() + self.book.allocated()
+        self.replies.allocated() + self.matcher.allocated()
     }
 
     #[cold]
-    fn turn_opaque(&mut self) {
+    fn become_opaque(&mut self) {
         self.replies.clear();
-        self.book.turn_opaque();
+        self.matcher.become_opaque();
     }
 
     #[cold]
-    fn fail(&mut self, fault: Fault) {
+    fn fail(&mut self, fault: LedgerFault) {
         self.replies.clear();
-        self.book.fail(fault);
+        self.matcher.fail(fault);
     }
 
     /// Whether the session could go on over another connection, after a [`Replay`](crate::Replay)
@@ -284,37 +296,37 @@ impl Ledger {
     /// subscribed if [`Limits::names`] is.
     #[must_use]
     pub fn can_be_carried(&self) -> bool {
-        let still = match self.standing() {
+        let still = match self.session_state() {
             SessionState::Quiet => true,
-            SessionState::Subscribed => self.book.can_subscribe_again(),
+            SessionState::Subscribed => self.matcher.can_resubscribe(),
             _ => false,
         };
-        still && self.memory().is_some()
+        still && self.replay_state().is_some()
     }
 
     /// What keeps the session on its server; `None` if it can be carried over once nothing is in
     /// flight. See [`Pin`].
     #[must_use]
     pub fn pin(&self) -> Option<Pin> {
-        self.book.pin()
+        self.matcher.pin()
     }
 
     /// Whether [`pin`](Self::pin) may have changed since this was last asked.
     #[inline]
     pub fn take_pin_change(&mut self) -> bool {
-        self.book.take_changed()
+        self.matcher.take_changed()
     }
 
     /// The name of the first command that was neither in the table nor declared, cut and fit for a
     /// log. Nothing is kept where [`Limits::memory`] is zero.
     #[must_use]
     pub fn unknown_command(&self) -> Option<&str> {
-        self.book.unknown()
+        self.matcher.unknown_command()
     }
 
     /// Whether the frame from the server that ended last was a message of a subscription.
-    pub(crate) fn has_heard_a_message(&self) -> bool {
-        self.replies.said().0 == MessageKind::Message
+    pub(crate) fn last_is_message(&self) -> bool {
+        self.replies.message().0 == MessageKind::Message
     }
 
     /// The type of the frame from the server that ended last, and its first bytes if it is a simple
@@ -327,7 +339,7 @@ impl Ledger {
     #[inline]
     #[must_use]
     pub fn must_end(&self) -> Option<MustEnd> {
-        self.book.must_end()
+        self.matcher.must_end()
     }
 
     /// Whether the session was carried over and then called a script within a transaction that its
@@ -335,59 +347,59 @@ impl Ledger {
     /// keeps account of scripts for each connection would do so again, and only a new connection
     /// helps it.
     #[must_use]
-    pub fn is_spent(&self) -> bool {
-        self.book.is_spent()
+    pub fn relies_on_former_scripts(&self) -> bool {
+        self.matcher.relies_on_former_scripts()
     }
 
-    pub(crate) fn memory(&self) -> Option<Option<&ReplayState>> {
-        if self.limits.memory == 0 { None } else { self.book.memory() }
+    pub(crate) fn replay_state(&self) -> Option<Option<&ReplayState>> {
+        if self.limits.memory == 0 { None } else { self.matcher.replay_state() }
     }
 
     pub(crate) fn is_opaque(&self) -> bool {
-        self.book.is_opaque()
+        self.matcher.is_opaque()
     }
 
     pub(crate) fn was_carried(&mut self, before: &Self) {
-        self.book.was_carried(&before.book);
+        self.matcher.was_carried(&before.matcher);
     }
 
     /// Whether `CLIENT MAINT_NOTIFICATIONS` was sent and not answered yet.
     #[inline]
     #[must_use]
-    pub fn awaits_notices(&self) -> bool {
-        self.book.awaits_notices()
+    pub fn awaits_handshake_reply(&self) -> bool {
+        self.matcher.awaits_handshake_reply()
     }
 
     /// Whether the next frame from the server answers it, unless that is a push: only at a boundary
     /// between two replies.
     #[must_use]
-    pub fn next_is_about_notices(&self) -> bool {
-        self.book.next_is_about_notices() && self.replies.at_boundary()
+    pub fn next_reply_is_handshake(&self) -> bool {
+        self.matcher.next_reply_is_handshake() && self.replies.at_boundary()
     }
 
     /// What the client agreed to be sent about maintenance. Nothing unless the session speaks RESP3
     /// now, which has pushes.
     #[must_use]
-    pub fn notices(&self) -> MaintenanceHandshake {
-        self.book.notices()
+    pub fn maintenance_handshake(&self) -> MaintenanceHandshake {
+        self.matcher.maintenance_handshake()
     }
 
     /// Whether the client was last told that a failover is under way. Goes along when the session
     /// is carried over.
     #[must_use]
-    pub fn is_told_of_failover(&self) -> bool {
-        self.book.is_told()
+    pub fn failover_announced(&self) -> bool {
+        self.matcher.failover_announced()
     }
 
     /// Notes what the client was last told of failovers.
-    pub fn tell_of_failover(&mut self, under_way: bool) {
-        self.book.tell(under_way);
+    pub fn set_failover_announced(&mut self, under_way: bool) {
+        self.matcher.set_failover_announced(under_way);
     }
 
     /// Agrees to the handshake in the server's place, right after the server refused it. Whether
     /// that is possible: not in RESP2, and not in a transaction, which the refusal has spoiled.
-    pub fn agree_to_notices(&mut self) -> bool {
-        self.book.agree()
+    pub fn accept_handshake(&mut self) -> bool {
+        self.matcher.accept_handshake()
     }
 
     /// The same limits, for a ledger that continues this one.
@@ -399,7 +411,7 @@ impl Ledger {
     /// opaque session.
     #[must_use]
     pub fn at_boundary(&self, direction: Direction) -> bool {
-        !self.book.is_opaque()
+        !self.matcher.is_opaque()
             && match direction {
                 Direction::Request => self.requests.at_boundary(),
                 Direction::Reply => self.replies.at_boundary(),
@@ -410,13 +422,13 @@ impl Ledger {
     /// how many there were when it turned.
     #[must_use]
     pub fn owed(&self) -> u64 {
-        u64::from(self.book.owed())
+        u64::from(self.matcher.owed())
     }
 
     /// Where the session stands.
     #[must_use]
-    pub fn standing(&self) -> SessionState {
-        self.book.standing(self.requests.at_boundary() && self.replies.at_boundary())
+    pub fn session_state(&self) -> SessionState {
+        self.matcher.session_state(self.requests.at_boundary() && self.replies.at_boundary())
     }
 
     /// Whether the next word is the client's: nothing is owed, no frame of the server's is under
@@ -424,14 +436,14 @@ impl Ledger {
     /// request changes nothing about that.
     #[must_use]
     pub fn awaits_client(&self) -> bool {
-        self.replies.at_boundary() && self.book.awaits_client()
+        self.replies.at_boundary() && self.matcher.awaits_client()
     }
 
     /// Whether a request has ended since [`take_counts`](Self::take_counts), as far as that is
     /// known: an opaque session may have sent any.
     #[must_use]
-    pub fn has_asked(&self) -> bool {
-        self.book.has_asked()
+    pub fn has_sent_requests(&self) -> bool {
+        self.matcher.has_sent_requests()
     }
 
     /// How many bytes of the bulk string under way are still to come that nobody needs to look at,
@@ -440,7 +452,7 @@ impl Ledger {
     #[must_use]
     pub fn body_left(&self, direction: Direction) -> u64 {
         match direction {
-            _ if self.book.is_opaque() => 0,
+            _ if self.matcher.is_opaque() => 0,
             Direction::Request => u64::from(self.requests.body_left()),
             Direction::Reply => u64::from(self.replies.body_left()),
         }
@@ -450,16 +462,16 @@ impl Ledger {
     /// [`body_left`](Self::body_left) is a mistake, after which the boundaries are not known any
     /// more: the session [must end](Self::must_end).
     pub fn skip_body(&mut self, direction: Direction, n: u64) {
-        if self.book.is_opaque() {
+        if self.matcher.is_opaque() {
             return;
         }
         match (direction, u32::try_from(n)) {
             (Direction::Request, Ok(n)) if n <= self.requests.body_left() => {
-                self.book.recorder().drop_pieces();
+                self.matcher.recorder().drop_pieces();
                 self.requests.skip_body(n);
             }
             (Direction::Reply, Ok(n)) if n <= self.replies.body_left() => self.replies.skip_body(n),
-            _ => self.fail(Fault::Unseen),
+            _ => self.fail(LedgerFault::Unseen),
         }
     }
 
@@ -470,8 +482,8 @@ impl Ledger {
     }
 
     /// The frames counted since this was last called. Nothing is counted of an opaque session.
-    pub fn take_counts(&mut self) -> Counts {
-        self.book.take_counts()
+    pub fn take_counts(&mut self) -> FrameCounts {
+        self.matcher.take_counts()
     }
 
     /// The class of the request that ended last; `None` if it was an empty one, or none has ended
@@ -485,8 +497,8 @@ impl Ledger {
     /// The class and answer of the last request answered, unless it was ordinary. With
     /// [`reply_one`](Self::reply_one), the other half of what an observer needs.
     #[must_use]
-    pub fn last_answer(&self) -> Option<(Class, Answer)> {
-        self.book.last_answer()
+    pub fn last_answer(&self) -> Option<(Class, ReplyOutcome)> {
+        self.matcher.last_answer()
     }
 }
 

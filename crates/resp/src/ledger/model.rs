@@ -3,14 +3,45 @@
 //!
 //! It shares no code with the ledger and works the other way round: it knows the truth and produces
 //! the bytes. What the ledger does not follow by design (see the tests of the rules) is never said
-//! to it: [`Server::hear`] declines.
+//! to it: [`ModelServer::hear`] declines.
 
 use std::collections::BTreeSet;
 
-use crate::SessionState;
+use crate::{Ledger, Limits, SessionState};
+
+/// A dialogue between a client and a server. `c` takes the words that the client sends; `s` the
+/// frames that the server sends, with `/` for `\r\n`.
+pub(crate) struct Dialogue(pub(crate) Ledger);
+
+impl Dialogue {
+    pub(crate) fn new() -> Self {
+        Self(Ledger::new(&Limits::default()))
+    }
+
+    pub(crate) fn c(&mut self, words: &str) -> &mut Self {
+        let words: Vec<&str> = words.split(' ').collect();
+        let mut bytes = format!("*{}\r\n", words.len());
+        for word in words {
+            bytes += &format!("${}\r\n{word}\r\n", word.len());
+        }
+        self.0.request(bytes.as_bytes());
+        self
+    }
+
+    pub(crate) fn s(&mut self, frames: &str) -> &mut Self {
+        self.0.reply(frames.replace('/', "\r\n").as_bytes());
+        self
+    }
+
+    #[track_caller]
+    pub(crate) fn is(&mut self, session_state: SessionState, owed: u64) -> &mut Self {
+        assert_eq!((self.0.session_state(), self.0.owed()), (session_state, owed));
+        self
+    }
+}
 
 /// One frame from the server.
-pub(crate) struct Tell {
+pub(crate) struct ServerFrame {
     pub(crate) bytes: Vec<u8>,
     /// Whether a request is answered with this frame, for good.
     pub(crate) answers: bool,
@@ -18,7 +49,7 @@ pub(crate) struct Tell {
 
 /// A command of a conversation; numbers choose among the variants.
 #[derive(Debug, Clone)]
-pub(crate) struct Say {
+pub(crate) struct ModelCommand {
     pub(crate) what: usize,
     pub(crate) detail: usize,
     /// Refused by access rules.
@@ -29,7 +60,7 @@ pub(crate) struct Say {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Server {
+pub(crate) struct ModelServer {
     resp3: bool,
     sets: [BTreeSet<usize>; 3],
     multi: Option<Transaction>,
@@ -109,14 +140,14 @@ fn frame(text: &str) -> Vec<u8> {
     text.replace('/', "\r\n").into_bytes()
 }
 
-fn told(text: &str) -> Vec<Tell> {
-    vec![Tell { bytes: frame(text), answers: true }]
+fn told(text: &str) -> Vec<ServerFrame> {
+    vec![ServerFrame { bytes: frame(text), answers: true }]
 }
 
-impl Server {
+impl ModelServer {
     /// The bytes of a request and what it is answered with; `None` if the ledger is not meant to
     /// follow it now.
-    pub(crate) fn hear(&mut self, say: &Say) -> Option<(Vec<u8>, bool, Vec<Tell>)> {
+    pub(crate) fn hear(&mut self, say: &ModelCommand) -> Option<(Vec<u8>, bool, Vec<ServerFrame>)> {
         let mut words: Vec<String> =
             WORDS[say.what].split_whitespace().map(str::to_owned).collect();
         let name = words.first().map(|word| word.to_uppercase()).unwrap_or_default();
@@ -157,16 +188,16 @@ impl Server {
         !self.resp3 && self.subscriptions() > 0
     }
 
-    fn news(&self) -> Option<Tell> {
+    fn news(&self) -> Option<ServerFrame> {
         let text = match (self.resp3, self.subscriptions() > 0) {
             (true, _) => ">2/$10/invalidate/*1/$1/k/",
             (false, true) => "*3/$7/message/$1/a/$3/abc/",
             (false, false) => return None,
         };
-        Some(Tell { bytes: frame(text), answers: false })
+        Some(ServerFrame { bytes: frame(text), answers: false })
     }
 
-    fn reply_mode(&mut self, mode: &str, say: &Say) -> Option<Vec<Tell>> {
+    fn reply_mode(&mut self, mode: &str, say: &ModelCommand) -> Option<Vec<ServerFrame>> {
         if self.multi_sent || self.restricted() || say.refused {
             return None;
         }
@@ -178,7 +209,12 @@ impl Server {
         Some(if mode == "ON" { told("+OK/") } else { Vec::new() })
     }
 
-    fn run(&mut self, name: &str, words: &[String], say: &Say) -> Option<Vec<Tell>> {
+    fn run(
+        &mut self,
+        name: &str,
+        words: &[String],
+        say: &ModelCommand,
+    ) -> Option<Vec<ServerFrame>> {
         let plain =
             say.what <= 8 && name != "SELECT" && !words.iter().any(|word| word == "SETNAME");
         if self.off || self.skip {
@@ -213,7 +249,7 @@ impl Server {
         if self.multi.is_some() { self.run_queued(name) } else { self.run_now(name, words, say) }
     }
 
-    fn run_queued(&mut self, name: &str) -> Option<Vec<Tell>> {
+    fn run_queued(&mut self, name: &str) -> Option<Vec<ServerFrame>> {
         let transaction = self.multi.as_mut()?;
         match name {
             "EXEC" => {
@@ -241,7 +277,12 @@ impl Server {
         }
     }
 
-    fn run_now(&mut self, name: &str, words: &[String], say: &Say) -> Option<Vec<Tell>> {
+    fn run_now(
+        &mut self,
+        name: &str,
+        words: &[String],
+        say: &ModelCommand,
+    ) -> Option<Vec<ServerFrame>> {
         let (sub, unsub) = (name.ends_with("SUBSCRIBE"), name.ends_with("UNSUBSCRIBE"));
         Some(match name {
             _ if sub && !unsub && words.len() == 1 => told("-ERR wrong number of arguments/"),
@@ -281,7 +322,7 @@ impl Server {
         })
     }
 
-    fn subscribe(&mut self, name: &str, channels: &[String], unsub: bool) -> Vec<Tell> {
+    fn subscribe(&mut self, name: &str, channels: &[String], unsub: bool) -> Vec<ServerFrame> {
         let which = match name.as_bytes()[0] {
             b'p' => 1,
             b's' if name != "subscribe" => 2,
@@ -316,7 +357,7 @@ impl Server {
             };
             let kind = if self.resp3 { '>' } else { '*' };
             let text = format!("{kind}3/${}/{name}/{channel}:{count}/", name.len());
-            tells.push(Tell { bytes: frame(&text), answers: i == last });
+            tells.push(ServerFrame { bytes: frame(&text), answers: i == last });
             if i != last {
                 // A message may come between two confirmations.
                 tells.extend(self.news());
@@ -326,7 +367,7 @@ impl Server {
     }
 
     /// Where the session stands once all has been said and answered.
-    pub(crate) fn standing(&self) -> SessionState {
+    pub(crate) fn session_state(&self) -> SessionState {
         if self.multi.is_some() {
             SessionState::Transaction
         } else if self.subscriptions() > 0 {

@@ -78,11 +78,11 @@ pins! {
     /// Writes were followed by `WAIT`.
     Wait = "wait", "`WAIT` or `WAITAOF` was used: it is about the writes of this connection";
     /// Fields were prepared for imports.
-    Prepared = "prepared_fields", "`HIMPORT PREPARE`, until `HIMPORT DISCARDALL`";
+    PreparedFields = "prepared_fields", "`HIMPORT PREPARE`, until `HIMPORT DISCARDALL`";
     /// Something that not even `RESET` takes back.
-    Lasting = "client_capability", "`CLIENT CAPA` or `CLIENT IMPORT-SOURCE` was accepted, or the server itself agreed to `CLIENT MAINT_NOTIFICATIONS`";
+    ClientCapability = "client_capability", "`CLIENT CAPA` or `CLIENT IMPORT-SOURCE` was accepted, or the server itself agreed to `CLIENT MAINT_NOTIFICATIONS`";
     /// It is not known what the server keeps.
-    Doubt = "unknown_state", "an accepted `AUTH`, `HELLO`, `SELECT` or the like is not known exactly: it was queued in a transaction, or too long";
+    UnknownState = "unknown_state", "an accepted `AUTH`, `HELLO`, `SELECT` or the like is not known exactly: it was queued in a transaction, or too long";
 }
 
 #[cfg(test)]

@@ -64,15 +64,15 @@ pub enum Hint {
 pub enum MustEnd {
     /// It was carried over and then asked a question whose answer would be about the connection
     /// before (`WAIT`): the reply to it must not be delivered.
-    Forfeit,
+    WaitAfterCarry,
     /// An invariant does not hold, so nothing that is known of it may be relied on. Never in normal
     /// operation.
-    Broken(Fault),
+    Broken(LedgerFault),
 }
 
 /// The invariant that does not hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Fault {
+pub enum LedgerFault {
     /// More bytes were taken of a request than there were.
     Request,
     /// The scanner of replies left the frame that it was in.
@@ -81,7 +81,7 @@ pub enum Fault {
     Unseen,
 }
 
-impl Fault {
+impl LedgerFault {
     /// What it is, for a log.
     #[must_use]
     pub const fn text(self) -> &'static str {
@@ -95,7 +95,7 @@ impl Fault {
 
 /// How one request was answered, for whoever records what to play again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Answer {
+pub enum ReplyOutcome {
     /// Anything but an error.
     Done,
     /// `+QUEUED`: it takes effect with `EXEC`, if at all.
@@ -107,7 +107,7 @@ pub enum Answer {
 /// Frames counted since they were last taken; see
 /// [`Ledger::take_counts`](crate::Ledger::take_counts).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counts {
+pub struct FrameCounts {
     /// Requests that ended, silent ones included, empty lines and `*0` not.
     pub requests: u32,
     /// Replies to requests that ended; of several confirmations to one request only the last

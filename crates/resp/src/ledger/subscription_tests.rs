@@ -1,12 +1,12 @@
 //! One test for each rule by which subscriptions, messages and the two protocol versions are told
 //! apart.
 
-use crate::ledger::talk::Talk;
-use crate::{Counts, SessionState};
+use crate::ledger::model::Dialogue;
+use crate::{FrameCounts, SessionState};
 
 #[test]
 fn subscribing_is_confirmed_once_for_each_channel() {
-    let mut talk = Talk::new();
+    let mut talk = Dialogue::new();
     talk.c("SUBSCRIBE a b").is(SessionState::Busy, 1);
     talk.s("*3/$9/subscribe/$1/a/:1/")
         .is(SessionState::Busy, 1)
@@ -23,7 +23,7 @@ fn subscribing_is_confirmed_once_for_each_channel() {
     talk.c("UNSUBSCRIBE").s("*3/$11/unsubscribe/$-1/:1/").is(SessionState::Subscribed, 0);
     talk.c("PUNSUBSCRIBE p* q*").s("*3/$12/punsubscribe/$2/p*/:0/").is(SessionState::Busy, 1);
     talk.s("*3/$12/punsubscribe/$2/q*/:0/").is(SessionState::Quiet, 0);
-    assert_eq!(talk.0.take_counts(), Counts { requests: 6, replies: 6, pushes: 5 });
+    assert_eq!(talk.0.take_counts(), FrameCounts { requests: 6, replies: 6, pushes: 5 });
     // Without subscriptions, an array that looks like a message is a reply.
     talk.c("LRANGE l 0 -1").s("*3/$7/message/$1/a/$1/x/").is(SessionState::Quiet, 0);
     talk.c("LRANGE l 0 -1").s("*3/$9/subscribe/$1/a/:1/").is(SessionState::Quiet, 0);
@@ -37,7 +37,7 @@ fn subscribing_is_confirmed_once_for_each_channel() {
 
 #[test]
 fn shard_channels_are_counted_apart_and_may_be_taken_away_unasked() {
-    let mut talk = Talk::new();
+    let mut talk = Dialogue::new();
     talk.c("SUBSCRIBE a")
         .s("*3/$9/subscribe/$1/a/:1/")
         .c("SSUBSCRIBE s t")
@@ -54,7 +54,7 @@ fn shard_channels_are_counted_apart_and_may_be_taken_away_unasked() {
 
 #[test]
 fn in_resp3_confirmations_are_pushes_and_arrays_are_replies() {
-    let mut talk = Talk::new();
+    let mut talk = Dialogue::new();
     talk.c("HELLO 3").s("%1/+proto/:3/").is(SessionState::Quiet, 0);
     talk.c("SUBSCRIBE a b")
         .c("GET k")
@@ -78,7 +78,7 @@ fn in_resp3_confirmations_are_pushes_and_arrays_are_replies() {
 
 #[test]
 fn hello_changes_the_protocol_when_it_succeeds() {
-    let mut talk = Talk::new();
+    let mut talk = Dialogue::new();
     talk.c("SUBSCRIBE a").s("*3/$9/subscribe/$1/a/:1/");
     talk.c("HELLO 3")
         .s("-NOAUTH/")

@@ -19,60 +19,67 @@ const EACH: usize = 64;
 
 /// The three kinds of subscription, which the server keeps apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum SubscriptionKind {
     Channel,
     Pattern,
     Shard,
 }
 
 /// All kinds, with the command that subscribes to them.
-pub(crate) const KINDS: [(Kind, &[u8]); 3] =
-    [(Kind::Channel, b"SUBSCRIBE"), (Kind::Pattern, b"PSUBSCRIBE"), (Kind::Shard, b"SSUBSCRIBE")];
+pub(crate) const SUBSCRIPTION_KINDS: [(SubscriptionKind, &[u8]); 3] = [
+    (SubscriptionKind::Channel, b"SUBSCRIBE"),
+    (SubscriptionKind::Pattern, b"PSUBSCRIBE"),
+    (SubscriptionKind::Shard, b"SSUBSCRIBE"),
+];
 
 /// Which kind a request of that class is about, and whether it subscribes.
-fn kind(class: Class) -> Option<(Kind, bool)> {
+fn kind(class: Class) -> Option<(SubscriptionKind, bool)> {
     Some(match class {
-        Class::Subscribe => (Kind::Channel, true),
-        Class::Unsubscribe => (Kind::Channel, false),
-        Class::PSubscribe => (Kind::Pattern, true),
-        Class::PUnsubscribe => (Kind::Pattern, false),
-        Class::SSubscribe => (Kind::Shard, true),
-        Class::SUnsubscribe => (Kind::Shard, false),
+        Class::Subscribe => (SubscriptionKind::Channel, true),
+        Class::Unsubscribe => (SubscriptionKind::Channel, false),
+        Class::PSubscribe => (SubscriptionKind::Pattern, true),
+        Class::PUnsubscribe => (SubscriptionKind::Pattern, false),
+        Class::SSubscribe => (SubscriptionKind::Shard, true),
+        Class::SUnsubscribe => (SubscriptionKind::Shard, false),
         _ => return None,
     })
 }
 
 /// What one session is subscribed to.
-pub(crate) struct Names {
-    sets: [BTreeSet<Box<[u8]>>; KINDS.len()],
+pub(crate) struct ChannelNames {
+    sets: [BTreeSet<Box<[u8]>>; SUBSCRIPTION_KINDS.len()],
     /// What was taken from the budget.
     weight: usize,
     budget: &'static Budget,
 }
 
-impl Default for Names {
+impl Default for ChannelNames {
     fn default() -> Self {
         Self::within(&budget::NAMES)
     }
 }
 
-impl PartialEq for Names {
+impl PartialEq for ChannelNames {
     fn eq(&self, other: &Self) -> bool {
         self.sets == other.sets
     }
 }
 
-impl Eq for Names {}
+impl Eq for ChannelNames {}
 
-impl Drop for Names {
+impl Drop for ChannelNames {
     fn drop(&mut self) {
         self.clear();
     }
 }
 
-impl Names {
+impl ChannelNames {
     fn within(budget: &'static Budget) -> Self {
-        Self { sets: <[BTreeSet<Box<[u8]>>; KINDS.len()]>::default(), weight: 0, budget }
+        Self {
+            sets: <[BTreeSet<Box<[u8]>>; SUBSCRIPTION_KINDS.len()]>::default(),
+            weight: 0,
+            budget,
+        }
     }
 
     /// Bytes that they take.
@@ -80,13 +87,13 @@ impl Names {
         self.weight
     }
 
-    /// How many there are of each kind, in the order of [`KINDS`].
-    pub(crate) fn counts(&self) -> [usize; KINDS.len()] {
+    /// How many there are of each kind, in the order of [`SUBSCRIPTION_KINDS`].
+    pub(crate) fn counts(&self) -> [usize; SUBSCRIPTION_KINDS.len()] {
         self.sets.each_ref().map(BTreeSet::len)
     }
 
     /// Those of one kind.
-    pub(crate) fn of(&self, kind: Kind) -> impl Iterator<Item = &[u8]> {
+    pub(crate) fn of(&self, kind: SubscriptionKind) -> impl Iterator<Item = &[u8]> {
         self.sets.get(kind as usize).into_iter().flatten().map(|name| &**name)
     }
 
@@ -110,7 +117,7 @@ impl Names {
         true
     }
 
-    fn add(&mut self, kind: Kind, name: &[u8], most: usize) -> bool {
+    fn add(&mut self, kind: SubscriptionKind, name: &[u8], most: usize) -> bool {
         let Some(set) = self.sets.get_mut(kind as usize) else { return false };
         if set.contains(name) {
             return true;
@@ -123,13 +130,13 @@ impl Names {
         set.insert(name.into())
     }
 
-    fn remove(&mut self, kind: Kind, name: &[u8]) {
+    fn remove(&mut self, kind: SubscriptionKind, name: &[u8]) {
         if self.sets.get_mut(kind as usize).is_some_and(|set| set.remove(name)) {
             self.give(EACH + name.len());
         }
     }
 
-    fn remove_all(&mut self, kind: Kind) {
+    fn remove_all(&mut self, kind: SubscriptionKind) {
         let Some(set) = self.sets.get_mut(kind as usize) else { return };
         let gone = std::mem::take(set);
         self.give(gone.iter().map(|name| EACH + name.len()).sum());
@@ -137,7 +144,7 @@ impl Names {
 
     /// Forgets all.
     pub(crate) fn clear(&mut self) {
-        self.sets = <[BTreeSet<Box<[u8]>>; KINDS.len()]>::default();
+        self.sets = <[BTreeSet<Box<[u8]>>; SUBSCRIPTION_KINDS.len()]>::default();
         self.give(self.weight);
     }
 
@@ -149,13 +156,13 @@ impl Names {
 
 #[cfg(test)]
 mod tests {
-    use super::{Budget, Class, EACH, Names};
+    use super::{Budget, ChannelNames, Class, EACH};
 
     static TIGHT: Budget = Budget::new(3 * EACH + 6);
 
     #[test]
     fn all_sessions_share_one_budget_and_give_back_what_they_took() {
-        let (mut one, mut other) = (Names::within(&TIGHT), Names::within(&TIGHT));
+        let (mut one, mut other) = (ChannelNames::within(&TIGHT), ChannelNames::within(&TIGHT));
         assert!(one.accept(Class::Subscribe, &[b"ab", b"cd", b"ab"], 1000));
         assert_eq!((one.weight(), one.counts()), (2 * EACH + 4, [2, 0, 0]));
         assert!(other.accept(Class::PSubscribe, &[b"p*"], 1000));

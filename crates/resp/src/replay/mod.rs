@@ -29,9 +29,9 @@ use std::fmt;
 use zeroize::Zeroizing;
 
 use crate::ledger::Ledger;
-use crate::ledger::session_state::{Answer, Direction, Hint, SessionState};
-use crate::replay::channel_names::KINDS;
-use crate::replay::state::{Login, ReplayState, Text, part};
+use crate::ledger::session_state::{Direction, Hint, ReplyOutcome, SessionState};
+use crate::replay::channel_names::SUBSCRIPTION_KINDS;
+use crate::replay::state::{AuthMethod, ReplayState, Text, part};
 use crate::scan::message_kind;
 
 /// Why a session cannot go on over that connection.
@@ -46,7 +46,7 @@ pub enum ReplayError {
     /// It does not accept what the other server had accepted.
     Refused,
     /// Its answers cannot be understood.
-    Odd,
+    Unexpected,
 }
 
 impl fmt::Display for ReplayError {
@@ -55,7 +55,7 @@ impl fmt::Display for ReplayError {
             Self::NotReady(_) => "the new master is not ready to take over a session",
             Self::Unavailable => "the new master takes no connections or runs a script",
             Self::Refused => "the new master refuses what the old one had accepted of a session",
-            Self::Odd => "the new master's answers to a session's state make no sense",
+            Self::Unexpected => "the new master's answers to a session's state make no sense",
         })
     }
 }
@@ -85,10 +85,10 @@ impl Replay {
         if !ledger.can_be_carried() {
             return None;
         }
-        let (requests, after_ping) = requests(ledger.memory()?);
+        let (requests, after_ping) = requests(ledger.replay_state()?);
         let mut fresh = ledger.successor();
         fresh.request(&requests);
-        let messages = (ledger.standing() == SessionState::Subscribed).then(Messages::default);
+        let messages = (ledger.session_state() == SessionState::Subscribed).then(Messages::default);
         Some(Self { requests, ledger: fresh, after_ping, messages })
     }
 
@@ -122,7 +122,7 @@ impl Replay {
                 messages.take(
                     piece,
                     ended,
-                    self.ledger.owed() == owed && self.ledger.has_heard_a_message(),
+                    self.ledger.owed() == owed && self.ledger.last_is_message(),
                 );
             }
             if let Some(hint) = self.ledger.take_hint() {
@@ -132,7 +132,7 @@ impl Replay {
                 // A push, a piece, or no RESP, of which an opaque ledger is at no boundary for
                 // ever.
                 if self.ledger.is_opaque() {
-                    return Err(ReplayError::Odd);
+                    return Err(ReplayError::Unexpected);
                 }
                 continue;
             }
@@ -150,12 +150,12 @@ impl Replay {
             return Err(ReplayError::Unavailable);
         }
         if owed == self.after_ping + 1 {
-            return if matches!(kind, b'+' | b'-') { Ok(()) } else { Err(ReplayError::Odd) };
+            return if matches!(kind, b'+' | b'-') { Ok(()) } else { Err(ReplayError::Unexpected) };
         }
         match self.ledger.last_answer() {
-            Some((_, Answer::Done)) => Ok(()),
-            Some((_, Answer::Error)) => Err(ReplayError::Refused),
-            _ => Err(ReplayError::Odd),
+            Some((_, ReplyOutcome::Done)) => Ok(()),
+            Some((_, ReplyOutcome::Error)) => Err(ReplayError::Refused),
+            _ => Err(ReplayError::Unexpected),
         }
     }
 
@@ -169,10 +169,10 @@ impl Replay {
         if bytes.is_empty() {
             return Ok(());
         }
-        let Some(messages) = &mut self.messages else { return Err(ReplayError::Odd) };
+        let Some(messages) = &mut self.messages else { return Err(ReplayError::Unexpected) };
         self.ledger.reply(bytes);
-        messages.kept.extend_from_slice(bytes);
-        if self.ledger.is_opaque() { Err(ReplayError::Odd) } else { Ok(()) }
+        messages.buffered.extend_from_slice(bytes);
+        if self.ledger.is_opaque() { Err(ReplayError::Unexpected) } else { Ok(()) }
     }
 
     /// The ledger that goes on with the session that `before` has followed, and the messages that
@@ -184,25 +184,25 @@ impl Replay {
     pub fn finish(mut self, before: &Ledger) -> Result<(Ledger, Vec<u8>), ReplayError> {
         if self.ledger.owed() > 0
             || self.ledger.is_opaque()
-            || self.ledger.memory() != before.memory()
+            || self.ledger.replay_state() != before.replay_state()
         {
-            return Err(ReplayError::Odd);
+            return Err(ReplayError::Unexpected);
         }
         self.ledger.was_carried(before);
         // What was said here the client has not said.
         self.ledger.take_counts();
-        Ok((self.ledger, self.messages.map(|it| it.kept).unwrap_or_default()))
+        Ok((self.ledger, self.messages.map(|it| it.buffered).unwrap_or_default()))
     }
 }
 
 /// Most bytes of messages that are kept until all is confirmed.
-const MOST_MESSAGES: usize = 64 * 1024;
+const MAX_MESSAGE_BYTES: usize = 64 * 1024;
 
 /// Messages that come before all subscriptions are confirmed. Those for which there is no room go
 /// the way of all that were published while nobody was subscribed.
 #[derive(Debug, Default)]
 struct Messages {
-    kept: Vec<u8>,
+    buffered: Vec<u8>,
     /// Where the frame under way begins.
     begun: usize,
     /// The frame under way did not fit.
@@ -212,15 +212,15 @@ struct Messages {
 impl Messages {
     /// The next piece of a frame came; if it `ended`, it is a `message` or not.
     fn take(&mut self, piece: &[u8], ended: bool, message: bool) {
-        self.lost |= self.kept.len() + piece.len() > MOST_MESSAGES;
+        self.lost |= self.buffered.len() + piece.len() > MAX_MESSAGE_BYTES;
         if !self.lost {
-            self.kept.extend_from_slice(piece);
+            self.buffered.extend_from_slice(piece);
         }
         if self.lost || (ended && !message) {
-            self.kept.truncate(self.begun);
+            self.buffered.truncate(self.begun);
         }
         if ended {
-            self.begun = self.kept.len();
+            self.begun = self.buffered.len();
             self.lost = false;
         }
     }
@@ -228,18 +228,18 @@ impl Messages {
 
 /// The requests that lead a fresh connection to the state in `memory`, and how many of them follow
 /// the `PING`.
-fn requests(memory: Option<&ReplayState>) -> (Zeroizing<Vec<u8>>, u64) {
-    let Some(memory) = memory else { return (encode(&[vec![b"PING"]]), 0) };
-    let db = memory.db.to_string();
-    let mut all = identity(memory);
-    if memory.db != 0 {
+fn requests(state: Option<&ReplayState>) -> (Zeroizing<Vec<u8>>, u64) {
+    let Some(state) = state else { return (encode(&[vec![b"PING"]]), 0) };
+    let db = state.db.to_string();
+    let mut all = identity(state);
+    if state.db != 0 {
         all.push(vec![b"SELECT", db.as_bytes()]);
     }
     all.push(vec![b"PING"]);
     let before = all.len();
     // Last, because in RESP2 a subscribed connection may say nothing else any more.
-    for (kind, command) in KINDS {
-        let mut names = memory.names().of(kind).peekable();
+    for (kind, command) in SUBSCRIPTION_KINDS {
+        let mut names = state.names().of(kind).peekable();
         if names.peek().is_some() {
             all.push(std::iter::once(command).chain(names).collect());
         }
@@ -248,16 +248,16 @@ fn requests(memory: Option<&ReplayState>) -> (Zeroizing<Vec<u8>>, u64) {
 }
 
 /// Who the session is, its protocol, its names and its switches.
-fn identity(memory: &ReplayState) -> Vec<Vec<&[u8]>> {
-    let text = |text| memory.text(text);
+fn identity(state: &ReplayState) -> Vec<Vec<&[u8]>> {
+    let text = |text| state.text(text);
     let name = text(Text::Name);
     let mut all: Vec<Vec<&[u8]>> = Vec::new();
-    match memory.login {
-        Login::None => {}
-        Login::Password => all.push(vec![b"AUTH", text(Text::Password)]),
-        Login::User => all.push(vec![b"AUTH", text(Text::User), text(Text::Password)]),
+    match state.auth {
+        AuthMethod::None => {}
+        AuthMethod::Password => all.push(vec![b"AUTH", text(Text::Password)]),
+        AuthMethod::User => all.push(vec![b"AUTH", text(Text::User), text(Text::Password)]),
     }
-    if memory.resp3 {
+    if state.resp3 {
         all.push(vec![b"HELLO", b"3"]);
     }
     if !name.is_empty() {
@@ -271,11 +271,11 @@ fn identity(memory: &ReplayState) -> Vec<Vec<&[u8]>> {
         }
     }
     for (part, switch) in [(part::NO_EVICT, &b"NO-EVICT"[..]), (part::NO_TOUCH, b"NO-TOUCH")] {
-        if memory.is_on(part) {
+        if state.is_on(part) {
             all.push(vec![b"CLIENT", switch, b"ON"]);
         }
     }
-    if memory.is_on(part::READ_ONLY) {
+    if state.is_on(part::READ_ONLY) {
         all.push(vec![b"READONLY"]);
     }
     all
@@ -286,8 +286,8 @@ fn identity(memory: &ReplayState) -> Vec<Vec<&[u8]>> {
 fn encode(requests: &[Vec<&[u8]>]) -> Zeroizing<Vec<u8>> {
     // A header is `*` or `$`, at most ten digits and a line end, and behind a word stands another
     // line end.
-    let room = |words: &Vec<&[u8]>| 13 + words.iter().map(|word| 15 + word.len()).sum::<usize>();
-    let mut bytes = Zeroizing::new(Vec::with_capacity(requests.iter().map(room).sum()));
+    let size = |words: &Vec<&[u8]>| 13 + words.iter().map(|word| 15 + word.len()).sum::<usize>();
+    let mut bytes = Zeroizing::new(Vec::with_capacity(requests.iter().map(size).sum()));
     for words in requests {
         bytes.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
         for word in words {

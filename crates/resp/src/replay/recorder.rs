@@ -16,40 +16,40 @@ use std::fmt;
 
 use zeroize::Zeroizing;
 
-use crate::commands::class::{Class, Group};
-use crate::commands::declared::{HEAD, Looked, Stateless};
+use crate::commands::class::{Class, ClassGroup};
+use crate::commands::stateless::{HEAD, StatelessCommands, StatelessLookup};
 use crate::ledger::budget::{self, Share};
-use crate::ledger::session_state::Answer;
+use crate::ledger::session_state::ReplyOutcome;
 use crate::replay::state::{ReplayState, Text, parts};
-use crate::scan::limits::Room;
-use crate::scan::words::words;
+use crate::scan::limits::CopyLimits;
+use crate::scan::request_words::words;
 
 /// The bytes of a request; overwritten with zeros when they go. Names of channels come out of a
 /// budget of all sessions.
-struct Copied {
+struct RequestCopy {
     bytes: Zeroizing<Vec<u8>>,
     share: Share,
 }
 
-impl Default for Copied {
+impl Default for RequestCopy {
     fn default() -> Self {
         Self { bytes: Zeroizing::default(), share: Share::of(&budget::NAMES) }
     }
 }
 
-impl Copied {
+impl RequestCopy {
     /// With `piece` behind it; `None` if that would be more than `most` bytes or more than the
     /// process has for all. Each byte is moved only a few times, however small the pieces are.
     fn with(mut self, piece: &[u8], most: usize, names: bool) -> Option<Self> {
-        let (len, room) = (self.bytes.len() + piece.len(), self.bytes.capacity());
+        let (len, capacity) = (self.bytes.len() + piece.len(), self.bytes.capacity());
         if len > most {
             return None;
         }
-        let larger = if len > room { len.max((room * 2).min(most)) } else { room };
+        let larger = if len > capacity { len.max((capacity * 2).min(most)) } else { capacity };
         if names && !self.share.grow_to(larger) {
             return None;
         }
-        if larger > room {
+        if larger > capacity {
             // A vector that grows by itself leaves copies behind.
             let mut all = Zeroizing::new(Vec::with_capacity(larger));
             all.extend_from_slice(&self.bytes);
@@ -61,14 +61,14 @@ impl Copied {
 }
 
 /// A request that was forwarded and not answered yet.
-struct Pending {
+struct PendingRequest {
     class: Class,
     /// `None` if its bytes are not known.
-    bytes: Option<Copied>,
+    bytes: Option<RequestCopy>,
 }
 
 /// The most requests that wait for their answer with their bytes known.
-const MOST_PENDING: usize = 1024;
+const MAX_PENDING: usize = 1024;
 
 /// Room for what stands around the names of all kinds of subscription, on the wire.
 const FRAMES: usize = 128;
@@ -77,7 +77,7 @@ const FRAMES: usize = 128;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Answered<'a> {
     pub(crate) class: Class,
-    pub(crate) answer: Answer,
+    pub(crate) answer: ReplyOutcome,
     /// The first byte of the reply.
     pub(crate) top: u8,
     /// The beginning of an error.
@@ -85,20 +85,20 @@ pub(crate) struct Answered<'a> {
 }
 
 #[derive(Default)]
-struct Record {
-    memory: ReplayState,
-    pending: VecDeque<Pending>,
+struct Recording {
+    state: ReplayState,
+    pending: VecDeque<PendingRequest>,
     /// Requests of which no copy is kept any more although one was made: their answers come before
     /// those in `pending`.
     skipped: u32,
     /// Bytes in `pending`.
     copied: usize,
     /// The request under way so far.
-    fragment: Option<Copied>,
+    fragment: Option<RequestCopy>,
     /// Parts that requests queued in the transaction are about.
     queued: u8,
     /// Most bytes of names.
-    most_names: usize,
+    max_names: usize,
     /// The first command that was neither in the table nor declared to leave no state.
     unknown: Option<Box<str>>,
 }
@@ -107,7 +107,7 @@ struct Record {
 /// a session of every day has room for; if there is no room for text, nothing must be recorded.
 #[derive(Default)]
 pub(crate) struct Recorder {
-    record: Option<Box<Record>>,
+    record: Option<Box<Recording>>,
 }
 
 impl fmt::Debug for Recorder {
@@ -118,40 +118,40 @@ impl fmt::Debug for Recorder {
 }
 
 /// Whether a request of that class is copied.
-fn is_copied(class: Class, room: Room) -> bool {
+fn is_copied(class: Class, copy_limits: CopyLimits) -> bool {
     match class.group() {
-        Group::Replayable => true,
-        Group::Subscribing => room.names > 0,
+        ClassGroup::Replayable => true,
+        ClassGroup::Subscribing => copy_limits.names > 0,
         _ => false,
     }
 }
 
 /// Whether a request of that class names channels or patterns.
 fn is_about_names(class: Class) -> bool {
-    class.group() == Group::Subscribing
+    class.group() == ClassGroup::Subscribing
 }
 
 /// Whether a request may turn out to be copied: its class, if that is known.
-pub(crate) fn may_be_copied(class: Option<Class>, room: Room) -> bool {
-    class.is_none_or(|class| is_copied(class, room))
+pub(crate) fn may_be_copied(class: Option<Class>, copy_limits: CopyLimits) -> bool {
+    class.is_none_or(|class| is_copied(class, copy_limits))
 }
 
 impl Recorder {
     /// The memory, unless a part of it is in doubt or a request that may change it is unanswered.
     /// The outer `None`. The inner one: that of a fresh connection.
-    pub(crate) fn memory(&self) -> Option<Option<&ReplayState>> {
+    pub(crate) fn replay_state(&self) -> Option<Option<&ReplayState>> {
         let Some(record) = &self.record else { return Some(None) };
-        let sure = !record.memory.is_in_doubt() && record.is_answered() && record.queued == 0;
-        sure.then_some(Some(&record.memory))
+        let sure = !record.state.is_in_doubt() && record.is_answered() && record.queued == 0;
+        sure.then_some(Some(&record.state))
     }
 
     /// Whether a part of the memory is not known.
     pub(crate) fn is_in_doubt(&self) -> bool {
-        self.record.as_ref().is_some_and(|record| record.memory.is_in_doubt())
+        self.record.as_ref().is_some_and(|record| record.state.is_in_doubt())
     }
 
     /// The first unknown command's name.
-    pub(crate) fn unknown(&self) -> Option<&str> {
+    pub(crate) fn unknown_command(&self) -> Option<&str> {
         self.record.as_ref()?.unknown.as_deref()
     }
 
@@ -160,24 +160,24 @@ impl Recorder {
     #[cold]
     pub(crate) fn look_up(
         &mut self,
-        declared: &Stateless,
+        declared: &StatelessCommands,
         piece: &[u8],
         (first, whole): (bool, bool),
     ) -> Option<Class> {
         let before = self.record.as_ref().and_then(|record| record.fragment.as_ref());
-        let looked = match before {
+        let found = match before {
             _ if first => declared.look_up(piece, whole),
             Some(before) => {
                 let both: Zeroizing<Vec<u8>> =
                     Zeroizing::new(before.bytes.iter().chain(piece).copied().take(HEAD).collect());
                 declared.look_up(&both, whole)
             }
-            None => Looked::Unknown(String::new()),
+            None => StatelessLookup::Unknown(String::new()),
         };
-        match looked {
-            Looked::Declared => Some(Class::Ordinary),
-            Looked::NotYet => None,
-            Looked::Unknown(name) => {
+        match found {
+            StatelessLookup::Declared => Some(Class::Ordinary),
+            StatelessLookup::NotYet => None,
+            StatelessLookup::Unknown(name) => {
                 self.record.get_or_insert_default().unknown.get_or_insert(name.into());
                 Some(Class::Unknown)
             }
@@ -186,28 +186,34 @@ impl Recorder {
 
     /// The name that the client library gave; empty if it gave none.
     pub(crate) fn library(&self) -> &[u8] {
-        self.record.as_ref().map_or(&[], |record| record.memory.text(Text::LibName))
+        self.record.as_ref().map_or(&[], |record| record.state.text(Text::LibName))
     }
 
     /// A piece of a request came that may be one to be copied, and not its end. `first`: it is its
     /// beginning.
     #[cold]
-    pub(crate) fn piece(&mut self, class: Option<Class>, piece: &[u8], first: bool, room: Room) {
+    pub(crate) fn record_piece(
+        &mut self,
+        class: Option<Class>,
+        piece: &[u8],
+        first: bool,
+        copy_limits: CopyLimits,
+    ) {
         if first {
-            self.record.get_or_insert_default().fragment = Some(Copied::default());
+            self.record.get_or_insert_default().fragment = Some(RequestCopy::default());
         }
         let Some(record) = &mut self.record else { return };
-        let left = record.left(class, room);
+        let left = record.left(class, copy_limits);
         let names = class.is_some_and(is_about_names);
         record.fragment = record.fragment.take().and_then(|before| before.with(piece, left, names));
     }
 
     /// A request ended of which nobody will know how it was answered.
     #[cold]
-    pub(crate) fn missed(&mut self, class: Class) {
+    pub(crate) fn unmarked(&mut self, class: Class) {
         self.drop_pieces();
         if parts(class) != 0 {
-            self.record.get_or_insert_default().memory.doubt(parts(class));
+            self.record.get_or_insert_default().state.doubt(parts(class));
         }
     }
 
@@ -222,42 +228,48 @@ impl Recorder {
 
     /// A request ended with `piece`, and gets a reply. `first`: the piece is all of it.
     #[cold]
-    pub(crate) fn request(&mut self, class: Class, piece: &[u8], first: bool, room: Room) {
-        if !is_copied(class, room) {
+    pub(crate) fn request(
+        &mut self,
+        class: Class,
+        piece: &[u8],
+        first: bool,
+        copy_limits: CopyLimits,
+    ) {
+        if !is_copied(class, copy_limits) {
             self.drop_pieces();
             return;
         }
         let record = self.record.get_or_insert_default();
         if first {
-            record.fragment = Some(Copied::default());
+            record.fragment = Some(RequestCopy::default());
         }
-        record.most_names = room.names;
-        let left = record.left(Some(class), room);
+        record.max_names = copy_limits.names;
+        let left = record.left(Some(class), copy_limits);
         let request = record
             .fragment
             .take()
             .and_then(|before| before.with(piece, left, is_about_names(class)));
         let len = request.as_ref().map_or(0, |request| request.bytes.len());
         let beyond = record.copied + len > left;
-        if record.pending.len() >= MOST_PENDING || (beyond && record.may_replace_pending(class)) {
+        if record.pending.len() >= MAX_PENDING || (beyond && record.may_replace_pending(class)) {
             record.skip_pending();
         }
         let bytes = request.filter(|_| record.copied + len <= left);
         record.copied += bytes.as_ref().map_or(0, |copied| copied.bytes.len());
-        record.pending.push_back(Pending { class, bytes });
+        record.pending.push_back(PendingRequest { class, bytes });
     }
 
     /// The server says that the session is subscribed to nothing.
     pub(crate) fn unsubscribed(&mut self) {
         if let Some(record) = &mut self.record {
-            record.memory.unsubscribed();
+            record.state.unsubscribed();
             self.tidy();
         }
     }
 
     /// How many subscriptions of each kind are remembered.
     pub(crate) fn subscriptions(&self) -> [usize; 3] {
-        self.record.as_ref().map_or([0; 3], |record| record.memory.names().counts())
+        self.record.as_ref().map_or([0; 3], |record| record.state.names().counts())
     }
 
     /// A marked request was answered, a subscription in full.
@@ -265,24 +277,26 @@ impl Recorder {
         let Some(record) = &mut self.record else { return };
         // All requests of a class are copied, or none is.
         if record.skipped > 0
-            && (it.class.group() == Group::Replayable || record.copies_names(it.class))
+            && (it.class.group() == ClassGroup::Replayable || record.copies_names(it.class))
         {
             record.skipped -= 1;
-            record.memory.doubt(parts(it.class));
+            record.state.doubt(parts(it.class));
         } else if record.pending.front().is_some_and(|oldest| oldest.class == it.class) {
             record.decide(it);
-        } else if it.class.group() == Group::Replayable {
-            record.memory.doubt(parts(it.class));
+        } else if it.class.group() == ClassGroup::Replayable {
+            record.state.doubt(parts(it.class));
         }
         match (it.class, it.answer) {
-            (Class::Exec, Answer::Done) => {
+            (Class::Exec, ReplyOutcome::Done) => {
                 let queued = std::mem::take(&mut record.queued);
-                record.memory.doubt(queued);
+                record.state.doubt(queued);
             }
-            (Class::Exec, Answer::Error) | (Class::Discard, Answer::Done) => record.queued = 0,
-            (Class::Reset, Answer::Done) => {
+            (Class::Exec, ReplyOutcome::Error) | (Class::Discard, ReplyOutcome::Done) => {
+                record.queued = 0
+            }
+            (Class::Reset, ReplyOutcome::Done) => {
                 record.queued = 0;
-                record.memory.reset();
+                record.state.reset();
             }
             _ => {}
         }
@@ -303,15 +317,15 @@ impl Recorder {
     #[cfg(test)]
     pub(crate) fn allocated(&self) -> usize {
         self.record.as_ref().map_or(0, |record| {
-            1 + record.copied + record.memory.weight() + record.memory.names().weight()
+            1 + record.copied + record.state.weight() + record.state.names().weight()
         })
     }
 }
 
-impl Record {
+impl Recording {
     fn is_blank(&self) -> bool {
         let blank = self.is_answered() && self.fragment.is_none() && self.queued == 0;
-        blank && self.unknown.is_none() && self.memory == ReplayState::default()
+        blank && self.unknown.is_none() && self.state == ReplayState::default()
     }
 
     fn is_answered(&self) -> bool {
@@ -319,7 +333,7 @@ impl Record {
     }
 
     fn copies_names(&self, class: Class) -> bool {
-        self.most_names > 0 && is_about_names(class)
+        self.max_names > 0 && is_about_names(class)
     }
 
     /// Whether a request of that class is worth more than those that wait: what it says may replace
@@ -337,20 +351,22 @@ impl Record {
     }
 
     /// How long a request of that class may be, with those that wait.
-    fn left(&self, class: Option<Class>, room: Room) -> usize {
+    fn left(&self, class: Option<Class>, copy_limits: CopyLimits) -> usize {
         let names = class.is_some_and(is_about_names);
         let (most, weight) = match names {
             // On the wire a name takes less than in the memory, but for the frame around all of
             // them.
-            true => (room.names + FRAMES, self.memory.names().weight()),
-            false => (room.text, self.memory.weight()),
+            true => (copy_limits.names + FRAMES, self.state.names().weight()),
+            false => (copy_limits.text, self.state.weight()),
         };
         most.saturating_sub(weight)
     }
 
     /// The oldest copied request was answered.
     fn decide(&mut self, it: Answered<'_>) {
-        let Some(Pending { bytes: mut request, .. }) = self.pending.pop_front() else { return };
+        let Some(PendingRequest { bytes: mut request, .. }) = self.pending.pop_front() else {
+            return;
+        };
         self.copied -= request.as_ref().map_or(0, |request| request.bytes.len()).min(self.copied);
         if self.pending.is_empty() {
             self.pending = VecDeque::new();
@@ -361,17 +377,17 @@ impl Record {
         }
         let words = request.as_ref().and_then(|request| words(&request.bytes));
         match it.answer {
-            Answer::Done if it.class.group() == Group::Subscribing => {
-                self.memory.subscribe(it.class, words.as_deref(), self.most_names);
+            ReplyOutcome::Done if it.class.group() == ClassGroup::Subscribing => {
+                self.state.subscribe(it.class, words.as_deref(), self.max_names);
             }
-            Answer::Done => self.memory.accept(it.class, words.as_deref(), it.top == b'%'),
-            Answer::Queued => self.queued |= parts(it.class),
-            Answer::Error
+            ReplyOutcome::Done => self.state.accept(it.class, words.as_deref(), it.top == b'%'),
+            ReplyOutcome::Queued => self.queued |= parts(it.class),
+            ReplyOutcome::Error
                 if it.class == Class::Hello && !is_without_effect(words.as_deref(), it.line) =>
             {
-                self.memory.doubt(parts(it.class));
+                self.state.doubt(parts(it.class));
             }
-            Answer::Error => {}
+            ReplyOutcome::Error => {}
         }
     }
 }
@@ -392,14 +408,14 @@ fn is_without_effect(words: Option<&[&[u8]]>, error: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Copied, Share};
+    use super::{RequestCopy, Share};
     use crate::ledger::budget::Budget;
 
     static TIGHT: Budget = Budget::new(500_000);
 
     #[test]
     fn moves_a_copy_seldom_however_small_its_pieces_are() {
-        let (mut copied, mut moves, mut place) = (Copied::default(), 0, std::ptr::null());
+        let (mut copied, mut moves, mut place) = (RequestCopy::default(), 0, std::ptr::null());
         for n in 0..300_000_u32 {
             copied = copied.with(&n.to_le_bytes()[..1], 512 * 1024, false).unwrap();
             moves += u32::from(copied.bytes.as_ptr() != place);
@@ -412,7 +428,7 @@ mod tests {
 
     #[test]
     fn takes_names_out_of_the_budget_and_gives_them_back() {
-        let empty = || Copied { share: Share::of(&TIGHT), ..Copied::default() };
+        let empty = || RequestCopy { share: Share::of(&TIGHT), ..RequestCopy::default() };
         let names = vec![b'x'; 200_000];
         let one = empty().with(&names, 512 * 1024, true).unwrap();
         let other = empty().with(&names, 512 * 1024, true).unwrap();

@@ -1,13 +1,13 @@
 //! What is remembered of subscriptions, and how they are come by again.
 
-use crate::ledger::talk::Talk;
+use crate::ledger::model::Dialogue;
 use crate::replay::state_tests::{said, says};
 use crate::{Ledger, Limits, Replay, ReplayError};
 
 const KILOBYTE: u32 = 1024;
 
-fn talk() -> Talk {
-    Talk(Ledger::new(&Limits { memory: 1024, names: 4 * KILOBYTE, ..Limits::default() }))
+fn talk() -> Dialogue {
+    Dialogue(Ledger::new(&Limits { memory: 1024, names: 4 * KILOBYTE, ..Limits::default() }))
 }
 
 #[test]
@@ -84,14 +84,14 @@ fn what_is_not_known_by_name_keeps_the_session_until_nothing_is_left() {
 
 #[test]
 fn where_they_are_not_wanted_nothing_is_remembered() {
-    let mut it = Talk(Ledger::new(&Limits { memory: 1024, ..Limits::default() }));
+    let mut it = Dialogue(Ledger::new(&Limits { memory: 1024, ..Limits::default() }));
     it.c("SUBSCRIBE a").s("*3/$9/subscribe/$1/a/:1/");
     assert_eq!((said(&it), it.0.allocated()), (None, 0));
     it.c("UNSUBSCRIBE").s("*3/$11/unsubscribe/$1/a/:0/");
     says(&it, &[]);
 }
 
-fn subscribed() -> Talk {
+fn subscribed() -> Dialogue {
     let mut it = talk();
     it.c("SELECT 2").c("SUBSCRIBE a").c("PSUBSCRIBE p?");
     it.s("+OK/*3/$9/subscribe/$1/a/:1/*3/$10/psubscribe/$2/p?/:2/");
@@ -128,7 +128,7 @@ fn the_client_is_given_the_messages_and_not_the_confirmations() {
             [MESSAGE, MESSAGE, b"*3\r\n$7\r\nmess"].concat(),
             "in pieces of {size}"
         );
-        says(&Talk(ledger), &["SELECT 2", "SUBSCRIBE a", "PSUBSCRIBE p?"]);
+        says(&Dialogue(ledger), &["SELECT 2", "SUBSCRIBE a", "PSUBSCRIBE p?"]);
     }
 }
 
@@ -149,7 +149,10 @@ fn messages_are_kept_in_bounds_and_nonsense_is_refused() {
     assert_eq!(replay.answer(b"+OK\r\n+PONG\r\n-NOPERM no\r\n"), Err(ReplayError::Refused));
     let mut replay = Replay::of(&before.0).unwrap();
     replay.answer(&[CONFIRMED_ONE, CONFIRMED_OTHER].concat()).unwrap();
-    assert_eq!(replay.follow(b"+OK\r\n"), Err(ReplayError::Odd));
+    assert_eq!(replay.follow(b"+OK\r\n"), Err(ReplayError::Unexpected));
     let quiet = talk();
-    assert_eq!(Replay::of(&quiet.0).unwrap().follow(b">1\r\n+news\r\n"), Err(ReplayError::Odd));
+    assert_eq!(
+        Replay::of(&quiet.0).unwrap().follow(b">1\r\n+news\r\n"),
+        Err(ReplayError::Unexpected)
+    );
 }

@@ -16,8 +16,8 @@ use std::fmt;
 
 use zeroize::Zeroizing;
 
-use crate::commands::class::{Class, Group};
-use crate::replay::channel_names::Names;
+use crate::commands::class::{Class, ClassGroup};
+use crate::replay::channel_names::ChannelNames;
 
 /// The texts of a memory, in the order in which they are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,14 +54,14 @@ pub(crate) fn parts(class: Class) -> u8 {
         Class::NoEvict => part::NO_EVICT,
         Class::NoTouch => part::NO_TOUCH,
         Class::ReadOnly | Class::ReadWrite => part::READ_ONLY,
-        class if class.group() == Group::Subscribing => part::SUBSCRIPTIONS,
+        class if class.group() == ClassGroup::Subscribing => part::SUBSCRIPTIONS,
         _ => 0,
     }
 }
 
 /// How the connection was authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Login {
+pub(crate) enum AuthMethod {
     /// Not at all: as whoever the server takes strangers for.
     #[default]
     None,
@@ -78,13 +78,13 @@ pub(crate) struct ReplayState {
     /// The lengths of the texts.
     lens: [u16; TEXTS],
     pub(crate) db: u32,
-    pub(crate) login: Login,
+    pub(crate) auth: AuthMethod,
     pub(crate) resp3: bool,
     /// Parts that are switched on, of those that are a switch.
     on: u8,
     /// Parts of which it is not known how they are.
     doubt: u8,
-    names: Names,
+    names: ChannelNames,
 }
 
 impl fmt::Debug for ReplayState {
@@ -116,7 +116,7 @@ impl ReplayState {
     }
 
     /// What the session is subscribed to.
-    pub(crate) fn names(&self) -> &Names {
+    pub(crate) fn names(&self) -> &ChannelNames {
         &self.names
     }
 
@@ -129,7 +129,7 @@ impl ReplayState {
     /// Notes that a request of that class, of the subscribing group, was accepted for all of its
     /// names. `most` bytes may be remembered of them.
     pub(crate) fn subscribe(&mut self, class: Class, words: Option<&[&[u8]]>, most: usize) {
-        debug_assert!(class.group() == Group::Subscribing);
+        debug_assert!(class.group() == ClassGroup::Subscribing);
         let names = words
             .and_then(|words| words.get(1..))
             .filter(|_| self.doubt & part::SUBSCRIPTIONS == 0);
@@ -195,11 +195,11 @@ impl ReplayState {
         if class == Class::Hello {
             self.resp3 = map;
         }
-        let Some(known) = words.and_then(|words| self.apply(class, words)) else {
+        let Some(stateless_kind) = words.and_then(|words| self.apply(class, words)) else {
             self.doubt(parts(class));
             return;
         };
-        self.doubt &= !known;
+        self.doubt &= !stateless_kind;
     }
 
     /// Which parts are known now; `None` if the words say nothing that is understood.
@@ -227,18 +227,18 @@ impl ReplayState {
     }
 
     fn hello(&mut self, mut options: &[&[u8]]) -> Option<u8> {
-        let mut known = 0;
+        let mut stateless_kind = 0;
         loop {
             options = match options {
-                [] => return Some(known),
+                [] => return Some(stateless_kind),
                 [option, user, password, rest @ ..] if option.eq_ignore_ascii_case(b"AUTH") => {
                     self.log_in(Some(user), password)?;
-                    known |= part::USER;
+                    stateless_kind |= part::USER;
                     rest
                 }
                 [option, name, rest @ ..] if option.eq_ignore_ascii_case(b"SETNAME") => {
                     self.set(Text::Name, name);
-                    known |= part::NAME;
+                    stateless_kind |= part::NAME;
                     rest
                 }
                 _ => return None,
@@ -252,7 +252,7 @@ impl ReplayState {
         }
         self.set(Text::User, user.unwrap_or_default());
         self.set(Text::Password, password);
-        self.login = if user.is_some() { Login::User } else { Login::Password };
+        self.auth = if user.is_some() { AuthMethod::User } else { AuthMethod::Password };
         Some(())
     }
 }

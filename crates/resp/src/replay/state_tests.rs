@@ -1,16 +1,16 @@
 //! What is remembered of a session, and that a replay of it leads to the same state and to nothing
 //! else.
 
-use crate::ledger::talk::Talk;
+use crate::ledger::model::Dialogue;
 use crate::{Hint, Ledger, Limits, Replay, ReplayError};
 
-fn talk() -> Talk {
-    Talk(Ledger::new(&Limits { memory: 1024, ..Limits::default() }))
+fn talk() -> Dialogue {
+    Dialogue(Ledger::new(&Limits { memory: 1024, ..Limits::default() }))
 }
 
 /// What would be sent to another server, a request a line, without the `PING`; `None` if the
 /// session has to stay.
-pub(crate) fn said(talk: &Talk) -> Option<Vec<String>> {
+pub(crate) fn said(talk: &Dialogue) -> Option<Vec<String>> {
     let replay = Replay::of(&talk.0)?;
     let text = String::from_utf8(replay.requests().to_vec()).unwrap();
     let requests = text.split('*').skip(1);
@@ -29,7 +29,7 @@ pub(crate) fn said(talk: &Talk) -> Option<Vec<String>> {
 }
 
 #[track_caller]
-pub(crate) fn says(talk: &Talk, requests: &[&str]) {
+pub(crate) fn says(talk: &Dialogue, requests: &[&str]) {
     assert_eq!(
         said(talk).as_deref(),
         Some(&requests.iter().map(ToString::to_string).collect::<Vec<_>>()[..])
@@ -135,7 +135,7 @@ fn a_session_that_is_not_quiet_stays() {
         it.c(ask).s(answer);
         assert!(!it.0.can_be_carried(), "{ask}");
     }
-    let mut forgetful = Talk::new();
+    let mut forgetful = Dialogue::new();
     forgetful.c("SELECT 1").s("+OK/");
     assert!(!forgetful.0.can_be_carried());
 }
@@ -194,7 +194,7 @@ fn memory_is_bounded_and_given_back() {
     says(&it, &[]);
 }
 
-fn authenticated() -> Talk {
+fn authenticated() -> Dialogue {
     let mut it = talk();
     it.c("HELLO 3 AUTH me pw").c("SELECT 2").s("%1/+proto/:3/+OK/");
     it
@@ -210,7 +210,7 @@ fn a_replay_that_is_accepted_goes_on_as_the_same_session() {
         assert_eq!(replay.answer(&[*byte]), Ok(1));
     }
     assert_eq!(replay.answer(b">1\r\n+news\r\n"), Ok(0), "what follows is not its own");
-    let after = Talk(replay.finish(&before.0).unwrap().0);
+    let after = Dialogue(replay.finish(&before.0).unwrap().0);
     says(&after, &["AUTH me pw", "HELLO 3", "SELECT 2"]);
     let mut after = after;
     after.c("GET k").s("$-1/");
@@ -226,14 +226,14 @@ fn any_other_answer_ends_it() {
     assert_eq!(answer(b"-WRONGPASS no\r\n"), Err(ReplayError::Refused));
     assert_eq!(answer(b"+OK\r\n-ERR unknown command\r\n"), Err(ReplayError::Refused));
     assert_eq!(answer(b"-LOADING not yet\r\n"), Err(ReplayError::NotReady(Hint::Loading)));
-    assert_eq!(answer(b"HTTP/1.1 400\r\n"), Err(ReplayError::Odd));
+    assert_eq!(answer(b"HTTP/1.1 400\r\n"), Err(ReplayError::Unexpected));
     // An old server that answers HELLO 3 with an array, or something else altogether: accepted, but
     // not the same.
     let mut replay = Replay::of(&before.0).unwrap();
     replay.answer(b"+OK\r\n*2\r\n+proto\r\n:2\r\n+OK\r\n+PONG\r\n").unwrap();
-    assert_eq!(replay.finish(&before.0).unwrap_err(), ReplayError::Odd);
+    assert_eq!(replay.finish(&before.0).unwrap_err(), ReplayError::Unexpected);
     let unanswered = Replay::of(&before.0).unwrap();
-    assert_eq!(unanswered.finish(&before.0).unwrap_err(), ReplayError::Odd);
+    assert_eq!(unanswered.finish(&before.0).unwrap_err(), ReplayError::Unexpected);
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn proves_the_server_by_any_reply_to_ping_but_not_now() {
         assert_eq!(answer(error.as_bytes()), Err(ReplayError::NotReady(hint)));
     }
     for nonsense in ["$4\r\nPONG\r\n", ":1\r\n", "HTTP/1.1 400\r\n"] {
-        assert_eq!(answer(nonsense.as_bytes()), Err(ReplayError::Odd), "{nonsense}");
+        assert_eq!(answer(nonsense.as_bytes()), Err(ReplayError::Unexpected), "{nonsense}");
     }
 }
 
@@ -294,11 +294,11 @@ fn a_carried_session_that_waits_for_replicas_is_forfeit() {
     let before = talk();
     let mut replay = Replay::of(&before.0).unwrap();
     replay.answer(b"+PONG\r\n").unwrap();
-    let mut after = Talk(replay.finish(&before.0).unwrap().0);
+    let mut after = Dialogue(replay.finish(&before.0).unwrap().0);
     after.c("GET k");
     assert!(after.0.must_end().is_none());
     after.c("WAIT 1 100");
-    assert!(after.0.must_end() == Some(crate::MustEnd::Forfeit));
+    assert!(after.0.must_end() == Some(crate::MustEnd::WaitAfterCarry));
     let mut fresh = talk();
     fresh.c("WAIT 1 100");
     assert!(fresh.0.must_end().is_none());

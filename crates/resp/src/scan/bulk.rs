@@ -4,7 +4,7 @@
 pub(crate) const CRLF: u32 = 2;
 
 /// The longest string that can be counted.
-pub(crate) const LONGEST_BULK: u32 = u32::MAX - CRLF;
+pub(crate) const MAX_BULK_LEN: u32 = u32::MAX - CRLF;
 
 /// The string at the front of `input` and what is behind it, if it has less than a hundred bytes
 /// and all of them are there.
@@ -30,7 +30,7 @@ pub(crate) fn short_string(input: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 /// The longest that is taken for short.
-pub(crate) const LONGEST_SHORT: u32 = 99;
+pub(crate) const MAX_SHORT_LEN: u32 = 99;
 
 /// `$`, a digit, and the line end; and where the digit is.
 const SHORTEST: u32 = u32::from_le_bytes([b'$', 0, b'\r', b'\n']);
@@ -75,9 +75,25 @@ pub(crate) fn len(bytes: &[u8]) -> u32 {
     u32::try_from(bytes.len()).unwrap_or(u32::MAX)
 }
 
+/// Bytes that are compared one by one before the vectorised search.
+const SCALAR_BYTES: usize = 8;
+
+/// The position of the first line feed. Most lines are too short for a vectorised search to be
+/// worth its start-up cost.
+#[inline]
+pub(crate) fn find_feed(input: &[u8]) -> Option<usize> {
+    match input.split_at_checked(SCALAR_BYTES) {
+        None => input.iter().position(|byte| *byte == b'\n'),
+        Some((short, rest)) => short
+            .iter()
+            .position(|byte| *byte == b'\n')
+            .or_else(|| memchr::memchr(b'\n', rest).map(|feed| SCALAR_BYTES + feed)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{short_string, skip};
+    use super::{find_feed, short_string, skip};
 
     #[test]
     fn short_strings_are_taken_whole_or_not_at_all() {
@@ -101,5 +117,15 @@ mod tests {
         input = b"abc";
         assert!(skip(&mut left, &mut input));
         assert_eq!((left, input), (0, &b"c"[..]));
+    }
+
+    #[test]
+    fn finds_the_first_one_at_every_distance() {
+        for before in 0..40 {
+            let mut text = vec![b'x'; before];
+            assert_eq!(find_feed(&text), None);
+            text.extend_from_slice(b"\nabc\n");
+            assert_eq!(find_feed(&text), Some(before));
+        }
     }
 }

@@ -2,7 +2,7 @@
 //! discovery uses it to know that a reply is whole, and within bounds, before it decodes it.
 
 use crate::scan::limits::{Bounds, Limits};
-use crate::scan::reply::{Heard, Replies};
+use crate::scan::reply::{FrameScan, ReplyScanner};
 
 /// The bytes are no RESP, or exceed a limit. Nothing more can be read from that connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,7 +19,7 @@ impl std::error::Error for NotResp {}
 /// Finds the ends of a server's frames, incrementally.
 #[derive(Debug)]
 pub struct Frames {
-    replies: Replies,
+    replies: ReplyScanner,
     limits: Bounds,
     lost: bool,
 }
@@ -28,7 +28,7 @@ impl Frames {
     /// At the beginning of a connection.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
-        Self { replies: Replies::new(), limits: Bounds::from(&limits), lost: false }
+        Self { replies: ReplyScanner::new(), limits: Bounds::from(&limits), lost: false }
     }
 
     /// Takes note of `bytes`, which follow those given before. `Some(n)`: a frame ended behind the
@@ -44,9 +44,9 @@ impl Frames {
             return Err(NotResp);
         }
         match self.replies.scan(&mut input, &self.limits, false) {
-            Heard::More => Ok(None),
-            Heard::Frame => Ok(Some(bytes.len() - input.len())),
-            Heard::Lost => {
+            FrameScan::More => Ok(None),
+            FrameScan::Frame => Ok(Some(bytes.len() - input.len())),
+            FrameScan::Invalid => {
                 self.lost = true;
                 Err(NotResp)
             }

@@ -3,8 +3,8 @@
 //! A limit never refuses anything to a client: what goes beyond it turns the session opaque, so the
 //! bytes are forwarded all the same and the server, which has limits of its own, gives the answer.
 
-use crate::scan::bulk::LONGEST_BULK;
-use crate::scan::stack::MOST;
+use crate::scan::bulk::MAX_BULK_LEN;
+use crate::scan::stack::MAX_ELEMENTS;
 
 /// The bounds of one session's bookkeeping. What exceeds one of them turns the session opaque;
 /// nothing is ever rejected.
@@ -72,7 +72,7 @@ pub(crate) struct Bounds {
 
 /// How much may be remembered, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Room {
+pub(crate) struct CopyLimits {
     /// Of the session's state.
     pub(crate) text: usize,
     /// Of its subscriptions.
@@ -80,9 +80,9 @@ pub(crate) struct Room {
 }
 
 impl Bounds {
-    pub(crate) fn room(&self) -> Room {
+    pub(crate) fn copy_limits(&self) -> CopyLimits {
         let text = usize::from(self.memory);
-        Room { text, names: if text == 0 { 0 } else { usize::from(self.names) * KILOBYTE } }
+        CopyLimits { text, names: if text == 0 { 0 } else { usize::from(self.names) * KILOBYTE } }
     }
 }
 
@@ -92,8 +92,8 @@ impl From<&Limits> for Bounds {
     fn from(limits: &Limits) -> Self {
         Self {
             inline_bytes: limits.inline_bytes,
-            bulk_bytes: u32::try_from(limits.bulk_bytes).unwrap_or(u32::MAX).min(LONGEST_BULK),
-            elements: limits.elements.min(MOST),
+            bulk_bytes: u32::try_from(limits.bulk_bytes).unwrap_or(u32::MAX).min(MAX_BULK_LEN),
+            elements: limits.elements.min(MAX_ELEMENTS),
             depth: limits.depth,
             marks: limits.marks,
             memory: limits.memory,

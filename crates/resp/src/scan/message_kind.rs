@@ -74,7 +74,7 @@ pub(crate) fn hint(error: &[u8]) -> Option<Hint> {
 const UNAVAILABLE: [&[u8]; 3] = [b"BUSY ", b"DENIED ", b"ERR max number of cl"];
 
 /// Whether an error line, given without its `-` and perhaps only its first
-/// [`LONGEST`](crate::scan::word::LONGEST) bytes, says so.
+/// [`SHORT_WORD_LEN`](crate::scan::short_word::SHORT_WORD_LEN) bytes, says so.
 pub(crate) fn is_unavailable(error: &[u8]) -> bool {
     UNAVAILABLE.iter().any(|beginning| error.starts_with(beginning))
 }
@@ -82,7 +82,7 @@ pub(crate) fn is_unavailable(error: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::is_unavailable;
-    use crate::scan::word::LONGEST;
+    use crate::scan::short_word::SHORT_WORD_LEN;
 
     #[test]
     fn recognizes_unavailable_servers_by_short_prefixes() {
@@ -93,7 +93,7 @@ mod tests {
             "DENIED Redis is running in protected mode because protected mode is enabled",
         ];
         for error in yes {
-            assert!(is_unavailable(&error.as_bytes()[..LONGEST as usize]), "{error}");
+            assert!(is_unavailable(&error.as_bytes()[..SHORT_WORD_LEN as usize]), "{error}");
         }
         for error in [
             "BUSYKEY Target key name already exists.",

@@ -27,7 +27,7 @@ fn ends(bytes: &[u8], pieces: &[usize], limits: &Limits) -> (Vec<usize>, bool) {
             assert!(taken > 0 && taken <= piece.len());
             piece = &piece[taken..];
             offset += taken;
-            if ledger.standing() == SessionState::Opaque {
+            if ledger.session_state() == SessionState::Opaque {
                 assert_eq!(ledger.allocated(), 0);
                 return (found, true);
             }
@@ -189,7 +189,7 @@ fn an_attribute_is_part_of_the_reply_behind_it() {
     assert_eq!(ledger.owed(), 1);
     ledger.reply(b":1\r\n");
     assert!(ledger.at_boundary(Direction::Reply));
-    assert_eq!(ledger.standing(), SessionState::Quiet);
+    assert_eq!(ledger.session_state(), SessionState::Quiet);
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn bodies_and_chunks_can_be_moved_unseen() {
         ledger.reply(b"x");
         assert_eq!((ledger.body_left(Direction::Reply), ledger.owed()), (0, 1));
         ledger.reply(end);
-        assert_eq!(ledger.standing(), SessionState::Quiet, "{header:?}");
+        assert_eq!(ledger.session_state(), SessionState::Quiet, "{header:?}");
     }
 }
 

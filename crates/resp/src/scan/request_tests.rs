@@ -2,7 +2,7 @@
 
 use proptest::prelude::{Strategy, any, prop, prop_assert_eq, prop_oneof, proptest};
 
-use crate::{Class, Counts, Direction, Fault, Ledger, Limits, MustEnd, SessionState};
+use crate::{Class, Direction, FrameCounts, Ledger, LedgerFault, Limits, MustEnd, SessionState};
 
 /// The end of each request in `bytes` and its class, and whether the session is opaque at the end.
 fn ends(bytes: &[u8], pieces: &[usize], limits: &Limits) -> (Vec<(usize, Option<Class>)>, bool) {
@@ -18,7 +18,7 @@ fn ends(bytes: &[u8], pieces: &[usize], limits: &Limits) -> (Vec<(usize, Option<
             assert!(taken > 0 && taken <= piece.len());
             piece = &piece[taken..];
             offset += taken;
-            if ledger.standing() == SessionState::Opaque {
+            if ledger.session_state() == SessionState::Opaque {
                 return (found, true);
             }
             if ledger.at_boundary(Direction::Request) {
@@ -119,8 +119,8 @@ fn bodies_can_be_moved_unseen() {
     assert_eq!(ledger.body_left(Direction::Request), 0);
     ledger.request(b"\n");
     assert_eq!((ledger.owed(), ledger.at_boundary(Direction::Request)), (1, true));
-    assert_eq!(ledger.take_counts(), Counts { requests: 1, replies: 0, pushes: 0 });
-    assert_eq!(ledger.take_counts(), Counts::default());
+    assert_eq!(ledger.take_counts(), FrameCounts { requests: 1, replies: 0, pushes: 0 });
+    assert_eq!(ledger.take_counts(), FrameCounts::default());
 }
 
 #[test]
@@ -142,11 +142,14 @@ fn ends_a_session_that_moved_more_than_there_is() {
         ledger.reply(b"$20\r\n");
         ledger.skip_body(direction, 0);
         ledger.skip_body(direction, 19);
-        assert_eq!(ledger.standing(), SessionState::Busy);
+        assert_eq!(ledger.session_state(), SessionState::Busy);
         assert_eq!(ledger.must_end(), None);
         ledger.skip_body(direction, 2);
-        assert_eq!(ledger.must_end(), Some(MustEnd::Broken(Fault::Unseen)));
-        assert_eq!((ledger.standing(), ledger.body_left(direction)), (SessionState::Opaque, 0));
+        assert_eq!(ledger.must_end(), Some(MustEnd::Broken(LedgerFault::Unseen)));
+        assert_eq!(
+            (ledger.session_state(), ledger.body_left(direction)),
+            (SessionState::Opaque, 0)
+        );
         ledger.skip_body(direction, 5);
     }
 }

@@ -5,18 +5,18 @@
 //! back at its end.
 
 /// How many levels fit without an allocation, besides the innermost one.
-const NEAR: usize = 3;
+const SHALLOW_LEVELS: usize = 3;
 
 /// Set in a level that belongs to an attribute, which prefixes a value and is none itself.
 const ATTRIBUTE: u32 = 1 << 31;
 /// The count of a level whose end will be marked.
 const STREAMED: u32 = ATTRIBUTE - 1;
 /// The most elements a level can count.
-pub(crate) const MOST: u32 = STREAMED - 1;
+pub(crate) const MAX_ELEMENTS: u32 = STREAMED - 1;
 
 /// What the end of an element was the end of, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ended {
+pub(crate) enum ValueEnd {
     /// Of nothing more, or of an attribute: another value follows.
     Element,
     /// Of the whole frame.
@@ -27,15 +27,15 @@ pub(crate) enum Ended {
 pub(crate) struct Stack {
     /// The innermost level.
     current: u32,
-    near: [u32; NEAR],
+    shallow: [u32; SHALLOW_LEVELS],
     depth: u16,
     broken: bool,
-    far: Option<Box<Far>>,
+    deep: Option<Box<DeepLevels>>,
 }
 
 /// The levels that did not fit; behind a box to keep idle sessions small.
 #[derive(Debug, Default)]
-struct Far {
+struct DeepLevels {
     levels: Vec<u32>,
 }
 
@@ -44,16 +44,16 @@ impl Stack {
         self.depth
     }
 
-    /// Enters an aggregate of `count` elements, at least one and at most [`MOST`], or of unknown
+    /// Enters an aggregate of `count` elements, at least one and at most [`MAX_ELEMENTS`], or of unknown
     /// length. False if `depth` would be exceeded.
     pub(crate) fn enter(&mut self, count: Option<u32>, attribute: bool, depth: u16) -> bool {
         if self.depth >= depth {
             return false;
         }
         if self.depth > 0 {
-            match self.near.get_mut(usize::from(self.depth) - 1) {
+            match self.shallow.get_mut(usize::from(self.depth) - 1) {
                 Some(slot) => *slot = self.current,
-                None => self.far.get_or_insert_default().levels.push(self.current),
+                None => self.deep.get_or_insert_default().levels.push(self.current),
             }
         }
         self.depth += 1;
@@ -63,19 +63,19 @@ impl Stack {
 
     /// Notes that a value has ended where one was expected.
     #[inline]
-    pub(crate) fn element(&mut self) -> Ended {
+    pub(crate) fn element(&mut self) -> ValueEnd {
         while self.depth > 0 {
             if self.current & STREAMED != STREAMED {
                 self.current -= 1;
             }
             if self.current & STREAMED != 0 {
-                return Ended::Element;
+                return ValueEnd::Element;
             }
             if self.leave() {
-                return Ended::Element;
+                return ValueEnd::Element;
             }
         }
-        Ended::Frame
+        ValueEnd::Frame
     }
 
     /// Whether an end mark may stand here.
@@ -84,8 +84,8 @@ impl Stack {
     }
 
     /// Notes the end mark of a streamed aggregate.
-    pub(crate) fn end_streamed(&mut self) -> Ended {
-        if self.leave() { Ended::Element } else { self.element() }
+    pub(crate) fn end_streamed(&mut self) -> ValueEnd {
+        if self.leave() { ValueEnd::Element } else { self.element() }
     }
 
     /// Whether a level was missing that had been entered. The frame was taken to end there.
@@ -99,21 +99,21 @@ impl Stack {
         self.depth = self.depth.saturating_sub(1);
         self.current = match usize::from(self.depth).checked_sub(1) {
             None => 0,
-            Some(above) => match self.near.get(above) {
+            Some(above) => match self.shallow.get(above) {
                 Some(level) => *level,
-                None => self.far_level(),
+                None => self.pop_deep_level(),
             },
         };
         if self.depth == 0 {
-            self.far = None;
+            self.deep = None;
         }
         attribute
     }
 
     /// The innermost of the far levels, which is taken out.
     #[cold]
-    fn far_level(&mut self) -> u32 {
-        let level = self.far.as_mut().and_then(|far| far.levels.pop());
+    fn pop_deep_level(&mut self) -> u32 {
+        let level = self.deep.as_mut().and_then(|deep| deep.levels.pop());
         if level.is_none() {
             (self.broken, self.depth) = (true, 0);
         }
@@ -123,7 +123,7 @@ impl Stack {
     /// Levels that have been allocated.
     #[cfg(test)]
     pub(crate) fn allocated(&self) -> usize {
-        self.far.as_ref().map_or(0, |far| far.levels.capacity())
+        self.deep.as_ref().map_or(0, |deep| deep.levels.capacity())
     }
 
     /// Forgets everything and frees what was allocated.
@@ -134,7 +134,7 @@ impl Stack {
 
 #[cfg(test)]
 mod tests {
-    use super::{Ended, MOST, NEAR, Stack};
+    use super::{MAX_ELEMENTS, SHALLOW_LEVELS, Stack, ValueEnd};
 
     #[test]
     fn counts_elements_at_every_depth_and_frees_the_far_levels() {
@@ -143,36 +143,39 @@ mod tests {
             assert!(stack.enter(Some(2), false, 64));
         }
         assert!(!stack.enter(Some(1), false, 64), "one too deep");
-        assert_eq!(stack.far.as_ref().map(|far| far.levels.len()), Some(64 - 1 - NEAR));
-        assert_eq!(stack.element(), Ended::Element);
+        assert_eq!(
+            stack.deep.as_ref().map(|deep| deep.levels.len()),
+            Some(64 - 1 - SHALLOW_LEVELS)
+        );
+        assert_eq!(stack.element(), ValueEnd::Element);
         for _ in 0..63 {
-            assert_eq!(stack.element(), Ended::Element);
+            assert_eq!(stack.element(), ValueEnd::Element);
             assert!(stack.depth() < 64);
         }
         assert_eq!(stack.depth(), 1);
-        assert_eq!(stack.element(), Ended::Frame);
-        assert!(stack.far.is_none());
+        assert_eq!(stack.element(), ValueEnd::Frame);
+        assert!(stack.deep.is_none());
     }
 
     #[test]
     fn notices_a_level_that_is_missing() {
         let mut stack = Stack::default();
-        for _ in 0..NEAR + 3 {
+        for _ in 0..SHALLOW_LEVELS + 3 {
             stack.enter(Some(1), false, 64);
         }
-        stack.far = None;
+        stack.deep = None;
         assert!(!stack.is_broken());
-        assert_eq!((stack.element(), stack.is_broken()), (Ended::Frame, true));
+        assert_eq!((stack.element(), stack.is_broken()), (ValueEnd::Frame, true));
     }
 
     #[test]
     fn a_few_levels_cost_no_allocation() {
         let mut stack = Stack::default();
-        for _ in 0..=NEAR {
+        for _ in 0..=SHALLOW_LEVELS {
             stack.enter(Some(1), false, 64);
         }
-        assert!(stack.far.is_none());
-        assert_eq!(stack.element(), Ended::Frame);
+        assert!(stack.deep.is_none());
+        assert_eq!(stack.element(), ValueEnd::Frame);
     }
 
     #[test]
@@ -180,10 +183,10 @@ mod tests {
         let mut stack = Stack::default();
         stack.enter(Some(1), false, 64);
         stack.enter(Some(2), true, 64);
-        assert_eq!(stack.element(), Ended::Element);
-        assert_eq!(stack.element(), Ended::Element);
+        assert_eq!(stack.element(), ValueEnd::Element);
+        assert_eq!(stack.element(), ValueEnd::Element);
         assert_eq!(stack.depth(), 1);
-        assert_eq!(stack.element(), Ended::Frame);
+        assert_eq!(stack.element(), ValueEnd::Frame);
     }
 
     #[test]
@@ -192,15 +195,15 @@ mod tests {
         assert!(!stack.is_streamed());
         stack.enter(None, false, 64);
         for _ in 0..100 {
-            assert_eq!(stack.element(), Ended::Element);
+            assert_eq!(stack.element(), ValueEnd::Element);
         }
         assert!(stack.is_streamed());
-        stack.enter(Some(MOST), false, 64);
+        stack.enter(Some(MAX_ELEMENTS), false, 64);
         assert!(!stack.is_streamed());
-        assert_eq!(stack.element(), Ended::Element);
+        assert_eq!(stack.element(), ValueEnd::Element);
         stack.clear();
         stack.enter(Some(1), false, 64);
         stack.enter(None, false, 64);
-        assert_eq!(stack.end_streamed(), Ended::Frame);
+        assert_eq!(stack.end_streamed(), ValueEnd::Frame);
     }
 }

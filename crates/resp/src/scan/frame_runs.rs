@@ -11,16 +11,16 @@
 //! compare the two.
 
 use crate::commands::class::Class;
-use crate::commands::table::Naming;
-use crate::scan::bulk::{LONGEST_SHORT, short_array, short_string};
+use crate::commands::table::ClassLookup;
+use crate::scan::bulk::{MAX_SHORT_LEN, short_array, short_string};
 use crate::scan::limits::Bounds;
 
 /// The longest line with a number that is looked for here: any 64-bit one.
-const LONGEST_NUMBER: usize = 22;
+const MAX_NUMBER_LEN: usize = 22;
 
 /// What a run of requests came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Run<'a> {
+pub(crate) struct RequestRun<'a> {
     /// So many ordinary requests.
     pub(crate) whole: u32,
     /// Words of one more, and how many of them are still to come: at least its name was taken, and
@@ -33,9 +33,9 @@ pub(crate) struct Run<'a> {
 /// Takes a run of requests off the front of `input`, which begins between two. `scripts`: to run
 /// one from the cache is ordinary, which it is outside of transactions.
 #[inline]
-pub(crate) fn requests<'a>(input: &'a [u8], limits: &Bounds, scripts: bool) -> Run<'a> {
-    let mut run = Run { whole: 0, begun: None, rest: input };
-    if limits.bulk_bytes < LONGEST_SHORT || limits.elements < 9 {
+pub(crate) fn requests<'a>(input: &'a [u8], limits: &Bounds, scripts: bool) -> RequestRun<'a> {
+    let mut run = RequestRun { whole: 0, begun: None, rest: input };
+    if limits.bulk_bytes < MAX_SHORT_LEN || limits.elements < 9 {
         return run;
     }
     while let Some((words, rest)) = short_array(run.rest) {
@@ -43,9 +43,9 @@ pub(crate) fn requests<'a>(input: &'a [u8], limits: &Bounds, scripts: bool) -> R
             Some(rest) => rest,
             None => {
                 let Some((name, rest)) = short_string(rest) else { break };
-                match Naming::START.with(name) {
-                    Naming::Known(Class::Ordinary) => {}
-                    Naming::Known(Class::EvalSha) if scripts => {}
+                match ClassLookup::START.with(name) {
+                    ClassLookup::Known(Class::Ordinary) => {}
+                    ClassLookup::Known(Class::EvalSha) if scripts => {}
                     _ => break,
                 }
                 rest
@@ -83,7 +83,7 @@ fn frequent(input: &[u8]) -> Option<&[u8]> {
 #[inline]
 pub(crate) fn replies<'a>(input: &'a [u8], most: u32, limits: &Bounds) -> (u32, &'a [u8]) {
     let (mut whole, mut rest) = (0, input);
-    if limits.bulk_bytes < LONGEST_SHORT {
+    if limits.bulk_bytes < MAX_SHORT_LEN {
         return (whole, rest);
     }
     while whole < most {
@@ -103,7 +103,7 @@ pub(crate) fn replies<'a>(input: &'a [u8], most: u32, limits: &Bounds) -> (u32, 
 
 /// What is behind the line at the front of `input`, if it is as short as a number's.
 fn number(input: &[u8]) -> Option<&[u8]> {
-    let feed = input.iter().take(LONGEST_NUMBER + 1).position(|byte| *byte == b'\n')?;
+    let feed = input.iter().take(MAX_NUMBER_LEN + 1).position(|byte| *byte == b'\n')?;
     let (line, behind) = input.split_at_checked(feed + 1)?;
     line.ends_with(b"\r\n").then_some(behind)
 }
@@ -137,13 +137,13 @@ mod tests {
             let input = [get.as_slice(), get, end].concat();
             assert_eq!(
                 requests(&input, &bounds(), true),
-                Run { whole: 2, begun: None, rest: end },
+                RequestRun { whole: 2, begun: None, rest: end },
                 "{end:?}"
             );
         }
         let begun = [get.as_slice(), b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1000\r\nxxx"].concat();
         let run = requests(&begun, &bounds(), true);
-        assert_eq!(run, Run { whole: 1, begun: Some((3, 1)), rest: b"$1000\r\nxxx" });
+        assert_eq!(run, RequestRun { whole: 1, begun: Some((3, 1)), rest: b"$1000\r\nxxx" });
     }
 
     #[test]

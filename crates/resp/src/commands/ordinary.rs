@@ -1,7 +1,7 @@
 //! The commands that leave nothing in the connection, so that every other one can be told from
 //! them.
 //!
-//! A command that is not listed here or in [`naming`](crate::commands::table) may be one of a module, or a
+//! A command that is not listed here or in [`lookup`](crate::commands::table) may be one of a module, or a
 //! renamed one: nobody knows what it leaves. It is forwarded like any other, and binds its session
 //! to the server.
 //!
@@ -68,7 +68,7 @@ const CASE: u64 = !0x2020_2020_2020_2020;
 /// What a command of that name, in any case, leaves in the connection; `None` if the table does not
 /// say so.
 #[inline]
-pub(crate) fn known(name: &[u8]) -> Option<Known> {
+pub(crate) fn stateless_kind(name: &[u8]) -> Option<StatelessKind> {
     const SCRIPT: u64 = key(b"EVALSHA");
     const SCRIPT_RO: u64 = key(b"EVALSHA_RO");
     let key = key(name);
@@ -78,8 +78,8 @@ pub(crate) fn known(name: &[u8]) -> Option<Known> {
             Some(found) if *found == key => {
                 return match key {
                     0 => None,
-                    SCRIPT | SCRIPT_RO => Some(Known::Script),
-                    _ => Some(Known::Nothing),
+                    SCRIPT | SCRIPT_RO => Some(StatelessKind::Script),
+                    _ => Some(StatelessKind::Nothing),
                 };
             }
             Some(0) | None => return None,
@@ -90,7 +90,7 @@ pub(crate) fn known(name: &[u8]) -> Option<Known> {
 
 /// What is known of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Known {
+pub(crate) enum StatelessKind {
     /// It leaves nothing.
     Nothing,
     /// It runs a script from the cache, and leaves nothing unless it stands in a transaction.
@@ -156,10 +156,10 @@ const fn table(mut table: [u64; PLACES], names: &[u8]) -> [u64; PLACES] {
 
 #[cfg(test)]
 mod tests {
-    use super::{Known, NAMES, known};
+    use super::{NAMES, StatelessKind, stateless_kind};
 
     fn leaves_nothing(name: &[u8]) -> bool {
-        known(name) == Some(Known::Nothing)
+        stateless_kind(name) == Some(StatelessKind::Nothing)
     }
 
     #[test]

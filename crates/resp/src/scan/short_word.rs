@@ -5,17 +5,17 @@
 //! words is remembered only as too long.
 
 /// As many bytes as are ever compared: `MAINT_NOTIFICATIONS`, and the digits of the longest cursor.
-pub(crate) const LONGEST: u32 = 20;
-const ROOM: usize = LONGEST as usize;
+pub(crate) const SHORT_WORD_LEN: u32 = 20;
+const CAPACITY: usize = SHORT_WORD_LEN as usize;
 
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Word {
-    bytes: [u8; ROOM],
+pub(crate) struct ShortWord {
+    bytes: [u8; CAPACITY],
     /// How many bytes there are; one more than fit stands for "too many".
     len: u8,
 }
 
-impl Word {
+impl ShortWord {
     pub(crate) fn clear(&mut self) {
         self.len = 0;
     }
@@ -27,11 +27,11 @@ impl Word {
     /// Appends as much of `more` as there is room for.
     pub(crate) fn push(&mut self, more: &[u8]) {
         let start = usize::from(self.len);
-        let room = self.bytes.get_mut(start..).unwrap_or_default();
-        for (to, from) in room.iter_mut().zip(more) {
+        let space = self.bytes.get_mut(start..).unwrap_or_default();
+        for (to, from) in space.iter_mut().zip(more) {
             *to = *from;
         }
-        let end = (start + more.len()).min(ROOM + 1);
+        let end = (start + more.len()).min(CAPACITY + 1);
         self.len = u8::try_from(end).unwrap_or(u8::MAX);
     }
 
@@ -42,17 +42,17 @@ impl Word {
 
     /// The beginning, however long the whole was.
     pub(crate) fn beginning(&self) -> &[u8] {
-        self.bytes.get(..usize::from(self.len).min(ROOM)).unwrap_or_default()
+        self.bytes.get(..usize::from(self.len).min(CAPACITY)).unwrap_or_default()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Word;
+    use super::ShortWord;
 
     #[test]
     fn keeps_short_words_and_only_the_beginning_of_long_ones() {
-        let mut word = Word::default();
+        let mut word = ShortWord::default();
         word.push(b"GEORADIUS");
         word.push(b"BYMEMBER_RO");
         assert_eq!(word.whole(), b"GEORADIUSBYMEMBER_RO");

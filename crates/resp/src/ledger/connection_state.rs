@@ -1,20 +1,30 @@
-//! How many subscriptions a session has, as the server counts them.
+//! State that the server keeps for this connection, as of its last reply.
 
 use crate::commands::class::Class;
 
-/// As of the last confirmation.
+/// The protocol version, and the state that pins the session until it is cleared.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Subscriptions {
+pub(crate) struct ConnectionState {
+    pub(crate) resp3: bool,
+    pub(crate) transaction: bool,
+    pub(crate) watching: bool,
+    pub(crate) asking: bool,
+    pub(crate) tracking: bool,
+}
+
+/// The number of subscriptions, as of the last confirmation.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct SubscriptionCounts {
     channels: u32,
     patterns: u32,
     shards: u32,
 }
 
-impl Subscriptions {
-    /// A confirmation to a request of that class says that there are `count` now. Returns how many
-    /// of its kind there were before.
+impl SubscriptionCounts {
+    /// A request of `class` was confirmed with `count` as the current number of subscriptions.
+    /// Returns the previous number of its kind.
     pub(crate) fn confirm(&mut self, class: Class, count: u32) -> u32 {
-        // The server counts channels and patterns together, shard channels apart.
+        // The server counts channels and patterns together, and shard channels separately.
         let (counter, others) = match class {
             Class::Subscribe | Class::Unsubscribe => (&mut self.channels, self.patterns),
             Class::PSubscribe | Class::PUnsubscribe => (&mut self.patterns, self.channels),
@@ -31,7 +41,7 @@ impl Subscriptions {
         self.shards > 0
     }
 
-    /// Whether there are as many of each kind: channels, patterns, shard channels.
+    /// Whether the numbers of channels, patterns and shard channels equal `counts`.
     pub(crate) fn are(self, counts: [usize; 3]) -> bool {
         [self.channels, self.patterns, self.shards].map(u64::from)
             == counts.map(|count| count as u64)

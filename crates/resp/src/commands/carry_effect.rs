@@ -4,11 +4,11 @@
 //! Made from the same tables that classify requests, so that the two cannot differ.
 
 use crate::commands::class::Class;
-use crate::commands::table::{Naming, Prefix, special_names};
+use crate::commands::table::{ClassLookup, Prefix, special_names};
 
 /// What becomes of a session that sent the command, at a failover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum CarryEffect {
     /// The command does not keep it from being carried over.
     Carried,
     /// It is not carried over until something happened, as a phrase.
@@ -21,13 +21,13 @@ pub enum Verdict {
 
 /// One command of the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
+pub struct ListedCommand {
     /// Its name in capitals, with the arguments that decide.
     pub name: String,
     /// Whether it is one of the many that leave no state on the connection.
     pub ordinary: bool,
     /// What becomes of the session.
-    pub verdict: Verdict,
+    pub verdict: CarryEffect,
     /// Why, as a phrase.
     pub reason: &'static str,
 }
@@ -56,44 +56,44 @@ const WITH_ARGUMENTS: &[&str] = &[
 
 /// Every command of the table, by name.
 #[must_use]
-pub fn listed() -> Vec<Listed> {
+pub fn listed_commands() -> Vec<ListedCommand> {
     let ordinary =
-        crate::commands::known::NAMES.split(' ').map(|name| (name.to_owned(), Class::Ordinary));
+        crate::commands::ordinary::NAMES.split(' ').map(|name| (name.to_owned(), Class::Ordinary));
     let argued = WITH_ARGUMENTS.iter().map(|name| ((*name).to_owned(), class(name)));
-    let mut all: Vec<Listed> =
-        special_names().chain(ordinary).chain(argued).map(Listed::new).collect();
+    let mut all: Vec<ListedCommand> =
+        special_names().chain(ordinary).chain(argued).map(ListedCommand::new).collect();
     all.sort_by(|a, b| a.name.cmp(&b.name));
     all
 }
 
-impl Listed {
+impl ListedCommand {
     fn new((name, class): (String, Class)) -> Self {
         // `DEL` has the reply `+OK` and gives a cursor up.
         let gives_up = name == "FT.CURSOR DEL";
         let (verdict, reason) =
-            if gives_up { (Verdict::Carried, "gives a cursor up") } else { verdict(class) };
+            if gives_up { (CarryEffect::Carried, "gives a cursor up") } else { verdict(class) };
         Self { name, ordinary: class == Class::Ordinary, verdict, reason }
     }
 }
 
-fn naming(words: &str) -> Naming {
-    words.split(' ').fold(Naming::START, |naming, word| naming.with(word.as_bytes()))
+fn lookup(words: &str) -> ClassLookup {
+    words.split(' ').fold(ClassLookup::START, |lookup, word| lookup.with(word.as_bytes()))
 }
 
 fn class(words: &str) -> Class {
-    match naming(words) {
-        Naming::After(Prefix::KeyCursor | Prefix::Cursor) => Class::Iterate,
-        naming => naming.class(),
+    match lookup(words) {
+        ClassLookup::After(Prefix::KeyCursor | Prefix::Cursor) => Class::Iterate,
+        lookup => lookup.class(),
     }
 }
 
 /// Why a command cannot be declared to leave no state, if it cannot.
 pub(crate) fn objection(name: &str, sub: Option<&str>) -> Option<&'static str> {
-    let naming = naming(&sub.map_or_else(|| name.to_owned(), |sub| format!("{name} {sub}")));
-    let class = match naming {
-        Naming::Known(class) => class,
-        Naming::Iterates(_) => Class::Iterate,
-        Naming::After(
+    let lookup = lookup(&sub.map_or_else(|| name.to_owned(), |sub| format!("{name} {sub}")));
+    let class = match lookup {
+        ClassLookup::Known(class) => class,
+        ClassLookup::Iterates(_) => Class::Iterate,
+        ClassLookup::After(
             Prefix::Client
             | Prefix::Script
             | Prefix::Cluster
@@ -104,22 +104,24 @@ pub(crate) fn objection(name: &str, sub: Option<&str>) -> Option<&'static str> {
                 "some of its subcommands leave state on the connection: name one as CONTAINER|SUBCOMMAND",
             );
         }
-        Naming::After(Prefix::ClientReply) => Class::ReplyOff,
-        Naming::After(Prefix::ClientTracking) => Class::TrackingOn,
-        Naming::After(Prefix::ScriptDebug) => Class::Debugger,
-        Naming::After(Prefix::Cursor | Prefix::KeyCursor | Prefix::Aggregate) => Class::Iterate,
-        Naming::After(_) => Class::NoticesOn,
+        ClassLookup::After(Prefix::ClientReply) => Class::ReplyOff,
+        ClassLookup::After(Prefix::ClientTracking) => Class::TrackingOn,
+        ClassLookup::After(Prefix::ScriptDebug) => Class::Debugger,
+        ClassLookup::After(Prefix::Cursor | Prefix::KeyCursor | Prefix::Aggregate) => {
+            Class::Iterate
+        }
+        ClassLookup::After(_) => Class::MaintenanceOn,
     };
     match verdict(class) {
         _ if class == Class::Unknown => None,
-        (Verdict::Carried, _) => None,
+        (CarryEffect::Carried, _) => None,
         (_, reason) => Some(reason),
     }
 }
 
 /// What a class means, and why.
-const fn verdict(class: Class) -> (Verdict, &'static str) {
-    use Verdict::{Carried, Ends, Never, Until};
+const fn verdict(class: Class) -> (CarryEffect, &'static str) {
+    use CarryEffect::{Carried, Ends, Never, Until};
     match class {
         Class::Ordinary => (Carried, "leaves no state on the connection"),
         Class::Eval => (Carried, "brings its script along; within `MULTI`: never"),
@@ -187,16 +189,16 @@ const fn verdict(class: Class) -> (Verdict, &'static str) {
         Class::Quit => (Ends, "the server closes the connection"),
         Class::Reset => (Carried, "clears the state of the connection"),
         Class::Shutdown => (Ends, "the server stops"),
-        Class::NoticesOn | Class::NoticesHere | Class::NoticesOff => (
+        Class::MaintenanceOn | Class::MaintenanceOnWithoutAddress | Class::MaintenanceOff => (
             Carried,
-            "agreed with Pointsman, which goes on sending notices; never if the server itself agreed",
+            "agreed with Pointsman, which goes on sending maintenance_handshake; never if the server itself agreed",
         ),
-        Class::Prepare => (
+        Class::ImportPrepare => (
             Until("`HIMPORT DISCARDALL` or `RESET`"),
             "the server keeps the prepared fields for the connection",
         ),
-        Class::DiscardAll => (Carried, "forgets the prepared fields"),
-        Class::Lasting => {
+        Class::ImportDiscardAll => (Carried, "forgets the prepared fields"),
+        Class::ClientCapability => {
             (Never, "the server keeps it for the connection, and not even `RESET` takes it back")
         }
     }
@@ -210,8 +212,8 @@ mod tests {
 
     #[test]
     fn lists_every_reviewed_command() {
-        let listed: BTreeMap<String, Verdict> =
-            listed().into_iter().map(|it| (it.name, it.verdict)).collect();
+        let listed_commands: BTreeMap<String, CarryEffect> =
+            listed_commands().into_iter().map(|it| (it.name, it.verdict)).collect();
         let mut class = "";
         let mut seen = 0;
         for line in include_str!("../../testdata/commands.txt")
@@ -225,16 +227,25 @@ mod tests {
             for command in line.split(',').map(str::trim).filter(|it| !it.is_empty()) {
                 // The longest beginning that is listed: what follows are keys and cursors.
                 let words: Vec<&str> = command.split(' ').collect();
-                let found = (1..=words.len()).rev().find_map(|n| listed.get(&words[..n].join(" ")));
+                let found = (1..=words.len())
+                    .rev()
+                    .find_map(|n| listed_commands.get(&words[..n].join(" ")));
                 let found = found.unwrap_or_else(|| panic!("{command} is not listed"));
-                let free = matches!(found, Verdict::Carried);
-                let bound = [
-                    "Iterate", "ClientId", "Script", "Wait", "Multi", "Watch", "Blocking",
-                    "Monitor", "Lasting",
+                let free = matches!(found, CarryEffect::Carried);
+                let pinning = [
+                    "Iterate",
+                    "ClientId",
+                    "Script",
+                    "Wait",
+                    "Multi",
+                    "Watch",
+                    "Blocking",
+                    "Monitor",
+                    "ClientCapability",
                 ];
                 assert!(
                     !free
-                        || !bound.contains(&class)
+                        || !pinning.contains(&class)
                         || command.contains(" DEL ")
                         || command.contains("WITHCURSOR"),
                     "{command}"
@@ -243,12 +254,12 @@ mod tests {
                 seen += 1;
             }
         }
-        assert!(seen > 450 && listed.len() > 450, "{seen} of {}", listed.len());
+        assert!(seen > 450 && listed_commands.len() > 450, "{seen} of {}", listed_commands.len());
     }
 
     #[test]
     fn lists_no_command_twice() {
-        let all = listed();
+        let all = listed_commands();
         assert!(all.windows(2).all(|pair| pair[0].name < pair[1].name));
     }
 }

@@ -9,40 +9,40 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::commands::carry_effect::objection;
 use crate::commands::class::Class;
-use crate::commands::table::Naming;
-use crate::commands::verdict::objection;
+use crate::commands::table::ClassLookup;
 
 /// The longest name, in bytes. The hash of a command's name, which `redis.conf` suggests for
 /// `rename-command`, has 40 or 64.
-pub const LONGEST_NAME: usize = 64;
+pub const MAX_COMMAND_NAME: usize = 64;
 
 /// How much of a request is looked at to find its name: two words with their lengths.
-pub(crate) const HEAD: usize = 2 * (LONGEST_NAME + 8) + 16;
+pub(crate) const HEAD: usize = 2 * (MAX_COMMAND_NAME + 8) + 16;
 
 /// A list of declared commands: `NAME`, or `CONTAINER|SUBCOMMAND`. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Stateless(Option<Arc<Vec<String>>>);
+pub struct StatelessCommands(Option<Arc<Vec<String>>>);
 
 /// Why a command cannot be declared.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum NotStateless {
+pub enum StatelessError {
     /// It is no name of a command.
     NoName,
     /// The table knows that it leaves state: what, as a phrase.
-    Bound(&'static str),
+    ServerAffinity(&'static str),
 }
 
-impl fmt::Display for NotStateless {
+impl fmt::Display for StatelessError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoName => f.write_str("it is no name of a command"),
-            Self::Bound(why) => f.write_str(why),
+            Self::ServerAffinity(why) => f.write_str(why),
         }
     }
 }
 
-impl Stateless {
+impl StatelessCommands {
     /// A list of these commands, in any case.
     ///
     /// # Errors
@@ -50,7 +50,7 @@ impl Stateless {
     /// The first one that cannot be declared, and why.
     pub fn new<'a>(
         commands: impl IntoIterator<Item = &'a str>,
-    ) -> Result<Self, (String, NotStateless)> {
+    ) -> Result<Self, (String, StatelessError)> {
         let declared =
             |command: &str| Self::check(command).map_err(|why| (command.to_owned(), why));
         let mut all = commands.into_iter().map(declared).collect::<Result<Vec<_>, _>>()?;
@@ -64,20 +64,20 @@ impl Stateless {
     /// # Errors
     ///
     /// Why it cannot.
-    pub fn check(command: &str) -> Result<String, NotStateless> {
+    pub fn check(command: &str) -> Result<String, StatelessError> {
         let (name, sub) =
             command.split_once('|').map_or((command, None), |(name, sub)| (name, Some(sub)));
         let is_name = |word: &str| {
-            (1..=LONGEST_NAME).contains(&word.len())
+            (1..=MAX_COMMAND_NAME).contains(&word.len())
                 && word.bytes().all(|byte| {
                     byte.is_ascii_graphic() && !matches!(byte, b'|' | b',' | b'"' | b'\'')
                 })
         };
         if !is_name(name) || !sub.is_none_or(is_name) {
-            return Err(NotStateless::NoName);
+            return Err(StatelessError::NoName);
         }
         match objection(name, sub) {
-            Some(why) => Err(NotStateless::Bound(why)),
+            Some(why) => Err(StatelessError::ServerAffinity(why)),
             None => Ok(command.to_ascii_uppercase()),
         }
     }
@@ -102,34 +102,42 @@ impl Stateless {
 
     /// What a request is whose command the table does not list. `head` is its beginning, `whole`
     /// says whether it is all of it.
-    pub(crate) fn look_up(&self, head: &[u8], whole: bool) -> Looked {
+    pub(crate) fn look_up(&self, head: &[u8], whole: bool) -> StatelessLookup {
         let mut words = leading_words(head);
         let Some(word) = words.next() else {
-            return if whole { Looked::Unknown(String::new()) } else { Looked::NotYet };
+            return if whole {
+                StatelessLookup::Unknown(String::new())
+            } else {
+                StatelessLookup::NotYet
+            };
         };
         // The table knows the containers that have subcommands which it does not know.
-        let known_container = Naming::START.with(word) != Naming::Known(Class::Unknown);
+        let known_container = ClassLookup::START.with(word) != ClassLookup::Known(Class::Unknown);
         let name = shown(word);
         if !known_container && self.has(word) {
-            return Looked::Declared;
+            return StatelessLookup::Declared;
         }
         if !known_container && !self.has_within(&name) {
-            return Looked::Unknown(name);
+            return StatelessLookup::Unknown(name);
         }
         match words.next() {
             Some(sub) => {
                 let both = format!("{name}|{}", shown(sub));
-                if self.has(both.as_bytes()) { Looked::Declared } else { Looked::Unknown(both) }
+                if self.has(both.as_bytes()) {
+                    StatelessLookup::Declared
+                } else {
+                    StatelessLookup::Unknown(both)
+                }
             }
-            None if whole => Looked::Unknown(name),
-            None => Looked::NotYet,
+            None if whole => StatelessLookup::Unknown(name),
+            None => StatelessLookup::NotYet,
         }
     }
 }
 
 /// What a request is whose command the table does not list.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Looked {
+pub(crate) enum StatelessLookup {
     /// Its command is declared.
     Declared,
     /// It is not; its name, for people.
@@ -144,8 +152,8 @@ fn shown(word: &[u8]) -> String {
     let plain = |byte: &u8| {
         if byte.is_ascii_graphic() { char::from(*byte).to_ascii_uppercase() } else { '?' }
     };
-    let mut name: String = word.iter().take(LONGEST_NAME).map(plain).collect();
-    if word.len() > LONGEST_NAME {
+    let mut name: String = word.iter().take(MAX_COMMAND_NAME).map(plain).collect();
+    if word.len() > MAX_COMMAND_NAME {
         name.push('…');
     }
     name
@@ -165,7 +173,7 @@ fn leading_words(head: &[u8]) -> Words<'_> {
             Words::Array(line_end(rest).and_then(|end| rest.get(end..)).unwrap_or_default())
         }
         None if head.ends_with(b"\n") => {
-            Words::Line(crate::scan::words::words(head).unwrap_or_default().into_iter())
+            Words::Line(crate::scan::request_words::words(head).unwrap_or_default().into_iter())
         }
         None => Words::Line(Vec::new().into_iter()),
     }
@@ -190,7 +198,7 @@ impl<'a> Iterator for Words<'a> {
         // Of a word that is too long, the beginning is enough.
         let (word, after) = body
             .split_at_checked(len)
-            .or_else(|| (len > LONGEST_NAME).then_some((body, &[][..])))?;
+            .or_else(|| (len > MAX_COMMAND_NAME).then_some((body, &[][..])))?;
         *rest = after.strip_prefix(b"\r\n").unwrap_or_default();
         Some(word)
     }
@@ -208,10 +216,15 @@ mod tests {
 
     #[test]
     fn declares_names_in_any_case_and_subcommands() {
-        let long = "x".repeat(LONGEST_NAME);
-        let all =
-            Stateless::new(["fetch", "Graph|query", "CLIENT|novelty", "FETCH", long.as_str()])
-                .unwrap();
+        let long = "x".repeat(MAX_COMMAND_NAME);
+        let all = StatelessCommands::new([
+            "fetch",
+            "Graph|query",
+            "CLIENT|novelty",
+            "FETCH",
+            long.as_str(),
+        ])
+        .unwrap();
         for words in [
             &["FETCH", "k"][..],
             &["fetch"],
@@ -219,10 +232,10 @@ mod tests {
             &["client", "novelty"],
             &[&long],
         ] {
-            assert_eq!(all.look_up(&request(words), true), Looked::Declared, "{words:?}");
+            assert_eq!(all.look_up(&request(words), true), StatelessLookup::Declared, "{words:?}");
         }
         let unknown = |words: &[&str]| match all.look_up(&request(words), true) {
-            Looked::Unknown(name) => name,
+            StatelessLookup::Unknown(name) => name,
             other => panic!("{words:?}: {other:?}"),
         };
         assert_eq!(unknown(&["FETCHES"]), "FETCHES");
@@ -232,34 +245,34 @@ mod tests {
         );
         assert_eq!(unknown(&["client", "other"]), "CLIENT|OTHER");
         assert_eq!(unknown(&["a\u{1b}[2J\nb"]), "A?[2J?B");
-        assert_eq!(unknown(&[&"y".repeat(500)]), format!("{}…", "Y".repeat(LONGEST_NAME)));
-        assert_eq!(all.look_up(b"fetch k\r\n", true), Looked::Declared);
-        assert_eq!(all.look_up(b"fe'tch' k\r\n", true), Looked::Unknown(String::new()));
+        assert_eq!(unknown(&[&"y".repeat(500)]), format!("{}…", "Y".repeat(MAX_COMMAND_NAME)));
+        assert_eq!(all.look_up(b"fetch k\r\n", true), StatelessLookup::Declared);
+        assert_eq!(all.look_up(b"fe'tch' k\r\n", true), StatelessLookup::Unknown(String::new()));
     }
 
     #[test]
     fn waits_for_the_words_that_decide() {
-        let all = Stateless::new(["fetch", "graph|query"]).unwrap();
+        let all = StatelessCommands::new(["fetch", "graph|query"]).unwrap();
         let whole = request(&["GRAPH", "QUERY", "g"]);
         let name_end = whole.len() - b"\r\n$5\r\nQUERY\r\n$1\r\ng\r\n".len();
         for end in 0..whole.len() {
-            let looked = all.look_up(&whole[..end], false);
-            assert_ne!(looked, Looked::Unknown("GRAPH".into()), "{end} of {name_end}");
+            let found = all.look_up(&whole[..end], false);
+            assert_ne!(found, StatelessLookup::Unknown("GRAPH".into()), "{end} of {name_end}");
             assert_eq!(
-                looked == Looked::Declared,
+                found == StatelessLookup::Declared,
                 end >= whole.len() - b"\r\n$1\r\ng\r\n".len(),
                 "{end}"
             );
         }
         assert_eq!(
-            Stateless::default().look_up(&request(&["GRAPH"])[..14], false),
-            Looked::Unknown("GRAPH".into())
+            StatelessCommands::default().look_up(&request(&["GRAPH"])[..14], false),
+            StatelessLookup::Unknown("GRAPH".into())
         );
     }
 
     #[test]
     fn refuses_what_the_table_knows_to_leave_state() {
-        for bound in [
+        for command in [
             "MULTI",
             "scan",
             "SUBSCRIBE",
@@ -269,15 +282,25 @@ mod tests {
             "WAIT",
             "CLIENT|TRACKING",
         ] {
-            assert!(matches!(Stateless::new([bound]), Err((_, NotStateless::Bound(_)))), "{bound}");
+            assert!(
+                matches!(
+                    StatelessCommands::new([command]),
+                    Err((_, StatelessError::ServerAffinity(_)))
+                ),
+                "{command}"
+            );
         }
-        for odd in ["", "A|", "|B", "A|B|C", "A B", "A,B", "Ä", &"x".repeat(LONGEST_NAME + 1)] {
-            assert!(matches!(Stateless::new([odd]), Err((_, NotStateless::NoName))), "{odd}");
+        for odd in ["", "A|", "|B", "A|B|C", "A B", "A,B", "Ä", &"x".repeat(MAX_COMMAND_NAME + 1)]
+        {
+            assert!(
+                matches!(StatelessCommands::new([odd]), Err((_, StatelessError::NoName))),
+                "{odd}"
+            );
         }
         for harmless in ["JSON.GET", "get", "CLIENT|LIST", "EVALSHA", "FT.CURSOR|GC", "HELLO|X"] {
-            let _either = Stateless::check(harmless);
+            let _either = StatelessCommands::check(harmless);
         }
-        assert_eq!(Stateless::check("json.get"), Ok("JSON.GET".to_owned()));
-        assert_eq!(Stateless::check("client|list"), Ok("CLIENT|LIST".to_owned()));
+        assert_eq!(StatelessCommands::check("json.get"), Ok("JSON.GET".to_owned()));
+        assert_eq!(StatelessCommands::check("client|list"), Ok("CLIENT|LIST".to_owned()));
     }
 }

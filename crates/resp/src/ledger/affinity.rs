@@ -47,31 +47,31 @@ fn number(cursor: &[u8]) -> Option<u64> {
 /// What is known of a session in this respect, one bit each.
 mod flag {
     /// The client asked for the connection's number.
-    pub(crate) const NUMBER: u8 = 1;
+    pub(crate) const CLIENT_ID: u8 = 1;
     /// The client may count on a script in the cache.
     pub(crate) const SCRIPT: u8 = 1 << 1;
     /// The client was told that a script is missing, and continued.
     pub(crate) const FALLS_BACK: u8 = 1 << 2;
     /// It put scripts into this server's cache.
-    pub(crate) const FILLED_HERE: u8 = 1 << 3;
+    pub(crate) const CACHED_HERE: u8 = 1 << 3;
     /// It put scripts into an earlier server's cache.
-    pub(crate) const FILLED_ELSEWHERE: u8 = 1 << 4;
+    pub(crate) const CACHED_ELSEWHERE: u8 = 1 << 4;
     /// It called a script within a transaction that may be in the cache of an earlier server only.
-    pub(crate) const SPENT: u8 = 1 << 5;
+    pub(crate) const FORMER_SCRIPT: u8 = 1 << 5;
 }
 
 /// What binds one session to its server.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Bound {
+pub(crate) struct ServerAffinity {
     /// The sum of the digests of all cursors returned and not sent back, modulo 2^32.
     cursors: u32,
     /// What binds for good: a cursor may have been returned that was not seen, or an unknown
     /// command was sent. Of an opaque session: since what it is one.
-    for_good: Option<Pin>,
+    permanent: Option<Pin>,
     flags: u8,
 }
 
-impl Bound {
+impl ServerAffinity {
     fn is(self, flag: u8) -> bool {
         self.flags & flag != 0
     }
@@ -81,15 +81,15 @@ impl Bound {
     }
 
     /// A request of that class was sent.
-    pub(crate) fn asked(&mut self, class: Class) {
+    pub(crate) fn sent(&mut self, class: Class) {
         match class {
-            Class::Unknown => self.bind(Pin::UnknownCommand),
-            Class::ClientId => self.set(flag::NUMBER, true),
+            Class::Unknown => self.pin_permanently(Pin::UnknownCommand),
+            Class::ClientId => self.set(flag::CLIENT_ID, true),
             Class::Script => {
                 self.set(flag::SCRIPT, !self.is(flag::FALLS_BACK));
-                self.set(flag::FILLED_HERE, true);
+                self.set(flag::CACHED_HERE, true);
             }
-            Class::Eval => self.set(flag::FILLED_HERE, true),
+            Class::Eval => self.set(flag::CACHED_HERE, true),
             _ => {}
         }
     }
@@ -97,90 +97,90 @@ impl Bound {
     /// A request of that class was queued in a transaction.
     pub(crate) fn queued(&mut self, class: Class) {
         self.set(flag::SCRIPT, class.runs_script());
-        self.set(flag::SPENT, class == Class::EvalSha && self.is(flag::FILLED_ELSEWHERE));
+        self.set(flag::FORMER_SCRIPT, class == Class::EvalSha && self.is(flag::CACHED_ELSEWHERE));
     }
 
     /// An error came that may be `NOSCRIPT`.
-    pub(crate) fn refused(&mut self, error: &[u8]) {
+    pub(crate) fn error_received(&mut self, error: &[u8]) {
         self.set(flag::FALLS_BACK, error.starts_with(b"NOSCRIPT "));
     }
 
     /// The session was carried over.
-    pub(crate) fn take_over(&mut self, before: Self) {
-        self.flags = before.flags & (flag::NUMBER | flag::FALLS_BACK | flag::FILLED_ELSEWHERE);
-        self.set(flag::FILLED_ELSEWHERE, before.is(flag::FILLED_HERE));
+    pub(crate) fn carry_from(&mut self, before: Self) {
+        self.flags = before.flags & (flag::CLIENT_ID | flag::FALLS_BACK | flag::CACHED_ELSEWHERE);
+        self.set(flag::CACHED_ELSEWHERE, before.is(flag::CACHED_HERE));
     }
 
     /// Whether the client may count on scripts that this server does not have, in a place where it
     /// cannot do without.
-    pub(crate) fn is_spent(self) -> bool {
-        self.is(flag::SPENT)
+    pub(crate) fn relies_on_former_scripts(self) -> bool {
+        self.is(flag::FORMER_SCRIPT)
     }
 
     /// A page was returned for the cursor with the digest `sent`; `returned` is the cursor in it,
     /// with its line end perhaps.
-    pub(crate) fn page(&mut self, sent: u32, returned: Option<&[u8]>) {
+    pub(crate) fn cursor_returned(&mut self, sent: u32, returned: Option<&[u8]>) {
         let returned = returned.map(|cursor| cursor.strip_suffix(b"\r").unwrap_or(cursor));
         match returned.filter(|cursor| number(cursor).is_some()) {
             Some(cursor) => {
                 self.cursors = self.cursors.wrapping_sub(sent).wrapping_add(digest(cursor))
             }
-            None => self.bind(Pin::Cursor),
+            None => self.pin_permanently(Pin::Cursor),
         }
     }
 
     /// The cursor with that digest was given up.
-    pub(crate) fn closed(&mut self, sent: u32) {
+    pub(crate) fn cursor_closed(&mut self, sent: u32) {
         self.cursors = self.cursors.wrapping_sub(sent);
     }
 
     /// A cursor may come in a place that is not looked into.
-    pub(crate) fn lose_sight(&mut self) {
-        self.bind(Pin::Cursor);
+    pub(crate) fn cursor_missed(&mut self) {
+        self.pin_permanently(Pin::Cursor);
     }
 
-    fn bind(&mut self, pin: Pin) {
-        self.for_good = self.for_good.or(Some(pin));
+    fn pin_permanently(&mut self, pin: Pin) {
+        self.permanent = self.permanent.or(Some(pin));
     }
 
     /// Whether it is bound for good.
-    pub(crate) fn is_for_good(self) -> bool {
-        self.for_good.is_some()
+    pub(crate) fn is_permanent(self) -> bool {
+        self.permanent.is_some()
     }
 
     /// The session is about to turn opaque.
-    pub(crate) fn blame(&mut self, pin: Pin) {
-        self.for_good = Some(pin);
+    pub(crate) fn record_opaque_reason(&mut self, pin: Pin) {
+        self.permanent = Some(pin);
     }
 
     /// Since what it is opaque, if it is.
-    pub(crate) fn opaque_since(self) -> Pin {
-        let blamed =
+    pub(crate) fn opaque_reason(self) -> Pin {
+        let makes_opaque =
             |pin| matches!(pin, Pin::Monitor | Pin::Replication | Pin::Debugger | Pin::NotFollowed);
-        self.for_good.filter(|pin| blamed(*pin)).unwrap_or(Pin::NotResp)
+        self.permanent.filter(|pin| makes_opaque(*pin)).unwrap_or(Pin::NotResp)
     }
 
     /// What binds the session to its server. `library` is the name that its client library gave.
     pub(crate) fn pin(self, library: &[u8]) -> Option<Pin> {
         // It asks each new connection for its number, and shows it in its log.
-        let number = self.is(flag::NUMBER) && !library.starts_with(b"SE.Redis");
+        let client_id = self.is(flag::CLIENT_ID) && !library.starts_with(b"SE.Redis");
         let pins = [
             (self.cursors != 0, Pin::Cursor),
-            (number, Pin::ClientId),
+            (client_id, Pin::ClientId),
             (self.is(flag::SCRIPT), Pin::Script),
         ];
-        self.for_good.or_else(|| pins.into_iter().find(|(is, _)| *is).map(|(_, pin)| pin))
+        self.permanent.or_else(|| pins.into_iter().find(|(is, _)| *is).map(|(_, pin)| pin))
     }
 
     /// Whether the session must not go to another server.
-    pub(crate) fn is_bound(self, library: &[u8]) -> bool {
+    pub(crate) fn is_pinned(self, library: &[u8]) -> bool {
         self.pin(library).is_some()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Bound, digest};
+    use super::{ServerAffinity, digest};
 
     #[test]
     fn digests_only_the_first_cursor_to_zero() {
@@ -203,15 +203,15 @@ mod tests {
 
     #[test]
     fn is_free_again_after_every_cursor_was_sent_back() {
-        let mut bound = Bound::default();
+        let mut affinity = ServerAffinity::default();
         let cursors: Vec<String> = (1..500_u64).map(|it| (it * 7919).to_string()).collect();
-        cursors.iter().for_each(|cursor| bound.page(0, Some(cursor.as_bytes())));
+        cursors.iter().for_each(|cursor| affinity.cursor_returned(0, Some(cursor.as_bytes())));
         for cursor in cursors.iter().rev() {
-            assert!(bound.is_bound(b""));
-            bound.page(digest(cursor.as_bytes()), Some(b"0\r"));
+            assert!(affinity.is_pinned(b""));
+            affinity.cursor_returned(digest(cursor.as_bytes()), Some(b"0\r"));
         }
-        assert!(!bound.is_bound(b""));
-        bound.page(0, Some(b"abc"));
-        assert!(bound.is_bound(b""));
+        assert!(!affinity.is_pinned(b""));
+        affinity.cursor_returned(0, Some(b"abc"));
+        assert!(affinity.is_pinned(b""));
     }
 }

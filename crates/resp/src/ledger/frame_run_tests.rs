@@ -5,7 +5,7 @@ use std::path::Path;
 
 use proptest::prelude::{ProptestConfig, Strategy, any, prop, prop_assert_eq, proptest};
 
-use crate::{Counts, Direction, Hint, Ledger, Limits, Replay};
+use crate::{Direction, FrameCounts, Hint, Ledger, Limits, Replay};
 
 /// Mostly what runs are made of, and what ends one.
 const REQUESTS: &[&[u8]] = &[
@@ -78,11 +78,11 @@ fn feed(ledger: &mut Ledger, direction: Direction, bytes: &[u8]) {
 }
 
 /// All that a ledger says, in words, so that a difference can be read.
-fn account(ledger: &mut Ledger) -> (String, Vec<Hint>, Counts, Option<Vec<u8>>) {
+fn account(ledger: &mut Ledger) -> (String, Vec<Hint>, FrameCounts, Option<Vec<u8>>) {
     let both = [Direction::Request, Direction::Reply];
     let words = format!(
         "{:?}, owes {}, between {:?}, unseen {:?}, last {:?} {:?}, must end {:?}",
-        ledger.standing(),
+        ledger.session_state(),
         ledger.owed(),
         both.map(|direction| ledger.at_boundary(direction)),
         both.map(|direction| ledger.body_left(direction)),
@@ -91,7 +91,7 @@ fn account(ledger: &mut Ledger) -> (String, Vec<Hint>, Counts, Option<Vec<u8>>) 
         ledger.must_end(),
     );
     // Nothing is counted of an opaque session.
-    let counts = if ledger.is_opaque() { Counts::default() } else { ledger.take_counts() };
+    let counts = if ledger.is_opaque() { FrameCounts::default() } else { ledger.take_counts() };
     let replay = Replay::of(ledger).map(|replay| replay.requests().to_vec());
     (words, std::iter::from_fn(|| ledger.take_hint()).collect(), counts, replay)
 }

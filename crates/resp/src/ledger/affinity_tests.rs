@@ -1,10 +1,10 @@
 //! Which sessions stay with their server because only that server knows what they rely on.
 
-use crate::ledger::talk::Talk;
-use crate::{Ledger, Limits, Pin, Replay, SessionState, Stateless};
+use crate::ledger::model::Dialogue;
+use crate::{Ledger, Limits, Pin, Replay, SessionState, StatelessCommands};
 
-fn talk() -> Talk {
-    Talk(Ledger::new(&Limits { memory: 1024, names: 64 * 1024, ..Limits::default() }))
+fn talk() -> Dialogue {
+    Dialogue(Ledger::new(&Limits { memory: 1024, names: 64 * 1024, ..Limits::default() }))
 }
 
 /// What a reply is made of whose first element is the cursor.
@@ -13,13 +13,13 @@ fn page(cursor: &str) -> String {
 }
 
 #[track_caller]
-fn stays(talk: &Talk) {
+fn stays(talk: &Dialogue) {
     assert!(!talk.0.can_be_carried());
 }
 
 #[track_caller]
-fn is_free(talk: &Talk) {
-    assert_eq!(talk.0.standing(), SessionState::Quiet);
+fn is_free(talk: &Dialogue) {
+    assert_eq!(talk.0.session_state(), SessionState::Quiet);
     assert!(talk.0.can_be_carried());
 }
 
@@ -94,7 +94,7 @@ fn pins_for_good_where_a_cursor_cannot_be_seen() {
 #[test]
 fn more_iterations_in_flight_than_marks_pin_and_are_still_followed() {
     // At distances that grow: two near ones and a run of three.
-    let mut it = Talk(Ledger::new(&Limits { memory: 200, marks: 1, ..Limits::default() }));
+    let mut it = Dialogue(Ledger::new(&Limits { memory: 200, marks: 1, ..Limits::default() }));
     for distance in 0..6 {
         it.c("HSCAN h 0");
         (0..distance).for_each(|_| _ = it.c("GET k"));
@@ -242,24 +242,24 @@ fn frees_a_session_that_runs_scripts_outside_transactions() {
 
 #[test]
 fn is_spent_after_calling_a_script_of_the_former_server_in_a_transaction() {
-    let carried = |before: &mut Talk| {
+    let carried = |before: &mut Dialogue| {
         is_free(before);
         let mut replay = Replay::of(&before.0).expect("a replay");
         // There is nothing to be said again, except for a question whether the server answers.
         if !replay.is_answered() {
             replay.answer(b"+PONG\r\n").expect("an answer");
         }
-        Talk(replay.finish(&before.0).expect("the same state").0)
+        Dialogue(replay.finish(&before.0).expect("the same state").0)
     };
-    let queue = |it: &mut Talk, command: &str| {
+    let queue = |it: &mut Dialogue, command: &str| {
         it.c("MULTI").c(command).c("EXEC").s("+OK/+QUEUED/*1/-NOSCRIPT x/");
-        it.0.is_spent()
+        it.0.relies_on_former_scripts()
     };
     let mut filled = talk();
     filled.c("EVAL x 0").s(":1/");
     let mut it = carried(&mut filled);
     it.c("EVALSHA 0a 0").s("-NOSCRIPT x/").c("EVAL x 0").s(":1/");
-    assert!(!it.0.is_spent());
+    assert!(!it.0.relies_on_former_scripts());
     let mut twice = carried(&mut it);
     assert!(!queue(&mut twice, "EVAL x 0"));
     assert!(queue(&mut twice, "EVALSHA 0a 0"));
@@ -315,7 +315,7 @@ fn pins_a_session_that_sent_an_unknown_command() {
 
 #[test]
 fn frees_a_session_that_sent_declared_commands() {
-    let declared = Stateless::new(["fetch", "GRAPH|QUERY", "client|novelty"]).unwrap();
+    let declared = StatelessCommands::new(["fetch", "GRAPH|QUERY", "client|novelty"]).unwrap();
     let requests: [&[u8]; 4] = [
         b"*2\r\n$5\r\nFetch\r\n$1\r\nk\r\n",
         b"*3\r\n$5\r\ngraph\r\n$5\r\nquery\r\n$2\r\ng1\r\n",
@@ -328,7 +328,7 @@ fn frees_a_session_that_sent_declared_commands() {
         b"*2\r\n$6\r\nCLIENT\r\n$7\r\nNOVELTE\r\n",
         b"fetched k\r\n",
     ];
-    let fresh = || Talk(talk().0.declaring(declared.clone()));
+    let fresh = || Dialogue(talk().0.with_stateless(declared.clone()));
     // Whole, and in two pieces parted anywhere, and byte by byte.
     for (request, unlike) in requests.iter().zip(unlike) {
         for at in 0..request.len() {
@@ -357,9 +357,9 @@ fn frees_a_session_that_sent_declared_commands() {
 
 #[test]
 fn finds_the_name_before_a_large_value() {
-    let declared = Stateless::new(["fetch"]).unwrap();
+    let declared = StatelessCommands::new(["fetch"]).unwrap();
     for (name, free) in [("FETCH", true), ("STORE", false)] {
-        let mut it = Talk(talk().0.declaring(declared.clone()));
+        let mut it = Dialogue(talk().0.with_stateless(declared.clone()));
         it.0.request(format!("*2\r\n$5\r\n{name}\r\n$100000\r\n").as_bytes());
         it.0.request(&[b'x'; 50_000]);
         assert!(it.0.allocated() < 10, "{name}");
@@ -375,7 +375,7 @@ fn finds_the_name_before_a_large_value() {
 
 #[test]
 fn names_what_keeps_a_session() {
-    let pin = |talking: &dyn for<'a> Fn(&'a mut Talk) -> &'a mut Talk| {
+    let pin = |talking: &dyn for<'a> Fn(&'a mut Dialogue) -> &'a mut Dialogue| {
         let mut it = talk();
         talking(&mut it);
         assert_eq!(it.0.pin().is_none(), it.0.can_be_carried(), "{:?}", it.0.pin());
@@ -405,14 +405,14 @@ fn names_what_keeps_a_session() {
     assert_eq!(pin(&|it| it.c("MULTI").c("SUBSCRIBE a").s("+OK/+QUEUED/")), Some(Pin::NotFollowed));
     assert_eq!(pin(&|it| it.c("SCAN 0").s(&page("7"))), Some(Pin::Cursor));
     assert_eq!(pin(&|it| it.c("WAIT 1 0").s(":1/")), Some(Pin::Wait));
-    assert_eq!(pin(&|it| it.c("HIMPORT PREPARE f").s("+OK/")), Some(Pin::Prepared));
-    assert_eq!(pin(&|it| it.c("CLIENT CAPA redirect").s("+OK/")), Some(Pin::Lasting));
+    assert_eq!(pin(&|it| it.c("HIMPORT PREPARE f").s("+OK/")), Some(Pin::PreparedFields));
+    assert_eq!(pin(&|it| it.c("CLIENT CAPA redirect").s("+OK/")), Some(Pin::ClientCapability));
     assert_eq!(pin(&|it| it.c("CLIENT ID").s(":1/")), Some(Pin::ClientId));
     assert_eq!(
         pin(&|it| it.c("MULTI").c("AUTH a").c("EXEC").s("+OK/+QUEUED/*1/+OK/")),
-        Some(Pin::Doubt)
+        Some(Pin::UnknownState)
     );
-    let mut closed = Talk::new();
+    let mut closed = Dialogue::new();
     closed.c("SUBSCRIBE a").s("*3/$9/subscribe/$1/a/:1/");
     assert_eq!(closed.0.pin(), Some(Pin::Subscribed));
 }

@@ -1,18 +1,18 @@
 //! `CLIENT REPLY`: requests that the server has been told not to answer.
 //!
 //! A silent request leaves two questions. Whether it is executed at all is told by the next reply
-//! to a request behind it, and until then the session is unsure. Whether it succeeded is told by
+//! to a request behind it, and until then the session is unconfirmed. Whether it succeeded is told by
 //! nothing, so a command that changes the session while replies are off cannot be followed
 //! (`redis:src/networking.c`, `clientCommand`, `resetClient`).
 
 use crate::commands::class::Class;
-use crate::ledger::book::{Lost, MOST_OWED};
+use crate::ledger::matcher::{MAX_OWED, Untrackable};
 
 /// What the server has been told, as of the last request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Told {
+enum ReplyMode {
     /// To answer.
-    Nothing,
+    On,
     /// Not to answer the next request.
     Skip,
     /// Not to answer until it is told otherwise.
@@ -20,42 +20,42 @@ enum Told {
 }
 
 #[derive(Debug)]
-pub(crate) struct Silence {
-    /// If `unsure`: the position from which on a reply tells that the silent requests have been
+pub(crate) struct ReplySuppression {
+    /// If `unconfirmed`: the position from which on a reply tells that the silent requests have been
     /// executed, modulo 2^32.
     until: u32,
     /// A silent request was sent, and nothing behind it has been answered.
-    unsure: bool,
-    told: Told,
+    unconfirmed: bool,
+    mode: ReplyMode,
     /// A transaction may be open by the time the server reads the next request.
     may_queue: bool,
 }
 
-impl Silence {
+impl ReplySuppression {
     pub(crate) fn new() -> Self {
-        Self { until: 0, unsure: false, told: Told::Nothing, may_queue: false }
+        Self { until: 0, unconfirmed: false, mode: ReplyMode::On, may_queue: false }
     }
 
     /// Whether the next request may get no reply.
     #[inline]
-    pub(crate) fn is_kept(&self) -> bool {
-        self.told != Told::Nothing
+    pub(crate) fn is_active(&self) -> bool {
+        self.mode != ReplyMode::On
     }
 
     /// Whether exactly one more request gets no reply.
-    pub(crate) fn is_once(&self) -> bool {
-        self.told == Told::Skip
+    pub(crate) fn is_skip(&self) -> bool {
+        self.mode == ReplyMode::Skip
     }
 
     /// Whether it is not known yet that the silent requests have been executed.
     #[inline]
-    pub(crate) fn is_unsure(&self) -> bool {
-        self.unsure
+    pub(crate) fn is_unconfirmed(&self) -> bool {
+        self.unconfirmed
     }
 
     /// Whether every request gets a reply again, and what was silent has been executed.
-    pub(crate) fn is_over(&self) -> bool {
-        !self.unsure && !self.is_kept()
+    pub(crate) fn is_settled(&self) -> bool {
+        !self.unconfirmed && !self.is_active()
     }
 
     /// Whether a transaction may be open by the time the server reads the next request.
@@ -65,38 +65,38 @@ impl Silence {
     }
 
     /// A request was answered, the one at `position`.
-    pub(crate) fn heard(&mut self, position: u32) {
-        if position.wrapping_sub(self.until) < MOST_OWED {
-            self.unsure = false;
+    pub(crate) fn answered(&mut self, position: u32) {
+        if position.wrapping_sub(self.until) < MAX_OWED {
+            self.unconfirmed = false;
         }
     }
 
     /// A request of that class is sent; whether it gets a reply, which then is the one at
     /// `position`.
-    pub(crate) fn request(&mut self, class: Class, position: u32) -> Result<bool, Lost> {
+    pub(crate) fn request(&mut self, class: Class, position: u32) -> Result<bool, Untrackable> {
         match class {
             Class::Multi => self.may_queue = true,
             Class::Exec | Class::Discard | Class::Reset => self.may_queue = false,
             _ => {}
         }
-        match (class, self.told) {
+        match (class, self.mode) {
             // In a transaction these are queued, and so answered.
-            (Class::ReplyOff | Class::ReplySkip, _) if self.may_queue => return Err(Lost),
-            (Class::ReplyOff, _) => self.told = Told::Off,
-            (Class::ReplySkip, Told::Off) => {}
-            (Class::ReplySkip, Told::Nothing | Told::Skip) => self.told = Told::Skip,
-            (Class::ReplyOn, _) | (Class::Reset, Told::Off) => {
-                self.told = Told::Nothing;
+            (Class::ReplyOff | Class::ReplySkip, _) if self.may_queue => return Err(Untrackable),
+            (Class::ReplyOff, _) => self.mode = ReplyMode::Off,
+            (Class::ReplySkip, ReplyMode::Off) => {}
+            (Class::ReplySkip, ReplyMode::On | ReplyMode::Skip) => self.mode = ReplyMode::Skip,
+            (Class::ReplyOn, _) | (Class::Reset, ReplyMode::Off) => {
+                self.mode = ReplyMode::On;
                 return Ok(true);
             }
-            (_, Told::Nothing) => return Ok(true),
-            (class, Told::Skip) if class.may_be_silent() => {
-                self.told = Told::Nothing;
+            (_, ReplyMode::On) => return Ok(true),
+            (class, ReplyMode::Skip) if class.may_be_unanswered() => {
+                self.mode = ReplyMode::On;
             }
-            (class, Told::Off) if class.may_be_silent() => {}
-            _ => return Err(Lost),
+            (class, ReplyMode::Off) if class.may_be_unanswered() => {}
+            _ => return Err(Untrackable),
         }
-        self.unsure = true;
+        self.unconfirmed = true;
         self.until = position;
         Ok(false)
     }
