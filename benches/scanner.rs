@@ -30,7 +30,7 @@ fn exchange(c: &mut Criterion, name: &str, request: &[u8], reply: &[u8]) {
             ledger.reply(black_box(reply));
         });
     });
-    assert_eq!(ledger.standing(), SessionState::Quiet, "{name}");
+    assert_eq!(ledger.session_state(), SessionState::Quiet, "{name}");
 }
 
 fn small(c: &mut Criterion) {
@@ -45,7 +45,7 @@ fn small(c: &mut Criterion) {
                 ledger.request(black_box(request));
             });
         });
-        assert_eq!(ledger.standing(), SessionState::Busy, "{name}");
+        assert_eq!(ledger.session_state(), SessionState::Busy, "{name}");
     }
     exchange(c, "exchange/GET", GET, VALUE);
     exchange(c, "exchange/SET", SET, OK);
@@ -95,7 +95,7 @@ fn larger(c: &mut Criterion) {
                 }
             });
         });
-        assert_eq!(ledger.standing(), SessionState::Quiet);
+        assert_eq!(ledger.session_state(), SessionState::Quiet);
     }
     let list: Vec<u8> = [b"*100\r\n".to_vec(), bulk(16).repeat(100)].concat();
     exchange(c, "nested/array of 100 strings", GET, &list);

@@ -53,7 +53,10 @@ pub use listener::{BindError, Bound, InheritedSockets};
 pub use live_options::LiveOptions;
 pub use maintenance::notice::MaintenanceKind;
 pub use options::{Options, Sessions, Splice, Subscriptions};
-pub use resp::{LONGEST_NAME, Listed, NotStateless, Pin, Stateless, Verdict, listed};
+pub use resp::{
+    CarryEffect, ListedCommand, MAX_COMMAND_NAME, Pin, StatelessCommands, StatelessError,
+    listed_commands,
+};
 pub use runtime::heartbeat::{Heartbeat, STALL, Stalls};
 pub use runtime::worker::{Running, StartError, WorkerError, worker_count};
 pub use service::{DialFailure, Hint, Hints, NoHints, Service};

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use resp::Stateless;
+use resp::StatelessCommands;
 
 use crate::session::access_log::AccessLog;
 
@@ -73,7 +73,7 @@ pub struct Options {
     pub subscriptions: Subscriptions,
     /// Commands that count as leaving no state on their connection, besides those of the built-in
     /// table. Holds for sessions that begin after a change.
-    pub stateless_commands: Stateless,
+    pub stateless_commands: StatelessCommands,
     /// The most client connections of this service at a time.
     pub max_connections: usize,
     /// The most of them from one source at a time, which is an IPv4 address or the first 64 bits of
@@ -111,7 +111,7 @@ impl Default for Options {
             silent_timeout: Duration::from_secs(10),
             sessions: Sessions::default(),
             subscriptions: Subscriptions::default(),
-            stateless_commands: Stateless::default(),
+            stateless_commands: StatelessCommands::default(),
             max_connections: 10_000,
             max_connections_per_source: 0,
             keepalive: Duration::from_secs(60),

@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use proxy::{Listed, Pin, Verdict};
+use proxy::{CarryEffect, ListedCommand, Pin};
 
 /// The state of a session that nothing pins, in metrics and in the status.
 pub const ORDINARY: &str = "ordinary";
@@ -15,24 +15,24 @@ pub const ORDINARY: &str = "ordinary";
 pub fn reference() -> String {
     let mut out = INTRODUCTION.to_owned();
     out.push_str("\n## Commands with an effect on their session\n\n| Command | Session | Why |\n|---|---|---|\n");
-    let (ordinary, special): (Vec<Listed>, Vec<Listed>) =
-        proxy::listed().into_iter().partition(|it| it.ordinary);
-    for Listed { name, verdict, reason, .. } in special {
-        let verdict = match verdict {
-            Verdict::Carried => "carried".to_owned(),
-            Verdict::Until(what) => format!("pinned until {what}"),
-            Verdict::Never => "never carried".to_owned(),
-            Verdict::Ends => "ends".to_owned(),
+    let (ordinary, special): (Vec<ListedCommand>, Vec<ListedCommand>) =
+        proxy::listed_commands().into_iter().partition(|it| it.ordinary);
+    for ListedCommand { name, effect, reason, .. } in special {
+        let effect = match effect {
+            CarryEffect::Carried => "carried".to_owned(),
+            CarryEffect::Until(what) => format!("pinned until {what}"),
+            CarryEffect::Never => "never carried".to_owned(),
+            CarryEffect::Ends => "ends".to_owned(),
         };
         // Writing to a string cannot fail.
-        let _ = writeln!(out, "| `{name}` | {verdict} | {reason} |");
+        let _ = writeln!(out, "| `{name}` | {effect} | {reason} |");
     }
     out.push_str(
         "\n## Commands without one\n\nA session that sent only these is carried over: they leave no state on the connection. What they \
          change in the data is\nreplicated like any write. Where a container is listed (`XGROUP`), all of its subcommands are meant.\n",
     );
     for (title, prefixes) in FAMILIES {
-        let of = |it: &&Listed| match prefixes {
+        let of = |it: &&ListedCommand| match prefixes {
             [] => !FAMILIES
                 .iter()
                 .any(|(_, all)| all.iter().any(|prefix| it.name.starts_with(prefix))),

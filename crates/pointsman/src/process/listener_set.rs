@@ -7,7 +7,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use proxy::{ListenAddr, Options, Stateless};
+use proxy::{ListenAddr, Options, StatelessCommands};
 use sentinel::{Handle, ReplicaRules, Replicas, Watch};
 use target::{Empty, PoolWriter, TargetWriter};
 
@@ -178,8 +178,10 @@ pub(crate) fn options(service: &ServiceConfig, max_connections: usize, log: &Log
             Subscriptions::Replay => proxy::Subscriptions::Replay,
         },
         // Every name was checked when the configuration was read.
-        stateless_commands: Stateless::new(service.stateless_commands.iter().map(String::as_str))
-            .unwrap_or_default(),
+        stateless_commands: StatelessCommands::new(
+            service.stateless_commands.iter().map(String::as_str),
+        )
+        .unwrap_or_default(),
         maintenance_push: service.maintenance_push,
         moving_to: service.moving_to.as_deref().map(Arc::from),
         keepalive: service.tcp_keepalive,

@@ -39,7 +39,7 @@ impl Requests<'_> {
         if *self.measured > 0 {
             return Leave::Measured(*self.measured as usize);
         }
-        let may_end = match self.ledger.standing() {
+        let may_end = match self.ledger.session_state() {
             SessionState::Opaque => return Leave::Free,
             SessionState::Transaction | SessionState::Blocked | SessionState::Subscribed => false,
             SessionState::Busy

@@ -112,10 +112,10 @@ pub(crate) fn seconds(span: Duration) -> u64 {
 /// this client, that is over. node-redis counts what it was told of, beyond the end of the
 /// connection.
 pub(crate) fn last_word(ledger: &Ledger, seat: &WorkerContext, reason: EndReason) -> Vec<u8> {
-    let agreed = ledger.notices() != MaintenanceHandshake::Off
+    let agreed = ledger.maintenance_handshake() != MaintenanceHandshake::Off
         && seat.shared.service.options.now().maintenance_push;
     let place = ledger.at_boundary(Direction::Reply) && is_heard(reason);
-    if !ledger.is_told_of_failover() || !agreed || !place {
+    if !ledger.failover_announced() || !agreed || !place {
         return Vec::new();
     }
     let notice = Notice::FailedOver { number: number() };

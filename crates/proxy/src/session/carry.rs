@@ -216,8 +216,8 @@ impl<'a> MigratingSession<'a> {
     /// is a place for it; that it is over it hears where the session goes on.
     async fn tell_of_the_failover(&mut self, until: Instant) -> Result<(), EndReason> {
         let options = self.seat.shared.service.options.now();
-        if self.ledger.is_told_of_failover()
-            || self.ledger.notices() == MaintenanceHandshake::Off
+        if self.ledger.failover_announced()
+            || self.ledger.maintenance_handshake() == MaintenanceHandshake::Off
             || !options.maintenance_push
         {
             return Ok(());
@@ -230,7 +230,7 @@ impl<'a> MigratingSession<'a> {
         let written = poll_fn(|cx| Poll::Ready(self.client.poll_write(cx, push.as_bytes()))).await;
         let Poll::Ready(written) = written else { return Ok(()) };
         let rest = written.map_err(|_| EndReason::HoldAbandoned)?;
-        self.ledger.tell_of_failover(true);
+        self.ledger.set_failover_announced(true);
         self.seat.block.noticed(MaintenanceKind::FailingOver);
         let rest = broken::behind(push.as_bytes(), rest).map_err(|_| EndReason::InternalError)?;
         let said = tokio::time::timeout_at(until.into(), resume::write(self.client, rest)).await;

@@ -69,7 +69,7 @@ pub(crate) async fn resume(
         while !replay.is_answered() {
             let answered = |bytes: &[u8]| {
                 let taken = replay.answer(bytes)?;
-                let behind = broken::behind(bytes, taken).map_err(|_| ReplayError::Odd)?;
+                let behind = broken::behind(bytes, taken).map_err(|_| ReplayError::Unexpected)?;
                 replay.follow(behind)?;
                 Ok(!behind.is_empty())
             };
@@ -79,7 +79,7 @@ pub(crate) async fn resume(
                 Ok(true) => break,
                 Err(ReplayError::NotReady(hint)) => return Err(Failed::NotReady(hint)),
                 Err(ReplayError::Unavailable) => return Err(Failed::Unavailable),
-                Err(ReplayError::Refused | ReplayError::Odd) => return Err(Failed::Refused),
+                Err(ReplayError::Refused | ReplayError::Unexpected) => return Err(Failed::Refused),
             }
         }
         Ok(())
@@ -108,7 +108,7 @@ pub(crate) async fn answers(
             if let Some(hint) = ledger.take_hint() {
                 return Err(Failed::NotReady(hint));
             }
-            if ledger.standing() == resp::SessionState::Opaque {
+            if ledger.session_state() == resp::SessionState::Opaque {
                 return Err(Failed::Broken);
             }
         }

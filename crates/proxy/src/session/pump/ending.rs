@@ -79,7 +79,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
     pub(super) fn has_all(&self) -> bool {
         self.first == Some(Side::Client)
             && self.measured == 0
-            && self.ledger.standing() == SessionState::Quiet
+            && self.ledger.session_state() == SessionState::Quiet
             && self.replies.is_clear()
             && !self.has_words()
             && !self.upstream.is_readable()
@@ -89,7 +89,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
     /// answered first.
     fn can_be_refused(&self) -> bool {
         let between = matches!(
-            self.ledger.standing(),
+            self.ledger.session_state(),
             SessionState::Quiet | SessionState::Pinned | SessionState::Transaction
         );
         between && self.ledger.owed() == 0 && self.measured == 0 && self.replies.is_clear()
@@ -102,7 +102,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
         }
         let facts = Facts {
             heard: self.heard,
-            asked: self.commands > 0 || self.ledger.has_asked(),
+            asked: self.commands > 0 || self.ledger.has_sent_requests(),
             moved: self.requests.moved() as u32,
             awaited: self.ledger.awaits_client()
                 && self.requests.is_clear()
@@ -122,7 +122,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
 
     /// The target ended it, and not because it was told to.
     pub(super) fn tell_of_the_end(&self) {
-        if self.ledger.standing() != SessionState::Ended {
+        if self.ledger.session_state() != SessionState::Ended {
             self.seat.block.hints.one();
             self.seat.shared.service.hints.hint(self.target, Hint::UpstreamEnded);
         }
@@ -159,7 +159,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
     #[cold]
     pub(super) fn must_end(&self) -> EndReason {
         match self.ledger.must_end() {
-            Some(MustEnd::Forfeit) => EndReason::Forfeit,
+            Some(MustEnd::WaitAfterCarry) => EndReason::Forfeit,
             Some(MustEnd::Broken(fault)) => broken::found(fault.text()),
             None => broken::found("a session was to end without a reason"),
         }
@@ -170,7 +170,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
     pub(super) fn have_the_last_word(&mut self) {
         let word = notice::last_word(&self.ledger, self.seat, EndReason::UpstreamClosed);
         if !word.is_empty() {
-            self.ledger.tell_of_failover(false);
+            self.ledger.set_failover_announced(false);
             self.replies.keep(&word);
         }
     }
@@ -179,7 +179,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
     /// requests to be forwarded now.
     pub(super) fn may_leave(&mut self, idle: bool) -> bool {
         let moment = Moment {
-            standing: self.ledger.standing(),
+            standing: self.ledger.session_state(),
             heard: self.heard,
             requests_idle: idle,
             replied: self.replied,
@@ -201,7 +201,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
     /// ended it.
     fn uncarried(&self) -> Option<Box<Uncarried>> {
         let ended = self.first == Some(Side::Client) || self.requests.has_ended();
-        if ended || self.ledger.standing() == SessionState::Ended || self.can_be_carried() {
+        if ended || self.ledger.session_state() == SessionState::Ended || self.can_be_carried() {
             return None;
         }
         let why = match self.ledger.pin() {
@@ -225,10 +225,10 @@ impl<C: End, U: End> Pump<'_, C, U> {
         if self.pin != before {
             self.seat.block.repin(before, self.pin);
         }
-        let quiet = self.ledger.standing() == SessionState::Quiet
+        let quiet = self.ledger.session_state() == SessionState::Quiet
             && self.replies.is_clear()
             && self.measured == 0;
-        if quiet && self.ledger.is_spent() && !self.client.has_unread() {
+        if quiet && self.ledger.relies_on_former_scripts() && !self.client.has_unread() {
             return Poll::Ready(EndReason::Forfeit);
         }
         Poll::Pending
@@ -254,7 +254,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
             let moves = reason == EndReason::Dismissed && self.leaving == Leaving::Moving;
             Some(if moves { After::Move(luggage) } else { After::Carry(luggage) })
         } else if reason == EndReason::HoldTimeout && self.can_be_refused() {
-            let transaction = self.ledger.standing() == SessionState::Transaction;
+            let transaction = self.ledger.session_state() == SessionState::Transaction;
             Some(After::Refuse { unsent: self.requests.take_kept(), transaction })
         } else {
             None

@@ -88,6 +88,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
     }
 
     fn is_within_a_reply(&self) -> bool {
-        self.ledger.standing() != SessionState::Opaque && !self.ledger.at_boundary(Direction::Reply)
+        self.ledger.session_state() != SessionState::Opaque
+            && !self.ledger.at_boundary(Direction::Reply)
     }
 }

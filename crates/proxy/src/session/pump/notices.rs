@@ -71,12 +71,12 @@ impl<C: End, U: End> Pump<'_, C, U> {
     /// Whether something of ours has to go between the replies, or may have to.
     #[inline]
     pub(super) fn has_words(&self) -> bool {
-        self.aside.is_some() || self.ledger.awaits_notices()
+        self.aside.is_some() || self.ledger.awaits_handshake_reply()
     }
 
     /// What the client agreed to be told; nothing if that was turned off.
     fn notices(&self) -> MaintenanceHandshake {
-        match self.ledger.notices() {
+        match self.ledger.maintenance_handshake() {
             agreed
                 if agreed == MaintenanceHandshake::Off
                     || self.seat.shared.service.options.now().maintenance_push =>
@@ -115,7 +115,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
         };
         let is_due =
             self.aside.as_ref().is_some_and(|aside| aside.due.iter().any(|it| it.kind() == due));
-        if self.take_back(opposite) || is_due || shut == self.ledger.is_told_of_failover() {
+        if self.take_back(opposite) || is_due || shut == self.ledger.failover_announced() {
             return;
         }
         let number = notice::number();
@@ -151,7 +151,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
         let options = self.seat.shared.service.options.now();
         let to = match self.notices() {
             MaintenanceHandshake::Off => return None,
-            MaintenanceHandshake::Here => None,
+            MaintenanceHandshake::WithoutAddress => None,
             MaintenanceHandshake::On => Some(options.moving_to.clone()?),
         };
         let seconds = notice::seconds(self.seat.drain.time_left()?.mul_f64(PART).min(LONGEST));
@@ -237,7 +237,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
                 break;
             }
             let holding = self.aside.as_ref().is_some_and(|aside| !aside.held.is_empty());
-            let refusal = holding || (*first == b'-' && self.ledger.next_is_about_notices());
+            let refusal = holding || (*first == b'-' && self.ledger.next_reply_is_handshake());
             let (piece, behind) = self.ledger.reply_split(rest);
             rest = behind;
             if refusal {
@@ -263,13 +263,15 @@ impl<C: End, U: End> Pump<'_, C, U> {
         let whole = self.ledger.at_boundary(Direction::Reply);
         let held = &mut self.aside.get_or_insert_default().held;
         held.extend_from_slice(piece);
-        if !whole && held.len() <= LONGEST_REFUSAL && self.ledger.standing() != SessionState::Opaque
+        if !whole
+            && held.len() <= LONGEST_REFUSAL
+            && self.ledger.session_state() != SessionState::Opaque
         {
             return Vec::new();
         }
         let refusal = std::mem::take(held);
         let wanted = self.seat.shared.service.options.now().maintenance_push;
-        if whole && wanted && notice::is_unknown(&refusal) && self.ledger.agree_to_notices() {
+        if whole && wanted && notice::is_unknown(&refusal) && self.ledger.accept_handshake() {
             self.seat.block.agreements.one();
             return b"+OK\r\n".to_vec();
         }
@@ -284,7 +286,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
         else {
             return Vec::new();
         };
-        if self.ledger.notices() == MaintenanceHandshake::Off {
+        if self.ledger.maintenance_handshake() == MaintenanceHandshake::Off {
             // It went back to RESP2, or left the protocol.
             aside.due.clear();
         }
@@ -295,7 +297,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
         for notice in aside.due.drain(..) {
             match notice.kind() {
                 MaintenanceKind::Moving => {}
-                kind => self.ledger.tell_of_failover(kind == MaintenanceKind::FailingOver),
+                kind => self.ledger.set_failover_announced(kind == MaintenanceKind::FailingOver),
             }
             self.seat.block.noticed(notice.kind());
             words.extend_from_slice(notice.encode().as_bytes());

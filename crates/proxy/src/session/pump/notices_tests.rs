@@ -128,7 +128,7 @@ fn check(plan: &Plan) {
         for (notice, due) in notices().into_iter().zip(plan.due) {
             if due <= now
                 && !announced.contains(&notice)
-                && pump.ledger.notices() != MaintenanceHandshake::Off
+                && pump.ledger.maintenance_handshake() != MaintenanceHandshake::Off
             {
                 announced.push(notice.clone());
                 pump.announce(notice);

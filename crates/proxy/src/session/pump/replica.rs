@@ -62,7 +62,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
             return None;
         }
         let at_all = self.leaving == Leaving::No && self.carries && !self.is_draining();
-        let busy = self.ledger.standing() == SessionState::Busy;
+        let busy = self.ledger.session_state() == SessionState::Busy;
         if !at_all || !(busy || self.can_be_moved()) || !self.target.claim_move() {
             return None;
         }
@@ -77,7 +77,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
     /// Whether it could go on over another connection without any loss. One that is subscribed
     /// would miss messages.
     pub(super) fn can_be_moved(&self) -> bool {
-        self.can_be_carried() && self.ledger.standing() == SessionState::Quiet
+        self.can_be_carried() && self.ledger.session_state() == SessionState::Quiet
     }
 
     /// It does not move after all.

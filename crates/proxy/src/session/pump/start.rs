@@ -36,5 +36,8 @@ pub(super) fn fresh(options: &Options) -> Followed {
     let memory = if options.sessions == Sessions::Carry { MEMORY } else { 0 };
     let names = if options.subscriptions == Subscriptions::Replay { NAMES } else { 0 };
     let ledger = Ledger::new(&Limits { memory, names, ..Limits::default() });
-    Followed { ledger: ledger.declaring(options.stateless_commands.clone()), messages: Vec::new() }
+    Followed {
+        ledger: ledger.with_stateless(options.stateless_commands.clone()),
+        messages: Vec::new(),
+    }
 }

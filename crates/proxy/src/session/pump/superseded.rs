@@ -66,7 +66,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
     pub(super) fn may_acknowledge(&self, first: u8) -> bool {
         let owed =
             self.ledger.owed() > 0 && self.ledger.at_boundary(Direction::Reply) && first != b'>';
-        owed || self.ledger.standing() == SessionState::Opaque
+        owed || self.ledger.session_state() == SessionState::Opaque
     }
 
     /// Neither `rest` nor anything that follows it goes to the client: for now, or for good.

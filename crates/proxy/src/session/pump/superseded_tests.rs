@@ -137,7 +137,7 @@ fn passes_pushes_on_before_a_reply_that_is_dropped() {
 fn drops_whatever_an_opaque_session_is_sent() {
     with_requests(b"MONITOR\r\n", |points, pump| {
         assert_eq!(says(pump, OK), Poll::Pending);
-        assert_eq!(pump.ledger.standing(), resp::SessionState::Opaque);
+        assert_eq!(pump.ledger.session_state(), resp::SessionState::Opaque);
         points.drop_replies();
         assert_eq!(says(pump, b"+a command\r\n"), Poll::Ready(EndReason::ReplyDropped));
         assert_eq!(heard(pump), "+OK\r\n");
