@@ -1,19 +1,19 @@
-//! What each command means for carrying its session over, in words: for the documents and for the
+//! The effect of each command on carrying its session, in words, for the documents and for the
 //! check of the configuration.
 //!
-//! Made from the same tables that classify requests, so that the two cannot differ.
+//! Derived from the tables that classify requests, so that the two cannot differ.
 
 use crate::commands::class::Class;
 use crate::commands::table::{ClassLookup, Prefix, special_names};
 
-/// What becomes of a session that sent the command, at a failover.
+/// The effect of a command on its session at a failover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CarryEffect {
-    /// The command does not keep it from being carried over.
+    /// The session can be carried.
     Carried,
-    /// It is not carried over until something happened, as a phrase.
+    /// The session is pinned until an event, given as a phrase.
     Until(&'static str),
-    /// It is not carried over any more.
+    /// The session can never be carried afterwards.
     Never,
     /// The command ends the connection or the server.
     Ends,
@@ -22,17 +22,17 @@ pub enum CarryEffect {
 /// One command of the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedCommand {
-    /// Its name in capitals, with the arguments that decide.
+    /// Its name in upper case, with the arguments that determine the effect.
     pub name: String,
-    /// Whether it is one of the many that leave no state on the connection.
+    /// Whether it is an ordinary command, which leaves no state on the connection.
     pub ordinary: bool,
-    /// What becomes of the session.
-    pub verdict: CarryEffect,
-    /// Why, as a phrase.
+    /// The effect on the session.
+    pub effect: CarryEffect,
+    /// The reason, as a phrase.
     pub reason: &'static str,
 }
 
-/// Arguments that decide, where the tables of names do not hold them.
+/// Commands whose arguments determine the effect and are not in the tables of names.
 const WITH_ARGUMENTS: &[&str] = &[
     "CLIENT MAINT_NOTIFICATIONS OFF",
     "CLIENT MAINT_NOTIFICATIONS ON",
@@ -54,7 +54,7 @@ const WITH_ARGUMENTS: &[&str] = &[
     "SCRIPT KILL",
 ];
 
-/// Every command of the table, by name.
+/// All commands of the table, sorted by name.
 #[must_use]
 pub fn listed_commands() -> Vec<ListedCommand> {
     let ordinary =
@@ -68,11 +68,11 @@ pub fn listed_commands() -> Vec<ListedCommand> {
 
 impl ListedCommand {
     fn new((name, class): (String, Class)) -> Self {
-        // `DEL` has the reply `+OK` and gives a cursor up.
-        let gives_up = name == "FT.CURSOR DEL";
-        let (verdict, reason) =
-            if gives_up { (CarryEffect::Carried, "gives a cursor up") } else { verdict(class) };
-        Self { name, ordinary: class == Class::Ordinary, verdict, reason }
+        // `DEL` has the reply `+OK` and deletes a cursor.
+        let deletes_cursor = name == "FT.CURSOR DEL";
+        let (effect, reason) =
+            if deletes_cursor { (CarryEffect::Carried, "deletes a cursor") } else { effect(class) };
+        Self { name, ordinary: class == Class::Ordinary, effect, reason }
     }
 }
 
@@ -87,7 +87,7 @@ fn class(words: &str) -> Class {
     }
 }
 
-/// Why a command cannot be declared to leave no state, if it cannot.
+/// Why a command cannot be declared stateless; `None` if it can.
 pub(crate) fn objection(name: &str, sub: Option<&str>) -> Option<&'static str> {
     let lookup = lookup(&sub.map_or_else(|| name.to_owned(), |sub| format!("{name} {sub}")));
     let class = match lookup {
@@ -101,7 +101,7 @@ pub(crate) fn objection(name: &str, sub: Option<&str>) -> Option<&'static str> {
             | Prefix::SearchCursor,
         ) => {
             return Some(
-                "some of its subcommands leave state on the connection: name one as CONTAINER|SUBCOMMAND",
+                "some of its subcommands leave state on the connection: declare a subcommand as CONTAINER|SUBCOMMAND",
             );
         }
         ClassLookup::After(Prefix::ClientReply) => Class::ReplyOff,
@@ -112,19 +112,19 @@ pub(crate) fn objection(name: &str, sub: Option<&str>) -> Option<&'static str> {
         }
         ClassLookup::After(_) => Class::MaintenanceOn,
     };
-    match verdict(class) {
+    match effect(class) {
         _ if class == Class::Unknown => None,
         (CarryEffect::Carried, _) => None,
         (_, reason) => Some(reason),
     }
 }
 
-/// What a class means, and why.
-const fn verdict(class: Class) -> (CarryEffect, &'static str) {
+/// The effect of a class, and the reason.
+const fn effect(class: Class) -> (CarryEffect, &'static str) {
     use CarryEffect::{Carried, Ends, Never, Until};
     match class {
         Class::Ordinary => (Carried, "leaves no state on the connection"),
-        Class::Eval => (Carried, "brings its script along; within `MULTI`: never"),
+        Class::Eval => (Carried, "contains its script; within `MULTI`: never"),
         Class::EvalSha => {
             (Carried, "a missing script is answered by `NOSCRIPT`; within `MULTI`: never")
         }
@@ -136,70 +136,70 @@ const fn verdict(class: Class) -> (CarryEffect, &'static str) {
         | Class::NoEvict
         | Class::NoTouch
         | Class::ReadOnly
-        | Class::ReadWrite => (Carried, "its effect is repeated on the new server"),
+        | Class::ReadWrite => (Carried, "its effect is replayed on the new server"),
         Class::Multi => {
             (Until("`EXEC` or `DISCARD`"), "the server has queued commands of the transaction")
         }
-        Class::Exec | Class::Discard => (Carried, "ends the transaction and forgets watched keys"),
+        Class::Exec | Class::Discard => (Carried, "ends the transaction and unwatches all keys"),
         Class::Watch => (
             Until("`EXEC`, `DISCARD` or `UNWATCH`"),
-            "only the server knows whether a watched key changed",
+            "only this server knows whether a watched key changed",
         ),
-        Class::Unwatch => (Carried, "forgets watched keys"),
-        Class::Asking => (Until("the next command is answered"), "it holds for the next command"),
-        Class::ReplyOn => (Carried, "replies come again"),
+        Class::Unwatch => (Carried, "unwatches all keys"),
+        Class::Asking => (Until("the next command is answered"), "it applies to the next command"),
+        Class::ReplyOn => (Carried, "replies are sent again"),
         Class::ReplyOff => (
             Until("`CLIENT REPLY ON` is answered"),
-            "commands without a reply may be lost unnoticed",
+            "a command without a reply may be lost without notice",
         ),
         Class::ReplySkip => (
             Until("a later command is answered"),
-            "a command without a reply may be lost unnoticed",
+            "a command without a reply may be lost without notice",
         ),
         Class::Blocking => (Until("its reply"), "only the client knows whether to wait again"),
         Class::Iterate => (
             Until("the cursor is 0"),
-            "a cursor means something else to another server: keys would be missed",
+            "a cursor is valid only on its server: on another one, keys would be missed",
         ),
         Class::Unknown => (Never, "it is not known what the command leaves on the connection"),
         Class::ClientId => (
             Never,
-            "another server gives this number to another connection; not for StackExchange.Redis, which only logs it",
+            "another server gives this ID to another connection; does not apply to StackExchange.Redis, which only logs it",
         ),
         Class::Script => (
             Never,
-            "the client counts on the script cache of this server; not if it was answered `NOSCRIPT` before",
+            "the client relies on the script cache of this server; does not apply after it received `NOSCRIPT`",
         ),
-        Class::Wait => (Never, "it is about the writes of this connection"),
+        Class::Wait => (Never, "it refers to the writes of this connection"),
         Class::Subscribe | Class::PSubscribe | Class::SSubscribe => (
-            Until("all is unsubscribed"),
-            "messages are lost meanwhile; carried with `subscriptions = \"replay\"`",
+            Until("all subscriptions have ended"),
+            "messages may be lost; carried with `subscriptions = \"replay\"`",
         ),
         Class::Unsubscribe | Class::PUnsubscribe | Class::SUnsubscribe => {
             (Carried, "ends subscriptions")
         }
-        Class::Monitor => (Never, "an endless stream follows"),
+        Class::Monitor => (Never, "an endless stream of lines follows"),
         Class::TrackingOn => (
             Until("`CLIENT TRACKING OFF` or `RESET`"),
-            "only the server knows which keys the client has cached",
+            "only this server knows which keys the client has cached",
         ),
         Class::TrackingOff => (Carried, "ends tracking"),
         Class::Replication => (Never, "the connection becomes a replication stream"),
-        Class::Debugger => (Never, "the connection becomes a debugger's"),
+        Class::Debugger => (Never, "the connection becomes a debugger session"),
         Class::Quit => (Ends, "the server closes the connection"),
         Class::Reset => (Carried, "clears the state of the connection"),
         Class::Shutdown => (Ends, "the server stops"),
         Class::MaintenanceOn | Class::MaintenanceOnWithoutAddress | Class::MaintenanceOff => (
             Carried,
-            "agreed with Pointsman, which goes on sending maintenance_handshake; never if the server itself agreed",
+            "Pointsman agreed to it and continues to send notifications; never if the server itself agreed",
         ),
         Class::ImportPrepare => (
             Until("`HIMPORT DISCARDALL` or `RESET`"),
             "the server keeps the prepared fields for the connection",
         ),
-        Class::ImportDiscardAll => (Carried, "forgets the prepared fields"),
+        Class::ImportDiscardAll => (Carried, "removes the prepared fields"),
         Class::ClientCapability => {
-            (Never, "the server keeps it for the connection, and not even `RESET` takes it back")
+            (Never, "the server keeps it for the connection, even after `RESET`")
         }
     }
 }
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn lists_every_reviewed_command() {
         let listed_commands: BTreeMap<String, CarryEffect> =
-            listed_commands().into_iter().map(|it| (it.name, it.verdict)).collect();
+            listed_commands().into_iter().map(|it| (it.name, it.effect)).collect();
         let mut class = "";
         let mut seen = 0;
         for line in include_str!("../../testdata/commands.txt")
@@ -225,7 +225,7 @@ mod tests {
                 continue;
             }
             for command in line.split(',').map(str::trim).filter(|it| !it.is_empty()) {
-                // The longest beginning that is listed: what follows are keys and cursors.
+                // The longest listed prefix; keys and cursors follow it.
                 let words: Vec<&str> = command.split(' ').collect();
                 let found = (1..=words.len())
                     .rev()

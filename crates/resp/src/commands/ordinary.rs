@@ -1,18 +1,16 @@
-//! The commands that leave nothing in the connection, so that every other one can be told from
-//! them.
+//! The table of ordinary commands, which leave no state on the connection.
 //!
-//! A command that is not listed here or in [`lookup`](crate::commands::table) may be one of a module, or a
-//! renamed one: nobody knows what it leaves. It is forwarded like any other, and binds its session
-//! to the server.
+//! A command that is neither here nor in [`table`](crate::commands::table) may be one of a module,
+//! or a renamed one; the state that it leaves is not known. It is forwarded like any other, and
+//! pins its session to the server.
 //!
-//! The table is made at compile time: a hash table of the names, each folded into 64 bits. A name
-//! of up to eight bytes loses nothing but its case by that, and the case of its punctuation; longer
-//! ones are known by their first and last eight bytes.
+//! The table is a hash table that is built at compile time. Each name is folded into 64 bits. A
+//! name of up to eight bytes loses only its case, and bit 5 of its punctuation; longer names are
+//! identified by their length and their first and last eight bytes.
 //!
-//! Deliberately absent: the class of anything, except that scripts run from the cache are told from
-//! the rest.
+//! Deliberately absent: classes, except that scripts run from the cache are distinguished.
 
-/// The names. `testdata/commands.txt` says where they are from.
+/// The names. Their sources are listed in `testdata/commands.txt`.
 pub(crate) const NAMES: &str = "\
     ACL APPEND ARCOUNT ARDEL ARDELRANGE ARGET ARGETRANGE ARGREP ARINFO ARINSERT ARLASTITEMS ARLEN \
     ARMGET ARMSET ARNEXT AROP ARRING ARSCAN ARSEEK ARSET BF.ADD BF.CARD BF.EXISTS BF.INFO BF.INSERT \
@@ -52,27 +50,26 @@ pub(crate) const NAMES: &str = "\
     ZRANGESTORE ZRANK ZREM ZREMRANGEBYLEX ZREMRANGEBYRANK ZREMRANGEBYSCORE ZREVRANGE ZREVRANGEBYLEX \
     ZREVRANGEBYSCORE ZREVRANK ZSCORE ZUNION ZUNIONSTORE";
 
-/// As many places as ten bits can choose among, so that no index is out of bounds.
-const PLACES: usize = 1 << PLACES_BITS;
-const PLACES_BITS: u32 = 10;
+/// Number of slots: a power of two, so that an index of [`SLOT_BITS`] bits is never out of bounds.
+const SLOTS: usize = 1 << SLOT_BITS;
+const SLOT_BITS: u32 = 10;
 
-static TABLE: [u64; PLACES] = table(table([0; PLACES], NAMES.as_bytes()), SCRIPTS.as_bytes());
+static TABLE: [u64; SLOTS] = table(table([0; SLOTS], NAMES.as_bytes()), SCRIPTS.as_bytes());
 
-/// Commands that leave nothing either, unless they stand in a transaction. Job queues send hardly
-/// anything else.
+/// Commands that leave no state either, except in a transaction. Job queues send hardly any other
+/// command.
 const SCRIPTS: &str = "EVALSHA EVALSHA_RO";
 
-/// Upper and lower case of a letter differ in this bit only.
+/// Upper and lower case of a letter differ only in the bit that this mask clears.
 const CASE: u64 = !0x2020_2020_2020_2020;
 
-/// What a command of that name, in any case, leaves in the connection; `None` if the table does not
-/// say so.
+/// Looks up a command by its name, in upper or lower case. `None` if it is not in the table.
 #[inline]
 pub(crate) fn stateless_kind(name: &[u8]) -> Option<StatelessKind> {
     const SCRIPT: u64 = key(b"EVALSHA");
     const SCRIPT_RO: u64 = key(b"EVALSHA_RO");
     let key = key(name);
-    let mut at = place(key);
+    let mut at = slot(key);
     loop {
         match TABLE.get(at) {
             Some(found) if *found == key => {
@@ -83,21 +80,21 @@ pub(crate) fn stateless_kind(name: &[u8]) -> Option<StatelessKind> {
                 };
             }
             Some(0) | None => return None,
-            Some(_) => at = (at + 1) % PLACES,
+            Some(_) => at = (at + 1) % SLOTS,
         }
     }
 }
 
-/// What is known of a command.
+/// The kind of a command in the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StatelessKind {
-    /// It leaves nothing.
+    /// It leaves no state.
     Nothing,
-    /// It runs a script from the cache, and leaves nothing unless it stands in a transaction.
+    /// It runs a script from the cache, and leaves no state except in a transaction.
     Script,
 }
 
-/// The name in 64 bits; zero for one that is too short to be known.
+/// The name folded into 64 bits; zero for a name that is too short to be in the table.
 #[inline]
 const fn key(name: &[u8]) -> u64 {
     if let [a, b, c] = *name {
@@ -124,32 +121,32 @@ const fn long_key(name: &[u8]) -> u64 {
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 #[inline]
-const fn place(key: u64) -> usize {
-    (key.wrapping_mul(SPREAD) >> (u64::BITS - PLACES_BITS)) as usize
+const fn slot(key: u64) -> usize {
+    (key.wrapping_mul(SPREAD) >> (u64::BITS - SLOT_BITS)) as usize
 }
 
-/// The table with the names in `names` besides, which are parted by blanks.
+/// Adds the names in `names`, separated by spaces, to the table.
 #[expect(
     clippy::indexing_slicing,
     reason = "it runs at compile time, where a wrong index is an error"
 )]
-const fn table(mut table: [u64; PLACES], names: &[u8]) -> [u64; PLACES] {
+const fn table(mut table: [u64; SLOTS], names: &[u8]) -> [u64; SLOTS] {
     let mut rest = names;
     while !rest.is_empty() {
         let mut end = 0;
         while end < rest.len() && rest[end] != b' ' {
             end += 1;
         }
-        let (name, behind) = rest.split_at(end);
+        let (name, after) = rest.split_at(end);
         let key = key(name);
         assert!(key != 0, "a name is too short");
-        let mut at = place(key);
+        let mut at = slot(key);
         while table[at] != 0 {
-            assert!(table[at] != key, "two names are taken for the same");
-            at = (at + 1) % PLACES;
+            assert!(table[at] != key, "two names have the same key");
+            at = (at + 1) % SLOTS;
         }
         table[at] = key;
-        rest = if behind.is_empty() { behind } else { behind.split_at(1).1 };
+        rest = if after.is_empty() { after } else { after.split_at(1).1 };
     }
     table
 }
@@ -158,26 +155,26 @@ const fn table(mut table: [u64; PLACES], names: &[u8]) -> [u64; PLACES] {
 mod tests {
     use super::{NAMES, StatelessKind, stateless_kind};
 
-    fn leaves_nothing(name: &[u8]) -> bool {
+    fn is_stateless(name: &[u8]) -> bool {
         stateless_kind(name) == Some(StatelessKind::Nothing)
     }
 
     #[test]
-    fn finds_every_name_in_any_case_and_no_other() {
+    fn finds_exactly_the_listed_names_in_any_case() {
         for name in NAMES.split(' ') {
             assert!(
-                leaves_nothing(name.as_bytes()) && leaves_nothing(name.to_lowercase().as_bytes()),
+                is_stateless(name.as_bytes()) && is_stateless(name.to_lowercase().as_bytes()),
                 "{name}"
             );
             let longer = format!("{name}X");
             assert_eq!(
-                leaves_nothing(longer.as_bytes()),
+                is_stateless(longer.as_bytes()),
                 NAMES.split(' ').any(|it| it == longer),
                 "{longer}"
             );
             let shorter = &name[1..];
             assert_eq!(
-                leaves_nothing(shorter.as_bytes()),
+                is_stateless(shorter.as_bytes()),
                 NAMES.split(' ').any(|it| it == shorter),
                 "{shorter}"
             );
@@ -185,7 +182,7 @@ mod tests {
         for name in
             [&b""[..], b"G", b"GE", b"\xff\xfe\xfd", b"MULTI", b"NOSUCHCOMMAND", &[b'x'; 300]]
         {
-            assert!(!leaves_nothing(name), "{name:?}");
+            assert!(!is_stateless(name), "{name:?}");
         }
     }
 }

@@ -1,10 +1,9 @@
-//! Commands that an operator has declared to leave no state on their connection, besides those of
-//! the built-in table.
+//! Commands that the operator has declared stateless, in addition to the built-in table.
 //!
-//! They are looked up only for a command that the table does not list, so that they cost nothing
-//! elsewhere.
+//! They are looked up only for commands that are not in the table, so that all other commands cost
+//! nothing.
 //!
-//! Deliberately absent: whether the declaration is true.
+//! Deliberately absent: any check that the declaration is true.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,41 +12,41 @@ use crate::commands::carry_effect::objection;
 use crate::commands::class::Class;
 use crate::commands::table::ClassLookup;
 
-/// The longest name, in bytes. The hash of a command's name, which `redis.conf` suggests for
+/// Maximum length of a command name, in bytes. A hash of the name, which `redis.conf` suggests for
 /// `rename-command`, has 40 or 64.
 pub const MAX_COMMAND_NAME: usize = 64;
 
-/// How much of a request is looked at to find its name: two words with their lengths.
+/// Bytes of a request that are examined to find its name: two words with their lengths.
 pub(crate) const HEAD: usize = 2 * (MAX_COMMAND_NAME + 8) + 16;
 
-/// A list of declared commands: `NAME`, or `CONTAINER|SUBCOMMAND`. Cheap to clone.
+/// A list of stateless commands: `NAME`, or `CONTAINER|SUBCOMMAND`. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StatelessCommands(Option<Arc<Vec<String>>>);
 
-/// Why a command cannot be declared.
+/// Why a command cannot be declared stateless.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StatelessError {
-    /// It is no name of a command.
+    /// The text is not the name of a command.
     NoName,
-    /// The table knows that it leaves state: what, as a phrase.
+    /// The command is in the table and leaves state; a phrase says which.
     ServerAffinity(&'static str),
 }
 
 impl fmt::Display for StatelessError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoName => f.write_str("it is no name of a command"),
+            Self::NoName => f.write_str("it is not the name of a command"),
             Self::ServerAffinity(why) => f.write_str(why),
         }
     }
 }
 
 impl StatelessCommands {
-    /// A list of these commands, in any case.
+    /// Creates a list of these commands, in upper or lower case.
     ///
     /// # Errors
     ///
-    /// The first one that cannot be declared, and why.
+    /// The first command that cannot be declared, and why.
     pub fn new<'a>(
         commands: impl IntoIterator<Item = &'a str>,
     ) -> Result<Self, (String, StatelessError)> {
@@ -59,7 +58,7 @@ impl StatelessCommands {
         Ok(Self(if all.is_empty() { None } else { Some(Arc::new(all)) }))
     }
 
-    /// The command in capitals, if it can be declared.
+    /// The command in upper case, if it can be declared.
     ///
     /// # Errors
     ///
@@ -82,7 +81,7 @@ impl StatelessCommands {
         }
     }
 
-    /// Whether a command of that name, in any case, is declared as a whole.
+    /// Whether a command is declared by its name alone, in upper or lower case.
     fn has(&self, name: &[u8]) -> bool {
         let compare = |it: &String| it.bytes().cmp(name.iter().map(u8::to_ascii_uppercase));
         self.0.as_ref().is_some_and(|all| all.binary_search_by(compare).is_ok())
@@ -94,14 +93,15 @@ impl StatelessCommands {
         self.0.as_ref().is_some_and(|all| all.iter().any(within))
     }
 
-    /// Whether the request that begins like this has a command that is declared as a whole.
+    /// Whether the request that begins with `head` has a command that is declared by its name
+    /// alone.
     #[inline]
     pub(crate) fn has_command_of(&self, head: &[u8]) -> bool {
         self.0.is_some() && leading_words(head).next().is_some_and(|name| self.has(name))
     }
 
-    /// What a request is whose command the table does not list. `head` is its beginning, `whole`
-    /// says whether it is all of it.
+    /// Looks up a request whose command is not in the table. `head` is its beginning; `whole` is
+    /// whether that is the whole request.
     pub(crate) fn look_up(&self, head: &[u8], whole: bool) -> StatelessLookup {
         let mut words = leading_words(head);
         let Some(word) = words.next() else {
@@ -111,7 +111,7 @@ impl StatelessCommands {
                 StatelessLookup::NotYet
             };
         };
-        // The table knows the containers that have subcommands which it does not know.
+        // The table has containers with unknown subcommands.
         let known_container = ClassLookup::START.with(word) != ClassLookup::Known(Class::Unknown);
         let name = shown(word);
         if !known_container && self.has(word) {
@@ -135,19 +135,18 @@ impl StatelessCommands {
     }
 }
 
-/// What a request is whose command the table does not list.
+/// The result of looking up a request whose command is not in the table.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum StatelessLookup {
-    /// Its command is declared.
+    /// Its command is declared stateless.
     Declared,
-    /// It is not; its name, for people.
+    /// It is not declared; its name, safe for a log.
     Unknown(String),
     /// Another word is needed.
     NotYet,
 }
 
-/// A name in capitals, cut, and with nothing in it that a terminal or a log could take for an
-/// order.
+/// A name in upper case, truncated, and without characters that a terminal or log could interpret.
 fn shown(word: &[u8]) -> String {
     let plain = |byte: &u8| {
         if byte.is_ascii_graphic() { char::from(*byte).to_ascii_uppercase() } else { '?' }
@@ -159,14 +158,14 @@ fn shown(word: &[u8]) -> String {
     name
 }
 
-/// The words at the beginning of a request, one by one.
+/// An iterator over the words at the beginning of a request.
 enum Words<'a> {
     Array(&'a [u8]),
     Line(std::vec::IntoIter<&'a [u8]>),
 }
 
-/// The words that `head` begins with, as far as they are whole. Those of an inline command only if
-/// its line is whole and plain.
+/// The complete words at the beginning of `head`. Those of an inline command only if its line is
+/// complete and without quotes.
 fn leading_words(head: &[u8]) -> Words<'_> {
     match head.strip_prefix(b"*") {
         Some(rest) => {
@@ -179,7 +178,7 @@ fn leading_words(head: &[u8]) -> Words<'_> {
     }
 }
 
-/// Where the line at the front of `bytes` ends.
+/// The end of the line at the beginning of `bytes`.
 fn line_end(bytes: &[u8]) -> Option<usize> {
     bytes.iter().position(|byte| *byte == b'\n').map(|at| at + 1)
 }
@@ -195,7 +194,7 @@ impl<'a> Iterator for Words<'a> {
         let (line, body) = rest.split_at_checked(line_end(rest)?)?;
         let len =
             std::str::from_utf8(line).ok()?.trim_end().strip_prefix('$')?.parse::<usize>().ok()?;
-        // Of a word that is too long, the beginning is enough.
+        // The beginning of a word that is too long is enough.
         let (word, after) = body
             .split_at_checked(len)
             .or_else(|| (len > MAX_COMMAND_NAME).then_some((body, &[][..])))?;
@@ -215,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn declares_names_in_any_case_and_subcommands() {
+    fn finds_declared_names_and_subcommands_in_any_case() {
         let long = "x".repeat(MAX_COMMAND_NAME);
         let all = StatelessCommands::new([
             "fetch",
@@ -251,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_for_the_words_that_decide() {
+    fn waits_for_the_words_that_determine_the_command() {
         let all = StatelessCommands::new(["fetch", "graph|query"]).unwrap();
         let whole = request(&["GRAPH", "QUERY", "g"]);
         let name_end = whole.len() - b"\r\n$5\r\nQUERY\r\n$1\r\ng\r\n".len();
@@ -271,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_the_table_knows_to_leave_state() {
+    fn refuses_commands_that_leave_state() {
         for command in [
             "MULTI",
             "scan",

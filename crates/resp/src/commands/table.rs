@@ -1,27 +1,28 @@
-//! From words to classes, without regard to case and without a copy.
+//! The command table: finds the class of a request from its words, case-insensitively and without
+//! copying.
 //!
-//! The first word decides for nearly every command; `CLIENT` and `SCRIPT` need a second one, and
-//! three of their subcommands a third. Most names are among those that [leave
-//! nothing](crate::commands::stateless_kind).
+//! The first word determines the class of nearly every command; `CLIENT` and `SCRIPT` need a second
+//! word, and three of their subcommands a third. Most names are those of
+//! [ordinary](crate::commands::ordinary) commands.
 //!
-//! A command that iterates has its cursor among its words; of that a digest is kept.
+//! An iterating command has a cursor among its words, of which a digest is kept.
 
 use crate::commands::class::Class;
 use crate::commands::ordinary::{StatelessKind, stateless_kind};
 use crate::ledger::affinity::digest;
 
-/// How far the class of a request is known.
+/// The state of a lookup: the class of a request as far as its words determine it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ClassLookup {
-    /// Another word is needed; the words so far.
+    /// Another word is needed after these words.
     After(Prefix),
-    /// Known, whatever follows.
+    /// The class is known, whatever follows.
     Known(Class),
-    /// A command that iterates, with the digest of its cursor; zero for the first one.
+    /// An iterating command, with the digest of its cursor; zero for the first request.
     Iterates(u32),
 }
 
-/// The words that say nothing without the next one.
+/// Words that need a further word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Prefix {
     Nothing,
@@ -32,7 +33,7 @@ pub(crate) enum Prefix {
     MaintenanceHandshake,
     /// The same with `ON`.
     MaintenanceOn,
-    /// The same with the name of an option, of which there is one: `moving-endpoint-type`.
+    /// The same with the name of an option; the only one is `moving-endpoint-type`.
     MaintenanceEndpointType,
     Cluster,
     Himport,
@@ -40,9 +41,9 @@ pub(crate) enum Prefix {
     ScriptDebug,
     /// `SCAN`: a cursor follows.
     Cursor,
-    /// `HSCAN` and its like: a key and a cursor follow.
+    /// `HSCAN` and similar commands: a key and a cursor follow.
     KeyCursor,
-    /// `FT.AGGREGATE` and `FT.HYBRID`, which return a cursor if `WITHCURSOR` is anywhere behind.
+    /// `FT.AGGREGATE` and `FT.HYBRID`, which return a cursor if `WITHCURSOR` follows anywhere.
     Aggregate,
     /// `FT.CURSOR`: a subcommand, a key and a cursor follow.
     SearchCursor,
@@ -51,7 +52,7 @@ pub(crate) enum Prefix {
 impl ClassLookup {
     pub(crate) const START: Self = Self::After(Prefix::Nothing);
 
-    /// The same with one more word; an empty word stands for one that is too long to be known.
+    /// The lookup after one more word. An empty word represents one that is too long to be known.
     #[inline]
     pub(crate) fn with(self, word: &[u8]) -> Self {
         match self {
@@ -61,8 +62,8 @@ impl ClassLookup {
         }
     }
 
-    /// The class if no word follows. `CLIENT TRACKING` and its like are errors then, answered like
-    /// any other command.
+    /// The class if no word follows. An incomplete `CLIENT TRACKING`, for example, is an error and
+    /// has one reply like any other command.
     pub(crate) fn class(self) -> Class {
         match self {
             Self::Known(class) => class,
@@ -79,7 +80,7 @@ fn is(word: &[u8], name: &[u8]) -> bool {
     word.eq_ignore_ascii_case(name)
 }
 
-/// The class of the first of `names` that `word` is, in any case, or `other`.
+/// The class of `word` in `names`, case-insensitively, or `other`.
 fn one_of(word: &[u8], names: &[(&[u8], Class)], other: Class) -> ClassLookup {
     ClassLookup::Known(
         names.iter().find(|(name, _)| is(word, name)).map_or(other, |(_, class)| *class),
@@ -88,16 +89,16 @@ fn one_of(word: &[u8], names: &[(&[u8], Class)], other: Class) -> ClassLookup {
 
 #[inline]
 fn first(word: &[u8]) -> ClassLookup {
-    // Everyday commands leave here.
+    // Ordinary commands return here.
     match stateless_kind(word) {
         Some(StatelessKind::Nothing) => ClassLookup::Known(Class::Ordinary),
         Some(StatelessKind::Script) => ClassLookup::Known(Class::EvalSha),
-        None => first_known(word),
+        None => special(word),
     }
 }
 
 #[cold]
-fn first_known(word: &[u8]) -> ClassLookup {
+fn special(word: &[u8]) -> ClassLookup {
     if is(word, b"CLIENT") {
         return ClassLookup::After(Prefix::Client);
     }
@@ -116,7 +117,7 @@ fn first_known(word: &[u8]) -> ClassLookup {
     one_of(word, FIRST, Class::Unknown)
 }
 
-/// Commands that return a cursor, by what stands before the one that they are sent.
+/// Commands that return a cursor, with the words before the cursor in their request.
 const ITERATING: &[(&[u8], Prefix)] = &[
     (b"SCAN", Prefix::Cursor),
     (b"HSCAN", Prefix::KeyCursor),
@@ -173,7 +174,7 @@ const FIRST: &[(&[u8], Class)] = &[
     (b"REPLCONF", Class::Replication),
 ];
 
-/// The names in the tables of this module, with their containers.
+/// All names in the tables of this module, with their containers.
 pub(crate) fn special_names() -> impl Iterator<Item = (String, Class)> {
     let tables = [
         ("", FIRST),
@@ -249,7 +250,7 @@ fn further(prefix: Prefix, word: &[u8]) -> ClassLookup {
             ClassLookup::Known(Class::MaintenanceOnWithoutAddress)
         }
         Prefix::MaintenanceEndpointType => ClassLookup::Known(Class::MaintenanceOn),
-        // Its connection becomes a stream of writes, as with `PSYNC` (Redis 8.4, Valkey 9).
+        // The connection becomes a replication stream, as with `PSYNC` (Redis 8.4, Valkey 9).
         Prefix::Cluster if is(word, b"SYNCSLOTS") => ClassLookup::Known(Class::Replication),
         Prefix::Cluster => ClassLookup::Known(Class::Ordinary),
         Prefix::Himport => one_of(word, HIMPORT, Class::Ordinary),
@@ -278,8 +279,7 @@ mod tests {
     use super::{CLIENT, ClassLookup, FIRST, REPLY, special_names};
     use crate::commands::class::Class;
 
-    /// Commands with the arguments that decide, and the name of the class that they were reviewed
-    /// to have.
+    /// Reviewed commands, with the arguments that determine the class, and the name of the class.
     fn reviewed() -> BTreeMap<String, &'static str> {
         let (mut all, mut class) = (BTreeMap::new(), "");
         for line in include_str!("../../testdata/commands.txt")
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn every_listed_name_is_found_in_any_case() {
+    fn finds_every_name_in_any_case() {
         for (name, expected) in FIRST {
             assert_eq!(class(&[name]), *expected, "{name:?}");
             assert_eq!(class(&[&name.to_ascii_lowercase(), b"x"]), *expected, "{name:?}");
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn third_words_decide() {
+    fn classifies_by_second_and_third_words() {
         assert_eq!(class(&[b"CLIENT", b"TRACKING", b"ON"]), Class::TrackingOn);
         assert_eq!(class(&[b"CLIENT", b"TRACKING", b""]), Class::TrackingOn);
         assert_eq!(class(&[b"CLIENT", b"TRACKING", b"off"]), Class::TrackingOff);
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn the_handshake_about_maintenance_is_known_in_all_its_forms() {
+    fn classifies_all_forms_of_the_maintenance_handshake() {
         let maintenance_handshake: &[&[u8]] = &[b"CLIENT", b"maint_notifications"];
         let with = |more: &[&[u8]]| class(&[maintenance_handshake, more].concat());
         assert_eq!(with(&[b"on"]), Class::MaintenanceOn);
@@ -388,14 +388,14 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_for_the_whole_life_of_a_connection_is_known() {
+    fn classifies_permanent_client_capabilities() {
         assert_eq!(class(&[b"CLIENT", b"capa", b"redirect"]), Class::ClientCapability);
         assert_eq!(class(&[b"CLIENT", b"import-source", b"ON"]), Class::ClientCapability);
         assert_eq!(class(&[b"CLIENT", b"TRACKINGINFO"]), Class::Ordinary);
     }
 
     #[test]
-    fn tells_ordinary_commands_from_unknown_ones() {
+    fn distinguishes_ordinary_from_unknown_commands() {
         let ordinary: &[&[u8]] = &[
             b"GET", b"SET", b"PING", b"FCALL", b"CLIENT", b"SCRIPT", b"hgetall", b"XADD", b"PUBSUB",
         ];

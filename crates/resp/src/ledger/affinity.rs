@@ -1,39 +1,39 @@
-//! State that only one server has: cursors of iterations under way, the number of the connection,
-//! the cache of scripts.
+//! Tracks what a session uses that only its server has: cursors of unfinished iterations, the
+//! connection's ID, and the script cache.
 //!
-//! A cursor is a position in the hash table of the server that returned it, and every server has a
-//! hash seed of its own (`redis:src/dict.c`, `dictScan`). On another server the same cursor is
-//! accepted and silently skips keys. So a session that holds a cursor is not carried over.
+//! A cursor is a position in the hash table of the server that returned it, and every server has
+//! its own hash seed (`redis:src/dict.c`, `dictScan`). Another server accepts the same cursor and
+//! silently skips keys. A session that holds a cursor is therefore pinned.
 //!
-//! One number keeps all iterations of a session: the sum of the digests of the cursors that were
-//! returned, less those that were sent back. It is zero if every cursor has been used, in whatever
-//! order iterations are interleaved. An iteration that is never finished, or is finished over
-//! another connection, leaves a number that is not zero: the session stays bound, and no memory is
-//! needed for it.
+//! All iterations of a session are tracked in one number: the sum of the digests of the cursors
+//! that were returned, minus those that were sent back. It is zero if every cursor has been used,
+//! however iterations are interleaved. An iteration that is never finished, or is finished on
+//! another connection, leaves a number other than zero; the session stays pinned, without any
+//! allocation.
 //!
-//! A command that is not known by name may leave anything. It binds for good, too.
+//! An unknown command may leave any state. It pins the session permanently.
 //!
-//! A session that asked for its number (`CLIENT ID`) or that loaded or looked up a script counts as
-//! one that relies on them from the request on. A script does not bind a session that was answered
-//! `NOSCRIPT` before: what it sends then is the fallback that it will use again. To run a script
-//! binds only within a transaction, where `NOSCRIPT` cannot be answered by a fallback.
+//! A session that sends `CLIENT ID`, or that loads or looks up a script, is assumed to rely on the
+//! result from that request on. A script does not pin a session that received `NOSCRIPT` before,
+//! because its client has a fallback and will use it again. Running a script pins only within a
+//! transaction, where the client has no fallback for `NOSCRIPT`.
 //!
-//! Deliberately absent: the cursors themselves, how long ago they were used, and the scripts.
+//! Deliberately absent: the cursors themselves, their age, and the scripts.
 
 use crate::commands::class::Class;
 use crate::ledger::pin::Pin;
 
-/// Digests fit into what a [mark](crate::ledger::in_flight) can keep.
+/// A digest must fit into a [mark](crate::ledger::in_flight).
 const DIGEST_BITS: u32 = 24;
 
-/// The digest of a cursor that the server will refuse.
+/// The digest of an invalid cursor, which the server refuses.
 const UNREADABLE: u32 = 1;
 
-/// The digest of a cursor: zero for the cursor that begins and ends an iteration, and for no other.
+/// The digest of a cursor. It is zero only for the cursor that begins and ends an iteration.
 pub(crate) fn digest(cursor: &[u8]) -> u32 {
     number(cursor).map_or(UNREADABLE, |cursor| {
         // Multiplication by an odd number close to 2^64 divided by the golden ratio spreads all
-        // bits into the highest ones.
+        // bits into the highest bits.
         let spread = cursor.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - DIGEST_BITS);
         if cursor == 0 { 0 } else { u32::try_from(spread).unwrap_or(UNREADABLE).max(UNREADABLE) }
     })
@@ -44,29 +44,29 @@ fn number(cursor: &[u8]) -> Option<u64> {
     std::str::from_utf8(cursor).ok().filter(|_| plain)?.parse().ok()
 }
 
-/// What is known of a session in this respect, one bit each.
+/// Flags of a session.
 mod flag {
-    /// The client asked for the connection's number.
+    /// The client sent `CLIENT ID`.
     pub(crate) const CLIENT_ID: u8 = 1;
-    /// The client may count on a script in the cache.
+    /// The client may rely on a cached script.
     pub(crate) const SCRIPT: u8 = 1 << 1;
-    /// The client was told that a script is missing, and continued.
+    /// The client received `NOSCRIPT` and continued.
     pub(crate) const FALLS_BACK: u8 = 1 << 2;
-    /// It put scripts into this server's cache.
+    /// The client added scripts to the cache of this server.
     pub(crate) const CACHED_HERE: u8 = 1 << 3;
-    /// It put scripts into an earlier server's cache.
+    /// The client added scripts to the cache of a former server.
     pub(crate) const CACHED_ELSEWHERE: u8 = 1 << 4;
-    /// It called a script within a transaction that may be in the cache of an earlier server only.
+    /// In a transaction, the client called a script that only a former server may have.
     pub(crate) const FORMER_SCRIPT: u8 = 1 << 5;
 }
 
-/// What binds one session to its server.
+/// What pins one session to its server.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ServerAffinity {
     /// The sum of the digests of all cursors returned and not sent back, modulo 2^32.
     cursors: u32,
-    /// What binds for good: a cursor may have been returned that was not seen, or an unknown
-    /// command was sent. Of an opaque session: since what it is one.
+    /// A permanent pin: a cursor may have been returned unseen, or an unknown command was sent. Of
+    /// an opaque session: the reason why it is opaque.
     permanent: Option<Pin>,
     flags: u8,
 }
@@ -100,25 +100,25 @@ impl ServerAffinity {
         self.set(flag::FORMER_SCRIPT, class == Class::EvalSha && self.is(flag::CACHED_ELSEWHERE));
     }
 
-    /// An error came that may be `NOSCRIPT`.
+    /// An error was received, which may be `NOSCRIPT`.
     pub(crate) fn error_received(&mut self, error: &[u8]) {
         self.set(flag::FALLS_BACK, error.starts_with(b"NOSCRIPT "));
     }
 
-    /// The session was carried over.
+    /// The session was carried here.
     pub(crate) fn carry_from(&mut self, before: Self) {
         self.flags = before.flags & (flag::CLIENT_ID | flag::FALLS_BACK | flag::CACHED_ELSEWHERE);
         self.set(flag::CACHED_ELSEWHERE, before.is(flag::CACHED_HERE));
     }
 
-    /// Whether the client may count on scripts that this server does not have, in a place where it
-    /// cannot do without.
+    /// Whether the client relies on scripts that this server does not have, where it has no
+    /// fallback.
     pub(crate) fn relies_on_former_scripts(self) -> bool {
         self.is(flag::FORMER_SCRIPT)
     }
 
-    /// A page was returned for the cursor with the digest `sent`; `returned` is the cursor in it,
-    /// with its line end perhaps.
+    /// The reply to the cursor with the digest `sent` contained the cursor `returned`, possibly
+    /// with a carriage return.
     pub(crate) fn cursor_returned(&mut self, sent: u32, returned: Option<&[u8]>) {
         let returned = returned.map(|cursor| cursor.strip_suffix(b"\r").unwrap_or(cursor));
         match returned.filter(|cursor| number(cursor).is_some()) {
@@ -129,12 +129,12 @@ impl ServerAffinity {
         }
     }
 
-    /// The cursor with that digest was given up.
+    /// The cursor with that digest was deleted.
     pub(crate) fn cursor_closed(&mut self, sent: u32) {
         self.cursors = self.cursors.wrapping_sub(sent);
     }
 
-    /// A cursor may come in a place that is not looked into.
+    /// A cursor may be returned where it is not seen.
     pub(crate) fn cursor_missed(&mut self) {
         self.pin_permanently(Pin::Cursor);
     }
@@ -143,26 +143,26 @@ impl ServerAffinity {
         self.permanent = self.permanent.or(Some(pin));
     }
 
-    /// Whether it is bound for good.
+    /// Whether the session is pinned permanently.
     pub(crate) fn is_permanent(self) -> bool {
         self.permanent.is_some()
     }
 
-    /// The session is about to turn opaque.
+    /// Records why the session is about to become opaque.
     pub(crate) fn record_opaque_reason(&mut self, pin: Pin) {
         self.permanent = Some(pin);
     }
 
-    /// Since what it is opaque, if it is.
+    /// Why the session is opaque, if it is.
     pub(crate) fn opaque_reason(self) -> Pin {
         let makes_opaque =
             |pin| matches!(pin, Pin::Monitor | Pin::Replication | Pin::Debugger | Pin::NotFollowed);
         self.permanent.filter(|pin| makes_opaque(*pin)).unwrap_or(Pin::NotResp)
     }
 
-    /// What binds the session to its server. `library` is the name that its client library gave.
+    /// What pins the session. `library` is the name of its client library.
     pub(crate) fn pin(self, library: &[u8]) -> Option<Pin> {
-        // It asks each new connection for its number, and shows it in its log.
+        // StackExchange.Redis requests the ID of each new connection and only logs it.
         let client_id = self.is(flag::CLIENT_ID) && !library.starts_with(b"SE.Redis");
         let pins = [
             (self.cursors != 0, Pin::Cursor),
@@ -172,7 +172,7 @@ impl ServerAffinity {
         self.permanent.or_else(|| pins.into_iter().find(|(is, _)| *is).map(|(_, pin)| pin))
     }
 
-    /// Whether the session must not go to another server.
+    /// Whether the session must stay on its server.
     pub(crate) fn is_pinned(self, library: &[u8]) -> bool {
         self.pin(library).is_some()
     }
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn is_free_again_after_every_cursor_was_sent_back() {
+    fn unpins_when_every_cursor_was_sent_back() {
         let mut affinity = ServerAffinity::default();
         let cursors: Vec<String> = (1..500_u64).map(|it| (it * 7919).to_string()).collect();
         cursors.iter().for_each(|cursor| affinity.cursor_returned(0, Some(cursor.as_bytes())));

@@ -1,4 +1,4 @@
-//! Which sessions stay with their server because only that server knows what they rely on.
+//! Tests of the state that only one server has, and of the pins that follow from it.
 
 use crate::ledger::model::Dialogue;
 use crate::{Ledger, Limits, Pin, Replay, SessionState, StatelessCommands};
@@ -7,18 +7,18 @@ fn talk() -> Dialogue {
     Dialogue(Ledger::new(&Limits { memory: 1024, names: 64 * 1024, ..Limits::default() }))
 }
 
-/// What a reply is made of whose first element is the cursor.
+/// A reply whose first element is the cursor.
 fn page(cursor: &str) -> String {
     format!("*2/${}/{cursor}/*1/$1/k/", cursor.len())
 }
 
 #[track_caller]
-fn stays(talk: &Dialogue) {
+fn assert_pinned(talk: &Dialogue) {
     assert!(!talk.0.can_be_carried());
 }
 
 #[track_caller]
-fn is_free(talk: &Dialogue) {
+fn assert_carriable(talk: &Dialogue) {
     assert_eq!(talk.0.session_state(), SessionState::Quiet);
     assert!(talk.0.can_be_carried());
 }
@@ -30,15 +30,15 @@ fn pins_a_session_until_the_cursor_is_zero() {
     {
         let mut it = talk();
         it.c(&format!("{command} 0 COUNT 10")).s(&page("18446744073709551615"));
-        stays(&it);
+        assert_pinned(&it);
         it.c(&format!("{command} 18446744073709551615 COUNT 10")).s(&page("176"));
-        stays(&it);
+        assert_pinned(&it);
         it.c("GET k").s("$1/v/");
-        stays(&it);
+        assert_pinned(&it);
         it.c(&format!("{command} 176 COUNT 10")).s(&page("0"));
-        is_free(&it);
+        assert_carriable(&it);
         it.c(&format!("{command} 0")).s(&page("0"));
-        is_free(&it);
+        assert_carriable(&it);
         assert_eq!(it.0.allocated(), 0, "{command}");
     }
 }
@@ -47,53 +47,53 @@ fn pins_a_session_until_the_cursor_is_zero() {
 fn follows_iterations_that_are_interleaved() {
     let mut it = talk();
     it.c("SCAN 0").c("SCAN 0 MATCH a*").c("HSCAN h 0").s(&page("5")).s(&page("5")).s(&page("7"));
-    stays(&it);
+    assert_pinned(&it);
     it.c("SCAN 5").s(&page("0"));
-    stays(&it);
+    assert_pinned(&it);
     it.c("HSCAN h 7").s(&page("0"));
-    stays(&it);
+    assert_pinned(&it);
     it.c("SCAN 5 MATCH a*").s(&page("9")).c("SCAN 9 MATCH a*").s(&page("0"));
-    is_free(&it);
-    // The end of an iteration that another connection began says nothing about the one of this
+    assert_carriable(&it);
+    // The end of an iteration that began on another connection does not end the one of this
     // connection.
     it.c("SCAN 0").s(&page("11")).c("SCAN 12").s(&page("0"));
-    stays(&it);
+    assert_pinned(&it);
 }
 
 #[test]
 fn keeps_a_cursor_whose_page_was_refused() {
     let mut it = talk();
     it.c("SCAN 0").s(&page("5")).c("SCAN 5").s("-LOADING x/");
-    stays(&it);
+    assert_pinned(&it);
     it.c("SCAN 5").s(&page("0"));
-    is_free(&it);
+    assert_carriable(&it);
     it.c("SCAN nonsense").c("SCAN").c("SCAN 1 2 3").s("-ERR invalid cursor/-ERR args/-ERR syntax/");
-    is_free(&it);
+    assert_carriable(&it);
 }
 
 #[test]
-fn pins_for_good_where_a_cursor_cannot_be_seen() {
+fn pins_permanently_when_a_cursor_is_not_seen() {
     let mut it = talk();
     it.c("MULTI").c("SCAN 0").c("EXEC").s("+OK/+QUEUED/").s(&format!("*1/{}", page("0")));
-    stays(&it);
+    assert_pinned(&it);
     for odd in ["*1/*2/$1/0/*0/", "$1/0/", "%1/+a/$1/0/", "*2/$3/abc/*0/", "*-1/"] {
         let mut it = talk();
         it.c("HELLO 3").s("%1/+proto/:3/").c("SCAN 0").s(odd);
-        stays(&it);
+        assert_pinned(&it);
         it.c("SCAN 0").s(&page("0"));
-        stays(&it);
+        assert_pinned(&it);
     }
     let mut discarded = talk();
     discarded.c("MULTI").c("SCAN 0").c("DISCARD").s("+OK/+QUEUED/+OK/");
-    stays(&discarded);
+    assert_pinned(&discarded);
     let mut silent = talk();
     silent.c("CLIENT REPLY SKIP").c("SCAN 0").c("GET k").s("$-1/");
-    is_free(&silent);
+    assert_carriable(&silent);
 }
 
 #[test]
-fn more_iterations_in_flight_than_marks_pin_and_are_still_followed() {
-    // At distances that grow: two near ones and a run of three.
+fn pins_and_tracks_more_iterations_than_marks() {
+    // At growing distances: two inline marks and a run of three.
     let mut it = Dialogue(Ledger::new(&Limits { memory: 200, marks: 1, ..Limits::default() }));
     for distance in 0..6 {
         it.c("HSCAN h 0");
@@ -103,8 +103,8 @@ fn more_iterations_in_flight_than_marks_pin_and_are_still_followed() {
         it.s(&page("0")).s(&"$1/v/".repeat(distance));
     }
     it.is(SessionState::Quiet, 0);
-    stays(&it);
-    // As many as one likes of one kind are one run.
+    assert_pinned(&it);
+    // Any number of one kind is one run.
     let mut it = talk();
     for _ in 0..100_000 {
         it.c("HSCAN h 0");
@@ -126,49 +126,49 @@ fn reads_a_cursor_in_pieces_and_inline() {
     for byte in page("1234567890123456789").replace('/', "\r\n").bytes() {
         it.0.reply(&[byte]);
     }
-    stays(&it);
+    assert_pinned(&it);
     for byte in b"*2\r\n$4\r\nSCAN\r\n$19\r\n1234567890123456789\r\n" {
         it.0.request(&[*byte]);
     }
     for byte in page("0").replace('/', "\r\n").bytes() {
         it.0.reply(&[byte]);
     }
-    is_free(&it);
+    assert_carriable(&it);
 }
 
 #[test]
 fn pins_a_session_with_an_open_search_cursor() {
     let mut it = talk();
     it.c("FT.AGGREGATE idx * LOAD 1 name").s("*2/:1/*2/$1/a/$1/b/");
-    is_free(&it);
+    assert_carriable(&it);
     it.c("ft.aggregate idx * LOAD 1 name withcursor COUNT 10").s("*2/*2/:1/*2/$1/a/$1/b/:77/");
-    stays(&it);
+    assert_pinned(&it);
     it.c("FT.CURSOR READ idx 77").s("*2/*1/:0/:78/");
-    stays(&it);
+    assert_pinned(&it);
     it.c("FT.CURSOR READ idx 78").s("*2/*1/:0/:0/");
-    is_free(&it);
+    assert_carriable(&it);
     it.c("FT.AGGREGATE idx * WITHCURSOR").s("*2/*1/:0/:79/").c("ft.cursor del idx 79").s("+OK/");
-    is_free(&it);
+    assert_carriable(&it);
     it.c("HELLO 3")
         .s("%1/+proto/:3/")
         .c("FT.AGGREGATE idx * WITHCURSOR")
         .s("*2/%1/+results/*0/:80/");
-    stays(&it);
+    assert_pinned(&it);
 }
 
 #[test]
-fn pins_a_session_that_knows_its_number() {
+fn pins_a_session_that_knows_its_client_id() {
     let mut it = talk();
     it.c("client id").s(":113/");
-    stays(&it);
+    assert_pinned(&it);
     it.c("RESET").s("+RESET/");
-    stays(&it);
+    assert_pinned(&it);
     // StackExchange.Redis asks in its handshake and uses the number for its log.
     let mut handshake = talk();
     handshake.c("CLIENT SETINFO LIB-NAME SE.Redis").c("CLIENT ID").s("+OK/:113/");
-    is_free(&handshake);
+    assert_carriable(&handshake);
     handshake.c("CLIENT SETINFO LIB-NAME other").s("+OK/");
-    stays(&handshake);
+    assert_pinned(&handshake);
 }
 
 #[test]
@@ -176,11 +176,11 @@ fn pins_a_session_that_loaded_or_looked_up_a_script() {
     for command in ["SCRIPT LOAD x", "script exists 0a", "SCRIPT SHOW 0a"] {
         let mut it = talk();
         it.c(command).s("$2/0a/");
-        stays(&it);
+        assert_pinned(&it);
         assert_eq!(it.0.pin(), Some(Pin::Script));
         let mut queued = talk();
         queued.c("MULTI").c(command).c("EXEC").s("+OK/+QUEUED/*1/:1/");
-        stays(&queued);
+        assert_pinned(&queued);
         let mut silent = talk();
         silent
             .c("CLIENT REPLY OFF")
@@ -188,26 +188,26 @@ fn pins_a_session_that_loaded_or_looked_up_a_script() {
             .c("CLIENT REPLY ON")
             .s("+OK/")
             .is(SessionState::Quiet, 0);
-        stays(&silent);
+        assert_pinned(&silent);
         let mut falls_back = talk();
         falls_back.c("EVALSHA 0a 0").s("-NOSCRIPT No matching script./").c(command).s("$2/0a/");
-        is_free(&falls_back);
+        assert_carriable(&falls_back);
         falls_back.c("EVALSHA 0a 0").s(":1/");
-        is_free(&falls_back);
+        assert_carriable(&falls_back);
     }
     let mut it = talk();
     it.c("SCRIPT LOAD x").c("GET k").s("-ERR NOSCRIPT /$-1/");
-    stays(&it);
+    assert_pinned(&it);
 }
 
 #[test]
-fn frees_a_session_that_runs_scripts_outside_transactions() {
+fn carries_a_session_that_runs_scripts_outside_multi() {
     for command in ["EVAL x 0", "eval_ro x 0", "EVALSHA 0a 0", "evalsha_ro 0a 0"] {
         let mut it = talk();
         it.c(command).s(":1/").c("SET k v").s("+OK/");
-        is_free(&it);
+        assert_carriable(&it);
         it.c("MULTI").c("SET k v").c("EXEC").s("+OK/+QUEUED/*1/+OK/").c(command).s(":1/");
-        is_free(&it);
+        assert_carriable(&it);
         let mut silent = talk();
         silent
             .c("CLIENT REPLY OFF")
@@ -215,13 +215,13 @@ fn frees_a_session_that_runs_scripts_outside_transactions() {
             .c("CLIENT REPLY ON")
             .s("+OK/")
             .is(SessionState::Quiet, 0);
-        is_free(&silent);
-        // `NOSCRIPT` among the replies of `EXEC` is answered by no fallback, and the other commands
-        // are executed.
+        assert_carriable(&silent);
+        // A client has no fallback for `NOSCRIPT` among the replies of `EXEC`, and the other
+        // commands are executed.
         let mut queued = talk();
         queued.c("EVALSHA 0a 0").s("-NOSCRIPT No matching script./");
         queued.c("MULTI").c(command).c("EXEC").s("+OK/+QUEUED/*1/:1/");
-        stays(&queued);
+        assert_pinned(&queued);
         assert_eq!(queued.0.pin(), Some(Pin::Script));
     }
     // In one piece with its transaction, and before and after one.
@@ -230,22 +230,22 @@ fn frees_a_session_that_runs_scripts_outside_transactions() {
     let mut around = talk();
     around.0.request([evalsha, evalsha, multi, exec, evalsha].concat().as_bytes());
     around.s(":1/:1/+OK/*0/:1/");
-    is_free(&around);
+    assert_carriable(&around);
     let mut within = talk();
     within.0.request([evalsha, multi, evalsha, exec].concat().as_bytes());
     within.s(":1/+OK/+QUEUED/*1/:1/");
-    stays(&within);
+    assert_pinned(&within);
     let mut it = talk();
     it.c("FCALL f 0").c("SCRIPT FLUSH").c("FUNCTION LOAD x").s(":1/+OK/$1/x/");
-    is_free(&it);
+    assert_carriable(&it);
 }
 
 #[test]
-fn is_spent_after_calling_a_script_of_the_former_server_in_a_transaction() {
+fn detects_scripts_of_the_former_server_in_multi() {
     let carried = |before: &mut Dialogue| {
-        is_free(before);
+        assert_carriable(before);
         let mut replay = Replay::of(&before.0).expect("a replay");
-        // There is nothing to be said again, except for a question whether the server answers.
+        // There is no state to replay, only the `PING`.
         if !replay.is_answered() {
             replay.answer(b"+PONG\r\n").expect("an answer");
         }
@@ -270,15 +270,15 @@ fn is_spent_after_calling_a_script_of_the_former_server_in_a_transaction() {
 }
 
 #[test]
-fn pins_a_listener_for_invalidations_of_others() {
+fn pins_a_subscriber_to_invalidation_messages() {
     let mut it = talk();
     it.c("SUBSCRIBE news").s("*3/$9/subscribe/$4/news/:1/");
     assert!(it.0.can_be_carried());
     it.c("SUBSCRIBE __redis__:invalidate").s("*3/$9/subscribe/$20/__redis__:invalidate/:2/");
-    stays(&it);
+    assert_pinned(&it);
     it.c("UNSUBSCRIBE")
         .s("*3/$11/unsubscribe/$4/news/:1/*3/$11/unsubscribe/$20/__redis__:invalidate/:0/");
-    is_free(&it);
+    assert_carriable(&it);
 }
 
 #[test]
@@ -286,11 +286,11 @@ fn pins_a_session_that_sent_an_unknown_command() {
     for command in ["FETCH k", "GRAPH.QUERY g q", "CLIENT NOVELTY", "A.NAME.THAT.IS.VERY.LONG k"] {
         let mut it = talk();
         it.c("GET k").s("$1/v/");
-        is_free(&it);
+        assert_carriable(&it);
         it.c(command).s("$1/v/").is(SessionState::Quiet, 0);
-        stays(&it);
+        assert_pinned(&it);
         it.c("RESET").s("+RESET/");
-        stays(&it);
+        assert_pinned(&it);
         let mut silent = talk();
         silent
             .c("CLIENT REPLY OFF")
@@ -298,7 +298,7 @@ fn pins_a_session_that_sent_an_unknown_command() {
             .c("CLIENT REPLY ON")
             .s("+OK/")
             .is(SessionState::Quiet, 0);
-        stays(&silent);
+        assert_pinned(&silent);
     }
     let mut it = talk();
     for _ in 0..2000 {
@@ -309,12 +309,12 @@ fn pins_a_session_that_sent_an_unknown_command() {
         it.s(":1/");
     }
     it.is(SessionState::Quiet, 0);
-    // Nothing but the name of the first one.
+    // Only the name of the first unknown command is allocated.
     assert_eq!((it.0.allocated(), it.0.unknown_command()), (1, Some("FETCH")));
 }
 
 #[test]
-fn frees_a_session_that_sent_declared_commands() {
+fn carries_a_session_that_sent_declared_commands() {
     let declared = StatelessCommands::new(["fetch", "GRAPH|QUERY", "client|novelty"]).unwrap();
     let requests: [&[u8]; 4] = [
         b"*2\r\n$5\r\nFetch\r\n$1\r\nk\r\n",
@@ -329,14 +329,14 @@ fn frees_a_session_that_sent_declared_commands() {
         b"fetched k\r\n",
     ];
     let fresh = || Dialogue(talk().0.with_stateless(declared.clone()));
-    // Whole, and in two pieces parted anywhere, and byte by byte.
+    // In one piece, in any two pieces, and byte by byte.
     for (request, unlike) in requests.iter().zip(unlike) {
         for at in 0..request.len() {
             let mut it = fresh();
             it.0.request(&request[..at]);
             it.0.request(&request[at..]);
             it.s(":1/");
-            is_free(&it);
+            assert_carriable(&it);
             assert_eq!((it.0.pin(), it.0.allocated()), (None, 0), "{at}");
         }
         for at in 0..unlike.len() {
@@ -344,19 +344,19 @@ fn frees_a_session_that_sent_declared_commands() {
             it.0.request(&unlike[..at]);
             it.0.request(&unlike[at..]);
             it.s(":1/");
-            stays(&it);
+            assert_pinned(&it);
             assert_eq!(it.0.pin(), Some(Pin::UnknownCommand));
             assert!(it.0.unknown_command().is_some_and(|name| !name.is_empty()), "{at}");
         }
         let mut it = fresh();
         request.iter().for_each(|byte| it.0.request(&[*byte]));
         it.s(":1/").c("GET k").s(":1/");
-        is_free(&it);
+        assert_carriable(&it);
     }
 }
 
 #[test]
-fn finds_the_name_before_a_large_value() {
+fn finds_a_command_name_before_a_large_value() {
     let declared = StatelessCommands::new(["fetch"]).unwrap();
     for (name, free) in [("FETCH", true), ("STORE", false)] {
         let mut it = Dialogue(talk().0.with_stateless(declared.clone()));
@@ -374,7 +374,7 @@ fn finds_the_name_before_a_large_value() {
 }
 
 #[test]
-fn names_what_keeps_a_session() {
+fn reports_the_pin_of_a_session() {
     let pin = |talking: &dyn for<'a> Fn(&'a mut Dialogue) -> &'a mut Dialogue| {
         let mut it = talk();
         talking(&mut it);

@@ -1,5 +1,5 @@
-//! Frames that are taken many at a time, beside the same bytes shown one by one, which never come
-//! to that loop: after every piece both ledgers must say the same of everything.
+//! Compares a ledger that is given pieces, which reads runs of frames in one loop, with a ledger
+//! that is given single bytes, which never uses that loop. Both must agree after every piece.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use proptest::prelude::{ProptestConfig, Strategy, any, prop, prop_assert_eq, pro
 
 use crate::{Direction, FrameCounts, Hint, Ledger, Limits, Replay};
 
-/// Mostly what runs are made of, and what ends one.
+/// Requests that form runs, and requests that end them.
 const REQUESTS: &[&[u8]] = &[
     b"*1\r\n$4\r\nPING\r\n",
     b"*2\r\n$3\r\nGET\r\n$16\r\nkey:000000000042\r\n",
@@ -42,12 +42,13 @@ const REPLIES: &[&[u8]] = &[
     b">2\r\n$10\r\ninvalidate\r\n*0\r\n",
 ];
 
-/// Whole frames of these, now and then a long string, and in one stream of four some damaged bytes.
+/// Complete frames of these, sometimes a long string, and in one of four streams some damaged
+/// bytes.
 fn stream(frames: &'static [&'static [u8]], long: &'static str) -> impl Strategy<Value = Vec<u8>> {
     let frame = (any::<prop::sample::Index>(), 0..30_usize, 50..150_usize).prop_map(
         move |(which, odd, length)| {
             if odd > 0 {
-                // Half of them are of the kinds that stay in a run.
+                // Half of the frames are of the kinds that form runs.
                 let most = if odd % 2 == 0 { 5 } else { frames.len() };
                 return frames[which.index(most)].to_vec();
             }
@@ -77,8 +78,8 @@ fn feed(ledger: &mut Ledger, direction: Direction, bytes: &[u8]) {
     }
 }
 
-/// All that a ledger says, in words, so that a difference can be read.
-fn account(ledger: &mut Ledger) -> (String, Vec<Hint>, FrameCounts, Option<Vec<u8>>) {
+/// Everything that a ledger reports, as text.
+fn report(ledger: &mut Ledger) -> (String, Vec<Hint>, FrameCounts, Option<Vec<u8>>) {
     let both = [Direction::Request, Direction::Reply];
     let words = format!(
         "{:?}, owes {}, between {:?}, unseen {:?}, last {:?} {:?}, must end {:?}",
@@ -90,19 +91,19 @@ fn account(ledger: &mut Ledger) -> (String, Vec<Hint>, FrameCounts, Option<Vec<u
         ledger.last_answer(),
         ledger.must_end(),
     );
-    // Nothing is counted of an opaque session.
+    // Frames of an opaque session are not counted.
     let counts = if ledger.is_opaque() { FrameCounts::default() } else { ledger.take_counts() };
     let replay = Replay::of(ledger).map(|replay| replay.requests().to_vec());
     (words, std::iter::from_fn(|| ledger.take_hint()).collect(), counts, replay)
 }
 
-/// Shows a piece to one of them at once, and to the other byte by byte.
+/// Gives a piece to one ledger at once, and to the other byte by byte.
 fn feed_both(runs: &mut Ledger, bytes: &mut Ledger, direction: Direction, piece: &[u8]) {
     feed(runs, direction, piece);
     piece.iter().for_each(|byte| feed(bytes, direction, &[*byte]));
 }
 
-/// What a target of `fuzz/fuzz_targets` makes of an input.
+/// The bytes that a target of `fuzz/fuzz_targets` feeds to a ledger for an input.
 fn turns(target: &str, input: &[u8]) -> Vec<(Direction, Vec<u8>)> {
     let bytes = input.get(1..).unwrap_or_default().to_vec();
     match target {
@@ -116,7 +117,7 @@ fn turns(target: &str, input: &[u8]) -> Vec<(Direction, Vec<u8>)> {
 }
 
 #[test]
-fn what_the_fuzzer_found_worth_keeping_comes_to_the_same() {
+fn agrees_on_the_fuzz_corpus() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
     let limits = Limits { memory: 200, names: 1024, ..Limits::default() };
     for target in ["request", "reply", "conversation"] {
@@ -130,7 +131,7 @@ fn what_the_fuzzer_found_worth_keeping_comes_to_the_same() {
             for (direction, turn) in turns(target, &std::fs::read(&file).unwrap()) {
                 for piece in turn.chunks(1 + turn.len() % 60) {
                     feed_both(&mut runs, &mut bytes, direction, piece);
-                    assert_eq!(account(&mut runs), account(&mut bytes), "{}", file.display());
+                    assert_eq!(report(&mut runs), report(&mut bytes), "{}", file.display());
                 }
             }
         }
@@ -138,7 +139,7 @@ fn what_the_fuzzer_found_worth_keeping_comes_to_the_same() {
 }
 
 #[test]
-fn requests_beyond_the_room_come_to_the_same_in_any_pieces() {
+fn agrees_on_requests_beyond_the_recording_limits() {
     let limits = Limits { memory: 200, names: 1024, ..Limits::default() };
     let (mut runs, mut bytes) = (Ledger::new(&limits), Ledger::new(&limits));
     let names = format!("*2\r\n$9\r\nSUBSCRIBE\r\n$900\r\n{}\r\n", "n".repeat(900));
@@ -151,15 +152,15 @@ fn requests_beyond_the_room_come_to_the_same_in_any_pieces() {
     let confirmed = format!("*3\r\n$9\r\nsubscribe\r\n$900\r\n{}\r\n:1\r\n", "n".repeat(900));
     for turn in [ok.as_str(), &confirmed, &ok[..100], &confirmed, &ok[..5]] {
         feed_both(&mut runs, &mut bytes, Direction::Reply, turn.as_bytes());
-        assert_eq!(account(&mut runs), account(&mut bytes));
+        assert_eq!(report(&mut runs), report(&mut bytes));
     }
-    // What was said last is known, whatever there was no room for.
+    // The last state is known, although earlier requests were not recorded.
     for (request, reply) in
         [(&*select, &ok[..100]), ("UNSUBSCRIBE\r\n", "*3\r\n$11\r\nunsubscribe\r\n$-1\r\n:0\r\n")]
     {
         feed_both(&mut runs, &mut bytes, Direction::Request, request.as_bytes());
         feed_both(&mut runs, &mut bytes, Direction::Reply, reply.as_bytes());
-        assert_eq!(account(&mut runs), account(&mut bytes));
+        assert_eq!(report(&mut runs), report(&mut bytes));
     }
     assert!(Replay::of(&runs).is_some());
 }
@@ -168,7 +169,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
 
     #[test]
-    fn runs_come_to_what_single_bytes_come_to(
+    fn agrees_on_runs_and_single_bytes(
         requests in stream(REQUESTS, "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n"),
         replies in stream(REPLIES, ""),
         pieces in prop::collection::vec((any::<bool>(), 1_usize..400), 1..30),
@@ -176,18 +177,18 @@ proptest! {
         let limits = Limits { memory: 200, names: 1024, ..Limits::default() };
         let (mut runs, mut bytes) = (Ledger::new(&limits), Ledger::new(&limits));
         let (mut requests, mut replies) = (&requests[..], &replies[..]);
-        // In the end all of it, so that long runs come too.
+        // The rest comes at once in the end, so that there are long runs.
         for (request, size) in pieces.into_iter().chain([(true, usize::MAX), (false, usize::MAX)]) {
             let (direction, left) =
                 if request { (Direction::Request, &mut requests) } else { (Direction::Reply, &mut replies) };
-            // More replies than requests would end it too soon.
+            // More replies than requests would make the session opaque too soon.
             if !request && runs.owed() == 0 {
                 continue;
             }
             let (piece, rest) = left.split_at(size.min(left.len()));
             *left = rest;
             feed_both(&mut runs, &mut bytes, direction, piece);
-            prop_assert_eq!(account(&mut runs), account(&mut bytes), "behind {:?}", String::from_utf8_lossy(piece));
+            prop_assert_eq!(report(&mut runs), report(&mut bytes), "after {:?}", String::from_utf8_lossy(piece));
         }
     }
 }

@@ -1,13 +1,15 @@
-//! The requests in flight whose reply needs an eye, by their position among all requests.
+//! In-flight markers: the requests in flight whose reply must be inspected, by their position among
+//! all requests.
 //!
-//! Ordinary requests are only counted, so a pipeline of any depth costs nothing. The others (MULTI,
-//! SUBSCRIBE, HELLO, ...) are kept here in order: two in the ledger itself, more in a queue that is
-//! allocated only then and freed when it is empty.
+//! Ordinary requests are only counted, so a pipeline of any depth needs no memory. All other
+//! requests (MULTI, SUBSCRIBE, HELLO, ...) are marked here, in order: two marks in the ledger
+//! itself, further ones in a queue that is allocated when needed and freed when empty.
 //!
-//! The queue holds runs in which two kinds of mark alternate at constant distances. A pipeline of
-//! transactions with the same number of commands each is one run, however long it is; so is one of
-//! SUBSCRIBE or SELECT alone. Where nothing repeats, a run is two marks. A few runs are free, more
-//! come out of a [budget](crate::ledger::budget) that all sessions share.
+//! The queue is run-length encoded. In a run, two kinds of mark alternate at constant distances. A
+//! pipeline of transactions with the same number of commands each is one run of any length, and so
+//! is one of SUBSCRIBE or SELECT alone. Without repetition, a run has two marks. Each session may
+//! have some runs; further ones are taken from a [budget](crate::ledger::budget) that all sessions
+//! share.
 
 use std::collections::VecDeque;
 
@@ -16,16 +18,16 @@ use crate::ledger::budget::{self, Share};
 
 const INLINE_MARKS: usize = 2;
 
-/// Runs that a session may have without asking for them: twelve kilobytes.
+/// Runs that a session may have without the shared budget: twelve kilobytes.
 const FREE_RUNS: usize = 512;
 
-/// The first allocation, in runs.
+/// Size of the first allocation, in runs.
 const INITIAL_RUNS: usize = 4;
 
-/// The most confirmations a mark can wait for.
+/// Maximum number of confirmations that a mark can expect.
 pub(crate) const MAX_EXPECTED: u32 = (1 << 24) - 1;
 
-/// What a mark says of its request.
+/// The class of a marked request, and the confirmations that it expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct MarkKind {
     expected: [u8; 3],
@@ -34,17 +36,17 @@ struct MarkKind {
 
 const NO_KIND: MarkKind = MarkKind { expected: [0; 3], class: Class::Ordinary };
 
-/// One request that is not ordinary, eight bytes.
+/// One request whose reply must be inspected, in eight bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mark {
-    /// Its position among the requests that get a reply, counted from the session's start, modulo
-    /// 2^32.
+    /// Its position among the requests that get a reply, counted from the start of the session,
+    /// modulo 2^32.
     pub(crate) at: u32,
     kind: MarkKind,
 }
 
 impl Mark {
-    /// A mark that waits for `expected` confirmations, at most [`MAX_EXPECTED`].
+    /// A mark that expects `expected` confirmations, at most [`MAX_EXPECTED`].
     pub(crate) fn new(at: u32, class: Class, expected: u32) -> Self {
         let mut mark = Self { at, kind: MarkKind { expected: [0; 3], class } };
         mark.expect(expected);
@@ -55,7 +57,7 @@ impl Mark {
         self.kind.class
     }
 
-    /// How many confirmations are still to come; zero if the number is not known yet.
+    /// Number of outstanding confirmations; zero if it is not known yet.
     pub(crate) fn expected(&self) -> u32 {
         let [a, b, c] = self.kind.expected;
         u32::from_le_bytes([a, b, c, 0])
@@ -67,15 +69,15 @@ impl Mark {
     }
 }
 
-/// Marks of two kinds by turns, at least one.
+/// A run of marks of two alternating kinds; at least one mark.
 #[derive(Debug)]
 struct MarkRun {
     /// The position of its first mark.
     at: u32,
     count: u32,
-    /// Of its first mark, its third, and so on; and of the others.
+    /// The kind of the first, third, fifth mark, and the kind of the second, fourth, sixth.
     kinds: [MarkKind; 2],
-    /// From a mark of the first kind to the next mark, and from one of the second kind.
+    /// Distance from a mark of the first kind to the next mark, and from one of the second kind.
     gaps: [u32; 2],
 }
 
@@ -84,7 +86,8 @@ impl MarkRun {
         Self { at: mark.at, count: 1, kinds: [mark.kind, NO_KIND], gaps: [0; 2] }
     }
 
-    /// Appends a mark that is `gap` positions from the last one; false if it does not fit in.
+    /// Appends a mark at a distance of `gap` from the last one. False if it does not continue the
+    /// pattern.
     fn append(&mut self, gap: u32, kind: MarkKind) -> bool {
         let [first, second] = &mut self.kinds;
         let [after_first, after_second] = &mut self.gaps;
@@ -104,7 +107,7 @@ impl MarkRun {
         fits
     }
 
-    /// Removes the first mark, of which there is one.
+    /// Removes the first mark. There must be one.
     fn pop(&mut self) -> Mark {
         let ([first, _], [gap, _]) = (self.kinds, self.gaps);
         let mark = Mark { at: self.at, kind: first };
@@ -116,19 +119,19 @@ impl MarkRun {
     }
 }
 
-/// The marks, first in, first out.
+/// The marks, as a FIFO queue.
 #[derive(Debug)]
 pub(crate) struct InFlightMarks {
     inline: [Mark; INLINE_MARKS],
-    /// How many of `inline` are in use; the rest follow in `queue`.
+    /// How many of `inline` are in use; further marks are in `queue`.
     len: u8,
-    /// A request that should have a mark has none, the last such at this position.
+    /// Whether a request that needs a mark has none; `unmarked_at` is the position of the last one.
     has_unmarked: bool,
     unmarked_at: u32,
     queue: Option<Box<MarkQueue>>,
 }
 
-/// The marks that did not fit; behind a box to keep idle sessions small.
+/// The marks that do not fit inline. Boxed, to keep idle sessions small.
 #[derive(Debug)]
 struct MarkQueue {
     runs: VecDeque<MarkRun>,
@@ -156,7 +159,7 @@ impl MarkQueue {
         true
     }
 
-    /// Whether there may be one more run. Makes room for it.
+    /// Whether there may be one more run. Reserves memory for it.
     fn has_room(&mut self, most: usize) -> bool {
         let (len, capacity) = (self.runs.len(), self.runs.capacity());
         if len >= most {
@@ -198,8 +201,7 @@ impl InFlightMarks {
         self.len == 0
     }
 
-    /// Appends a mark; false if there is no room, because of `most` runs or because all sessions
-    /// together have too many.
+    /// Appends a mark. False if there are `most` runs already, or if the shared budget is used up.
     pub(crate) fn push(&mut self, mark: Mark, most: u16) -> bool {
         match self.inline.get_mut(usize::from(self.len)) {
             Some(slot) if self.queue.is_none() => {
@@ -215,12 +217,12 @@ impl InFlightMarks {
         most > 0 && self.queue.get_or_insert_default().push(mark, most)
     }
 
-    /// Notes that there is no mark for the request at that position.
+    /// Records that the request at that position has no mark.
     pub(crate) fn record_unmarked(&mut self, at: u32) {
         (self.has_unmarked, self.unmarked_at) = (true, at);
     }
 
-    /// The position of the last request without the mark that it should have.
+    /// The position of the last request that needs a mark and has none.
     pub(crate) fn last_unmarked(&self) -> Option<u32> {
         self.has_unmarked.then_some(self.unmarked_at)
     }
@@ -234,7 +236,7 @@ impl InFlightMarks {
         if self.len > 0 { self.inline.first() } else { None }
     }
 
-    /// The oldest mark, to be changed.
+    /// The oldest mark, mutable.
     pub(crate) fn first_mut(&mut self) -> Option<&mut Mark> {
         if self.len > 0 { self.inline.first_mut() } else { None }
     }
@@ -255,13 +257,13 @@ impl InFlightMarks {
         }
     }
 
-    /// Runs that have been allocated.
+    /// Allocated runs.
     #[cfg(test)]
     pub(crate) fn allocated(&self) -> usize {
         self.queue.as_ref().map_or(0, |queue| queue.runs.capacity())
     }
 
-    /// Forgets all and frees what was allocated.
+    /// Removes all marks and frees the memory.
     pub(crate) fn clear(&mut self) {
         *self = Self::new();
     }
@@ -280,7 +282,7 @@ mod tests {
     const MOST: u16 = 16 * 1024;
 
     #[test]
-    fn a_mark_is_eight_bytes_and_counts_far() {
+    fn packs_a_mark_into_eight_bytes() {
         assert_eq!(size_of::<Mark>(), 8);
         let mut mark = Mark::new(7, Class::Subscribe, MAX_EXPECTED);
         assert_eq!(mark.expected(), MAX_EXPECTED);
@@ -288,14 +290,14 @@ mod tests {
         assert_eq!((mark.at, mark.class(), mark.expected()), (7, Class::Subscribe, 0x01_02_03));
     }
 
-    /// Marks of which no three make a run.
+    /// Marks of which no three form a run.
     fn odd(n: u32) -> Mark {
         let classes = [Class::Multi, Class::Exec, Class::Select];
         Mark::new(n, classes[n as usize % 3], 0)
     }
 
     #[test]
-    fn holds_two_without_an_allocation_and_not_more_runs_than_it_may() {
+    fn holds_two_marks_inline_and_limits_the_runs() {
         let mut marks = InFlightMarks::new();
         assert!((0..2).all(|n| marks.push(odd(n), 5)) && marks.queue.is_none());
         assert!((2..12).all(|n| marks.push(odd(n), 5)));
@@ -304,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn pipelines_that_repeat_are_one_run() {
+    fn encodes_repeating_pipelines_as_one_run() {
         for kinds in
             [[(Class::Multi, 0), (Class::Exec, 0)], [(Class::Subscribe, 1), (Class::Subscribe, 1)]]
         {
@@ -325,7 +327,7 @@ mod tests {
     const RUN: usize = 24;
 
     #[test]
-    fn takes_from_the_budget_beyond_its_own_and_gives_back() {
+    fn takes_further_runs_from_the_budget_and_returns_them() {
         let queue = || MarkQueue { share: Share::of(&TIGHT), ..MarkQueue::default() };
         let fill = |queue: &mut MarkQueue, most| {
             (0_u32..).take_while(|n| queue.push(odd(*n), most)).count()
@@ -335,7 +337,7 @@ mod tests {
         assert_eq!((one.runs.capacity(), TIGHT.left()), (FREE_RUNS, 3 * FREE_RUNS * RUN));
         assert_eq!(fill(&mut one, 2 * free) + fill(&mut one, 4 * free), 6 * FREE_RUNS);
         assert_eq!((one.runs.len(), TIGHT.left()), (4 * FREE_RUNS, 0));
-        // Nothing is left for the other one but what is its own.
+        // The other session has only the runs that need no budget.
         assert_eq!(fill(&mut other, MOST), 2 * FREE_RUNS);
         drop(one);
         assert!(other.push(odd(0), MOST));
@@ -345,7 +347,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn first_in_first_out_whatever_repeats(
+        fn keeps_fifo_order_for_any_repetition(
             steps in prop::collection::vec((prop::bool::weighted(0.55), 0_usize..5, 1_u32..3, 0_u32..2), 1..400),
             from in prop::sample::select(vec![0_u32, u32::MAX - 20]),
         ) {

@@ -1,5 +1,4 @@
-//! The handshake about maintenance as the ledger follows it: who may agree to it, and what becomes
-//! of the agreement.
+//! Tests of the maintenance handshake and of other features of a connection.
 
 use crate::ledger::model::Dialogue;
 use crate::{Class, Direction, Ledger, Limits, MaintenanceHandshake, Replay, SessionState};
@@ -16,7 +15,7 @@ fn resp3() -> Dialogue {
 }
 
 #[test]
-fn what_the_server_refused_can_be_agreed_to_in_its_place() {
+fn accepts_a_handshake_that_the_server_refused() {
     let mut it = resp3();
     assert!(!it.0.awaits_handshake_reply() && !it.0.next_reply_is_handshake());
     it.c("GET k").c(ASK).c("GET k");
@@ -24,7 +23,7 @@ fn what_the_server_refused_can_be_agreed_to_in_its_place() {
     it.s("+v/");
     assert!(it.0.next_reply_is_handshake());
     it.s("-ERR unknown subc");
-    assert!(!it.0.next_reply_is_handshake(), "it is under way");
+    assert!(!it.0.next_reply_is_handshake(), "it is incomplete");
     it.s("ommand 'MAINT_NOTIFICATIONS'/");
     assert_eq!(
         (it.0.awaits_handshake_reply(), it.0.maintenance_handshake()),
@@ -46,7 +45,7 @@ fn what_the_server_refused_can_be_agreed_to_in_its_place() {
 }
 
 #[test]
-fn nobody_agrees_where_there_are_no_pushes_or_a_transaction_is_spoiled_or_nothing_was_refused() {
+fn accepts_no_handshake_in_resp2_or_a_transaction() {
     let mut it = Dialogue::new();
     assert!(!it.c(HERE).s(UNKNOWN).0.accept_handshake());
     let mut it = resp3();
@@ -57,7 +56,7 @@ fn nobody_agrees_where_there_are_no_pushes_or_a_transaction_is_spoiled_or_nothin
 }
 
 #[test]
-fn the_agreement_goes_along_to_another_server_and_ends_with_reset_or_resp2() {
+fn carries_the_agreement_until_reset_or_resp2() {
     let mut it = resp3();
     it.c(HERE).s(UNKNOWN);
     assert!(it.0.accept_handshake() && it.0.can_be_carried());
@@ -72,8 +71,8 @@ fn the_agreement_goes_along_to_another_server_and_ends_with_reset_or_resp2() {
     assert_eq!(next.0.maintenance_handshake(), MaintenanceHandshake::WithoutAddress);
     next.0.set_failover_announced(true);
     next.c("RESET").s("+RESET/").c("HELLO 3").s("%1/+proto/:3/");
-    // Who agrees anew has been told nothing yet: the next failover must not pass for one that it
-    // knows of.
+    // After a new handshake nothing has been announced yet: the next failover must not count as
+    // announced.
     assert_eq!(
         (next.0.maintenance_handshake(), next.0.failover_announced()),
         (MaintenanceHandshake::Off, false)
@@ -81,7 +80,7 @@ fn the_agreement_goes_along_to_another_server_and_ends_with_reset_or_resp2() {
 }
 
 #[test]
-fn what_the_server_keeps_for_good_pins_the_session() {
+fn pins_sessions_with_permanent_features() {
     for request in [HERE, ASK, OFF, "CLIENT CAPA redirect", "client import-source on"] {
         let mut it = resp3();
         it.c(request).s("-ERR/").is(SessionState::Quiet, 0);
@@ -92,7 +91,7 @@ fn what_the_server_keeps_for_good_pins_the_session() {
 }
 
 #[test]
-fn prepared_fields_pin_the_session_until_they_are_forgotten() {
+fn pins_sessions_with_prepared_fields_until_discarded() {
     let mut it = resp3();
     it.c("HIMPORT PREPARE u name age").s("-ERR/").is(SessionState::Quiet, 0);
     it.c("HIMPORT PREPARE u name age")
@@ -115,7 +114,7 @@ fn prepared_fields_pin_the_session_until_they_are_forgotten() {
 }
 
 #[test]
-fn what_a_transaction_would_do_unseen_is_not_followed() {
+fn turns_opaque_when_a_transaction_queues_a_feature() {
     for request in [HERE, "CLIENT CAPA redirect", "HIMPORT PREPARE u f"] {
         let mut it = resp3();
         it.c("MULTI").c(request).s("+OK/+QUEUED/").is(SessionState::Opaque, 0);
@@ -127,7 +126,7 @@ fn what_a_transaction_would_do_unseen_is_not_followed() {
 }
 
 #[test]
-fn a_name_that_comes_in_pieces_is_the_same_name() {
+fn classifies_names_that_arrive_in_pieces() {
     let class = |pieces: usize, words: &str| {
         let mut whole = String::new();
         let words: Vec<&str> = words.split(' ').collect();

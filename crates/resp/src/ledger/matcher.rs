@@ -324,7 +324,7 @@ impl Matcher {
             Class::Asking => self.connection.asking = true,
             Class::TrackingOn => self.connection.tracking = true,
             Class::TrackingOff => self.connection.tracking = false,
-            // The answer is a map in RESP3 only.
+            // The reply is a map in RESP3 only.
             Class::Hello => self.connection.resp3 = top == b'%',
             Class::Reset => {
                 (self.connection, self.subscriptions) =
@@ -334,8 +334,8 @@ impl Matcher {
             }
             _ if class.is_connection_feature() => self.features.accepted(class),
             Class::Quit => self.phase = LedgerPhase::Ended,
-            // The stream that follows is no sequence of replies. And a subscription is answered by
-            // confirmations only.
+            // After `MONITOR`, the stream is no sequence of replies. A subscription is answered by
+            // confirmations only, so any other reply to it is not understood.
             Class::Monitor => return Err(Untrackable),
             _ if class.group() == ClassGroup::Subscribing => return Err(Untrackable),
             _ => {}
@@ -347,12 +347,12 @@ impl Matcher {
         self.subscriptions.is_any()
     }
 
-    /// The standing of a session that is between frames in both directions, or not.
+    /// The state of the session. `between_frames`: both directions are at a frame boundary.
     pub(crate) fn session_state(&self, between_frames: bool) -> SessionState {
         if self.phase == LedgerPhase::Opaque {
             return SessionState::Opaque;
         }
-        // What is missed may have ended it.
+        // An unmarked request may have ended the transaction.
         if self.connection.transaction && !self.has_unmarked() {
             return SessionState::Transaction;
         }
@@ -372,8 +372,7 @@ impl Matcher {
         }
     }
 
-    /// Whether nothing is owed, and neither a subscription nor an open transaction is a reason for
-    /// the client's silence.
+    /// Whether nothing is owed, and there is neither a subscription nor an open transaction.
     pub(crate) fn awaits_client(&self) -> bool {
         let in_transaction = self.connection.transaction && !self.has_unmarked();
         self.phase == LedgerPhase::Tracked
@@ -399,7 +398,7 @@ impl Matcher {
         self.marks.allocated() + self.recorder.allocated()
     }
 
-    /// An invariant does not hold.
+    /// An invariant was violated.
     pub(crate) fn fail(&mut self, fault: LedgerFault) {
         self.become_opaque();
         self.must_end = Some(MustEnd::Broken(fault));

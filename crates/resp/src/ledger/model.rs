@@ -1,9 +1,8 @@
-//! A server in miniature, to hold conversations with: it executes commands one after the other and
-//! answers as Redis does.
+//! Test support: dialogues written by hand, and a model of a Redis server for generated ones.
 //!
-//! It shares no code with the ledger and works the other way round: it knows the truth and produces
-//! the bytes. What the ledger does not follow by design (see the tests of the rules) is never said
-//! to it: [`ModelServer::hear`] declines.
+//! The model shares no code with the ledger and works in the opposite direction: it knows the state
+//! and produces the bytes. It declines commands that the ledger does not track by design (see the
+//! tests of the rules): [`ModelServer::execute`] returns `None`.
 
 use std::collections::BTreeSet;
 
@@ -43,7 +42,7 @@ impl Dialogue {
 /// One frame from the server.
 pub(crate) struct ServerFrame {
     pub(crate) bytes: Vec<u8>,
-    /// Whether a request is answered with this frame, for good.
+    /// Whether this frame completes the reply to a request.
     pub(crate) answers: bool,
 }
 
@@ -52,11 +51,11 @@ pub(crate) struct ServerFrame {
 pub(crate) struct ModelCommand {
     pub(crate) what: usize,
     pub(crate) detail: usize,
-    /// Refused by access rules.
+    /// Refused by ACL rules.
     pub(crate) refused: bool,
     pub(crate) inline: bool,
-    /// Whether something unasked follows.
-    pub(crate) news: bool,
+    /// Whether a message without a request follows.
+    pub(crate) messages: bool,
 }
 
 #[derive(Debug, Default)]
@@ -64,14 +63,14 @@ pub(crate) struct ModelServer {
     resp3: bool,
     sets: [BTreeSet<usize>; 3],
     multi: Option<Transaction>,
-    /// Sent, whether or not it was accepted.
+    /// `MULTI` was sent, whether or not it was accepted.
     multi_sent: bool,
     watching: bool,
     asking: bool,
     tracking: bool,
     off: bool,
     skip: bool,
-    unseen: bool,
+    unconfirmed: bool,
 }
 
 #[derive(Debug, Default)]
@@ -140,14 +139,18 @@ fn frame(text: &str) -> Vec<u8> {
     text.replace('/', "\r\n").into_bytes()
 }
 
-fn told(text: &str) -> Vec<ServerFrame> {
+fn reply(text: &str) -> Vec<ServerFrame> {
     vec![ServerFrame { bytes: frame(text), answers: true }]
 }
 
 impl ModelServer {
-    /// The bytes of a request and what it is answered with; `None` if the ledger is not meant to
-    /// follow it now.
-    pub(crate) fn hear(&mut self, say: &ModelCommand) -> Option<(Vec<u8>, bool, Vec<ServerFrame>)> {
+    /// Executes a command. Returns the bytes of the request, whether it gets a reply, and the
+    /// frames from the server; `None` if the ledger cannot track the command in this state by
+    /// design.
+    pub(crate) fn execute(
+        &mut self,
+        say: &ModelCommand,
+    ) -> Option<(Vec<u8>, bool, Vec<ServerFrame>)> {
         let mut words: Vec<String> =
             WORDS[say.what].split_whitespace().map(str::to_owned).collect();
         let name = words.first().map(|word| word.to_uppercase()).unwrap_or_default();
@@ -160,7 +163,7 @@ impl ModelServer {
         if name.is_empty() {
             return (!self.skip).then_some((request, false, Vec::new()));
         }
-        let reply = if name == "CLIENT" && words[1] == "REPLY" {
+        let frames = if name == "CLIENT" && words[1] == "REPLY" {
             self.reply_mode(&words[2], say)
         } else {
             self.run(&name, &words, say)
@@ -170,14 +173,14 @@ impl ModelServer {
             "EXEC" | "DISCARD" | "RESET" => false,
             _ => self.multi_sent,
         };
-        let answered = !reply.is_empty();
-        self.unseen = !answered;
+        let answered = !frames.is_empty();
+        self.unconfirmed = !answered;
         self.asking = self.asking && name == "ASKING";
-        let mut tells = reply;
-        if say.news {
-            tells.extend(self.news());
+        let mut frames = frames;
+        if say.messages {
+            frames.extend(self.messages());
         }
-        Some((request, answered, tells))
+        Some((request, answered, frames))
     }
 
     fn subscriptions(&self) -> usize {
@@ -188,7 +191,7 @@ impl ModelServer {
         !self.resp3 && self.subscriptions() > 0
     }
 
-    fn news(&self) -> Option<ServerFrame> {
+    fn messages(&self) -> Option<ServerFrame> {
         let text = match (self.resp3, self.subscriptions() > 0) {
             (true, _) => ">2/$10/invalidate/*1/$1/k/",
             (false, true) => "*3/$7/message/$1/a/$3/abc/",
@@ -206,7 +209,7 @@ impl ModelServer {
             "OFF" => (self.off, self.skip) = (true, false),
             _ => self.skip = !self.off,
         }
-        Some(if mode == "ON" { told("+OK/") } else { Vec::new() })
+        Some(if mode == "ON" { reply("+OK/") } else { Vec::new() })
     }
 
     fn run(
@@ -220,7 +223,7 @@ impl ModelServer {
         if self.off || self.skip {
             if name == "RESET" && self.off && !say.refused {
                 *self = Self::default();
-                return Some(told("+RESET/"));
+                return Some(reply("+RESET/"));
             }
             self.skip = self.skip && !plain;
             return plain.then(Vec::new);
@@ -230,17 +233,17 @@ impl ModelServer {
                 transaction.dirty = true;
                 if name == "EXEC" {
                     (self.multi, self.watching) = (None, false);
-                    return Some(told("-EXECABORT Transaction discarded because of: NOPERM/"));
+                    return Some(reply("-EXECABORT Transaction discarded because of: NOPERM/"));
                 }
             }
-            return Some(told("-NOPERM no/"));
+            return Some(reply("-NOPERM no/"));
         }
         if name == "RESET" {
             *self = Self::default();
-            return Some(told("+RESET/"));
+            return Some(reply("+RESET/"));
         }
         if self.restricted() && !name.ends_with("SUBSCRIBE") {
-            return Some(told(if name == "PING" {
+            return Some(reply(if name == "PING" {
                 "*2/$4/pong/$0//"
             } else {
                 "-ERR Can't execute here/"
@@ -260,19 +263,19 @@ impl ModelServer {
                     (false, queued) => format!("*{queued}/{}", "*1/-READONLY x/".repeat(queued)),
                 };
                 (self.multi, self.watching) = (None, false);
-                Some(told(&answer))
+                Some(reply(&answer))
             }
             "DISCARD" => {
                 (self.multi, self.watching) = (None, false);
-                Some(told("+OK/"))
+                Some(reply("+OK/"))
             }
-            "MULTI" | "WATCH" => Some(told("-ERR not inside MULTI/")),
+            "MULTI" | "WATCH" => Some(reply("-ERR not inside MULTI/")),
             "HELLO" => None,
             _ if name.ends_with("SUBSCRIBE") => None,
             "CLIENT" => None,
             _ => {
                 transaction.queued += 1;
-                Some(told("+QUEUED/"))
+                Some(reply("+QUEUED/"))
             }
         }
     }
@@ -285,24 +288,24 @@ impl ModelServer {
     ) -> Option<Vec<ServerFrame>> {
         let (sub, unsub) = (name.ends_with("SUBSCRIBE"), name.ends_with("UNSUBSCRIBE"));
         Some(match name {
-            _ if sub && !unsub && words.len() == 1 => told("-ERR wrong number of arguments/"),
+            _ if sub && !unsub && words.len() == 1 => reply("-ERR wrong number of arguments/"),
             _ if sub => self.subscribe(&name.to_lowercase(), &words[1..], unsub),
             "MULTI" => {
                 self.multi = Some(Transaction::default());
-                told("+OK/")
+                reply("+OK/")
             }
-            "EXEC" | "DISCARD" => told("-ERR without MULTI/"),
+            "EXEC" | "DISCARD" => reply("-ERR without MULTI/"),
             "WATCH" | "UNWATCH" => {
                 self.watching = name == "WATCH";
-                told("+OK/")
+                reply("+OK/")
             }
             "ASKING" => {
                 self.asking = true;
-                told("+OK/")
+                reply("+OK/")
             }
             "HELLO" => {
                 self.resp3 = words[1] == "3";
-                told(if self.resp3 {
+                reply(if self.resp3 {
                     "%2/$6/server/$5/redis/$5/proto/:3/"
                 } else {
                     "*4/$6/server/$5/redis/$5/proto/:2/"
@@ -310,11 +313,11 @@ impl ModelServer {
             }
             "CLIENT" if words[1].eq_ignore_ascii_case("TRACKING") => {
                 self.tracking = words[2] == "ON";
-                told("+OK/")
+                reply("+OK/")
             }
             _ => {
                 let choice = say.detail % (REPLIES.len() + REPLIES3.len());
-                told(match REPLIES3.get(choice) {
+                reply(match REPLIES3.get(choice) {
                     Some(reply) if self.resp3 => reply,
                     _ => REPLIES[choice % REPLIES.len()],
                 })
@@ -337,7 +340,7 @@ impl ModelServer {
             channels.push(None);
         }
         let last = channels.len() - 1;
-        let mut tells = Vec::new();
+        let mut frames = Vec::new();
         for (i, channel) in channels.into_iter().enumerate() {
             let channel = channel.map_or_else(
                 || "$-1/".to_owned(),
@@ -357,16 +360,16 @@ impl ModelServer {
             };
             let kind = if self.resp3 { '>' } else { '*' };
             let text = format!("{kind}3/${}/{name}/{channel}:{count}/", name.len());
-            tells.push(ServerFrame { bytes: frame(&text), answers: i == last });
+            frames.push(ServerFrame { bytes: frame(&text), answers: i == last });
             if i != last {
-                // A message may come between two confirmations.
-                tells.extend(self.news());
+                // A message may arrive between two confirmations.
+                frames.extend(self.messages());
             }
         }
-        tells
+        frames
     }
 
-    /// Where the session stands once all has been said and answered.
+    /// The state of the session when all requests are answered.
     pub(crate) fn session_state(&self) -> SessionState {
         if self.multi.is_some() {
             SessionState::Transaction
@@ -377,7 +380,7 @@ impl ModelServer {
             || self.tracking
             || self.off
             || self.skip
-            || self.unseen
+            || self.unconfirmed
         {
             SessionState::Pinned
         } else {

@@ -1,33 +1,33 @@
-//! `CLIENT REPLY`: requests that the server has been told not to answer.
+//! Tracks `CLIENT REPLY OFF` and `SKIP`, by which the server does not answer requests.
 //!
-//! A silent request leaves two questions. Whether it is executed at all is told by the next reply
-//! to a request behind it, and until then the session is unconfirmed. Whether it succeeded is told by
-//! nothing, so a command that changes the session while replies are off cannot be followed
-//! (`redis:src/networking.c`, `clientCommand`, `resetClient`).
+//! The next reply to a later request shows that an unanswered request was executed; until then its
+//! execution is unconfirmed. Nothing shows whether it succeeded, so the effect of a command that
+//! changes the session while replies are off cannot be tracked (`redis:src/networking.c`,
+//! `clientCommand`, `resetClient`).
 
 use crate::commands::class::Class;
 use crate::ledger::matcher::{MAX_OWED, Untrackable};
 
-/// What the server has been told, as of the last request.
+/// The reply mode after the last request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ReplyMode {
-    /// To answer.
+    /// Requests are answered.
     On,
-    /// Not to answer the next request.
+    /// The next request is not answered.
     Skip,
-    /// Not to answer until it is told otherwise.
+    /// Requests are not answered until `CLIENT REPLY ON`.
     Off,
 }
 
 #[derive(Debug)]
 pub(crate) struct ReplySuppression {
-    /// If `unconfirmed`: the position from which on a reply tells that the silent requests have been
-    /// executed, modulo 2^32.
+    /// If `unconfirmed`: a reply at this position or later shows that the unanswered requests were
+    /// executed. Modulo 2^32.
     until: u32,
-    /// A silent request was sent, and nothing behind it has been answered.
+    /// A request without a reply was sent, and no later request has been answered.
     unconfirmed: bool,
     mode: ReplyMode,
-    /// A transaction may be open by the time the server reads the next request.
+    /// A transaction may be open when the server reads the next request.
     may_queue: bool,
 }
 
@@ -47,31 +47,31 @@ impl ReplySuppression {
         self.mode == ReplyMode::Skip
     }
 
-    /// Whether it is not known yet that the silent requests have been executed.
+    /// Whether the execution of unanswered requests is not confirmed yet.
     #[inline]
     pub(crate) fn is_unconfirmed(&self) -> bool {
         self.unconfirmed
     }
 
-    /// Whether every request gets a reply again, and what was silent has been executed.
+    /// Whether every request gets a reply, and all unanswered requests are confirmed.
     pub(crate) fn is_settled(&self) -> bool {
         !self.unconfirmed && !self.is_active()
     }
 
-    /// Whether a transaction may be open by the time the server reads the next request.
+    /// Whether a transaction may be open when the server reads the next request.
     #[inline]
     pub(crate) fn may_queue(&self) -> bool {
         self.may_queue
     }
 
-    /// A request was answered, the one at `position`.
+    /// The request at `position` was answered.
     pub(crate) fn answered(&mut self, position: u32) {
         if position.wrapping_sub(self.until) < MAX_OWED {
             self.unconfirmed = false;
         }
     }
 
-    /// A request of that class is sent; whether it gets a reply, which then is the one at
+    /// A request of that class was sent. Returns whether it gets a reply, which is then the one at
     /// `position`.
     pub(crate) fn request(&mut self, class: Class, position: u32) -> Result<bool, Untrackable> {
         match class {
@@ -80,7 +80,7 @@ impl ReplySuppression {
             _ => {}
         }
         match (class, self.mode) {
-            // In a transaction these are queued, and so answered.
+            // In a transaction these are queued, and the server answers `+QUEUED`.
             (Class::ReplyOff | Class::ReplySkip, _) if self.may_queue => return Err(Untrackable),
             (Class::ReplyOff, _) => self.mode = ReplyMode::Off,
             (Class::ReplySkip, ReplyMode::Off) => {}

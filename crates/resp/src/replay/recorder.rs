@@ -1,15 +1,14 @@
-//! Records, from requests and the replies to them, what a [`ReplayState`] holds.
+//! Records the replayable state of a session from its requests and their replies.
 //!
-//! A request is copied when it is one of the few that a memory is made of, and enters the memory
-//! when its reply says that it was accepted: the copies wait in the order of their requests, which
-//! is the order of the replies. A request that comes in pieces is copied while it may still turn
-//! out to be one of them, which its first words decide. A session that never says such a thing
-//! costs one empty pointer.
+//! A request that changes the replayable state is copied, and applied when its reply says that it
+//! was accepted. The copies wait in the order of their requests, which is the order of the replies.
+//! A request that arrives in pieces is copied as long as it may be one of these, which its first
+//! words determine. A session without such a request costs one empty pointer.
 //!
-//! What is queued in a transaction takes effect within the reply to `EXEC`, which is not looked
-//! into: the parts it is about are in doubt from then on.
+//! A request that is queued in a transaction takes effect within the reply to `EXEC`, which is not
+//! inspected: the parts of the state that it may change are unknown from then on.
 //!
-//! Deliberately absent: which reply belongs to which request; the book knows.
+//! Deliberately absent: which reply belongs to which request. The matcher knows that.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -24,8 +23,8 @@ use crate::replay::state::{ReplayState, Text, parts};
 use crate::scan::limits::CopyLimits;
 use crate::scan::request_words::words;
 
-/// The bytes of a request; overwritten with zeros when they go. Names of channels come out of a
-/// budget of all sessions.
+/// A copy of a request, overwritten with zeros when dropped. Memory for names of channels is taken
+/// from the budget of all sessions.
 struct RequestCopy {
     bytes: Zeroizing<Vec<u8>>,
     share: Share,
@@ -38,8 +37,8 @@ impl Default for RequestCopy {
 }
 
 impl RequestCopy {
-    /// With `piece` behind it; `None` if that would be more than `most` bytes or more than the
-    /// process has for all. Each byte is moved only a few times, however small the pieces are.
+    /// The copy with `piece` appended; `None` if it would exceed `most` bytes or the budget. Each
+    /// byte is moved only a few times, however small the pieces are.
     fn with(mut self, piece: &[u8], most: usize, names: bool) -> Option<Self> {
         let (len, capacity) = (self.bytes.len() + piece.len(), self.bytes.capacity());
         if len > most {
@@ -50,7 +49,7 @@ impl RequestCopy {
             return None;
         }
         if larger > capacity {
-            // A vector that grows by itself leaves copies behind.
+            // A vector that grows by itself leaves unerased copies in freed memory.
             let mut all = Zeroizing::new(Vec::with_capacity(larger));
             all.extend_from_slice(&self.bytes);
             self.bytes = all;
@@ -60,20 +59,20 @@ impl RequestCopy {
     }
 }
 
-/// A request that was forwarded and not answered yet.
+/// A request that was forwarded and is not answered yet.
 struct PendingRequest {
     class: Class,
     /// `None` if its bytes are not known.
     bytes: Option<RequestCopy>,
 }
 
-/// The most requests that wait for their answer with their bytes known.
+/// Maximum number of unanswered requests that are kept.
 const MAX_PENDING: usize = 1024;
 
-/// Room for what stands around the names of all kinds of subscription, on the wire.
+/// Bytes on the wire around the names of a request to subscribe.
 const FRAMES: usize = 128;
 
-/// A request whose reply ended.
+/// A request that was answered.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Answered<'a> {
     pub(crate) class: Class,
@@ -88,30 +87,30 @@ pub(crate) struct Answered<'a> {
 struct Recording {
     state: ReplayState,
     pending: VecDeque<PendingRequest>,
-    /// Requests of which no copy is kept any more although one was made: their answers come before
-    /// those in `pending`.
+    /// Number of requests whose copies were dropped. Their replies come before those of `pending`.
     skipped: u32,
     /// Bytes in `pending`.
     copied: usize,
-    /// The request under way so far.
+    /// The incomplete request so far.
     fragment: Option<RequestCopy>,
-    /// Parts that requests queued in the transaction are about.
+    /// Parts of the state that requests queued in the transaction may change.
     queued: u8,
-    /// Most bytes of names.
+    /// Maximum bytes of names.
     max_names: usize,
-    /// The first command that was neither in the table nor declared to leave no state.
+    /// The first command that is neither in the table nor declared stateless.
     unknown: Option<Box<str>>,
 }
 
-/// Records a session's memory. How much it may hold is told each time, since a pointer is all that
-/// a session of every day has room for; if there is no room for text, nothing must be recorded.
+/// Records the replayable state of a session. The limits are arguments of each call, so that a
+/// session without recorded state needs only a pointer. If the limit of text is zero, nothing must
+/// be recorded.
 #[derive(Default)]
 pub(crate) struct Recorder {
     record: Option<Box<Recording>>,
 }
 
 impl fmt::Debug for Recorder {
-    /// Without what it recorded, which may be a password.
+    /// Omits the recorded state, which may contain a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Recorder").field("anything", &self.record.is_some()).finish_non_exhaustive()
     }
@@ -131,32 +130,32 @@ fn is_about_names(class: Class) -> bool {
     class.group() == ClassGroup::Subscribing
 }
 
-/// Whether a request may turn out to be copied: its class, if that is known.
+/// Whether a request of that class, if it is known yet, may have to be copied.
 pub(crate) fn may_be_copied(class: Option<Class>, copy_limits: CopyLimits) -> bool {
     class.is_none_or(|class| is_copied(class, copy_limits))
 }
 
 impl Recorder {
-    /// The memory, unless a part of it is in doubt or a request that may change it is unanswered.
-    /// The outer `None`. The inner one: that of a fresh connection.
+    /// The state; the inner `None` is that of a new connection. The outer `None` if a part of the
+    /// state is unknown, or if a request that may change it is unanswered.
     pub(crate) fn replay_state(&self) -> Option<Option<&ReplayState>> {
         let Some(record) = &self.record else { return Some(None) };
         let sure = !record.state.is_in_doubt() && record.is_answered() && record.queued == 0;
         sure.then_some(Some(&record.state))
     }
 
-    /// Whether a part of the memory is not known.
+    /// Whether a part of the state is unknown.
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.record.as_ref().is_some_and(|record| record.state.is_in_doubt())
     }
 
-    /// The first unknown command's name.
+    /// The name of the first unknown command.
     pub(crate) fn unknown_command(&self) -> Option<&str> {
         self.record.as_ref()?.unknown.as_deref()
     }
 
-    /// The beginning of a request that the table does not list, of which `piece` has come, and what
-    /// `declared` says of it.
+    /// Looks up, in the declared commands, a request whose command is not in the table. `piece` is
+    /// its next piece.
     #[cold]
     pub(crate) fn look_up(
         &mut self,
@@ -184,13 +183,13 @@ impl Recorder {
         }
     }
 
-    /// The name that the client library gave; empty if it gave none.
+    /// The name of the client library; empty if it sent none.
     pub(crate) fn library(&self) -> &[u8] {
         self.record.as_ref().map_or(&[], |record| record.state.text(Text::LibName))
     }
 
-    /// A piece of a request came that may be one to be copied, and not its end. `first`: it is its
-    /// beginning.
+    /// Adds a piece of a request that may have to be copied. The request does not end with it;
+    /// `first` is whether it begins with it.
     #[cold]
     pub(crate) fn record_piece(
         &mut self,
@@ -208,7 +207,7 @@ impl Recorder {
         record.fragment = record.fragment.take().and_then(|before| before.with(piece, left, names));
     }
 
-    /// A request ended of which nobody will know how it was answered.
+    /// A request ended that has no mark, so that its outcome will not be known.
     #[cold]
     pub(crate) fn unmarked(&mut self, class: Class) {
         self.drop_pieces();
@@ -217,7 +216,7 @@ impl Recorder {
         }
     }
 
-    /// The request under way is none to be copied.
+    /// The incomplete request does not have to be copied.
     #[cold]
     pub(crate) fn drop_pieces(&mut self) {
         if let Some(record) = &mut self.record {
@@ -226,7 +225,8 @@ impl Recorder {
         }
     }
 
-    /// A request ended with `piece`, and gets a reply. `first`: the piece is all of it.
+    /// A request that gets a reply ended with `piece`; `first` is whether that is the whole
+    /// request.
     #[cold]
     pub(crate) fn request(
         &mut self,
@@ -259,7 +259,7 @@ impl Recorder {
         record.pending.push_back(PendingRequest { class, bytes });
     }
 
-    /// The server says that the session is subscribed to nothing.
+    /// The server reported that there are no subscriptions.
     pub(crate) fn unsubscribed(&mut self) {
         if let Some(record) = &mut self.record {
             record.state.unsubscribed();
@@ -267,15 +267,15 @@ impl Recorder {
         }
     }
 
-    /// How many subscriptions of each kind are remembered.
+    /// The number of recorded subscriptions of each kind.
     pub(crate) fn subscriptions(&self) -> [usize; 3] {
         self.record.as_ref().map_or([0; 3], |record| record.state.names().counts())
     }
 
-    /// A marked request was answered, a subscription in full.
+    /// A marked request was answered; if it subscribes, by its last confirmation.
     pub(crate) fn answered(&mut self, it: Answered<'_>) {
         let Some(record) = &mut self.record else { return };
-        // All requests of a class are copied, or none is.
+        // Either all requests of a class are copied or none.
         if record.skipped > 0
             && (it.class.group() == ClassGroup::Replayable || record.copies_names(it.class))
         {
@@ -303,7 +303,7 @@ impl Recorder {
         self.tidy();
     }
 
-    /// Forgets all.
+    /// Drops everything recorded.
     pub(crate) fn clear(&mut self) {
         self.record = None;
     }
@@ -336,13 +336,13 @@ impl Recording {
         self.max_names > 0 && is_about_names(class)
     }
 
-    /// Whether a request of that class is worth more than those that wait: what it says may replace
-    /// what they say. Names are added up, so all of them are wanted.
+    /// Whether a request of that class may replace the unanswered ones, because its effect may
+    /// override theirs. Names of subscriptions accumulate, so all of these requests are needed.
     fn may_replace_pending(&self, class: Class) -> bool {
         !is_about_names(class) && !self.pending.iter().any(|it| is_about_names(it.class))
     }
 
-    /// Keeps nothing of the requests that wait. What they are about is in doubt when they are
+    /// Drops the copies of all unanswered requests. What they may change is unknown when they are
     /// answered.
     fn skip_pending(&mut self) {
         let gone = std::mem::take(&mut self.pending).len();
@@ -350,12 +350,12 @@ impl Recording {
         self.copied = 0;
     }
 
-    /// How long a request of that class may be, with those that wait.
+    /// Maximum size of a request of that class together with the unanswered ones.
     fn left(&self, class: Option<Class>, copy_limits: CopyLimits) -> usize {
         let names = class.is_some_and(is_about_names);
         let (most, weight) = match names {
-            // On the wire a name takes less than in the memory, but for the frame around all of
-            // them.
+            // A name takes fewer bytes on the wire than in the state, except for the frame around
+            // all names.
             true => (copy_limits.names + FRAMES, self.state.names().weight()),
             false => (copy_limits.text, self.state.weight()),
         };
@@ -372,7 +372,7 @@ impl Recording {
             self.pending = VecDeque::new();
         }
         if let Some(request) = &mut request {
-            // The names that follow from it take their own part.
+            // The names that are recorded from it take their own share.
             request.share.give_back();
         }
         let words = request.as_ref().and_then(|request| words(&request.bytes));
@@ -392,8 +392,8 @@ impl Recording {
     }
 }
 
-/// Whether a refused `HELLO` certainly changed nothing. Up to Redis 7.0 its options take effect one
-/// by one, so that the refusal of a later one leaves the effect of an earlier one
+/// Whether a refused `HELLO` certainly changed nothing. Up to Redis 7.0, its options take effect
+/// one by one, so an earlier option may have taken effect when a later one is refused
 /// (`redis:src/networking.c`, `helloCommand`).
 fn is_without_effect(words: Option<&[&[u8]]>, error: &[u8]) -> bool {
     let refused_as_a_whole =
@@ -414,7 +414,7 @@ mod tests {
     static TIGHT: Budget = Budget::new(500_000);
 
     #[test]
-    fn moves_a_copy_seldom_however_small_its_pieces_are() {
+    fn moves_a_copy_rarely_for_pieces_of_any_size() {
         let (mut copied, mut moves, mut place) = (RequestCopy::default(), 0, std::ptr::null());
         for n in 0..300_000_u32 {
             copied = copied.with(&n.to_le_bytes()[..1], 512 * 1024, false).unwrap();
@@ -427,14 +427,14 @@ mod tests {
     }
 
     #[test]
-    fn takes_names_out_of_the_budget_and_gives_them_back() {
+    fn takes_names_from_the_budget_and_returns_them() {
         let empty = || RequestCopy { share: Share::of(&TIGHT), ..RequestCopy::default() };
         let names = vec![b'x'; 200_000];
         let one = empty().with(&names, 512 * 1024, true).unwrap();
         let other = empty().with(&names, 512 * 1024, true).unwrap();
         assert_eq!(TIGHT.left(), 100_000);
         assert!(empty().with(&names, 512 * 1024, true).is_none());
-        // What is no name is bounded by itself.
+        // A request without names does not count against the budget.
         assert!(empty().with(&names, 512 * 1024, false).is_some());
         drop(one);
         let other = other.with(&names, 512 * 1024, true).unwrap();

@@ -1,37 +1,37 @@
-//! Runs of everyday frames: short requests that leave no trace in the connection, and the short
-//! replies to them.
+//! The fast path: scans runs of short ordinary requests, and of the short replies to them, in one
+//! loop.
 //!
-//! Nearly all that Redis clients say is of this kind, and a pipeline is nothing else. Each byte
-//! costs so little to scan that carrying the state from one frame to the next through memory would
-//! cost more than that. So a run is taken in one loop whose state is a few local variables; the
-//! scanners take over where it ends, at whatever is longer, rarer, or not all there.
+//! Nearly all traffic of Redis clients is of this kind. Scanning a byte costs so little that saving
+//! and restoring the state of the scanner between frames would cost more. So a run is read in one
+//! loop whose state is in a few local variables. The scanners continue where it ends: at a frame
+//! that is longer, rarer, or incomplete.
 //!
-//! Deliberately absent: any opinion. What is taken here would be taken byte for byte alike by
-//! [`request`](crate::scan::request) and [`reply`](crate::scan::reply); `run_tests.rs` and the fuzz targets
-//! compare the two.
+//! Deliberately absent: other rules. Each frame read here would be read in the same way by
+//! [`request`](crate::scan::request) and [`reply`](crate::scan::reply); `run_tests.rs` and the fuzz
+//! targets compare the two.
 
 use crate::commands::class::Class;
 use crate::commands::table::ClassLookup;
 use crate::scan::bulk::{MAX_SHORT_LEN, short_array, short_string};
 use crate::scan::limits::Bounds;
 
-/// The longest line with a number that is looked for here: any 64-bit one.
+/// Maximum length of a line with a number that is read here: that of any 64-bit number.
 const MAX_NUMBER_LEN: usize = 22;
 
-/// What a run of requests came to.
+/// The result of scanning a run of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RequestRun<'a> {
-    /// So many ordinary requests.
+    /// Number of complete ordinary requests.
     pub(crate) whole: u32,
-    /// Words of one more, and how many of them are still to come: at least its name was taken, and
-    /// it is ordinary too.
+    /// Number of words of one more ordinary request, and how many of them are missing. At least its
+    /// name was read.
     pub(crate) begun: Option<(u32, u32)>,
-    /// What is behind all that.
+    /// The bytes after that.
     pub(crate) rest: &'a [u8],
 }
 
-/// Takes a run of requests off the front of `input`, which begins between two. `scripts`: to run
-/// one from the cache is ordinary, which it is outside of transactions.
+/// Scans a run of requests at the beginning of `input`, which is at a request boundary. `scripts`:
+/// running a script from the cache is ordinary, as it is outside of transactions.
 #[inline]
 pub(crate) fn requests<'a>(input: &'a [u8], limits: &Bounds, scripts: bool) -> RequestRun<'a> {
     let mut run = RequestRun { whole: 0, begun: None, rest: input };
@@ -53,8 +53,8 @@ pub(crate) fn requests<'a>(input: &'a [u8], limits: &Bounds, scripts: bool) -> R
         };
         let mut left = words - 1;
         while left > 0 {
-            let Some((_, behind)) = short_string(rest) else { break };
-            (rest, left) = (behind, left - 1);
+            let Some((_, after)) = short_string(rest) else { break };
+            (rest, left) = (after, left - 1);
         }
         run.rest = rest;
         if left > 0 {
@@ -66,8 +66,8 @@ pub(crate) fn requests<'a>(input: &'a [u8], limits: &Bounds, scripts: bool) -> R
     run
 }
 
-/// What is behind the name at the front of `input`, if that is one of the two most frequent: they
-/// are known by one look at eight bytes, which is less than a look into the table of all names.
+/// The bytes after the name at the beginning of `input`, if that is one of the two most frequent
+/// names. One comparison of eight bytes costs less than a lookup in the table of all names.
 #[inline]
 fn frequent(input: &[u8]) -> Option<&[u8]> {
     const GET: u64 = u64::from_le_bytes(*b"$3\r\nget\r");
@@ -78,8 +78,8 @@ fn frequent(input: &[u8]) -> Option<&[u8]> {
     (head == GET || head == SET).then_some(rest)
 }
 
-/// Takes up to `most` replies off the front of `input`, which begins between two, and returns how
-/// many and what is behind them.
+/// Scans up to `most` replies at the beginning of `input`, which is at a reply boundary. Returns
+/// their number and the bytes after them.
 #[inline]
 pub(crate) fn replies<'a>(input: &'a [u8], most: u32, limits: &Bounds) -> (u32, &'a [u8]) {
     let (mut whole, mut rest) = (0, input);
@@ -87,25 +87,25 @@ pub(crate) fn replies<'a>(input: &'a [u8], most: u32, limits: &Bounds) -> (u32, 
         return (whole, rest);
     }
     while whole < most {
-        let behind = match rest.first() {
-            Some(b'$') => short_string(rest)
-                .map(|(_, behind)| behind)
-                .or_else(|| rest.strip_prefix(b"$-1\r\n")),
+        let after = match rest.first() {
+            Some(b'$') => {
+                short_string(rest).map(|(_, after)| after).or_else(|| rest.strip_prefix(b"$-1\r\n"))
+            }
             Some(b'+') => rest.strip_prefix(b"+OK\r\n"),
             Some(b':') => number(rest),
             _ => None,
         };
-        let Some(behind) = behind else { break };
-        (whole, rest) = (whole + 1, behind);
+        let Some(after) = after else { break };
+        (whole, rest) = (whole + 1, after);
     }
     (whole, rest)
 }
 
-/// What is behind the line at the front of `input`, if it is as short as a number's.
+/// The bytes after the line at the beginning of `input`, if it is as short as that of a number.
 fn number(input: &[u8]) -> Option<&[u8]> {
     let feed = input.iter().take(MAX_NUMBER_LEN + 1).position(|byte| *byte == b'\n')?;
-    let (line, behind) = input.split_at_checked(feed + 1)?;
-    line.ends_with(b"\r\n").then_some(behind)
+    let (line, after) = input.split_at_checked(feed + 1)?;
+    line.ends_with(b"\r\n").then_some(after)
 }
 
 #[cfg(test)]
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_ends_at_what_is_not_ordinary_not_short_or_not_all_there() {
+    fn ends_a_run_at_special_long_or_incomplete_requests() {
         let get = b"*2\r\n$3\r\nGET\r\n$16\r\nkey:000000000042\r\n";
         let ends: &[&[u8]] = &[
             b"",
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_are_taken_as_many_as_are_owed() {
+    fn reads_at_most_the_owed_replies() {
         let each: &[&[u8]] = &[
             b"$3\r\nxxx\r\n",
             b"+OK\r\n",

@@ -1,15 +1,15 @@
-//! Inline commands: a line of words as a person types them, split the way Redis splits them.
+//! Inline commands: a line of words, split as Redis splits it.
 //!
-//! The rules are those of `redis:src/sds.c`, `sdssplitargs`: blanks part the words, double quotes
-//! with backslash escapes, single quotes with an escape for the quote alone, and behind a closing
-//! quote a blank or the end. What Redis would refuse (an open quote) is not guessed at: the session
-//! turns opaque, and so it does when one of the words that name the command is written with
-//! escapes, since such a word would have to be rebuilt to be known.
+//! The rules are those of `redis:src/sds.c`, `sdssplitargs`: words are separated by white space;
+//! double quotes allow backslash escapes, single quotes an escape for the quote alone; a closing
+//! quote is followed by white space or the end. If Redis would refuse the line (an open quote), the
+//! session becomes opaque. It also does if one of the words that name the command has escapes,
+//! because such a word would have to be decoded first.
 
 use crate::commands::table::ClassLookup;
 use crate::scan::short_word::ShortWord;
 
-/// Where in the line the last byte was.
+/// The quoting state after the last byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum QuoteState {
     #[default]
@@ -18,32 +18,32 @@ enum QuoteState {
     Double,
     DoubleEscape,
     Single,
-    /// Behind a backslash within single quotes, which escapes a single quote and nothing else.
+    /// After a backslash within single quotes, which escapes only a single quote.
     SingleEscape,
-    /// Right behind a closing quote.
+    /// Right after a closing quote.
     Closed,
 }
 
-/// What one byte of an inline command was.
+/// The result of scanning one byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum InlineStep {
     More,
-    /// The line feed: the line is whole.
+    /// A line feed: the line is complete.
     End,
     Bad,
 }
 
-/// A line under way.
+/// The scanner of one line.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Inline {
     place: QuoteState,
-    /// Whether the word under way has escapes.
+    /// Whether the current word has escapes.
     escaped: bool,
 }
 
 impl Inline {
-    /// Takes one byte. `args` counts the words begun; `word` and `lookup` follow those that name
-    /// the command.
+    /// Scans one byte. `args` counts the words; `word` and `lookup` track those that name the
+    /// command.
     pub(crate) fn take(
         &mut self,
         byte: u8,
@@ -151,7 +151,7 @@ mod tests {
             match inline.take(*byte, &mut args, &mut word, &mut lookup) {
                 InlineStep::More => {}
                 InlineStep::End => {
-                    assert_eq!(position + 1, text.len(), "ended early");
+                    assert_eq!(position + 1, text.len(), "ended too early");
                     return Some((args, lookup.class()));
                 }
                 InlineStep::Bad => return None,
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn does_not_guess() {
+    fn refuses_ambiguous_lines() {
         let bad: &[&[u8]] = &[
             b"GET \"k\r\n",
             b"GET 'k\r\n",

@@ -1,4 +1,4 @@
-//! Incremental scanners for RESP2 and RESP3: they find frame boundaries in pieces of any size and
+//! Incremental scanners for RESP2 and RESP3. They find frame boundaries in pieces of any size and
 //! keep none of the bytes.
 
 pub(crate) mod bulk;

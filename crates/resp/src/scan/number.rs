@@ -1,24 +1,24 @@
-//! The decimal number of a header line (`*2\r\n`, `$-1\r\n`, `$?\r\n`), taken as its bytes arrive.
+//! Incremental parser of the number in a header line (`*2\r\n`, `$-1\r\n`, `$?\r\n`).
 //!
-//! As strict as Redis itself (`redis:src/util.c`, `string2ll`): no plus sign, no leading zeros, no
-//! blanks. A header that Redis would refuse is one whose meaning must not be guessed. Nor can it be
-//! larger than 32 bits, which is beyond every limit.
+//! It is as strict as Redis (`redis:src/util.c`, `string2ll`): no plus sign, no leading zeros, no
+//! spaces. A header that Redis would refuse must not be interpreted. Numbers of more than 32 bits
+//! are refused as well; they exceed every limit.
 
-/// What a header line announces.
+/// The length that a header line announces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Length {
-    /// That many.
+    /// A number, zero or above.
     Count(u32),
-    /// A negative number, given without its sign; never zero.
+    /// A negative number, without its sign; never zero.
     Minus(u32),
-    /// `?`: unknown yet, the end will be marked.
+    /// `?`: unknown; an end mark will follow.
     Streamed,
 }
 
-/// How far a number came with the bytes at hand.
+/// The result of scanning a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NumberScan {
-    /// The bytes ran out first.
+    /// More bytes are needed.
     More,
     /// The line ended.
     Whole(Length),
@@ -31,19 +31,19 @@ const STREAMED: u8 = 0x40;
 const CARRIAGE: u8 = 0x20;
 const DIGITS: u8 = 0x1f;
 
-/// What a number under way looks like so far: the count of its digits, and the flags above. Its
-/// value is kept by the caller, whose other counters have no use for their place meanwhile. Ready
-/// for the next number whenever one has ended.
+/// The state of an incomplete number: the count of its digits, and the flags above. The caller
+/// keeps its value, in a counter that is not in use meanwhile. The state is reset when a number
+/// ends.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Number(u8);
 
 impl Number {
-    /// Takes bytes off the front of `input` up to the end of the line. At the first byte, `value`
-    /// may be anything.
+    /// Reads bytes from the beginning of `input` up to the end of the line. At the first byte of a
+    /// number, `value` is ignored.
     #[inline]
     pub(crate) fn take(&mut self, value: &mut u32, input: &mut &[u8]) -> NumberScan {
         if self.0 == 0 {
-            // Nearly all headers are this short, and they nearly always come in one piece.
+            // Nearly all headers are this short, and nearly always arrive in one piece.
             match *input {
                 [a @ b'0'..=b'9', b'\r', b'\n', rest @ ..] => {
                     *input = rest;
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_what_redis_takes_in_any_pieces() {
+    fn parses_valid_numbers_in_any_pieces() {
         let good: &[(&[u8], Length)] = &[
             (b"0\r\n", Length::Count(0)),
             (b"7\r\n", Length::Count(7)),
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_redis_refuses_in_any_pieces() {
+    fn refuses_invalid_numbers_in_any_pieces() {
         let bad: &[&[u8]] = &[
             b"\r\n",
             b"\n",
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_for_the_whole_line_and_takes_not_a_byte_more() {
+    fn reads_exactly_one_complete_line() {
         for text in [&b""[..], b"1", b"12", b"12\r", b"-", b"-1\r", b"?"] {
             assert_eq!(whole(text), NumberScan::More, "{text:?}");
         }

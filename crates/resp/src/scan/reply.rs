@@ -1,11 +1,11 @@
-//! Where the server's frames end: all of RESP2 and RESP3, nested, streamed, with attributes before
-//! any value.
+//! The reply scanner: finds the ends of frames from the server. It supports all of RESP2 and RESP3:
+//! nested and streamed values, and attributes before any value.
 //!
-//! The grammar is that of the RESP3 specification. Nothing is checked that is not needed to find
-//! the end: the text of a line is not, nor is a bulk string's body, which is skipped by its length.
-//! Of a frame's content only what tells replies from other frames is kept: the type of the frame,
-//! the first bytes of a line that is the whole frame, and, when asked for, the first element of an
-//! array and the count in a confirmation.
+//! The grammar is that of the RESP3 specification. Only what determines the end of a frame is
+//! checked; the text of a line is not, nor is the body of a bulk string, which is skipped by its
+//! length. Of the content, only what distinguishes replies from other frames is kept: the type of
+//! the frame, the first bytes of a line that is the whole frame, and, if requested, the first
+//! element of an array and the count in a confirmation.
 
 use crate::ledger::session_state::Hint;
 use crate::scan::bulk::{CRLF, find_feed, len, size, skip};
@@ -15,14 +15,14 @@ use crate::scan::number::{Length, Number, NumberScan};
 use crate::scan::short_word::{SHORT_WORD_LEN, ShortWord};
 use crate::scan::stack::{Stack, ValueEnd};
 
-/// What the bytes came to.
+/// The result of scanning bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FrameScan {
-    /// They ran out within a frame, or between two.
+    /// All bytes were read; no further frame ended.
     More,
     /// A frame ended.
     Frame,
-    /// Not RESP, or beyond a limit.
+    /// The bytes are not RESP, or exceed a limit.
     Invalid,
 }
 
@@ -34,9 +34,9 @@ enum ReplyState {
     Value,
     /// In the header of a value of type `kind`.
     Header,
-    /// In a bulk string that is looked at.
+    /// In a bulk string that is inspected.
     Word,
-    /// In a bulk string, a chunk of one, or the line end behind it.
+    /// In a bulk string, in a chunk of one, or in its line end.
     Body,
     /// In a streamed string, before a chunk.
     Chunk,
@@ -44,27 +44,26 @@ enum ReplyState {
     Line,
 }
 
-/// What to look at in the frame under way.
+/// What to inspect in the current frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Inspect {
     /// The line that is the whole frame.
     Line,
-    /// The first element of the outermost aggregate, which has not begun.
+    /// The first element of the outermost aggregate; it has not begun.
     First,
-    /// The value under way, if it is a string or line: it is the first element of the outermost
+    /// The current value, if it is a string or line. It is the first element of the outermost
     /// aggregate.
     WithoutAddress,
     /// The number in the outermost aggregate, which is a confirmation.
     Number,
-    /// The number under way, which follows an aggregate: the second element of the outermost one.
+    /// The current number, which follows an aggregate: the second element of the outermost one.
     Second,
     Nothing,
 }
 
 #[derive(Debug)]
 pub(crate) struct ReplyScanner {
-    /// Bytes of the bulk string under way that are still to come, with its line end. In a header:
-    /// its number so far.
+    /// In a bulk string: the missing bytes, including its line end. In a header: its number so far.
     left: u32,
     pub(crate) stack: Stack,
     word: ShortWord,
@@ -72,15 +71,15 @@ pub(crate) struct ReplyScanner {
     state: ReplyState,
     number: Number,
     inspect: Inspect,
-    /// The type of the value under way.
+    /// The type of the current value.
     kind: u8,
-    /// The type of the frame under way, or of the one that ended last.
+    /// The type of the current frame, or of the one that ended last.
     top: u8,
-    /// Whether a streamed string is under way.
+    /// Whether the current string is streamed.
     chunked: bool,
-    /// Whether the last byte of the line so far is a carriage return.
+    /// Whether the last byte of the current line is a carriage return.
     carriage: bool,
-    /// One bit for each [`Hint`] heard and not taken.
+    /// One bit for each [`Hint`] that was seen and not taken.
     hints: u8,
 }
 
@@ -106,17 +105,17 @@ impl ReplyScanner {
         self.state == ReplyState::Start
     }
 
-    /// Bytes of the bulk string under way that nobody needs to see.
+    /// Missing bytes of the current bulk string that need not be shown.
     pub(crate) fn body_left(&self) -> u32 {
         if self.state == ReplyState::Body { self.left.saturating_sub(CRLF) } else { 0 }
     }
 
-    /// Notes bytes moved unseen, at most as many as [`body_left`](Self::body_left).
+    /// Skips `n` bytes that were not shown, at most [`body_left`](Self::body_left).
     pub(crate) fn skip_body(&mut self, n: u32) {
         self.left -= n.min(self.body_left());
     }
 
-    /// The type of the frame that has just ended: its first byte behind any attribute.
+    /// The type of the frame that has just ended: its first byte after any attribute.
     pub(crate) fn top(&self) -> u8 {
         self.top
     }
@@ -126,27 +125,27 @@ impl ReplyScanner {
         self.word.beginning()
     }
 
-    /// The first element of the frame that has just ended, if it was looked at, and the count of a
+    /// The kind of the frame that has just ended, if it was inspected, and the count in a
     /// confirmation.
     pub(crate) fn message(&self) -> (MessageKind, Option<u32>) {
         (self.message, message_kind::count(self.word.whole()))
     }
 
-    /// The cursor in the array that has just ended, if it was looked at: its first element, or the
-    /// number behind an aggregate.
+    /// The cursor in the array that has just ended, if it was inspected: its first element, or the
+    /// number after an aggregate.
     pub(crate) fn cursor(&self) -> Option<&[u8]> {
         Some(self.word.whole()).filter(|word| self.top == b'*' && !word.is_empty())
     }
 
-    /// Everyday replies were taken elsewhere, from one boundary to another: nothing is said of the
-    /// last of them.
+    /// Ordinary replies were read by `frame_runs`, from one boundary to another. Nothing is known
+    /// of the last one.
     #[inline]
     pub(crate) fn skip_run(&mut self) {
         (self.top, self.message) = (0, MessageKind::Other);
         self.word.clear();
     }
 
-    /// The gravest of the hints heard, once each.
+    /// Takes the most severe of the hints seen.
     pub(crate) fn take_hint(&mut self) -> Option<Hint> {
         let hint = message_kind::HINTS
             .into_iter()
@@ -165,8 +164,9 @@ impl ReplyScanner {
         self.stack.allocated()
     }
 
-    /// Takes bytes off the front of `input` up to the end of a frame. `inspect_arrays`: look at the first
-    /// element if the frame is an array; at that of a push it always looks.
+    /// Reads bytes from the beginning of `input` up to the end of a frame. `inspect_arrays`:
+    /// inspect the first element if the frame is an array. That of a push message is always
+    /// inspected.
     pub(crate) fn scan(
         &mut self,
         input: &mut &[u8],
@@ -177,7 +177,7 @@ impl ReplyScanner {
             let step = match self.state {
                 ReplyState::Start | ReplyState::Value => self.value(input, inspect_arrays),
                 ReplyState::Header => self.header(input, limits),
-                ReplyState::Word => self.take_word(input),
+                ReplyState::Word => self.read_word(input),
                 ReplyState::Body => {
                     if !skip(&mut self.left, input) {
                         return FrameScan::More;
@@ -194,7 +194,7 @@ impl ReplyScanner {
                     }
                     Some(_) => ScanStep::Invalid,
                 },
-                ReplyState::Line => self.take_line(input),
+                ReplyState::Line => self.read_line(input),
             };
             match step {
                 ScanStep::Go => {}
@@ -205,7 +205,7 @@ impl ReplyScanner {
         }
     }
 
-    /// The first byte of a value.
+    /// Reads the first byte of a value.
     #[inline]
     fn value(&mut self, input: &mut &[u8], inspect_arrays: bool) -> ScanStep {
         let Some((&kind, rest)) = input.split_first() else { return ScanStep::More };
@@ -234,7 +234,7 @@ impl ReplyScanner {
         }
         match kind {
             b'$' | b'*' | b'%' | b'~' | b'=' | b'!' | b'|' => self.state = ReplyState::Header,
-            // A push within another frame is none.
+            // A push message cannot be within another frame.
             b'>' if outermost => self.state = ReplyState::Header,
             b'.' if !self.stack.is_streamed() => return ScanStep::Invalid,
             b'+' | b'-' | b':' | b'_' | b'#' | b',' | b'(' | b'.' => {
@@ -311,8 +311,8 @@ impl ReplyScanner {
         }
     }
 
-    /// Takes what there is of the first element.
-    fn take_word(&mut self, input: &mut &[u8]) -> ScanStep {
+    /// Reads the available part of the first element.
+    fn read_word(&mut self, input: &mut &[u8]) -> ScanStep {
         let wanted = size(self.left - CRLF);
         let (word, rest) = input.split_at(wanted.min(input.len()));
         *input = rest;
@@ -345,9 +345,9 @@ impl ReplyScanner {
         self.element()
     }
 
-    /// Takes what there is of a line. A line ends with `\r\n`; neither byte alone ends it.
+    /// Reads the available part of a line. A line ends with `\r\n`; neither byte alone ends it.
     #[inline]
-    fn take_line(&mut self, input: &mut &[u8]) -> ScanStep {
+    fn read_line(&mut self, input: &mut &[u8]) -> ScanStep {
         loop {
             let Some(feed) = find_feed(input) else {
                 self.keep(input);
@@ -355,8 +355,7 @@ impl ReplyScanner {
                 *input = &[];
                 return ScanStep::More;
             };
-            // It was found there, so this cannot fail; if it did, the session would only not be
-            // followed any more.
+            // This cannot fail, because the line feed was found there.
             let Some((text, [_, rest @ ..])) = input.split_at_checked(feed) else {
                 return ScanStep::Invalid;
             };
@@ -369,7 +368,7 @@ impl ReplyScanner {
         }
     }
 
-    /// Keeps what may be looked at of a line.
+    /// Keeps the inspected part of a line.
     #[inline]
     fn keep(&mut self, text: &[u8]) {
         let wanted = match self.inspect {
@@ -387,7 +386,7 @@ impl ReplyScanner {
     fn line_end(&mut self) -> ScanStep {
         match self.inspect {
             Inspect::WithoutAddress if self.stack.depth() == 1 => self.first_element_read(),
-            // Kept until the frame ends.
+            // The number is kept until the frame ends.
             Inspect::Number if self.stack.depth() == 1 && self.kind == b':' => {
                 self.inspect = Inspect::Nothing
             }
@@ -403,7 +402,7 @@ impl ReplyScanner {
         self.element()
     }
 
-    /// A value has ended.
+    /// A value ended.
     #[inline]
     fn element(&mut self) -> ScanStep {
         let ended = self.stack.element();

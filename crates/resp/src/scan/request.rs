@@ -1,9 +1,9 @@
-//! Where requests end: arrays of bulk strings, inline commands, and the empty ones that nobody
-//! answers.
+//! The request scanner: finds the ends of requests, which are arrays of bulk strings, inline
+//! commands, or empty and then not answered.
 //!
-//! Follows `redis:src/networking.c`, `processMultibulkBuffer` and `processInlineBuffer`, byte for
-//! byte in what is accepted. The arguments are skipped by their announced length; only words that
-//! may name the command are looked at.
+//! It accepts exactly what `redis:src/networking.c`, `processMultibulkBuffer` and
+//! `processInlineBuffer`, accept. Arguments are skipped by their announced length; only words that
+//! may name the command are read.
 
 use crate::commands::class::Class;
 use crate::commands::table::ClassLookup;
@@ -13,17 +13,17 @@ use crate::scan::limits::Bounds;
 use crate::scan::number::{Length, Number, NumberScan};
 use crate::scan::short_word::{SHORT_WORD_LEN, ShortWord};
 
-/// What the bytes came to.
+/// The result of scanning bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RequestScan {
-    /// They ran out within a request, or between two.
+    /// All bytes were read; no further request ended.
     More,
-    /// A request that gets no reply ended: an empty line, or an array of none.
+    /// A request without a reply ended: an empty line, or an array without elements.
     Empty,
-    /// A request ended, of that class and with that many words, its name included; one that
-    /// iterates with the digest of its cursor instead.
+    /// A request ended, with its class and its number of words, the name included; for an iterating
+    /// request, the digest of its cursor instead of the number.
     Request(Class, u32),
-    /// Not a request, or beyond a limit.
+    /// The bytes are not a request, or exceed a limit.
     Invalid,
 }
 
@@ -31,25 +31,25 @@ pub(crate) enum RequestScan {
 enum RequestState {
     /// Between requests.
     Start,
-    /// Behind `*`.
+    /// After `*`.
     Count,
     /// Before `$`.
     Dollar,
-    /// Behind `$`.
+    /// After `$`.
     Length,
     /// In an argument that may name the command.
     Word,
-    /// In any other argument, or in the line end behind one.
+    /// In any other argument, or in the line end of an argument.
     Body,
     Inline,
 }
 
 #[derive(Debug)]
 pub(crate) struct RequestScanner {
-    /// Of the argument under way: bytes to come with its line end. Of an inline command: bytes
-    /// seen. In a header: its number so far.
+    /// In an argument: the missing bytes, including its line end. In an inline command: the bytes
+    /// read. In a header: its number so far.
     left: u32,
-    /// Words of the request: announced by an array, seen so far of an inline command.
+    /// Number of words: as announced by an array, or read so far of an inline command.
     args: u32,
     args_left: u32,
     word: ShortWord,
@@ -57,7 +57,7 @@ pub(crate) struct RequestScanner {
     state: RequestState,
     number: Number,
     inline: Inline,
-    /// Of the request that ended last; `None` for an empty one.
+    /// The class of the request that ended last; `None` if it was empty.
     last: Option<Class>,
 }
 
@@ -80,8 +80,8 @@ impl RequestScanner {
         self.state == RequestState::Start
     }
 
-    /// The command under way, or the one that ended last, is not in the table but leaves no state.
-    pub(crate) fn leave_no_state(&mut self) {
+    /// The current command, or the one that ended last, is not in the table and declared stateless.
+    pub(crate) fn set_stateless(&mut self) {
         if self.at_boundary() {
             self.last = Some(Class::Ordinary);
         } else {
@@ -89,7 +89,7 @@ impl RequestScanner {
         }
     }
 
-    /// The class of the request under way, if that is known yet.
+    /// The class of the incomplete request, if it is known yet.
     pub(crate) fn class_so_far(&self) -> Option<Class> {
         match self.lookup {
             ClassLookup::Known(class) => Some(class),
@@ -98,22 +98,22 @@ impl RequestScanner {
         }
     }
 
-    /// Bytes of the argument under way that nobody needs to see.
+    /// Missing bytes of the current argument that need not be shown.
     pub(crate) fn body_left(&self) -> u32 {
         if self.state == RequestState::Body { self.left.saturating_sub(CRLF) } else { 0 }
     }
 
-    /// Notes bytes moved unseen, at most as many as [`body_left`](Self::body_left).
+    /// Skips `n` bytes that were not shown, at most [`body_left`](Self::body_left).
     pub(crate) fn skip_body(&mut self, n: u32) {
         self.left -= n.min(self.body_left());
     }
 
-    /// The class of the request that ended last; `None` for an empty one, and before the first.
+    /// The class of the request that ended last; `None` if it was empty, or if none has ended.
     pub(crate) fn last(&self) -> Option<Class> {
         self.last
     }
 
-    /// Takes bytes off the front of `input` up to the end of a request.
+    /// Reads bytes from the beginning of `input` up to the end of a request.
     pub(crate) fn scan(&mut self, input: &mut &[u8], limits: &Bounds) -> RequestScan {
         loop {
             match self.state {
@@ -145,7 +145,7 @@ impl RequestScanner {
                     NumberScan::Whole(_) | NumberScan::Bad => return RequestScan::Invalid,
                 },
                 RequestState::Dollar => {
-                    if self.take_short(input, limits) {
+                    if self.read_short(input, limits) {
                         return self.end();
                     }
                     match input.split_first() {
@@ -165,7 +165,7 @@ impl RequestScanner {
                     _ => return RequestScan::Invalid,
                 },
                 RequestState::Word => {
-                    if !self.take_word(input) {
+                    if !self.read_word(input) {
                         return RequestScan::More;
                     }
                 }
@@ -179,13 +179,13 @@ impl RequestScanner {
                     }
                     self.state = RequestState::Dollar;
                 }
-                RequestState::Inline => return self.take_inline(input, limits),
+                RequestState::Inline => return self.read_inline(input, limits),
             }
         }
     }
 
-    /// Ordinary requests were taken elsewhere, from one boundary to another: `whole` of them, and
-    /// the words of one more.
+    /// `whole` ordinary requests, and some words of one more, were read by `frame_runs`, from one
+    /// boundary to another.
     #[inline]
     pub(crate) fn skip_run(&mut self, whole: u32, begun: Option<(u32, u32)>) {
         if whole > 0 {
@@ -214,19 +214,19 @@ impl RequestScanner {
         RequestScan::Empty
     }
 
-    /// Takes arguments as long as they are short and whole, which they nearly always are; whether
-    /// that was all of them.
+    /// Reads arguments while they are short and complete, as nearly all are. Returns whether the
+    /// last one was read.
     #[inline]
-    fn take_short(&mut self, input: &mut &[u8], limits: &Bounds) -> bool {
+    fn read_short(&mut self, input: &mut &[u8], limits: &Bounds) -> bool {
         if limits.bulk_bytes < MAX_SHORT_LEN {
             return false;
         }
         let (mut rest, mut args_left) = (*input, self.args_left);
         while args_left > 0 {
-            let Some((argument, behind)) = short_string(rest) else { break };
-            rest = behind;
+            let Some((argument, after)) = short_string(rest) else { break };
+            rest = after;
             args_left -= 1;
-            // Nearly always the first word is the only one that matters.
+            // Nearly always the first word determines the class.
             if let ClassLookup::After(_) = self.lookup {
                 self.lookup = self.lookup.with(argument);
             }
@@ -249,9 +249,9 @@ impl RequestScanner {
         }
     }
 
-    /// Takes what there is of a word; whether that was its end.
+    /// Reads the available part of a word. Returns whether it ended.
     #[inline]
-    fn take_word(&mut self, input: &mut &[u8]) -> bool {
+    fn read_word(&mut self, input: &mut &[u8]) -> bool {
         let wanted = size(self.left - CRLF);
         match input.split_at_checked(wanted) {
             Some((word, rest)) => {
@@ -275,7 +275,7 @@ impl RequestScanner {
         }
     }
 
-    fn take_inline(&mut self, input: &mut &[u8], limits: &Bounds) -> RequestScan {
+    fn read_inline(&mut self, input: &mut &[u8], limits: &Bounds) -> RequestScan {
         while let Some((&byte, rest)) = input.split_first() {
             *input = rest;
             self.left += 1;

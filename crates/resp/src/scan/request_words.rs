@@ -1,13 +1,10 @@
-//! The words of one whole request, for the few requests that are remembered.
+//! Splits a complete request into its words, for the few requests that are recorded.
 //!
-//! The scanner finds ends and never sees a request as a whole; whoever remembers one has its bytes
-//! and needs its words.
-//!
-//! Deliberately absent: the quoting of inline commands. A quoted one has no plain words, and what
-//! it did is then not known.
+//! Deliberately absent: the quotes of inline commands. A request with quotes has no plain words,
+//! and its effect is then unknown.
 
-/// The words of `request`, which the scanner has found to be one whole request. `None` if they are
-/// not plain to see.
+/// The words of `request`, which the scanner has found to be one complete request. `None` if it has
+/// quotes or escapes.
 pub(crate) fn words(request: &[u8]) -> Option<Vec<&[u8]>> {
     match request.strip_prefix(b"*") {
         Some(rest) => array(rest),
@@ -16,7 +13,7 @@ pub(crate) fn words(request: &[u8]) -> Option<Vec<&[u8]>> {
     }
 }
 
-/// The words of a line without quotes. More bytes are skipped between words than end one
+/// The words of a line without quotes. Some bytes are skipped between words and do not end a word
 /// (`redis:src/sds.c`, `sdssplitargs`): a form feed within a password belongs to it.
 fn line(mut rest: &[u8]) -> Option<Vec<&[u8]>> {
     let mut words = Vec::new();
@@ -30,12 +27,12 @@ fn line(mut rest: &[u8]) -> Option<Vec<&[u8]>> {
             .iter()
             .position(|byte| matches!(byte, b' ' | b'\t' | b'\r' | b'\n'))
             .unwrap_or(from.len());
-        let (word, behind) = from.split_at_checked(end)?;
+        let (word, after) = from.split_at_checked(end)?;
         if word.is_empty() {
             return Some(words);
         }
         words.push(word);
-        rest = behind;
+        rest = after;
     }
 }
 
@@ -44,14 +41,14 @@ fn array(bytes: &[u8]) -> Option<Vec<&[u8]>> {
     let mut words = Vec::with_capacity(count.min(16));
     for _ in 0..count {
         let (len, body) = header(rest.strip_prefix(b"$")?)?;
-        let (word, behind) = body.split_at_checked(len)?;
+        let (word, after) = body.split_at_checked(len)?;
         words.push(word);
-        rest = behind.strip_prefix(b"\r\n")?;
+        rest = after.strip_prefix(b"\r\n")?;
     }
     rest.is_empty().then_some(words)
 }
 
-/// A length and what follows its line.
+/// The length in a header line, and the bytes after that line.
 fn header(bytes: &[u8]) -> Option<(usize, &[u8])> {
     let end = bytes.iter().position(|byte| *byte == b'\r')?;
     let (number, rest) = bytes.split_at_checked(end)?;
@@ -63,15 +60,15 @@ mod tests {
     use super::words;
 
     #[test]
-    fn arrays_and_plain_lines_have_words_and_quoted_ones_have_none() {
+    fn splits_arrays_and_unquoted_lines_only() {
         let both: &[&[u8]] =
             &[b"*2\r\n$4\r\nAUTH\r\n$5\r\na\r\nbc\r\n", b"*2\r\n$04\r\nAUTH\r\n$5\r\na\r\nbc\r\n"];
         for request in both {
             assert_eq!(words(request), Some(vec![&b"AUTH"[..], b"a\r\nbc"]));
         }
         assert_eq!(words(b"  SELECT\t 3 \r\n"), Some(vec![&b"SELECT"[..], b"3"]));
-        // What `isspace` takes for a blank stands between words, and within one only a blank, a tab
-        // or a return ends it.
+        // All bytes for which `isspace` is true separate words, but within a word only a space, a
+        // tab or a carriage return ends it.
         assert_eq!(words(b"\x0c AUTH pa\x0css\r\n"), Some(vec![&b"AUTH"[..], b"pa\x0css"]));
         assert_eq!(
             words(b"AUTH \x0b pa\x0bss\x0c me\r\n"),

@@ -1,17 +1,16 @@
-//! A short word kept while it arrives in pieces: a command's name, the first element of a push, the
-//! start of an error.
+//! A buffer for a short word that may arrive in pieces: the name of a command, the first element of
+//! a push message, the beginning of an error.
 //!
-//! The only place where bytes of the stream are copied. Whatever is too long to be one of the known
-//! words is remembered only as too long.
+//! A longer word cannot be one of the known words, and only the fact that it is longer is recorded.
 
-/// As many bytes as are ever compared: `MAINT_NOTIFICATIONS`, and the digits of the longest cursor.
+/// Capacity in bytes: enough for `MAINT_NOTIFICATIONS` and for the digits of the longest cursor.
 pub(crate) const SHORT_WORD_LEN: u32 = 20;
 const CAPACITY: usize = SHORT_WORD_LEN as usize;
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ShortWord {
     bytes: [u8; CAPACITY],
-    /// How many bytes there are; one more than fit stands for "too many".
+    /// Number of bytes; one more than the capacity means "too long".
     len: u8,
 }
 
@@ -24,7 +23,7 @@ impl ShortWord {
         self.len == 0
     }
 
-    /// Appends as much of `more` as there is room for.
+    /// Appends as much of `more` as fits.
     pub(crate) fn push(&mut self, more: &[u8]) {
         let start = usize::from(self.len);
         let space = self.bytes.get_mut(start..).unwrap_or_default();
@@ -35,12 +34,12 @@ impl ShortWord {
         self.len = u8::try_from(end).unwrap_or(u8::MAX);
     }
 
-    /// The whole word; empty if it was too long to be a known one.
+    /// The whole word; empty if it is too long.
     pub(crate) fn whole(&self) -> &[u8] {
         self.bytes.get(..usize::from(self.len)).unwrap_or_default()
     }
 
-    /// The beginning, however long the whole was.
+    /// The beginning of the word, also if it is too long.
     pub(crate) fn beginning(&self) -> &[u8] {
         self.bytes.get(..usize::from(self.len).min(CAPACITY)).unwrap_or_default()
     }
@@ -51,7 +50,7 @@ mod tests {
     use super::ShortWord;
 
     #[test]
-    fn keeps_short_words_and_only_the_beginning_of_long_ones() {
+    fn keeps_only_the_beginning_of_long_words() {
         let mut word = ShortWord::default();
         word.push(b"GEORADIUS");
         word.push(b"BYMEMBER_RO");
