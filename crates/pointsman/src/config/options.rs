@@ -45,8 +45,8 @@ section! {
         replica_listen: Vec<ListenAddr> = ValueKind::Listen, Some(""), Restart;
         /// Mode of the files of Unix sockets in listen and replica_listen, in octal.
         ///
-        /// A client needs write permission to connect. The group of the file is that of the process.
-        /// Limits per source do not apply to these clients, because they have no address.
+        /// A client needs write permission to connect. The group of the file is that of the
+        /// process. Limits per source do not apply to these clients, because they have no address.
         unix_socket_mode: String = ValueKind::Mode, Some("0660"), Restart;
         /// Sentinels to query, as host:port; required.
         ///
@@ -77,9 +77,9 @@ section! {
         ///
         /// "carry" connects every idle session to the new master and replays its state there
         /// (credentials, database, names), so that its client notices nothing. Sessions with a
-        /// request in flight, in a transaction, blocked or subscribed are closed, because only their
-        /// clients can decide what to do. "close" closes all sessions, and keeps no credentials of
-        /// clients in memory.
+        /// request in flight, in a transaction, blocked or subscribed are closed, because only
+        /// their clients can decide what to do. "close" closes all sessions, and keeps no
+        /// credentials of clients in memory.
         sessions: Sessions = ValueKind::Choice(Sessions::NAMES), Some("carry"), Live;
         /// What happens to subscribed sessions when the master is replaced: close or replay.
         ///
@@ -89,8 +89,8 @@ section! {
         /// client is not informed. A session is closed if its names exceed 512 KiB, or if the names
         /// of all sessions exceed 32 MiB. A change applies to sessions that begin after it.
         subscriptions: Subscriptions = ValueKind::Choice(Subscriptions::NAMES), Some("close"), Live;
-        /// Commands that leave no state on their connection, in addition to the known commands; none
-        /// by default.
+        /// Commands that leave no state on their connection, in addition to the known commands;
+        /// none by default.
         ///
         /// A session that sent a command unknown to Pointsman is closed when the master is
         /// replaced, because the command may have left any state on the connection: it may belong
@@ -112,36 +112,37 @@ section! {
         /// Address to which clients are asked to move in a drain, as host:port: the address of this
         /// service as clients know it.
         ///
-        /// Only for clients that request an address; client libraries do, unless they are configured
-        /// with "none". Without this key such clients are not asked to move, and are closed at a
-        /// command boundary like any other. Use the name of the Kubernetes Service or of the virtual
-        /// address, never that of a single process. The port is required.
+        /// Only for clients that request an address; client libraries do, unless they are
+        /// configured with "none". Without this key such clients are not asked to move, and are
+        /// closed at a command boundary like any other. Use the name of the Kubernetes Service or
+        /// of the virtual address, never that of a single process. The port is required.
         moving_to: Option<String> = ValueKind::Endpoint, None, Live;
-        /// Time without any byte from a client after which its connection is closed; "0s" for never.
+        /// Time without any byte from a client after which its connection is closed; "0s" for
+        /// never.
         ///
         /// Off by default, because Redis clients keep idle connections in pools, and blocked or
-        /// subscribed clients send nothing. A client that stops in the middle of a request counts as
-        /// idle; one whose large value arrives slowly does not.
+        /// subscribed clients send nothing. A client that stops in the middle of a request counts
+        /// as idle; one whose large value arrives slowly does not.
         client_idle_timeout: Duration = ValueKind::DurationOrOff, Some("0s"), Live;
         /// Time from connecting to the first byte after which a client is closed; "0s" for never.
         ///
-        /// Set it where clients are not trusted, against connections that are opened and never used.
-        /// Until the first request is complete, the timeout applies to each further byte as well.
-        /// Keep it off or long for pools that connect in advance. Time spent waiting for a master
-        /// does not count.
+        /// Set it where clients are not trusted, against connections that are opened and never
+        /// used. Until the first request is complete, the timeout applies to each further byte as
+        /// well. Keep it off or long for pools that connect in advance. Time spent waiting for a
+        /// master does not count.
         first_byte_timeout: Duration = ValueKind::DurationOrOff, Some("0s"), Live;
         /// How long the second direction may stay open after one side has closed; below 60s.
         ///
-        /// The connection tracking of Linux drops half-closed connections after 60 s, and a FIN sent
-        /// later never arrives.
+        /// The connection tracking of Linux drops half-closed connections after 60 s, and a FIN
+        /// sent later never arrives.
         half_close_timeout: Duration = ValueKind::Duration, Some("30s"), Live;
         /// How long a client waits for a replica that was ejected because it does not answer; "0s"
         /// for no limit.
         ///
         /// Counts from the ejection (replicas.unanswered). An idle client is moved to another
         /// replica at that moment; any other is closed at the end of this time, unless the replica
-        /// answers again. Keep it above the duration of the longest command of your readers. Clients
-        /// of a hung master are closed when another master is confirmed.
+        /// answers again. Keep it above the duration of the longest command of your readers.
+        /// Clients of a hung master are closed when another master is confirmed.
         silent_timeout: Duration = ValueKind::DurationOrOff, Some("10s"), Live;
         /// Idle time before TCP keepalive probes are sent, to clients and to Redis; "0s" turns them
         /// off.
@@ -345,8 +346,8 @@ section! {
         ready_without_master: bool = ValueKind::Bool, Some("true"), Live;
         /// Whether the admin server accepts commands: pause, resume and switchover.
         ///
-        /// Requires a token or control_socket; otherwise any host that can reach the port could stop
-        /// the traffic.
+        /// Requires a token or control_socket; otherwise any host that can reach the port could
+        /// stop the traffic.
         control: bool = ValueKind::Bool, Some("false"), Restart;
         /// Path of a Unix socket for commands, which needs no token.
         ///
@@ -368,11 +369,11 @@ section! {
 section! {
     /// What /metrics contains.
     MetricsConfig {
-        /// Whether /metrics also contains the metrics of haproxy, for dashboards and alerts made for
-        /// haproxy.
+        /// Whether /metrics also contains the metrics of haproxy, for dashboards and alerts made
+        /// for haproxy.
         ///
-        /// In these, a proxy is a service (NAME, and NAME/replicas for its readers), and a server is
-        /// a Redis node. docs/metrics.md has the list.
+        /// In these, a proxy is a service (NAME, and NAME/replicas for its readers), and a server
+        /// is a Redis node. docs/metrics.md has the list.
         haproxy_names: bool = ValueKind::Bool, Some("false"), Restart;
     }
 }
@@ -399,8 +400,8 @@ section! {
         drain_timeout: Duration = ValueKind::DurationOrOff, Some("20s"), Live;
         /// Whether /ready stays 200 while clients are still accepted after SIGTERM.
         ///
-        /// By default /ready answers 503. Kubernetes sends traffic to a terminating pod, if there is
-        /// no other, only while it is ready.
+        /// By default /ready answers 503. Kubernetes sends traffic to a terminating pod, if there
+        /// is no other, only while it is ready.
         ready_while_leaving: bool = ValueKind::Bool, Some("false"), Live;
     }
 }

@@ -79,8 +79,8 @@ fn print_option(
     };
 }
 
-/// Writes a comment, wrapped. Control characters are replaced: TOML does not allow them in comments,
-/// and the path of a file may contain them.
+/// Writes a comment, wrapped. Control characters are replaced: TOML does not allow them in
+/// comments, and the path of a file may contain them.
 fn comment(out: &mut String, text: &str) {
     let text: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
     let mut width = 0;

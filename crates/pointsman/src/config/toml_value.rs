@@ -1,4 +1,5 @@
-//! Converts TOML values to option values: checks the TOML type, then parses strings as `value` does.
+//! Converts TOML values to option values: checks the TOML type, then parses strings as `value`
+//! does.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

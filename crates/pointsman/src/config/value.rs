@@ -181,11 +181,11 @@ fn elements(text: &str) -> impl Iterator<Item = &str> {
 fn parse_commands(text: &str) -> Result<Value, Problem> {
     let check = |name: &str| {
         StatelessCommands::check(name).map_err(|why| match why {
-            StatelessError::NoName => Problem::new(
+            StatelessError::NotAName => Problem::new(
                 format!("{name:?} cannot be the name of a command"),
                 format!("write NAME or CONTAINER|SUBCOMMAND, each of at most {MAX_COMMAND_NAME} printable characters"),
             ),
-            StatelessError::Bound(why) => Problem::new(
+            StatelessError::LeavesState(why) => Problem::new(
                 format!("{name} is known to leave state on the connection: {why}"),
                 "remove it; docs/commands.md says what each command does to its session",
             ),

@@ -27,16 +27,16 @@ pub struct StatelessCommands(Option<Arc<Vec<String>>>);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StatelessError {
     /// The text is not the name of a command.
-    NoName,
+    NotAName,
     /// The command is in the table and leaves state; a phrase says which.
-    ServerAffinity(&'static str),
+    LeavesState(&'static str),
 }
 
 impl fmt::Display for StatelessError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoName => f.write_str("it is not the name of a command"),
-            Self::ServerAffinity(why) => f.write_str(why),
+            Self::NotAName => f.write_str("it is not the name of a command"),
+            Self::LeavesState(why) => f.write_str(why),
         }
     }
 }
@@ -73,10 +73,10 @@ impl StatelessCommands {
                 })
         };
         if !is_name(name) || !sub.is_none_or(is_name) {
-            return Err(StatelessError::NoName);
+            return Err(StatelessError::NotAName);
         }
         match objection(name, sub) {
-            Some(why) => Err(StatelessError::ServerAffinity(why)),
+            Some(why) => Err(StatelessError::LeavesState(why)),
             None => Ok(command.to_ascii_uppercase()),
         }
     }
@@ -284,7 +284,7 @@ mod tests {
             assert!(
                 matches!(
                     StatelessCommands::new([command]),
-                    Err((_, StatelessError::ServerAffinity(_)))
+                    Err((_, StatelessError::LeavesState(_)))
                 ),
                 "{command}"
             );
@@ -292,7 +292,7 @@ mod tests {
         for odd in ["", "A|", "|B", "A|B|C", "A B", "A,B", "Ä", &"x".repeat(MAX_COMMAND_NAME + 1)]
         {
             assert!(
-                matches!(StatelessCommands::new([odd]), Err((_, StatelessError::NoName))),
+                matches!(StatelessCommands::new([odd]), Err((_, StatelessError::NotAName))),
                 "{odd}"
             );
         }
