@@ -95,7 +95,8 @@ fn set_any(layer: &mut Layer, pair: &str) {
     let path = path.trim();
     match schema::option(path) {
         Some(option) if option.kind == ValueKind::Secret => {
-            let remedy = "other users can read the command line; use password_file, password_env or the environment";
+            let remedy = "other users can read the command line; use password_file, password_env or the \
+                environment";
             layer.set(
                 path.to_owned(),
                 Err(Problem::new("a password cannot be given by a flag", remedy)),

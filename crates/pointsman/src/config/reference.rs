@@ -9,17 +9,22 @@ use super::schema::{ConfigSection, SECTIONS};
 /// The introduction, before the keys.
 const HEAD: &str = "# Configuration
 
-Every key with its default. This page is generated from the definitions in `crates/pointsman/src/config/options.rs`; a test compares
-them, and `UPDATE=1 cargo test --test docs` writes it.
+Every key with its default. This page is generated from the definitions in
+`crates/pointsman/src/config/options.rs`; a test compares them, and
+`UPDATE=1 cargo test --test docs` writes it.
 
-- Flags override environment variables (`POINTSMAN_…`), these override the file, and the file overrides the defaults.
-- `pointsman config` prints all keys with their values and where each value came from. `pointsman check` reports every fault at once,
-  with line and key.
+- Flags override environment variables (`POINTSMAN_...`), these override the file, and the file
+  overrides the defaults.
+- `pointsman config` prints all keys with their values and where each value came from.
+  `pointsman check` reports every fault at once, with line and key.
 - Unknown keys are refused, with the nearest known key as a suggestion.
 - Durations are written `\"250ms\"`, `\"5s\"`, `\"10m\"`.
-- There may be several `[[service]]` tables, one for each master. They share the connections to their sentinels.
-- A reload applies the keys that are marked *live*, also to established sessions. All other keys need a restart.
-- A flag sets any key that has no flag of its own: `--set shutdown.drain_timeout=30s`. Passwords cannot be given by flag.
+- There may be several `[[service]]` tables, one for each master. They share the connections to
+  their sentinels.
+- A reload applies the keys that are marked *live*, also to established sessions. All other keys
+  need a restart.
+- A flag sets any key that has no flag of its own: `--set shutdown.drain_timeout=30s`. Passwords
+  cannot be given by flag.
 
 A small file that suits most installations:
 

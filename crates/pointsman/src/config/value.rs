@@ -183,7 +183,10 @@ fn parse_commands(text: &str) -> Result<Value, Problem> {
         StatelessCommands::check(name).map_err(|why| match why {
             StatelessError::NotAName => Problem::new(
                 format!("{name:?} cannot be the name of a command"),
-                format!("write NAME or CONTAINER|SUBCOMMAND, each of at most {MAX_COMMAND_NAME} printable characters"),
+                format!(
+                    "write NAME or CONTAINER|SUBCOMMAND, each of at most {MAX_COMMAND_NAME} printable \
+                     characters"
+                ),
             ),
             StatelessError::LeavesState(why) => Problem::new(
                 format!("{name} is known to leave state on the connection: {why}"),

@@ -101,7 +101,8 @@ pub(crate) fn objection(name: &str, sub: Option<&str>) -> Option<&'static str> {
             | Prefix::SearchCursor,
         ) => {
             return Some(
-                "some of its subcommands leave state on the connection: declare a subcommand as CONTAINER|SUBCOMMAND",
+                "some of its subcommands leave state on the connection: declare a subcommand as \
+                 CONTAINER|SUBCOMMAND",
             );
         }
         ClassLookup::After(Prefix::ClientReply) => Class::ReplyOff,
@@ -164,11 +165,13 @@ const fn effect(class: Class) -> (CarryEffect, &'static str) {
         Class::Unknown => (Never, "it is not known what the command leaves on the connection"),
         Class::ClientId => (
             Never,
-            "another server gives this ID to another connection; does not apply to StackExchange.Redis, which only logs it",
+            "another server gives this ID to another connection; does not apply to \
+             StackExchange.Redis, which only logs it",
         ),
         Class::Script => (
             Never,
-            "the client relies on the script cache of this server; does not apply after it received `NOSCRIPT`",
+            "the client relies on the script cache of this server; does not apply after it \
+             received `NOSCRIPT`",
         ),
         Class::Wait => (Never, "it refers to the writes of this connection"),
         Class::Subscribe | Class::PSubscribe | Class::SSubscribe => (
@@ -191,7 +194,8 @@ const fn effect(class: Class) -> (CarryEffect, &'static str) {
         Class::Shutdown => (Ends, "the server stops"),
         Class::MaintenanceOn | Class::MaintenanceOnWithoutAddress | Class::MaintenanceOff => (
             Carried,
-            "Pointsman agreed to it and continues to send notifications; never if the server itself agreed",
+            "Pointsman agreed to it and continues to send notifications; never if the server \
+             itself agreed",
         ),
         Class::ImportPrepare => (
             Until("`HIMPORT DISCARDALL` or `RESET`"),

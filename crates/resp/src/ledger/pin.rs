@@ -43,17 +43,23 @@ macro_rules! pins {
 
 pins! {
     /// Opaque because of `MONITOR`.
-    Monitor = "monitor", "`MONITOR` was accepted; the stream that follows does not consist of replies";
+    Monitor = "monitor",
+        "`MONITOR` was accepted; the stream that follows does not consist of replies";
     /// Opaque because the client is a replica.
-    Replication = "replication", "the client is a replica (`PSYNC`, `SYNC`, `REPLCONF`, `CLUSTER SYNCSLOTS`)";
+    Replication = "replication",
+        "the client is a replica (`PSYNC`, `SYNC`, `REPLCONF`, `CLUSTER SYNCSLOTS`)";
     /// Opaque because of `SCRIPT DEBUG`.
     Debugger = "debugger", "`SCRIPT DEBUG` was accepted; the stream that follows is not RESP";
     /// Opaque because of bytes that are not RESP or exceed a limit.
     NotResp = "not_resp", "bytes that are not RESP, or larger than any limit of Redis";
     /// Opaque because of a request whose effect cannot be tracked.
-    NotFollowed = "not_followed", "a request whose effect on the connection cannot be tracked, such as `SUBSCRIBE` within a transaction";
+    NotFollowed = "not_followed",
+        "a request whose effect on the connection cannot be tracked, such as `SUBSCRIBE` within \
+         a transaction";
     /// More requests that change the connection were in flight than can be tracked.
-    TooManyInFlight = "too_many_in_flight", "more requests that change the connection were in flight than Pointsman tracks; until `RESET`";
+    TooManyInFlight = "too_many_in_flight",
+        "more requests that change the connection were in flight than Pointsman tracks; until \
+         `RESET`";
     /// In a transaction.
     Transaction = "transaction", "between `MULTI` and `EXEC` or `DISCARD`";
     /// A blocking command is waiting.
@@ -67,23 +73,34 @@ pins! {
     /// Replies are off, or one was skipped and is not confirmed.
     ReplyOff = "reply_off", "`CLIENT REPLY OFF` or `SKIP`, until a later request is answered";
     /// Subscribed, and the subscriptions are not replayed.
-    Subscribed = "subscribed", "subscribed to channels or patterns; with `subscriptions = \"replay\"` only if not all of the names are recorded";
+    Subscribed = "subscribed",
+        "subscribed to channels or patterns; with `subscriptions = \"replay\"` only if not all \
+         of the names are recorded";
     /// A cursor was returned and not used.
-    Cursor = "cursor", "an iteration is unfinished (`SCAN` and similar commands), until its last cursor is 0";
+    Cursor = "cursor",
+        "an iteration is unfinished (`SCAN` and similar commands), until its last cursor is 0";
     /// The client knows the ID of the connection.
-    ClientId = "client_id", "the client sent `CLIENT ID`; another server has given that ID to another connection";
+    ClientId = "client_id",
+        "the client sent `CLIENT ID`; another server has given that ID to another connection";
     /// The client relies on the script cache.
-    Script = "script", "`SCRIPT LOAD`, or a script within a transaction: the client relies on the script cache of this server";
+    Script = "script",
+        "`SCRIPT LOAD`, or a script within a transaction: the client relies on the script cache \
+         of this server";
     /// An unknown command was sent.
-    UnknownCommand = "unknown_command", "a command was sent that is not in the table and not in `stateless_commands`";
+    UnknownCommand = "unknown_command",
+        "a command was sent that is not in the table and not in `stateless_commands`";
     /// `WAIT` or `WAITAOF` was used.
     Wait = "wait", "`WAIT` or `WAITAOF` was used; it refers to the writes of this connection";
     /// `HIMPORT PREPARE` was accepted.
     PreparedFields = "prepared_fields", "`HIMPORT PREPARE`, until `HIMPORT DISCARDALL`";
     /// A capability that `RESET` does not clear.
-    ClientCapability = "client_capability", "`CLIENT CAPA` or `CLIENT IMPORT-SOURCE` was accepted, or the server itself agreed to `CLIENT MAINT_NOTIFICATIONS`";
+    ClientCapability = "client_capability",
+        "`CLIENT CAPA` or `CLIENT IMPORT-SOURCE` was accepted, or the server itself agreed to \
+         `CLIENT MAINT_NOTIFICATIONS`";
     /// The state that the server keeps is not known.
-    UnknownState = "unknown_state", "the effect of an accepted `AUTH`, `HELLO`, `SELECT` or similar command is not known: it was queued in a transaction, or was too long";
+    UnknownState = "unknown_state",
+        "the effect of an accepted `AUTH`, `HELLO`, `SELECT` or similar command is not known: it \
+         was queued in a transaction, or was too long";
 }
 
 #[cfg(test)]
