@@ -120,6 +120,15 @@ pub(crate) fn objection(name: &str, sub: Option<&str>) -> Option<&'static str> {
     }
 }
 
+const UNANSWERED: &str = "a command without a reply may be lost without notice";
+const CURSOR: &str = "a cursor is valid only on its server: on another one, keys would be missed";
+const CLIENT_ID: &str = "another server gives this ID to another connection; does not apply to \
+                         StackExchange.Redis, which only logs it";
+const SCRIPT_CACHE: &str = "the client relies on the script cache of this server; does not apply \
+                            after it received `NOSCRIPT`";
+const HANDSHAKE: &str = "Pointsman agreed to it and continues to send notifications; never if the \
+                         server itself agreed";
+
 /// The effect of a class, and the reason.
 const fn effect(class: Class) -> (CarryEffect, &'static str) {
     use CarryEffect::{Carried, Ends, Never, Until};
@@ -149,30 +158,13 @@ const fn effect(class: Class) -> (CarryEffect, &'static str) {
         Class::Unwatch => (Carried, "unwatches all keys"),
         Class::Asking => (Until("the next command is answered"), "it applies to the next command"),
         Class::ReplyOn => (Carried, "replies are sent again"),
-        Class::ReplyOff => (
-            Until("`CLIENT REPLY ON` is answered"),
-            "a command without a reply may be lost without notice",
-        ),
-        Class::ReplySkip => (
-            Until("a later command is answered"),
-            "a command without a reply may be lost without notice",
-        ),
+        Class::ReplyOff => (Until("`CLIENT REPLY ON` is answered"), UNANSWERED),
+        Class::ReplySkip => (Until("a later command is answered"), UNANSWERED),
         Class::Blocking => (Until("its reply"), "only the client knows whether to wait again"),
-        Class::Iterate => (
-            Until("the cursor is 0"),
-            "a cursor is valid only on its server: on another one, keys would be missed",
-        ),
+        Class::Iterate => (Until("the cursor is 0"), CURSOR),
         Class::Unknown => (Never, "it is not known what the command leaves on the connection"),
-        Class::ClientId => (
-            Never,
-            "another server gives this ID to another connection; does not apply to \
-             StackExchange.Redis, which only logs it",
-        ),
-        Class::Script => (
-            Never,
-            "the client relies on the script cache of this server; does not apply after it \
-             received `NOSCRIPT`",
-        ),
+        Class::ClientId => (Never, CLIENT_ID),
+        Class::Script => (Never, SCRIPT_CACHE),
         Class::Wait => (Never, "it refers to the writes of this connection"),
         Class::Subscribe | Class::PSubscribe | Class::SSubscribe => (
             Until("all subscriptions have ended"),
@@ -192,11 +184,9 @@ const fn effect(class: Class) -> (CarryEffect, &'static str) {
         Class::Quit => (Ends, "the server closes the connection"),
         Class::Reset => (Carried, "clears the state of the connection"),
         Class::Shutdown => (Ends, "the server stops"),
-        Class::MaintenanceOn | Class::MaintenanceOnWithoutAddress | Class::MaintenanceOff => (
-            Carried,
-            "Pointsman agreed to it and continues to send notifications; never if the server \
-             itself agreed",
-        ),
+        Class::MaintenanceOn | Class::MaintenanceOnWithoutAddress | Class::MaintenanceOff => {
+            (Carried, HANDSHAKE)
+        }
         Class::ImportPrepare => (
             Until("`HIMPORT DISCARDALL` or `RESET`"),
             "the server keeps the prepared fields for the connection",

@@ -123,7 +123,7 @@ impl ServerAffinity {
         let returned = returned.map(|cursor| cursor.strip_suffix(b"\r").unwrap_or(cursor));
         match returned.filter(|cursor| number(cursor).is_some()) {
             Some(cursor) => {
-                self.cursors = self.cursors.wrapping_sub(sent).wrapping_add(digest(cursor))
+                self.cursors = self.cursors.wrapping_sub(sent).wrapping_add(digest(cursor));
             }
             None => self.pin_permanently(Pin::Cursor),
         }

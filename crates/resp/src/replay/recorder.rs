@@ -292,7 +292,7 @@ impl Recorder {
                 record.state.doubt(queued);
             }
             (Class::Exec, ReplyOutcome::Error) | (Class::Discard, ReplyOutcome::Done) => {
-                record.queued = 0
+                record.queued = 0;
             }
             (Class::Reset, ReplyOutcome::Done) => {
                 record.queued = 0;

@@ -388,10 +388,11 @@ impl ReplyScanner {
             Inspect::WithoutAddress if self.stack.depth() == 1 => self.first_element_read(),
             // The number is kept until the frame ends.
             Inspect::Number if self.stack.depth() == 1 && self.kind == b':' => {
-                self.inspect = Inspect::Nothing
+                self.inspect = Inspect::Nothing;
             }
             Inspect::Line if self.kind == b'-' => {
-                self.hints |= message_kind::hint(self.word.beginning()).map_or(0, message_kind::bit)
+                self.hints |=
+                    message_kind::hint(self.word.beginning()).map_or(0, message_kind::bit);
             }
             _ => {}
         }
