@@ -8,7 +8,7 @@
 //! The queue is run-length encoded. In a run, two kinds of mark alternate at constant distances. A
 //! pipeline of transactions with the same number of commands each is one run of any length, and so
 //! is one of SUBSCRIBE or SELECT alone. Without repetition, a run has two marks. Each session may
-//! have some runs; further ones are taken from a [budget](crate::ledger::budget) that all sessions
+//! have some runs; further ones are taken from a [budget] that all sessions
 //! share.
 
 use std::collections::VecDeque;

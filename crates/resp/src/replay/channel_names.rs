@@ -3,7 +3,7 @@
 //!
 //! The names are copied from the requests and recorded with the last confirmation. Their size is
 //! limited per session ([`Limits::names`](crate::Limits::names)) and by a
-//! [budget](crate::ledger::budget) of the process: a gateway may subscribe to ten thousand channels
+//! [budget] of the process: a gateway may subscribe to ten thousand channels
 //! on one connection, but not on each of ten thousand connections. Names are recorded completely or
 //! not at all; without them, the session is pinned.
 //!
