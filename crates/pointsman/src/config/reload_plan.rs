@@ -41,7 +41,7 @@ impl ReloadPlan {
             let name = name_of(service);
             match new.services.iter().find(|other| name_of(other) == name) {
                 Some(other) => {
-                    plan_values(service, other, Some(&name), (&mut applied, &mut pending))
+                    plan_values(service, other, Some(&name), (&mut applied, &mut pending));
                 }
                 None => pending.push(format!("service {name} (removed)")),
             }

@@ -28,8 +28,8 @@ fn refuses_commands_that_are_known_to_leave_state() {
     assert_eq!(with("[\"graph.query\", \"FOO|bar\", \"JSON.GET\"]"), Vec::<String>::new());
     for (names, part) in [
         ("[\"MULTI\"]", "MULTI is known to leave state on the connection: the server has queued"),
-        ("[\"x\", \"scan\"]", "scan is known to leave state on the connection: a cursor means"),
-        ("[\"CLIENT|ID\"]", "gives this number to another connection"),
+        ("[\"x\", \"scan\"]", "scan is known to leave state on the connection: a cursor is valid"),
+        ("[\"CLIENT|ID\"]", "gives this ID to another connection"),
         ("[\"CLIENT\"]", "CONTAINER|SUBCOMMAND"),
         ("[\"A B\"]", "cannot be the name of a command"),
         ("[\"A,B\"]", "is not one command"),

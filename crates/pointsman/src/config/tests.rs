@@ -81,76 +81,75 @@ fn reports_the_position_of_every_fault() {
     }
 }
 
+/// Files with a fault between values: the text, the position, and a part of the message.
+const BETWEEN_VALUES: [(&str, &str, &str); 18] = [
+    ("[[service]]\nsentinels = []\n", "f:2:1: service.sentinels", "empty"),
+    ("[[service]]\nsentinels=[\"a\"]\nlisten=[]\n", "f:3:1: service.listen", "empty"),
+    (
+        "[[service]]\nsentinels=[\"a\"]\nhalf_close_timeout=\"60s\"\n",
+        "f:3:1: service.half_close",
+        "less than",
+    ),
+    (
+        "[[service]]\nsentinels=[\"a\"]\nlisten=[\"1.2.3.4:8888\"]\n",
+        "f:3:1: admin.listen",
+        "service.listen",
+    ),
+    (
+        "[[service]]\nsentinels=[\"a\"]\nlisten=[\"[::]:1\",\"[::1]:1\"]\n",
+        "f:3:1: service.listen",
+        "already used",
+    ),
+    (
+        "[[service]]\nsentinels=[\"a\"]\n[service.auth]\nusername=\"u\"\n",
+        "f:4:1: service.auth.username",
+        "without",
+    ),
+    (
+        "[[service]]\nsentinels=[\"a\"]\n[service.auth]\npassword_file=\"/none\"\n",
+        "f:4:1: service.auth.pass",
+        "does not exist",
+    ),
+    (
+        "[[service]]\nsentinels=[\"a\"]\n[service.auth]\npassword_file=\"/empty\"\n",
+        "f:4:1: service.auth.pass",
+        "empty",
+    ),
+    (
+        "[[service]]\nsentinels=[\"a\"]\n[service.auth]\npassword_file=\"/long\"\n",
+        "f:4:1: service.auth.pass",
+        "one line",
+    ),
+    (
+        "[[service]]\nsentinels=[\"a\"]\n[service.auth]\npassword_env=\"NONE\"\n",
+        "f:4:1: service.auth.pass",
+        "NONE",
+    ),
+    ("[[service]]\nsentinels=[\"a\"]\nconnect_timeout=\"0s\"\n", "f:3:17: service.connect", "zero"),
+    (
+        "[[service]]\nsentinels=[\"a\"]\n[shutdown]\naccept_max=\"4s\"\n",
+        "f:4:1: shutdown.accept_max",
+        "below",
+    ),
+    (
+        "[[service]]\nsentinels=[\"a\"]\n[shutdown]\ndrain_spread=\"1m\"\n",
+        "f:4:1: shutdown.drain_spread",
+        "above",
+    ),
+    (
+        "[[service]]\nsentinels=[\"a\"]\nmax_connections=9\n[process]\nmax_connections=8\n",
+        "f:5:1: process.max",
+        "raise",
+    ),
+    ("[service]\nsentinels=[\"a\"]\n", "f:1:2: service", "[[service]]"),
+    ("service = 3\n", "f:1:11: service", "[[service]]"),
+    ("admin = 3\n[[service]]\nsentinels=[\"a\"]\n", "f:1:9: admin", "[admin]"),
+    ("[amdin]\n[[service]]\nsentinels=[\"a\"]\n", "f:1:2: amdin", "`admin`"),
+];
+
 #[test]
 fn reports_faults_between_values() {
-    for (text, place, part) in [
-        ("[[service]]\nsentinels = []\n", "f:2:1: service.sentinels", "empty"),
-        ("[[service]]\nsentinels=[\"a\"]\nlisten=[]\n", "f:3:1: service.listen", "empty"),
-        (
-            "[[service]]\nsentinels=[\"a\"]\nhalf_close_timeout=\"60s\"\n",
-            "f:3:1: service.half_close",
-            "less than",
-        ),
-        (
-            "[[service]]\nsentinels=[\"a\"]\nlisten=[\"1.2.3.4:8888\"]\n",
-            "f:3:1: admin.listen",
-            "service.listen",
-        ),
-        (
-            "[[service]]\nsentinels=[\"a\"]\nlisten=[\"[::]:1\",\"[::1]:1\"]\n",
-            "f:3:1: service.listen",
-            "already used",
-        ),
-        (
-            "[[service]]\nsentinels=[\"a\"]\n[service.auth]\nusername=\"u\"\n",
-            "f:4:1: service.auth.username",
-            "without",
-        ),
-        (
-            "[[service]]\nsentinels=[\"a\"]\n[service.auth]\npassword_file=\"/none\"\n",
-            "f:4:1: service.auth.pass",
-            "does not exist",
-        ),
-        (
-            "[[service]]\nsentinels=[\"a\"]\n[service.auth]\npassword_file=\"/empty\"\n",
-            "f:4:1: service.auth.pass",
-            "empty",
-        ),
-        (
-            "[[service]]\nsentinels=[\"a\"]\n[service.auth]\npassword_file=\"/long\"\n",
-            "f:4:1: service.auth.pass",
-            "one line",
-        ),
-        (
-            "[[service]]\nsentinels=[\"a\"]\n[service.auth]\npassword_env=\"NONE\"\n",
-            "f:4:1: service.auth.pass",
-            "NONE",
-        ),
-        (
-            "[[service]]\nsentinels=[\"a\"]\nconnect_timeout=\"0s\"\n",
-            "f:3:17: service.connect",
-            "zero",
-        ),
-        (
-            "[[service]]\nsentinels=[\"a\"]\n[shutdown]\naccept_max=\"4s\"\n",
-            "f:4:1: shutdown.accept_max",
-            "below",
-        ),
-        (
-            "[[service]]\nsentinels=[\"a\"]\n[shutdown]\ndrain_spread=\"1m\"\n",
-            "f:4:1: shutdown.drain_spread",
-            "above",
-        ),
-        (
-            "[[service]]\nsentinels=[\"a\"]\nmax_connections=9\n[process]\nmax_connections=8\n",
-            "f:5:1: process.max",
-            "raise",
-        ),
-        ("[service]\nsentinels=[\"a\"]\n", "f:1:2: service", "[[service]]"),
-        ("service = 3\n", "f:1:11: service", "[[service]]"),
-        ("admin = 3\n[[service]]\nsentinels=[\"a\"]\n", "f:1:9: admin", "[admin]"),
-        ("[amdin]\n[[service]]\nsentinels=[\"a\"]\n", "f:1:2: amdin", "`admin`"),
-    ] {
+    for (text, place, part) in BETWEEN_VALUES {
         let got = faults(text);
         assert!(
             got.iter().any(|line| line.starts_with(place) && line.contains(part)),
