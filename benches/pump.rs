@@ -1,9 +1,9 @@
-//! What the data plane costs from socket to socket: a request and its reply, a pipeline of a
+//! The cost of the data plane from socket to socket: a request and its reply, a pipeline of a
 //! hundred, a value of 1 MiB.
 //!
 //! Run with `cargo bench -p pointsman-proxy`. A client and a backend in this process talk through a
-//! real proxy over loopback, each case beside the same exchange without the proxy: the figure to
-//! watch is the difference. Most of it is the kernel's.
+//! real proxy over loopback, and each case also runs without the proxy: the relevant figure is the
+//! difference. Most of it is spent in the kernel.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
@@ -13,7 +13,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use drain::{Drain, Settings};
+use drain::{Drain, ShutdownSettings};
 use proxy::{Bound, NoHints, Options, Running, Service};
 use target::{Destination, TargetWriter};
 
@@ -23,7 +23,7 @@ fn value(len: usize) -> Vec<u8> {
     [format!("${len}\r\n").as_bytes(), &vec![b'x'; len], b"\r\n"].concat()
 }
 
-/// Answers each `request` bytes with `reply`, for every connection, until it is closed.
+/// Answers every `request` bytes of a connection with `reply` until it is closed.
 fn backend(request: usize, reply: Vec<u8>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
@@ -43,18 +43,18 @@ fn backend(request: usize, reply: Vec<u8>) -> SocketAddr {
 
 /// A proxy in front of `target`. It runs until the process ends.
 fn proxy(target: SocketAddr) -> (SocketAddr, TargetWriter, Drain, Running) {
-    let (mut points, route) = TargetWriter::new();
-    points.commit(Destination { addr: target, name: "bench".into(), epoch: 0, run_id: None });
+    let (mut writer, reader) = TargetWriter::new();
+    writer.commit(Destination { addr: target, name: "bench".into(), epoch: 0, run_id: None });
     let options = Options::default().into();
     let service =
-        Service { name: "bench".into(), route: route.into(), options, hints: Arc::new(NoHints) };
+        Service { name: "bench".into(), route: reader.into(), options, hints: Arc::new(NoHints) };
     let bound =
         Bound::bind(NonZeroUsize::MIN, 100, [(service, vec!["127.0.0.1:0".parse().unwrap()])])
             .unwrap();
     let addr = bound.local_addrs()[0][0].tcp().unwrap();
-    let (drain, _controller) = drain::new(Settings::default());
+    let (drain, _controller) = drain::new(ShutdownSettings::default());
     let running = bound.serve(&drain).unwrap();
-    (addr, points, drain, running)
+    (addr, writer, drain, running)
 }
 
 fn exchange(c: &mut Criterion, name: &str, request: &[u8], reply: &[u8]) {
@@ -62,11 +62,11 @@ fn exchange(c: &mut Criterion, name: &str, request: &[u8], reply: &[u8]) {
     let (through, ..) = &proxy(target);
     let mut group = c.benchmark_group(name);
     group.throughput(Throughput::Bytes((request.len() + reply.len()) as u64));
-    for (way, addr) in [("direct", target), ("proxied", *through)] {
+    for (path, addr) in [("direct", target), ("proxied", *through)] {
         let mut stream = TcpStream::connect(addr).unwrap();
         stream.set_nodelay(true).unwrap();
         let mut buffer = vec![0; reply.len()];
-        group.bench_function(way, |b| {
+        group.bench_function(path, |b| {
             b.iter(|| {
                 stream.write_all(request).unwrap();
                 stream.read_exact(&mut buffer).unwrap();

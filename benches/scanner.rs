@@ -1,8 +1,8 @@
-//! What the bookkeeping costs: one request, one reply, a pipeline, bodies that are only skipped,
+//! The cost of following RESP: one request, one reply, a pipeline, bodies that are only skipped,
 //! and nested arrays.
 //!
-//! Run with `cargo bench -p pointsman-resp`. The figures to hold are about 14 ns a small request
-//! and 6 ns a small reply.
+//! Run with `cargo bench -p pointsman-resp`. The targets are about 14 ns per small request and 6 ns
+//! per small reply.
 
 use std::hint::black_box;
 
@@ -21,7 +21,7 @@ fn bulk(len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Requests and their replies; ends quiet, so that it can be repeated.
+/// Requests and their replies. No reply is owed at the end, so it can be repeated.
 fn exchange(c: &mut Criterion, name: &str, request: &[u8], reply: &[u8]) {
     let mut ledger = Ledger::new(&Limits::default());
     c.bench_function(name, |b| {
@@ -30,11 +30,11 @@ fn exchange(c: &mut Criterion, name: &str, request: &[u8], reply: &[u8]) {
             ledger.reply(black_box(reply));
         });
     });
-    assert_eq!(ledger.standing(), SessionState::Quiet, "{name}");
+    assert_eq!(ledger.session_state(), SessionState::Quiet, "{name}");
 }
 
 fn small(c: &mut Criterion) {
-    // One direction alone: requests pile up, which costs the ledger nothing.
+    // One direction only: unanswered requests accumulate, which costs the ledger nothing.
     for (name, request) in [("request/GET 16-byte key", GET), ("request/SET 3-byte value", SET)] {
         let mut ledger = Ledger::new(&Limits::default());
         c.bench_function(name, |b| {
@@ -45,7 +45,7 @@ fn small(c: &mut Criterion) {
                 ledger.request(black_box(request));
             });
         });
-        assert_eq!(ledger.standing(), SessionState::Busy, "{name}");
+        assert_eq!(ledger.session_state(), SessionState::Busy, "{name}");
     }
     exchange(c, "exchange/GET", GET, VALUE);
     exchange(c, "exchange/SET", SET, OK);
@@ -53,8 +53,7 @@ fn small(c: &mut Criterion) {
 }
 
 fn replies(c: &mut Criterion) {
-    // A thousand replies to a thousand requests; the requests are forwarded outside of the measured
-    // part.
+    // A thousand replies to a thousand requests. The requests are not part of the measurement.
     let mut group = c.benchmark_group("1000 replies");
     group.throughput(Throughput::Elements(1000));
     for (name, reply) in [
@@ -95,7 +94,7 @@ fn larger(c: &mut Criterion) {
                 }
             });
         });
-        assert_eq!(ledger.standing(), SessionState::Quiet);
+        assert_eq!(ledger.session_state(), SessionState::Quiet);
     }
     let list: Vec<u8> = [b"*100\r\n".to_vec(), bulk(16).repeat(100)].concat();
     exchange(c, "nested/array of 100 strings", GET, &list);

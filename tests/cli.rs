@@ -1,5 +1,4 @@
-//! The command line as scripts and people meet it: the real binary, its two streams and its exit
-//! code.
+//! The command line: the real binary, its two output streams and its exit code.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail")]
 
@@ -10,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 
 const PASSWORD: &str = "correct-horse-battery";
 
-/// The binary in an environment that holds nothing but what is given.
+/// Runs the binary in an environment with these variables only.
 fn pointsman(args: &[&str], env: &[(&str, &str)]) -> Output {
     command(args, env).output().unwrap()
 }
@@ -29,7 +28,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// A file that is there as long as the test runs.
+/// A temporary file for the duration of the test.
 fn file(text: &str) -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), text).unwrap();
@@ -41,9 +40,10 @@ fn path(file: &tempfile::NamedTempFile) -> &str {
 }
 
 #[test]
-fn three_faults_are_three_messages_with_line_and_key() {
+fn prints_each_fault_with_line_and_key() {
     let config = file(
-        "[[service]]\nname = \"my master\"\nsentinels = [\"a\"]\nconnect_timeout = 5\n[shutdown]\naccept_mim = \"5s\"\n",
+        "[[service]]\nname = \"my master\"\nsentinels = [\"a\"]\nconnect_timeout = 5\n\
+         [shutdown]\naccept_mim = \"5s\"\n",
     );
     for command in ["check", "run", "config"] {
         let output = pointsman(&[command, "--config", path(&config)], &[]);
@@ -56,9 +56,9 @@ fn three_faults_are_three_messages_with_line_and_key() {
             (":6:1: shutdown.accept_mim: ", "did you mean `accept_min`?"),
         ];
         assert_eq!(lines.len(), expected.len() + 1, "{shown}");
-        for (line, (place, part)) in lines.iter().zip(expected) {
+        for (line, (target, part)) in lines.iter().zip(expected) {
             assert!(
-                line.starts_with(&format!("{}{place}", path(&config))) && line.contains(part),
+                line.starts_with(&format!("{}{target}", path(&config))) && line.contains(part),
                 "{line}"
             );
         }
@@ -68,12 +68,12 @@ fn three_faults_are_three_messages_with_line_and_key() {
 }
 
 #[test]
-fn a_good_configuration_is_called_fine() {
+fn accepts_valid_configuration() {
     let config = file("[[service]]\nsentinels = [\"a\"]\n");
     let output = pointsman(&["check", "--config", path(&config)], &[]);
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
     assert!(
-        stdout(&output).starts_with("fine: 1 service (mymaster), configuration "),
+        stdout(&output).starts_with("valid: 1 service (mymaster), configuration "),
         "{}",
         stdout(&output)
     );
@@ -82,24 +82,24 @@ fn a_good_configuration_is_called_fine() {
 }
 
 #[test]
-fn a_missing_file_is_a_fault_of_the_configuration() {
+fn reports_missing_file_as_fault() {
     let output = pointsman(&["check", "--config", "/nowhere/pointsman.toml"], &[]);
     assert_eq!(output.status.code(), Some(78));
     assert!(
-        stderr(&output).starts_with("--config: config: /nowhere/pointsman.toml cannot be read: "),
+        stderr(&output).starts_with("--config: \"/nowhere/pointsman.toml\" does not exist; "),
         "{}",
         stderr(&output)
     );
     assert_eq!(
         stderr(&output).lines().count(),
         2,
-        "one fault, and no talk of missing keys: {}",
+        "one fault, without missing keys: {}",
         stderr(&output)
     );
 }
 
 #[test]
-fn files_beyond_their_bound_are_refused() {
+fn refuses_files_that_are_too_large() {
     let large =
         file(&format!("[[service]]\nsentinels = [\"a\"]\n{}", "# comment\n".repeat(110_000)));
     let output = pointsman(&["check", "--config", path(&large)], &[]);
@@ -119,7 +119,7 @@ fn files_beyond_their_bound_are_refused() {
 }
 
 #[test]
-fn a_wrong_command_line_is_64() {
+fn exits_with_64_on_invalid_command_line() {
     for args in
         [&["run", "--nonsense"][..], &["dance"], &[], &["completions"], &["run", "--password", "x"]]
     {
@@ -131,7 +131,7 @@ fn a_wrong_command_line_is_64() {
 }
 
 #[test]
-fn help_and_version_go_to_the_standard_output() {
+fn prints_help_and_version_to_stdout() {
     let help = pointsman(&["--help"], &[]);
     assert_eq!((help.status.code(), stderr(&help).as_str()), (Some(0), ""));
     for part in
@@ -147,10 +147,11 @@ fn help_and_version_go_to_the_standard_output() {
 }
 
 #[test]
-fn the_printed_configuration_is_accepted_and_the_same() {
+fn accepts_its_own_printed_configuration() {
     let config = file(
-        "[[service]]\nname = \"a\"\nsentinels = [\"s1\", \"[::1]\"]\naddress_map = { \"10.0.0.1:6379\" = \"h:1\" }\n\
-         [service.timers]\npoll = \"2s\"\n[[service]]\nname = \"b\"\nsentinels = [\"s1\"]\nlisten = [\"127.0.0.1:6380\"]\n",
+        "[[service]]\nname = \"a\"\nsentinels = [\"s1\", \"[::1]\"]\n\
+         address_map = { \"10.0.0.1:6379\" = \"h:1\" }\n[service.timers]\npoll = \"2s\"\n\
+         [[service]]\nname = \"b\"\nsentinels = [\"s1\"]\nlisten = [\"127.0.0.1:6380\"]\n",
     );
     let first = pointsman(
         &["config", "--config", path(&config), "--service", "b", "--listen", "127.0.0.1:7"],
@@ -176,7 +177,7 @@ fn the_printed_configuration_is_accepted_and_the_same() {
 }
 
 #[test]
-fn every_key_is_printed_with_its_default_and_its_origin() {
+fn prints_default_and_origin_of_every_key() {
     let config = file("[[service]]\nsentinels = [\"a\"]\nhold_timeout = \"7s\"\n");
     let env = [("POINTSMAN_LOG_LEVEL", "debug"), ("POINTSMAN_HOLD_TIMEOUT", "8s")];
     let args = ["config", "--config", path(&config), "--set", "service.hold_timeout=9s"];
@@ -197,7 +198,7 @@ fn every_key_is_printed_with_its_default_and_its_origin() {
 }
 
 #[test]
-fn what_kubernetes_injects_is_ignored_and_a_slip_is_named() {
+fn ignores_kubernetes_variables_and_names_typos() {
     let injected = [
         ("POINTSMAN_SENTINEL", "a"),
         ("POINTSMAN_SERVICE_HOST", "10.96.0.7"),
@@ -218,15 +219,17 @@ fn what_kubernetes_injects_is_ignored_and_a_slip_is_named() {
 }
 
 #[test]
-fn no_password_appears_in_any_output() {
+fn never_prints_passwords() {
     let secret = file(&format!("{PASSWORD}\n"));
     let good = file(&format!(
-        "[[service]]\nsentinels = [\"127.0.0.1:1\"]\n[service.auth]\nusername = \"u\"\npassword = \"{PASSWORD}\"\n\
+        "[[service]]\nsentinels = [\"127.0.0.1:1\"]\n\
+         [service.auth]\nusername = \"u\"\npassword = \"{PASSWORD}\"\n\
          [service.sentinel_auth]\npassword_file = \"{}\"\n",
         path(&secret)
     ));
     let faulty = file(&format!(
-        "[[service]]\npasword = \"{PASSWORD}\"\n[service.auth]\npassword = {PASSWORD}\npassword_env = \"{PASSWORD}\"\n"
+        "[[service]]\npasword = \"{PASSWORD}\"\n\
+         [service.auth]\npassword = {PASSWORD}\npassword_env = \"{PASSWORD}\"\n"
     ));
     let unclosed =
         file(&format!("[[service]]\n[service.auth]\npassword = \"{PASSWORD}\nusername = \"u\"\n"));
@@ -249,9 +252,8 @@ fn no_password_appears_in_any_output() {
 }
 
 #[test]
-fn status_says_when_nothing_listens() {
-    // The near end of a connection: the port is taken for as long as it lives, and nobody listens
-    // on it.
+fn status_reports_missing_listener() {
+    // The near end of a connection: the port stays in use, but no socket listens on it.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let holder = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let addr = holder.local_addr().unwrap().to_string();
@@ -267,7 +269,7 @@ fn status_says_when_nothing_listens() {
 }
 
 #[test]
-fn status_shows_the_document_or_hands_it_on() {
+fn status_renders_or_prints_document() {
     const BODY: &str =
         r#"{"phase":"serving","services":[{"name":"mymaster","target":{"addr":"10.0.0.2:6379"}}]}"#;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -297,7 +299,7 @@ fn status_shows_the_document_or_hands_it_on() {
 }
 
 #[test]
-fn orders_need_a_token_or_a_socket_and_say_whom_they_did_not_reach() {
+fn control_needs_token_or_socket() {
     let service = "[[service]]\nsentinels = [\"a\"]\n[admin]\ncontrol = true\n";
     let neither = file(service);
     let output = pointsman(&["check", "--config", path(&neither)], &[]);
@@ -308,8 +310,8 @@ fn orders_need_a_token_or_a_socket_and_say_whom_they_did_not_reach() {
     let socket = folder.path().join("control.sock");
     let configured = file(&format!("{service}control_socket = {socket:?}\n"));
     assert!(pointsman(&["check", "--config", path(&configured)], &[]).status.success());
-    for place in [["--config", path(&configured)], ["--socket", socket.to_str().unwrap()]] {
-        let output = pointsman(&[&["resume"][..], &place].concat(), &[]);
+    for target in [["--config", path(&configured)], ["--socket", socket.to_str().unwrap()]] {
+        let output = pointsman(&[&["resume"][..], &target].concat(), &[]);
         assert_eq!(output.status.code(), Some(1));
         let shown = stderr(&output);
         assert!(shown.contains(socket.to_str().unwrap()) && shown.contains("--socket"), "{shown}");
@@ -319,7 +321,7 @@ fn orders_need_a_token_or_a_socket_and_say_whom_they_did_not_reach() {
 }
 
 #[test]
-fn status_is_watched_until_ctrl_c_or_until_nobody_reads() {
+fn status_watch_ends_with_ctrl_c_or_reader() {
     const BODY: &str = r#"{"phase":"serving","services":[]}"#;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap().to_string();
@@ -333,8 +335,7 @@ fn status_is_watched_until_ctrl_c_or_until_nobody_reads() {
         }
     });
     let watch = |more: &[&str]| {
-        // Whoever runs the tests in the background of a script ignores Ctrl-C, and so do his
-        // children if nobody says otherwise.
+        // A shell ignores SIGINT in background jobs, and child processes inherit that.
         let program = ["--default-signal=INT", env!("CARGO_BIN_EXE_pointsman")];
         let args = [&program, &["status", "--watch", "--admin", &addr][..], more].concat();
         let mut watching = Command::new("env");
@@ -358,11 +359,11 @@ fn status_is_watched_until_ctrl_c_or_until_nobody_reads() {
     let first = [format!("pointsman at {addr}"), "phase  serving".to_owned(), String::new()];
     assert_eq!((&shown[..3], &shown[3..]), (&first[..], &first[..2]), "no escapes in a pipe");
     drop(lines);
-    assert!(child.wait().unwrap().success(), "nobody reads any more");
+    assert!(child.wait().unwrap().success(), "the reader has gone");
 }
 
 #[test]
-fn completions_and_manual_page_are_generated() {
+fn generates_completions_and_manual_page() {
     for (shell, part) in [("bash", "--sentinel"), ("zsh", "--sentinel"), ("fish", "-l sentinel")] {
         let output = pointsman(&["completions", shell], &[]);
         assert!(output.status.success() && stdout(&output).contains(part), "{shell}");
@@ -370,7 +371,7 @@ fn completions_and_manual_page_are_generated() {
     let page = stdout(&pointsman(&["man"], &[]));
     for part in [
         ".TH pointsman 1",
-        "pointsman_commits_total",
+        "pointsman_master_switches_total",
         "haproxy_server_status",
         "drain_timeout",
         "POINTSMAN_SHUTDOWN_DRAIN_TIMEOUT",
@@ -382,21 +383,22 @@ fn completions_and_manual_page_are_generated() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error() {
+fn ignores_closed_output_pipe() {
     let mut child =
         command(&["man"], &[]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // Closed before the program has written: its write then meets a pipe without a reader.
+    // Closed before the program writes: its write then meets a pipe without a reader.
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
 }
 
 #[test]
-fn connections_that_the_system_has_no_files_for_are_a_fault_of_the_configuration() {
+fn refuses_connections_beyond_open_file_limit() {
     let run = |setting: &str| {
         let mut shell = Command::new("sh");
         let script = format!(
-            "ulimit -n 1000; exec {} run --sentinel 127.0.0.1:1 --listen 127.0.0.1:0 --admin 127.0.0.1:0 --set {setting}",
+            "ulimit -n 1000; exec {} run --sentinel 127.0.0.1:1 --listen 127.0.0.1:0 \
+             --admin 127.0.0.1:0 --set {setting}",
             env!("CARGO_BIN_EXE_pointsman")
         );
         shell.args(["-c", &script]).stdin(Stdio::null()).output().unwrap()
@@ -404,19 +406,19 @@ fn connections_that_the_system_has_no_files_for_are_a_fault_of_the_configuration
     for setting in ["process.max_connections=5000", "service.max_connections=5000"] {
         let output = run(setting);
         assert_eq!(output.status.code(), Some(78), "{setting}: {}", stderr(&output));
-        let said = stderr(&output);
+        let shown = stderr(&output);
         let parts = [
             "open files are needed for 5000 connections",
-            "allows 1000",
+            "the limit is 1000",
             "LimitNOFILE",
             "lower max_connections to",
         ];
-        assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+        assert!(parts.iter().all(|part| shown.contains(part)), "{shown}");
     }
 }
 
 #[test]
-fn the_schema_of_the_status_is_the_one_that_people_are_given() {
+fn schema_matches_published_file() {
     let output = pointsman(&["status", "--schema"], &[]);
     assert!(output.status.success(), "{}", stderr(&output));
     let kept =
@@ -425,16 +427,16 @@ fn the_schema_of_the_status_is_the_one_that_people_are_given() {
     let rewrite = "rewrite it: cargo run -- status --schema > deploy/status.schema.json";
     assert!(
         stdout(&output) == kept,
-        "deploy/status.schema.json is not what the program says; {rewrite}"
+        "deploy/status.schema.json differs from the program's schema; {rewrite}"
     );
     let schema: serde_json::Value = serde_json::from_str(&kept).unwrap();
     let number = schema["properties"]["schema"]["const"].as_u64().unwrap();
     assert_eq!(schema["title"], format!("pointsman status, schema {number}"));
-    // Whoever reads the schema is told of every field what it is.
+    // Every field of the schema has a description.
     let defs = schema["$defs"].as_object().unwrap().values();
     let all = defs.chain([&schema]).flat_map(|part| part["properties"].as_object().unwrap());
-    let mute: Vec<_> = all
+    let undocumented: Vec<_> = all
         .filter(|(_, field)| field["description"].as_str().is_none_or(|it| it.len() < 9))
         .collect();
-    assert!(mute.is_empty(), "{mute:?}");
+    assert!(undocumented.is_empty(), "{undocumented:?}");
 }

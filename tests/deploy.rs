@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use pointsman::admin::metrics::CATALOGUE;
-use pointsman::system::memory::A_SESSION;
+use pointsman::system::memory::SESSION_BYTES;
 
 const ALERTS: &str = "deploy/helm/pointsman/files/alerts.yaml";
 const DASHBOARD: &str = "deploy/helm/pointsman/files/dashboard.json";
@@ -79,9 +79,9 @@ const LOOKED_UP: &[&str] = &[
     "pointsman_target_epoch",
     "pointsman_holds_total",
     "pointsman_replica_lag_bytes",
-    "pointsman_sessions_passed_on_total",
+    "pointsman_sessions_reassigned_total",
     "pointsman_spliced_bytes_total",
-    "pointsman_hints_total",
+    "pointsman_discovery_hints_total",
 ];
 
 /// The expressions of dashboard and alerts.
@@ -138,7 +138,7 @@ fn selects_only_by_existing_labels() {
 #[test]
 fn matches_metrics_page_with_catalogue() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/metrics.md");
-    let made = pointsman::admin::metrics::reference();
+    let made = pointsman::reference::metrics();
     if std::env::var_os("UPDATE").is_some() {
         fs::write(path, &made).expect("docs/metrics.md");
     }
@@ -148,7 +148,7 @@ fn matches_metrics_page_with_catalogue() {
 #[test]
 fn matches_commands_page_with_table() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/commands.md");
-    let made = pointsman::cli::commands_reference::reference();
+    let made = pointsman::reference::commands();
     if std::env::var_os("UPDATE").is_some() {
         fs::write(path, &made).expect("docs/commands.md");
     }
@@ -203,7 +203,7 @@ fn keeps_duplicate_numbers_equal() {
     let chart = read("deploy/helm/pointsman/Chart.yaml");
     assert!(chart.contains(&format!("appVersion: \"{}\"\n", env!("CARGO_PKG_VERSION"))), "{chart}");
     let helpers = read("deploy/helm/pointsman/templates/_helpers.tpl");
-    let rule = format!("3) 4) 24576) {} -", A_SESSION / 1024);
+    let rule = format!("3) 4) 24576) {} -", SESSION_BYTES / 1024);
     assert!(helpers.contains(&rule), "the chart counts a connection differently from the program");
     let manifest = read("deploy/manifests/pointsman.yaml");
     assert!(

@@ -1,23 +1,23 @@
-//! What every target compares: ledgers that were shown the same bytes in different pieces, after
-//! each of which they must agree in all that can be asked of them.
+//! The comparison that every target uses: ledgers that are given the same bytes in different pieces
+//! must agree in everything that they report, after every piece.
 //!
-//! Ordinary requests and replies that come whole are taken many at a time by a loop of their own
-//! (`run.rs`). A ledger that is shown single bytes never gets there, so it is the judge of that
-//! loop.
+//! Complete ordinary requests and replies are read many at a time by a separate loop
+//! (`frame_runs.rs`). A ledger that is given single bytes never uses that loop and is the reference
+//! for it.
 
 use resp::{Class, Direction, Ledger, Limits, MaintenanceHandshake, Replay, SessionState};
 
 const BOTH: [Direction; 2] = [Direction::Request, Direction::Reply];
 
-/// The same session, followed in two ways.
-pub type Pair = [Ledger; 2];
+/// Two ledgers of the same session.
+pub type LedgerPair = [Ledger; 2];
 
-pub fn pair(limits: &Limits) -> Pair {
+pub fn pair(limits: &Limits) -> LedgerPair {
     [Ledger::new(limits), Ledger::new(limits)]
 }
 
-/// Shows a piece to the first at once, and to the other byte by byte.
-pub fn feed_both([pieces, bytes]: &mut Pair, direction: Direction, piece: &[u8]) {
+/// Gives a piece to the first ledger at once, and to the other byte by byte.
+pub fn feed_both([pieces, bytes]: &mut LedgerPair, direction: Direction, piece: &[u8]) {
     feed(pieces, direction, piece);
     piece.iter().for_each(|byte| feed(bytes, direction, &[*byte]));
     agree(pieces, bytes);
@@ -30,33 +30,38 @@ pub fn feed(ledger: &mut Ledger, direction: Direction, piece: &[u8]) {
     }
 }
 
-/// Cuts `bytes` into pieces of up to `most` bytes, of many sizes.
+/// Cuts `bytes` into pieces of different sizes, of at most `most` bytes.
 pub fn cut(bytes: &[u8], seed: usize, most: usize) -> impl Iterator<Item = &[u8]> {
     let (mut rest, mut number) = (bytes, seed);
     std::iter::from_fn(move || {
         number += 1;
         let size = 1 + (seed + number * 7) % most;
-        let (piece, behind) = rest.split_at(size.min(rest.len()));
-        rest = behind;
+        let (piece, after) = rest.split_at(size.min(rest.len()));
+        rest = after;
         (!piece.is_empty()).then_some(piece)
     })
 }
 
-type State = (SessionState, u64, [bool; 2], [u64; 2], Option<Class>, MaintenanceHandshake, [bool; 3]);
+type LedgerView =
+    (SessionState, u64, [bool; 2], [u64; 2], Option<Class>, MaintenanceHandshake, [bool; 3]);
 
-fn state(ledger: &Ledger) -> State {
+fn state(ledger: &Ledger) -> LedgerView {
     (
-        ledger.standing(),
+        ledger.session_state(),
         ledger.owed(),
         BOTH.map(|direction| ledger.at_boundary(direction)),
         BOTH.map(|direction| ledger.body_left(direction)),
         ledger.last_request(),
-        ledger.notices(),
-        [ledger.awaits_notices(), ledger.next_is_about_notices(), ledger.must_end().is_some()],
+        ledger.maintenance_handshake(),
+        [
+            ledger.awaits_handshake_reply(),
+            ledger.next_reply_is_handshake(),
+            ledger.must_end().is_some(),
+        ],
     )
 }
 
-/// Two ledgers that were shown the same bytes.
+/// Asserts that two ledgers that were given the same bytes report the same.
 pub fn agree(one: &mut Ledger, other: &mut Ledger) {
     assert_eq!(state(one), state(other));
     assert_eq!(one.last_answer(), other.last_answer());
@@ -67,7 +72,7 @@ pub fn agree(one: &mut Ledger, other: &mut Ledger) {
             break;
         }
     }
-    if one.standing() != SessionState::Opaque {
+    if one.session_state() != SessionState::Opaque {
         assert_eq!(one.take_counts(), other.take_counts());
     }
     let replays = [Replay::of(one), Replay::of(other)];

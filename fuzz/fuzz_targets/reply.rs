@@ -1,5 +1,5 @@
-//! Any pieces of the same replies give the same ends, and many replies at once what one byte after
-//! the other gives. The first byte chooses the pieces.
+//! Fuzzes replies: the same bytes must give the same frame ends in any pieces, and in runs as byte
+//! by byte. The first byte of the input selects the sizes of the pieces.
 
 #![no_main]
 
@@ -9,22 +9,22 @@ use compare::{cut, feed_both, pair};
 use libfuzzer_sys::fuzz_target;
 use resp::{Direction, Hint, Ledger, Limits, SessionState};
 
-type DiscoverySnapshot = (Vec<(usize, u64)>, Vec<Hint>, bool);
+type FrameEnds = (Vec<(usize, u64)>, Vec<Hint>, bool);
 
 fn limits() -> Limits {
     Limits { depth: 80, elements: 1000, memory: 200, names: 1024, ..Limits::default() }
 }
 
-/// Some of everything: what is owed decides how frames are read.
+/// Requests of many kinds, because the owed replies determine how frames are read.
 const ASKED: &[u8] =
     b"HELLO 3\r\nMULTI\r\nGET k\r\nEXEC\r\nSUBSCRIBE a b\r\nPING\r\nUNSUBSCRIBE\r\nHELLO 2\r\nPSUBSCRIBE p\r\nPING\r\n";
-/// Nothing that needs an eye on its reply.
+/// A request whose reply need not be inspected.
 const ORDINARY: &[u8] = b"PING\r\n";
 
-fn ends(bytes: &[u8], sizes: impl Iterator<Item = usize>) -> DiscoverySnapshot {
+fn ends(bytes: &[u8], sizes: impl Iterator<Item = usize>) -> FrameEnds {
     let mut ledger = Ledger::new(&limits());
     ledger.request(ASKED);
-    // As many as a frame of a few bytes each can use up; each costs the fuzzer time, three times an
+    // Enough for inputs of short frames. Each costs time, three times per
     // input.
     ledger.request(&ORDINARY.repeat(20));
     let (mut found, mut hints, mut offset, mut rest) = (Vec::new(), Vec::new(), 0, bytes);
@@ -32,14 +32,14 @@ fn ends(bytes: &[u8], sizes: impl Iterator<Item = usize>) -> DiscoverySnapshot {
         if rest.is_empty() {
             break;
         }
-        let (mut piece, behind) = rest.split_at(size.clamp(1, rest.len()));
-        rest = behind;
+        let (mut piece, after) = rest.split_at(size.clamp(1, rest.len()));
+        rest = after;
         while !piece.is_empty() {
             let taken = ledger.reply_one(piece);
             assert!(taken > 0, "no progress");
             piece = &piece[taken..];
             offset += taken;
-            if ledger.standing() == SessionState::Opaque {
+            if ledger.session_state() == SessionState::Opaque {
                 return (found, hints, true);
             }
             if ledger.at_boundary(Direction::Reply) {

@@ -1,5 +1,5 @@
-//! Any pieces of the same requests give the same ends, and many requests at once what one byte
-//! after the other gives. The first byte chooses the pieces.
+//! Fuzzes requests: the same bytes must give the same request ends in any pieces, and in runs as
+//! byte by byte. The first byte of the input selects the sizes of the pieces.
 
 #![no_main]
 
@@ -20,14 +20,14 @@ fn ends(bytes: &[u8], sizes: impl Iterator<Item = usize>) -> (Vec<(usize, Option
         if rest.is_empty() {
             break;
         }
-        let (mut piece, behind) = rest.split_at(size.clamp(1, rest.len()));
-        rest = behind;
+        let (mut piece, after) = rest.split_at(size.clamp(1, rest.len()));
+        rest = after;
         while !piece.is_empty() {
             let taken = ledger.request_one(piece);
             assert!(taken > 0, "no progress");
             piece = &piece[taken..];
             offset += taken;
-            if ledger.standing() == SessionState::Opaque {
+            if ledger.session_state() == SessionState::Opaque {
                 return (found, true);
             }
             if ledger.at_boundary(Direction::Request) {

@@ -120,25 +120,24 @@ impl Accounts {
 
     /// Compares the status with the log for one failover.
     fn check_move(&self, told: &Value) {
-        let line = self.line("the points lead to a new master", &told["generation"]);
+        let line = self.line("switched to new master", &told["generation"]);
         assert_eq!(
-            (&line["master"], &line["from"], &line["epoch"]),
+            (&line["to"], &line["from"], &line["epoch"]),
             (&told["to"], &told["from"], &told["epoch"])
         );
         assert_eq!(
-            (&line["basis"], &line["lost_bytes"]),
-            (&told["basis"], &told["lost_bytes"]),
+            (&line["decided_by"], &line["lost_bytes"]),
+            (&told["decided_by"], &told["lost_bytes"]),
             "{line} {told}"
         );
         let mut pairs = vec![
-            ("suspected_ms", &line["suspected_ms"], 1.0),
+            ("duration_ms", &line["duration_ms"], 1.0),
             ("held_ms", &line["held_ms"], 1.0),
             ("switched_ms", &line["switched_us"], 0.001),
             ("verified_ms", &line["verified_us"], 0.001),
         ];
         if told["first_session_ms"].is_number() {
-            let first =
-                self.line("the first session has reached the new master", &told["generation"]);
+            let first = self.line("first session reached the new master", &told["generation"]);
             assert_eq!(first["master"], told["to"]);
             pairs.push(("first_session_ms", &first["after_ms"], 1.0));
         }
@@ -172,7 +171,7 @@ impl Accounts {
         let (service, moves) = (self.service(), self.moves());
         moves.iter().for_each(|told| self.check_move(told));
         for (key, phase) in [
-            ("suspected_ms", "suspicion"),
+            ("duration_ms", "duration"),
             ("held_ms", "hold"),
             ("switched_ms", "switch"),
             ("verified_ms", "verification"),
@@ -196,7 +195,7 @@ impl Accounts {
             (self.metric("pointsman_failover_lost_bytes_total") - lost).abs() < 0.1,
             "{lost} bytes in the status"
         );
-        assert!((self.metric("pointsman_commits_total") - moves.len() as f64).abs() < 0.1);
+        assert!((self.metric("pointsman_master_switches_total") - moves.len() as f64).abs() < 0.1);
         let last = moves.last().expect("a move");
         let target = &service["target"];
         assert_eq!((&target["name"], &target["epoch"]), (&last["to"], &last["epoch"]));
@@ -305,7 +304,7 @@ fn reports_failovers_equally_everywhere() {
     let accounts = settled(&pointsman, 3, 2 * QUIET);
     let told = &accounts.moves()[2];
     assert_eq!(told["from"].as_str(), Some(&*master.addr().to_string()));
-    assert!(told["suspected_ms"].as_f64() >= told["held_ms"].as_f64(), "{told}");
+    assert!(told["duration_ms"].as_f64() >= told["held_ms"].as_f64(), "{told}");
     let closed = accounts.service()["traffic"]["sessions_closed"].as_object().expect("reasons");
     assert!(closed.values().filter_map(Value::as_u64).sum::<u64>() >= 3, "{closed:?}");
     assert_eq!(accounts.metrics.get("pointsman_log_lines_dropped_total"), Some(&0.0));

@@ -250,7 +250,7 @@ fn ends_sessions_that_the_master_ended() {
 fn keeps_target_when_master_kills_all_clients() {
     let cluster = Cluster::builder().start();
     let pointsman = pointsman(&cluster);
-    let commits = metric(&pointsman, "pointsman_commits_total{service=\"mymaster\"}");
+    let commits = metric(&pointsman, "pointsman_master_switches_total{service=\"mymaster\"}");
     let mut clients: Vec<Client> = (0..20).map(|_| pointsman.client()).collect();
     for client in &mut clients {
         client.set_timeout(PATIENCE).unwrap();
@@ -263,7 +263,10 @@ fn keeps_target_when_master_kills_all_clients() {
         assert_eq!((bytes.as_slice(), ending), (&b""[..], harness::Ending::Fin));
     }
     assert!(pointsman.client().cmd(&["PING"]).is_ok());
-    assert_eq!(metric(&pointsman, "pointsman_commits_total{service=\"mymaster\"}"), commits);
+    assert_eq!(
+        metric(&pointsman, "pointsman_master_switches_total{service=\"mymaster\"}"),
+        commits
+    );
     assert_eq!(carried(&pointsman), 0.0);
 }
 

@@ -126,7 +126,9 @@ fn keeps_socket_through_crash_and_takeover() {
     assert_eq!(old.wait_exit(PATIENCE).code(), Some(0), "{}", new.tail());
     wait_until("the new one's socket", PATIENCE, || socket.exists());
     takes_orders(&socket);
-    wait_until("the new one to tell of it", PATIENCE, || new.log().contains("resumed by order"));
+    wait_until("the new one to tell of it", PATIENCE, || {
+        new.log().contains("traffic resumed by command")
+    });
     new.signal(Signal::TERM);
     assert_eq!(new.wait_exit(PATIENCE).code(), Some(0));
     assert!(!socket.exists());

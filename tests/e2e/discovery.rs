@@ -70,7 +70,7 @@ fn reports_unknown_master_name() {
     });
     assert_eq!(pointsman.get("/ready").expect("ready").0, 503);
     let (_, status) = pointsman.get("/status").expect("status");
-    assert!(status.contains("it watches no master named nosuch"), "{status}");
+    assert!(status.contains("it monitors no master named nosuch"), "{status}");
 }
 
 #[test]

@@ -43,7 +43,7 @@ fn findings(document: &Json) -> &[Json] {
 fn find(document: &Json, code: &str, about: &str) -> Result<String, String> {
     let found = findings(document).iter().find(|it| it["code"] == code && it["about"] == about);
     let text = |key: &str, it: &Json| it[key].as_str().unwrap_or_default().to_owned();
-    found.map(|it| format!("{}; {}", text("what", it), text("remedy", it))).ok_or_else(|| {
+    found.map(|it| format!("{}; {}", text("message", it), text("remedy", it))).ok_or_else(|| {
         format!("no {code} about {about} in {:#}", document["services"][0]["findings"])
     })
 }
@@ -70,7 +70,7 @@ fn finds_healthy_cluster_and_wrong_flags() {
     let first = cluster.sentinel_addrs()[0].to_string();
     let said = find(&document, "unknown-name", &first).expect("an unknown name");
     assert!(
-        said.contains("watches no master named nosuch") && said.contains("it watches: mymaster"),
+        said.contains("monitors no master named nosuch") && said.contains("it monitors: mymaster"),
         "{said}"
     );
 
@@ -121,12 +121,12 @@ fn reports_passwords_and_acls_without_secrets() {
     };
     let nobody = said("", "password", &sentinel);
     assert!(
-        nobody.contains("asks for a password") && nobody.contains("set service.sentinel_auth"),
+        nobody.contains("requires a password") && nobody.contains("set service.sentinel_auth"),
         "{nobody}"
     );
     let wrong = said("[service.sentinel_auth]\npassword = \"not-it-pw\"", "password", &sentinel);
     assert!(
-        wrong.contains("refuses the user or the password; check service.sentinel_auth"),
+        wrong.contains("rejects the user or the password; check service.sentinel_auth"),
         "{wrong}"
     );
     let wrong = "[service.auth]\npassword = \"not-it-pw\"\n[service.sentinel_auth]\npassword = \"sentinel-pw\"";
@@ -167,7 +167,7 @@ fn reports_dead_sentinels_and_lost_quorum() {
     cluster.sentinels()[1].stop();
     wait_until("the lack of a quorum to be told", PATIENCE, || {
         let (_, document) = examine(&cluster, "mymaster", "");
-        find(&document, "silent", &two)?;
+        find(&document, "unresponsive", &two)?;
         let quorum = find(&document, "quorum", &one)?;
         assert!(quorum.contains("NOQUORUM"), "{quorum}");
         find(&document, "majority", "mymaster")

@@ -81,7 +81,7 @@ fn idle_sessions_leave_evenly(count: usize, spread: Duration, slack: Duration) {
     );
     assert_eq!(pointsman.wait_exit(PATIENCE).code(), Some(0));
     assert!(
-        pointsman.process().log().contains(&format!("\"asked\":{count},\"cut\":0")),
+        pointsman.process().log().contains(&format!("\"drained\":{count},\"cut\":0")),
         "{}",
         pointsman.process().tail()
     );
@@ -146,7 +146,7 @@ fn ends_sessions_at_failover_during_drain() {
     });
     let begin = Instant::now();
     pointsman.sigterm();
-    wait_until("the drain", PATIENCE, || pointsman.process().log().contains("told to stop"));
+    wait_until("the drain", PATIENCE, || pointsman.process().log().contains("received SIG"));
     cluster.failover();
     // Redis ends a blocked client of a demoted master with -UNBLOCKED; either event ends the
     // session.

@@ -154,7 +154,7 @@ fn closes_clients_fast_without_free_ports() {
     assert!(begin.elapsed() < Duration::from_secs(10), "{:?} for 200 answers", begin.elapsed());
     assert!((50..=100).contains(&count), "{count} were served");
     wait_until("the others to be counted", PATIENCE, || {
-        closed(&pointsman, "exhausted") == (200 - count) as f64
+        closed(&pointsman, "resources_exhausted") == (200 - count) as f64
     });
     let (used, begin) = (resources::cpu(&pointsman), Instant::now());
     wait_until("two seconds", PATIENCE, || begin.elapsed() > Duration::from_secs(2));

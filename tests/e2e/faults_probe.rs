@@ -52,7 +52,9 @@ fn keeps_gate_open_while_master_is_busy_and_full() {
     for client in &mut clients {
         client.send(&encode(&["SET", "during", "1"])).expect("SET");
     }
-    wait_until("the prober to notice", PATIENCE, || status(&pointsman).contains("\"silent\""));
+    wait_until("the prober to notice", PATIENCE, || {
+        status(&pointsman).contains("\"unresponsive\"")
+    });
     assert!(admin.read_value().expect("the end of the sleep").is_ok());
     let woke = Instant::now();
     assert!(admin.read_value().expect("CONFIG SET").is_ok());
@@ -69,7 +71,7 @@ fn keeps_gate_open_while_master_is_busy_and_full() {
     assert_eq!(killed.int(), Some(1));
     wait_until("the limit to be told", PATIENCE, || {
         let status = status(&pointsman);
-        if status.contains("raise maxclients") && status.contains("\"turned_away\"") {
+        if status.contains("raise maxclients") && status.contains("\"connection_rejected\"") {
             Ok(())
         } else {
             Err(status)
@@ -133,7 +135,9 @@ fn finds_a_replaced_node_at_the_same_address() {
     // A probe that the other kernel has acknowledged and that will not be answered: nothing is left
     // to retransmit.
     node.stop();
-    wait_until("the prober to notice", PATIENCE, || status(&pointsman).contains("\"silent\""));
+    wait_until("the prober to notice", PATIENCE, || {
+        status(&pointsman).contains("\"unresponsive\"")
+    });
     // The host vanishes silently, and another process appears at its address.
     let filter = Filter::drop_all(node.addr().port()).expect("a filter");
     node.kill();
@@ -293,12 +297,12 @@ fn tells_own_addresses_where_any_address_can_be_bound() {
         monitor(name, host);
         let node =
             if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-        becomes(name, &node, "rejected");
+        becomes(name, &node, "unusable_address");
     }
     run(there, "ip addr del 10.77.0.3/24 dev there");
     becomes("moving", &format!("10.77.0.3:{port}"), "unreachable");
     run(there, "ip addr add 10.77.0.3/24 dev there");
-    becomes("moving", &format!("10.77.0.3:{port}"), "rejected");
+    becomes("moving", &format!("10.77.0.3:{port}"), "unusable_address");
     becomes("mymaster", &here, "master");
     let mut client = Client::connect(([10, 77, 0, 2], port).into()).expect("the listener");
     assert!(client.cmd(&["SET", "a", "b"]).expect("SET").is_ok());

@@ -237,7 +237,7 @@ fn serves_redis_ha_chart_with_both_passwords() {
     reads(replicas, Some(PASSWORD), admin, "mymaster");
     let (status, text) = http_get(metrics, "/metrics").expect("the old port of the metrics");
     assert!(
-        status == 200 && text.contains("pointsman_commits_total{service=\"mymaster\"} 1"),
+        status == 200 && text.contains("pointsman_master_switches_total{service=\"mymaster\"} 1"),
         "{text}"
     );
     assert!(said.contains("service.sentinel_auth.password_env = \"SENTINELAUTH\""), "{said}");

@@ -103,7 +103,7 @@ fn sends_no_packet_after_the_gate_closed() {
     let mut busy = sticky.pop().expect("nine");
     busy.send(&harness::encode(&["SET", "late", "1"])).expect("send");
     wait_until("the gate to shut", PATIENCE, || {
-        metric(&pointsman, "pointsman_gate_shut{service=\"mymaster\"}") == Some(1.0)
+        metric(&pointsman, "pointsman_gate_closed{service=\"mymaster\"}") == Some(1.0)
             || generation(&pointsman) >= 2.0
     });
     let shut = counter.packets().expect("a count");

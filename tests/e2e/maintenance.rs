@@ -47,8 +47,9 @@ fn moving(client: &mut Client) -> Value {
 }
 
 fn told(pointsman: &Pointsman, kind: &str) -> Option<f64> {
-    let series =
-        format!("pointsman_maintenance_pushes_total{{service=\"mymaster\",kind=\"{kind}\"}}");
+    let series = format!(
+        "pointsman_maintenance_notifications_total{{service=\"mymaster\",kind=\"{kind}\"}}"
+    );
     metric(pointsman, &series)
 }
 
@@ -101,7 +102,8 @@ fn moves_notified_client_to_next_process() {
     let cluster = Cluster::builder().replicas(0).sentinels(1).start();
     let folder = cluster.folder().to_owned();
     let lines = format!("{SHUTDOWN}[process]\nstate_dir = {folder:?}");
-    let old = builder(&cluster).service_line("moving_to = \"redis.example\"").lines(&lines).start();
+    let old =
+        builder(&cluster).service_line("moving_to = \"redis.example:6379\"").lines(&lines).start();
     let config = old.process().log_path().with_file_name("pointsman.toml");
     let (mut here, mut there) = (old.client(), old.client());
     assert!(handshake(&mut here, "none").is_ok() && handshake(&mut there, "external-fqdn").is_ok());
@@ -117,7 +119,7 @@ fn moves_notified_client_to_next_process() {
     assert!(old.process().is_running());
     drop(here);
     assert_eq!(old.wait_exit(PATIENCE).code(), Some(0));
-    assert!(old.process().log().contains("\"asked\":0,\"cut\":0"), "{}", old.process().tail());
+    assert!(old.process().log().contains("\"drained\":0,\"cut\":0"), "{}", old.process().tail());
     assert_eq!(moved.cmd(&["INCR", "n"]).expect("an answer").int(), Some(3));
     // A plain SIGTERM makes that process send a `MOVING` in turn.
     new.signal(harness::Signal::TERM);
@@ -210,7 +212,7 @@ fn outlasts_a_pause_and_moves_without_an_error(client: impl Fn(&str, &str) -> Co
     });
     let new = taking_over(&config, &folder);
     assert_eq!(old.wait_exit(PATIENCE).code(), Some(0), "{}", old.process().tail());
-    assert!(old.process().log().contains("\"asked\":0,\"cut\":0"), "{}", old.process().tail());
+    assert!(old.process().log().contains("\"drained\":0,\"cut\":0"), "{}", old.process().tail());
     let seen = client.wait_with_output().expect("its end");
     let seen = String::from_utf8_lossy(&seen.stdout).replace(' ', "");
     println!("{seen}");

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use harness::{Client, Cluster, Pointsman, find_in_path, wait_until};
-use pointsman::admin::metrics::{CATALOGUE, HAPROXY, Kind, SPARSE_ABOVE};
+use pointsman::admin::metrics::{CATALOGUE, HAPROXY, MetricKind, SPARSE_ABOVE};
 
 use crate::{builder, metric};
 
@@ -99,7 +99,7 @@ fn passes_promtool_with_every_metric() {
     let (_, text) = pointsman.get("/metrics").expect("metrics");
     assert_eq!(promtool(&text), "");
     assert_ne!(
-        promtool(&text.replacen("# HELP pointsman_commits_total", "# ", 1)),
+        promtool(&text.replacen("# HELP pointsman_master_switches_total", "# ", 1)),
         "",
         "promtool finds faults"
     );
@@ -110,7 +110,7 @@ fn passes_promtool_with_every_metric() {
         .chain(HAPROXY)
         .filter(|it| !it.name.starts_with("pointsman_cgroup_"))
         .filter(|it| {
-            let name = if it.kind == Kind::Histogram {
+            let name = if it.kind == MetricKind::Histogram {
                 format!("{}_count", it.name)
             } else {
                 it.name.to_owned()
@@ -126,10 +126,11 @@ fn passes_promtool_with_every_metric() {
     let (head, open) = open_metrics(&pointsman);
     assert!(head.contains("content-type: application/openmetrics-text; version=1.0.0"), "{head}");
     assert!(
-        open.ends_with("\n# EOF\n") && open.contains("\n# TYPE pointsman_commits counter\n"),
+        open.ends_with("\n# EOF\n")
+            && open.contains("\n# TYPE pointsman_master_switches counter\n"),
         "{open}"
     );
-    assert!(open.contains("\npointsman_commits_total{service=\"mymaster\"} 2\n"), "{open}");
+    assert!(open.contains("\npointsman_master_switches_total{service=\"mymaster\"} 2\n"), "{open}");
     assert_eq!(series(&open), series(&text), "both forms have the same series");
     what_haproxys_names_say(&pointsman, &cluster, failover.to);
     what_the_process_says(&pointsman, &cluster);

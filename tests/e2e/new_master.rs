@@ -53,7 +53,7 @@ impl Plane {
         let addr = cluster.address().port();
         let bound = proxy::Bound::bind(NonZeroUsize::MIN, 1000, [(service, vec![addr])])
             .expect("a bound address");
-        let (drain, controller) = drain::new(drain::Settings::default());
+        let (drain, controller) = drain::new(drain::ShutdownSettings::default());
         let running = bound.serve(&drain).expect("a running data plane");
         let controller = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
@@ -85,7 +85,7 @@ impl Plane {
         (0..CLIENTS).map(client).collect()
     }
 
-    fn stats(&self) -> proxy::Snapshot {
+    fn stats(&self) -> proxy::ServiceSnapshot {
         self.running.as_ref().and_then(|it| it.stats().service("s")).expect("counters")
     }
 
@@ -103,7 +103,7 @@ impl Plane {
 
 impl Drop for Plane {
     fn drop(&mut self) {
-        self.drain.order(drain::StopRequest::Cut);
+        self.drain.request_stop(drain::StopRequest::Cut);
         drop(self.controller.take().map(JoinHandle::join));
         drop(self.running.take().map(proxy::Running::join));
     }

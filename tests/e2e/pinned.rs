@@ -39,7 +39,10 @@ fn client(pointsman: &Pointsman, commands: &[&[&str]]) -> Client {
 }
 
 fn sessions(pointsman: &Pointsman, state: &str) -> Option<f64> {
-    metric(pointsman, &format!("pointsman_sessions{{service=\"mymaster\",state=\"{state}\"}}"))
+    metric(
+        pointsman,
+        &format!("pointsman_sessions_by_state{{service=\"mymaster\",state=\"{state}\"}}"),
+    )
 }
 
 fn not_carried(pointsman: &Pointsman, reason: &str) -> Option<f64> {
@@ -97,7 +100,7 @@ fn shows_pinned_sessions_before_and_after_a_failover() {
         Command::new(PROGRAM).args(["status", "--admin", &pointsman.admin().to_string()]).output();
     let screen = String::from_utf8(screen.expect("a status").stdout).expect("text");
     assert!(
-        screen.contains("at a failover, closed: ") && screen.contains("1 unknown command"),
+        screen.contains("would close at a failover: ") && screen.contains("1 unknown command"),
         "{screen}"
     );
 

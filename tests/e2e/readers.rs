@@ -164,7 +164,7 @@ fn fails_over_under_readers(count: usize, parallel_syncs: usize, cause: Cause) {
             Err(_) => broken += 1,
         }
     }
-    let ends: f64 = ["upstream_closed", "upstream_reset", "fenced", "dismissed"]
+    let ends: f64 = ["upstream_closed", "upstream_reset", "fenced", "replica_ejected"]
         .map(|it| closed(&pointsman, it))
         .iter()
         .sum();
@@ -273,9 +273,11 @@ fn ends_requests_on_a_hung_replica_within_the_bound() {
         assert!(said.is_empty(), "{said:?}");
     }
     report!("requests on a hung replica ended after {:?}", begin.elapsed());
-    wait_until("their ends to be counted", PATIENCE, || closed(&pointsman, "target_silent") >= 2.0);
+    wait_until("their ends to be counted", PATIENCE, || {
+        closed(&pointsman, "target_unresponsive") >= 2.0
+    });
     assert!(
-        closed(&pointsman, "target_silent") < 2.5,
+        closed(&pointsman, "target_unresponsive") < 2.5,
         "sessions that were owed nothing ended as well"
     );
     hung.cont();
@@ -350,7 +352,7 @@ fn shares_readers_again_after_a_readmission() {
     );
     assert_eq!(all[at_bound].0, bound_to);
     assert!((moved(&pointsman) - 8.0).abs() < 0.5, "more were moved than necessary");
-    let ends: f64 = ["upstream_closed", "dismissed", "dial_failed"]
+    let ends: f64 = ["upstream_closed", "replica_ejected", "dial_failed"]
         .map(|it| closed(&pointsman, it))
         .iter()
         .sum();

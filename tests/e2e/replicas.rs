@@ -177,7 +177,7 @@ fn ejects_and_readmits_hung_replica() {
         client.set_timeout(PATIENCE).expect("a timeout");
         assert_ne!(port_of(client), hung);
     }
-    assert!(closed(&pointsman, "dismissed") < 0.5);
+    assert!(closed(&pointsman, "replica_ejected") < 0.5);
     nodes[0].cont();
     wait_eligible(&pointsman, 2);
     wait_until("readers on it again", PATIENCE, || {
@@ -277,7 +277,7 @@ fn moves_readers_of_a_lagging_replica() {
     let writes = vec![vec!["SET", "k", &value]; 500];
     wait_until("the busy one to be too far behind", PATIENCE, || {
         assert!(writer.pipeline(&writes).expect("SET").iter().all(harness::Value::is_ok));
-        if state_of(&pointsman, slow) == "behind" { Ok(()) } else { Err(states(&pointsman)) }
+        if state_of(&pointsman, slow) == "lagging" { Ok(()) } else { Err(states(&pointsman)) }
     });
     // Each accepted request was answered; then the session moved, with the database it had
     // selected.
@@ -289,9 +289,9 @@ fn moves_readers_of_a_lagging_replica() {
     }
     // It is idle now, catches up, and becomes eligible again.
     wait_eligible(&pointsman, 2);
-    assert!(pointsman.process().log().contains("\"is\":\"behind\""), "put out for another reason");
+    assert!(pointsman.process().log().contains("\"to\":\"lagging\""), "put out for another reason");
     assert!(
-        closed(&pointsman, "fenced") + closed(&pointsman, "dismissed") < 0.5,
+        closed(&pointsman, "fenced") + closed(&pointsman, "replica_ejected") < 0.5,
         "nobody was cut off"
     );
 }
@@ -366,7 +366,8 @@ fn serves_readers_without_master() {
     let old = cluster.master();
     old.kill();
     wait_until("traffic to be stopped", PATIENCE, || {
-        metric(&pointsman, "pointsman_target_stopped_seconds{service=\"mymaster\"}") > Some(0.0)
+        metric(&pointsman, "pointsman_target_current_outage_seconds{service=\"mymaster\"}")
+            > Some(0.0)
     });
     assert_eq!(readers(at, 6).len(), 6);
     wait_moved(&pointsman, &cluster, old.addr());

@@ -101,7 +101,7 @@ fn asks_a_session_beyond_its_marks_to_leave_in_a_drain() {
     assert_eq!(pointsman.wait_exit(PATIENCE).code(), Some(0));
     assert!(begin.elapsed() < Duration::from_secs(25), "it was cut after {:?}", begin.elapsed());
     assert!(
-        pointsman.process().log().contains("\"asked\":1,\"cut\":0"),
+        pointsman.process().log().contains("\"drained\":1,\"cut\":0"),
         "{}",
         pointsman.process().tail()
     );

@@ -115,7 +115,7 @@ fn cancels_switchover_if_client_disconnects() {
         .env_clear()
         .env("POINTSMAN_CONTROL_TOKEN", TOKEN);
     let mut order = command.stdout(Stdio::null()).spawn().expect("the order runs");
-    let shut = || metric(&pointsman, "pointsman_gate_shut{service=\"mymaster\"}");
+    let shut = || metric(&pointsman, "pointsman_gate_closed{service=\"mymaster\"}");
     wait_until("the gate to shut", PATIENCE, || shut() == Some(1.0));
     order.kill().expect("the one that ordered it goes");
     order.wait().expect("it is gone");
@@ -123,7 +123,7 @@ fn cancels_switchover_if_client_disconnects() {
     // A separate thread writes the log.
     wait_until("the log to tell of it", PATIENCE, || {
         let log = pointsman.process().log();
-        if log.contains("went away") { Ok(()) } else { Err(log) }
+        if log.contains("requester disconnected") { Ok(()) } else { Err(log) }
     });
     assert!((generation(&pointsman) - 1.0).abs() < 0.1);
     let mut client = pointsman.client();
@@ -137,7 +137,7 @@ fn holds_traffic_during_a_pause() {
     let mut client = pointsman.client();
     client.set_timeout(PATIENCE).expect("a patient client");
     assert!(client.cmd(&["SET", "before", "1"]).expect("a write").is_ok());
-    let held = || metric(&pointsman, "pointsman_gate_shut{service=\"mymaster\"}");
+    let held = || metric(&pointsman, "pointsman_gate_closed{service=\"mymaster\"}");
 
     assert!(order(&pointsman, &["pause", "--for", "60s"], TOKEN).status.success());
     wait_until("the gate to shut", PATIENCE, || held() == Some(1.0));

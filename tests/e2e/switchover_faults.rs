@@ -186,7 +186,9 @@ fn skips_sentinels_in_tilt() {
         let (_, status) = pointsman.get("/status").expect("status");
         let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
         let sentinels = status["services"][0]["sentinels"].as_array().expect("sentinels").clone();
-        sentinels.iter().all(|it| it["up"] == true && it["votes"] == true && it["says"].is_string())
+        sentinels
+            .iter()
+            .all(|it| it["up"] == true && it["votes"] == true && it["master"].is_string())
     });
     let done = order(&pointsman, &["switchover"], TOKEN);
     assert!(done.status.success(), "{}{}", stdout(&done), stderr(&done));
@@ -194,7 +196,7 @@ fn skips_sentinels_in_tilt() {
         assert!(!stdout(&done).contains(&sentinel.addr().to_string()), "{}", stdout(&done));
     }
     assert!((generation(&pointsman) - 2.0).abs() < 0.1);
-    assert_eq!(metric(&pointsman, "pointsman_gate_shut{service=\"mymaster\"}"), Some(0.0));
+    assert_eq!(metric(&pointsman, "pointsman_gate_closed{service=\"mymaster\"}"), Some(0.0));
 }
 
 #[test]

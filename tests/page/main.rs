@@ -1,21 +1,20 @@
-//! The status page in a real browser, in front of a real cluster, before, during and after a
+//! Tests the status page in a real browser with a real cluster, before, during and after a
 //! failover.
 //!
-//! One browser, one page that is never loaded again, one story. At each station the page is looked
-//! at on a telephone and on a desk, by day and by night, and a picture of each is left in the
-//! folder that the test names at its end.
+//! One browser loads the page once. At each step the page is checked on a wide and a narrow screen
+//! in light and dark mode, and a screenshot of each is stored in the folder that the test prints at
+//! its end.
 //!
-//! A page that changes every second is photographed by its own button: the test has it pressed at
-//! the moment when it shows what is wanted, so that nothing depends on how fast the machine is.
+//! The page changes every second, so the test freezes it with its own button at the moment when it
+//! shows the expected state. The result does not depend on the speed of the machine.
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,
     clippy::panic,
     clippy::print_stderr,
-    reason = "tests report by a clear panic"
+    reason = "tests report failures by a panic"
 )]
 
-mod axe;
 mod browser;
 mod tab;
 
@@ -26,17 +25,17 @@ use std::time::Duration;
 use browser::Browser;
 use harness::{Cluster, Load, Pointsman, Signal, wait_until};
 use serde_json::Value;
-use tab::{PATIENCE, SCREENS, Screen, TWO, Tab};
+use tab::{SCREENS, Screen, TIMEOUT, TWO, Tab, axe_source};
 
-/// A name as people give them.
+/// A realistic, long name.
 const LONG: &str = "orders-eu-west-1-production-checkout-cache-primary";
 
-/// Short, and long enough for the drain to be seen: one client stays to its end.
+/// Short, but long enough to see the drain: one client stays until its end.
 const SHUTDOWN: &str = "[shutdown]\naccept_min = \"500ms\"\naccept_quiet = \"100ms\"\naccept_max = \"2s\"\n\
                         drain_spread = \"100ms\"\ndrain_timeout = \"6s\"";
 
-/// Everything that the stations of the story need.
-struct Scene<'a> {
+/// The state that the steps share.
+struct PageTest<'a> {
     cluster: &'a Cluster,
     pointsman: &'a Pointsman,
     tab: Tab<'a>,
@@ -45,7 +44,7 @@ struct Scene<'a> {
 }
 
 #[test]
-fn the_page_tells_a_failover_on_every_screen_without_being_loaded_again() {
+fn shows_failover_on_every_screen_without_reload() {
     let pictures = Path::new(env!("CARGO_TARGET_TMPDIR")).join("page");
     std::fs::create_dir_all(&pictures).expect("a folder for the pictures");
     let cluster = Cluster::builder().masters(&[LONG, "sessions"]).start();
@@ -54,32 +53,32 @@ fn the_page_tells_a_failover_on_every_screen_without_being_loaded_again() {
     let mut load = Load::to(pointsman.addr()).writers(4).rate(300).start();
     let browser = Browser::start(cluster.folder());
     let tab = Tab::open(&browser, &format!("http://{}/", pointsman.admin()));
-    let scene =
-        Scene { cluster: &cluster, pointsman: &pointsman, tab, axe: axe::source(), pictures };
-    scene.tab.eval("window.loadedOnce = true");
+    let test =
+        PageTest { cluster: &cluster, pointsman: &pointsman, tab, axe: axe_source(), pictures };
+    test.tab.eval("window.loadedOnce = true");
 
-    scene.calm();
-    scene.keyboard();
-    let (from, to) = scene.failover();
-    scene.after(&from, &to);
-    scene.silent();
-    scene.what_real_servers_will_not_do_to_order();
-    assert_eq!(scene.tab.complaints(), Vec::<String>::new());
+    test.healthy();
+    test.keyboard();
+    let (from, to) = test.failover();
+    test.after(&from, &to);
+    test.outdated();
+    test.rare_states();
+    assert_eq!(test.tab.console_errors(), Vec::<String>::new());
     load.stop();
-    scene.end();
+    test.shutdown();
     let origin = format!("http://{}/", pointsman.admin());
-    let requests = scene.tab.requests();
+    let requests = test.tab.requests();
     assert!(
         requests.len() > 10 && requests.iter().all(|it| it.starts_with(&origin)),
         "{requests:?}"
     );
-    assert_eq!(scene.tab.eval("window.loadedOnce"), true, "the page was loaded again");
-    eprintln!("the page, as it was: {}", scene.pictures.display());
+    assert_eq!(test.tab.eval("window.loadedOnce"), true, "the page was reloaded");
+    eprintln!("screenshots of the page: {}", test.pictures.display());
 }
 
-/// The names in each section, in the order of the page. Outside of the sections the order is left
-/// out: the services there stand by how they are, and on a busy machine one of them is in doubt for
-/// a second now and then.
+/// Returns the names in each section, in the order of the page. The list outside of the sections is
+/// sorted: services are ordered by severity there, and on a busy machine one of them may be suspect
+/// for a second.
 fn by_section(places: &[Value]) -> BTreeMap<&str, Vec<&str>> {
     let mut sections = BTreeMap::<_, Vec<_>>::new();
     for place in places {
@@ -92,22 +91,22 @@ fn by_section(places: &[Value]) -> BTreeMap<&str, Vec<&str>> {
     sections
 }
 
-impl Scene<'_> {
-    /// Looks at the page on some screens: fits, offends nobody, is photographed.
+impl PageTest<'_> {
+    /// Checks the page on some screens: layout, accessibility, screenshot.
     #[track_caller]
-    fn look(&self, name: &str, screens: &[Screen]) {
+    fn check(&self, name: &str, screens: &[Screen]) {
         for screen in screens {
             self.fits(name, *screen);
-            let faults = axe::faults(&self.tab, &self.axe);
+            let faults = self.tab.accessibility_violations(&self.axe);
             assert!(faults.is_empty(), "{name} on {screen:?}:\n{}", faults.join("\n"));
         }
     }
 
-    /// Shows the page on a screen, where nothing may be wider than that, and takes a picture.
+    /// Shows the page on a screen, checks that nothing is wider, and takes a screenshot.
     #[track_caller]
     fn fits(&self, name: &str, screen: Screen) {
         self.tab.show_on(screen);
-        // A telephone zooms out of what is too wide, and then says that its window is wider, too.
+        // A phone zooms out if content is too wide, and then reports a wider window, too.
         let wide = self.tab.eval("document.documentElement.scrollWidth");
         assert!(
             wide.as_u64() <= Some(u64::from(screen.width)),
@@ -116,7 +115,7 @@ impl Scene<'_> {
         self.tab.picture(&self.pictures, name, screen);
     }
 
-    /// From now on the page freezes itself as soon as the text of an element matches.
+    /// Makes the page freeze itself as soon as the text of an element matches.
     fn freeze_at(&self, id: &str, pattern: &str) {
         self.tab.eval(&format!(
             "new MutationObserver((_, watch) => {{
@@ -143,12 +142,12 @@ impl Scene<'_> {
         serde_json::from_str(&self.pointsman.get("/status").expect("the status").1).expect("JSON")
     }
 
-    fn calm(&self) {
+    fn healthy(&self) {
         let tab = &self.tab;
-        tab.wait_text("#verdict", "All 2 services lead to their masters");
+        tab.wait_text("#verdict", "All 2 services have a master");
         tab.wait_text(
             "section:first-of-type > p",
-            &format!("Leads to {}", self.cluster.master().addr()),
+            &format!("Master: {}", self.cluster.master().addr()),
         );
         tab.wait(
             "four plots with data",
@@ -158,22 +157,22 @@ impl Scene<'_> {
             tab.wait_text("section", &sentinel.to_string());
         }
         tab.wait_text("#age", "live");
-        // Which sessions a failover would close is seen before it comes.
+        // Sessions that a failover would close are visible before it.
         let mut pinned = self.pointsman.client();
         assert!(pinned.cmd(&["MULTI"]).expect("an answer").is_ok());
-        tab.wait_text("section:first-of-type", "Closed at a failover");
+        tab.wait_text("section:first-of-type", "Would close at a failover");
         tab.wait_text("section:first-of-type", "1 transaction");
-        self.look("calm", &SCREENS);
+        self.check("healthy", &SCREENS);
     }
 
-    /// Tab goes through everything that can be used, in the order of the page, each with a frame
-    /// that is seen; the button obeys.
+    /// The Tab key reaches every control in the order of the page, each with a visible frame, and
+    /// Space presses the button.
     fn keyboard(&self) {
         let tab = &self.tab;
         tab.show_on(SCREENS[0]);
-        tab.wait_text("#verdict", "All 2 services lead to their masters");
+        tab.wait_text("#verdict", "All 2 services have a master");
         tab.eval("document.activeElement.blur(); window.getSelection().removeAllRanges(); true");
-        // Each with the section that it is in.
+        // Each with its section.
         let name = "(e => [e.closest('section')?.querySelector('h2').id ?? '', e.getAttribute('aria-label') || e.textContent])";
         let all = tab.eval(&format!(
             "[...document.querySelectorAll('a[href], button, summary, .scroll')].map({name})"
@@ -188,7 +187,7 @@ impl Scene<'_> {
                     return [{name}(e), s.outlineStyle !== 'none' && parseFloat(s.outlineWidth) >= 2, r.width > 0 && r.bottom > 0 && r.top < innerHeight]; }})
                  (document.activeElement)"
             ));
-            assert!(at[1] == true && at[2] == true, "no frame is seen around {at}");
+            assert!(at[1] == true && at[2] == true, "no visible frame around {at}");
             seen.push(at[0].clone());
         }
         assert_eq!(by_section(&seen), by_section(all));
@@ -200,19 +199,20 @@ impl Scene<'_> {
         tab.wait_text("#age", "live");
     }
 
-    /// The master dies. Returns where the points led before and lead after.
+    /// Kills the master. Returns the old and the new master.
     fn failover(&self) -> (String, String) {
         let old = self.cluster.master();
         let from = old.addr().to_string();
-        self.freeze_at("verdict", "cannot be reached|does not answer|Held");
+        self.freeze_at("verdict", "is unreachable|does not answer|Traffic held");
         old.kill();
-        self.wait_frozen("the page to show that the master is gone");
-        let told = self.tab.text("#verdict");
-        // Seen a second later than usual, nobody answers as the master any more.
-        let sign = if told.contains("no node can be verified as the master") { '✕' } else { '!' };
-        assert!(told.contains(LONG) && told.starts_with(sign), "{told}");
-        self.look("during", &SCREENS);
-        let to = wait_until("the points to move", PATIENCE, || {
+        self.wait_frozen("the page to show the failure");
+        let shown_text = self.tab.text("#verdict");
+        // A second later than usual, no node answers as a master.
+        let sign =
+            if shown_text.contains("no node can be verified as the master") { '✕' } else { '!' };
+        assert!(shown_text.contains(LONG) && shown_text.starts_with(sign), "{shown_text}");
+        self.check("during", &SCREENS);
+        let to = wait_until("the switch", TIMEOUT, || {
             let target = &self.status()["services"][0]["target"]["name"];
             target.as_str().filter(|to| *to != from).map(str::to_owned)
         });
@@ -222,86 +222,95 @@ impl Scene<'_> {
 
     fn after(&self, from: &str, to: &str) {
         let tab = &self.tab;
-        tab.wait_text("section:first-of-type > p", &format!("Leads to {to}"));
-        tab.wait_text("section:first-of-type .story", &format!("{from} → {to}"));
+        tab.wait_text("section:first-of-type > p", &format!("Master: {to}"));
+        tab.wait_text("section:first-of-type .failovers", &format!("{from} → {to}"));
         tab.wait(
-            "the move in the plots",
-            "document.querySelector('section:first-of-type .plots .moved') !== null",
+            "the switch in the plots",
+            "document.querySelector('section:first-of-type .plots .switch') !== null",
         );
         tab.wait(
             "the first session",
-            "!document.querySelector('section:first-of-type .story').innerText.includes('none yet')",
+            "!document.querySelector('section:first-of-type .failovers')\
+              .innerText.includes('none yet')",
         );
-        self.look("after", &SCREENS);
-        // What is told of the move is what the status says of it.
+        self.check("after", &SCREENS);
+        // The page shows the figures of the status.
         let status = self.status();
         let last = status["services"][0]["failovers"]
             .as_array()
             .and_then(|all| all.last())
-            .expect("a move");
-        let told = tab.text("section:first-of-type .story > li:first-child").replace('\n', " ");
+            .expect("a failover");
+        let shown_text =
+            tab.text("section:first-of-type .failovers > li:first-child").replace('\n', " ");
         for (name, key) in [
-            ("Held for", "held_ms"),
+            ("Traffic held", "held_ms"),
             ("Verified in", "verified_ms"),
             ("First session", "first_session_ms"),
-            ("First sign", "suspected_ms"),
-            ("Moved", "switched_ms"),
+            ("Duration", "duration_ms"),
+            ("Switched", "switched_ms"),
         ] {
             let shown =
                 tab.eval(&format!("millis({})", last[key])).as_str().expect("a time").to_owned();
             assert!(
-                last[key].is_null() || told.contains(&format!("{name} {shown}")),
-                "{key} {shown}: {told}"
+                last[key].is_null() || shown_text.contains(&format!("{name} {shown}")),
+                "{key} {shown}: {shown_text}"
             );
         }
         assert!(last["held_ms"].is_number() && last["first_session_ms"].is_number(), "{last}");
         for (name, key) in [("Epoch", "epoch"), ("Generation", "generation")] {
-            assert!(told.contains(&format!("{name} {}", last[key])), "{key}: {told}");
+            assert!(shown_text.contains(&format!("{name} {}", last[key])), "{key}: {shown_text}");
         }
         assert_eq!((last["from"].as_str(), last["to"].as_str()), (Some(from), Some(to)));
     }
 
-    /// States that last too short, or need a worse day: the page is given a status that is made of
-    /// the real one.
-    fn what_real_servers_will_not_do_to_order(&self) {
+    /// States that are too short or too rare: the page gets a modified copy of the real status.
+    fn rare_states(&self) {
         let tab = &self.tab;
         let stopped = "document.getElementById('freeze').getAttribute('aria-pressed') === 'true'";
         assert_eq!(tab.eval(stopped), false);
-        // Frozen: nothing real comes in between.
+        // Frozen, so that no real update interferes.
         self.press_freeze();
         tab.eval("window.real = answers");
         let cases = [
             (
                 "held",
-                "v.gate = 'shut'; v.state = 'armed'; v.held_s = 1.2; v.traffic.sessions_waiting = 4",
+                "v.gate = 'closed'; v.state = 'armed'; v.held_s = 1.2; v.traffic.sessions_waiting = 4",
                 "! ",
-                "Held for 1.2 s: a failover is under way; 4 clients wait",
+                "Traffic held for 1.2 s: a failover is in progress; 4 clients are waiting",
             ),
             (
                 "paused",
-                "v.gate = 'shut'; v.state = 'stable'; v.held_s = 30",
+                "v.gate = 'closed'; v.state = 'stable'; v.held_s = 30",
                 "! ",
-                "by an operator's order",
+                "paused by an operator",
             ),
-            ("lost", "v.target = null; v.state = 'no_master'; v.gate = 'shut'", "✕ ", "No master"),
-            ("minority", "v.minority = true", "! ", "a minority"),
             (
-                "deaf",
+                "lost",
+                "v.target = null; v.state = 'no_master'; v.gate = 'closed'",
+                "✕ ",
+                "No master",
+            ),
+            ("minority", "v.minority = true", "! ", "only a minority"),
+            (
+                "no-sentinel",
                 "v.sentinels.forEach(n => { n.up = false; n.problem = 'connection refused' })",
                 "! ",
-                "no sentinel is heard",
+                "no sentinel is reachable",
             ),
             (
-                "crowd",
+                "many",
                 "for (let i = 0; i < 9; i++) s.services.push({ ...structuredClone(v), name: v.name + i, state: i === 4 ? 'suspect' : v.state })",
                 "! ",
-                "primary4: Something may be wrong",
+                "primary4: The master ",
             ),
         ];
         for (name, change, sign, words) in cases {
             tab.eval(&format!("{{ answers = structuredClone(real); const [s] = answers, v = s.services[0]; {change}; show(...answers); }} true"));
-            let told = tab.text("#verdict");
-            assert!(told.starts_with(sign) && told.contains(words), "{name}: {told}");
+            let shown_text = tab.text("#verdict");
+            assert!(
+                shown_text.starts_with(sign) && shown_text.contains(words),
+                "{name}: {shown_text}"
+            );
             for screen in TWO {
                 self.fits(name, screen);
             }
@@ -310,31 +319,31 @@ impl Scene<'_> {
         self.press_freeze();
     }
 
-    /// The process is stopped: what is shown must not be taken for the present.
-    fn silent(&self) {
+    /// The process is stopped: old data must be marked as outdated.
+    fn outdated(&self) {
         self.pointsman.process().signal(Signal::STOP);
         self.tab.wait_text("#verdict", "No answer from the process since");
-        self.look("silent", &TWO);
+        self.check("silent", &TWO);
         self.pointsman.process().signal(Signal::CONT);
         self.tab.wait_text("#age", "live");
-        self.tab.wait_text("#verdict", "All 2 services lead to their masters");
+        self.tab.wait_text("#verdict", "All 2 services have a master");
     }
 
-    /// The proxy is told to go, and goes.
-    fn end(&self) {
-        let mut stays = self.pointsman.client();
-        stays.send(&harness::encode(&["BLPOP", "nothing", "0"])).expect("a client that waits");
-        wait_until("the client to be there", PATIENCE, || {
+    /// The proxy shuts down.
+    fn shutdown(&self) {
+        let mut waiting = self.pointsman.client();
+        waiting.send(&harness::encode(&["BLPOP", "nothing", "0"])).expect("a client that waits");
+        wait_until("the client to be there", TIMEOUT, || {
             self.status()["services"][0]["traffic"]["sessions_open"].as_u64() == Some(1)
         });
         self.freeze_at("verdict", "draining");
         self.pointsman.sigterm();
         self.wait_frozen("the page to show the drain");
-        self.tab.wait_text("#verdict", "This proxy is draining: 1 session is left");
-        self.look("draining", &TWO);
+        self.tab.wait_text("#verdict", "Shutting down (draining): 1 session is open");
+        self.check("draining", &TWO);
         self.press_freeze();
         assert!(self.pointsman.wait_exit(Duration::from_secs(30)).success());
         self.tab.wait_text("#verdict", "No answer from the process");
-        self.look("gone", &TWO);
+        self.check("gone", &TWO);
     }
 }

@@ -1,5 +1,4 @@
-//! One page in the browser: what is on it, what it looks like, what can be done to it, and what it
-//! did unasked.
+//! One page in the browser: its contents, screenshots, input, requests and errors.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,8 +8,8 @@ use serde_json::{Value, json};
 
 use crate::browser::Browser;
 
-/// How long a condition on the page may take to come true.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of conditions on the page.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A kind of screen.
 #[derive(Debug, Clone, Copy)]
@@ -21,7 +20,7 @@ pub(crate) struct Screen {
     pub(crate) scheme: &'static str,
 }
 
-/// A telephone and a desk, by day and by night.
+/// A wide and a narrow screen, in light and dark mode.
 pub(crate) const SCREENS: [Screen; 4] = [
     Screen { width: 1440, scheme: "light" },
     Screen { width: 1440, scheme: "dark" },
@@ -29,7 +28,7 @@ pub(crate) const SCREENS: [Screen; 4] = [
     Screen { width: 360, scheme: "light" },
 ];
 
-/// One of each: where all four would only take longer.
+/// One of each, where all four would only take longer.
 pub(crate) const TWO: [Screen; 2] = [SCREENS[0], SCREENS[2]];
 
 /// An open page.
@@ -40,7 +39,7 @@ pub(crate) struct Tab<'a> {
 }
 
 impl<'a> Tab<'a> {
-    /// Opens an address, and from then on takes note of what the page asks for and complains of.
+    /// Opens an address, and records requests and errors of the page from then on.
     pub(crate) fn open(browser: &'a Browser, url: &str) -> Self {
         let target = browser.call(None, "Target.createTarget", &json!({ "url": "about:blank" }));
         let attach = json!({ "targetId": target["targetId"], "flatten": true });
@@ -62,7 +61,7 @@ impl<'a> Tab<'a> {
         self.browser.call(Some(&self.session), method, params)
     }
 
-    /// The value of an expression; a promise is awaited.
+    /// Evaluates an expression; a promise is awaited.
     #[track_caller]
     pub(crate) fn eval(&self, expression: &str) -> Value {
         let params =
@@ -72,7 +71,7 @@ impl<'a> Tab<'a> {
         done["result"]["value"].clone()
     }
 
-    /// As text, as a person reads it.
+    /// Returns the visible text.
     #[track_caller]
     pub(crate) fn text(&self, selector: &str) -> String {
         let text = self.eval(&format!(
@@ -81,29 +80,49 @@ impl<'a> Tab<'a> {
         text.as_str().unwrap_or_default().to_owned()
     }
 
-    /// Waits until an expression is true; a failure shows what the page said last.
+    /// Waits until an expression is true; a failure prints the last text of the page.
     #[track_caller]
     pub(crate) fn wait(&self, what: &str, expression: &str) {
-        wait_until(what, PATIENCE, || {
-            if self.eval(expression) == true { Ok(()) } else { Err(self.told()) }
+        wait_until(what, TIMEOUT, || {
+            if self.eval(expression) == true { Ok(()) } else { Err(self.describe()) }
         });
     }
 
-    /// Waits until some text stands somewhere.
+    /// Waits until an element contains the text.
     #[track_caller]
     pub(crate) fn wait_text(&self, selector: &str, text: &str) {
-        wait_until(&format!("{text:?} in {selector}"), PATIENCE, || {
+        wait_until(&format!("{text:?} in {selector}"), TIMEOUT, || {
             let seen = self.text(selector);
-            if seen.contains(text) { Ok(()) } else { Err(self.told()) }
+            if seen.contains(text) { Ok(()) } else { Err(self.describe()) }
         });
     }
 
-    /// What stands on the page and in its console, for whoever waited in vain.
-    fn told(&self) -> String {
-        format!("{}\nconsole: {:?}", self.text("main"), self.complaints())
+    /// The text of the page and its console, for failure messages.
+    fn describe(&self) -> String {
+        format!("{}\nconsole: {:?}", self.text("main"), self.console_errors())
     }
 
-    /// Shows the page on another screen.
+    /// Returns the serious and critical findings of axe-core on the current page as text.
+    #[track_caller]
+    pub(crate) fn accessibility_violations(&self, source: &str) -> Vec<String> {
+        self.eval(&format!("if (!window.axe) {{ {source}\n }} true"));
+        let found = self.eval(
+            "axe.run(document, { resultTypes: ['violations'] }).then(r => ({ passes: r.passes.length, faults: r.violations
+                .filter(v => v.impact === 'serious' || v.impact === 'critical')
+                .map(v => `${v.id}: ${v.help}: ${v.nodes.map(n => n.html + ' ' + n.failureSummary).join(' | ')}`) }))",
+        );
+        // A run without checks proves nothing.
+        assert!(found["passes"].as_u64() > Some(10), "{found}");
+        found["faults"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .map(str::to_owned)
+            .collect()
+    }
+
+    /// Emulates another screen.
     #[track_caller]
     pub(crate) fn show_on(&self, screen: Screen) {
         let Screen { width, scheme } = screen;
@@ -112,11 +131,11 @@ impl<'a> Tab<'a> {
         self.call("Emulation.setDeviceMetricsOverride", &metrics);
         let features = json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
         self.call("Emulation.setEmulatedMedia", &features);
-        // Two frames later it is laid out and drawn.
+        // After two frames it is laid out and painted.
         self.eval("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))");
     }
 
-    /// A picture of the whole page, as `NAME-WIDTH-SCHEME.png`.
+    /// Takes a screenshot of the whole page, as `NAME-WIDTH-SCHEME.png`.
     #[track_caller]
     pub(crate) fn picture(&self, folder: &Path, name: &str, screen: Screen) {
         let params =
@@ -130,7 +149,7 @@ impl<'a> Tab<'a> {
         std::fs::write(&file, png).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     }
 
-    /// Presses a key that has no letter.
+    /// Presses a key that produces no character.
     #[track_caller]
     pub(crate) fn press(&self, key: &str, code: u32) {
         for kind in ["rawKeyDown", "keyUp"] {
@@ -140,31 +159,37 @@ impl<'a> Tab<'a> {
         }
     }
 
-    /// Every address that was asked for over the network.
+    /// Returns every address that was requested over the network.
     pub(crate) fn requests(&self) -> Vec<String> {
         let sent = self.browser.events("Network.requestWillBeSent");
         let urls = sent.iter().filter_map(|it| it["request"]["url"].as_str().map(str::to_owned));
         urls.filter(|url| !url.starts_with("data:")).collect()
     }
 
-    /// Everything that the console holds against the page.
-    pub(crate) fn complaints(&self) -> Vec<String> {
+    /// Returns all errors and warnings of the console.
+    pub(crate) fn console_errors(&self) -> Vec<String> {
         let bad = |it: &&Value| {
             ["error", "warning", "assert"]
                 .iter()
                 .any(|level| it["type"] == *level || it["entry"]["level"] == *level)
         };
-        let said = [
+        let logged = [
             self.browser.events("Runtime.consoleAPICalled"),
             self.browser.events("Log.entryAdded"),
         ]
         .concat();
         let thrown = self.browser.events("Runtime.exceptionThrown");
-        said.iter().filter(bad).chain(&thrown).map(Value::to_string).collect()
+        logged.iter().filter(bad).chain(&thrown).map(Value::to_string).collect()
     }
 }
 
-/// What base64 stands for.
+/// Returns the source of axe-core, an accessibility checker, installed from npm if it is missing.
+pub(crate) fn axe_source() -> String {
+    let file = harness::axe_core().unwrap_or_else(|error| panic!("axe-core: {error}"));
+    std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+}
+
+/// Decodes base64.
 fn base64(text: &str) -> Vec<u8> {
     let value = |c: u8| match c {
         b'A'..=b'Z' => Some(c - b'A'),
@@ -184,7 +209,7 @@ fn base64(text: &str) -> Vec<u8> {
 }
 
 #[test]
-fn base64_is_read_back() {
+fn decodes_base64() {
     assert_eq!(base64("aGVsbG8="), b"hello");
     assert_eq!(base64("iVBORw0K"), b"\x89PNG\r\n");
 }

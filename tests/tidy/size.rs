@@ -19,7 +19,7 @@ const LONGEST_TEST_NAME: usize = 60;
 /// Longer files with one subject, and why they are not split.
 const LONG_FILES: &[(&str, &str)] = &[
     ("crates/pointsman/src/admin/metrics/catalogue.rs", "one table: every metric with its help"),
-    ("crates/pointsman/src/config/sections.rs", "one table: every configuration key"),
+    ("crates/pointsman/src/config/options.rs", "one table: every configuration key"),
     ("crates/pointsman/src/config/tests.rs", "one subject: the layers of the configuration"),
     ("crates/resp/src/ledger/mod.rs", "one type: what both directions add to the ledger"),
     ("crates/resp/src/replay/recorder.rs", "one type: what is recorded of requests and replies"),

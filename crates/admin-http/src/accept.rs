@@ -1,12 +1,11 @@
-//! Takes connections from one listener, whatever state the system is in.
+//! The accept loop of one listener; it works even when the system is out of resources.
 //!
-//! A probe has to be answered above all when something is wrong. Out of file descriptors, the
-//! accepting loop therefore gives up one it has kept in reserve and takes the connection with it,
-//! and if there is none left it closes the connection that has kept us waiting longest. Only then
-//! does it back off; it never spins and never logs more than a line a second.
+//! Probes matter most when something is wrong. Without free file descriptors, the loop therefore
+//! releases one that it has kept in reserve and accepts the connection with it; if the reserve is
+//! empty, it closes the connection that has kept the server waiting longest. Only then does it back
+//! off. It never spins and logs at most one line per second.
 //!
-//! Deliberately absent: a limit on the rate. Work for one connection is small, and the bound on
-//! their number holds.
+//! Deliberately absent: a rate limit. A connection costs little, and their number is bounded.
 
 use std::fs::File;
 use std::future::poll_fn;
@@ -19,31 +18,30 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::watch;
 use tokio_util::either::Either;
 
-use crate::connection::{self, Shared};
-use crate::door::{ConnectionLimit, Visitor};
-use crate::life::Life;
+use crate::connection::{self, ServerState};
+use crate::connection_clock::ConnectionClock;
+use crate::listener::{AdminListener, Stream};
 use crate::registry::count;
 
-/// The first and the longest pause after a failure to accept: short enough for a probe to be
-/// answered within its second.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(10));
+/// The first and the longest pause after a failed accept: short enough to answer a probe within its
+/// second.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(10));
 
-/// How soon it is looked again after an attempt without a descriptor that nobody waited for.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// The pause after an attempt that failed for lack of descriptors while no connection was waiting.
+const RECHECK: Duration = Duration::from_millis(20);
 
-/// How often a failure may be logged.
+/// The minimum interval between two log lines.
 const LOG_EVERY: Duration = Duration::from_secs(1);
 
-/// File descriptors kept in reserve by each listener: enough for a liveness and a readiness probe,
-/// a scraper and a person.
+/// File descriptors kept in reserve by each listener: enough for a liveness probe, a readiness
+/// probe, a scraper and a person.
 const RESERVE: usize = 4;
 
-/// Descriptors that are held only to be given up.
+/// Descriptors that are held only to be released.
 struct Reserve(Vec<File>);
 
 impl Reserve {
-    /// Tries to hold as many as there should be. Without success it stays smaller; it is tried
-    /// again.
+    /// Refills the reserve as far as possible; called again later.
     fn refill(&mut self) {
         while self.0.len() < RESERVE {
             let Ok(file) = File::open("/dev/null") else { return };
@@ -51,72 +49,76 @@ impl Reserve {
         }
     }
 
-    fn give_up_one(&mut self) -> bool {
+    fn release_one(&mut self) -> bool {
         self.0.pop().is_some()
     }
 }
 
-/// What a listener remembers of its failures.
-struct Trouble {
+/// Backoff and log rate limit of a listener.
+struct AcceptErrors {
     pause: Duration,
     logged: Option<Instant>,
     unlogged: u64,
 }
 
-impl Trouble {
+impl AcceptErrors {
     fn log(&mut self, error: &io::Error) {
         let now = Instant::now();
         if self.logged.is_some_and(|logged| now.saturating_duration_since(logged) < LOG_EVERY) {
             self.unlogged += 1;
             return;
         }
-        tracing::warn!(%error, repeated = self.unlogged, "the admin listener cannot accept a connection");
+        tracing::warn!(
+            %error,
+            repeated = self.unlogged,
+            "admin listener failed to accept a connection"
+        );
         self.logged = Some(now);
         self.unlogged = 0;
     }
 }
 
-/// Accepts until told to stop.
+/// Accepts connections until `stop` is set.
 pub(crate) async fn run(
-    shared: Arc<Shared>,
-    door: ConnectionLimit,
+    shared: Arc<ServerState>,
+    listener: AdminListener,
     mut stop: watch::Receiver<bool>,
 ) {
     let stopped = stop.clone();
     let mut reserve = Reserve(Vec::new());
-    let mut trouble = Trouble { pause: PAUSE.0, logged: None, unlogged: 0 };
+    let mut errors = AcceptErrors { pause: BACKOFF.0, logged: None, unlogged: 0 };
     loop {
         reserve.refill();
         let freed = shared.registry.freed.notified();
         let accepted = tokio::select! {
             _ = stop.wait_for(|stop| *stop) => return,
-            accepted = door.accept() => accepted,
-            // A connection has gone, so perhaps there is a descriptor for the reserve.
+            accepted = listener.accept() => accepted,
+            // A connection was closed, so a descriptor may be free for the reserve.
             () = freed => continue,
         };
         match accepted {
-            Ok(visitor) => {
-                trouble.pause = PAUSE.0;
-                admit(&shared, &door, visitor, (reserve.0.len() < RESERVE, &stopped)).await;
+            Ok(stream) => {
+                errors.pause = BACKOFF.0;
+                admit(&shared, &listener, stream, (reserve.0.len() < RESERVE, &stopped)).await;
             }
-            Err(error) if is_the_clients(&error) => {}
-            // The system says that it has no descriptor before it looks into the queue. If nobody
-            // is there, none is needed, and nobody's connection may be given up for it.
-            Err(_) if !is_awaited(&door) => tokio::select! {
+            Err(error) if is_connection_error(&error) => {}
+            // The system reports a lack of descriptors before it looks into the queue. If no
+            // connection is waiting, none is needed, and no open connection may be closed for it.
+            Err(_) if !has_pending_connection(&listener) => tokio::select! {
                 _ = stop.wait_for(|stop| *stop) => return,
-                () = tokio::time::sleep(LOOK_AGAIN) => {}
+                () = tokio::time::sleep(RECHECK) => {}
             },
             Err(error) => {
                 count(&shared.registry.stats.counters.accept_errors);
-                trouble.log(&error);
-                rescue(&shared, &door, &mut reserve, &mut trouble, &stopped).await;
+                errors.log(&error);
+                rescue(&shared, &listener, &mut reserve, &mut errors, &stopped).await;
             }
         }
     }
 }
 
-/// Whether this one connection failed before we took it, which says nothing about the next one.
-fn is_the_clients(error: &io::Error) -> bool {
+/// Whether the error concerns this connection only and says nothing about the next one.
+fn is_connection_error(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::ConnectionAborted
@@ -125,31 +127,31 @@ fn is_the_clients(error: &io::Error) -> bool {
     )
 }
 
-/// Whether a connection waits in the queue. If the system does not say, as if one did.
-fn is_awaited(door: &ConnectionLimit) -> bool {
-    let mut asked = [PollFd::new(door, PollFlags::IN)];
+/// Whether a connection is waiting in the queue; true if the system does not tell.
+fn has_pending_connection(listener: &AdminListener) -> bool {
+    let mut asked = [PollFd::new(listener, PollFlags::IN)];
     poll(&mut asked, Some(&Timespec::default())).map_or(true, |ready| ready > 0)
 }
 
-/// After a failure: makes room for one connection and takes it, or pauses.
+/// After a failure: frees a descriptor and accepts one connection with it, or pauses.
 async fn rescue(
-    shared: &Arc<Shared>,
-    door: &ConnectionLimit,
+    shared: &Arc<ServerState>,
+    listener: &AdminListener,
     reserve: &mut Reserve,
-    trouble: &mut Trouble,
+    errors: &mut AcceptErrors,
     stop: &watch::Receiver<bool>,
 ) {
-    let made_room = reserve.give_up_one() || shared.registry.evict();
-    if made_room {
-        // Lets an evicted connection's task run, which closes its socket.
+    let freed = reserve.release_one() || shared.registry.evict();
+    if freed {
+        // Lets the task of an evicted connection run, which closes its socket.
         tokio::task::yield_now().await;
-        // One try without a pause, because the descriptor just freed is anybody's. If no connection
-        // is there, none is kept waiting: the system says that it has no descriptor before it looks
-        // into the queue.
-        match poll_fn(|cx| Poll::Ready(door.poll_accept(cx))).await {
-            Poll::Ready(Ok(visitor)) => {
-                trouble.pause = PAUSE.0;
-                return admit(shared, door, visitor, (true, stop)).await;
+        // One attempt without a pause, because any thread may take the free descriptor. If no
+        // connection is there, none is kept waiting: the system reports a lack of descriptors
+        // before it looks into the queue.
+        match poll_fn(|cx| Poll::Ready(listener.poll_accept(cx))).await {
+            Poll::Ready(Ok(stream)) => {
+                errors.pause = BACKOFF.0;
+                return admit(shared, listener, stream, (true, stop)).await;
             }
             Poll::Ready(Err(_)) => {}
             Poll::Pending => return,
@@ -158,44 +160,44 @@ async fn rescue(
     let mut stop = stop.clone();
     tokio::select! {
         _ = stop.wait_for(|stop| *stop) => {}
-        () = tokio::time::sleep(trouble.pause) => {}
+        () = tokio::time::sleep(errors.pause) => {}
     }
-    trouble.pause = (trouble.pause * 2).min(PAUSE.1);
+    errors.pause = (errors.pause * 2).min(BACKOFF.1);
 }
 
-/// Finds a place for a connection and starts it, or drops it.
+/// Finds a slot for a connection and serves it, or drops it.
 async fn admit(
-    shared: &Arc<Shared>,
-    door: &ConnectionLimit,
-    visitor: Visitor,
+    shared: &Arc<ServerState>,
+    listener: &AdminListener,
+    stream: Stream,
     (once, stop): (bool, &watch::Receiver<bool>),
 ) {
     let registry = &shared.registry;
     count(&registry.stats.counters.accepted);
-    if !door.lets_in(&visitor) {
+    if !listener.is_allowed(&stream) {
         count(&registry.stats.counters.refused);
         return;
     }
     if registry.is_full() && registry.evict() {
-        // So that sockets of the evicted do not pile up while newcomers rush in.
+        // So that sockets of evicted connections do not pile up while many new ones arrive.
         tokio::task::yield_now().await;
     }
-    let life = Arc::new(Mutex::new(Life::new(Instant::now())));
-    let Some(place) = registry.admit(Arc::clone(&life)) else {
+    let clock = Arc::new(Mutex::new(ConnectionClock::new(Instant::now())));
+    let Some(slot) = registry.admit(Arc::clone(&clock)) else {
         count(&registry.stats.counters.refused);
         return;
     };
-    // Small answers, each written at once: waiting for more would only delay them. It may fail on a
-    // dead connection.
-    if let Either::Left(stream) = &visitor {
+    // Responses are small and written at once, so waiting for more would only delay them. This may
+    // fail on a dead connection.
+    if let Either::Left(stream) = &stream {
         let _ = stream.set_nodelay(true);
     }
-    let number = place.number();
+    let number = slot.number();
     let task = tokio::spawn(connection::serve(
         Arc::clone(shared),
-        visitor,
-        life,
-        place,
+        stream,
+        clock,
+        slot,
         once,
         stop.clone(),
     ));

@@ -1,4 +1,4 @@
-//! The server against clients that are slow, many, silent or wrong, and its end.
+//! The server with clients that are slow, numerous, silent or malformed, and its shutdown.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -9,14 +9,15 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use crate::testing::{
-    Fake, PATIENCE, ask, connect, fake, get, loopback, serve, stop, until_closed, wait_for,
+    FakeReporter, TEST_TIMEOUT, ask, connect, fake_reporter, get, loopback, serve, stop,
+    until_closed, wait_for,
 };
-use crate::{Handle, Handler, Reply, Request, Server, Settings, Verdict};
+use crate::{Handle, Handler, Reply, Request, Server, ServerSettings, Verdict};
 
 #[test]
-fn a_body_is_ignored_up_to_its_limit_and_a_header_has_one_too() {
-    let settings = Settings { max_body_bytes: 1000, ..Settings::default() };
-    let handle = serve(settings, fake());
+fn limits_body_and_header_size() {
+    let settings = ServerSettings { max_body_bytes: 1000, ..ServerSettings::default() };
+    let handle = serve(settings, fake_reporter());
     let mut stream = connect(&handle);
     let body = "b".repeat(1000);
     let fits = format!("GET /alive HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n{body}");
@@ -24,8 +25,9 @@ fn a_body_is_ignored_up_to_its_limit_and_a_header_has_one_too() {
     let chunked =
         "GET /alive HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
     assert_eq!(ask(&mut stream, chunked).status, 200);
-    let got = ask(&mut stream, "GET /alive HTTP/1.1\r\nHost: a\r\nContent-Length: 1001\r\n\r\n");
-    assert_eq!((got.status, got.header("connection")), (413, Some("close")));
+    let response =
+        ask(&mut stream, "GET /alive HTTP/1.1\r\nHost: a\r\nContent-Length: 1001\r\n\r\n");
+    assert_eq!((response.status, response.header("connection")), (413, Some("close")));
     until_closed(&mut stream);
     let mut stream = connect(&handle);
     let endless = format!("GET /alive HTTP/1.1\r\nHost: a\r\nX: {}", "y".repeat(20_000));
@@ -35,8 +37,8 @@ fn a_body_is_ignored_up_to_its_limit_and_a_header_has_one_too() {
 }
 
 #[test]
-fn garbage_is_refused_and_harms_nobody_else() {
-    let handle = serve(Settings::default(), fake());
+fn rejects_garbage_without_affecting_other_clients() {
+    let handle = serve(ServerSettings::default(), fake_reporter());
     for garbage in [
         &b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc"[..],
         b"*1\r\n$4\r\nPING\r\n",
@@ -49,20 +51,21 @@ fn garbage_is_refused_and_harms_nobody_else() {
         until_closed(&mut stream);
         assert_eq!(get(&handle, "/alive").status, 200);
     }
-    assert_eq!(handle.stats().counted().timed_out, 0);
+    assert_eq!(handle.stats().counts().timed_out, 0);
 }
 
 #[test]
-fn a_header_in_drops_is_given_up_in_time() {
-    let settings = Settings { header_timeout: Duration::from_millis(300), ..Settings::default() };
-    let handle = serve(settings, fake());
+fn closes_slow_header_at_header_timeout() {
+    let settings =
+        ServerSettings { header_timeout: Duration::from_millis(300), ..ServerSettings::default() };
+    let handle = serve(settings, fake_reporter());
     let begin = Instant::now();
     let mut stream = connect(&handle);
-    let mut drops = stream.try_clone().unwrap();
-    let dripping = std::thread::spawn(move || {
+    let mut pieces = stream.try_clone().unwrap();
+    let sender = std::thread::spawn(move || {
         let (_keep, never) = std::sync::mpsc::channel::<()>();
         for _ in 0..1000 {
-            if drops.write_all(b"G").is_err() {
+            if pieces.write_all(b"G").is_err() {
                 return;
             }
             let _ = never.recv_timeout(Duration::from_millis(20));
@@ -76,93 +79,95 @@ fn a_header_in_drops_is_given_up_in_time() {
         "{:?}",
         begin.elapsed()
     );
-    assert_eq!(handle.stats().counted().timed_out, 2);
-    dripping.join().unwrap();
+    assert_eq!(handle.stats().counts().timed_out, 2);
+    sender.join().unwrap();
 }
 
 #[test]
-fn an_idle_connection_is_closed_after_its_time() {
-    let settings = Settings { idle_timeout: Duration::from_millis(200), ..Settings::default() };
-    let handle = serve(settings, fake());
+fn closes_idle_connection_at_idle_timeout() {
+    let settings =
+        ServerSettings { idle_timeout: Duration::from_millis(200), ..ServerSettings::default() };
+    let handle = serve(settings, fake_reporter());
     let mut stream = connect(&handle);
     let begin = Instant::now();
     assert_eq!(ask(&mut stream, "GET /alive HTTP/1.1\r\nHost: a\r\n\r\n").status, 200);
     until_closed(&mut stream);
     assert!(begin.elapsed() >= Duration::from_millis(200), "{:?}", begin.elapsed());
-    assert_eq!(handle.stats().counted().timed_out, 1);
+    assert_eq!(handle.stats().counts().timed_out, 1);
 }
 
 #[test]
-fn a_client_that_does_not_read_is_given_up_in_time() {
-    let settings = Settings { request_timeout: Duration::from_millis(300), ..Settings::default() };
-    let reporter = Arc::new(Fake { verdict: Verdict::yes(), metrics: 64 << 20 });
+fn closes_client_that_does_not_read_at_timeout() {
+    let settings =
+        ServerSettings { request_timeout: Duration::from_millis(300), ..ServerSettings::default() };
+    let reporter = Arc::new(FakeReporter { verdict: Verdict::yes(), metrics: 64 << 20 });
     let handle = serve(settings, reporter);
     let mut stream = connect(&handle);
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
-    wait_for("the timeout", || handle.stats().counted().timed_out == 1);
-    wait_for("its place to be free", || handle.stats().counted().open == 0);
+    wait_for("the timeout", || handle.stats().counts().timed_out == 1);
+    wait_for("its slot to be released", || handle.stats().counts().open == 0);
     until_closed(&mut stream);
 }
 
 #[test]
-fn a_crowd_beyond_the_bound_leaves_room_for_a_probe() {
-    let settings = Settings { max_connections: 8, ..Settings::default() };
-    let handle = serve(settings, fake());
+fn answers_probe_despite_too_many_connections() {
+    let settings = ServerSettings { max_connections: 8, ..ServerSettings::default() };
+    let handle = serve(settings, fake_reporter());
     let mut kept_alive = connect(&handle);
     assert_eq!(ask(&mut kept_alive, "GET /alive HTTP/1.1\r\nHost: a\r\n\r\n").status, 200);
-    let mut crowd = Vec::new();
+    let mut clients = Vec::new();
     for number in 0..200 {
         let mut stream = connect(&handle);
         if number % 2 == 0 {
-            // One that was evicted already may refuse it.
+            // A connection that was already evicted may refuse it.
             let _ = stream.write_all(b"GET /al");
         }
-        crowd.push(stream);
+        clients.push(stream);
         if number % 20 == 0 {
             assert_eq!(get(&handle, "/alive").status, 200);
         }
     }
     assert_eq!(get(&handle, "/alive").status, 200);
-    // The first to come were the first to go.
+    // The oldest connections were evicted first.
     until_closed(&mut kept_alive);
-    until_closed(&mut crowd[0]);
-    let counted = handle.stats().counted();
-    assert!(counted.open <= 8, "{counted:?}");
-    assert!(counted.evicted >= 190 && counted.refused == 0, "{counted:?}");
+    until_closed(&mut clients[0]);
+    let counts = handle.stats().counts();
+    assert!(counts.open <= 8, "{counts:?}");
+    assert!(counts.evicted >= 190 && counts.refused == 0, "{counts:?}");
 }
 
 #[test]
-fn a_crowd_that_does_not_read_leaves_room_too() {
-    let settings = Settings { max_connections: 4, ..Settings::default() };
-    let reporter = Arc::new(Fake { verdict: Verdict::yes(), metrics: 16 << 20 });
+fn answers_probe_despite_clients_that_do_not_read() {
+    let settings = ServerSettings { max_connections: 4, ..ServerSettings::default() };
+    let reporter = Arc::new(FakeReporter { verdict: Verdict::yes(), metrics: 16 << 20 });
     let handle = serve(settings, reporter);
-    let mut crowd = Vec::new();
+    let mut clients = Vec::new();
     for number in 1..=4 {
         let mut stream = connect(&handle);
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
-        crowd.push(stream);
-        wait_for("the request", || handle.stats().counted().requests == number);
+        clients.push(stream);
+        wait_for("the request", || handle.stats().counts().requests == number);
     }
     assert_eq!(get(&handle, "/alive").status, 200);
-    assert_eq!(handle.stats().counted().evicted, 1);
+    assert_eq!(handle.stats().counts().evicted, 1);
 }
 
 #[test]
-fn a_reporter_that_panics_costs_one_connection() {
-    let reporter = Arc::new(Fake { verdict: Verdict::no("unwell"), metrics: 0 });
-    let handle = serve(Settings::default(), reporter);
+fn closes_only_one_connection_on_reporter_panic() {
+    let reporter = Arc::new(FakeReporter { verdict: Verdict::no("unhealthy"), metrics: 0 });
+    let handle = serve(ServerSettings::default(), reporter);
     let mut stream = connect(&handle);
     stream.write_all(b"GET /status HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     until_closed(&mut stream);
-    let got = get(&handle, "/alive");
-    assert_eq!((got.status, got.body.as_str()), (503, "unwell\n"));
+    let response = get(&handle, "/alive");
+    assert_eq!((response.status, response.body.as_str()), (503, "unhealthy\n"));
     assert!(stop(handle));
 }
 
-/// Hands out the receiving ends it was given, one for each request.
-struct Live(Mutex<Vec<mpsc::Receiver<Bytes>>>);
+/// Hands out one of its receivers for each request.
+struct LiveStreams(Mutex<Vec<mpsc::Receiver<Bytes>>>);
 
-impl Handler for Live {
+impl Handler for LiveStreams {
     fn answer(&self, request: &Request<'_>) -> Reply {
         let Some(permit) = request.reserve_stream() else { return Reply::no_stream() };
         match self.0.lock().unwrap().pop() {
@@ -172,11 +177,13 @@ impl Handler for Live {
     }
 }
 
-fn live(count: usize, settings: Settings) -> (Handle, Vec<mpsc::Sender<Bytes>>) {
+fn live(count: usize, settings: ServerSettings) -> (Handle, Vec<mpsc::Sender<Bytes>>) {
     let (senders, receivers): (Vec<_>, Vec<_>) = (0..count).map(|_| mpsc::channel(4)).unzip();
     let server = Server::bind(&loopback(), settings).unwrap();
-    let handle =
-        server.route("/live", Arc::new(Live(Mutex::new(receivers)))).serve(fake()).unwrap();
+    let handle = server
+        .route("/live", Arc::new(LiveStreams(Mutex::new(receivers))))
+        .serve(fake_reporter())
+        .unwrap();
     (handle, senders)
 }
 
@@ -191,36 +198,39 @@ fn read_until(stream: &mut TcpStream, what: &str) {
 }
 
 #[test]
-fn a_stream_is_live_has_no_deadline_and_is_one_of_few() {
-    let settings = Settings {
+fn streams_without_deadline_up_to_max_streams() {
+    let settings = ServerSettings {
         max_streams: 1,
         request_timeout: Duration::from_millis(100),
-        ..Settings::default()
+        ..ServerSettings::default()
     };
     let (handle, senders) = live(2, settings);
     let mut stream = connect(&handle);
-    let got = ask(&mut stream, "GET /live HTTP/1.1\r\nHost: a\r\n\r\n");
-    assert_eq!((got.status, got.header("content-type")), (200, Some("text/event-stream")));
+    let response = ask(&mut stream, "GET /live HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(
+        (response.status, response.header("content-type")),
+        (200, Some("text/event-stream"))
+    );
     assert_eq!(get(&handle, "/live").status, 503);
     let begin = Instant::now();
     for number in 0..4 {
-        // The receiver handed out first is the last one made.
+        // The receiver created last is handed out first.
         senders[1].blocking_send(Bytes::from(format!("data: {number}\n\n"))).unwrap();
         read_until(&mut stream, &format!("data: {number}\n\n"));
-        wait_for("more than the request's time", || {
+        wait_for("the request timeout to pass", || {
             begin.elapsed() > Duration::from_millis(60) * (number + 1)
         });
     }
     drop(senders);
     read_until(&mut stream, "0\r\n\r\n");
-    // It was a chunked answer, and the connection is good for another one.
+    // The response was chunked, and the connection can be used again.
     assert_eq!(ask(&mut stream, "GET /alive HTTP/1.1\r\nHost: a\r\n\r\n").status, 200);
-    assert_eq!(handle.stats().counted().timed_out, 0);
+    assert_eq!(handle.stats().counts().timed_out, 0);
 }
 
 #[test]
-fn a_stop_is_prompt_with_idle_and_live_connections() {
-    let settings = Settings { stop_grace: PATIENCE, ..Settings::default() };
+fn stops_promptly_with_idle_and_streaming_connections() {
+    let settings = ServerSettings { stop_grace: TEST_TIMEOUT, ..ServerSettings::default() };
     let (handle, senders) = live(1, settings);
     let address = handle.addresses()[0];
     let mut idle = connect(&handle);
@@ -229,7 +239,7 @@ fn a_stop_is_prompt_with_idle_and_live_connections() {
     assert_eq!(ask(&mut streaming, "GET /live HTTP/1.1\r\nHost: a\r\n\r\n").status, 200);
     let begin = Instant::now();
     assert!(stop(handle));
-    assert!(begin.elapsed() < PATIENCE / 2, "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < TEST_TIMEOUT / 2, "{:?}", begin.elapsed());
     until_closed(&mut idle);
     until_closed(&mut streaming);
     assert!(TcpStream::connect(address).is_err());
@@ -237,33 +247,33 @@ fn a_stop_is_prompt_with_idle_and_live_connections() {
 }
 
 #[test]
-fn a_stop_is_bounded_with_a_client_that_does_not_read() {
-    // No other time than that of the stop ends it while it is waited for.
-    let settings = Settings {
+fn stops_within_grace_if_client_does_not_read() {
+    // No deadline but that of the stop applies during the wait.
+    let settings = ServerSettings {
         stop_grace: Duration::from_millis(200),
-        request_timeout: PATIENCE * 2,
-        ..Settings::default()
+        request_timeout: TEST_TIMEOUT * 2,
+        ..ServerSettings::default()
     };
-    let reporter = Arc::new(Fake { verdict: Verdict::yes(), metrics: 64 << 20 });
+    let reporter = Arc::new(FakeReporter { verdict: Verdict::yes(), metrics: 64 << 20 });
     let handle = serve(settings, reporter);
     let mut stream = connect(&handle);
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
-    wait_for("the request", || handle.stats().counted().requests == 1);
+    wait_for("the request", || handle.stats().counts().requests == 1);
     let stats = handle.stats();
     let begin = Instant::now();
-    // Whether the thread needs another second for its end is the machine's affair.
+    // Whether the thread needs another second to end depends on the machine.
     stop(handle);
     assert!(
-        (Duration::from_millis(200)..PATIENCE / 2).contains(&begin.elapsed()),
+        (Duration::from_millis(200)..TEST_TIMEOUT / 2).contains(&begin.elapsed()),
         "{:?}",
         begin.elapsed()
     );
-    wait_for("its connection to be given up", || stats.counted().open == 0);
+    wait_for("its connection to be closed", || stats.counts().open == 0);
 }
 
 #[test]
-fn dropping_the_handle_stops_the_server() {
-    let handle = serve(Settings::default(), fake());
+fn stops_server_when_handle_is_dropped() {
+    let handle = serve(ServerSettings::default(), fake_reporter());
     let address = handle.addresses()[0];
     drop(handle);
     wait_for("the listener to be closed", || TcpStream::connect(address).is_err());

@@ -1,8 +1,9 @@
-//! One connection: hyper on a socket whose every read and write is noted, and a clock beside it.
+//! One connection: hyper on a socket that reports every read and write to a clock.
 //!
-//! The clock is looked at in the same poll as the connection, after it, so it always sees what has
-//! just happened and needs no wake-up of its own. Deliberately absent: any decision about patience
-//! ([`Life`](crate::life::Life)) or about content ([`Routes`](crate::routes::Routes)).
+//! The clock is checked in the same poll as the connection, after it, so it is always up to date
+//! and needs no wake-up of its own. Deliberately absent: decisions about timeouts
+//! ([`ConnectionClock`](crate::connection_clock::ConnectionClock)) and about content
+//! ([`Routes`]).
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -27,11 +28,11 @@ use tokio::sync::watch;
 use tokio::time::{Sleep, sleep_until};
 use tokio_util::either::Either;
 
-use crate::door::Visitor;
-use crate::registry::{Place, Registry, SharedLife, count, lock};
+use crate::listener::Stream;
+use crate::registry::{ConnectionSlot, Registry, SharedClock, count, lock};
 use crate::report::Reporter;
 use crate::routes::{Body, Reply, Routes, Streams};
-use crate::server::Settings;
+use crate::server::ServerSettings;
 
 /// The smallest buffer that hyper accepts.
 const SMALLEST_BUFFER: usize = 8192;
@@ -40,30 +41,30 @@ const SMALLEST_BUFFER: usize = 8192;
 const MAX_HEADERS: usize = 64;
 
 /// What every connection needs and none changes.
-pub(crate) struct Shared {
-    pub(crate) settings: Settings,
+pub(crate) struct ServerState {
+    pub(crate) settings: ServerSettings,
     pub(crate) routes: Routes,
     pub(crate) reporter: Arc<dyn Reporter>,
     pub(crate) registry: Registry,
     pub(crate) streams: Streams,
-    /// Keys for nonces, drawn from the system once.
+    /// Keys for nonces, taken from the system's random source once.
     pub(crate) keys: [RandomState; 2],
 }
 
-/// Serves one connection until it ends, its time is up, or the server stops.
+/// Serves one connection until it ends, its deadline passes, or the server stops.
 pub(crate) async fn serve(
-    shared: Arc<Shared>,
-    visitor: Visitor,
-    life: SharedLife,
-    place: Place,
+    shared: Arc<ServerState>,
+    stream: Stream,
+    clock: SharedClock,
+    slot: ConnectionSlot,
     once: bool,
     mut stop: watch::Receiver<bool>,
 ) {
-    let way = Way { once, owners: matches!(visitor, Either::Right(_)) };
-    let io = Noted { io: TokioIo::new(visitor), life: Arc::clone(&life) };
+    let origin = Origin { once, is_owner: matches!(stream, Either::Right(_)) };
+    let io = TimedStream { io: TokioIo::new(stream), clock: Arc::clone(&clock) };
     let service = service_fn(|request| {
-        let (shared, life) = (Arc::clone(&shared), Arc::clone(&life));
-        async move { Ok::<_, Infallible>(respond(&shared, request, &life, way).await) }
+        let (shared, clock) = (Arc::clone(&shared), Arc::clone(&clock));
+        async move { Ok::<_, Infallible>(respond(&shared, request, &clock, origin).await) }
     });
     let connection = http1::Builder::new()
         .half_close(true)
@@ -73,64 +74,64 @@ pub(crate) async fn serve(
         .max_headers(MAX_HEADERS)
         .serve_connection(io, service);
     let mut connection = pin!(connection);
-    let patience = pin!(Patience { life: &life, settings: &shared.settings, sleep: None });
-    let mut patience = patience;
+    let deadline = pin!(DeadlineTimer { clock: &clock, settings: &shared.settings, sleep: None });
+    let mut deadline = deadline;
     let mut stopping = false;
     loop {
         tokio::select! {
             biased;
-            // The result says how the client went, which is of no consequence here.
+            // The result says how the connection ended, which does not matter here.
             _ = connection.as_mut() => break,
-            () = patience.as_mut() => {
+            () = deadline.as_mut() => {
                 count(&shared.registry.stats.counters.timed_out);
                 break;
             }
             _ = stop.wait_for(|stop| *stop), if !stopping => {
                 stopping = true;
-                if lock(&life).is_streaming() {
+                if lock(&clock).is_streaming() {
                     break;
                 }
                 connection.as_mut().graceful_shutdown();
             }
         }
     }
-    drop(place);
+    drop(slot);
 }
 
-/// What the connection says about its requests.
+/// Properties of the connection that apply to its requests.
 #[derive(Debug, Clone, Copy)]
-struct Way {
-    /// There is to be one only.
+struct Origin {
+    /// Serve one request only.
     once: bool,
-    /// It came through the socket of those whom the process belongs to.
-    owners: bool,
+    /// It came through the Unix socket.
+    is_owner: bool,
 }
 
-/// Reads the body away, asks for the answer and dresses it.
+/// Discards the request's body, gets the reply and builds the response.
 async fn respond(
-    shared: &Shared,
+    shared: &ServerState,
     request: hyper::Request<Incoming>,
-    life: &SharedLife,
-    way: Way,
-) -> Response<Outgoing> {
-    lock(life).requested(Instant::now());
+    clock: &SharedClock,
+    origin: Origin,
+) -> Response<ResponseBody> {
+    lock(clock).requested(Instant::now());
     let (parts, body) = request.into_parts();
-    let reply = match read_away(body, shared.settings.max_body_bytes).await {
-        true => decide(shared, &parts, way.owners),
-        false => Reply::text(413, "the request's body is too large; none is needed\n"),
+    let reply = match discard_body(body, shared.settings.max_body_bytes).await {
+        true => decide(shared, &parts, origin.is_owner),
+        false => Reply::text(413, "request body too large; send no body\n"),
     };
     count(&shared.registry.stats.counters.requests);
-    let last = way.once || reply.status == StatusCode::PAYLOAD_TOO_LARGE.as_u16();
-    dress(reply, life, last)
+    let last = origin.once || reply.status == StatusCode::PAYLOAD_TOO_LARGE.as_u16();
+    build_response(reply, clock, last)
 }
 
-fn decide(shared: &Shared, parts: &Parts, owners: bool) -> Reply {
+fn decide(shared: &ServerState, parts: &Parts, is_owner: bool) -> Reply {
     let nonce = || nonce(&shared.keys);
-    shared.routes.answer((parts, owners), &shared.streams, shared.reporter.as_ref(), nonce)
+    shared.routes.answer((parts, is_owner), &shared.streams, shared.reporter.as_ref(), nonce)
 }
 
-/// Whether the body ended within the limit. What it says is of no interest to anybody.
-async fn read_away(body: Incoming, limit: usize) -> bool {
+/// Reads and ignores the body; returns whether it ended within the limit.
+async fn discard_body(body: Incoming, limit: usize) -> bool {
     if body.size_hint().lower() > limit as u64 {
         return false;
     }
@@ -143,12 +144,13 @@ async fn read_away(body: Incoming, limit: usize) -> bool {
     true
 }
 
-/// Puts the headers on that every answer has.
-fn dress(reply: Reply, life: &SharedLife, last: bool) -> Response<Outgoing> {
+/// Adds the headers that every response has.
+fn build_response(reply: Reply, clock: &SharedClock, last: bool) -> Response<ResponseBody> {
     if matches!(reply.body, Body::Stream(..)) {
-        lock(life).streams(Instant::now());
+        lock(clock).streams(Instant::now());
     }
-    let mut response = Response::new(Outgoing { body: Some(reply.body), life: Arc::clone(life) });
+    let mut response =
+        Response::new(ResponseBody { body: Some(reply.body), clock: Arc::clone(clock) });
     *response.status_mut() = StatusCode::from_u16(reply.status)
         .ok()
         .filter(|status| !status.is_informational())
@@ -174,26 +176,25 @@ fn dress(reply: Reply, life: &SharedLife, last: bool) -> Response<Outgoing> {
     response
 }
 
-/// A value that nobody can foresee: keyed hashes of the time, under keys that never leave the
-/// process.
+/// An unpredictable value: keyed hashes of the time, under keys that never leave the process.
 fn nonce(keys: &[RandomState; 2]) -> String {
     let now = Instant::now();
     let [first, second] = keys;
     format!("{:016x}{:016x}", first.hash_one(now), second.hash_one(now))
 }
 
-/// Ends when the client has kept us waiting too long.
-struct Patience<'a> {
-    life: &'a SharedLife,
-    settings: &'a Settings,
+/// Completes when the client has kept the server waiting too long.
+struct DeadlineTimer<'a> {
+    clock: &'a SharedClock,
+    settings: &'a ServerSettings,
     sleep: Option<Pin<Box<Sleep>>>,
 }
 
-impl Future for Patience<'_> {
+impl Future for DeadlineTimer<'_> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(deadline) = lock(self.life).deadline(self.settings) else {
+        let Some(deadline) = lock(self.clock).deadline(self.settings) else {
             self.sleep = None;
             return Poll::Pending;
         };
@@ -206,13 +207,13 @@ impl Future for Patience<'_> {
     }
 }
 
-/// A body that tells the connection's life when it has been handed over.
-pub(crate) struct Outgoing {
+/// A response body that tells the connection's clock when it has been handed over.
+pub(crate) struct ResponseBody {
     body: Option<Body>,
-    life: SharedLife,
+    clock: SharedClock,
 }
 
-impl hyper::body::Body for Outgoing {
+impl hyper::body::Body for ResponseBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -247,29 +248,29 @@ impl hyper::body::Body for Outgoing {
     }
 }
 
-impl Drop for Outgoing {
+impl Drop for ResponseBody {
     fn drop(&mut self) {
-        lock(&self.life).answered(Instant::now());
+        lock(&self.clock).answered(Instant::now());
     }
 }
 
-/// A socket that tells the connection's life what goes through it.
-struct Noted {
-    io: TokioIo<Visitor>,
-    life: SharedLife,
+/// A socket that reports its reads and writes to the connection's clock.
+struct TimedStream {
+    io: TokioIo<Stream>,
+    clock: SharedClock,
 }
 
-impl Noted {
+impl TimedStream {
     fn note_write(&self, result: &Poll<io::Result<usize>>) {
         match result {
-            Poll::Ready(Ok(_)) => lock(&self.life).wrote(true, Instant::now()),
-            Poll::Pending => lock(&self.life).wrote(false, Instant::now()),
+            Poll::Ready(Ok(_)) => lock(&self.clock).wrote(true, Instant::now()),
+            Poll::Pending => lock(&self.clock).wrote(false, Instant::now()),
             Poll::Ready(Err(_)) => {}
         }
     }
 }
 
-impl Read for Noted {
+impl Read for TimedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -277,13 +278,13 @@ impl Read for Noted {
     ) -> Poll<io::Result<()>> {
         let result = Pin::new(&mut self.io).poll_read(cx, buf);
         if result.is_ready() {
-            lock(&self.life).read(Instant::now());
+            lock(&self.clock).read(Instant::now());
         }
         result
     }
 }
 
-impl Write for Noted {
+impl Write for TimedStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -1,17 +1,16 @@
-//! HTTP in, a report out: liveness, readiness, start-up, metrics, status and a page.
+//! The admin HTTP server: liveness, readiness, start-up, metrics, status and a page.
 //!
-//! A gatekeeper with a telephone of its own. It lives on its own thread with its own small runtime,
-//! so that a data plane that is busy, or stuck, cannot make a probe fail by keeping a worker to
-//! itself, and so that a stuck one can be seen. What it answers it asks of a [`Reporter`]; that is
-//! all the two know of each other.
+//! It runs on a thread and a runtime of its own, so a data plane that is busy or stuck cannot fail
+//! a probe by occupying a worker, and a stuck one is visible. It gets every answer from a
+//! [`Reporter`] and knows nothing else of the process.
 //!
-//! Everything is bounded. There are so many connections and no more, and when one more comes the
-//! one that has kept us waiting longest has to go, so a crowd of silent connections never keeps a
-//! probe out. Every wait for a client has a deadline ([`Settings`]). When the process is out of
-//! file descriptors, a few kept in reserve answer the probes.
+//! Everything is bounded. The number of connections is limited, and one more evicts the connection
+//! that has kept the server waiting longest, so many silent connections never lock out a probe.
+//! Every wait for a client has a deadline ([`ServerSettings`]). When the process has run out of
+//! file descriptors, a few kept in reserve serve the probes.
 //!
-//! Binding comes early and serving late: [`Server::bind`] fails at start, where the operator sees
-//! it, and a probe that comes between the two waits in the queue instead of being refused.
+//! It binds early and serves late: [`Server::bind`] fails at the start, where the operator sees it,
+//! and a probe that arrives in between waits in the queue instead of being refused.
 //!
 //! | Path | Answer |
 //! |---|---|
@@ -22,19 +21,20 @@
 //! | `/status` | JSON |
 //! | `/` | the page |
 //!
-//! `/healthz` means liveness, because that is what a supervisor that knows only this one path
-//! restarts for. Further paths can be added with [`Server::route`].
+//! `/healthz` means liveness, because a supervisor that knows only this path uses it to decide on
+//! restarts. Further paths can be added with [`Server::route`].
 //!
-//! Beside the network there may be a Unix socket for certain users ([`Server::owners`]); a handler
-//! can tell which way a request came ([`Request::is_owners`]).
+//! In addition to the network there may be a Unix socket for certain users
+//! ([`Server::unix_socket`]); a handler can tell whether a request came from it
+//! ([`Request::is_from_socket_owner`]).
 //!
-//! Deliberately absent: any idea of Redis, TLS, authentication on the network, and anything that
-//! changes the state of the process. Who can reach the address can read the report.
+//! Deliberately absent: Redis, TLS, authentication on the network, and anything that changes the
+//! state of the process. Every client that can reach the address can read the report.
 
 mod accept;
 mod connection;
-mod door;
-mod life;
+mod connection_clock;
+mod listener;
 mod negotiate;
 mod registry;
 mod report;
@@ -44,15 +44,15 @@ mod server;
 #[cfg(test)]
 mod bounds_tests;
 #[cfg(test)]
-mod life_tests;
+mod commands_tests;
 #[cfg(test)]
-mod orders_tests;
+mod connection_clock_tests;
 #[cfg(test)]
 mod server_tests;
 #[cfg(test)]
 mod testing;
 
-pub use registry::{Counted, Stats};
+pub use registry::{ServerCounts, ServerStats};
 pub use report::{Format, Reporter, Verdict};
 pub use routes::{Body, Handler, Method, NONCE, Reply, Request, StreamPermit};
-pub use server::{BindError, Handle, Server, Settings, StartError};
+pub use server::{BindError, Handle, Server, ServerSettings, StartError};

@@ -1,18 +1,17 @@
-//! Decides which text form of the metrics a scraper gets, from its `Accept` header (RFC 9110,
-//! 12.5.1).
+//! Selects the text format of the metrics by the `Accept` header (RFC 9110, 12.5.1).
 //!
-//! OpenMetrics goes only to whoever names it and likes it no less than plain text; everybody else,
-//! browsers and curl included, gets the form that anything can read. Deliberately absent: answering
-//! 406, which would help nobody.
+//! OpenMetrics is sent only to a client that names it and ranks it no lower than plain text. All
+//! other clients, browsers and curl included, get the format that everything can read. Deliberately
+//! absent: status 406, which would help no client.
 
 use crate::report::Format;
 
-/// The form for a request with this `Accept` header.
+/// The format for a request with this `Accept` header.
 pub(crate) fn metrics_format(accept: Option<&str>) -> Format {
     let Some(accept) = accept else { return Format::Prometheus };
     let mut open = 0.0_f32;
-    // The more specific range decides, so plain text keeps the quality of the closest one that
-    // names it.
+    // The more specific range decides, so plain text gets the quality of the most specific one that
+    // matches it.
     let mut plain: Option<(u8, f32)> = None;
     for range in accept.split(',') {
         let mut parts = range.split(';').map(str::trim);
@@ -38,7 +37,7 @@ pub(crate) fn metrics_format(accept: Option<&str>) -> Format {
     if open > 0.0 && open >= plain { Format::OpenMetrics } else { Format::Prometheus }
 }
 
-/// The `q` parameter; 1 if there is none, 0 if it cannot be read.
+/// The `q` parameter: 1 if it is missing, 0 if it is invalid.
 fn quality<'a>(parameters: impl Iterator<Item = &'a str>) -> f32 {
     for parameter in parameters {
         if let Some((name, value)) = parameter.split_once('=')
@@ -55,9 +54,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_form_follows_the_accept_header() {
+    fn selects_format_by_accept_header() {
         use Format::{OpenMetrics, Prometheus};
-        let prometheus_2 = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,\
+        let prometheus_2 = "application/openmetrics-text;version=1.0.0,\
+                            application/openmetrics-text;version=0.0.1;q=0.75,\
                             text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
         let cases = [
             (None, Prometheus),

@@ -1,7 +1,7 @@
-//! The connections there are, and which of them has to go when there is one too many.
+//! The open connections, and which of them to evict when there is one too many.
 //!
-//! All of it happens on the probe's one thread; the locks only satisfy the compiler and are never
-//! waited for. Deliberately absent: anything about what the connections carry.
+//! It is used by the admin thread only; the locks satisfy the compiler and are never contended.
+//! Deliberately absent: anything about what the connections carry.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,29 +10,29 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use crate::life::Life;
+use crate::connection_clock::ConnectionClock;
 
 /// What the server has counted since it was bound.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counted {
+pub struct ServerCounts {
     /// Connections open now.
     pub open: u64,
     /// Connections accepted.
     pub accepted: u64,
-    /// Connections closed to make room for another one.
+    /// Connections closed in favour of a new one.
     pub evicted: u64,
-    /// Connections closed at once because there was no room and nobody to be evicted.
+    /// Connections closed immediately because none could be evicted for them.
     pub refused: u64,
-    /// Connections closed because their client kept us waiting too long.
+    /// Connections closed because the client exceeded a timeout.
     pub timed_out: u64,
-    /// Requests answered, with whatever status.
+    /// Requests answered, with any status.
     pub requests: u64,
-    /// Failures to accept, such as a lack of file descriptors.
+    /// Failed accepts, for example for lack of file descriptors.
     pub accept_errors: u64,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
+pub(crate) struct AtomicCounters {
     pub(crate) accepted: AtomicU64,
     pub(crate) evicted: AtomicU64,
     pub(crate) refused: AtomicU64,
@@ -42,18 +42,18 @@ pub(crate) struct Counters {
     open: AtomicU64,
 }
 
-/// The server's view of itself, for a report. Cheap to clone; there before the server is served.
+/// The server's own statistics, for a report. Cheap to clone; available before the server runs.
 #[derive(Debug, Clone, Default)]
-pub struct Stats {
-    pub(crate) counters: Arc<Counters>,
+pub struct ServerStats {
+    pub(crate) counters: Arc<AtomicCounters>,
 }
 
-impl Stats {
-    /// What has been counted so far.
+impl ServerStats {
+    /// The current counts.
     #[must_use]
-    pub fn counted(&self) -> Counted {
+    pub fn counts(&self) -> ServerCounts {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Counted {
+        ServerCounts {
             open: read(&self.counters.open),
             accepted: read(&self.counters.accepted),
             evicted: read(&self.counters.evicted),
@@ -70,44 +70,44 @@ pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A connection's life, as its parts share it.
-pub(crate) type SharedLife = Arc<Mutex<Life>>;
+/// A connection's clock, shared by the connection's parts.
+pub(crate) type SharedClock = Arc<Mutex<ConnectionClock>>;
 
-/// Access to a life or another thing behind a lock that nobody can have poisoned for good.
+/// Locks a mutex and ignores poisoning: no critical section can leave invalid data.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-struct Entry {
-    life: SharedLife,
-    /// Missing for the moment between admission and the start of its task.
+struct ConnectionEntry {
+    clock: SharedClock,
+    /// Missing between admission and the start of the task.
     abort: Option<AbortHandle>,
 }
 
 #[derive(Default)]
-struct Inner {
+struct RegistryState {
     next: u64,
-    entries: BTreeMap<u64, Entry>,
+    entries: BTreeMap<u64, ConnectionEntry>,
 }
 
-/// The connections there are.
+/// The open connections.
 #[derive(Clone)]
 pub(crate) struct Registry {
-    inner: Arc<Mutex<Inner>>,
-    /// Rung when a connection has gone.
+    inner: Arc<Mutex<RegistryState>>,
+    /// Notified when a connection has been closed.
     pub(crate) freed: Arc<Notify>,
-    pub(crate) stats: Stats,
+    pub(crate) stats: ServerStats,
     max: usize,
 }
 
-/// A place in the registry; dropping it gives it back.
-pub(crate) struct Place {
+/// A slot in the registry, released on drop.
+pub(crate) struct ConnectionSlot {
     registry: Registry,
     number: u64,
 }
 
 impl Registry {
-    pub(crate) fn new(stats: Stats, max: usize) -> Self {
+    pub(crate) fn new(stats: ServerStats, max: usize) -> Self {
         Self { inner: Arc::default(), freed: Arc::default(), stats, max: max.max(1) }
     }
 
@@ -119,29 +119,29 @@ impl Registry {
         lock(&self.inner).entries.len() >= self.max
     }
 
-    /// A place for a connection, unless the house is full.
-    pub(crate) fn admit(&self, life: SharedLife) -> Option<Place> {
+    /// Takes a slot for a connection, unless all are taken.
+    pub(crate) fn admit(&self, clock: SharedClock) -> Option<ConnectionSlot> {
         let mut inner = lock(&self.inner);
         if inner.entries.len() >= self.max {
             return None;
         }
         let number = inner.next;
         inner.next += 1;
-        inner.entries.insert(number, Entry { life, abort: None });
+        inner.entries.insert(number, ConnectionEntry { clock, abort: None });
         self.stats.counters.open.store(inner.entries.len() as u64, Ordering::Relaxed);
         drop(inner);
-        Some(Place { registry: self.clone(), number })
+        Some(ConnectionSlot { registry: self.clone(), number })
     }
 
-    /// Names the task of an admitted connection, so that it can be ended.
+    /// Sets the task of an admitted connection, so that it can be aborted.
     pub(crate) fn started(&self, number: u64, abort: AbortHandle) {
         if let Some(entry) = lock(&self.inner).entries.get_mut(&number) {
             entry.abort = Some(abort);
         }
     }
 
-    /// Closes the connection whose client has kept us waiting longest. Its place is free at once,
-    /// its socket as soon as the runtime comes to it. `false` if there is none.
+    /// Closes the connection that has kept the server waiting longest. Its slot is free
+    /// immediately, its socket as soon as the runtime runs its task. `false` if there is none.
     pub(crate) fn evict(&self) -> bool {
         let mut inner = lock(&self.inner);
         let oldest = inner
@@ -149,7 +149,7 @@ impl Registry {
             .iter()
             .filter(|(_, entry)| entry.abort.is_some())
             .filter_map(|(number, entry)| {
-                lock(&entry.life).waiting_since().map(|since| (since, *number))
+                lock(&entry.clock).waiting_since().map(|since| (since, *number))
             })
             .min();
         let Some((_, number)) = oldest else { return false };
@@ -161,13 +161,13 @@ impl Registry {
     }
 }
 
-impl Place {
+impl ConnectionSlot {
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let mut inner = lock(&self.registry.inner);
         inner.entries.remove(&self.number);

@@ -1,18 +1,17 @@
-//! What the server asks, and what it is answered.
+//! The interface between the server and the process that it reports on.
 //!
-//! The composition root implements [`Reporter`]; the server calls it on the probe's own thread, one
-//! call at a time. Deliberately absent: caching. A reporter that finds an answer costly keeps it
-//! itself.
+//! The composition root implements [`Reporter`]; the server calls it on the admin thread, one call
+//! at a time. Deliberately absent: caching. A reporter with an expensive answer caches it itself.
 
 use std::borrow::Cow;
 
-/// Yes, or no with reasons.
+/// The answer to a health check: yes, or no with reasons.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// Whether the answer is yes: 200, otherwise 503.
+    /// Whether the answer is yes: status 200, otherwise 503.
     pub ok: bool,
-    /// One line each, for the body of the answer. A yes may have reasons too, such as a remark that
-    /// it will not last; the body is then those lines instead of `ok`.
+    /// One line each for the response body. A yes may have reasons too, for example a remark that
+    /// it will not last; the body then consists of these lines instead of `ok`.
     pub reasons: Vec<String>,
 }
 
@@ -28,14 +27,13 @@ impl Verdict {
         Self { ok: false, reasons: vec![reason.into()] }
     }
 
-    /// Yes if there is no reason against it.
+    /// Yes if `reasons` is empty.
     #[must_use]
     pub fn unless(reasons: Vec<String>) -> Self {
         Self { ok: reasons.is_empty(), reasons }
     }
 
-    /// The body of the answer: `ok`, or one reason a line. Line breaks within a reason become
-    /// spaces.
+    /// The response body: `ok`, or one reason per line. Line breaks within a reason become spaces.
     #[must_use]
     pub fn text(&self) -> String {
         if self.reasons.is_empty() {
@@ -50,7 +48,7 @@ impl Verdict {
     }
 }
 
-/// The text form of the metrics that the scraper prefers.
+/// The text format of the metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Format {
     /// Prometheus text format, version 0.0.4.
@@ -70,30 +68,30 @@ impl Format {
     }
 }
 
-/// Answers for the process.
+/// Provides the answers of the process.
 ///
-/// Every method is called on the probe's own thread and must return soon: it must not block, take a
-/// lock that a worker may hold for long, or wait for anything. A method that panics costs the
-/// connection it was called for.
+/// Every method is called on the admin thread and must return soon: it must not block, take a lock
+/// that a worker may hold for long, or wait for anything. A panic in a method closes the connection
+/// that it was called for.
 pub trait Reporter: Send + Sync + 'static {
-    /// Whether the process works as such, so that restarting it would not help. Not whether what it
-    /// depends on works.
+    /// Whether the process itself works, so that a restart would not help. Not whether its
+    /// dependencies work.
     fn alive(&self) -> Verdict;
 
     /// Whether new clients should be sent here.
     fn ready(&self) -> Verdict;
 
-    /// Whether the start is over, so that liveness may be judged.
+    /// Whether the start has completed, so that liveness may be judged.
     fn started(&self) -> Verdict;
 
-    /// The metrics, in the form asked for.
+    /// The metrics in the requested format.
     fn metrics(&self, format: Format) -> String;
 
     /// The status as JSON.
     fn status(&self) -> String;
 
-    /// The page as HTML. Scripts and styles are run only from elements whose `nonce` attribute is
-    /// [`NONCE`](crate::NONCE), which is replaced in every answer; the page may fetch from its own
-    /// origin, and nothing else.
+    /// The page as HTML. The browser runs scripts and applies styles only from elements whose
+    /// `nonce` attribute is [`NONCE`](crate::NONCE), which is replaced in every response; the page
+    /// may fetch from its own origin only.
     fn page(&self) -> Cow<'static, str>;
 }

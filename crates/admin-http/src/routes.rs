@@ -1,9 +1,8 @@
-//! Decides what a request gets: a path and a method come in, a reply goes out.
+//! Routing: a path and a method in, a reply out.
 //!
-//! A table and nothing more; the built-in paths and those added from outside are looked up alike,
-//! so a live event stream or a control path later is one entry. Deliberately absent: patterns,
-//! prefixes and parameters in paths, and request bodies, which are read away and forgotten before a
-//! handler is asked.
+//! A plain table. Built-in and added paths are looked up alike, so another event stream or control
+//! path is one more entry. Deliberately absent: patterns, prefixes and parameters in paths, and
+//! request bodies, which are discarded before a handler is called.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,20 +17,21 @@ use tokio::sync::mpsc;
 use crate::negotiate::metrics_format;
 use crate::report::{Reporter, Verdict};
 
-/// What [`Reporter::page`] writes as the `nonce` attribute of every `<script>` and `<style>`. Each
-/// answer gets a fresh value in its place, and the same value in its `Content-Security-Policy`.
-pub const NONCE: &str = "PROBE-NONCE";
+/// The placeholder that [`Reporter::page`] writes as the `nonce` attribute of every `<script>` and
+/// `<style>`. Each response gets a fresh value in its place, and the same value in its
+/// `Content-Security-Policy`.
+pub const NONCE: &str = "PAGE-NONCE";
 
-/// A method a handler can take. HEAD is answered wherever GET is.
+/// A method that a handler supports. HEAD is answered wherever GET is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Method {
-    /// Read something. Covers HEAD.
+    /// Read something. Includes HEAD.
     Get,
     /// Change something.
     Post,
 }
 
-/// A request, without its body.
+/// A request without its body.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
     /// GET for a HEAD request too.
@@ -43,60 +43,60 @@ pub struct Request<'a> {
 
 impl Request<'_> {
     /// Whether it came through the Unix socket, from one of its users
-    /// ([`Server::owners`](crate::Server::owners)).
+    /// ([`Server::unix_socket`](crate::Server::unix_socket)).
     #[must_use]
-    pub fn is_owners(&self) -> bool {
+    pub fn is_from_socket_owner(&self) -> bool {
         self.owners
     }
 
-    /// A place among the answers without an end, of which there are few; `None` while there is
-    /// none.
+    /// Reserves one of the few endless responses; `None` if all are taken.
     ///
-    /// It is reserved before anything is executed whose answer is a stream. So an order that cannot
-    /// be answered has not been carried out either.
+    /// Reserve before executing anything whose response is a stream, so that a command that cannot
+    /// be answered is not executed either.
     #[must_use]
     pub fn reserve_stream(&self) -> Option<StreamPermit> {
         self.streams.reserve()
     }
 
-    /// The path, percent signs and all.
+    /// The path, percent-encoded.
     #[must_use]
     pub fn path(&self) -> &str {
         self.parts.uri.path()
     }
 
-    /// What follows the question mark, if there is one.
+    /// The query string, if any.
     #[must_use]
     pub fn query(&self) -> Option<&str> {
         self.parts.uri.query()
     }
 
-    /// A header, if it is there once or more; the first one, if it is text.
+    /// The first header of this name, if it is valid text.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         self.parts.headers.get(name)?.to_str().ok()
     }
 }
 
-/// What a reply carries.
+/// The body of a reply.
 #[derive(Debug)]
 pub enum Body {
-    /// All of it.
+    /// Complete content.
     Whole(Bytes),
-    /// What comes through a channel, until its other end is dropped. Such a reply has no time limit
-    /// of its own; there are at most [`Settings::max_streams`](crate::Settings::max_streams) of
-    /// them, and one whose client does not read is closed.
+    /// Whatever comes through a channel until its sender is dropped. Such a reply has no time limit
+    /// of its own; there are at most
+    /// [`ServerSettings::max_streams`](crate::ServerSettings::max_streams) of them, and one whose
+    /// client does not read is closed.
     Stream(mpsc::Receiver<Bytes>, StreamPermit),
 }
 
-/// The answer to a request.
+/// The reply to a request.
 #[derive(Debug)]
 pub struct Reply {
     /// The status code, 200 to 599.
     pub status: u16,
     /// The `Content-Type` header.
     pub content_type: Cow<'static, str>,
-    /// The `Content-Security-Policy` header; without one a policy that allows nothing is sent.
+    /// The `Content-Security-Policy` header; if missing, a policy that allows nothing is sent.
     pub policy: Option<String>,
     /// The `Allow` header, for status 405.
     pub allow: Option<&'static str>,
@@ -105,7 +105,7 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// A reply of any kind with all of its content.
+    /// A reply with complete content.
     pub fn whole(
         status: u16,
         content_type: impl Into<Cow<'static, str>>,
@@ -130,7 +130,7 @@ impl Reply {
         Self::whole(status, "application/json", content)
     }
 
-    /// An endless reply, such as `text/event-stream`, in the place that was reserved for it.
+    /// An endless reply, such as `text/event-stream`, with the permit that was reserved for it.
     pub fn stream(
         content_type: impl Into<Cow<'static, str>>,
         content: mpsc::Receiver<Bytes>,
@@ -140,18 +140,19 @@ impl Reply {
         Self { status: 200, content_type: content_type.into(), policy: None, allow: None, body }
     }
 
-    /// What is answered when no stream could be reserved. Nothing was executed.
+    /// The reply if no stream could be reserved. Nothing was executed.
     #[must_use]
     pub fn no_stream() -> Self {
-        Self::text(503, "too many live streams are open; close one or try again later\n")
+        Self::text(503, "too many streams are open; close one or try again later\n")
     }
 
-    /// HTML in which [`NONCE`] becomes `nonce`, with the policy that goes with it.
+    /// HTML in which [`NONCE`] is replaced by `nonce`, with the matching policy.
     #[must_use]
     pub fn page(html: &str, nonce: &str) -> Self {
         let policy = format!(
-            "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; \
-             img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+            "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; \
+             connect-src 'self'; img-src 'self' data:; \
+             base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
         );
         let mut reply = Self::whole(200, "text/html; charset=utf-8", html.replace(NONCE, nonce));
         reply.policy = Some(policy);
@@ -163,35 +164,35 @@ impl Reply {
     }
 }
 
-/// Answers one path. Whatever it executes is answered, and what it answers with an error is not
-/// executed: the request is whole by then, and the only thing that an answer may lack, a place for
-/// a stream, is reserved first ([`Request::reserve_stream`]). Called on the probe's own thread, so
-/// it must not block or wait, as with [`Reporter`].
+/// Answers one path. Everything it executes is answered, and nothing is executed that is answered
+/// with an error: the request is complete by then, and the only resource that an answer may lack, a
+/// stream, is reserved first ([`Request::reserve_stream`]). Called on the admin thread, so it must
+/// not block or wait, like [`Reporter`].
 pub trait Handler: Send + Sync + 'static {
-    /// The methods it takes; the others are answered with 405. Only GET and HEAD if not said
-    /// otherwise.
+    /// The supported methods; all other methods are answered with 405. The default is GET and HEAD.
     fn methods(&self) -> &'static [Method] {
         &[Method::Get]
     }
 
-    /// The answer.
+    /// The reply.
     fn answer(&self, request: &Request<'_>) -> Reply;
 }
 
-/// The paths that are there without being added, one line each for a person who got lost.
+/// The built-in paths, with the descriptions that a 404 lists.
 const BUILT_IN: [(&str, &str); 9] = [
-    ("/", "this process at a glance"),
+    ("/", "status page"),
     ("/alive", "liveness"),
     ("/healthz", "liveness"),
     ("/livez", "liveness"),
     ("/metrics", "Prometheus or OpenMetrics"),
     ("/ready", "readiness"),
     ("/readyz", "readiness"),
-    ("/startup", "whether the start is over"),
+    ("/startup", "whether the start has completed"),
     ("/status", "JSON"),
 ];
 
-/// The answers without an end that there may be at a time. Cheap to clone; all clones are one.
+/// The permitted number of concurrent endless responses. Cheap to clone; all clones share one
+/// count.
 #[derive(Debug, Clone)]
 pub(crate) struct Streams {
     open: Arc<AtomicUsize>,
@@ -210,8 +211,7 @@ impl Streams {
     }
 }
 
-/// A place among the answers without an end. It is given back when it is dropped, which is when the
-/// answer is.
+/// A permit for an endless response, released when it is dropped, together with the response.
 #[derive(Debug)]
 pub struct StreamPermit(Arc<AtomicUsize>);
 
@@ -221,7 +221,7 @@ impl Drop for StreamPermit {
     }
 }
 
-/// Every path and who answers it.
+/// Every path and its handler.
 #[derive(Clone, Default)]
 pub(crate) struct Routes {
     added: BTreeMap<Cow<'static, str>, Arc<dyn Handler>>,
@@ -232,8 +232,8 @@ impl Routes {
         self.added.insert(path, handler);
     }
 
-    /// The reply to a request, which came through the Unix socket or not. `nonce` is fresh for each
-    /// call.
+    /// The reply to a request and whether the request came through the Unix socket. `nonce` returns
+    /// a fresh value per call.
     pub(crate) fn answer(
         &self,
         (parts, owners): (&Parts, bool),
@@ -263,9 +263,9 @@ impl Routes {
     }
 
     fn directory(&self, path: &str) -> String {
-        // The path comes from outside: shortened, and as plain text that nothing interprets.
+        // The path is untrusted: truncated, and sent as plain text that nothing interprets.
         let shown: String = path.chars().take(100).collect();
-        let mut text = format!("nothing at {shown}; there is\n");
+        let mut text = format!("no such path: {shown}; available paths:\n");
         for (known, what) in BUILT_IN {
             // Writing to a string does not fail.
             let _ = writeln!(text, "{known:<12}{what}");
@@ -301,7 +301,7 @@ fn not_allowed(methods: &[Method]) -> Reply {
         (false, true) => "POST",
         _ => "GET, HEAD",
     };
-    let mut reply = Reply::text(405, format!("only {allow} here\n"));
+    let mut reply = Reply::text(405, format!("method not allowed; use {allow}\n"));
     reply.allow = Some(allow);
     reply
 }

@@ -1,7 +1,7 @@
-//! Bind early, serve later, stop within a bound.
+//! The server's life: bind early, serve later, stop within a bound.
 //!
-//! Deliberately absent: where the addresses come from, and what happens when the server cannot be
-//! started; the caller knows whether a process without probes is worth running.
+//! Deliberately absent: where the addresses come from, and what to do if the server cannot be
+//! started; the caller decides whether a process without probes is worth running.
 
 use std::borrow::Cow;
 use std::hash::RandomState;
@@ -16,44 +16,43 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::accept;
-use crate::connection::Shared;
-use crate::door::ConnectionLimit;
-use crate::registry::{Registry, Stats};
+use crate::connection::ServerState;
+use crate::listener::AdminListener;
+use crate::registry::{Registry, ServerStats};
 use crate::report::Reporter;
 use crate::routes::{Handler, Routes, Streams};
 
-/// Connections that may wait to be accepted; the system may allow fewer.
+/// The accept queue; the system may limit it further.
 const BACKLOG: i32 = 1024;
 
-/// The bounds of a server.
+/// The limits of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
-    /// Connections at a time, over all addresses. One more is let in at the cost of the one whose
-    /// client has kept us waiting longest; if nobody keeps us waiting, the newcomer is closed at
-    /// once.
+pub struct ServerSettings {
+    /// Concurrent connections over all addresses. One more evicts the connection that has kept the
+    /// server waiting longest; if there is none, the new connection is closed immediately.
     pub max_connections: usize,
-    /// Answers without an end at a time. Should be well below `max_connections`; one more is
-    /// answered with 503.
+    /// Concurrent endless responses. Should be well below `max_connections`; one more is answered
+    /// with 503.
     pub max_streams: usize,
     /// From a new connection, or from the first byte of a later request, to the end of the
     /// request's header.
     pub header_timeout: Duration,
-    /// From the end of a request's header to the end of its answer, and the longest time a client
-    /// may leave unread what we want to write.
+    /// From the end of a request's header to the end of its response, and the longest time for
+    /// which a client may not read what is to be written.
     pub request_timeout: Duration,
-    /// From the end of an answer to the first byte of the next request.
+    /// From the end of a response to the first byte of the next request.
     pub idle_timeout: Duration,
-    /// Bytes of a request's line and header. More is answered with 431.
+    /// Bytes of a request line and header. More is answered with 431.
     pub max_header_bytes: usize,
-    /// Bytes of a request's body, which is read away and ignored. More is answered with 413.
+    /// Bytes of a request body, which is discarded. More is answered with 413.
     pub max_body_bytes: usize,
-    /// How long a stop waits for answers under way.
+    /// How long a stop waits for responses in progress.
     pub stop_grace: Duration,
-    /// Ports for which the process has IPv4 addresses of its own, for other purposes.
+    /// Ports on which the process has IPv4 listeners of its own for other purposes.
     pub ipv4_ports: Vec<u16>,
 }
 
-impl Default for Settings {
+impl Default for ServerSettings {
     fn default() -> Self {
         Self {
             max_connections: 64,
@@ -72,50 +71,52 @@ impl Default for Settings {
 /// An address could not be bound.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// Somebody else listens there.
+    /// Another socket listens there.
     #[error(
-        "admin address {address} is already in use by another process; stop that process or listen on another address"
+        "admin address {address} is already in use by another process; \
+         stop that process or listen on another address"
     )]
     InUse {
-        /// The address as it was asked for.
+        /// The configured address.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// It is not an address of this machine.
     #[error(
-        "admin address {address} does not belong to this machine; use one that does, or 0.0.0.0 or [::] for all"
+        "admin address {address} does not belong to this machine; \
+         use one that does, or 0.0.0.0 or [::] for all"
     )]
     NotHere {
-        /// The address as it was asked for.
+        /// The configured address.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The system does not allow it.
+    /// The system does not permit it.
     #[error(
-        "admin address {address} is not permitted to this user; use a port above 1023 or grant CAP_NET_BIND_SERVICE"
+        "admin address {address} is not permitted to this user; \
+         use a port above 1023 or grant CAP_NET_BIND_SERVICE"
     )]
     Forbidden {
-        /// The address as it was asked for.
+        /// The configured address.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// Anything else.
     #[error(
-        "cannot listen on admin address {address}; see the system's reason and choose another address if need be"
+        "cannot listen on admin address {address}; \
+         check the system's error or choose another address"
     )]
     Other {
-        /// The address as it was asked for.
+        /// The configured address.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A listener that was handed over cannot be used.
-    #[error(
-        "a listening socket that was handed over for the admin server cannot be used; it must be a TCP listener"
-    )]
+    /// A listener that was passed to this process cannot be used.
+    #[error("inherited admin socket cannot be used; it must be a TCP listener")]
     HandedOver(#[source] io::Error),
 }
 
@@ -133,7 +134,8 @@ impl BindError {
 /// The server's thread could not be started.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "cannot start the admin server's thread; check the limits on threads, memory and file descriptors"
+    "cannot start the admin server's thread; \
+     check the limits on threads, memory and file descriptors"
 )]
 pub struct StartError(#[from] io::Error);
 
@@ -142,20 +144,20 @@ pub struct Server {
     listeners: Vec<TcpListener>,
     addresses: Vec<SocketAddr>,
     owners: Option<(UnixListener, Vec<u32>)>,
-    settings: Settings,
+    settings: ServerSettings,
     routes: Routes,
-    stats: Stats,
+    stats: ServerStats,
 }
 
 impl Server {
-    /// Binds every address, or none. Port 0 is a port of the system's choice, see
-    /// [`Server::addresses`]. `[::]` takes IPv4 too where the system does so, unless an IPv4
-    /// address of the process has the same port.
+    /// Binds every address, or none. Port 0 selects a free port, see [`Server::addresses`]. `[::]`
+    /// also accepts IPv4 if the system is configured that way, unless an IPv4 address of the
+    /// process has the same port.
     ///
     /// # Errors
     ///
     /// [`BindError`] for the first address that cannot be bound.
-    pub fn bind(addresses: &[SocketAddr], settings: Settings) -> Result<Self, BindError> {
+    pub fn bind(addresses: &[SocketAddr], settings: ServerSettings) -> Result<Self, BindError> {
         let mut listeners = Vec::with_capacity(addresses.len());
         for address in addresses {
             let mut v4_ports =
@@ -170,15 +172,14 @@ impl Server {
         Self::from_listeners(listeners, settings)
     }
 
-    /// Uses sockets that somebody else has bound and that listen already, such as those of a
-    /// service manager.
+    /// Uses listening sockets bound by another process, for example by a service manager.
     ///
     /// # Errors
     ///
     /// [`BindError::HandedOver`] if one cannot be used.
     pub fn from_listeners(
         listeners: Vec<TcpListener>,
-        settings: Settings,
+        settings: ServerSettings,
     ) -> Result<Self, BindError> {
         let mut addresses = Vec::with_capacity(listeners.len());
         for listener in &listeners {
@@ -191,24 +192,24 @@ impl Server {
             owners: None,
             settings,
             routes: Routes::default(),
-            stats: Stats::default(),
+            stats: ServerStats::default(),
         })
     }
 
-    /// The addresses in the order they were given, with the ports they really have.
+    /// The addresses in the order given, with their actual ports.
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// What the server counts about itself.
+    /// The server's own statistics.
     #[must_use]
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> ServerStats {
         self.stats.clone()
     }
 
-    /// Second handles on the listening sockets, for another process that takes over. As long as one
-    /// is held, a stop of the server does not close its port.
+    /// Duplicates of the listening sockets, for a process that takes over. While one of them is
+    /// open, stopping the server does not close its port.
     ///
     /// # Errors
     ///
@@ -217,21 +218,21 @@ impl Server {
         self.listeners.iter().map(TcpListener::try_clone).collect()
     }
 
-    /// Lets `handler` answer `path`, which is compared byte by byte. A path added twice, or built
-    /// in, is answered by the handler added last.
+    /// Adds a handler for `path`, which is compared byte by byte. If a path is added twice or built
+    /// in, the handler added last answers it.
     #[must_use]
     pub fn route(mut self, path: impl Into<Cow<'static, str>>, handler: Arc<dyn Handler>) -> Self {
         self.routes.add(path.into(), handler);
         self
     }
 
-    /// Serves the same on a Unix socket, to peers that belong to one of these users, within the
-    /// same bounds. The others' connections are closed.
+    /// Serves the same on a Unix socket, within the same limits, to peers that run as one of these
+    /// users. Connections of other users are closed.
     ///
     /// # Errors
     ///
-    /// If it cannot be used.
-    pub fn owners(mut self, listener: UnixListener, users: Vec<u32>) -> io::Result<Self> {
+    /// If the socket cannot be used.
+    pub fn unix_socket(mut self, listener: UnixListener, users: Vec<u32>) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         self.owners = Some((listener, users));
         Ok(self)
@@ -241,7 +242,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// [`StartError`] if the thread or its runtime cannot be made.
+    /// [`StartError`] if the thread or its runtime cannot be created.
     pub fn serve(self, reporter: Arc<dyn Reporter>) -> Result<Handle, StartError> {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
@@ -249,7 +250,7 @@ impl Server {
         let (ended, end) = oneshot::channel();
         let grace = self.settings.stop_grace;
         let registry = Registry::new(self.stats.clone(), self.settings.max_connections);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ServerState {
             streams: Streams::new(self.settings.max_streams),
             settings: self.settings,
             routes: self.routes,
@@ -257,42 +258,41 @@ impl Server {
             registry,
             keys: [RandomState::new(), RandomState::new()],
         });
-        let doors = {
-            // Registering with the runtime can fail, and should do so here.
+        let listeners = {
+            // Registering with the runtime can fail and should do so here.
             let _entered = runtime.enter();
-            let network = |listener| {
-                tokio::net::TcpListener::from_std(listener).map(ConnectionLimit::Network)
-            };
+            let network =
+                |listener| tokio::net::TcpListener::from_std(listener).map(AdminListener::Network);
             let owners = |(listener, users)| {
-                Ok(ConnectionLimit::Owner(tokio::net::UnixListener::from_std(listener)?, users))
+                Ok(AdminListener::Owner(tokio::net::UnixListener::from_std(listener)?, users))
             };
             let registered = self.listeners.into_iter().map(network).chain(self.owners.map(owners));
             registered.collect::<io::Result<Vec<_>>>()?
         };
-        std::thread::Builder::new().name("probe".to_owned()).spawn(move || {
-            runtime.block_on(run(shared, doors, stopped, grace));
+        std::thread::Builder::new().name("admin".to_owned()).spawn(move || {
+            runtime.block_on(run(shared, listeners, stopped, grace));
             drop(runtime);
-            // Whoever waited may have gone.
+            // The receiver may be gone.
             let _ = ended.send(());
         })?;
         Ok(Handle { addresses: self.addresses, stats: self.stats, stop, end, grace })
     }
 }
 
-/// Serves until told to stop, then lets the answers under way be finished.
+/// Serves until `stop` is set, then lets responses in progress finish.
 async fn run(
-    shared: Arc<Shared>,
-    doors: Vec<ConnectionLimit>,
+    shared: Arc<ServerState>,
+    listeners: Vec<AdminListener>,
     mut stop: watch::Receiver<bool>,
     grace: Duration,
 ) {
     let mut loops = JoinSet::new();
-    for door in doors {
-        loops.spawn(accept::run(Arc::clone(&shared), door, stop.clone()));
+    for listener in listeners {
+        loops.spawn(accept::run(Arc::clone(&shared), listener, stop.clone()));
     }
-    // An error means that the handle is gone, which is an order to stop too.
+    // An error means that the handle was dropped, which also stops the server.
     let _ = stop.wait_for(|stop| *stop).await;
-    let everybody_gone = async {
+    let all_closed = async {
         while loops.join_next().await.is_some() {}
         loop {
             let freed = shared.registry.freed.notified();
@@ -302,13 +302,13 @@ async fn run(
             freed.await;
         }
     };
-    // What is not finished by then ends with the runtime.
-    let _ = tokio::time::timeout(grace, everybody_gone).await;
+    // Connections that are still open then end with the runtime.
+    let _ = tokio::time::timeout(grace, all_closed).await;
 }
 
 fn listen(address: SocketAddr, only_v6: bool) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    // A restart must not have to wait for connections of the last run to be forgotten.
+    // A restart must not have to wait for old connections in TIME_WAIT.
     socket.set_reuse_address(true)?;
     if only_v6 {
         socket.set_only_v6(true)?;
@@ -318,32 +318,32 @@ fn listen(address: SocketAddr, only_v6: bool) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// A server that answers. Dropping it stops the server without waiting for it.
+/// A running server. Dropping it stops the server without waiting.
 #[derive(Debug)]
 pub struct Handle {
     addresses: Vec<SocketAddr>,
-    stats: Stats,
+    stats: ServerStats,
     stop: watch::Sender<bool>,
     end: oneshot::Receiver<()>,
     grace: Duration,
 }
 
 impl Handle {
-    /// The addresses in the order they were given, with the ports they really have.
+    /// The addresses in the order given, with their actual ports.
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// What the server counts about itself.
+    /// The server's own statistics.
     #[must_use]
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> ServerStats {
         self.stats.clone()
     }
 
-    /// Closes the listeners, lets the answers under way be finished for at most `stop_grace`, and
-    /// returns when the thread has ended: `true`. A reporter that blocks can keep the thread for
-    /// longer; then this returns `false` a second after the grace. Needs a runtime with timers.
+    /// Closes the listeners, lets responses in progress finish for at most `stop_grace`, and
+    /// returns `true` when the thread has ended. A reporter that blocks can keep the thread for
+    /// longer; then this returns `false` one second after the grace. Needs a runtime with timers.
     pub async fn stop(self) -> bool {
         self.stop.send_replace(true);
         let bound = self.grace.saturating_add(Duration::from_secs(1));

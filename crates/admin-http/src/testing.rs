@@ -1,5 +1,4 @@
-//! What the tests have in common: a reporter that says what it is told, and a client on a bare
-//! socket.
+//! Test utilities: a reporter with preset answers, and a client on a plain socket.
 
 use std::borrow::Cow;
 use std::io::{Read, Write};
@@ -7,17 +6,17 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::{Format, Handle, NONCE, Reporter, Server, Settings, Verdict};
+use crate::{Format, Handle, NONCE, Reporter, Server, ServerSettings, Verdict};
 
 /// Longer than anything here may take; a test that waits for this long has failed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-pub(crate) struct Fake {
+pub(crate) struct FakeReporter {
     pub(crate) verdict: Verdict,
     pub(crate) metrics: usize,
 }
 
-impl Reporter for Fake {
+impl Reporter for FakeReporter {
     fn alive(&self) -> Verdict {
         self.verdict.clone()
     }
@@ -35,7 +34,7 @@ impl Reporter for Fake {
     }
 
     fn status(&self) -> String {
-        assert!(self.verdict.ok, "the reporter panics when it is not well");
+        assert!(self.verdict.ok, "the reporter panics if it is unhealthy");
         "{\"ok\":true}".to_owned()
     }
 
@@ -44,41 +43,41 @@ impl Reporter for Fake {
     }
 }
 
-pub(crate) fn fake() -> Arc<Fake> {
-    Arc::new(Fake { verdict: Verdict::yes(), metrics: 0 })
+pub(crate) fn fake_reporter() -> Arc<FakeReporter> {
+    Arc::new(FakeReporter { verdict: Verdict::yes(), metrics: 0 })
 }
 
 pub(crate) fn loopback() -> Vec<SocketAddr> {
     vec!["127.0.0.1:0".parse().unwrap()]
 }
 
-pub(crate) fn serve(settings: Settings, reporter: Arc<Fake>) -> Handle {
+pub(crate) fn serve(settings: ServerSettings, reporter: Arc<FakeReporter>) -> Handle {
     Server::bind(&loopback(), settings).unwrap().serve(reporter).unwrap()
 }
 
 pub(crate) fn connect(handle: &Handle) -> TcpStream {
     let stream = TcpStream::connect(handle.addresses()[0]).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+    stream.set_write_timeout(Some(TEST_TIMEOUT)).unwrap();
     stream
 }
 
-/// A response as it came: status, head (lower case), body.
+/// A received response: status, head (lower case), body.
 #[derive(Debug)]
-pub(crate) struct Got {
+pub(crate) struct Response {
     pub(crate) status: u16,
     pub(crate) head: String,
     pub(crate) body: String,
 }
 
-impl Got {
+impl Response {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
     }
 }
 
-/// Reads one response, with its body if it has a length and `bodyless` does not say otherwise.
-pub(crate) fn receive(stream: &mut TcpStream, bodyless: bool) -> Got {
+/// Reads one response, with its body if it has a length, unless `bodyless` is set.
+pub(crate) fn receive(stream: &mut TcpStream, bodyless: bool) -> Response {
     let mut head = Vec::new();
     let mut byte = [0];
     while !head.ends_with(b"\r\n\r\n") {
@@ -91,38 +90,38 @@ pub(crate) fn receive(stream: &mut TcpStream, bodyless: bool) -> Got {
         head.push(byte[0]);
     }
     let head = String::from_utf8(head).unwrap().to_ascii_lowercase();
-    let mut got = Got { status: head[9..12].parse().unwrap(), head, body: String::new() };
-    let length = got.header("content-length").map_or(0, |length| length.parse().unwrap());
+    let mut response = Response { status: head[9..12].parse().unwrap(), head, body: String::new() };
+    let length = response.header("content-length").map_or(0, |length| length.parse().unwrap());
     if !bodyless {
         let mut body = vec![0; length];
         stream.read_exact(&mut body).unwrap();
-        got.body = String::from_utf8(body).unwrap();
+        response.body = String::from_utf8(body).unwrap();
     }
-    got
+    response
 }
 
-pub(crate) fn ask(stream: &mut TcpStream, request: &str) -> Got {
+pub(crate) fn ask(stream: &mut TcpStream, request: &str) -> Response {
     stream.write_all(request.as_bytes()).unwrap();
     receive(stream, request.starts_with("HEAD"))
 }
 
-pub(crate) fn get(handle: &Handle, path: &str) -> Got {
+pub(crate) fn get(handle: &Handle, path: &str) -> Response {
     ask(&mut connect(handle), &format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"))
 }
 
-/// Waits for the end of the connection, whether orderly or not, and says how long it took.
+/// Waits for the end of the connection, orderly or not, and returns how long that took.
 pub(crate) fn until_closed(stream: &mut TcpStream) -> Duration {
     let begin = Instant::now();
     let mut buffer = [0; 4096];
     while stream.read(&mut buffer).is_ok_and(|count| count > 0) {}
-    assert!(begin.elapsed() < PATIENCE, "not closed");
+    assert!(begin.elapsed() < TEST_TIMEOUT, "not closed");
     begin.elapsed()
 }
 
 pub(crate) fn wait_for(what: &str, condition: impl Fn() -> bool) {
     let begin = Instant::now();
     while !condition() {
-        assert!(begin.elapsed() < PATIENCE, "waited in vain: {what}");
+        assert!(begin.elapsed() < TEST_TIMEOUT, "timed out waiting for {what}");
         std::thread::yield_now();
     }
 }

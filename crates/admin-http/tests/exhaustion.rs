@@ -1,7 +1,7 @@
-//! Out of file descriptors, probes are still answered. A process of its own, because it takes all
-//! of them.
+//! Probes are answered even without free file descriptors. A process of its own, because it uses up
+//! all of them.
 
-// The lints know helpers of a test only inside a test module.
+// Clippy recognizes test helpers only inside a test module.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::borrow::Cow;
@@ -10,13 +10,13 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use admin_http::{Format, Handle, Reporter, Server, Settings, Verdict};
+use admin_http::{Format, Handle, Reporter, Server, ServerSettings, Verdict};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Socket, Type};
 
-struct Well;
+struct HealthyReporter;
 
-impl Reporter for Well {
+impl Reporter for HealthyReporter {
     fn alive(&self) -> Verdict {
         Verdict::yes()
     }
@@ -42,7 +42,7 @@ impl Reporter for Well {
     }
 }
 
-/// Opens whatever can still be opened.
+/// Opens files until no descriptor is left.
 fn take_all() -> Vec<File> {
     std::iter::from_fn(|| File::open("/dev/null").ok()).collect()
 }
@@ -52,8 +52,8 @@ fn connect(handle: &Handle, socket: &Socket) {
     socket.connect(&handle.addresses()[0].into()).unwrap();
 }
 
-/// Whether a probe gets its answer. The socket stays the caller's, so that its descriptor does not
-/// become free.
+/// Whether a probe is answered. The caller keeps the socket, so its descriptor does not become
+/// free.
 fn is_answered(handle: &Handle, mut socket: &Socket) -> bool {
     connect(handle, socket);
     socket.write_all(b"GET /alive HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
@@ -62,41 +62,42 @@ fn is_answered(handle: &Handle, mut socket: &Socket) -> bool {
 }
 
 #[test]
-fn probes_are_answered_without_a_free_file_descriptor() {
+fn answers_probes_without_free_file_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(128), maximum: limit.maximum }).unwrap();
-    let server = Server::bind(&["127.0.0.1:0".parse().unwrap()], Settings::default()).unwrap();
-    let handle = server.serve(Arc::new(Well)).unwrap();
-    // The clients live in this process too, so their sockets are made before the descriptors run
+    let server =
+        Server::bind(&["127.0.0.1:0".parse().unwrap()], ServerSettings::default()).unwrap();
+    let handle = server.serve(Arc::new(HealthyReporter)).unwrap();
+    // The clients live in this process too, so their sockets are created before the descriptors run
     // out.
     let sockets: Vec<Socket> =
         (0..24).map(|_| Socket::new(Domain::IPV4, Type::STREAM, None).unwrap()).collect();
     let (first, rest) = sockets.split_first().unwrap();
     let (last, rest) = rest.split_last().unwrap();
-    let (alone, rest) = rest.split_at(8);
-    let (silent, beside) = rest.split_at(8);
+    let (sequential, rest) = rest.split_at(8);
+    let (silent, probing) = rest.split_at(8);
     assert!(is_answered(&handle, first));
 
     let taken = take_all();
     assert!(taken.len() > 10);
     // One after the other, each with a descriptor from the reserve, which gets it back afterwards.
-    for socket in alone {
+    for socket in sequential {
         assert!(is_answered(&handle, socket));
     }
-    // Clients that say nothing use up the reserve; from then on the first of them has to go.
+    // Silent clients use up the reserve; from then on the oldest of them is evicted.
     for socket in silent {
         connect(&handle, socket);
     }
-    for socket in beside {
+    for socket in probing {
         assert!(is_answered(&handle, socket));
     }
-    let counted = handle.stats().counted();
+    let counts = handle.stats().counts();
     assert!(
-        counted.accept_errors >= 8 && counted.accept_errors < 1000,
-        "no lack, or a spin: {counted:?}"
+        counts.accept_errors >= 8 && counts.accept_errors < 1000,
+        "no shortage, or a busy loop: {counts:?}"
     );
 
-    // And when there are some again, nothing is left of it.
+    // When descriptors are free again, nothing of this remains.
     drop(taken);
     let begin = Instant::now();
     assert!(is_answered(&handle, last));

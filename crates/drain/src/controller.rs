@@ -1,104 +1,106 @@
 //! Drives one plan with real timers: the only part of this crate that waits.
 //!
-//! It sleeps until the plan's next deadline or until there is news, tells the plan what it sees,
-//! and does what the plan demands, which is never more than to store a word and to ring a bell.
-//! Arrivals do not wake it: a deadline that they have moved is noticed when it is due.
+//! It sleeps until the plan's next deadline or a notification, passes what it observes to the plan,
+//! and executes the plan's actions, each of which only stores a word and notifies waiters. Arrivals
+//! do not wake it: a deadline that they have moved is noticed when it is due.
 //!
-//! Sessions are asked when every listener is closed: who is told to move comes back at once, and
-//! where a later process listens on the same sockets, a listener of this one that is still open
-//! would let him in again. A listener whose worker hangs is not waited for longer than a moment.
+//! Sessions are asked to leave once every listener is closed. A client that is asked to move
+//! reconnects immediately; where a later process listens on the same sockets, a listener of this
+//! process that is still open would accept it again. A listener whose worker hangs delays this only
+//! for a moment.
 //!
-//! Deliberately absent: signals (whoever receives them calls [`Drain::order`]), and any decision.
+//! Deliberately absent: signals (their receiver calls [`Drain::request_stop`]), and any decision.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::plan::{Action, Event, Phase, Plan, Settings};
-use crate::shared::{Shared, Tally, now};
+use crate::plan::{Phase, Plan, ShutdownAction, ShutdownEvent, ShutdownSettings};
+use crate::shared::{DrainState, SessionCounts, now};
 use crate::ticket::Drain;
 
-/// How long open listeners may put off that sessions are asked.
-const DOORS: Duration = Duration::from_millis(250);
+/// How long open listeners may delay asking the sessions.
+const LISTENERS_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// A handle for everybody and the controller that is to be run once. Nothing happens until it is.
+/// A handle for the rest of the process, and the controller, which is to be run once. Nothing
+/// happens until it runs.
 #[must_use]
-pub fn new(settings: Settings) -> (Drain, Controller) {
+pub fn new(settings: ShutdownSettings) -> (Drain, Controller) {
     let now = now();
     let plan = Plan::new(settings, now);
-    let shared = Arc::new(Shared::new(now, plan.settings().drain_spread));
-    (Drain::new(Arc::clone(&shared)), Controller { shared, plan, unasked: None })
+    let shared = Arc::new(DrainState::new(now, plan.settings().drain_spread));
+    (Drain::new(Arc::clone(&shared)), Controller { shared, plan, ask_since: None })
 }
 
-/// Carries out one shutdown. Made by [`new`].
+/// Carries out one shutdown. Created by [`new`].
 #[derive(Debug)]
 pub struct Controller {
-    shared: Arc<Shared>,
+    shared: Arc<DrainState>,
     plan: Plan,
-    /// Since when sessions are to be asked and are not, for the sake of the listeners.
-    unasked: Option<Instant>,
+    /// Since when sessions should be asked but are not, because listeners are still open.
+    ask_since: Option<Instant>,
 }
 
-/// How a shutdown went, from its first order to its end.
+/// How a shutdown went, from its first request to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Summary {
-    /// From the first order to the end.
+    /// From the first request to the end.
     pub total: Duration,
     /// Time spent unready but accepting; zero if skipped.
     pub leaving: Duration,
-    /// Time from closing the listeners until everybody had left or was cut; zero if skipped.
+    /// From closing the listeners until every session had left or was cut; zero if skipped.
     pub draining: Duration,
-    /// Time given to sessions that were cut; zero if nobody was.
+    /// Time given to sessions that were cut; zero if there were none.
     pub cutting: Duration,
-    /// Sessions since the start of the process. Those still open have not closed their ticket
-    /// within [`CUT_GRACE`](crate::CUT_GRACE).
-    pub tally: Tally,
-    /// The same, of those sessions only that ended after the first order: what the last line of a
-    /// process should say.
-    pub since_order: Tally,
+    /// Sessions since the start of the process. Those still open did not close their ticket within
+    /// [`CUT_GRACE`](crate::CUT_GRACE).
+    pub session_counts: SessionCounts,
+    /// The same for sessions that ended after the first request: what the last log line of a
+    /// process should report.
+    pub since_stop_request: SessionCounts,
 }
 
 impl Summary {
-    /// Whether everybody left, by themselves or at a boundary.
+    /// Whether every session left by itself or at a boundary.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.since_order.cut == 0 && self.since_order.open == 0
+        self.since_stop_request.cut == 0 && self.since_stop_request.open == 0
     }
 }
 
-/// When each phase began and what the tally was at the first order.
+/// When each phase began, and the session counts at the first request.
 #[derive(Debug, Default)]
-struct Log {
+struct PhaseLog {
     entered: Vec<(Phase, Instant)>,
-    at_order: Option<Tally>,
+    at_stop_request: Option<SessionCounts>,
 }
 
 impl Controller {
-    /// Waits for orders, carries the shutdown out, and returns when it is over. Needs a runtime
-    /// with timers; one thread is enough. To be run to its end: if it is dropped, the phase stays
-    /// what it was.
+    /// Waits for requests, carries the shutdown out, and returns when it is over. Needs a runtime
+    /// with timers; one thread is enough. It has to run to its end: if it is dropped, the phase
+    /// stays as it is.
     pub async fn run(mut self) -> Summary {
-        let mut log = Log::default();
+        let mut phase_log = PhaseLog::default();
         loop {
-            // A permit is kept if the bell rings before the wait, so looking first and waiting then
-            // leaves no gap.
+            // `Notify` keeps a permit if it is notified before the wait, so checking first and
+            // waiting then leaves no gap.
             let before = self.plan.phase();
-            self.look(&mut log);
+            self.observe(&mut phase_log);
             if self.plan.phase() == Phase::Stopped {
-                return self.summary(&log);
+                return self.summary(&phase_log);
             }
             if self.plan.phase() != before {
-                // Who closed between the count and the new phase did not know that it is awaited:
-                // count again.
+                // A session that closed between the count and the new phase did not notify this
+                // task: count again.
                 continue;
             }
             self.ask();
-            let doors = self.unasked.map(|since| since + DOORS);
-            match self.plan.deadline().into_iter().chain(doors).min() {
-                None => self.shared.news.notified().await,
+            let accept_permits = self.ask_since.map(|since| since + LISTENERS_TIMEOUT);
+            match self.plan.deadline().into_iter().chain(accept_permits).min() {
+                None => self.shared.controller_notify.notified().await,
                 Some(deadline) => {
                     let due = tokio::time::sleep_until(deadline.into());
                     tokio::select! {
-                        () = self.shared.news.notified() => {}
+                        () = self.shared.controller_notify.notified() => {}
                         () = due => {}
                     }
                 }
@@ -106,74 +108,74 @@ impl Controller {
         }
     }
 
-    /// Asks the sessions, if they are to be asked and nobody is let in any more.
+    /// Asks the sessions to leave, if that is due and no listener accepts any more.
     fn ask(&mut self) {
-        let Some(since) = self.unasked else { return };
-        if self.shared.doors() == 0 || now() >= since + DOORS {
-            self.unasked = None;
+        let Some(since) = self.ask_since else { return };
+        if self.shared.accept_permits() == 0 || now() >= since + LISTENERS_TIMEOUT {
+            self.ask_since = None;
             self.shared.ask(since);
         }
     }
 
-    /// Tells the plan everything there is to be told at this moment.
-    fn look(&mut self, log: &mut Log) {
-        // First what must not be missing when the time moves on: a count that is too old would take
-        // a full house for an empty one, and an arrival told too late would no longer move the
-        // deadline that is due now. An empty house is told last, with the present time, because
-        // that is when it ends a phase.
+    /// Passes everything that is known now to the plan.
+    fn observe(&mut self, phase_log: &mut PhaseLog) {
+        // First the facts that must not be missing when the time advances: with an outdated count,
+        // open sessions would be overlooked, and an arrival passed too late could no longer move
+        // the deadline that is due now. The count is passed again last, with the current time,
+        // because a count of zero ends a phase at that time.
         let open = self.shared.open();
         if open > 0 {
-            self.step(self.plan.entered(), Event::Open(open), log);
+            self.step(self.plan.phase_entered_at(), ShutdownEvent::Open(open), phase_log);
         }
-        if let Some(at) = self.shared.arrived() {
-            self.step(at, Event::Arrived(at), log);
+        if let Some(at) = self.shared.last_arrival() {
+            self.step(at, ShutdownEvent::ClientArrived(at), phase_log);
         }
         if let Some(settings) = self.shared.take_settings() {
             self.plan.configure(settings);
-            self.shared.spread_over(self.plan.settings().drain_spread);
+            self.shared.set_spread(self.plan.settings().drain_spread);
         }
-        for (at, order) in self.shared.take_orders() {
-            log.at_order.get_or_insert_with(|| self.shared.tally());
-            self.step(at, Event::Ordered(order), log);
+        for (at, request) in self.shared.take_requests() {
+            phase_log.at_stop_request.get_or_insert_with(|| self.shared.session_counts());
+            self.step(at, ShutdownEvent::StopRequested(request), phase_log);
         }
-        self.step(now(), Event::Open(open), log);
+        self.step(now(), ShutdownEvent::Open(open), phase_log);
     }
 
-    fn step(&mut self, at: Instant, event: Event, log: &mut Log) {
+    fn step(&mut self, at: Instant, event: ShutdownEvent, phase_log: &mut PhaseLog) {
         let before = self.plan.phase();
         let actions = self.plan.step(at, event);
         if let Some(deadline) =
             self.plan.deadline().filter(|_| self.plan.phase() == Phase::Draining)
         {
-            self.shared.cut_comes(deadline);
+            self.shared.set_cut_at(deadline);
         }
         for action in actions {
             match action {
-                Action::BecomeUnready => self.shared.publish(Phase::Leaving),
-                Action::CloseListeners => self.shared.publish(Phase::Draining),
-                Action::AskSessions => self.unasked = Some(self.plan.entered()),
-                Action::CutSessions => {
-                    self.unasked = None;
+                ShutdownAction::BecomeUnready => self.shared.publish(Phase::Leaving),
+                ShutdownAction::CloseListeners => self.shared.publish(Phase::Draining),
+                ShutdownAction::AskSessions => self.ask_since = Some(self.plan.phase_entered_at()),
+                ShutdownAction::CutSessions => {
+                    self.ask_since = None;
                     self.shared.publish(Phase::Cutting);
                     self.shared.cut();
                 }
-                Action::Finish => {
+                ShutdownAction::Finish => {
                     self.shared.publish(Phase::Stopped);
                     self.shared.cut();
                 }
             }
         }
         if self.plan.phase() != before {
-            log.entered.push((self.plan.phase(), self.plan.entered()));
+            phase_log.entered.push((self.plan.phase(), self.plan.phase_entered_at()));
         }
     }
 
-    fn summary(&self, log: &Log) -> Summary {
-        let tally = self.shared.tally();
-        let ended = self.plan.entered();
+    fn summary(&self, phase_log: &PhaseLog) -> Summary {
+        let session_counts = self.shared.session_counts();
+        let ended = self.plan.phase_entered_at();
         // A phase lasts until the next one that was entered.
         let lasted = |phase: Phase| {
-            let mut from = log.entered.iter().skip_while(|(entered, _)| *entered != phase);
+            let mut from = phase_log.entered.iter().skip_while(|(entered, _)| *entered != phase);
             let began = from.next().map_or(ended, |(_, at)| *at);
             let next = from.next().map_or(ended, |(_, at)| *at);
             next.saturating_duration_since(began)
@@ -181,13 +183,14 @@ impl Controller {
         Summary {
             total: self
                 .plan
-                .ordered()
+                .stop_requested_at()
                 .map_or(Duration::ZERO, |at| ended.saturating_duration_since(at)),
             leaving: lasted(Phase::Leaving),
             draining: lasted(Phase::Draining),
             cutting: lasted(Phase::Cutting),
-            tally,
-            since_order: tally.since(&log.at_order.unwrap_or_default()),
+            session_counts,
+            since_stop_request: session_counts
+                .since(&phase_log.at_stop_request.unwrap_or_default()),
         }
     }
 }

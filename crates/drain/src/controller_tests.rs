@@ -1,23 +1,23 @@
-//! The controller against a stopped clock: that it does what the plan says, when it says it.
+//! The controller with a paused clock: it does what the plan decides, when it decides it.
 
 use std::time::Duration;
 
-use crate::plan::{CUT_GRACE, Phase, Settings, StopRequest};
+use crate::plan::{CUT_GRACE, Phase, ShutdownSettings, StopRequest};
 use crate::ticket::Exit;
-use crate::{Tally, new};
+use crate::{SessionCounts, new};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 #[tokio::test(start_paused = true)]
-async fn phases_are_published_in_order_and_the_summary_has_their_durations() {
-    let (drain, controller) = new(Settings::default());
+async fn publishes_phases_in_order_and_reports_durations() {
+    let (drain, controller) = new(ShutdownSettings::default());
     let running = tokio::spawn(controller.run());
     let before = drain.ticket();
     before.close(Exit::Left);
-    let stubborn = drain.ticket();
+    let remaining = drain.ticket();
     let begin = tokio::time::Instant::now();
     assert_eq!(drain.phase(), Phase::Serving);
-    drain.order(StopRequest::Drain);
+    drain.request_stop(StopRequest::Drain);
     let mut at = Vec::new();
     for phase in [Phase::Leaving, Phase::Draining, Phase::Cutting] {
         drain.reached(phase).await;
@@ -25,9 +25,9 @@ async fn phases_are_published_in_order_and_the_summary_has_their_durations() {
         at.push(begin.elapsed().as_secs());
     }
     assert_eq!(at, [0, 5, 25]);
-    assert!(stubborn.is_cut());
+    assert!(remaining.is_cut());
     tokio::time::sleep(Duration::from_millis(200)).await;
-    stubborn.close(Exit::Cut);
+    remaining.close(Exit::Cut);
     let summary = running.await.unwrap();
     assert_eq!(drain.phase(), Phase::Stopped);
     drain.reached(Phase::Serving).await;
@@ -36,15 +36,15 @@ async fn phases_are_published_in_order_and_the_summary_has_their_durations() {
     // The timer's resolution is a millisecond.
     assert!((199..=202).contains(&summary.cutting.as_millis()), "{:?}", summary.cutting);
     assert_eq!(summary.total, summary.leaving + summary.draining + summary.cutting);
-    assert_eq!(summary.tally, Tally { open: 0, left: 1, asked: 0, cut: 1 });
-    assert_eq!(summary.since_order, Tally { open: 0, left: 0, asked: 0, cut: 1 });
+    assert_eq!(summary.session_counts, SessionCounts { open: 0, left: 1, asked: 0, cut: 1 });
+    assert_eq!(summary.since_stop_request, SessionCounts { open: 0, left: 0, asked: 0, cut: 1 });
     assert!(!summary.is_clean());
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_sessions_it_is_over_after_the_accepting_phase() {
-    let (drain, controller) = new(Settings::default());
-    drain.order(StopRequest::Drain);
+async fn stops_after_leaving_without_sessions() {
+    let (drain, controller) = new(ShutdownSettings::default());
+    drain.request_stop(StopRequest::Drain);
     let summary = controller.run().await;
     assert_eq!(
         (summary.total, summary.leaving, summary.draining),
@@ -54,17 +54,17 @@ async fn without_sessions_it_is_over_after_the_accepting_phase() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn arrivals_prolong_leaving_and_health_checks_do_not() {
-    let (drain, controller) = new(Settings::default());
+async fn prolongs_leaving_for_clients_but_not_for_checks() {
+    let (drain, controller) = new(ShutdownSettings::default());
     let running = tokio::spawn(controller.run());
     let begin = tokio::time::Instant::now();
-    // Before the order nobody cares.
-    drain.arrival();
-    drain.order(StopRequest::Drain);
+    // Before the request, arrivals do not matter.
+    drain.record_arrival();
+    drain.request_stop(StopRequest::Drain);
     drain.reached(Phase::Leaving).await;
     tokio::time::sleep(4 * SECOND).await;
-    drain.arrival();
-    // What connects and closes takes a ticket and never arrives.
+    drain.record_arrival();
+    // A connection that is opened and closed takes a ticket, but is no arrival.
     tokio::time::sleep(SECOND * 2).await;
     drop(drain.ticket());
     drain.reached(Phase::Draining).await;
@@ -73,14 +73,14 @@ async fn arrivals_prolong_leaving_and_health_checks_do_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_of_arrivals_is_cut_off_at_accept_max() {
-    let (drain, controller) = new(Settings::default());
+async fn ends_leaving_at_accept_max_despite_arrivals() {
+    let (drain, controller) = new(ShutdownSettings::default());
     let running = tokio::spawn(controller.run());
     let begin = tokio::time::Instant::now();
-    drain.order(StopRequest::Drain);
+    drain.request_stop(StopRequest::Drain);
     let clients = async {
         loop {
-            drain.arrival();
+            drain.record_arrival();
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
     };
@@ -93,21 +93,21 @@ async fn a_stream_of_arrivals_is_cut_off_at_accept_max() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_open_door_keeps_the_drain_from_ending_but_not_beyond_its_bound() {
-    let (drain, controller) = new(Settings::default());
-    let (kept, shut) = (drain.door(), drain.door());
+async fn waits_for_open_listener_up_to_drain_timeout() {
+    let (drain, controller) = new(ShutdownSettings::default());
+    let (kept, closed) = (drain.accept_permit(), drain.accept_permit());
     let begin = tokio::time::Instant::now();
-    drain.order(StopRequest::DrainAtOnce);
+    drain.request_stop(StopRequest::DrainAtOnce);
     let running = tokio::spawn(controller.run());
     drain.reached(Phase::Draining).await;
-    // The last client in the queue gets a ticket before the door closes, so there is no moment
+    // The last client in the queue gets a ticket before the listener closes, so there is no moment
     // without either.
     tokio::time::sleep(SECOND).await;
     let last = drain.ticket();
-    drop(shut);
+    drop(closed);
     last.asked().await;
     last.close(Exit::Asked);
-    assert_eq!(drain.tally().open, 0);
+    assert_eq!(drain.session_counts().open, 0);
     assert_eq!(drain.phase(), Phase::Draining);
     let summary = running.await.unwrap();
     assert_eq!(begin.elapsed().as_secs(), 21);
@@ -116,14 +116,15 @@ async fn an_open_door_keeps_the_drain_from_ending_but_not_beyond_its_bound() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_is_asked_before_the_doors_are_closed_or_their_time_is_up() {
+async fn asks_sessions_after_listeners_close_or_time_out() {
     for (closes_after, asked_after) in [(0, 0), (100, 100), (1000, 250)] {
-        let settings = Settings { drain_spread: Duration::ZERO, ..Settings::default() };
+        let settings =
+            ShutdownSettings { drain_spread: Duration::ZERO, ..ShutdownSettings::default() };
         let (drain, controller) = new(settings);
         let ticket = drain.ticket();
-        let (one, other) = (drain.door(), drain.door());
+        let (one, other) = (drain.accept_permit(), drain.accept_permit());
         let begin = tokio::time::Instant::now();
-        drain.order(StopRequest::DrainAtOnce);
+        drain.request_stop(StopRequest::DrainAtOnce);
         let running = tokio::spawn(controller.run());
         drain.reached(Phase::Draining).await;
         drop(one);
@@ -133,7 +134,7 @@ async fn nobody_is_asked_before_the_doors_are_closed_or_their_time_is_up() {
         });
         ticket.asked().await;
         let waited = begin.elapsed();
-        // A timer of tokio's is late by a millisecond at most.
+        // A tokio timer is late by at most a millisecond.
         let due = Duration::from_millis(asked_after);
         assert!(
             waited >= due && waited <= due + Duration::from_millis(1),
@@ -146,30 +147,30 @@ async fn nobody_is_asked_before_the_doors_are_closed_or_their_time_is_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn closing_the_last_door_ends_the_drain() {
-    let (drain, controller) = new(Settings::default());
-    let door = drain.door();
-    drain.order(StopRequest::DrainAtOnce);
+async fn ends_drain_when_last_listener_closes() {
+    let (drain, controller) = new(ShutdownSettings::default());
+    let permit = drain.accept_permit();
+    drain.request_stop(StopRequest::DrainAtOnce);
     let running = tokio::spawn(controller.run());
     drain.reached(Phase::Draining).await;
-    drop(door);
+    drop(permit);
     assert_eq!(running.await.unwrap().total, Duration::ZERO);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_echo_changes_nothing_and_a_second_order_cuts() {
-    let (drain, controller) = new(Settings::default());
+async fn ignores_repeated_signal_and_cuts_on_second_request() {
+    let (drain, controller) = new(ShutdownSettings::default());
     let ticket = drain.ticket();
     let begin = tokio::time::Instant::now();
-    drain.order(StopRequest::Drain);
-    drain.order(StopRequest::Drain);
+    drain.request_stop(StopRequest::Drain);
+    drain.request_stop(StopRequest::Drain);
     let running = tokio::spawn(controller.run());
     drain.reached(Phase::Leaving).await;
     tokio::time::sleep(Duration::from_millis(900)).await;
-    drain.order(StopRequest::Drain);
+    drain.request_stop(StopRequest::Drain);
     tokio::time::sleep(Duration::from_millis(600)).await;
     assert_eq!(drain.phase(), Phase::Leaving);
-    drain.order(StopRequest::Drain);
+    drain.request_stop(StopRequest::Drain);
     ticket.cut().await;
     assert!((1500..=1505).contains(&begin.elapsed().as_millis()));
     ticket.close(Exit::Cut);
@@ -179,23 +180,23 @@ async fn an_echo_changes_nothing_and_a_second_order_cuts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_flood_of_orders_stays_bounded_and_a_cut_in_it_is_not_lost() {
-    let (drain, controller) = new(Settings::default());
+async fn bounds_pending_requests_without_losing_a_cut() {
+    let (drain, controller) = new(ShutdownSettings::default());
     let _ticket = drain.ticket();
     for _ in 0..1000 {
-        drain.order(StopRequest::Drain);
+        drain.request_stop(StopRequest::Drain);
     }
-    drain.order(StopRequest::Cut);
+    drain.request_stop(StopRequest::Cut);
     let summary = controller.run().await;
     assert_eq!(summary.total, CUT_GRACE);
-    assert_eq!(summary.tally.open, 1);
+    assert_eq!(summary.session_counts.open, 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn orders_given_while_nobody_looked_count_from_when_they_were_given() {
-    let (drain, controller) = new(Settings::default());
+async fn counts_from_time_of_request_not_of_observation() {
+    let (drain, controller) = new(ShutdownSettings::default());
     let ticket = drain.ticket();
-    drain.order(StopRequest::Drain);
+    drain.request_stop(StopRequest::Drain);
     tokio::time::sleep(3 * SECOND).await;
     let running = tokio::spawn(controller.run());
     drain.reached(Phase::Draining).await;
@@ -205,53 +206,57 @@ async fn orders_given_while_nobody_looked_count_from_when_they_were_given() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn new_settings_hold_at_once_but_nobody_is_given_another_turn() {
-    let (drain, controller) = new(Settings::default());
+async fn applies_settings_at_once_but_keeps_leave_times() {
+    let (drain, controller) = new(ShutdownSettings::default());
     let running = tokio::spawn(controller.run());
-    // The first one's turn is at once.
+    // The first session has to leave immediately.
     drop(drain.ticket());
-    let stubborn = drain.ticket();
+    let remaining = drain.ticket();
     let begin = tokio::time::Instant::now();
-    drain.order(StopRequest::Drain);
+    drain.request_stop(StopRequest::Drain);
     drain.reached(Phase::Leaving).await;
-    drain.configure(Settings { accept_min: SECOND, accept_quiet: SECOND, ..Settings::default() });
+    drain.configure(ShutdownSettings {
+        accept_min: SECOND,
+        accept_quiet: SECOND,
+        ..ShutdownSettings::default()
+    });
     drain.reached(Phase::Draining).await;
     assert_eq!(begin.elapsed().as_secs(), 1);
-    let mut turn = Box::pin(stubborn.asked());
-    assert!(tokio::time::timeout(Duration::from_millis(1), &mut turn).await.is_err());
-    drain.configure(Settings {
+    let mut leave_time = Box::pin(remaining.asked());
+    assert!(tokio::time::timeout(Duration::from_millis(1), &mut leave_time).await.is_err());
+    drain.configure(ShutdownSettings {
         drain_spread: 15 * SECOND,
         drain_timeout: 30 * SECOND,
-        ..Settings::default()
+        ..ShutdownSettings::default()
     });
-    turn.as_mut().await;
-    drop(turn);
-    assert!(begin.elapsed() <= 6 * SECOND, "the turn was moved to {:?}", begin.elapsed());
+    leave_time.as_mut().await;
+    drop(leave_time);
+    assert!(begin.elapsed() <= 6 * SECOND, "the leave time was moved to {:?}", begin.elapsed());
     drain.reached(Phase::Cutting).await;
     assert_eq!(begin.elapsed().as_secs(), 31);
-    drop(stubborn);
+    drop(remaining);
     running.await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_asked_knows_how_long_it_is_until_the_cut() {
-    let (drain, controller) = new(Settings::default());
+async fn reports_time_left_until_cut() {
+    let (drain, controller) = new(ShutdownSettings::default());
     let running = tokio::spawn(controller.run());
-    let stubborn = drain.ticket();
-    drain.order(StopRequest::Drain);
+    let remaining = drain.ticket();
+    drain.request_stop(StopRequest::Drain);
     drain.reached(Phase::Leaving).await;
     assert_eq!(drain.time_left(), None);
-    // Nobody is asked before it is known.
-    stubborn.asked().await;
+    // Sessions are not asked before it is known.
+    remaining.asked().await;
     let left = drain.time_left().unwrap();
     assert!(left > 14 * SECOND && left <= 20 * SECOND, "{left:?}");
-    // Another setting holds for those who are still there.
-    drain.configure(Settings { drain_timeout: 60 * SECOND, ..Settings::default() });
+    // New settings apply to the remaining sessions.
+    drain.configure(ShutdownSettings { drain_timeout: 60 * SECOND, ..ShutdownSettings::default() });
     tokio::time::sleep(SECOND).await;
     let longer = drain.time_left().unwrap();
     assert!(longer > 53 * SECOND && longer < 60 * SECOND, "{longer:?}");
     drain.reached(Phase::Cutting).await;
     assert_eq!(drain.time_left(), Some(Duration::ZERO));
-    stubborn.close(Exit::Cut);
+    remaining.close(Exit::Cut);
     running.await.unwrap();
 }

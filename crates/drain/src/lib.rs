@@ -1,31 +1,33 @@
-//! The phases of a shutdown, their deadlines, and the ticket each session holds.
+//! Graceful shutdown: its phases, their deadlines, and the ticket that each session holds.
 //!
-//! A closing railway station: first it is taken off the timetable while late passengers are still
-//! let in, then the doors close and the passengers leave one after the other, at last the lights go
-//! out for whoever is still there. One signal starts it; nobody sleeps for a fixed time, because
-//! every phase ends as soon as its purpose is fulfilled and at its deadline at the latest.
+//! A shutdown starts with one signal. The process first becomes unready while it still accepts
+//! clients. Then it closes its listeners, and the sessions leave one after the other. Finally, the
+//! remaining sessions are cut. No phase has a fixed length: each ends when its purpose is
+//! fulfilled, and at its deadline at the latest.
 //!
-//! The crate has three parts. [`Plan`] decides: it is given orders, arrivals, counts and the time,
-//! and says what is to be done and when it wants to be asked again. [`Controller`] acts: it drives
-//! one plan with real timers. [`Drain`], [`Ticket`] and [`AcceptPermit`] are what everybody else holds: a
-//! cheap handle, one guard for each session, one for each listener.
+//! The crate has three parts. [`Plan`] decides: requests, arrivals, counts and the time go in,
+//! actions and the next deadline come out. [`Controller`] acts: it drives one plan with real
+//! timers. [`Drain`], [`Ticket`] and [`AcceptPermit`] are for the rest of the process: a cheap
+//! handle, a guard per session, a guard per listener.
 //!
 //! ```no_run
-//! # async fn example(settings: drain::Settings) {
+//! # async fn example(settings: drain::ShutdownSettings) {
 //! let (drain, controller) = drain::new(settings);
 //! let ended = tokio::spawn(controller.run());
-//! let door = drain.door(); // a listener: accept until `drain.reached(Phase::Draining)`, empty the queue, drop the door
-//! let ticket = drain.ticket(); // a session: look at `is_asked()` at every boundary, wait for `asked()` when idle
-//! drain.order(drain::StopRequest::Drain); // SIGTERM
+//! // A listener accepts until `drain.reached(Phase::Draining)`, then empties its queue.
+//! let permit = drain.accept_permit();
+//! // A session checks `is_asked()` at every boundary, and awaits `asked()` while it is idle.
+//! let ticket = drain.ticket();
+//! drain.request_stop(drain::StopRequest::Drain); // SIGTERM
 //! ticket.close(drain::Exit::Left);
-//! drop(door);
+//! drop(permit);
 //! let summary = ended.await;
 //! # }
 //! ```
 //!
-//! Deliberately absent: signals, sockets, logs and metrics, and any idea of what a session does.
-//! Nobody is closed from here; sessions are asked, and those who do not go are told that they are
-//! cut.
+//! Deliberately absent: signals, sockets, logs, metrics, and any knowledge of what a session does.
+//! Nothing is closed from here: sessions are asked to leave, and those that do not are notified
+//! that they are cut.
 
 mod controller;
 mod plan;
@@ -35,11 +37,16 @@ mod ticket;
 #[cfg(test)]
 mod controller_tests;
 #[cfg(test)]
+mod plan_property_tests;
+#[cfg(test)]
 mod plan_tests;
 #[cfg(test)]
 mod ticket_tests;
 
 pub use controller::{Controller, Summary, new};
-pub use plan::{Action, CUT_GRACE, Event, Phase, Plan, REPEAT_WINDOW, Settings, StopRequest};
-pub use shared::Tally;
+pub use plan::{
+    CUT_GRACE, Phase, Plan, REPEAT_WINDOW, ShutdownAction, ShutdownEvent, ShutdownSettings,
+    StopRequest,
+};
+pub use shared::SessionCounts;
 pub use ticket::{AcceptPermit, Drain, Exit, Ticket};

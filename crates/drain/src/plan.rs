@@ -1,56 +1,54 @@
-//! Decides which phase a shutdown is in: orders, arrivals, counts and the time come in, actions and
-//! a deadline go out.
+//! Decides the phase of a shutdown: requests, arrivals, counts and the time go in, actions and a
+//! deadline come out.
 //!
-//! A ratchet: the phases are passed in one direction only, some may be skipped, and each has a
-//! latest end, so whatever happens the plan is over at most `accept_max + drain_timeout +`
-//! [`CUT_GRACE`] after the first order. Within a phase the plan is level-triggered: it looks at
-//! what it knows now and goes on as far as that allows, so one event may pass several phases, and
-//! an event that is told twice does no harm.
+//! The phases are passed in one direction only. Some may be skipped, and each has a latest end, so
+//! a plan is over at most `accept_max + drain_timeout +` [`CUT_GRACE`] after the first request.
+//! Within a phase the plan is level-triggered: it evaluates what it knows now and advances as far
+//! as that allows. So one event may pass several phases, and a repeated event does no harm.
 //!
-//! Deliberately absent: timers, a clock and threads. The time is an argument, and a time earlier
-//! than one already seen counts as that later one.
+//! Deliberately absent: timers, a clock, threads. The time is an argument; a time earlier than one
+//! already seen counts as the later one.
 
 use std::time::{Duration, Instant};
 
-/// How long [`Phase::Cutting`] may last: time for sessions that were cut to run their last lines.
-/// It is a constant because nothing an operator waits for happens in it.
+/// How long [`Phase::Cutting`] may last: time for cut sessions to finish. A constant, because
+/// nothing that an operator waits for happens in it.
 pub const CUT_GRACE: Duration = Duration::from_secs(1);
 
-/// A second [`StopRequest::Drain`] within this time of the first counts as the first one told twice.
-/// Supervisors repeat signals (a kubelet that restarts, a process group that gets what its leader
-/// forwards too), and such an echo must not turn an orderly drain into a cut.
+/// A second [`StopRequest::Drain`] within this time of the first is taken for a repetition of it.
+/// Supervisors repeat signals (a kubelet that restarts, a process group that receives what its
+/// leader forwards too), and a repetition must not turn an orderly drain into a cut.
 pub const REPEAT_WINDOW: Duration = Duration::from_secs(1);
 
-/// No single wait is longer than this, whatever the settings say, so that adding it to a time
+/// The upper limit of any single wait, whatever the settings say, so that adding it to a time
 /// cannot overflow.
-const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+const MAX_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Where a shutdown stands. The order of the variants is the order of time: a later phase compares
-/// greater, and a process never goes back to an earlier one.
+/// The phase of a shutdown. The variants are in chronological order: a later phase compares
+/// greater, and a process never returns to an earlier one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Phase {
-    /// Nobody has ordered anything.
+    /// No stop has been requested.
     Serving = 0,
-    /// Unready, so that no new clients are sent here, but those who still come are served like any
-    /// others.
+    /// Unready, so that no new clients are sent here; those that still arrive are served normally.
     Leaving = 1,
     /// The listeners are closed, and sessions leave at their next boundary, spread over a window.
     Draining = 2,
-    /// What is left is cut.
+    /// The remaining sessions are cut.
     Cutting = 3,
-    /// It is over, whether or not everybody has gone.
+    /// Over, whether or not every session has ended.
     Stopped = 4,
 }
 
 impl Phase {
-    /// Every phase, in the order of time.
+    /// Every phase, in chronological order.
     pub const ALL: [Self; 5] =
         [Self::Serving, Self::Leaving, Self::Draining, Self::Cutting, Self::Stopped];
 
-    /// Whether a shutdown in this phase may step to `next`. Serving may skip Leaving (drain at
-    /// once), anything before Cutting may go there (a cut), and Stopped is reached only where
-    /// nobody is left or nothing more can be done.
+    /// Whether a shutdown in this phase may change to `next`. Serving may skip Leaving (drain at
+    /// once), every phase before Cutting may change to it (a cut), and Stopped is reached only when
+    /// no session is left or nothing more can be done.
     #[must_use]
     pub fn may_become(self, next: Self) -> bool {
         matches!(
@@ -75,39 +73,39 @@ impl Phase {
     }
 }
 
-/// What an operator or a supervisor can order, usually by a signal.
+/// What an operator or a supervisor can request, usually by a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StopRequest {
-    /// SIGTERM, SIGINT: leave, then drain. Given again at least [`REPEAT_WINDOW`] after the first
-    /// time, it is a cut; given again before, it changes nothing.
+    /// SIGTERM, SIGINT: leave, then drain. Repeated at least [`REPEAT_WINDOW`] after the first
+    /// time, it is a cut; repeated earlier, it changes nothing.
     Drain,
-    /// SIGUSR1: drain without the accepting phase, as haproxy does on this signal. Given again, it
+    /// SIGUSR1: drain without the accepting phase, as haproxy does on this signal. Repeated, it
     /// changes nothing.
     DrainAtOnce,
     /// SIGQUIT: cut now.
     Cut,
 }
 
-/// How long the phases last. All are durations from the beginning of their phase. No combination is
-/// refused here: see [`Settings::sound`] for what contradictions are turned into.
+/// The lengths of the phases, each counted from the beginning of its phase. Every combination is
+/// accepted; [`ShutdownSettings::normalized`] resolves contradictions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settings {
-    /// Keep accepting at least this long after the order.
+pub struct ShutdownSettings {
+    /// Keep accepting at least this long after the request.
     pub accept_min: Duration,
-    /// Keep accepting until no real client has come for this long, counted from the order at the
-    /// earliest.
+    /// Keep accepting until no real client has arrived for this long, counted from the request at
+    /// the earliest.
     pub accept_quiet: Duration,
     /// Never keep accepting longer than this.
     pub accept_max: Duration,
     /// Sessions are asked to leave evenly spread over this time.
     pub drain_spread: Duration,
-    /// What has not left this long after the listeners were closed is cut.
+    /// Sessions that have not left this long after the listeners were closed are cut.
     pub drain_timeout: Duration,
 }
 
-impl Default for Settings {
-    /// 5 s, 3 s, 15 s, 5 s, 20 s: 36 s at the very most with [`CUT_GRACE`], inside a grace period
-    /// of 60 s.
+impl Default for ShutdownSettings {
+    /// 5 s, 3 s, 15 s, 5 s, 20 s: at most 36 s including [`CUT_GRACE`], within a grace period of 60
+    /// s.
     fn default() -> Self {
         Self {
             accept_min: Duration::from_secs(5),
@@ -119,165 +117,167 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl ShutdownSettings {
     /// These settings without contradictions: `accept_max` is at least `accept_min`, `drain_spread`
     /// at most `drain_timeout`, and nothing is longer than a year.
     #[must_use]
-    pub fn sound(self) -> Self {
-        let accept_min = self.accept_min.min(LONGEST);
-        let drain_timeout = self.drain_timeout.min(LONGEST);
+    pub fn normalized(self) -> Self {
+        let accept_min = self.accept_min.min(MAX_WAIT);
+        let drain_timeout = self.drain_timeout.min(MAX_WAIT);
         Self {
             accept_min,
-            accept_quiet: self.accept_quiet.min(LONGEST),
-            accept_max: self.accept_max.min(LONGEST).max(accept_min),
+            accept_quiet: self.accept_quiet.min(MAX_WAIT),
+            accept_max: self.accept_max.min(MAX_WAIT).max(accept_min),
             drain_spread: self.drain_spread.min(drain_timeout),
             drain_timeout,
         }
     }
 
-    /// The longest time from the first order to the end: `accept_max + drain_timeout +`
+    /// The maximum time from the first request to the end: `accept_max + drain_timeout +`
     /// [`CUT_GRACE`]. A supervisor's grace period has to be longer than this.
     #[must_use]
-    pub fn longest(self) -> Duration {
-        let sound = self.sound();
-        sound.accept_max + sound.drain_timeout + CUT_GRACE
+    pub fn max_total(self) -> Duration {
+        let normalized = self.normalized();
+        normalized.accept_max + normalized.drain_timeout + CUT_GRACE
     }
 }
 
-/// What the plan is told.
+/// The input of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
-    /// Somebody ordered something now.
-    Ordered(StopRequest),
-    /// A real client, one that sent a byte, came at this time (not later than now). Clients that
-    /// came before the order say nothing about whether others still get sent here, and are ignored.
-    Arrived(Instant),
-    /// So many sessions and listeners are open now. The last count told is the one that counts.
+pub enum ShutdownEvent {
+    /// A stop was requested now.
+    StopRequested(StopRequest),
+    /// A real client, one that sent a byte, arrived at this time (not later than now). Clients that
+    /// arrived before the request do not show whether others are still sent here, and are ignored.
+    ClientArrived(Instant),
+    /// The number of sessions and listeners open now. The latest count is the valid one.
     Open(u64),
-    /// Nothing but the time has changed.
+    /// Only the time has changed.
     Tick,
 }
 
-/// What is to be done, in the order given. Each is demanded at most once in the life of a plan.
+/// What to do, in the order given. Each action is returned at most once in the life of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Action {
+pub enum ShutdownAction {
     /// Answer "not ready" from now on.
     BecomeUnready,
-    /// Take what the listeners' queues still hold, then close them.
+    /// Accept what is left in the listeners' queues, then close them.
     CloseListeners,
     /// Ask the sessions to leave, spread over `drain_spread` from now.
     AskSessions,
-    /// Tell every session that it is cut, now.
+    /// Cut every session now.
     CutSessions,
-    /// Wait for nobody any more.
+    /// Stop waiting.
     Finish,
 }
 
-/// The state of one shutdown, from before its first order until its end.
+/// The state of one shutdown, from before its first request until its end.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    settings: Settings,
+    settings: ShutdownSettings,
     phase: Phase,
     /// The latest time seen.
     now: Instant,
-    /// When the first order of any kind came.
-    ordered: Option<Instant>,
+    /// When the first request of any kind came.
+    stop_requested_at: Option<Instant>,
     /// When the first [`StopRequest::Drain`] came.
-    drain_ordered: Option<Instant>,
-    /// When the present phase began.
-    entered: Instant,
-    /// Since when no real client has come; not before Leaving began.
+    drain_requested_at: Option<Instant>,
+    /// When the current phase began.
+    phase_entered_at: Instant,
+    /// Since when no real client has arrived; not before Leaving began.
     quiet_since: Instant,
     open: u64,
 }
 
 impl Plan {
-    /// A plan in [`Phase::Serving`] that knows of no session. `settings` are made
-    /// [`sound`](Settings::sound).
+    /// A plan in [`Phase::Serving`] without sessions. `settings` are
+    /// [`normalized`](ShutdownSettings::normalized).
     #[must_use]
-    pub fn new(settings: Settings, now: Instant) -> Self {
-        let settings = settings.sound();
+    pub fn new(settings: ShutdownSettings, now: Instant) -> Self {
+        let settings = settings.normalized();
         Self {
             settings,
             phase: Phase::Serving,
             now,
-            ordered: None,
-            drain_ordered: None,
-            entered: now,
+            stop_requested_at: None,
+            drain_requested_at: None,
+            phase_entered_at: now,
             quiet_since: now,
             open: 0,
         }
     }
 
-    /// Where the shutdown stands.
+    /// The current phase.
     #[must_use]
     pub fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// When the present phase began.
+    /// When the current phase began.
     #[must_use]
-    pub fn entered(&self) -> Instant {
-        self.entered
+    pub fn phase_entered_at(&self) -> Instant {
+        self.phase_entered_at
     }
 
-    /// When the first order came, if one has.
+    /// When the first request came, if any.
     #[must_use]
-    pub fn ordered(&self) -> Option<Instant> {
-        self.ordered
+    pub fn stop_requested_at(&self) -> Option<Instant> {
+        self.stop_requested_at
     }
 
-    /// The settings in force, which are [`sound`](Settings::sound).
+    /// The settings in force, [`normalized`](ShutdownSettings::normalized).
     #[must_use]
-    pub fn settings(&self) -> Settings {
+    pub fn settings(&self) -> ShutdownSettings {
         self.settings
     }
 
-    /// Puts other settings in force. Deadlines of the present phase count from its beginning as
-    /// before, so a shorter one may be due at once; what has been done is not undone.
-    pub fn configure(&mut self, settings: Settings) {
-        self.settings = settings.sound();
+    /// Replaces the settings. Deadlines of the current phase still count from its beginning, so a
+    /// shorter one may be due immediately; what has been done is not undone.
+    pub fn configure(&mut self, settings: ShutdownSettings) {
+        self.settings = settings.normalized();
     }
 
-    /// When [`Event::Tick`] is due at the latest. `None` while nothing but another event can change
-    /// anything.
+    /// When [`ShutdownEvent::Tick`] is due at the latest. `None` while only another event can
+    /// change anything.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         match self.phase {
             Phase::Serving | Phase::Stopped => None,
             Phase::Leaving => {
-                let earliest = self.entered + self.settings.accept_min;
+                let earliest = self.phase_entered_at + self.settings.accept_min;
                 let quiet = self.quiet_since + self.settings.accept_quiet;
-                Some(earliest.max(quiet).min(self.entered + self.settings.accept_max))
+                Some(earliest.max(quiet).min(self.phase_entered_at + self.settings.accept_max))
             }
-            Phase::Draining => Some(self.entered + self.settings.drain_timeout),
-            Phase::Cutting => Some(self.entered + CUT_GRACE),
+            Phase::Draining => Some(self.phase_entered_at + self.settings.drain_timeout),
+            Phase::Cutting => Some(self.phase_entered_at + CUT_GRACE),
         }
     }
 
-    /// Takes notice of one event and goes on as far as what is known now allows.
-    pub fn step(&mut self, now: Instant, event: Event) -> Vec<Action> {
+    /// Processes one event and advances as far as what is known now allows.
+    pub fn step(&mut self, now: Instant, event: ShutdownEvent) -> Vec<ShutdownAction> {
         self.now = self.now.max(now);
         let mut actions = Vec::new();
         match event {
-            Event::Ordered(order) => self.obey(order, &mut actions),
-            Event::Arrived(at) => self.quiet_since = self.quiet_since.max(at.min(self.now)),
-            Event::Open(count) => self.open = count,
-            Event::Tick => {}
+            ShutdownEvent::StopRequested(request) => self.apply_request(request, &mut actions),
+            ShutdownEvent::ClientArrived(at) => {
+                self.quiet_since = self.quiet_since.max(at.min(self.now));
+            }
+            ShutdownEvent::Open(count) => self.open = count,
+            ShutdownEvent::Tick => {}
         }
         self.advance(&mut actions);
         actions
     }
 
-    fn obey(&mut self, order: StopRequest, actions: &mut Vec<Action>) {
+    fn apply_request(&mut self, request: StopRequest, actions: &mut Vec<ShutdownAction>) {
         if self.phase == Phase::Stopped {
             return;
         }
-        self.ordered.get_or_insert(self.now);
-        match order {
-            StopRequest::Drain => match self.drain_ordered {
+        self.stop_requested_at.get_or_insert(self.now);
+        match request {
+            StopRequest::Drain => match self.drain_requested_at {
                 None => {
-                    self.drain_ordered = Some(self.now);
+                    self.drain_requested_at = Some(self.now);
                     self.enter(Phase::Leaving, actions);
                 }
                 Some(first) if self.now.saturating_duration_since(first) >= REPEAT_WINDOW => {
@@ -290,8 +290,8 @@ impl Plan {
         }
     }
 
-    fn advance(&mut self, actions: &mut Vec<Action>) {
-        // At most one round for each phase: every round but the last enters a later one.
+    fn advance(&mut self, actions: &mut Vec<ShutdownAction>) {
+        // At most one iteration per phase: each but the last enters a later one.
         loop {
             let due = self.deadline().is_some_and(|deadline| self.now >= deadline);
             let empty = self.open == 0;
@@ -306,26 +306,26 @@ impl Plan {
         }
     }
 
-    /// Moves to `next` if that is a legal move, and demands what the phases passed on the way have
-    /// not yet demanded.
-    fn enter(&mut self, next: Phase, actions: &mut Vec<Action>) {
+    /// Enters `next` if that is a legal transition, and adds the actions of the phases passed on
+    /// the way.
+    fn enter(&mut self, next: Phase, actions: &mut Vec<ShutdownAction>) {
         let previous = self.phase;
         if !previous.may_become(next) {
             return;
         }
         self.phase = next;
-        self.entered = self.now;
+        self.phase_entered_at = self.now;
         self.quiet_since = self.now;
         if previous == Phase::Serving {
-            actions.push(Action::BecomeUnready);
+            actions.push(ShutdownAction::BecomeUnready);
         }
         if previous < Phase::Draining && next >= Phase::Draining {
-            actions.push(Action::CloseListeners);
+            actions.push(ShutdownAction::CloseListeners);
         }
         match next {
-            Phase::Draining => actions.push(Action::AskSessions),
-            Phase::Cutting => actions.push(Action::CutSessions),
-            Phase::Stopped => actions.push(Action::Finish),
+            Phase::Draining => actions.push(ShutdownAction::AskSessions),
+            Phase::Cutting => actions.push(ShutdownAction::CutSessions),
+            Phase::Stopped => actions.push(ShutdownAction::Finish),
             Phase::Serving | Phase::Leaving => {}
         }
     }

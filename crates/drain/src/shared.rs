@@ -1,11 +1,11 @@
-//! The few words of memory that tickets, doors and the controller share.
+//! The state that tickets, accept permits and the controller share.
 //!
-//! The counts are exact because each is only ever added to, once for a ticket, and because what is
-//! open is not counted but computed: opened less closed. The closed are read first, so a reader may
-//! see a session that has just left as still open but never the other way round.
+//! The counts are exact: each of them only grows, by one per ticket, and the number of open
+//! sessions is computed as opened minus closed. The closed ones are read first, so a reader may
+//! count a session that has just left as still open, but never the reverse.
 //!
-//! Deliberately absent: a list of sessions, and locks where sessions come by, except those of the
-//! bells.
+//! Deliberately absent: a list of sessions, and locks on the path of a session, except those of the
+//! `Notify`s.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -14,44 +14,44 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-use crate::plan::{Phase, Settings, StopRequest};
+use crate::plan::{Phase, ShutdownSettings, StopRequest};
 use crate::ticket::Exit;
 
-/// How many bells tickets are spread over, so that workers whose sessions begin and end waits
-/// rarely meet at one lock.
-const BELLS: usize = 16;
+/// The number of `Notify`s that tickets are spread over, so that workers whose sessions begin and
+/// end waits rarely contend for one lock.
+const NOTIFY_SHARDS: usize = 16;
 
-/// How many orders may wait for the controller. More than this are repetitions.
-const ORDERS: usize = 16;
+/// The number of requests that may wait for the controller. Any more can only be repetitions.
+const MAX_PENDING_REQUESTS: usize = 16;
 
-/// `Shared::turns_from` before anybody is asked.
-const NOBODY: u64 = u64::MAX;
+/// The value of `DrainState::leaving_from` before sessions are asked to leave.
+const NOT_ASKED: u64 = u64::MAX;
 
-/// `Shared::turns_from` when it is everybody's turn.
-const EVERYBODY: u64 = 0;
+/// The value of `DrainState::leaving_from` when every session has to leave immediately.
+const ALL_NOW: u64 = 0;
 
-/// How many sessions are open and how many ended in which way. `open + left + asked + cut` is the
+/// How many sessions are open, and how many ended in which way. `open + left + asked + cut` is the
 /// number ever opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct SessionCounts {
     /// Sessions open now.
     pub open: u64,
-    /// Ended by themselves.
+    /// Sessions that ended by themselves.
     pub left: u64,
-    /// Ended because they were asked to.
+    /// Sessions that ended because they were asked to.
     pub asked: u64,
-    /// Ended by the cut.
+    /// Sessions that were cut.
     pub cut: u64,
 }
 
-impl Tally {
-    /// Sessions ever opened.
+impl SessionCounts {
+    /// The number of sessions ever opened.
     #[must_use]
     pub fn opened(&self) -> u64 {
         self.open + self.left + self.asked + self.cut
     }
 
-    /// The sessions that ended after `earlier` was taken, by the way they ended, beside those open
+    /// The sessions that ended after `earlier` was taken, by the way they ended, and those open
     /// now.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
@@ -64,69 +64,70 @@ impl Tally {
     }
 }
 
-/// A place of its own in the processor's caches, so that what is read all the time is not where
-/// others write.
+/// A value on cache lines of its own, to keep what is read all the time apart from what others
+/// write.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Apart<T>(T);
+struct CacheAligned<T>(T);
 
-/// What is written once for a connection.
+/// The counters that are written once per connection.
 #[derive(Debug, Default)]
-struct Counts {
+struct DrainCounters {
     opened: AtomicU64,
     left: AtomicU64,
     asked: AtomicU64,
     cut: AtomicU64,
-    doors: AtomicU64,
-    /// Nanoseconds since `Shared::origin` at which a real client last came during Leaving; 0 for
-    /// never.
-    arrived: AtomicU64,
+    accept_permits: AtomicU64,
+    /// Nanoseconds since `DrainState::origin` at which a real client last arrived during Leaving; 0
+    /// for never.
+    last_arrival: AtomicU64,
 }
 
 #[derive(Debug)]
-pub(crate) struct Shared {
-    /// The time that all stamps count from.
+pub(crate) struct DrainState {
+    /// The origin of all stamps.
     origin: Instant,
-    /// Nanoseconds that the turns are spread over. Not changed any more once somebody is asked.
+    /// Nanoseconds over which the leave times are spread. Fixed once sessions have been asked to
+    /// leave.
     spread: AtomicU64,
-    settings: Mutex<Option<Settings>>,
+    settings: Mutex<Option<ShutdownSettings>>,
     phase: AtomicU8,
-    /// Nanoseconds since `origin` at which the first turn comes, or one of `NOBODY` and
-    /// `EVERYBODY`.
-    turns_from: AtomicU64,
-    /// Nanoseconds since `origin` at which those who have not left are cut; 0 before that is known.
+    /// Nanoseconds since `origin` at which the first session has to leave, or one of `NOT_ASKED`
+    /// and `ALL_NOW`.
+    leaving_from: AtomicU64,
+    /// Nanoseconds since `origin` at which the remaining sessions are cut; 0 while unknown.
     cut_at: AtomicU64,
-    counts: Apart<Counts>,
-    orders: Mutex<Vec<(Instant, StopRequest)>>,
-    /// Rung when the controller has something to look at: an order, or a closed ticket or door
-    /// while it waits for them.
-    pub(crate) news: Notify,
-    /// Rung when the phase changes.
-    passage: Notify,
-    /// Rung when sessions are asked and when they are cut.
-    bells: [Apart<Notify>; BELLS],
+    counts: CacheAligned<DrainCounters>,
+    requests: Mutex<Vec<(Instant, StopRequest)>>,
+    /// Notified when there is something for the controller: a request, or, while it waits for them,
+    /// a closed ticket or permit.
+    pub(crate) controller_notify: Notify,
+    /// Notified when the phase changes.
+    phase_notify: Notify,
+    /// Notified when sessions are asked to leave and when they are cut.
+    session_notify: [CacheAligned<Notify>; NOTIFY_SHARDS],
 }
 
-impl Shared {
+impl DrainState {
     pub(crate) fn new(origin: Instant, spread: Duration) -> Self {
         Self {
             origin,
-            spread: AtomicU64::new(nanos(spread)),
+            spread: AtomicU64::new(as_nanos(spread)),
             settings: Mutex::new(None),
             phase: AtomicU8::new(Phase::Serving as u8),
-            turns_from: AtomicU64::new(NOBODY),
+            leaving_from: AtomicU64::new(NOT_ASKED),
             cut_at: AtomicU64::new(0),
-            counts: Apart::default(),
-            orders: Mutex::new(Vec::new()),
-            news: Notify::new(),
-            passage: Notify::new(),
-            bells: Default::default(),
+            counts: CacheAligned::default(),
+            requests: Mutex::new(Vec::new()),
+            controller_notify: Notify::new(),
+            phase_notify: Notify::new(),
+            session_notify: Default::default(),
         }
     }
 
-    /// Sequentially consistent, as are the counts: a ticket adds itself to the closed and then
-    /// looks at the phase, while the controller stores the phase and then looks at the counts, so
-    /// that at least one of the two sees the other.
+    /// Sequentially consistent, as are the counts: a ticket increments a count and then reads the
+    /// phase, while the controller stores the phase and then reads the counts, so at least one of
+    /// the two sees the other.
     pub(crate) fn phase(&self) -> Phase {
         match self.phase.load(Ordering::SeqCst) {
             0 => Phase::Serving,
@@ -139,22 +140,22 @@ impl Shared {
 
     pub(crate) fn publish(&self, phase: Phase) {
         self.phase.fetch_max(phase as u8, Ordering::SeqCst);
-        self.passage.notify_waiters();
+        self.phase_notify.notify_waiters();
     }
 
-    /// Lets the turns begin at `from`.
+    /// Asks the sessions to leave, the first one at `from`.
     pub(crate) fn ask(&self, from: Instant) {
-        // Neither marker can be met: 0 is kept for everybody, and the other end is 584 years away.
-        self.turns_from.store(self.stamp(from).max(1), Ordering::Release);
-        self.ring();
+        // Neither marker can occur: 0 is replaced by 1, and the other one is 584 years away.
+        self.leaving_from.store(self.stamp(from).max(1), Ordering::Release);
+        self.notify_sessions();
     }
 
-    /// Tells when those who have not left are cut.
-    pub(crate) fn cut_comes(&self, at: Instant) {
+    /// Sets when the remaining sessions will be cut.
+    pub(crate) fn set_cut_at(&self, at: Instant) {
         self.cut_at.store(self.stamp(at).max(1), Ordering::Relaxed);
     }
 
-    /// How long it is until then.
+    /// The time left until then.
     pub(crate) fn time_left(&self) -> Option<Duration> {
         match self.cut_at.load(Ordering::Relaxed) {
             0 => None,
@@ -162,15 +163,15 @@ impl Shared {
         }
     }
 
-    /// Makes it everybody's turn. The phase has been published before.
+    /// Makes every session leave immediately. The phase has been published before.
     pub(crate) fn cut(&self) {
-        self.turns_from.store(EVERYBODY, Ordering::Release);
-        self.ring();
+        self.leaving_from.store(ALL_NOW, Ordering::Release);
+        self.notify_sessions();
     }
 
-    fn ring(&self) {
-        for bell in &self.bells {
-            bell.0.notify_waiters();
+    fn notify_sessions(&self) {
+        for notified_session in &self.session_notify {
+            notified_session.0.notify_waiters();
         }
     }
 
@@ -178,39 +179,41 @@ impl Shared {
         u64::try_from(at.saturating_duration_since(self.origin).as_nanos()).unwrap_or(u64::MAX - 1)
     }
 
-    /// Whether everything is to end now: one load.
+    /// Whether every session has to end now: one load.
     pub(crate) fn is_cut(&self) -> bool {
         self.phase.load(Ordering::Acquire) >= Phase::Cutting as u8
     }
 
-    /// When the turn at `place` (0 to 1) of the spread comes: one load; `None` while nobody is
-    /// asked.
-    pub(crate) fn turn(&self, place: f64) -> Option<Instant> {
-        match self.turns_from.load(Ordering::Acquire) {
-            NOBODY => None,
-            EVERYBODY => Some(self.origin),
+    /// When the session at `spread_position` (0 to 1) of the spread has to leave: one load; `None`
+    /// while sessions are not asked to leave.
+    pub(crate) fn leave_time(&self, spread_position: f64) -> Option<Instant> {
+        match self.leaving_from.load(Ordering::Acquire) {
+            NOT_ASKED => None,
+            ALL_NOW => Some(self.origin),
             from => {
-                let offset =
-                    Duration::from_nanos(self.spread.load(Ordering::Relaxed)).mul_f64(place);
+                let offset = Duration::from_nanos(self.spread.load(Ordering::Relaxed))
+                    .mul_f64(spread_position);
                 self.origin.checked_add(Duration::from_nanos(from).saturating_add(offset))
             }
         }
     }
 
-    /// Wakes on every change of the phase that comes after this call, polled or not.
-    pub(crate) fn passage(&self) -> Notified<'_> {
-        self.passage.notified()
+    /// Resolves at every change of the phase after this call, whether or not the future has been
+    /// polled.
+    pub(crate) fn phase_notify(&self) -> Notified<'_> {
+        self.phase_notify.notified()
     }
 
-    /// Wakes when sessions are asked or cut after this call, polled or not.
-    pub(crate) fn bell(&self, number: u64) -> Notified<'_> {
-        let [first, ..] = &self.bells;
-        // The index is always within; the fallback only spares a way to panic.
-        let index = usize::try_from(number % BELLS as u64).unwrap_or(0);
-        self.bells.get(index).unwrap_or(first).0.notified()
+    /// Resolves when sessions are asked to leave or cut after this call, whether or not the future
+    /// has been polled.
+    pub(crate) fn notified_session(&self, number: u64) -> Notified<'_> {
+        let [first, ..] = &self.session_notify;
+        // The index is always in range; the fallback only avoids a panic path.
+        let index = usize::try_from(number % NOTIFY_SHARDS as u64).unwrap_or(0);
+        self.session_notify.get(index).unwrap_or(first).0.notified()
     }
 
-    /// Counts a session that begins and gives it its number.
+    /// Counts a new session and returns its number.
     pub(crate) fn open_session(&self) -> u64 {
         self.counts.0.opened.fetch_add(1, Ordering::SeqCst)
     }
@@ -224,109 +227,108 @@ impl Shared {
             Exit::Cut => &counts.cut,
         };
         count.fetch_add(1, Ordering::SeqCst);
-        self.tell_if_awaited();
+        self.notify_controller_if_draining();
     }
 
-    pub(crate) fn open_door(&self) {
-        self.counts.0.doors.fetch_add(1, Ordering::SeqCst);
+    pub(crate) fn open_accept_permit(&self) {
+        self.counts.0.accept_permits.fetch_add(1, Ordering::SeqCst);
     }
 
-    pub(crate) fn close_door(&self) {
-        self.counts.0.doors.fetch_sub(1, Ordering::SeqCst);
-        self.tell_if_awaited();
+    pub(crate) fn close_accept_permit(&self) {
+        self.counts.0.accept_permits.fetch_sub(1, Ordering::SeqCst);
+        self.notify_controller_if_draining();
     }
 
-    /// Notes that a real client came now.
-    pub(crate) fn note_arrival(&self) {
-        // Only Leaving waits for quiet; any other time the stamp would be written for nobody and
-        // shared for nothing.
+    /// Records that a real client has arrived.
+    pub(crate) fn record_arrival(&self) {
+        // Only Leaving waits for quiet. In any other phase the write would only cost cache traffic.
         if self.phase.load(Ordering::Relaxed) == Phase::Leaving as u8 {
-            self.counts.0.arrived.store(self.stamp(now()).max(1), Ordering::Relaxed);
+            self.counts.0.last_arrival.store(self.stamp(now()).max(1), Ordering::Relaxed);
         }
     }
 
-    /// Keeps an order for the controller and wakes it.
-    pub(crate) fn put_order(&self, at: Instant, order: StopRequest) {
-        let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
-        if orders.len() >= ORDERS {
-            // So many unread orders can only be repetitions, except that a cut among them must not
-            // be lost.
-            if order != StopRequest::Cut {
+    /// Queues a request for the controller and wakes it.
+    pub(crate) fn put_request(&self, at: Instant, request: StopRequest) {
+        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        if requests.len() >= MAX_PENDING_REQUESTS {
+            // So many unread requests can only be repetitions, but a cut among them must not be
+            // lost.
+            if request != StopRequest::Cut {
                 return;
             }
-            orders.pop();
+            requests.pop();
         }
-        orders.push((at, order));
-        drop(orders);
-        self.news.notify_one();
+        requests.push((at, request));
+        drop(requests);
+        self.controller_notify.notify_one();
     }
 
-    pub(crate) fn tally(&self) -> Tally {
+    pub(crate) fn session_counts(&self) -> SessionCounts {
         let counts = &self.counts.0;
         let left = counts.left.load(Ordering::SeqCst);
         let asked = counts.asked.load(Ordering::SeqCst);
         let cut = counts.cut.load(Ordering::SeqCst);
         let opened = counts.opened.load(Ordering::SeqCst);
-        Tally { open: opened.saturating_sub(left + asked + cut), left, asked, cut }
+        SessionCounts { open: opened.saturating_sub(left + asked + cut), left, asked, cut }
     }
 
-    /// Sessions and listeners that are open now. A listener lets a session in before it goes
-    /// itself, so the listeners are counted first: a session can then be counted beside its
-    /// listener but not be missed with it.
+    /// Sessions and listeners that are open now. A listener takes a ticket for a connection before
+    /// it closes itself. Listeners are therefore counted first: a session may be counted together
+    /// with its listener, but both cannot be missed.
     pub(crate) fn open(&self) -> u64 {
-        let doors = self.doors();
-        doors + self.tally().open
+        let accept_permits = self.accept_permits();
+        accept_permits + self.session_counts().open
     }
 
     /// Listeners that are open now.
-    pub(crate) fn doors(&self) -> u64 {
-        self.counts.0.doors.load(Ordering::SeqCst)
+    pub(crate) fn accept_permits(&self) -> u64 {
+        self.counts.0.accept_permits.load(Ordering::SeqCst)
     }
 
-    /// When a real client last came during Leaving.
-    pub(crate) fn arrived(&self) -> Option<Instant> {
-        match self.counts.0.arrived.load(Ordering::Relaxed) {
+    /// When a real client last arrived during Leaving.
+    pub(crate) fn last_arrival(&self) -> Option<Instant> {
+        match self.counts.0.last_arrival.load(Ordering::Relaxed) {
             0 => None,
             stamp => self.origin.checked_add(Duration::from_nanos(stamp)),
         }
     }
 
-    /// Keeps settings for the controller and wakes it. Of several only the last count.
-    pub(crate) fn put_settings(&self, settings: Settings) {
+    /// Stores settings for the controller and wakes it. Only the latest ones are kept.
+    pub(crate) fn put_settings(&self, settings: ShutdownSettings) {
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = Some(settings);
-        self.news.notify_one();
+        self.controller_notify.notify_one();
     }
 
-    /// The settings given since this was last called.
-    pub(crate) fn take_settings(&self) -> Option<Settings> {
+    /// The settings stored since the last call.
+    pub(crate) fn take_settings(&self) -> Option<ShutdownSettings> {
         self.settings.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Spreads the turns over another time, unless somebody has been told his turn already.
-    pub(crate) fn spread_over(&self, spread: Duration) {
-        if self.turns_from.load(Ordering::Acquire) == NOBODY {
-            self.spread.store(nanos(spread), Ordering::Relaxed);
+    /// Sets the spread of the leave times, unless sessions have already been given theirs.
+    pub(crate) fn set_spread(&self, spread: Duration) {
+        if self.leaving_from.load(Ordering::Acquire) == NOT_ASKED {
+            self.spread.store(as_nanos(spread), Ordering::Relaxed);
         }
     }
 
-    /// The orders given since this was last called, oldest first.
-    pub(crate) fn take_orders(&self) -> Vec<(Instant, StopRequest)> {
-        std::mem::take(&mut *self.orders.lock().unwrap_or_else(PoisonError::into_inner))
+    /// The requests queued since the last call, oldest first.
+    pub(crate) fn take_requests(&self) -> Vec<(Instant, StopRequest)> {
+        std::mem::take(&mut *self.requests.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn tell_if_awaited(&self) {
+    fn notify_controller_if_draining(&self) {
         if self.phase() >= Phase::Draining {
-            self.news.notify_one();
+            self.controller_notify.notify_one();
         }
     }
 }
 
-fn nanos(span: Duration) -> u64 {
+fn as_nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The present time by the runtime's clock, which is the system's monotonic clock unless a test has
-/// stopped it.
+/// The current time by the runtime's clock, which is the system's monotonic clock unless a test has
+/// paused it.
 pub(crate) fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }

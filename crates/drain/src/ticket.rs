@@ -1,19 +1,20 @@
-//! What sessions and listeners hold of the drain.
+//! The drain as sessions and listeners see it.
 //!
-//! A ticket costs a connection three atomic operations in its life, and a look at it one load.
-//! Nobody keeps a list of sessions: the number on a ticket says when its holder's turn comes.
-//! Multiples of the golden ratio, taken modulo one, fill an interval evenly whichever run or
-//! every-so-manieth of the numbers is still there, so whoever happens to be left when the drain
-//! begins leaves evenly spread, and nothing had to be arranged beforehand.
+//! A ticket costs a connection three atomic operations, and a check of it costs one load. There is
+//! no list of sessions: the number of a ticket determines when its session has to leave. Multiples
+//! of the golden ratio modulo one are distributed evenly over an interval, for any run of
+//! consecutive or equidistant numbers. So whichever sessions remain when the drain begins, they
+//! leave evenly spread, without prior arrangement.
 //!
-//! Deliberately absent: timers before the drain begins (ten thousand idle sessions wait on a bell,
-//! not on a clock), and any way for a ticket to influence the plan other than by being closed.
+//! Deliberately absent: timers before the drain begins (ten thousand idle sessions wait on a
+//! `Notify`, not on a timer), and any way for a ticket to influence the plan except by being
+//! closed.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::plan::{Phase, Settings, StopRequest};
-use crate::shared::{Shared, Tally, now};
+use crate::plan::{Phase, ShutdownSettings, StopRequest};
+use crate::shared::{DrainState, SessionCounts, now};
 
 /// 2^64 divided by the golden ratio, rounded to an odd number.
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -21,28 +22,28 @@ const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 /// How a session ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Exit {
-    /// By itself: the client or the server ended it, or an error did.
+    /// By itself: the client or the server closed it, or an error did.
     Left,
-    /// Because it was its turn, at a boundary.
+    /// Because it was asked to leave, at a boundary.
     Asked,
-    /// Because everything left was cut.
+    /// Because the remaining sessions were cut.
     Cut,
 }
 
-/// The handle on a drain that everybody gets: cheap to clone, usable from any thread. Without a
-/// running [`Controller`](crate::Controller) orders wait and the phase does not change.
+/// The handle to a drain: cheap to clone, usable from any thread. Without a running
+/// [`Controller`](crate::Controller), requests wait and the phase does not change.
 #[derive(Debug, Clone)]
 pub struct Drain {
-    shared: Arc<Shared>,
+    shared: Arc<DrainState>,
 }
 
 impl Drain {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(shared: Arc<DrainState>) -> Self {
         Self { shared }
     }
 
-    /// A ticket for a session that begins now, in whatever phase. One let in after the drain began
-    /// has its turn like any other, which may be at once.
+    /// A ticket for a new session, in any phase. A session that begins after the drain is asked to
+    /// leave like any other, possibly immediately.
     pub fn ticket(&self) -> Ticket {
         Ticket {
             shared: Arc::clone(&self.shared),
@@ -51,53 +52,51 @@ impl Drain {
         }
     }
 
-    /// A door for a listener, to be held until the listener is closed and everything it accepted
-    /// has a ticket. The drain does not count as empty while a door is open, so a client in a
+    /// A permit for a listener, to be held until the listener is closed and everything that it
+    /// accepted has a ticket. The drain is not complete while a permit is held, so a client in a
     /// listener's queue is not forgotten.
-    pub fn door(&self) -> AcceptPermit {
-        self.shared.open_door();
+    pub fn accept_permit(&self) -> AcceptPermit {
+        self.shared.open_accept_permit();
         AcceptPermit { shared: Arc::clone(&self.shared) }
     }
 
-    /// Notes that a real client has come: one that sent a byte. Health checks that connect and
-    /// close are not to be told. One load while serving, one store more while leaving; never a
+    /// Records that a real client has arrived: one that sent a byte. Not to be called for health
+    /// checks that connect and close. One load while serving, plus one store while leaving; never a
     /// lock.
-    pub fn arrival(&self) {
-        self.shared.note_arrival();
+    pub fn record_arrival(&self) {
+        self.shared.record_arrival();
     }
 
-    /// Where the shutdown stands.
+    /// The current phase of the shutdown.
     #[must_use]
     pub fn phase(&self) -> Phase {
         self.shared.phase()
     }
 
-    /// Returns once the shutdown stands at `phase` or beyond; at once if it already does. Safe to
-    /// drop and to call again.
+    /// Returns once the shutdown is in `phase` or a later one, immediately if it already is.
+    /// Cancel-safe.
     pub async fn reached(&self, phase: Phase) {
         loop {
-            let passage = self.shared.passage();
+            let phase_changed = self.shared.phase_notify();
             if self.phase() >= phase {
                 return;
             }
-            passage.await;
+            phase_changed.await;
         }
     }
 
-    /// Gives an order, stamped with the present time. What it leads to is decided by
-    /// [`Plan`](crate::Plan).
-    pub fn order(&self, order: StopRequest) {
-        self.shared.put_order(now(), order);
+    /// Requests a stop, stamped with the current time. [`Plan`](crate::Plan) decides what follows.
+    pub fn request_stop(&self, request: StopRequest) {
+        self.shared.put_request(now(), request);
     }
 
-    /// Puts other settings in force, also in the middle of a shutdown: a longer `drain_timeout`
-    /// gives those who still stay more time. The spread holds as it is once the first have been
-    /// asked.
-    pub fn configure(&self, settings: Settings) {
+    /// Replaces the settings, also during a shutdown: a longer `drain_timeout` gives the remaining
+    /// sessions more time. The spread is fixed once sessions have been asked to leave.
+    pub fn configure(&self, settings: ShutdownSettings) {
         self.shared.put_settings(settings);
     }
 
-    /// How long it is until those who have not left are cut. `None` before they are asked to.
+    /// The time until the remaining sessions are cut. `None` before they are asked to leave.
     #[must_use]
     pub fn time_left(&self) -> Option<Duration> {
         self.shared.time_left()
@@ -105,95 +104,95 @@ impl Drain {
 
     /// How many sessions are open and how many ended in which way, since the start of the process.
     #[must_use]
-    pub fn tally(&self) -> Tally {
-        self.shared.tally()
+    pub fn session_counts(&self) -> SessionCounts {
+        self.shared.session_counts()
     }
 }
 
-/// What a listener holds until it is closed. Dropping it is the only thing to be done with it.
+/// Held by a listener until it is closed, then dropped.
 #[derive(Debug)]
 #[must_use]
 pub struct AcceptPermit {
-    shared: Arc<Shared>,
+    shared: Arc<DrainState>,
 }
 
 impl Drop for AcceptPermit {
     fn drop(&mut self) {
-        self.shared.close_door();
+        self.shared.close_accept_permit();
     }
 }
 
-/// What a session holds from its first moment to its last. Dropping it counts as [`Exit::Left`].
+/// Held by a session from its beginning to its end. Dropping it counts as [`Exit::Left`].
 #[derive(Debug)]
 #[must_use]
 pub struct Ticket {
-    shared: Arc<Shared>,
+    shared: Arc<DrainState>,
     number: u64,
     exit: Exit,
 }
 
 impl Ticket {
-    /// Whether this session's turn to leave has come: one atomic load until the drain begins, a
-    /// look at the clock more after that. Made to be asked at every boundary.
+    /// Whether this session has to leave: one atomic load until the drain begins, plus a clock read
+    /// after that. Cheap enough to be called at every boundary.
     #[must_use]
     pub fn is_asked(&self) -> bool {
-        self.turn().is_some_and(|turn| turn <= now())
+        self.leave_time().is_some_and(|leave_time| leave_time <= now())
     }
 
-    /// Returns when this session's turn to leave has come; at once if it already has. Safe to drop
-    /// and to call again, but it enters a waiting list behind a lock, so a busy session is better
-    /// served by [`is_asked`](Self::is_asked) or by keeping one future across its rounds. Uses a
-    /// timer only once the drain has begun.
+    /// Returns when this session has to leave, immediately if it already has to. Cancel-safe. It
+    /// enters a waiting list behind a lock, so a busy session is better served by
+    /// [`is_asked`](Self::is_asked) or by keeping one future across iterations. Uses a timer only
+    /// once the drain has begun.
     pub async fn asked(&self) {
-        let turn = loop {
-            let bell = self.shared.bell(self.number);
-            if let Some(turn) = self.turn() {
-                break turn;
+        let leave_time = loop {
+            let notified_session = self.shared.notified_session(self.number);
+            if let Some(leave_time) = self.leave_time() {
+                break leave_time;
             }
-            bell.await;
+            notified_session.await;
         };
-        if turn <= now() {
+        if leave_time <= now() {
             return;
         }
-        // In a box, so that the sleep takes no room in ten thousand sessions while nobody drains.
-        let turn_comes = Box::pin(tokio::time::sleep_until(turn.into()));
+        // Boxed, so that the timer takes no space in ten thousand sessions while no drain is in
+        // progress.
+        let leave_time_reached = Box::pin(tokio::time::sleep_until(leave_time.into()));
         tokio::select! {
-            () = turn_comes => {}
+            () = leave_time_reached => {}
             () = self.cut() => {}
         }
     }
 
-    /// Whether this session is to end now, wherever it is: one atomic load.
+    /// Whether this session is cut, wherever it is: one atomic load.
     #[must_use]
     pub fn is_cut(&self) -> bool {
         self.shared.is_cut()
     }
 
-    /// Returns when this session is to end now; at once if it already is. Safe to drop and to call
-    /// again.
+    /// Returns when this session is cut, immediately if it already is. Cancel-safe.
     pub async fn cut(&self) {
         loop {
-            let bell = self.shared.bell(self.number);
+            let notified_session = self.shared.notified_session(self.number);
             if self.is_cut() {
                 return;
             }
-            bell.await;
+            notified_session.await;
         }
     }
 
-    /// Ends the session and says how it ended.
+    /// Ends the session and records how it ended.
     pub fn close(mut self, exit: Exit) {
         self.ends_by(exit);
     }
 
-    /// Says how the session ends, which it does when this is dropped.
+    /// Sets how the session ends; it ends when this is dropped.
     pub fn ends_by(&mut self, exit: Exit) {
         self.exit = exit;
     }
 
-    /// When this session's turn comes; `None` while nobody is asked.
-    fn turn(&self) -> Option<Instant> {
-        self.shared.turn(place(self.number))
+    /// When this session has to leave; `None` while sessions are not asked to.
+    fn leave_time(&self) -> Option<Instant> {
+        self.shared.leave_time(spread_position(self.number))
     }
 }
 
@@ -203,8 +202,8 @@ impl Drop for Ticket {
     }
 }
 
-/// Where in the spread a ticket's turn is: at least 0, below 1.
-pub(crate) fn place(number: u64) -> f64 {
+/// The position of a ticket's leave time within the spread: at least 0, below 1.
+pub(crate) fn spread_position(number: u64) -> f64 {
     // The upper 53 bits, which an f64 holds exactly.
     #[allow(clippy::cast_precision_loss)]
     let numerator = (number.wrapping_mul(GOLDEN) >> 11) as f64;

@@ -1,4 +1,4 @@
-//! Tickets: their size, their even spread, their exact counts, and that nobody who waits is
+//! Tickets: their size, their even spread, their exact counts, and that no waiting session is
 //! forgotten.
 
 use std::sync::Arc;
@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
-use crate::plan::{Phase, Settings, StopRequest};
-use crate::ticket::{Exit, Ticket, place};
-use crate::{Drain, Tally, new};
+use crate::plan::{Phase, ShutdownSettings, StopRequest};
+use crate::ticket::{Exit, Ticket, spread_position};
+use crate::{Drain, SessionCounts, new};
 
-fn settings(spread: u64, timeout: u64) -> Settings {
-    Settings {
+fn settings(spread: u64, timeout: u64) -> ShutdownSettings {
+    ShutdownSettings {
         accept_min: Duration::ZERO,
         accept_quiet: Duration::ZERO,
         accept_max: Duration::ZERO,
@@ -21,46 +21,46 @@ fn settings(spread: u64, timeout: u64) -> Settings {
 }
 
 #[test]
-fn a_ticket_is_small_and_so_is_waiting_for_it() {
+fn keeps_ticket_and_its_wait_small() {
     assert!(size_of::<Ticket>() <= 32, "{}", size_of::<Ticket>());
-    let (drain, _controller) = new(Settings::default());
+    let (drain, _controller) = new(ShutdownSettings::default());
     let ticket = drain.ticket();
     let waiting = ticket.asked();
-    // Two places in waiting lists and a few words; a timer would be 100 bytes more.
+    // Two waiting list entries and a few words; a timer would add 100 bytes.
     assert!(size_of_val(&waiting) <= 256, "{}", size_of_val(&waiting));
 }
 
-/// The most and the fewest turns that fall into one of `parts` equal parts of the spread.
-fn crowding(numbers: impl Iterator<Item = u64>, parts: u32) -> (u32, u32) {
+/// The highest and lowest number of leave times in any of `parts` equal parts of the spread.
+fn densest_and_sparsest(numbers: impl Iterator<Item = u64>, parts: u32) -> (u32, u32) {
     let mut counts = vec![0_u32; parts as usize];
     for number in numbers {
-        let place = place(number);
-        assert!((0.0..1.0).contains(&place), "{place}");
+        let spread_position = spread_position(number);
+        assert!((0.0..1.0).contains(&spread_position), "{spread_position}");
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-        let part = (place * f64::from(parts)) as usize;
+        let part = (spread_position * f64::from(parts)) as usize;
         counts[part] += 1;
     }
     (counts.iter().copied().max().unwrap_or(0), counts.iter().copied().min().unwrap_or(0))
 }
 
 #[test]
-fn turns_are_even_whoever_is_left() {
+fn spreads_leave_times_evenly_for_any_remaining_set() {
     // Ten thousand sessions over five seconds are 100 in every 50 ms.
-    let (most, fewest) = crowding(0..10_000, 100);
+    let (most, fewest) = densest_and_sparsest(0..10_000, 100);
     assert!(most <= 105 && fewest >= 95, "{fewest} to {most}");
-    // The same whichever run of numbers is left.
-    let (most, fewest) = crowding(1_234_567..1_244_567, 100);
+    // The same for any other run of numbers.
+    let (most, fewest) = densest_and_sparsest(1_234_567..1_244_567, 100);
     assert!(most <= 105 && fewest >= 95, "{fewest} to {most}");
-    // And where only every so-manieth session stayed, as when one kind of client comes and goes.
+    // The same if only every n-th session is left, as when one kind of client comes and goes.
     for step in 2..=64_u64 {
         let (most, fewest) =
-            crowding((0..10_000 * step).step_by(usize::try_from(step).unwrap()), 20);
+            densest_and_sparsest((0..10_000 * step).step_by(usize::try_from(step).unwrap()), 20);
         assert!(most <= 600 && fewest >= 400, "every {step}: {fewest} to {most}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn ten_thousand_idle_sessions_leave_evenly_within_the_spread() {
+async fn spreads_ten_thousand_idle_sessions_evenly() {
     let (drain, controller) = new(settings(5_000, 20_000));
     let mut sessions = tokio::task::JoinSet::new();
     for _ in 0..10_000 {
@@ -74,27 +74,27 @@ async fn ten_thousand_idle_sessions_leave_evenly_within_the_spread() {
         });
     }
     let begin = tokio::time::Instant::now();
-    drain.order(StopRequest::Drain);
+    drain.request_stop(StopRequest::Drain);
     let summary = controller.run().await;
-    let mut in_each_tenth = [0_u32; 50];
+    let mut per_100_ms = [0_u32; 50];
     while let Some(left) = sessions.join_next().await {
         let after = left.unwrap().duration_since(begin).as_millis();
-        in_each_tenth[usize::try_from(after / 100).unwrap().min(49)] += 1;
+        per_100_ms[usize::try_from(after / 100).unwrap().min(49)] += 1;
     }
-    assert!(in_each_tenth.iter().all(|count| (180..=220).contains(count)), "{in_each_tenth:?}");
-    assert_eq!(summary.tally, Tally { open: 0, left: 0, asked: 10_000, cut: 0 });
+    assert!(per_100_ms.iter().all(|count| (180..=220).contains(count)), "{per_100_ms:?}");
+    assert_eq!(summary.session_counts, SessionCounts { open: 0, left: 0, asked: 10_000, cut: 0 });
     assert!(summary.total <= Duration::from_millis(5_010), "{:?}", summary.total);
     assert!(summary.is_clean());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_comes_at_its_place_and_the_look_agrees_with_the_wait() {
+async fn agrees_on_leave_time_when_polled_or_awaited() {
     let (drain, controller) = new(settings(10_000, 20_000));
     let early = drain.ticket();
     let late = drain.ticket();
-    assert!(place(0) < f64::EPSILON && (0.6..0.63).contains(&place(1)));
+    assert!(spread_position(0) < f64::EPSILON && (0.6..0.63).contains(&spread_position(1)));
     assert!(!early.is_asked() && !late.is_asked());
-    drain.order(StopRequest::Drain);
+    drain.request_stop(StopRequest::Drain);
     let running = tokio::spawn(controller.run());
     early.asked().await;
     assert!(early.is_asked() && !late.is_asked());
@@ -112,7 +112,7 @@ async fn a_turn_comes_at_its_place_and_the_look_agrees_with_the_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cut_ends_every_wait() {
+async fn ends_every_wait_on_cut() {
     let (drain, controller) = new(settings(10_000, 20_000));
     let _first = drain.ticket();
     let ticket = drain.ticket();
@@ -122,24 +122,24 @@ async fn a_cut_ends_every_wait() {
         ticket.close(Exit::Cut);
     });
     let begin = tokio::time::Instant::now();
-    drain.order(StopRequest::DrainAtOnce);
+    drain.request_stop(StopRequest::DrainAtOnce);
     let running = tokio::spawn(controller.run());
     drain.reached(Phase::Draining).await;
-    // The second ticket's turn would be after six seconds.
+    // The second ticket would have to leave after six seconds.
     tokio::time::sleep(Duration::from_secs(2)).await;
-    drain.order(StopRequest::Cut);
+    drain.request_stop(StopRequest::Cut);
     waiting.await.unwrap();
     assert_eq!(begin.elapsed(), Duration::from_secs(2));
     let summary = running.await.unwrap();
-    assert_eq!(summary.tally, Tally { open: 1, left: 0, asked: 0, cut: 1 });
+    assert_eq!(summary.session_counts, SessionCounts { open: 1, left: 0, asked: 0, cut: 1 });
     assert!(!summary.is_clean());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_ticket_taken_late_has_its_turn_too() {
+async fn asks_session_that_began_late() {
     let (drain, controller) = new(settings(1_000, 20_000));
     let held = drain.ticket();
-    drain.order(StopRequest::DrainAtOnce);
+    drain.request_stop(StopRequest::DrainAtOnce);
     let running = tokio::spawn(controller.run());
     drain.reached(Phase::Draining).await;
     tokio::time::sleep(Duration::from_secs(2)).await;
@@ -149,13 +149,13 @@ async fn a_ticket_taken_late_has_its_turn_too() {
     late.close(Exit::Asked);
     drop(held);
     let summary = running.await.unwrap();
-    assert_eq!(summary.tally, Tally { open: 0, left: 1, asked: 1, cut: 0 });
+    assert_eq!(summary.session_counts, SessionCounts { open: 0, left: 1, asked: 1, cut: 0 });
 }
 
-/// Many workers that take tickets, wait and leave in every way while the shutdown comes: nobody
-/// hangs, nobody is lost.
+/// Many workers take tickets, wait and leave in every way while the shutdown begins: none hangs and
+/// none is lost.
 #[test]
-fn counts_are_exact_and_no_wake_up_is_lost_under_real_threads() {
+fn counts_exactly_and_loses_no_wake_up_with_threads() {
     for round in 0..20 {
         let (drain, controller) = new(settings(20, 5_000));
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -167,24 +167,31 @@ fn counts_are_exact_and_no_wake_up_is_lost_under_real_threads() {
         let begin = Instant::now();
         let summary = runtime.block_on(async {
             let gate = Arc::new(tokio::sync::Barrier::new(usize::try_from(total).unwrap() + 1));
-            let door = drain.door();
+            let permit = drain.accept_permit();
             let mut sessions = tokio::task::JoinSet::new();
             for number in 0..total {
                 sessions.spawn(session(drain.clone(), number, Arc::clone(&gate)));
             }
             let running = tokio::spawn(controller.run());
-            // The order races with sessions that begin to wait.
+            // The request races with sessions that begin to wait.
             gate.wait().await;
-            drain.order(if round % 2 == 0 { StopRequest::Drain } else { StopRequest::DrainAtOnce });
-            drop(door);
+            drain.request_stop(if round % 2 == 0 {
+                StopRequest::Drain
+            } else {
+                StopRequest::DrainAtOnce
+            });
+            drop(permit);
             while let Some(ended) = sessions.join_next().await {
                 ended.unwrap();
             }
             running.await.unwrap()
         });
-        assert!(begin.elapsed() < Duration::from_secs(5), "somebody had to be cut");
-        assert_eq!(summary.tally, Tally { open: 0, left: total / 2, asked: total / 2, cut: 0 });
-        assert_eq!(drain.tally().opened(), total);
+        assert!(begin.elapsed() < Duration::from_secs(5), "a session had to be cut");
+        assert_eq!(
+            summary.session_counts,
+            SessionCounts { open: 0, left: total / 2, asked: total / 2, cut: 0 }
+        );
+        assert_eq!(drain.session_counts().opened(), total);
     }
 }
 
@@ -202,42 +209,46 @@ async fn session(drain: Drain, number: u64, gate: Arc<tokio::sync::Barrier>) {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Deed {
+enum TicketOp {
     Open,
     Close(usize, Option<Exit>),
 }
 
-fn deeds() -> impl Strategy<Value = Vec<Deed>> {
+fn ticket_ops() -> impl Strategy<Value = Vec<TicketOp>> {
     let exit = prop_oneof![
         Just(None),
         Just(Some(Exit::Left)),
         Just(Some(Exit::Asked)),
         Just(Some(Exit::Cut))
     ];
-    let deed = prop_oneof![
-        Just(Deed::Open),
+    let op = prop_oneof![
+        Just(TicketOp::Open),
         (any::<prop::sample::Index>(), exit)
-            .prop_map(|(which, exit)| Deed::Close(which.index(1000), exit)),
+            .prop_map(|(which, exit)| TicketOp::Close(which.index(1000), exit)),
     ];
-    prop::collection::vec(deed, 0..200)
+    prop::collection::vec(op, 0..200)
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { fork: false, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        fork: false,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
-    fn the_tally_adds_up(deeds in deeds()) {
-        let (drain, _controller) = new(Settings::default());
+    fn counts_add_up_for_any_sequence(ticket_ops in ticket_ops()) {
+        let (drain, _controller) = new(ShutdownSettings::default());
         let mut open: Vec<Ticket> = Vec::new();
-        let mut expected = Tally::default();
+        let mut expected = SessionCounts::default();
         let mut opened = 0;
-        for deed in deeds {
-            match deed {
-                Deed::Open => {
+        for op in ticket_ops {
+            match op {
+                TicketOp::Open => {
                     open.push(drain.ticket());
                     opened += 1;
                 }
-                Deed::Close(which, exit) if !open.is_empty() => {
+                TicketOp::Close(which, exit) if !open.is_empty() => {
                     let ticket = open.swap_remove(which % open.len());
                     match exit {
                         None | Some(Exit::Left) => expected.left += 1,
@@ -249,11 +260,11 @@ proptest! {
                         Some(exit) => ticket.close(exit),
                     }
                 }
-                Deed::Close(..) => {}
+                TicketOp::Close(..) => {}
             }
             expected.open = open.len() as u64;
-            prop_assert_eq!(drain.tally(), expected);
-            prop_assert_eq!(drain.tally().opened(), opened);
+            prop_assert_eq!(drain.session_counts(), expected);
+            prop_assert_eq!(drain.session_counts().opened(), opened);
         }
     }
 }

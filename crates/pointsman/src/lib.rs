@@ -1,12 +1,13 @@
-//! The composition root: configuration, command line, and the wiring of everything else.
+//! The composition root: configuration, command line, and the wiring of the other crates.
 //!
-//! The other crates each do one thing and know nothing of their neighbours; here they meet. What a
-//! person or a script touches (flags, files, exit codes) is in `cli` and `config`; `run` is the
-//! process itself.
+//! Every other crate has one purpose and does not know its neighbours; they are connected here.
+//! `cli` and `config` hold the interface (flags, files, exit codes), `process` the running process,
+//! `admin` what it reports, `system` its limits, and `telemetry` its log.
 
 pub mod admin;
 pub mod cli;
 pub mod config;
+pub mod logging;
 pub mod process;
+pub mod reference;
 pub mod system;
-pub mod telemetry;

@@ -1,4 +1,4 @@
-//! The program. Everything is in the library, where tests and documentation reach it.
+//! The binary. All code is in the library, so that tests and documentation can reach it.
 
 use std::process::ExitCode;
 

@@ -1,31 +1,34 @@
-//! The data plane alone, with its points fixed on one address: for benches and for trying things by
-//! hand.
+//! The workers alone, with a fixed target: for benchmarks and manual tests.
 //!
-//!     cargo run --release -p pointsman-proxy --example fixed -- 127.0.0.1:7000 127.0.0.1:6379 [WORKERS [copy]]
+//! ```text
+//! cargo run --release -p pointsman-proxy --example fixed -- LISTEN TARGET [WORKERS [copy]]
+//! ```
 //!
-//! The first address is listened on, the second is the target. On SIGINT or SIGTERM it drains for
-//! up to two seconds, then prints its counters.
+//! The proxy listens on LISTEN, for example 127.0.0.1:7000, and forwards to TARGET, for example
+//! 127.0.0.1:6379. On SIGINT or SIGTERM it drains for up to two seconds, then prints its
+//! counters.
 #![allow(clippy::print_stdout, clippy::expect_used)]
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use drain::{Settings, StopRequest};
+use drain::{ShutdownSettings, StopRequest};
 use proxy::{Bound, NoHints, Options, Service, Splice, worker_count};
 use target::{Destination, TargetWriter};
 use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut words = std::env::args().skip(1);
-    let listen = words.next().ok_or("usage: fixed LISTEN TARGET [WORKERS]")?.parse()?;
-    let addr: std::net::SocketAddr = words.next().ok_or("TARGET is missing")?.parse()?;
-    let workers = words.next().map_or(Ok(worker_count()), |word| word.parse::<NonZeroUsize>())?;
+    let mut arguments = std::env::args().skip(1);
+    let listen = arguments.next().ok_or("usage: fixed LISTEN TARGET [WORKERS [copy]]")?.parse()?;
+    let addr: std::net::SocketAddr = arguments.next().ok_or("TARGET is missing")?.parse()?;
+    let workers =
+        arguments.next().map_or(Ok(worker_count()), |count| count.parse::<NonZeroUsize>())?;
 
-    let (mut points, route) = TargetWriter::new();
-    points.commit(Destination { addr, name: addr.to_string().into(), epoch: 0, run_id: None });
+    let (mut publisher, route) = TargetWriter::new();
+    publisher.commit(Destination { addr, name: addr.to_string().into(), epoch: 0, run_id: None });
     let splice =
-        if words.next().is_some_and(|word| word == "copy") { Splice::Off } else { Splice::On };
+        if arguments.next().is_some_and(|mode| mode == "copy") { Splice::Off } else { Splice::On };
     let options = Options { max_connections: 100_000, splice, ..Options::default() };
     let service = Service {
         name: "fixed".into(),
@@ -33,7 +36,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         options: options.into(),
         hints: Arc::new(NoHints),
     };
-    let settings = Settings {
+    let settings = ShutdownSettings {
         accept_min: Duration::ZERO,
         accept_quiet: Duration::ZERO,
         accept_max: Duration::ZERO,
@@ -54,7 +57,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             _ = int.recv() => {}
             _ = term.recv() => {}
         }
-        drain.order(StopRequest::DrainAtOnce);
+        drain.request_stop(StopRequest::DrainAtOnce);
         Ok::<_, std::io::Error>(controller.await)
     })??;
     println!("{summary:?}\n{:#?}", running.stats().service("fixed"));

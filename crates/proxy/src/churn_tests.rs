@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use crate::testing::{Backend, House, rest};
+use crate::testing::{Backend, TestProxy, rest};
 use crate::{EndReason, Options};
 
 /// A small generator, so that a failure can be repeated.
@@ -41,8 +41,8 @@ fn sessions_that_come_and_go_keep_their_bytes() {
     const CLIENTS: u64 = 8;
     const SESSIONS: usize = 25;
     let backend = Backend::new();
-    let mut house = House::with(2, 1000, Options::default());
-    house.commit(backend.addr());
+    let mut proxy = TestProxy::with(2, 1000, Options::default());
+    proxy.commit(backend.addr());
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -56,11 +56,11 @@ fn sessions_that_come_and_go_keep_their_bytes() {
         });
         let clients: Vec<_> = (1..=CLIENTS)
             .map(|seed| {
-                let house = &house;
+                let proxy = &proxy;
                 scope.spawn(move || {
                     let mut dice = Dice(seed * 0x9E37_79B9);
                     for _ in 0..SESSIONS {
-                        one_session(house.client(), &mut dice);
+                        one_session(proxy.client(), &mut dice);
                     }
                 })
             })
@@ -70,7 +70,7 @@ fn sessions_that_come_and_go_keep_their_bytes() {
         assert!(ended.iter().all(Result::is_ok));
     });
     let all = u64::try_from(SESSIONS).unwrap() * CLIENTS;
-    let stats = house.until("the end of all", |stats| stats.closed_in_all() == all);
+    let stats = proxy.wait_for("the end of all", |stats| stats.closed_in_all() == all);
     assert_eq!(stats.closed_for(EndReason::ClientClosed), all);
 }
 

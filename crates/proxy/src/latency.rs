@@ -1,38 +1,63 @@
-//! How long commands and dials take, measured on the spot and cheap enough to be always on.
+//! The duration of commands and connects, measured cheaply enough to be always on.
 //!
-//! A histogram has four buckets for each power of two of microseconds, so a value is known to a
-//! quarter of itself over the whole range from a microsecond to two minutes, in less than a
-//! kilobyte. Like every counter it belongs to one worker, which adds without atomic operations;
-//! whoever reads adds the workers up.
+//! A histogram has four buckets per power of two of microseconds, so a value is known to a quarter
+//! of itself over the whole range from a microsecond to two minutes, in less than a kilobyte. Like
+//! every counter it belongs to one worker, which adds without atomic operations; a reader sums up
+//! the workers.
 //!
-//! Commands are sampled. A [`Stopwatch`] takes up eight bytes of a session, and follows one request
-//! at a time: it is started by every thirty-second write that begins a request, and remembers how
-//! many replies come first. The clock is read twice a sample, so on average once in sixteen
-//! requests. What it measures is the time of the target and of the network to it: from the moment
-//! the first bytes of the request have been written to the target until the last byte of its reply
-//! has been read from it. How fast the client takes the reply has no part in it. Commands that wait
-//! for data by their nature (`BLPOP`, `WAIT`) and sessions that are not followed are left out.
+//! Commands are sampled. A [`Stopwatch`] takes eight bytes of a session and follows one request at
+//! a time: every thirty-second write that begins a request starts it, and it remembers how many
+//! replies come first. The clock is read twice per sample, so on average once in sixteen requests.
+//! It measures the time of the target and of the network to it: from the moment at which the first
+//! bytes of the request have been written to the target until the last byte of its reply has been
+//! read from it. The speed of the client does not matter. Blocking commands (`BLPOP`, `WAIT`) and
+//! sessions that are not followed are excluded.
 //!
-//! Deliberately absent: quantiles kept while measuring, and labels.
+//! Deliberately absent: quantiles computed while measuring, and labels.
 
 use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use resp::{Class, Direction, Ledger};
 
-use crate::stats::Count;
+/// A number with one writer.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
 
-/// One in so many writes that begin a request is measured.
-const ONE_IN: u64 = 32;
+impl Counter {
+    /// Adds without an atomic read-modify-write. Only the owning worker may call it.
+    #[inline]
+    pub(crate) fn add(&self, n: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
 
-/// Powers of two of microseconds that are told apart, and the buckets of each.
+    #[inline]
+    pub(crate) fn increment(&self) {
+        self.add(1);
+    }
+
+    /// Subtracts one, for a number that goes up and down.
+    pub(crate) fn decrement(&self) {
+        self.add(u64::MAX);
+    }
+
+    #[inline]
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// One of this many writes that begin a request is measured.
+const SAMPLE_INTERVAL: u64 = 32;
+
+/// The powers of two of microseconds that are distinguished, and the buckets per power.
 const OCTAVES: u32 = 27;
 const PARTS: usize = 4;
-/// Number of buckets; the last one holds everything beyond two minutes too.
+/// The number of buckets; the last one also holds everything beyond two minutes.
 const BUCKETS: usize = (OCTAVES as usize - 1) * PARTS;
 
-/// The bucket for so many microseconds: below four each has its own, then each power of two has
-/// four.
+/// The bucket of a value: below four each has its own, then each power of two has four.
 fn bucket(micros: u64) -> usize {
     let octave = (micros | 1).ilog2();
     if octave < 2 {
@@ -42,7 +67,7 @@ fn bucket(micros: u64) -> usize {
     ((octave as usize - 1) * PARTS + part).min(BUCKETS - 1)
 }
 
-/// The first number of microseconds above a bucket.
+/// The upper end of a bucket, exclusive, in microseconds.
 fn end(bucket: usize) -> u64 {
     let next = (bucket + 1) as u64;
     match next / 4 {
@@ -51,16 +76,15 @@ fn end(bucket: usize) -> u64 {
     }
 }
 
-/// What one worker measured.
 #[derive(Debug)]
 pub(crate) struct Histogram {
-    counts: [Count; BUCKETS],
-    micros: Count,
+    counts: [Counter; BUCKETS],
+    micros: Counter,
 }
 
 impl Default for Histogram {
     fn default() -> Self {
-        Self { counts: std::array::from_fn(|_| Count::default()), micros: Count::default() }
+        Self { counts: std::array::from_fn(|_| Counter::default()), micros: Counter::default() }
     }
 }
 
@@ -72,13 +96,13 @@ impl Histogram {
 
     fn record_micros(&self, micros: u64) {
         if let Some(count) = self.counts.get(bucket(micros)) {
-            count.one();
+            count.increment();
             self.micros.add(micros);
         }
     }
 }
 
-/// What all workers have measured so far.
+/// The measurements of all workers so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Distribution {
     counts: [u64; BUCKETS],
@@ -99,13 +123,13 @@ impl Distribution {
         self.micros = self.micros.saturating_add(histogram.micros.get());
     }
 
-    /// Adds what was measured elsewhere.
+    /// Adds another distribution.
     pub fn merge(&mut self, other: &Self) {
         self.counts.iter_mut().zip(&other.counts).for_each(|(sum, count)| *sum += count);
         self.micros = self.micros.saturating_add(other.micros);
     }
 
-    /// What was measured after `before`, an earlier look at the same.
+    /// What was measured after `before`, an earlier copy of the same distribution.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let mut rest = self.clone();
@@ -116,19 +140,19 @@ impl Distribution {
         rest
     }
 
-    /// Values measured.
+    /// The number of values.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Their sum.
+    /// The sum of the values.
     #[must_use]
     pub fn sum(&self) -> Duration {
         Duration::from_micros(self.micros)
     }
 
-    /// How many were below `bound`; exact where `bound` is a power of two of microseconds.
+    /// The number of values below `bound`; exact if `bound` is a power of two of microseconds.
     #[must_use]
     pub fn below(&self, bound: Duration) -> u64 {
         let bound = u64::try_from(bound.as_micros()).unwrap_or(u64::MAX);
@@ -140,7 +164,7 @@ impl Distribution {
             .sum()
     }
 
-    /// What so many of a thousand values were below, to a quarter of itself; `None` without values.
+    /// The quantile at `per_mille`, to a quarter of itself; `None` without values.
     #[must_use]
     pub fn quantile(&self, per_mille: u64) -> Option<Duration> {
         let wanted = (self.count().checked_mul(per_mille)?).div_ceil(1000).max(1);
@@ -153,28 +177,27 @@ impl Distribution {
     }
 }
 
-/// The measuring of one worker's commands for one service.
+/// The command times of one service on one worker.
 #[derive(Debug)]
-pub(crate) struct Commands {
+pub(crate) struct CommandTimes {
     origin: Instant,
-    turn: Count,
+    candidates: Counter,
     pub(crate) took: Histogram,
 }
 
-impl Default for Commands {
+impl Default for CommandTimes {
     fn default() -> Self {
-        Self { origin: Instant::now(), turn: Count::default(), took: Histogram::default() }
+        Self { origin: Instant::now(), candidates: Counter::default(), took: Histogram::default() }
     }
 }
 
-impl Commands {
-    /// Microseconds since the worker has been measuring.
+impl CommandTimes {
+    /// Microseconds since the worker started to measure.
     pub(crate) fn elapsed(&self) -> u64 {
         u64::try_from(self.origin.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// Microseconds, never zero, that come round after an hour: more than any command takes that is
-    /// measured.
+    /// Microseconds, never zero, that wrap after an hour: longer than any command that is measured.
     fn now(&self) -> NonZeroU32 {
         #[expect(clippy::cast_possible_truncation, reason = "only differences count")]
         let micros = self.origin.elapsed().as_micros() as u32;
@@ -186,31 +209,35 @@ impl Commands {
 #[derive(Debug, Default)]
 pub(crate) struct Stopwatch {
     since: Option<NonZeroU32>,
-    /// Replies that come before the one that is waited for.
+    /// Replies that come before the awaited one.
     ahead: u32,
 }
 
-/// What a write begins, as far as it is to be measured.
+/// The state before a write that is to be measured.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Start {
+pub(crate) struct SampleStart {
     owed: u64,
 }
 
 impl Stopwatch {
-    /// Asked before the ledger is told of a write: whether it is to be measured.
+    /// To be called before the ledger records a write: whether to measure it.
     #[inline]
-    pub(crate) fn is_wanted(&self, commands: &Commands, ledger: &Ledger) -> Option<Start> {
+    pub(crate) fn before_write(
+        &self,
+        commands: &CommandTimes,
+        ledger: &Ledger,
+    ) -> Option<SampleStart> {
         if self.since.is_some() {
             return None;
         }
-        commands.turn.one();
-        let turn =
-            commands.turn.get().is_multiple_of(ONE_IN) && ledger.at_boundary(Direction::Request);
-        turn.then(|| Start { owed: ledger.owed() })
+        commands.candidates.increment();
+        let candidates = commands.candidates.get().is_multiple_of(SAMPLE_INTERVAL)
+            && ledger.at_boundary(Direction::Request);
+        candidates.then(|| SampleStart { owed: ledger.owed() })
     }
 
-    /// Told after the ledger was.
-    pub(crate) fn start(&mut self, start: Start, commands: &Commands, ledger: &Ledger) {
+    /// To be called after the ledger has recorded the write.
+    pub(crate) fn start(&mut self, start: SampleStart, commands: &CommandTimes, ledger: &Ledger) {
         let answered = ledger.owed() > start.owed || !ledger.at_boundary(Direction::Request);
         let waits = matches!(ledger.last_request(), Some(Class::Blocking | Class::Wait));
         if answered && !waits {
@@ -219,9 +246,9 @@ impl Stopwatch {
         }
     }
 
-    /// So many replies have come.
+    /// Records that this many replies have arrived.
     #[inline]
-    pub(crate) fn replied(&mut self, replies: u32, commands: &Commands) {
+    pub(crate) fn replied(&mut self, replies: u32, commands: &CommandTimes) {
         let Some(since) = self.since else { return };
         if replies <= self.ahead {
             self.ahead -= replies;
@@ -239,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_value_is_in_the_bucket_that_ends_above_it() {
+    fn puts_every_value_into_its_bucket() {
         let values = (0..5000).chain(
             (0..40).flat_map(|octave| [(1_u64 << octave) - 1, 1 << octave, (1 << octave) + 1]),
         );
@@ -266,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_are_summed_and_powers_of_two_are_exact_bounds() {
+    fn sums_workers_and_is_exact_at_powers_of_two() {
         let mut both = of(&[63, 64, 100]);
         let other = Histogram::default();
         other.record(Duration::from_secs(3600));
@@ -278,33 +305,33 @@ mod tests {
         assert_eq!(Distribution::default().quantile(500), None);
     }
 
-    /// A session without sockets: what is written and what comes.
-    struct Session {
-        commands: Commands,
+    /// A session without sockets: what is written and what arrives.
+    struct TestSession {
+        commands: CommandTimes,
         ledger: Ledger,
         watch: Stopwatch,
     }
 
-    impl Session {
+    impl TestSession {
         fn new() -> Self {
             Self {
-                commands: Commands::default(),
+                commands: CommandTimes::default(),
                 ledger: Ledger::new(&Limits::default()),
                 watch: Stopwatch::default(),
             }
         }
 
         fn write(&mut self, bytes: &[u8]) {
-            let start = self.watch.is_wanted(&self.commands, &self.ledger);
+            let start = self.watch.before_write(&self.commands, &self.ledger);
             self.ledger.request(bytes);
             if let Some(start) = start {
                 self.watch.start(start, &self.commands, &self.ledger);
             }
         }
 
-        /// Writes until it is the turn of a write, all of them answered, and then this.
+        /// Writes answered requests until the next write is measured, and then `bytes`.
         fn write_measured(&mut self, bytes: &[u8]) {
-            while self.commands.turn.get() % ONE_IN != ONE_IN - 1 {
+            while self.commands.candidates.get() % SAMPLE_INTERVAL != SAMPLE_INTERVAL - 1 {
                 self.write(b"PING\r\n");
                 self.read(b"+PONG\r\n");
             }
@@ -325,27 +352,30 @@ mod tests {
     }
 
     #[test]
-    fn one_in_so_many_is_measured() {
-        let mut session = Session::new();
+    fn measures_one_in_sample_interval() {
+        let mut session = TestSession::new();
         for _ in 0..800 {
             session.write(b"PING\r\n");
             session.read(b"+PONG\r\n");
         }
-        assert_eq!(session.measured(), 800 / ONE_IN);
+        assert_eq!(session.measured(), 800 / SAMPLE_INTERVAL);
     }
 
     #[test]
-    fn a_request_is_measured_to_the_end_of_its_own_reply() {
-        let mut session = Session::new();
+    fn measures_request_to_end_of_its_reply() {
+        let mut session = TestSession::new();
         session.write_measured(b"GET a\r\nGET b\r\n");
         session.read(b"$4\r\nab");
         assert_eq!(session.measured(), 0);
         session.read(b"cd\r\n");
         assert_eq!(session.measured(), 1);
         session.read(b"$-1\r\n");
-        // Behind others that are still owed, and begun in a piece of its own.
+        // After others that are still owed, and in a write of its own.
         session.write(b"GET a\r\nGET b\r\n");
-        session.commands.turn.add(ONE_IN - 1 - session.commands.turn.get() % ONE_IN);
+        session
+            .commands
+            .candidates
+            .add(SAMPLE_INTERVAL - 1 - session.commands.candidates.get() % SAMPLE_INTERVAL);
         session.write(b"GE");
         session.write(b"T c\r\n");
         session.read(b"$-1\r\n");
@@ -356,8 +386,8 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_by_its_nature_or_gets_no_reply_is_not_measured() {
-        let mut session = Session::new();
+    fn skips_blocking_commands_and_those_without_reply() {
+        let mut session = TestSession::new();
         session.write_measured(b"BLPOP q 0\r\n");
         session.read(b"*-1\r\n");
         assert_eq!(session.measured(), 0);

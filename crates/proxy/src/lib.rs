@@ -1,18 +1,19 @@
-//! One client connection from accept to close.
+//! The data plane: client connections from accept to close.
 //!
-//! A train on the line: it is let in (`entrance`), gets its track from the points (`dial`), and
-//! then carries bytes both ways (`pump`) until either end stops, the points move under it (the
-//! fence), or the house closes (the drain). However it ends, it ends in one place with one word
+//! A client is admitted by an accept loop (`listener`), connected to its target (`session`), and
+//! then bytes are forwarded both ways (`session::pump`) until either end closes, the target changes
+//! (the fence) or the process stops (the drain). Every session ends in one place with one reason
 //! ([`EndReason`]).
 //!
-//! The data plane is made of workers: one thread each, one single-threaded event loop, one
-//! listening socket for each address. A session lives and dies on the worker that accepted it, so
-//! nothing on the way of a byte is locked, shared or sent through a channel. The large buffer
-//! belongs to the worker: an idle session holds none. Before every byte to a target two atomics are
-//! looked at, its fence and the gate of the route, and that is all that is ever needed to stop.
+//! The data plane consists of workers: one thread each, with one event loop and one listening
+//! socket per address. A session stays on the worker that accepted it, so nothing on the path of a
+//! byte is locked, shared or sent through a channel. The large buffer belongs to the worker: an
+//! idle session has none. Before every write to a target two atomics are read, its fence and the
+//! gate, and nothing more is needed to stop it.
 //!
 //! ```no_run
-//! # fn example(service: proxy::Service, drain: drain::Drain) -> Result<(), Box<dyn std::error::Error>> {
+//! # use std::error::Error;
+//! # fn example(service: proxy::Service, drain: drain::Drain) -> Result<(), Box<dyn Error>> {
 //! let listen = vec!["0.0.0.0:6379".parse()?];
 //! let bound = proxy::Bound::bind(proxy::worker_count(), 10_000, [(service, listen)])?;
 //! println!("listening on {:?}", bound.local_addrs());
@@ -23,41 +24,53 @@
 //! # }
 //! ```
 //!
-//! Deliberately absent: how a target is found or trusted (that is `sentinel`), names of metrics,
-//! and any change to what clients and servers say to each other, but for what a client asks to be
-//! told (`notice`).
+//! Deliberately absent: how a target is found or trusted (see `sentinel`), names of metrics, and
+//! any change to the conversation of clients and servers, except for the notifications that a
+//! client has asked for (`maintenance`).
 
+mod access_log;
+mod address;
+mod context;
+mod dial_permits;
+mod end_reason;
+mod invariant;
 mod io;
 mod latency;
+mod limits;
 mod listener;
-mod live_options;
 mod maintenance;
+mod not_carried;
 mod options;
 mod runtime;
 mod service;
 mod session;
 mod stats;
+mod workers;
 
 #[cfg(test)]
 mod churn_tests;
+#[cfg(test)]
+mod dial_permits_tests;
 #[cfg(test)]
 mod proxy_tests;
 #[cfg(test)]
 mod testing;
 
+pub use access_log::{AccessLog, LoggedSessions};
+pub use address::ListenAddr;
+pub use end_reason::{EndReason, Side};
 pub use latency::Distribution;
-pub use listener::address::ListenAddr;
-pub use listener::limits::{Limit, ResourceShortage};
+pub use limits::{Limit, ResourceShortage};
 pub use listener::sockets::{Socket, Sockets};
 pub use listener::{BindError, Bound, InheritedSockets};
-pub use live_options::LiveOptions;
-pub use maintenance::notice::MaintenanceKind;
-pub use options::{Options, Sessions, Splice, Subscriptions};
-pub use resp::{LONGEST_NAME, Listed, NotStateless, Pin, Stateless, Verdict, listed};
+pub use maintenance::push::MaintenanceKind;
+pub use not_carried::NotCarried;
+pub use options::{LiveOptions, Options, Sessions, Splice, Subscriptions};
+pub use resp::{
+    CarryEffect, ListedCommand, MAX_COMMAND_NAME, Pin, StatelessCommands, StatelessError,
+    listed_commands,
+};
 pub use runtime::heartbeat::{Heartbeat, STALL, Stalls};
-pub use runtime::worker::{Running, StartError, WorkerError, worker_count};
 pub use service::{DialFailure, Hint, Hints, NoHints, Service};
-pub use session::access_log::{AccessLog, LoggedSessions};
-pub use session::end_reason::{EndReason, Side};
-pub use session::not_carried::NotCarried;
-pub use stats::{Snapshot, Stats};
+pub use stats::{ServiceSnapshot, Stats};
+pub use workers::{Running, StartError, WorkerError, worker_count};

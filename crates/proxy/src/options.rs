@@ -1,101 +1,106 @@
-//! What an operator may set about the sessions of one service, with defaults that follow from how
-//! Redis clients behave.
+//! The options of one service's sessions, with defaults that follow from how Redis clients behave,
+//! and their replacement while the process runs.
+//!
+//! A session reads an option when it needs it, so a change applies to every session from its next
+//! use of the option on: a timer that is already running is not shortened. Options that the kernel
+//! keeps for a socket (keepalive, user timeout) apply to connections opened after the change.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use resp::Stateless;
+use arc_swap::ArcSwap;
+use resp::StatelessCommands;
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
-use crate::session::access_log::AccessLog;
+use crate::access_log::AccessLog;
 
-/// What becomes of a session when its target is not the master any more.
+/// What happens to a session when its target is no longer the master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Sessions {
-    /// It goes on with the new one if it is quiet and its state can be had again there; otherwise
-    /// it is closed.
+    /// It moves to the new master if it is idle and its state can be replayed there; otherwise it
+    /// is closed.
     #[default]
     Carry,
     /// It is closed.
     Close,
 }
 
-/// What becomes of a session that is subscribed when its target is not the master any more, if
+/// What happens to a subscribed session when its target is no longer the master, with
 /// [`Sessions::Carry`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Subscriptions {
     /// It is closed, so that its client knows that it has missed messages.
     #[default]
     Close,
-    /// It subscribes again with the new one. Messages published in between are lost without a word.
+    /// It subscribes again at the new master. Messages published in between are lost silently.
     Replay,
 }
 
-/// Whether bodies of large values go through a pipe of the kernel.
+/// Whether bodies of large values are spliced through a kernel pipe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Splice {
-    /// Where the system does it.
+    /// If the system supports it.
     On,
     /// Never.
     Off,
 }
 
-/// The settings of one service's sessions. A zero duration turns off what it is about, where that
-/// is said.
+/// The options of one service's sessions. A zero duration turns a timeout off where that is stated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// How long one attempt to open a connection to the target may take. A refused or failed
-    /// attempt is repeated for as long as a client may be held.
+    /// The timeout of one attempt to connect to the target. A refused or failed attempt is repeated
+    /// for as long as a client may be held.
     pub connect_timeout: Duration,
     /// How long a session waits at the gate while there is no target. Keep it below the clients'
     /// own timeouts.
     pub hold_timeout: Duration,
-    /// The most sessions that may wait at the gate at a time; one beyond it is closed at once.
+    /// The maximum number of sessions that wait at the gate; further ones are closed immediately.
     pub max_held: usize,
-    /// Closes a client that has sent nothing for this long and is owed nothing; zero for never.
-    /// Blocked and subscribed sessions and those in a transaction are silent by nature and are left
-    /// alone. A part of a request is no activity, the arrival of its bytes is.
+    /// Closes a client that has sent nothing for this long and is owed no reply; zero for never.
+    /// Blocked and subscribed sessions and those in a transaction are silent by nature and are
+    /// exempt. An incomplete request is no activity, the arrival of its bytes is.
     pub client_idle_timeout: Duration,
     /// Closes a client that has sent nothing at all this long after its connection to the target
-    /// was there; zero for never. Time in which the client was held does not count. Until its first
-    /// request is whole, one that sends nothing more for this long is closed as well.
+    /// was established; zero for never. Time during which the client was held does not count. Until
+    /// its first request is complete, a client that stops sending for this long is closed as well.
     pub first_byte_timeout: Duration,
     /// How long the second direction may stay open after the first has ended. Linux's connection
     /// tracking forgets half-closed connections after 60 s (`nf_conntrack_tcp_timeout_close_wait`),
     /// so keep it below.
     pub half_close_timeout: Duration,
-    /// How long a session waits for a replica that was put out because it answers nobody; zero for
-    /// ever.
+    /// How long a session waits for a replica that was ejected because it does not answer; zero for
+    /// no limit.
     pub silent_timeout: Duration,
-    /// What becomes of sessions when the points move.
+    /// What happens to sessions at a master change.
     pub sessions: Sessions,
-    /// What becomes of subscribed sessions when the master is replaced. Holds for sessions that
-    /// begin after a change.
+    /// What happens to subscribed sessions at a master change. Applies to sessions that begin after
+    /// a change of this option.
     pub subscriptions: Subscriptions,
-    /// Commands that count as leaving no state on their connection, besides those of the built-in
-    /// table. Holds for sessions that begin after a change.
-    pub stateless_commands: Stateless,
-    /// The most client connections of this service at a time.
+    /// Commands that count as leaving no state on their connection, in addition to the built-in
+    /// table. Applies to sessions that begin after a change of this option.
+    pub stateless_commands: StatelessCommands,
+    /// The maximum number of client connections of this service.
     pub max_connections: usize,
-    /// The most of them from one source at a time, which is an IPv4 address or the first 64 bits of
-    /// an IPv6 one; zero for no such limit.
+    /// The maximum number of them per source, which is an IPv4 address or the first 64 bits of an
+    /// IPv6 address; zero for no limit.
     pub max_connections_per_source: usize,
-    /// Idle time before TCP asks whether the peer is still there, on both sides; zero turns the
-    /// asking off.
+    /// The idle time after which TCP sends keepalive probes, on both sides; zero turns them off.
     pub keepalive: Duration,
-    /// How long sent bytes may stay unacknowledged before the connection is given up, on both
-    /// sides; zero for the kernel's own rule of about a quarter of an hour. It also ends a peer
-    /// that has not read anything for this long while bytes wait for it.
+    /// How long sent bytes may stay unacknowledged before the connection is closed, on both sides;
+    /// zero for the kernel's default of about a quarter of an hour. It also closes a peer that has
+    /// not read anything for this long while bytes wait for it.
     pub user_timeout: Duration,
-    /// Whether clients that ask for it are sent pushes about maintenance, and their handshake is
+    /// Whether clients that ask for it receive maintenance notifications, and their handshake is
     /// answered if the server does not know it.
     pub maintenance_push: bool,
-    /// Where a client that wants an address is told to move in a drain, as host:port; without it
-    /// such a client is not told.
+    /// Where a client that wants an address is told to move during a drain, as host:port; without
+    /// it such a client is not notified.
     pub moving_to: Option<Arc<str>>,
-    /// Whether bodies of large values go through a pipe of the kernel. Holds for connections opened
-    /// after a change.
+    /// Whether bodies of large values are spliced through a kernel pipe. Applies to connections
+    /// opened after a change.
     pub splice: Splice,
-    /// Which sessions are told of at their end, and how.
+    /// Which sessions are logged when they end, and how.
     pub lines: AccessLog,
 }
 
@@ -111,7 +116,7 @@ impl Default for Options {
             silent_timeout: Duration::from_secs(10),
             sessions: Sessions::default(),
             subscriptions: Subscriptions::default(),
-            stateless_commands: Stateless::default(),
+            stateless_commands: StatelessCommands::default(),
             max_connections: 10_000,
             max_connections_per_source: 0,
             keepalive: Duration::from_secs(60),
@@ -121,5 +126,39 @@ impl Default for Options {
             splice: Splice::On,
             lines: AccessLog::default(),
         }
+    }
+}
+
+/// Options that can be replaced while they are used. Cheap to clone; all clones share one value.
+#[derive(Debug, Clone)]
+pub struct LiveOptions(Arc<OptionsState>);
+
+#[derive(Debug)]
+struct OptionsState {
+    now: ArcSwap<Options>,
+    changed: Notify,
+}
+
+impl From<Options> for LiveOptions {
+    fn from(options: Options) -> Self {
+        Self(Arc::new(OptionsState { now: ArcSwap::from_pointee(options), changed: Notify::new() }))
+    }
+}
+
+impl LiveOptions {
+    /// The current options.
+    #[must_use]
+    pub fn now(&self) -> Arc<Options> {
+        self.0.now.load_full()
+    }
+
+    pub(crate) fn set(&self, options: Options) {
+        self.0.now.store(Arc::new(options));
+        self.0.changed.notify_waiters();
+    }
+
+    /// Resolves at every change after this call, whether or not the future has been polled.
+    pub(crate) fn changed(&self) -> Notified<'_> {
+        self.0.changed.notified()
     }
 }

@@ -1,23 +1,23 @@
-//! One service as the data plane sees it: a name, a route to follow, settings, and somebody to tell
-//! what it notices.
+//! A service as the workers see it: its name, its target, its settings, and the receiver of hints
+//! about the target.
 
 use std::fmt;
 use std::sync::Arc;
 
 use target::{Target, TargetSource};
 
-use crate::live_options::LiveOptions;
+use crate::options::LiveOptions;
 
-/// Everything the sessions of one service have in common.
+/// The settings and handles that all sessions of one service share.
 #[derive(Clone)]
 pub struct Service {
     /// Its name, for logs and metrics: Sentinel's name for the master.
     pub name: Arc<str>,
-    /// Where its sessions go.
+    /// Where its sessions are connected to.
     pub route: TargetSource,
     /// Its settings.
     pub options: LiveOptions,
-    /// Who is told what its sessions notice about the target.
+    /// Receives what its sessions notice about the target.
     pub hints: Arc<dyn Hints>,
 }
 
@@ -30,15 +30,15 @@ impl fmt::Debug for Service {
     }
 }
 
-/// What a session noticed that may mean that the target is not the master any more. Never a proof:
-/// whoever gets one looks for himself, and backs off, since legitimate causes exist for each.
+/// A sign, noticed by a session, that the target may not be the master any more. Never a proof: the
+/// receiver examines the target itself, and backs off, because each sign has harmless causes, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Hint {
     /// A connection to the target could not be opened.
     DialFailed(DialFailure),
-    /// The target ended a session that its client had not ended.
+    /// The target closed a session that its client had not closed.
     UpstreamEnded,
-    /// The target said something at the start of a reply that a healthy master rarely says.
+    /// A reply began with an error that a healthy master rarely sends.
     Replied(resp::Hint),
 }
 
@@ -46,22 +46,22 @@ pub enum Hint {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum DialFailure {
-    /// Nothing listens there, or a firewall says so.
+    /// Connection refused, by the host or a firewall.
     Refused,
-    /// No answer within the connect timeout.
+    /// No answer within `connect_timeout`.
     TimedOut,
-    /// No way there: no route, host or network down.
+    /// No route, or host or network down.
     Unreachable,
-    /// This host has no memory or local ports left: says nothing about the target.
+    /// No memory or local ports left on this host; says nothing about the target.
     Exhausted,
-    /// This process or host has no file descriptors left: says nothing about the target.
+    /// No file descriptors left in this process or host; says nothing about the target.
     OutOfFiles,
     /// Anything else.
     Other,
 }
 
 impl DialFailure {
-    /// Every kind, in the order of their numbers.
+    /// Every kind, in numerical order.
     pub const ALL: [Self; 6] = [
         Self::Refused,
         Self::TimedOut,
@@ -71,13 +71,13 @@ impl DialFailure {
         Self::Other,
     ];
 
-    /// Whether it says nothing about the target, only about this host.
+    /// Whether the cause is on this host, so that it says nothing about the target.
     #[must_use]
     pub const fn is_ours(self) -> bool {
         matches!(self, Self::Exhausted | Self::OutOfFiles)
     }
 
-    /// A stable word in snake case, for metrics and logs.
+    /// The label in metrics and logs, in snake case. It does not change between releases.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -91,14 +91,14 @@ impl DialFailure {
     }
 }
 
-/// Where hints go. Called on a worker in the middle of its sessions: it must neither block nor take
-/// long, and it must expect ten thousand calls in a row.
+/// The receiver of hints. It is called on a worker's thread between its sessions, so it must not
+/// block or take long, and must handle ten thousand calls in a row.
 pub trait Hints: Send + Sync {
     /// A session that used `target` noticed `hint`.
     fn hint(&self, target: &Target, hint: Hint);
 }
 
-/// Nobody wants to know.
+/// Ignores all hints.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoHints;
 

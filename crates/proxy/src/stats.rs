@@ -1,85 +1,57 @@
 //! The counters of the data plane.
 //!
-//! Each worker has a block of its own for each service, and is the only one that writes to it. An
+//! Each worker has its own counters for each service and is the only thread that writes to them. An
 //! atomic with one writer needs no atomic addition: a relaxed load, an addition and a relaxed store
-//! are the same instructions as for a plain integer, and whoever reads finds the present number. So
-//! there is no interval at which counters are published, nothing to flush at the end, and no lock
-//! anywhere. A reader may see one counter newer than another; each by itself only grows.
+//! are the same instructions as for a plain integer, and a reader finds the current number. So
+//! counters need no publication interval, no flush at the end, and no lock. A reader may see one
+//! counter newer than another; each by itself only grows.
 //!
-//! Deliberately absent: names of metrics and their format, which are the composition root's.
+//! Deliberately absent: names of metrics and their format, which belong to the composition root.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use resp::Pin;
 
-use crate::latency::{Commands, Distribution, Histogram};
-use crate::listener::limits::Limit;
-use crate::maintenance::notice::MaintenanceKind;
+use crate::end_reason::EndReason;
+use crate::latency::{CommandTimes, Counter, Distribution, Histogram};
+use crate::limits::Limit;
+use crate::maintenance::push::MaintenanceKind;
+use crate::not_carried::NotCarried;
 use crate::service::DialFailure;
-use crate::session::end_reason::EndReason;
-use crate::session::not_carried::NotCarried;
 
-/// A number with one writer.
-#[derive(Debug, Default)]
-pub(crate) struct Count(AtomicU64);
-
-impl Count {
-    /// Adds without an atomic read-modify-write. Only the owning worker may call it.
-    #[inline]
-    pub(crate) fn add(&self, n: u64) {
-        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
-    }
-
-    #[inline]
-    pub(crate) fn one(&self) {
-        self.add(1);
-    }
-
-    /// Takes one back, of a number that goes up and down.
-    pub(crate) fn one_less(&self) {
-        self.add(u64::MAX);
-    }
-
-    #[inline]
-    pub(crate) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// What one worker counts for one service. Apart in the processor's caches, so that no worker
-/// writes where another does.
+/// The counters of one worker for one service, on cache lines of their own, so that no two workers
+/// write to the same one.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(crate) struct Block {
-    pub(crate) accepted: Count,
-    pub(crate) refused: [Count; Limit::ALL.len()],
-    pub(crate) accept_errors: Count,
-    pub(crate) passed_on: Count,
-    pub(crate) closed: [Count; EndReason::COUNT],
-    pub(crate) held: Count,
-    pub(crate) released: Count,
-    pub(crate) bytes_in: Count,
-    pub(crate) bytes_out: Count,
-    pub(crate) bytes_spliced: Count,
-    pub(crate) commands: Count,
-    pub(crate) replies: Count,
-    pub(crate) dials: Count,
-    pub(crate) dial_failures: [Count; DialFailure::ALL.len()],
-    pub(crate) hints: Count,
-    pub(crate) measured: Commands,
+pub(crate) struct WorkerCounters {
+    pub(crate) accepted: Counter,
+    pub(crate) refused: [Counter; Limit::ALL.len()],
+    pub(crate) accept_errors: Counter,
+    pub(crate) handed_over: Counter,
+    pub(crate) closed: [Counter; EndReason::COUNT],
+    pub(crate) held: Counter,
+    pub(crate) released: Counter,
+    pub(crate) bytes_in: Counter,
+    pub(crate) bytes_out: Counter,
+    pub(crate) bytes_spliced: Counter,
+    pub(crate) commands: Counter,
+    pub(crate) replies: Counter,
+    pub(crate) dials: Counter,
+    pub(crate) dial_failures: [Counter; DialFailure::ALL.len()],
+    pub(crate) hints: Counter,
+    pub(crate) measured: CommandTimes,
     pub(crate) dialled_in: Histogram,
-    pub(crate) carried: Count,
-    pub(crate) rebalanced: Count,
-    pub(crate) agreements: Count,
-    pub(crate) notices: [Count; MaintenanceKind::ALL.len()],
-    /// Sessions that are pinned now, by what.
-    pub(crate) pinned: [Count; Pin::COUNT],
-    pub(crate) not_carried: [Count; NotCarried::COUNT],
+    pub(crate) carried: Counter,
+    pub(crate) rebalanced: Counter,
+    pub(crate) maintenance_handshakes: Counter,
+    pub(crate) notices: [Counter; MaintenanceKind::ALL.len()],
+    /// Sessions that are pinned now, by cause.
+    pub(crate) pinned: [Counter; Pin::COUNT],
+    pub(crate) not_carried: [Counter; NotCarried::COUNT],
 }
 
 #[cfg(test)]
-impl Block {
+impl WorkerCounters {
     pub(crate) fn accepted(&self) -> u64 {
         self.accepted.get()
     }
@@ -89,119 +61,119 @@ impl Block {
     }
 }
 
-impl Block {
+impl WorkerCounters {
     pub(crate) fn close(&self, reason: EndReason) {
         if let Some(count) = self.closed.get(reason as usize) {
-            count.one();
+            count.increment();
         }
     }
 
-    pub(crate) fn noticed(&self, kind: MaintenanceKind) {
+    pub(crate) fn count_notification(&self, kind: MaintenanceKind) {
         if let Some(count) = self.notices.get(kind as usize) {
-            count.one();
+            count.increment();
         }
     }
 
-    /// A session's pin is another one now.
+    /// Records that the pin of a session has changed.
     pub(crate) fn repin(&self, before: Option<Pin>, now: Option<Pin>) {
         let count = |pin: Option<Pin>| pin.and_then(|pin| self.pinned.get(pin as usize));
         if let Some(count) = count(before) {
-            count.one_less();
+            count.decrement();
         }
         if let Some(count) = count(now) {
-            count.one();
+            count.increment();
         }
     }
 
-    pub(crate) fn leave_behind(&self, why: NotCarried) {
+    pub(crate) fn count_not_carried(&self, why: NotCarried) {
         if let Some(count) = self.not_carried.get(why.number()) {
-            count.one();
+            count.increment();
         }
     }
 
     pub(crate) fn refuse(&self, limit: Limit) {
         if let Some(count) = self.refused.get(limit as usize) {
-            count.one();
+            count.increment();
         }
     }
 
     pub(crate) fn dial_failed(&self, failure: DialFailure) {
         if let Some(count) = self.dial_failures.get(failure as usize) {
-            count.one();
+            count.increment();
         }
     }
 }
 
-/// One service's blocks, one a worker.
+/// The counters of one service, one set per worker.
 #[derive(Debug)]
-struct Blocks {
+struct ServiceBlocks {
     name: Arc<str>,
-    workers: Vec<Arc<Block>>,
+    workers: Vec<Arc<WorkerCounters>>,
 }
 
 /// Read access to every counter, from any thread, at any time. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Stats {
-    services: Arc<[Blocks]>,
+    services: Arc<[ServiceBlocks]>,
 }
 
-/// The counters of one service since the start of the process, all workers together.
+/// The counters of one service since the start of the process, summed over all workers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Snapshot {
-    /// Sessions open now, the held ones included.
+pub struct ServiceSnapshot {
+    /// Sessions open now, including those that wait at the gate.
     pub open: u64,
     /// Sessions that wait at the gate now.
     pub held: u64,
-    /// Times a session began to wait at the gate.
+    /// Times that a session began to wait at the gate.
     pub waits: u64,
     /// Connections accepted and served.
     pub accepted: u64,
-    /// Connections refused because a limit was reached, by [`Limit`]'s number.
+    /// Connections rejected by a limit, by [`Limit`]'s number.
     pub refused: [u64; Limit::ALL.len()],
-    /// Failures of `accept(2)`.
+    /// Failed calls of `accept(2)`.
     pub accept_errors: u64,
-    /// Connections that the worker that accepted them gave to an emptier one.
-    pub passed_on: u64,
+    /// Connections handed over to a less loaded worker after accept.
+    pub handed_over: u64,
     /// Sessions ended, by [`EndReason`]'s number.
     pub closed: [u64; EndReason::COUNT],
     /// Bytes forwarded from clients to the target.
     pub bytes_in: u64,
     /// Bytes forwarded from the target to clients.
     pub bytes_out: u64,
-    /// Bytes of both that went through a pipe of the kernel and not through this process.
+    /// Bytes of both directions that were spliced through a kernel pipe.
     pub bytes_spliced: u64,
-    /// Requests forwarded whole, in sessions that are followed (not opaque).
+    /// Requests forwarded in full, in sessions that are followed (not opaque).
     pub commands: u64,
-    /// Replies received whole, in sessions that are followed.
+    /// Replies received in full, in sessions that are followed.
     pub replies: u64,
     /// Connections to the target opened.
     pub dials: u64,
-    /// Attempts that failed, by [`DialFailure`]'s number.
+    /// Failed attempts to open one, by [`DialFailure`]'s number.
     pub dial_failures: [u64; DialFailure::ALL.len()],
-    /// Hints given.
+    /// Hints sent to discovery.
     pub hints: u64,
-    /// How long commands took: a sample, from the first bytes of a request written to the target to
-    /// the last byte of its reply read from it. Commands that wait by their nature are left out.
+    /// The duration of commands: a sample, from the first bytes of a request written to the target
+    /// to the last byte of its reply read from it. Blocking commands are excluded.
     pub command_time: Distribution,
-    /// How long it took to open a connection to the target, where that succeeded.
+    /// The time to open a connection to the target, of successful attempts.
     pub dial_time: Distribution,
-    /// Times that a session was carried over to another connection.
+    /// Times that a session was carried to another connection.
     pub carried: u64,
-    /// Times that a session was moved to another replica to make shares equal.
+    /// Times that a session was moved to another replica to even the load.
     pub rebalanced: u64,
-    /// Handshakes about maintenance that were answered in the server's place.
-    pub agreements: u64,
-    /// Pushes about maintenance, by [`MaintenanceKind`]'s number.
+    /// Maintenance handshakes that were answered in place of the server.
+    pub maintenance_handshakes: u64,
+    /// Maintenance notifications, by [`MaintenanceKind`]'s number.
     pub notices: [u64; MaintenanceKind::ALL.len()],
-    /// Sessions that are pinned to their server now, by [`Pin`]'s number. All other open ones would
-    /// be carried over, unless a request is in flight at that moment.
+    /// Sessions that are pinned to their server now, by [`Pin`]'s number. All other open sessions
+    /// would be carried, unless a request is in flight at that moment.
     pub pinned: [u64; Pin::COUNT],
-    /// Sessions that lost their server and were closed instead of carried over, in the order of
+    /// Sessions that lost their server and were closed instead of carried, in the order of
     /// [`NotCarried::all`].
     pub not_carried: [u64; NotCarried::COUNT],
 }
 
-impl Snapshot {
+impl ServiceSnapshot {
     /// Sessions that ended for `reason`.
     #[must_use]
     pub fn closed_for(&self, reason: EndReason) -> u64 {
@@ -214,103 +186,103 @@ impl Snapshot {
         self.closed.iter().sum()
     }
 
-    /// Sessions open now that nothing pins to their server.
+    /// Open sessions that are not pinned.
     #[must_use]
     pub fn ordinary(&self) -> u64 {
         self.open.saturating_sub(self.pinned.iter().sum())
     }
 
-    /// Connections refused.
+    /// Connections rejected.
     #[must_use]
     pub fn refused_in_all(&self) -> u64 {
         self.refused.iter().sum()
     }
 
-    fn add(&mut self, block: &Block) {
-        // What ends is read before what begins, so that a session that does both meanwhile is not
-        // missed from the open ones.
-        for (sum, count) in self.closed.iter_mut().zip(&block.closed) {
+    fn add(&mut self, counters: &WorkerCounters) {
+        // Ends are read before beginnings, so that a session that does both in between is not
+        // missing from the open ones.
+        for (sum, count) in self.closed.iter_mut().zip(&counters.closed) {
             *sum += count.get();
         }
-        let released = block.released.get();
-        let waits = block.held.get();
+        let released = counters.released.get();
+        let waits = counters.held.get();
         self.held += waits.saturating_sub(released);
         self.waits += waits;
-        self.accepted += block.accepted.get();
-        for (sum, count) in self.refused.iter_mut().zip(&block.refused) {
+        self.accepted += counters.accepted.get();
+        for (sum, count) in self.refused.iter_mut().zip(&counters.refused) {
             *sum += count.get();
         }
-        self.accept_errors += block.accept_errors.get();
-        self.passed_on += block.passed_on.get();
-        self.bytes_in += block.bytes_in.get();
-        self.bytes_out += block.bytes_out.get();
-        self.bytes_spliced += block.bytes_spliced.get();
-        self.commands += block.commands.get();
-        self.replies += block.replies.get();
-        self.dials += block.dials.get();
-        for (sum, count) in self.dial_failures.iter_mut().zip(&block.dial_failures) {
+        self.accept_errors += counters.accept_errors.get();
+        self.handed_over += counters.handed_over.get();
+        self.bytes_in += counters.bytes_in.get();
+        self.bytes_out += counters.bytes_out.get();
+        self.bytes_spliced += counters.bytes_spliced.get();
+        self.commands += counters.commands.get();
+        self.replies += counters.replies.get();
+        self.dials += counters.dials.get();
+        for (sum, count) in self.dial_failures.iter_mut().zip(&counters.dial_failures) {
             *sum += count.get();
         }
-        self.hints += block.hints.get();
-        self.command_time.add(&block.measured.took);
-        self.dial_time.add(&block.dialled_in);
-        self.carried += block.carried.get();
-        self.rebalanced += block.rebalanced.get();
-        self.agreements += block.agreements.get();
-        for (sum, count) in self.notices.iter_mut().zip(&block.notices) {
+        self.hints += counters.hints.get();
+        self.command_time.add(&counters.measured.took);
+        self.dial_time.add(&counters.dialled_in);
+        self.carried += counters.carried.get();
+        self.rebalanced += counters.rebalanced.get();
+        self.maintenance_handshakes += counters.maintenance_handshakes.get();
+        for (sum, count) in self.notices.iter_mut().zip(&counters.notices) {
             *sum += count.get();
         }
-        for (sum, count) in self.pinned.iter_mut().zip(&block.pinned) {
+        for (sum, count) in self.pinned.iter_mut().zip(&counters.pinned) {
             *sum += count.get();
         }
-        for (sum, count) in self.not_carried.iter_mut().zip(&block.not_carried) {
+        for (sum, count) in self.not_carried.iter_mut().zip(&counters.not_carried) {
             *sum += count.get();
         }
     }
 }
 
 impl Stats {
-    /// Blocks for `workers` workers and the named services.
+    /// Creates the counters of `workers` workers for the named services.
     pub(crate) fn new(workers: usize, names: impl IntoIterator<Item = Arc<str>>) -> Self {
-        let blocks =
-            |name| Blocks { name, workers: (0..workers).map(|_| Arc::default()).collect() };
-        Self { services: names.into_iter().map(blocks).collect() }
+        let service =
+            |name| ServiceBlocks { name, workers: (0..workers).map(|_| Arc::default()).collect() };
+        Self { services: names.into_iter().map(service).collect() }
     }
 
-    /// The block of one worker for one service. `None` if there is no such.
-    pub(crate) fn block(&self, service: usize, worker: usize) -> Option<Arc<Block>> {
+    /// The counters of one worker for one service. `None` if there is no such worker or service.
+    pub(crate) fn counters(&self, service: usize, worker: usize) -> Option<Arc<WorkerCounters>> {
         self.services.get(service)?.workers.get(worker).cloned()
     }
 
-    /// Each service with its counters, in the order they were given to `Bound::bind`.
-    pub fn services(&self) -> impl Iterator<Item = (&str, Snapshot)> {
-        self.services.iter().map(|blocks| {
-            let mut snapshot = Snapshot::default();
-            blocks.workers.iter().for_each(|block| snapshot.add(block));
+    /// Each service with its counters, in the order given to `Bound::bind`.
+    pub fn services(&self) -> impl Iterator<Item = (&str, ServiceSnapshot)> {
+        self.services.iter().map(|service| {
+            let mut snapshot = ServiceSnapshot::default();
+            service.workers.iter().for_each(|counters| snapshot.add(counters));
             snapshot.open = snapshot.accepted.saturating_sub(snapshot.closed_in_all());
-            (&*blocks.name, snapshot)
+            (&*service.name, snapshot)
         })
     }
 
-    /// How many sessions of the service called `name` each worker has.
+    /// The number of sessions per worker of the service called `name`.
     #[cfg(test)]
     pub(crate) fn open_by_worker(&self, name: &str) -> Vec<u64> {
-        let blocks = self.services.iter().filter(|blocks| &*blocks.name == name);
-        let ended = |block: &Block| block.closed.iter().map(Count::get).sum();
-        blocks
+        let service = self.services.iter().filter(|service| &*service.name == name);
+        let ended = |counters: &WorkerCounters| counters.closed.iter().map(Counter::get).sum();
+        service
             .flat_map(|it| &it.workers)
-            .map(|block| block.accepted.get().saturating_sub(ended(block)))
+            .map(|counters| counters.accepted.get().saturating_sub(ended(counters)))
             .collect()
     }
 
-    /// How many sessions each worker has now, those of all services together.
+    /// The current number of sessions per worker, of all services together.
     #[must_use]
     pub fn open_on_workers(&self) -> Vec<u64> {
-        let workers = self.services.iter().map(|blocks| blocks.workers.len()).max().unwrap_or(0);
-        let open = |block: &Arc<Block>| {
-            // In this order, as in `Snapshot::add`.
-            let ended: u64 = block.closed.iter().map(Count::get).sum();
-            block.accepted.get().saturating_sub(ended)
+        let workers = self.services.iter().map(|service| service.workers.len()).max().unwrap_or(0);
+        let open = |counters: &Arc<WorkerCounters>| {
+            // In this order, as in `ServiceSnapshot::add`.
+            let ended: u64 = counters.closed.iter().map(Counter::get).sum();
+            counters.accepted.get().saturating_sub(ended)
         };
         let of =
             |worker| self.services.iter().filter_map(|it| it.workers.get(worker)).map(open).sum();
@@ -319,7 +291,7 @@ impl Stats {
 
     /// The counters of the service called `name`.
     #[must_use]
-    pub fn service(&self, name: &str) -> Option<Snapshot> {
+    pub fn service(&self, name: &str) -> Option<ServiceSnapshot> {
         self.services().find(|(it, _)| *it == name).map(|(_, snapshot)| snapshot)
     }
 }
@@ -329,15 +301,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_workers_of_a_service_are_summed_and_services_kept_apart() {
+    fn sums_workers_and_separates_services() {
         let stats = Stats::new(2, [Arc::from("a"), Arc::from("b")]);
         for worker in 0..2 {
-            let block = stats.block(0, worker).unwrap();
-            block.accepted.add(2);
-            block.close(EndReason::Fenced);
-            block.bytes_in.add(10);
+            let counters = stats.counters(0, worker).unwrap();
+            counters.accepted.add(2);
+            counters.close(EndReason::Fenced);
+            counters.bytes_in.add(10);
         }
-        stats.block(1, 0).unwrap().dial_failed(DialFailure::Unreachable);
+        stats.counters(1, 0).unwrap().dial_failed(DialFailure::Unreachable);
         let (a, b) = (stats.service("a").unwrap(), stats.service("b").unwrap());
         assert_eq!(
             (a.accepted, a.open, a.closed_for(EndReason::Fenced), a.bytes_in),
@@ -345,8 +317,8 @@ mod tests {
         );
         assert_eq!(b.dial_failures, [0, 0, 1, 0, 0, 0]);
         assert_eq!((b.accepted, b.open), (0, 0));
-        stats.block(1, 1).unwrap().accepted.add(5);
+        stats.counters(1, 1).unwrap().accepted.add(5);
         assert_eq!(stats.open_on_workers(), [1, 6]);
-        assert_eq!((stats.block(2, 0).is_none(), stats.block(0, 2).is_none()), (true, true));
+        assert_eq!((stats.counters(2, 0).is_none(), stats.counters(0, 2).is_none()), (true, true));
     }
 }

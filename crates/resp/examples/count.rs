@@ -1,9 +1,9 @@
-//! Work for the scanner whose instructions are counted: a case, so many times.
+//! A workload for counting the instructions of the scanner: one case, repeated.
 //!
 //!     valgrind --tool=callgrind target/release/examples/count get 1000
 //!
-//! Whoever counts (`cargo xtask bench instructions`) takes the difference between two numbers of
-//! times, so that starting and preparing do not matter.
+//! `cargo xtask bench instructions` takes the difference between two numbers of repetitions, so
+//! that start-up does not count.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::hint::black_box;
@@ -15,7 +15,7 @@ const GET: &[u8] = b"*2\r\n$3\r\nGET\r\n$16\r\nkey:000000000042\r\n";
 const SET: &[u8] = b"*3\r\n$3\r\nSET\r\n$16\r\nkey:000000000042\r\n$3\r\nxxx\r\n";
 const VALUE: &[u8] = b"$3\r\nxxx\r\n";
 
-/// The requests and replies of a case, and the pieces that the replies come in.
+/// The requests and replies of a case, and the size of the pieces in which the replies arrive.
 fn case(name: &str) -> Option<(Vec<u8>, Vec<u8>, usize)> {
     let bulk = [b"$65536\r\n".as_slice(), &vec![b'x'; 65536], b"\r\n"].concat();
     let list = [b"*100\r\n".as_slice(), &VALUE.repeat(100)].concat();
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
             ledger.reply(piece);
         }
     }
-    let standing = ledger.standing();
-    println!("{times} times, {standing:?}");
-    if standing == SessionState::Quiet { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let session_state = ledger.session_state();
+    println!("{times} times, {session_state:?}");
+    if session_state == SessionState::Quiet { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -1,61 +1,73 @@
-//! Answers to requests that were certainly never forwarded.
+//! Error replies to requests that were never forwarded.
 //!
-//! A request that waited at the gate in vain deserves better than a closed connection: an error
-//! that says it was not executed, in a form that the clients which try again by themselves know.
-//! One a request, in their order, so that a pipeline reads as many replies as it expects. `EXEC` in
-//! an open transaction is refused as Redis refuses it (`redis:src/server.c`, `rejectCommand`),
-//! which is the truth: the transaction goes with its connection.
+//! A request that waited at a closed gate until the timeout gets an error instead of a closed
+//! connection. The error says that the request was not executed, in a form on which client
+//! libraries retry. There is one reply per request, in order, so that a pipeline reads as many
+//! replies as it expects. `EXEC` in an open transaction is refused as Redis refuses it
+//! (`redis:src/server.c`, `rejectCommand`), which is correct: the transaction ends with its
+//! connection.
 //!
-//! The connection must be closed behind the last of these: who is refused a `SELECT` or a `MULTI`
-//! must not go on as if it had been accepted.
+//! The connection must be closed after these replies, because a client whose `SELECT` or `MULTI`
+//! was refused must not continue on it.
 //!
-//! Deliberately absent: any other reply. What may have been executed is not answered here.
+//! Deliberately absent: all other replies. Requests that may have been executed are not answered
+//! here.
 
 use crate::commands::class::Class;
 use crate::scan::limits::{Bounds, Limits};
-use crate::scan::request::{Asked, Requests};
+use crate::scan::request::{RequestScan, RequestScanner};
 
-/// Most bytes of answers to one client: a pipeline of more than five hundred requests is cut short.
-const MOST: usize = 64 * 1024;
+/// Maximum bytes of error replies to one client. A pipeline of more than five hundred requests is
+/// answered in part.
+const MAX_BYTES: usize = 64 * 1024;
 
-/// Writes the refusals of a client's unforwarded requests, shown from a boundary between two
-/// requests on, in pieces of any size.
+/// Generates error replies to requests that were not forwarded. The requests are given from a
+/// request boundary on, in pieces of any size.
 #[derive(Debug)]
 pub struct ErrorReplies {
-    /// The text of a refusal behind its first byte. An error line reads the same in RESP2 and
-    /// RESP3.
-    why: &'static str,
-    requests: Requests,
+    /// The error text after its first byte. An error line is the same in RESP2 and RESP3.
+    error: &'static str,
+    requests: RequestScanner,
     limits: Bounds,
     transaction: bool,
-    /// Something came after which no more answers can be given.
-    over: bool,
+    /// No further replies can be given.
+    finished: bool,
     lines: Vec<u8>,
 }
 
 impl ErrorReplies {
-    /// For a session between two requests. `why`: the text of the error, its code first;
-    /// `transaction`: a `MULTI` of the session has been answered with success.
+    /// For a session at a request boundary. `error` is the error text, beginning with its code;
+    /// `transaction` is whether a `MULTI` of the session was answered with success.
     #[must_use]
-    pub fn new(why: &'static str, transaction: bool) -> Self {
+    pub fn new(error: &'static str, transaction: bool) -> Self {
         let limits = Bounds::from(&Limits::default());
-        Self { why, requests: Requests::new(), limits, transaction, over: false, lines: Vec::new() }
+        Self {
+            error,
+            requests: RequestScanner::new(),
+            limits,
+            transaction,
+            finished: false,
+            lines: Vec::new(),
+        }
     }
 
-    /// Answers the requests that end within `bytes`.
+    /// Adds replies to the requests that end within `bytes`.
     pub fn request(&mut self, bytes: &[u8]) {
         let mut input = bytes;
-        while !input.is_empty() && !self.over {
+        while !input.is_empty() && !self.finished {
             match self.requests.scan(&mut input, &self.limits) {
-                Asked::More => return,
-                Asked::Empty => {}
-                // Those that ask for silence, and what is no request at all, have no answer, nor
-                // has anything behind them.
-                Asked::Request(Class::ReplyOff | Class::ReplySkip | Class::Replication, _)
-                | Asked::Lost => {
-                    self.over = true;
+                RequestScan::More => return,
+                RequestScan::Empty => {}
+                // There is no reply to a request that switches replies off or is malformed, nor to
+                // anything after it.
+                RequestScan::Request(
+                    Class::ReplyOff | Class::ReplySkip | Class::Replication,
+                    _,
+                )
+                | RequestScan::Invalid => {
+                    self.finished = true;
                 }
-                Asked::Request(class, _) => self.refuse(class),
+                RequestScan::Request(class, _) => self.refuse(class),
             }
         }
     }
@@ -67,20 +79,20 @@ impl ErrorReplies {
         } else {
             self.lines.push(b'-');
         }
-        self.lines.extend_from_slice(self.why.as_bytes());
+        self.lines.extend_from_slice(self.error.as_bytes());
         self.lines.extend_from_slice(b"\r\n");
         self.transaction =
             self.transaction && !matches!(class, Class::Exec | Class::Discard | Class::Reset);
-        self.over = self.lines.len() >= MOST;
+        self.finished = self.lines.len() >= MAX_BYTES;
     }
 
-    /// Whether more requests could be answered.
+    /// Whether further requests can be answered.
     #[must_use]
     pub fn wants_more(&self) -> bool {
-        !self.over
+        !self.finished
     }
 
-    /// The answers so far, to be written to the client before its connection is ended.
+    /// The replies so far, to be written to the client before its connection is closed.
     #[must_use]
     pub fn lines(&self) -> &[u8] {
         &self.lines
@@ -89,13 +101,14 @@ impl ErrorReplies {
 
 #[cfg(test)]
 mod tests {
-    use super::{ErrorReplies, MOST};
+    use super::{ErrorReplies, MAX_BYTES};
 
-    const WHY: &str = "LOADING not now, and about as much text as there is in earnest, which is ninety bytes or so";
+    const WHY: &str =
+        "LOADING not now, and about as much text as the real message, which is ninety bytes or so";
 
     fn refused(requests: &[u8], transaction: bool) -> Vec<String> {
         let mut refusals = ErrorReplies::new(WHY, transaction);
-        // A byte at a time, as the network may have it.
+        // One byte at a time.
         requests.iter().for_each(|byte| refusals.request(&[*byte]));
         let text = String::from_utf8(refusals.lines().to_vec()).unwrap();
         assert!(text.is_empty() || text.ends_with("\r\n"));
@@ -105,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn one_answer_a_whole_request_and_none_for_half_of_one() {
+    fn answers_each_complete_request_once() {
         assert_eq!(
             refused(b"*1\r\n$4\r\nPING\r\nGET k\r\n\r\n*0\r\n*2\r\n$3\r\nGET\r\n$1\r\n", false),
             ["-LOADING"; 2]
@@ -114,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn exec_is_aborted_where_a_transaction_was_open_and_only_there() {
+    fn aborts_exec_only_in_an_open_transaction() {
         let all = b"GET k\r\nEXEC\r\nMULTI\r\nGET k\r\nEXEC\r\n";
         assert_eq!(
             refused(all, true),
@@ -124,16 +137,16 @@ mod tests {
     }
 
     #[test]
-    fn behind_a_wish_for_silence_or_nonsense_nothing_is_said() {
+    fn stops_after_reply_off_or_malformed_request() {
         assert_eq!(refused(b"PING\r\nCLIENT REPLY OFF\r\nPING\r\n", false), ["-LOADING"]);
         assert_eq!(refused(b"PING\r\n*1\r\nnonsense\r\nPING\r\n", false), ["-LOADING"]);
     }
 
     #[test]
-    fn a_flood_is_not_answered_in_full() {
+    fn bounds_the_replies_to_a_flood() {
         let mut refusals = ErrorReplies::new(WHY, false);
         refusals.request(&b"a\n".repeat(100_000));
         assert!(!refusals.wants_more());
-        assert!((MOST..MOST + 200).contains(&refusals.lines().len()));
+        assert!((MAX_BYTES..MAX_BYTES + 200).contains(&refusals.lines().len()));
     }
 }

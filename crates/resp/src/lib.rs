@@ -1,21 +1,21 @@
-//! RESP2 and RESP3 on the wire, incrementally: frame boundaries, command classes, and the ledger of
-//! requests owed and replies seen.
+//! Incremental tracking of RESP2 and RESP3 sessions: frame boundaries, command classes, and a
+//! ledger of the replies that a session is owed.
 //!
-//! A proxy that only copies bytes cannot know when a connection may be touched. A [`Ledger`]
-//! watches both directions of one session as they are forwarded and knows, after every byte,
-//! whether a request or reply is under way, how many replies are still owed, and what the server
-//! keeps for this connection; so it can say when the session is [quiet](Standing::Quiet). It reads
-//! as little as it can: headers, the first words of a request, the first bytes of a line; bodies
-//! are skipped by their announced length, and whoever moves them without showing them
-//! ([`Ledger::body_left`]) loses nothing.
+//! A proxy that only copies bytes cannot know when a connection may be closed or replaced. A
+//! [`Ledger`] observes both directions of one session as they are forwarded. After every byte it
+//! knows whether a request or reply is incomplete, how many replies are owed, and what state the
+//! server keeps for this connection, and therefore whether the session is
+//! [quiet](SessionState::Quiet). It reads as little as possible: headers, the first words of a
+//! request, the first bytes of a line. Bodies are skipped by their announced length and need not be
+//! shown to the ledger at all ([`Ledger::body_left`]).
 //!
-//! How it stays cheap: no byte is looked at twice, nothing is allocated for the traffic of every
-//! day, nothing recurses, and a pipeline of any depth is a number. How it stays safe: what it does
-//! not understand, or what exceeds the [`Limits`], turns the session [opaque](Standing::Opaque). An
-//! opaque session works like any other, it is only not known any more.
+//! Cost: no byte is examined twice, ordinary traffic allocates nothing, nothing recurses, and a
+//! pipeline of any depth is a counter. Safety: bytes that are not understood, or that exceed the
+//! [`Limits`], make the session [opaque](SessionState::Opaque). An opaque session is forwarded like
+//! any other and is no longer tracked.
 //!
-//! Deliberately absent: I/O, time, buffers, and any value of a reply. This crate finds ends; it
-//! does not parse contents.
+//! Deliberately absent: I/O, time, buffers, and the values of replies. This crate finds frame
+//! boundaries; it does not parse contents.
 
 mod commands;
 mod error_replies;
@@ -23,14 +23,16 @@ mod ledger;
 mod replay;
 mod scan;
 
-pub use commands::class::{Class, Group};
-pub use commands::declared::{LONGEST_NAME, NotStateless, Stateless};
-pub use commands::maintenance::MaintenanceHandshake;
-pub use commands::verdict::{Listed, Verdict, listed};
+pub use commands::carry_effect::{CarryEffect, ListedCommand, listed_commands};
+pub use commands::class::{Class, ClassGroup};
+pub use commands::stateless::{MAX_COMMAND_NAME, StatelessCommands, StatelessError};
 pub use error_replies::ErrorReplies;
 pub use ledger::Ledger;
+pub use ledger::maintenance::MaintenanceHandshake;
 pub use ledger::pin::Pin;
-pub use ledger::session_state::{Answer, Counts, Direction, Fault, Hint, MustEnd, SessionState};
+pub use ledger::session_state::{
+    Direction, FrameCounts, Hint, LedgerFault, MustEnd, ReplyOutcome, SessionState,
+};
 pub use replay::{Replay, ReplayError};
 pub use scan::frames::{Frames, NotResp};
 pub use scan::limits::Limits;

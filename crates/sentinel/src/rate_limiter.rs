@@ -1,91 +1,83 @@
-//! A bound on what one thing may write to the log: a few lines at once, then one every few seconds,
-//! with the number of those that were left out. A sentinel that comes and goes all day must not
-//! fill a disk.
+//! A rate limiter for log lines and dials: a token bucket that counts what it suppresses.
+//!
+//! A sentinel that connects and disconnects all day must not fill a disk, nor a peer that lists new
+//! addresses with every answer make this process dial without bound.
 
 use std::time::{Duration, Instant};
 
-/// A token bucket that counts what it refuses.
-#[derive(Debug, Clone)]
-pub(crate) struct Hush {
-    most: u32,
-    every: Duration,
-    left: u32,
-    filled_at: Option<Instant>,
-    unsaid: u64,
-}
-
-impl Hush {
-    /// `most` lines at once, and another one after each `every`.
-    pub(crate) fn new(most: u32, every: Duration) -> Self {
-        Self { most, every, left: most, filled_at: None, unsaid: 0 }
-    }
-
-    /// Whether a line may be written now, and if so, how many were not since the last one.
-    pub(crate) fn speak(&mut self, now: Instant) -> Option<u64> {
-        if !self.has_room(now) {
-            self.unsaid += 1;
-            return None;
-        }
-        self.left -= 1;
-        Some(std::mem::take(&mut self.unsaid))
-    }
-
-    fn has_room(&mut self, now: Instant) -> bool {
-        let since = *self.filled_at.get_or_insert(now);
-        let earned = now.saturating_duration_since(since).as_nanos() / self.every.as_nanos().max(1);
-        if earned > 0 {
-            self.left =
-                self.left.saturating_add(u32::try_from(earned).unwrap_or(u32::MAX)).min(self.most);
-            self.filled_at = Some(now);
-        }
-        self.left > 0
-    }
-}
-
-/// A line that may have to wait; it is given how many others were left out.
+/// A log line that may be delayed. It receives the number of lines that were suppressed.
 type Line = Box<dyn FnOnce(u64) + Send>;
 
-/// Speaks within a bound and never keeps the last word to itself: the latest line that was left out
-/// is told when there is room again. In a storm of failovers the log then says at least where it
-/// ended.
-pub(crate) struct Voice {
-    hush: Hush,
-    last: Option<Line>,
+/// Allows `burst` events at once and another one per interval.
+///
+/// [`log`](Self::log) keeps the latest suppressed line, and [`flush`](Self::flush) writes it once
+/// the limit allows. In a storm of failovers the log then shows at least the final state.
+pub(crate) struct RateLimiter {
+    burst: u32,
+    interval: Duration,
+    available: u32,
+    refilled_at: Option<Instant>,
+    suppressed: u64,
+    delayed: Option<Line>,
 }
 
-impl Voice {
-    /// As [`Hush::new`].
-    pub(crate) fn new(most: u32, every: Duration) -> Self {
-        Self { hush: Hush::new(most, every), last: None }
+impl RateLimiter {
+    /// Allows `burst` events at once, and one more per `interval`.
+    pub(crate) fn new(burst: u32, interval: Duration) -> Self {
+        let (refilled_at, suppressed, delayed) = (None, 0, None);
+        Self { burst, interval, available: burst, refilled_at, suppressed, delayed }
     }
 
-    /// Writes `line` now, or later if nothing else is said meanwhile.
-    pub(crate) fn say(&mut self, now: Instant, line: impl FnOnce(u64) + Send + 'static) {
-        match self.hush.speak(now) {
-            Some(unsaid) => {
-                self.last = None;
-                line(unsaid);
+    /// Whether an event is allowed now; if so, how many were suppressed since the last one.
+    pub(crate) fn allow(&mut self, now: Instant) -> Option<u64> {
+        if !self.is_available(now) {
+            self.suppressed += 1;
+            return None;
+        }
+        self.available -= 1;
+        Some(std::mem::take(&mut self.suppressed))
+    }
+
+    /// Writes `line` now, or later unless another line replaces it meanwhile.
+    pub(crate) fn log(&mut self, now: Instant, line: impl FnOnce(u64) + Send + 'static) {
+        match self.allow(now) {
+            Some(suppressed) => {
+                self.delayed = None;
+                line(suppressed);
             }
-            None => self.last = Some(Box::new(line)),
+            None => self.delayed = Some(Box::new(line)),
         }
     }
 
-    /// Says what is still to be said, if there is room. To be called now and then.
-    pub(crate) fn catch_up(&mut self, now: Instant) {
-        if self.last.is_some() && self.hush.has_room(now) {
-            let (line, unsaid) = (self.last.take(), self.hush.speak(now).unwrap_or_default());
-            // The line itself was counted as unsaid, and is said now.
-            line.into_iter().for_each(|line| line(unsaid.saturating_sub(1)));
+    /// Writes the delayed line if the limit allows it. To be called periodically.
+    pub(crate) fn flush(&mut self, now: Instant) {
+        if self.delayed.is_some() && self.is_available(now) {
+            let (line, suppressed) = (self.delayed.take(), self.allow(now).unwrap_or_default());
+            // The delayed line was counted as suppressed, and is written after all.
+            line.into_iter().for_each(|line| line(suppressed.saturating_sub(1)));
         }
+    }
+
+    fn is_available(&mut self, now: Instant) -> bool {
+        let since = *self.refilled_at.get_or_insert(now);
+        let earned =
+            now.saturating_duration_since(since).as_nanos() / self.interval.as_nanos().max(1);
+        if earned > 0 {
+            let earned = u32::try_from(earned).unwrap_or(u32::MAX);
+            self.available = self.available.saturating_add(earned).min(self.burst);
+            self.refilled_at = Some(now);
+        }
+        self.available > 0
     }
 }
 
-impl std::fmt::Debug for Voice {
+impl std::fmt::Debug for RateLimiter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Voice")
-            .field("hush", &self.hush)
-            .field("waits", &self.last.is_some())
-            .finish()
+        f.debug_struct("RateLimiter")
+            .field("available", &self.available)
+            .field("suppressed", &self.suppressed)
+            .field("delayed", &self.delayed.is_some())
+            .finish_non_exhaustive()
     }
 }
 
@@ -96,36 +88,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_word_of_a_storm_is_said_when_there_is_room_again() {
-        let (said, start) = (Arc::new(Mutex::new(Vec::new())), Instant::now());
-        let mut voice = Voice::new(2, Duration::from_secs(10));
+    fn writes_last_suppressed_line_when_limit_allows() {
+        let (lines, start) = (Arc::new(Mutex::new(Vec::new())), Instant::now());
+        let mut limiter = RateLimiter::new(2, Duration::from_secs(10));
         for number in 0..100 {
-            let said = Arc::clone(&said);
-            voice.say(start, move |unsaid| said.lock().expect("no poison").push((number, unsaid)));
+            let lines = Arc::clone(&lines);
+            limiter.log(start, move |suppressed| {
+                lines.lock().expect("not poisoned").push((number, suppressed));
+            });
         }
-        voice.catch_up(start);
-        voice.catch_up(start + Duration::from_secs(9));
-        assert_eq!(*said.lock().expect("no poison"), [(0, 0), (1, 0)]);
+        limiter.flush(start);
+        limiter.flush(start + Duration::from_secs(9));
+        assert_eq!(*lines.lock().expect("not poisoned"), [(0, 0), (1, 0)]);
         for late in [10, 20, 30] {
-            voice.catch_up(start + Duration::from_secs(late));
+            limiter.flush(start + Duration::from_secs(late));
         }
         assert_eq!(
-            *said.lock().expect("no poison"),
+            *lines.lock().expect("not poisoned"),
             [(0, 0), (1, 0), (99, 97)],
-            "once, and the 97 between are counted"
+            "written once, with the 97 lines in between counted"
         );
     }
 
     #[test]
-    fn a_burst_then_one_a_while_and_what_was_left_out_is_counted() {
-        let (mut hush, start) = (Hush::new(2, Duration::from_secs(10)), Instant::now());
-        let said: Vec<Option<u64>> = (0..5).map(|_| hush.speak(start)).collect();
-        assert_eq!(said, [Some(0), Some(0), None, None, None]);
-        assert_eq!(hush.speak(start + Duration::from_secs(10)), Some(3));
-        assert_eq!(hush.speak(start + Duration::from_secs(11)), None);
-        let rested = start + Duration::from_secs(3600);
+    fn allows_burst_then_one_per_interval() {
+        let start = Instant::now();
+        let mut limiter = RateLimiter::new(2, Duration::from_secs(10));
+        let allowed: Vec<Option<u64>> = (0..5).map(|_| limiter.allow(start)).collect();
+        assert_eq!(allowed, [Some(0), Some(0), None, None, None]);
+        assert_eq!(limiter.allow(start + Duration::from_secs(10)), Some(3));
+        assert_eq!(limiter.allow(start + Duration::from_secs(11)), None);
+        let late = start + Duration::from_secs(3600);
         assert_eq!(
-            (hush.speak(rested), hush.speak(rested), hush.speak(rested)),
+            (limiter.allow(late), limiter.allow(late), limiter.allow(late)),
             (Some(1), Some(0), None)
         );
     }

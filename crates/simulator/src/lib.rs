@@ -1,16 +1,36 @@
-//! Whole failovers, with faults, from one seed: no socket, no thread, no clock.
+//! Deterministic simulation of whole failovers with faults, from one seed: no socket, no thread, no
+//! clock.
 //!
-//! Proxies run the real discovery machine, the real replica eligibility and the real judgement of
-//! who has caught up, against sentinels that behave as `redis:src/sentinel.c` does and redis nodes
+//! Proxies run the real discovery machine, the real replica eligibility and the real catch-up check
+//! of switchovers, against sentinels that behave as `redis:src/sentinel.c` does and Redis nodes
 //! with real replication histories, over a network that cuts, delays and heals. The oracle knows
-//! the whole truth and checks, at every step, what the documentation promises. The same seed gives
-//! the same run, event for event, so that a failure can be read as a timeline and repeated.
+//! the whole state and checks, at every step, what the documentation promises. The same seed gives
+//! the same run, event for event, so a failure can be read as a timeline and repeated.
 //!
-//! The model is tigerbeetle's VOPR. Deliberately absent: bytes on sockets, threads and their
-//! interleavings (tests with real servers and model checking are for these).
+//! # How to use it
+//!
+//! - `cargo xtask simulate` runs 2000 seeds; `--seeds N` runs another number, `--keep-going` lists
+//!   all failures instead of stopping at the first.
+//! - `cargo xtask simulate --seed S` runs one seed and prints its timeline, the broken rule and the
+//!   process at which it was broken. The output is the same on every machine.
+//! - `--with KINDS` runs only seeds with these faults ([`FaultKind`]); `--ignore RULES` continues
+//!   after violations of these rules ([`Rule`]), to see what they hide.
+//! - `cargo xtask simulate --mutations` applies each patch of `mutations/`, which puts a known
+//!   fault back into a copy of the product, and requires that the simulator finds it.
+//!
+//! # Where to find what
+//!
+//! - `plan` derives the cluster and its faults from the seed; `faults` applies them.
+//! - `sentinel` and `redis` model the servers, `net` the network, the processes and the time.
+//! - `proxy` models the driver of discovery; `proxy/driver.rs` is the only file that knows the
+//!   machine's events and actions.
+//! - `oracle` checks the rules of `report`; `trace` keeps the timeline.
+//!
+//! The approach is that of tigerbeetle's VOPR. Deliberately absent: bytes on sockets, threads and
+//! their interleavings, which tests with real servers and model checking cover.
 #![allow(
     clippy::indexing_slicing,
-    reason = "indices are of the simulation's own making: a wrong one is a fault to be seen, not to be survived"
+    reason = "indices are created by the simulation itself: a wrong one is a bug that should panic"
 )]
 
 mod faults;
@@ -29,23 +49,23 @@ mod world;
 #[cfg(test)]
 mod tests;
 
-pub use plan::Kind;
-pub use report::{Rule, Run, Totals, Violation};
+pub use plan::FaultKind;
+pub use report::{Rule, RunResult, Totals, Violation};
 
-/// Runs one seed. What breaks only ignored rules goes on, so that what they would hide is found.
+/// Runs one seed. After a violation of an ignored rule the run continues, to find what it hides.
 #[must_use]
-pub fn run(seed: u64, ignored: &[Rule]) -> Run {
-    world::World::new(seed, false, ignored).run().0
+pub fn run(seed: u64, ignored: &[Rule]) -> RunResult {
+    world::Simulation::new(seed, false, ignored).run().0
 }
 
 /// The faults of a seed, without running it.
 #[must_use]
-pub fn kinds(seed: u64) -> Vec<Kind> {
-    plan::Plan::new(&mut rng::Rng::new(seed)).kinds()
+pub fn kinds(seed: u64) -> Vec<FaultKind> {
+    plan::FaultPlan::new(&mut rng::Rng::new(seed)).kinds()
 }
 
-/// Runs one seed again and gives its timeline.
+/// Runs one seed and returns its timeline, too.
 #[must_use]
-pub fn timeline(seed: u64, ignored: &[Rule]) -> (Run, String) {
-    world::World::new(seed, true, ignored).run()
+pub fn timeline(seed: u64, ignored: &[Rule]) -> (RunResult, String) {
+    world::Simulation::new(seed, true, ignored).run()
 }

@@ -1,8 +1,8 @@
-//! The command: `pointsman-simulator [--seeds N] [--seed S]`, as `cargo xtask simulate` starts it.
+//! The command `pointsman-simulator [--seeds N] [--seed S]`, started by `cargo xtask simulate`.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a command for people: what it prints is what it is for"
+    reason = "a command line program: its output is its purpose"
 )]
 
 use std::io::{IsTerminal, Write};
@@ -10,36 +10,36 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Parser;
-use simulator::{Rule, Run, Totals};
+use simulator::{Rule, RunResult, Totals};
 
-/// Simulates failovers with faults, one run for each seed.
+/// Simulates failovers with faults, one run per seed.
 #[derive(Debug, Parser)]
 struct Options {
-    /// How many seeds to run [default: 2000].
+    /// Number of seeds [default: 2000].
     #[arg(long)]
     seeds: Option<u64>,
-    /// The first seed. Without --seeds only this one is run, and its timeline printed.
+    /// First seed. Without --seeds only this one is run, and its timeline printed.
     #[arg(long)]
     seed: Option<u64>,
-    /// Go on after a failure, and list all of them at the end.
+    /// Continue after a failure, and list all failures at the end.
     #[arg(long)]
     keep_going: bool,
-    /// List how often each pair of faults occurred.
+    /// Print how often each pair of faults occurred.
     #[arg(long)]
     pairs: bool,
-    /// Run only seeds in which these kinds of faults occur, separated by commas.
+    /// Run only seeds with these kinds of faults, separated by commas.
     #[arg(long, value_name = "KINDS", value_delimiter = ',')]
     with: Vec<String>,
-    /// Go on where these rules are broken, to see what they would hide; separated by commas.
+    /// Continue after violations of these rules, separated by commas.
     #[arg(long, value_name = "RULES", value_delimiter = ',', value_parser = rule)]
     ignore: Vec<Rule>,
-    /// Succeed if, and only if, this rule is broken.
+    /// Succeed if, and only if, this rule is violated.
     #[arg(long, value_name = "RULE", value_parser = rule)]
     expect: Option<Rule>,
 }
 
 fn rule(name: &str) -> Result<Rule, String> {
-    Rule::parse(name).ok_or_else(|| format!("one of {:?}", Rule::ALL))
+    Rule::parse(name).ok_or_else(|| format!("expected one of {:?}", Rule::ALL))
 }
 
 fn main() -> ExitCode {
@@ -96,8 +96,8 @@ fn run_many(first: u64, seeds: u64, options: &Options) -> ExitCode {
     if totals.failed() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The timeline of one seed, with its verdict and how to see it again.
-fn show(seed: u64, ignored: &[Rule]) -> Run {
+/// Prints the timeline of one seed, its result and the command that repeats it.
+fn show(seed: u64, ignored: &[Rule]) -> RunResult {
     let (run, text) = simulator::timeline(seed, ignored);
     print!("{text}");
     println!("seed {seed}: {:?}", run.kinds);
@@ -108,7 +108,7 @@ fn show(seed: u64, ignored: &[Rule]) -> Run {
     match &run.violation {
         None => println!("no invariant was broken"),
         Some(it) => {
-            println!("{:?} broken at {} ms at {}: {}", it.rule, it.at / 1000, it.who, it.text)
+            println!("{:?} broken at {} ms at {}: {}", it.rule, it.at / 1000, it.who, it.text);
         }
     }
     let rules: Vec<String> = ignored.iter().map(|it| format!("{it:?}")).collect();

@@ -1,49 +1,49 @@
-//! What a seed means: a cluster, and the faults that it has to live through.
+//! The plan of a seed: a cluster, and the faults applied to it.
 //!
-//! Most seeds have one fault or a pair whose times overlap, since pairs are what is interesting and
-//! what can be counted; some have more.
+//! Most seeds have one fault, or a pair of faults whose times overlap, since pairs are interesting
+//! and can be counted; some have more.
 
 use sentinel::Minority;
 
 use crate::rng::Rng;
-use crate::wire::{MS, SECOND, Us};
+use crate::wire::{MS, Micros, SECOND};
 
 /// The kinds of faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
-    /// The master is killed and comes back later, in one of several ways.
+pub enum FaultKind {
+    /// The master is killed and restarts later, in one of several ways.
     KillMaster,
     /// The master is stopped (SIGSTOP) and continues.
     StopMaster,
-    /// A replica is killed and comes back later.
+    /// A replica is killed and restarts later.
     KillReplica,
     /// A replica is stopped and continues.
     StopReplica,
     /// The master is busy for seconds while no new client is admitted.
     BusyMaster,
-    /// The master is cut off from some of all others.
+    /// The master is cut off from some or all other hosts.
     CutMaster,
     /// Two random sets of hosts are cut off from each other.
     CutSets,
     /// The same in one direction only.
     CutOneWay,
-    /// A proxy is cut off from everything, and gets it back bit by bit.
+    /// A proxy is cut off from everything, and its paths recover one by one.
     CutProxy,
-    /// A proxy is cut off from the sentinels, and gets them back one by one.
+    /// A proxy is cut off from the sentinels, and its paths recover one by one.
     CutProxyFromSentinels,
     /// A proxy is stopped and continues.
     StopProxy,
-    /// A proxy's machine is suspended: its monotonic clock stands still.
+    /// A proxy's host is suspended: its monotonic clock stands still.
     SuspendProxy,
     /// A proxy is killed and started again.
     RestartProxy,
     /// A sentinel is stopped and continues.
     StopSentinel,
-    /// A sentinel is killed and starts from its file.
+    /// A sentinel is killed and restarts from its file.
     RestartSentinel,
-    /// A sentinel starts with a file as an operator wrote it, and so with another MYID.
+    /// A sentinel restarts with a file as written by an operator, and hence with another MYID.
     LoseSentinelFile,
-    /// A sentinel starts from a file that was overtaken.
+    /// A sentinel restarts from an outdated file.
     StaleSentinelFile,
     /// All sentinels lose their files at once.
     LoseAllFiles,
@@ -53,26 +53,26 @@ pub enum Kind {
     JumpClock,
     /// No sentinel's name resolves.
     DnsMissing,
-    /// The name gives only some of its addresses.
+    /// The name resolves to only some of its addresses.
     DnsSubset,
     /// The resolver is slow.
     DnsLate,
-    /// An operator orders a failover.
+    /// An operator requests a failover.
     Failover,
-    /// Two operators order one each at the same time.
+    /// Two operators request one failover each at the same time.
     TwoFailovers,
-    /// A proxy is told to switch over.
+    /// A switchover is requested from a proxy.
     Switchover,
-    /// A redis node, and the sentinel beside it, come back empty at a new address.
+    /// A Redis node, and the sentinel on its host, restart empty at a new address.
     ReplacePod,
-    /// An empty redis node gets an address that another one had.
+    /// An empty Redis node gets an address that another one had.
     ReuseAddress,
-    /// Everything to and from a host takes long.
+    /// Everything to and from a host is slow.
     SlowHost,
 }
 
-impl Kind {
-    /// All of them.
+impl FaultKind {
+    /// All kinds.
     pub const ALL: [Self; 29] = [
         Self::KillMaster,
         Self::StopMaster,
@@ -105,7 +105,7 @@ impl Kind {
         Self::SlowHost,
     ];
 
-    /// Faults that lead to another master make the others interesting.
+    /// Faults that lead to another master, which make other faults interesting.
     const SWITCHES: [Self; 6] = [
         Self::KillMaster,
         Self::StopMaster,
@@ -115,7 +115,7 @@ impl Kind {
         Self::Switchover,
     ];
 
-    /// Faults between a proxy and everything else, which make it blind, or late.
+    /// Faults between a proxy and everything else, which make it blind or late.
     const BLINDNESS: [Self; 6] = [
         Self::CutProxy,
         Self::CutProxyFromSentinels,
@@ -125,7 +125,7 @@ impl Kind {
         Self::CutSets,
     ];
 
-    /// Pairs that have led clients astray before.
+    /// Pairs that have revealed bugs.
     const KNOWN: [(Self, Self); 9] = [
         (Self::ReplacePod, Self::RestartProxy),
         (Self::LoseSentinelFile, Self::RestartProxy),
@@ -138,7 +138,7 @@ impl Kind {
         (Self::BusyMaster, Self::DnsMissing),
     ];
 
-    /// A planned move with nothing wrong.
+    /// A planned failover without any fault.
     pub(crate) fn is_planned(self) -> bool {
         matches!(self, Self::Failover | Self::Switchover)
     }
@@ -147,43 +147,43 @@ impl Kind {
 /// One fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fault {
-    pub(crate) kind: Kind,
-    pub(crate) at: Us,
-    pub(crate) lasts: Us,
+    pub(crate) kind: FaultKind,
+    pub(crate) at: Micros,
+    pub(crate) lasts: Micros,
 }
 
-/// What there is.
+/// The cluster of a run.
 #[derive(Debug, Clone)]
-pub(crate) struct Cluster {
+pub(crate) struct ClusterConfig {
     pub(crate) sentinels: usize,
     pub(crate) redis: usize,
     pub(crate) proxies: usize,
     pub(crate) clients: usize,
-    pub(crate) think: Us,
+    pub(crate) think: Micros,
     pub(crate) quorum: usize,
     pub(crate) down_after: i64,
     pub(crate) failover_timeout: i64,
     pub(crate) minority: Minority,
-    /// One name for all sentinels, or one for each.
+    /// One name for all sentinels, or one per sentinel.
     pub(crate) one_name: bool,
-    /// A redis node and a sentinel share each host.
-    pub(crate) together: bool,
+    /// A Redis node and a sentinel share each host.
+    pub(crate) colocated: bool,
     pub(crate) epoch: u64,
-    pub(crate) latency: (Us, Us),
+    pub(crate) latency: (Micros, Micros),
     /// The sentinels' files list their peers and the replicas from the start.
-    pub(crate) acquainted: bool,
+    pub(crate) knows_peers: bool,
 }
 
-/// The whole of a seed.
+/// The plan of a run.
 #[derive(Debug, Clone)]
-pub(crate) struct Plan {
-    pub(crate) cluster: Cluster,
+pub(crate) struct FaultPlan {
+    pub(crate) cluster: ClusterConfig,
     pub(crate) faults: Vec<Fault>,
 }
 
-impl Plan {
+impl FaultPlan {
     pub(crate) fn new(rng: &mut Rng) -> Self {
-        let mut cluster = Cluster::new(rng);
+        let mut cluster = ClusterConfig::new(rng);
         let wanted = match rng.range(0, 100) {
             0..15 => 1,
             15..75 => 2,
@@ -193,48 +193,47 @@ impl Plan {
         let mut faults = Vec::new();
         let first = rng.range(10 * SECOND, 16 * SECOND);
         let mut begun = (first, first);
-        let known = (wanted == 2 && rng.percent(20)).then(|| *rng.pick(&Kind::KNOWN));
+        let known = (wanted == 2 && rng.percent(20)).then(|| *rng.pick(&FaultKind::KNOWN));
         for number in 0..wanted {
             let kind = match (number, known, rng.range(0, 100)) {
                 (0, Some((first, _)), _) => first,
                 (_, Some((_, second)), _) => second,
-                (_, _, 0..25) => *rng.pick(&Kind::SWITCHES),
-                (_, _, 25..45) => *rng.pick(&Kind::BLINDNESS),
-                _ => *rng.pick(&Kind::ALL),
+                (_, _, 0..25) => *rng.pick(&FaultKind::SWITCHES),
+                (_, _, 25..45) => *rng.pick(&FaultKind::BLINDNESS),
+                _ => *rng.pick(&FaultKind::ALL),
             };
             let lasts = lasting(rng);
             let at = if number == 0 { first } else { near(rng, begun) };
             faults.push(Fault { kind, at, lasts });
             begun = (at, at + lasts);
         }
-        cluster.suit(&faults, rng);
+        cluster.adapt(&faults, rng);
         Self { cluster, faults }
     }
 
     /// When the last fault begins.
-    pub(crate) fn last_begins(&self) -> Us {
+    pub(crate) fn last_begins(&self) -> Micros {
         self.faults.iter().map(|it| it.at).max().unwrap_or(0)
     }
 
-    /// Nothing but planned moves, each with the time to come to its end: an old master is no
-    /// replica before that, and Sentinel promotes it all the same.
+    /// Whether there are only planned failovers, with enough time in between to complete: an old
+    /// master is not a replica before that, and Sentinel promotes it nevertheless.
     pub(crate) fn is_planned(&self) -> bool {
-        let mut begin: Vec<Us> = self.faults.iter().map(|it| it.at).collect();
+        let mut begin: Vec<Micros> = self.faults.iter().map(|it| it.at).collect();
         begin.sort_unstable();
         let apart = begin.windows(2).all(|pair| pair[1] - pair[0] > 40 * SECOND);
         apart && self.faults.iter().all(|it| it.kind.is_planned())
     }
 
-    pub(crate) fn kinds(&self) -> Vec<Kind> {
-        let mut kinds: Vec<Kind> = self.faults.iter().map(|it| it.kind).collect();
+    pub(crate) fn kinds(&self) -> Vec<FaultKind> {
+        let mut kinds: Vec<FaultKind> = self.faults.iter().map(|it| it.kind).collect();
         kinds.sort_unstable();
         kinds
     }
 }
 
-/// A moment that has something to do with another fault: while it begins, while it lasts, or about
-/// its end.
-fn near(rng: &mut Rng, (from, to): (Us, Us)) -> Us {
+/// A time related to another fault: when it begins, while it lasts, or about its end.
+fn near(rng: &mut Rng, (from, to): (Micros, Micros)) -> Micros {
     match rng.range(0, 10) {
         0..3 => rng.range(from.saturating_sub(500 * MS), from + SECOND),
         3..7 => rng.range(from, to.max(from + MS)),
@@ -243,7 +242,7 @@ fn near(rng: &mut Rng, (from, to): (Us, Us)) -> Us {
     }
 }
 
-fn lasting(rng: &mut Rng) -> Us {
+fn lasting(rng: &mut Rng) -> Micros {
     match rng.range(0, 10) {
         0..2 => rng.range(200 * MS, 2 * SECOND),
         2..7 => rng.range(2 * SECOND, 9 * SECOND),
@@ -252,16 +251,16 @@ fn lasting(rng: &mut Rng) -> Us {
     }
 }
 
-impl Cluster {
-    /// Some faults need a cluster in which they show.
-    fn suit(&mut self, faults: &[Fault], rng: &mut Rng) {
-        let has = |kind: Kind| faults.iter().any(|it| it.kind == kind);
-        if has(Kind::BusyMaster) && rng.percent(60) {
+impl ClusterConfig {
+    /// Adapts the cluster so that certain faults take effect.
+    fn adapt(&mut self, faults: &[Fault], rng: &mut Rng) {
+        let has = |kind: FaultKind| faults.iter().any(|it| it.kind == kind);
+        if has(FaultKind::BusyMaster) && rng.percent(60) {
             // Long enough that Sentinel waits for it.
             self.down_after = *rng.pick(&[10_000, 30_000]);
         }
-        if has(Kind::ReplacePod) && rng.percent(80) {
-            (self.together, self.acquainted) = (true, true);
+        if has(FaultKind::ReplacePod) && rng.percent(80) {
+            (self.colocated, self.knows_peers) = (true, true);
             self.one_name |= rng.percent(60);
         }
     }
@@ -284,10 +283,10 @@ impl Cluster {
             failover_timeout: *rng.pick(&[3000, 6000, 10_000, 60_000]),
             minority: *rng.pick(&[Minority::Keep, Minority::Keep, Minority::Hold, Minority::Cut]),
             one_name: rng.percent(60),
-            together: rng.percent(60),
+            colocated: rng.percent(60),
             epoch: *rng.pick(&[0, 0, 1, 7]),
             latency: *rng.pick(&[(50, 300), (50, 300), (200, 2000), (1000, 8000)]),
-            acquainted: rng.percent(80),
+            knows_peers: rng.percent(80),
         }
     }
 }

@@ -1,35 +1,36 @@
-//! What many runs come to: figures, tables, and one readable failure.
+//! Results of runs: totals, tables, and one violation in detail.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use crate::plan::Kind;
-use crate::wire::{MS, SECOND, Us};
+use crate::plan::FaultKind;
+use crate::wire::{MS, Micros, SECOND};
 
-/// The invariants.
+/// The invariants that the oracle checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rule {
     /// S1 to S6 of the machine: one target, rising epochs, verified, one vote each.
     Safety,
-    /// No write is acknowledged by a superseded master once a majority that knows better could be
-    /// heard for a while.
+    /// No write is acknowledged by a superseded master once a majority with the new one was
+    /// reachable for a while.
     LateMajority,
     /// After blindness the gate does not open to a superseded master, by a commit or by a release,
-    /// without a fresh word for it.
+    /// without a fresh view of it.
     OpenedUnheard,
-    /// A hold does not end in favour of a superseded master without a fresh word for it.
+    /// A hold does not end in favour of a superseded master without a fresh view of it.
     ReleasedUnheard,
-    /// After it was stopped, or its machine suspended, a proxy sends nothing before it has heard a
-    /// sentinel.
+    /// After it was stopped, or its host suspended, a proxy sends nothing before it has received a
+    /// view of a sentinel.
     WroteAfterSleep,
-    /// A gate that is held because of a minority does not open to a superseded master on less than
-    /// a majority's word.
+    /// A gate that is closed because of a minority does not open to a superseded master without a
+    /// majority.
     HoldOpened,
-    /// With `hold` and `cut`, writes stop when no majority can be heard.
+    /// With `hold` and `cut`, writes stop when no majority is reachable.
     BlindWrites,
-    /// After evidence of a promotion a reply of the old master is no acknowledgement.
+    /// After evidence of a promotion a reply of the old master is not passed on as an
+    /// acknowledgement.
     AckAfterEvidence,
-    /// A healthy master is not taken away.
+    /// A healthy master is not taken out of service.
     HealthyTaken,
     /// Every hold and every verification ends.
     EndlessHold,
@@ -37,12 +38,12 @@ pub enum Rule {
     ReaderOnMaster,
     /// Writes succeed after everything has healed.
     Liveness,
-    /// A planned move with nothing wrong loses nothing.
+    /// A planned failover without any fault loses nothing.
     PlannedLoss,
 }
 
 impl Rule {
-    /// All of them.
+    /// All rules.
     pub const ALL: [Self; 13] = [
         Self::Safety,
         Self::LateMajority,
@@ -59,48 +60,48 @@ impl Rule {
         Self::PlannedLoss,
     ];
 
-    /// By its name.
+    /// Parses a rule's name.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|it| format!("{it:?}") == name)
     }
 }
 
-/// An invariant that did not hold.
+/// A violated invariant.
 #[derive(Debug, Clone)]
 pub struct Violation {
-    /// Which.
+    /// The rule.
     pub rule: Rule,
-    /// When, in virtual microseconds.
-    pub at: Us,
-    /// At which process.
+    /// The time, in virtual microseconds.
+    pub at: Micros,
+    /// The process.
     pub who: String,
-    /// What was seen.
+    /// The observation.
     pub text: String,
 }
 
-/// What one seed came to.
+/// The result of one seed.
 #[derive(Debug, Clone)]
-pub struct Run {
+pub struct RunResult {
     /// The faults, sorted.
-    pub kinds: Vec<Kind>,
+    pub kinds: Vec<FaultKind>,
     /// Virtual microseconds.
-    pub simulated: Us,
+    pub simulated: Micros,
     /// Events handled.
     pub events: u64,
-    /// Failovers that a leader brought to their end.
+    /// Failovers completed by a leader.
     pub failovers: u64,
     /// Commits of all proxies.
     pub commits: u64,
     /// Holds of all proxies.
     pub holds: u64,
-    /// Writes that clients were told to be done.
+    /// Writes acknowledged to clients.
     pub acknowledged: u64,
-    /// Those of them that the last master does not have.
+    /// Acknowledged writes that the last master does not have.
     pub lost: u64,
     /// All sentinels agreed in the end, and all proxies served.
     pub converged: bool,
-    /// What did not hold.
+    /// The first violation.
     pub violation: Option<Violation>,
 }
 
@@ -108,7 +109,7 @@ pub struct Run {
 #[derive(Debug, Default)]
 pub struct Totals {
     seeds: u64,
-    simulated: Us,
+    simulated: Micros,
     events: u64,
     failovers: u64,
     commits: u64,
@@ -116,17 +117,17 @@ pub struct Totals {
     acknowledged: u64,
     lost: u64,
     unconverged: u64,
-    kinds: BTreeMap<Kind, u64>,
-    pairs: BTreeMap<(Kind, Kind), u64>,
+    kinds: BTreeMap<FaultKind, u64>,
+    pairs: BTreeMap<(FaultKind, FaultKind), u64>,
     rules: BTreeMap<Rule, Broken>,
 }
 
 /// How often a rule was broken, by some of which seeds, and by which faults.
-type Broken = (u64, Vec<u64>, BTreeMap<Vec<Kind>, u64>);
+type Broken = (u64, Vec<u64>, BTreeMap<Vec<FaultKind>, u64>);
 
 impl Totals {
-    /// One seed more.
-    pub fn add(&mut self, seed: u64, run: &Run) {
+    /// Adds the result of a seed.
+    pub fn add(&mut self, seed: u64, run: &RunResult) {
         self.seeds += 1;
         self.simulated += run.simulated;
         self.events += run.events;
@@ -164,7 +165,7 @@ impl Totals {
         self.rules.get(&rule).map_or(0, |(times, ..)| *times)
     }
 
-    /// The figures.
+    /// The totals as text.
     #[must_use]
     pub fn text(&self, pairs: bool) -> String {
         let mut out = String::new();
@@ -192,7 +193,7 @@ impl Totals {
         if pairs {
             self.write_pairs(&mut out);
         } else {
-            let all = Kind::ALL.len() * (Kind::ALL.len() + 1) / 2;
+            let all = FaultKind::ALL.len() * (FaultKind::ALL.len() + 1) / 2;
             let _ = writeln!(
                 out,
                 "\n{} of {all} pairs of kinds occurred (--pairs lists them)",
@@ -210,12 +211,12 @@ impl Totals {
         out
     }
 
-    /// One row for each kind, one column for each: how often the two were in one run.
+    /// One row and one column per kind: how often the two occurred in one run.
     fn write_pairs(&self, out: &mut String) {
         let _ = writeln!(out, "\npairs of faults in one run (columns in the order of the rows)");
-        for one in Kind::ALL {
+        for one in FaultKind::ALL {
             let _ = write!(out, "  {:<24}", format!("{one:?}"));
-            for two in Kind::ALL {
+            for two in FaultKind::ALL {
                 let count = self.pairs.get(&(one.min(two), one.max(two))).copied().unwrap_or(0);
                 let _ = write!(out, "{count:>6}");
             }

@@ -1,5 +1,5 @@
-//! The one source of chance: a seed gives the same run on every machine and with every version of
-//! every dependency.
+//! The only source of randomness: a seed gives the same run on every machine and with every version
+//! of every dependency.
 
 /// SplitMix64. Small, fast, and good enough to draw faults and delays.
 #[derive(Debug, Clone)]

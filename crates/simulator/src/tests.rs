@@ -1,22 +1,22 @@
-//! The model against what was measured with real servers (Redis and Sentinel 7.0.15, three
+//! The model compared with measurements of real servers (Redis and Sentinel 7.0.15, three
 //! sentinels, `down-after-milliseconds 2000`).
 //!
-//! A range is wider than one measurement: Sentinel's own timer, its one-second `PING` and its
-//! ten-second `INFO` are not in step with the cause. Each test runs several seeds.
+//! A range is wider than one measurement: Sentinel's own timer, its `PING` each second and its
+//! `INFO` each ten seconds are not in step with the cause. Each test runs several seeds.
 #![allow(clippy::expect_used, reason = "tests report by a clear panic")]
 
 use sentinel::Minority;
-use sentinel::simulation::{Reply, Round, read_round};
+use sentinel::simulation::{PollOutcome, Reply, read_poll};
 
-use crate::plan::{Cluster, Plan};
+use crate::plan::{ClusterConfig, FaultPlan};
 use crate::rng::Rng;
-use crate::wire::{Body, MS, SECOND, Us};
-use crate::world::World;
+use crate::wire::{MS, Message, Micros, SECOND};
+use crate::world::Simulation;
 
-const CAUSE: Us = 15 * SECOND;
+const CAUSE: Micros = 15 * SECOND;
 
-fn quiet(seed: u64) -> World {
-    let cluster = Cluster {
+fn quiet(seed: u64) -> Simulation {
+    let cluster = ClusterConfig {
         sentinels: 3,
         redis: 3,
         proxies: 1,
@@ -27,37 +27,37 @@ fn quiet(seed: u64) -> World {
         failover_timeout: 10_000,
         minority: Minority::Keep,
         one_name: false,
-        together: false,
+        colocated: false,
         epoch: 0,
         latency: (50, 300),
-        acquainted: true,
+        knows_peers: true,
     };
-    let mut world =
-        World::with_plan(Plan { cluster, faults: Vec::new() }, Rng::new(seed), true, &[]);
-    world.run_until(CAUSE);
-    world
+    let mut simulation =
+        Simulation::with_plan(FaultPlan { cluster, faults: Vec::new() }, Rng::new(seed), true, &[]);
+    simulation.run_until(CAUSE);
+    simulation
 }
 
 /// Milliseconds from the cause to the first line that matches.
-fn first(world: &World, who: &str, text: &str) -> u64 {
-    let times = world.net.trace.times(who, text);
+fn first(simulation: &Simulation, who: &str, text: &str) -> u64 {
+    let times = simulation.net.trace.times(who, text);
     let time = times.into_iter().find(|at| *at >= CAUSE).unwrap_or_else(|| panic!("no {text}"));
     (time - CAUSE) / MS
 }
 
 /// From the cause: `+sdown`, `+odown`, election, selection, promotion, `+promoted-slave`, the first
 /// switch and the leader's own.
-fn check(world: &World, limits: &[(&str, std::ops::Range<u64>)]) {
+fn check(simulation: &Simulation, limits: &[(&str, std::ops::Range<u64>)]) {
     for (text, range) in limits {
-        let at = first(world, "", text);
+        let at = first(simulation, "", text);
         assert!(
             range.contains(&at),
             "{text} after {at} ms, not in {range:?}\n{}",
-            world.net.trace.text()
+            simulation.net.trace.text()
         );
     }
-    let switches = world.net.trace.times("sentinel", "+switch-master");
-    let leaders = first(world, "", "+failover-end master");
+    let switches = simulation.net.trace.times("sentinel", "+switch-master");
+    let leaders = first(simulation, "", "+failover-end master");
     let observers: Vec<u64> =
         switches.iter().filter(|at| **at >= CAUSE).map(|at| (at - CAUSE) / MS).collect();
     let last = *observers.last().expect("a switch");
@@ -69,12 +69,12 @@ fn check(world: &World, limits: &[(&str, std::ops::Range<u64>)]) {
 #[test]
 fn planned_failover_takes_as_long_as_measured() {
     for seed in 1..8 {
-        let mut world = quiet(seed);
-        assert!(world.sentinels[0].order_failover(&mut world.net));
-        world.run_until(CAUSE + 30 * SECOND);
+        let mut simulation = quiet(seed);
+        assert!(simulation.sentinels[0].order_failover(&mut simulation.net));
+        simulation.run_until(CAUSE + 30 * SECOND);
         // Measured: 8, 84, 175, 1061, 1146, 11198.
         check(
-            &world,
+            &simulation,
             &[
                 ("+elected-leader", 0..101),
                 ("+selected-slave", 50..210),
@@ -84,11 +84,11 @@ fn planned_failover_takes_as_long_as_measured() {
                 ("+convert-to-slave", 8000..22_000),
             ],
         );
-        let selected = first(&world, "", "+selected-slave");
-        let promoted = first(&world, "", "PROMOTED");
+        let selected = first(&simulation, "", "+selected-slave");
+        let promoted = first(&simulation, "", "PROMOTED");
         assert!(
             (50..115).contains(&(promoted - selected)),
-            "the candidate is announced one turn ahead"
+            "the candidate is announced one tick ahead"
         );
     }
 }
@@ -96,13 +96,13 @@ fn planned_failover_takes_as_long_as_measured() {
 #[test]
 fn failover_after_a_kill_takes_as_long_as_measured() {
     for seed in 1..8 {
-        let mut world = quiet(seed);
-        let master = world.redis[0].pid;
-        world.net.crash(master, false);
-        world.run_until(CAUSE + 20 * SECOND);
+        let mut simulation = quiet(seed);
+        let master = simulation.redis[0].pid;
+        simulation.net.crash(master, false);
+        simulation.run_until(CAUSE + 20 * SECOND);
         // Measured: 2051, 2112, 2203, 2279, 2351, 3124, 3191.
         check(
-            &world,
+            &simulation,
             &[
                 ("+sdown master", 1900..2300),
                 ("+odown", 1950..3600),
@@ -118,13 +118,13 @@ fn failover_after_a_kill_takes_as_long_as_measured() {
 #[test]
 fn failover_of_a_stopped_master_takes_as_long_as_measured() {
     for seed in 1..8 {
-        let mut world = quiet(seed);
-        let master = world.redis[0].pid;
-        world.net.stop(master);
-        world.run_until(CAUSE + 20 * SECOND);
+        let mut simulation = quiet(seed);
+        let master = simulation.redis[0].pid;
+        simulation.net.stop(master);
+        simulation.run_until(CAUSE + 20 * SECOND);
         // Measured: 2024, 2429, 2485, 2585, 2638, 3472, 3536.
         check(
-            &world,
+            &simulation,
             &[
                 ("+sdown master", 1400..3200),
                 ("+odown", 1500..4500),
@@ -138,16 +138,16 @@ fn failover_of_a_stopped_master_takes_as_long_as_measured() {
 #[test]
 fn failover_of_a_cut_master_takes_as_long_as_measured() {
     for seed in 1..8 {
-        let mut world = quiet(seed);
-        let host = world.net.process(world.redis[0].pid).host;
+        let mut simulation = quiet(seed);
+        let host = simulation.net.process(simulation.redis[0].pid).host;
         for other in 0..7 {
-            world.net.cut(host, other);
-            world.net.cut(other, host);
+            simulation.net.cut(host, other);
+            simulation.net.cut(other, host);
         }
-        world.run_until(CAUSE + 20 * SECOND);
+        simulation.run_until(CAUSE + 20 * SECOND);
         // Measured: 2233, 2801, 2891, 2993, 3056, 3850, 3935.
         check(
-            &world,
+            &simulation,
             &[
                 ("+sdown master", 1400..3300),
                 ("+odown", 1500..4500),
@@ -158,25 +158,26 @@ fn failover_of_a_cut_master_takes_as_long_as_measured() {
     }
 }
 
-/// Between `+promoted-slave` and its own switch the leader gives the new address, and `MASTER` the
-/// old one with the new epoch.
+/// Between `+promoted-slave` and its own switch the leader reports the new address, and `MASTER`
+/// the old one with the new epoch.
 #[test]
-fn leader_mixes_old_address_and_new_epoch() {
-    let mut world = quiet(3);
-    world.sentinels[0].order_failover(&mut world.net);
-    while world.net.trace.times("sentinel0", "+promoted-slave").is_empty() {
-        let soon = world.net.now + MS;
-        world.run_until(soon);
+fn leader_reports_old_address_with_new_epoch() {
+    let mut simulation = quiet(3);
+    simulation.sentinels[0].order_failover(&mut simulation.net);
+    while simulation.net.trace.times("sentinel0", "+promoted-slave").is_empty() {
+        let soon = simulation.net.now + MS;
+        simulation.run_until(soon);
     }
-    let replies: Vec<Reply> = world.sentinels[0].answers();
-    let (old, new) = (world.net.addr(world.redis[0].pid), world.sentinels[0].current_master());
+    let replies: Vec<Reply> = simulation.sentinels[0].answers();
+    let (old, new) =
+        (simulation.net.addr(simulation.redis[0].pid), simulation.sentinels[0].current_master());
     assert_ne!(old, new);
     assert_eq!(replies[1].field("ip"), Some(old.host().as_str()));
-    let Round::View { view, .. } = read_round(&replies, false) else { panic!("a view") };
+    let PollOutcome::View { view, .. } = read_poll(&replies, false) else { panic!("a view") };
     assert_eq!((view.addr, view.epoch, view.failing_over), (new.node(), 1, true));
     assert!(
         view.replicas.iter().any(|it| it.addr == old.node()),
-        "the old master is listed as the replica it will be"
+        "the old master is listed as a replica"
     );
 }
 
@@ -184,41 +185,41 @@ fn leader_mixes_old_address_and_new_epoch() {
 /// closed the connection.
 #[test]
 fn stopped_server_runs_what_was_queued() {
-    let mut world = quiet(1);
-    let (proxy, master) = (0, world.redis[0].pid);
-    let addr = world.net.addr(master);
-    world.net.stop(master);
-    world.net.dial(proxy, addr, SECOND, 77);
-    let conn = world.net.last_conn();
-    world.net.send(conn, proxy, Body::Write { id: u32::MAX });
-    world.run_until(CAUSE + 10 * MS);
-    world.net.close(conn, proxy);
-    assert!(!world.redis[0].writes.contains(&u32::MAX));
-    world.net.resume(master, false);
-    world.run_until(CAUSE + 20 * MS);
-    assert!(world.redis[0].writes.contains(&u32::MAX));
+    let mut simulation = quiet(1);
+    let (proxy, master) = (0, simulation.redis[0].pid);
+    let addr = simulation.net.addr(master);
+    simulation.net.stop(master);
+    simulation.net.dial(proxy, addr, SECOND, 77);
+    let connection = simulation.net.last_conn();
+    simulation.net.send(connection, proxy, Message::Write { id: u32::MAX });
+    simulation.run_until(CAUSE + 10 * MS);
+    simulation.net.close(connection, proxy);
+    assert!(!simulation.redis[0].writes.contains(&u32::MAX));
+    simulation.net.resume(master, false);
+    simulation.run_until(CAUSE + 20 * MS);
+    assert!(simulation.redis[0].writes.contains(&u32::MAX));
 }
 
 #[test]
 fn sentinel_stopped_for_seconds_enters_tilt() {
-    let mut world = quiet(1);
-    let pid = world.sentinels[1].pid;
-    world.net.stop(pid);
-    world.run_until(CAUSE + 8 * SECOND);
-    world.net.resume(pid, false);
-    world.run_until(CAUSE + 45 * SECOND);
-    let entered = first(&world, "sentinel1", "+tilt");
+    let mut simulation = quiet(1);
+    let pid = simulation.sentinels[1].pid;
+    simulation.net.stop(pid);
+    simulation.run_until(CAUSE + 8 * SECOND);
+    simulation.net.resume(pid, false);
+    simulation.run_until(CAUSE + 45 * SECOND);
+    let entered = first(&simulation, "sentinel1", "+tilt");
     assert!((8000..8200).contains(&entered), "{entered}");
-    let left = first(&world, "sentinel1", "-tilt");
+    let left = first(&simulation, "sentinel1", "-tilt");
     assert!((30_000..30_200).contains(&(left - entered)), "{left}");
 }
 
 #[test]
 fn planned_failover_loses_nothing_and_kill_little() {
     for seed in 1..6 {
-        let mut world = quiet(seed);
-        world.sentinels[0].order_failover(&mut world.net);
-        let (run, text) = world.run();
+        let mut simulation = quiet(seed);
+        simulation.sentinels[0].order_failover(&mut simulation.net);
+        let (run, text) = simulation.run();
         assert!(
             run.acknowledged > 1000 && run.lost == 0 && run.violation.is_none(),
             "{run:?}\n{text}"
@@ -236,20 +237,20 @@ fn same_seed_gives_the_same_run() {
             (one.events, one.acknowledged, one.lost),
             (two.events, two.acknowledged, two.lost)
         );
-        assert_eq!(crate::run(seed, &[]).events, one.events, "the timeline changes nothing");
+        assert_eq!(crate::run(seed, &[]).events, one.events, "tracing does not change the run");
     }
 }
 
-/// A node that follows a promoted one takes over from where it is; one that wrote on alone needs a
-/// whole copy.
+/// A node that follows a promoted one continues from its offset; one that accepted writes alone
+/// needs a full copy.
 #[test]
 fn replicas_continue_and_lone_masters_start_over() {
-    let mut world = quiet(5);
-    world.sentinels[0].order_failover(&mut world.net);
-    world.run_until(CAUSE + 40 * SECOND);
-    let master = world.redis.iter().find(|it| it.is_master()).expect("a master");
-    assert!(world.redis.iter().filter(|it| it.is_master()).count() == 1);
-    for node in &world.redis {
+    let mut simulation = quiet(5);
+    simulation.sentinels[0].order_failover(&mut simulation.net);
+    simulation.run_until(CAUSE + 40 * SECOND);
+    let master = simulation.redis.iter().find(|it| it.is_master()).expect("a master");
+    assert!(simulation.redis.iter().filter(|it| it.is_master()).count() == 1);
+    for node in &simulation.redis {
         assert_eq!(node.replid, master.replid);
         let behind = master.writes.len() - node.writes.len();
         assert!(master.writes.starts_with(&node.writes) && behind < 10, "{behind}");

@@ -1,17 +1,17 @@
-//! The timeline of one run, for people: kept only when it will be printed.
+//! The timeline of one run; kept only if it will be printed.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 
-use crate::wire::{MS, Us};
+use crate::wire::{MS, Micros};
 
-/// The most lines that are kept; the oldest go first.
-const MOST: usize = 4000;
+/// Limit of kept lines; the oldest are dropped.
+const MAX_LINES: usize = 4000;
 
-/// Lines with their time and who they are about.
+/// Lines with their time and process.
 #[derive(Debug, Default)]
 pub(crate) struct Trace {
-    lines: Option<VecDeque<(Us, String, String)>>,
+    lines: Option<VecDeque<(Micros, String, String)>>,
     dropped: u64,
 }
 
@@ -24,16 +24,16 @@ impl Trace {
         self.lines.is_some()
     }
 
-    pub(crate) fn add(&mut self, at: Us, who: &str, text: String) {
+    pub(crate) fn add(&mut self, at: Micros, who: &str, text: String) {
         let Some(lines) = &mut self.lines else { return };
-        if lines.len() >= MOST {
+        if lines.len() >= MAX_LINES {
             lines.pop_front();
             self.dropped += 1;
         }
         lines.push_back((at, who.to_owned(), text));
     }
 
-    /// Every line, with milliseconds; a line that repeats the one before is counted.
+    /// All lines with their time in milliseconds; repetitions of a line are counted.
     pub(crate) fn text(&self) -> String {
         let mut out = String::new();
         if self.dropped > 0 {
@@ -60,7 +60,7 @@ impl Trace {
 
     /// Times of the lines of which both parts match, for tests.
     #[cfg(test)]
-    pub(crate) fn times(&self, who: &str, text: &str) -> Vec<Us> {
+    pub(crate) fn times(&self, who: &str, text: &str) -> Vec<Micros> {
         let lines = self.lines.iter().flatten();
         lines
             .filter(|(_, by, said)| by.starts_with(who) && said.contains(text))

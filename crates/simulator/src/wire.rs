@@ -1,4 +1,4 @@
-//! What travels over the simulated network, and the names of those who send it.
+//! Messages on the simulated network, and the addresses of their senders.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -8,13 +8,13 @@ use sentinel::NodeAddr;
 use sentinel::simulation::Reply;
 
 /// Virtual microseconds since the start of the run.
-pub(crate) type Us = u64;
+pub(crate) type Micros = u64;
 
 /// One millisecond.
-pub(crate) const MS: Us = 1000;
+pub(crate) const MS: Micros = 1000;
 
 /// One second.
-pub(crate) const SECOND: Us = 1_000_000;
+pub(crate) const SECOND: Micros = 1_000_000;
 
 /// A process by its number: proxies first, then sentinels, then redis nodes.
 pub(crate) type Pid = usize;
@@ -26,7 +26,7 @@ pub(crate) struct Addr {
     pub(crate) port: u16,
 }
 
-/// The port of every redis node.
+/// The port of every Redis node.
 pub(crate) const REDIS: u16 = 6379;
 
 /// The port of every sentinel.
@@ -49,7 +49,7 @@ impl Addr {
         SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, self.ip)), self.port)
     }
 
-    /// `None` for what is no address of this simulation.
+    /// `None` for an address that does not belong to the simulation.
     pub(crate) fn of(node: &NodeAddr) -> Option<Self> {
         let ip = node.host.strip_prefix("10.0.0.")?.parse().ok()?;
         Some(Self { ip, port: node.port })
@@ -67,7 +67,7 @@ pub(crate) fn hex(number: u64) -> String {
     format!("{number:040x}")
 }
 
-/// A hello: what a sentinel says of itself and of its master.
+/// A hello: a sentinel's own address and its master's configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) addr: Addr,
@@ -77,13 +77,13 @@ pub(crate) struct Hello {
     pub(crate) config_epoch: u64,
 }
 
-/// `INFO` of a redis node, as far as a sentinel or a proxy reads it.
+/// `INFO` of a Redis node, as far as a sentinel or a proxy reads it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Info {
     pub(crate) run_id: u64,
     pub(crate) master: Option<Addr>,
     pub(crate) link_up: bool,
-    pub(crate) link_down_for: Us,
+    pub(crate) link_down_for: Micros,
     pub(crate) replicas: Vec<Addr>,
     pub(crate) priority: u64,
     pub(crate) offset: u64,
@@ -102,7 +102,7 @@ pub(crate) struct Snapshot {
 
 /// A message on a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Body {
+pub(crate) enum Message {
     // From a sentinel, or to one.
     Ping,
     Pong,
@@ -141,12 +141,12 @@ pub(crate) enum Body {
     },
     Failover,
     FailoverTaken(bool),
-    // From a proxy to a redis node, and back.
+    // From a proxy to a Redis node, and back.
     Probe {
-        asked: Us,
+        asked: Micros,
     },
     Probed {
-        asked: Us,
+        asked: Micros,
         info: Box<Info>,
     },
     Write {
@@ -154,14 +154,14 @@ pub(crate) enum Body {
     },
     Written {
         id: u32,
-        at: Us,
+        at: Micros,
     },
     ReadOnly {
         id: u32,
     },
     /// `-ERR max number of clients reached`, before the server closes.
     TooMany,
-    // Between redis nodes.
+    // Between Redis nodes.
     Psync {
         replid: u64,
         offset: u64,

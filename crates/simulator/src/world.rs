@@ -1,66 +1,66 @@
-//! One run: everything that a seed means, from the start to the verdict.
+//! One run of a seed, from the start to the verdict.
 
-use crate::net::{Event, Fact, Input, Net};
+use crate::net::{Event, Net, Observation, ProcessInput};
 use crate::oracle::Oracle;
-use crate::plan::{Cluster, Kind, Plan};
+use crate::plan::{ClusterConfig, FaultKind, FaultPlan};
 use crate::proxy::{self, Proxy};
 use crate::redis::Redis;
-use crate::report::{Rule, Run, Violation};
+use crate::report::{Rule, RunResult, Violation};
 use crate::rng::Rng;
-use crate::sentinel::{File, Sentinel, Settings};
+use crate::sentinel::{Sentinel, SentinelConfig, SentinelFile};
 use crate::trace::Trace;
-use crate::wire::{Addr, MS, Pid, SECOND, SENTINEL, Us};
+use crate::wire::{Addr, MS, Micros, Pid, SECOND, SENTINEL};
 
-/// The invariants look at everything this often.
-const SAMPLE: Us = 25 * MS;
+/// Interval at which the oracle checks everything.
+const SAMPLE: Micros = 25 * MS;
 
-/// A run ends at the latest this long after its last fault has ended.
-const MOST: Us = 200 * SECOND;
+/// Limit of a run, counted from the end of its last fault.
+const MAX_RUN: Micros = 200 * SECOND;
 
-/// What ends a fault.
+/// The end of a fault.
 #[derive(Debug, Clone)]
-pub(crate) enum Undo {
+pub(crate) enum FaultEnd {
     Mend(usize, usize),
     Resume(Pid, bool),
-    StartRedis(usize, crate::redis::Comeback),
-    StartSentinel(usize, Option<File>),
+    StartRedis(usize, crate::redis::RestartMode),
+    StartSentinel(usize, Option<SentinelFile>),
     StartProxy(usize),
     Admit(usize),
     Dns,
     Fast(usize),
 }
 
-/// See the module's header.
+/// A simulation. See the module's header.
 #[derive(Debug)]
-pub(crate) struct World {
+pub(crate) struct Simulation {
     pub(crate) net: Net,
-    pub(crate) plan: Plan,
+    pub(crate) plan: FaultPlan,
     pub(crate) proxies: Vec<Proxy>,
     pub(crate) sentinels: Vec<Sentinel>,
     pub(crate) redis: Vec<Redis>,
-    pub(crate) undo: Vec<Undo>,
-    /// Faults that are in force.
+    pub(crate) undo: Vec<FaultEnd>,
+    /// Faults in effect.
     pub(crate) pending: usize,
-    pub(crate) healed_at: Us,
+    pub(crate) healed_at: Micros,
     pub(crate) next_ip: u8,
-    /// How many sentinels have lost their identity so far, and when one did last.
-    pub(crate) identities_lost: (usize, Us),
+    /// How many sentinels have lost their identity so far, and when the last one did.
+    pub(crate) identities_lost: (usize, Micros),
     oracle: Oracle,
 }
 
-impl World {
+impl Simulation {
     pub(crate) fn new(seed: u64, traced: bool, ignored: &[Rule]) -> Self {
         let mut rng = Rng::new(seed);
-        let plan = Plan::new(&mut rng);
+        let plan = FaultPlan::new(&mut rng);
         Self::with_plan(plan, rng, traced, ignored)
     }
 
-    pub(crate) fn with_plan(plan: Plan, rng: Rng, traced: bool, ignored: &[Rule]) -> Self {
-        let Cluster { proxies, sentinels, redis, together, latency, .. } = plan.cluster;
+    pub(crate) fn with_plan(plan: FaultPlan, rng: Rng, traced: bool, ignored: &[Rule]) -> Self {
+        let ClusterConfig { proxies, sentinels, redis, colocated, latency, .. } = plan.cluster;
         let hosts = proxies + sentinels + redis;
         let net = Net::new(rng, hosts, latency, Trace::new(traced));
         let oracle = Oracle::new(&plan, ignored);
-        let mut world = Self {
+        let mut simulation = Self {
             net,
             proxies: Vec::new(),
             sentinels: Vec::new(),
@@ -74,23 +74,23 @@ impl World {
             plan,
         };
         for at in 0..proxies {
-            world.net.add(format!("proxy{at}"), at, Addr { ip: 1 + at as u8, port: 1 });
+            simulation.net.add(format!("proxy{at}"), at, Addr { ip: 1 + at as u8, port: 1 });
         }
         for at in 0..sentinels {
-            world.net.add(
+            simulation.net.add(
                 format!("sentinel{at}"),
                 proxies + at,
                 Addr { ip: 10 + at as u8, port: SENTINEL },
             );
         }
         for at in 0..redis {
-            let shares = together && at < sentinels;
+            let shares = colocated && at < sentinels;
             let host = if shares { proxies + at } else { proxies + sentinels + at };
             let ip = if shares { 10 } else { 50 } + at as u8;
-            world.net.add(format!("redis{at}"), host, Addr::redis(ip));
+            simulation.net.add(format!("redis{at}"), host, Addr::redis(ip));
         }
-        world.populate();
-        world
+        simulation.populate();
+        simulation
     }
 
     fn populate(&mut self) {
@@ -102,7 +102,7 @@ impl World {
             let replid = net.rng.next();
             self.redis.push(Redis::new(first_redis + at, replid, (at > 0).then_some(master), net));
         }
-        let settings = Settings {
+        let settings = SentinelConfig {
             quorum: cluster.quorum,
             down_after: cluster.down_after,
             failover_timeout: cluster.failover_timeout,
@@ -113,8 +113,9 @@ impl World {
         let replicas: Vec<Addr> = (1..cluster.redis).map(|at| net.addr(first_redis + at)).collect();
         for (at, (id, _)) in ids.iter().enumerate() {
             let (config_epoch, current_epoch) = (cluster.epoch, cluster.epoch);
-            let mut file = File { config_epoch, current_epoch, ..File::fresh(*id, master) };
-            if cluster.acquainted {
+            let mut file =
+                SentinelFile { config_epoch, current_epoch, ..SentinelFile::fresh(*id, master) };
+            if cluster.knows_peers {
                 file.replicas.clone_from(&replicas);
                 file.peers = ids.iter().filter(|(other, _)| other != id).copied().collect();
             }
@@ -122,7 +123,7 @@ impl World {
         }
         net.dns.sentinels = (0..cluster.sentinels).map(|at| cluster.proxies + at).collect();
         let names = if cluster.one_name { 1 } else { cluster.sentinels };
-        let settings = proxy::Settings {
+        let settings = proxy::ProxyConfig {
             minority: cluster.minority,
             names,
             clients: cluster.clients,
@@ -138,8 +139,8 @@ impl World {
     }
 
     /// Runs to the end.
-    pub(crate) fn run(mut self) -> (Run, String) {
-        let limit = |healed: Us| healed + MOST;
+    pub(crate) fn run(mut self) -> (RunResult, String) {
+        let limit = |healed: Micros| healed + MAX_RUN;
         while self.net.now < limit(self.healed_at) {
             if !self.step() || self.oracle.is_over() {
                 break;
@@ -150,7 +151,7 @@ impl World {
 
     /// Runs until a time, for tests.
     #[cfg(test)]
-    pub(crate) fn run_until(&mut self, until: Us) {
+    pub(crate) fn run_until(&mut self, until: Micros) {
         while self.net.now < until && self.step() {}
     }
 
@@ -158,7 +159,7 @@ impl World {
         let Some(event) = self.net.next() else { return false };
         match event {
             Event::To(pid, _, input) => self.dispatch(pid, input),
-            Event::Fault(at) => self.inflict(self.plan.faults[at]),
+            Event::Fault(at) => self.apply(self.plan.faults[at]),
             Event::Heal(at) => self.undo(at),
             Event::Sample => {
                 let mut oracle = std::mem::take(&mut self.oracle);
@@ -168,15 +169,15 @@ impl World {
             }
         }
         if !self.net.facts.is_empty() {
-            let facts: Vec<Fact> = std::mem::take(&mut self.net.facts);
+            let facts: Vec<Observation> = std::mem::take(&mut self.net.facts);
             let mut oracle = std::mem::take(&mut self.oracle);
-            facts.into_iter().for_each(|fact| oracle.take(fact, self));
+            facts.into_iter().for_each(|observation| oracle.take(observation, self));
             self.oracle = oracle;
         }
         true
     }
 
-    fn dispatch(&mut self, pid: Pid, input: Input) {
+    fn dispatch(&mut self, pid: Pid, input: ProcessInput) {
         let (proxies, sentinels) = (self.proxies.len(), self.sentinels.len());
         if pid < proxies {
             self.proxies[pid].handle(input, &mut self.net);
@@ -187,8 +188,8 @@ impl World {
         }
     }
 
-    /// Ends a fault, or a part of it, at a time.
-    pub(crate) fn undo_at(&mut self, at: Us, what: Undo) {
+    /// Schedules the end of a fault, or of a part of it.
+    pub(crate) fn undo_at(&mut self, at: Micros, what: FaultEnd) {
         self.undo.push(what);
         self.pending += 1;
         self.net.at(at, Event::Heal(self.undo.len() - 1));
@@ -198,12 +199,12 @@ impl World {
         self.pending -= 1;
         self.healed_at = self.net.now;
         match self.undo[at].clone() {
-            Undo::Mend(from, to) => self.net.mend(from, to),
-            Undo::Resume(pid, suspended) => {
-                self.net.say(pid, || "continues".to_owned());
+            FaultEnd::Mend(from, to) => self.net.mend(from, to),
+            FaultEnd::Resume(pid, suspended) => {
+                self.net.trace_line(pid, || "continues".to_owned());
                 self.net.resume(pid, suspended);
             }
-            Undo::StartRedis(at, how) => {
+            FaultEnd::StartRedis(at, how) => {
                 let pid = self.redis[at].pid;
                 if self.net.process(pid).up {
                     return;
@@ -214,27 +215,28 @@ impl World {
                     self.net.addr(pid),
                     if self.redis[at].is_master() { "master" } else { "replica" },
                 );
-                self.net.say(pid, || format!("starts again at {addr} ({how:?}), as a {role}"));
+                self.net
+                    .trace_line(pid, || format!("starts again at {addr} ({how:?}), as a {role}"));
             }
-            Undo::StartSentinel(at, file) => self.start_sentinel(at, file),
-            Undo::StartProxy(at) => {
+            FaultEnd::StartSentinel(at, file) => self.start_sentinel(at, file),
+            FaultEnd::StartProxy(at) => {
                 if self.net.process(at).up {
                     return;
                 }
-                self.net.say(at, || "starts again".to_owned());
+                self.net.trace_line(at, || "starts again".to_owned());
                 self.net.start(at);
                 self.proxies[at].restart(&mut self.net);
             }
-            Undo::Admit(at) => self.redis[at].full = false,
-            Undo::Dns => {
+            FaultEnd::Admit(at) => self.redis[at].full = false,
+            FaultEnd::Dns => {
                 (self.net.dns.missing, self.net.dns.late) = (false, 0);
                 self.net.dns.left_out.clear();
             }
-            Undo::Fast(host) => self.net.slow(host, 0),
+            FaultEnd::Fast(host) => self.net.slow(host, 0),
         }
     }
 
-    fn start_sentinel(&mut self, at: usize, file: Option<File>) {
+    fn start_sentinel(&mut self, at: usize, file: Option<SentinelFile>) {
         let pid = self.sentinels[at].pid;
         if self.net.process(pid).up {
             return;
@@ -246,17 +248,18 @@ impl World {
         self.sentinels[at].restart(file, &mut self.net);
         let it = &self.sentinels[at];
         let (addr, master, epoch) = (self.net.addr(pid), it.master.addr, it.config_epoch);
-        self.net.say(pid, || format!("starts again at {addr}: names {master} at epoch {epoch}"));
+        self.net
+            .trace_line(pid, || format!("starts again at {addr}: names {master} at epoch {epoch}"));
     }
 
-    fn finish(mut self) -> (Run, String) {
+    fn finish(mut self) -> (RunResult, String) {
         let mut oracle = std::mem::take(&mut self.oracle);
         let violation: Option<Violation> = oracle.verdict(&self);
         let counts = self.proxies.iter().map(|it| it.driver.counts);
         let (mut commits, mut holds) = (0, 0);
         counts.for_each(|it| (commits, holds) = (commits + it.commits, holds + it.holds));
-        let kinds: Vec<Kind> = self.plan.kinds();
-        let run = Run {
+        let kinds: Vec<FaultKind> = self.plan.kinds();
+        let run = RunResult {
             kinds,
             simulated: self.net.now,
             events: self.net.events,

@@ -1,41 +1,40 @@
-//! The gate before a target, shared by all targets of one route or one pool.
+//! The gate of a target, shared by all targets of one reader or one pool.
 //!
-//! While it is shut nobody starts towards a target behind it and nobody forwards a byte, although
-//! no target has changed. It also counts as shut when the writer's word has run out. Everyone who
-//! waits for anything at all waits at its bell.
+//! While it is closed, no session connects to a target or forwards a request to it, although the
+//! target has not changed. It also counts as closed when the lease has expired. Every task that
+//! waits for a change waits for `changed_notify`.
 //!
-//! A shut gate stops requests. What becomes of replies is a second question with three answers,
-//! [`Replies`], and is kept in the same atomic: replies pass while a planned failover is only
-//! announced, wait while nobody has looked at the world since the process was stopped, and are
-//! dropped once another node is known to be promoted.
+//! A closed gate stops requests. Replies have a separate policy, [`ReplyPolicy`], kept in the same
+//! atomic: they pass while a planned failover is only announced, wait after a stop of the process
+//! until discovery has polled, and are discarded once another node is known to be promoted.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::lease::{Lease, Moment};
+use crate::lease::{ClockReading, Lease};
 
 /// No request may pass.
-const SHUT: u8 = 1;
+const CLOSED: u8 = 1;
 /// Replies wait.
 const WAIT: u8 = 2;
-/// Replies are dropped.
+/// Replies are discarded.
 const DROP: u8 = 4;
-/// A reply of a target here acknowledges no write, so all of them pass, always.
+/// Replies of these targets acknowledge no write, so all of them pass, always.
 const READS: u8 = 8;
 
-/// What becomes of a reply that has just been read from a target.
+/// What to do with a reply that has just been read from a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Replies {
-    /// It is forwarded.
+pub enum ReplyPolicy {
+    /// Forward it.
     #[default]
     Pass,
-    /// It is neither forwarded nor dropped yet: whether it still acknowledges anything is being
-    /// found out.
+    /// Neither forward nor discard it yet: whether it still acknowledges anything is being
+    /// determined.
     Wait,
-    /// It is not forwarded, now or later: another node has been promoted, and the write that it
-    /// acknowledges will be lost.
+    /// Discard it: another node has been promoted, and the write that the reply acknowledges will
+    /// be lost.
     Drop,
 }
 
@@ -44,77 +43,77 @@ pub enum Replies {
 pub(crate) struct Gate {
     state: AtomicU8,
     lease: Lease,
-    pub(crate) bell: Notify,
+    pub(crate) changed_notify: Notify,
 }
 
 impl Gate {
-    /// An open one, with a word that has no end.
+    /// An open gate with a lease that never expires.
     pub(crate) fn new() -> Self {
-        Self { state: AtomicU8::new(0), lease: Lease::endless(), bell: Notify::new() }
+        Self { state: AtomicU8::new(0), lease: Lease::unbounded(), changed_notify: Notify::new() }
     }
 
-    /// The same before targets that are only read from.
-    pub(crate) fn of_readers() -> Self {
+    /// The same for targets that are only read from.
+    pub(crate) fn read_only() -> Self {
         Self { state: AtomicU8::new(READS), ..Self::new() }
     }
 
-    /// Two atomic loads and a look at the coarse clocks, made to be asked on the hot path.
+    /// Two atomic loads and a read of the coarse clocks, cheap enough for the hot path.
     #[inline]
-    pub(crate) fn is_shut(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.is_held() || self.lease.is_over()
     }
 
-    /// Whether the writer has shut it. Less than [`is_shut`](Self::is_shut), and without a look at
-    /// a clock.
+    /// Whether the writer has closed it. Cheaper than [`is_closed`](Self::is_closed): it reads no
+    /// clock.
     #[inline]
     pub(crate) fn is_held(&self) -> bool {
         self.state.load(Ordering::Acquire) & !READS != 0
     }
 
-    /// What becomes of a reply of a target whose fence has fallen or not, which is asked only after
-    /// the gate.
+    /// What to do with a reply. `is_raised` reads the fence of its target and is called after the
+    /// gate was read.
     #[inline]
-    pub(crate) fn replies(&self, has_fallen: impl FnOnce() -> bool) -> Replies {
-        // The gate first: a commit lets the fence fall before it opens the gate, so that one of the
+    pub(crate) fn reply_policy(&self, is_raised: impl FnOnce() -> bool) -> ReplyPolicy {
+        // Read the gate first: a commit raises the fence before it opens the gate, so one of the
         // two is always seen.
         let state = self.state.load(Ordering::Acquire);
         if state & READS != 0 {
-            Replies::Pass
-        } else if state & DROP != 0 || has_fallen() {
-            Replies::Drop
-        } else if state & WAIT != 0 || self.lease.has_passed() {
-            Replies::Wait
+            ReplyPolicy::Pass
+        } else if state & DROP != 0 || is_raised() {
+            ReplyPolicy::Drop
+        } else if state & WAIT != 0 || self.lease.is_over_by_wall_clock() {
+            ReplyPolicy::Wait
         } else {
-            Replies::Pass
+            ReplyPolicy::Pass
         }
     }
 
-    /// The writer gives its word anew; see [`TargetWriter::renew`](crate::TargetWriter::renew). Rings if it
-    /// comes late.
-    pub(crate) fn renew(&self, looked: Moment, span: Duration) {
-        if self.lease.renew(looked, span) {
-            self.bell.notify_waiters();
+    /// Renews the lease; see [`TargetWriter::renew`](crate::TargetWriter::renew). Wakes waiting
+    /// tasks if it had expired.
+    pub(crate) fn renew(&self, since: ClockReading, span: Duration) {
+        if self.lease.renew(since, span) {
+            self.changed_notify.notify_waiters();
         }
     }
 
-    /// Shuts or opens it, lets replies pass again, and rings.
-    pub(crate) fn set(&self, shut: bool) {
-        self.store(if shut { SHUT } else { 0 });
+    /// Closes or opens the gate, resets the reply policy to pass, and wakes waiting tasks.
+    pub(crate) fn set(&self, closed: bool) {
+        self.store(if closed { CLOSED } else { 0 });
     }
 
-    /// Shuts it, if it is not shut, and says what becomes of replies as long as it is.
-    pub(crate) fn set_replies(&self, replies: Replies) {
+    /// Closes the gate and sets the policy for replies until the next change.
+    pub(crate) fn set_reply_policy(&self, replies: ReplyPolicy) {
         self.store(match replies {
-            Replies::Pass => SHUT,
-            Replies::Wait => SHUT | WAIT,
-            Replies::Drop => SHUT | DROP,
+            ReplyPolicy::Pass => CLOSED,
+            ReplyPolicy::Wait => CLOSED | WAIT,
+            ReplyPolicy::Drop => CLOSED | DROP,
         });
     }
 
     fn store(&self, state: u8) {
-        // There is one writer, so nothing is lost between the two.
+        // There is one writer, so nothing is lost between the load and the store.
         let kind = self.state.load(Ordering::Relaxed) & READS;
         self.state.store(state | kind, Ordering::Release);
-        self.bell.notify_waiters();
+        self.changed_notify.notify_waiters();
     }
 }

@@ -1,30 +1,28 @@
-//! Where the next connection goes, and which connections have just become wrong.
+//! Publishes the target of new connections, and ends the connections to a superseded one.
 //!
-//! The points of a railway: one lever, many trains. A [`TargetReader`] holds the current [`Target`] behind
-//! one atomic pointer, so that any number of workers read it without a lock while exactly one
-//! writer, [`TargetWriter`], moves it. Every target carries its own [`Fence`]: a session that loaded a
-//! target holds on to that target's fence, so when the points move there is no registry of sessions
-//! to walk and no wake-up to lose. The gate of the route is the other half of safety: while it is
-//! shut nobody starts towards the target and nobody forwards a byte to it, although the target
+//! A [`TargetReader`] holds the current [`Target`] in one atomic pointer. Any number of workers
+//! read it without a lock; exactly one [`TargetWriter`] changes it. Every target carries its own
+//! [`Fence`]. A session keeps the target that it loaded and thereby its fence, so a change needs no
+//! registry of sessions, and no wake-up can be lost. The gate is the other half of safety: while it
+//! is closed, no session connects to the target or forwards a request to it, although the target
 //! itself has not changed yet.
 //!
-//! The order of a commit is the whole point of this crate: **store the new target, then fence the
-//! old one, then open the gate**. A reader that finds its fence fallen can therefore load the route
-//! again and is certain to find something newer.
+//! The order of a commit is the central invariant: **store the new target, then raise the fence of
+//! the old one, then open the gate**. A session that finds its fence raised can load the target
+//! again and is certain to find a newer one.
 //!
-//! Beside the points there may be a [`Pool`]: several targets that are as good as each other, for
-//! readers. A session asks its [`TargetSource`] and need not know which of the two it is on.
+//! A [`Pool`] holds several equivalent targets for readers. A session asks its [`TargetSource`] and
+//! need not know which of the two it uses.
 //!
-//! Deliberately absent: any idea of Redis, of Sentinel and of sockets; of time it knows only how
-//! long the writer's word holds (`lease`). This crate cannot decide that a target is good; it can
-//! only make the decision take effect everywhere at once.
+//! Deliberately absent: Redis, Sentinel, sockets. Of time, this crate knows only the lease of the
+//! writer (`lease`). It cannot decide that a target is good; it only makes the decision take effect
+//! everywhere at once.
 
 mod balance;
-mod fence;
 mod gate;
 mod lease;
-mod look;
 mod pool;
+mod replica_status;
 mod source;
 mod target;
 mod writer;
@@ -32,11 +30,10 @@ mod writer;
 #[cfg(test)]
 mod pool_tests;
 
-pub use fence::Fence;
-pub use gate::Replies;
-pub use lease::Moment;
-pub use look::{Cause, Look};
-pub use pool::{Empty, Pool, PoolWriter};
+pub use gate::ReplyPolicy;
+pub use lease::ClockReading;
+pub use pool::{EmptyPool, Pool, PoolWriter};
+pub use replica_status::{CloseCause, ReplicaStatus};
 pub use source::TargetSource;
-pub use target::{Destination, Generation, Target, TargetRef};
+pub use target::{Destination, Fence, Generation, Target, TargetRef};
 pub use writer::{TargetReader, TargetWriter};

@@ -1,22 +1,20 @@
-//! Several targets that are as good as each other: the replicas that readers may be sent to.
+//! A set of equivalent targets: the replicas that may serve readers.
 //!
-//! Where the [`TargetReader`](crate::TargetReader) has one lever, a pool has a yard full of tracks. The writer
-//! publishes the whole set at once, behind one atomic pointer, and readers take the track with the
-//! fewest trains on it; how many there are is counted on the target itself, by a guard that each
-//! session holds, so nothing has to be told when a session ends.
+//! The writer publishes the whole set through one atomic pointer. A reader gets the member with the
+//! fewest sessions. Sessions are counted on the target itself by the [`TargetRef`] that each
+//! session holds, so the end of a session needs no message.
 //!
-//! Two ways out of the set. A target that has become *worse* than the others is dismissed: it gets
-//! nobody new, and those who are on it leave, carried over to another one or at a boundary of their
-//! own. One that has become *wrong*, because it is a master now or nobody can say what it is, is
-//! barred: its fence falls like that of a superseded master. A target that comes back is the same
-//! one as before, for as long as somebody is on it, so its load is known and those who have not
-//! left yet may stay.
+//! A target leaves the set in one of two ways. One that is *worse* than the rest is drained: it
+//! gets no new sessions, and its sessions leave at a command boundary or are carried to another
+//! member. One that is *wrong*, because it is a master now or its role is unknown, is fenced like a
+//! superseded master. If a target returns while sessions still use it, it is the same object: its
+//! load is known, and the remaining sessions may stay.
 //!
-//! An empty set is an answer, too: the master in their place, or nobody. Before the first set there
-//! is no answer, and readers wait. A reader who was given the master for want of a replica leaves
-//! it again when there is one.
+//! An empty set is a valid publication: readers then get the master or are rejected, depending on
+//! [`EmptyPool`]. Before the first publication, readers wait. Sessions that were given the master
+//! for lack of a replica are drained as soon as a replica is available.
 //!
-//! Deliberately absent: what makes a target good enough, and any order among those that are.
+//! Deliberately absent: the criteria for membership, and any ranking of members.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,135 +23,135 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 
-use crate::balance::Balance;
+use crate::balance::LoadBalancer;
 use crate::gate::Gate;
-use crate::lease::Moment;
-use crate::{Destination, Generation, Look, Target, TargetReader, TargetRef};
+use crate::lease::ClockReading;
+use crate::{Destination, Generation, ReplicaStatus, Target, TargetReader, TargetRef};
 
-/// What readers get where no replica may be used.
+/// What readers get while the pool has no usable replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Empty {
-    /// Nothing: they are turned away at once.
+pub enum EmptyPool {
+    /// Nothing: they are rejected immediately.
     Reject,
-    /// The master, until there is a replica again.
+    /// The master, until a replica is available.
     Master,
 }
 
-/// What was published last.
+/// The most recent publication.
 #[derive(Debug, Default)]
-struct Set {
+struct PublishedSet {
     members: Vec<Arc<Target>>,
-    /// The master in their place.
-    instead: Option<Arc<Target>>,
+    /// The master, serving in place of the members.
+    fallback_target: Option<Arc<Target>>,
 }
 
 /// The reader's side of a pool.
 #[derive(Debug)]
 pub struct Pool {
     /// `None` before the first publication.
-    set: ArcSwapOption<Set>,
+    set: ArcSwapOption<PublishedSet>,
     gate: Arc<Gate>,
     master: Arc<TargetReader>,
-    empty: Empty,
-    /// Where the search begins, so that ties spread.
-    turn: AtomicUsize,
+    when_empty: EmptyPool,
+    /// Where the search begins, to spread ties.
+    search_start: AtomicUsize,
 }
 
-/// What a pool has for a reader.
+/// The answer to a reader.
 #[derive(Debug)]
-pub(crate) enum Choice {
-    TargetRef(TargetRef),
-    /// It may come to something.
+pub(crate) enum Selection {
+    Use(TargetRef),
+    /// A target may become available.
     Wait,
     /// There is nothing to wait for.
     Nothing,
 }
 
 impl Pool {
-    /// The least loaded member, or whatever stands in its place.
-    pub(crate) fn choose(&self) -> Choice {
-        let Some(set) = self.set.load_full() else { return Choice::Wait };
-        if self.gate.is_shut() {
-            return Choice::Wait;
+    /// The least loaded member, or the master in place of the members.
+    pub(crate) fn choose(&self) -> Selection {
+        let Some(set) = self.set.load_full() else { return Selection::Wait };
+        if self.gate.is_closed() {
+            return Selection::Wait;
         }
         if let Some(member) = self.least_loaded(&set.members) {
-            return Choice::TargetRef(TargetRef::new(member));
+            return Selection::Use(TargetRef::new(member));
         }
-        let usable = |target: &&Arc<Target>| !target.is_shut() && !target.fence().has_fallen();
-        match (self.empty, set.instead.as_ref().filter(usable)) {
-            (Empty::Master, Some(master)) => Choice::TargetRef(TargetRef::new(Arc::clone(master))),
-            (Empty::Master, None) => Choice::Wait,
-            (Empty::Reject, _) => Choice::Nothing,
+        let usable = |target: &&Arc<Target>| !target.is_closed() && !target.fence().is_raised();
+        match (self.when_empty, set.fallback_target.as_ref().filter(usable)) {
+            (EmptyPool::Master, Some(master)) => Selection::Use(TargetRef::new(Arc::clone(master))),
+            (EmptyPool::Master, None) => Selection::Wait,
+            (EmptyPool::Reject, _) => Selection::Nothing,
         }
     }
 
-    /// Members that nobody could reach a moment ago come last.
+    /// The member with the fewest sessions; members whose last connect failed recently come last.
     fn least_loaded(&self, members: &[Arc<Target>]) -> Option<Arc<Target>> {
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        let (early, late) = members.split_at(turn.checked_rem(members.len())?);
-        let standing = late.iter().chain(early).filter(|target| !target.fence().has_fallen());
-        standing.min_by_key(|target| (target.is_shunned(), target.load())).cloned()
+        let search_start = self.search_start.fetch_add(1, Ordering::Relaxed);
+        let (early, late) = members.split_at(search_start.checked_rem(members.len())?);
+        let standing = late.iter().chain(early).filter(|target| !target.fence().is_raised());
+        standing.min_by_key(|target| (target.is_deferred(), target.load())).cloned()
     }
 
-    /// Whether there is a member that was not tried in vain a moment ago, or the master in their
-    /// place.
-    pub(crate) fn has_untried(&self) -> bool {
-        let untried = |target: &Arc<Target>| !target.is_shunned() && !target.fence().has_fallen();
+    /// Whether there is a member, or the master in place of the members, whose last connect did not
+    /// fail recently.
+    pub(crate) fn has_undeferred(&self) -> bool {
+        let untried = |target: &Arc<Target>| !target.is_deferred() && !target.fence().is_raised();
         self.set
             .load()
             .as_ref()
-            .is_some_and(|set| set.members.iter().chain(&set.instead).any(untried))
+            .is_some_and(|set| set.members.iter().chain(&set.fallback_target).any(untried))
     }
 
-    pub(crate) fn bell(&self) -> &tokio::sync::Notify {
-        &self.gate.bell
+    pub(crate) fn changed_notify(&self) -> &tokio::sync::Notify {
+        &self.gate.changed_notify
     }
 
-    /// The route whose master may stand in.
-    pub(crate) fn stand_in(&self) -> Option<&Arc<TargetReader>> {
-        (self.empty == Empty::Master).then_some(&self.master)
+    /// The reader of the master, if the master may serve in place of replicas.
+    pub(crate) fn fallback(&self) -> Option<&Arc<TargetReader>> {
+        (self.when_empty == EmptyPool::Master).then_some(&self.master)
     }
 
-    /// The members now, each with its load; `None` before the first publication.
+    /// The current members, each with its load; `None` before the first publication.
     #[must_use]
     pub fn members(&self) -> Option<Vec<Arc<Target>>> {
         self.set.load().as_ref().map(|set| set.members.clone())
     }
 
-    /// What readers get where no replica may be used.
+    /// What readers get while the pool has no usable replica.
     #[must_use]
-    pub fn empty(&self) -> Empty {
-        self.empty
+    pub fn when_empty(&self) -> EmptyPool {
+        self.when_empty
     }
 }
 
-/// The writer's side. Not `Clone`: whoever owns it is the one who decides.
+/// The writer's side. Not `Clone`: there is one owner, and it decides.
 #[derive(Debug)]
 pub struct PoolWriter {
     pool: Arc<Pool>,
     published: u64,
-    /// Every target that is a member or may still have riders.
-    known: Vec<Arc<Target>>,
-    balance: Balance,
+    /// Every target that is a member or may still have sessions.
+    targets: Vec<Arc<Target>>,
+    balance: LoadBalancer,
 }
 
 impl PoolWriter {
-    /// A pool beside the points of `master`, of which nothing is known yet.
+    /// Creates a pool without a publication. `master` is used if the pool is empty.
     #[must_use]
-    pub fn new(master: &Arc<TargetReader>, empty: Empty) -> (Self, Arc<Pool>) {
+    pub fn new(master: &Arc<TargetReader>, when_empty: EmptyPool) -> (Self, Arc<Pool>) {
         let pool = Arc::new(Pool {
             set: ArcSwapOption::empty(),
-            gate: Arc::new(Gate::of_readers()),
+            gate: Arc::new(Gate::read_only()),
             master: Arc::clone(master),
-            empty,
-            turn: AtomicUsize::new(0),
+            when_empty,
+            search_start: AtomicUsize::new(0),
         });
         (
             Self {
                 pool: Arc::clone(&pool),
                 published: 0,
-                known: Vec::new(),
-                balance: Balance::default(),
+                targets: Vec::new(),
+                balance: LoadBalancer::default(),
             },
             pool,
         )
@@ -165,31 +163,31 @@ impl PoolWriter {
         &self.pool
     }
 
-    /// The master that may stand in, if it may and there is one.
+    /// The master that may serve in place of replicas, if that is allowed and there is one.
     #[must_use]
     pub fn master(&self) -> Option<Arc<Target>> {
-        self.pool.stand_in().and_then(|route| route.current())
+        self.pool.fallback().and_then(|reader| reader.current())
     }
 
-    /// Makes exactly these the members. To be called again whenever the master's points have moved,
-    /// because the master may stand in. Whoever is on a target that is none of these is asked to
-    /// leave.
+    /// Publishes exactly these members. To be called again after each change of the master's
+    /// target, since the master may serve in place of replicas. Every target that is not published
+    /// is drained.
     pub fn publish(&mut self, members: Vec<Destination>) {
         let members: Vec<Arc<Target>> = members.into_iter().map(|it| self.target(it)).collect();
         let master = self.master().filter(|_| members.is_empty());
-        let instead = master.map(|master| self.beside(&master));
-        for target in &self.known {
-            let wanted = members.iter().chain(&instead).any(|it| Arc::ptr_eq(it, target));
-            target.set_dismissed(!wanted);
+        let fallback_target = master.map(|master| self.sharing_fence(&master));
+        for target in &self.targets {
+            let wanted = members.iter().chain(&fallback_target).any(|it| Arc::ptr_eq(it, target));
+            target.set_draining(!wanted);
         }
-        self.store(Set { members, instead });
+        self.store(PublishedSet { members, fallback_target });
     }
 
-    /// The nodes behind `addr` are members no longer, and not a byte more goes there.
-    pub fn bar(&mut self, addr: SocketAddr) {
-        let barred = |target: &&Arc<Target>| target.addr() == addr && !self.is_instead(target);
-        let barred: Vec<Arc<Target>> = self.known.iter().filter(barred).cloned().collect();
-        if barred.is_empty() {
+    /// Removes the nodes at `addr` from the set and fences them.
+    pub fn fence(&mut self, addr: SocketAddr) {
+        let fenced = |target: &&Arc<Target>| target.addr() == addr && !self.is_fallback(target);
+        let fenced: Vec<Arc<Target>> = self.targets.iter().filter(fenced).cloned().collect();
+        if fenced.is_empty() {
             return;
         }
         let old = self.pool.set.load_full();
@@ -199,114 +197,123 @@ impl PoolWriter {
             .filter(|it| it.addr() != addr)
             .cloned()
             .collect();
-        let instead = old.as_ref().and_then(|set| set.instead.clone());
-        self.known.retain(|target| !barred.iter().any(|it| Arc::ptr_eq(it, target)));
-        self.pool.set.store(Some(Arc::new(Set { members, instead })));
-        // First out of the set, then the fence: whoever is woken by it finds something else.
-        barred.iter().for_each(|target| target.fence().fall());
-        self.pool.bell().notify_waiters();
+        let fallback_target = old.as_ref().and_then(|set| set.fallback_target.clone());
+        self.targets.retain(|target| !fenced.iter().any(|it| Arc::ptr_eq(it, target)));
+        self.pool.set.store(Some(Arc::new(PublishedSet { members, fallback_target })));
+        // Remove first, then raise the fence: a session woken by the fence finds the new set.
+        fenced.iter().for_each(|target| target.fence().raise());
+        self.pool.changed_notify().notify_waiters();
     }
 
-    /// Shuts or opens the gate before all members: from here on requests wait, and replies pass.
-    /// Whether that is a change.
-    pub fn hold(&mut self, shut: bool) -> bool {
-        let change = self.pool.gate.is_held() != shut;
+    /// Closes or opens the gate of all members: while it is closed, requests wait and replies pass.
+    /// Returns whether that is a change.
+    pub fn hold(&mut self, closed: bool) -> bool {
+        let change = self.pool.gate.is_held() != closed;
         if change {
-            self.pool.gate.set(shut);
+            self.pool.gate.set(closed);
         }
         change
     }
 
-    /// As [`TargetWriter::renew`](crate::TargetWriter::renew), for what this pool says.
-    pub fn renew(&mut self, looked: Moment, span: Duration) {
-        self.pool.gate.renew(looked, span);
+    /// Renews the lease of this pool; see [`TargetWriter::renew`](crate::TargetWriter::renew).
+    pub fn renew(&mut self, since: ClockReading, span: Duration) {
+        self.pool.gate.renew(since, span);
     }
 
-    /// Passes on what is known of the node that was announced as `name`, for the sessions that are
-    /// on it. `run_id`: the process that answers there now; one that was replaced by it is silent.
-    /// `silent`: see [`Target::is_silent`].
-    pub fn note(&mut self, name: &str, run_id: Option<&str>, look: Look, silent: bool) {
+    /// Publishes what is known about the node announced as `name` to the sessions that use it.
+    /// `run_id` identifies the process that answers there now; a target of a replaced process
+    /// counts as silent. `silent`: see [`Target::is_silent`].
+    pub fn set_replica_status(
+        &mut self,
+        name: &str,
+        run_id: Option<&str>,
+        replica_status: ReplicaStatus,
+        silent: bool,
+    ) {
         let mut changed = false;
-        for target in
-            self.known.iter().filter(|it| *it.destination().name == *name && !self.is_instead(it))
+        for target in self
+            .targets
+            .iter()
+            .filter(|it| *it.destination().name == *name && !self.is_fallback(it))
         {
             let then = target.destination().run_id.as_deref();
             let replaced = then.zip(run_id).is_some_and(|(then, now)| then != now);
-            target.set_look(look);
+            target.set_replica_status(replica_status);
             changed |= target.set_silent(silent || replaced);
         }
         if changed {
-            self.pool.bell().notify_waiters();
+            self.pool.changed_notify().notify_waiters();
         }
     }
 
-    /// Lets the members that have more sessions than others give up some, at most so many per
-    /// second. To be called a few times per second; `calm`: nothing else moves sessions.
-    pub fn balance(&mut self, now: Instant, most: usize, calm: bool) {
+    /// Permits sessions to move from the most loaded members to the least loaded ones, at most
+    /// `max_moves` per second. To be called several times per second. `calm`: nothing else is
+    /// moving sessions.
+    pub fn balance(&mut self, now: Instant, max_moves: usize, calm: bool) {
         let Some(set) = self.pool.set.load_full() else { return };
-        let usable = |target: &&Arc<Target>| !target.fence().has_fallen() && !target.is_shunned();
+        let usable = |target: &&Arc<Target>| !target.fence().is_raised() && !target.is_deferred();
         let members: Vec<&Arc<Target>> = set.members.iter().filter(usable).collect();
         let loads: Vec<_> =
             members.iter().map(|target| (target.generation(), target.load())).collect();
         let left = members.iter().map(|target| target.moves()).sum();
         let Some(moves) =
-            self.balance.step(now, &loads, (most, calm && !self.pool.gate.is_shut()), left)
+            self.balance.step(now, &loads, (max_moves, calm && !self.pool.gate.is_closed()), left)
         else {
             return;
         };
-        // A target that is no member any more has nothing to give up.
-        self.known.iter().for_each(|target| target.set_moves(0));
-        members.iter().zip(&moves).for_each(|(target, count)| target.set_moves(*count));
+        // A target that is no longer a member keeps no permits.
+        self.targets.iter().for_each(|target| target.set_move_permits(0));
+        members.iter().zip(&moves).for_each(|(target, count)| target.set_move_permits(*count));
         if moves.iter().any(|count| *count > 0) {
-            self.pool.bell().notify_waiters();
+            self.pool.changed_notify().notify_waiters();
         }
     }
 
-    /// Targets that are members or may still have riders.
+    /// Targets that are members or may still have sessions.
     #[must_use]
-    pub fn known(&self) -> &[Arc<Target>] {
-        &self.known
+    pub fn targets(&self) -> &[Arc<Target>] {
+        &self.targets
     }
 
-    /// Whether this is the master, standing in: its fence is the route's.
-    fn is_instead(&self, target: &Arc<Target>) -> bool {
+    /// Whether this is the master serving in place of replicas: it has the gate of the master.
+    fn is_fallback(&self, target: &Arc<Target>) -> bool {
         !Arc::ptr_eq(target.gate(), &self.pool.gate)
     }
 
-    fn store(&mut self, set: Set) {
+    fn store(&mut self, set: PublishedSet) {
         self.pool.set.store(Some(Arc::new(set)));
-        // Whoever is about to ride holds the target, or the set in which it was found. So nobody is
-        // ever on a target that is forgotten here, and that could not be barred any more.
-        self.known.retain(|target| Arc::strong_count(target) > 1 && !target.fence().has_fallen());
-        self.pool.bell().notify_waiters();
+        // A session that is being placed holds the target, or the set that contains it. So no
+        // target that is dropped here has sessions that could no longer be fenced.
+        self.targets.retain(|target| Arc::strong_count(target) > 1 && !target.fence().is_raised());
+        self.pool.changed_notify().notify_waiters();
     }
 
-    /// The target for a destination: the one there is, while it stands.
+    /// The target for a destination: the existing one, unless it was fenced.
     fn target(&mut self, destination: Destination) -> Arc<Target> {
         let same = |target: &&Arc<Target>| {
-            let known = target.destination();
-            known.addr == destination.addr
-                && known.run_id == destination.run_id
-                && !self.is_instead(target)
+            let targets = target.destination();
+            targets.addr == destination.addr
+                && targets.run_id == destination.run_id
+                && !self.is_fallback(target)
         };
-        if let Some(known) = self.known.iter().find(same) {
-            return Arc::clone(known);
+        if let Some(targets) = self.targets.iter().find(same) {
+            return Arc::clone(targets);
         }
         let target = Target::new(self.next(), destination, Arc::clone(&self.pool.gate));
         self.remember(target)
     }
 
-    fn beside(&mut self, master: &Target) -> Arc<Target> {
-        if let Some(known) = self.known.iter().find(|target| target.is_beside(master)) {
-            return Arc::clone(known);
+    fn sharing_fence(&mut self, master: &Target) -> Arc<Target> {
+        if let Some(targets) = self.targets.iter().find(|target| target.shares_fence_with(master)) {
+            return Arc::clone(targets);
         }
-        let target = master.beside(self.next());
+        let target = master.sharing_fence(self.next());
         self.remember(target)
     }
 
     fn remember(&mut self, target: Target) -> Arc<Target> {
         let target = Arc::new(target);
-        self.known.push(Arc::clone(&target));
+        self.targets.push(Arc::clone(&target));
         target
     }
 

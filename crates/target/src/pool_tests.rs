@@ -1,4 +1,4 @@
-//! A pool as its readers see it, step by step and under arbitrary publications.
+//! The pool as its readers see it: individual steps, and arbitrary publications.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -7,7 +7,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use crate::{
-    Destination, Empty, Look, Moment, PoolWriter, Replies, TargetRef, TargetSource, TargetWriter,
+    ClockReading, Destination, EmptyPool, PoolWriter, ReplicaStatus, ReplyPolicy, TargetRef,
+    TargetSource, TargetWriter,
 };
 
 fn to(port: u16) -> Destination {
@@ -15,243 +16,268 @@ fn to(port: u16) -> Destination {
     Destination { addr, name: addr.to_string().into(), epoch: 1, run_id: None }
 }
 
-fn pool(empty: Empty) -> (TargetWriter, PoolWriter, TargetSource) {
-    let (points, route) = TargetWriter::new();
-    let (writer, pool) = PoolWriter::new(&route, empty);
-    (points, writer, pool.into())
+fn pool(empty: EmptyPool) -> (TargetWriter, PoolWriter, TargetSource) {
+    let (master_writer, master) = TargetWriter::new();
+    let (writer, pool) = PoolWriter::new(&master, empty);
+    (master_writer, writer, pool.into())
 }
 
-fn port(way: &TargetSource) -> Option<u16> {
-    way.open_target().map(|ride| ride.addr().port())
+fn port(source: &TargetSource) -> Option<u16> {
+    source.usable_target().map(|held| held.addr().port())
 }
 
 #[tokio::test]
-async fn lets_every_reply_of_a_replica_pass() {
-    let (mut points, mut writer, way) = pool(Empty::Master);
+async fn passes_every_reply_of_a_replica() {
+    let (mut master_writer, mut writer, source) = pool(EmptyPool::Master);
     writer.publish(vec![to(1)]);
-    let replica = way.open_target().expect("a replica");
-    assert!(replica.takes_requests() && replica.expects_requests());
-    // It acknowledges no write, whatever becomes of the master, of the writer's word, and of
-    // itself.
-    points.commit(to(2));
-    points.drop_replies();
-    writer.renew(Moment::now(), Duration::ZERO);
+    let replica = source.usable_target().expect("a replica");
+    assert!(replica.accepts_requests() && replica.may_accept_requests());
+    // A replica's reply acknowledges no write, so it passes whatever happens to the master, the
+    // lease or the replica.
+    master_writer.commit(to(2));
+    master_writer.discard_replies();
+    writer.renew(ClockReading::now(), Duration::ZERO);
     let begin = std::time::Instant::now();
-    while replica.takes_requests() {
-        assert!(begin.elapsed() < Duration::from_secs(60), "the word never ran out");
+    while replica.accepts_requests() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "the lease never expired");
     }
-    assert_eq!(replica.replies(), Replies::Pass);
-    writer.renew(Moment::now(), Duration::from_secs(60));
-    assert!(replica.takes_requests());
-    writer.bar(to(1).addr);
-    assert_eq!((replica.takes_requests(), replica.expects_requests()), (false, false));
-    assert_eq!(replica.replies(), Replies::Pass);
-    // A master in the place of replicas is the master.
+    assert_eq!(replica.reply_policy(), ReplyPolicy::Pass);
+    writer.renew(ClockReading::now(), Duration::from_secs(60));
+    assert!(replica.accepts_requests());
+    writer.fence(to(1).addr);
+    assert_eq!((replica.accepts_requests(), replica.may_accept_requests()), (false, false));
+    assert_eq!(replica.reply_policy(), ReplyPolicy::Pass);
+    // A master that serves in place of replicas is treated as a master.
     writer.publish(Vec::new());
-    points.release();
-    let master = way.open_target().expect("the master");
-    points.drop_replies();
-    assert_eq!(master.replies(), Replies::Drop);
+    master_writer.release();
+    let master = source.usable_target().expect("the master");
+    master_writer.discard_replies();
+    assert_eq!(master.reply_policy(), ReplyPolicy::Drop);
 }
 
 #[tokio::test]
-async fn before_the_first_publication_readers_wait_and_an_empty_set_is_an_answer() {
-    let (_points, mut writer, way) = pool(Empty::Reject);
-    assert!(port(&way).is_none());
+async fn waits_before_publication_and_rejects_when_empty() {
+    let (_points, mut writer, source) = pool(EmptyPool::Reject);
+    assert!(port(&source).is_none());
     let waiter = {
-        let way = way.clone();
-        tokio::spawn(async move { way.wait_open().await.map(|ride| ride.addr().port()) })
+        let source = source.clone();
+        tokio::spawn(async move { source.wait_usable().await.map(|held| held.addr().port()) })
     };
     tokio::task::yield_now().await;
     assert!(!waiter.is_finished());
     writer.publish(vec![to(1)]);
     assert_eq!(waiter.await.expect("waiter"), Some(1));
     writer.publish(Vec::new());
-    assert!(way.wait_open().await.is_none());
+    assert!(source.wait_usable().await.is_none());
 }
 
 #[tokio::test]
-async fn a_word_that_ran_out_makes_readers_wait() {
-    let (_points, mut writer, way) = pool(Empty::Reject);
+async fn makes_readers_wait_when_lease_expires() {
+    let (_points, mut writer, source) = pool(EmptyPool::Reject);
     writer.publish(vec![to(1)]);
-    let ride = way.open_target().expect("a member");
-    writer.renew(Moment::now(), Duration::ZERO);
+    let held = source.usable_target().expect("a member");
+    writer.renew(ClockReading::now(), Duration::ZERO);
     for _ in 0..5000 {
-        if ride.is_shut() {
+        if held.is_closed() {
             break;
         }
         // The coarse clock ticks every few milliseconds.
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    assert!(ride.is_shut() && port(&way).is_none());
+    assert!(held.is_closed() && port(&source).is_none());
     let waiter = {
-        let way = way.clone();
-        tokio::spawn(async move { way.wait_open().await.is_some() })
+        let source = source.clone();
+        tokio::spawn(async move { source.wait_usable().await.is_some() })
     };
     tokio::task::yield_now().await;
     assert!(!waiter.is_finished());
-    writer.renew(Moment::now(), Duration::from_secs(60));
+    writer.renew(ClockReading::now(), Duration::from_secs(60));
     assert!(waiter.await.expect("waiter"));
 }
 
 #[test]
-fn a_member_that_comes_back_is_the_same_target_and_a_restarted_one_is_not() {
-    let (_points, mut writer, way) = pool(Empty::Reject);
+fn keeps_target_of_returning_but_not_of_restarted_member() {
+    let (_points, mut writer, source) = pool(EmptyPool::Reject);
     writer.publish(vec![to(1)]);
-    let ride = way.open_target().expect("a member");
+    let held = source.usable_target().expect("a member");
     writer.publish(vec![to(2)]);
-    assert!(ride.is_draining() && !ride.fence().has_fallen());
+    assert!(held.is_draining() && !held.fence().is_raised());
     writer.publish(vec![to(1), to(2)]);
-    assert!(!ride.is_draining());
-    assert_eq!(port(&way), Some(2), "the load of the one that came back is known");
+    assert!(!held.is_draining());
+    assert_eq!(port(&source), Some(2), "the returning member's load is known");
     writer.publish(vec![Destination { run_id: Some("another".into()), ..to(1) }]);
-    assert!(ride.is_draining());
-    assert_eq!(writer.known().len(), 2);
-    drop(ride);
+    assert!(held.is_draining());
+    assert_eq!(writer.targets().len(), 2);
+    drop(held);
     writer.publish(vec![to(2)]);
-    assert_eq!(writer.known().len(), 1, "who has nobody on it is forgotten");
+    assert_eq!(writer.targets().len(), 1, "a target without sessions is dropped");
 }
 
 #[tokio::test]
-async fn a_bar_takes_members_and_dismissed_ones_alike_and_rings() {
-    let (_points, mut writer, way) = pool(Empty::Reject);
+async fn fences_members_and_draining_targets_and_wakes() {
+    let (_points, mut writer, source) = pool(EmptyPool::Reject);
     writer.publish(vec![to(1)]);
-    let dismissed = way.open_target().expect("a member");
+    let draining = source.usable_target().expect("a member");
     writer.publish(vec![Destination { run_id: Some("x".into()), ..to(1) }, to(2)]);
-    let moved = way.moved();
-    writer.bar(to(1).addr);
-    moved.await;
-    assert!(dismissed.fence().has_fallen());
-    assert_eq!(port(&way), Some(2));
-    assert_eq!(writer.known().len(), 1);
+    let changed = source.changed();
+    writer.fence(to(1).addr);
+    changed.await;
+    assert!(draining.fence().is_raised());
+    assert_eq!(port(&source), Some(2));
+    assert_eq!(writer.targets().len(), 1);
 }
 
 #[tokio::test]
-async fn the_master_stands_in_behind_its_own_fence_and_gate() {
-    let (mut points, mut writer, way) = pool(Empty::Master);
+async fn serves_master_with_its_own_fence_and_gate_when_empty() {
+    let (mut master_writer, mut writer, source) = pool(EmptyPool::Master);
     writer.publish(Vec::new());
-    assert!(port(&way).is_none(), "no master, and so nothing stands in");
-    let moved = way.moved();
-    let master = points.commit(to(9));
-    moved.await;
+    assert!(port(&source).is_none(), "there is no master to fall back to");
+    let changed = source.changed();
+    let master = master_writer.commit(to(9));
+    changed.await;
     writer.publish(Vec::new());
-    let ride = way.open_target().expect("the master");
-    writer.bar(to(9).addr);
-    assert!(!master.fence().has_fallen(), "a bar is about replicas");
-    points.hold();
-    assert!(ride.is_shut() && port(&way).is_none());
-    points.release();
+    let held = source.usable_target().expect("the master");
+    writer.fence(to(9).addr);
+    assert!(!master.fence().is_raised(), "fencing a replica fenced the master");
+    master_writer.hold();
+    assert!(held.is_closed() && port(&source).is_none());
+    master_writer.release();
     writer.publish(vec![to(1)]);
-    assert!(ride.is_draining() && !master.is_draining(), "those who write are not asked to leave");
-    assert_eq!(port(&way), Some(1));
-    points.commit(to(8));
-    assert!(ride.fence().has_fallen());
+    assert!(held.is_draining() && !master.is_draining(), "writers are not drained");
+    assert_eq!(port(&source), Some(1));
+    master_writer.commit(to(8));
+    assert!(held.fence().is_raised());
 }
 
 #[derive(Debug, Clone)]
-enum Step {
+enum PoolStep {
     Publish(BTreeSet<u16>),
-    Bar(u16),
-    Board,
-    Leave(usize),
+    Fence(u16),
+    Acquire,
+    Release(usize),
     Commit(u16),
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = PoolStep> {
     prop_oneof![
-        3 => prop::collection::btree_set(1_u16..6, 0..5).prop_map(Step::Publish),
-        1 => (1_u16..6).prop_map(Step::Bar),
-        6 => Just(Step::Board),
-        4 => any::<usize>().prop_map(Step::Leave),
-        1 => (1_u16..6).prop_map(Step::Commit),
+        3 => prop::collection::btree_set(1_u16..6, 0..5).prop_map(PoolStep::Publish),
+        1 => (1_u16..6).prop_map(PoolStep::Fence),
+        6 => Just(PoolStep::Acquire),
+        4 => any::<usize>().prop_map(PoolStep::Release),
+        1 => (1_u16..6).prop_map(PoolStep::Commit),
     ]
 }
 
 proptest! {
-    /// Whatever is published, barred and ridden: a reader gets a member that nobody barred and that
-    /// has the fewest riders; every rider of a barred node is behind a fallen fence, of a former
-    /// member dismissed; and with `reject` nobody gets the master.
+    /// For any publications and fences: a reader gets an unfenced member with the fewest sessions;
+    /// every session of a fenced node sees its fence raised, every session of a former member is
+    /// drained; and with `reject` no reader gets the master.
     #[test]
-    fn readers_are_only_where_they_may_be(steps in prop::collection::vec(step(), 1..80)) {
-        let (mut points, mut writer, way) = pool(Empty::Reject);
+    fn gives_readers_only_allowed_targets(steps in prop::collection::vec(step(), 1..80)) {
+        let (mut master_writer, mut writer, source) = pool(EmptyPool::Reject);
         let mut members: BTreeSet<u16> = BTreeSet::new();
-        let mut riders: Vec<TargetRef> = Vec::new();
+        let mut held_targets: Vec<TargetRef> = Vec::new();
         for step in steps {
             match step {
-                Step::Publish(set) => {
+                PoolStep::Publish(set) => {
                     writer.publish(set.iter().copied().map(to).collect());
                     members = set;
                 }
-                Step::Bar(port) => {
-                    writer.bar(to(port).addr);
+                PoolStep::Fence(port) => {
+                    writer.fence(to(port).addr);
                     members.remove(&port);
-                    prop_assert!(riders.iter().all(|it| it.addr().port() != port || it.fence().has_fallen()));
+                    prop_assert!(held_targets
+                        .iter()
+                        .all(|it| it.addr().port() != port || it.fence().is_raised()));
                 }
-                Step::Board => match way.open_target() {
-                    Some(ride) => {
-                        let port = ride.addr().port();
-                        prop_assert!(members.contains(&port) && !ride.fence().has_fallen() && !ride.is_draining());
+                PoolStep::Acquire => match source.usable_target() {
+                    Some(held) => {
+                        let port = held.addr().port();
+                        prop_assert!(members.contains(&port));
+                        prop_assert!(!held.fence().is_raised() && !held.is_draining());
                         let load = |port: u16| {
-                            riders.iter().filter(|it| it.addr().port() == port && !it.fence().has_fallen()).count()
+                            held_targets
+                                .iter()
+                                .filter(|it| it.addr().port() == port && !it.fence().is_raised())
+                                .count()
                         };
-                        prop_assert_eq!(load(port), members.iter().map(|it| load(*it)).min().unwrap_or(0));
-                        prop_assert_eq!(ride.load(), load(port) + 1);
-                        riders.push(ride);
+                        let least = members.iter().map(|it| load(*it)).min().unwrap_or(0);
+                        prop_assert_eq!(load(port), least);
+                        prop_assert_eq!(held.load(), load(port) + 1);
+                        held_targets.push(held);
                     }
                     None => prop_assert!(members.is_empty()),
                 },
-                Step::Leave(which) => {
-                    if let Some(at) = which.checked_rem(riders.len()) {
-                        riders.swap_remove(at);
+                PoolStep::Release(which) => {
+                    if let Some(at) = which.checked_rem(held_targets.len()) {
+                        held_targets.swap_remove(at);
                     }
                 }
-                Step::Commit(port) => drop(points.commit(to(port))),
+                PoolStep::Commit(port) => drop(master_writer.commit(to(port))),
             }
-            for ride in &riders {
-                let member = members.contains(&ride.addr().port());
-                prop_assert!(ride.fence().has_fallen() || ride.is_draining() != member);
+            for held in &held_targets {
+                let member = members.contains(&held.addr().port());
+                prop_assert!(held.fence().is_raised() || held.is_draining() != member);
             }
-            prop_assert!(writer.known().len() <= 5 + riders.len());
+            prop_assert!(writer.targets().len() <= 5 + held_targets.len());
         }
     }
 }
 
 #[tokio::test]
-async fn holds_requests_of_readers_and_no_replies() {
-    let (_points, mut writer, way) = pool(Empty::Reject);
+async fn holds_requests_but_not_replies_of_readers() {
+    let (_points, mut writer, source) = pool(EmptyPool::Reject);
     writer.publish(vec![to(1)]);
-    let ride = way.open_target().expect("a member");
+    let held = source.usable_target().expect("a member");
     assert!(writer.hold(true) && !writer.hold(true));
-    assert!(!ride.takes_requests() && !ride.expects_requests() && ride.replies() == Replies::Pass);
+    assert!(
+        !held.accepts_requests()
+            && !held.may_accept_requests()
+            && held.reply_policy() == ReplyPolicy::Pass
+    );
     let waiter = {
-        let way = way.clone();
-        tokio::spawn(async move { way.wait_open().await.is_some() })
+        let source = source.clone();
+        tokio::spawn(async move { source.wait_usable().await.is_some() })
     };
     tokio::task::yield_now().await;
     assert!(!waiter.is_finished());
-    assert!(writer.hold(false) && ride.takes_requests() && ride.replies() == Replies::Pass);
+    assert!(
+        writer.hold(false) && held.accepts_requests() && held.reply_policy() == ReplyPolicy::Pass
+    );
     assert!(waiter.await.expect("waiter"));
 }
 
 #[test]
-fn tells_sessions_what_is_known_of_their_replica_only() {
-    let (_points, mut writer, way) = pool(Empty::Reject);
+fn publishes_status_to_sessions_of_that_replica_only() {
+    let (_points, mut writer, source) = pool(EmptyPool::Reject);
     let process = |run_id: &str| Destination { run_id: Some(run_id.into()), ..to(1) };
     writer.publish(vec![process("old")]);
-    let (old, name) = (way.open_target().expect("a member"), to(1).name);
-    assert_eq!(old.look(), None);
-    let look = Look { failing_over: true, ..Look::default() };
-    writer.note("another", Some("old"), look, true);
-    assert_eq!((old.look(), old.is_silent()), (None, false));
-    writer.note(&name, Some("old"), look, false);
-    assert_eq!((old.look(), old.is_silent(), old.is_urgent()), (Some(look), false, false));
-    writer.note(&name, Some("old"), Look { about_to_end: true, ..look }, false);
+    let (old, name) = (source.usable_target().expect("a member"), to(1).name);
+    assert_eq!(old.replica_status(), None);
+    let replica_status = ReplicaStatus { failing_over: true, ..ReplicaStatus::default() };
+    writer.set_replica_status("another", Some("old"), replica_status, true);
+    assert_eq!((old.replica_status(), old.is_silent()), (None, false));
+    writer.set_replica_status(&name, Some("old"), replica_status, false);
+    assert_eq!(
+        (old.replica_status(), old.is_silent(), old.is_urgent()),
+        (Some(replica_status), false, false)
+    );
+    writer.set_replica_status(
+        &name,
+        Some("old"),
+        ReplicaStatus { about_to_end: true, ..replica_status },
+        false,
+    );
     assert!(old.is_urgent() && !old.is_silent());
-    // Another process answers at its address: nobody will answer for the old one any more.
+    // Another process answers at the same address, so the old one will never be reported on again.
     writer.publish(vec![process("new")]);
-    let new = way.open_target().expect("a member");
-    writer.note(&name, Some("new"), look, false);
+    let new = source.usable_target().expect("a member");
+    writer.set_replica_status(&name, Some("new"), replica_status, false);
     assert_eq!((old.is_silent(), new.is_silent()), (true, false));
-    writer.note(&name, None, look, false);
-    assert_eq!((old.is_silent(), new.is_silent()), (false, false), "not known is no other");
+    writer.set_replica_status(&name, None, replica_status, false);
+    assert_eq!(
+        (old.is_silent(), new.is_silent()),
+        (false, false),
+        "an unknown run_id replaces nothing"
+    );
 }

@@ -1,15 +1,15 @@
-//! What a session asks for its way, whichever kind of listener it came through.
+//! The target handle of a listener, whichever kind of listener it is.
 //!
-//! One question with few answers: here is a target, wait, or there is nothing to wait for. That a
-//! reader never gets to a master that it must not use follows from whom it asks, and not from a
-//! rule that each session has to keep.
+//! A session asks one question with three answers: a target, wait, or nothing to wait for. A reader
+//! cannot reach a master that it must not use, because its source never returns one; no session has
+//! to enforce that rule.
 
 use std::sync::Arc;
 
-use crate::pool::{Choice, Pool};
+use crate::pool::{Pool, Selection};
 use crate::{Target, TargetReader, TargetRef};
 
-/// Where the sessions of one listener go.
+/// Where the sessions of a listener go.
 #[derive(Debug, Clone)]
 pub enum TargetSource {
     /// To the master.
@@ -19,8 +19,8 @@ pub enum TargetSource {
 }
 
 impl From<Arc<TargetReader>> for TargetSource {
-    fn from(route: Arc<TargetReader>) -> Self {
-        Self::Master(route)
+    fn from(reader: Arc<TargetReader>) -> Self {
+        Self::Master(reader)
     }
 }
 
@@ -31,68 +31,69 @@ impl From<Arc<Pool>> for TargetSource {
 }
 
 impl TargetSource {
-    /// A target, if one may be used right now.
+    /// A target, if one may be used now.
     #[must_use]
-    pub fn open_target(&self) -> Option<TargetRef> {
+    pub fn usable_target(&self) -> Option<TargetRef> {
         match self.choose() {
-            Choice::TargetRef(ride) => Some(ride),
-            Choice::Wait | Choice::Nothing => None,
+            Selection::Use(held) => Some(held),
+            Selection::Wait | Selection::Nothing => None,
         }
     }
 
-    /// Waits until a target may be used. `None`, at once, if there is nothing to wait for.
-    /// Unbounded: the caller brings the deadline. Safe to drop.
-    pub async fn wait_open(&self) -> Option<TargetRef> {
+    /// Waits until a target may be used. Returns `None` immediately if there is nothing to wait
+    /// for. Unbounded: the caller brings the deadline. Cancel-safe.
+    pub async fn wait_usable(&self) -> Option<TargetRef> {
         loop {
-            // Created before the look, so that an opening between the look and the wait is not
-            // lost.
-            let moved = self.moved();
+            // Created before the check, so that an opening in between is not lost.
+            let changed = self.changed();
             match self.choose() {
-                Choice::TargetRef(ride) => return Some(ride),
-                Choice::Nothing => return None,
-                Choice::Wait => moved.await,
+                Selection::Use(held) => return Some(held),
+                Selection::Nothing => return None,
+                Selection::Wait => changed.await,
             }
         }
     }
 
-    /// Returns at the next change: a target published, dismissed, barred or taken away, a gate shut
-    /// or opened, a late renewal. Create the future, look, then await it, and no change is lost.
-    pub fn moved(&self) -> impl Future<Output = ()> + '_ {
-        let (route, pool) = match self {
-            Self::Master(route) => (Some(route), None),
-            Self::Replicas(pool) => (pool.stand_in(), Some(pool)),
+    /// Returns at the next change: a target published, drained, fenced or removed, a gate closed or
+    /// opened, a late renewal of the lease. Create the future, check, then await it, and no change
+    /// is lost.
+    pub fn changed(&self) -> impl Future<Output = ()> + '_ {
+        let (reader, pool) = match self {
+            Self::Master(reader) => (Some(reader), None),
+            Self::Replicas(pool) => (pool.fallback(), Some(pool)),
         };
-        let (route, pool) = (route.map(|it| it.moved()), pool.map(|it| it.bell().notified()));
+        let (reader, pool) =
+            (reader.map(|it| it.changed()), pool.map(|it| it.changed_notify().notified()));
         async move {
-            match (route, pool) {
-                (Some(route), Some(pool)) => tokio::select! {
-                    () = route => {}
+            match (reader, pool) {
+                (Some(reader), Some(pool)) => tokio::select! {
+                    () = reader => {}
                     () = pool => {}
                 },
-                (Some(route), None) => route.await,
+                (Some(reader), None) => reader.await,
                 (None, Some(pool)) => pool.await,
                 (None, None) => std::future::pending().await,
             }
         }
     }
 
-    /// Whether it is of use to try again at once after `target` could not be reached: there is
-    /// something else to try.
+    /// Whether retrying immediately makes sense after a connect to `target` failed: there is an
+    /// alternative.
     #[must_use]
-    pub fn leads_elsewhere(&self, target: &Target) -> bool {
+    pub fn has_alternative_to(&self, target: &Target) -> bool {
         match self {
-            Self::Master(route) => {
-                route.open_target().is_none_or(|it| it.generation() != target.generation())
+            Self::Master(reader) => {
+                reader.usable_target().is_none_or(|it| it.generation() != target.generation())
             }
-            Self::Replicas(pool) => target.fence().has_fallen() || pool.has_untried(),
+            Self::Replicas(pool) => target.fence().is_raised() || pool.has_undeferred(),
         }
     }
 
-    fn choose(&self) -> Choice {
+    fn choose(&self) -> Selection {
         match self {
-            Self::Master(route) => route
-                .open_target()
-                .map_or(Choice::Wait, |target| Choice::TargetRef(TargetRef::new(target))),
+            Self::Master(reader) => reader
+                .usable_target()
+                .map_or(Selection::Wait, |target| Selection::Use(TargetRef::new(target))),
             Self::Replicas(pool) => pool.choose(),
         }
     }

@@ -1,4 +1,4 @@
-//! What the points lead to: one verified node, frozen at the moment of its commit.
+//! A target: one verified node, fixed at the moment of its commit, and its fence.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -11,15 +11,52 @@ use arc_swap::ArcSwapOption;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-use crate::gate::{Gate, Replies};
-use crate::lease::Until;
-use crate::{Fence, Look};
+use crate::ReplicaStatus;
+use crate::gate::{Gate, ReplyPolicy};
+use crate::lease::CoarseDeadline;
 
-/// A target that could not be dialled is passed over for this long while there are others.
-const SHUNNED_FOR: Duration = Duration::from_secs(1);
+/// How long a target is passed over after a failed connect while there are alternatives.
+const DEFERRED_FOR: Duration = Duration::from_secs(1);
 
-/// Counts the commits of one route, from 1. A higher generation is a later decision; nothing else
-/// may be read from it.
+/// The flag of a target that says it was superseded. It is raised once and never lowered. While it
+/// is not raised, bytes may be sent to its target.
+///
+/// It belongs to the target that a session loaded and is no entry of a list, so every holder of the
+/// target sees it, and every task that waits for it is woken. The hot path reads it with one atomic
+/// load.
+#[derive(Debug, Default)]
+pub struct Fence {
+    raised: AtomicBool,
+    raised_notify: Notify,
+}
+
+impl Fence {
+    /// Whether the fence is raised: one atomic load, cheap enough for every write.
+    #[must_use]
+    pub fn is_raised(&self) -> bool {
+        self.raised.load(Ordering::Acquire)
+    }
+
+    /// Returns when the fence is raised, immediately if it already is. Cancel-safe.
+    pub async fn raised(&self) {
+        // `Notified` receives `notify_waiters` from its creation on, so checking after creating it
+        // leaves no gap.
+        let raised_notify = self.raised_notify.notified();
+        if self.is_raised() {
+            return;
+        }
+        raised_notify.await;
+    }
+
+    /// Raises the fence and wakes every task that waits for it. Reserved for the one writer.
+    pub(crate) fn raise(&self) {
+        self.raised.store(true, Ordering::Release);
+        self.raised_notify.notify_waiters();
+    }
+}
+
+/// The number of a commit, counted from 1. A higher generation is a later decision; it has no other
+/// meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Generation(u64);
 
@@ -28,7 +65,7 @@ impl Generation {
         Self(number)
     }
 
-    /// The bare number, for logs, metrics and the status page.
+    /// The plain number, for logs, metrics and the status page.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
@@ -41,37 +78,36 @@ impl fmt::Display for Generation {
     }
 }
 
-/// What a writer asks to be committed: the address that was verified, and what is known of it.
+/// What is to be committed: the verified address and the facts known about the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Destination {
-    /// The very address that was verified; sessions dial this one and resolve no name again.
+    /// The address that was verified. Sessions connect to it and resolve no name again.
     pub addr: SocketAddr,
-    /// How the node was announced (`host:port`), for people. Equal to `addr` where no names are in
-    /// use.
+    /// How the node was announced (`host:port`), for display. Equal to `addr` if no host names are
+    /// in use.
     pub name: Box<str>,
-    /// Sentinel's config-epoch of the decision; 0 where none is known.
+    /// Sentinel's config-epoch of the decision; 0 if unknown.
     pub epoch: u64,
-    /// The node's `run_id` where it could be learnt: tells a restarted node on the same address
-    /// from the old one.
+    /// The node's `run_id` if known. It distinguishes a restarted node from its predecessor at the
+    /// same address.
     pub run_id: Option<Box<str>>,
 }
 
-/// A published destination. What was published never changes; what changes is whether it may still
-/// be used.
+/// A published destination. The destination never changes; only whether it may still be used does.
 #[derive(Debug)]
 pub struct Target {
     generation: Generation,
     destination: Destination,
     fence: Arc<Fence>,
     gate: Arc<Gate>,
-    dismissed: AtomicBool,
-    shunned: Until,
+    draining: AtomicBool,
+    deferred: CoarseDeadline,
     load: AtomicUsize,
     first_use: OnceLock<Instant>,
-    look: ArcSwapOption<Look>,
-    looked: Notify,
+    replica_status: ArcSwapOption<ReplicaStatus>,
+    replica_status_changed: Notify,
     silent: AtomicBool,
-    /// Sessions that it may give up to other members now.
+    /// Sessions that may be moved from here to other members now.
     moves: AtomicUsize,
 }
 
@@ -82,28 +118,28 @@ impl Target {
             destination,
             fence: Arc::default(),
             gate,
-            dismissed: AtomicBool::new(false),
-            shunned: Until::default(),
+            draining: AtomicBool::new(false),
+            deferred: CoarseDeadline::default(),
             load: AtomicUsize::new(0),
             first_use: OnceLock::new(),
-            look: ArcSwapOption::empty(),
-            looked: Notify::new(),
+            replica_status: ArcSwapOption::empty(),
+            replica_status_changed: Notify::new(),
             silent: AtomicBool::new(false),
             moves: AtomicUsize::new(0),
         }
     }
 
-    /// The same destination behind the same fence and gate, for riders who may be asked to leave
-    /// without the others.
-    pub(crate) fn beside(&self, generation: Generation) -> Self {
+    /// A target with the same destination, fence and gate, whose sessions can be drained
+    /// independently of the sessions of this one.
+    pub(crate) fn sharing_fence(&self, generation: Generation) -> Self {
         let mut target = Self::new(generation, self.destination.clone(), Arc::clone(&self.gate));
         target.fence = Arc::clone(&self.fence);
         target
     }
 
-    /// The same generation behind the same fence and gate, dialled at another address.
+    /// The same generation, fence and gate with another address to connect to.
     pub(crate) fn at(&self, addr: SocketAddr) -> Self {
-        let mut target = self.beside(self.generation);
+        let mut target = self.sharing_fence(self.generation);
         target.destination.addr = addr;
         target.first_use = self.first_use.clone();
         target
@@ -113,8 +149,8 @@ impl Target {
         &self.gate
     }
 
-    /// Whether this is behind the fence of `other`.
-    pub(crate) fn is_beside(&self, other: &Self) -> bool {
+    /// Whether `other` has the same fence.
+    pub(crate) fn shares_fence_with(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.fence, &other.fence)
     }
 
@@ -136,161 +172,165 @@ impl Target {
         self.destination.addr
     }
 
-    /// A session has just reached this target. Only the first call takes note of the time; any
-    /// other is one atomic load.
+    /// Records that a session has reached this target. Only the first call stores the time; each
+    /// later one is a single atomic load.
     #[inline]
-    pub fn note_use(&self) {
+    pub fn record_use(&self) {
         if self.first_use.get().is_none() {
-            // Of two that come first at the same moment, either is as good.
+            // If two sessions are first at the same moment, either time will do.
             let _earlier = self.first_use.set(Instant::now());
         }
     }
 
-    /// When the first session reached this target; `None` while none has.
+    /// When the first session reached this target; `None` before that.
     #[must_use]
     pub fn first_use(&self) -> Option<Instant> {
         self.first_use.get().copied()
     }
 
-    /// The barrier before every byte to this target.
+    /// The flag to check before every byte sent to this target.
     #[must_use]
     pub fn fence(&self) -> &Fence {
         &self.fence
     }
 
-    /// Whether the gate before this target is shut, or counts as shut because the writer's word has
-    /// run out: nobody may read from a client on behalf of it, or write to it.
+    /// Whether the gate of this target is closed, or counts as closed because the lease has
+    /// expired. While it is, nothing is read from a client for this target or written to it.
     #[inline]
     #[must_use]
-    pub fn is_shut(&self) -> bool {
-        self.gate.is_shut()
+    pub fn is_closed(&self) -> bool {
+        self.gate.is_closed()
     }
 
-    /// Whether bytes may be written to this target at this very moment. Made to be asked before
-    /// every write.
+    /// Whether bytes may be written to this target now. To be called before every write.
     #[inline]
     #[must_use]
-    pub fn takes_requests(&self) -> bool {
-        // The gate first: a commit lets the fence fall before it opens the gate. The other way
-        // round, a whole commit between the two looks would find the fence standing and the gate
-        // open.
-        !self.gate.is_shut() && !self.fence.has_fallen()
+    pub fn accepts_requests(&self) -> bool {
+        // Check the gate first: a commit raises the fence before it opens the gate. In the other
+        // order, a whole commit between the two checks would go unnoticed.
+        !self.gate.is_closed() && !self.fence.is_raised()
     }
 
-    /// Whether it is of use to read what a client has for this target: cheaper than
-    /// [`takes_requests`](Self::takes_requests), which is asked before any of it is written.
+    /// Whether reading from a client of this target makes sense now. Cheaper than
+    /// [`accepts_requests`](Self::accepts_requests), which is called before any of it is written.
     #[inline]
     #[must_use]
-    pub fn expects_requests(&self) -> bool {
-        !self.gate.is_held() && !self.fence.has_fallen()
+    pub fn may_accept_requests(&self) -> bool {
+        !self.gate.is_held() && !self.fence.is_raised()
     }
 
-    /// What becomes of bytes that were just read from this target. To be asked after the read: a
-    /// promotion may have become known since any look before it.
+    /// What to do with bytes that were just read from this target. To be called after the read: a
+    /// promotion may have become known since any earlier check.
     #[inline]
     #[must_use]
-    pub fn replies(&self) -> Replies {
-        self.gate.replies(|| self.fence.has_fallen())
+    pub fn reply_policy(&self) -> ReplyPolicy {
+        self.gate.reply_policy(|| self.fence.is_raised())
     }
 
-    /// Whether a session on this target should leave at its next command boundary: it may be used
-    /// to the end of what is under way, and there are better ones. Never so for a master on its own
-    /// route.
+    /// Whether a session on this target should leave at its next command boundary: commands in
+    /// flight may finish, and better targets exist. Never true for the target of a
+    /// [`TargetReader`](crate::TargetReader).
     #[must_use]
     pub fn is_draining(&self) -> bool {
-        self.dismissed.load(Ordering::Acquire)
+        self.draining.load(Ordering::Acquire)
     }
 
-    pub(crate) fn set_dismissed(&self, dismissed: bool) {
-        self.dismissed.store(dismissed, Ordering::Release);
+    pub(crate) fn set_draining(&self, draining: bool) {
+        self.draining.store(draining, Ordering::Release);
     }
 
-    /// What discovery knows of this replica. Never anything of a master, standing in or not.
+    /// What discovery knows about this replica. Always `None` for a master, even if it serves in
+    /// place of replicas.
     #[must_use]
-    pub fn look(&self) -> Option<Look> {
-        self.look.load().as_deref().copied()
+    pub fn replica_status(&self) -> Option<ReplicaStatus> {
+        self.replica_status.load().as_deref().copied()
     }
 
-    /// Returns at the next change of [`look`](Self::look) after this call, polled or not.
-    pub fn looked(&self) -> Notified<'_> {
-        self.looked.notified()
+    /// Returns at the next change of [`replica_status`](Self::replica_status) after this call,
+    /// whether or not the future has been polled.
+    pub fn replica_status_changed(&self) -> Notified<'_> {
+        self.replica_status_changed.notified()
     }
 
-    pub(crate) fn set_look(&self, look: Look) {
-        if self.look() != Some(look) {
-            self.look.store(Some(Arc::new(look)));
-            self.looked.notify_waiters();
+    pub(crate) fn set_replica_status(&self, replica_status: ReplicaStatus) {
+        if self.replica_status() != Some(replica_status) {
+            self.replica_status.store(Some(Arc::new(replica_status)));
+            self.replica_status_changed.notify_waiters();
         }
     }
 
-    /// Whether it has answered no question for so long that it was put out for it: a reply that is
-    /// owed may never come.
+    /// Whether this replica was ejected because it has not answered for a long time. Replies that
+    /// are still owed may never arrive.
     #[must_use]
     pub fn is_silent(&self) -> bool {
         self.silent.load(Ordering::Acquire)
     }
 
-    /// Whether that is a change.
+    /// Returns whether that is a change.
     pub(crate) fn set_silent(&self, silent: bool) -> bool {
         self.silent.swap(silent, Ordering::AcqRel) != silent
     }
 
-    /// Whether sessions may be moved from here to emptier members.
+    /// Whether sessions may be moved from here to less loaded members.
     #[must_use]
-    pub fn offers_moves(&self) -> bool {
+    pub fn has_move_permits(&self) -> bool {
         self.moves() > 0
     }
 
-    /// Whether a session may be moved from here to an emptier member. Takes the permission; a
-    /// session that has it compares the loads once more with
-    /// [`is_fuller_than`](Self::is_fuller_than).
+    /// Takes a permit to move one session from here to a less loaded member, if there is one. The
+    /// session then compares the loads once more with
+    /// [`has_more_sessions_than`](Self::has_more_sessions_than).
     #[must_use]
-    pub fn claim_move(&self) -> bool {
+    pub fn take_move_permit(&self) -> bool {
         let left = |moves: usize| moves.checked_sub(1);
         self.moves.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left).is_ok()
     }
 
-    /// Whether all of its connections are about to end: sessions leave it at once, and not spread
-    /// over a while.
+    /// Whether all connections of this target are about to end. Sessions then leave immediately and
+    /// are not spread over time.
     #[must_use]
     pub fn is_urgent(&self) -> bool {
-        self.is_silent() || self.look.load().as_ref().is_some_and(|look| look.about_to_end)
+        self.is_silent()
+            || self
+                .replica_status
+                .load()
+                .as_ref()
+                .is_some_and(|replica_status| replica_status.about_to_end)
     }
 
-    pub(crate) fn set_moves(&self, moves: usize) {
+    pub(crate) fn set_move_permits(&self, moves: usize) {
         self.moves.store(moves, Ordering::Relaxed);
     }
 
-    /// Permissions that nobody has taken.
+    /// Permits that no session has taken.
     pub(crate) fn moves(&self) -> usize {
         self.moves.load(Ordering::Relaxed)
     }
 
-    /// Whether shares become more equal if a session that is counted on both leaves this target for
-    /// `other`.
+    /// Whether the load becomes more even if a session that is counted on both targets leaves this
+    /// one for `other`.
     #[must_use]
-    pub fn is_fuller_than(&self, other: &Self) -> bool {
+    pub fn has_more_sessions_than(&self, other: &Self) -> bool {
         self.load() > other.load()
     }
 
-    /// A connection to it could not be opened: others are tried first for a moment, where there are
-    /// others.
-    pub fn shun(&self) {
-        self.shunned.set(SHUNNED_FOR);
+    /// Records a failed connect: for a moment, other targets are tried first if there are any.
+    pub fn defer(&self) {
+        self.deferred.set(DEFERRED_FOR);
     }
 
-    pub(crate) fn is_shunned(&self) -> bool {
-        self.shunned.holds()
+    pub(crate) fn is_deferred(&self) -> bool {
+        self.deferred.is_pending()
     }
 
-    /// How many hold a [`TargetRef`] to it now.
+    /// The number of [`TargetRef`]s to this target.
     #[must_use]
     pub fn load(&self) -> usize {
         self.load.load(Ordering::Relaxed)
     }
 }
 
-/// A target in somebody's hands: counted on it from here to the drop.
+/// A counted reference to a target: it adds to the target's load until it is dropped.
 #[derive(Debug)]
 pub struct TargetRef(Arc<Target>, Instant);
 
@@ -300,7 +340,7 @@ impl TargetRef {
         Self(target, Instant::now())
     }
 
-    /// When it began. A connection of whoever holds it is younger.
+    /// When this reference was created. Every connection made with it is younger.
     #[must_use]
     pub fn since(&self) -> Instant {
         self.1

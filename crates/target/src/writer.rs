@@ -1,9 +1,8 @@
-//! The lever and what it moves: [`TargetWriter`] is the one writer, [`TargetReader`] is what everyone else
-//! reads.
+//! The target handle of a service: [`TargetWriter`] publishes, [`TargetReader`] is what everything
+//! else reads.
 //!
-//! A pure swap of a pointer would be enough to send new connections elsewhere. The rest of this
-//! file is about the connections that exist: the gate that stops them before the swap, the fence
-//! that ends them after it.
+//! Swapping a pointer is enough to redirect new connections. The rest of this file deals with the
+//! existing ones: the gate stops them before the swap, the fence ends them after it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,8 +11,8 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 
 use crate::gate::Gate;
-use crate::lease::Moment;
-use crate::{Destination, Generation, Replies, Target};
+use crate::lease::ClockReading;
+use crate::{Destination, Generation, ReplyPolicy, Target};
 
 /// The reader's side: shared by every worker and every session of a service.
 #[derive(Debug)]
@@ -24,87 +23,86 @@ pub struct TargetReader {
 
 impl TargetReader {
     /// The committed target, whether or not the gate is open. `None` before the first commit and
-    /// while no master exists.
+    /// while there is no master.
     #[must_use]
     pub fn current(&self) -> Option<Arc<Target>> {
         self.current.load_full()
     }
 
-    /// Whether the gate is shut, or counts as shut because the writer's word has run out: nobody
-    /// may dial, read from a client on behalf of, or write to the target. A session asks its target
-    /// the same question, and what becomes of replies ([`Target::replies`]).
+    /// Whether the gate is closed, or counts as closed because the lease has expired. While it is,
+    /// no session connects to the target, reads from a client on its behalf or writes to it. A
+    /// session asks its target the same, and what to do with replies ([`Target::reply_policy`]).
     #[must_use]
-    pub fn is_shut(&self) -> bool {
-        self.gate.is_shut()
+    pub fn is_closed(&self) -> bool {
+        self.gate.is_closed()
     }
 
-    /// The target, if one may be used right now.
+    /// The target, if it may be used now.
     #[must_use]
-    pub fn open_target(&self) -> Option<Arc<Target>> {
-        if self.is_shut() {
+    pub fn usable_target(&self) -> Option<Arc<Target>> {
+        if self.is_closed() {
             None
         } else {
-            self.current().filter(|target| !target.fence().has_fallen())
+            self.current().filter(|target| !target.fence().is_raised())
         }
     }
 
-    /// Waits at the gate until a target may be used. Unbounded: the caller brings the deadline.
-    /// Safe to drop.
-    pub async fn wait_open(&self) -> Arc<Target> {
+    /// Waits until there is a target that may be used. Unbounded: the caller brings the deadline.
+    /// Cancel-safe.
+    pub async fn wait_usable(&self) -> Arc<Target> {
         loop {
-            // Created before the look, so that an opening between the look and the wait is not
-            // lost.
-            let bell = self.gate.bell.notified();
-            if let Some(target) = self.open_target() {
+            // Created before the check, so that an opening in between is not lost.
+            let changed_notify = self.gate.changed_notify.notified();
+            if let Some(target) = self.usable_target() {
                 return target;
             }
-            bell.await;
+            changed_notify.await;
         }
     }
 
-    /// Returns at the next move of the points: a commit, a shut or opened gate, a cleared target, a
-    /// late renewal. Create the future, look, then await it, and no move is lost.
-    pub fn moved(&self) -> impl Future<Output = ()> + '_ {
-        self.gate.bell.notified()
+    /// Returns at the next change: a commit, a closed or opened gate, a cleared target, a late
+    /// renewal of the lease. Create the future, check, then await it, and no change is lost.
+    pub fn changed(&self) -> impl Future<Output = ()> + '_ {
+        self.gate.changed_notify.notified()
     }
 }
 
-/// The writer's side. Not `Clone`: whoever owns it is the one who decides.
+/// The writer's side. Not `Clone`: there is one owner, and it decides.
 #[derive(Debug)]
 pub struct TargetWriter {
-    route: Arc<TargetReader>,
+    reader: Arc<TargetReader>,
     commits: u64,
 }
 
 impl TargetWriter {
-    /// A route that leads nowhere yet, with its gate open (there is nothing to guard).
+    /// Creates a pair without a target. The gate is open, since there is nothing to protect.
     #[must_use]
     pub fn new() -> (Self, Arc<TargetReader>) {
-        let route =
+        let reader =
             Arc::new(TargetReader { current: ArcSwapOption::empty(), gate: Arc::new(Gate::new()) });
-        (Self { route: Arc::clone(&route), commits: 0 }, route)
+        (Self { reader: Arc::clone(&reader), commits: 0 }, reader)
     }
 
-    /// The reader's side of these points.
+    /// The reader's side.
     #[must_use]
-    pub fn route(&self) -> &Arc<TargetReader> {
-        &self.route
+    pub fn reader(&self) -> &Arc<TargetReader> {
+        &self.reader
     }
 
-    /// Publishes `destination` as the next generation: stores it, fences every session of the one
-    /// before, opens the gate.
+    /// Publishes `destination` as the next generation: stores it, fences every session of the
+    /// previous generation, opens the gate.
     pub fn commit(&mut self, destination: Destination) -> Arc<Target> {
         let target = self.publish(destination);
-        self.route.gate.set(false);
+        self.reader.gate.set(false);
         target
     }
 
-    /// The same behind a gate that stays shut, or shuts before the target can be seen: an operator
-    /// wants no traffic now.
+    /// Like [`commit`](Self::commit), with a gate that is closed before the target becomes visible
+    /// and stays closed: an operator has paused the service.
     pub fn commit_held(&mut self, destination: Destination) -> Arc<Target> {
-        self.route.gate.set(true);
+        self.reader.gate.set(true);
         let target = self.publish(destination);
-        self.route.gate.bell.notify_waiters();
+        self.reader.gate.changed_notify.notify_waiters();
         target
     }
 
@@ -113,60 +111,61 @@ impl TargetWriter {
         let target = Arc::new(Target::new(
             Generation::new(self.commits),
             destination,
-            Arc::clone(&self.route.gate),
+            Arc::clone(&self.reader.gate),
         ));
-        let old = self.route.current.swap(Some(Arc::clone(&target)));
+        let old = self.reader.current.swap(Some(Arc::clone(&target)));
         if let Some(old) = old {
-            old.fence().fall();
+            old.fence().raise();
         }
         target
     }
 
-    /// The process that was committed is reached at `addr` from now on: new connections are dialled
-    /// there. The generation and its fence stay, so no session notices.
+    /// New connections to the committed node use `addr` from now on. Its generation and fence stay,
+    /// so no session notices.
     pub fn redirect(&mut self, addr: SocketAddr) {
-        if let Some(target) = self.route.current() {
-            self.route.current.store(Some(Arc::new(target.at(addr))));
+        if let Some(target) = self.reader.current() {
+            self.reader.current.store(Some(Arc::new(target.at(addr))));
         }
     }
 
-    /// Shuts the gate: from here on no byte goes to the present target, although it stays the
+    /// Closes the gate: no byte goes to the current target from now on, although it stays the
     /// target.
     pub fn hold(&mut self) {
-        self.route.gate.set(true);
+        self.reader.gate.set(true);
     }
 
-    /// Says what becomes of the present target's replies while the gate is shut; shuts it if it is
-    /// open. Opening the gate in any way, and shutting it anew, lets them pass again.
-    pub fn set_replies(&mut self, replies: Replies) {
-        self.route.gate.set_replies(replies);
+    /// Sets what to do with the current target's replies while the gate is closed; closes the gate
+    /// if it is open. Opening the gate, or closing it with [`hold`](Self::hold), lets replies pass
+    /// again.
+    pub fn set_reply_policy(&mut self, replies: ReplyPolicy) {
+        self.reader.gate.set_reply_policy(replies);
     }
 
-    /// From here on a reply of the present target is no acknowledgement any more, since another
-    /// node has been promoted: sessions drop it and end. Shuts the gate if it is open.
-    pub fn drop_replies(&mut self) {
-        self.set_replies(Replies::Drop);
+    /// From now on a reply of the current target acknowledges nothing, since another node has been
+    /// promoted: sessions discard it and close. Closes the gate if it is open.
+    pub fn discard_replies(&mut self) {
+        self.set_reply_policy(ReplyPolicy::Drop);
     }
 
-    /// Opens the gate again towards the present target.
+    /// Opens the gate to the current target again.
     pub fn release(&mut self) {
-        self.route.gate.set(false);
+        self.reader.gate.set(false);
     }
 
-    /// There is no master: takes the target away and fences its sessions. New connections wait.
+    /// Removes the target and fences its sessions: there is no master. New connections wait.
     pub fn clear(&mut self) {
-        if let Some(old) = self.route.current.swap(None) {
-            old.fence().fall();
+        if let Some(old) = self.reader.current.swap(None) {
+            old.fence().raise();
         }
-        self.route.gate.set(false);
+        self.reader.gate.set(false);
     }
 
-    /// Gives the writer's word for `span` from `looked` on: until then readers may believe what the
-    /// points say. `looked` is a moment taken *before* the writer looked at the world, so that a
-    /// writer that is stopped between its look and its word says nothing new. One that looks late
-    /// must have shut the gate if it does not know better. Before the first call there is no end.
-    pub fn renew(&mut self, looked: Moment, span: Duration) {
-        self.route.gate.renew(looked, span);
+    /// Renews the lease until `span` after `since`. Readers may trust the target until then.
+    /// `since` is a reading taken *before* discovery polled, so that a writer that was stopped
+    /// between its poll and this call renews nothing. A writer that is late must have closed the
+    /// gate unless it knows better. Without a first call the lease never expires.
+    pub fn renew(&mut self, since: ClockReading, span: Duration) {
+        self.reader.gate.renew(since, span);
     }
 }
 
@@ -182,195 +181,194 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_commit_fences_the_generation_before_and_nothing_else() {
-        let (mut points, route) = TargetWriter::new();
-        let first = points.commit(to(1));
-        let second = points.commit(to(2));
-        assert!(first.fence().has_fallen());
-        assert!(!second.fence().has_fallen());
+    async fn fences_only_the_previous_generation_on_commit() {
+        let (mut writer, reader) = TargetWriter::new();
+        let first = writer.commit(to(1));
+        let second = writer.commit(to(2));
+        assert!(first.fence().is_raised());
+        assert!(!second.fence().is_raised());
         assert!(second.generation() > first.generation());
-        assert_eq!(route.open_target().expect("open").addr(), second.addr());
-        first.fence().fallen().await;
+        assert_eq!(reader.usable_target().expect("open").addr(), second.addr());
+        first.fence().raised().await;
     }
 
     #[tokio::test]
-    async fn a_reader_woken_by_its_fence_finds_a_newer_target() {
-        let (mut points, route) = TargetWriter::new();
-        let first = points.commit(to(1));
+    async fn finds_newer_target_when_woken_by_fence() {
+        let (mut writer, reader) = TargetWriter::new();
+        let first = writer.commit(to(1));
         let reader = {
-            let (route, first) = (Arc::clone(&route), Arc::clone(&first));
+            let (reader, first) = (Arc::clone(&reader), Arc::clone(&first));
             tokio::spawn(async move {
-                first.fence().fallen().await;
-                route.current().map(|target| target.generation())
+                first.fence().raised().await;
+                reader.current().map(|target| target.generation())
             })
         };
         tokio::task::yield_now().await;
-        let second = points.commit(to(2));
+        let second = writer.commit(to(2));
         assert_eq!(reader.await.expect("reader"), Some(second.generation()));
     }
 
     #[tokio::test]
-    async fn the_gate_keeps_newcomers_out_until_it_opens() {
-        let (mut points, route) = TargetWriter::new();
-        points.commit(to(1));
-        points.hold();
-        assert!(route.open_target().is_none());
-        assert!(route.current().is_some());
+    async fn waits_while_gate_is_closed() {
+        let (mut writer, reader) = TargetWriter::new();
+        writer.commit(to(1));
+        writer.hold();
+        assert!(reader.usable_target().is_none());
+        assert!(reader.current().is_some());
         let waiter = {
-            let route = Arc::clone(&route);
-            tokio::spawn(async move { route.wait_open().await.addr().port() })
+            let reader = Arc::clone(&reader);
+            tokio::spawn(async move { reader.wait_usable().await.addr().port() })
         };
         tokio::task::yield_now().await;
         assert!(!waiter.is_finished());
-        points.commit(to(2));
+        writer.commit(to(2));
         assert_eq!(waiter.await.expect("waiter"), 2);
     }
 
     #[tokio::test]
-    async fn redirect_keeps_generation_fence_and_gate() {
-        let (mut points, route) = TargetWriter::new();
-        let first = points.commit(to(1));
-        points.hold();
-        points.redirect(to(2).addr);
-        assert!(route.open_target().is_none(), "the gate stays shut");
-        points.release();
-        let second = route.open_target().expect("open");
+    async fn keeps_generation_fence_and_gate_on_redirect() {
+        let (mut writer, reader) = TargetWriter::new();
+        let first = writer.commit(to(1));
+        writer.hold();
+        writer.redirect(to(2).addr);
+        assert!(reader.usable_target().is_none(), "the gate stays closed");
+        writer.release();
+        let second = reader.usable_target().expect("open");
         assert_eq!((second.addr().port(), second.generation()), (2, first.generation()));
-        assert!(!first.fence().has_fallen());
-        points.commit(to(3));
-        assert!(first.fence().has_fallen() && second.fence().has_fallen(), "one fence for both");
+        assert!(!first.fence().is_raised());
+        writer.commit(to(3));
+        assert!(first.fence().is_raised() && second.fence().is_raised(), "one fence for both");
     }
 
     #[tokio::test]
-    async fn a_commit_behind_a_shut_gate_fences_and_lets_nobody_through() {
-        let (mut points, route) = TargetWriter::new();
-        let first = points.commit(to(1));
-        let second = points.commit_held(to(2));
-        assert!(first.fence().has_fallen() && !second.fence().has_fallen());
-        assert!(route.open_target().is_none());
-        points.release();
-        assert_eq!(route.open_target().expect("open").generation(), second.generation());
+    async fn fences_and_stays_closed_on_held_commit() {
+        let (mut writer, reader) = TargetWriter::new();
+        let first = writer.commit(to(1));
+        let second = writer.commit_held(to(2));
+        assert!(first.fence().is_raised() && !second.fence().is_raised());
+        assert!(reader.usable_target().is_none());
+        writer.release();
+        assert_eq!(reader.usable_target().expect("open").generation(), second.generation());
     }
 
     #[tokio::test]
-    async fn a_word_that_ran_out_shuts_the_gate_until_it_is_given_again() {
-        let (mut points, route) = TargetWriter::new();
-        points.commit(to(1));
-        points.renew(Moment::now(), Duration::ZERO);
-        let mut looks = 0_u32;
-        while !route.is_shut() {
+    async fn closes_gate_while_lease_is_expired() {
+        let (mut writer, reader) = TargetWriter::new();
+        writer.commit(to(1));
+        writer.renew(ClockReading::now(), Duration::ZERO);
+        let mut checks = 0_u32;
+        while !reader.is_closed() {
             // The coarse clock ticks every few milliseconds.
             tokio::time::sleep(Duration::from_millis(1)).await;
-            looks += 1;
-            assert!(looks < 5000, "the word never ran out");
+            checks += 1;
+            assert!(checks < 5000, "the lease never expired");
         }
-        assert!(route.open_target().is_none());
+        assert!(reader.usable_target().is_none());
         let waiter = {
-            let route = Arc::clone(&route);
-            tokio::spawn(async move { route.wait_open().await.addr().port() })
+            let reader = Arc::clone(&reader);
+            tokio::spawn(async move { reader.wait_usable().await.addr().port() })
         };
         tokio::task::yield_now().await;
         assert!(!waiter.is_finished());
-        points.renew(Moment::now(), Duration::from_secs(60));
+        writer.renew(ClockReading::now(), Duration::from_secs(60));
         assert_eq!(waiter.await.expect("waiter"), 1);
     }
 
     #[tokio::test]
-    async fn says_what_becomes_of_replies_until_the_gate_opens() {
-        let (mut points, route) = TargetWriter::new();
-        let first = points.commit(to(1));
-        points.hold();
+    async fn keeps_reply_policy_until_gate_opens() {
+        let (mut writer, reader) = TargetWriter::new();
+        let first = writer.commit(to(1));
+        writer.hold();
         assert_eq!(
-            first.replies(),
-            Replies::Pass,
-            "a planned failover that is only announced drops nothing"
+            first.reply_policy(),
+            ReplyPolicy::Pass,
+            "an announced failover discards nothing"
         );
         let undo: [fn(&mut TargetWriter); 3] =
-            [TargetWriter::release, TargetWriter::hold, |it| it.renew(Moment::now(), MINUTE)];
+            [TargetWriter::release, TargetWriter::hold, |it| it.renew(ClockReading::now(), MINUTE)];
         for (number, undo) in undo.into_iter().enumerate() {
-            for replies in [Replies::Wait, Replies::Drop] {
-                points.release();
-                points.set_replies(replies);
+            for replies in [ReplyPolicy::Wait, ReplyPolicy::Drop] {
+                writer.release();
+                writer.set_reply_policy(replies);
                 assert_eq!(
-                    (first.replies(), route.is_shut()),
+                    (first.reply_policy(), reader.is_closed()),
                     (replies, true),
-                    "it shuts the gate by itself"
+                    "setting a policy closes the gate"
                 );
-                undo(&mut points);
-                let after = if number == 2 { replies } else { Replies::Pass };
-                assert_eq!(
-                    first.replies(),
-                    after,
-                    "renewing the word undoes nothing, and {number} does"
-                );
+                undo(&mut writer);
+                let after = if number == 2 { replies } else { ReplyPolicy::Pass };
+                assert_eq!(first.reply_policy(), after, "step {number} after {replies:?}");
             }
         }
-        assert!(route.is_shut());
+        assert!(reader.is_closed());
     }
 
     #[tokio::test]
-    async fn drops_the_replies_of_a_superseded_target_and_no_others() {
+    async fn discards_replies_of_superseded_target_only() {
         for held in [false, true] {
-            let (mut points, route) = TargetWriter::new();
-            let first = points.commit(to(1));
-            points.drop_replies();
-            let second = if held { points.commit_held(to(2)) } else { points.commit(to(2)) };
-            assert_eq!((first.replies(), second.replies()), (Replies::Drop, Replies::Pass));
-            assert_eq!(route.is_shut(), held);
-            assert!(!first.takes_requests() && !first.expects_requests());
-            assert_eq!((second.takes_requests(), second.expects_requests()), (!held, !held));
-            points.clear();
-            assert_eq!(second.replies(), Replies::Drop);
+            let (mut writer, reader) = TargetWriter::new();
+            let first = writer.commit(to(1));
+            writer.discard_replies();
+            let second = if held { writer.commit_held(to(2)) } else { writer.commit(to(2)) };
+            assert_eq!(
+                (first.reply_policy(), second.reply_policy()),
+                (ReplyPolicy::Drop, ReplyPolicy::Pass)
+            );
+            assert_eq!(reader.is_closed(), held);
+            assert!(!first.accepts_requests() && !first.may_accept_requests());
+            assert_eq!((second.accepts_requests(), second.may_accept_requests()), (!held, !held));
+            writer.clear();
+            assert_eq!(second.reply_policy(), ReplyPolicy::Drop);
         }
     }
 
     #[tokio::test]
-    async fn sends_nothing_and_waits_with_replies_when_the_word_has_run_out() {
-        let (mut points, _route) = TargetWriter::new();
-        let target = points.commit(to(1));
-        points.renew(Moment::now(), MINUTE);
-        assert!(target.takes_requests() && target.replies() == Replies::Pass);
-        points.renew(Moment::now(), Duration::ZERO);
+    async fn holds_requests_and_replies_when_lease_expires() {
+        let (mut writer, _route) = TargetWriter::new();
+        let target = writer.commit(to(1));
+        writer.renew(ClockReading::now(), MINUTE);
+        assert!(target.accepts_requests() && target.reply_policy() == ReplyPolicy::Pass);
+        writer.renew(ClockReading::now(), Duration::ZERO);
         let begin = std::time::Instant::now();
-        while target.takes_requests() || target.replies() == Replies::Pass {
-            assert!(begin.elapsed() < MINUTE, "the word never ran out");
+        while target.accepts_requests() || target.reply_policy() == ReplyPolicy::Pass {
+            assert!(begin.elapsed() < MINUTE, "the lease never expired");
         }
-        assert_eq!((target.takes_requests(), target.replies()), (false, Replies::Wait));
-        assert!(target.expects_requests(), "reading is not what the word is about");
-        // Evidence counts for more than the word.
-        points.drop_replies();
-        assert_eq!(target.replies(), Replies::Drop);
+        assert_eq!((target.accepts_requests(), target.reply_policy()), (false, ReplyPolicy::Wait));
+        assert!(target.may_accept_requests(), "the lease does not stop reading");
+        // Evidence of a promotion takes precedence over the lease.
+        writer.discard_replies();
+        assert_eq!(target.reply_policy(), ReplyPolicy::Drop);
     }
 
     #[tokio::test]
-    async fn only_the_first_use_of_a_target_is_noted_and_the_next_target_has_its_own() {
-        let (mut points, route) = TargetWriter::new();
-        let first = points.commit(to(1));
+    async fn records_only_the_first_use_of_each_target() {
+        let (mut writer, reader) = TargetWriter::new();
+        let first = writer.commit(to(1));
         assert_eq!(first.first_use(), None);
-        route.open_target().expect("open").note_use();
+        reader.usable_target().expect("open").record_use();
         let noted = first.first_use().expect("a use");
         while std::time::Instant::now() == noted {}
-        first.note_use();
-        assert_eq!(first.first_use(), Some(noted), "a later use is not the first");
-        assert_eq!(points.commit(to(1)).first_use(), None);
+        first.record_use();
+        assert_eq!(first.first_use(), Some(noted), "a later use was recorded");
+        assert_eq!(writer.commit(to(1)).first_use(), None);
     }
 
     #[tokio::test]
-    async fn a_cleared_route_leads_nowhere_and_cuts_its_sessions() {
-        let (mut points, route) = TargetWriter::new();
-        let first = points.commit(to(1));
-        points.clear();
-        assert!(first.fence().has_fallen());
-        assert!(route.current().is_none() && route.open_target().is_none());
+    async fn has_no_target_and_fences_sessions_when_cleared() {
+        let (mut writer, reader) = TargetWriter::new();
+        let first = writer.commit(to(1));
+        writer.clear();
+        assert!(first.fence().is_raised());
+        assert!(reader.current().is_none() && reader.usable_target().is_none());
     }
 
     #[tokio::test]
-    async fn release_after_a_hold_leads_to_the_same_generation() {
-        let (mut points, route) = TargetWriter::new();
-        let first = points.commit(to(1));
-        points.hold();
-        points.release();
-        assert_eq!(route.open_target().expect("open").generation(), first.generation());
-        assert!(!first.fence().has_fallen());
+    async fn keeps_generation_on_release_after_hold() {
+        let (mut writer, reader) = TargetWriter::new();
+        let first = writer.commit(to(1));
+        writer.hold();
+        writer.release();
+        assert_eq!(reader.usable_target().expect("open").generation(), first.generation());
+        assert!(!first.fence().is_raised());
     }
 }

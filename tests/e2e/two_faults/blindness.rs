@@ -44,7 +44,7 @@ impl<'a> Outage<'a> {
         let to_others = Cut::between(&[PROXY], &others);
         meanwhile();
         let to = cluster.failover().to;
-        wait_until("the outage to be noticed", PATIENCE, || is(pointsman, "gate_shut", 1.0));
+        wait_until("the outage to be noticed", PATIENCE, || is(pointsman, "gate_closed", 1.0));
         let _undisturbed = Cut::between(&[old.addr().ip()], &others);
         Self { old, to, to_old, to_others, _undisturbed }
     }
@@ -198,7 +198,7 @@ fn sends_nothing_to_empty_master_while_sentinels_see_it_down() {
             if flags.contains("s_down") { Ok(()) } else { Err(flags) }
         });
     }
-    wait_until("the loss to be noticed", PATIENCE, || is(&pointsman, "gate_shut", 1.0));
+    wait_until("the loss to be noticed", PATIENCE, || is(&pointsman, "gate_closed", 1.0));
     // Another Redis at this address: empty, with another run_id and another history.
     let acknowledged = load.counts().acknowledged;
     old.restart();

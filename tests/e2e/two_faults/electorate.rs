@@ -64,7 +64,7 @@ fn reset_sentinels(first: impl FnOnce(&Cluster, SocketAddr)) {
         let disagrees = |it: &Node| {
             metric(
                 &pointsman,
-                &format!("pointsman_sentinel_disagrees{{sentinel=\"{}\"}}", it.addr()),
+                &format!("pointsman_sentinel_disagreeing_services{{sentinel=\"{}\"}}", it.addr()),
             ) == Some(1.0)
         };
         alarmed |= reset.iter().all(disagrees);
@@ -74,7 +74,7 @@ fn reset_sentinels(first: impl FnOnce(&Cluster, SocketAddr)) {
             since.elapsed(),
             load.since_last(),
             target(&pointsman),
-            value(&pointsman, "gate_shut"),
+            value(&pointsman, "gate_closed"),
             load.counts(),
             load.errors()
         );

@@ -57,7 +57,7 @@ impl Split {
         let near_from_first = Some(Cut::between(&[near], &[first]));
         let _others = [Cut::between(&[old_ip], &[first]), Cut::between(&[near, old_ip], &rest)];
         let to = promoted(&cluster, old);
-        wait_until("traffic to be held", PATIENCE, || is(&pointsman, "gate_shut", 1.0));
+        wait_until("traffic to be held", PATIENCE, || is(&pointsman, "gate_closed", 1.0));
         wait_until("the last writes to be answered", PATIENCE, || {
             load.since_last() > Duration::from_millis(300)
         });

@@ -1,66 +1,67 @@
-//! What the probes answer, decided from facts alone.
+//! Decides the verdicts of the health probes from facts alone.
 //!
-//! Liveness never looks at Redis: a process whose loops turn is alive, and restarting it would not
-//! bring a master back.
+//! Liveness never depends on Redis: a process whose event loops iterate is alive, and a restart
+//! would not bring a master back.
 //!
-//! Readiness says whether new clients should be sent here rather than elsewhere, so the question is
-//! what they would find elsewhere. A master is lost by all instances together. An instance without
-//! one holds its clients, and answers them with an error that they try again after; a Service whose
-//! instances are all unready refuses them, and keeps refusing for some seconds after the new master
-//! is there. So an instance that has known a master stays ready without one, unless the
-//! configuration says otherwise ([`Rules::without_master`]): then it turns unready when nothing
-//! could be sent to a master for longer than a client may be held, which keeps clients from an
-//! instance that alone cannot reach Redis.
+//! Readiness decides whether new clients are sent to this instance or to another one, so it depends
+//! on what they would find there. All instances lose a master together. An instance without a
+//! master holds its clients, and then answers them with an error on which they retry; a Kubernetes
+//! Service whose instances are all unready refuses them, and continues to refuse for some seconds
+//! after the new master is known. An instance that has known a master therefore stays ready without
+//! one, unless configured otherwise ([`ReadinessRules::without_master`]): then it turns unready
+//! when nothing could be sent to a master for longer than a client may be held, which keeps clients
+//! away from an instance that is the only one without access to Redis.
 //!
 //! | Situation | Stays ready (default) | Turns unready |
 //! |---|---|---|
-//! | a failover longer than the hold | clients are held, then answered | clients are refused by every instance |
-//! | no Redis and no sentinel at all | clients are held, then answered | clients are refused by every instance |
-//! | one of N instances is cut off | one new client in N waits for the hold and has to try again | all are served |
-//! | no master was ever found | unready | unready |
-//! | it is leaving, or full | unready | unready |
+//! | failover longer than the hold | clients held, then answered | every instance refuses clients |
+//! | no Redis and no sentinel | clients held, then answered | every instance refuses clients |
+//! | one of N instances isolated | one new client in N is held and has to retry | all are served |
+//! | no master found yet | unready | unready |
+//! | shutting down, or full | unready | unready |
 //!
-//! With several services in one process, readiness asks whether *any* of them can be served: a pod
-//! is taken out of all its Kubernetes Services at once, and one dead master must not take the
-//! clients of the others along. For the same reason a service whose replicas serve readers is no
-//! reason against readiness while it has no master.
+//! With several services in one process, readiness depends on whether *any* of them can be served:
+//! a pod is removed from all its Kubernetes Services at once, and one dead master must not affect
+//! the clients of the other services. For the same reason a service whose replicas serve readers
+//! does not make the process unready while it has no master.
 
 use std::time::Duration;
 
 use admin_http::Verdict;
 use drain::Phase;
 
-/// A loop that has not turned for this long is stuck. All of them turn at least once a second.
+/// An event loop that has not iterated for this long is stuck. All loops iterate at least once per
+/// second.
 pub const STUCK_AFTER: Duration = Duration::from_secs(5);
 
 /// One event loop of the process.
 #[derive(Debug, Clone)]
-pub struct Loop {
-    /// For people: `worker 3`, `discovery`.
+pub struct EventLoop {
+    /// Its display name: `worker 3`, `discovery`.
     pub name: String,
-    /// Since it last turned.
+    /// Time since its last iteration.
     pub age: Duration,
 }
 
-/// One service, as far as readiness is concerned.
+/// The readiness of one service.
 #[derive(Debug, Clone)]
-pub struct Service {
+pub struct ServiceHealth {
     /// Its name.
     pub name: String,
-    /// For how long nothing could be sent to a master; `None` while all flows.
-    pub stopped_for: Option<Duration>,
-    /// It had a master at some time.
+    /// For how long no request could be sent to a master; `None` while traffic flows.
+    pub outage: Option<Duration>,
+    /// Whether it ever had a master.
     pub had_master: bool,
     /// How long a client may be held.
     pub hold_timeout: Duration,
-    /// Replicas that serve readers.
+    /// Number of replicas that serve readers.
     pub replicas: usize,
 }
 
-impl Service {
-    /// Why a new client of this service should go elsewhere, if so.
-    fn lack(&self, rules: Rules) -> Option<String> {
-        let stopped_for = self.stopped_for?;
+impl ServiceHealth {
+    /// Returns why new clients of this service should use another instance, if they should.
+    fn unready_reason(&self, rules: ReadinessRules) -> Option<String> {
+        let outage = self.outage?;
         if self.replicas > 0 {
             // Its readers can be served.
             return None;
@@ -71,45 +72,50 @@ impl Service {
         if rules.without_master {
             return None;
         }
-        (stopped_for > self.hold_timeout)
-            .then(|| format!("{}: no master for {} s", self.name, stopped_for.as_secs()))
+        (outage > self.hold_timeout)
+            .then(|| format!("{}: no master for {} s", self.name, outage.as_secs()))
     }
 }
 
-/// What the configuration says of readiness.
+/// The configured rules of readiness.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rules {
-    /// A process that leaves is ready while it accepts.
+pub struct ReadinessRules {
+    /// Whether a process stays ready in the accepting phase of a shutdown.
     pub while_leaving: bool,
-    /// A process whose masters were known and are gone is ready.
+    /// Whether a process stays ready without a master that it had before.
     pub without_master: bool,
 }
 
-/// Why nobody new can be let in.
+/// Why no new client can be accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Full {
-    /// Every connection that may be open is.
+pub enum CapacityLimit {
+    /// `max_connections` is reached.
     Connections,
     /// Memory is about to run out.
     Memory,
-    /// The limit on open files carries no more.
+    /// The limit on open files is reached.
     Files,
 }
 
-/// Whether the process works as such.
+/// Decides whether the process is alive.
 #[must_use]
-pub fn alive(loops: &[Loop]) -> Verdict {
+pub fn alive(loops: &[EventLoop]) -> Verdict {
     let stuck = loops.iter().filter(|it| it.age > STUCK_AFTER);
     Verdict::unless(
         stuck
-            .map(|it| format!("{} has not turned for {} ms", it.name, it.age.as_millis()))
+            .map(|it| format!("{} has not iterated for {} ms", it.name, it.age.as_millis()))
             .collect(),
     )
 }
 
-/// Whether new clients should be sent here.
+/// Decides whether new clients should be sent to this process.
 #[must_use]
-pub fn ready(phase: Phase, rules: Rules, full: Option<Full>, services: &[Service]) -> Verdict {
+pub fn ready(
+    phase: Phase,
+    rules: ReadinessRules,
+    full: Option<CapacityLimit>,
+    services: &[ServiceHealth],
+) -> Verdict {
     let mut reasons = Vec::new();
     match phase {
         Phase::Serving => {}
@@ -118,17 +124,14 @@ pub fn ready(phase: Phase, rules: Rules, full: Option<Full>, services: &[Service
     }
     match full {
         None => {}
-        Some(Full::Connections) => {
-            reasons.push("every connection that max_connections allows is taken".to_owned())
-        }
-        Some(Full::Memory) => reasons.push("memory is about to run out".to_owned()),
-        Some(Full::Files) => {
-            reasons.push("every connection that the limit on open files allows is taken".to_owned())
-        }
+        Some(CapacityLimit::Connections) => reasons.push("max_connections is reached".to_owned()),
+        Some(CapacityLimit::Memory) => reasons.push("memory is about to run out".to_owned()),
+        Some(CapacityLimit::Files) => reasons.push("the limit on open files is reached".to_owned()),
     }
-    let lacks: Vec<String> = services.iter().filter_map(|service| service.lack(rules)).collect();
-    if !services.is_empty() && lacks.len() == services.len() {
-        reasons.extend(lacks);
+    let unready: Vec<String> =
+        services.iter().filter_map(|service| service.unready_reason(rules)).collect();
+    if !services.is_empty() && unready.len() == services.len() {
+        reasons.extend(unready);
     }
     Verdict::unless(reasons)
 }
@@ -137,27 +140,27 @@ pub fn ready(phase: Phase, rules: Rules, full: Option<Full>, services: &[Service
 mod tests {
     use super::*;
 
-    fn service(stopped_ms: Option<u64>, had_master: bool) -> Service {
-        Service {
+    fn service(stopped_ms: Option<u64>, had_master: bool) -> ServiceHealth {
+        ServiceHealth {
             name: "m".to_owned(),
-            stopped_for: stopped_ms.map(Duration::from_millis),
+            outage: stopped_ms.map(Duration::from_millis),
             had_master,
             hold_timeout: Duration::from_secs(10),
             replicas: 0,
         }
     }
 
-    const STAYS: Rules = Rules { while_leaving: false, without_master: true };
-    const TURNS: Rules = Rules { while_leaving: false, without_master: false };
+    const STAYS: ReadinessRules = ReadinessRules { while_leaving: false, without_master: true };
+    const TURNS: ReadinessRules = ReadinessRules { while_leaving: false, without_master: false };
 
-    fn is_ready(rules: Rules, services: &[Service]) -> bool {
+    fn is_ready(rules: ReadinessRules, services: &[ServiceHealth]) -> bool {
         ready(Phase::Serving, rules, None, services).ok
     }
 
     #[test]
-    fn replicas_that_serve_readers_are_enough() {
+    fn is_ready_if_replicas_serve_readers() {
         for had_master in [true, false] {
-            let without_master = Service { replicas: 1, ..service(Some(60_000), had_master) };
+            let without_master = ServiceHealth { replicas: 1, ..service(Some(60_000), had_master) };
             assert!(
                 is_ready(TURNS, std::slice::from_ref(&without_master))
                     && is_ready(STAYS, &[without_master])
@@ -192,7 +195,7 @@ mod tests {
                 !verdict.ok
                     && verdict.reasons.iter().any(|reason| reason.contains("no master found yet"))
             );
-            // One service is enough for the others that have not found theirs.
+            // One service with a master suffices.
             assert!(is_ready(rules, &[service(Some(60_000), false), service(None, true)]));
         }
         assert!(is_ready(STAYS, &[service(Some(60_000), false), service(Some(60_000), true)]));
@@ -200,27 +203,27 @@ mod tests {
     }
 
     #[test]
-    fn one_dead_master_does_not_take_the_other_services_along() {
+    fn stays_ready_if_one_of_two_masters_is_lost() {
         assert!(is_ready(TURNS, &[service(Some(60_000), true), service(None, true)]));
         assert!(!is_ready(TURNS, &[service(Some(60_000), true), service(Some(60_000), true)]));
     }
 
     #[test]
-    fn who_leaves_is_unready_unless_told_otherwise() {
+    fn is_unready_while_leaving_unless_configured() {
         for fine in [[service(None, true)], [service(Some(60_000), true)]] {
-            let leaving = Rules { while_leaving: true, ..STAYS };
+            let leaving = ReadinessRules { while_leaving: true, ..STAYS };
             assert!(!ready(Phase::Leaving, STAYS, None, &fine).ok);
             assert!(ready(Phase::Leaving, leaving, None, &fine).ok);
             assert!(!ready(Phase::Draining, leaving, None, &fine).ok);
-            assert!(!ready(Phase::Serving, STAYS, Some(Full::Connections), &fine).ok);
-            assert!(!ready(Phase::Serving, STAYS, Some(Full::Memory), &fine).ok);
+            assert!(!ready(Phase::Serving, STAYS, Some(CapacityLimit::Connections), &fine).ok);
+            assert!(!ready(Phase::Serving, STAYS, Some(CapacityLimit::Memory), &fine).ok);
         }
     }
 
     #[test]
-    fn liveness_is_about_loops_and_nothing_else() {
-        let turning = Loop { name: "discovery".to_owned(), age: Duration::from_millis(900) };
-        let stuck = Loop { name: "worker 1".to_owned(), age: Duration::from_secs(6) };
+    fn decides_liveness_by_event_loops_alone() {
+        let turning = EventLoop { name: "discovery".to_owned(), age: Duration::from_millis(900) };
+        let stuck = EventLoop { name: "worker 1".to_owned(), age: Duration::from_secs(6) };
         assert!(alive(std::slice::from_ref(&turning)).ok);
         let verdict = alive(&[turning, stuck]);
         assert!(

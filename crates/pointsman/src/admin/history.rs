@@ -1,8 +1,8 @@
-//! The last ten minutes in small: what the page draws, kept here because whoever opens it comes
-//! after the event.
+//! The samples of the last ten minutes that the status page plots, recorded here because the page
+//! is usually opened after the event.
 //!
-//! A sample every two seconds and no more of them than fit into ten minutes: five numbers each,
-//! whatever the traffic. For anything longer there is Prometheus.
+//! One sample every two seconds, five numbers each, independent of the traffic. Longer periods are
+//! for Prometheus.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,42 +10,42 @@ use std::time::{Duration, Instant};
 
 use admin_http::{Handler, Reply, Request};
 use proxy::{Distribution, Stats};
-use sentinel::Handle;
+use sentinel::DiscoveryHandle;
 use serde_json::{Value, json};
 
-/// The time between two samples.
-pub(crate) const EVERY: Duration = Duration::from_secs(2);
-/// Samples kept.
-const KEPT: usize = 300;
+/// Interval of samples.
+pub(crate) const INTERVAL: Duration = Duration::from_secs(2);
+/// Number of samples kept.
+const CAPACITY: usize = 300;
 
-/// Totals at a moment, from which rates are made.
+/// Totals at one moment, from which rates are computed.
 #[derive(Debug, Clone)]
-struct Totals {
+struct TrafficTotals {
     at: Instant,
     commands: u64,
     bytes: u64,
     times: Distribution,
 }
 
-/// What is drawn of one moment.
+/// The plotted values of one moment.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Sample {
+struct HistorySample {
     sessions: u64,
     commands: f64,
     bytes: f64,
-    /// Milliseconds that 99 of 100 commands took less than; `None` where none was measured.
+    /// The 99th percentile of command durations, in milliseconds; `None` if none was measured.
     p99: Option<f64>,
     generation: Option<u64>,
 }
 
 #[derive(Debug, Default)]
-struct Track {
-    before: Option<Totals>,
-    samples: VecDeque<Sample>,
+struct ServiceHistory {
+    before: Option<TrafficTotals>,
+    samples: VecDeque<HistorySample>,
 }
 
-impl Track {
-    fn note(&mut self, totals: Totals, sessions: u64, generation: Option<u64>) {
+impl ServiceHistory {
+    fn add(&mut self, totals: TrafficTotals, sessions: u64, generation: Option<u64>) {
         let before = self.before.take();
         if let Some(before) = &before {
             let seconds = totals.at.saturating_duration_since(before.at).as_secs_f64().max(0.001);
@@ -56,19 +56,20 @@ impl Track {
                 (rate(totals.commands, before.commands), rate(totals.bytes, before.bytes));
             let p99 =
                 totals.times.since(&before.times).quantile(990).map(|it| it.as_secs_f64() * 1000.0);
-            if self.samples.len() >= KEPT {
+            if self.samples.len() >= CAPACITY {
                 self.samples.pop_front();
             }
-            self.samples.push_back(Sample { sessions, commands, bytes, p99, generation });
+            self.samples.push_back(HistorySample { sessions, commands, bytes, p99, generation });
         }
         self.before = Some(totals);
     }
 
     fn document(&self, name: &str) -> Value {
-        let list = |of: &dyn Fn(&Sample) -> Value| self.samples.iter().map(of).collect::<Vec<_>>();
+        let list =
+            |of: &dyn Fn(&HistorySample) -> Value| self.samples.iter().map(of).collect::<Vec<_>>();
         json!({
             "name": name,
-            "seconds": self.samples.len() as u64 * EVERY.as_secs(),
+            "seconds": self.samples.len() as u64 * INTERVAL.as_secs(),
             "sessions": list(&|it| json!(it.sessions)),
             "commands": list(&|it| json!(it.commands)),
             "bytes": list(&|it| json!(it.bytes)),
@@ -78,40 +79,48 @@ impl Track {
     }
 }
 
-/// One service to keep an eye on.
-struct Watched {
+/// One service that is sampled.
+struct SampledService {
     name: String,
-    discovery: Handle,
-    track: Mutex<Track>,
+    discovery: DiscoveryHandle,
+    history: Mutex<ServiceHistory>,
 }
 
-/// The history of all services.
+/// The samples of all services.
 pub(crate) struct History {
-    services: Vec<Watched>,
+    services: Vec<SampledService>,
     stats: Stats,
 }
 
 impl History {
-    /// An empty one. The services are in the order of `stats`.
-    pub(crate) fn new(services: impl Iterator<Item = (String, Handle)>, stats: Stats) -> Arc<Self> {
-        let watched = |(name, discovery)| Watched { name, discovery, track: Mutex::default() };
-        Arc::new(Self { services: services.map(watched).collect(), stats })
+    /// Creates an empty history. The services are in the order of `stats`.
+    pub(crate) fn new(
+        services: impl Iterator<Item = (String, DiscoveryHandle)>,
+        stats: Stats,
+    ) -> Arc<Self> {
+        let sampled =
+            |(name, discovery)| SampledService { name, discovery, history: Mutex::default() };
+        Arc::new(Self { services: services.map(sampled).collect(), stats })
     }
 
     /// Takes samples until dropped.
-    pub(crate) async fn keep(self: Arc<Self>) {
-        let mut timer = tokio::time::interval(EVERY);
+    pub(crate) async fn record(self: Arc<Self>) {
+        let mut timer = tokio::time::interval(INTERVAL);
         timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             timer.tick().await;
-            for (watched, (_, traffic)) in self.services.iter().zip(self.stats.services()) {
+            for (sampled, (_, traffic)) in self.services.iter().zip(self.stats.services()) {
                 let (commands, bytes) = (traffic.commands, traffic.bytes_in + traffic.bytes_out);
-                let totals =
-                    Totals { at: Instant::now(), commands, bytes, times: traffic.command_time };
+                let totals = TrafficTotals {
+                    at: Instant::now(),
+                    commands,
+                    bytes,
+                    times: traffic.command_time,
+                };
                 let generation =
-                    watched.discovery.seen().master.as_ref().map(|master| master.generation);
-                let mut track = watched.track.lock().unwrap_or_else(PoisonError::into_inner);
-                track.note(totals, traffic.open, generation);
+                    sampled.discovery.snapshot().master.as_ref().map(|master| master.generation);
+                let mut history = sampled.history.lock().unwrap_or_else(PoisonError::into_inner);
+                history.add(totals, traffic.open, generation);
             }
         }
     }
@@ -119,8 +128,8 @@ impl History {
 
 impl Handler for History {
     fn answer(&self, _request: &Request<'_>) -> Reply {
-        let services = self.services.iter().map(|watched| {
-            watched.track.lock().unwrap_or_else(PoisonError::into_inner).document(&watched.name)
+        let services = self.services.iter().map(|sampled| {
+            sampled.history.lock().unwrap_or_else(PoisonError::into_inner).document(&sampled.name)
         });
         Reply::json(
             200,
@@ -130,7 +139,7 @@ impl Handler for History {
 }
 
 /// Exact up to 2^53.
-#[allow(clippy::cast_precision_loss, reason = "a drawing needs no more")]
+#[allow(clippy::cast_precision_loss, reason = "sufficient for a plot")]
 fn precise(number: u64) -> f64 {
     number as f64
 }
@@ -140,38 +149,43 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_are_made_of_totals_and_old_samples_go() {
-        let mut track = Track::default();
+    fn computes_rates_and_drops_old_samples() {
+        let mut history = ServiceHistory::default();
         let start = Instant::now();
-        for number in 0..=u64::try_from(KEPT).unwrap() + 5 {
-            let at = start + EVERY * u32::try_from(number).unwrap();
-            let totals = Totals {
+        for number in 0..=u64::try_from(CAPACITY).unwrap() + 5 {
+            let at = start + INTERVAL * u32::try_from(number).unwrap();
+            let totals = TrafficTotals {
                 at,
                 commands: number * 10,
                 bytes: number * 1000,
                 times: Distribution::default(),
             };
-            track.note(totals, number, Some(1));
+            history.add(totals, number, Some(1));
         }
-        assert_eq!(track.samples.len(), KEPT);
-        let last =
-            Sample { sessions: 305, commands: 5.0, bytes: 500.0, p99: None, generation: Some(1) };
-        assert_eq!(track.samples.back(), Some(&last));
-        let document = track.document("a");
+        assert_eq!(history.samples.len(), CAPACITY);
+        let last = HistorySample {
+            sessions: 305,
+            commands: 5.0,
+            bytes: 500.0,
+            p99: None,
+            generation: Some(1),
+        };
+        assert_eq!(history.samples.back(), Some(&last));
+        let document = history.document("a");
         assert_eq!(document["seconds"], 600);
         assert_eq!(document["commands"][0], 5.0);
     }
 
     #[test]
-    fn a_first_look_alone_tells_no_rate() {
-        let mut track = Track::default();
-        let totals = Totals {
+    fn needs_two_samples_for_rate() {
+        let mut history = ServiceHistory::default();
+        let totals = TrafficTotals {
             at: Instant::now(),
             commands: 1_000_000,
             bytes: 0,
             times: Distribution::default(),
         };
-        track.note(totals, 3, None);
-        assert!(track.samples.is_empty());
+        history.add(totals, 3, None);
+        assert!(history.samples.is_empty());
     }
 }

@@ -1,44 +1,16 @@
-//! Metrics: what is counted elsewhere, under names by the Prometheus conventions.
+//! Exports counters and snapshots under names that follow the Prometheus conventions.
 //!
 //! Nothing here is on a hot path. Workers and discovery count in integers of their own; a scrape
-//! takes a picture of them and writes it down. Labels are bounded by construction: see
-//! [`catalogue`].
+//! takes a snapshot of them and formats it. Labels are bounded by construction: see [`catalogue`].
 
 pub mod catalogue;
 mod exposition;
 mod failovers;
 mod haproxy;
+pub mod histogram;
 mod scrape;
 mod services;
 
-use std::fmt::Write as _;
-
-pub use catalogue::{CATALOGUE, HAPROXY, Kind, Metric};
-pub use exposition::{Exposition, Pair};
+pub use catalogue::{CATALOGUE, HAPROXY, Metric, MetricKind};
+pub use exposition::{Exposition, LabelPair};
 pub use scrape::{SPARSE_ABOVE, Scraper};
-
-/// The reference of all metrics, as `docs/metrics.md` has it.
-#[must_use]
-pub fn reference() -> String {
-    let mut out = "# Metrics\n\nAll metrics of `/metrics`. This page is made from the catalogue in `crates/pointsman/src/admin/metrics/catalogue.rs`; a \
-                   test compares them, and\n`UPDATE=1 cargo test --test deploy` writes it.\n\n"
-        .to_owned();
-    // Writing to a string cannot fail.
-    let _ = write!(
-        out,
-        "With more than {SPARSE_ABOVE} services, counters of a service that are zero are left out, and the histograms of \
-         failovers and dials cover all\nservices together.\n"
-    );
-    table(&mut out, CATALOGUE);
-    out.push_str("\n## With `[metrics] haproxy_names = true`\n");
-    table(&mut out, HAPROXY);
-    out
-}
-
-fn table(out: &mut String, metrics: &[Metric]) {
-    out.push_str("\n| Metric | Kind | Labels | Meaning |\n|---|---|---|---|\n");
-    for Metric { name, kind, labels, help } in metrics {
-        let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
-        let _ = writeln!(out, "| `{name}` | {} | {} | {help} |", kind.word(), labels.join(", "));
-    }
-}

@@ -1,5 +1,5 @@
-//! The process's answers to the probe server: health, metrics and status, put together from what
-//! everybody counts.
+//! Answers the admin server's requests for health, metrics and status, from the counters and
+//! snapshots of all parts.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -8,113 +8,112 @@ use std::time::{Duration, Instant};
 
 use admin_http::{Format, Reporter, Verdict};
 use drain::Drain;
-use proxy::{ListenAddr, ResourceShortage, Snapshot};
+use proxy::{ListenAddr, ResourceShortage, ServiceSnapshot};
 
-use crate::admin::health::{self, Full, Loop};
+use crate::admin::effective_config::EffectiveConfig;
+use crate::admin::health::{self, CapacityLimit, EventLoop};
 use crate::admin::metrics::Scraper;
 use crate::admin::status::{self, Status};
-use crate::config::InProgress;
-use crate::process::in_force::InForce;
+use crate::config::PendingReads;
+use crate::logging::LostLines;
 use crate::system::memory::Memory;
-use crate::telemetry::Unread;
 
-/// One service, as far as a report needs it.
-pub struct Watched {
+/// One service, as reports need it.
+pub struct ReportedService {
     /// Its name.
     pub name: String,
     /// Its addresses.
     pub listen: Vec<ListenAddr>,
-    /// Where its readers are among the data plane's services, and their addresses.
+    /// The index of its listener for readers in the data plane, and their addresses.
     pub readers: Option<(usize, Vec<ListenAddr>)>,
-    /// Its number.
+    /// Its index.
     pub number: usize,
-    /// What is in force, for all services.
-    pub in_force: InForce,
-    /// What discovery sees.
-    pub discovery: sentinel::Handle,
+    /// The effective settings, for all services.
+    pub effective: EffectiveConfig,
+    /// The handle on its discovery.
+    pub discovery: sentinel::DiscoveryHandle,
 }
 
-impl Watched {
-    /// The most connections it may have, and how long its clients may be held.
-    pub(crate) fn bounds(&self) -> (usize, Duration) {
-        self.in_force.facts().services.get(self.number).copied().unwrap_or_default()
+impl ReportedService {
+    /// Returns the maximum number of connections, and how long its clients may be held.
+    pub(crate) fn limits(&self) -> (usize, Duration) {
+        self.effective.settings().services.get(self.number).copied().unwrap_or_default()
     }
 
-    /// What the listener for readers has counted, if there is one.
-    pub(crate) fn reader_traffic<'a, T>(&self, planes: &'a [T]) -> Option<&'a T> {
-        planes.get(self.readers.as_ref()?.0)
+    /// Returns the counters of the listener for readers, if there is one.
+    pub(crate) fn reader_traffic<'a, T>(&self, listeners: &'a [T]) -> Option<&'a T> {
+        listeners.get(self.readers.as_ref()?.0)
     }
 }
 
-/// Everything a report is made of.
-pub struct Report {
+/// Everything that reports are made from.
+pub struct ProcessReport {
     /// When the process started.
     pub start: Instant,
-    /// What a reload can change.
-    pub in_force: InForce,
-    /// The files of the configuration that are being read.
-    pub files: InProgress,
+    /// The settings that a reload can change.
+    pub effective: EffectiveConfig,
+    /// The configuration files that are being read.
+    pub files: PendingReads,
     /// The services, in the order of the configuration.
-    pub services: Vec<Watched>,
+    pub services: Vec<ReportedService>,
     /// The shutdown.
     pub drain: Drain,
     /// The data plane's counters.
     pub stats: proxy::Stats,
-    /// Up while new clients are refused for want of memory.
+    /// Set while new clients are refused for lack of memory or files.
     pub scarcity: ResourceShortage,
     /// The workers' heartbeats.
     pub workers: Vec<proxy::Heartbeat>,
     /// Discovery's heartbeat.
     pub discovery: sentinel::Heartbeat,
-    /// Log lines that nobody will read.
-    pub unread: Unread,
-    /// What bounds our memory, where that is known.
+    /// Counters of lost log lines.
+    pub lost_lines: LostLines,
+    /// The memory limit, if known.
     pub memory: Option<Memory>,
-    /// What the admin server counts about itself.
-    pub admin: admin_http::Stats,
-    /// What is kept between scrapes. Locked by scrapes only, which the admin server makes one after
-    /// the other.
+    /// Counters of the admin server itself.
+    pub admin: admin_http::ServerStats,
+    /// State kept between scrapes. Only scrapes lock it, and the admin server makes one at a time.
     pub scraper: Mutex<Scraper>,
 }
 
-/// One file without anything from elsewhere, so that it works where there is no network.
+/// A single file without external resources, so that it works without network access.
 const PAGE: &str = concat!(
     include_str!("page/head.html"),
     include_str!("page/page.css"),
     include_str!("page/body.html"),
     include_str!("page/tools.js"),
-    include_str!("page/words.js"),
-    include_str!("page/picture.js"),
-    include_str!("page/story.js"),
+    include_str!("page/verdict.js"),
+    include_str!("page/topology.js"),
+    include_str!("page/failovers.js"),
     include_str!("page/page.js"),
     include_str!("page/foot.html"),
 );
 
-impl Report {
-    pub(crate) fn loops(&self) -> Vec<Loop> {
+impl ProcessReport {
+    pub(crate) fn loops(&self) -> Vec<EventLoop> {
         let (now, workers) = (Instant::now(), self.workers.iter().enumerate());
-        let mut loops: Vec<Loop> = workers
-            .map(|(number, it)| Loop { name: format!("worker {number}"), age: it.age(now) })
+        let mut loops: Vec<EventLoop> = workers
+            .map(|(number, it)| EventLoop { name: format!("worker {number}"), age: it.age(now) })
             .collect();
-        loops.push(Loop { name: "discovery".to_owned(), age: self.discovery.age() });
+        loops.push(EventLoop { name: "discovery".to_owned(), age: self.discovery.age() });
         loops
     }
 
-    /// How it stands in one line, for the service manager.
+    /// Summarises the state in one line, for the service manager.
     #[must_use]
-    pub fn line(&self) -> String {
+    pub fn summary(&self) -> String {
         let with_master =
-            self.services.iter().filter(|it| it.discovery.seen().master.is_some()).count();
-        let open = self.drain.tally().open;
+            self.services.iter().filter(|it| it.discovery.snapshot().master.is_some()).count();
+        let open = self.drain.session_counts().open;
         let phase = self.drain.phase().name();
         format!("{phase}; {with_master} of {} masters known; {open} sessions", self.services.len())
     }
 
-    fn config_status(&self, now: Instant) -> status::Config {
-        let ([applied, unchanged, refused], last) = self.in_force.reloads();
-        let facts = self.in_force.facts();
-        status::Config {
-            hash: facts.hash.clone(),
+    fn config_status(&self, now: Instant) -> status::ConfigStatus {
+        let ([applied, unchanged, refused], last) = self.effective.reloads();
+        let settings = self.effective.settings();
+        status::ConfigStatus {
+            hash: settings.hash.clone(),
             reloads: BTreeMap::from([
                 ("applied", applied),
                 ("unchanged", unchanged),
@@ -125,53 +124,53 @@ impl Report {
                 .as_ref()
                 .map(|last| now.saturating_duration_since(last.at).as_secs_f64()),
             faults: last.map(|last| last.faults).unwrap_or_default(),
-            reading: self.files.oldest().map(|(path, time)| status::Reading {
+            reading: self.files.oldest().map(|(path, time)| status::FileRead {
                 file: path.display().to_string(),
                 for_s: time.as_secs_f64(),
             }),
-            pending_restart: facts.pending.clone(),
+            pending_restart: settings.pending.clone(),
         }
     }
 
-    fn services(&self) -> Vec<health::Service> {
-        let facts = |watched: &Watched| {
-            let seen = watched.discovery.seen();
-            health::Service {
-                name: watched.name.clone(),
-                stopped_for: seen.stopped_since.map(|at| at.elapsed()),
+    fn services(&self) -> Vec<health::ServiceHealth> {
+        let settings = |service: &ReportedService| {
+            let seen = service.discovery.snapshot();
+            health::ServiceHealth {
+                name: service.name.clone(),
+                outage: seen.stopped_since.map(|at| at.elapsed()),
                 had_master: seen.counts.commits > 0,
-                hold_timeout: watched.bounds().1,
+                hold_timeout: service.limits().1,
                 replicas: seen.replicas.as_ref().and_then(|it| it.eligible).unwrap_or(0),
             }
         };
-        self.services.iter().map(facts).collect()
+        self.services.iter().map(settings).collect()
     }
 }
 
-impl Reporter for Report {
+impl Reporter for ProcessReport {
     fn alive(&self) -> Verdict {
         health::alive(&self.loops())
     }
 
     fn ready(&self) -> Verdict {
         let open: u64 = self.stats.services().map(|(_, traffic)| traffic.open).sum();
-        let full = if open >= self.in_force.facts().max_connections as u64 {
-            Some(Full::Connections)
+        let full = if open >= self.effective.settings().max_connections as u64 {
+            Some(CapacityLimit::Connections)
         } else if open >= self.scarcity.files() as u64 {
-            Some(Full::Files)
+            Some(CapacityLimit::Files)
         } else {
-            self.scarcity.is_up().then_some(Full::Memory)
+            self.scarcity.is_memory_low().then_some(CapacityLimit::Memory)
         };
-        let facts = self.in_force.facts();
-        let rules = health::Rules {
-            while_leaving: facts.ready_while_leaving,
-            without_master: facts.ready_without_master,
+        let settings = self.effective.settings();
+        let rules = health::ReadinessRules {
+            while_leaving: settings.ready_while_leaving,
+            without_master: settings.ready_without_master,
         };
         health::ready(self.drain.phase(), rules, full, &self.services())
     }
 
     fn started(&self) -> Verdict {
-        // The probe server answers only once the workers serve: there is nothing left to wait for.
+        // The admin server starts after the workers: nothing is left to wait for.
         Verdict::yes()
     }
 
@@ -180,16 +179,22 @@ impl Reporter for Report {
     }
 
     fn status(&self) -> String {
-        let (now, ready, tally) = (Instant::now(), self.ready(), self.drain.tally());
-        let traffic: Vec<Snapshot> = self.stats.services().map(|(_, traffic)| traffic).collect();
-        let services = self.services.iter().zip(&traffic).map(|(watched, writers)| {
-            let of = |listen: &[ListenAddr], traffic: &Snapshot| {
+        let (now, ready, tally) = (Instant::now(), self.ready(), self.drain.session_counts());
+        let traffic: Vec<ServiceSnapshot> =
+            self.stats.services().map(|(_, traffic)| traffic).collect();
+        let services = self.services.iter().zip(&traffic).map(|(service, writers)| {
+            let of = |listen: &[ListenAddr], traffic: &ServiceSnapshot| {
                 let listen = listen.iter().map(ToString::to_string).collect();
-                (listen, status::traffic(watched.bounds().0, traffic))
+                (listen, status::traffic(service.limits().0, traffic))
             };
-            let readers = watched.readers.as_ref().zip(watched.reader_traffic(&traffic));
+            let readers = service.readers.as_ref().zip(service.reader_traffic(&traffic));
             let readers = readers.map(|((_, listen), traffic)| of(listen, traffic));
-            status::service(&watched.discovery.seen(), of(&watched.listen, writers), readers, now)
+            status::service(
+                &service.discovery.snapshot(),
+                of(&service.listen, writers),
+                readers,
+                now,
+            )
         });
         let status = Status {
             schema: status::SCHEMA,
@@ -198,12 +203,12 @@ impl Reporter for Report {
             phase: self.drain.phase().name(),
             ready: ready.ok,
             not_ready_because: ready.reasons,
-            config_hash: self.in_force.facts().hash.clone(),
+            config_hash: self.effective.settings().hash.clone(),
             config: self.config_status(now),
-            drain: status::Drain {
+            drain: status::DrainStatus {
                 open: tally.open,
-                left: tally.left,
-                asked: tally.asked,
+                completed: tally.left,
+                drained: tally.asked,
                 cut: tally.cut,
             },
             services: services.collect(),

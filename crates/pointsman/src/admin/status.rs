@@ -1,21 +1,23 @@
-//! The status document: everything a person or a script may want to know of this process, as JSON.
+//! The status document: the state of the process as JSON, for people and scripts.
 //!
-//! The schema is versioned: fields are added freely, and `schema` changes when one is renamed,
-//! removed or given another meaning. Times are ages in seconds, because clocks here are monotonic
-//! and readers' clocks are not ours. No secret is ever near: this module sees addresses, names and
-//! counters only.
+//! The schema is versioned: fields may be added at any time, and `schema` changes when one is
+//! renamed, removed or changes its meaning. Times are ages in seconds, because the clocks here are
+//! monotonic and a reader's clock may differ. No secret can appear: this module receives addresses,
+//! names and counters only.
 
-mod shape;
+mod document;
 
 use std::time::{Duration, Instant};
 
-use proxy::{Distribution, EndReason, NotCarried, Pin, Snapshot};
+use proxy::{Distribution, EndReason, NotCarried, Pin, ServiceSnapshot};
 use sentinel::{DiscoverySnapshot, ProbeFailure, Role};
 
-use crate::cli::commands_reference::ORDINARY;
-pub use shape::*;
+pub use document::*;
 
-/// The JSON schema of the document, pretty.
+/// The state of sessions that are not pinned, in metrics and in the status.
+pub const ORDINARY: &str = "ordinary";
+
+/// Returns the JSON schema of the document, formatted.
 #[must_use]
 pub fn schema() -> String {
     let mut schema = schemars::schema_for!(Status);
@@ -29,28 +31,28 @@ fn seconds(since: Duration) -> f64 {
     (since.as_secs_f64() * 1000.0).round() / 1000.0
 }
 
-fn ms(span: Duration) -> f64 {
-    (span.as_secs_f64() * 1e6).round() / 1000.0
+fn ms(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1e6).round() / 1000.0
 }
 
 /// A listener's addresses and counters.
-pub type Listener = (Vec<String>, Traffic);
+pub type ListenerStatus = (Vec<String>, TrafficStatus);
 
-/// Microseconds that so many of a thousand values were below.
+/// Returns the given quantile, in thousandths, in microseconds.
 fn micros(distribution: &Distribution, per_mille: u64) -> u64 {
     distribution
         .quantile(per_mille)
-        .map_or(0, |span| u64::try_from(span.as_micros()).unwrap_or(u64::MAX))
+        .map_or(0, |duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX))
 }
 
-/// What one listener counts, of which so many connections are allowed.
+/// Returns the counters of one listener, with its limit of connections.
 #[must_use]
-pub fn traffic(limit: usize, counted: &Snapshot) -> Traffic {
+pub fn traffic(limit: usize, counted: &ServiceSnapshot) -> TrafficStatus {
     let closed = EndReason::ALL.iter().zip(counted.closed).filter(|(_, count)| *count > 0);
     let ordinary = std::iter::once((ORDINARY, counted.ordinary()));
     let states = ordinary.chain(Pin::ALL.iter().map(|pin| pin.label()).zip(counted.pinned));
     let not_carried = NotCarried::all().map(NotCarried::label).zip(counted.not_carried);
-    Traffic {
+    TrafficStatus {
         sessions_by_state: states.filter(|(_, count)| *count > 0).collect(),
         sessions_not_carried: not_carried.filter(|(_, count)| *count > 0).collect(),
         sessions_open: counted.open,
@@ -72,17 +74,17 @@ pub fn traffic(limit: usize, counted: &Snapshot) -> Traffic {
     }
 }
 
-/// What discovery sees of one service, as a part of the document. The listeners are the data
-/// plane's: for those who write, and for readers if there is one.
+/// Returns the part of the document for one service, from discovery's snapshot. The listeners are
+/// those of the data plane, for writers and, if configured, for readers.
 #[must_use]
 pub fn service(
     seen: &DiscoverySnapshot,
-    (listen, traffic): Listener,
-    readers: Option<Listener>,
+    (listen, traffic): ListenerStatus,
+    readers: Option<ListenerStatus>,
     now: Instant,
-) -> Service {
+) -> ServiceStatus {
     let age = |at: Instant| seconds(now.saturating_duration_since(at));
-    let target = seen.master.as_ref().map(|master| Target {
+    let target = seen.master.as_ref().map(|master| TargetStatus {
         name: master.addr.to_string(),
         addr: master.dialled.to_string(),
         epoch: master.epoch,
@@ -90,18 +92,18 @@ pub fn service(
         age_s: age(master.since),
     });
     let (voters, majority) = seen.quorum;
-    Service {
+    ServiceStatus {
         name: seen.name.to_string(),
         listen,
         state: seen.state,
-        gate: if seen.holding { "shut" } else { "open" },
+        gate: if seen.holding { "closed" } else { "open" },
         generation: seen.master.as_ref().map(|master| master.generation),
         target,
-        stopped_s: seen.stopped_since.map(age),
+        outage_s: seen.stopped_since.map(age),
         held_s: seen.held_since.map(age),
         disagreement: seen.disagreement,
         minority: seen.minority,
-        quorum: Quorum { voters, majority },
+        electorate: ElectorateStatus { voters, majority },
         sentinels: seen.sentinels.iter().map(|it| sentinel(it, age)).collect(),
         nodes: seen.nodes.iter().map(|it| node(it, age)).collect(),
         readers: seen.replicas.as_ref().zip(readers).map(|(seen, it)| self::readers(seen, it)),
@@ -111,35 +113,38 @@ pub fn service(
     }
 }
 
-fn readers(seen: &sentinel::ReplicaPoolSnapshot, (listen, traffic): Listener) -> Readers {
-    Readers {
+fn readers(
+    seen: &sentinel::ReplicaPoolSnapshot,
+    (listen, traffic): ListenerStatus,
+) -> ReadersStatus {
+    ReadersStatus {
         listen,
         eligible: seen.eligible,
-        empty: if seen.stands_in { "master" } else { "reject" },
+        empty: if seen.master_serves_reads { "master" } else { "reject" },
         ejections: seen.ejections,
         readmissions: seen.readmissions,
         traffic,
     }
 }
 
-fn replica(seen: &sentinel::ReplicaSnapshot) -> Replica {
-    Replica {
+fn replica(seen: &sentinel::ReplicaSnapshot) -> ReplicaStatus {
+    ReplicaStatus {
         addr: seen.addr.to_string(),
-        state: seen.standing.label(),
+        state: seen.state.label(),
         lag_bytes: seen.lag.bytes,
         lag_s: seconds(seen.lag.time),
         sessions: seen.sessions,
     }
 }
 
-fn sentinel(seen: &sentinel::SentinelSnapshot, age: impl Fn(Instant) -> f64) -> Sentinel {
-    Sentinel {
+fn sentinel(seen: &sentinel::SentinelSnapshot, age: impl Fn(Instant) -> f64) -> SentinelStatus {
+    SentinelStatus {
         addr: seen.addr.to_string(),
         id: seen.id.as_ref().map(ToString::to_string),
         up: seen.up,
         events: seen.events,
         votes: seen.member,
-        says: seen.view.as_ref().map(|(addr, ..)| addr.to_string()),
+        master: seen.view.as_ref().map(|(addr, ..)| addr.to_string()),
         epoch: seen.view.as_ref().map(|(_, epoch, _)| *epoch),
         age_s: seen.view.as_ref().map(|(_, _, at)| age(*at)),
         disagrees: seen.disagrees,
@@ -147,7 +152,7 @@ fn sentinel(seen: &sentinel::SentinelSnapshot, age: impl Fn(Instant) -> f64) -> 
     }
 }
 
-fn node(seen: &sentinel::NodeSnapshot, age: impl Fn(Instant) -> f64) -> Node {
+fn node(seen: &sentinel::NodeSnapshot, age: impl Fn(Instant) -> f64) -> NodeStatus {
     let report = seen.probe.as_ref().and_then(|probe| probe.outcome.as_ref().ok());
     let role = match seen.probe.as_ref().map(|probe| &probe.outcome) {
         None => "unknown",
@@ -157,12 +162,12 @@ fn node(seen: &sentinel::NodeSnapshot, age: impl Fn(Instant) -> f64) -> Node {
             Role::Unknown => "unknown",
         },
         Some(Err(ProbeFailure::Unreachable)) => "unreachable",
-        Some(Err(ProbeFailure::Silent)) => "silent",
-        Some(Err(ProbeFailure::TurnedAway)) => "turned_away",
+        Some(Err(ProbeFailure::Unresponsive)) => "unresponsive",
+        Some(Err(ProbeFailure::ConnectionRejected)) => "connection_rejected",
         Some(Err(ProbeFailure::Denied)) => "denied",
-        Some(Err(ProbeFailure::Rejected)) => "rejected",
+        Some(Err(ProbeFailure::UnusableAddress)) => "unusable_address",
     };
-    Node {
+    NodeStatus {
         addr: seen.addr.to_string(),
         role,
         pong: report.is_some_and(|report| report.pong),
@@ -172,18 +177,18 @@ fn node(seen: &sentinel::NodeSnapshot, age: impl Fn(Instant) -> f64) -> Node {
     }
 }
 
-fn failover(seen: &sentinel::Failover, age: impl Fn(Instant) -> f64) -> Failover {
-    let story = &seen.story;
-    Failover {
+fn failover(seen: &sentinel::FailoverRecord, age: impl Fn(Instant) -> f64) -> FailoverStatus {
+    let timeline = &seen.timeline;
+    FailoverStatus {
         from: seen.from.as_ref().map(ToString::to_string),
         to: seen.to.to_string(),
         generation: seen.generation,
         epoch: seen.epoch,
-        basis: format!("{:?}", seen.basis),
-        age_s: story.committed_at.map(age),
-        suspected_ms: story.suspicion().map(ms),
-        held_ms: story.hold().map(ms),
-        switched_ms: seen.swap().map(ms),
+        decided_by: seen.basis.label().to_owned(),
+        age_s: timeline.committed_at.map(age),
+        duration_ms: timeline.duration().map(ms),
+        held_ms: timeline.hold().map(ms),
+        switched_ms: seen.switch_time().map(ms),
         verified_ms: seen.verification().map(ms),
         first_session_ms: seen.first_session().map(ms),
         lost_bytes: seen.lost_bytes,

@@ -1,4 +1,4 @@
-//! The shape of the command line. Help on what configures comes from the table of options.
+//! Defines the command line. The help of configuration flags comes from the option definitions.
 
 use std::path::PathBuf;
 
@@ -9,76 +9,75 @@ use crate::config::{Flags, schema};
 
 const EXAMPLES: &str = "\
 Examples:
-  One master, no file:
+  One master, without a file:
     pointsman run --service mymaster --sentinel redis-sentinel:26379 --listen 0.0.0.0:6379
 
-  With a file, first checked:
+  With a file, checked first:
     pointsman check --config /etc/pointsman.toml
     pointsman run --config /etc/pointsman.toml
 
-  A file to begin with, every key explained:
+  Generate a file with every key explained:
     pointsman config --sentinel redis-sentinel:26379 > pointsman.toml
 
   Convert a haproxy.cfg, with a report on every line:
     pointsman import haproxy --explain /etc/haproxy/haproxy.cfg > pointsman.toml
 
-  How is it doing?
+  Show the status:
     pointsman status --admin 127.0.0.1:8888
 
-  What is wrong with the sentinels?
+  Diagnose the sentinels:
     pointsman sentinels --service mymaster --sentinel redis-sentinel:26379
 
 Configuration:
-  Flags come first, then the environment (POINTSMAN_…), then the file, then the defaults.
-  `pointsman config` shows each key with its variable, its default and where its value came from.
+  Precedence: flags, environment (POINTSMAN_…), file, defaults.
+  `pointsman config` prints each key with its variable, its default and the origin of its value.
 
 Exit codes:
-  0 fine, 64 wrong command line, 78 wrong configuration, 1 anything else.";
+  0 success, 64 invalid command line, 78 invalid configuration, 1 any other failure.";
 
 /// One address in front of Redis Sentinel that always leads to the one verified master.
 #[derive(Debug, Parser)]
 #[command(name = "pointsman", version, after_help = EXAMPLES, max_term_width = 100)]
-pub(super) struct Cli {
+pub(super) struct Arguments {
     #[command(subcommand)]
     pub(super) command: Command,
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Follow the masters and serve their clients, until told to stop.
+    /// Serve clients and follow the masters, until stopped by a signal.
     Run(RunArgs),
-    /// Check the configuration: every fault at once, with file, line and key.
+    /// Check the configuration and report every fault with file, line and key.
     ///
-    /// Reads everything that `run` would read, files of passwords included, and starts nothing.
-    /// Prints every fault as FILE:LINE:COLUMN: key: what is wrong; what to do. Exits with 78 if
-    /// there is one, with 0 if there is none.
+    /// Reads everything that `run` would read, including password files, and starts nothing. Prints
+    /// each fault as FILE:LINE:COLUMN: key: problem; remedy. Exits with 78 if there is a fault,
+    /// else with 0.
     Check(SourceArgs),
-    /// Show the effective configuration, every key explained, passwords hidden.
+    /// Print the effective configuration with every key explained and passwords hidden.
     ///
-    /// What is printed is itself a configuration file. Each key carries its documentation, its
-    /// default, where its value came from, its environment variable, and whether a reload changes
-    /// it.
+    /// The output is itself a configuration file. Each key carries its documentation, its default,
+    /// the origin of its value, its environment variable, and whether a reload changes it.
     Config(SourceArgs),
-    /// Show how a running pointsman is doing.
+    /// Show the status of a running pointsman.
     Status(StatusArgs),
-    /// Ask every sentinel and redis node directly what is wrong, and say what to do.
+    /// Query every sentinel and Redis node directly, report problems and remedies.
     ///
-    /// Works with and without a running pointsman, from the place where it is started: reads the
-    /// configuration, or takes --service and --sentinel. Finds troubles of quorum, epoch,
-    /// passwords, ACLs, names, DNS and NAT, and changes nothing. Exits with 0 if all is well and
-    /// with 1 if something is wrong; over in less than half a minute a service.
+    /// Works with or without a running pointsman, from the host where it is started: reads the
+    /// configuration, or takes --service and --sentinel. Finds problems of quorum, epoch,
+    /// passwords, ACLs, names, DNS and NAT, and changes nothing. Exits with 0 if all is well, else
+    /// with 1. Takes less than half a minute per service.
     Sentinels(SentinelsArgs),
-    /// Move a service to another master, with nothing lost and nothing failed.
+    /// Move a service to another master without lost writes or failed requests.
     ///
-    /// Holds traffic, waits until every replica has all of the master's data, has a sentinel start
-    /// the failover, and lets traffic on as soon as the new master is verified. Whatever is not as
-    /// it should be before the failover is ordered, ends it with nothing changed. Needs `control =
-    /// true` and a socket or a token in [admin].
+    /// Holds traffic, waits until every replica has all of the master's data, makes a sentinel
+    /// start the failover, and releases traffic as soon as the new master is verified. Any failed
+    /// precondition aborts it before the failover is ordered, with nothing changed. Requires
+    /// `control = true` and a socket or a token in [admin].
     Switchover(SwitchoverArgs),
-    /// Hold a service's traffic: clients wait, nothing reaches Redis.
+    /// Hold the traffic of a service: clients wait, no request reaches Redis.
     Pause(PauseArgs),
-    /// Let a paused service's traffic on.
-    Resume(OrderArgs),
+    /// Release the traffic of a paused service.
+    Resume(ControlArgs),
     /// Convert the configuration of another proxy.
     #[command(subcommand)]
     Import(ImportFrom),
@@ -86,7 +85,7 @@ pub(super) enum Command {
     ///
     /// For example: pointsman completions bash > /etc/bash_completion.d/pointsman
     Completions {
-        /// The shell to complete in
+        /// The shell
         shell: Shell,
     },
     /// Print the manual page.
@@ -95,7 +94,7 @@ pub(super) enum Command {
     Man,
 }
 
-/// What to run, and how to begin.
+/// The arguments of `run`.
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
     #[command(flatten)]
@@ -104,40 +103,45 @@ pub(super) struct RunArgs {
     /// Take over from the pointsman that runs with the same process.state_dir, without a refused
     /// connection
     ///
-    /// Takes its listening sockets with the clients that wait in them, looks for the masters, and
-    /// serves; only then the old process stops accepting and drains. If anything fails before that,
-    /// the old one goes on. Where none runs, this starts as usual.
+    /// Takes its listening sockets with the clients that wait in them, finds the masters, and
+    /// serves; only then does the old process stop accepting and drain. If anything fails before
+    /// that, the old process continues to serve. If none runs, this is a normal start.
     #[arg(long)]
     pub(super) takeover: bool,
 }
 
-/// Where the configuration comes from.
+/// The source of the configuration.
 #[derive(Debug, Args)]
 pub(super) struct SourceArgs {
     /// Configuration file; - for the standard input [env: POINTSMAN_CONFIG]
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
 
-    #[arg(long, value_name = "NAME", help_heading = "Service", help = service_help(), long_help = service_long_help())]
+    #[arg(long, value_name = "NAME", help_heading = "Service")]
+    #[arg(help = service_help(), long_help = service_long_help())]
     service: Option<String>,
 
-    #[arg(long = "sentinel", value_name = "ADDR", help_heading = "Service", help = help("service.sentinels"), long_help = long_help("service.sentinels"))]
+    #[arg(long = "sentinel", value_name = "ADDR", help_heading = "Service")]
+    #[arg(help = help("service.sentinels"), long_help = long_help("service.sentinels"))]
     sentinels: Vec<String>,
 
-    #[arg(long, value_name = "ADDR", help_heading = "Service", help = help("service.listen"), long_help = long_help("service.listen"))]
+    #[arg(long, value_name = "ADDR", help_heading = "Service")]
+    #[arg(help = help("service.listen"), long_help = long_help("service.listen"))]
     listen: Vec<String>,
 
-    #[arg(long, value_name = "ADDR", help_heading = "Service", help = help("service.replica_listen"), long_help = long_help("service.replica_listen"))]
+    #[arg(long, value_name = "ADDR", help_heading = "Service")]
+    #[arg(help = help("service.replica_listen"), long_help = long_help("service.replica_listen"))]
     replica_listen: Vec<String>,
 
-    #[arg(long, value_name = "ADDR", help_heading = "Admin", help = help("admin.listen"), long_help = long_help("admin.listen"))]
+    #[arg(long, value_name = "ADDR", help_heading = "Admin")]
+    #[arg(help = help("admin.listen"), long_help = long_help("admin.listen"))]
     admin: Vec<String>,
 
-    /// Any other key, as section.key=value; may be given several times
+    /// Any other key, as section.key=value; may be repeated
     ///
-    /// For example --set shutdown.drain_timeout=30s --set service.minority=hold. Passwords cannot
-    /// be given this way, since the list of processes is public.
-    #[arg(long, value_name = "KEY=VALUE", help_heading = "Everything else")]
+    /// For example --set shutdown.drain_timeout=30s --set service.minority=hold. Passwords are not
+    /// accepted here, since the process list is public.
+    #[arg(long, value_name = "KEY=VALUE", help_heading = "Other keys")]
     set: Vec<String>,
 }
 
@@ -160,9 +164,9 @@ impl SourceArgs {
 pub(super) enum ImportFrom {
     /// Convert a haproxy.cfg into a configuration for Pointsman.
     ///
-    /// Prints the configuration to the standard output. Prints to the standard error the lines that
-    /// have no counterpart (NO COUNTERPART), the guesses to confirm (ASSUMED), and a count of the
-    /// rest; --explain shows every line. Passwords appear in the configuration only.
+    /// Prints the configuration to standard output. Prints to standard error the lines without a
+    /// counterpart (NO COUNTERPART), the assumptions to confirm (ASSUMED), and a count of the rest;
+    /// --explain shows every line. Passwords appear in the configuration only.
     ///
     /// Refuses, with exit code 78 and without output, what could lead clients to another dataset or
     /// drop encryption: listeners with different servers and one name (use --name), and TLS (use
@@ -170,27 +174,27 @@ pub(super) enum ImportFrom {
     Haproxy(ImportArgs),
 }
 
-/// What to convert, and facts that the file does not contain.
+/// The files to convert, and facts that they do not contain.
 #[derive(Debug, Args)]
 pub(super) struct ImportArgs {
-    /// Files, read together like several -f of haproxy; - for the standard input
+    /// Files, read together like several -f of haproxy; - for standard input
     #[arg(required = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(super) files: Vec<PathBuf>,
 
     /// The master's name in Sentinel, where no check names it; LISTENER=NAME for one listener
     ///
-    /// May be given several times. A name for a listener also says which master a listener for
-    /// readers belongs to, and merges two listeners of the same name although their servers differ.
+    /// May be repeated. A name for a listener also assigns a listener for readers to a master, and
+    /// merges two listeners of the same name although their servers differ.
     #[arg(long = "name", value_name = "[LISTENER=]NAME")]
     pub(super) names: Vec<String>,
 
-    /// A sentinel as host:port, in place of those in the file; may be given several times
+    /// A sentinel as host:port, instead of those in the file; may be repeated
     #[arg(long = "sentinel", value_name = "ADDR")]
     pub(super) sentinels: Vec<String>,
 
     /// Convert listeners and servers with TLS to plain text
     ///
-    /// Pointsman does not speak TLS. Without this flag a file with TLS towards clients, Redis or
+    /// Pointsman does not support TLS. Without this flag a file with TLS towards clients, Redis or
     /// Sentinel is refused; with it, a comment in the configuration lists every line that lost its
     /// TLS.
     #[arg(long)]
@@ -205,23 +209,23 @@ pub(super) struct ImportArgs {
     pub(super) explain: bool,
 }
 
-/// Whom to ask.
+/// The arguments of `status`.
 #[derive(Debug, Args)]
 pub(super) struct StatusArgs {
-    /// Address of its admin server, host:port [env: POINTSMAN_ADMIN] [default: as configured, else
+    /// Address of the admin server, host:port [env: POINTSMAN_ADMIN] [default: as configured, else
     /// 127.0.0.1:8888]
     #[arg(long, value_name = "ADDR")]
     pub(super) admin: Option<String>,
 
-    /// Configuration file to learn the address from [env: POINTSMAN_CONFIG]
+    /// Configuration file that contains the address [env: POINTSMAN_CONFIG]
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(super) config: Option<PathBuf>,
 
-    /// Print the JSON as it comes
+    /// Print the JSON document
     #[arg(long)]
     pub(super) json: bool,
 
-    /// Ask again every second and show the newest, until Ctrl-C; with --json one line each
+    /// Repeat every second, until Ctrl-C; with --json one line each
     #[arg(long, short)]
     pub(super) watch: bool,
 
@@ -229,15 +233,15 @@ pub(super) struct StatusArgs {
     #[arg(long, conflicts_with_all = ["json", "watch"])]
     pub(super) ready: bool,
 
-    /// Print the JSON schema of the status, and ask nobody
+    /// Print the JSON schema of the status, without a request
     #[arg(long, conflicts_with_all = ["admin", "config", "json"])]
     pub(super) schema: bool,
 }
 
-/// To whom, and about which service.
+/// The arguments of a control command: the process and the service.
 #[derive(Debug, Args)]
-pub(super) struct OrderArgs {
-    /// The service; needed where there are several
+pub(super) struct ControlArgs {
+    /// The service; required if there are several
     pub(super) service: Option<String>,
 
     /// Address of the admin server, host:port [env: POINTSMAN_ADMIN] [default: as configured, else
@@ -245,11 +249,12 @@ pub(super) struct OrderArgs {
     #[arg(long, value_name = "ADDR")]
     pub(super) admin: Option<String>,
 
-    /// The Unix socket for orders [default: as configured]
-    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, conflicts_with_all = ["admin", "token_file"])]
+    /// The control socket [default: as configured]
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    #[arg(conflicts_with_all = ["admin", "token_file"])]
     pub(super) socket: Option<PathBuf>,
 
-    /// Configuration file to learn the socket, or the address and the token from [env:
+    /// Configuration file that contains the socket, or the address and the token [env:
     /// POINTSMAN_CONFIG]
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(super) config: Option<PathBuf>,
@@ -258,55 +263,56 @@ pub(super) struct OrderArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(super) token_file: Option<PathBuf>,
 
-    /// Print the lines of JSON as they come
+    /// Print the JSON lines
     #[arg(long)]
     pub(super) json: bool,
 }
 
-/// A switchover.
+/// The arguments of `switchover`.
 #[derive(Debug, Args)]
 pub(super) struct SwitchoverArgs {
     #[command(flatten)]
-    pub(super) order: OrderArgs,
+    pub(super) control: ControlArgs,
 
-    /// Also stop clients of the master that use no proxy
+    /// Also pause clients of the master that do not use a proxy
     ///
-    /// Sends CLIENT PAUSE ... WRITE to the master, in short pauses that are renewed until a second
-    /// after the new master is in force. Protects writers that connect to the master directly and
-    /// listen to Sentinel. With several proxies, a request that reaches the master through another
-    /// one during the pause gets no reply. Needs +client|pause and +client|unpause on the redis
-    /// nodes, and `down-after-milliseconds` of 2 seconds or more.
+    /// Sends CLIENT PAUSE ... WRITE to the master, in short pauses that are renewed until one
+    /// second after the switch to the new master. Protects writers that connect to the master
+    /// directly and listen to Sentinel. With several proxies, a request that reaches the master
+    /// through another one during the pause gets no reply. Requires +client|pause and
+    /// +client|unpause on the Redis nodes, and `down-after-milliseconds` of at least 2 seconds.
     #[arg(long)]
     pub(super) pause_clients: bool,
 }
 
-/// A pause.
+/// The arguments of `pause`.
 #[derive(Debug, Args)]
 pub(super) struct PauseArgs {
     #[command(flatten)]
-    pub(super) order: OrderArgs,
+    pub(super) control: ControlArgs,
 
-    /// How long at most, up to 10m
+    /// Maximum duration, up to 10m
     #[arg(long = "for", value_name = "TIME", default_value = "30s")]
-    pub(super) span: String,
+    pub(super) duration: String,
 }
 
-/// Whom to examine.
+/// The arguments of `sentinels`.
 #[derive(Debug, Args)]
 pub(super) struct SentinelsArgs {
     /// Configuration file; - for the standard input [env: POINTSMAN_CONFIG]
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
 
-    /// Sentinel's name for the master: only this service of the configuration, or the name that
-    /// goes with --sentinel
+    /// Sentinel's name for the master: selects one service of the configuration, or belongs to
+    /// --sentinel
     #[arg(long, value_name = "NAME")]
     service: Option<String>,
 
-    #[arg(long = "sentinel", value_name = "ADDR", help = help("service.sentinels"), long_help = long_help("service.sentinels"))]
+    #[arg(long = "sentinel", value_name = "ADDR")]
+    #[arg(help = help("service.sentinels"), long_help = long_help("service.sentinels"))]
     sentinels: Vec<String>,
 
-    /// Any other key, as section.key=value; may be given several times
+    /// Any other key, as section.key=value; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
 
@@ -317,21 +323,17 @@ pub(super) struct SentinelsArgs {
 
 impl SentinelsArgs {
     pub(super) fn flags(&self) -> Flags {
-        let (listen, admin) = (Vec::new(), Vec::new());
-        let (config, service) = (self.config.clone(), self.service.clone());
         Flags {
-            config,
-            service,
+            config: self.config.clone(),
+            service: self.service.clone(),
             sentinels: self.sentinels.clone(),
-            listen,
-            admin,
             set: self.set.clone(),
             ..Flags::default()
         }
     }
 }
 
-/// The summary of an option with its variable and its default.
+/// Returns the summary of an option with its variable and its default.
 fn help(path: &str) -> String {
     let summary = schema::option(path).map(crate::config::OptionSpec::summary).unwrap_or_default();
     format!("{}{}", summary.trim_end_matches('.'), brackets(path))
@@ -341,7 +343,7 @@ fn long_help(path: &str) -> String {
     let paragraphs =
         schema::option(path).map(crate::config::OptionSpec::paragraphs).unwrap_or_default();
     format!(
-        "{}\n\nMay be given several times; replaces what environment and file say.{}",
+        "{}\n\nMay be repeated; replaces the values of environment and file.{}",
         paragraphs.join("\n\n"),
         brackets(path)
     )
@@ -349,15 +351,17 @@ fn long_help(path: &str) -> String {
 
 fn service_help() -> String {
     format!(
-        "Sentinel's name for the master; with several services, the one that flags are about{}",
+        "Sentinel's name for the master; with several services, the one that other flags apply \
+         to{}",
         brackets("service.name")
     )
 }
 
 fn service_long_help() -> String {
-    let rule = "Names the service that the other flags and the environment are about. It is needed when the file has several \
-                services and flags or variables are given for one; all of them are served all the same. Without a service in \
-                a file it is the name of the one that the flags describe.";
+    let rule = "Selects the service that the other flags and the environment apply to. \
+                Required if the file has several services and flags or variables are given for \
+                one; all services are served in any case. Without a service in a file it is \
+                the name of the one that the flags describe.";
     format!("Sentinel's name for the master.\n\n{rule}{}", brackets("service.name"))
 }
 
@@ -378,13 +382,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
+    fn accepts_command_definition() {
+        Arguments::command().debug_assert();
     }
 
     #[test]
-    fn help_comes_from_the_table() {
-        let mut command = Cli::command();
+    fn takes_help_from_option_definitions() {
+        let mut command = Arguments::command();
         let run = command.find_subcommand_mut("run").unwrap();
         let unwrapped = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
         let (short, long) = (

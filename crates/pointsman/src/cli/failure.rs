@@ -1,72 +1,74 @@
-//! Why a command failed, how it is shown, and with which exit code.
+//! Why a command failed, its message, and its exit code.
 
 use std::error::Error;
 use std::fmt::Write as _;
 use std::io;
 use std::process::ExitCode;
 
+use super::control::ControlError;
 use super::import::ImportError;
-use super::order::OrderError;
 use super::status::StatusError;
 use crate::config::Faults;
-use crate::process::run::RunError;
-use crate::process::threads;
+use crate::process::error::RunError;
+use crate::system::threads;
 
-/// The command line was wrong (`EX_USAGE` of sysexits).
+/// The command line is invalid (`EX_USAGE` of sysexits).
 const USAGE: u8 = 64;
-/// The configuration was wrong (`EX_CONFIG` of sysexits).
+/// The configuration is invalid (`EX_CONFIG` of sysexits).
 const CONFIG: u8 = 78;
 
-/// Why a command failed. Also carries the help, which comes out of the parser of flags as an error.
+/// Why a command failed. Includes help output, which the argument parser returns as an error.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
-    /// The command line was wrong, or asks for help.
-    #[error("the command line is wrong")]
+    /// The command line is invalid, or requests help.
+    #[error("the command line is invalid")]
     Usage(#[source] clap::Error),
-    /// The configuration was wrong.
+    /// The configuration is invalid.
     #[error("the configuration has faults")]
     Faults(#[source] Faults),
     /// The process could not start, or ended early.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// The status could not be had.
+    /// The status is not available.
     #[error(transparent)]
     Status(#[from] StatusError),
-    /// An order was not carried out.
+    /// A control command failed.
     #[error(transparent)]
-    Order(#[from] OrderError),
-    /// No configuration could be made of another program's.
+    Control(#[from] ControlError),
+    /// No configuration was generated from that of another program.
     #[error(transparent)]
     Import(#[from] ImportError),
-    /// The text could not be written.
+    /// The output could not be written.
     #[error("the output could not be written")]
     Output(#[source] io::Error),
 }
 
 impl Failure {
-    /// The exit code that tells a script what kind of failure it was.
+    /// Returns the exit code, which tells a script the kind of failure.
     pub(super) fn code(&self) -> ExitCode {
         match self {
             Self::Usage(error) if !error.use_stderr() => ExitCode::SUCCESS,
             Self::Usage(_) => ExitCode::from(USAGE),
-            // Numbers that somebody configured and that the system does not allow.
+            // Configured numbers that exceed a limit of the system.
             Self::Faults(_) | Self::Import(_) | Self::Run(RunError::Files(_)) => {
                 ExitCode::from(CONFIG)
             }
-            Self::Run(_) | Self::Status(_) | Self::Order(_) | Self::Output(_) => ExitCode::FAILURE,
+            Self::Run(_) | Self::Status(_) | Self::Control(_) | Self::Output(_) => {
+                ExitCode::FAILURE
+            }
         }
     }
 
-    /// Shows it, once. What cannot be shown has nobody to read it, so errors in writing end here.
-    /// Waits for the reader no longer than a second.
-    pub(super) fn show(&self) {
+    /// Prints the failure, once. A failed write is ignored, since the message has no reader then.
+    /// Waits for the reader for at most one second.
+    pub(super) fn print(&self) {
         let text = match self {
-            // Knows itself whether it is help or an error, and whether there are colours.
+            // The parser's error distinguishes help from errors, and knows whether to use colours.
             Self::Usage(error) => {
                 let _ = error.print();
                 return;
             }
-            // The bare lines, so that editors find their places.
+            // The lines without a prefix, so that editors find the places.
             Self::Faults(faults) => {
                 let count = faults.findings().len();
                 format!(
@@ -77,7 +79,7 @@ impl Failure {
             Self::Import(ImportError::Refused(text)) => text.clone(),
             other => chain(other),
         };
-        threads::say(text);
+        threads::write_stderr(text);
     }
 }
 
@@ -92,7 +94,7 @@ fn chain(error: &dyn Error) -> String {
     text
 }
 
-/// Whether the reader of our output has gone, which is its right.
+/// Whether the reader of our output has gone, which is not an error.
 pub(super) fn is_broken_pipe(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::BrokenPipe
 }

@@ -1,9 +1,8 @@
-//! One request over a plain socket, bounded in time and size.
+//! Sends one HTTP request over a plain socket, bounded in time and size.
 //!
-//! `pointsman status` runs where something is wrong: in a throttled container, beside a process
-//! that hangs. So it has no runtime, no pool and no dependency, and every step has a deadline. The
-//! answer may come from anything that listens on that port, so nothing in it is believed beyond its
-//! framing.
+//! `pointsman status` runs when something is wrong: in a throttled container, beside a process that
+//! hangs. It therefore has no runtime, no pool and no dependency, and every step has a deadline.
+//! The response may come from any program on that port, so only its framing is trusted.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write as _};
@@ -12,26 +11,26 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::admin::control_socket;
+use crate::system::socket_file;
 
-const CONNECT: Duration = Duration::from_secs(2);
-const WHOLE: Duration = Duration::from_secs(5);
-/// For an order: a switchover may take as long as its limits allow.
-const ORDER: Duration = Duration::from_secs(30);
-const LARGEST: u64 = 8 * 1024 * 1024;
-const LONGEST_LINE: u64 = 8 * 1024;
-const MOST_HEADERS: usize = 100;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// For a control command: a switchover may take as long as its limits allow.
+const CONTROL_TIMEOUT: Duration = Duration::from_secs(30);
+const MAX_RESPONSE: u64 = 8 * 1024 * 1024;
+const MAX_LINE: u64 = 8 * 1024;
+const MAX_HEADERS: usize = 100;
 
-/// Where a pointsman takes orders.
+/// Where a pointsman accepts control commands.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Place {
-    /// At an address, from whoever shows the token.
+pub(super) enum ControlEndpoint {
+    /// An address, for clients with the token.
     Network(SocketAddr),
-    /// At a Unix socket, from whom it belongs to.
+    /// A Unix socket, for the users that its mode admits.
     Socket(PathBuf),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ControlEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Network(addr) => addr.fmt(f),
@@ -47,21 +46,23 @@ enum Stream {
 }
 
 impl Stream {
-    fn to(place: &Place) -> io::Result<Self> {
-        Ok(match place {
-            Place::Network(addr) => Self::Network(TcpStream::connect_timeout(addr, CONNECT)?),
-            Place::Socket(path) => Self::Socket(control_socket::dial(path)?),
+    fn to(endpoint: &ControlEndpoint) -> io::Result<Self> {
+        Ok(match endpoint {
+            ControlEndpoint::Network(addr) => {
+                Self::Network(TcpStream::connect_timeout(addr, CONNECT_TIMEOUT)?)
+            }
+            ControlEndpoint::Socket(path) => Self::Socket(socket_file::dial(path)?),
         })
     }
 
     fn send(&mut self, request: &str) -> io::Result<()> {
         match self {
             Self::Network(stream) => {
-                stream.set_write_timeout(Some(WHOLE))?;
+                stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
                 stream.write_all(request.as_bytes())
             }
             Self::Socket(stream) => {
-                stream.set_write_timeout(Some(WHOLE))?;
+                stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
                 stream.write_all(request.as_bytes())
             }
         }
@@ -81,23 +82,23 @@ impl Stream {
     }
 }
 
-/// A socket whose every read ends at one deadline.
-struct Bounded {
+/// A socket whose reads share one deadline.
+struct DeadlineStream {
     stream: Stream,
     deadline: Instant,
 }
 
-impl Bounded {
+impl DeadlineStream {
     fn left(&self) -> io::Result<Duration> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() { Err(io::Error::from(io::ErrorKind::TimedOut)) } else { Ok(left) }
     }
 }
 
-impl Read for Bounded {
+impl Read for DeadlineStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let left = self.left()?;
-        // A timed-out read is "would block" on Unix, which tells a person nothing.
+        // A timed-out read is "would block" on Unix, which means nothing to users.
         self.stream.read_within(left, buffer).map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => io::Error::from(io::ErrorKind::TimedOut),
             _ => error,
@@ -105,50 +106,52 @@ impl Read for Bounded {
     }
 }
 
-/// Asks for `path` and returns the status code and the body.
+/// Requests `path` and returns the status code and the body.
 ///
 /// # Errors
 ///
-/// Of the connection; a time-out; or an answer that is not HTTP or too large.
+/// Of the connection; a time-out; or a response that is not HTTP or too large.
 pub(super) fn get(addr: SocketAddr, path: &str) -> io::Result<(u16, Vec<u8>)> {
-    let mut stream = Stream::to(&Place::Network(addr))?;
+    let mut stream = Stream::to(&ControlEndpoint::Network(addr))?;
     stream.send(&format!(
-        "GET {path} HTTP/1.1\r\nHost: {addr}\r\nAccept: application/json\r\nConnection: close\r\n\r\n"
+        "GET {path} HTTP/1.1\r\nHost: {addr}\r\n\
+         Accept: application/json\r\nConnection: close\r\n\r\n"
     ))?;
-    let bounded = Bounded { stream, deadline: Instant::now() + WHOLE };
-    response(&mut BufReader::new(bounded.take(LARGEST)))
+    let bounded = DeadlineStream { stream, deadline: Instant::now() + REQUEST_TIMEOUT };
+    response(&mut BufReader::new(bounded.take(MAX_RESPONSE)))
 }
 
-/// Posts to `path`, with a bearer token if there is one, and gives each line of the answer to
-/// `tell` as it comes. Returns the status code.
+/// Posts to `path`, with a bearer token if given, and passes each line of the response to `sink` as
+/// it arrives. Returns the status code.
 ///
 /// # Errors
 ///
 /// As [`get`].
 pub(super) fn post(
-    place: &Place,
+    endpoint: &ControlEndpoint,
     path: &str,
     token: Option<&str>,
-    tell: &mut dyn FnMut(&str),
+    sink: &mut dyn FnMut(&str),
 ) -> io::Result<u16> {
-    let mut stream = Stream::to(place)?;
+    let mut stream = Stream::to(endpoint)?;
     let token = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
     stream.send(&format!(
-        "POST {path} HTTP/1.1\r\nHost: pointsman\r\n{token}Content-Length: 0\r\nConnection: close\r\n\r\n"
+        "POST {path} HTTP/1.1\r\nHost: pointsman\r\n{token}\
+         Content-Length: 0\r\nConnection: close\r\n\r\n"
     ))?;
-    let bounded = Bounded { stream, deadline: Instant::now() + ORDER };
+    let bounded = DeadlineStream { stream, deadline: Instant::now() + CONTROL_TIMEOUT };
     let mut line = Vec::new();
-    let code = answer(&mut BufReader::new(bounded.take(LARGEST)), &mut |bytes| {
+    let code = read_response(&mut BufReader::new(bounded.take(MAX_RESPONSE)), &mut |bytes| {
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             line.extend_from_slice(piece);
             if line.ends_with(b"\n") {
-                tell(String::from_utf8_lossy(&line).trim_end());
+                sink(String::from_utf8_lossy(&line).trim_end());
                 line.clear();
             }
         }
     })?;
     if !line.is_empty() {
-        tell(String::from_utf8_lossy(&line).trim_end());
+        sink(String::from_utf8_lossy(&line).trim_end());
     }
     Ok(code)
 }
@@ -156,31 +159,35 @@ pub(super) fn post(
 /// Reads a whole response.
 fn response(from: &mut impl BufRead) -> io::Result<(u16, Vec<u8>)> {
     let mut body = Vec::new();
-    let code = answer(from, &mut |bytes| body.extend_from_slice(bytes))?;
+    let code = read_response(from, &mut |bytes| body.extend_from_slice(bytes))?;
     Ok((code, body))
 }
 
-/// Reads a response and gives its body to `tell` piece by piece.
-fn answer(from: &mut impl BufRead, tell: &mut dyn FnMut(&[u8])) -> io::Result<u16> {
+/// Reads a response and passes its body to `sink` piece by piece.
+fn read_response(from: &mut impl BufRead, sink: &mut dyn FnMut(&[u8])) -> io::Result<u16> {
     let status = line(from)?;
     let mut words = status.split(' ');
     let code = match (words.next(), words.next()) {
         (Some(version), Some(code)) if version.starts_with("HTTP/1.") => code.parse().ok(),
         _ => None,
     };
-    let code = code.ok_or_else(|| invalid("it does not answer in HTTP"))?;
+    let code = code.ok_or_else(|| invalid("the response is not HTTP"))?;
     let (mut length, mut chunked) = (None, false);
-    for _ in 0..MOST_HEADERS {
+    for _ in 0..MAX_HEADERS {
         let header = line(from)?;
         if header.is_empty() {
-            body(from, (length, chunked), tell)?;
+            body(from, (length, chunked), sink)?;
             return Ok(code);
         }
         let (name, value) =
             header.split_once(':').ok_or_else(|| invalid("a header is malformed"))?;
         if name.eq_ignore_ascii_case("content-length") {
-            length =
-                Some(value.trim().parse::<u64>().map_err(|_| invalid("the length is malformed"))?);
+            length = Some(
+                value
+                    .trim()
+                    .parse::<u64>()
+                    .map_err(|_| invalid("the content length is malformed"))?,
+            );
         } else if name.eq_ignore_ascii_case("transfer-encoding") {
             chunked = value.trim().eq_ignore_ascii_case("chunked");
         }
@@ -191,15 +198,15 @@ fn answer(from: &mut impl BufRead, tell: &mut dyn FnMut(&[u8])) -> io::Result<u1
 fn body(
     from: &mut impl BufRead,
     (length, chunked): (Option<u64>, bool),
-    tell: &mut dyn FnMut(&[u8]),
+    sink: &mut dyn FnMut(&[u8]),
 ) -> io::Result<()> {
     if !chunked {
-        let length = length.unwrap_or(LARGEST);
-        let got = pass_on(from, length, tell)?;
-        return if got == length || length == LARGEST {
+        let length = length.unwrap_or(MAX_RESPONSE);
+        let received = copy_to_sink(from, length, sink)?;
+        return if received == length || length == MAX_RESPONSE {
             Ok(())
         } else {
-            Err(invalid("the answer ends early"))
+            Err(invalid("the response ends early"))
         };
     }
     loop {
@@ -209,41 +216,45 @@ fn body(
         if size == 0 {
             return Ok(());
         }
-        let got = pass_on(from, size, tell)?;
-        if got != size || !line(from)?.is_empty() {
-            return Err(invalid("the answer ends early"));
+        let received = copy_to_sink(from, size, sink)?;
+        if received != size || !line(from)?.is_empty() {
+            return Err(invalid("the response ends early"));
         }
     }
 }
 
-/// Passes on up to `length` bytes as they come, and returns how many there were.
-fn pass_on(from: &mut impl BufRead, length: u64, tell: &mut dyn FnMut(&[u8])) -> io::Result<u64> {
-    let mut got = 0;
-    while got < length {
+/// Passes up to `length` bytes on as they arrive, and returns their number.
+fn copy_to_sink(
+    from: &mut impl BufRead,
+    length: u64,
+    sink: &mut dyn FnMut(&[u8]),
+) -> io::Result<u64> {
+    let mut received = 0;
+    while received < length {
         let here = from.fill_buf()?;
-        let most = usize::try_from(length - got).unwrap_or(usize::MAX);
+        let most = usize::try_from(length - received).unwrap_or(usize::MAX);
         let piece = here.get(..here.len().min(most)).unwrap_or_default();
         if piece.is_empty() {
             break;
         }
-        tell(piece);
+        sink(piece);
         let taken = piece.len();
         from.consume(taken);
-        got += taken as u64;
+        received += taken as u64;
     }
-    Ok(got)
+    Ok(received)
 }
 
 fn line(from: &mut impl BufRead) -> io::Result<String> {
     let mut line = Vec::new();
-    from.take(LONGEST_LINE).read_until(b'\n', &mut line)?;
+    from.take(MAX_LINE).read_until(b'\n', &mut line)?;
     if line.pop() != Some(b'\n') {
-        return Err(invalid("it does not answer in HTTP"));
+        return Err(invalid("the response is not HTTP"));
     }
     if line.last() == Some(&b'\r') {
         line.pop();
     }
-    String::from_utf8(line).map_err(|_| invalid("it does not answer in HTTP"))
+    String::from_utf8(line).map_err(|_| invalid("the response is not HTTP"))
 }
 
 fn invalid(what: &str) -> io::Error {
@@ -261,10 +272,11 @@ mod tests {
     }
 
     #[test]
-    fn bodies_come_in_three_framings() {
+    fn reads_bodies_in_three_framings() {
         for text in [
             "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}trailing",
-            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{\r\n1;x=y\r\n}\r\n0\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n\
+             1\r\n{\r\n1;x=y\r\n}\r\n0\r\n\r\n",
             "HTTP/1.0 200\r\n\r\n{}",
         ] {
             assert_eq!(read(text).unwrap(), (200, "{}".to_owned()), "{text}");
@@ -276,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_or_something_else_is_an_error() {
+    fn rejects_truncated_and_foreign_responses() {
         for text in [
             "",
             "-ERR unknown command 'GET'\r\n",
@@ -291,9 +303,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_answer_makes_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), framed: bool) {
-            let head: &[u8] = if framed { b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" } else { b"" };
-            let _ = response(&mut [head, &bytes].concat().as_slice());
+        fn never_panics_on_arbitrary_bytes(
+            bytes in proptest::collection::vec(any::<u8>(), 0..200),
+            framed: bool,
+        ) {
+            let head = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+            let head = if framed { head } else { "" };
+            let _ = response(&mut [head.as_bytes(), &bytes].concat().as_slice());
         }
     }
 }

@@ -9,7 +9,7 @@ use haproxy_import::{Detail, Environment, Import, ImportOptions};
 use super::args::ImportArgs;
 use crate::config::{self, Endpoint, SENTINEL_PORT};
 
-/// Why there is no configuration.
+/// Why no configuration was generated.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ImportError {
     /// A file could not be read.
@@ -30,12 +30,12 @@ pub(super) enum ImportError {
         /// What to do.
         remedy: String,
     },
-    /// The import was refused; the text to show.
+    /// The import was refused, with the text to print.
     #[error("import refused")]
     Refused(String),
 }
 
-/// The configuration, and the report to show beside it.
+/// Returns the configuration and the report.
 ///
 /// # Errors
 /// A file cannot be read, or the import is refused.

@@ -1,5 +1,5 @@
-//! The manual page: the flags as the parser knows them, then every key of the file from the table
-//! of options, then every metric from the catalogue.
+//! Generates the manual page: the flags from the argument parser, the keys from the option
+//! definitions, the metrics from the catalogue.
 
 use std::io;
 
@@ -9,11 +9,11 @@ use clap_mangen::roff::{Roff, bold, italic, roman};
 use crate::admin::metrics::{CATALOGUE, HAPROXY};
 use crate::config::schema::SECTIONS;
 
-/// The page in roff.
+/// Returns the page as roff.
 ///
 /// # Errors
 ///
-/// None in practice: it is written to memory.
+/// None in practice: the page is written to memory.
 pub(super) fn page(command: clap::Command) -> io::Result<String> {
     let mut out = Vec::new();
     let subcommands: Vec<clap::Command> = command.get_subcommands().cloned().collect();
@@ -61,7 +61,7 @@ fn commands(subcommands: &[clap::Command]) -> Roff {
     roff
 }
 
-/// The first paragraph continues what is above; a following one is set off.
+/// The first paragraph continues the text above; each following one is separated.
 fn paragraphs(roff: &mut Roff, text: &str) {
     for (at, paragraph) in text.split("\n\n").enumerate() {
         if at > 0 {
@@ -74,11 +74,12 @@ fn paragraphs(roff: &mut Roff, text: &str) {
 fn keys() -> Roff {
     let mut roff = Roff::new();
     roff.control("SH", ["CONFIGURATION"]);
-    let rule = "The file is TOML. Durations are written \"5s\", \"250ms\" or \"1m30s\". Flags come before the environment, the \
-                environment before the file, and the file before the defaults. An empty variable counts as absent. Variables \
-                for the keys of a service are about the only one, or about the one that POINTSMAN_SERVICE names. What \
-                Kubernetes injects for a Service called pointsman (POINTSMAN_SERVICE_HOST, POINTSMAN_PORT and the like) is \
-                ignored.";
+    let rule = "The file is TOML. Durations are written \"5s\", \"250ms\" or \"1m30s\". Flags \
+                override the environment, the environment overrides the file, and the file \
+                overrides the defaults. An empty variable counts as absent. Variables for the keys \
+                of a service apply to the only service, or to the one that POINTSMAN_SERVICE \
+                names. Variables that Kubernetes injects for a Service called pointsman \
+                (POINTSMAN_SERVICE_HOST, POINTSMAN_PORT and the like) are ignored.";
     paragraphs(&mut roff, rule);
     for section in SECTIONS {
         let header = if section.path == "service" {
@@ -107,7 +108,7 @@ fn keys() -> Roff {
 fn metrics() -> Roff {
     let mut roff = Roff::new();
     roff.control("SH", ["METRICS"]);
-    paragraphs(&mut roff, "What /metrics of the admin server shows, with the labels of each.");
+    paragraphs(&mut roff, "The metrics of the admin server's /metrics, with their labels.");
     for (title, metrics) in [("Always", CATALOGUE), ("With metrics.haproxy_names = true", HAPROXY)]
     {
         roff.control("SS", [title]);
@@ -118,7 +119,7 @@ fn metrics() -> Roff {
             } else {
                 format!(" {{{}}}", metric.labels.join(", "))
             };
-            roff.text([bold(metric.name), roman(format!(" {}{labels}", metric.kind.word()))]);
+            roff.text([bold(metric.name), roman(format!(" {}{labels}", metric.kind.label()))]);
             paragraphs(&mut roff, metric.help);
         }
     }

@@ -1,19 +1,18 @@
-//! The command line: what a person or a script types, and what they get back.
+//! The command line: parses arguments, runs the command, and prints its result.
 //!
-//! Everything is decided inside and shown here, once: commands return their text or a `Failure`,
-//! and [`main`] writes the one to the standard output and the other to the standard error, each
-//! error with its chain of causes. A reader that goes away (`pointsman config | head`) is no error.
+//! Commands return their text or a `Failure`, and [`main`] writes the text to standard output and
+//! the failure, with its chain of causes, to standard error. A reader that closes the pipe
+//! (`pointsman config | head`) is not an error.
 //!
-//! Exit codes follow sysexits where a script has a use for them: 64 for a wrong command line, 78
-//! for a wrong configuration, 1 for the rest.
+//! Exit codes follow sysexits where scripts need them: 64 for an invalid command line, 78 for an
+//! invalid configuration, 1 for any other failure.
 
 mod args;
-pub mod commands_reference;
+mod control;
 mod failure;
 mod http;
 mod import;
 mod man;
-mod order;
 mod screen;
 mod sentinels;
 mod status;
@@ -24,23 +23,24 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
 
-use args::{Cli, Command, ImportFrom, SourceArgs};
+use args::{Arguments, Command, ImportFrom, SourceArgs};
 use failure::{Failure, is_broken_pipe};
 
 use crate::config::{self, Finding};
-use crate::process::reload::Source;
+use crate::process::config_source::ConfigSource;
+use crate::process::error::RunError;
 use crate::process::run;
 use crate::process::startup::Startup;
 
-/// Runs the program as the process was called, and gives its exit code.
+/// Runs the command that the process was started with, and returns the exit code.
 #[must_use]
 pub fn main() -> ExitCode {
-    let done = match Cli::try_parse_from(std::env::args_os()) {
+    let done = match Arguments::try_parse_from(std::env::args_os()) {
         Ok(cli) => dispatch(cli.command),
         Err(usage) => Err(Failure::Usage(usage)),
     };
     done.unwrap_or_else(|failure| {
-        failure.show();
+        failure.print();
         failure.code()
     })
 }
@@ -49,8 +49,8 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
     let text = match command {
         Command::Run(args) => {
             let mut startup =
-                Startup::begin(Source::new(args.source.flags())).map_err(run::RunError::from)?;
-            let Some(loaded) = startup.read().map_err(run::RunError::from)? else {
+                Startup::new(ConfigSource::new(args.source.flags())).map_err(RunError::from)?;
+            let Some(loaded) = startup.read().map_err(RunError::from)? else {
                 return Ok(ExitCode::SUCCESS);
             };
             let config = loaded.config().cloned_faults()?;
@@ -63,7 +63,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
             warn(loaded.warnings())?;
             loaded.print()
         }
-        Command::Status(args) if args.watch => return status::watch(&args, environment()),
+        Command::Status(args) if args.watch => return Ok(status::watch(&args, environment())?),
         Command::Status(args) => status::status(&args, environment())?,
         Command::Sentinels(args) => {
             let (text, healthy) = sentinels::sentinels(&args, environment())?;
@@ -73,19 +73,19 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Switchover(args) => {
             let pause_clients = if args.pause_clients { "true" } else { "false" };
             let parameters = [("pause_clients", pause_clients)];
-            order::order(
+            control::send(
                 "switchover",
-                (&args.order, &parameters),
+                (&args.control, &parameters),
                 &environment().collect::<Vec<_>>(),
             )?
         }
-        Command::Pause(args) => order::order(
+        Command::Pause(args) => control::send(
             "pause",
-            (&args.order, &[("for", &args.span)]),
+            (&args.control, &[("for", &args.duration)]),
             &environment().collect::<Vec<_>>(),
         )?,
         Command::Resume(args) => {
-            order::order("resume", (&args, &[]), &environment().collect::<Vec<_>>())?
+            control::send("resume", (&args, &[]), &environment().collect::<Vec<_>>())?
         }
         Command::Import(ImportFrom::Haproxy(args)) => {
             let (toml, report) = import::haproxy(&args)?;
@@ -94,16 +94,16 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         }
         Command::Completions { shell } => {
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "pointsman", &mut script);
+            clap_complete::generate(shell, &mut Arguments::command(), "pointsman", &mut script);
             String::from_utf8_lossy(&script).into_owned()
         }
-        Command::Man => man::page(Cli::command()).map_err(Failure::Output)?,
+        Command::Man => man::page(Arguments::command()).map_err(Failure::Output)?,
     };
     write(io::stdout().lock(), &text)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Text from the environment, on one place so that tests of the parts need none.
+/// Reads the environment in one place, so that tests of the parts do not depend on it.
 fn environment() -> impl Iterator<Item = (OsString, OsString)> {
     std::env::vars_os()
 }
@@ -112,14 +112,14 @@ fn load(source: &SourceArgs) -> config::Loaded {
     config::load(&source.flags(), environment())
 }
 
-/// The verdict in a line; warnings go beside it.
+/// Returns the result in one line; warnings are printed to standard error.
 fn check(source: &SourceArgs) -> Result<String, Failure> {
     let loaded = load(source);
     warn(loaded.warnings())?;
     let config = loaded.config().cloned_faults()?;
     let names: Vec<&str> = config.services.iter().map(|service| service.name.as_str()).collect();
     let (count, plural) = (names.len(), if names.len() == 1 { "service" } else { "services" });
-    Ok(format!("fine: {count} {plural} ({}), configuration {}\n", names.join(", "), config.hash))
+    Ok(format!("valid: {count} {plural} ({}), configuration {}\n", names.join(", "), config.hash))
 }
 
 fn warn(warnings: &[Finding]) -> Result<(), Failure> {
@@ -134,7 +134,7 @@ fn write(mut to: impl io::Write, text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Faults are shown once, at the edge; they are taken along by value.
+/// Clones the faults of a configuration into a [`Failure`].
 trait ClonedFaults<T> {
     fn cloned_faults(self) -> Result<T, Failure>;
 }

@@ -1,25 +1,24 @@
-//! The status document on one screen, for a person who wants to know at a glance how it is.
+//! Renders the status document on one screen.
 //!
-//! First whether it is well, then for each service where the master is, who is there, what flows,
-//! what each sentinel says, and the last moves of the points. Of a document of another schema it
-//! makes nothing: then every field is shown under its own name.
+//! First the state of the process, then for each service its master, nodes, traffic, the view of
+//! each sentinel, and the last failovers. A document of another schema version is not rendered
+//! here: its fields are then shown under their own names.
 //!
-//! Deliberately absent: what a glance does not need. `--json` has it all.
+//! Deliberately absent: details. `--json` has the whole document.
 
 use std::fmt::Write as _;
 
 use serde_json::Value as Json;
 
-use super::status::printable;
-use crate::cli::commands_reference::ORDINARY;
+use crate::admin::status::ORDINARY;
 
-/// The schema that this knows.
+/// The schema version that this module renders.
 const SCHEMA: u64 = 1;
-/// Moves of the points that are shown.
-const MOVES: usize = 3;
+/// Number of failovers that are shown.
+const FAILOVERS: usize = 3;
 
-/// The screen. `before` is the document of so many seconds ago, for rates. `None` for a document
-/// that this does not know.
+/// Renders the screen. `before` is an earlier document with its age in seconds, for rates. Returns
+/// `None` for a document of another schema version.
 pub(super) fn render(document: &Json, before: Option<(&Json, f64)>) -> Option<String> {
     if document.get("schema")?.as_u64()? != SCHEMA {
         return None;
@@ -54,11 +53,11 @@ fn service(out: &mut String, it: &Json, rate: Option<f64>) {
         }
         None => out.push_str("  master     NONE\n"),
     }
-    if let Some(stopped) = it.get("stopped_s").and_then(Json::as_f64) {
-        let _ = writeln!(out, "  STOPPED    for {}, gate {}", span(stopped), text(it, "gate"));
+    if let Some(outage) = it.get("outage_s").and_then(Json::as_f64) {
+        let _ = writeln!(out, "  OUTAGE     for {}, gate {}", span(outage), text(it, "gate"));
     }
     if it.get("minority").and_then(Json::as_bool) == Some(true) {
-        out.push_str("  MINORITY   the sentinels that can be heard are fewer than half\n");
+        out.push_str("  MINORITY   fewer than half of the sentinels are reachable\n");
     }
     traffic(out, "clients", it.get("traffic"), rate);
     if let Some(readers) = it.get("readers").filter(|readers| readers.is_object()) {
@@ -69,19 +68,18 @@ fn service(out: &mut String, it: &Json, rate: Option<f64>) {
         let title = if at == 0 { "nodes" } else { "" };
         let lag =
             list(it, "replicas").iter().find(|replica| text(replica, "addr") == text(node, "addr"));
-        let lag = lag.map(|it| {
-            format!("  {}, {:.0} bytes behind", text(it, "state"), number(it, "lag_bytes"))
-        });
+        let lag = lag
+            .map(|it| format!("  {}, lag {:.0} bytes", text(it, "state"), number(it, "lag_bytes")));
         let (role, addr, problem) = (text(node, "role"), text(node, "addr"), text(node, "problem"));
         let line = format!("  {title:<9}  {role:<8} {addr}{}  {problem}", lag.unwrap_or_default());
         let _ = writeln!(out, "{}", line.trim_end());
     }
-    for (at, it) in list(it, "failovers").iter().rev().take(MOVES).enumerate() {
-        let title = if at == 0 { "moves" } else { "" };
+    for (at, it) in list(it, "failovers").iter().rev().take(FAILOVERS).enumerate() {
+        let title = if at == 0 { "failovers" } else { "" };
         let (to, age) = (text(it, "to"), span(number(it, "age_s")));
-        let from = Some(text(it, "from"))
-            .filter(|from| !from.is_empty())
-            .unwrap_or_else(|| "nowhere".to_owned());
+        let from = text(it, "from");
+        let change =
+            if from.is_empty() { format!("first master {to}") } else { format!("{from} to {to}") };
         let ms = |key: &str, word: &str| {
             it.get(key)
                 .and_then(Json::as_f64)
@@ -89,7 +87,7 @@ fn service(out: &mut String, it: &Json, rate: Option<f64>) {
                 .unwrap_or_default()
         };
         let (held, switched) = (ms("held_ms", "held"), ms("switched_ms", "switched in"));
-        let _ = writeln!(out, "  {title:<9}  {age} ago: {from} to {to}{held}{switched}");
+        let _ = writeln!(out, "  {title:<9}  {age} ago: {change}{held}{switched}");
     }
 }
 
@@ -106,7 +104,7 @@ fn traffic(out: &mut String, title: &str, it: Option<&Json>, rate: Option<f64>) 
         of("sessions_refused"),
         of("sessions_carried")
     );
-    by_word(out, "at a failover, closed:", it.get("sessions_by_state"));
+    by_word(out, "would close at a failover:", it.get("sessions_by_state"));
     by_word(out, "not carried over:", it.get("sessions_not_carried"));
     let (bytes_in, bytes_out) = (bytes(of("bytes_in")), bytes(of("bytes_out")));
     let (commands, p99) = (of("commands"), of("command_p99_us") / 1000.0);
@@ -116,8 +114,8 @@ fn traffic(out: &mut String, title: &str, it: Option<&Json>, rate: Option<f64>) 
     );
 }
 
-/// Counts by a word, the largest first; nothing if there is none. Those that are carried over are
-/// in the open ones.
+/// Prints counts by label, the largest first, unless all are zero. Ordinary sessions are part of
+/// the open ones.
 fn by_word(out: &mut String, title: &str, it: Option<&Json>) {
     let all = it.and_then(Json::as_object).into_iter().flatten();
     let mut counts: Vec<(f64, String)> = all
@@ -135,26 +133,22 @@ fn by_word(out: &mut String, title: &str, it: Option<&Json>) {
 fn sentinels(out: &mut String, service: &Json) {
     let all = list(service, "sentinels");
     let up = all.iter().filter(|it| it.get("up").and_then(Json::as_bool) == Some(true)).count();
-    let majority = service.get("quorum").map_or(0.0, |quorum| number(quorum, "majority"));
+    let majority = service.get("electorate").map_or(0.0, |quorum| number(quorum, "majority"));
     let split = service.get("disagreement").and_then(Json::as_bool) == Some(true);
     let split = if split { ", DISAGREE" } else { "" };
-    let _ = writeln!(
-        out,
-        "  sentinels  {up} of {} up, {majority:.0} make a majority{split}",
-        all.len()
-    );
+    let _ = writeln!(out, "  sentinels  {up} of {} up, majority {majority:.0}{split}", all.len());
     for it in all {
         let word = if it.get("up").and_then(Json::as_bool) == Some(true) { "up" } else { "DOWN" };
         let _ = write!(out, "             {word:<4} {}", text(it, "addr"));
-        if it.get("says").is_some_and(Json::is_string) {
-            let (says, epoch, age) =
-                (text(it, "says"), number(it, "epoch"), span(number(it, "age_s")));
-            let odd = if it.get("disagrees").and_then(Json::as_bool) == Some(true) {
+        if it.get("master").is_some_and(Json::is_string) {
+            let (master, epoch, age) =
+                (text(it, "master"), number(it, "epoch"), span(number(it, "age_s")));
+            let disagrees = if it.get("disagrees").and_then(Json::as_bool) == Some(true) {
                 " DISAGREES:"
             } else {
                 ""
             };
-            let _ = write!(out, "{odd} says {says} at {epoch:.0}, {age} ago");
+            let _ = write!(out, "{disagrees} names {master} at epoch {epoch:.0}, {age} ago");
         }
         let _ = writeln!(
             out,
@@ -166,7 +160,7 @@ fn sentinels(out: &mut String, service: &Json) {
     }
 }
 
-/// Commands a second, of two looks at one service.
+/// Commands per second, from two documents of one service.
 fn rate(now: &Json, before: &Json, seconds: f64) -> Option<f64> {
     let commands = |it: &Json| it.get("traffic")?.get("commands")?.as_f64();
     let same = text(now, "name") == text(before, "name") && seconds > 0.0;
@@ -185,7 +179,7 @@ fn number(it: &Json, key: &str) -> f64 {
     it.get(key).and_then(Json::as_f64).unwrap_or(0.0)
 }
 
-/// A span of time for people: to a tenth of a second below ten, then in whole units.
+/// Formats a duration: to a tenth of a second below ten seconds, then in whole units.
 fn span(seconds: f64) -> String {
     if seconds < 10.0 {
         return format!("{seconds:.1} s");
@@ -193,7 +187,7 @@ fn span(seconds: f64) -> String {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "an age for people, and not below ten"
+        reason = "an age in seconds, at least ten"
     )]
     let whole = seconds as u64;
     match (whole / 86_400, whole / 3600 % 24, whole / 60 % 60, whole % 60) {
@@ -219,30 +213,47 @@ fn bytes(count: f64) -> String {
     }
 }
 
+/// Replaces control characters: text from elsewhere must not control the terminal.
+pub(super) fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_glance_is_enough() {
+    fn renders_document_on_one_screen() {
         let sentinel = |port: u16, up: bool| {
-            serde_json::json!({"addr": format!("10.0.0.1:{port}"), "up": up, "disagrees": false, "says": "10.0.0.2:6379",
-                "epoch": 5, "age_s": 0.3, "problem": if up { Json::Null } else { "cannot connect".into() }})
+            serde_json::json!({
+                "addr": format!("10.0.0.1:{port}"), "up": up, "disagrees": false,
+                "master": "10.0.0.2:6379", "epoch": 5, "age_s": 0.3,
+                "problem": if up { Json::Null } else { "cannot connect".into() },
+            })
         };
         let document = |commands: u64| {
             serde_json::json!({
-                "schema": 1, "version": "0.1.0", "uptime_s": 192.0, "phase": "serving", "ready": true,
+                "schema": 1, "version": "0.1.0", "uptime_s": 192.0, "phase": "serving",
+                "ready": true,
                 "not_ready_because": [], "config_hash": "ab12", "config": {"faults": []},
                 "services": [{
-                    "name": "mymaster", "state": "stable", "gate": "open", "generation": 2, "stopped_s": null,
-                    "target": {"name": "10.0.0.2:6379", "addr": "10.0.0.2:6379", "epoch": 5, "age_s": 725.0},
-                    "disagreement": false, "minority": false, "quorum": {"voters": 3, "majority": 2},
+                    "name": "mymaster", "state": "stable", "gate": "open", "generation": 2,
+                    "outage_s": null, "disagreement": false, "minority": false,
+                    "target": {"name": "10.0.0.2:6379", "epoch": 5, "age_s": 725.0},
+                    "electorate": {"voters": 3, "majority": 2},
                     "sentinels": [sentinel(26379, true), sentinel(26380, false)],
-                    "nodes": [{"addr": "10.0.0.2:6379", "role": "master"}, {"addr": "10.0.0.3:6379", "role": "replica"}],
-                    "failovers": [{"from": null, "to": "10.0.0.1:6379", "age_s": 9000.0},
-                        {"from": "10.0.0.1:6379", "to": "10.0.0.2:6379", "age_s": 725.0, "held_ms": 812.0, "switched_ms": 1.13}],
-                    "traffic": {"sessions_open": 12, "sessions_limit": 10000, "commands": commands, "bytes_in": 1_234_567,
-                        "bytes_out": 999, "command_p99_us": 1280,
+                    "nodes": [
+                        {"addr": "10.0.0.2:6379", "role": "master"},
+                        {"addr": "10.0.0.3:6379", "role": "replica"},
+                    ],
+                    "failovers": [
+                        {"from": null, "to": "10.0.0.1:6379", "age_s": 9000.0},
+                        {"from": "10.0.0.1:6379", "to": "10.0.0.2:6379", "age_s": 725.0,
+                            "held_ms": 812.0, "switched_ms": 1.13},
+                    ],
+                    "traffic": {"sessions_open": 12, "sessions_limit": 10000,
+                        "commands": commands, "bytes_in": 1_234_567, "bytes_out": 999,
+                        "command_p99_us": 1280,
                         "sessions_by_state": {"ordinary": 9, "unknown_command": 1, "subscribed": 2},
                         "sessions_not_carried": {"in_flight": 3}},
                 }],
@@ -256,16 +267,16 @@ pointsman 0.1.0: serving, ready; up 3m12s; configuration ab12
 mymaster: stable, generation 2
   master     10.0.0.2:6379 at epoch 5, for 12m05s
   clients    12 of 10000, 0 waiting, 0 refused, 0 carried over
-             at a failover, closed: 2 subscribed, 1 unknown command
+             would close at a failover: 2 subscribed, 1 unknown command
              not carried over: 3 in flight
              5000 commands (2000/s), p99 1.28 ms; 1.2 MB in, 999 B out
-  sentinels  1 of 2 up, 2 make a majority
-             up   10.0.0.1:26379 says 10.0.0.2:6379 at 5, 0.3 s ago
-             DOWN 10.0.0.1:26380 says 10.0.0.2:6379 at 5, 0.3 s ago  cannot connect
+  sentinels  1 of 2 up, majority 2
+             up   10.0.0.1:26379 names 10.0.0.2:6379 at epoch 5, 0.3 s ago
+             DOWN 10.0.0.1:26380 names 10.0.0.2:6379 at epoch 5, 0.3 s ago  cannot connect
   nodes      master   10.0.0.2:6379
              replica  10.0.0.3:6379
-  moves      12m05s ago: 10.0.0.1:6379 to 10.0.0.2:6379, held 812.0 ms, switched in 1.1 ms
-             2h30m ago: nowhere to 10.0.0.1:6379
+  failovers  12m05s ago: 10.0.0.1:6379 to 10.0.0.2:6379, held 812.0 ms, switched in 1.1 ms
+             2h30m ago: first master 10.0.0.1:6379
 ";
         assert_eq!(shown, expected);
         assert!(shown.lines().count() < 24);

@@ -1,8 +1,8 @@
-//! `pointsman status`: one screen on how a running pointsman is doing.
+//! `pointsman status`: shows the status of a running pointsman.
 //!
-//! It shows what the status document says and adds no meaning of its own, so that an old `status`
-//! and a new process understand each other: known things are set in known places, and what is new
-//! appears under its own name.
+//! It prints the status document without an interpretation of its own, so that an old `status` and
+//! a new process work together: known fields have fixed places, and new ones appear under their own
+//! names.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -15,39 +15,41 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value as Json};
 
 use super::args::StatusArgs;
-use super::failure::{Failure, is_broken_pipe};
-use super::{http, screen};
+use super::http;
+use super::screen::{self, printable};
 use crate::config::{self, Flags, Value};
 
-/// Where the admin server of a pointsman is, if nothing says otherwise.
-const DEFAULT: &str = "127.0.0.1:8888";
-/// How often it is asked for while somebody watches.
-const EVERY: Duration = Duration::from_secs(1);
-/// How deep a document is shown; what is deeper is shown as JSON.
-const DEEPEST: usize = 3;
+/// The default address of the admin server.
+const DEFAULT_ADDRESS: &str = "127.0.0.1:8888";
+/// Interval of the requests with `--watch`.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum depth of nested values; deeper ones are printed as JSON.
+const MAX_DEPTH: usize = 3;
 
-/// Why there is no status.
+/// Why no status is available.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StatusError {
     #[error("{0:?} is not an address; write host:port, for example 127.0.0.1:8888")]
     Address(String, #[source] io::Error),
-    #[error("no status from {0}: is pointsman running there? Name its admin address with --admin")]
-    Ask(SocketAddr, #[source] io::Error),
-    #[error(
-        "no status from {0}: it answers with code {1}; is that the admin address of a pointsman?"
-    )]
+    #[error("cannot resolve {0:?}; check the name, or use an IP address")]
+    Unresolved(String, #[source] io::Error),
+    #[error("no status from {0}: is pointsman running there? Set its admin address with --admin")]
+    Unreachable(SocketAddr, #[source] io::Error),
+    #[error("no status from {0}: HTTP status {1}; is this the admin address of a pointsman?")]
     Code(SocketAddr, u16),
     #[error("{0} is not ready: {1}")]
     NotReady(SocketAddr, String),
-    #[error("the status from {0} is not JSON; is that the admin address of a pointsman?")]
+    #[error("the status from {0} is not JSON; is this the admin address of a pointsman?")]
     Json(SocketAddr, #[source] serde_json::Error),
+    #[error("the output could not be written")]
+    Output(#[source] io::Error),
 }
 
-/// Asks, and renders the answer.
+/// Requests the status and renders it.
 ///
 /// # Errors
 ///
-/// Why there is none, with what to do.
+/// Why it is not available, with a remedy.
 pub(super) fn status(
     args: &StatusArgs,
     env: impl IntoIterator<Item = (OsString, OsString)>,
@@ -63,13 +65,14 @@ pub(super) fn status(
         return addrs.into_iter().map(ready).collect();
     }
     let addr = address(args.admin.as_deref(), args.config.as_ref(), env)?;
-    let (document, body) = ask(addr)?;
-    Ok(if args.json { body } else { shown(addr, &document, None) })
+    let (document, body) = request(addr)?;
+    Ok(if args.json { body } else { present(addr, &document, None) })
 }
 
-/// The document of the pointsman there, and its text.
-fn ask(addr: SocketAddr) -> Result<(Json, String), StatusError> {
-    let (code, body) = http::get(addr, "/status").map_err(|error| StatusError::Ask(addr, error))?;
+/// Requests the status document; returns it parsed and as text.
+fn request(addr: SocketAddr) -> Result<(Json, String), StatusError> {
+    let (code, body) =
+        http::get(addr, "/status").map_err(|error| StatusError::Unreachable(addr, error))?;
     if code != 200 {
         return Err(StatusError::Code(addr, code));
     }
@@ -77,9 +80,10 @@ fn ask(addr: SocketAddr) -> Result<(Json, String), StatusError> {
     Ok((document, String::from_utf8_lossy(&body).trim_end().to_owned() + "\n"))
 }
 
-/// Asks what a readiness probe asks, for `helm test` among others.
+/// Requests what a readiness probe requests, for example for `helm test`.
 fn ready(addr: SocketAddr) -> Result<String, StatusError> {
-    let (code, body) = http::get(addr, "/ready").map_err(|error| StatusError::Ask(addr, error))?;
+    let (code, body) =
+        http::get(addr, "/ready").map_err(|error| StatusError::Unreachable(addr, error))?;
     let text = printable(String::from_utf8_lossy(&body).trim());
     if code == 200 {
         Ok(format!("{addr} is ready\n"))
@@ -88,38 +92,43 @@ fn ready(addr: SocketAddr) -> Result<String, StatusError> {
     }
 }
 
-fn shown(addr: SocketAddr, document: &Json, before: Option<(&Json, f64)>) -> String {
+fn present(addr: SocketAddr, document: &Json, before: Option<(&Json, f64)>) -> String {
     screen::render(document, before)
         .unwrap_or_else(|| format!("pointsman at {addr}\n{}", render(document)))
 }
 
-/// Asks again and again until told to stop, by Ctrl-C or by a reader that goes away. A process that
-/// does not answer is said to be so, and asked again: it may be about to come back.
+/// Repeats the request until Ctrl-C or until the reader closes the pipe. A process that does not
+/// answer is reported and asked again: it may be restarting.
 ///
-/// On a terminal the screen is written over and not cleared first, so nothing flickers; elsewhere
-/// one follows the other.
+/// On a terminal the screen is overwritten instead of cleared, to avoid flicker; otherwise each
+/// screen follows the last one.
 ///
 /// # Errors
+///
+/// Of the address, or of the output.
 ///
 /// Of the address, or of the output.
 pub(super) fn watch(
     args: &StatusArgs,
     env: impl IntoIterator<Item = (OsString, OsString)>,
-) -> Result<ExitCode, Failure> {
+) -> Result<ExitCode, StatusError> {
     let addr = address(args.admin.as_deref(), args.config.as_ref(), env)?;
     let mut out = io::stdout().lock();
     let on_screen = !args.json && out.is_terminal();
     let mut before: Option<(Json, Instant)> = None;
-    if on_screen && !put(&mut out, "\u{1b}[2J")? {
+    if on_screen && !write_all(&mut out, "\u{1b}[2J")? {
         return Ok(ExitCode::SUCCESS);
     }
     loop {
-        let text = match ask(addr) {
+        let text = match request(addr) {
             Ok((document, _)) => {
                 let since =
                     before.as_ref().map(|(before, at)| (before, at.elapsed().as_secs_f64()));
-                let text =
-                    if args.json { format!("{document}\n") } else { shown(addr, &document, since) };
+                let text = if args.json {
+                    format!("{document}\n")
+                } else {
+                    present(addr, &document, since)
+                };
                 before = Some((document, Instant::now()));
                 text
             }
@@ -128,33 +137,34 @@ pub(super) fn watch(
             }
             Err(error) => format!("{error}\n"),
         };
-        let frame = if on_screen { over(&text) } else { text + if args.json { "" } else { "\n" } };
-        if !put(&mut out, &frame)? {
+        let frame =
+            if on_screen { overwrite(&text) } else { text + if args.json { "" } else { "\n" } };
+        if !write_all(&mut out, &frame)? {
             return Ok(ExitCode::SUCCESS);
         }
-        std::thread::park_timeout(EVERY);
+        std::thread::park_timeout(INTERVAL);
     }
 }
 
-/// Writes over what is there: from the top, each line to its end, and nothing left below. A line
-/// that does not fit is cut by the terminal, not wrapped, so that every screen begins where the
-/// last one did.
-fn over(text: &str) -> String {
+/// Overwrites the screen: from the top, each line to its end, and everything below is cleared. Long
+/// lines are truncated by the terminal instead of wrapped, so that every screen begins at the same
+/// place.
+fn overwrite(text: &str) -> String {
     let lines: String = text.lines().map(|line| format!("{line}\u{1b}[K\r\n")).collect();
     format!("\u{1b}[?7l\u{1b}[H{lines}\u{1b}[J\u{1b}[?7h")
 }
 
-/// Whether there was a reader.
-fn put(out: &mut impl io::Write, text: &str) -> Result<bool, Failure> {
+/// Returns whether there was a reader.
+fn write_all(out: &mut impl io::Write, text: &str) -> Result<bool, StatusError> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if is_broken_pipe(&error) => Ok(false),
-        Err(error) => Err(Failure::Output(error)),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(StatusError::Output(error)),
         Ok(()) => Ok(true),
     }
 }
 
-/// The address given, else the one that the configuration of this place has, else the usual one.
-/// Faults of a configuration do not matter here: an address is all that is wanted of it.
+/// Returns the given address, else the one of the local configuration, else the default. Faults of
+/// the configuration do not matter: only the address is needed.
 pub(super) fn address(
     admin: Option<&str>,
     config: Option<&PathBuf>,
@@ -168,24 +178,29 @@ pub(super) fn address(
         Some(Value::Listen(addrs)) => addrs
             .first()
             .and_then(proxy::ListenAddr::tcp)
-            .map_or_else(|| resolve(DEFAULT), |addr| Ok(dialable(addr))),
-        _ => resolve(DEFAULT),
+            .map_or_else(|| resolve(DEFAULT_ADDRESS), |addr| Ok(dialable(addr))),
+        _ => resolve(DEFAULT_ADDRESS),
     }
 }
 
 fn resolve(text: &str) -> Result<SocketAddr, StatusError> {
     let found = resolve_all(text)?.into_iter().next();
-    found.ok_or_else(|| StatusError::Address(text.to_owned(), io::ErrorKind::NotFound.into()))
+    found.ok_or_else(|| {
+        StatusError::Unresolved(text.to_owned(), io::Error::from(io::ErrorKind::NotFound))
+    })
 }
 
-/// Every address of a name: a headless Service has one for each pod. At least one.
+/// Every address of a name; a headless Service has one per pod. At least one.
 fn resolve_all(text: &str) -> Result<Vec<SocketAddr>, StatusError> {
-    let wrong = |error| StatusError::Address(text.to_owned(), error);
+    let wrong = |error: io::Error| match error.kind() {
+        io::ErrorKind::InvalidInput => StatusError::Address(text.to_owned(), error),
+        _ => StatusError::Unresolved(text.to_owned(), error),
+    };
     let found: Vec<SocketAddr> = text.to_socket_addrs().map_err(wrong)?.map(dialable).collect();
-    if found.is_empty() { Err(wrong(io::ErrorKind::NotFound.into())) } else { Ok(found) }
+    if found.is_empty() { Err(wrong(io::Error::from(io::ErrorKind::NotFound))) } else { Ok(found) }
 }
 
-/// "Every address" is one to listen on; to dial, the loopback stands for it.
+/// Replaces the wildcard address, which only a listener can use, by the loopback address.
 fn dialable(mut addr: SocketAddr) -> SocketAddr {
     if addr.ip().is_unspecified() {
         addr.set_ip(if addr.is_ipv4() {
@@ -197,7 +212,7 @@ fn dialable(mut addr: SocketAddr) -> SocketAddr {
     addr
 }
 
-/// The document for a person: what concerns the process first, then each service under its name.
+/// Formats the document as text: first the fields of the process, then each service under its name.
 fn render(document: &Json) -> String {
     let mut out = String::new();
     let Json::Object(top) = document else { return inline(document, 0) + "\n" };
@@ -217,7 +232,7 @@ fn render(document: &Json) -> String {
     out
 }
 
-/// The keys that are looked for first, then the others in the order of the document.
+/// The most important keys first, then the rest in the order of the document.
 fn in_order(service: &Map<String, Json>) -> Vec<(&str, &Json)> {
     const FIRST: [&str; 3] = ["target", "gate", "generation"];
     let first = FIRST.into_iter().filter_map(|key| service.get(key).map(|value| (key, value)));
@@ -246,16 +261,16 @@ fn fields(out: &mut String, indent: &str, fields: &[(&str, &Json)]) {
     }
 }
 
-/// A value on one line.
+/// Formats a value on one line.
 fn inline(value: &Json, depth: usize) -> String {
     match value {
         Json::Null => "-".to_owned(),
         Json::String(text) => printable(text),
         Json::Array(items) if items.is_empty() => "-".to_owned(),
-        Json::Array(items) if depth < DEEPEST => {
+        Json::Array(items) if depth < MAX_DEPTH => {
             items.iter().map(|item| inline(item, depth + 1)).collect::<Vec<_>>().join(", ")
         }
-        Json::Object(map) if depth < DEEPEST => {
+        Json::Object(map) if depth < MAX_DEPTH => {
             let pairs = map
                 .iter()
                 .map(|(key, value)| format!("{} {}", printable(key), inline(value, depth + 1)));
@@ -266,23 +281,21 @@ fn inline(value: &Json, depth: usize) -> String {
     }
 }
 
-/// Text from elsewhere must not move the cursor of a terminal, nor do worse.
-pub(super) fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_status_fits_a_screen_and_keeps_what_it_does_not_know() {
+    fn shows_unknown_fields_under_their_names() {
         let document = serde_json::json!({
             "phase": "serving", "uptime": "3m12s",
             "services": [{
                 "name": "mymaster", "generation": 3, "gate": "open", "news": true,
                 "target": {"addr": "10.0.0.2:6379", "name": "redis-1:6379", "epoch": 5},
-                "sentinels": [{"addr": "10.0.0.1:26379", "state": "up"}, {"addr": "10.0.0.3:26379", "state": "down"}],
+                "sentinels": [
+                    {"addr": "10.0.0.1:26379", "state": "up"},
+                    {"addr": "10.0.0.3:26379", "state": "down"},
+                ],
             }],
         });
         let lines = "phase   serving\nuptime  3m12s\n\nmymaster\n\
@@ -297,14 +310,15 @@ mod tests {
     }
 
     #[test]
-    fn nothing_in_it_reaches_the_terminal_raw() {
-        let document = serde_json::json!({"ph\u{1b}ase": "\u{1b}[2Jx\n", "services": [{"name": "\u{7}a", "x": [["\u{1b}"]]}, 3]});
-        let shown = render(&document);
-        assert!(shown.chars().all(|c| c == '\n' || !c.is_control()), "{shown:?}");
+    fn replaces_control_characters() {
+        let service = serde_json::json!({"name": "\u{7}a", "x": [["\u{1b}"]]});
+        let document = serde_json::json!({"ph\u{1b}ase": "\u{1b}[2Jx\n", "services": [service, 3]});
+        let present = render(&document);
+        assert!(present.chars().all(|c| c == '\n' || !c.is_control()), "{present:?}");
     }
 
     #[test]
-    fn readiness_is_the_code_of_the_probe() {
+    fn reports_the_code_of_the_readiness_probe() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();
         let server = std::thread::spawn(move || {
@@ -333,12 +347,12 @@ mod tests {
         assert_eq!(ask().unwrap(), format!("{addr} is ready\n"));
         assert_eq!(ask().unwrap_err().to_string(), format!("{addr} is not ready: no master"));
         server.join().unwrap();
-        assert!(matches!(ask(), Err(StatusError::Ask(..))));
+        assert!(matches!(ask(), Err(StatusError::Unreachable(..))));
     }
 
     #[test]
-    fn the_address_is_given_configured_or_usual() {
-        let ask = |admin: Option<&str>, env: &[(&str, &str)]| {
+    fn resolves_given_configured_or_default_address() {
+        let request = |admin: Option<&str>, env: &[(&str, &str)]| {
             let args = StatusArgs {
                 admin: admin.map(str::to_owned),
                 config: None,
@@ -350,9 +364,9 @@ mod tests {
             let env = env.iter().map(|(name, value)| (name.into(), value.into()));
             address(args.admin.as_deref(), args.config.as_ref(), env).unwrap().to_string()
         };
-        assert_eq!(ask(None, &[]), DEFAULT);
-        assert_eq!(ask(None, &[("POINTSMAN_ADMIN", "[::]:9,1.2.3.4:8")]), "[::1]:9");
-        assert_eq!(ask(Some("1.2.3.4:5"), &[("POINTSMAN_ADMIN", "0.0.0.0:9")]), "1.2.3.4:5");
+        assert_eq!(request(None, &[]), DEFAULT_ADDRESS);
+        assert_eq!(request(None, &[("POINTSMAN_ADMIN", "[::]:9,1.2.3.4:8")]), "[::1]:9");
+        assert_eq!(request(Some("1.2.3.4:5"), &[("POINTSMAN_ADMIN", "0.0.0.0:9")]), "1.2.3.4:5");
         let wrong = StatusArgs {
             admin: Some("nonsense".to_owned()),
             config: None,
@@ -362,5 +376,7 @@ mod tests {
             watch: false,
         };
         assert!(matches!(address(wrong.admin.as_deref(), None, []), Err(StatusError::Address(..))));
+        let unresolved = address(Some("nohost.invalid:8888"), None, []);
+        assert!(matches!(unresolved, Err(StatusError::Unresolved(..))), "{unresolved:?}");
     }
 }

@@ -1,57 +1,55 @@
-//! The words that an option may be one of, each set defined once.
-//!
-//! The comments are what people read beside the option, as in [`sections`](super::sections).
+//! The enumerations of the configuration: the values of options that accept one of a few words.
 
-use super::section::choice;
+use super::option_spec::choice;
 
 choice! {
-    /// What a candidate has to prove before traffic goes to it.
+    /// What a candidate must prove before traffic is sent to it.
     Verify {
-        /// `ROLE` says master and `PING` gets `PONG`.
+        /// `ROLE` reports a master, and `PING` is answered.
         Role = "role",
-        /// `PING` gets `PONG`; for servers whose user may not run `ROLE`.
+        /// `PING` is answered; for users without the permission to run `ROLE`.
         Ping = "ping",
-        /// A TCP connection opens; trusts the sentinels alone.
+        /// A TCP connection opens; relies on the sentinels alone.
         Tcp = "tcp",
     }
 }
 
 choice! {
-    /// What to do while the reachable sentinels cannot reach a majority of theirs.
+    /// What to do while only a minority of the sentinels is reachable.
     Minority {
-        /// Traffic goes on to the master already verified.
+        /// Traffic continues to the master that was verified before.
         Keep = "keep",
-        /// New requests wait at the gate, up to `hold_timeout`.
+        /// New requests wait, for at most `hold_timeout`.
         Hold = "hold",
-        /// Sessions are closed and new ones wait.
+        /// Sessions are closed, and new clients wait.
         Cut = "cut",
     }
 }
 
 choice! {
-    /// What becomes of sessions when the master is replaced.
+    /// What happens to sessions when the master is replaced.
     Sessions {
-        /// Quiet ones go on with the new master; the others are closed.
+        /// Idle sessions move to the new master; all other sessions are closed.
         Carry = "carry",
-        /// All are closed.
+        /// All sessions are closed.
         Close = "close",
     }
 }
 
 choice! {
-    /// What becomes of subscribed sessions when the master is replaced.
+    /// What happens to subscribed sessions when the master is replaced.
     Subscriptions {
-        /// They are closed, so that their clients know that they missed messages.
+        /// They are closed, so that their clients know that messages may be lost.
         Close = "close",
-        /// They subscribe again with the new master.
+        /// They are subscribed again on the new master.
         Replay = "replay",
     }
 }
 
 choice! {
-    /// Whether bodies of large values go through a pipe of the kernel.
+    /// Whether large values are moved between sockets inside the kernel, by `splice`.
     Splice {
-        /// Where the system does it.
+        /// If the system supports it.
         On = "on",
         /// Never.
         Off = "off",
@@ -59,25 +57,25 @@ choice! {
 }
 
 choice! {
-    /// What readers get while no replica may serve them.
+    /// What readers get while no replica is eligible.
     NoReplica {
-        /// They are turned away at once.
+        /// An error at once, and the connection is closed.
         Reject = "reject",
-        /// The master, until there is a replica again.
+        /// The master, until a replica is eligible again.
         Master = "master",
     }
 }
 
 choice! {
-    /// How much is logged.
+    /// The log level.
     LogLevel {
-        /// What needs a person.
+        /// Problems that need an operator.
         Error = "error",
-        /// What may soon need a person.
+        /// Problems that may soon need an operator.
         Warn = "warn",
-        /// What an operator wants to read afterwards: failovers, starts, stops.
+        /// Events for later analysis: failovers, starts, stops.
         Info = "info",
-        /// Decisions and their reasons.
+        /// Decisions, with their reasons.
         Debug = "debug",
         /// Every event and reply.
         Trace = "trace",
@@ -85,27 +83,27 @@ choice! {
 }
 
 choice! {
-    /// How a log line looks.
+    /// The format of log lines.
     LogFormat {
-        /// For people on a terminal, JSON otherwise.
+        /// `human` on a terminal, `journald` in a systemd unit, `json` otherwise.
         Auto = "auto",
-        /// Lines for people.
+        /// Plain text.
         Human = "human",
-        /// One JSON object a line.
+        /// One JSON object per line.
         Json = "json",
-        /// Entries of systemd's journal, with their fields.
+        /// Entries of the systemd journal, with fields.
         Journald = "journald",
     }
 }
 
 choice! {
-    /// Which sessions get a line at their end.
+    /// Which sessions are logged when they end.
     SessionLines {
-        /// None.
+        /// No session.
         Off = "off",
-        /// Those that ended otherwise than client or operator wanted.
+        /// Sessions that were ended neither by their client nor by an operator.
         Failed = "failed",
-        /// All.
+        /// All sessions.
         All = "all",
     }
 }

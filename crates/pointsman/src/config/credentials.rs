@@ -1,38 +1,233 @@
-//! A user and a password, by whichever of the three ways the password was given.
+//! Passwords and tokens, and the keys by which they can be given: directly, in a file, or in an
+//! environment variable.
 //!
-//! The ways are options of their own (`CredentialKeys`); a program that authenticates wants only
-//! the result. Reading the file or the variable happens once, while the configuration is loaded, so
-//! that a missing file is a fault of the configuration like any other, shown with its line before
-//! anything has started.
+//! The three keys are options of their own (`CredentialKeys`). They are resolved once, while the
+//! configuration is loaded, so that a missing password file is a fault of the configuration with
+//! its line, reported before anything has started. Files and variables are accessed through
+//! arguments, so that every fault can be tested without either.
+//!
+//! A [`Secret`] cannot be shown by accident: neither formatting nor the printed configuration
+//! contains its text. [`Secret::reveal`] is the only access, so that a search for one word finds
+//! every use of a password. The memory is overwritten when it is dropped.
+//!
+//! Deliberately absent: serialisation of secrets, and any comparison other than equality.
 
-use super::secret::Secret;
-use super::section::{FromValues, field};
-use super::values::Values;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
 
-/// What to authenticate with. Both empty: no authentication.
+use zeroize::Zeroizing;
+
+use super::file_reader::file_problem;
+use super::finding::Finding;
+use super::option_spec::{FromSettings, field};
+use super::schema::{CREDENTIALS, PASSWORD_KEYS};
+use super::settings::SettingMap;
+use super::value::{Problem, Value};
+
+/// The placeholder that is shown instead of a secret. If it is read back as a password, a warning
+/// is given.
+pub const HIDDEN: &str = "<hidden>";
+
+/// Maximum size of a password file, in bytes.
+pub(super) const MAX_PASSWORD_BYTES: u64 = 64 * 1024;
+
+/// Reads a small file. Its text must not appear in any message.
+pub(super) type ReadFile<'a> = &'a dyn Fn(&Path) -> std::io::Result<Secret>;
+
+/// A password. It is overwritten in memory when dropped; `Debug` and `Display` print a placeholder.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Zeroizing<String>);
+
+impl Secret {
+    /// Wraps the text.
+    #[must_use]
+    pub fn new(text: String) -> Self {
+        Self(Zeroizing::new(text))
+    }
+
+    /// The text itself, for the command that authenticates.
+    #[must_use]
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(HIDDEN)
+    }
+}
+
+impl fmt::Display for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(HIDDEN)
+    }
+}
+
+/// Credentials of one connection. If both fields are empty, there is no authentication.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Credentials {
-    /// ACL user name; without it a password is meant for the default user.
+    /// ACL user name; without it, the password is that of the default user.
     pub username: Option<String>,
     /// The password.
     pub password: Option<Secret>,
 }
 
-/// A secret by itself.
+/// A token: a secret without a user name.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Token(pub Option<Secret>);
 
-impl FromValues for Token {
-    fn read(values: &Values, section: &str) -> Self {
+impl FromSettings for Token {
+    fn read(values: &SettingMap, section: &str) -> Self {
         Self(values.passwords.get(section).cloned())
     }
 }
 
-impl FromValues for Credentials {
-    fn read(values: &Values, section: &str) -> Self {
+impl FromSettings for Credentials {
+    fn read(values: &SettingMap, section: &str) -> Self {
         Self {
             username: field(values, section, "username"),
             password: values.passwords.get(section).cloned(),
         }
+    }
+}
+
+/// Resolves the passwords of one service. Returns the faults found in their keys.
+pub(super) fn resolve_passwords(
+    service: &mut SettingMap,
+    read_file: ReadFile<'_>,
+    env: &BTreeMap<&str, &str>,
+) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for section in CREDENTIALS {
+        let keys = PASSWORD_KEYS.map(|name| format!("{section}.{name}"));
+        let present: Vec<&String> =
+            keys.iter().filter(|key| service.settings.contains_key(*key)).collect();
+        let sound = !keys.iter().any(|key| service.broken.contains(key));
+        if let [first, second, ..] = present.as_slice() {
+            let what = format!("{first} is set as well");
+            let remedy = "keep only one of password, password_file and password_env";
+            findings.push(Finding::new(service.origin(second), (*second).clone(), what, remedy));
+        } else if let [key] = present.as_slice() {
+            match read_secret(service.value(key), key, read_file, env) {
+                Ok(Some(secret)) => {
+                    service.passwords.insert(section.to_owned(), secret);
+                }
+                Ok(None) => {}
+                Err(problem) => {
+                    findings.push(Finding::of(service.origin(key), (*key).clone(), problem));
+                }
+            }
+        } else if sound && service.settings.contains_key(&format!("{section}.username")) {
+            let key = format!("{section}.username");
+            let remedy = "add password, password_file or password_env";
+            findings.push(Finding::new(
+                service.origin(&key),
+                key,
+                "a user name without a password",
+                remedy,
+            ));
+        }
+    }
+    findings
+}
+
+/// Resolves the token for commands to the admin server, if commands are enabled. Returns the faults
+/// found in its keys.
+pub(super) fn resolve_control_token(
+    process: &mut SettingMap,
+    read_file: ReadFile<'_>,
+    env: &BTreeMap<&str, &str>,
+) -> Vec<Finding> {
+    const MIN_LENGTH: usize = 16;
+    let keys = ["admin.control_token_file", "admin.control_token_env"];
+    let on = matches!(process.value("admin.control"), Some(Value::Bool(true)));
+    let sound = !keys.iter().any(|key| process.broken.contains(*key));
+    let present: Vec<&str> =
+        keys.into_iter().filter(|key| process.settings.contains_key(*key)).collect();
+    let fault = |key: &str, what: String, remedy: &str| {
+        vec![Finding::new(process.origin(key), key, what, remedy)]
+    };
+    match present.as_slice() {
+        [] if on && sound && process.value("admin.control_socket").is_none() => {
+            let what = "commands are enabled without a token or a socket".to_owned();
+            fault(
+                "admin.control",
+                what,
+                "add control_socket, control_token_file or control_token_env",
+            )
+        }
+        [] => Vec::new(),
+        [first, second, ..] => fault(
+            second,
+            format!("{first} is set as well"),
+            "keep only one of control_token_file and control_token_env",
+        ),
+        [key] => match read_secret(process.value(key), key, read_file, env) {
+            Ok(Some(token)) if token.reveal().len() < MIN_LENGTH => fault(
+                key,
+                "the token has fewer than 16 characters".to_owned(),
+                "use at least 16 random characters",
+            ),
+            Ok(token) => {
+                process
+                    .passwords
+                    .extend(token.map(|token| ("admin.control_token".to_owned(), token)));
+                Vec::new()
+            }
+            Err(problem) => vec![Finding::of(process.origin(key), *key, problem)],
+        },
+    }
+}
+
+/// The secret to which one of the keys leads.
+fn read_secret(
+    value: Option<&Value>,
+    key: &str,
+    read_file: ReadFile<'_>,
+    env: &BTreeMap<&str, &str>,
+) -> Result<Option<Secret>, Problem> {
+    match value {
+        Some(Value::Secret(secret)) => Ok(Some(secret.clone())),
+        Some(Value::Text(name)) if key.ends_with("_env") => match env.get(name.as_str()) {
+            Some(text) if !text.is_empty() => Ok(Some(Secret::new((*text).to_owned()))),
+            _ => Err(Problem::new(
+                format!("the environment variable {name} is not set, or is empty"),
+                "set it, or correct the name",
+            )),
+        },
+        Some(Value::Text(path)) => secret_from_file(path, read_file).map(Some),
+        _ => Ok(None),
+    }
+}
+
+fn secret_from_file(path: &str, read_file: ReadFile<'_>) -> Result<Secret, Problem> {
+    let read = read_file(Path::new(path)).map_err(|error| file_problem(Path::new(path), &error))?;
+    let text = read.reveal();
+    let text = text.strip_suffix('\n').unwrap_or(text);
+    let text = text.strip_suffix('\r').unwrap_or(text);
+    if text.is_empty() {
+        return Err(Problem::new(format!("{path:?} is empty"), "write the password into it"));
+    }
+    if text.contains(['\n', '\r']) {
+        return Err(Problem::new(
+            format!("{path:?} has more than one line"),
+            "leave only the password in it",
+        ));
+    }
+    Ok(Secret::new(text.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hides_the_secret_in_every_format() {
+        let secret = Secret::new("hunter2".to_owned());
+        let shown = format!("{secret} {secret:?} {secret:#?} {:?}", Some(secret.clone()));
+        assert!(!shown.contains("hunter2"), "{shown}");
+        assert_eq!(secret.reveal(), "hunter2");
     }
 }

@@ -1,20 +1,19 @@
-//! Spans of time as people write them: `5s`, `250ms`, `1m30s`.
+//! Parses and formats durations: `5s`, `250ms`, `1m30s`.
 //!
-//! A number without a unit is refused rather than guessed: half the world's proxies read it as
-//! seconds, the other half as milliseconds, and a timeout that is wrong by a thousand shows itself
-//! only in an outage. Fractions are refused too, since every one of them has an exact spelling in a
-//! smaller unit.
+//! A number without a unit is refused. Some proxies read it as seconds and others as milliseconds,
+//! and a timeout that is wrong by a factor of a thousand is noticed only in an outage. Fractions
+//! are refused as well, since each can be written exactly in a smaller unit.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::value::Problem;
 
-/// The longest span accepted anywhere: seven days. Far beyond any sense, and far below what
-/// overflows a clock.
-pub(super) const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Maximum duration of any option: seven days, which is more than any option needs and too short to
+/// overflow a clock.
+pub(super) const MAX_DURATION: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Units in the order in which they have to appear, with their length in microseconds.
+/// Units in the order in which they must appear, with their length in microseconds.
 const UNITS: [(&str, u64); 6] = [
     ("d", 86_400_000_000),
     ("h", 3_600_000_000),
@@ -24,12 +23,11 @@ const UNITS: [(&str, u64); 6] = [
     ("us", 1),
 ];
 
-/// Reads a span: one or more numbers with units, the larger unit first. `off` and `0` are read as
-/// zero.
+/// Parses a duration: one or more numbers with units, larger units first. `off` and `0` mean zero.
 ///
 /// # Errors
 ///
-/// A [`Problem`] that says what is wrong and how to write it.
+/// What is wrong, and how to write it.
 pub(super) fn parse(text: &str) -> Result<Duration, Problem> {
     let text = text.trim();
     if text == "0" || text == "off" {
@@ -48,7 +46,7 @@ pub(super) fn parse(text: &str) -> Result<Duration, Problem> {
         )
     })?;
     let duration = Duration::from_micros(micros);
-    if duration > LONGEST {
+    if duration > MAX_DURATION {
         return Err(Problem::new(format!("{text:?} is too long"), "give at most \"7d\""));
     }
     Ok(duration)
@@ -73,7 +71,7 @@ fn total_micros(text: &str) -> Option<u64> {
     Some(total)
 }
 
-/// Writes a span so that [`parse`] reads back the same one, to the microsecond.
+/// Formats a duration so that [`parse`] gives the same one, to the microsecond.
 #[must_use]
 pub(super) fn format(duration: Duration) -> String {
     let mut micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
@@ -97,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_people_write() {
+    fn parses_durations_with_units() {
         for (text, millis) in [
             ("5s", 5000),
             ("250ms", 250),
@@ -112,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_the_rest_with_a_remedy() {
+    fn refuses_other_text_with_a_remedy() {
         for text in [
             "",
             "5",
@@ -137,13 +135,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(micros in 0_u64..=7 * 86_400_000_000) {
+        fn parses_what_it_formats(micros in 0_u64..=7 * 86_400_000_000) {
             let duration = Duration::from_micros(micros);
             prop_assert_eq!(parse(&format(duration)).unwrap(), duration);
         }
 
         #[test]
-        fn no_text_makes_it_panic(text in ".{0,40}") {
+        fn never_panics_on_any_text(text in ".{0,40}") {
             let _ = parse(&text);
         }
     }

@@ -1,18 +1,17 @@
-//! A host and a port, as sentinels are named.
+//! Endpoints: a host and a port, for sentinels and Redis nodes.
 //!
-//! The host stays text: names are resolved when they are dialled, again and again, because what
-//! stands behind them moves. IPv6 is where parsers of `host:port` go wrong, so the rule is written
-//! down: in brackets a port may follow; without brackets, two or more colons make the whole text an
-//! address and the port is the default one.
+//! The host stays text. Names are resolved again for each connection, because their addresses
+//! change. The rule for IPv6: an address in brackets may be followed by a port; without brackets,
+//! two or more colons make the whole text an address, with the default port.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::value::Problem;
 
-/// The port of Redis Sentinel where none is named.
+/// The default port of Redis Sentinel.
 pub const SENTINEL_PORT: u16 = 26379;
-/// The port of Redis where none is named.
+/// The default port of Redis.
 pub const REDIS_PORT: u16 = 6379;
 
 /// A host, either a DNS name or an IP address without brackets, and a port from 1 to 65535.
@@ -25,12 +24,27 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Reads `host`, `host:port`, `[v6]`, `[v6]:port` or a bare IPv6 address; the port is
-    /// `default_port` where none is given.
+    /// Parses `host:port` or `[v6]:port`. The port is required: clients connect to this endpoint,
+    /// and a wrong guess of the port would send all of them to nowhere.
     ///
     /// # Errors
     ///
-    /// A [`Problem`] that says what is wrong and how to write it.
+    /// What is wrong, and how to write it.
+    pub(super) fn parse_with_port(text: &str) -> Result<Self, Problem> {
+        let endpoint = Self::parse(text, REDIS_PORT)?;
+        // Without a port, another default gives another endpoint.
+        if Self::parse(text, SENTINEL_PORT)? == endpoint {
+            return Ok(endpoint);
+        }
+        Err(Problem::new(format!("{text:?} has no port"), format!("write \"{endpoint}\"")))
+    }
+
+    /// Parses `host`, `host:port`, `[v6]`, `[v6]:port` or a bare IPv6 address; the port is
+    /// `default_port` if none is given.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, and how to write it.
     pub fn parse(text: &str, default_port: u16) -> Result<Self, Problem> {
         let example =
             format!("write for example \"redis-1:{default_port}\" or \"[fd00::1]:{default_port}\"");
@@ -69,7 +83,7 @@ impl Endpoint {
         Ok(Self { host: host.to_owned(), port })
     }
 
-    /// The address, where the host is an IP address and not a name.
+    /// The socket address, if the host is an IP address.
     #[must_use]
     pub fn addr(&self) -> Option<SocketAddr> {
         self.host.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, self.port))
@@ -77,7 +91,7 @@ impl Endpoint {
 }
 
 fn parse_port(text: &str) -> Option<u16> {
-    // `u16::from_str` takes a leading plus sign; nobody means one.
+    // `u16::from_str` accepts a leading plus sign.
     text.bytes()
         .all(|b| b.is_ascii_digit())
         .then(|| text.parse().ok())
@@ -85,8 +99,8 @@ fn parse_port(text: &str) -> Option<u16> {
         .filter(|port| *port != 0)
 }
 
-/// RFC 1123 names, with the underscore that Docker and Windows put into them, and with the trailing
-/// dot of an absolute name.
+/// Accepts RFC 1123 names, also with the underscores that Docker and Windows use, and with the
+/// trailing dot of an absolute name.
 fn check_host(host: &str) -> Result<(), String> {
     if host.is_empty() {
         return Err("the host is empty".to_owned());
@@ -130,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_every_spelling() {
+    fn parses_every_notation() {
         for (text, host, port) in [
             ("redis-sentinel", "redis-sentinel", 26379),
             ("redis-sentinel:26380", "redis-sentinel", 26380),
@@ -144,8 +158,8 @@ mod tests {
             ("[FD00:0::1]:7", "fd00::1", 7),
         ] {
             let got = Endpoint::parse(text, SENTINEL_PORT);
-            // Five digits do not fit one group of an address, so that spelling must be refused, not
-            // cut in two.
+            // Five digits do not fit into one group of an address, so this is refused. It must not
+            // be split into an address and a port.
             if port == 0 {
                 assert!(got.is_err(), "{text} gave {got:?}");
             } else {
@@ -155,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_none() {
+    fn refuses_invalid_endpoints() {
         let bad = [
             "",
             ":1",
@@ -177,9 +191,26 @@ mod tests {
         }
     }
 
+    #[test]
+    fn requires_a_port_where_clients_connect() {
+        assert_eq!(Endpoint::parse_with_port("redis:1").unwrap(), endpoint("redis", 1));
+        assert_eq!(Endpoint::parse_with_port("[fd00::1]:6379").unwrap().port, 6379);
+        for (text, remedy) in [
+            ("nowhere", "write \"nowhere:6379\""),
+            ("10.0.0.1", "write \"10.0.0.1:6379\""),
+            ("fd00::1", "write \"[fd00::1]:6379\""),
+        ] {
+            let problem = Endpoint::parse_with_port(text).unwrap_err();
+            assert!(
+                problem.what.contains("has no port") && problem.remedy == remedy,
+                "{problem:?}"
+            );
+        }
+    }
+
     proptest! {
         #[test]
-        fn what_is_shown_is_read_back(host in "[a-z][a-z0-9]{0,9}(\\.[a-z]{1,5}){0,3}", port in 1_u16.., v6: u128) {
+        fn parses_what_it_displays(host in "[a-z][a-z0-9]{0,9}(\\.[a-z]{1,5}){0,3}", port in 1_u16.., v6: u128) {
             for host in [host, Ipv6Addr::from(v6).to_string()] {
                 let shown = endpoint(&host, port);
                 prop_assert_eq!(Endpoint::parse(&shown.to_string(), 1).unwrap(), shown);
@@ -187,7 +218,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_makes_it_panic(text in "[\\[\\]:a-f0-9.]{0,24}|.{0,20}") {
+        fn never_panics_on_any_text(text in "[\\[\\]:a-f0-9.]{0,24}|.{0,20}") {
             let _ = Endpoint::parse(&text, 1);
         }
     }

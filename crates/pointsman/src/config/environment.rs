@@ -1,34 +1,35 @@
-//! The environment: `POINTSMAN_…` variables to values.
+//! Reads `POINTSMAN_...` environment variables.
 //!
-//! An empty variable counts as absent, since that is how compose files and charts spell "not set".
-//! An unknown `POINTSMAN_…` draws a warning and not a fault: an environment is shared, and
-//! something else may have put it there. Kubernetes does exactly that: for every Service it sets
-//! variables named after it in every pod of the namespace, and a Service in front of this program
-//! is likely to be called pointsman. Those forms are recognised and passed over in silence; no
-//! variable of this program has such a form, which a test holds.
+//! An empty variable counts as absent, because Compose files and charts use it for "not set". An
+//! unknown `POINTSMAN_...` variable causes a warning and not a fault, because an environment is
+//! shared. In particular, Kubernetes sets variables named after every Service in every pod of the
+//! namespace, and a Service in front of this program is likely to be called pointsman. Variables of
+//! those forms are ignored without a warning; a test asserts that no variable of this program has
+//! such a form.
 
 use std::ffi::OsString;
 
-use super::finding::Finding;
-use super::layer::Layer;
-use super::nearest::nearest;
+use super::finding::{Finding, nearest};
+use super::merge::Layer;
 use super::schema;
+use super::settings::Origin;
 use super::value::Problem;
-use super::values::Origin;
 
 /// The variable that names the configuration file.
 pub const CONFIG: &str = "POINTSMAN_CONFIG";
 const PREFIX: &str = "POINTSMAN_";
 
-/// Reads the variables; `exempt` names further ones that the configuration itself refers to.
-pub(super) fn read(vars: &[(OsString, OsString)], exempt: &[String]) -> (Layer, Vec<Finding>) {
+/// Reads the variables and returns warnings about unknown ones. `referenced` are the variables that
+/// the configuration names, for example in `password_env`.
+pub(super) fn read(vars: &[(OsString, OsString)], referenced: &[String]) -> (Layer, Vec<Finding>) {
     let (mut layer, mut warnings) = (Layer::default(), Vec::new());
     for (name, value) in vars {
         let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX) && *name != CONFIG)
         else {
             continue;
         };
-        if value.is_empty() || is_service_link(name) || exempt.iter().any(|known| known == name) {
+        if value.is_empty() || is_service_link(name) || referenced.iter().any(|known| known == name)
+        {
             continue;
         }
         let origin = Origin::Env(name.to_owned());
@@ -47,7 +48,8 @@ pub(super) fn read(vars: &[(OsString, OsString)], exempt: &[String]) -> (Layer, 
         match value.to_str() {
             Some(text) => layer.set(path, option.kind.parse(text), origin),
             None => {
-                layer.set(path, Err(Problem::new("it is not UTF-8", "give plain text")), origin)
+                let problem = Problem::new("the value is not UTF-8 text", "give UTF-8 text");
+                layer.set(path, Err(problem), origin);
             }
         }
     }
@@ -64,8 +66,8 @@ fn remedy(name: &str) -> String {
 }
 
 /// Whether a variable has the form of a Kubernetes or Docker service link: `X_SERVICE_HOST`,
-/// `X_SERVICE_PORT[_NAME]`, `X_PORT`, `X_PORT_6379_TCP[_PROTO|_PORT|_ADDR]`, for X = POINTSMAN or
-/// something longer.
+/// `X_SERVICE_PORT[_NAME]`, `X_PORT`, `X_PORT_6379_TCP[_PROTO|_PORT|_ADDR]`, where X begins with
+/// POINTSMAN.
 pub(super) fn is_service_link(name: &str) -> bool {
     let Some(rest) = name.strip_prefix("POINTSMAN") else { return false };
     rest.ends_with("_SERVICE_HOST")
@@ -98,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_kubernetes_injects_is_passed_over() {
+    fn ignores_kubernetes_service_links() {
         let injected = vars(&[
             ("POINTSMAN_SERVICE_HOST", "10.96.0.7"),
             ("POINTSMAN_SERVICE_PORT", "6379"),
@@ -116,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn known_ones_are_read_and_unknown_ones_named() {
+    fn reads_known_variables_and_warns_of_unknown_ones() {
         let given = vars(&[
             ("POINTSMAN_LISTEN", "127.0.0.1:1, [::1]:2"),
             ("POINTSMAN_SHUTDOWN_ACCEPT_MIN", ""),

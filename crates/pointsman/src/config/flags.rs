@@ -1,20 +1,19 @@
-//! The flags that configure: to values, by the rules of the same table.
+//! Reads the command-line flags that set options.
 
 use std::path::PathBuf;
 
-use super::finding::Finding;
-use super::layer::Layer;
-use super::nearest::nearest;
+use super::finding::{Finding, nearest};
+use super::merge::Layer;
 use super::schema;
-use super::value::{Kind, Problem, Value};
-use super::values::Origin;
+use super::settings::Origin;
+use super::value::{Problem, Value, ValueKind};
 
-/// What was given on the command line, as text.
+/// The configuration flags of the command line, as text.
 #[derive(Debug, Clone, Default)]
 pub struct Flags {
-    /// The file; `-` is the standard input.
+    /// The configuration file; `-` is the standard input.
     pub config: Option<PathBuf>,
-    /// The name of the service that the other flags and the environment are about.
+    /// The name of the service to which the other flags and the environment apply.
     pub service: Option<String>,
     /// Sentinels, replacing those of environment and file.
     pub sentinels: Vec<String>,
@@ -56,7 +55,8 @@ fn set(layer: &mut Layer, path: &str, text: &str, flag: &str) {
     }
 }
 
-/// A flag given several times: each is read by itself, so that each fault is named.
+/// Reads a flag that may be given several times. Each is parsed separately, so that each fault is
+/// reported.
 fn set_list(layer: &mut Layer, path: &str, given: &[String], flag: &str) {
     let Some(option) = schema::option(path) else { return };
     let (mut listen, mut endpoints, mut bad) = (Vec::new(), Vec::new(), false);
@@ -76,7 +76,7 @@ fn set_list(layer: &mut Layer, path: &str, given: &[String], flag: &str) {
         layer.broken.insert(path.to_owned());
         return;
     }
-    let is_listen = matches!(option.kind, Kind::Listen | Kind::ListenTcp);
+    let is_listen = matches!(option.kind, ValueKind::Listen | ValueKind::ListenTcp);
     let value = if is_listen { Value::Listen(listen) } else { Value::Endpoints(endpoints) };
     layer.set(path.to_owned(), Ok(value), Origin::Flag(flag.to_owned()));
 }
@@ -84,18 +84,19 @@ fn set_list(layer: &mut Layer, path: &str, given: &[String], flag: &str) {
 fn set_any(layer: &mut Layer, pair: &str) {
     let origin = Origin::Flag("--set".to_owned());
     let Some((path, text)) = pair.split_once('=') else {
-        // The text is not repeated: it may be a password whose key was forgotten.
+        // The text is not repeated, because it may be a password whose key was forgotten.
         let problem = Problem::new(
-            "there is no value",
+            "the value is missing",
             "write --set KEY=VALUE, for example --set log.level=debug",
         );
-        layer.findings.push(Finding::of(origin, "--set", problem));
+        layer.findings.push(Finding::of(origin, "", problem));
         return;
     };
     let path = path.trim();
     match schema::option(path) {
-        Some(option) if option.kind == Kind::Secret => {
-            let remedy = "the list of processes is public; use password_file, password_env or the environment";
+        Some(option) if option.kind == ValueKind::Secret => {
+            let remedy = "other users can read the command line; use password_file, password_env or the \
+                environment";
             layer.set(
                 path.to_owned(),
                 Err(Problem::new("a password cannot be given by a flag", remedy)),

@@ -1,4 +1,4 @@
-//! Where a service listens: an IP address with a port, or the path of a Unix socket.
+//! Parses listen addresses: an IP address with a port, or the path of a Unix socket.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -7,19 +7,19 @@ use proxy::ListenAddr;
 
 use super::value::Problem;
 
-/// The scheme of a Unix socket.
+/// The prefix of a Unix socket.
 const UNIX: &str = "unix:";
-/// The longest path of a Unix socket in bytes: `sun_path` has 108, and the last one is zero
-/// (unix(7)).
-const LONGEST_PATH: usize = 107;
+/// Maximum length of the path of a Unix socket in bytes: `sun_path` has 108, the last of which is
+/// zero (unix(7)).
+const MAX_PATH_BYTES: usize = 107;
 
-/// Reads an address to listen on: an IP address and a port, IPv6 in brackets, or `unix:/path`.
-/// Names are refused, because a name may stand for several addresses or for another one tomorrow.
-/// Port 0 lets the kernel choose.
+/// Parses a listen address: an IP address and a port, IPv6 in brackets, or `unix:/path`. Host names
+/// are refused, because a name may have several addresses, or another one later. With port 0 the
+/// kernel chooses the port.
 ///
 /// # Errors
 ///
-/// A [`Problem`] that says what is wrong and how to write it.
+/// What is wrong, and how to write it.
 pub(super) fn parse(text: &str) -> Result<ListenAddr, Problem> {
     let wrong = |what: String, remedy: String| Err(Problem::new(what, remedy));
     if let Some(path) = text.strip_prefix(UNIX) {
@@ -28,7 +28,7 @@ pub(super) fn parse(text: &str) -> Result<ListenAddr, Problem> {
     if let Ok(addr) = text.parse::<SocketAddr>() {
         return match (addr, addr.ip().to_canonical()) {
             (SocketAddr::V6(_), IpAddr::V4(ip)) => wrong(
-                format!("{text:?} is an IPv4 address in the form of IPv6"),
+                format!("{text:?} is an IPv4-mapped IPv6 address"),
                 format!("write \"{ip}:{}\"", addr.port()),
             ),
             _ => Ok(ListenAddr::Tcp(addr)),
@@ -53,7 +53,7 @@ pub(super) fn parse(text: &str) -> Result<ListenAddr, Problem> {
     wrong(format!("{text:?} is not an address to listen on"), remedy)
 }
 
-/// The same for a server that listens on TCP only.
+/// Parses the listen address of a server that listens on TCP only.
 ///
 /// # Errors
 ///
@@ -61,8 +61,8 @@ pub(super) fn parse(text: &str) -> Result<ListenAddr, Problem> {
 pub(super) fn parse_tcp(text: &str) -> Result<ListenAddr, Problem> {
     match parse(text)? {
         ListenAddr::Unix(_) => Err(Problem::new(
-            "the admin server has no Unix socket for everything",
-            "give an IP address and a port; orders can come by admin.control_socket",
+            "the admin server does not listen on Unix sockets",
+            "give an IP address and a port; for commands there is admin.control_socket",
         )),
         addr => Ok(addr),
     }
@@ -81,21 +81,21 @@ fn parse_path(text: &str) -> Result<PathBuf, Problem> {
     if text.chars().any(char::is_control) {
         return wrong(format!("{text:?} has control characters"));
     }
-    if text.len() > LONGEST_PATH {
+    if text.len() > MAX_PATH_BYTES {
         let what = format!(
-            "the path has {} bytes, and a Unix socket's has at most {LONGEST_PATH}",
+            "the path has {} bytes; that of a Unix socket may have at most {MAX_PATH_BYTES}",
             text.len()
         );
-        return Err(Problem::new(what, "choose a shorter one"));
+        return Err(Problem::new(what, "choose a shorter path"));
     }
     Ok(path.to_owned())
 }
 
-/// Reads the mode of a file: three octal digits, and a leading zero or none.
+/// Parses the mode of a file: three octal digits, optionally after a zero.
 ///
 /// # Errors
 ///
-/// If it is none.
+/// What is wrong, and how to write it.
 pub(super) fn parse_mode(text: &str) -> Result<u32, Problem> {
     let digits = text.strip_prefix('0').filter(|rest| rest.len() == 3).unwrap_or(text);
     match u32::from_str_radix(digits, 8) {
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_addresses_and_paths() {
+    fn parses_addresses_and_paths() {
         for text in [
             "0.0.0.0:6379",
             "[::]:6379",
@@ -124,12 +124,12 @@ mod tests {
         ] {
             assert_eq!(parse(text).unwrap().to_string(), text);
         }
-        let longest = format!("unix:/{}", "x".repeat(LONGEST_PATH - 1));
+        let longest = format!("unix:/{}", "x".repeat(MAX_PATH_BYTES - 1));
         assert!(parse(&longest).is_ok() && parse(&format!("{longest}x")).is_err());
     }
 
     #[test]
-    fn says_how_to_write_what_it_refuses() {
+    fn shows_how_to_write_refused_addresses() {
         for (text, remedy) in [
             ("[::ffff:127.0.0.1]:6379", "write \"127.0.0.1:6379\""),
             ("/run/redis.sock", "write \"unix:/run/redis.sock\""),
@@ -157,14 +157,14 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_text_makes_it_panic(text in "(unix:)?[\\[\\]:a-f0-9./]{0,24}|.{0,20}") {
+        fn never_panics_on_any_text(text in "(unix:)?[\\[\\]:a-f0-9./]{0,24}|.{0,20}") {
             let _ = parse(&text);
             let _ = parse_mode(&text);
         }
     }
 
     #[test]
-    fn reads_modes_in_octal() {
+    fn parses_octal_modes() {
         assert_eq!((parse_mode("0660"), parse_mode("777")), (Ok(0o660), Ok(0o777)));
         for text in ["", "0", "66", "0888", "01777", "+66", "rw-"] {
             assert!(parse_mode(text).is_err(), "{text}");

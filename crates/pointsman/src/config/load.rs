@@ -1,4 +1,4 @@
-//! Loading: from flags, environment and files to settings and faults.
+//! Loads the configuration: reads file, environment and flags, merges and checks them.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -7,23 +7,21 @@ use std::path::Path;
 
 use zeroize::Zeroizing;
 
-use super::change::Change;
+use super::credentials::{self, MAX_PASSWORD_BYTES, Secret};
 use super::environment::{self, CONFIG};
-use super::file;
-use super::files::{self, InProgress};
+use super::file_reader::{self, PendingReads, file_problem};
 use super::finding::{Faults, Finding};
 use super::flags::{self, Flags};
-use super::passwords::{self, LARGEST_FILE};
-use super::secret::Secret;
-use super::settings::{self, Settings};
+use super::merge::merge;
+use super::reload_plan::ReloadPlan;
+use super::settings::{Origin, Setting, Settings};
 use super::value::Value;
-use super::values::Origin;
-use super::{Config, check};
+use super::{Config, consistency, toml_file};
 
-/// The largest configuration file that is read, in bytes.
-const LARGEST_CONFIG: u64 = 1024 * 1024;
+/// Maximum size of a configuration file, in bytes.
+const MAX_CONFIG_BYTES: u64 = 1024 * 1024;
 
-/// A configuration that was read, with or without faults.
+/// A configuration that was loaded, with or without faults.
 #[derive(Debug)]
 pub struct Loaded {
     settings: Settings,
@@ -36,7 +34,7 @@ impl Loaded {
     ///
     /// # Errors
     ///
-    /// Every fault there is.
+    /// All faults.
     pub fn config(&self) -> Result<Config, &Faults> {
         match &self.faults {
             Some(faults) => Err(faults),
@@ -44,50 +42,51 @@ impl Loaded {
         }
     }
 
-    /// What a running process makes of this.
+    /// What a reload of this configuration changes in a running process.
     ///
     /// # Errors
     ///
-    /// Every fault there is, here or in the mixture of what is in force and what can be changed.
-    pub fn change(&self, running: &Settings) -> Result<Change, Faults> {
+    /// All faults of this configuration, or of the combination of the running configuration with
+    /// the values that a reload can change.
+    pub fn change(&self, running: &Settings) -> Result<ReloadPlan, Faults> {
         match &self.faults {
             Some(faults) => Err(faults.clone()),
-            None => Change::of(running, &self.settings),
+            None => ReloadPlan::of(running, &self.settings),
         }
     }
 
-    /// What is not wrong but odd.
+    /// Warnings: values that are valid and probably not intended.
     #[must_use]
     pub fn warnings(&self) -> &[Finding] {
         &self.warnings
     }
 
-    /// The effective values with their origins; what is at fault is left out.
+    /// The effective values with their origins. Invalid values are left out.
     #[must_use]
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// The effective configuration as commented TOML, secrets hidden.
+    /// The effective configuration as commented TOML, with secrets hidden.
     #[must_use]
     pub fn print(&self) -> String {
         super::print::print(&self.settings)
     }
 }
 
-/// Reads flags, environment and file (`-` is the standard input), and the files of passwords that
-/// they name.
+/// Loads the configuration from flags, environment and file (`-` is the standard input), with the
+/// password files that they name.
 #[must_use]
 pub fn load(flags: &Flags, env: impl IntoIterator<Item = (OsString, OsString)>) -> Loaded {
-    load_in_view(flags, env, &InProgress::default())
+    load_tracked(flags, env, &PendingReads::default())
 }
 
-/// As [`load`]; `files` tells others which file is being read.
+/// As [`load`]; while a file is read, `files` has its path.
 #[must_use]
-pub fn load_in_view(
+pub fn load_tracked(
     flags: &Flags,
     env: impl IntoIterator<Item = (OsString, OsString)>,
-    files: &InProgress,
+    files: &PendingReads,
 ) -> Loaded {
     let vars: Vec<(OsString, OsString)> = env.into_iter().collect();
     let from_env = vars
@@ -102,55 +101,53 @@ pub fn load_in_view(
         } else {
             Origin::Env(CONFIG.into())
         };
-        let what = |error: io::Error| format!("{} cannot be read: {error}", path.display());
-        let remedy = "check the path and its permissions; - is the standard input";
-        let note = |error| missing.push(Finding::new(origin, "config", what(error), remedy));
-        read_in_view(path, files).map_err(note).ok()
+        let note = |error| missing.push(Finding::of(origin, "", file_problem(path, &error)));
+        read_tracked(path, files).map_err(note).ok()
     });
     let name = path.map(|path| path.display().to_string()).unwrap_or_default();
     let file = text.as_ref().map(|text| (name.as_str(), text.as_str()));
     assemble(file, missing, &vars, flags, &|path| {
-        files::read_file(path, LARGEST_FILE, files).map(Secret::new)
+        file_reader::read_file(path, MAX_PASSWORD_BYTES, files).map(Secret::new)
     })
 }
 
-/// Everything after the reading: pure but for `read_file`.
+/// Merges and checks what was read. Pure, except for `read_file`.
 pub(super) fn assemble(
     file: Option<(&str, &str)>,
     missing: Vec<Finding>,
     vars: &[(OsString, OsString)],
     flags: &Flags,
-    read_file: passwords::ReadFile<'_>,
+    read_file: credentials::ReadFile<'_>,
 ) -> Loaded {
-    let mut reading = file.map(|(name, text)| file::read(name, text)).unwrap_or_default();
-    reading.damaged |= !missing.is_empty();
-    reading.findings.extend(missing);
-    let damaged = reading.damaged;
+    let mut parsed = file.map(|(name, text)| toml_file::read(name, text)).unwrap_or_default();
+    parsed.damaged |= !missing.is_empty();
+    parsed.findings.extend(missing);
+    let damaged = parsed.damaged;
     let flags = flags::read(flags);
-    let exempt: Vec<String> = reading
+    let referenced: Vec<String> = parsed
         .services
         .iter()
         .flat_map(|service| &service.settings)
         .chain(&flags.values)
-        .filter_map(referred)
+        .filter_map(referenced_variable)
         .collect();
-    let (env, mut warnings) = environment::read(vars, &exempt);
-    let (mut settings, mut findings) = settings::assemble(reading, env, flags);
+    let (env, mut warnings) = environment::read(vars, &referenced);
+    let (mut settings, mut findings) = merge(parsed, env, flags);
 
     let texts: BTreeMap<&str, &str> =
         vars.iter().filter_map(|(name, value)| Some((name.to_str()?, value.to_str()?))).collect();
     for service in &mut settings.services {
-        findings.extend(passwords::resolve(service, read_file, &texts));
+        findings.extend(credentials::resolve_passwords(service, read_file, &texts));
     }
-    findings.extend(passwords::control_token(&mut settings.process, read_file, &texts));
-    findings.extend(check::faults(&settings, damaged));
-    warnings.extend(check::warnings(&settings));
+    findings.extend(credentials::resolve_control_token(&mut settings.process, read_file, &texts));
+    findings.extend(consistency::faults(&settings, damaged));
+    warnings.extend(consistency::warnings(&settings));
     warnings.sort();
     Loaded { settings, faults: Faults::of(findings), warnings }
 }
 
-/// The variable that a setting refers to.
-fn referred((path, setting): (&String, &super::values::Setting)) -> Option<String> {
+/// The environment variable that a setting names.
+fn referenced_variable((path, setting): (&String, &Setting)) -> Option<String> {
     match &setting.value {
         Value::Text(name)
             if path.ends_with(".password_env") || path.ends_with(".control_token_env") =>
@@ -161,16 +158,16 @@ fn referred((path, setting): (&String, &super::values::Setting)) -> Option<Strin
     }
 }
 
-/// The text of a configuration file, of no more than a bounded size; `-` is the standard input.
+/// The text of a configuration file of at most [`MAX_CONFIG_BYTES`]; `-` is the standard input.
 pub(crate) fn read_config(path: &Path) -> io::Result<Zeroizing<String>> {
-    read_in_view(path, &InProgress::default())
+    read_tracked(path, &PendingReads::default())
 }
 
-fn read_in_view(path: &Path, in_progress: &InProgress) -> io::Result<Zeroizing<String>> {
+fn read_tracked(path: &Path, in_progress: &PendingReads) -> io::Result<Zeroizing<String>> {
     let text = if path == Path::new("-") {
-        files::read_stdin(LARGEST_CONFIG, in_progress)
+        file_reader::read_stdin(MAX_CONFIG_BYTES, in_progress)
     } else {
-        files::read_file(path, LARGEST_CONFIG, in_progress)
+        file_reader::read_file(path, MAX_CONFIG_BYTES, in_progress)
     }?;
     Ok(Zeroizing::new(text))
 }

@@ -1,96 +1,92 @@
-//! The configuration: read from flags, environment, file and defaults, checked as a whole, and
-//! handed on as plain structs.
+//! The configuration: loaded from flags, environment, file and defaults, checked as a whole, and
+//! returned as plain structs.
 //!
-//! The intuition is a form that is read to its end before it is handed back: a person who made
-//! three mistakes is shown three, each with its place and what to do, and not one after another. So
-//! nothing here stops at the first fault; a value at fault is put aside and the reading goes on.
-//! `sections` defines each option once, and everything else follows from it.
+//! All faults are reported at once, each with its position and what to do. Nothing here stops at
+//! the first fault: an invalid value is recorded and loading continues. `options` defines each
+//! option once; the parser, the environment variables, the help, the man page and
+//! `docs/configuration.md` are derived from that definition.
 //!
-//! Deliberately absent: default files in magic places, includes, and any way to give a password by
-//! flag.
+//! The stages: `toml_file`, `environment` and `flags` read values with their origins, `merge`
+//! combines them with the defaults, `credentials` resolves passwords, `consistency` checks values
+//! against each other, and `settings` converts them to [`Config`].
+//!
+//! Deliberately absent: default paths of configuration files, includes, and a flag for passwords.
 
-mod change;
-mod check;
 mod choices;
-#[cfg(test)]
-mod commands_tests;
+mod connection_limits;
+mod consistency;
 mod credentials;
 mod duration;
 mod endpoint;
 mod environment;
-mod file;
-mod files;
+mod file_reader;
 mod finding;
 mod flags;
-mod hash;
-mod layer;
-mod limits;
 mod listen;
 mod load;
-mod nearest;
-mod passwords;
+mod merge;
+mod option_spec;
+mod options;
 mod print;
 mod reference;
+mod reload_plan;
 pub mod schema;
-mod secret;
-mod section;
-mod sections;
 mod settings;
 #[cfg(test)]
+mod stateless_commands_tests;
+#[cfg(test)]
 mod tests;
+mod toml_file;
 mod toml_value;
 mod value;
-mod values;
 
-pub use change::Change;
 pub use choices::{
     LogFormat, LogLevel, Minority, NoReplica, SessionLines, Sessions, Splice, Subscriptions, Verify,
 };
-pub use credentials::{Credentials, Token};
+pub use connection_limits::{ConnectionLimits, DEFAULT_CONNECTIONS};
+pub use credentials::{Credentials, HIDDEN, Secret, Token};
 pub use endpoint::{Endpoint, REDIS_PORT, SENTINEL_PORT};
 pub use environment::CONFIG as CONFIG_VARIABLE;
-pub use files::InProgress;
-pub(crate) use files::read_file;
+pub use file_reader::PendingReads;
+pub(crate) use file_reader::read_file;
 pub use finding::{Faults, Finding};
 pub use flags::Flags;
-pub use limits::{Connections, DEFAULT_EACH};
 pub(crate) use load::read_config;
-pub use load::{Loaded, load, load_in_view};
-pub use reference::reference;
-pub use secret::{HIDDEN, Secret};
-pub use section::{OptionSpec, Reload};
-pub use sections::{
-    Admin, CredentialKeys, Log, Metrics, Process, Replicas, Service, Shutdown, Timers,
+pub use load::{Loaded, load, load_tracked};
+pub use option_spec::{OptionSpec, Reload};
+pub use options::{
+    AdminConfig, CredentialKeys, LogConfig, MetricsConfig, ProcessConfig, ReplicasConfig,
+    ServiceConfig, ShutdownConfig, TimersConfig,
 };
-pub use settings::Settings;
-pub use value::{Kind, Problem, Value};
-pub use values::{Origin, Setting, Values};
+pub use reference::reference;
+pub use reload_plan::ReloadPlan;
+pub use settings::{Origin, Setting, SettingMap, Settings};
+pub use value::{Problem, Value, ValueKind};
 
-/// A duration as the configuration writes it, such as "250ms"; `None` if it is none.
+/// Parses a duration as in the configuration, such as "250ms".
 #[must_use]
 pub fn parse_duration(text: &str) -> Option<std::time::Duration> {
     duration::parse(text).ok()
 }
 
-/// A configuration without a fault.
+/// A configuration without faults.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// At least one; names and listen addresses differ.
-    pub services: Vec<Service>,
-    /// The server for probes, metrics and status.
-    pub admin: Admin,
-    /// What `/metrics` shows.
-    pub metrics: Metrics,
+    /// The services: at least one, with distinct names and listen addresses.
+    pub services: Vec<ServiceConfig>,
+    /// The admin server, for probes, metrics and status.
+    pub admin: AdminConfig,
+    /// What `/metrics` contains.
+    pub metrics: MetricsConfig,
     /// What happens on SIGTERM.
-    pub shutdown: Shutdown,
-    /// What is logged, and how.
-    pub log: Log,
+    pub shutdown: ShutdownConfig,
+    /// What is logged, and in which format.
+    pub log: LogConfig,
     /// The resources of the process.
-    pub process: Process,
-    /// 16 hexadecimal digits that differ where any value differs; of passwords only whether there
-    /// is one.
+    pub process: ProcessConfig,
+    /// 16 hexadecimal digits that differ if any value differs. Of a password only its presence is
+    /// included.
     pub hash: String,
-    /// What is not wrong but odd, each a line for the log: unknown variables of the environment,
-    /// sentinels named twice.
+    /// Warnings, each a line for the log: unknown environment variables, sentinels listed twice.
     pub warnings: Vec<String>,
 }

@@ -1,20 +1,20 @@
-//! The effective configuration as a file that explains itself.
+//! Prints the effective configuration as a documented file.
 //!
-//! What is printed can be fed back: it is complete TOML, and each key has its documentation, its
-//! default and where the value came from above it. Passwords are printed as a placeholder, which is
-//! accepted and draws a warning.
+//! The output is complete TOML and can be used as a configuration file. Above each key stand its
+//! documentation, its default and the origin of its value. Passwords are printed as a placeholder,
+//! which is accepted with a warning.
 
 use std::fmt::Write as _;
 
-use super::schema::{SECTIONS, Section};
-use super::section::{OptionSpec, Reload};
+use super::option_spec::{OptionSpec, Reload};
+use super::schema::{ConfigSection, SECTIONS};
 use super::settings::Settings;
-use super::values::{Origin, Values};
+use super::settings::{Origin, SettingMap};
 
-/// Where comments are broken, in columns.
+/// Width of comments, in columns.
 const WIDTH: usize = 100;
 
-/// The whole text, with a line break at its end.
+/// The whole text, ending with a line break.
 #[must_use]
 pub(super) fn print(settings: &Settings) -> String {
     let mut out = String::new();
@@ -33,14 +33,10 @@ pub(super) fn print(settings: &Settings) -> String {
     out
 }
 
-fn print_section(out: &mut String, section: &Section, values: &Values) {
+fn print_section(out: &mut String, section: &ConfigSection, values: &SettingMap) {
     out.push('\n');
     comment(out, &section.about.split_whitespace().collect::<Vec<_>>().join(" "));
-    let header = if section.path == "service" {
-        "[[service]]".to_owned()
-    } else {
-        format!("[{}]", section.path)
-    };
+    let header = section.header();
     let _ = writeln!(out, "{header}");
     for option in section.options {
         out.push('\n');
@@ -48,7 +44,12 @@ fn print_section(out: &mut String, section: &Section, values: &Values) {
     }
 }
 
-fn print_option(out: &mut String, section: &Section, option: &OptionSpec, values: &Values) {
+fn print_option(
+    out: &mut String,
+    section: &ConfigSection,
+    option: &OptionSpec,
+    values: &SettingMap,
+) {
     for paragraph in option.paragraphs() {
         comment(out, &paragraph);
     }
@@ -78,8 +79,8 @@ fn print_option(out: &mut String, section: &Section, option: &OptionSpec, values
     };
 }
 
-/// Writes a comment, broken into lines. A comment of TOML may not hold control characters, and the
-/// path of a file may.
+/// Writes a comment, wrapped. Control characters are replaced: TOML does not allow them in
+/// comments, and the path of a file may contain them.
 fn comment(out: &mut String, text: &str) {
     let text: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
     let mut width = 0;

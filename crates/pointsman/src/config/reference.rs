@@ -1,27 +1,32 @@
-//! The reference of the configuration, as `docs/configuration.md` has it: every key with its
-//! documentation, made from the definitions that the parser and the help use.
+//! Generates `docs/configuration.md`: every key with its documentation, from the definitions that
+//! the parser and the help use.
 
 use std::fmt::Write as _;
 
-use super::schema::{SECTIONS, Section};
-use super::section::{OptionSpec, Reload};
+use super::option_spec::{OptionSpec, Reload};
+use super::schema::{ConfigSection, SECTIONS};
 
-/// What comes before the keys.
+/// The introduction, before the keys.
 const HEAD: &str = "# Configuration
 
-Every key with its default. This page is made from the definitions in `crates/pointsman/src/config/sections.rs`; a test compares
-them, and `UPDATE=1 cargo test --test docs` writes it.
+Every key with its default. This page is generated from the definitions in
+`crates/pointsman/src/config/options.rs`; a test compares them, and
+`UPDATE=1 cargo test --test docs` writes it.
 
-- Flags override environment variables (`POINTSMAN_…`), these override the file, and the file overrides the defaults.
-- `pointsman config` prints all keys with their values and where each value came from. `pointsman check` reports every fault at once,
-  with line and key.
+- Flags override environment variables (`POINTSMAN_...`), these override the file, and the file
+  overrides the defaults.
+- `pointsman config` prints all keys with their values and where each value came from.
+  `pointsman check` reports every fault at once, with line and key.
 - Unknown keys are refused, with the nearest known key as a suggestion.
 - Durations are written `\"250ms\"`, `\"5s\"`, `\"10m\"`.
-- There may be several `[[service]]` tables, one for each master. They share the connections to their sentinels.
-- A key that is marked *live* is applied by a reload, to established sessions as well. All other keys need a restart.
-- A flag sets any key that has no flag of its own: `--set shutdown.drain_timeout=30s`. Passwords cannot be given by flag.
+- There may be several `[[service]]` tables, one for each master. They share the connections to
+  their sentinels.
+- A reload applies the keys that are marked *live*, also to established sessions. All other keys
+  need a restart.
+- A flag sets any key that has no flag of its own: `--set shutdown.drain_timeout=30s`. Passwords
+  cannot be given by flag.
 
-A small file, on which most installations are built:
+A small file that suits most installations:
 
 ```toml
 [[service]]
@@ -48,13 +53,9 @@ pub fn reference() -> String {
     out
 }
 
-fn of_section(section: &Section) -> String {
+fn of_section(section: &ConfigSection) -> String {
     let about = section.about.split_whitespace().collect::<Vec<_>>().join(" ");
-    let table = if section.path == "service" {
-        "[[service]]".to_owned()
-    } else {
-        format!("[{}]", section.path)
-    };
+    let table = section.header();
     let mut out = format!("\n## `{table}`\n\n{about}\n");
     for option in section.options {
         out.push_str(&of_option(section, option));
@@ -62,13 +63,12 @@ fn of_section(section: &Section) -> String {
     out
 }
 
-fn of_option(section: &Section, option: &OptionSpec) -> String {
-    // Writing to a string cannot fail.
+fn of_option(section: &ConfigSection, option: &OptionSpec) -> String {
     let mut out = String::new();
     let path = section.path_of(option.key);
     let _ = write!(out, "\n### `{path}`\n\n");
     for paragraph in option.paragraphs() {
-        // An angle bracket would be HTML, an asterisk emphasis.
+        // Characters with a meaning in Markdown are escaped.
         let _ = write!(
             out,
             "{}\n\n",

@@ -1,59 +1,78 @@
-//! All options together: sections, full paths, and the names that the environment uses.
+//! The schema of the configuration: all sections, the full paths of their keys, and the names of
+//! their environment variables.
 //!
-//! A service's keys are the ones people set most, so their variables carry no section name:
+//! The keys of a service are set most often, so their variables have no section name:
 //! `service.connect_timeout` is `POINTSMAN_CONNECT_TIMEOUT`, and `service.auth.password` is
-//! `POINTSMAN_AUTH_PASSWORD`. This also keeps them apart from what Kubernetes injects for a Service
-//! that is called pointsman (`POINTSMAN_SERVICE_HOST` and its like).
+//! `POINTSMAN_AUTH_PASSWORD`. This also keeps them apart from the variables that Kubernetes injects
+//! for a Service called pointsman, such as `POINTSMAN_SERVICE_HOST`.
 
-use super::section::OptionSpec;
-use super::sections::{
-    Admin, CredentialKeys, Log, Metrics, Process, Replicas, Service, Shutdown, Timers,
+use super::option_spec::OptionSpec;
+use super::options::{
+    AdminConfig, CredentialKeys, LogConfig, MetricsConfig, ProcessConfig, ReplicasConfig,
+    ServiceConfig, ShutdownConfig, TimersConfig,
 };
 
-/// A table of the file.
+/// A section: a table of the file.
 #[derive(Debug)]
-pub struct Section {
-    /// Its full path, `service.auth`.
+pub struct ConfigSection {
+    /// Its full path, such as `service.auth`.
     pub path: &'static str,
-    /// What it is about.
+    /// What its keys configure.
     pub about: &'static str,
-    /// The keys that stand directly in it.
+    /// Its keys, without those of inner sections.
     pub options: &'static [OptionSpec],
 }
 
-/// Every section, in the order of printing; a section comes after the one it stands in.
-pub static SECTIONS: &[Section] = &[
-    Section { path: "service", about: Service::ABOUT, options: Service::OPTIONS },
-    Section {
+/// All sections in the order in which they are printed. A section follows the one that contains it.
+pub static SECTIONS: &[ConfigSection] = &[
+    ConfigSection { path: "service", about: ServiceConfig::ABOUT, options: ServiceConfig::OPTIONS },
+    ConfigSection {
         path: "service.auth",
-        about: "Credentials of this proxy's own checks at masters and replicas. Clients authenticate for themselves. At most one of \
-                the three password keys may be set.",
+        about: "Credentials with which this proxy checks masters and replicas. Clients \
+                authenticate themselves. At most one of the three password keys may be set.",
         options: CredentialKeys::OPTIONS,
     },
-    Section {
+    ConfigSection {
         path: "service.sentinel_auth",
-        about: "Credentials at the sentinels. At most one of the three password keys may be set.",
+        about: "Credentials for the sentinels. At most one of the three password keys may be set.",
         options: CredentialKeys::OPTIONS,
     },
-    Section { path: "service.replicas", about: Replicas::ABOUT, options: Replicas::OPTIONS },
-    Section { path: "service.timers", about: Timers::ABOUT, options: Timers::OPTIONS },
-    Section { path: "admin", about: Admin::ABOUT, options: Admin::OPTIONS },
-    Section { path: "metrics", about: Metrics::ABOUT, options: Metrics::OPTIONS },
-    Section { path: "shutdown", about: Shutdown::ABOUT, options: Shutdown::OPTIONS },
-    Section { path: "log", about: Log::ABOUT, options: Log::OPTIONS },
-    Section { path: "process", about: Process::ABOUT, options: Process::OPTIONS },
+    ConfigSection {
+        path: "service.replicas",
+        about: ReplicasConfig::ABOUT,
+        options: ReplicasConfig::OPTIONS,
+    },
+    ConfigSection {
+        path: "service.timers",
+        about: TimersConfig::ABOUT,
+        options: TimersConfig::OPTIONS,
+    },
+    ConfigSection { path: "admin", about: AdminConfig::ABOUT, options: AdminConfig::OPTIONS },
+    ConfigSection { path: "metrics", about: MetricsConfig::ABOUT, options: MetricsConfig::OPTIONS },
+    ConfigSection {
+        path: "shutdown",
+        about: ShutdownConfig::ABOUT,
+        options: ShutdownConfig::OPTIONS,
+    },
+    ConfigSection { path: "log", about: LogConfig::ABOUT, options: LogConfig::OPTIONS },
+    ConfigSection { path: "process", about: ProcessConfig::ABOUT, options: ProcessConfig::OPTIONS },
 ];
 
-/// The sections that hold credentials.
+/// The sections with credentials.
 pub(super) const CREDENTIALS: [&str; 2] = ["service.auth", "service.sentinel_auth"];
-/// The keys by which a password is given.
+/// The keys that give a password.
 pub(super) const PASSWORD_KEYS: [&str; 3] = ["password", "password_file", "password_env"];
 
-impl Section {
-    /// Whether there is one of it for each service.
+impl ConfigSection {
+    /// Whether each service has one.
     #[must_use]
     pub fn is_of_service(&self) -> bool {
         is_of_service(self.path)
+    }
+
+    /// Its header in the file: `[[service]]` or `[name]`.
+    pub(super) fn header(&self) -> String {
+        if self.path == "service" { "[[service]]".to_owned() } else { format!("[{}]", self.path) }
     }
 
     /// The option with this key.
@@ -85,18 +104,18 @@ impl Section {
     }
 }
 
-/// Whether a path belongs to one service rather than to the process.
+/// Whether a path belongs to a service; otherwise it belongs to the process.
 pub(super) fn is_of_service(path: &str) -> bool {
     path == "service" || path.starts_with("service.")
 }
 
 /// The section with this path.
 #[must_use]
-pub fn section(path: &str) -> Option<&'static Section> {
+pub fn section(path: &str) -> Option<&'static ConfigSection> {
     SECTIONS.iter().find(|section| section.path == path)
 }
 
-/// The option with this full path (`shutdown.accept_min`).
+/// The option with this full path, such as `shutdown.accept_min`.
 #[must_use]
 pub fn option(path: &str) -> Option<&'static OptionSpec> {
     let (section_path, key) = path.rsplit_once('.')?;
@@ -104,7 +123,7 @@ pub fn option(path: &str) -> Option<&'static OptionSpec> {
 }
 
 /// Every option with its section.
-pub fn options() -> impl Iterator<Item = (&'static Section, &'static OptionSpec)> {
+pub fn options() -> impl Iterator<Item = (&'static ConfigSection, &'static OptionSpec)> {
     SECTIONS.iter().flat_map(|section| section.options.iter().map(move |option| (section, option)))
 }
 
@@ -116,7 +135,7 @@ mod tests {
     use crate::config::environment::is_service_link;
 
     #[test]
-    fn every_default_keeps_the_rule_of_its_kind() {
+    fn parses_every_default() {
         for (section, option) in options() {
             let given = option.default.is_some();
             assert_eq!(given, option.default_value().is_some(), "{}.{}", section.path, option.key);
@@ -124,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn every_option_is_documented_for_people() {
+    fn documents_every_option_in_one_sentence() {
         for (section, option) in options() {
             let summary = option.summary();
             assert!(
@@ -138,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_are_distinct_and_never_those_of_kubernetes() {
+    fn gives_distinct_variables_unlike_those_of_kubernetes() {
         let mut seen = BTreeSet::new();
         for (section, option) in options() {
             let name = section.variable(option.key);

@@ -1,139 +1,160 @@
-//! The layers laid over each other: file, environment, flags, and the defaults under all.
+//! Settings with their origins: the effective values before they become the structs of
+//! [`Config`].
 //!
-//! Flags and variables know nothing of a list of services, so what they say of "the service" is
-//! meant for the only one, or for the one that `--service` names. Where neither holds, that is a
-//! fault rather than a guess.
+//! [`Settings`] has one [`SettingMap`] for the process and one for each service. A key whose value
+//! was invalid is kept in `broken` and has no value at all, not even its default, so that no later
+//! check draws conclusions from a number that is not in the configuration.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use super::credentials::Secret;
 use super::finding::Finding;
-use super::layer::Layer;
-use super::schema::{self, is_of_service};
-use super::section::FromValues as _;
-use super::sections::{Admin, Log, Metrics, Process, Service, Shutdown};
+use super::option_spec::FromSettings as _;
+use super::options::{
+    AdminConfig, LogConfig, MetricsConfig, ProcessConfig, ServiceConfig, ShutdownConfig,
+};
 use super::value::Value;
-use super::values::{Origin, Setting, Values};
-use super::{Config, file};
+use super::{Config, schema};
 
-const NAME: &str = "service.name";
+/// The origin of a value or of a fault. Sorts the file first, from its top, then the environment,
+/// then flags.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Origin {
+    /// A position in the configuration file. Line and column count from 1, the column in
+    /// characters.
+    File {
+        /// The path as given on the command line.
+        file: Arc<str>,
+        /// The line.
+        line: usize,
+        /// The column.
+        column: usize,
+    },
+    /// An environment variable.
+    Env(String),
+    /// A flag.
+    Flag(String),
+    /// The built-in default.
+    Default,
+}
 
-/// The effective values of everything, with their origins.
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { file, line, .. } => write!(f, "{file}:{line}"),
+            Self::Env(name) => write!(f, "environment {name}"),
+            Self::Flag(name) => write!(f, "flag {name}"),
+            Self::Default => f.write_str("default"),
+        }
+    }
+}
+
+/// A value and its origin.
+#[derive(Debug, Clone)]
+pub struct Setting {
+    /// The value.
+    pub value: Value,
+    /// Its origin.
+    pub origin: Origin,
+}
+
+/// The settings of one service, or of the process, by full path (`service.auth.username`).
+#[derive(Debug, Clone, Default)]
+pub struct SettingMap {
+    /// The position in the file at which this service begins, for faults about missing keys.
+    pub(super) service_origin: Option<Origin>,
+    pub(super) settings: BTreeMap<String, Setting>,
+    /// Keys whose value is invalid.
+    pub(super) broken: BTreeSet<String>,
+    /// Passwords by the path of their section (`service.auth`), from any of the password keys.
+    pub(super) passwords: BTreeMap<String, Secret>,
+}
+
+impl SettingMap {
+    /// The value at `path`, if there is one.
+    #[must_use]
+    pub fn value(&self, path: &str) -> Option<&Value> {
+        self.settings.get(path).map(|setting| &setting.value)
+    }
+
+    /// The value at `path` with its origin, if there is one.
+    #[must_use]
+    pub fn setting(&self, path: &str) -> Option<&Setting> {
+        self.settings.get(path)
+    }
+
+    /// The origin to report for a fault about `path`: that of its value, or the beginning of its
+    /// service if the value is a default or missing.
+    pub(super) fn origin(&self, path: &str) -> Origin {
+        match self.settings.get(path) {
+            Some(setting) if setting.origin != Origin::Default => setting.origin.clone(),
+            _ => self.service_origin.clone().unwrap_or(Origin::Default),
+        }
+    }
+}
+
+/// The effective values of all services and of the process, with their origins.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
-    /// In the order of the file.
-    pub services: Vec<Values>,
-    /// The sections of the process.
-    pub process: Values,
+    /// The services, in the order of the file.
+    pub services: Vec<SettingMap>,
+    /// The sections that apply to the process.
+    pub process: SettingMap,
 }
 
-/// Lays environment and flags over the file and fills in the defaults; notes the faults of all
-/// three.
-pub(super) fn assemble(file: file::Reading, env: Layer, flags: Layer) -> (Settings, Vec<Finding>) {
-    let file::Reading { services, mut process, mut findings, damaged } = file;
-    let mut services = services;
-    let mut layers = [env, flags];
-    let name_is_broken = layers.iter().any(|layer| layer.broken.contains(NAME));
-    let mut selector = None;
-    for layer in &mut layers {
-        findings.append(&mut layer.findings);
-        selector = layer.values.remove(NAME).or(selector);
-    }
-    let concerned =
-        layers.iter().flat_map(|layer| layer.values.iter()).find(|(path, _)| is_of_service(path));
-    let concerns_service = concerned.is_some()
-        || layers.iter().any(|layer| layer.broken.iter().any(|p| is_of_service(p)));
-    if services.is_empty() && (concerns_service || selector.is_some()) {
-        services.push(Values::default());
-    }
-    if services.is_empty() && !damaged {
-        let remedy = "give --config FILE with a [[service]], or at least --sentinel HOST:PORT";
-        findings.push(Finding::new(Origin::Default, "service", "no service is configured", remedy));
-    }
-    match select(&mut services, selector, name_is_broken, concerned) {
-        Ok(at) => {
-            if let Some(service) = at.and_then(|at| services.get_mut(at)) {
-                layers.iter().for_each(|layer| layer.lay_over(service, is_of_service));
-            }
+impl Settings {
+    /// The structs of the configuration. Only meaningful for settings without faults.
+    pub(super) fn to_config(&self, warnings: &[Finding]) -> Config {
+        Config {
+            services: self
+                .services
+                .iter()
+                .map(|values| ServiceConfig::read(values, "service"))
+                .collect(),
+            admin: AdminConfig::read(&self.process, "admin"),
+            metrics: MetricsConfig::read(&self.process, "metrics"),
+            shutdown: ShutdownConfig::read(&self.process, "shutdown"),
+            log: LogConfig::read(&self.process, "log"),
+            process: ProcessConfig::read(&self.process, "process"),
+            hash: self.fingerprint(),
+            warnings: warnings.iter().map(ToString::to_string).collect(),
         }
-        Err(finding) => findings.push(finding),
     }
-    for layer in &layers {
-        layer.lay_over(&mut process, |path| !is_of_service(path));
-    }
-    services.iter_mut().for_each(|service| fill_defaults(service, true));
-    fill_defaults(&mut process, false);
-    (Settings { services, process }, findings)
-}
 
-/// The place in the list of the service that flags and variables mean.
-fn select(
-    services: &mut [Values],
-    selector: Option<Setting>,
-    name_is_broken: bool,
-    concerned: Option<(&String, &Setting)>,
-) -> Result<Option<usize>, Finding> {
-    if let (Some(selector), [only]) = (&selector, &mut *services)
-        && only.value(NAME).is_none()
-    {
-        // A sole service without a name of its own takes the given one.
-        only.settings.insert(NAME.to_owned(), selector.clone());
-        return Ok(Some(0));
-    }
-    let names: Vec<String> = services.iter().map(name_of).collect();
-    let list = names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
-    match (selector, concerned) {
-        (Some(Setting { value: Value::Text(wanted), origin }), _) if !names.is_empty() => {
-            let missing = || {
-                let what = format!("no service is called {wanted:?}");
-                Finding::new(origin.clone(), NAME, what, format!("the file has {list}"))
-            };
-            names.iter().position(|name| *name == wanted).map(Some).ok_or_else(missing)
+    /// A hash of the effective configuration, as 16 hexadecimal digits, by which an operator sees
+    /// which instances differ.
+    ///
+    /// It covers every value and no origin: the same settings by file and by flags have the same
+    /// hash. Of a password it covers only its presence, because the hash is shown on status pages
+    /// and must not help to guess a password. The function is 64-bit FNV-1a, which gives the same
+    /// result on every machine and in every release; the hasher of the standard library does not
+    /// promise that. It is not a cryptographic hash.
+    pub(super) fn fingerprint(&self) -> String {
+        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+        for service in &self.services {
+            fnv1a(&mut hash, "[service]\n");
+            hash_values(&mut hash, service, true);
         }
-        (None, _) if names.len() == 1 => Ok(Some(0)),
-        (None, Some((path, setting))) if names.len() > 1 && !name_is_broken => {
-            let remedy = format!("say which one by --service: {list}");
-            Err(Finding::new(
-                setting.origin.clone(),
-                path.clone(),
-                "the file has several services",
-                remedy,
-            ))
-        }
-        _ => Ok(None),
+        hash_values(&mut hash, &self.process, false);
+        format!("{hash:016x}")
     }
 }
 
-/// The name that a service has or will have.
-fn name_of(service: &Values) -> String {
-    match service.value(NAME) {
-        Some(Value::Text(name)) => name.clone(),
-        _ => schema::option(NAME).and_then(|option| option.default).unwrap_or_default().to_owned(),
-    }
-}
-
-fn fill_defaults(values: &mut Values, of_service: bool) {
+fn hash_values(hash: &mut u64, values: &SettingMap, of_service: bool) {
     for (section, option) in
         schema::options().filter(|(section, _)| section.is_of_service() == of_service)
     {
         let path = section.path_of(option.key);
-        if let Some(value) = option.default_value()
-            && !values.broken.contains(&path)
-        {
-            values.settings.entry(path).or_insert(Setting { value, origin: Origin::Default });
+        if let Some(value) = values.value(&path) {
+            fnv1a(hash, &format!("{path} = {}\n", value.to_toml()));
         }
     }
 }
 
-impl Settings {
-    /// The plain structs. Meant for settings without faults.
-    pub(super) fn to_config(&self, warnings: &[Finding]) -> Config {
-        Config {
-            services: self.services.iter().map(|values| Service::read(values, "service")).collect(),
-            admin: Admin::read(&self.process, "admin"),
-            metrics: Metrics::read(&self.process, "metrics"),
-            shutdown: Shutdown::read(&self.process, "shutdown"),
-            log: Log::read(&self.process, "log"),
-            process: Process::read(&self.process, "process"),
-            hash: super::hash::hash(self),
-            warnings: warnings.iter().map(ToString::to_string).collect(),
-        }
+fn fnv1a(hash: &mut u64, text: &str) {
+    for byte in text.bytes() {
+        *hash = (*hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     }
 }

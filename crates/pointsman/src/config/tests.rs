@@ -1,4 +1,4 @@
-//! The configuration as a whole: faults, precedence, printing, secrets.
+//! Tests of the whole configuration: faults, precedence, printing, secrets.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -41,7 +41,7 @@ fn strings(texts: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn one_service_by_flags_needs_no_file() {
+fn configures_one_service_by_flags_alone() {
     let flags = Flags { sentinels: strings(&["a", "[::1]:5"]), ..Flags::default() };
     let config = with("", &[], &flags).config().unwrap();
     let [service] = config.services.as_slice() else { panic!("{config:?}") };
@@ -57,11 +57,11 @@ fn one_service_by_flags_needs_no_file() {
         service.learn_sentinels && config.log.level == LogLevel::Info && config.warnings.is_empty()
     );
     assert_eq!(config.admin.listen, ["0.0.0.0:8888".parse::<SocketAddr>().unwrap()]);
-    assert_eq!(config.connections(usize::MAX).services, [DEFAULT_EACH]);
+    assert_eq!(config.connections(usize::MAX).services, [DEFAULT_CONNECTIONS]);
 }
 
 #[test]
-fn every_fault_has_its_place() {
+fn reports_the_position_of_every_fault() {
     let text = "[[service]]\nname = \"my master\"\nlisten = [\"localhost:1\", \"0.0.0.0:2\"]\nconnect_timeout = 5\n\
                 sentinel = [\"a\"]\n[shutdown]\naccept_min = \"20s\"\n[log]\nformat = \"jsno\"\nlisten = 3\n";
     let got = faults(text);
@@ -81,76 +81,75 @@ fn every_fault_has_its_place() {
     }
 }
 
+/// Files with a fault between values: the text, the position, and a part of the message.
+const BETWEEN_VALUES: [(&str, &str, &str); 18] = [
+    ("[[service]]\nsentinels = []\n", "f:2:1: service.sentinels", "empty"),
+    ("[[service]]\nsentinels=[\"a\"]\nlisten=[]\n", "f:3:1: service.listen", "empty"),
+    (
+        "[[service]]\nsentinels=[\"a\"]\nhalf_close_timeout=\"60s\"\n",
+        "f:3:1: service.half_close",
+        "less than",
+    ),
+    (
+        "[[service]]\nsentinels=[\"a\"]\nlisten=[\"1.2.3.4:8888\"]\n",
+        "f:3:1: admin.listen",
+        "service.listen",
+    ),
+    (
+        "[[service]]\nsentinels=[\"a\"]\nlisten=[\"[::]:1\",\"[::1]:1\"]\n",
+        "f:3:1: service.listen",
+        "already used",
+    ),
+    (
+        "[[service]]\nsentinels=[\"a\"]\n[service.auth]\nusername=\"u\"\n",
+        "f:4:1: service.auth.username",
+        "without",
+    ),
+    (
+        "[[service]]\nsentinels=[\"a\"]\n[service.auth]\npassword_file=\"/none\"\n",
+        "f:4:1: service.auth.pass",
+        "does not exist",
+    ),
+    (
+        "[[service]]\nsentinels=[\"a\"]\n[service.auth]\npassword_file=\"/empty\"\n",
+        "f:4:1: service.auth.pass",
+        "empty",
+    ),
+    (
+        "[[service]]\nsentinels=[\"a\"]\n[service.auth]\npassword_file=\"/long\"\n",
+        "f:4:1: service.auth.pass",
+        "one line",
+    ),
+    (
+        "[[service]]\nsentinels=[\"a\"]\n[service.auth]\npassword_env=\"NONE\"\n",
+        "f:4:1: service.auth.pass",
+        "NONE",
+    ),
+    ("[[service]]\nsentinels=[\"a\"]\nconnect_timeout=\"0s\"\n", "f:3:17: service.connect", "zero"),
+    (
+        "[[service]]\nsentinels=[\"a\"]\n[shutdown]\naccept_max=\"4s\"\n",
+        "f:4:1: shutdown.accept_max",
+        "below",
+    ),
+    (
+        "[[service]]\nsentinels=[\"a\"]\n[shutdown]\ndrain_spread=\"1m\"\n",
+        "f:4:1: shutdown.drain_spread",
+        "above",
+    ),
+    (
+        "[[service]]\nsentinels=[\"a\"]\nmax_connections=9\n[process]\nmax_connections=8\n",
+        "f:5:1: process.max",
+        "raise",
+    ),
+    ("[service]\nsentinels=[\"a\"]\n", "f:1:2: service", "[[service]]"),
+    ("service = 3\n", "f:1:11: service", "[[service]]"),
+    ("admin = 3\n[[service]]\nsentinels=[\"a\"]\n", "f:1:9: admin", "[admin]"),
+    ("[amdin]\n[[service]]\nsentinels=[\"a\"]\n", "f:1:2: amdin", "`admin`"),
+];
+
 #[test]
-fn faults_between_values_are_found() {
-    for (text, place, part) in [
-        ("[[service]]\nsentinels = []\n", "f:2:1: service.sentinels", "empty"),
-        ("[[service]]\nsentinels=[\"a\"]\nlisten=[]\n", "f:3:1: service.listen", "empty"),
-        (
-            "[[service]]\nsentinels=[\"a\"]\nhalf_close_timeout=\"60s\"\n",
-            "f:3:1: service.half_close",
-            "less than",
-        ),
-        (
-            "[[service]]\nsentinels=[\"a\"]\nlisten=[\"1.2.3.4:8888\"]\n",
-            "f:3:1: admin.listen",
-            "service.listen",
-        ),
-        (
-            "[[service]]\nsentinels=[\"a\"]\nlisten=[\"[::]:1\",\"[::1]:1\"]\n",
-            "f:3:1: service.listen",
-            "taken",
-        ),
-        (
-            "[[service]]\nsentinels=[\"a\"]\n[service.auth]\nusername=\"u\"\n",
-            "f:4:1: service.auth.username",
-            "without",
-        ),
-        (
-            "[[service]]\nsentinels=[\"a\"]\n[service.auth]\npassword_file=\"/none\"\n",
-            "f:4:1: service.auth.pass",
-            "cannot",
-        ),
-        (
-            "[[service]]\nsentinels=[\"a\"]\n[service.auth]\npassword_file=\"/empty\"\n",
-            "f:4:1: service.auth.pass",
-            "empty",
-        ),
-        (
-            "[[service]]\nsentinels=[\"a\"]\n[service.auth]\npassword_file=\"/long\"\n",
-            "f:4:1: service.auth.pass",
-            "one line",
-        ),
-        (
-            "[[service]]\nsentinels=[\"a\"]\n[service.auth]\npassword_env=\"NONE\"\n",
-            "f:4:1: service.auth.pass",
-            "NONE",
-        ),
-        (
-            "[[service]]\nsentinels=[\"a\"]\nconnect_timeout=\"0s\"\n",
-            "f:3:17: service.connect",
-            "zero",
-        ),
-        (
-            "[[service]]\nsentinels=[\"a\"]\n[shutdown]\naccept_max=\"4s\"\n",
-            "f:4:1: shutdown.accept_max",
-            "below",
-        ),
-        (
-            "[[service]]\nsentinels=[\"a\"]\n[shutdown]\ndrain_spread=\"1m\"\n",
-            "f:4:1: shutdown.drain_spread",
-            "above",
-        ),
-        (
-            "[[service]]\nsentinels=[\"a\"]\nmax_connections=9\n[process]\nmax_connections=8\n",
-            "f:5:1: process.max",
-            "raise",
-        ),
-        ("[service]\nsentinels=[\"a\"]\n", "f:1:2: service", "[[service]]"),
-        ("service = 3\n", "f:1:11: service", "[[service]]"),
-        ("admin = 3\n[[service]]\nsentinels=[\"a\"]\n", "f:1:9: admin", "[admin]"),
-        ("[amdin]\n[[service]]\nsentinels=[\"a\"]\n", "f:1:2: amdin", "`admin`"),
-    ] {
+fn reports_faults_between_values() {
+    for (text, place, part) in BETWEEN_VALUES {
         let got = faults(text);
         assert!(
             got.iter().any(|line| line.starts_with(place) && line.contains(part)),
@@ -173,11 +172,11 @@ fn faults_between_values_are_found() {
         both.len() == 1 && both[0].starts_with("f:5:1: service.auth.password_file"),
         "{both:#?}"
     );
-    assert!(faults("").len() == 1, "no service at all is a fault");
+    assert!(faults("").len() == 1, "a configuration without services is a fault");
 }
 
 #[test]
-fn both_families_on_one_port_and_ports_of_the_kernel_are_no_conflict() {
+fn accepts_both_families_on_one_port_and_port_zero() {
     assert_eq!(
         faults(
             "[[service]]\nsentinels=[\"a\"]\nlisten=[\"0.0.0.0:1\",\"[::]:1\",\"1.1.1.1:0\",\"1.1.1.1:0\"]\n"
@@ -186,16 +185,94 @@ fn both_families_on_one_port_and_ports_of_the_kernel_are_no_conflict() {
     );
 }
 
+/// Messages that once gave wrong advice.
 #[test]
-fn faults_of_syntax_do_not_hide_the_others() {
+fn gives_advice_that_fits_the_fault() {
+    let service = |line: &str| format!("[[service]]\nsentinels = [\"a\"]\n{line}\n");
+    for (text, expected) in [
+        (
+            "[[service]\nsentinels = [\"a\"]\n".to_owned(),
+            "f:1:11: service: the section header is not closed; write [[service]]",
+        ),
+        (
+            format!("{GOOD}[admin\n"),
+            "f:3:7: admin: the section header is not closed; write [admin]",
+        ),
+        (
+            service("name: a"),
+            "f:3:5: service: a key is followed by `=`, not by `:`; write KEY = VALUE",
+        ),
+        (service("name a"), "f:3:6: service: key with no value, expected `=`; write KEY = VALUE"),
+        (
+            service("verify = \"none\""),
+            "f:3:10: service.verify: \"none\" is unknown; give one of \"role\", \"ping\", \"tcp\"",
+        ),
+        (
+            service("moving_to = \"nowhere\""),
+            "f:3:13: service.moving_to: \"nowhere\" has no port; write \"nowhere:6379\"",
+        ),
+        (
+            service("moving_to = 6379"),
+            "f:3:13: service.moving_to: expected a string such as \"redis.example:6379\", found the \
+             integer 6379; put it in double quotes",
+        ),
+        (
+            "[[service]]\nsentinels = [1]\n".to_owned(),
+            "f:2:14: service.sentinels: expected a string in the list, found an integer; put it in \
+             double quotes",
+        ),
+        (
+            "[[service]]\nsentinels = [[\"a\"]]\n".to_owned(),
+            "f:2:14: service.sentinels: expected a string in the list, found a list; put it in \
+             double quotes",
+        ),
+        (
+            service("address_map = { a = 1 }"),
+            "f:3:21: service.address_map: expected \"host:port\", found an integer; quote both \
+             sides: \"10.0.0.1:6379\" = \"203.0.113.1:6379\"",
+        ),
+        (
+            service("learn_sentinels = 1.5"),
+            "f:3:19: service.learn_sentinels: expected true or false, found a floating-point \
+             number; write true or false",
+        ),
+    ] {
+        assert_eq!(faults(&text), [expected], "{text}");
+    }
+}
+
+#[test]
+fn explains_why_the_file_cannot_be_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let shown = |name: &str| {
+        let flags = Flags { config: Some(folder.path().join(name)), ..Flags::default() };
+        let shown = load(&flags, []).config().unwrap_err().to_string();
+        shown.replace(&format!("{}/", folder.path().display()), "")
+    };
+    std::fs::write(folder.path().join("latin1"), b"# caf\xe9\n").unwrap();
+    std::fs::create_dir(folder.path().join("folder")).unwrap();
+    assert_eq!(shown("latin1"), "--config: \"latin1\" is not UTF-8 text; save the file as UTF-8");
+    assert_eq!(
+        shown("missing"),
+        "--config: \"missing\" does not exist; correct the path, or create the file"
+    );
+    assert_eq!(
+        shown("folder"),
+        "--config: \"folder\" cannot be read: it is a directory; only regular files are read; give the \
+         path of a file"
+    );
+}
+
+#[test]
+fn reports_other_faults_beside_syntax_errors() {
     let got = faults(
         "[[service]]\nname = mymaster\nsentinels = [\"a\"]\nname = \"b\"\nlisten = [\"x\"]\n",
     );
     let starts = ["f:2:8: service.name: ", "f:4:1: service.name: ", "f:5:11: service.listen: "];
     assert_eq!(got.len(), 3, "{got:#?}");
     assert!(got.iter().zip(starts).all(|(line, start)| line.starts_with(start)), "{got:#?}");
-    // After a bracket that never closes nothing is certain, so one message and what stood before
-    // it.
+    // After a bracket that is never closed the tree is unreliable: one message for it, and the
+    // faults before it.
     let got = faults(
         "[log]\nlevel = \"x\"\n[[service]]\nsentinels = [\"a\"\nlisten = [\"y\"]\n[admin]\nmax_connections = 0\n",
     );
@@ -204,7 +281,7 @@ fn faults_of_syntax_do_not_hide_the_others() {
 }
 
 #[test]
-fn flags_beat_environment_beats_file_beats_default() {
+fn prefers_flags_to_environment_to_file_to_default() {
     let text = "[[service]]\nsentinels = [\"file\"]\nconnect_timeout = \"2s\"\nhold_timeout = \"2s\"\n[shutdown]\naccept_min = \"2s\"\n";
     let env = [
         ("POINTSMAN_SENTINEL", "env1,env2:1"),
@@ -230,7 +307,7 @@ fn flags_beat_environment_beats_file_beats_default() {
 }
 
 #[test]
-fn with_several_services_the_meant_one_is_named() {
+fn applies_flags_to_the_selected_service() {
     let text = "[[service]]\nname=\"a\"\nsentinels=[\"s\"]\nlisten=[\"0.0.0.0:1\"]\n[[service]]\nname=\"b\"\nsentinels=[\"s\"]\nlisten=[\"0.0.0.0:2\"]\n";
     let given = |service: Option<&str>, listen: &[&str]| {
         with(
@@ -252,19 +329,19 @@ fn with_several_services_the_meant_one_is_named() {
             .collect::<Vec<_>>(),
         [1, 3]
     );
-    let nobody = given(Some("c"), &[]).config().unwrap_err().to_string();
-    assert!(nobody.contains("no service is called \"c\"; the file has \"a\", \"b\""), "{nobody}");
+    let unknown = given(Some("c"), &[]).config().unwrap_err().to_string();
+    assert!(unknown.contains("no service is called \"c\"; the file has \"a\", \"b\""), "{unknown}");
     let unclear = given(None, &["0.0.0.0:3"]).config().unwrap_err().to_string();
     assert!(unclear.contains("say which one by --service: \"a\", \"b\""), "{unclear}");
     assert!(given(None, &[]).config().is_ok());
-    // A sole service that is called something else is not renamed behind its back.
+    // A single service with another name is not renamed.
     let one = "[[service]]\nname=\"a\"\nsentinels=[\"s\"]\n";
     assert!(with(one, &[("POINTSMAN_SERVICE", "z")], &Flags::default()).config().is_err());
     assert!(with(one, &[("POINTSMAN_SERVICE", "a")], &Flags::default()).config().is_ok());
 }
 
 #[test]
-fn faults_of_environment_and_flags_name_them() {
+fn reports_faults_with_their_variable_or_flag() {
     let flags = Flags {
         sentinels: strings(&["a:0", "b:x"]),
         set: strings(&[
@@ -284,7 +361,7 @@ fn faults_of_environment_and_flags_name_them() {
         "--set: log.levle: unknown key; did you mean `log.level`?",
         "--set: service.auth.password: a password cannot be given by a flag",
         "--set: log.level: \"loud\" is unknown",
-        "--set: --set: there is no value",
+        "--set: the value is missing; write --set KEY=VALUE",
     ] {
         assert!(shown.contains(part), "{part}\n{shown}");
     }
@@ -293,7 +370,7 @@ fn faults_of_environment_and_flags_name_them() {
 }
 
 #[test]
-fn a_password_comes_by_any_of_three_ways_and_a_higher_layer_replaces_it() {
+fn replaces_a_password_by_that_of_a_higher_layer() {
     let text = "[[service]]\nsentinels=[\"s\"]\n[service.auth]\nusername=\"u\"\npassword_file=\"/good\"\n\
                 [service.sentinel_auth]\npassword_env=\"POINTSMAN_PW\"\n";
     let loaded = with(text, &[("POINTSMAN_PW", "other-secret")], &Flags::default());
@@ -302,7 +379,7 @@ fn a_password_comes_by_any_of_three_ways_and_a_higher_layer_replaces_it() {
     assert_eq!(service.sentinel_auth.password.unwrap().reveal(), "other-secret");
     assert!(
         loaded.warnings().is_empty(),
-        "the variable it refers to is not unknown: {:?}",
+        "a referenced variable is known: {:?}",
         loaded.warnings()
     );
     let env = [("POINTSMAN_PW", "x"), ("POINTSMAN_AUTH_PASSWORD", "from-env")];
@@ -311,7 +388,7 @@ fn a_password_comes_by_any_of_three_ways_and_a_higher_layer_replaces_it() {
 }
 
 #[test]
-fn no_secret_leaves_by_any_door() {
+fn shows_no_secret_in_any_output() {
     let text = "[[service]]\nsentinels=[\"s\"]\npasword=\"hunter2\"\nauth=\"hunter2\"\n[service.sentinel_auth]\npassword=\"hunter2\"\npassword_env=\"hunter2 !\"\n";
     for text in [
         text,
@@ -325,7 +402,7 @@ fn no_secret_leaves_by_any_door() {
 }
 
 #[test]
-fn the_fingerprint_tells_values_and_neither_origins_nor_passwords() {
+fn hashes_values_without_origins_and_passwords() {
     let hash = |text: &str, env: &[(&str, &str)]| {
         with(text, env, &Flags::default()).config().unwrap().hash
     };
@@ -337,13 +414,12 @@ fn the_fingerprint_tells_values_and_neither_origins_nor_passwords() {
     assert_ne!(hash(GOOD, &[]), hash(GOOD, &[("POINTSMAN_LOG_LEVEL", "debug")]));
     assert_eq!(hash(&auth("a"), &[]), hash(&auth("b"), &[]));
     assert_ne!(hash(&auth("a"), &[]), hash(GOOD, &[]));
-    // Instances of different releases are compared by it, so this number may change only with the
-    // defaults.
+    // Instances of different releases are compared by it, so its form is fixed.
     assert_eq!(hash(GOOD, &[]).len(), 16);
 }
 
 #[test]
-fn the_bound_on_connections_is_shared_out() {
+fn divides_the_connection_limit_among_services() {
     let limits = |numbers: &[usize], total: usize| {
         let services: Vec<String> = (0..)
             .zip(numbers)
@@ -358,28 +434,31 @@ fn the_bound_on_connections_is_shared_out() {
         with(&text, &[], &Flags::default()).config().unwrap().connections(usize::MAX)
     };
     let shared =
-        |services: &[usize], total: usize| Connections { services: services.to_vec(), total };
-    assert_eq!(limits(&[0, 0], 0), shared(&[DEFAULT_EACH; 2], 2 * DEFAULT_EACH));
+        |services: &[usize], total: usize| ConnectionLimits { services: services.to_vec(), total };
+    assert_eq!(limits(&[0, 0], 0), shared(&[DEFAULT_CONNECTIONS; 2], 2 * DEFAULT_CONNECTIONS));
     assert_eq!(limits(&[100, 0, 0], 300), shared(&[100, 100, 100], 300));
-    assert_eq!(limits(&[20_000, 0], 0), shared(&[20_000, DEFAULT_EACH], 20_000 + DEFAULT_EACH));
+    assert_eq!(
+        limits(&[20_000, 0], 0),
+        shared(&[20_000, DEFAULT_CONNECTIONS], 20_000 + DEFAULT_CONNECTIONS)
+    );
     assert_eq!(limits(&[5, 6], 0), shared(&[5, 6], 11));
 }
 
 #[test]
-fn oddities_warn() {
+fn warns_of_duplicates_and_placeholders() {
     let text =
         "[[service]]\nsentinels=[\"s\",\"s:26379\"]\n[service.auth]\npassword=\"<hidden>\"\n";
     let warnings = with(text, &[], &Flags::default()).config().unwrap().warnings;
     assert!(
         warnings.len() == 2
-            && warnings[0].contains("named twice")
+            && warnings[0].contains("listed twice")
             && warnings[1].contains("placeholder"),
         "{warnings:?}"
     );
 }
 
 #[test]
-fn equal_bounds_are_in_order() {
+fn accepts_equal_bounds() {
     assert_eq!(
         faults(&format!(
             "{GOOD}[shutdown]\naccept_min=\"4s\"\naccept_quiet=\"4s\"\naccept_max=\"4s\"\n"
@@ -389,8 +468,8 @@ fn equal_bounds_are_in_order() {
 }
 
 #[test]
-fn a_value_at_fault_is_not_judged_again_by_its_default() {
-    // The default of accept_min, 5s, would be above this accept_max; but nobody wrote it.
+fn checks_no_default_in_place_of_an_invalid_value() {
+    // The default of accept_min, 5s, exceeds this accept_max, but it is not in the file.
     let got = faults(&format!(
         "{GOOD}[shutdown]\naccept_min=3\naccept_quiet=\"1s\"\naccept_max=\"4s\"\n"
     ));
@@ -398,7 +477,7 @@ fn a_value_at_fault_is_not_judged_again_by_its_default() {
 }
 
 #[test]
-fn the_name_of_a_file_cannot_break_out_of_its_comment() {
+fn prints_file_names_without_control_characters() {
     let read = |name: &str, text: &str| {
         assemble(Some((name, text)), Vec::new(), &[], &Flags::default(), &files)
     };
@@ -411,14 +490,13 @@ fn the_name_of_a_file_cannot_break_out_of_its_comment() {
     assert_eq!(read("f", &printed).config().unwrap().hash, first.config().unwrap().hash);
 }
 
-/// Faults that do not touch each other: each a section's line, and the key it has to be reported
-/// under.
+/// Independent faults: section, line, and the key under which it is reported.
 const FAULTS: [(&str, &str, &str); 16] = [
     ("service", "connect_timeout = 5", "service.connect_timeout"),
     ("service", "hold_timeout = \"soon\"", "service.hold_timeout"),
     ("service", "listen = [\"nowhere\"]", "service.listen"),
     ("service", "verify = \"rolle\"", "service.verify"),
-    ("service", "moving_to = \"redis:0\"", "service.moving_to"),
+    ("service", "moving_to = \"nowhere\"", "service.moving_to"),
     ("service", "stateless_commands = [\"MULTI\"]", "service.stateless_commands"),
     ("service", "colour = 1", "service.colour"),
     ("service", "half_close_timeout = \"2m\"", "service.half_close_timeout"),
@@ -434,7 +512,7 @@ const FAULTS: [(&str, &str, &str); 16] = [
 
 proptest! {
     #[test]
-    fn any_subset_of_faults_is_reported_completely(chosen in proptest::collection::btree_set(0..FAULTS.len(), 0..FAULTS.len())) {
+    fn reports_every_subset_of_faults_completely(chosen in proptest::collection::btree_set(0..FAULTS.len(), 0..FAULTS.len())) {
         let (mut text, mut expected) = (String::new(), BTreeSet::new());
         for section in ["service", "service.auth", "service.timers", "admin", "shutdown", "log", "process"] {
             text += &if section == "service" { "[[service]]\nsentinels = [\"s\"]\n".to_owned() } else { format!("[{section}]\n") };
@@ -453,10 +531,10 @@ proptest! {
     }
 
     #[test]
-    fn what_is_printed_is_the_same_configuration(chosen in proptest::collection::vec(any::<(proptest::sample::Index, u16, bool)>(), 0..12)) {
+    fn loads_what_it_prints(chosen in proptest::collection::vec(any::<(proptest::sample::Index, u16, bool)>(), 0..12)) {
         let flags = Flags { sentinels: strings(&["s1", "[::1]"]), set: random_sets(&chosen), ..Flags::default() };
         let first = with("", &[("POINTSMAN_AUTH_PASSWORD", "hunter2")], &flags);
-        // Random values may contradict each other; what is at fault is not printed as effective.
+        // Random values may contradict each other; invalid values are not printed.
         if let Ok(config) = first.config() {
             let printed = first.print();
             let second = with(&printed, &[], &Flags::default());
@@ -468,34 +546,37 @@ proptest! {
     }
 
     #[test]
-    fn no_text_makes_it_panic(text in "(\\[\\[service\\]\\]\n)?([a-z_.]{0,8} ?= ?[\"\\[\\]{}0-9a-z,]{0,12}\n|\\[[a-z.]{0,9}\\]\n|.{0,9}\n){0,9}") {
+    fn never_panics_on_any_text(text in "(\\[\\[service\\]\\]\n)?([a-z_.]{0,8} ?= ?[\"\\[\\]{}0-9a-z,]{0,12}\n|\\[[a-z.]{0,9}\\]\n|.{0,9}\n){0,9}") {
         let _ = faults(&text);
     }
 }
 
-/// A value for each chosen option, right by its kind.
+/// A valid value for each chosen option.
 fn random_sets(chosen: &[(proptest::sample::Index, u16, bool)]) -> Vec<String> {
     let options: Vec<_> = schema::options().collect();
-    let value = |kind: Kind, number: u16, yes: bool| match kind {
-        Kind::Duration | Kind::DurationOrOff => Some(format!("{}ms", u32::from(number) + 1)),
-        Kind::Bool => Some(yes.to_string()),
-        Kind::Count(least, most) => Some(usize::from(number).clamp(least, most).to_string()),
-        Kind::MasterName => Some(format!("m-{number}")),
-        Kind::Endpoint => Some(format!("h{number}:{}", number.max(1))),
-        Kind::Text => Some(format!("ü\"{number}\\'#")),
-        Kind::Choice(names) => Some(names[usize::from(number) % names.len()].to_owned()),
-        Kind::Listen | Kind::ListenTcp => Some(format!("127.0.0.1:{number},[::1]:{number}")),
-        Kind::Mode => Some(format!("0{:o}", usize::from(number) % 0o700 + 0o100)),
-        Kind::Endpoints => Some(format!("h{number},10.0.0.1:{}", number.max(1))),
-        Kind::AddressMap => Some(format!("h{number}=[::1]:{},a=b", number.max(1))),
-        Kind::Commands => Some(format!("mod.{number},graph|query")),
-        Kind::Path | Kind::EnvName | Kind::Secret => None,
+    let value = |kind: ValueKind, number: u16, yes: bool| match kind {
+        ValueKind::Duration | ValueKind::DurationOrOff => {
+            Some(format!("{}ms", u32::from(number) + 1))
+        }
+        ValueKind::Bool => Some(yes.to_string()),
+        ValueKind::Count(least, most) => Some(usize::from(number).clamp(least, most).to_string()),
+        ValueKind::MasterName => Some(format!("m-{number}")),
+        ValueKind::Endpoint => Some(format!("h{number}:{}", number.max(1))),
+        ValueKind::Text => Some(format!("ü\"{number}\\'#")),
+        ValueKind::Choice(names) => Some(names[usize::from(number) % names.len()].to_owned()),
+        ValueKind::Listen | ValueKind::ListenTcp => {
+            Some(format!("127.0.0.1:{number},[::1]:{number}"))
+        }
+        ValueKind::Mode => Some(format!("0{:o}", usize::from(number) % 0o700 + 0o100)),
+        ValueKind::Endpoints => Some(format!("h{number},10.0.0.1:{}", number.max(1))),
+        ValueKind::AddressMap => Some(format!("h{number}=[::1]:{},a=b", number.max(1))),
+        ValueKind::Commands => Some(format!("mod.{number},graph|query")),
+        ValueKind::Path | ValueKind::EnvName | ValueKind::Secret => None,
     };
     let pick = |(index, number, yes): &(proptest::sample::Index, u16, bool)| {
         let (section, option) = options[index.index(options.len())];
         let value = value(option.kind, *number, *yes)?;
-        // A name of the sole service is given by --service or in the file alike; a user at the
-        // sentinels wants a password.
+        // A user name for the sentinels requires a password.
         (section.path != "service.sentinel_auth")
             .then(|| format!("{}={value}", section.path_of(option.key)))
     };

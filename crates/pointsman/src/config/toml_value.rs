@@ -1,4 +1,5 @@
-//! A value of the file, by its kind: the types of TOML on top of the readers of text.
+//! Converts TOML values to option values: checks the TOML type, then parses strings as `value`
+//! does.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -7,67 +8,91 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use super::endpoint::{Endpoint, REDIS_PORT};
-use super::value::{Kind, MOST_ELEMENTS, Problem, Value};
+use super::value::{MAX_ELEMENTS, Problem, Value, ValueKind};
 
-/// A problem and the bytes of the file it is about.
-type Found = (Range<usize>, Problem);
+/// A problem and its byte range in the file.
+type LocatedProblem = (Range<usize>, Problem);
 
-/// Reads a value. A list or table is read to its end, so it may have several problems; then there
+/// Converts a value. A list or table is read to its end and may have several problems; then there
 /// is no value.
-pub(super) fn read(kind: Kind, value: &Spanned<DeValue<'_>>) -> (Option<Value>, Vec<Found>) {
+pub(super) fn read(
+    kind: ValueKind,
+    value: &Spanned<DeValue<'_>>,
+) -> (Option<Value>, Vec<LocatedProblem>) {
     let mut problems = Vec::new();
     let read = match kind {
-        Kind::Bool | Kind::Count(..) => scalar(kind, value, &mut problems),
-        Kind::Listen | Kind::ListenTcp | Kind::Endpoints | Kind::Commands => {
+        ValueKind::Bool | ValueKind::Count(..) => scalar(kind, value, &mut problems),
+        ValueKind::Listen | ValueKind::ListenTcp | ValueKind::Endpoints | ValueKind::Commands => {
             list(kind, value, &mut problems)
         }
-        Kind::AddressMap => map(kind, value, &mut problems),
+        ValueKind::AddressMap => map(kind, value, &mut problems),
         _ => string(kind, value, &mut problems),
     };
     (if problems.is_empty() { read } else { None }, problems)
 }
 
-/// "expected …, found …". What was found is repeated only where it cannot be a password.
-fn mismatch(kind: Kind, value: &Spanned<DeValue<'_>>) -> Found {
+/// A TOML type with its article.
+fn type_name(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "a string",
+        DeValue::Integer(_) => "an integer",
+        DeValue::Float(_) => "a floating-point number",
+        DeValue::Boolean(_) => "a boolean",
+        DeValue::Datetime(_) => "a date or time",
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a table",
+    }
+}
+
+/// "expected ..., found ...". The value itself is repeated only if it cannot be a password.
+fn mismatch(kind: ValueKind, value: &Spanned<DeValue<'_>>) -> LocatedProblem {
     let found = match value.get_ref() {
-        DeValue::Integer(number) if kind != Kind::Secret => format!("the integer {number}"),
+        DeValue::Integer(number) if kind != ValueKind::Secret => format!("the integer {number}"),
         DeValue::Boolean(yes) => format!("{yes}"),
-        DeValue::Array(_) => "a list".to_owned(),
-        DeValue::Table(_) => "a table".to_owned(),
-        other => format!("a {}", other.type_str()),
+        other => type_name(other).to_owned(),
     };
     let remedy = match (kind, value.get_ref()) {
-        (Kind::Duration, DeValue::Integer(number)) => {
+        (ValueKind::Duration, DeValue::Integer(number)) => {
             format!("write \"{number}s\" or \"{number}ms\"")
         }
-        (Kind::DurationOrOff, DeValue::Integer(number)) if number.as_str() == "0" => {
+        (ValueKind::DurationOrOff, DeValue::Integer(number)) if number.as_str() == "0" => {
             "write \"0s\"".to_owned()
         }
-        (Kind::DurationOrOff, DeValue::Integer(number)) => {
+        (ValueKind::DurationOrOff, DeValue::Integer(number)) => {
             format!("write \"{number}s\" or \"{number}ms\"")
         }
         (
-            Kind::Listen | Kind::ListenTcp | Kind::Endpoints | Kind::Commands,
+            ValueKind::Listen | ValueKind::ListenTcp | ValueKind::Endpoints | ValueKind::Commands,
             DeValue::String(text),
         ) => {
             format!("put it in brackets: [{text:?}]")
         }
-        (Kind::Bool | Kind::Count(..), DeValue::String(_)) => "write it without quotes".to_owned(),
-        (Kind::Bool, _) => "write true or false".to_owned(),
-        (Kind::Count(least, most), _) => format!("give a number from {least} to {most}"),
+        (ValueKind::Bool | ValueKind::Count(..), DeValue::String(_)) => {
+            "write it without quotes".to_owned()
+        }
+        (ValueKind::Bool, _) => "write true or false".to_owned(),
+        (ValueKind::Count(least, most), _) => format!("give a number from {least} to {most}"),
         (
-            Kind::Listen | Kind::ListenTcp | Kind::Endpoints | Kind::Commands | Kind::AddressMap,
+            ValueKind::Listen
+            | ValueKind::ListenTcp
+            | ValueKind::Endpoints
+            | ValueKind::Commands
+            | ValueKind::AddressMap,
             _,
-        ) => "write it as shown".to_owned(),
+        ) => "write it in this form".to_owned(),
         _ => "put it in double quotes".to_owned(),
     };
     (value.span(), Problem::new(format!("expected {}, found {found}", kind.expected()), remedy))
 }
 
-fn scalar(kind: Kind, value: &Spanned<DeValue<'_>>, problems: &mut Vec<Found>) -> Option<Value> {
+fn scalar(
+    kind: ValueKind,
+    value: &Spanned<DeValue<'_>>,
+    problems: &mut Vec<LocatedProblem>,
+) -> Option<Value> {
     let read = match (kind, value.get_ref()) {
-        (Kind::Bool, DeValue::Boolean(yes)) => Ok(Value::Bool(*yes)),
-        (Kind::Count(..), DeValue::Integer(number)) if number.radix() == 10 => {
+        (ValueKind::Bool, DeValue::Boolean(yes)) => Ok(Value::Bool(*yes)),
+        (ValueKind::Count(..), DeValue::Integer(number)) if number.radix() == 10 => {
             kind.parse(number.as_str()).map_err(|problem| (value.span(), problem))
         }
         _ => Err(mismatch(kind, value)),
@@ -75,7 +100,11 @@ fn scalar(kind: Kind, value: &Spanned<DeValue<'_>>, problems: &mut Vec<Found>) -
     read.map_err(|found| problems.push(found)).ok()
 }
 
-fn string(kind: Kind, value: &Spanned<DeValue<'_>>, problems: &mut Vec<Found>) -> Option<Value> {
+fn string(
+    kind: ValueKind,
+    value: &Spanned<DeValue<'_>>,
+    problems: &mut Vec<LocatedProblem>,
+) -> Option<Value> {
     let read = match value.get_ref() {
         DeValue::String(text) => kind.parse(text).map_err(|problem| (value.span(), problem)),
         _ => Err(mismatch(kind, value)),
@@ -83,12 +112,16 @@ fn string(kind: Kind, value: &Spanned<DeValue<'_>>, problems: &mut Vec<Found>) -
     read.map_err(|found| problems.push(found)).ok()
 }
 
-fn list(kind: Kind, value: &Spanned<DeValue<'_>>, problems: &mut Vec<Found>) -> Option<Value> {
+fn list(
+    kind: ValueKind,
+    value: &Spanned<DeValue<'_>>,
+    problems: &mut Vec<LocatedProblem>,
+) -> Option<Value> {
     let DeValue::Array(items) = value.get_ref() else {
         problems.push(mismatch(kind, value));
         return None;
     };
-    if items.len() > MOST_ELEMENTS {
+    if items.len() > MAX_ELEMENTS {
         problems.push((value.span(), too_many()));
         return None;
     }
@@ -96,18 +129,17 @@ fn list(kind: Kind, value: &Spanned<DeValue<'_>>, problems: &mut Vec<Found>) -> 
     for item in items {
         let Some(text) = item.get_ref().as_str() else {
             let what =
-                format!("expected a string in the list, found a {}", item.get_ref().type_str());
+                format!("expected a string in the list, found {}", type_name(item.get_ref()));
             problems.push((item.span(), Problem::new(what, "put it in double quotes")));
             continue;
         };
-        // An element is one address or name: a comma inside it would be a second one that nobody
-        // sees.
+        // An element is one address or name. A comma inside it would add a second one unnoticed.
         match kind.parse(text) {
             Ok(Value::Listen(one)) if one.len() == 1 => listen.extend(one),
             Ok(Value::Endpoints(one)) if one.len() == 1 => endpoints.extend(one),
             Ok(Value::Commands(one)) if one.len() == 1 => commands.extend(one),
             Ok(_) => {
-                let one = if kind == Kind::Commands { "command" } else { "address" };
+                let one = if kind == ValueKind::Commands { "command" } else { "address" };
                 let problem = Problem::new(
                     format!("{text:?} is not one {one}"),
                     format!("give each {one} a string of its own"),
@@ -118,18 +150,22 @@ fn list(kind: Kind, value: &Spanned<DeValue<'_>>, problems: &mut Vec<Found>) -> 
         }
     }
     Some(match kind {
-        Kind::Listen | Kind::ListenTcp => Value::Listen(listen),
-        Kind::Commands => Value::Commands(commands),
+        ValueKind::Listen | ValueKind::ListenTcp => Value::Listen(listen),
+        ValueKind::Commands => Value::Commands(commands),
         _ => Value::Endpoints(endpoints),
     })
 }
 
-fn map(kind: Kind, value: &Spanned<DeValue<'_>>, problems: &mut Vec<Found>) -> Option<Value> {
+fn map(
+    kind: ValueKind,
+    value: &Spanned<DeValue<'_>>,
+    problems: &mut Vec<LocatedProblem>,
+) -> Option<Value> {
     let DeValue::Table(table) = value.get_ref() else {
         problems.push(mismatch(kind, value));
         return None;
     };
-    if table.len() > MOST_ELEMENTS {
+    if table.len() > MAX_ELEMENTS {
         problems.push((value.span(), too_many()));
         return None;
     }
@@ -141,7 +177,7 @@ fn map(kind: Kind, value: &Spanned<DeValue<'_>>, problems: &mut Vec<Found>) -> O
             Some(text) => Endpoint::parse(text, REDIS_PORT)
                 .map_err(|problem| problems.push((to.span(), problem))),
             None => {
-                let what = format!("expected \"host:port\", found a {}", to.get_ref().type_str());
+                let what = format!("expected \"host:port\", found {}", type_name(to.get_ref()));
                 let remedy = "quote both sides: \"10.0.0.1:6379\" = \"203.0.113.1:6379\"";
                 problems.push((to.span(), Problem::new(what, remedy)));
                 Err(())
@@ -160,5 +196,5 @@ fn map(kind: Kind, value: &Spanned<DeValue<'_>>, problems: &mut Vec<Found>) -> O
 }
 
 fn too_many() -> Problem {
-    Problem::new("too many elements", format!("give at most {MOST_ELEMENTS}"))
+    Problem::new("too many elements", format!("give at most {MAX_ELEMENTS}"))
 }

@@ -1,23 +1,24 @@
-//! What a value may be: its kind, its reading from text, and its spelling in a file.
+//! Option values: their kinds, how each is parsed from text, and how it is written in a file.
 //!
-//! Text is the one form that everything passes through (an environment variable, a flag, a string
-//! in the file, a default), so each kind has exactly one reader. Files have types of their own
-//! beside; `toml_value` handles those and comes back here for every string.
+//! Environment variables, flags, defaults and strings in the file are all text, so each kind has
+//! exactly one parser. Files have other types as well: `toml_value` converts those and uses this
+//! module for every string.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use proxy::{LONGEST_NAME, ListenAddr, NotStateless, Stateless};
+use proxy::{ListenAddr, MAX_COMMAND_NAME, StatelessCommands, StatelessError};
 
+use super::credentials::Secret;
 use super::endpoint::{Endpoint, REDIS_PORT, SENTINEL_PORT};
-use super::secret::Secret;
-use super::{duration, listen, nearest};
+use super::finding::nearest;
+use super::{duration, listen};
 
-/// The most elements a list or a map in the configuration may have.
-pub(super) const MOST_ELEMENTS: usize = 1024;
+/// Maximum number of elements of a list or map in the configuration.
+pub(super) const MAX_ELEMENTS: usize = 1024;
 
-/// What is wrong with a value, and what to do. Never holds a secret.
+/// What is wrong with a value, and what to do about it. Never contains a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// What is wrong.
@@ -32,80 +33,80 @@ impl Problem {
     }
 }
 
-/// What a value may be.
+/// The kind of an option's value, which determines how it is parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// A span of time above zero.
+pub enum ValueKind {
+    /// A duration above zero.
     Duration,
-    /// A span of time, or `0s` or `off` for none.
+    /// A duration, or `0s` or `off` for none.
     DurationOrOff,
     /// `true` or `false`.
     Bool,
-    /// A whole number between the two bounds, both included.
+    /// An integer between the two bounds, inclusive.
     Count(usize, usize),
     /// Sentinel's name for a master.
     MasterName,
     /// Text that is not empty.
     Text,
-    /// A path of a file.
+    /// The path of a file.
     Path,
     /// The name of an environment variable.
     EnvName,
     /// One of these words.
     Choice(&'static [&'static str]),
-    /// Addresses to listen on, Unix sockets among them.
+    /// Addresses to listen on: TCP addresses and Unix sockets.
     Listen,
-    /// Addresses to listen on by TCP.
+    /// TCP addresses to listen on.
     ListenTcp,
     /// The mode of a file, in octal.
     Mode,
-    /// Hosts with ports.
+    /// Hosts, each with an optional port.
     Endpoints,
-    /// A host with a port where clients find Redis.
+    /// A host and a port, both required.
     Endpoint,
-    /// Announced endpoints and what to dial instead.
+    /// Announced endpoints and the endpoints to connect to instead.
     AddressMap,
-    /// Names of Redis commands, with a subcommand behind a bar perhaps.
+    /// Names of Redis commands, each with an optional subcommand after a `|`.
     Commands,
     /// A password.
     Secret,
 }
 
-/// A value that keeps the rule of its kind.
+/// A value that is valid for its kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
-    /// Of [`Kind::Duration`] and [`Kind::DurationOrOff`].
+    /// For [`ValueKind::Duration`] and [`ValueKind::DurationOrOff`].
     Duration(Duration),
-    /// Of [`Kind::Bool`].
+    /// Of [`ValueKind::Bool`].
     Bool(bool),
-    /// Of [`Kind::Count`].
+    /// Of [`ValueKind::Count`].
     Count(usize),
-    /// Of every kind of text, [`Kind::Choice`] included.
+    /// For every kind of text, [`ValueKind::Choice`] included.
     Text(String),
-    /// Of [`Kind::Listen`] and [`Kind::ListenTcp`].
+    /// Of [`ValueKind::Listen`] and [`ValueKind::ListenTcp`].
     Listen(Vec<ListenAddr>),
-    /// Of [`Kind::Endpoints`].
+    /// Of [`ValueKind::Endpoints`].
     Endpoints(Vec<Endpoint>),
-    /// Of [`Kind::AddressMap`].
+    /// Of [`ValueKind::AddressMap`].
     AddressMap(BTreeMap<Endpoint, Endpoint>),
-    /// Of [`Kind::Commands`].
+    /// Of [`ValueKind::Commands`].
     Commands(Vec<String>),
-    /// Of [`Kind::Secret`].
+    /// Of [`ValueKind::Secret`].
     Secret(Secret),
 }
 
-impl Kind {
-    /// Reads a value from text: a flag, an environment variable, a default or a string in the file.
-    /// Elements of lists are separated by commas; a map is written `announced=dialled,…`.
+impl ValueKind {
+    /// Parses a value from text: a flag, an environment variable, a default or a string in the
+    /// file. Elements of lists are separated by commas; a map is written `announced=dialled,...`.
     ///
     /// # Errors
     ///
-    /// The first thing wrong with it.
+    /// The first problem found.
     pub fn parse(self, text: &str) -> Result<Value, Problem> {
         match self {
             Self::Duration => match duration::parse(text)? {
                 Duration::ZERO => {
-                    Err(Problem::new("zero makes no sense here", "give more than \"0s\""))
+                    Err(Problem::new("zero is not allowed here", "give more than \"0s\""))
                 }
                 duration => Ok(Value::Duration(duration)),
             },
@@ -121,11 +122,11 @@ impl Kind {
             Self::Count(least, most) => parse_count(text, least, most),
             Self::MasterName => parse_master_name(text),
             Self::Text | Self::Path if text.is_empty() => {
-                Err(Problem::new("it is empty", "give a value or leave it out"))
+                Err(Problem::new("it is empty", "give a value, or remove the key"))
             }
             Self::Text | Self::Path => Ok(Value::Text(text.to_owned())),
             Self::Endpoint => {
-                Endpoint::parse(text, REDIS_PORT).map(|one| Value::Text(one.to_string()))
+                Endpoint::parse_with_port(text).map(|one| Value::Text(one.to_string()))
             }
             Self::EnvName => parse_env_name(text),
             Self::Choice(names) => parse_choice(text, names),
@@ -145,26 +146,24 @@ impl Kind {
             }
             Self::Commands => parse_commands(text),
             Self::Secret if text.is_empty() => {
-                Err(Problem::new("it is empty", "give a password or leave it out"))
+                Err(Problem::new("it is empty", "give a password, or remove the key"))
             }
             Self::Secret => Ok(Value::Secret(Secret::new(text.to_owned()))),
         }
     }
 
-    /// What the file has to hold, for "expected …".
+    /// The TOML value that a file needs, for messages of the form "expected ...".
     #[must_use]
     pub fn expected(self) -> &'static str {
         match self {
             Self::Duration | Self::DurationOrOff => "a duration such as \"5s\"",
             Self::Bool => "true or false",
             Self::Count(..) => "a whole number",
-            Self::MasterName
-            | Self::Text
-            | Self::Path
-            | Self::Endpoint
-            | Self::EnvName
-            | Self::Choice(_) => "a string",
+            Self::MasterName | Self::Text | Self::Path | Self::EnvName | Self::Choice(_) => {
+                "a string"
+            }
             Self::Secret => "a string (a password is quoted even if it is a number)",
+            Self::Endpoint => "a string such as \"redis.example:6379\"",
             Self::Mode => "a string such as \"0660\"",
             Self::Listen | Self::ListenTcp => "a list of addresses such as [\"0.0.0.0:6379\"]",
             Self::Endpoints => "a list of hosts such as [\"redis-sentinel:26379\"]",
@@ -178,32 +177,34 @@ fn elements(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').map(str::trim).filter(|one| !one.is_empty())
 }
 
-/// Commands that may be declared to leave no state. Each is checked against the table of those that
-/// do.
+/// Parses commands that leave no state. Each is checked against the command table.
 fn parse_commands(text: &str) -> Result<Value, Problem> {
     let check = |name: &str| {
-        Stateless::check(name).map_err(|why| match why {
-            NotStateless::NoName => Problem::new(
+        StatelessCommands::check(name).map_err(|why| match why {
+            StatelessError::NotAName => Problem::new(
                 format!("{name:?} cannot be the name of a command"),
-                format!("write NAME or CONTAINER|SUBCOMMAND, each of at most {LONGEST_NAME} printable characters"),
+                format!(
+                    "write NAME or CONTAINER|SUBCOMMAND, each of at most {MAX_COMMAND_NAME} printable \
+                     characters"
+                ),
             ),
-            NotStateless::Bound(why) => Problem::new(
+            StatelessError::LeavesState(why) => Problem::new(
                 format!("{name} is known to leave state on the connection: {why}"),
                 "remove it; docs/commands.md says what each command does to its session",
             ),
         })
     };
-    if elements(text).count() > MOST_ELEMENTS {
-        return Err(Problem::new("too many elements", format!("give at most {MOST_ELEMENTS}")));
+    if elements(text).count() > MAX_ELEMENTS {
+        return Err(Problem::new("too many elements", format!("give at most {MAX_ELEMENTS}")));
     }
     elements(text).map(check).collect::<Result<_, _>>().map(Value::Commands)
 }
 
-/// One entry of an address map, as a flag or a variable spells it.
+/// Parses one entry of an address map from a flag or a variable.
 fn parse_pair(text: &str) -> Result<(Endpoint, Endpoint), Problem> {
     let (from, to) = text.split_once('=').ok_or_else(|| {
         Problem::new(
-            format!("{text:?} maps nothing"),
+            format!("{text:?} is not an address mapping"),
             "write announced=dialled, for example \"10.0.0.1:6379=203.0.113.1:6379\"",
         )
     })?;
@@ -220,7 +221,7 @@ fn parse_count(text: &str, least: usize, most: usize) -> Result<Value, Problem> 
     }
 }
 
-/// The alphabet is the one that `redis:sentinel.conf` gives for the name of a monitored master.
+/// Parses the name of a master. The allowed characters are those that `redis:sentinel.conf` gives.
 fn parse_master_name(text: &str) -> Result<Value, Problem> {
     let good = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
     if text.is_empty() || text.len() > 255 || !text.bytes().all(good) {
@@ -233,7 +234,8 @@ fn parse_master_name(text: &str) -> Result<Value, Problem> {
     Ok(Value::Text(text.to_owned()))
 }
 
-/// The text is not repeated in the message: somebody may have put the password itself here.
+/// Parses the name of an environment variable. The message does not repeat the text, because it may
+/// be the password itself, written here by mistake.
 fn parse_env_name(text: &str) -> Result<Value, Problem> {
     let good = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
     if text.is_empty() || text.starts_with(|c: char| c.is_ascii_digit()) || !text.bytes().all(good)
@@ -252,7 +254,7 @@ fn parse_choice(text: &str, names: &'static [&'static str]) -> Result<Value, Pro
         return Ok(Value::Text(text.to_owned()));
     }
     let all = names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
-    let remedy = match nearest::nearest(text, names.iter().copied()) {
+    let remedy = match nearest(text, names.iter().copied()) {
         Some(near) => format!("did you mean `{near}`? It is one of {all}"),
         None => format!("give one of {all}"),
     };
@@ -260,7 +262,7 @@ fn parse_choice(text: &str, names: &'static [&'static str]) -> Result<Value, Pro
 }
 
 impl Value {
-    /// The value as a file spells it. A secret gives a placeholder.
+    /// The value as written in a file. A secret is written as a placeholder.
     #[must_use]
     pub fn to_toml(&self) -> String {
         match self {
@@ -290,24 +292,24 @@ fn list<T: ToString>(items: &[T]) -> String {
     )
 }
 
-/// A basic string; TOML itself decides what has to be escaped and how.
+/// A TOML basic string, escaped by the TOML library.
 fn quote(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }
 
-/// A Rust type that a field of a section may have.
-pub(super) trait Typed {
+/// A Rust type of a field of a section.
+pub(super) trait FieldType {
     fn from_value(value: Option<&Value>) -> Self;
 }
 
-/// An enumeration that a [`Kind::Choice`] stands for.
-pub(super) trait Choice: Copy + Sized + 'static {
+/// An enumeration whose values are given by a [`ValueKind::Choice`].
+pub(super) trait ChoiceValue: Copy + Sized + 'static {
     fn all() -> &'static [Self];
     fn spelling(self) -> &'static str;
     fn fallback() -> Self;
 }
 
-impl<T: Choice> Typed for T {
+impl<T: ChoiceValue> FieldType for T {
     fn from_value(value: Option<&Value>) -> Self {
         let Some(Value::Text(text)) = value else { return T::fallback() };
         T::all().iter().copied().find(|one| one.spelling() == text).unwrap_or_else(T::fallback)
@@ -316,7 +318,7 @@ impl<T: Choice> Typed for T {
 
 macro_rules! typed {
     ($($ty:ty, $variant:ident;)*) => { $(
-        impl Typed for $ty {
+        impl FieldType for $ty {
             fn from_value(value: Option<&Value>) -> Self {
                 match value {
                     Some(Value::$variant(inner)) => inner.clone(),
@@ -338,7 +340,7 @@ typed! {
     BTreeMap<Endpoint, Endpoint>, AddressMap;
 }
 
-impl Typed for Vec<SocketAddr> {
+impl FieldType for Vec<SocketAddr> {
     fn from_value(value: Option<&Value>) -> Self {
         match value {
             Some(Value::Listen(addrs)) => addrs.iter().filter_map(ListenAddr::tcp).collect(),
@@ -347,7 +349,7 @@ impl Typed for Vec<SocketAddr> {
     }
 }
 
-impl Typed for Option<String> {
+impl FieldType for Option<String> {
     fn from_value(value: Option<&Value>) -> Self {
         match value {
             Some(Value::Text(text)) => Some(text.clone()),
@@ -356,7 +358,7 @@ impl Typed for Option<String> {
     }
 }
 
-impl Typed for Option<Secret> {
+impl FieldType for Option<Secret> {
     fn from_value(value: Option<&Value>) -> Self {
         match value {
             Some(Value::Secret(secret)) => Some(secret.clone()),

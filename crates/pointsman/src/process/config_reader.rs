@@ -1,50 +1,50 @@
 //! Reads the configuration on a thread of its own, at the start and at each reload.
 //!
-//! A read can hang for ever (see [`InProgress`]), and nothing can end it. So it is never waited for
-//! without a bound: after [`BOUND`] it is reported as overdue, once, and everything stays as it
-//! was. If it ends later, and nothing newer was asked for, its result counts like any other. A
-//! request that comes while a read is overdue starts another one, which may name other files by
-//! now. In the file that hangs it fails at once, and [`MOST_THREADS`] bounds what is left, so that
-//! requests do not pile up threads. As soon as a read that was given up ends, the file can be read
-//! again, and the configuration is.
+//! A read can hang for ever (see [`PendingReads`]), and nothing can end it. It is therefore never
+//! waited for without a limit: after [`BOUND`] it is reported as overdue, once, and everything
+//! stays as it was. If it ends later, and no newer read was requested, its result counts like any
+//! other. A request that arrives while a read is overdue starts another one, which may name other
+//! files by then. Opening the file that hangs fails at once, and [`MOST_THREADS`] bounds the
+//! remaining cases, so requests do not accumulate threads. As soon as an abandoned read ends, the
+//! file is readable again, and the configuration is read again.
 //!
-//! [`Schedule`] decides, without a clock and without threads; [`Reader`] carries it out.
+//! [`Schedule`] decides, without a clock and without threads; [`ConfigReader`] executes.
 
 use std::io;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-use crate::config::{InProgress, Loaded};
-use crate::process::reload::{Look, Source};
-use crate::process::threads;
+use crate::config::{Loaded, PendingReads};
+use crate::process::config_source::{ConfigSource, FileStamp};
+use crate::system::threads;
 
 /// A read that takes longer is overdue. Ten thousand times what a file on a disk takes.
 pub(crate) const BOUND: Duration = Duration::from_secs(5);
-/// The most reads that may hang at a time.
+/// Maximum number of reads that may hang at a time.
 const MOST_THREADS: usize = 4;
-/// Why a read begins when one that was given up has ended.
+/// The reason given for the read that follows the end of an abandoned one.
 const AGAIN: &str = "a file that hung can be read again";
 
 /// What to do next.
 #[derive(Debug, PartialEq, Eq)]
-enum Step {
-    /// Begin the read of this number.
+enum ReadStep {
+    /// Begin the read with this number.
     Begin(u64),
-    /// A read is under way, and another one follows it.
+    /// A read is in progress, and another one follows it.
     Wait,
     /// Too many reads hang.
     Refuse,
-    /// The result of the read that has just ended counts. If another was asked for meanwhile, it is
-    /// next.
-    Take(&'static str, Option<&'static str>),
-    /// A read that was given up has ended: ask for another one.
-    Ask(&'static str),
-    /// Nothing.
+    /// Use the result of the read that has just ended. If another read was requested meanwhile, it
+    /// is next.
+    Use(&'static str, Option<&'static str>),
+    /// An abandoned read has ended: request another one.
+    Request(&'static str),
+    /// Do nothing.
     Nothing,
 }
 
-/// The read that was asked for last.
+/// The read that was requested last.
 #[derive(Debug)]
 struct Current {
     number: u64,
@@ -54,55 +54,55 @@ struct Current {
     again: Option<&'static str>,
 }
 
-/// Decides when to read, and whose result counts.
+/// Decides when to read, and which result counts.
 #[derive(Debug, Default)]
 struct Schedule {
     last: u64,
     current: Option<Current>,
-    /// Reads that were given up and have not ended.
-    given_up: usize,
+    /// Number of abandoned reads that have not ended.
+    abandoned: usize,
 }
 
 impl Schedule {
-    fn ask(&mut self, why: &'static str, now: Instant) -> Step {
+    fn request(&mut self, why: &'static str, now: Instant) -> ReadStep {
         match &mut self.current {
             Some(current) if !current.overdue => {
                 current.again = Some(why);
-                return Step::Wait;
+                return ReadStep::Wait;
             }
-            Some(_) if self.given_up + 1 >= MOST_THREADS => return Step::Refuse,
-            Some(_) => self.given_up += 1,
-            None if self.given_up >= MOST_THREADS => return Step::Refuse,
+            Some(_) if self.abandoned + 1 >= MOST_THREADS => return ReadStep::Refuse,
+            Some(_) => self.abandoned += 1,
+            None if self.abandoned >= MOST_THREADS => return ReadStep::Refuse,
             None => {}
         }
         self.last += 1;
         self.current =
             Some(Current { number: self.last, why, since: now, overdue: false, again: None });
-        Step::Begin(self.last)
+        ReadStep::Begin(self.last)
     }
 
-    fn ended(&mut self, number: u64) -> Step {
+    fn ended(&mut self, number: u64) -> ReadStep {
         match self.current.take() {
-            Some(current) if current.number == number => Step::Take(current.why, current.again),
+            Some(current) if current.number == number => ReadStep::Use(current.why, current.again),
             current => {
                 self.current = current;
-                self.given_up = self.given_up.saturating_sub(1);
-                // One under way that is not overdue reads the file by itself.
+                self.abandoned = self.abandoned.saturating_sub(1);
+                // A read in progress that is not overdue reads the file anyway.
                 if self.current.as_ref().is_none_or(|it| it.overdue) {
-                    Step::Ask(AGAIN)
+                    ReadStep::Request(AGAIN)
                 } else {
-                    Step::Nothing
+                    ReadStep::Nothing
                 }
             }
         }
     }
 
-    /// When to look whether the current read is overdue.
+    /// When the current read becomes overdue.
     fn deadline(&self) -> Option<Instant> {
         self.current.as_ref().filter(|it| !it.overdue).map(|it| it.since + BOUND)
     }
 
-    /// The current read is overdue from now on.
+    /// Marks the current read as overdue, and returns its reason.
     fn overdue(&mut self) -> Option<&'static str> {
         let current = self.current.as_mut()?;
         current.overdue = true;
@@ -110,71 +110,71 @@ impl Schedule {
     }
 }
 
-/// What came of a request.
+/// The result of a request.
 #[derive(Debug)]
-pub(crate) enum Read {
+pub(crate) enum ConfigRead {
     /// The configuration was read, with or without faults.
     Done(&'static str, Box<Loaded>),
-    /// The read has not ended in time. If it still does, its result follows.
+    /// The read has not ended in time. If it ends later, its result follows.
     Overdue(&'static str, String),
-    /// It cannot be read now.
+    /// The configuration cannot be read now.
     Failed(&'static str, String),
 }
 
-/// A read that has ended: what the file looked like before, and what was read. `None`: its thread
-/// did not end well.
-type Ended = (u64, Option<(Look, Box<Loaded>)>);
+/// A read that has ended: the file's metadata before it, and what was read. `None`: its thread
+/// failed.
+type Ended = (u64, Option<(FileStamp, Box<Loaded>)>);
 
-/// Reads on threads of its own.
+/// Executes reads on threads of their own.
 #[derive(Debug)]
-pub(crate) struct Reader {
-    source: Source,
-    files: InProgress,
+pub(crate) struct ConfigReader {
+    source: ConfigSource,
+    files: PendingReads,
     schedule: Schedule,
     ended: (mpsc::Sender<Ended>, mpsc::Receiver<Ended>),
-    /// What the file looked like before the last read.
-    look: Look,
-    /// What is to be told before anything else.
+    /// The file's metadata before the last read.
+    stamp: FileStamp,
+    /// A failure that `next` returns first.
     failed: Option<(&'static str, String)>,
 }
 
-impl Reader {
-    pub(crate) fn new(source: Source) -> Self {
+impl ConfigReader {
+    pub(crate) fn new(source: ConfigSource) -> Self {
         let ended = mpsc::channel(2 * MOST_THREADS);
         Self {
             source,
-            files: InProgress::default(),
+            files: PendingReads::default(),
             schedule: Schedule::default(),
             ended,
-            look: None,
+            stamp: None,
             failed: None,
         }
     }
 
-    /// The files that are being read.
-    pub(crate) fn files(&self) -> InProgress {
+    /// Returns the files that are being read.
+    pub(crate) fn files(&self) -> PendingReads {
         self.files.clone()
     }
 
-    /// Where the configuration comes from.
-    pub(crate) fn source(&self) -> &Source {
+    /// Returns the source of the configuration.
+    pub(crate) fn source(&self) -> &ConfigSource {
         &self.source
     }
 
-    /// What the file looked like before the last read.
-    pub(crate) fn look(&self) -> Look {
-        self.look
+    /// Returns the file's metadata before the last read.
+    pub(crate) fn stamp(&self) -> FileStamp {
+        self.stamp
     }
 
-    /// Asks for a read; [`next`](Self::next) tells what came of it. `false` if it follows one that
-    /// is under way.
-    pub(crate) fn ask(&mut self, why: &'static str) -> bool {
-        match self.schedule.ask(why, Instant::now()) {
-            Step::Begin(number) => self.begin(number),
-            Step::Refuse => {
+    /// Requests a read; [`next`](Self::next) returns its result. Returns `false` if the read
+    /// follows one that is in progress.
+    pub(crate) fn request(&mut self, why: &'static str) -> bool {
+        match self.schedule.request(why, Instant::now()) {
+            ReadStep::Begin(number) => self.begin(number),
+            ReadStep::Refuse => {
                 self.failed = Some((
                     why,
-                    format!("{MOST_THREADS} attempts have not ended; {}", self.hangs()),
+                    format!("{MOST_THREADS} reads have not ended; {}", self.describe_hang()),
                 ));
             }
             _ => return false,
@@ -183,21 +183,22 @@ impl Reader {
     }
 
     fn begin(&self, number: u64) {
-        let (source, files, tell) = (self.source.clone(), self.files.clone(), self.ended.0.clone());
-        let mut ending = Ending { number, read: None, tell };
-        // If there is no thread, the ending is dropped with the closure, and so tells that nothing
-        // was read.
-        let _made: io::Result<_> = threads::aside("config", move || {
-            ending.read = Some((source.look(), Box::new(source.load(&files))));
-            drop(ending);
+        let (source, files, sender) =
+            (self.source.clone(), self.files.clone(), self.ended.0.clone());
+        let mut report = EndReport { number, read: None, sender };
+        // If no thread can be started, `report` is dropped with the closure, and reports that
+        // nothing was read.
+        let _made: io::Result<_> = threads::spawn("config", move || {
+            report.read = Some((source.stamp(), Box::new(source.load(&files))));
+            drop(report);
         });
     }
 
-    /// Waits for what came of a request. Loses nothing if it is dropped and called again.
-    pub(crate) async fn next(&mut self) -> Read {
+    /// Waits for the result of a request. Cancel safe.
+    pub(crate) async fn next(&mut self) -> ConfigRead {
         loop {
             if let Some((why, fault)) = self.failed.take() {
-                return Read::Failed(why, fault);
+                return ConfigRead::Failed(why, fault);
             }
             let (number, read) = match self.schedule.deadline() {
                 None => match self.ended.1.recv().await {
@@ -207,42 +208,42 @@ impl Reader {
                 Some(deadline) => tokio::select! {
                     biased;
                     Some(ended) = self.ended.1.recv() => ended,
-                    () = tokio::time::sleep_until(deadline.into()) => match self.schedule.overdue() {
-                        Some(why) => return Read::Overdue(why, self.hangs()),
-                        None => continue,
-                    },
+                    () = tokio::time::sleep_until(deadline.into()) => {
+                        let Some(why) = self.schedule.overdue() else { continue };
+                        return ConfigRead::Overdue(why, self.describe_hang());
+                    }
                 },
             };
             match self.schedule.ended(number) {
-                Step::Take(why, again) => {
+                ReadStep::Use(why, again) => {
                     if let Some(why) = again {
-                        self.ask(why);
+                        self.request(why);
                     }
                     return match read {
-                        Some((look, loaded)) => {
-                            self.look = look;
-                            Read::Done(why, loaded)
+                        Some((stamp, loaded)) => {
+                            self.stamp = stamp;
+                            ConfigRead::Done(why, loaded)
                         }
-                        None => Read::Failed(
+                        None => ConfigRead::Failed(
                             why,
-                            "the system gives no thread to read the configuration".to_owned(),
+                            "cannot start a thread to read the configuration".to_owned(),
                         ),
                     };
                 }
-                Step::Ask(why) => drop(self.ask(why)),
+                ReadStep::Request(why) => drop(self.request(why)),
                 _ => {}
             }
         }
     }
 
-    /// Which file is waited for, in words.
+    /// Describes the file whose read has not ended.
     #[must_use]
-    pub(crate) fn hangs(&self) -> String {
+    pub(crate) fn describe_hang(&self) -> String {
         match self.files.oldest() {
             Some((path, time)) => {
                 let (path, seconds) = (path.display(), time.as_secs());
                 format!(
-                    "{path}: reading it has not ended for {seconds} s; is its file system still there?"
+                    "{path}: a read has not ended for {seconds} s; is its file system reachable?"
                 )
             }
             None => "reading the configuration has not ended".to_owned(),
@@ -250,17 +251,17 @@ impl Reader {
     }
 }
 
-/// Tells that a read has ended, however it did.
-struct Ending {
+/// Reports the end of a read, also if its thread fails.
+struct EndReport {
     number: u64,
-    read: Option<(Look, Box<Loaded>)>,
-    tell: mpsc::Sender<Ended>,
+    read: Option<(FileStamp, Box<Loaded>)>,
+    sender: mpsc::Sender<Ended>,
 }
 
-impl Drop for Ending {
+impl Drop for EndReport {
     fn drop(&mut self) {
-        // There is room for every thread's word. The reader may have gone.
-        let _ = self.tell.try_send((self.number, self.read.take()));
+        // The channel has capacity for every thread. The reader may be gone.
+        let _ = self.sender.try_send((self.number, self.read.take()));
     }
 }
 
@@ -269,42 +270,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_once_more_if_asked_while_reading() {
+    fn reads_once_more_if_requested_meanwhile() {
         let (mut schedule, now) = (Schedule::default(), Instant::now());
-        assert_eq!(schedule.ask("one", now), Step::Begin(1));
+        assert_eq!(schedule.request("one", now), ReadStep::Begin(1));
         assert_eq!(schedule.deadline(), Some(now + BOUND));
-        assert_eq!(schedule.ask("two", now), Step::Wait);
-        assert_eq!(schedule.ask("three", now), Step::Wait);
-        assert_eq!(schedule.ended(1), Step::Take("one", Some("three")));
-        assert_eq!(schedule.ask("three", now), Step::Begin(2));
-        assert_eq!(schedule.ended(2), Step::Take("three", None));
+        assert_eq!(schedule.request("two", now), ReadStep::Wait);
+        assert_eq!(schedule.request("three", now), ReadStep::Wait);
+        assert_eq!(schedule.ended(1), ReadStep::Use("one", Some("three")));
+        assert_eq!(schedule.request("three", now), ReadStep::Begin(2));
+        assert_eq!(schedule.ended(2), ReadStep::Use("three", None));
         assert_eq!(schedule.deadline(), None);
     }
 
     #[test]
-    fn takes_late_result_if_nothing_newer_was_asked_for() {
+    fn uses_late_result_if_no_newer_request() {
         let (mut schedule, now) = (Schedule::default(), Instant::now());
-        assert_eq!(schedule.ask("one", now), Step::Begin(1));
+        assert_eq!(schedule.request("one", now), ReadStep::Begin(1));
         assert_eq!(schedule.overdue(), Some("one"));
-        assert_eq!(schedule.deadline(), None, "it is told once");
-        assert_eq!(schedule.ended(1), Step::Take("one", None));
+        assert_eq!(schedule.deadline(), None, "reported once");
+        assert_eq!(schedule.ended(1), ReadStep::Use("one", None));
     }
 
     #[test]
-    fn drops_late_result_and_reads_again_if_it_was_given_up() {
+    fn reads_again_after_abandoned_read() {
         let (mut schedule, now) = (Schedule::default(), Instant::now());
-        assert_eq!(schedule.ask("one", now), Step::Begin(1));
+        assert_eq!(schedule.request("one", now), ReadStep::Begin(1));
         schedule.overdue();
-        assert_eq!(schedule.ask("two", now), Step::Begin(2));
-        // The file that hangs is refused at once.
-        assert_eq!(schedule.ended(2), Step::Take("two", None));
-        assert_eq!(schedule.ended(1), Step::Ask(AGAIN));
-        // While another one is under way, it is enough.
-        assert_eq!(schedule.ask("three", now), Step::Begin(3));
+        assert_eq!(schedule.request("two", now), ReadStep::Begin(2));
+        // Opening the file that hangs is refused at once.
+        assert_eq!(schedule.ended(2), ReadStep::Use("two", None));
+        assert_eq!(schedule.ended(1), ReadStep::Request(AGAIN));
+        // A read in progress is sufficient.
+        assert_eq!(schedule.request("three", now), ReadStep::Begin(3));
         schedule.overdue();
-        assert_eq!(schedule.ask("four", now), Step::Begin(4));
-        assert_eq!(schedule.ended(3), Step::Nothing);
-        assert_eq!(schedule.ended(4), Step::Take("four", None));
+        assert_eq!(schedule.request("four", now), ReadStep::Begin(4));
+        assert_eq!(schedule.ended(3), ReadStep::Nothing);
+        assert_eq!(schedule.ended(4), ReadStep::Use("four", None));
     }
 
     #[test]
@@ -312,39 +313,42 @@ mod tests {
         let (mut schedule, now) = (Schedule::default(), Instant::now());
         let mut begun = 0;
         for _ in 0..100 {
-            if let Step::Begin(_) = schedule.ask("again", now) {
+            if let ReadStep::Begin(_) = schedule.request("again", now) {
                 begun += 1;
             }
             schedule.overdue();
         }
         assert_eq!(begun, MOST_THREADS);
-        assert_eq!(schedule.ended(1), Step::Ask(AGAIN));
-        assert!(matches!(schedule.ask("again", now), Step::Begin(_)));
+        assert_eq!(schedule.ended(1), ReadStep::Request(AGAIN));
+        assert!(matches!(schedule.request("again", now), ReadStep::Begin(_)));
     }
 
     #[tokio::test]
-    async fn tells_that_a_read_is_overdue_and_takes_it_later() {
-        // The standard input is not read here: the test reports to the schedule what a thread would
-        // tell.
+    async fn reports_overdue_read_and_uses_it_later() {
+        // Standard input is not read here: the test reports to the schedule in place of a thread.
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("pointsman.toml");
         std::fs::write(&file, "[[service]]\nsentinels = [\"s\"]\n").unwrap();
         let flags = crate::config::Flags { config: Some(file), ..crate::config::Flags::default() };
-        let mut reader = Reader::new(Source::new(flags));
-        assert!(reader.ask("one"));
-        let Read::Done("one", loaded) = reader.next().await else { panic!("it was not read") };
+        let mut reader = ConfigReader::new(ConfigSource::new(flags));
+        assert!(reader.request("one"));
+        let ConfigRead::Done("one", loaded) = reader.next().await else {
+            panic!("it was not read")
+        };
         assert!(loaded.config().is_ok());
         assert_eq!(
-            reader.schedule.ask("two", Instant::now().checked_sub(BOUND).unwrap()),
-            Step::Begin(2)
+            reader.schedule.request("two", Instant::now().checked_sub(BOUND).unwrap()),
+            ReadStep::Begin(2)
         );
-        let Read::Overdue("two", fault) = reader.next().await else { panic!("it was not overdue") };
+        let ConfigRead::Overdue("two", fault) = reader.next().await else {
+            panic!("it was not overdue")
+        };
         assert!(fault.contains("has not ended"), "{fault}");
         reader.begin(2);
-        assert!(matches!(reader.next().await, Read::Done("two", _)));
-        // A thread that did not end well is no read, and does not leave the reader waiting.
-        assert_eq!(reader.schedule.ask("three", Instant::now()), Step::Begin(3));
-        drop(Ending { number: 3, read: None, tell: reader.ended.0.clone() });
-        assert!(matches!(reader.next().await, Read::Failed("three", _)));
+        assert!(matches!(reader.next().await, ConfigRead::Done("two", _)));
+        // A failed thread is not a read, and does not leave the reader waiting.
+        assert_eq!(reader.schedule.request("three", Instant::now()), ReadStep::Begin(3));
+        drop(EndReport { number: 3, read: None, sender: reader.ended.0.clone() });
+        assert!(matches!(reader.next().await, ConfigRead::Failed("three", _)));
     }
 }

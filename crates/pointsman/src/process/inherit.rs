@@ -1,17 +1,18 @@
-//! Listening sockets that somebody else has bound: by socket activation, or handed over by an older
-//! process.
+//! Listening sockets that this process did not bind: from socket activation, or handed over by an
+//! older process.
 //!
-//! Such a socket outlives the process that accepts from it, and with it the queue of clients: who
-//! connects while nobody accepts waits and is not refused. From a service manager each socket comes
-//! with a name (`FileDescriptorName=`), which is the name of a service or `admin`; one with another
-//! name is recognised by its address. A service that is given sockets listens on those alone,
-//! because its addresses are then the manager's business. From an older process only those sockets
-//! are taken that the configuration asks for; the others stay with it until it ends.
+//! Such a socket outlives the process that accepts from it, together with its queue: clients that
+//! connect while no process accepts wait instead of being refused. A service manager gives each
+//! socket a name (`FileDescriptorName=`), which is the name of a service or `admin`; a socket with
+//! another name is identified by its address. A service that is given sockets listens on these
+//! only, because its addresses are then configured in the service manager. Of the sockets of an
+//! older process, those that the configuration names are taken; the rest stay with that process
+//! until it ends.
 //!
-//! An older process gives its IPv4 socket for every address along where the configuration now has
+//! An older process also gives its IPv4 socket for every address where the configuration now has
 //! `[::]` for both families.
 //!
-//! Deliberately absent: UDP, which nobody here listens on, and the files of Unix sockets (`unix`).
+//! Deliberately absent: UDP, which is not used, and the files of Unix sockets (`unix_sockets`).
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
@@ -26,46 +27,47 @@ use tracing::warn;
 use crate::config::Config;
 use crate::process::listener_set;
 
-/// The variable with the names of the sockets, divided by colons (sd_listen_fds(3)).
+/// The variable with the names of the sockets, separated by colons (sd_listen_fds(3)).
 const NAMES: &str = "LISTEN_FDNAMES";
 /// The name of the admin server's sockets.
 pub const ADMIN: &str = "admin";
-/// What a Unix socket is called in a takeover whose file belongs to a service manager. No service
-/// is called so: a master's name has no slash in it.
+/// Name, in a takeover, of a Unix socket whose file belongs to a service manager. It cannot be the
+/// name of a service: a master's name contains no slash.
 pub const OF_MANAGER: &str = "/service-manager";
 
-/// A listening socket, and what it is called.
+/// A listening socket with its name.
 #[derive(Debug)]
-pub struct Inherited {
-    /// Name of a service, or `admin`, or anything else.
+pub struct NamedSocket {
+    /// The name of a service, or `admin`, or any other text.
     pub name: String,
-    /// Where it listens.
+    /// Its address.
     pub addr: ListenAddr,
     /// The socket.
     pub listener: OwnedFd,
 }
 
-/// Why a given socket cannot be used.
+/// Why an inherited socket cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum InheritError {
-    /// It is of another kind.
+    /// The socket has another type.
     #[error(
-        "socket {number} ({name}) of the service manager is no listening stream socket; use ListenStream=ADDRESS:PORT or a path"
+        "socket {number} ({name}) of the service manager is not a listening stream socket; \
+         use ListenStream=ADDRESS:PORT or a path"
     )]
-    Kind {
-        /// Which one, from 0.
+    WrongType {
+        /// Its index, from 0.
         number: usize,
         /// Its name.
         name: String,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// Nobody wants it.
+    /// No service uses the socket.
     #[error(
-        "socket {addr} ({name}) of the service manager belongs to no service; set FileDescriptorName= to the name of a \
-         service, or to admin"
+        "socket {addr} ({name}) of the service manager matches no service; \
+         set FileDescriptorName= to the name of a service, or to admin"
     )]
-    Nobodys {
+    Unassigned {
         /// Its address.
         addr: ListenAddr,
         /// Its name.
@@ -73,161 +75,163 @@ pub enum InheritError {
     },
 }
 
-/// The sockets that the service manager gave us; none without one.
+/// Returns the sockets given by the service manager; none without one.
 ///
 /// # Errors
 ///
-/// The first that is not a listening stream socket with an address.
-pub fn from_service_manager() -> Result<Vec<Inherited>, InheritError> {
+/// The first socket that is not a listening stream socket with an address.
+pub fn from_service_manager() -> Result<Vec<NamedSocket>, InheritError> {
     let names = std::env::var(NAMES).unwrap_or_default();
     let mut names = names.split(':');
     let mut fds = ListenFd::from_env();
     let mut sockets = Vec::with_capacity(fds.len());
     for number in 0..fds.len() {
         let name = names.next().unwrap_or_default().to_owned();
-        // Each gives the socket back if it is of another kind.
+        // Each call returns the socket if it has another type.
         let tcp = fds.take_tcp_listener(number).map(|socket| socket.map(OwnedFd::from));
         let taken =
             tcp.or_else(|_| fds.take_unix_listener(number).map(|socket| socket.map(OwnedFd::from)));
         match taken
             .and_then(|socket| socket.map(|socket| Ok((listens_at(&socket)?, socket))).transpose())
         {
-            Ok(Some((addr, listener))) => sockets.push(Inherited { name, addr, listener }),
+            Ok(Some((addr, listener))) => sockets.push(NamedSocket { name, addr, listener }),
             Ok(None) => {}
-            Err(source) => return Err(InheritError::Kind { number, name, source }),
+            Err(source) => return Err(InheritError::WrongType { number, name, source }),
         }
     }
     Ok(sockets)
 }
 
-/// Where a socket listens.
+/// Returns the address on which a socket listens.
 ///
 /// # Errors
 ///
-/// If it does not listen, or has no address that can be written down.
+/// If it does not listen, or has no printable address.
 pub(crate) fn listens_at(socket: &OwnedFd) -> io::Result<ListenAddr> {
     let socket = SockRef::from(socket);
     let invalid = |what| io::Error::new(io::ErrorKind::InvalidInput, what);
     if !socket.is_listener()? {
-        return Err(invalid("it does not listen"));
+        return Err(invalid("the socket does not listen"));
     }
     let addr = socket.local_addr()?;
     let unix = || addr.as_pathname().map(|path| ListenAddr::Unix(path.to_owned()));
     addr.as_socket()
         .map(ListenAddr::from)
         .or_else(unix)
-        .ok_or_else(|| invalid("it has neither an address nor a path"))
+        .ok_or_else(|| invalid("the socket has neither an address nor a path"))
 }
 
-/// Who listens where, and on what that was given.
+/// The addresses to bind and the inherited sockets, by listener set.
 #[derive(Debug, Default)]
-pub struct Allotment {
-    /// For the admin server. If there are any, it binds nothing.
+pub struct SocketAssignment {
+    /// Sockets for the admin server. If there are any, it binds none.
     pub admin: Vec<TcpListener>,
-    /// For each plane: addresses to bind, and given sockets, those of one address in one list.
-    pub planes: Vec<(Vec<ListenAddr>, Vec<InheritedSockets>)>,
-    /// Files of Unix sockets of an older process that nobody wants any more.
-    pub unwanted: Vec<PathBuf>,
-    /// Files of Unix sockets that are a service manager's, whoever accepts there.
+    /// For each listener set: addresses to bind, and inherited sockets grouped by address.
+    pub sets: Vec<(Vec<ListenAddr>, Vec<InheritedSockets>)>,
+    /// Files of Unix sockets of an older process that are no longer configured.
+    pub unconfigured: Vec<PathBuf>,
+    /// Files of Unix sockets that belong to a service manager.
     pub managed: Vec<PathBuf>,
 }
 
-/// The place of a socket.
+/// The part of the process that a socket belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum SocketOwner {
     Admin,
-    Plane(usize),
+    ListenerSet(usize),
 }
 
-/// Whose a socket is: by name, else by address, else the only service's.
-fn place(name: &str, addr: &ListenAddr, config: &Config) -> Option<Place> {
-    let planes = listener_set::of(config);
+/// Finds the owner of a socket: by name, else by address, else the only service.
+fn owner_of(name: &str, addr: &ListenAddr, config: &Config) -> Option<SocketOwner> {
+    let sets = listener_set::all(config);
     let of_admin = addr.tcp().is_some();
-    let plane = |found: Option<usize>| found.map(Place::Plane);
-    let only = (planes.len() == 1).then_some(Place::Plane(0));
-    plane(planes.iter().position(|it| it.name == name))
-        .or_else(|| (name == ADMIN && of_admin).then_some(Place::Admin))
-        .or_else(|| plane(planes.iter().position(|it| it.listen.contains(addr))))
+    let set = |found: Option<usize>| found.map(SocketOwner::ListenerSet);
+    let only = (sets.len() == 1).then_some(SocketOwner::ListenerSet(0));
+    set(sets.iter().position(|it| it.name == name))
+        .or_else(|| (name == ADMIN && of_admin).then_some(SocketOwner::Admin))
+        .or_else(|| set(sets.iter().position(|it| it.listen.contains(addr))))
         .or_else(|| {
-            addr.tcp().filter(|addr| config.admin.listen.contains(addr)).map(|_| Place::Admin)
+            addr.tcp().filter(|addr| config.admin.listen.contains(addr)).map(|_| SocketOwner::Admin)
         })
         .or(only)
 }
 
-impl Allotment {
-    /// Without any given socket.
+impl SocketAssignment {
+    /// Creates an assignment without inherited sockets.
     #[must_use]
     pub fn none(config: &Config) -> Self {
-        let planes = listener_set::of(config).into_iter().map(|plane| (plane.listen, Vec::new()));
+        let sets = listener_set::all(config).into_iter().map(|set| (set.listen, Vec::new()));
         Self {
             admin: Vec::new(),
-            planes: planes.collect(),
-            unwanted: Vec::new(),
+            sets: sets.collect(),
+            unconfigured: Vec::new(),
             managed: Vec::new(),
         }
     }
 
-    /// With the sockets of a service manager.
+    /// Assigns the sockets of a service manager.
     ///
     /// # Errors
     ///
-    /// The first socket that belongs to nobody.
-    pub fn activated(config: &Config, sockets: Vec<Inherited>) -> Result<Self, InheritError> {
-        let mut allotment = Self::none(config);
-        for Inherited { name, addr, listener } in sockets {
-            let Some(place) = place(&name, &addr, config) else {
-                return Err(InheritError::Nobodys { addr, name });
+    /// The first socket without an owner.
+    pub fn activated(config: &Config, sockets: Vec<NamedSocket>) -> Result<Self, InheritError> {
+        let mut assignment = Self::none(config);
+        for NamedSocket { name, addr, listener } in sockets {
+            let Some(owner) = owner_of(&name, &addr, config) else {
+                return Err(InheritError::Unassigned { addr, name });
             };
-            allotment.add(place, addr, listener);
+            assignment.add(owner, addr, listener);
         }
-        for (listen, given) in &mut allotment.planes {
-            if !given.is_empty() {
+        for (listen, inherited) in &mut assignment.sets {
+            if !inherited.is_empty() {
                 listen.clear();
             }
         }
-        Ok(allotment)
+        Ok(assignment)
     }
 
-    /// With the sockets of an older process: those that the configuration asks for.
+    /// Assigns the sockets of an older process that the configuration names.
     #[must_use]
-    pub fn taken_over(config: &Config, sockets: Vec<Inherited>) -> Self {
-        let mut allotment = Self::none(config);
-        for Inherited { name, addr, listener } in sockets {
-            // By address: a service may have got another name.
+    pub fn taken_over(config: &Config, sockets: Vec<NamedSocket>) -> Self {
+        let mut assignment = Self::none(config);
+        for NamedSocket { name, addr, listener } in sockets {
+            // By address: the service may have been renamed.
             let is_managed = name == OF_MANAGER;
-            allotment.managed.extend(addr.unix().filter(|_| is_managed).map(Path::to_owned));
-            let planes = listener_set::of(config);
-            let at = |addr: &ListenAddr| planes.iter().position(|it| it.listen.contains(addr));
-            if let Some(plane) = at(&addr).or_else(|| at(&both_families(&addr)?)) {
-                allotment.add(Place::Plane(plane), addr, listener);
+            assignment.managed.extend(addr.unix().filter(|_| is_managed).map(Path::to_owned));
+            let sets = listener_set::all(config);
+            let at = |addr: &ListenAddr| sets.iter().position(|it| it.listen.contains(addr));
+            if let Some(set) = at(&addr).or_else(|| at(&both_families(&addr)?)) {
+                assignment.add(SocketOwner::ListenerSet(set), addr, listener);
             } else if addr.tcp().is_some_and(|addr| config.admin.listen.contains(&addr)) {
-                allotment.add(Place::Admin, addr, listener);
+                assignment.add(SocketOwner::Admin, addr, listener);
             } else {
-                warn!(%addr, name, "not taken over: the configuration does not ask for it");
-                allotment.unwanted.extend(addr.unix().filter(|_| !is_managed).map(Path::to_owned));
+                warn!(%addr, name, "socket not taken over: it is not configured");
+                assignment
+                    .unconfigured
+                    .extend(addr.unix().filter(|_| !is_managed).map(Path::to_owned));
             }
         }
-        for (listen, given) in &mut allotment.planes {
-            listen.retain(|addr| !given.iter().any(|given| given.addr == *addr));
+        for (listen, inherited) in &mut assignment.sets {
+            listen.retain(|addr| !inherited.iter().any(|inherited| inherited.addr == *addr));
         }
-        allotment
+        assignment
     }
 
-    fn add(&mut self, place: Place, addr: ListenAddr, listener: OwnedFd) {
-        match place {
-            Place::Admin => self.admin.push(listener.into()),
-            Place::Plane(number) => {
-                let Some((_, given)) = self.planes.get_mut(number) else { return };
-                match given.iter_mut().find(|given| given.addr == addr) {
-                    Some(given) => given.sockets.push(listener),
-                    None => given.push(InheritedSockets { addr, sockets: vec![listener] }),
+    fn add(&mut self, owner: SocketOwner, addr: ListenAddr, listener: OwnedFd) {
+        match owner {
+            SocketOwner::Admin => self.admin.push(listener.into()),
+            SocketOwner::ListenerSet(number) => {
+                let Some((_, inherited)) = self.sets.get_mut(number) else { return };
+                match inherited.iter_mut().find(|inherited| inherited.addr == addr) {
+                    Some(inherited) => inherited.sockets.push(listener),
+                    None => inherited.push(InheritedSockets { addr, sockets: vec![listener] }),
                 }
             }
         }
     }
 }
 
-/// For every address of IPv4: that of IPv6 which stands for both families.
+/// For the IPv4 wildcard address, returns the IPv6 address that covers both families.
 fn both_families(addr: &ListenAddr) -> Option<ListenAddr> {
     let addr = addr.tcp().filter(|addr| addr.ip() == Ipv4Addr::UNSPECIFIED)?;
     Some(SocketAddr::from((Ipv6Addr::UNSPECIFIED, addr.port())).into())
@@ -237,9 +241,9 @@ fn both_families(addr: &ListenAddr) -> Option<ListenAddr> {
 mod tests {
     use super::*;
 
-    fn socket(name: &str) -> Inherited {
+    fn socket(name: &str) -> NamedSocket {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        Inherited {
+        NamedSocket {
             name: name.to_owned(),
             addr: listener.local_addr().unwrap().into(),
             listener: listener.into(),
@@ -263,66 +267,75 @@ mod tests {
     }
 
     #[test]
-    fn a_name_counts_more_than_an_address_and_a_sole_service_takes_what_is_left() {
+    fn prefers_names_to_addresses() {
         let two =
             config(&[("a", addr("127.0.0.1:1")), ("b", addr("127.0.0.1:2"))], &addr("127.0.0.1:9"));
-        assert_eq!(place("b", &addr("127.0.0.1:1"), &two), Some(Place::Plane(1)));
-        assert_eq!(place("x.socket", &addr("127.0.0.1:2"), &two), Some(Place::Plane(1)));
-        assert_eq!(place("admin", &addr("127.0.0.1:7"), &two), Some(Place::Admin));
-        assert_eq!(place("x.socket", &addr("127.0.0.1:9"), &two), Some(Place::Admin));
-        assert_eq!(place("x.socket", &addr("127.0.0.1:7"), &two), None);
+        assert_eq!(owner_of("b", &addr("127.0.0.1:1"), &two), Some(SocketOwner::ListenerSet(1)));
+        assert_eq!(
+            owner_of("x.socket", &addr("127.0.0.1:2"), &two),
+            Some(SocketOwner::ListenerSet(1))
+        );
+        assert_eq!(owner_of("admin", &addr("127.0.0.1:7"), &two), Some(SocketOwner::Admin));
+        assert_eq!(owner_of("x.socket", &addr("127.0.0.1:9"), &two), Some(SocketOwner::Admin));
+        assert_eq!(owner_of("x.socket", &addr("127.0.0.1:7"), &two), None);
         let one = config(&[("a", addr("127.0.0.1:1"))], &addr("127.0.0.1:9"));
-        assert_eq!(place("x.socket", &addr("127.0.0.1:7"), &one), Some(Place::Plane(0)));
+        assert_eq!(
+            owner_of("x.socket", &addr("127.0.0.1:7"), &one),
+            Some(SocketOwner::ListenerSet(0))
+        );
     }
 
     #[test]
-    fn who_is_given_a_socket_by_the_manager_binds_nothing() {
+    fn binds_no_address_with_activated_sockets() {
         let config =
             config(&[("a", addr("127.0.0.1:1")), ("b", addr("127.0.0.1:2"))], &addr("127.0.0.1:9"));
-        let allotment =
-            Allotment::activated(&config, vec![socket("a"), socket("a"), socket("admin")]).unwrap();
-        assert_eq!((allotment.admin.len(), allotment.planes[0].1.len()), (1, 2));
-        assert!(allotment.planes[0].0.is_empty());
-        assert_eq!(allotment.planes[1].0, [addr("127.0.0.1:2")]);
-        let error = Allotment::activated(&config, vec![socket("c")]).unwrap_err();
+        let assignment =
+            SocketAssignment::activated(&config, vec![socket("a"), socket("a"), socket("admin")])
+                .unwrap();
+        assert_eq!((assignment.admin.len(), assignment.sets[0].1.len()), (1, 2));
+        assert!(assignment.sets[0].0.is_empty());
+        assert_eq!(assignment.sets[1].0, [addr("127.0.0.1:2")]);
+        let error = SocketAssignment::activated(&config, vec![socket("c")]).unwrap_err();
         assert!(error.to_string().contains("FileDescriptorName="), "{error}");
     }
 
     #[test]
-    fn of_an_older_process_only_what_is_configured_is_taken() {
+    fn takes_over_configured_sockets_only() {
         let (a, admin) = (socket("a"), socket("admin"));
         let config = config(&[("a", a.addr.clone()), ("b", addr("127.0.0.1:2"))], &admin.addr);
-        let second = Inherited {
+        let second = NamedSocket {
             name: "a".to_owned(),
             addr: a.addr.clone(),
             listener: a.listener.try_clone().unwrap(),
         };
-        let allotment =
-            Allotment::taken_over(&config, vec![a, second, socket("b"), socket("gone"), admin]);
-        assert_eq!(allotment.admin.len(), 1);
-        let (listen, given) = &allotment.planes[0];
-        assert!(listen.is_empty() && given.len() == 1 && given[0].sockets.len() == 2);
-        let (listen, given) = &allotment.planes[1];
-        assert!(listen == &[addr("127.0.0.1:2")] && given.is_empty());
+        let assignment = SocketAssignment::taken_over(
+            &config,
+            vec![a, second, socket("b"), socket("gone"), admin],
+        );
+        assert_eq!(assignment.admin.len(), 1);
+        let (listen, inherited) = &assignment.sets[0];
+        assert!(listen.is_empty() && inherited.len() == 1 && inherited[0].sockets.len() == 2);
+        let (listen, inherited) = &assignment.sets[1];
+        assert!(listen == &[addr("127.0.0.1:2")] && inherited.is_empty());
     }
 
     #[test]
     fn takes_unix_sockets_and_ipv4_beside_a_dual_stack_address() {
         let config =
             config(&[("a", addr("[::]:1")), ("b", addr("unix:/run/b.sock"))], &addr("127.0.0.1:9"));
-        let given = |text: &str| Inherited { addr: addr(text), ..socket("a") };
+        let inherited = |text: &str| NamedSocket { addr: addr(text), ..socket("a") };
         let sockets =
-            ["0.0.0.0:1", "unix:/run/b.sock", "unix:/run/c.sock", "10.0.0.1:1"].map(given);
-        let allotment = Allotment::taken_over(&config, sockets.into());
-        let found: Vec<String> = allotment
-            .planes
+            ["0.0.0.0:1", "unix:/run/b.sock", "unix:/run/c.sock", "10.0.0.1:1"].map(inherited);
+        let assignment = SocketAssignment::taken_over(&config, sockets.into());
+        let found: Vec<String> = assignment
+            .sets
             .iter()
-            .flat_map(|(_, given)| given)
-            .map(|given| given.addr.to_string())
+            .flat_map(|(_, inherited)| inherited)
+            .map(|inherited| inherited.addr.to_string())
             .collect();
         assert_eq!(found, ["0.0.0.0:1", "unix:/run/b.sock"]);
-        assert_eq!(allotment.planes[0].0, [addr("[::]:1")], "still to be bound");
-        assert!(allotment.planes[1].0.is_empty());
-        assert_eq!(allotment.unwanted, [PathBuf::from("/run/c.sock")]);
+        assert_eq!(assignment.sets[0].0, [addr("[::]:1")], "still to be bound");
+        assert!(assignment.sets[1].0.is_empty());
+        assert_eq!(assignment.unconfigured, [PathBuf::from("/run/c.sock")]);
     }
 }

@@ -1,45 +1,45 @@
-//! From the configuration to the listeners of the data plane and to what discovery moves for them.
+//! Derives from the configuration the listeners of the data plane and the target that each follows.
 //!
-//! A service has one plane for those who write, and one more for readers where replicas are asked
-//! for. Both follow what the same discovery decides: the one by the points, the other by the pool
-//! beside them. What a session notices goes back to that discovery, but a reader's word is about
-//! its replica and never about the master.
+//! A service has one listener set for writers, and another one for readers if `replica_listen` is
+//! configured. Both follow the decisions of the same discovery: the first through the target, the
+//! second through the replica pool. Sessions report what they notice to that discovery, but a hint
+//! from a reader concerns its replica and never the master.
 
 use std::sync::{Arc, OnceLock};
 
-use proxy::{ListenAddr, Options, Stateless};
-use sentinel::{Handle, ReplicaRules, Replicas, Watch};
-use target::{Empty, PoolWriter, TargetWriter};
+use proxy::{ListenAddr, Options, StatelessCommands};
+use sentinel::{DiscoveryConfig, DiscoveryHandle, ReplicaRules, Replicas};
+use target::{EmptyPool, PoolWriter, TargetWriter};
 
 use crate::config::{
-    Config, Log, NoReplica, Service, SessionLines, Sessions, Splice, Subscriptions,
+    Config, LogConfig, NoReplica, ServiceConfig, SessionLines, Sessions, Splice, Subscriptions,
 };
-use crate::process::watch;
+use crate::process::settings;
 
-/// What a data plane's service for readers is called: no master's name has a slash in it.
+/// Suffix of the name of a listener set for readers. A master's name contains no slash.
 pub const READERS: &str = "/replicas";
 
 /// One listener of the data plane: a set of addresses with sessions of one kind.
 #[derive(Debug, Clone)]
-pub struct Plane {
-    /// What it is called, in the data plane and to whoever is handed its sockets.
+pub struct ListenerSet {
+    /// Its name, in the data plane and for a process that its sockets are handed to.
     pub name: String,
-    /// The number of its service in the configuration.
+    /// The index of its service in the configuration.
     pub service: usize,
     /// Its addresses.
     pub listen: Vec<ListenAddr>,
-    /// The mode of its Unix sockets' files.
+    /// The mode of its Unix socket files.
     pub mode: u32,
-    /// Its sessions go to replicas.
+    /// Whether its sessions go to replicas.
     pub reads: bool,
 }
 
-/// The planes of a configuration: one for each service in its order, then those for readers. Their
-/// numbers are those of the data plane's services.
+/// Returns the listener sets of a configuration: one for each service in order, then those for
+/// readers. Their indices are those of the data plane's services.
 #[must_use]
-pub fn of(config: &Config) -> Vec<Plane> {
+pub fn all(config: &Config) -> Vec<ListenerSet> {
     let services = || config.services.iter().enumerate();
-    let writers = services().map(|(service, it)| Plane {
+    let writers = services().map(|(service, it)| ListenerSet {
         name: it.name.clone(),
         service,
         listen: it.listen.clone(),
@@ -47,57 +47,60 @@ pub fn of(config: &Config) -> Vec<Plane> {
         reads: false,
     });
     let readers =
-        services().filter(|(_, it)| !it.replica_listen.is_empty()).map(|(service, it)| Plane {
-            name: format!("{}{READERS}", it.name),
-            service,
-            listen: it.replica_listen.clone(),
-            mode: mode(it),
-            reads: true,
+        services().filter(|(_, it)| !it.replica_listen.is_empty()).map(|(service, it)| {
+            ListenerSet {
+                name: format!("{}{READERS}", it.name),
+                service,
+                listen: it.replica_listen.clone(),
+                mode: mode(it),
+                reads: true,
+            }
         });
     writers.chain(readers).collect()
 }
 
-/// Checked when it was read; what cannot be read is nobody's.
-fn mode(service: &Service) -> u32 {
+/// The value was checked when it was read; the fallback grants access to the owner only.
+fn mode(service: &ServiceConfig) -> u32 {
     u32::from_str_radix(&service.unix_socket_mode, 8).unwrap_or(0o600)
 }
 
-/// The settings of every plane's sessions, with its number and name. `limits` are the most
-/// connections of each service.
+/// Returns the session options of every listener set, with its index and name. `limits` are the
+/// maximum numbers of connections of each service.
 pub(crate) fn options_of(config: &Config, limits: &[usize]) -> Vec<(usize, String, Options)> {
-    let planes = of(config).into_iter().enumerate();
-    let settled = planes.filter_map(|(number, plane)| {
-        let (service, limit) = (config.services.get(plane.service)?, limits.get(plane.service)?);
-        let settle = if plane.reads { options_of_readers } else { options };
-        Some((number, plane.name, settle(service, *limit, &config.log)))
+    let sets = all(config).into_iter().enumerate();
+    let all = sets.filter_map(|(number, set)| {
+        let (service, limit) = (config.services.get(set.service)?, limits.get(set.service)?);
+        let make = if set.reads { options_of_readers } else { options };
+        Some((number, set.name, make(service, *limit, &config.log)))
     });
-    settled.collect()
+    all.collect()
 }
 
-/// Everything that is laid out before anything is bound.
-pub struct Layout {
-    /// The services of the data plane, one a plane.
+/// The services and discovery settings, prepared before anything is bound.
+pub struct ServiceWiring {
+    /// The services of the data plane, one per listener set.
     pub services: Vec<proxy::Service>,
-    /// What discovery is to watch, in the order of the configuration.
-    pub watches: Vec<Watch>,
-    /// Who hears what sessions notice.
-    pub ears: Ears,
+    /// The discovery settings, in the order of the configuration.
+    pub watches: Vec<DiscoveryConfig>,
+    /// The channels by which sessions send hints to discovery.
+    pub hints: HintChannels,
 }
 
-impl Layout {
-    /// Lays it out. `limits` are the most connections of each service.
+impl ServiceWiring {
+    /// Prepares them. `limits` are the maximum numbers of connections of each service.
     #[must_use]
     pub fn new(config: &Config, limits: &[usize]) -> Self {
-        let mut layout = Self { services: Vec::new(), watches: Vec::new(), ears: Ears::default() };
+        let mut wiring =
+            Self { services: Vec::new(), watches: Vec::new(), hints: HintChannels::default() };
         let mut for_readers = Vec::new();
         for (service, limit) in config.services.iter().zip(limits) {
             let (points, route) = TargetWriter::new();
-            let ear = Arc::<OnceLock<Handle>>::default();
-            layout.services.push(proxy::Service {
+            let channel = Arc::<OnceLock<DiscoveryHandle>>::default();
+            wiring.services.push(proxy::Service {
                 name: Arc::from(service.name.as_str()),
                 route: Arc::clone(&route).into(),
                 options: options(service, *limit, &config.log).into(),
-                hints: Arc::new(Ear(Arc::clone(&ear))),
+                hints: Arc::new(WriterHints(Arc::clone(&channel))),
             });
             let replicas = (!service.replica_listen.is_empty()).then(|| {
                 let (writer, pool) = PoolWriter::new(&route, empty(service));
@@ -105,63 +108,63 @@ impl Layout {
                     name: format!("{}{READERS}", service.name).into(),
                     route: pool.into(),
                     options: options_of_readers(service, *limit, &config.log).into(),
-                    hints: Arc::new(ReadersEar(Arc::clone(&ear))),
+                    hints: Arc::new(ReaderHints(Arc::clone(&channel))),
                 });
                 Replicas { rules: rules(service), writer }
             });
-            layout.watches.push(watch::watch(service, points, replicas));
-            layout.ears.0.push(ear);
+            wiring.watches.push(settings::discovery(service, points, replicas));
+            wiring.hints.0.push(channel);
         }
-        // As in `of`.
-        layout.services.extend(for_readers);
-        layout
+        // In the same order as `all` returns them.
+        wiring.services.extend(for_readers);
+        wiring
     }
 }
 
-/// The ears of all services, which hear nothing before they are connected. Discovery has to know
-/// our own addresses before it starts, and the services have to know discovery before they are
-/// bound; so this comes in between.
+/// The hint channels of all services; hints are dropped before they are connected. Discovery must
+/// know our own addresses before it starts, and the services must have their hint channels before
+/// they are bound, so the channels are connected in between.
 #[derive(Default)]
-pub struct Ears(Vec<Arc<OnceLock<Handle>>>);
+pub struct HintChannels(Vec<Arc<OnceLock<DiscoveryHandle>>>);
 
-impl Ears {
-    /// Connects the sessions' hints with the discovery of their service, in the order of the
+impl HintChannels {
+    /// Connects the hints of sessions with the discovery of their service, in the order of the
     /// configuration.
-    pub fn connect(&self, handles: &[Handle]) {
-        for (ear, handle) in self.0.iter().zip(handles) {
-            let _first = ear.set(handle.clone());
+    pub fn connect(&self, handles: &[DiscoveryHandle]) {
+        for (channel, handle) in self.0.iter().zip(handles) {
+            let _first = channel.set(handle.clone());
         }
     }
 }
 
-/// Discovery's ear for those who write; filled in before any session exists.
-struct Ear(Arc<OnceLock<Handle>>);
+/// Hints from sessions of writers. Connected before any session exists.
+struct WriterHints(Arc<OnceLock<DiscoveryHandle>>);
 
-impl proxy::Hints for Ear {
+impl proxy::Hints for WriterHints {
     fn hint(&self, _target: &target::Target, _hint: proxy::Hint) {
-        // Whatever it was, and whichever target it was about: the machine looks for itself, and
-        // backs off.
+        // The machine checks by itself, whatever the hint was and whichever target it concerned,
+        // and it limits how often.
         if let Some(handle) = self.0.get() {
             handle.hint();
         }
     }
 }
 
-/// The same for readers.
-struct ReadersEar(Arc<OnceLock<Handle>>);
+/// Hints from sessions of readers.
+struct ReaderHints(Arc<OnceLock<DiscoveryHandle>>);
 
-impl proxy::Hints for ReadersEar {
+impl proxy::Hints for ReaderHints {
     fn hint(&self, _target: &target::Target, hint: proxy::Hint) {
-        // What a replica replies is no news: it refuses writes as long as it lives.
+        // Replies of a replica are not evidence: it refuses writes as long as it exists.
         let news = matches!(hint, proxy::Hint::DialFailed(_) | proxy::Hint::UpstreamEnded);
         if let (true, Some(handle)) = (news, self.0.get()) {
-            handle.hint_by_a_reader();
+            handle.hint_from_reader();
         }
     }
 }
 
-/// The settings of a service's sessions, readers or not.
-pub(crate) fn options(service: &Service, max_connections: usize, log: &Log) -> Options {
+/// Returns the options of a service's sessions.
+pub(crate) fn options(service: &ServiceConfig, max_connections: usize, log: &LogConfig) -> Options {
     Options {
         connect_timeout: service.connect_timeout,
         hold_timeout: service.hold_timeout,
@@ -178,8 +181,10 @@ pub(crate) fn options(service: &Service, max_connections: usize, log: &Log) -> O
             Subscriptions::Replay => proxy::Subscriptions::Replay,
         },
         // Every name was checked when the configuration was read.
-        stateless_commands: Stateless::new(service.stateless_commands.iter().map(String::as_str))
-            .unwrap_or_default(),
+        stateless_commands: StatelessCommands::new(
+            service.stateless_commands.iter().map(String::as_str),
+        )
+        .unwrap_or_default(),
         maintenance_push: service.maintenance_push,
         moving_to: service.moving_to.as_deref().map(Arc::from),
         keepalive: service.tcp_keepalive,
@@ -191,12 +196,12 @@ pub(crate) fn options(service: &Service, max_connections: usize, log: &Log) -> O
         max_held: max_connections,
         max_connections,
         max_connections_per_source: service.max_connections_per_source,
-        lines: lines(log),
+        lines: access_log(log),
     }
 }
 
-/// The rule for the lines at sessions' ends.
-fn lines(log: &Log) -> proxy::AccessLog {
+/// Returns which session ends are logged.
+fn access_log(log: &LogConfig) -> proxy::AccessLog {
     proxy::AccessLog {
         which: match log.sessions {
             SessionLines::Off => proxy::LoggedSessions::Off,
@@ -208,19 +213,19 @@ fn lines(log: &Log) -> proxy::AccessLog {
     }
 }
 
-/// The address that writers are told to move to is not the readers'.
-fn options_of_readers(service: &Service, max_connections: usize, log: &Log) -> Options {
+/// `moving_to` is an address for writers and does not apply to readers.
+fn options_of_readers(service: &ServiceConfig, max_connections: usize, log: &LogConfig) -> Options {
     Options { moving_to: None, ..options(service, max_connections, log) }
 }
 
-fn empty(service: &Service) -> Empty {
+fn empty(service: &ServiceConfig) -> EmptyPool {
     match service.replicas.empty {
-        NoReplica::Reject => Empty::Reject,
-        NoReplica::Master => Empty::Master,
+        NoReplica::Reject => EmptyPool::Reject,
+        NoReplica::Master => EmptyPool::Master,
     }
 }
 
-fn rules(service: &Service) -> ReplicaRules {
+fn rules(service: &ServiceConfig) -> ReplicaRules {
     let replicas = &service.replicas;
     ReplicaRules {
         max_lag_bytes: replicas.max_lag_bytes as u64,
@@ -237,7 +242,7 @@ mod tests {
     use super::*;
     use crate::config::{Flags, load};
 
-    /// Two services, the second one with readers and `more` in its table.
+    /// Two services, the second one with readers and with `more` in its table.
     fn config(more: &str) -> Result<Config, String> {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("pointsman.toml");
@@ -257,22 +262,19 @@ mod tests {
     }
 
     #[test]
-    fn the_planes_and_what_is_laid_out_have_one_numbering() {
+    fn numbers_sets_and_services_alike() {
         let config = config("replicas.empty = \"master\"").unwrap();
         let limits = config.connections(usize::MAX);
-        let (planes, layout) = (of(&config), Layout::new(&config, &limits.services));
-        let names: Vec<&str> = planes.iter().map(|it| it.name.as_str()).collect();
+        let (sets, wiring) = (all(&config), ServiceWiring::new(&config, &limits.services));
+        let names: Vec<&str> = sets.iter().map(|it| it.name.as_str()).collect();
         assert_eq!(names, ["a", "b", "b/replicas"]);
-        assert_eq!(layout.services.iter().map(|it| &*it.name).collect::<Vec<_>>(), names);
+        assert_eq!(wiring.services.iter().map(|it| &*it.name).collect::<Vec<_>>(), names);
+        assert_eq!(sets[2].listen, ["127.0.0.1:3".parse::<std::net::SocketAddr>().unwrap().into()]);
+        assert!(wiring.watches[0].replicas.is_none());
+        let replicas = wiring.watches[1].replicas.as_ref().expect("readers");
         assert_eq!(
-            planes[2].listen,
-            ["127.0.0.1:3".parse::<std::net::SocketAddr>().unwrap().into()]
-        );
-        assert!(layout.watches[0].replicas.is_none());
-        let replicas = layout.watches[1].replicas.as_ref().expect("readers");
-        assert_eq!(
-            (replicas.writer.pool().empty(), replicas.rules.clone()),
-            (Empty::Master, ReplicaRules::default())
+            (replicas.writer.pool().when_empty(), replicas.rules.clone()),
+            (EmptyPool::Master, ReplicaRules::default())
         );
         assert_eq!(
             options_of(&config, &limits.services)
@@ -284,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_count_by_themselves() {
+    fn limits_readers_separately() {
         let carried = config("").unwrap().connections(300);
         assert_eq!((carried.services, carried.total), (vec![100, 100], 300));
         let own = config("max_connections = 50").unwrap().connections(usize::MAX);
@@ -292,16 +294,13 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_told_from_a_master_and_what_is_taken_already_are_faults() {
+    fn rejects_ping_and_taken_addresses_for_readers() {
         let fault = config("verify = \"ping\"").unwrap_err();
         assert!(
             fault.contains("service.replica_listen") && fault.contains("verify = \"role\""),
             "{fault}"
         );
         let fault = config("[admin]\nlisten=[\"127.0.0.1:3\"]").unwrap_err();
-        assert!(
-            fault.contains("127.0.0.1:3 is taken already by service.replica_listen"),
-            "{fault}"
-        );
+        assert!(fault.contains("127.0.0.1:3 is already used by service.replica_listen"), "{fault}");
     }
 }

@@ -1,18 +1,20 @@
 //! The life of the process: start, run, reload, takeover by a new process, and stop.
 //!
-//! `startup` loads the configuration and sets up signals, `launch` binds sockets and starts the
-//! parts, `run` waits for the end, and `reload` applies a changed configuration.
+//! `startup` loads the configuration and installs signal handlers, `launch` binds sockets and
+//! starts all parts, `run` waits for the end, and `reload` applies a changed configuration. Modules
+//! import downwards only: `run` uses `launch`, and both use `settings`, `capacity` and `error`.
 
+pub(crate) mod capacity;
 pub(crate) mod config_reader;
-pub mod in_force;
+pub mod config_source;
+pub mod error;
 pub mod inherit;
 pub(crate) mod launch;
 pub mod listener_set;
 pub mod reload;
 pub mod run;
+pub mod service_manager;
+pub mod settings;
 pub mod signals;
 pub mod startup;
-pub mod supervisor;
 pub mod takeover;
-pub(crate) mod threads;
-pub mod watch;

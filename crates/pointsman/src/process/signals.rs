@@ -1,41 +1,41 @@
-//! Signals to orders.
+//! Translates signals into requests.
 //!
-//! TERM and INT begin the whole shutdown, and a second one cuts; the plan in `drain` tells a second
-//! from a repeated one. USR1 drains without the accepting phase, as haproxy's users know it. QUIT
-//! ends at once. HUP is for a reload; one that comes during the start is carried out after it.
+//! TERM and INT begin a complete shutdown, and a second one cuts; the plan in `drain` distinguishes
+//! a second signal from a repeated one. USR1 drains without the accepting phase, as in haproxy.
+//! QUIT ends the process at once. HUP reloads; one that arrives during the start is handled after
+//! it.
 
 use std::io;
 
 use drain::StopRequest;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// What a signal asks for.
+/// What a signal requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Asked {
+pub enum SignalRequest {
     /// A step of the shutdown.
     Stop(StopRequest),
     /// A reload of the configuration.
     Reload,
 }
 
-/// The signals this process listens to, from its first moment on.
+/// The signal handlers, installed at the very start.
 pub struct Signals {
     term: Signal,
     int: Signal,
     usr1: Signal,
     quit: Signal,
     hup: Signal,
-    /// A reload was asked for and is not reported yet.
+    /// A reload was requested during the start and is not returned yet.
     reload: bool,
 }
 
 impl Signals {
-    /// Takes the signals over. Must be called inside a runtime, and before anything that takes
-    /// time.
+    /// Installs the handlers. Must be called inside a runtime, and before anything that takes time.
     ///
     /// # Errors
     ///
-    /// If the system does not let us.
+    /// If the system refuses a handler.
     pub fn listen() -> io::Result<Self> {
         Ok(Self {
             term: signal(SignalKind::terminate())?,
@@ -47,32 +47,32 @@ impl Signals {
         })
     }
 
-    /// The next one.
-    pub async fn next(&mut self) -> (&'static str, Asked) {
+    /// Returns the next signal.
+    pub async fn next(&mut self) -> (&'static str, SignalRequest) {
         if std::mem::take(&mut self.reload) {
-            return ("SIGHUP", Asked::Reload);
+            return ("SIGHUP", SignalRequest::Reload);
         }
         self.any().await
     }
 
-    /// The next one that asks for the end. One that asks for a reload is kept for
+    /// Returns the next signal that requests a stop. A request to reload is kept for
     /// [`next`](Self::next).
     pub async fn stop(&mut self) -> (&'static str, StopRequest) {
         loop {
             match self.any().await {
-                (name, Asked::Stop(order)) => return (name, order),
-                (_, Asked::Reload) => self.reload = true,
+                (name, SignalRequest::Stop(request)) => return (name, request),
+                (_, SignalRequest::Reload) => self.reload = true,
             }
         }
     }
 
-    async fn any(&mut self) -> (&'static str, Asked) {
+    async fn any(&mut self) -> (&'static str, SignalRequest) {
         tokio::select! {
-            _ = self.term.recv() => ("SIGTERM", Asked::Stop(StopRequest::Drain)),
-            _ = self.int.recv() => ("SIGINT", Asked::Stop(StopRequest::Drain)),
-            _ = self.usr1.recv() => ("SIGUSR1", Asked::Stop(StopRequest::DrainAtOnce)),
-            _ = self.quit.recv() => ("SIGQUIT", Asked::Stop(StopRequest::Cut)),
-            _ = self.hup.recv() => ("SIGHUP", Asked::Reload),
+            _ = self.term.recv() => ("SIGTERM", SignalRequest::Stop(StopRequest::Drain)),
+            _ = self.int.recv() => ("SIGINT", SignalRequest::Stop(StopRequest::Drain)),
+            _ = self.usr1.recv() => ("SIGUSR1", SignalRequest::Stop(StopRequest::DrainAtOnce)),
+            _ = self.quit.recv() => ("SIGQUIT", SignalRequest::Stop(StopRequest::Cut)),
+            _ = self.hup.recv() => ("SIGHUP", SignalRequest::Reload),
         }
     }
 }

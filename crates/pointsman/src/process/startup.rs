@@ -1,9 +1,9 @@
-//! The first moments of a run: signals, the runtime, and the configuration, before anything is
-//! known of how to log.
+//! The first phase of a run: signal handlers, the runtime, and the configuration, before logging is
+//! configured.
 //!
-//! From the first moment on, signals are listened to. As the first process of a container this one
-//! would otherwise ignore SIGTERM for as long as it has no handler, and a configuration file that
-//! hangs would make it last until it is killed.
+//! Signal handlers are installed first. As the first process of a container this one would
+//! otherwise ignore SIGTERM, and a read of the configuration that hangs could be ended by SIGKILL
+//! only.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -11,71 +11,72 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
 use crate::config::Loaded;
-use crate::process::config_reader::{Read, Reader};
-use crate::process::reload::Source;
+use crate::process::config_reader::{ConfigRead, ConfigReader};
+use crate::process::config_source::ConfigSource;
 use crate::process::signals::Signals;
-use crate::process::threads;
+use crate::system::threads;
 
-/// Threads that may wait for name servers at a time, and one that looks at the configuration file.
+/// Maximum number of concurrent name lookups, plus one thread for checks of the configuration file.
 const BLOCKING_THREADS: usize = 8 + 1;
-/// After this time it is said what is waited for; then each time after twice as long, up to the
-/// other one.
-const SAY: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(60));
+/// When the wait is first reported. The interval then doubles up to the second value.
+const REPORT_AFTER: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(60));
 
 /// What a run begins with.
 pub struct Startup {
     pub(crate) runtime: Runtime,
     pub(crate) signals: Signals,
-    pub(crate) reader: Reader,
+    pub(crate) reader: ConfigReader,
 }
 
 impl Startup {
-    /// Listens to signals.
+    /// Installs the signal handlers.
     ///
     /// # Errors
     ///
-    /// If the system gives no runtime or no signal handler.
-    pub fn begin(source: Source) -> io::Result<Self> {
+    /// If the system provides no runtime or no signal handler.
+    pub fn new(source: ConfigSource) -> io::Result<Self> {
         threads::note_priority();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .max_blocking_threads(BLOCKING_THREADS)
-            .on_thread_start(threads::at_ease)
+            .on_thread_start(threads::reset_priority)
             .build()?;
         let signals = {
             let _entered = runtime.enter();
             Signals::listen()?
         };
-        Ok(Self { runtime, signals, reader: Reader::new(source) })
+        Ok(Self { runtime, signals, reader: ConfigReader::new(source) })
     }
 
-    /// Reads the configuration, however long that takes; `None` if told to stop meanwhile.
+    /// Reads the configuration, without a time limit. Returns `None` if a signal to stop arrived
+    /// first.
     ///
     /// # Errors
     ///
-    /// If there is no thread to read on.
+    /// If no thread can be started.
     pub fn read(&mut self) -> io::Result<Option<Loaded>> {
         let (reader, signals) = (&mut self.reader, &mut self.signals);
         self.runtime.block_on(async {
-            let (begin, mut pause) = (Instant::now(), SAY.0);
-            let mut say = begin + pause;
-            reader.ask("the start");
+            let (started, mut interval) = (Instant::now(), REPORT_AFTER.0);
+            let mut report_at = started + interval;
+            reader.request("the start");
             loop {
                 tokio::select! {
                     read = reader.next() => match read {
-                        Read::Done(_, loaded) => return Ok(Some(*loaded)),
-                        // What is waited for is said all the same.
-                        Read::Overdue(..) => {}
-                        Read::Failed(_, fault) => return Err(io::Error::other(fault)),
+                        ConfigRead::Done(_, loaded) => return Ok(Some(*loaded)),
+                        // The wait is reported by the timer below.
+                        ConfigRead::Overdue(..) => {}
+                        ConfigRead::Failed(_, fault) => return Err(io::Error::other(fault)),
                     },
                     (name, _) = signals.stop() => {
-                        tell(&format!("{name} while waiting for the configuration: ended"));
+                        print(&format!("received {name} while waiting for the configuration"));
                         return Ok(None);
                     }
-                    () = tokio::time::sleep_until(say.into()) => {
-                        tell(&format!("waiting for the configuration: {}", reader.hangs()));
-                        pause = (pause * 2).min(SAY.1);
-                        say = Instant::now() + pause;
+                    () = tokio::time::sleep_until(report_at.into()) => {
+                        let reason = reader.describe_hang();
+                        print(&format!("waiting for the configuration: {reason}"));
+                        interval = (interval * 2).min(REPORT_AFTER.1);
+                        report_at = Instant::now() + interval;
                     }
                 }
             }
@@ -83,7 +84,7 @@ impl Startup {
     }
 }
 
-/// Writes to the standard error. How to log is part of what is being read.
-fn tell(text: &str) {
-    threads::say(format!("pointsman: {text}\n"));
+/// Writes to the standard error: how to log is part of what is being read.
+fn print(text: &str) {
+    threads::write_stderr(format!("pointsman: {text}\n"));
 }

@@ -1,11 +1,11 @@
-//! The hand-over of the listening sockets to a newly started process.
+//! Takeover: hands the listening sockets of a running process to a newly started one.
 //!
-//! The new process asks the old one through a Unix socket in the state folder, gets second handles
-//! on the very same listening sockets (`SCM_RIGHTS`), starts everything, and says "serving" once it
-//! has a master. Only then does the old one stop accepting and drain. So there is no moment without
-//! somebody who accepts, the queue of each socket is one queue all the time (a second socket of an
-//! `SO_REUSEPORT` group would have its own, and lose it), and if the new process fails at anything
-//! before that word, the old one has noticed nothing.
+//! The new process asks the old one through a Unix socket in the state folder, receives duplicates
+//! of its listening sockets (`SCM_RIGHTS`), starts all its parts, and sends "serving" once it has a
+//! master. Only then does the old process stop accepting and drain. At every moment at least one
+//! process accepts, and each socket keeps its one queue (a second socket of an `SO_REUSEPORT` group
+//! would have a queue of its own, and lose it). If the new process fails before it sends "serving",
+//! the old one is not affected.
 //!
 //! ```text
 //!   new                          old
@@ -19,28 +19,27 @@
 //!   (renames its own socket over the old one's, closes)
 //! ```
 //!
-//! Either process may be stopped, or die, between any two of these words. The rules that follow
-//! from it:
+//! Either process may be stopped, or die, between any two of these messages. Hence these rules:
 //!
 //! - **The new process waits.** A process that is stopped keeps its connections in the queue and
-//!   answers later. The new one says so in the log, less and less often, and never gives up: its
-//!   end would help nobody, as it is what serves, or is about to.
-//! - **The old process leaves only if the new one is there now.** A word that was read late may be
-//!   that of a process that has died since. Hence "confirm": the answer to it is fresh, or a closed
-//!   connection.
-//! - **A closed connection says nothing by itself.** The new process dials again. If nobody is
-//!   there, the old one is dead and the place is free; if somebody is, the conversation begins
-//!   anew.
-//! - **There is always one place to ask.** The old process keeps its socket until the new one has
-//!   put its own in that place, so a third process finds one of the two, and never binds the
-//!   addresses beside them.
+//!   answers later. The new process logs this at growing intervals and never gives up: it is the
+//!   one that serves, or is about to, so its exit would not help.
+//! - **The old process leaves only if the new one is still there.** A message that was read late
+//!   may come from a process that has died since. The answer to "confirm" is fresh, or the
+//!   connection is closed.
+//! - **A closed connection proves nothing.** The new process dials again. If no process listens,
+//!   the old one is dead and its socket path is free; otherwise the conversation begins anew.
+//! - **A process always listens on the takeover socket.** The old process keeps its socket until
+//!   the new one has renamed its own over it, so a third process finds one of the two, and never
+//!   binds the addresses beside them.
 //!
-//! Only our own user may ask: the socket file has mode 0600, and the peer's user id is checked.
-//! There is one conversation at a time; others wait in the queue.
+//! Only processes of the same user may ask: the socket file has mode 0600, and the peer's user id
+//! is checked. There is one conversation at a time; further processes wait in the queue.
 //!
-//! Deliberately absent: sessions. They stay with the old process until they leave it.
+//! Deliberately absent: sessions. They stay with the old process until they end.
 
-mod place;
+mod offer;
+mod predecessor;
 mod successor;
 #[cfg(test)]
 mod tests;
@@ -50,14 +49,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::process::inherit::Inherited;
+use crate::process::inherit::NamedSocket;
 
-pub(crate) use place::{Closer, Place};
-pub(crate) use successor::{Taken, is_deserted, take};
+pub(crate) use offer::{HandedOver, OfferedSockets};
+pub(crate) use predecessor::{TakeoverSocket, TakeoverThread};
+pub(crate) use successor::{TakenSockets, is_unused, take};
 
 /// Name of the socket in the state folder.
 pub(crate) const FILE: &str = "takeover.sock";
-/// How long one step of a conversation may take with a process that runs.
+/// Deadline of one step of a conversation with a process that runs.
 pub const STEP: Duration = Duration::from_secs(5);
 /// How long the new process may take until it serves.
 const START: Duration = Duration::from_secs(30);
@@ -68,39 +68,44 @@ const SERVING: &str = "serving";
 const CONFIRM: &str = "confirm";
 const LEAVING: &str = "leaving";
 
-/// Why sockets could not be handed over, or the state folder not be used.
+/// Why sockets could not be handed over, or the state folder could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TakeoverError {
-    /// The folder or the socket in it.
+    /// The folder, or the socket in it, is not usable.
     #[error(
         "the socket {0} cannot be used; is process.state_dir a folder that this user may write to?"
     )]
     Socket(PathBuf, #[source] io::Error),
-    /// It would be lost.
-    #[error("{0} is something else than a socket; give process.state_dir another value")]
+    /// The file would be overwritten.
+    #[error("{0} exists and is not a socket; set process.state_dir to another folder")]
     Other(PathBuf),
-    /// Somebody lives there.
+    /// Another process uses the state folder.
     #[error(
-        "a pointsman is running with the state folder of {0}; start with --takeover, or give process.state_dir another value"
+        "another pointsman uses {0}; start with --takeover, or set process.state_dir to another \
+         folder"
     )]
     Occupied(PathBuf),
     /// The conversation failed.
-    #[error("the running pointsman did not hand over its sockets and continues to serve")]
-    Refused(#[source] io::Error),
-    /// It would be a step back.
     #[error(
-        "no master was found within {0:?}: not taking over, the running pointsman continues to serve"
+        "takeover failed: the running pointsman did not hand over its sockets and continues to \
+         serve"
+    )]
+    Refused(#[source] io::Error),
+    /// The new process would have no master to serve.
+    #[error(
+        "takeover failed: no master was found within {0:?}; the running pointsman continues to \
+         serve"
     )]
     NoMaster(Duration),
-    /// `--takeover` needs a place to meet.
-    #[error("--takeover needs process.state_dir, the folder where the two processes meet")]
+    /// `--takeover` requires a state folder.
+    #[error("--takeover requires process.state_dir")]
     NoFolder,
 }
 
-/// What is handed over.
-pub type Offer = Box<dyn Fn() -> io::Result<Vec<Inherited>> + Send>;
+/// Returns the sockets that are handed over.
+pub type Offer = Box<dyn Fn() -> io::Result<Vec<NamedSocket>> + Send>;
 
-/// Where the socket of a state folder is.
+/// Returns the path of the takeover socket in a state folder.
 #[must_use]
 pub fn path(folder: &str) -> PathBuf {
     Path::new(folder).join(FILE)

@@ -1,9 +1,9 @@
-//! Where the cgroups are that bound this process, in both versions, and what one of them says of
-//! the CPU.
+//! Finds the cgroups that limit this process, in both versions, and reads the CPU limit of one of
+//! them.
 //!
-//! A container's limit on CPU is a budget for each tenth of a second. Whoever has spent it stands
-//! still until the next one, which looks from outside like a slow network; the kernel counts it,
-//! and nobody else can tell.
+//! A container's CPU limit is a budget per tenth of a second. A process that has used it is stopped
+//! until the next period, which looks from outside like a slow network; only the kernel's counters
+//! show it.
 //!
 //! Deliberately absent: memory, which has rules of its own ([`memory`](crate::system::memory)).
 
@@ -11,38 +11,45 @@ use std::num::NonZeroUsize;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use crate::system::memory::Read;
+/// Reads a file: [`read`] in production, a map in tests.
+pub type ReadFile<'a> = &'a dyn Fn(&Path) -> Option<String>;
 
-/// Which interface of the kernel a cgroup speaks.
+/// Reads a file of the kernel.
+#[must_use]
+pub fn read(path: &Path) -> Option<String> {
+    std::fs::read_to_string(path).ok()
+}
+
+/// The version of a cgroup's kernel interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Version {
-    /// A hierarchy for each controller.
+pub enum CgroupVersion {
+    /// One hierarchy per controller.
     One,
-    /// One for all.
+    /// One hierarchy for all controllers.
     Two,
 }
 
 /// A cgroup of this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Own {
-    /// Where its hierarchy is mounted.
+pub struct OwnCgroup {
+    /// The mount point of its hierarchy.
     pub top: PathBuf,
-    /// Its folder, there or below.
+    /// Its folder, at or below the mount point.
     pub folder: PathBuf,
     /// Its version.
-    pub version: Version,
+    pub version: CgroupVersion,
 }
 
-impl Own {
-    /// From the process's own folder to the top.
+impl OwnCgroup {
+    /// Returns the folders from the process's own one up to the mount point.
     pub fn folders(&self) -> impl Iterator<Item = &Path> {
         self.folder.ancestors().take_while(|folder| folder.starts_with(&self.top))
     }
 }
 
-/// The cgroups of this process that have to do with a controller.
+/// Returns the cgroups of this process that a controller applies to.
 #[must_use]
-pub fn of(controller: &str, read: Read<'_>) -> Vec<Own> {
+pub fn of(controller: &str, read: ReadFile<'_>) -> Vec<OwnCgroup> {
     let mounts = read(Path::new("/proc/self/mountinfo")).unwrap_or_default();
     let ours = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
     let found = mounts.lines().filter_map(|line| {
@@ -53,33 +60,33 @@ pub fn of(controller: &str, read: Read<'_>) -> Vec<Own> {
         let (root, top) = (mount.next()?, mount.next()?);
         let mut kind = kind.split(' ');
         let (version, options) = match kind.next()? {
-            "cgroup2" => (Version::Two, ""),
-            "cgroup" => (Version::One, kind.nth(1)?),
+            "cgroup2" => (CgroupVersion::Two, ""),
+            "cgroup" => (CgroupVersion::One, kind.nth(1)?),
             _ => return None,
         };
-        if version == Version::One && !options.split(',').any(|option| option == controller) {
+        if version == CgroupVersion::One && !options.split(',').any(|option| option == controller) {
             return None;
         }
         let path = ours.lines().find_map(|line| {
             let mut parts = line.splitn(3, ':').skip(1);
             let (controllers, path) = (parts.next()?, parts.next()?);
             let ours = match version {
-                Version::Two => controllers.is_empty(),
-                Version::One => controllers.split(',').any(|it| it == controller),
+                CgroupVersion::Two => controllers.is_empty(),
+                CgroupVersion::One => controllers.split(',').any(|it| it == controller),
             };
             ours.then_some(path)
         })?;
-        // Inside a container the path may be the host's: then the mount itself is our cgroup.
+        // Inside a container the path may be that of the host: then the mount itself is our cgroup.
         let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
         let safe = below.components().all(|part| matches!(part, Component::Normal(_)));
         let top = PathBuf::from(top);
         let folder = if safe { top.join(below) } else { top.clone() };
-        Some(Own { top, folder, version })
+        Some(OwnCgroup { top, folder, version })
     });
     found.collect()
 }
 
-/// The number behind a name in lines of names and numbers.
+/// Returns the number that follows a name, in lines of names and numbers.
 #[must_use]
 pub fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| {
@@ -88,57 +95,57 @@ pub fn field(text: &str, name: &str) -> Option<u64> {
     })
 }
 
-/// The cgroup that bounds the CPU of this process: the nearest one with a limit, else our own.
+/// The cgroup that limits the CPU of this process: the nearest one with a limit, else its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cpu {
+pub struct CpuCgroup {
     folder: PathBuf,
-    version: Version,
+    version: CgroupVersion,
 }
 
-/// What the kernel has counted of a limit on CPU.
+/// The kernel's counters of a CPU limit.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Throttling {
-    /// CPUs allowed; `None` for any number.
+pub struct CpuThrottling {
+    /// CPUs allowed; `None` for no limit.
     pub cores: Option<f64>,
-    /// Periods that the limit was enforced in.
+    /// Periods in which the limit was enforced.
     pub periods: u64,
-    /// Those in which the budget was spent.
+    /// Periods in which the budget was used up.
     pub throttled: u64,
-    /// For how long CPUs were held back, all of them added up.
-    pub held_back: Duration,
+    /// Total time for which CPUs were withheld.
+    pub throttled_time: Duration,
 }
 
-impl Cpu {
-    /// Finds it. `None` where the kernel does not say anything.
+impl CpuCgroup {
+    /// Finds the cgroup. `None` if the kernel reports nothing.
     #[must_use]
-    pub fn find(read: Read<'_>) -> Option<Self> {
+    pub fn find(read: ReadFile<'_>) -> Option<Self> {
         let all = of("cpu", read);
         let own = all.iter().find(|own| read(&own.folder.join("cpu.stat")).is_some())?;
         let limited = own.folders().find(|folder| limit(folder, own.version, read).is_some());
         Some(Self { folder: limited.unwrap_or(&own.folder).to_owned(), version: own.version })
     }
 
-    /// What it has counted by now; `None` where nothing is counted, as at the top of version 2.
+    /// Returns the counters; `None` where the kernel counts nothing, as in the root of version 2.
     #[must_use]
-    pub fn throttling(&self, read: Read<'_>) -> Option<Throttling> {
+    pub fn throttling(&self, read: ReadFile<'_>) -> Option<CpuThrottling> {
         let stat = read(&self.folder.join("cpu.stat"))?;
-        let held_back = match self.version {
-            Version::One => Duration::from_nanos(field(&stat, "throttled_time")?),
-            Version::Two => Duration::from_micros(field(&stat, "throttled_usec")?),
+        let throttled_time = match self.version {
+            CgroupVersion::One => Duration::from_nanos(field(&stat, "throttled_time")?),
+            CgroupVersion::Two => Duration::from_micros(field(&stat, "throttled_usec")?),
         };
-        Some(Throttling {
+        Some(CpuThrottling {
             cores: limit(&self.folder, self.version, read),
             periods: field(&stat, "nr_periods")?,
             throttled: field(&stat, "nr_throttled")?,
-            held_back,
+            throttled_time,
         })
     }
 }
 
-/// CPUs that the cgroups of this process allow it, the smallest number on the way up; `None` for
-/// any number.
+/// Returns the CPUs that the cgroups of this process allow, the smallest number on the way to the
+/// root; `None` for no limit.
 #[must_use]
-pub fn cores(read: Read<'_>) -> Option<f64> {
+pub fn cores(read: ReadFile<'_>) -> Option<f64> {
     let limits = of("cpu", read).into_iter().flat_map(|own| {
         let limits: Vec<f64> =
             own.folders().filter_map(|folder| limit(folder, own.version, read)).collect();
@@ -147,35 +154,35 @@ pub fn cores(read: Read<'_>) -> Option<f64> {
     limits.min_by(f64::total_cmp)
 }
 
-/// How many workers suit a process that may run on so many CPUs and use `cores` of them: one a
-/// whole core, and at least one.
+/// Returns the number of workers for a process that may run on `cpus` CPUs and use `cores` of them:
+/// one per whole core, and at least one.
 ///
-/// A part of a core gets no worker. When a budget is spent the kernel stops all threads until the
-/// next tenth of a second, discovery and the probes with them; so what workers leave over is what
-/// lets those run while all workers are busy.
+/// A fraction of a core gets no worker. When the budget is used up the kernel stops all threads
+/// until the next period, discovery and the admin server included. The CPU time that workers leave
+/// unused lets those run while all workers are busy.
 #[must_use]
 pub fn workers(cpus: NonZeroUsize, cores: Option<f64>) -> NonZeroUsize {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "a cast cuts off the part, and saturates"
+        reason = "the cast truncates and saturates"
     )]
     let whole = cores.map_or(usize::MAX, |cores| cores as usize);
     NonZeroUsize::new(whole).map_or(NonZeroUsize::MIN, |whole| whole.min(cpus))
 }
 
-/// CPUs that the cgroup in this folder allows; `None` for any number.
-fn limit(folder: &Path, version: Version, read: Read<'_>) -> Option<f64> {
+/// Returns the CPUs that the cgroup in this folder allows; `None` for no limit.
+fn limit(folder: &Path, version: CgroupVersion, read: ReadFile<'_>) -> Option<f64> {
     let one = |file: &str| Some(read(&folder.join(file))?.trim().to_owned());
     let (quota, period) = match version {
-        Version::One => (one("cpu.cfs_quota_us")?, one("cpu.cfs_period_us")?),
-        Version::Two => {
+        CgroupVersion::One => (one("cpu.cfs_quota_us")?, one("cpu.cfs_period_us")?),
+        CgroupVersion::Two => {
             let text = one("cpu.max")?;
             let (quota, period) = text.split_once(' ')?;
             (quota.to_owned(), period.to_owned())
         }
     };
-    // No limit is "max" in version 2 and -1 in version 1; neither is a number here.
+    // No limit is "max" in version 2 and -1 in version 1; neither parses as an unsigned number.
     let (quota, period): (u32, u32) = (quota.parse().ok()?, period.parse().ok()?);
     (period > 0).then(|| f64::from(quota) / f64::from(period))
 }
@@ -186,15 +193,15 @@ mod tests {
 
     use super::*;
 
-    fn cpu(files: &[(&str, &str)]) -> Option<Throttling> {
+    fn cpu(files: &[(&str, &str)]) -> Option<CpuThrottling> {
         let files: BTreeMap<PathBuf, String> =
             files.iter().map(|(path, text)| (PathBuf::from(path), (*text).to_owned())).collect();
         let read = |path: &Path| files.get(path).cloned();
-        Cpu::find(&read)?.throttling(&read)
+        CpuCgroup::find(&read)?.throttling(&read)
     }
 
     #[test]
-    fn version_2_counts_where_the_limit_is() {
+    fn reads_counters_of_version_2() {
         let files = [
             (
                 "/proc/self/mountinfo",
@@ -212,23 +219,23 @@ mod tests {
                 "usage_usec 9\nnr_periods 70\nnr_throttled 7\nthrottled_usec 2500000\n",
             ),
         ];
-        let expected = Throttling {
+        let expected = CpuThrottling {
             cores: Some(1.5),
             periods: 70,
             throttled: 7,
-            held_back: Duration::from_millis(2500),
+            throttled_time: Duration::from_millis(2500),
         };
         assert_eq!(cpu(&files), Some(expected));
         let unlimited =
-            Throttling { cores: None, periods: 0, throttled: 0, held_back: Duration::ZERO };
+            CpuThrottling { cores: None, periods: 0, throttled: 0, throttled_time: Duration::ZERO };
         assert_eq!(cpu(&files[..4]), Some(unlimited));
-        // Where the controller is not turned on, nothing is counted.
+        // Where the controller is disabled, nothing is counted.
         let bare = [files[0], files[1], ("/sys/fs/cgroup/pod/c/cpu.stat", "usage_usec 9\n")];
         assert_eq!(cpu(&bare), None);
     }
 
     #[test]
-    fn the_smallest_limit_on_the_way_up_is_what_there_is_to_use() {
+    fn uses_smallest_cpu_limit() {
         let files = [
             (
                 "/proc/self/mountinfo",
@@ -250,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_cores_get_a_worker_and_parts_of_one_do_not() {
+    fn starts_one_worker_per_whole_core() {
         let on_eight = |cores| workers(NonZeroUsize::new(8).unwrap(), cores).get();
         let quotas = [0.0, 0.2, 1.0, 1.5, 1.99, 2.0, 3.8, 8.0, 64.0, f64::MAX];
         assert_eq!(quotas.map(|quota| on_eight(Some(quota))), [1, 1, 1, 1, 1, 2, 3, 8, 8, 8]);
@@ -258,11 +265,12 @@ mod tests {
     }
 
     #[test]
-    fn version_1_has_a_hierarchy_of_its_own_and_nanoseconds() {
+    fn reads_counters_of_version_1() {
         let files = [
             (
                 "/proc/self/mountinfo",
-                "31 24 0:27 /docker/a /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n",
+                "31 24 0:27 /docker/a /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup \
+                 rw,cpu,cpuacct\n",
             ),
             ("/proc/self/cgroup", "5:memory:/docker/a\n4:cpu,cpuacct:/docker/a\n"),
             ("/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "20000\n"),
@@ -272,11 +280,11 @@ mod tests {
                 "nr_periods 10\nnr_throttled 4\nthrottled_time 1500000000\n",
             ),
         ];
-        let expected = Throttling {
+        let expected = CpuThrottling {
             cores: Some(0.2),
             periods: 10,
             throttled: 4,
-            held_back: Duration::from_millis(1500),
+            throttled_time: Duration::from_millis(1500),
         };
         assert_eq!(cpu(&files), Some(expected));
         let mut unlimited = files;

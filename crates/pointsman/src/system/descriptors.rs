@@ -1,18 +1,18 @@
-//! Open files: as many as the connections need, asked for at the start, and watched while the
+//! The limit on open files: raised at the start to what the connections need, and watched while the
 //! process runs.
 //!
-//! A session needs two. A reserve beside them is never given to a session, since no more sessions
-//! are let in than there are files for: from it the listeners, the links to sentinels, the probes
-//! of nodes, the admin server and the log get theirs, however many clients there are. Pipes for
-//! large values are a convenience and get at most an eighth of what the reserve leaves.
+//! A session needs two files. A reserve is never used for sessions, since no more sessions are
+//! accepted than there are files for: listeners, links to sentinels, node probers, the admin server
+//! and the log use it, whatever the number of clients. Pipes for large values are optional and get
+//! at most an eighth of what the reserve leaves.
 //!
-//! The limit can change while the process runs (`prlimit`), so it is looked at again and again.
-//! Clients beyond what it carries are refused with Redis's own words: they would wait in the
-//! kernel's queue for as long as others stay, which for Redis clients is days, and time out without
-//! a reason. Sessions that are there stay when the limit falls below them.
+//! The limit can change while the process runs (`prlimit`), so it is checked periodically. Clients
+//! beyond it are refused with Redis's own error: otherwise they would wait in the kernel's queue
+//! until other clients leave, which for Redis clients takes days, and time out without a reason.
+//! Open sessions stay open when the limit falls below their number.
 //!
-//! What the reserve is made of was counted in `/proc/PID/fd` of a process with two workers: 28
-//! files for the process, four for each address, and one for each sentinel and each node.
+//! The size of the reserve was measured in `/proc/PID/fd` of a process with two workers: 28 files
+//! for the process, four per address, and one per sentinel and node.
 
 use std::fmt;
 
@@ -20,30 +20,29 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::{info, warn};
 
 use crate::config::Config;
-use crate::process::listener_set;
 
-/// Files of the process itself: standard streams, event loops, signals, name look-ups, the
+/// Files of the process itself: standard streams, event loops, signals, name lookups, the
 /// configuration, `/proc`.
 const PROCESS: usize = 64;
-/// Files of a worker beside its listeners: its event loop and bell, and clients that are being
+/// Files of a worker beside its listeners: its event loop and waker, and clients that are being
 /// refused.
-const A_WORKER: usize = 4;
+const PER_WORKER: usize = 4;
 /// Handles on each worker's listening socket: its own, one for reloads and takeovers, and one
 /// during a takeover.
-const A_LISTENER: usize = 3;
-/// Files of a service: a probe connection for each of its nodes, and new ones while old ones are
+const PER_LISTENER: usize = 3;
+/// Files of a service: a probe connection to each of its nodes, and new ones while old ones are
 /// closed.
-const A_SERVICE: usize = 8;
-/// Files of a sentinel: links, new and old at once, and commands.
-const A_SENTINEL: usize = 4;
-/// Sentinels that are not in the configuration: those behind a name, and those that are learned.
+const PER_SERVICE: usize = 8;
+/// Files of a sentinel: links, new and old at the same time, and commands.
+const PER_SENTINEL: usize = 4;
+/// Sentinels that are not in the configuration: further addresses of a name, and learned ones.
 const MORE_SENTINELS: usize = 8;
-/// Of what the reserve leaves, pipes get one part of so many.
-const PIPES: u64 = 8;
-/// Files of all the pipes that a worker may use.
-const PIPES_OF_A_WORKER: u64 = 64;
+/// Pipes get one part in this many of what the reserve leaves.
+const PIPE_SHARE: u64 = 8;
+/// Maximum number of files for the pipes of one worker.
+const PIPE_FILES_PER_WORKER: u64 = 64;
 
-/// The system does not allow enough open files.
+/// The limit on open files is too low.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub struct TooFewFiles {
     needed: u64,
@@ -59,41 +58,42 @@ impl fmt::Display for TooFewFiles {
         if *fits == 0 {
             return write!(
                 f,
-                "{reserve} open files are needed before the first client, and the system allows {allowed}; raise the limit \
-                 (ulimit -n, LimitNOFILE) to at least {reserve} and two for each client, which is {needed} for {connections}"
+                "{reserve} open files are needed before the first client, but the limit is \
+                 {allowed}; raise it (ulimit -n, LimitNOFILE) to {reserve} plus two per client: \
+                 {needed} for {connections}"
             );
         }
         write!(
             f,
-            "{needed} open files are needed for {connections} connections, and the system allows {allowed}; raise the limit \
-             (ulimit -n, LimitNOFILE) or lower max_connections to {fits}"
+            "{needed} open files are needed for {connections} connections, but the limit is \
+             {allowed}; raise it (ulimit -n, LimitNOFILE) or lower max_connections to {fits}"
         )
     }
 }
 
 impl TooFewFiles {
-    /// How many connections the system's limit does carry.
+    /// Returns how many connections the limit allows.
     #[must_use]
     pub fn fits(&self) -> usize {
         usize::try_from(self.fits).unwrap_or(usize::MAX)
     }
 }
 
-/// What the process may open, and what of it is not for sessions.
+/// The limits on open files, and the part that is not for sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Files {
     /// The limit in force.
     pub soft: u64,
-    /// As far as it can be raised.
+    /// The maximum to which it can be raised.
     pub hard: u64,
-    /// Not for sessions.
+    /// Files that are not for sessions.
     pub reserve: u64,
-    /// Workers, which have pipes.
+    /// Number of workers; each has pipes.
     pub workers: u64,
 }
 
 impl Files {
-    /// What the system allows a process with this configuration and so many workers.
+    /// Returns the limits for a process with this configuration and number of workers.
     #[must_use]
     pub fn allowed(config: &Config, workers: usize) -> Self {
         let limit = getrlimit(Resource::Nofile);
@@ -105,26 +105,26 @@ impl Files {
         }
     }
 
-    /// Files of pipes, all workers together, under this limit.
+    /// Files of the pipes of all workers, under this limit.
     fn pipes(self, limit: u64) -> u64 {
-        let most = self.workers.saturating_mul(PIPES_OF_A_WORKER);
-        most.min(limit.saturating_sub(self.reserve) / PIPES)
+        let most = self.workers.saturating_mul(PIPE_FILES_PER_WORKER);
+        most.min(limit.saturating_sub(self.reserve) / PIPE_SHARE)
     }
 
-    /// Pipes of one worker under this limit.
+    /// Number of pipes of one worker under this limit.
     #[must_use]
-    pub fn pipes_of_a_worker(self, limit: u64) -> usize {
+    pub fn pipes_per_worker(self, limit: u64) -> usize {
         usize::try_from(self.pipes(limit) / 2 / self.workers.max(1)).unwrap_or(usize::MAX)
     }
 
-    /// How many sessions this limit carries.
+    /// Number of sessions that this limit allows.
     #[must_use]
     pub fn sessions(self, limit: u64) -> u64 {
         limit.saturating_sub(self.reserve).saturating_sub(self.pipes(limit)) / 2
     }
 
     fn needed(self, connections: usize) -> u64 {
-        let pipes = self.workers.saturating_mul(PIPES_OF_A_WORKER);
+        let pipes = self.workers.saturating_mul(PIPE_FILES_PER_WORKER);
         (connections as u64).saturating_mul(2).saturating_add(self.reserve).saturating_add(pipes)
     }
 
@@ -133,11 +133,11 @@ impl Files {
         TooFewFiles { needed, reserve: self.reserve, connections, allowed, fits }
     }
 
-    /// Whether so many connections fit.
+    /// Whether this number of connections fits.
     ///
     /// # Errors
     ///
-    /// If the hard limit is below the need.
+    /// If the hard limit is too low.
     pub fn suffice(self, connections: usize) -> Result<(), TooFewFiles> {
         if self.sessions(self.hard) >= connections as u64 {
             return Ok(());
@@ -145,11 +145,11 @@ impl Files {
         Err(self.too_few(connections, self.hard))
     }
 
-    /// Raises the limit in force as far as so many connections need, and no further.
+    /// Raises the limit in force as far as this number of connections needs, and no further.
     ///
     /// # Errors
     ///
-    /// If the system does not let us.
+    /// If the system refuses and the limit in force is too low.
     pub fn raise(self, connections: usize) -> Result<(), TooFewFiles> {
         let wanted = self.needed(connections).min(self.hard);
         if self.soft >= wanted {
@@ -164,43 +164,42 @@ impl Files {
     }
 }
 
-/// Open files that are not for sessions.
+/// Computes the number of files that are not for sessions.
 fn reserve(config: &Config, workers: usize) -> usize {
-    let planes = listener_set::of(config);
-    let addresses =
-        planes.iter().fold(0, |sum: usize, plane| sum.saturating_add(plane.listen.len()));
+    let listeners = config.services.iter().flat_map(|it| [&it.listen, &it.replica_listen]);
+    let addresses = listeners.fold(0, |sum: usize, listen| sum.saturating_add(listen.len()));
     let mut sentinels: Vec<_> =
         config.services.iter().flat_map(|service| &service.sentinels).collect();
     sentinels.sort_unstable();
     sentinels.dedup();
     let parts = [
         PROCESS,
-        workers.saturating_mul(A_WORKER),
-        workers.saturating_mul(addresses).saturating_mul(A_LISTENER),
-        config.services.len().saturating_mul(A_SERVICE),
-        sentinels.len().saturating_add(MORE_SENTINELS).saturating_mul(A_SENTINEL),
-        config.admin.listen.len().saturating_mul(A_LISTENER),
+        workers.saturating_mul(PER_WORKER),
+        workers.saturating_mul(addresses).saturating_mul(PER_LISTENER),
+        config.services.len().saturating_mul(PER_SERVICE),
+        sentinels.len().saturating_add(MORE_SENTINELS).saturating_mul(PER_SENTINEL),
+        config.admin.listen.len().saturating_mul(PER_LISTENER),
         config.admin.max_connections,
     ];
     parts.into_iter().fold(0, usize::saturating_add)
 }
 
-/// Follows the limit in force.
+/// Watches the limit in force.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct LimitWatch {
     files: Files,
     limit: Option<u64>,
 }
 
-impl Watch {
+impl LimitWatch {
     pub(crate) fn new(files: Files) -> Self {
         Self { files, limit: None }
     }
 
-    /// How many sessions, and pipes of each worker, the limit carries, if it has changed. `most`
-    /// sessions are allowed anyhow.
-    pub(crate) fn look(&mut self, most: usize) -> Option<(usize, usize)> {
-        // Answered from the kernel's memory, so it may be asked on the main thread.
+    /// Returns the number of sessions, and of pipes per worker, that the limit allows, if it has
+    /// changed. `most` is the configured maximum of sessions.
+    pub(crate) fn check(&mut self, most: usize) -> Option<(usize, usize)> {
+        // The kernel answers from memory, so this call is safe on the main thread.
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let before = self.limit.replace(limit);
         if before == Some(limit) {
@@ -213,12 +212,12 @@ impl Watch {
                 limit,
                 reserve,
                 sessions,
-                "open files allow fewer clients than max_connections: others are refused"
+                "the limit on open files is too low for max_connections, refusing clients beyond it"
             );
         } else if before.is_some() {
-            info!(limit, reserve, sessions, "open files suffice for max_connections");
+            info!(limit, reserve, sessions, "the limit on open files suffices for max_connections");
         }
-        Some((sessions, self.files.pipes_of_a_worker(limit)))
+        Some((sessions, self.files.pipes_per_worker(limit)))
     }
 }
 
@@ -227,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_files_a_connection_and_the_reserve() {
+    fn needs_two_files_per_connection_and_reserve() {
         let files = Files { soft: 1024, hard: 4096, reserve: 512, workers: 0 };
         assert_eq!(files.suffice(1792), Ok(()));
         let error = files.suffice(1793).expect_err("too few");
@@ -244,15 +243,15 @@ mod tests {
     }
 
     #[test]
-    fn pipes_take_an_eighth_of_what_is_left_at_most() {
+    fn limits_pipes_to_eighth_of_remaining_files() {
         let files = Files { soft: 0, hard: 0, reserve: 100, workers: 2 };
         assert_eq!(
             (files.sessions(100), files.sessions(260), files.sessions(10_100)),
             (0, 70, 4936)
         );
-        assert_eq!((files.pipes_of_a_worker(260), files.pipes_of_a_worker(1 << 20)), (5, 32));
+        assert_eq!((files.pipes_per_worker(260), files.pipes_per_worker(1 << 20)), (5, 32));
         for limit in 0..3000 {
-            let (sessions, pipes) = (files.sessions(limit), files.pipes_of_a_worker(limit) as u64);
+            let (sessions, pipes) = (files.sessions(limit), files.pipes_per_worker(limit) as u64);
             let used = files.reserve + 2 * sessions + 2 * 2 * pipes;
             assert!(sessions == 0 || used <= limit, "{limit}: {used}");
         }
@@ -274,10 +273,10 @@ mod tests {
     }
 
     #[test]
-    fn reserves_what_a_service_uses() {
+    fn reserves_files_of_services() {
         assert!(
             reserve(&config(1), 2) < 200,
-            "256 files carry some clients: {}",
+            "a limit of 256 allows some clients: {}",
             reserve(&config(1), 2)
         );
         let many = reserve(&config(1000), 2);
@@ -285,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_is_high_enough_is_left_alone() {
+    fn keeps_sufficient_limit() {
         let before = getrlimit(Resource::Nofile);
         let files = Files {
             soft: before.current.unwrap_or(u64::MAX),

@@ -1,23 +1,23 @@
 //! The file of a listening Unix socket, from before the start until after the end.
 //!
-//! The socket is bound under a name of its own and gets its public one by a rename. So a start that
-//! fails has not taken the socket from the process that serves, a file that a dead process left is
-//! replaced, and there is no moment without one in a takeover. The file's mode is 0600 from the
-//! beginning, and that of its users before it is published. It goes when its owner does, unless
-//! another process has put its own there, or has taken the socket itself over.
+//! The socket is bound under a temporary name and published by a rename. A start that fails has
+//! therefore not replaced the socket of the process that serves, a file left by a dead process is
+//! replaced, and during a takeover the path always exists. The file's mode is 0600 from the
+//! beginning, and the configured one before it is published. The file is removed with its owner,
+//! unless another process has published its own there, or has taken over the socket itself.
 //!
-//! A process that takes a socket over keeps its file by a second name (a hard link). The old
-//! process removes the first one if it is told to stop before the takeover is complete, and then
-//! the second one takes its place.
+//! A process that takes over a socket keeps its file under a second name (a hard link). If the old
+//! process receives a signal to stop before the takeover is complete, it removes the first name,
+//! and the second one then takes its place.
 //!
-//! Making and publishing it belongs on a thread that may block. Its removal is part of every end,
-//! so that is bounded here: a folder that hangs keeps a file that is of no use to anybody, and is
-//! replaced by the next process.
+//! Creating and publishing belong on a thread that may block. The removal is part of every exit and
+//! therefore bounded here: a folder that hangs keeps a stale file, which the next process replaces.
 
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -25,77 +25,86 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags, fchmod};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
 
-use crate::process::threads;
+use crate::system::threads;
 
-/// Connections that may wait to be accepted: these sockets are used by hand, or by few processes.
+/// Length of the accept queue: these sockets serve few processes.
 const BACKLOG: i32 = 16;
 
-/// How long the removal of a file may hold up an end.
+/// How long the removal of a file may delay the exit.
 const REMOVAL: Duration = Duration::from_secs(1);
 
-/// The file of a socket that this process has made.
+/// The file of a socket that this process has created.
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     path: PathBuf,
-    /// Where it is until it is published.
-    draft: PathBuf,
-    /// Device and number of the file.
+    /// Its temporary name until it is published.
+    temporary: PathBuf,
+    /// Device and inode of the file.
     identity: (u64, u64),
-    /// What is at `path` is this process's to remove.
+    /// Whether this process may remove the file at `path`.
     owned: AtomicBool,
 }
 
 impl SocketFile {
-    /// Makes a listening socket for `path`, not there yet.
+    /// Creates a listening socket for `path`, not yet published.
     ///
     /// # Errors
     ///
-    /// If the file cannot be made.
-    pub(crate) fn make(path: &Path, kind: SocketType) -> io::Result<(Self, OwnedFd)> {
-        let draft = draft_of(path);
-        forget(&draft)?;
+    /// If the file cannot be created.
+    pub(crate) fn create(path: &Path, kind: SocketType) -> io::Result<(Self, OwnedFd)> {
+        let temporary = temporary_name(path);
+        remove_if_present(&temporary)?;
         let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
-        // The mode of the file is that of the socket at the bind: there is no moment at which
-        // others may connect.
+        // The file takes the mode that the socket has at the bind: at no moment can other users
+        // connect.
         fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
-        bind_at(&socket, &draft)?;
-        let file =
-            Self { path: path.to_owned(), identity: identity(&draft)?, draft, owned: true.into() };
+        bind_at(&socket, &temporary)?;
+        let file = Self {
+            path: path.to_owned(),
+            identity: identity(&temporary)?,
+            temporary,
+            owned: true.into(),
+        };
         listen(&socket, BACKLOG)?;
         Ok((file, socket))
     }
 
-    /// The file of a socket that is taken over; it is the old process's until it is published.
+    /// Adopts the file of a socket that is taken over; it belongs to the old process until it is
+    /// published.
     ///
     /// # Errors
     ///
-    /// If there is none any more, or it can get no second name.
+    /// If the file no longer exists, or cannot be linked.
     pub(crate) fn adopt(path: &Path) -> io::Result<Self> {
-        let draft = draft_of(path);
-        forget(&draft)?;
-        fs::hard_link(path, &draft)?;
-        Ok(Self { path: path.to_owned(), identity: identity(&draft)?, draft, owned: false.into() })
+        let temporary = temporary_name(path);
+        remove_if_present(&temporary)?;
+        fs::hard_link(path, &temporary)?;
+        Ok(Self {
+            path: path.to_owned(),
+            identity: identity(&temporary)?,
+            temporary,
+            owned: false.into(),
+        })
     }
 
-    /// Gives the file, not yet published, this mode. The process's mask has no part in it.
+    /// Sets the mode of the unpublished file, regardless of the umask.
     ///
     /// # Errors
     ///
-    /// If the file cannot be changed.
+    /// If the mode cannot be changed.
     pub(crate) fn set_mode(&self, mode: u32) -> io::Result<()> {
-        fs::set_permissions(&self.draft, fs::Permissions::from_mode(mode))
+        fs::set_permissions(&self.temporary, fs::Permissions::from_mode(mode))
     }
 
-    /// Another process has taken the socket over: the file is its own now.
+    /// Gives up the file: another process has taken over the socket.
     pub(crate) fn disown(&self) {
         self.owned.store(false, Ordering::Relaxed);
     }
 
-    /// From now on it is where it belongs, and whatever was there is not. A second call changes
-    /// nothing.
+    /// Moves the file to its path, replacing what was there. Idempotent.
     ///
     /// # Errors
     ///
@@ -103,41 +112,41 @@ impl SocketFile {
     pub(crate) fn publish(&self) -> io::Result<()> {
         self.owned.store(true, Ordering::Relaxed);
         if identity(&self.path).is_ok_and(|found| found == self.identity) {
-            // Only one that was taken over has a second name then.
-            return forget(&self.draft);
+            // Only a file that was taken over has a second name at this point.
+            return remove_if_present(&self.temporary);
         }
-        fs::rename(&self.draft, &self.path)
+        fs::rename(&self.temporary, &self.path)
     }
 
-    /// Whether it is this process's to publish and to remove.
+    /// Whether this process publishes and removes the file.
     pub(crate) fn is_owned(&self) -> bool {
         self.owned.load(Ordering::Relaxed)
     }
 
-    /// Where it belongs.
+    /// Returns its published path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Removes it, if it is still ours. Waits no longer than [`REMOVAL`].
+    /// Removes the file, if it still belongs to this process. Waits for at most [`REMOVAL`].
     pub(crate) fn remove(&self) {
-        let (mut paths, own) = (vec![self.draft.clone()], self.identity);
+        let (mut paths, own) = (vec![self.temporary.clone()], self.identity);
         if self.owned.load(Ordering::Relaxed) {
             paths.push(self.path.clone());
         }
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, removed) = std::sync::mpsc::channel();
         let removal = move || {
             for path in &paths {
                 if identity(path).is_ok_and(|found| found == own) {
-                    // It may be gone by now; that is what was wanted.
+                    // An error means that it is already gone.
                     let _ = fs::remove_file(path);
                 }
             }
-            // The other end may have waited long enough.
-            let _ = tell.send(());
+            // The caller may have stopped waiting.
+            let _ = sender.send(());
         };
-        if threads::aside("remove", removal).is_ok() {
-            let _in_time = told.recv_timeout(REMOVAL);
+        if threads::spawn("remove", removal).is_ok() {
+            let _in_time = removed.recv_timeout(REMOVAL);
         }
     }
 }
@@ -148,20 +157,35 @@ impl Drop for SocketFile {
     }
 }
 
-/// Whether something is there that is no socket, and must not be replaced by one.
-pub(crate) fn is_something_else(path: &Path) -> bool {
+/// Whether the path is occupied by something that is not a socket and must not be replaced.
+pub(crate) fn is_not_a_socket(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|file| !file.file_type().is_socket())
 }
 
-/// Where the file of `path` is until it is published: in the same folder, by a name that is shorter
-/// than most.
-fn draft_of(path: &Path) -> PathBuf {
+/// Connects to the socket at `path` without waiting: a process that does not accept counts as
+/// absent.
+///
+/// # Errors
+///
+/// Of the file, or if no process accepts the connection.
+pub(crate) fn dial(path: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+/// Returns the temporary name for `path`: in the same folder, and shorter than most names.
+fn temporary_name(path: &Path) -> PathBuf {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     path.with_file_name(format!(".{}-{number}", std::process::id()))
 }
 
-/// Binds a socket to a path, which may be longer than an address may be: then through its folder.
+/// Binds a socket to a path. A path that exceeds the length of an address is reached through its
+/// folder.
 fn bind_at(socket: &OwnedFd, path: &Path) -> io::Result<()> {
     match (SocketAddrUnix::new(path), path.parent(), path.file_name()) {
         (Err(Errno::NAMETOOLONG), Some(folder), Some(name)) => {
@@ -178,7 +202,7 @@ fn bind_at(socket: &OwnedFd, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn forget(path: &Path) -> io::Result<()> {
+fn remove_if_present(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),

@@ -1,135 +1,125 @@
-//! Bodies of large bulk strings: their length is known and nobody needs to look at them, so they go
-//! through a [pipe](crate::io::pipe) of the kernel instead of through this process.
+//! Splicing: bodies of large bulk strings go through a kernel [`pipe`] instead of
+//! this process, since their length is known and their content is not needed.
 //!
-//! Everything else is as with bytes that are read: the valve is asked before each move towards the
-//! sink, so what is in the pipe when the fence falls never leaves it; a sink that takes nothing
-//! keeps the pipe full and the source unread; an end or error of the source comes behind what was
-//! moved before.
+//! Everything else is as for bytes that are read: the policy is consulted before each move to the
+//! sink, so what is in the pipe when the fence is raised never leaves it; a sink that accepts
+//! nothing keeps the pipe full and the source unread; the end or an error of the source is
+//! processed after what was moved before.
 //!
-//! Moving costs two system calls and some work for each page, copying costs the copy. Measured on
+//! Splicing costs two system calls and some work per page, copying costs the copy. Measured on
 //! loopback, where a copy is all that "the network" does (values of 1 MiB, four interleaved runs on
-//! two cores): GET .202 against .282 CPU seconds a GiB, SET .181 against .357, throughput 3 to 5 %
-//! less; at 64 KiB no difference beyond the noise. So it begins at [`LEAST`] bytes.
+//! two cores): GET .202 against .282 CPU seconds per GiB, SET .181 against .357, throughput 3 to 5
+//! % lower; at 64 KiB no difference beyond the noise. So it begins at [`MIN_BODY`] bytes.
 //!
-//! Deliberately absent: splicing what the ledger does not follow. Of an opaque session no length is
+//! Deliberately absent: splicing what the ledger does not follow. In an opaque session no length is
 //! known.
 
 use std::io;
 use std::task::{Context, Poll};
 
-use crate::io::end::End;
-use crate::io::flow::{Flow, ForwardingPolicy, Leave, Step};
+use crate::io::flow::{BulkStep, Flow, FlowStep, ForwardingPolicy, WritePermission};
 use crate::io::pipe;
+use crate::io::stream::ByteStream;
 use crate::runtime::tasks;
 
-/// Least rest of a body that is moved through a pipe.
-const LEAST: u64 = 512 * 1024;
+/// The minimum remaining length of a body for which splicing begins.
+const MIN_BODY: u64 = 512 * 1024;
 
-/// Once it goes through a pipe, it does so down to this rest; it then comes in one read with what
-/// follows.
-const REST: u64 = 64 * 1024;
-
-/// What became of an attempt.
-pub(crate) enum Bulk {
-    /// This is nothing for a pipe: read it.
-    Read,
-    /// Something was moved into the pipe, or the source has ended.
-    Moved,
-    /// The direction has to wait, or has failed.
-    Wait(Step),
-}
+/// Once it has begun, splicing continues down to this remaining length; the rest arrives in one
+/// read together with what follows.
+const MIN_REST: u64 = 64 * 1024;
 
 impl Flow {
-    /// Moves what is in the pipe to the sink. `None` if nothing is left in it.
+    /// Moves the content of the pipe to the sink. `None` if nothing is left in it.
     pub(crate) fn empty_pipe(
         &mut self,
         cx: &mut Context<'_>,
-        sink: &mut impl End,
-        valve: &mut impl ForwardingPolicy,
-    ) -> Option<Step> {
-        while let Some(pipe) = self.pipe.as_deref_mut().filter(|pipe| pipe.holds() > 0) {
-            // How much is no question: all of it belongs to a body that is under way.
-            if valve.leave(&[]) == Leave::Shut {
-                return Some(Step::Stuck);
+        sink: &mut impl ByteStream,
+        policy: &mut impl ForwardingPolicy,
+    ) -> Option<FlowStep> {
+        while let Some(pipe) = self.pipe.as_deref_mut().filter(|pipe| pipe.len() > 0) {
+            // The length needs no check: all of it belongs to a body in progress.
+            if policy.before_write(&[]) == WritePermission::Blocked {
+                return Some(FlowStep::Stuck);
             }
             match sink.poll_drain(cx, pipe) {
                 Poll::Ready(Ok(n)) => {
-                    valve.went_unseen(n as u64);
+                    policy.on_bulk_written(n as u64);
                     self.moved += n as u64;
                 }
-                Poll::Pending => return Some(Step::Stuck),
-                Poll::Ready(Err(error)) if pipe::is_refusal(&error) => {
-                    refused(&error);
-                    if let Err(error) = self.take_over() {
-                        return Some(Step::SinkFailed(error));
+                Poll::Pending => return Some(FlowStep::Stuck),
+                Poll::Ready(Err(error)) if pipe::is_unsupported(&error) => {
+                    disable_splicing(&error);
+                    if let Err(error) = self.drain_pipe() {
+                        return Some(FlowStep::SinkFailed(error));
                     }
                 }
-                Poll::Ready(Err(error)) => return Some(Step::SinkFailed(error)),
+                Poll::Ready(Err(error)) => return Some(FlowStep::SinkFailed(error)),
             }
         }
         None
     }
 
-    /// Moves a part of a body from the source into the pipe, which must be empty, if there is a
-    /// body and it is large enough.
+    /// Moves a part of a body from the source into the pipe, which must be empty, if a large enough
+    /// body is in progress.
     pub(crate) fn fill_pipe(
         &mut self,
         cx: &mut Context<'_>,
-        source: &mut impl End,
-        sink: &impl End,
-        valve: &mut impl ForwardingPolicy,
-    ) -> Bulk {
-        if !source.splices() || !sink.splices() {
-            return Bulk::Read;
+        source: &mut impl ByteStream,
+        sink: &impl ByteStream,
+        policy: &mut impl ForwardingPolicy,
+    ) -> BulkStep {
+        if !source.can_splice() || !sink.can_splice() {
+            return BulkStep::Read;
         }
-        let body = valve.unseen();
-        let least = if self.pipe.is_some() { REST } else { LEAST };
+        let body = policy.bulk_left();
+        let least = if self.pipe.is_some() { MIN_REST } else { MIN_BODY };
         if body < least {
             self.pipe = None;
-            return Bulk::Read;
+            return BulkStep::Read;
         }
-        let Some(pipe) = self.pipe.take().or_else(pipe::lend) else { return Bulk::Read };
+        let Some(pipe) = self.pipe.take().or_else(pipe::acquire) else { return BulkStep::Read };
         let pipe = self.pipe.insert(pipe);
-        match source.poll_fill(cx, pipe, usize::try_from(body).unwrap_or(pipe::ROOM)) {
+        match source.poll_fill(cx, pipe, usize::try_from(body).unwrap_or(pipe::PIPE_SIZE)) {
             Poll::Ready(Ok(0)) => self.ended = true,
             Poll::Ready(Ok(n)) => {
-                valve.came_unseen(n as u64);
-                tasks::note_bytes(n);
+                policy.on_bulk_read(n as u64);
+                tasks::record_bytes(n);
             }
             Poll::Pending => {
-                // Nobody holds a pipe while he waits for his source.
+                // A session that waits for its source holds no pipe.
                 self.pipe = None;
-                return Bulk::Wait(Step::Idle);
+                return BulkStep::Wait(FlowStep::Idle);
             }
             Poll::Ready(Err(error)) => {
                 self.pipe = None;
-                if pipe::is_refusal(&error) {
-                    refused(&error);
-                    return Bulk::Read;
+                if pipe::is_unsupported(&error) {
+                    disable_splicing(&error);
+                    return BulkStep::Read;
                 }
-                return Bulk::Wait(Step::SourceFailed(error));
+                return BulkStep::Wait(FlowStep::SourceFailed(error));
             }
         }
-        Bulk::Moved
+        BulkStep::Moved
     }
 
-    /// Takes what is in the pipe into memory.
+    /// Moves the content of the pipe into memory.
     ///
     /// # Errors
     ///
     /// Not all of it is there.
-    pub(crate) fn take_over(&mut self) -> io::Result<()> {
+    pub(crate) fn drain_pipe(&mut self) -> io::Result<()> {
         if let Some(mut pipe) = self.pipe.take() {
-            self.keep(&pipe.empty()?);
+            self.keep(&pipe.read_all()?);
         }
         Ok(())
     }
 }
 
-/// From now on this worker copies, and says so once.
+/// Makes this worker copy from now on, and logs that once.
 #[cold]
-fn refused(error: &io::Error) {
-    if pipe::refuse() {
-        tracing::warn!(%error, "the system does not move bytes from socket to socket (splice): this worker copies them");
+fn disable_splicing(error: &io::Error) {
+    if pipe::disable() {
+        tracing::warn!(%error, "splice is not available, copying instead");
     }
 }

@@ -1,5 +1,5 @@
-//! Bodies of large values through pipes: they arrive whole, and what the fence forbids stays where
-//! it is.
+//! Bodies of large values through pipes: they arrive intact, and what the fence forbids goes
+//! nowhere.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -13,18 +13,19 @@ use seccompiler::{
     SeccompRule,
 };
 
-use crate::testing::{Backend, House, SOON, expect, is_silent, session};
+use crate::testing::{Backend, SOON, TestProxy, expect, is_silent, session};
 use crate::{EndReason, Options, Sessions, Splice};
 
 const MIB: usize = 1 << 20;
 
-fn house(splice: Splice, backend: &Backend) -> House {
-    let mut house = House::new(Options { splice, sessions: Sessions::Close, ..Options::default() });
-    house.commit(backend.addr());
-    house
+fn proxy(splice: Splice, backend: &Backend) -> TestProxy {
+    let mut proxy =
+        TestProxy::new(Options { splice, sessions: Sessions::Close, ..Options::default() });
+    proxy.commit(backend.addr());
+    proxy
 }
 
-/// A request, which is a reply too if it is sent back.
+/// A request, which is also a valid reply if it is echoed.
 fn request(body: &[u8]) -> Vec<u8> {
     let mut request = format!("*2\r\n$4\r\nECHO\r\n${}\r\n", body.len()).into_bytes();
     request.extend_from_slice(body);
@@ -32,7 +33,7 @@ fn request(body: &[u8]) -> Vec<u8> {
     request
 }
 
-/// Writes in random pieces, with small requests in between.
+/// Writes in pieces of random size, with small requests in between.
 fn write_in_pieces(mut client: TcpStream, requests: &[Vec<u8>], dice: &mut Dice) {
     for request in requests {
         let mut rest = &request[..];
@@ -41,7 +42,7 @@ fn write_in_pieces(mut client: TcpStream, requests: &[Vec<u8>], dice: &mut Dice)
             client.write_all(piece).unwrap();
             rest = left;
             if dice.throw(8) == 0 {
-                // A pause now and then, so that the proxy finds the source empty in the middle of a
+                // An occasional pause, so that the proxy finds the source empty in the middle of a
                 // body.
                 thread::yield_now();
             }
@@ -51,9 +52,9 @@ fn write_in_pieces(mut client: TcpStream, requests: &[Vec<u8>], dice: &mut Dice)
 }
 
 #[test]
-fn bodies_arrive_whole_both_ways_whatever_the_pieces_and_the_pace() {
+fn transfers_bodies_intact_in_pieces_of_any_size() {
     let backend = Backend::new();
-    let house = house(Splice::On, &backend);
+    let proxy = proxy(Splice::On, &backend);
     for seed in 1..=3_u64 {
         let mut dice = Dice(seed * 0x51_7CC1);
         let requests: Vec<Vec<u8>> = (0..6)
@@ -63,17 +64,17 @@ fn bodies_arrive_whole_both_ways_whatever_the_pieces_and_the_pace() {
             })
             .collect();
         let whole = requests.concat();
-        let client = house.client();
+        let client = proxy.client();
         let writer = client.try_clone().unwrap();
         let echoing = backend.accept();
         let back = thread::scope(|scope| {
             scope.spawn(|| echo(echoing));
             scope.spawn(|| write_in_pieces(writer, &requests, &mut Dice(seed)));
-            slowly(client, &mut dice)
+            read_slowly(client, &mut dice)
         });
         assert!(back == whole, "{} of {} bytes", back.len(), whole.len());
     }
-    let stats = house.until("the end of all", |stats| stats.closed_in_all() == 3);
+    let stats = proxy.wait_for("all sessions to end", |stats| stats.closed_in_all() == 3);
     assert_eq!(
         (stats.closed_for(EndReason::ClientClosed), stats.commands, stats.replies),
         (3, 18, 18)
@@ -82,7 +83,7 @@ fn bodies_arrive_whole_both_ways_whatever_the_pieces_and_the_pace() {
 }
 
 /// Reads to the end in pieces of any size.
-fn slowly(mut client: TcpStream, dice: &mut Dice) -> Vec<u8> {
+fn read_slowly(mut client: TcpStream, dice: &mut Dice) -> Vec<u8> {
     let mut all = Vec::new();
     loop {
         let mut piece = vec![0; 1 + dice.throw(200_000)];
@@ -95,14 +96,14 @@ fn slowly(mut client: TcpStream, dice: &mut Dice) -> Vec<u8> {
 }
 
 #[test]
-fn where_it_is_not_wanted_nothing_is_spliced() {
+fn splices_nothing_when_disabled() {
     let backend = Backend::new();
-    let house = house(Splice::Off, &backend);
-    assert_eq!(there_and_back(&house, &backend), 0);
+    let proxy = proxy(Splice::Off, &backend);
+    assert_eq!(echo_large_value(&proxy, &backend), 0);
 }
 
-/// Has the system refuse to splice more than so many bytes at once, for this thread and those that
-/// it starts.
+/// Makes the system refuse to splice more than `bytes` at once, for this thread and the threads it
+/// starts.
 fn forbid_more_than(bytes: u64, errno: i32) {
     // The fifth argument of splice(2) is the length.
     let condition =
@@ -114,9 +115,9 @@ fn forbid_more_than(bytes: u64, errno: i32) {
     seccompiler::apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
 }
 
-/// A value goes to the backend and back, and how much of that was spliced.
-fn there_and_back(house: &House, backend: &Backend) -> u64 {
-    let (mut client, upstream) = session(house, backend);
+/// Sends a value to the backend and back, and returns how many of its bytes were spliced.
+fn echo_large_value(proxy: &TestProxy, backend: &Backend) -> u64 {
+    let (mut client, upstream) = session(proxy, backend);
     let echoing = thread::spawn(|| echo(upstream));
     let whole = request(&Dice(7).bytes(2 * MIB));
     let mut writer = client.try_clone().unwrap();
@@ -128,62 +129,62 @@ fn there_and_back(house: &House, backend: &Backend) -> u64 {
     writing.join().unwrap();
     drop(client);
     echoing.join().unwrap();
-    house.stats().bytes_spliced
+    proxy.stats().bytes_spliced
 }
 
 #[test]
-fn where_a_sandbox_forbids_it_bytes_are_copied_and_that_is_known_from_the_start() {
+fn copies_when_sandbox_forbids_splice_from_start() {
     for (errno, code) in [(Errno::PERM, libc::EPERM), (Errno::NOSYS, libc::ENOSYS)] {
         let sandbox = thread::spawn(move || {
             forbid_more_than(0, code);
             let backend = Backend::new();
-            let house = house(Splice::On, &backend);
-            let known = house.running().splices().unwrap_err();
+            let proxy = proxy(Splice::On, &backend);
+            let known = proxy.running().splices().unwrap_err();
             assert_eq!(Errno::from_io_error(known), Some(errno));
-            assert_eq!(there_and_back(&house, &backend), 0);
+            assert_eq!(echo_large_value(&proxy, &backend), 0);
         });
         sandbox.join().unwrap();
     }
 }
 
 #[test]
-fn a_refusal_that_comes_late_loses_nothing() {
+fn loses_nothing_when_splice_is_refused_late() {
     let sandbox = thread::spawn(|| {
-        // What is tried at the start is a single byte.
+        // The trial at the start is a single byte.
         forbid_more_than(1, libc::EPERM);
         let backend = Backend::new();
-        let house = house(Splice::On, &backend);
-        assert!(house.running().splices().is_ok());
-        assert_eq!(there_and_back(&house, &backend), 0);
+        let proxy = proxy(Splice::On, &backend);
+        assert!(proxy.running().splices().is_ok());
+        assert_eq!(echo_large_value(&proxy, &backend), 0);
     });
     sandbox.join().unwrap();
 }
 
 #[test]
-fn a_fence_in_the_middle_of_a_body_keeps_the_rest_from_its_target_and_from_everybody_else() {
+fn sends_rest_of_body_nowhere_after_fence() {
     let backend = Backend::new();
-    let mut house = house(Splice::On, &backend);
-    let (mut client, mut upstream) = session(&house, &backend);
+    let mut proxy = proxy(Splice::On, &backend);
+    let (mut client, mut upstream) = session(&proxy, &backend);
     let mut writer = client.try_clone().unwrap();
     // More than all sockets on the way hold, for a target that does not read: the pipe is full when
-    // the fence falls.
+    // the fence is raised.
     let flood = request(&vec![b'A'; 64 * MIB]);
     let writing = thread::spawn(move || drop(writer.write_all(&flood)));
-    stands_still(&house);
-    house.points.clear();
-    house.ended(EndReason::Fenced);
-    let forwarded = house.stats().bytes_in;
+    wait_until_stalled(&proxy);
+    proxy.publisher.clear();
+    proxy.wait_for_end(EndReason::Fenced);
+    let forwarded = proxy.stats().bytes_in;
     let mut read = Vec::new();
     // It ends with a reset.
     drop(upstream.read_to_end(&mut read));
     assert!(read.len() as u64 + 6 <= forwarded, "{} read, {forwarded} forwarded", read.len());
-    // For the client, too, since what it still sends is not read.
+    // For the client too, since what it still sends is not read.
     drop(client.read_to_end(&mut Vec::new()));
     writing.join().unwrap();
-    // The next session's values are its own.
+    // The values of the next session are its own.
     let next = Backend::new();
-    house.commit(next.addr());
-    let (mut client, mut upstream) = session(&house, &next);
+    proxy.commit(next.addr());
+    let (mut client, mut upstream) = session(&proxy, &next);
     let whole = request(&vec![b'B'; 2 * MIB]);
     let (sent, mut writer) = (whole.clone(), client.try_clone().unwrap());
     let writing = thread::spawn(move || writer.write_all(&sent).unwrap());
@@ -195,16 +196,16 @@ fn a_fence_in_the_middle_of_a_body_keeps_the_rest_from_its_target_and_from_every
     expect(&mut client, b"+OK\r\n");
 }
 
-/// Waits until a body is on its way and its target takes no more of it: how many bytes were
-/// forwarded.
+/// Waits until a body is in progress and its target accepts no more of it, and returns how many
+/// bytes were forwarded.
 #[track_caller]
-fn stands_still(house: &House) -> u64 {
+fn wait_until_stalled(proxy: &TestProxy) -> u64 {
     let (mut before, mut still) = (0, 0);
     let begin = Instant::now();
     while still < 5 {
-        assert!(begin.elapsed() < SOON, "it never stood still");
+        assert!(begin.elapsed() < SOON, "the transfer never stalled");
         thread::park_timeout(Duration::from_millis(20));
-        let stats = house.stats();
+        let stats = proxy.stats();
         still = if stats.bytes_in == before && stats.bytes_spliced > 0 { still + 1 } else { 0 };
         before = stats.bytes_in;
     }
@@ -212,33 +213,35 @@ fn stands_still(house: &House) -> u64 {
 }
 
 #[test]
-fn keeps_what_is_in_the_pipe_while_the_gate_is_shut() {
-    for moves_on in [false, true] {
+fn keeps_pipe_content_while_gate_is_closed() {
+    for switches in [false, true] {
         let backend = Backend::new();
-        let mut house = house(Splice::On, &backend);
-        let (mut client, mut upstream) = session(&house, &backend);
+        let mut proxy = proxy(Splice::On, &backend);
+        let (mut client, mut upstream) = session(&proxy, &backend);
         let whole = request(&Dice(13).bytes(24 * MIB));
         let (mut writer, sent) = (client.try_clone().unwrap(), whole.clone());
         let writing = thread::spawn(move || drop(writer.write_all(&sent)));
-        let forwarded = stands_still(&house);
-        house.points.hold();
-        // Now there is room for what is in the pipe, and the worker hears of it.
+        let forwarded = wait_until_stalled(&proxy);
+        proxy.publisher.hold();
+        // Now there is space for the content of the pipe, and the worker is notified.
         let mut read = vec![0; usize::try_from(forwarded).unwrap() - b"PING\r\n".len()];
         upstream.read_exact(&mut read).unwrap();
-        // It hears of this client later, so it has tried to empty the pipe before.
-        let held = house.client();
-        house.until("the next client to wait", |stats| stats.held == 1);
-        assert_eq!(house.stats().bytes_in, forwarded, "forwarded while the gate was shut");
+        // The worker accepts this client later, so it has tried to empty the pipe before.
+        let held = proxy.client();
+        proxy.wait_for("the next client to wait", |stats| stats.held == 1);
+        assert_eq!(proxy.stats().bytes_in, forwarded, "forwarded while the gate was closed");
         assert!(is_silent(&mut upstream), "sent to a master that may be superseded");
         drop(held);
-        if moves_on {
-            house.commit(Backend::new().addr());
-            house.until("the end of the session", |stats| stats.closed_for(EndReason::Fenced) == 1);
+        if switches {
+            proxy.commit(Backend::new().addr());
+            proxy.wait_for("the end of the session", |stats| {
+                stats.closed_for(EndReason::Fenced) == 1
+            });
             // It ends with a reset.
             drop(upstream.read_to_end(&mut read));
             drop(client.read_to_end(&mut Vec::new()));
         } else {
-            house.points.release();
+            proxy.publisher.release();
             let at = read.len();
             read.resize(whole.len(), 0);
             upstream.read_exact(&mut read[at..]).unwrap();
@@ -246,12 +249,12 @@ fn keeps_what_is_in_the_pipe_while_the_gate_is_shut() {
             expect(&mut client, b"+OK\r\n");
         }
         assert!(
-            whole.starts_with(&read) && (moves_on == (read.len() < whole.len())),
+            whole.starts_with(&read) && (switches == (read.len() < whole.len())),
             "{} bytes",
             read.len()
         );
         assert!(
-            !moves_on || read.len() as u64 + 6 == forwarded,
+            !switches || read.len() as u64 + 6 == forwarded,
             "{} bytes, {forwarded} forwarded",
             read.len()
         );
@@ -260,10 +263,10 @@ fn keeps_what_is_in_the_pipe_while_the_gate_is_shut() {
 }
 
 #[test]
-fn a_large_reply_is_delivered_after_its_target_has_gone() {
+fn delivers_large_reply_after_target_has_closed() {
     let backend = Backend::new();
-    let house = house(Splice::On, &backend);
-    let (mut client, mut upstream) = session(&house, &backend);
+    let proxy = proxy(Splice::On, &backend);
+    let (mut client, mut upstream) = session(&proxy, &backend);
     client.write_all(b"GET k\r\n").unwrap();
     expect(&mut upstream, b"GET k\r\n");
     let body = Dice(11).bytes(3 * MIB);
@@ -273,9 +276,9 @@ fn a_large_reply_is_delivered_after_its_target_has_gone() {
         upstream.write_all(&sent).unwrap();
         drop(upstream);
     });
-    let back = slowly(client, &mut Dice(12));
+    let back = read_slowly(client, &mut Dice(12));
     assert!(back == whole, "{} of {} bytes", back.len(), whole.len());
     writing.join().unwrap();
-    assert!(house.stats().bytes_spliced > 0);
-    assert_eq!(house.stats().commands, 2);
+    assert!(proxy.stats().bytes_spliced > 0);
+    assert_eq!(proxy.stats().commands, 2);
 }

@@ -1,144 +1,154 @@
-//! One direction of a session: from a source to a sink, as fast as the sink takes it.
+//! One direction of a session: moves bytes from a source to a sink, as fast as the sink accepts
+//! them.
 //!
-//! What is read is written at once, out of the worker's buffer. Only what the sink does not take
-//! stays behind, in a buffer of its own, and while it is there nothing more is read: so the sender
-//! feels the receiver's pace (TCP's own window does the rest), and memory is bounded by one read.
-//! Who has been slow is read from in smaller pieces until it has caught up, and so is everybody
-//! while many are slow ([`kept`](crate::io::kept)).
+//! Bytes are written immediately after they are read, out of the worker's scratch buffer. Only what
+//! the sink does not accept is kept in a buffer, and while there is any, nothing more is read. So
+//! the sender is slowed to the receiver's pace (TCP's window does the rest), and memory is bounded
+//! by one read. After a slow write, reads are smaller until the sink has caught up, and they are
+//! smaller for all sessions while many sinks are slow ([`buffer`]).
 //!
-//! Whether a byte may go at all is not decided here: the [`ForwardingPolicy`] is asked before every single
-//! write.
+//! Whether a byte may be forwarded is not decided here: the [`ForwardingPolicy`] is consulted
+//! before every single write.
 //!
-//! Deliberately absent: which end is the client, what the bytes mean, and time.
+//! Deliberately absent: which end is the client, the meaning of the bytes, and time.
 
 use std::io;
 use std::task::{Context, Poll};
 
-use crate::io::bulk::Bulk;
-use crate::io::end::End;
-use crate::io::kept::{self, Kept};
+use crate::invariant;
+use crate::io::buffer::{self, KeptBytes};
 use crate::io::pipe::Pipe;
-use crate::io::scratch;
+use crate::io::stream::ByteStream;
 use crate::runtime::run_queue::HEAVY;
 use crate::runtime::tasks;
-use crate::session::broken;
 
-/// After a write that its sink did not take, reads are halved so often: 16 KiB are left of them.
-const HALVED: u8 = 4;
+/// After a write that the sink did not accept in full, reads are smaller by this many powers of
+/// two: 16 KiB.
+const SLOW_SHIFT: u8 = 4;
 
-/// Reads in a row before other sessions get their turn and the event loop looks for new events. One
-/// that brings [`HEAVY`] bytes or more counts twice, as does a full pipe: 512 KiB then.
-const ROUNDS: usize = 4;
+/// Reads in a row before other sessions and the event loop run. A read of at least [`HEAVY`] bytes
+/// counts twice, as does a filled pipe: 512 KiB in total.
+const MAX_READS: usize = 4;
 
-/// How much of what was read may go.
+/// How much of what was read may be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Leave {
+pub(crate) enum WritePermission {
     /// Everything.
-    Free,
-    /// Nothing now: not even reading.
-    Shut,
-    /// At most so many bytes, which the valve has already accounted for; 0 for none at present.
-    Measured(usize),
+    Unlimited,
+    /// Nothing now, and nothing should be read either.
+    Blocked,
+    /// At most this many bytes, which the policy has already accounted for; 0 for none at present.
+    Limited(usize),
 }
 
-/// What stands between source and sink.
+/// Decides what may be forwarded and observes what was.
 pub(crate) trait ForwardingPolicy {
-    /// Asked before every read: whether it is of use.
-    fn expects(&mut self) -> Leave;
+    /// Called before every read: whether reading makes sense.
+    fn before_read(&mut self) -> WritePermission;
 
-    /// Asked after every read, before the valve is shown the bytes: whether they may go on as
-    /// always.
-    fn admits(&mut self) -> bool;
+    /// Called after every read, before the policy is shown the bytes: whether they may be forwarded
+    /// normally.
+    fn after_read(&mut self) -> bool;
 
-    /// Asked before every write. `waiting` are the bytes that would go next, if they have been read
-    /// already.
-    fn leave(&mut self, waiting: &[u8]) -> Leave;
+    /// Called before every write. `waiting` are the next bytes, if they have been read already.
+    fn before_write(&mut self, waiting: &[u8]) -> WritePermission;
 
     /// These bytes were read from the source.
-    fn came(&mut self, bytes: &[u8]);
+    fn on_read(&mut self, bytes: &[u8]);
 
-    /// These bytes were written to the sink. `measured` if the valve has accounted for them.
-    fn went(&mut self, bytes: &[u8], measured: bool);
+    /// These bytes were written to the sink. `measured` if the policy has already accounted for
+    /// them.
+    fn on_written(&mut self, bytes: &[u8], measured: bool);
 
-    /// How many bytes come next that the valve need not see.
-    fn unseen(&self) -> u64;
+    /// The number of bytes that come next and that the policy need not see.
+    fn bulk_left(&self) -> u64;
 
-    /// So many of them have come from the source.
-    fn came_unseen(&mut self, n: u64);
+    /// This many of them were read from the source.
+    fn on_bulk_read(&mut self, n: u64);
 
-    /// So many of them have gone to the sink.
-    fn went_unseen(&mut self, n: u64);
+    /// This many of them were written to the sink.
+    fn on_bulk_written(&mut self, n: u64);
 }
 
-/// Where a direction stands after it was moved as far as it goes.
+/// The state of a direction after it was moved as far as possible.
 #[derive(Debug)]
-pub(crate) enum Step {
-    /// It waits for its source: everything read has been written.
+pub(crate) enum FlowStep {
+    /// Waits for its source: everything read has been written.
     Idle,
-    /// It waits for its sink, or to be allowed.
+    /// Waits for its sink or for permission.
     Stuck,
-    /// It could go on, but others want their turn: poll it again.
+    /// Could continue, but other tasks should run first: poll it again.
     More,
-    /// So many bytes were read, and the valve did not admit them. They are in the buffer that was
-    /// given, and nowhere else.
+    /// This many bytes were read, and the policy did not admit them. They are in the caller's
+    /// buffer and nowhere else.
     Stopped(usize),
-    /// The source has ended, everything was written, and the sink has been told.
+    /// The source has ended, everything was written, and the end was signalled to the sink.
     Done,
-    /// Its source failed.
+    /// The source failed.
     SourceFailed(io::Error),
-    /// Its sink failed.
+    /// The sink failed.
     SinkFailed(io::Error),
+}
+
+/// The result of an attempt to splice.
+pub(crate) enum BulkStep {
+    /// Not applicable: read instead.
+    Read,
+    /// Something was moved into the pipe, or the source has ended.
+    Moved,
+    /// The direction has to wait, or has failed.
+    Wait(FlowStep),
 }
 
 /// One direction.
 #[derive(Debug)]
 pub(crate) struct Flow {
-    /// Read and not yet written. In a box, because most sessions never have any.
-    kept: Option<Box<Kept>>,
-    /// How often the most that is read was halved because the sink was slow.
-    halved: u8,
-    /// What goes unseen; nothing is in it while something is in `kept`.
+    /// Read and not yet written. Boxed, because most sessions never have any.
+    kept: Option<Box<KeptBytes>>,
+    /// How many times the size of reads is halved because the sink was slow.
+    size_shift: u8,
+    /// The pipe of a body; empty while `kept` has bytes.
     pub(crate) pipe: Option<Box<Pipe>>,
     /// Bytes written.
     pub(crate) moved: u64,
     pub(crate) ended: bool,
-    told: bool,
+    end_sent: bool,
 }
 
-/// Whether a sink is told that its source has ended.
+/// Whether the end of the source is signalled to the sink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Tell {
-    /// As soon as it has.
+pub(crate) enum EndSignal {
+    /// As soon as it ends.
     Yes,
-    /// Whoever asks decides when he knows: it may be about to be closed, which tells it as well, or
-    /// the session goes on elsewhere.
+    /// Decided by the caller: the sink may be about to be closed, which signals the end as well, or
+    /// the session may continue with another target.
     NotYet,
 }
 
 impl Flow {
-    /// A direction in which `early` has been read already.
+    /// A direction whose first bytes, `early`, have already been read.
     pub(crate) fn new(early: Vec<u8>) -> Self {
         let mut flow =
-            Self { kept: None, halved: 0, pipe: None, moved: 0, ended: false, told: false };
-        flow.keep_instead(early);
+            Self { kept: None, size_shift: 0, pipe: None, moved: 0, ended: false, end_sent: false };
+        flow.replace_kept(early);
         flow
     }
 
-    /// Keeps these bytes behind what is kept already.
+    /// Appends these bytes to what is kept.
     pub(crate) fn keep(&mut self, bytes: &[u8]) {
         match &mut self.kept {
             Some(kept) => kept.add(bytes),
-            None => self.keep_instead(bytes.to_vec()),
+            None => self.replace_kept(bytes.to_vec()),
         }
     }
 
-    /// Keeps these bytes in the place of what was kept.
-    pub(crate) fn keep_instead(&mut self, bytes: Vec<u8>) {
-        self.kept = if bytes.is_empty() { None } else { Some(Box::new(Kept::new(bytes))) };
+    /// Replaces what is kept by these bytes.
+    pub(crate) fn replace_kept(&mut self, bytes: Vec<u8>) {
+        self.kept = if bytes.is_empty() { None } else { Some(Box::new(KeptBytes::new(bytes))) };
     }
 
     /// Bytes written to the sink so far.
-    pub(crate) fn moved(&self) -> u64 {
+    pub(crate) fn bytes_moved(&self) -> u64 {
         self.moved
     }
 
@@ -147,17 +157,16 @@ impl Flow {
         self.ended
     }
 
-    /// Whether everything that has come was written.
+    /// Whether everything that was read has been written.
     pub(crate) fn is_clear(&self) -> bool {
         self.kept.as_ref().is_none_or(|kept| kept.rest().is_empty())
-            && self.pipe.as_ref().is_none_or(|pipe| pipe.holds() == 0)
+            && self.pipe.as_ref().is_none_or(|pipe| pipe.len() == 0)
     }
 
-    /// Takes what has come and could not be written.
+    /// Takes what was read and could not be written.
     pub(crate) fn take_kept(&mut self) -> Vec<u8> {
-        // What is lost of it has been logged. The value that it belongs to ends with the session in
-        // any case.
-        drop(self.take_over());
+        // A loss has been logged. The value that it belongs to ends with the session in any case.
+        drop(self.drain_pipe());
         self.kept.take().map_or_else(Vec::new, |kept| kept.into_rest())
     }
 
@@ -167,173 +176,177 @@ impl Flow {
         self.kept.as_ref().map_or(0, |kept| kept.memory())
     }
 
-    /// Writes what has come and could not be written. `None` if nothing is left of it.
+    /// Writes what was read and could not be written. `None` if nothing of it is left.
     #[inline]
-    pub(crate) fn empty(
+    pub(crate) fn flush(
         &mut self,
         cx: &mut Context<'_>,
-        sink: &mut impl End,
-        valve: &mut impl ForwardingPolicy,
-    ) -> Option<Step> {
-        // So it nearly always is.
+        sink: &mut impl ByteStream,
+        policy: &mut impl ForwardingPolicy,
+    ) -> Option<FlowStep> {
+        // The usual case.
         if self.pipe.is_none() && self.kept.is_none() {
             return None;
         }
-        self.empty_pipe(cx, sink, valve).or_else(|| self.flush(cx, sink, valve))
+        self.empty_pipe(cx, sink, policy).or_else(|| self.flush_kept(cx, sink, policy))
     }
 
-    /// Moves bytes until one of the ends makes it wait. Who is told that it waits for its source
-    /// must have looked at that before the call.
+    /// Moves bytes until one of the ends makes it wait. The caller must have updated the readiness
+    /// of the source, or it may miss bytes when this returns [`FlowStep::Idle`].
     pub(crate) fn poll_move(
         &mut self,
         cx: &mut Context<'_>,
-        source: &mut impl End,
-        sink: &mut impl End,
-        valve: &mut impl ForwardingPolicy,
-        (scratch, tell): (&mut [u8], Tell),
-    ) -> Step {
-        let mut rounds = ROUNDS;
-        while rounds > 0 {
-            rounds -= 1;
-            if let Some(step) = self.empty(cx, sink, valve) {
+        source: &mut impl ByteStream,
+        sink: &mut impl ByteStream,
+        policy: &mut impl ForwardingPolicy,
+        (scratch, end_signal): (&mut [u8], EndSignal),
+    ) -> FlowStep {
+        let mut reads_left = MAX_READS;
+        while reads_left > 0 {
+            reads_left -= 1;
+            if let Some(step) = self.flush(cx, sink, policy) {
                 return step;
             }
             if self.ended {
-                if tell == Tell::NotYet {
-                    return Step::Done;
+                if end_signal == EndSignal::NotYet {
+                    return FlowStep::Done;
                 }
-                return self.pass_on_the_end(cx, sink);
+                return self.send_end(cx, sink);
             }
-            // Asked before all else: most rounds end here. Every event is about one direction, and
-            // a read that came out short is the last one.
+            // Checked first: most iterations end here. Every event concerns one direction, and an
+            // incomplete read is the last one.
             if !source.is_readable() {
-                return Step::Idle;
+                return FlowStep::Idle;
             }
-            let measured = match valve.expects() {
-                Leave::Free => false,
-                Leave::Measured(_) => true,
-                Leave::Shut => return Step::Stuck,
+            let measured = match policy.before_read() {
+                WritePermission::Unlimited => false,
+                WritePermission::Limited(_) => true,
+                WritePermission::Blocked => return FlowStep::Stuck,
             };
             if !measured {
-                match self.fill_pipe(cx, source, sink, valve) {
-                    Bulk::Read => {}
-                    Bulk::Moved => {
-                        rounds = rounds.saturating_sub(1);
+                match self.fill_pipe(cx, source, sink, policy) {
+                    BulkStep::Read => {}
+                    BulkStep::Moved => {
+                        reads_left = reads_left.saturating_sub(1);
                         continue;
                     }
-                    Bulk::Wait(step) => return step,
+                    BulkStep::Wait(step) => return step,
                 }
             }
-            let piece = self.piece().min(scratch.len());
-            let Some(room) = scratch.get_mut(..piece) else { return Step::Stuck };
-            let read = match source.poll_read(cx, room) {
-                Poll::Pending => return Step::Idle,
+            let read_size = self.read_size().min(scratch.len());
+            let Some(unread) = scratch.get_mut(..read_size) else { return FlowStep::Stuck };
+            let read = match source.poll_read(cx, unread) {
+                Poll::Pending => return FlowStep::Idle,
                 Poll::Ready(Ok(0)) => {
                     self.ended = true;
                     continue;
                 }
                 Poll::Ready(Ok(n)) => n,
-                Poll::Ready(Err(error)) => return Step::SourceFailed(error),
+                Poll::Ready(Err(error)) => return FlowStep::SourceFailed(error),
             };
             if read >= HEAVY {
-                rounds = after_large(rounds, read);
+                reads_left = count_large_read(reads_left, read);
             }
-            if !valve.admits() {
-                return Step::Stopped(read);
+            if !policy.after_read() {
+                return FlowStep::Stopped(read);
             }
-            let bytes = match broken::first(room, read) {
+            let bytes = match invariant::first_bytes(unread, read) {
                 Ok(bytes) => bytes,
-                Err(error) => return Step::SourceFailed(error),
+                Err(error) => return FlowStep::SourceFailed(error),
             };
-            valve.came(bytes);
+            policy.on_read(bytes);
             if measured {
                 self.keep(bytes);
-            } else if let Err(step) = self.write(cx, sink, valve, bytes) {
+            } else if let Err(step) = self.write(cx, sink, policy, bytes) {
                 return step;
             }
         }
-        Step::More
+        FlowStep::More
     }
 
-    /// How much is read at a time: what its sink does not take of it is kept.
+    /// The size of the next read: what the sink does not accept of it is kept.
     #[inline]
-    pub(crate) fn piece(&self) -> usize {
-        (scratch::SIZE >> self.halved).min(kept::most())
+    pub(crate) fn read_size(&self) -> usize {
+        (buffer::SCRATCH_SIZE >> self.size_shift).min(buffer::max_read())
     }
 
-    /// Writes `bytes` and keeps what the sink does not take.
+    /// Writes `bytes` and keeps what the sink does not accept.
     fn write(
         &mut self,
         cx: &mut Context<'_>,
-        sink: &mut impl End,
-        valve: &mut impl ForwardingPolicy,
+        sink: &mut impl ByteStream,
+        policy: &mut impl ForwardingPolicy,
         bytes: &[u8],
-    ) -> Result<(), Step> {
+    ) -> Result<(), FlowStep> {
         let mut rest = bytes;
         while !rest.is_empty() {
-            // A bound that came up meanwhile is minded by `flush`, which knows what was kept.
-            let wrote = match valve.leave(&[]) {
-                Leave::Free => sink.poll_write(cx, rest),
-                Leave::Shut | Leave::Measured(_) => Poll::Pending,
+            // A limit that came up meanwhile is applied by `flush_kept`, which knows what was kept.
+            let wrote = match policy.before_write(&[]) {
+                WritePermission::Unlimited => sink.poll_write(cx, rest),
+                WritePermission::Blocked | WritePermission::Limited(_) => Poll::Pending,
             };
             match wrote {
                 Poll::Ready(Ok(n)) => {
                     let Some((gone, left)) = rest.split_at_checked(n) else {
-                        return Err(Step::SinkFailed(broken::broken(
-                            "more was written than there was",
+                        return Err(FlowStep::SinkFailed(invariant::violation(
+                            "more bytes were written than available",
                         )));
                     };
-                    valve.went(gone, false);
+                    policy.on_written(gone, false);
                     self.moved += gone.len() as u64;
                     rest = left;
                 }
                 Poll::Pending => {
                     self.keep(rest);
-                    self.halved = HALVED;
-                    return Err(Step::Stuck);
+                    self.size_shift = SLOW_SHIFT;
+                    return Err(FlowStep::Stuck);
                 }
                 Poll::Ready(Err(error)) => {
-                    // What never went may still go elsewhere.
+                    // What was never sent may still go to another target.
                     self.keep(rest);
-                    return Err(Step::SinkFailed(error));
+                    return Err(FlowStep::SinkFailed(error));
                 }
             }
         }
-        self.halved = self.halved.saturating_sub(1);
+        self.size_shift = self.size_shift.saturating_sub(1);
         Ok(())
     }
 
-    /// Writes what was kept. `None` if nothing is left of it.
-    fn flush(
+    /// Writes what was kept. `None` if nothing of it is left.
+    fn flush_kept(
         &mut self,
         cx: &mut Context<'_>,
-        sink: &mut impl End,
-        valve: &mut impl ForwardingPolicy,
-    ) -> Option<Step> {
+        sink: &mut impl ByteStream,
+        policy: &mut impl ForwardingPolicy,
+    ) -> Option<FlowStep> {
         let kept = self.kept.as_deref_mut()?;
         while let rest @ [_, ..] = kept.rest() {
-            let (most, measured) = match valve.leave(rest) {
-                Leave::Free => (rest.len(), false),
-                Leave::Measured(most) if most > 0 => (most.min(rest.len()), true),
-                Leave::Measured(_) | Leave::Shut => return Some(Step::Stuck),
+            let (max_write, measured) = match policy.before_write(rest) {
+                WritePermission::Unlimited => (rest.len(), false),
+                WritePermission::Limited(max_write) if max_write > 0 => {
+                    (max_write.min(rest.len()), true)
+                }
+                WritePermission::Limited(_) | WritePermission::Blocked => {
+                    return Some(FlowStep::Stuck);
+                }
             };
-            // No more than there is, as was just seen to.
-            let bytes = rest.get(..most).unwrap_or(rest);
+            // Not more than there is, as computed above.
+            let bytes = rest.get(..max_write).unwrap_or(rest);
             match sink.poll_write(cx, bytes) {
                 Poll::Ready(Ok(n)) => {
                     let Some(gone) = bytes.get(..n) else {
-                        return Some(Step::SinkFailed(broken::broken(
-                            "more was written than there was",
+                        return Some(FlowStep::SinkFailed(invariant::violation(
+                            "more bytes were written than available",
                         )));
                     };
-                    valve.went(gone, measured);
+                    policy.on_written(gone, measured);
                     self.moved += n as u64;
-                    if let Err(error) = kept.took(n) {
-                        return Some(Step::SinkFailed(error));
+                    if let Err(error) = kept.consume(n) {
+                        return Some(FlowStep::SinkFailed(error));
                     }
                 }
-                Poll::Pending => return Some(Step::Stuck),
-                Poll::Ready(Err(error)) => return Some(Step::SinkFailed(error)),
+                Poll::Pending => return Some(FlowStep::Stuck),
+                Poll::Ready(Err(error)) => return Some(FlowStep::SinkFailed(error)),
             }
         }
         // An idle session holds no buffer.
@@ -341,25 +354,25 @@ impl Flow {
         None
     }
 
-    fn pass_on_the_end(&mut self, cx: &mut Context<'_>, sink: &mut impl End) -> Step {
-        if !self.told {
-            match sink.poll_end(cx) {
-                Poll::Pending => return Step::Stuck,
-                // The other side has gone too: there is nobody left to tell.
+    fn send_end(&mut self, cx: &mut Context<'_>, sink: &mut impl ByteStream) -> FlowStep {
+        if !self.end_sent {
+            match sink.poll_shutdown(cx) {
+                Poll::Pending => return FlowStep::Stuck,
+                // The other side has closed too, so there is no peer to signal.
                 Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::NotConnected => {
-                    self.told = true
+                    self.end_sent = true;
                 }
-                Poll::Ready(Err(error)) => return Step::SinkFailed(error),
-                Poll::Ready(Ok(())) => self.told = true,
+                Poll::Ready(Err(error)) => return FlowStep::SinkFailed(error),
+                Poll::Ready(Ok(())) => self.end_sent = true,
             }
         }
-        Step::Done
+        FlowStep::Done
     }
 }
 
-/// What is left of the rounds of a turn after a read that brought this much.
+/// The remaining reads of a turn after a read of this size.
 #[cold]
-fn after_large(rounds: usize, read: usize) -> usize {
-    tasks::note_bytes(read);
-    rounds.saturating_sub(1)
+fn count_large_read(reads_left: usize, read: usize) -> usize {
+    tasks::record_bytes(read);
+    reads_left.saturating_sub(1)
 }

@@ -1,61 +1,72 @@
-//! One direction between two puppets: its memory, its back-pressure, and that the valve is asked
-//! before every write.
+//! One direction between two test streams: its memory, its back-pressure, and that the policy is
+//! consulted before every write.
 
 use std::task::{Context, Waker};
 
 use proptest::prelude::*;
 
-use crate::io::flow::{Flow, ForwardingPolicy, Leave, Step, Tell};
-use crate::io::scratch;
-use crate::testing::Puppet;
+use crate::io::buffer;
+use crate::io::flow::{EndSignal, Flow, FlowStep, ForwardingPolicy, WritePermission};
+use crate::testing::FakeStream;
 
-/// Lets `budget` writes through, then shuts.
+/// Permits `writes_left` writes, then none.
 #[derive(Default)]
-struct Ticks {
-    shut: bool,
-    /// Nothing that is read is admitted.
-    refuses: bool,
+struct CountingPolicy {
+    blocked: bool,
+    /// Rejects everything that is read.
+    rejects_reads: bool,
     writes_left: Option<usize>,
-    came: usize,
-    went: Vec<u8>,
+    on_read: usize,
+    on_written: Vec<u8>,
 }
 
-impl ForwardingPolicy for Ticks {
-    fn expects(&mut self) -> Leave {
-        self.leave(&[])
+impl ForwardingPolicy for CountingPolicy {
+    fn before_read(&mut self) -> WritePermission {
+        self.before_write(&[])
     }
 
-    fn admits(&mut self) -> bool {
-        !self.refuses
+    fn after_read(&mut self) -> bool {
+        !self.rejects_reads
     }
 
-    fn leave(&mut self, _waiting: &[u8]) -> Leave {
-        if self.shut || self.writes_left == Some(0) { Leave::Shut } else { Leave::Free }
+    fn before_write(&mut self, _waiting: &[u8]) -> WritePermission {
+        if self.blocked || self.writes_left == Some(0) {
+            WritePermission::Blocked
+        } else {
+            WritePermission::Unlimited
+        }
     }
 
-    fn came(&mut self, bytes: &[u8]) {
-        self.came += bytes.len();
+    fn on_read(&mut self, bytes: &[u8]) {
+        self.on_read += bytes.len();
     }
 
-    fn went(&mut self, bytes: &[u8], _measured: bool) {
-        self.went.extend_from_slice(bytes);
+    fn on_written(&mut self, bytes: &[u8], _measured: bool) {
+        self.on_written.extend_from_slice(bytes);
         if let Some(left) = &mut self.writes_left {
             *left -= 1;
         }
     }
 
-    fn unseen(&self) -> u64 {
+    fn bulk_left(&self) -> u64 {
         0
     }
 
-    fn came_unseen(&mut self, _n: u64) {}
+    fn on_bulk_read(&mut self, _n: u64) {}
 
-    fn went_unseen(&mut self, _n: u64) {}
+    fn on_bulk_written(&mut self, _n: u64) {}
 }
 
-fn step(flow: &mut Flow, source: &mut Puppet, sink: &mut Puppet, valve: &mut Ticks) -> Step {
+fn step(
+    flow: &mut Flow,
+    source: &mut FakeStream,
+    sink: &mut FakeStream,
+    policy: &mut CountingPolicy,
+) -> FlowStep {
     let mut cx = Context::from_waker(Waker::noop());
-    scratch::with(|scratch| flow.poll_move(&mut cx, source, sink, valve, (scratch, Tell::Yes)))
+    buffer::with_scratch(|scratch| {
+        flow.poll_move(&mut cx, source, sink, policy, (scratch, EndSignal::Yes))
+    })
 }
 
 fn flow() -> Flow {
@@ -64,167 +75,178 @@ fn flow() -> Flow {
 
 #[test]
 fn returns_what_is_not_admitted_and_writes_none_of_it() {
-    let (mut source, mut sink) = (Puppet::saying(&[b"one"]), Puppet::saying(&[]));
-    let (mut flow, mut valve) = (flow(), Ticks { refuses: true, ..Ticks::default() });
+    let (mut source, mut sink) = (FakeStream::sending(&[b"one"]), FakeStream::sending(&[]));
+    let (mut flow, mut policy) =
+        (flow(), CountingPolicy { rejects_reads: true, ..CountingPolicy::default() });
     let mut cx = Context::from_waker(Waker::noop());
-    scratch::with(|scratch| {
+    buffer::with_scratch(|scratch| {
         let step =
-            flow.poll_move(&mut cx, &mut source, &mut sink, &mut valve, (scratch, Tell::Yes));
-        assert!(matches!(step, Step::Stopped(3)), "{step:?}");
+            flow.poll_move(&mut cx, &mut source, &mut sink, &mut policy, (scratch, EndSignal::Yes));
+        assert!(matches!(step, FlowStep::Stopped(3)), "{step:?}");
         assert_eq!(&scratch[..3], b"one");
     });
-    assert_eq!((sink.heard.len(), valve.came, flow.moved(), flow.memory()), (0, 0, 0, 0));
-}
-
-#[test]
-fn what_is_taken_at_once_is_never_kept() {
-    let (mut source, mut sink) = (Puppet::saying(&[b"one", b"two"]), Puppet::saying(&[]));
-    let (mut flow, mut valve) = (flow(), Ticks::default());
-    assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::Idle));
-    assert_eq!((&sink.heard[..], flow.moved(), flow.memory()), (&b"onetwo"[..], 6, 0));
-}
-
-#[test]
-fn fails_where_a_sink_takes_more_than_it_was_given() {
-    let (mut flow, mut valve) = (flow(), Ticks::default());
-    let mut source = Puppet::saying(&[b"abcdef"]);
-    let mut sink = Puppet { takes: 4, ..Puppet::default() };
-    assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::Stuck));
-    (sink.takes, sink.overstates) = (9, 1);
-    assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::SinkFailed(_)));
-    assert_eq!((valve.went.as_slice(), flow.moved()), (&b"abcd"[..], 4));
-}
-
-#[test]
-fn a_slow_sink_is_read_for_no_more_and_memory_stays_flat() {
-    let word = vec![b'x'; scratch::SIZE];
-    let words: Vec<&[u8]> = std::iter::repeat_n(&word[..], 100).collect();
-    let (mut source, mut sink) = (Puppet::saying(&words), Puppet::default());
-    let (mut flow, mut valve) = (flow(), Ticks::default());
-    let mut most = 0;
-    for round in 0..2_000_u64 {
-        sink.takes += 1_000;
-        source.asked = 0;
-        assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::Stuck));
-        assert_eq!(flow.moved(), 1_000 * (round + 1));
-        assert_eq!(flow.is_clear(), valve.came == sink.heard.len());
-        // Once it was slow, it is read for in small pieces.
-        assert!(round == 0 || source.asked <= 16 * 1024, "{}", source.asked);
-        most = most.max(flow.memory());
-    }
-    assert!(most <= scratch::SIZE, "{most}");
-    // When it has caught up nothing is held, and it is trusted with large pieces again.
-    sink.takes = usize::MAX;
-    while !matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::Idle) {}
     assert_eq!(
-        (sink.heard.len(), flow.memory(), source.asked),
-        (100 * scratch::SIZE, 0, scratch::SIZE)
+        (sink.written.len(), policy.on_read, flow.bytes_moved(), flow.memory()),
+        (0, 0, 0, 0)
     );
 }
 
 #[test]
-fn a_thousand_slow_sinks_get_little_each_and_a_quick_one_gets_all_again_when_they_are_gone() {
-    let word = vec![b'x'; scratch::SIZE];
+fn keeps_nothing_that_is_written_at_once() {
+    let (mut source, mut sink) = (FakeStream::sending(&[b"one", b"two"]), FakeStream::sending(&[]));
+    let (mut flow, mut policy) = (flow(), CountingPolicy::default());
+    assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut policy), FlowStep::Idle));
+    assert_eq!((&sink.written[..], flow.bytes_moved(), flow.memory()), (&b"onetwo"[..], 6, 0));
+}
+
+#[test]
+fn fails_when_sink_reports_too_many_bytes() {
+    let (mut flow, mut policy) = (flow(), CountingPolicy::default());
+    let mut source = FakeStream::sending(&[b"abcdef"]);
+    let mut sink = FakeStream { capacity: 4, ..FakeStream::default() };
+    assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut policy), FlowStep::Stuck));
+    (sink.capacity, sink.overstated) = (9, 1);
+    assert!(matches!(
+        step(&mut flow, &mut source, &mut sink, &mut policy),
+        FlowStep::SinkFailed(_)
+    ));
+    assert_eq!((policy.on_written.as_slice(), flow.bytes_moved()), (&b"abcd"[..], 4));
+}
+
+#[test]
+fn stops_reading_for_slow_sink_and_bounds_memory() {
+    let piece = vec![b'x'; buffer::SCRATCH_SIZE];
+    let pieces: Vec<&[u8]> = std::iter::repeat_n(&piece[..], 100).collect();
+    let (mut source, mut sink) = (FakeStream::sending(&pieces), FakeStream::default());
+    let (mut flow, mut policy) = (flow(), CountingPolicy::default());
+    let mut most = 0;
+    for round in 0..2_000_u64 {
+        sink.capacity += 1_000;
+        source.largest_read = 0;
+        assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut policy), FlowStep::Stuck));
+        assert_eq!(flow.bytes_moved(), 1_000 * (round + 1));
+        assert_eq!(flow.is_clear(), policy.on_read == sink.written.len());
+        // After it was slow, reads for it are small.
+        assert!(round == 0 || source.largest_read <= 16 * 1024, "{}", source.largest_read);
+        most = most.max(flow.memory());
+    }
+    assert!(most <= buffer::SCRATCH_SIZE, "{most}");
+    // When it has caught up nothing is kept, and reads are large again.
+    sink.capacity = usize::MAX;
+    while !matches!(step(&mut flow, &mut source, &mut sink, &mut policy), FlowStep::Idle) {}
+    assert_eq!(
+        (sink.written.len(), flow.memory(), source.largest_read),
+        (100 * buffer::SCRATCH_SIZE, 0, buffer::SCRATCH_SIZE)
+    );
+}
+
+#[test]
+fn shrinks_reads_while_many_sinks_are_slow() {
+    let piece = vec![b'x'; buffer::SCRATCH_SIZE];
     let mut stuck = Vec::new();
     for _ in 0..1_000 {
-        let (mut source, mut sink) = (Puppet::saying(&[&word]), Puppet::default());
-        let (mut flow, mut valve) = (flow(), Ticks::default());
-        assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::Stuck));
-        assert_eq!(flow.memory(), valve.came);
+        let (mut source, mut sink) = (FakeStream::sending(&[&piece]), FakeStream::default());
+        let (mut flow, mut policy) = (flow(), CountingPolicy::default());
+        assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut policy), FlowStep::Stuck));
+        assert_eq!(flow.memory(), policy.on_read);
         stuck.push(flow);
     }
     let all: usize = stuck.iter().map(Flow::memory).sum();
-    assert!(all <= (16 << 20) + scratch::SIZE + 1_000 * 16 * 1024, "{all} bytes");
+    assert!(all <= (16 << 20) + buffer::SCRATCH_SIZE + 1_000 * 16 * 1024, "{all} bytes");
     let asked = || {
-        let (mut source, mut sink) = (Puppet::saying(&[&word]), Puppet::saying(&[]));
-        let (mut flow, mut valve) = (flow(), Ticks::default());
-        while !matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::Idle) {}
-        assert_eq!(sink.heard, word);
-        source.asked
+        let (mut source, mut sink) = (FakeStream::sending(&[&piece]), FakeStream::sending(&[]));
+        let (mut flow, mut policy) = (flow(), CountingPolicy::default());
+        while !matches!(step(&mut flow, &mut source, &mut sink, &mut policy), FlowStep::Idle) {}
+        assert_eq!(sink.written, piece);
+        source.largest_read
     };
     assert_eq!(asked(), 16 * 1024);
     drop(stuck);
-    assert_eq!(asked(), scratch::SIZE);
+    assert_eq!(asked(), buffer::SCRATCH_SIZE);
 }
 
 #[test]
-fn a_shut_valve_stops_reading_and_what_was_read_before() {
-    let (mut source, mut sink) = (Puppet::saying(&[b"one", b"two"]), Puppet::default());
-    let (mut flow, mut valve) = (flow(), Ticks::default());
-    assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::Stuck));
-    sink.takes = usize::MAX;
-    valve.shut = true;
+fn stops_reading_and_writing_when_blocked() {
+    let (mut source, mut sink) = (FakeStream::sending(&[b"one", b"two"]), FakeStream::default());
+    let (mut flow, mut policy) = (flow(), CountingPolicy::default());
+    assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut policy), FlowStep::Stuck));
+    sink.capacity = usize::MAX;
+    policy.blocked = true;
     for _ in 0..3 {
-        assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::Stuck));
+        assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut policy), FlowStep::Stuck));
     }
-    assert_eq!((sink.heard.len(), source.says.len()), (0, 1));
-    valve.shut = false;
-    assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::Idle));
-    assert_eq!(sink.heard, b"onetwo");
+    assert_eq!((sink.written.len(), source.incoming.len()), (0, 1));
+    policy.blocked = false;
+    assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut policy), FlowStep::Idle));
+    assert_eq!(sink.written, b"onetwo");
 }
 
 #[test]
-fn the_end_comes_behind_the_last_byte() {
+fn signals_end_after_last_byte() {
     let (mut source, mut sink) =
-        (Puppet::saying(&[b"bye", b""]), Puppet { takes: 1, ..Puppet::default() });
-    let (mut flow, mut valve) = (flow(), Ticks::default());
-    assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::Stuck));
-    assert!(!sink.told);
-    sink.takes = 10;
-    assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::Done));
-    assert!(sink.told && flow.has_ended());
-    assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::Done));
+        (FakeStream::sending(&[b"bye", b""]), FakeStream { capacity: 1, ..FakeStream::default() });
+    let (mut flow, mut policy) = (flow(), CountingPolicy::default());
+    assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut policy), FlowStep::Stuck));
+    assert!(!sink.ended);
+    sink.capacity = 10;
+    assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut policy), FlowStep::Done));
+    assert!(sink.ended && flow.has_ended());
+    assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut policy), FlowStep::Done));
 }
 
 #[test]
-fn a_torrent_leaves_room_for_others() {
-    let word = vec![b'x'; scratch::SIZE];
-    let words: Vec<&[u8]> = std::iter::repeat_n(&word[..], 50).collect();
-    let (mut source, mut sink) = (Puppet::saying(&words), Puppet::saying(&[]));
-    let (mut flow, mut valve) = (flow(), Ticks::default());
-    assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::More));
-    assert_eq!(sink.heard.len(), 2 * scratch::SIZE);
-    // Nor do small pieces go on for ever.
-    let words = std::iter::repeat_n(&b"x"[..], 50).collect::<Vec<_>>();
-    let (mut source, mut sink) = (Puppet::saying(&words), Puppet::saying(&[]));
-    assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::More));
-    assert_eq!(sink.heard.len(), 4);
+fn yields_to_others_during_long_transfer() {
+    let piece = vec![b'x'; buffer::SCRATCH_SIZE];
+    let pieces: Vec<&[u8]> = std::iter::repeat_n(&piece[..], 50).collect();
+    let (mut source, mut sink) = (FakeStream::sending(&pieces), FakeStream::sending(&[]));
+    let (mut flow, mut policy) = (flow(), CountingPolicy::default());
+    assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut policy), FlowStep::More));
+    assert_eq!(sink.written.len(), 2 * buffer::SCRATCH_SIZE);
+    // Small pieces do not continue for ever either.
+    let pieces = std::iter::repeat_n(&b"x"[..], 50).collect::<Vec<_>>();
+    let (mut source, mut sink) = (FakeStream::sending(&pieces), FakeStream::sending(&[]));
+    assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut policy), FlowStep::More));
+    assert_eq!(sink.written.len(), 4);
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { fork: false, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        fork: false,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
-    /// Whatever the pieces and the pace, and whenever the valve shuts: the order is kept, nothing
-    /// is lost or doubled, and after the valve has shut not a byte more goes.
+    /// For pieces of any size, sinks of any speed and a policy that blocks at any time: the order
+    /// is kept, nothing is lost or duplicated, and while the policy blocks not a byte is written.
     #[test]
-    fn bytes_keep_their_order_and_a_shut_valve_holds(
+    fn keeps_order_and_writes_nothing_while_blocked(
         early in prop::collection::vec(any::<u8>(), 0..20),
-        words in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40), 0..20),
+        pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40), 0..20),
         paces in prop::collection::vec(0_usize..30, 1..30),
-        shut_after in prop::option::of(0_usize..20),
+        blocked_after in prop::option::of(0_usize..20),
     ) {
-        let slices: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
-        let whole: Vec<u8> = early.iter().copied().chain(words.concat()).collect();
-        let (mut source, mut sink) = (Puppet::saying(&slices), Puppet::default());
+        let slices: Vec<&[u8]> = pieces.iter().map(Vec::as_slice).collect();
+        let whole: Vec<u8> = early.iter().copied().chain(pieces.concat()).collect();
+        let (mut source, mut sink) = (FakeStream::sending(&slices), FakeStream::default());
         let mut flow = Flow::new(early);
-        let mut valve = Ticks { writes_left: shut_after, ..Ticks::default() };
+        let mut policy = CountingPolicy { writes_left: blocked_after, ..CountingPolicy::default() };
         for pace in paces {
-            sink.takes += pace;
-            step(&mut flow, &mut source, &mut sink, &mut valve);
-            prop_assert!(whole.starts_with(&sink.heard));
-            prop_assert_eq!(&valve.went, &sink.heard);
+            sink.capacity += pace;
+            step(&mut flow, &mut source, &mut sink, &mut policy);
+            prop_assert!(whole.starts_with(&sink.written));
+            prop_assert_eq!(&policy.on_written, &sink.written);
         }
-        let heard = sink.heard.len();
-        if valve.writes_left == Some(0) {
-            sink.takes = usize::MAX;
-            step(&mut flow, &mut source, &mut sink, &mut valve);
-            prop_assert_eq!(sink.heard.len(), heard);
-            valve.writes_left = None;
+        let heard = sink.written.len();
+        if policy.writes_left == Some(0) {
+            sink.capacity = usize::MAX;
+            step(&mut flow, &mut source, &mut sink, &mut policy);
+            prop_assert_eq!(sink.written.len(), heard);
+            policy.writes_left = None;
         }
-        sink.takes = usize::MAX;
-        valve.writes_left = None;
-        while !matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::Idle) {}
-        prop_assert_eq!(&sink.heard, &whole);
-        prop_assert_eq!(flow.moved(), whole.len() as u64);
+        sink.capacity = usize::MAX;
+        policy.writes_left = None;
+        while !matches!(step(&mut flow, &mut source, &mut sink, &mut policy), FlowStep::Idle) {}
+        prop_assert_eq!(&sink.written, &whole);
+        prop_assert_eq!(flow.bytes_moved(), whole.len() as u64);
     }
 }

@@ -1,46 +1,49 @@
-//! What stands between the two ends of a session: the rule of what may go, and the ledger that
-//! follows what went.
+//! The two forwarding policies of a session: what may be forwarded, and the ledger that records it.
 //!
-//! Towards the target the ledger is told exactly the bytes that were written, after they were, so
-//! that what was never forwarded is known to the byte. Towards the client it is told what came from
-//! the target as soon as it came, because a hint in it is worth the more the earlier it is heard.
+//! Requests are recorded after they were written, exactly as far as they were, so the boundary to
+//! what was never forwarded is known to the byte. Replies are recorded as soon as they were read,
+//! because a hint in them is worth more the earlier it is known.
 
 use resp::{Direction, Ledger, SessionState};
-use target::{Replies as Fate, Target};
+use target::{ReplyPolicy, Target};
 
-use crate::io::flow::{ForwardingPolicy, Leave};
+use crate::context::WorkerContext;
+use crate::io::flow::{ForwardingPolicy, WritePermission};
 use crate::latency::Stopwatch;
-use crate::runtime::worker::WorkerContext;
 use crate::service::Hint;
 
-/// From client to target.
-pub(crate) struct Requests<'a> {
+/// The policy from client to target.
+pub(crate) struct RequestForwarding<'a> {
     pub(crate) ledger: &'a mut Ledger,
     pub(crate) target: &'a Target,
-    pub(crate) seat: &'a WorkerContext,
+    pub(crate) context: &'a WorkerContext,
     /// Whether the client has sent anything yet.
     pub(crate) heard: &'a mut bool,
-    /// Whether to stop behind the request under way.
+    /// Whether to stop after the request in progress.
     pub(crate) stopping: bool,
     pub(crate) stopwatch: &'a mut Stopwatch,
-    /// While stopping: bytes that the ledger has been told and that were not written yet.
+    /// While stopping: bytes that the ledger has recorded and that were not written yet.
     pub(crate) measured: &'a mut u32,
 }
 
-impl Requests<'_> {
+impl RequestForwarding<'_> {
     #[inline]
-    fn bound(&mut self, waiting: &[u8]) -> Leave {
-        if self.stopping || *self.measured > 0 { self.measure(waiting) } else { Leave::Free }
+    fn permission(&mut self, waiting: &[u8]) -> WritePermission {
+        if self.stopping || *self.measured > 0 {
+            self.measure(waiting)
+        } else {
+            WritePermission::Unlimited
+        }
     }
 
-    /// The rule while stopping: one request at a time, and none behind a boundary at which the
+    /// The rule while stopping: one request at a time, and none after a boundary at which the
     /// session may end.
-    fn measure(&mut self, waiting: &[u8]) -> Leave {
+    fn measure(&mut self, waiting: &[u8]) -> WritePermission {
         if *self.measured > 0 {
-            return Leave::Measured(*self.measured as usize);
+            return WritePermission::Limited(*self.measured as usize);
         }
-        let may_end = match self.ledger.standing() {
-            SessionState::Opaque => return Leave::Free,
+        let may_end = match self.ledger.session_state() {
+            SessionState::Opaque => return WritePermission::Unlimited,
             SessionState::Transaction | SessionState::Blocked | SessionState::Subscribed => false,
             SessionState::Busy
             | SessionState::Ended
@@ -48,122 +51,130 @@ impl Requests<'_> {
             | SessionState::Quiet => self.ledger.at_boundary(Direction::Request),
         };
         if may_end {
-            return Leave::Shut;
+            return WritePermission::Blocked;
         }
-        // What waits was read at once, so it is far below 4 GiB; the rest of anything longer is
-        // measured when this has gone.
+        // These bytes came in one read, so there are far fewer than 4 GiB; the rest of a longer
+        // request is measured when this has been written.
         let waiting = waiting.get(..u32::MAX as usize).unwrap_or(waiting);
         *self.measured = u32::try_from(self.ledger.request_one(waiting)).unwrap_or(u32::MAX);
-        Leave::Measured(*self.measured as usize)
+        WritePermission::Limited(*self.measured as usize)
     }
 }
 
-impl ForwardingPolicy for Requests<'_> {
-    fn expects(&mut self) -> Leave {
-        if self.target.expects_requests() { self.bound(&[]) } else { Leave::Shut }
-    }
-
-    fn admits(&mut self) -> bool {
-        true
-    }
-
-    fn leave(&mut self, waiting: &[u8]) -> Leave {
-        if self.target.takes_requests() { self.bound(waiting) } else { Leave::Shut }
-    }
-
-    fn came(&mut self, _bytes: &[u8]) {
-        if !*self.heard {
-            *self.heard = true;
-            self.seat.drain.arrival();
+impl ForwardingPolicy for RequestForwarding<'_> {
+    fn before_read(&mut self) -> WritePermission {
+        if self.target.may_accept_requests() {
+            self.permission(&[])
+        } else {
+            WritePermission::Blocked
         }
     }
 
-    fn went(&mut self, bytes: &[u8], measured: bool) {
+    fn after_read(&mut self) -> bool {
+        true
+    }
+
+    fn before_write(&mut self, waiting: &[u8]) -> WritePermission {
+        if self.target.accepts_requests() {
+            self.permission(waiting)
+        } else {
+            WritePermission::Blocked
+        }
+    }
+
+    fn on_read(&mut self, _bytes: &[u8]) {
+        if !*self.heard {
+            *self.heard = true;
+            self.context.drain.record_arrival();
+        }
+    }
+
+    fn on_written(&mut self, bytes: &[u8], measured: bool) {
         if measured {
             *self.measured =
                 self.measured.saturating_sub(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
         } else {
-            let start = self.stopwatch.is_wanted(&self.seat.block.measured, self.ledger);
+            let start = self.stopwatch.before_write(&self.context.counters.measured, self.ledger);
             self.ledger.request(bytes);
             if let Some(start) = start {
-                self.stopwatch.start(start, &self.seat.block.measured, self.ledger);
+                self.stopwatch.start(start, &self.context.counters.measured, self.ledger);
             }
         }
-        self.seat.block.bytes_in.add(bytes.len() as u64);
+        self.context.counters.bytes_in.add(bytes.len() as u64);
     }
 
-    fn unseen(&self) -> u64 {
+    fn bulk_left(&self) -> u64 {
         self.ledger.body_left(Direction::Request)
     }
 
-    // A body has a beginning, which has come before.
-    fn came_unseen(&mut self, _n: u64) {}
+    // A body has a beginning, which was read before.
+    fn on_bulk_read(&mut self, _n: u64) {}
 
-    fn went_unseen(&mut self, n: u64) {
+    fn on_bulk_written(&mut self, n: u64) {
         self.ledger.skip_body(Direction::Request, n);
-        self.seat.block.bytes_in.add(n);
-        self.seat.block.bytes_spliced.add(n);
+        self.context.counters.bytes_in.add(n);
+        self.context.counters.bytes_spliced.add(n);
     }
 }
 
-/// From target to client.
-pub(crate) struct Replies<'a> {
+/// The policy from target to client.
+pub(crate) struct ReplyForwarding<'a> {
     pub(crate) ledger: &'a mut Ledger,
     pub(crate) target: &'a Target,
-    pub(crate) seat: &'a WorkerContext,
+    pub(crate) context: &'a WorkerContext,
     pub(crate) stopwatch: &'a mut Stopwatch,
-    /// Requests of this session, forwarded whole.
+    /// Requests of this session that were forwarded in full.
     pub(crate) commands: &'a mut u32,
 }
 
-impl Replies<'_> {
-    /// Passes on what the ledger has learnt from what came.
+impl ReplyForwarding<'_> {
+    /// Passes on what the ledger has learned from the replies.
     #[inline]
-    pub(crate) fn note(&mut self) {
+    pub(crate) fn record_replies(&mut self) {
         while let Some(hint) = self.ledger.take_hint() {
-            self.seat.block.hints.one();
-            self.seat.shared.service.hints.hint(self.target, Hint::Replied(hint));
+            self.context.counters.hints.increment();
+            self.context.shared.service.hints.hint(self.target, Hint::Replied(hint));
         }
         let counts = self.ledger.take_counts();
         *self.commands = self.commands.saturating_add(counts.requests);
-        self.seat.block.commands.add(counts.requests.into());
-        self.seat.block.replies.add(counts.replies.into());
-        self.stopwatch.replied(counts.replies, &self.seat.block.measured);
+        self.context.counters.commands.add(counts.requests.into());
+        self.context.counters.replies.add(counts.replies.into());
+        self.stopwatch.replied(counts.replies, &self.context.counters.measured);
     }
 }
 
-impl ForwardingPolicy for Replies<'_> {
-    fn expects(&mut self) -> Leave {
-        Leave::Free
+impl ForwardingPolicy for ReplyForwarding<'_> {
+    fn before_read(&mut self) -> WritePermission {
+        WritePermission::Unlimited
     }
 
-    fn admits(&mut self) -> bool {
-        self.target.replies() == Fate::Pass
+    fn after_read(&mut self) -> bool {
+        self.target.reply_policy() == ReplyPolicy::Pass
     }
 
-    fn leave(&mut self, _waiting: &[u8]) -> Leave {
-        Leave::Free
+    fn before_write(&mut self, _waiting: &[u8]) -> WritePermission {
+        WritePermission::Unlimited
     }
 
-    fn came(&mut self, bytes: &[u8]) {
+    fn on_read(&mut self, bytes: &[u8]) {
         self.ledger.reply(bytes);
-        self.note();
+        self.record_replies();
     }
 
-    fn went(&mut self, bytes: &[u8], _measured: bool) {
-        self.seat.block.bytes_out.add(bytes.len() as u64);
+    fn on_written(&mut self, bytes: &[u8], _measured: bool) {
+        self.context.counters.bytes_out.add(bytes.len() as u64);
     }
 
-    fn unseen(&self) -> u64 {
+    fn bulk_left(&self) -> u64 {
         self.ledger.body_left(Direction::Reply)
     }
 
-    fn came_unseen(&mut self, n: u64) {
+    fn on_bulk_read(&mut self, n: u64) {
         self.ledger.skip_body(Direction::Reply, n);
     }
 
-    fn went_unseen(&mut self, n: u64) {
-        self.seat.block.bytes_out.add(n);
-        self.seat.block.bytes_spliced.add(n);
+    fn on_bulk_written(&mut self, n: u64) {
+        self.context.counters.bytes_out.add(n);
+        self.context.counters.bytes_spliced.add(n);
     }
 }

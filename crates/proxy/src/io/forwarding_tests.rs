@@ -1,97 +1,118 @@
-//! The rule of the valve by itself: what shuts it, each cause alone.
+//! The forwarding policies by themselves: what blocks them, each cause alone.
 
 use std::time::{Duration, Instant};
 
 use resp::{Ledger, Limits};
-use target::{Moment, Replies as Fate, TargetWriter};
+use target::{ClockReading, ReplyPolicy, TargetWriter};
 
-use crate::io::flow::{ForwardingPolicy, Leave};
-use crate::io::forwarding::{Replies, Requests};
+use crate::context::WorkerContext;
+use crate::io::flow::{ForwardingPolicy, WritePermission};
+use crate::io::forwarding::{ReplyForwarding, RequestForwarding};
 use crate::latency::Stopwatch;
-use crate::runtime::worker::WorkerContext;
-use crate::testing::{SOON, destination, seat};
+use crate::testing::{SOON, context, destination};
 
-/// What a valve towards `target` says before a read and before a write.
-fn requests(seat: &WorkerContext, target: &target::Target) -> (Leave, Leave) {
+/// The permissions of a policy towards `target`, before a read and before a write.
+fn requests(
+    context: &WorkerContext,
+    target: &target::Target,
+) -> (WritePermission, WritePermission) {
     let mut ledger = Ledger::new(&Limits::default());
     let (mut heard, mut measured, mut stopwatch) = (false, 0, Stopwatch::default());
-    let mut valve = Requests {
+    let mut policy = RequestForwarding {
         ledger: &mut ledger,
         target,
-        seat,
+        context,
         heard: &mut heard,
         stopping: false,
         stopwatch: &mut stopwatch,
         measured: &mut measured,
     };
-    (valve.expects(), valve.leave(b"PING\r\n"))
+    (policy.before_read(), policy.before_write(b"PING\r\n"))
 }
 
-/// Whether a valve from `target` admits what was read.
-fn admits(seat: &WorkerContext, target: &target::Target) -> bool {
+/// Whether a policy from `target` admits what was read.
+fn after_read(context: &WorkerContext, target: &target::Target) -> bool {
     let mut ledger = Ledger::new(&Limits::default());
     let (mut stopwatch, mut commands) = (Stopwatch::default(), 0);
-    let mut valve = Replies {
+    let mut policy = ReplyForwarding {
         ledger: &mut ledger,
         target,
-        seat,
+        context,
         stopwatch: &mut stopwatch,
         commands: &mut commands,
     };
-    assert_eq!(valve.leave(b"+OK\r\n"), Leave::Free, "what was admitted goes");
-    valve.admits()
+    assert_eq!(
+        policy.before_write(b"+OK\r\n"),
+        WritePermission::Unlimited,
+        "admitted replies may be written"
+    );
+    policy.after_read()
 }
 
 #[test]
-fn shuts_for_requests_at_the_fence_alone() {
-    let (mut points, seat) = seat();
-    let target = seat.shared.service.route.open_target().unwrap();
-    assert_eq!(requests(&seat, &target), (Leave::Free, Leave::Free));
-    points.commit(destination("127.0.0.1:2".parse().unwrap()));
-    assert!(!target.is_shut(), "only the fence has fallen: the gate is open to the next target");
-    assert_eq!(requests(&seat, &target), (Leave::Shut, Leave::Shut));
+fn blocks_requests_when_fence_is_raised() {
+    let (mut writer, context) = context();
+    let target = context.shared.service.route.usable_target().unwrap();
+    assert_eq!(
+        requests(&context, &target),
+        (WritePermission::Unlimited, WritePermission::Unlimited)
+    );
+    writer.commit(destination("127.0.0.1:2".parse().unwrap()));
+    assert!(!target.is_closed(), "the gate is open to the next target");
+    assert_eq!(requests(&context, &target), (WritePermission::Blocked, WritePermission::Blocked));
 }
 
 #[test]
-fn shuts_for_requests_at_the_gate_alone() {
-    let (mut points, seat) = seat();
-    let target = seat.shared.service.route.open_target().unwrap();
-    let shutting: [fn(&mut TargetWriter); 3] =
-        [TargetWriter::hold, TargetWriter::drop_replies, |it| it.set_replies(Fate::Wait)];
-    for shut in shutting {
-        shut(&mut points);
-        assert!(!target.fence().has_fallen());
-        assert_eq!(requests(&seat, &target), (Leave::Shut, Leave::Shut));
-        points.release();
-        assert_eq!(requests(&seat, &target), (Leave::Free, Leave::Free));
+fn blocks_requests_when_gate_is_closed() {
+    let (mut writer, context) = context();
+    let target = context.shared.service.route.usable_target().unwrap();
+    let closing: [fn(&mut TargetWriter); 3] =
+        [TargetWriter::hold, TargetWriter::discard_replies, |it| {
+            it.set_reply_policy(ReplyPolicy::Wait);
+        }];
+    for close in closing {
+        close(&mut writer);
+        assert!(!target.fence().is_raised());
+        assert_eq!(
+            requests(&context, &target),
+            (WritePermission::Blocked, WritePermission::Blocked)
+        );
+        writer.release();
+        assert_eq!(
+            requests(&context, &target),
+            (WritePermission::Unlimited, WritePermission::Unlimited)
+        );
     }
 }
 
 #[test]
-fn shuts_for_requests_when_the_word_has_run_out() {
-    let (mut points, seat) = seat();
-    let target = seat.shared.service.route.open_target().unwrap();
-    points.renew(Moment::now(), Duration::ZERO);
+fn blocks_requests_when_lease_has_expired() {
+    let (mut writer, context) = context();
+    let target = context.shared.service.route.usable_target().unwrap();
+    writer.renew(ClockReading::now(), Duration::ZERO);
     let begin = Instant::now();
-    while requests(&seat, &target).1 != Leave::Shut {
-        assert!(begin.elapsed() < SOON, "the word never ran out");
+    while requests(&context, &target).1 != WritePermission::Blocked {
+        assert!(begin.elapsed() < SOON, "the lease never expired");
     }
-    points.renew(Moment::now(), Duration::from_secs(60));
-    assert_eq!(requests(&seat, &target), (Leave::Free, Leave::Free));
+    writer.renew(ClockReading::now(), Duration::from_secs(60));
+    assert_eq!(
+        requests(&context, &target),
+        (WritePermission::Unlimited, WritePermission::Unlimited)
+    );
 }
 
 #[test]
-fn admits_replies_unless_they_wait_or_are_dropped() {
-    let (mut points, seat) = seat();
-    let target = seat.shared.service.route.open_target().unwrap();
-    points.hold();
-    assert!(admits(&seat, &target), "a shut gate stops requests");
-    for fate in [Fate::Wait, Fate::Drop] {
-        points.set_replies(fate);
-        assert!(!admits(&seat, &target), "{fate:?}");
+fn admits_replies_unless_policy_is_wait_or_drop() {
+    let (mut writer, context) = context();
+    let target = context.shared.service.route.usable_target().unwrap();
+    writer.hold();
+    assert!(after_read(&context, &target), "a closed gate stops requests");
+    for reply_policy in [ReplyPolicy::Wait, ReplyPolicy::Drop] {
+        writer.set_reply_policy(reply_policy);
+        assert!(!after_read(&context, &target), "{reply_policy:?}");
     }
-    points.release();
-    assert!(admits(&seat, &target));
-    points.commit(destination("127.0.0.1:2".parse().unwrap()));
-    assert!(!admits(&seat, &target));
+    writer.release();
+    assert!(after_read(&context, &target));
+    writer.commit(destination("127.0.0.1:2".parse().unwrap()));
+    assert!(!after_read(&context, &target));
 }

@@ -1,14 +1,11 @@
-//! Moving bytes between two sockets: buffers, back-pressure, splicing, and the forwarding policy.
+//! Moving bytes between two sockets: buffers, back-pressure, splicing, and the forwarding policies.
 
+pub(crate) mod buffer;
 pub(crate) mod bulk;
-pub(crate) mod connection;
-pub(crate) mod end;
 pub(crate) mod flow;
 pub(crate) mod forwarding;
-pub(crate) mod kept;
 pub(crate) mod pipe;
-pub(crate) mod scratch;
-pub(crate) mod sockopt;
+pub(crate) mod stream;
 
 #[cfg(test)]
 mod bulk_tests;

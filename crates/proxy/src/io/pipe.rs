@@ -1,79 +1,75 @@
-//! Pipes of the kernel, through which bytes go from one socket to another without entering this
-//! process.
+//! Kernel pipes, through which bytes move from socket to socket without entering this process.
 //!
-//! A worker has a few of them and lends them out, each to one direction of one session at a time.
-//! One that is given back empty is lent again; one with something in it is closed, so what was
-//! meant for one session can never come out in another, nor in one that was forbidden to have it.
+//! A worker owns a few of them and lends each to one direction of one session at a time. A pipe
+//! that is returned empty is reused; one with content is closed, so bytes of one session can never
+//! reach another one, nor a target that must not receive them.
 //!
-//! Whether the system lets us (a sandbox may not) is found out with a single byte before the
-//! workers start, so that the first large value is not what meets a refusal. What only real sockets
-//! show is met by a worker's first attempt, which has nothing to lose. After a refusal the worker
+//! Whether the system permits splicing (a sandbox may not) is determined with a single byte before
+//! the workers start, so that no large value encounters a refusal. What only real sockets reveal is
+//! detected by a worker's first attempt, which has nothing to lose. After a refusal the worker
 //! copies.
 //!
-//! Deliberately absent: when it is worth while, which [`bulk`](crate::io::bulk) decides.
+//! Deliberately absent: when splicing is worthwhile, which [`bulk`](crate::io::bulk) decides.
 
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 
-use crate::session::broken;
+use crate::invariant;
+use crate::limits;
 
-/// How much one holds: as much as is read at a time.
-pub(crate) const ROOM: usize = crate::io::scratch::SIZE;
+/// The capacity of a pipe: the size of a read.
+pub(crate) const PIPE_SIZE: usize = crate::io::buffer::SCRATCH_SIZE;
 
-/// Most pipes of a worker in use; each is two descriptors. Linux lets a user without privileges
-/// have 64 MiB in pipes of more than the least size.
-pub(crate) const MOST: usize = 32;
+/// The maximum number of pipes that a worker uses; each has two descriptors. Linux permits an
+/// unprivileged user 64 MiB in pipes above the minimum size.
+pub(crate) const MAX_PIPES: usize = 32;
 
-/// Most pipes of a worker in use, where the limit on open files allows no more.
-static ALLOWED: AtomicUsize = AtomicUsize::new(MOST);
-
-/// Most that are kept for the next one; each is two descriptors.
-const IDLE: usize = 4;
+/// The maximum number of idle pipes kept for reuse.
+const MAX_IDLE: usize = 4;
 
 #[derive(Debug, Default)]
-struct Pool {
+struct PipePool {
     idle: Vec<(OwnedFd, OwnedFd)>,
-    lent: usize,
-    refused: bool,
+    in_use: usize,
+    disabled: bool,
 }
 
 thread_local! {
-    static POOL: RefCell<Pool> = RefCell::default();
+    static POOL: RefCell<PipePool> = RefCell::default();
 }
 
-/// A pipe that is lent out. Given back, or closed, when dropped.
+/// A pipe in use. Returned to the pool, or closed, when dropped.
 #[derive(Debug)]
 pub(crate) struct Pipe {
-    /// Where it is read and where it is written; gone only while it is dropped.
+    /// Its read end and its write end; `None` only while it is dropped.
     ends: Option<(OwnedFd, OwnedFd)>,
-    holds: usize,
+    len: usize,
 }
 
-/// Lets each worker use so many pipes, and never more than [`MOST`].
-pub(crate) fn set_most(pipes: usize) {
-    ALLOWED.store(pipes.min(MOST), Ordering::Relaxed);
+/// How many pipes a worker may use now.
+fn allowed() -> usize {
+    limits::pipes_per_worker().min(MAX_PIPES)
 }
 
-/// An empty pipe, if this worker may have one more.
-pub(crate) fn lend() -> Option<Box<Pipe>> {
+/// An empty pipe, if this worker may use one more.
+pub(crate) fn acquire() -> Option<Box<Pipe>> {
     POOL.with_borrow_mut(|pool| {
-        if pool.refused || pool.lent >= ALLOWED.load(Ordering::Relaxed) {
+        if pool.disabled || pool.in_use >= allowed() {
             return None;
         }
         let ends = pool.idle.pop().or_else(|| {
             let (reader, writer) = open().ok()?;
             // A pipe of another size works too.
-            let _size = fcntl_setpipe_size(&writer, ROOM);
+            let _size = fcntl_setpipe_size(&writer, PIPE_SIZE);
             Some((reader, writer))
         })?;
-        pool.lent += 1;
-        Some(Box::new(Pipe { ends: Some(ends), holds: 0 }))
+        pool.in_use += 1;
+        Some(Box::new(Pipe { ends: Some(ends), len: 0 }))
     })
 }
 
@@ -82,26 +78,25 @@ fn open() -> Result<(OwnedFd, OwnedFd), Errno> {
 }
 
 /// Moves a byte from one socket to another.
-fn move_a_byte() -> Result<(), Errno> {
+fn splice_one_byte() -> Result<(), Errno> {
     let pair = || socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
     let ((speaker, source), (sink, _listener)) = (pair()?, pair()?);
     rustix::io::write(&speaker, b"x")?;
-    let mut pipe = Pipe { ends: Some(open()?), holds: 0 };
+    let mut pipe = Pipe { ends: Some(open()?), len: 0 };
     let moved = pipe.fill(&source, 1).and_then(|_| pipe.drain(&sink));
-    // It is not a worker's, and must not be given back to a pool.
+    // It belongs to no worker and must not be returned to a pool.
     pipe.ends = None;
     moved.map(drop)
 }
 
-/// What the system says to bytes that are moved this way, if that is a refusal. A lack of
-/// descriptors is none.
-pub(crate) fn refusal() -> Option<io::Error> {
-    move_a_byte().err().map(io::Error::from).filter(is_refusal)
+/// The system's error if it does not permit splicing. A lack of descriptors does not count.
+pub(crate) fn unsupported() -> Option<io::Error> {
+    splice_one_byte().err().map(io::Error::from).filter(is_unsupported)
 }
 
-/// Whether that is the answer of a system that does not do this: an old kernel, a sandbox, or a
-/// socket of an unusual kind.
-pub(crate) fn is_refusal(error: &io::Error) -> bool {
+/// Whether this error means that splicing is not available: an old kernel, a sandbox, or an unusual
+/// kind of socket.
+pub(crate) fn is_unsupported(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),
         Some(
@@ -115,23 +110,22 @@ pub(crate) fn is_refusal(error: &io::Error) -> bool {
     ) || error.kind() == io::ErrorKind::Unsupported
 }
 
-/// No pipes for this worker any more: the system does not move bytes this way. Whether that is
-/// news.
-pub(crate) fn refuse() -> bool {
+/// Stops the use of pipes on this worker. Returns whether that is a change.
+pub(crate) fn disable() -> bool {
     POOL.with_borrow_mut(|pool| {
         pool.idle.clear();
-        !std::mem::replace(&mut pool.refused, true)
+        !std::mem::replace(&mut pool.disabled, true)
     })
 }
 
 impl Pipe {
-    /// How many bytes are in it.
-    pub(crate) fn holds(&self) -> usize {
-        self.holds
+    /// The number of bytes in it.
+    pub(crate) fn len(&self) -> usize {
+        self.len
     }
 
-    /// Moves up to `most` bytes from a socket into it and returns how many; 0 at the socket's end.
-    /// Must be empty.
+    /// Moves up to `most` bytes from a socket into the pipe, which must be empty, and returns how
+    /// many; 0 at the end of the socket.
     ///
     /// # Errors
     ///
@@ -143,18 +137,18 @@ impl Pipe {
             None,
             writer,
             None,
-            most.min(ROOM),
+            most.min(PIPE_SIZE),
             SpliceFlags::MOVE | SpliceFlags::NONBLOCK,
         )?;
-        self.holds += n;
+        self.len += n;
         Ok(n)
     }
 
-    /// Moves what is in it into a socket, as far as that takes it, and returns how much.
+    /// Moves as much of the content into a socket as it accepts, and returns how much.
     ///
     /// # Errors
     ///
-    /// The socket's error; `AGAIN` if it takes nothing now. What was not moved is still here.
+    /// The socket's error; `AGAIN` if it accepts nothing now. What was not moved stays in the pipe.
     pub(crate) fn drain(&mut self, socket: impl AsFd) -> Result<usize, Errno> {
         let (reader, _) = self.ends.as_ref().ok_or(Errno::BADF)?;
         let n = splice(
@@ -162,45 +156,48 @@ impl Pipe {
             None,
             socket,
             None,
-            self.holds,
+            self.len,
             SpliceFlags::MOVE | SpliceFlags::NONBLOCK,
         )?;
-        self.holds = self.holds.saturating_sub(n);
+        self.len = self.len.saturating_sub(n);
         Ok(n)
     }
 
-    /// Takes out what is in it.
+    /// Removes and returns the content.
     ///
     /// # Errors
     ///
     /// Not all of it is there.
-    pub(crate) fn empty(&mut self) -> io::Result<Vec<u8>> {
-        let mut bytes = vec![0; self.holds];
+    pub(crate) fn read_all(&mut self) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; self.len];
         let mut at = 0;
-        while let (Some(room @ [_, ..]), Some((reader, _))) = (bytes.get_mut(at..), &self.ends) {
-            match rustix::io::read(reader, room) {
+        while let (Some(buffer @ [_, ..]), Some((reader, _))) = (bytes.get_mut(at..), &self.ends) {
+            match rustix::io::read(reader, buffer) {
                 Ok(n @ 1..) => at += n,
                 Err(Errno::INTR) => {}
-                // A pipe has no errors of its own, and what it holds is there.
+                // A pipe has no errors of its own, and its content is available.
                 Ok(0) | Err(_) => break,
             }
         }
-        let all = at == self.holds;
-        self.holds = 0;
-        if all { Ok(bytes) } else { Err(broken::broken("a pipe held less than was put into it")) }
+        let all = at == self.len;
+        self.len = 0;
+        if all {
+            Ok(bytes)
+        } else {
+            Err(invariant::violation("a pipe holds fewer bytes than were put into it"))
+        }
     }
 }
 
 impl Drop for Pipe {
     fn drop(&mut self) {
         let Some(ends) = self.ends.take() else { return };
-        let empty = self.holds == 0;
-        // At the end of the thread there is no pool any more, and the pipe is closed.
+        let read_all = self.len == 0;
+        // At the end of the thread the pool no longer exists, and the pipe is closed.
         let _gone = POOL.try_with(|pool| {
             let mut pool = pool.borrow_mut();
-            pool.lent = pool.lent.saturating_sub(1);
-            if empty && !pool.refused && pool.idle.len() < IDLE.min(ALLOWED.load(Ordering::Relaxed))
-            {
+            pool.in_use = pool.in_use.saturating_sub(1);
+            if read_all && !pool.disabled && pool.idle.len() < MAX_IDLE.min(allowed()) {
                 pool.idle.push(ends);
             }
         });
@@ -219,47 +216,47 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_pipe_is_lent_again_and_one_with_something_in_it_never() {
+    fn reuses_empty_pipes_only() {
         let (mut from, source) = UnixStream::pair().unwrap();
         let (sink, mut to) = UnixStream::pair().unwrap();
-        let mut pipe = lend().unwrap();
+        let mut pipe = acquire().unwrap();
         from.write_all(b"first").unwrap();
         assert_eq!(pipe.fill(&source, 100), Ok(5));
-        assert_eq!((pipe.drain(&sink), pipe.holds()), (Ok(5), 0));
+        assert_eq!((pipe.drain(&sink), pipe.len()), (Ok(5), 0));
         drop(pipe);
         assert_eq!(idle(), 1);
-        let mut pipe = lend().unwrap();
+        let mut pipe = acquire().unwrap();
         from.write_all(b"second").unwrap();
         assert_eq!(pipe.fill(&source, 100), Ok(6));
         drop(pipe);
         assert_eq!(idle(), 0);
-        let mut pipe = lend().unwrap();
+        let mut pipe = acquire().unwrap();
         from.write_all(b"third").unwrap();
-        assert_eq!((pipe.holds(), pipe.fill(&source, 3), pipe.drain(&sink)), (0, Ok(3), Ok(3)));
+        assert_eq!((pipe.len(), pipe.fill(&source, 3), pipe.drain(&sink)), (0, Ok(3), Ok(3)));
         let mut got = [0; 8];
         to.read_exact(&mut got).unwrap();
         assert_eq!(&got, b"firstthi");
-        assert_eq!((pipe.fill(&source, 100), pipe.empty().unwrap()), (Ok(2), b"rd".to_vec()));
+        assert_eq!((pipe.fill(&source, 100), pipe.read_all().unwrap()), (Ok(2), b"rd".to_vec()));
         drop(pipe);
         assert_eq!(idle(), 1);
     }
 
     #[test]
-    fn their_number_is_bounded_and_after_a_refusal_there_are_none() {
-        let lent: Vec<_> = (0..MOST).map(|_| lend().unwrap()).collect();
-        assert!(lend().is_none());
-        drop(lent);
-        assert_eq!(idle(), IDLE);
-        assert!(lend().is_some());
-        assert!(refuse() && !refuse());
-        assert!(lend().is_none());
+    fn bounds_pipes_and_has_none_when_disabled() {
+        let in_use: Vec<_> = (0..MAX_PIPES).map(|_| acquire().unwrap()).collect();
+        assert!(acquire().is_none());
+        drop(in_use);
+        assert_eq!(idle(), MAX_IDLE);
+        assert!(acquire().is_some());
+        assert!(disable() && !disable());
+        assert!(acquire().is_none());
         assert_eq!(idle(), 0);
     }
 
     #[test]
-    fn this_system_does_not_refuse_and_a_lack_of_descriptors_is_no_refusal() {
-        assert!(refusal().is_none(), "{:?}", refusal());
-        assert_eq!(idle(), 0, "what was tried leaves nothing behind");
-        assert!(!is_refusal(&Errno::MFILE.into()) && is_refusal(&Errno::PERM.into()));
+    fn accepts_splice_here_and_tells_shortage_from_refusal() {
+        assert!(unsupported().is_none(), "{:?}", unsupported());
+        assert_eq!(idle(), 0, "the trial leaves no idle pipe");
+        assert!(!is_unsupported(&Errno::MFILE.into()) && is_unsupported(&Errno::PERM.into()));
     }
 }

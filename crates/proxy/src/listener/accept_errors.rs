@@ -1,10 +1,10 @@
-//! What to do when `accept(2)` fails: go on at once, or pause, and whether to say so.
+//! What to do when `accept(2)` fails: retry immediately or pause, and whether to log it.
 //!
-//! Some errors are about the one connection that was about to be accepted; the next one may be
-//! fine, so the loop goes on. Others are about this process or machine (no file descriptors, no
-//! memory): the connection stays in the queue, the next attempt fails the same way, and a loop that
-//! goes on at once burns a core while it logs a million lines. So those pause, longer each time,
-//! and one line a second tells of all of them.
+//! Some errors concern only the connection that was to be accepted; the next one may be fine, so
+//! the loop retries. Others concern the process or the machine (no file descriptors, no memory):
+//! the connection stays in the queue, the next attempt fails the same way, and a loop that retries
+//! immediately uses up a core while it logs a million lines. So the loop pauses after those, longer
+//! each time, and one log line per second reports all of them.
 //!
 //! Deliberately absent: the listener, the clock and the log.
 
@@ -13,25 +13,24 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 /// The first pause.
-const SHORTEST: Duration = Duration::from_millis(5);
-/// The longest pause: after it, whoever has freed a descriptor waits no longer than this for the
-/// next client.
-const LONGEST: Duration = Duration::from_millis(500);
-/// Log lines are at least this far apart.
-const QUIET: Duration = Duration::from_secs(1);
+const MIN_PAUSE: Duration = Duration::from_millis(5);
+/// The longest pause: when a descriptor becomes free, the next client waits no longer than this.
+const MAX_PAUSE: Duration = Duration::from_millis(500);
+/// The minimum interval between log lines.
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What an error of `accept(2)` is about.
+/// What an error of `accept(2)` concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fault {
-    /// This one connection: the next may be fine.
+pub(crate) enum AcceptErrorKind {
+    /// This connection only: the next one may be fine.
     Connection,
     /// The process or the machine: the next attempt fails too.
     Resource,
 }
 
-/// Sorts an error. Linux hands errors already pending on the new connection to whoever accepts it
-/// (accept(2), "Error handling"); they are as good as a client that left.
-pub(crate) fn sort(errno: Errno) -> Fault {
+/// Classifies an error. Linux passes errors that are already pending on the new connection to
+/// accept (accept(2), "Error handling"); they mean that the client has disconnected.
+pub(crate) fn classify(errno: Errno) -> AcceptErrorKind {
     match errno {
         Errno::CONNABORTED
         | Errno::INTR
@@ -45,58 +44,59 @@ pub(crate) fn sort(errno: Errno) -> Fault {
         | Errno::OPNOTSUPP
         | Errno::NETUNREACH
         | Errno::TIMEDOUT
-        | Errno::CONNRESET => Fault::Connection,
-        // Out of descriptors or memory, and whatever is unknown: pausing is never wrong, spinning
-        // is.
-        _ => Fault::Resource,
+        | Errno::CONNRESET => AcceptErrorKind::Connection,
+        // Out of descriptors or memory, or unknown: pausing is never wrong, spinning is.
+        _ => AcceptErrorKind::Resource,
     }
 }
 
 /// What to do after an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Advice {
-    /// How long to wait before the next attempt; zero for going on at once.
+pub(crate) struct BackoffStep {
+    /// How long to wait before the next attempt; zero to retry immediately.
     pub(crate) pause: Duration,
-    /// If this is the time for a log line: how many errors it stands for.
-    pub(crate) tell: Option<u64>,
+    /// If a log line is due: the number of errors that it reports.
+    pub(crate) log_errors: Option<u64>,
 }
 
-/// Remembers how often it failed. One for each listener of a worker.
+/// The backoff state of one listener on one worker.
 #[derive(Debug, Default)]
-pub(crate) struct Pace {
+pub(crate) struct AcceptBackoff {
     next: Option<Duration>,
-    untold: u64,
-    told: Option<Instant>,
+    unlogged: u64,
+    logged_at: Option<Instant>,
 }
 
-impl Pace {
-    /// Whether the last attempt failed for something that all the next ones fail for.
-    pub(crate) fn is_in_want(&self) -> bool {
+impl AcceptBackoff {
+    /// Whether the last attempt failed for a reason that all further ones fail for.
+    pub(crate) fn is_out_of_resources(&self) -> bool {
         self.next.is_some()
     }
 
-    /// A connection was accepted: the trouble is over.
+    /// A connection was accepted: resets the backoff.
     pub(crate) fn succeeded(&mut self) {
         self.next = None;
     }
 
-    /// An accept failed at `now`.
-    pub(crate) fn failed(&mut self, now: Instant, errno: Errno) -> Advice {
-        let pause = match sort(errno) {
-            Fault::Connection => Duration::ZERO,
-            Fault::Resource => {
-                let pause = self.next.unwrap_or(SHORTEST);
-                self.next = Some((pause * 2).min(LONGEST));
+    /// Records a failed accept at `now`.
+    pub(crate) fn failed(&mut self, now: Instant, errno: Errno) -> BackoffStep {
+        let pause = match classify(errno) {
+            AcceptErrorKind::Connection => Duration::ZERO,
+            AcceptErrorKind::Resource => {
+                let pause = self.next.unwrap_or(MIN_PAUSE);
+                self.next = Some((pause * 2).min(MAX_PAUSE));
                 pause
             }
         };
-        self.untold += 1;
-        let due = self.told.is_none_or(|told| now.saturating_duration_since(told) >= QUIET);
-        let tell = due.then(|| std::mem::take(&mut self.untold));
+        self.unlogged += 1;
+        let due = self
+            .logged_at
+            .is_none_or(|logged_at| now.saturating_duration_since(logged_at) >= LOG_INTERVAL);
+        let log_errors = due.then(|| std::mem::take(&mut self.unlogged));
         if due {
-            self.told = Some(now);
+            self.logged_at = Some(now);
         }
-        Advice { pause, tell }
+        BackoffStep { pause, log_errors }
     }
 }
 
@@ -105,50 +105,50 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_of_errors() {
+    fn classifies_accept_errors() {
         for errno in
             [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::INVAL, Errno::BADF]
         {
-            assert_eq!(sort(errno), Fault::Resource, "{errno:?}");
+            assert_eq!(classify(errno), AcceptErrorKind::Resource, "{errno:?}");
         }
         for errno in [Errno::CONNABORTED, Errno::INTR, Errno::PROTO, Errno::NETUNREACH, Errno::PERM]
         {
-            assert_eq!(sort(errno), Fault::Connection, "{errno:?}");
+            assert_eq!(classify(errno), AcceptErrorKind::Connection, "{errno:?}");
         }
     }
 
     #[test]
-    fn out_of_descriptors_pauses_longer_and_longer_but_not_for_ever() {
-        let mut pace = Pace::default();
+    fn doubles_pause_up_to_maximum() {
+        let mut backoff = AcceptBackoff::default();
         let now = Instant::now();
         let pauses: Vec<u128> =
-            (0..9).map(|_| pace.failed(now, Errno::MFILE).pause.as_millis()).collect();
+            (0..9).map(|_| backoff.failed(now, Errno::MFILE).pause.as_millis()).collect();
         assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 320, 500, 500]);
-        assert!(pace.is_in_want());
-        pace.succeeded();
-        assert!(!pace.is_in_want());
-        assert_eq!(pace.failed(now, Errno::NFILE).pause, SHORTEST);
+        assert!(backoff.is_out_of_resources());
+        backoff.succeeded();
+        assert!(!backoff.is_out_of_resources());
+        assert_eq!(backoff.failed(now, Errno::NFILE).pause, MIN_PAUSE);
     }
 
     #[test]
-    fn a_connection_that_was_aborted_costs_no_pause() {
-        let mut pace = Pace::default();
+    fn does_not_pause_after_aborted_connection() {
+        let mut backoff = AcceptBackoff::default();
         for _ in 0..100 {
-            assert_eq!(pace.failed(Instant::now(), Errno::CONNABORTED).pause, Duration::ZERO);
-            assert!(!pace.is_in_want());
+            assert_eq!(backoff.failed(Instant::now(), Errno::CONNABORTED).pause, Duration::ZERO);
+            assert!(!backoff.is_out_of_resources());
         }
-        assert_eq!(pace.failed(Instant::now(), Errno::MFILE).pause, SHORTEST);
+        assert_eq!(backoff.failed(Instant::now(), Errno::MFILE).pause, MIN_PAUSE);
     }
 
     #[test]
-    fn one_line_a_second_stands_for_all() {
-        let mut pace = Pace::default();
+    fn logs_at_most_once_per_second() {
+        let mut backoff = AcceptBackoff::default();
         let start = Instant::now();
-        let mut told = Vec::new();
+        let mut logged_at = Vec::new();
         for tenth in 0..=20 {
             let now = start + Duration::from_millis(100) * tenth;
-            told.extend(pace.failed(now, Errno::MFILE).tell);
+            logged_at.extend(backoff.failed(now, Errno::MFILE).log_errors);
         }
-        assert_eq!(told, [1, 10, 10]);
+        assert_eq!(logged_at, [1, 10, 10]);
     }
 }

@@ -1,35 +1,33 @@
-//! Listening sockets: bound early and loudly, served later.
+//! Listening sockets: bound at the start, served later.
 //!
-//! Binding happens in the caller's thread before anything else starts, so that an address in use is
-//! an error at the start and not a log line later. Each worker gets a socket of its own for each
-//! address (`SO_REUSEPORT`): the kernel spreads the clients, and a session never changes its
+//! Binding happens in the caller's thread before anything else starts, so an address in use is an
+//! error at the start and not a later log line. Each worker gets a socket of its own for each
+//! address (`SO_REUSEPORT`): the kernel distributes the clients, and a session never changes its
 //! worker. The first socket of an address is bound *without* `SO_REUSEPORT` and joins the group
-//! afterwards: with it, a second process of the same user would silently share our clients.
+//! afterwards: otherwise, a second process of the same user would silently share our clients.
 //!
-//! What every accepted connection needs (no delay, keepalive, user timeout) is set once here: Linux
-//! lets accepted sockets inherit it from their listener, which saves five system calls a
-//! connection.
+//! Options that every accepted connection needs (no delay, keepalive, user timeout) are set once
+//! here: Linux lets accepted sockets inherit them from their listener, which saves five system
+//! calls per connection.
 //!
-//! Sockets that somebody else has bound (systemd, or an older process) are taken as they are: with
-//! them comes their queue, and clients in it notice nothing. A worker without one of its own shares
-//! one with another worker.
+//! Sockets bound by another process (systemd, or an older process) are used as they are, together
+//! with their queues, so clients in them notice nothing. A worker without one of its own shares one
+//! with another worker.
 //!
-//! `[::]` takes IPv4 clients as well, by the system's rule (`net.ipv6.bindv6only`), unless an IPv4
-//! address of this process has the same port: then that one serves them. A socket that was bound by
-//! an older process keeps its mode, so an IPv4 address may meet a `[::]` of ours that takes IPv4
-//! already. It joins that one's group, and Linux prefers it.
+//! `[::]` also accepts IPv4 clients if the system is configured that way (`net.ipv6.bindv6only`),
+//! unless an IPv4 address of this process has the same port: then that one serves them. A socket
+//! bound by an older process keeps its mode, so an IPv4 address may coincide with an inherited
+//! `[::]` that accepts IPv4 already. It joins that one's group, and Linux prefers it.
 //!
-//! Unix sockets are always given. They have no `SO_REUSEPORT`, so all workers share one.
+//! Unix sockets are always inherited. They have no `SO_REUSEPORT`, so all workers share one.
 //!
-//! Deliberately absent: where such sockets come from, and the files of Unix sockets.
+//! Deliberately absent: the origin of inherited sockets, and the files of Unix sockets.
 
 pub(crate) mod accept_errors;
 pub(crate) mod accept_loop;
-pub(crate) mod address;
 pub(crate) mod inbox;
-pub(crate) mod limits;
+pub(crate) mod listen_socket;
 pub(crate) mod sockets;
-pub(crate) mod sources;
 
 #[cfg(test)]
 mod accept_loop_tests;
@@ -42,69 +40,69 @@ use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use drain::Drain;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use crate::io::sockopt;
-use crate::listener::address::ListenAddr;
+use crate::address::ListenAddr;
+use crate::io::stream;
 use crate::listener::sockets::Sockets;
 use crate::options::Options;
-use crate::runtime::worker::{Running, StartError};
 use crate::service::Service;
 
-/// Connections that may wait for their accept, per socket. The kernel lowers it to
-/// `net.core.somaxconn`.
+/// The accept queue of each socket. The kernel limits it to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
-/// Why an address could not be listened on. Its source is the system's error.
+/// Why listening on an address failed. Its source is the system's error.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// Somebody else listens there.
+    /// Another socket listens there.
     #[error(
-        "listen address {addr} is already in use by another process{}; stop that process or choose another port",
-        also(addr)
+        "listen address {addr} is already in use by another process{}; \
+         stop that process or choose another port",
+        dual_stack_hint(addr)
     )]
     InUse {
         /// The address.
         addr: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The process may not.
+    /// The process may not bind it.
     #[error(
-        "listen address {addr} is not permitted; a port below 1024 needs the capability NET_BIND_SERVICE"
+        "listen address {addr} is not permitted; \
+         a port below 1024 needs the capability NET_BIND_SERVICE"
     )]
     Denied {
         /// The address.
         addr: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// No interface has this address.
     #[error(
-        "listen address {addr} does not exist on this machine; use 0.0.0.0 or [::], or an address of an interface"
+        "listen address {addr} does not exist on this machine; \
+         use 0.0.0.0 or [::], or an address of an interface"
     )]
     NotHere {
         /// The address.
         addr: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Anything else, such as no file descriptors left.
+    /// Anything else, for example a lack of file descriptors.
     #[error("cannot listen on {addr}")]
     Other {
         /// The address.
         addr: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A listening socket that somebody else has bound cannot be used.
-    #[error("a listening socket that was given to this process cannot be used")]
+    /// An inherited listening socket cannot be used.
+    #[error("an inherited listening socket cannot be used")]
     InheritedSockets(#[source] io::Error),
 }
 
-/// [::] is in use, too, where another process has the port for IPv4 alone.
-fn also(addr: &SocketAddr) -> &'static str {
+/// `[::]` is also in use if another process has the port for IPv4 only.
+fn dual_stack_hint(addr: &SocketAddr) -> &'static str {
     if is_any_v6(*addr) { " (it takes IPv4 as well as IPv6)" } else { "" }
 }
 
@@ -121,37 +119,37 @@ impl BindError {
 
 /// One listening socket of one worker.
 #[derive(Debug)]
-pub(crate) struct AcceptLoop {
-    /// Number of its service.
+pub(crate) struct WorkerListener {
+    /// The index of its service.
     pub(crate) service: usize,
     pub(crate) socket: OwnedFd,
     pub(crate) addr: ListenAddr,
 }
 
-/// Listening sockets of one address that somebody else has bound.
+/// Inherited listening sockets of one address.
 #[derive(Debug)]
 pub struct InheritedSockets {
-    /// Where they are found.
+    /// Their address.
     pub addr: ListenAddr,
     /// The sockets.
     pub sockets: Vec<OwnedFd>,
 }
 
-/// Every address bound and listening, nobody served yet: clients that come now wait in the kernel's
-/// queue.
+/// Listening sockets of all addresses, not served yet: clients that connect now wait in the
+/// kernel's queue.
 #[derive(Debug)]
 pub struct Bound {
     pub(crate) services: Vec<Arc<Service>>,
-    /// One list a worker.
-    pub(crate) entrances: Vec<Vec<AcceptLoop>>,
+    /// One list per worker.
+    pub(crate) listeners: Vec<Vec<WorkerListener>>,
     pub(crate) max_connections: usize,
     addrs: Vec<Vec<ListenAddr>>,
 }
 
 impl Bound {
-    /// Binds every address of every service for `workers` workers. Port 0 lets the kernel choose
-    /// one port, which all workers share. `max_connections` bounds the client connections of all
-    /// services together. Blocks for no longer than the system calls take.
+    /// Binds every address of every service for `workers` workers. With port 0 the kernel selects
+    /// one port, which all workers share. `max_connections` limits the client connections of all
+    /// services together. Does not block, apart from the system calls.
     ///
     /// # Errors
     ///
@@ -161,86 +159,87 @@ impl Bound {
         max_connections: usize,
         services: impl IntoIterator<Item = (Service, Vec<SocketAddr>)>,
     ) -> Result<Self, BindError> {
-        let nothing_given =
+        let no_inherited =
             services.into_iter().map(|(service, addrs)| (service, addrs, Vec::new()));
-        Self::bind_or_take(workers, max_connections, &[], nothing_given)
+        Self::bind_or_take(workers, max_connections, &[], no_inherited)
     }
 
-    /// As [`bind`](Self::bind), and each service also listens on the sockets that it is given. They
-    /// may be in use by another process at the same time, which then shares the clients.
-    /// `elsewhere` are addresses of this process for other purposes.
+    /// Like [`bind`](Self::bind), and each service also listens on its inherited sockets. Another
+    /// process may use them at the same time and then shares the clients. `other_addrs` are
+    /// addresses that this process uses for other purposes.
     ///
     /// # Errors
     ///
-    /// The first address that cannot be bound, or given socket that cannot be used, and why.
+    /// The first address that cannot be bound, or inherited socket that cannot be used, and why.
     pub fn bind_or_take(
         workers: NonZeroUsize,
         max_connections: usize,
-        elsewhere: &[SocketAddr],
+        other_addrs: &[SocketAddr],
         services: impl IntoIterator<Item = (Service, Vec<SocketAddr>, Vec<InheritedSockets>)>,
     ) -> Result<Self, BindError> {
         let services: Vec<_> = services.into_iter().collect();
-        let families = Families::of(elsewhere, &services);
+        let families = AddressFamilies::of(other_addrs, &services);
         let mut bound = Self {
             services: Vec::new(),
-            entrances: (0..workers.get()).map(|_| Vec::new()).collect(),
+            listeners: (0..workers.get()).map(|_| Vec::new()).collect(),
             max_connections,
             addrs: Vec::new(),
         };
-        for (number, (service, addrs, given)) in services.into_iter().enumerate() {
+        for (number, (service, addrs, inherited)) in services.into_iter().enumerate() {
             let options = service.options.now();
-            let mut real = Vec::with_capacity(addrs.len() + given.len());
+            let mut actual = Vec::with_capacity(addrs.len() + inherited.len());
             for addr in addrs {
                 let at = |source| BindError::new(addr, source);
-                real.push(bound.bind_one(number, addr, &families, &options).map_err(at)?.into());
+                actual.push(bound.bind_one(number, addr, &families, &options).map_err(at)?.into());
             }
-            for given in given {
-                real.extend(
-                    bound.take(number, given, &options).map_err(BindError::InheritedSockets)?,
+            for inherited in inherited {
+                actual.extend(
+                    bound.take(number, inherited, &options).map_err(BindError::InheritedSockets)?,
                 );
             }
-            bound.addrs.push(real);
+            bound.addrs.push(actual);
             bound.services.push(Arc::new(service));
         }
         Ok(bound)
     }
 
-    /// Binds one address for each worker and returns it with its real port.
+    /// Binds one address for each worker and returns it with its actual port.
     fn bind_one(
         &mut self,
         service: usize,
         addr: SocketAddr,
-        families: &Families,
+        families: &AddressFamilies,
         options: &Options,
     ) -> io::Result<SocketAddr> {
         let only_v6 = families.only_v6(addr);
-        let mut real = None;
-        // All are bound before the first one listens, so that no client meets a group that is still
-        // growing.
-        let mut sockets = Vec::with_capacity(self.entrances.len());
-        for _ in 0..self.entrances.len() {
-            let joins = real.is_some() || families.joins(addr);
-            let socket = open(real.unwrap_or(addr), joins, only_v6, options)?;
-            real = socket.local_addr()?.as_socket();
+        let mut actual = None;
+        // All are bound before the first one listens, so that no client arrives at an incomplete
+        // group.
+        let mut sockets = Vec::with_capacity(self.listeners.len());
+        for _ in 0..self.listeners.len() {
+            let joins = actual.is_some() || families.joins(addr);
+            let socket = open(actual.unwrap_or(addr), joins, only_v6, options)?;
+            actual = socket.local_addr()?.as_socket();
             sockets.push(socket);
         }
-        let real = real.unwrap_or(addr);
-        for (socket, entrances) in sockets.into_iter().zip(&mut self.entrances) {
+        let actual = actual.unwrap_or(addr);
+        for (socket, listeners) in sockets.into_iter().zip(&mut self.listeners) {
             socket.listen(BACKLOG)?;
-            entrances.push(AcceptLoop { service, socket: socket.into(), addr: real.into() });
+            listeners.push(WorkerListener { service, socket: socket.into(), addr: actual.into() });
         }
-        Ok(real)
+        Ok(actual)
     }
 
-    /// Shares out the sockets of one address and returns it; `None` if there are none. Every socket
-    /// gets a worker, since nobody else would empty its queue, and every worker gets a socket.
+    /// Distributes the sockets of one address and returns the address; `None` if there are no
+    /// sockets. Every socket gets a worker, since nothing else would empty its queue, and every
+    /// worker gets a socket.
     fn take(
         &mut self,
         service: usize,
-        given: InheritedSockets,
+        inherited: InheritedSockets,
         options: &Options,
     ) -> io::Result<Option<ListenAddr>> {
-        let InheritedSockets { addr, sockets } = given;
+        let InheritedSockets { addr, sockets } = inherited;
         if sockets.is_empty() {
             return Ok(None);
         }
@@ -248,81 +247,74 @@ impl Bound {
             let socket = SockRef::from(socket);
             socket.set_nonblocking(true)?;
             if addr.tcp().is_some() {
-                sockopt::prepare(&socket, options)?;
+                stream::set_socket_options(&socket, options)?;
             }
-            // Also sets the length of the queue anew, if it listens already.
+            // Also sets the length of the queue if the socket listens already.
             socket.listen(BACKLOG)?;
         }
-        let missing = self.entrances.len().saturating_sub(sockets.len());
+        let missing = self.listeners.len().saturating_sub(sockets.len());
         let shared = sockets
             .iter()
             .cycle()
             .take(missing)
             .map(OwnedFd::try_clone)
             .collect::<io::Result<Vec<_>>>()?;
-        let workers = self.entrances.len().max(1);
+        let workers = self.listeners.len().max(1);
         for (number, socket) in sockets.into_iter().chain(shared).enumerate() {
-            if let Some(entrances) = self.entrances.get_mut(number % workers) {
-                entrances.push(AcceptLoop { service, socket, addr: addr.clone() });
+            if let Some(listeners) = self.listeners.get_mut(number % workers) {
+                listeners.push(WorkerListener { service, socket, addr: addr.clone() });
             }
         }
         Ok(Some(addr))
     }
 
-    /// Second handles on all sockets.
+    /// Duplicates of all sockets.
     ///
     /// # Errors
     ///
     /// If there are no file descriptors for them.
     pub fn sockets(&self) -> io::Result<Sockets> {
-        Sockets::of(self.entrances.iter().flatten())
+        Sockets::of(self.listeners.iter().flatten())
     }
 
-    /// The addresses of each service, in the order they were given, with the ports that the kernel
-    /// chose.
+    /// The addresses of each service in the order given, with their actual ports.
     #[must_use]
     pub fn local_addrs(&self) -> &[Vec<ListenAddr>] {
         &self.addrs
     }
-
-    /// Starts the workers and begins to accept.
-    ///
-    /// # Errors
-    ///
-    /// A thread or its event loop could not be created.
-    pub fn serve(self, drain: &Drain) -> Result<Running, StartError> {
-        Running::start(self, drain)
-    }
 }
 
-/// Whether this is every address of IPv6, which may stand for IPv4 as well.
+/// Whether this is the unspecified IPv6 address, which may accept IPv4 too.
 fn is_any_v6(addr: SocketAddr) -> bool {
     addr.is_ipv6() && addr.ip().is_unspecified()
 }
 
-/// Which ports of the process are whose.
+/// The ports of the process by address family.
 #[derive(Debug, Default)]
-struct Families {
+struct AddressFamilies {
     /// Ports that have an IPv4 address of their own.
     v4: Vec<u16>,
-    /// Ports of which a socket that was given takes both families.
+    /// Ports of inherited sockets that accept both families.
     dual: Vec<u16>,
 }
 
-impl Families {
+impl AddressFamilies {
     fn of(
-        elsewhere: &[SocketAddr],
+        other_addrs: &[SocketAddr],
         services: &[(Service, Vec<SocketAddr>, Vec<InheritedSockets>)],
     ) -> Self {
         let mut families = Self::default();
-        let bound = services.iter().flat_map(|(_, addrs, _)| addrs).chain(elsewhere);
+        let bound = services.iter().flat_map(|(_, addrs, _)| addrs).chain(other_addrs);
         families.v4.extend(bound.filter(|addr| addr.is_ipv4()).map(SocketAddr::port));
-        for given in services.iter().flat_map(|(_, _, given)| given) {
-            let Some(addr) = given.addr.tcp() else { continue };
+        for inherited in services.iter().flat_map(|(_, _, inherited)| inherited) {
+            let Some(addr) = inherited.addr.tcp() else { continue };
             if addr.is_ipv4() {
                 families.v4.push(addr.port());
             } else if is_any_v6(addr)
-                && given.sockets.iter().any(|it| SockRef::from(it).only_v6().is_ok_and(|it| !it))
+                && inherited
+                    .sockets
+                    .iter()
+                    .any(|it| SockRef::from(it).only_v6().is_ok_and(|it| !it))
             {
                 families.dual.push(addr.port());
             }
@@ -330,18 +322,18 @@ impl Families {
         families
     }
 
-    /// Whether an address must leave IPv4 clients to another socket of this process.
+    /// Whether this address must leave IPv4 clients to another socket of this process.
     fn only_v6(&self, addr: SocketAddr) -> bool {
         addr.is_ipv6() && (!is_any_v6(addr) || addr.port() != 0 && self.v4.contains(&addr.port()))
     }
 
-    /// Whether a socket of this process has the address already.
+    /// Whether a socket of this process already has the address.
     fn joins(&self, addr: SocketAddr) -> bool {
         addr.is_ipv4() && self.dual.contains(&addr.port())
     }
 }
 
-/// A bound socket; `joins` says that it joins a group that already holds the address.
+/// A bound socket; with `joins` it joins a group that already has the address.
 fn open(addr: SocketAddr, joins: bool, only_v6: bool, options: &Options) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
@@ -351,7 +343,7 @@ fn open(addr: SocketAddr, joins: bool, only_v6: bool, options: &Options) -> io::
     // Connections of an earlier process may still be in TIME_WAIT on this port.
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(joins)?;
-    sockopt::prepare(&socket, options)?;
+    stream::set_socket_options(&socket, options)?;
     socket.bind(&addr.into())?;
     socket.set_reuse_port(true)?;
     Ok(socket)

@@ -1,29 +1,29 @@
-//! Second handles on the listening sockets: to hand them to another process, and to change their
-//! settings.
+//! Duplicates of the listening sockets, to pass them to another process and to change their
+//! options.
 //!
-//! A listening socket lives as long as anybody holds it, and with it its queue. So whoever has
-//! these handles must let go of them before the workers empty their queues for the last time: what
-//! arrives after that in a socket that nobody accepts from would be reset when the last handle
-//! goes.
+//! A listening socket exists, together with its queue, as long as any process has it open. So these
+//! duplicates must be closed before the workers empty their queues for the last time: connections
+//! that arrive later in a socket that is not accepted from would be reset when the last duplicate
+//! is closed.
 
 use std::io;
 use std::os::fd::OwnedFd;
 
 use socket2::SockRef;
 
-use crate::io::sockopt;
-use crate::listener::AcceptLoop;
-use crate::listener::address::ListenAddr;
+use crate::address::ListenAddr;
+use crate::io::stream;
+use crate::listener::WorkerListener;
 use crate::options::Options;
 
 /// One listening socket.
 #[derive(Debug)]
 pub struct Socket {
-    /// Number of its service.
+    /// The index of its service.
     pub service: usize,
-    /// Where it listens.
+    /// Its address.
     pub addr: ListenAddr,
-    /// The handle.
+    /// The duplicate.
     pub listener: OwnedFd,
 }
 
@@ -32,33 +32,35 @@ pub struct Socket {
 pub struct Sockets(Vec<Socket>);
 
 impl Sockets {
-    pub(crate) fn of<'a>(entrances: impl Iterator<Item = &'a AcceptLoop>) -> io::Result<Self> {
-        let handle = |entrance: &AcceptLoop| {
-            let listener = entrance.socket.try_clone()?;
-            Ok(Socket { service: entrance.service, addr: entrance.addr.clone(), listener })
+    pub(crate) fn of<'a>(listeners: impl Iterator<Item = &'a WorkerListener>) -> io::Result<Self> {
+        let handle = |from: &WorkerListener| {
+            let listener = from.socket.try_clone()?;
+            Ok(Socket { service: from.service, addr: from.addr.clone(), listener })
         };
-        entrances.map(handle).collect::<io::Result<_>>().map(Self)
+        listeners.map(handle).collect::<io::Result<_>>().map(Self)
     }
 
-    /// Each of them. A socket that several workers share is there several times.
+    /// All sockets. One that several workers share occurs several times.
     #[must_use]
     pub fn all(&self) -> &[Socket] {
         &self.0
     }
 
-    /// Gives the sockets of a service what accepted connections inherit from them: keepalive and
-    /// user timeout.
+    /// Sets the options that accepted connections inherit from the sockets of a service: keepalive
+    /// and user timeout.
     ///
     /// # Errors
     ///
-    /// If the system does not take a value.
+    /// If the system rejects a value.
     pub fn retune(&self, service: usize, options: &Options) -> io::Result<()> {
         let mut own =
             self.0.iter().filter(|socket| socket.service == service && socket.addr.tcp().is_some());
-        own.try_for_each(|socket| sockopt::prepare(&SockRef::from(&socket.listener), options))
+        own.try_for_each(|socket| {
+            stream::set_socket_options(&SockRef::from(&socket.listener), options)
+        })
     }
 
-    /// Lets go of them.
+    /// Closes all of them.
     pub fn release(&mut self) {
         self.0.clear();
     }

@@ -1,6 +1,11 @@
-//! Maintenance notifications: push messages that announce a failover to clients that asked for them.
+//! Maintenance notifications: push messages that announce a failover, or ask the client to move, to
+//! clients that asked for them.
+//!
+//! [`push`] has the messages as they are on the wire, [`pending`] decides which client gets which
+//! of them and when. A session sees them as bytes that it inserts between two replies.
 
-pub(crate) mod notice;
+pub(crate) mod pending;
+pub(crate) mod push;
 
 #[cfg(test)]
-mod notices_tests;
+mod notification_tests;

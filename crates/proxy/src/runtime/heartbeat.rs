@@ -1,29 +1,29 @@
-//! Whether a worker's event loop still turns, and how often it did not.
+//! The heartbeat of a worker's event loop: when it last ran an iteration, and how often it stalled.
 //!
-//! The worker writes and anybody reads. What CPU time a worker takes is not measured here: the
-//! kernel counts that anyway, under the number of its thread.
+//! The worker writes, any thread reads. The CPU time of a worker is not measured here: the kernel
+//! counts it per thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// An event loop turns at least this often, even if nothing happens.
-pub(crate) const BEAT: Duration = Duration::from_millis(100);
+/// The event loop runs an iteration at least this often, even if nothing happens.
+pub(crate) const BEAT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A turn that takes longer is a stall: something held the worker up, or the machine did.
+/// An iteration that takes longer is a stall: something delayed the worker, or the machine did.
 pub const STALL: Duration = Duration::from_millis(250);
 
-/// Times an event loop stood still for longer than [`STALL`].
+/// The stalls of an event loop: iterations longer than [`STALL`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stalls {
-    /// How many.
+    /// Their number.
     pub count: u64,
-    /// How long they took, added up.
+    /// Their total duration.
     pub time: Duration,
 }
 
 #[derive(Debug, Default)]
-struct Shown {
+struct HeartbeatState {
     /// Milliseconds since the origin.
     last: AtomicU64,
     stalls: AtomicU64,
@@ -32,54 +32,54 @@ struct Shown {
     thread: AtomicU32,
 }
 
-/// Shows when a worker's event loop last turned. Cheap to clone, readable from any thread.
+/// When a worker's event loop last ran. Cheap to clone, readable from any thread.
 #[derive(Debug, Clone)]
 pub struct Heartbeat {
     origin: Instant,
-    shown: Arc<Shown>,
+    state: Arc<HeartbeatState>,
 }
 
 impl Heartbeat {
     pub(crate) fn new() -> Self {
-        Self { origin: Instant::now(), shown: Arc::default() }
+        Self { origin: Instant::now(), state: Arc::default() }
     }
 
-    /// How long ago the loop last turned, at `now`. It turns at least ten times a second if nothing
-    /// holds it up.
+    /// How long before `now` the loop last ran. It runs at least ten times per second unless
+    /// something delays it.
     #[must_use]
     pub fn age(&self, now: Instant) -> Duration {
-        let last = Duration::from_millis(self.shown.last.load(Ordering::Relaxed));
+        let last = Duration::from_millis(self.state.last.load(Ordering::Relaxed));
         now.saturating_duration_since(self.origin).saturating_sub(last)
     }
 
-    /// How often it stood still. A stall counts when it is over.
+    /// The stalls so far. A stall counts when it is over.
     #[must_use]
     pub fn stalls(&self) -> Stalls {
         let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
         Stalls {
-            count: read(&self.shown.stalls),
-            time: Duration::from_millis(read(&self.shown.stalled_ms)),
+            count: read(&self.state.stalls),
+            time: Duration::from_millis(read(&self.state.stalled_ms)),
         }
     }
 
-    /// The number that the system has given the worker's thread; `None` before it runs.
+    /// The system's id of the worker's thread; `None` before it runs.
     #[must_use]
     pub fn thread(&self) -> Option<u32> {
-        Some(self.shown.thread.load(Ordering::Relaxed)).filter(|id| *id > 0)
+        Some(self.state.thread.load(Ordering::Relaxed)).filter(|id| *id > 0)
     }
 
-    /// The loop is about to turn for the first time, on this thread.
+    /// Marks the start of the loop on this thread.
     pub(crate) fn begin(&self) {
         let id = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
-        self.shown.thread.store(id, Ordering::Relaxed);
-        self.shown.last.store(self.millis(), Ordering::Relaxed);
+        self.state.thread.store(id, Ordering::Relaxed);
+        self.state.last.store(self.millis(), Ordering::Relaxed);
     }
 
-    /// The loop turns now. One writer, so plain loads and stores are exact.
+    /// Marks an iteration. There is one writer, so plain loads and stores are exact.
     pub(crate) fn beat(&self) {
         let now = self.millis();
-        let took = now.saturating_sub(self.shown.last.load(Ordering::Relaxed));
-        self.shown.last.store(now, Ordering::Relaxed);
+        let took = now.saturating_sub(self.state.last.load(Ordering::Relaxed));
+        self.state.last.store(now, Ordering::Relaxed);
         if took > STALL.as_millis() as u64 {
             self.note_stall(took);
         }
@@ -87,12 +87,28 @@ impl Heartbeat {
 
     #[cold]
     fn note_stall(&self, took: u64) {
-        self.shown.stalls.fetch_add(1, Ordering::Relaxed);
-        self.shown.stalled_ms.fetch_add(took, Ordering::Relaxed);
+        self.state.stalls.fetch_add(1, Ordering::Relaxed);
+        self.state.stalled_ms.fetch_add(took, Ordering::Relaxed);
     }
 
     fn millis(&self) -> u64 {
         u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+/// Blocks the worker for longer than liveness waits, if the file named by POINTSMAN_TEST_STALL
+/// contains its number; the file is removed. Only for a test of liveness, and absent in release
+/// builds.
+#[cfg(debug_assertions)]
+pub(crate) fn stall_if_asked(worker: usize) {
+    static FILE: std::sync::OnceLock<Option<std::path::PathBuf>> = std::sync::OnceLock::new();
+    let file =
+        FILE.get_or_init(|| std::env::var_os("POINTSMAN_TEST_STALL").map(std::path::PathBuf::from));
+    let Some(file) = file else { return };
+    let asked = std::fs::read_to_string(file).is_ok_and(|text| text.trim() == worker.to_string());
+    if asked && std::fs::remove_file(file).is_ok() {
+        #[allow(clippy::disallowed_methods, reason = "to hang is the purpose")]
+        std::thread::sleep(Duration::from_secs(8));
     }
 }
 
@@ -101,19 +117,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_turn_that_takes_too_long_is_a_stall_and_others_are_not() {
+    fn counts_only_long_iterations_as_stalls() {
         let origin = Instant::now() - Duration::from_secs(10);
-        let heart = Heartbeat { origin, shown: Arc::default() };
-        assert_eq!(heart.thread(), None);
-        heart.begin();
-        heart.beat();
-        // The start itself is none: ten seconds may lie between the creation and the first turn.
-        assert_eq!(heart.stalls(), Stalls::default());
-        assert!(heart.thread().is_some());
-        heart.shown.last.fetch_sub(3000, Ordering::Relaxed);
-        heart.beat();
-        let stalls = heart.stalls();
+        let heartbeat = Heartbeat { origin, state: Arc::default() };
+        assert_eq!(heartbeat.thread(), None);
+        heartbeat.begin();
+        heartbeat.beat();
+        // The start is not a stall: ten seconds may pass between creation and the first iteration.
+        assert_eq!(heartbeat.stalls(), Stalls::default());
+        assert!(heartbeat.thread().is_some());
+        heartbeat.state.last.fetch_sub(3000, Ordering::Relaxed);
+        heartbeat.beat();
+        let stalls = heartbeat.stalls();
         assert!(stalls.count == 1 && stalls.time >= Duration::from_secs(3), "{stalls:?}");
-        assert!(heart.age(Instant::now()) < Duration::from_secs(3));
+        assert!(heartbeat.age(Instant::now()) < Duration::from_secs(3));
     }
 }

@@ -1,18 +1,14 @@
-//! The event loop of a worker thread: readiness, tasks, timers, and the worker itself.
+//! The event loop of a worker thread: socket readiness, tasks and timers.
 //!
-//! Each worker has one epoll instance and runs its tasks on one thread, so that sessions need no
-//! locks among themselves.
+//! Each worker has one epoll instance and runs its tasks on one thread, so sessions need no locks
+//! among themselves. The loop itself is in [`workers`](crate::workers).
 
 pub(crate) mod heartbeat;
 pub(crate) mod reactor;
 pub(crate) mod run_queue;
-#[cfg(debug_assertions)]
-pub(crate) mod stall;
 pub(crate) mod tasks;
-pub(crate) mod timer;
-pub(crate) mod timer_thread;
-pub(crate) mod watch;
-pub(crate) mod worker;
+pub(crate) mod timers;
+pub(crate) mod wake_flag;
 
 #[cfg(test)]
 mod reactor_tests;

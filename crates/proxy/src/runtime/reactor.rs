@@ -1,29 +1,30 @@
-//! Which sockets of a worker are ready: one epoll instance a worker, and a slot of a few bytes a
+//! Socket readiness of a worker: one epoll instance per worker, and a slot of a few bytes per
 //! socket.
 //!
-//! tokio's own driver is made for sockets that any thread may use: 400 bytes each, an atomic for
-//! every look, a system call to take each one back. Here a socket belongs to one thread, so its
-//! slot is three plain fields. It is registered once, for both directions, edge-triggered, and
-//! never taken back: closing it does that.
+//! tokio's driver supports sockets that any thread may use: 400 bytes each, an atomic operation per
+//! check, a system call to deregister. Here a socket belongs to one thread, so its slot has three
+//! plain fields. A socket is registered once, for both directions, edge-triggered, and never
+//! deregistered: closing it does that.
 //!
-//! **No event is lost.** A bit of a slot says "an attempt is worth while". An event sets it; the
-//! owner takes it over into a field of his own ([`Place::look`]), leaving his waker on the way, and
-//! clears that one when an attempt came out short or with nothing. All of it happens on one thread,
-//! so it has an order. Whatever comes after an attempt that emptied the socket is a new edge, and
-//! the kernel tells of it. So if a bit is clear in both places, an event is still to come, and
-//! finds the waker. An event that sets no new bit of the slot wakes nobody: its owner has been
-//! woken and has not looked yet, or it is about room to write, of which the slot keeps the bit
-//! until a write found none, since every event tells of it.
+//! **No event is lost.** A bit in a slot says that an attempt may succeed. An event sets it; the
+//! owner moves it to a field of its own ([`Registration::update_readiness`]), stores its waker at
+//! the same time, and clears the field when an attempt was incomplete or found nothing. All of this
+//! happens on one thread and is therefore ordered. Anything that arrives after an attempt that
+//! emptied the socket is a new edge, which the kernel reports. So if a bit is clear in both places,
+//! an event is still to come and will find the waker. An event that sets no new bit of the slot
+//! wakes no task: either its owner was already woken and has not run yet, or the event reports
+//! writability, whose bit stays in the slot until a write would block, since every event reports
+//! it.
 //!
-//! A session looks once when it is polled; between its attempts it asks its own field, and nothing
-//! that has to be borrowed.
+//! A session updates its readiness once per poll; between its attempts it only reads its own field,
+//! for which nothing has to be borrowed.
 //!
-//! **No event reaches the wrong session.** What the kernel hands back with an event is the number
-//! of the slot and its generation, which grows each time the slot is given back. An event fetched
-//! before a socket was closed finds another generation.
+//! **No event reaches the wrong session.** The kernel returns, with each event, the number of the
+//! slot and its generation, which changes each time the slot is released. An event fetched before a
+//! socket was closed finds another generation.
 //!
-//! The peer's end and errors stay set: an attempt that reads the last bytes before an end may come
-//! out short, and no edge would follow it.
+//! The end of the peer's direction and errors stay set: an attempt that reads the last bytes before
+//! the end may be incomplete, and no edge would follow.
 //!
 //! Deliberately absent: sockets that change their thread, and interest in one direction only.
 
@@ -39,28 +40,28 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
-/// Events fetched at a time.
+/// Events fetched per call.
 const EVENTS: usize = 256;
 
-/// The number that stands for the bell of the worker and for no slot.
-const BELL: u64 = u64::MAX;
+/// The tag of the worker's wake-up descriptor; no slot has it.
+const WAKE_TAG: u64 = u64::MAX;
 
-/// What may be tried on a socket.
+/// What may be attempted on a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ready(u8);
+pub(crate) struct Readiness(u8);
 
-impl Ready {
+impl Readiness {
     /// Nothing is known yet.
     pub(crate) const NONE: Self = Self(0);
-    /// A read may bring something.
+    /// A read may return something.
     pub(crate) const READ: Self = Self(1);
-    /// A write may take something.
+    /// A write may accept something.
     pub(crate) const WRITE: Self = Self(2);
-    /// The peer has ended its direction, or broken off.
+    /// The peer has closed its direction or the connection.
     pub(crate) const ENDED: Self = Self(4);
     /// The connection is broken.
     pub(crate) const BROKEN: Self = Self(8);
-    /// What a connection that was just accepted is taken for.
+    /// The assumed readiness of a connection that was just accepted.
     pub(crate) const BOTH: Self = Self(3);
 
     fn of(flags: EventFlags) -> Self {
@@ -75,7 +76,7 @@ impl Ready {
             bits |= Self::READ.0 | Self::ENDED.0;
         }
         if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
-            // Both directions are worth an attempt: it brings the error.
+            // Attempt both directions: the attempt returns the error.
             bits |= Self::READ.0 | Self::WRITE.0 | Self::ENDED.0 | Self::BROKEN.0;
         }
         Self(bits)
@@ -94,53 +95,53 @@ impl Ready {
     }
 }
 
-/// What is known of one socket.
+/// What is known about one socket.
 #[derive(Debug)]
-struct Slot {
+struct SocketSlot {
     waker: Option<Waker>,
     generation: u32,
-    ready: Ready,
+    ready: Readiness,
 }
 
-impl Slot {
-    /// Leaves a waker for the next event.
+impl SocketSlot {
+    /// Stores the waker for the next event.
     #[inline]
-    fn leave(&mut self, waker: &Waker) {
+    fn set_waker(&mut self, waker: &Waker) {
         if !self.waker.as_ref().is_some_and(|left| left.will_wake(waker)) {
             self.waker = Some(waker.clone());
         }
     }
 }
 
-/// One worker's sockets. Made anywhere, then moved to the worker's thread and [installed](install)
-/// there.
+/// The sockets of one worker. Created on any thread, then moved to the worker's thread and
+/// [installed](install) there.
 #[derive(Debug)]
 pub(crate) struct Reactor {
     epoll: OwnedFd,
-    slots: Vec<Slot>,
+    slots: Vec<SocketSlot>,
     free: Vec<u32>,
 }
 
 thread_local! {
-    static HERE: RefCell<Option<Reactor>> = const { RefCell::new(None) };
+    static REACTOR: RefCell<Option<Reactor>> = const { RefCell::new(None) };
 }
 
 impl Reactor {
-    /// A reactor that also notices when somebody writes to `bell`.
-    pub(crate) fn new(bell: impl AsFd) -> io::Result<Self> {
+    /// A reactor that also notices writes to `wake_fd`.
+    pub(crate) fn new(wake_fd: impl AsFd) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        // Edge-triggered, too: each write is an edge, so nobody has to read what was written.
-        epoll::add(&epoll, bell, EventData::new_u64(BELL), EventFlags::IN | EventFlags::ET)?;
+        // Edge-triggered too: each write is an edge, so the value need not be read.
+        epoll::add(&epoll, wake_fd, EventData::new_u64(WAKE_TAG), EventFlags::IN | EventFlags::ET)?;
         Ok(Self { epoll, slots: Vec::new(), free: Vec::new() })
     }
 
-    fn add(&mut self, socket: impl AsFd, ready: Ready) -> io::Result<u32> {
+    fn add(&mut self, socket: impl AsFd, ready: Readiness) -> io::Result<u32> {
         let index = match self.free.pop() {
             Some(index) => index,
             None => {
                 let index =
                     u32::try_from(self.slots.len()).map_err(|_| io::ErrorKind::OutOfMemory)?;
-                self.slots.push(Slot { waker: None, generation: 0, ready: Ready::NONE });
+                self.slots.push(SocketSlot { waker: None, generation: 0, ready: Readiness::NONE });
                 index
             }
         };
@@ -159,15 +160,15 @@ impl Reactor {
 
     fn remove(&mut self, index: u32) -> Option<Waker> {
         let slot = self.slots.get_mut(index as usize)?;
-        // All bits set at the tag's place would be taken for the bell.
+        // A tag with all bits set is reserved for the wake-up descriptor.
         slot.generation = if slot.generation == u32::MAX - 1 { 0 } else { slot.generation + 1 };
-        slot.ready = Ready::NONE;
+        slot.ready = Readiness::NONE;
         self.free.push(index);
         slot.waker.take()
     }
 
-    /// Notes an event and wakes whom it concerns, which only puts him in a queue.
-    fn note(&mut self, tag: u64, ready: Ready) {
+    /// Records an event and wakes its task, which only queues the task.
+    fn record(&mut self, tag: u64, ready: Readiness) {
         let (index, generation) = (tag & u64::from(u32::MAX), tag >> 32);
         let slot = usize::try_from(index).ok().and_then(|index| self.slots.get_mut(index));
         let Some(slot) = slot.filter(|slot| u64::from(slot.generation) == generation) else {
@@ -183,126 +184,128 @@ impl Reactor {
     }
 }
 
-/// Takes the reactor away from its thread when dropped.
+/// Removes the reactor from its thread when dropped.
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct Installed(PhantomData<*const ()>);
+pub(crate) struct InstalledReactor(PhantomData<*const ()>);
 
-/// Makes `reactor` this thread's own.
-pub(crate) fn install(reactor: Reactor) -> Installed {
-    HERE.set(Some(reactor));
-    Installed(PhantomData)
+/// Installs `reactor` on this thread.
+pub(crate) fn install(reactor: Reactor) -> InstalledReactor {
+    REACTOR.set(Some(reactor));
+    InstalledReactor(PhantomData)
 }
 
-impl Drop for Installed {
+impl Drop for InstalledReactor {
     fn drop(&mut self) {
-        HERE.set(None);
+        REACTOR.set(None);
     }
 }
 
-/// Fetches events of this thread's sockets and wakes whom they concern, after waiting for one up to
-/// `wait`; the buffer is the caller's, to be given again. Whether the bell was rung.
-pub(crate) fn turn(events: &mut Vec<Event>, wait: Duration) -> io::Result<bool> {
+/// Waits up to `wait` for events of this thread's sockets, records them and wakes their tasks.
+/// `events` is a buffer to reuse. Returns whether the worker was woken through its wake-up
+/// descriptor.
+pub(crate) fn poll_events(events: &mut Vec<Event>, wait: Duration) -> io::Result<bool> {
     let wait = Timespec::try_from(wait).unwrap_or_default();
     events.reserve(EVENTS);
-    HERE.with_borrow_mut(|here| {
-        let Some(here) = here else { return Err(io::ErrorKind::NotConnected.into()) };
-        match epoll::wait(&here.epoll, spare_capacity(events), Some(&wait)) {
+    REACTOR.with_borrow_mut(|reactor| {
+        let Some(reactor) = reactor else { return Err(io::ErrorKind::NotConnected.into()) };
+        match epoll::wait(&reactor.epoll, spare_capacity(events), Some(&wait)) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(io::Error::from(error)),
         }
     })?;
-    let mut rung = false;
-    HERE.with_borrow_mut(|here| {
-        let Some(here) = here else { return };
+    let mut woken = false;
+    REACTOR.with_borrow_mut(|reactor| {
+        let Some(reactor) = reactor else { return };
         for event in events.drain(..) {
             match event.data.u64() {
-                BELL => rung = true,
-                tag => here.note(tag, Ready::of(event.flags)),
+                WAKE_TAG => woken = true,
+                tag => reactor.record(tag, Readiness::of(event.flags)),
             }
         }
     });
-    Ok(rung)
+    Ok(woken)
 }
 
-/// A socket's place in its thread's reactor, given back when dropped. The socket must be closed at
-/// the same time and never be duplicated, or events of it keep coming (and are ignored).
+/// The registration of a socket with its thread's reactor, released on drop. The socket must be
+/// closed at the same time and never be duplicated; otherwise its events keep arriving (and are
+/// ignored).
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct Registration {
     index: u32,
-    /// What the owner has taken over and not used up.
-    ready: Cell<Ready>,
-    /// A mark of the owner's: it fits in here where it would cost him four bytes.
-    mark: bool,
+    /// Readiness taken from the slot and not used up.
+    ready: Cell<Readiness>,
+    /// A flag of the owner, stored here because it would take four bytes there.
+    flag: bool,
     /// Useless on another thread.
     _here: PhantomData<*const ()>,
 }
 
-impl Place {
-    /// Registers `socket`, which is taken to be `ready` for now.
-    pub(crate) fn new(socket: impl AsFd, ready: Ready, mark: bool) -> io::Result<Self> {
-        let index = HERE.with_borrow_mut(|here| match here {
-            Some(here) => here.add(socket, ready),
+impl Registration {
+    /// Registers `socket`, assumed to be `ready` for now.
+    pub(crate) fn new(socket: impl AsFd, ready: Readiness, flag: bool) -> io::Result<Self> {
+        let index = REACTOR.with_borrow_mut(|reactor| match reactor {
+            Some(reactor) => reactor.add(socket, ready),
             None => Err(io::ErrorKind::NotConnected.into()),
         })?;
-        Ok(Self { index, ready: Cell::new(ready), mark, _here: PhantomData })
+        Ok(Self { index, ready: Cell::new(ready), flag, _here: PhantomData })
     }
 
-    pub(crate) fn mark(&self) -> bool {
-        self.mark
+    pub(crate) fn flag(&self) -> bool {
+        self.flag
     }
 
-    /// What is known, whether it was taken over or not.
-    pub(crate) fn ready(&self) -> Ready {
-        self.with(|slot| slot.ready).unwrap_or(Ready::NONE).and(self.ready.get())
+    /// All known readiness, in the slot and in this registration.
+    pub(crate) fn ready(&self) -> Readiness {
+        self.with(|slot| slot.ready).unwrap_or(Readiness::NONE).and(self.ready.get())
     }
 
-    /// What was known at the last look and has not been used up since.
+    /// The readiness as of the last update, minus what has been used up since.
     #[inline]
-    pub(crate) fn seen(&self) -> Ready {
+    pub(crate) fn cached(&self) -> Readiness {
         self.ready.get()
     }
 
-    /// Takes over what has been noted. Who looks is woken at the next event.
+    /// Takes the readiness from the slot. The task of `cx` is woken by the next event.
     #[inline]
-    pub(crate) fn look(&self, cx: &Context<'_>) {
+    pub(crate) fn update_readiness(&self, cx: &Context<'_>) {
         let noted = self.with(|slot| {
-            slot.leave(cx.waker());
+            slot.set_waker(cx.waker());
             let noted = slot.ready;
-            slot.ready = noted.without(Ready::READ);
+            slot.ready = noted.without(Readiness::READ);
             noted
         });
-        self.ready.set(self.ready.get().and(noted.unwrap_or(Ready::NONE)));
+        self.ready.set(self.ready.get().and(noted.unwrap_or(Readiness::NONE)));
     }
 
-    /// Whether `wanted` is worth an attempt. If not, who asks is woken when something changes.
+    /// Whether `wanted` may succeed. If not, the task of `cx` is woken when something changes.
     #[inline]
-    pub(crate) fn is_ready(&self, cx: &Context<'_>, wanted: Ready) -> bool {
-        if !self.seen().has(wanted) {
-            self.look(cx);
+    pub(crate) fn is_ready(&self, cx: &Context<'_>, wanted: Readiness) -> bool {
+        if !self.cached().has(wanted) {
+            self.update_readiness(cx);
         }
-        self.seen().has(wanted)
+        self.cached().has(wanted)
     }
 
-    /// Makes an attempt at `what` if it is worth one; otherwise, who asks is woken when it is. The
-    /// attempt returns its result and whether there may be more. An end that was announced stays
-    /// worth one.
+    /// Attempts `what` if it may succeed; otherwise the task of `cx` is woken when it may. The
+    /// attempt returns its result and whether there may be more. After an announced end, further
+    /// attempts remain possible.
     #[inline]
     pub(crate) fn attempt<R>(
         &self,
         cx: &Context<'_>,
-        what: Ready,
+        what: Readiness,
         mut attempt: impl FnMut() -> Result<(R, bool), Errno>,
     ) -> Poll<Result<R, Errno>> {
         while self.is_ready(cx, what) {
             match attempt() {
                 Ok((result, more)) => {
-                    if !more && !self.seen().has(Ready::ENDED) {
-                        self.would_block(what);
+                    if !more && !self.cached().has(Readiness::ENDED) {
+                        self.set_not_ready(what);
                     }
                     return Poll::Ready(Ok(result));
                 }
-                Err(Errno::AGAIN) => self.would_block(what),
+                Err(Errno::AGAIN) => self.set_not_ready(what),
                 Err(Errno::INTR) => {}
                 Err(error) => return Poll::Ready(Err(error)),
             }
@@ -310,34 +313,37 @@ impl Place {
         Poll::Pending
     }
 
-    /// An attempt at `what` had to wait or would have to, whatever was announced.
+    /// Clears `what`: an attempt would block, whatever was reported.
     #[inline]
-    pub(crate) fn would_block(&self, what: Ready) {
+    pub(crate) fn set_not_ready(&self, what: Readiness) {
         self.ready.set(self.ready.get().without(what));
-        if what.has(Ready::WRITE) {
+        if what.has(Readiness::WRITE) {
             self.with(|slot| slot.ready = slot.ready.without(what));
         }
     }
 
-    /// Ends the registration of `socket`, for one that is not about to be closed.
-    pub(crate) fn withdraw(&self, socket: impl AsFd) {
-        // It fails only for a socket that is not registered.
-        HERE.with_borrow(|here| here.as_ref().map(|here| epoll::delete(&here.epoll, socket)));
+    /// Deregisters `socket`, for a socket that may stay open elsewhere.
+    pub(crate) fn deregister(&self, socket: impl AsFd) {
+        // This fails only for a socket that is not registered.
+        REACTOR.with_borrow(|reactor| {
+            reactor.as_ref().map(|reactor| epoll::delete(&reactor.epoll, socket))
+        });
     }
 
     #[inline]
-    fn with<R>(&self, f: impl FnOnce(&mut Slot) -> R) -> Option<R> {
-        HERE.with_borrow_mut(|here| {
-            here.as_mut().and_then(|here| here.slots.get_mut(self.index as usize)).map(f)
+    fn with<R>(&self, f: impl FnOnce(&mut SocketSlot) -> R) -> Option<R> {
+        REACTOR.with_borrow_mut(|reactor| {
+            reactor.as_mut().and_then(|reactor| reactor.slots.get_mut(self.index as usize)).map(f)
         })
     }
 }
 
-impl Drop for Place {
+impl Drop for Registration {
     fn drop(&mut self) {
-        // A waker that is dropped may drop a task's last handle, which is free to do what it likes:
-        // not while borrowed.
-        let waker = HERE.try_with(|here| here.try_borrow_mut().ok()?.as_mut()?.remove(self.index));
+        // Dropping a waker may drop a task's last reference, which may run any code: not while
+        // borrowed.
+        let waker =
+            REACTOR.try_with(|reactor| reactor.try_borrow_mut().ok()?.as_mut()?.remove(self.index));
         drop(waker);
     }
 }

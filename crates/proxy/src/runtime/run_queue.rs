@@ -1,47 +1,47 @@
-//! The order in which the tasks of a worker have their turns, so that small requests do not wait
-//! for large values.
+//! The order in which a worker polls its tasks, so that small requests do not wait for large
+//! values.
 //!
-//! A task whose last polls moved many bytes is *heavy*, all others are *light*. Between two looks
-//! at the event loop all light tasks that are ready have their turn, then heavy ones, for as many
-//! bytes as cost about as much as the light tasks did, and at least for [`LEAST`]. So a small
-//! request waits for half a mebibyte at most and not for every session with a large value; and
-//! however many light tasks there are, heavy ones get half of the worker.
+//! A task whose last polls moved many bytes is *heavy*, all other tasks are *light*. Between two
+//! polls of the event loop, all ready light tasks run first, then heavy ones, for as many bytes as
+//! cost about as much as the light tasks did, and at least for [`MIN_ROUND_BYTES`]. So a small
+//! request waits for at most half a mebibyte and not for every session with a large value; and with
+//! any number of light tasks, heavy ones get half of the worker.
 //!
-//! Heavy tasks take turns among themselves. Longer turns of one of them in a row, a mebibyte as
-//! before, made no difference to throughput or CPU.
+//! Heavy tasks run in round-robin order. Longer turns of a single one, a mebibyte as before, made
+//! no difference to throughput or CPU.
 //!
-//! Measured with a PING every 5 ms beside 8 clients with pipelines of replies of 1 MiB: the worker
-//! looked at its sockets every 3.7 ms (median; 10 ms at the 99th percentile). Now a PING is read
-//! 0.24 ms after it was sent, and 0.75 ms at the 99th percentile.
+//! Measured with a PING every 5 ms beside 8 clients with pipelined replies of 1 MiB: before, the
+//! worker polled its sockets every 3.7 ms (median; 10 ms at the 99th percentile). Now a PING is
+//! read 0.24 ms after it was sent, and 0.75 ms at the 99th percentile.
 //!
-//! Deliberately absent: what a task is, and the clock. Bytes stand for time, since nothing else
-//! that a session does takes long.
+//! Deliberately absent: tasks and clocks. Bytes stand for time, since nothing else in a session
+//! takes long.
 
 use std::collections::VecDeque;
 
-/// A poll that moved at least so many bytes makes its task a heavy one.
+/// A poll that moved at least this many bytes makes its task heavy.
 pub(crate) const HEAVY: usize = 64 * 1024;
 
-/// A heavy task stays one for so many polls that moved less: a large value comes in pieces of any
-/// size.
-const REMEMBERED: u8 = 4;
+/// The number of polls with fewer bytes after which a heavy task becomes light: a large value
+/// arrives in pieces of any size.
+const HEAVY_POLLS: u8 = 4;
 
-/// Least number of bytes between two looks at the event loop.
-const LEAST: usize = 512 * 1024;
+/// The minimum number of bytes between two polls of the event loop.
+const MIN_ROUND_BYTES: usize = 512 * 1024;
 
-/// Bytes for each light task that was polled since: what it takes to move them is about what a
-/// small request takes.
-const SHARE: usize = 64 * 1024;
+/// Additional bytes per light task polled in the round: moving them takes about as long as a small
+/// request.
+const BYTES_PER_LIGHT_TASK: usize = 64 * 1024;
 
-/// How a task has behaved lately.
+/// The recent behaviour of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Weight(u8);
 
 impl Weight {
-    /// Takes note of a poll.
+    /// Records a poll.
     #[inline]
-    pub(crate) fn note(&mut self, bytes: usize) {
-        self.0 = if bytes >= HEAVY { REMEMBERED } else { self.0.saturating_sub(1) };
+    pub(crate) fn record(&mut self, bytes: usize) {
+        self.0 = if bytes >= HEAVY { HEAVY_POLLS } else { self.0.saturating_sub(1) };
     }
 
     #[inline]
@@ -50,28 +50,28 @@ impl Weight {
     }
 }
 
-/// Tasks that are ready, by their keys.
+/// The ready tasks, by their keys.
 #[derive(Debug)]
 pub(crate) struct RunQueue<K> {
     light: VecDeque<K>,
     heavy: VecDeque<K>,
-    /// How many there were in `light` when the round began.
-    begun: usize,
-    /// Moved since the round began.
+    /// The length of `light` when the round began.
+    light_at_start: usize,
+    /// Bytes moved since the round began.
     bytes: usize,
-    /// Enough was moved for this round.
-    spent: bool,
+    /// The round has moved enough.
+    exhausted: bool,
 }
 
 impl<K> Default for RunQueue<K> {
     fn default() -> Self {
         let (light, heavy) = (VecDeque::new(), VecDeque::new());
-        Self { light, heavy, begun: 0, bytes: 0, spent: false }
+        Self { light, heavy, light_at_start: 0, bytes: 0, exhausted: false }
     }
 }
 
 impl<K> RunQueue<K> {
-    /// Begins a round, with those that have become ready. Leaves `ready` empty.
+    /// Begins a round with the tasks that have become ready. Leaves `ready` empty.
     #[inline]
     pub(crate) fn begin(&mut self, ready: &mut VecDeque<K>) {
         if self.light.is_empty() {
@@ -79,44 +79,45 @@ impl<K> RunQueue<K> {
         } else {
             self.light.append(ready);
         }
-        self.begun = self.light.len();
-        (self.bytes, self.spent) = (0, false);
+        self.light_at_start = self.light.len();
+        (self.bytes, self.exhausted) = (0, false);
     }
 
-    /// The next one of those that have become ready. It has its turn, unless it is heavy and is
-    /// [deferred](Self::defer). None when all have had their turns, and when those took long, which
-    /// may leave some for the next round.
+    /// The next task that has become ready, to be polled unless it is heavy and is
+    /// [deferred](Self::defer). `None` when all of them have been polled, or when the round has
+    /// moved enough, which may leave some for the next round.
     #[inline]
     pub(crate) fn next_light(&mut self) -> Option<K> {
-        if self.spent { None } else { self.light.pop_front() }
+        if self.exhausted { None } else { self.light.pop_front() }
     }
 
-    /// The one that was given last is heavy: it has its turn after the light ones.
+    /// The task returned last is heavy: it is polled after the light ones.
     pub(crate) fn defer(&mut self, key: K) {
-        self.begun = self.begun.saturating_sub(1);
+        self.light_at_start = self.light_at_start.saturating_sub(1);
         self.heavy.push_back(key);
     }
 
-    /// The first heavy one of the round, after the light ones. There is one if there is any, or
-    /// they could wait for ever.
+    /// The first heavy task of the round, after the light ones. Never skipped if there is one, or
+    /// heavy tasks could starve.
     #[inline]
     pub(crate) fn first_heavy(&mut self) -> Option<K> {
         self.heavy.pop_front()
     }
 
-    /// The next heavy one. None when the round is over, which may leave some for the next one.
+    /// The next heavy task. `None` when the round is over, which may leave some for the next round.
     pub(crate) fn next_heavy(&mut self) -> Option<K> {
-        if self.spent { None } else { self.heavy.pop_front() }
+        if self.exhausted { None } else { self.heavy.pop_front() }
     }
 
-    /// A task has moved so many bytes in its turn.
-    pub(crate) fn moved(&mut self, bytes: usize) {
+    /// Records that a task has moved this many bytes in its poll.
+    pub(crate) fn add_bytes(&mut self, bytes: usize) {
         self.bytes = self.bytes.saturating_add(bytes);
-        let light = self.begun.saturating_sub(self.light.len());
-        self.spent = self.bytes >= LEAST.max(light.saturating_mul(SHARE));
+        let light = self.light_at_start.saturating_sub(self.light.len());
+        self.exhausted =
+            self.bytes >= MIN_ROUND_BYTES.max(light.saturating_mul(BYTES_PER_LIGHT_TASK));
     }
 
-    /// Whether somebody waits for the next round.
+    /// Whether no task waits for the next round.
     pub(crate) fn is_empty(&self) -> bool {
         self.light.is_empty() && self.heavy.is_empty()
     }
@@ -126,18 +127,18 @@ impl<K> RunQueue<K> {
 mod tests {
     use super::*;
 
-    /// Whose turns they are in a round, if those with capital letters are heavy, and what each
-    /// moves.
+    /// The order of polls in a round; capital letters are heavy tasks, `moves` says how much each
+    /// of them moves.
     fn round(
         queue: &mut RunQueue<char>,
         ready: &mut VecDeque<char>,
         moves: impl Fn(char) -> usize,
     ) -> String {
-        let mut turns = String::new();
+        let mut polls = String::new();
         queue.begin(ready);
         let mut poll = |queue: &mut RunQueue<char>, key| {
-            turns.push(key);
-            queue.moved(moves(key));
+            polls.push(key);
+            queue.add_bytes(moves(key));
         };
         while let Some(key) = queue.next_light() {
             if key.is_uppercase() {
@@ -151,76 +152,80 @@ mod tests {
             poll(queue, key);
             next = queue.next_heavy();
         }
-        turns
+        polls
     }
 
-    /// Plays rounds in which every heavy task, named by a capital letter, moves half a mebibyte and
-    /// is ready again, and the light ones of each round come anew: who had a turn, with a bar at
-    /// the end of each round.
-    fn played(rounds: usize, heavy: &str, light: &str) -> String {
-        let (mut queue, mut turns) = (RunQueue::default(), String::new());
+    /// Runs rounds in which every heavy task, named by a capital letter, moves half a mebibyte and
+    /// becomes ready again, and the light ones are added anew. Returns the order of polls, with a
+    /// bar after each round.
+    fn run_rounds(rounds: usize, heavy: &str, light: &str) -> String {
+        let (mut queue, mut polls) = (RunQueue::default(), String::new());
         let mut ready: VecDeque<char> = heavy.chars().collect();
         for _ in 0..rounds {
             ready.extend(light.chars());
             let now =
-                round(&mut queue, &mut ready, |key| if key.is_uppercase() { LEAST } else { 0 });
+                round(
+                    &mut queue,
+                    &mut ready,
+                    |key| if key.is_uppercase() { MIN_ROUND_BYTES } else { 0 },
+                );
             ready.extend(now.chars().filter(|key| key.is_uppercase()));
-            turns = turns + &now + "|";
+            polls = polls + &now + "|";
         }
         assert!(!queue.is_empty() || !ready.is_empty() || heavy.is_empty());
-        turns
+        polls
     }
 
     #[test]
-    fn light_tasks_wait_for_one_heavy_turn_at_most() {
-        assert_eq!(played(3, "ABCD", "xy"), "xyA|xyB|xyC|");
-        assert_eq!(played(2, "", "xy"), "xy|xy|");
+    fn polls_light_tasks_after_at_most_one_heavy_poll() {
+        assert_eq!(run_rounds(3, "ABCD", "xy"), "xyA|xyB|xyC|");
+        assert_eq!(run_rounds(2, "", "xy"), "xy|xy|");
     }
 
     #[test]
-    fn heavy_tasks_take_turns() {
-        assert_eq!(played(4, "ABC", ""), "A|B|C|A|");
-        assert_eq!(played(3, "A", ""), "A|A|A|");
+    fn polls_heavy_tasks_in_round_robin_order() {
+        assert_eq!(run_rounds(4, "ABC", ""), "A|B|C|A|");
+        assert_eq!(run_rounds(3, "A", ""), "A|A|A|");
     }
 
     #[test]
-    fn heavy_tasks_get_half_of_a_busy_worker() {
-        // Sixteen light turns are worth a mebibyte.
+    fn gives_heavy_tasks_half_of_busy_worker() {
+        // Sixteen light polls are worth a mebibyte.
         assert_eq!(
-            played(2, "ABCDE", "abcdefghijklmnop"),
+            run_rounds(2, "ABCDE", "abcdefghijklmnop"),
             "abcdefghijklmnopAB|abcdefghijklmnopCD|"
         );
     }
 
     #[test]
-    fn light_tasks_that_turn_out_heavy_end_the_round() {
+    fn ends_round_when_light_task_turns_out_heavy() {
         let mut queue = RunQueue::default();
-        let moves = |key| if key == 'a' { LEAST } else { 0 };
+        let moves = |key| if key == 'a' { MIN_ROUND_BYTES } else { 0 };
         assert_eq!(round(&mut queue, &mut "abcX".chars().collect(), moves), "a");
         assert!(!queue.is_empty());
-        // Those who have become ready since come after those who were passed over.
+        // Tasks that have become ready since come after those that were left over.
         assert_eq!(round(&mut queue, &mut "d".chars().collect(), moves), "bcdX");
         assert!(queue.is_empty());
     }
 
     #[test]
-    fn a_heavy_task_has_its_turn_even_if_light_ones_moved_enough() {
+    fn polls_heavy_task_even_if_light_ones_moved_enough() {
         let mut queue = RunQueue::default();
-        assert_eq!(round(&mut queue, &mut "Xa".chars().collect(), |_| LEAST), "aX");
+        assert_eq!(round(&mut queue, &mut "Xa".chars().collect(), |_| MIN_ROUND_BYTES), "aX");
         assert!(queue.is_empty());
     }
 
     #[test]
-    fn a_task_is_heavy_until_it_has_moved_little_for_a_while() {
+    fn keeps_task_heavy_for_some_polls() {
         let mut weight = Weight::default();
-        weight.note(HEAVY - 1);
+        weight.record(HEAVY - 1);
         assert!(!weight.is_heavy());
-        weight.note(HEAVY);
-        for _ in 1..REMEMBERED {
-            weight.note(10);
+        weight.record(HEAVY);
+        for _ in 1..HEAVY_POLLS {
+            weight.record(10);
             assert!(weight.is_heavy());
         }
-        weight.note(10);
+        weight.record(10);
         assert!(!weight.is_heavy());
     }
 }

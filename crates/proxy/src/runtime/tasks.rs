@@ -1,26 +1,27 @@
-//! The tasks of one worker, and who among them has something to do.
+//! The tasks of one worker and their wake-ups.
 //!
-//! A task is a future in a box, polled on one thread for all its life. Waking it on that thread
-//! puts its key into a plain queue. Waking it from another thread (the clock, a move of the points)
-//! puts the key into a list behind a lock and rings a bell that the worker's event loop listens to.
-//! That is rare: nothing on the way of a byte comes from another thread.
+//! A task is a boxed future, polled on one thread for all its life. Waking it on that thread puts
+//! its key into a plain queue. Waking it from another thread (a timer, a master change) puts the
+//! key into a list behind a lock and writes to a descriptor that the worker's event loop polls.
+//! That is rare: nothing on the path of a byte comes from another thread.
 //!
-//! **No wake-up is lost.** A task notes that it is queued before its key is queued, and that it is
-//! not before it is polled. Both are read-modify-writes of one atomic, so whoever finds it queued
-//! already is ordered before the poll that follows, and that poll sees what he has done. For the
-//! bell it is the same: whoever calls adds his key first and rings then, unless it is rung; the
-//! worker unrings first and takes the list then. If the caller finds it rung, the worker has yet to
-//! unring it, and takes the list after that.
+//! **No wake-up is lost.** A task is marked as queued before its key is queued, and as not queued
+//! before it is polled. Both are read-modify-writes of one atomic, so a thread that finds the task
+//! already queued is ordered before the following poll, which sees what that thread has done. The
+//! same holds for the wake-up descriptor: another thread adds the key first and sets `woken` then,
+//! writing to the descriptor unless it was set; the worker clears `woken` first and takes the list
+//! then. A thread that finds `woken` set knows that the worker has yet to clear it and takes the
+//! list after that.
 //!
-//! **No wake-up reaches another task.** A key has a generation, which its place gets anew each time
-//! a task ends.
+//! **No wake-up reaches another task.** A key has a generation, which changes each time a task
+//! ends.
 //!
-//! A panic ends its task and nothing else, unless the task is vital to the worker.
+//! A panic ends its task and nothing else, unless the task is essential to the worker.
 //!
-//! Whose turn it is among those that have something to do: [`run_queue`](crate::runtime::run_queue).
+//! The order in which ready tasks are polled: [`run_queue`](crate::runtime::run_queue).
 //!
-//! Deliberately absent: stealing, a handle to wait for a task, and the loop, which is
-//! [`worker`](crate::runtime::worker)'s.
+//! Deliberately absent: work stealing, join handles, and the loop, which is in
+//! [`workers`](crate::workers).
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -37,43 +38,43 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::runtime::run_queue::{RunQueue, Weight};
 
-type Body = Pin<Box<dyn Future<Output = ()>>>;
+type TaskFuture = Pin<Box<dyn Future<Output = ()>>>;
 
-/// Where a task is.
+/// The slot of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Key {
+struct TaskKey {
     index: u32,
     generation: u32,
 }
 
-/// The part of a worker that other threads reach.
+/// The part of a worker that other threads can reach.
 #[derive(Debug)]
-pub(crate) struct Home {
-    /// No longer than there are tasks, because each is queued once at most.
-    called: Mutex<Vec<Key>>,
-    rung: AtomicBool,
-    bell: OwnedFd,
-    /// Written by the worker alone.
+pub(crate) struct WorkerHandle {
+    /// Bounded by the number of tasks, because each is queued at most once.
+    remote_wakes: Mutex<Vec<TaskKey>>,
+    woken: AtomicBool,
+    wake_fd: OwnedFd,
+    /// Written by the worker only.
     tasks: AtomicUsize,
 }
 
-impl Home {
+impl WorkerHandle {
     pub(crate) fn new() -> io::Result<Arc<Self>> {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let wake_fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Arc::new(Self {
-            called: Mutex::default(),
-            rung: AtomicBool::new(false),
-            bell,
+            remote_wakes: Mutex::default(),
+            woken: AtomicBool::new(false),
+            wake_fd,
             tasks: AtomicUsize::new(0),
         }))
     }
 
-    /// What becomes readable when another thread wants something.
-    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+    /// Becomes readable when another thread wakes the worker.
+    pub(crate) fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.wake_fd.as_fd()
     }
 
-    /// How many tasks the worker has.
+    /// The number of the worker's tasks.
     pub(crate) fn tasks(&self) -> usize {
         self.tasks.load(Ordering::Relaxed)
     }
@@ -82,74 +83,74 @@ impl Home {
         self.tasks.store(tasks, Ordering::Relaxed);
     }
 
-    /// Makes the worker look at what was left for it.
-    pub(crate) fn ring(&self) {
-        if !self.rung.swap(true, Ordering::AcqRel) {
-            // It fails only when it has been written to 2^64 - 2 times.
-            let _full = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    /// Wakes the worker to process what was queued for it.
+    pub(crate) fn wake(&self) {
+        if !self.woken.swap(true, Ordering::AcqRel) {
+            // This fails only after 2^64 - 2 unread writes.
+            let _full = rustix::io::write(&self.wake_fd, &1_u64.to_ne_bytes());
         }
     }
 
-    fn call(&self, key: Key) {
-        self.called().push(key);
-        self.ring();
+    fn call(&self, key: TaskKey) {
+        self.remote_wakes().push(key);
+        self.wake();
     }
 
-    fn called(&self) -> MutexGuard<'_, Vec<Key>> {
-        // Nothing under the lock can panic half-way.
-        self.called.lock().unwrap_or_else(PoisonError::into_inner)
+    fn remote_wakes(&self) -> MutexGuard<'_, Vec<TaskKey>> {
+        // No critical section can panic half-way.
+        self.remote_wakes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 thread_local! {
-    /// Bytes that the present poll has moved in large pieces.
+    /// Bytes that the current poll has moved in large pieces.
     static BYTES: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The present poll has moved a large piece of so many bytes.
-pub(crate) fn note_bytes(bytes: usize) {
+/// Records that the current poll has moved a large piece.
+pub(crate) fn record_bytes(bytes: usize) {
     BYTES.set(BYTES.get().saturating_add(bytes));
 }
 
-/// What is in this thread's hands.
+/// The queues of this thread.
 #[derive(Debug, Default)]
-struct Here {
-    home: Option<Arc<Home>>,
-    queue: VecDeque<Key>,
-    born: VecDeque<Newborn>,
+struct LocalQueues {
+    worker: Option<Arc<WorkerHandle>>,
+    queue: VecDeque<TaskKey>,
+    spawned: VecDeque<NewTask>,
 }
 
-/// A task that was not polled yet.
-struct Newborn {
-    body: Body,
-    vital: bool,
+/// A task that has not been polled yet.
+struct NewTask {
+    future: TaskFuture,
+    essential: bool,
 }
 
-impl std::fmt::Debug for Newborn {
+impl std::fmt::Debug for NewTask {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Newborn").field("vital", &self.vital).finish_non_exhaustive()
+        f.debug_struct("NewTask").field("essential", &self.essential).finish_non_exhaustive()
     }
 }
 
 thread_local! {
-    static HERE: RefCell<Here> = RefCell::default();
+    static LOCAL: RefCell<LocalQueues> = RefCell::default();
 }
 
 /// Starts a task on this thread's worker. It is polled before the event loop waits again.
-pub(crate) fn spawn(body: impl Future<Output = ()> + 'static) {
-    bear(Box::pin(body), false);
+pub(crate) fn spawn(future: impl Future<Output = ()> + 'static) {
+    push_new(Box::pin(future), false);
 }
 
-/// Starts a task without which the worker is none: its panic ends the worker.
-pub(crate) fn spawn_vital(body: impl Future<Output = ()> + 'static) {
-    bear(Box::pin(body), true);
+/// Starts a task that the worker cannot do without: its panic ends the worker.
+pub(crate) fn spawn_essential(future: impl Future<Output = ()> + 'static) {
+    push_new(Box::pin(future), true);
 }
 
-fn bear(body: Body, vital: bool) {
-    HERE.with_borrow_mut(|here| here.born.push_back(Newborn { body, vital }));
+fn push_new(future: TaskFuture, essential: bool) {
+    LOCAL.with_borrow_mut(|local| local.spawned.push_back(NewTask { future, essential }));
 }
 
-/// Lets all others have their turn, and the event loop look for news.
+/// Lets all other tasks and the event loop run.
 pub(crate) async fn yield_now() {
     let mut yielded = false;
     poll_fn(|cx| {
@@ -162,15 +163,15 @@ pub(crate) async fn yield_now() {
     .await;
 }
 
-/// What wakes a task.
+/// The waker of a task.
 #[derive(Debug)]
-struct Call {
-    home: Arc<Home>,
-    key: Key,
+struct TaskWaker {
+    worker: Arc<WorkerHandle>,
+    key: TaskKey,
     queued: AtomicBool,
 }
 
-impl Wake for Call {
+impl Wake for TaskWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -179,182 +180,193 @@ impl Wake for Call {
         if self.queued.swap(true, Ordering::AcqRel) {
             return;
         }
-        let here = HERE.try_with(|here| {
-            // Never borrowed while a task or a waker of somebody else runs.
-            let mut here = here.borrow_mut();
-            let mine = here.home.as_ref().is_some_and(|home| Arc::ptr_eq(home, &self.home));
+        let local = LOCAL.try_with(|local| {
+            // Never borrowed while a task or a foreign waker runs.
+            let mut local = local.borrow_mut();
+            let mine =
+                local.worker.as_ref().is_some_and(|worker| Arc::ptr_eq(worker, &self.worker));
             if mine {
-                here.queue.push_back(self.key);
+                local.queue.push_back(self.key);
             }
             mine
         });
-        if here != Ok(true) {
-            self.home.call(self.key);
+        if local != Ok(true) {
+            self.worker.call(self.key);
         }
     }
 }
 
 struct Task {
-    body: Body,
-    call: Arc<Call>,
+    future: TaskFuture,
+    call: Arc<TaskWaker>,
     waker: Waker,
-    vital: bool,
+    essential: bool,
     weight: Weight,
 }
 
 #[derive(Default)]
-struct Slot {
+struct TaskSlot {
     generation: u32,
     task: Option<Task>,
 }
 
-/// A vital task has panicked.
+/// An essential task has panicked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Panicked;
 
-/// All tasks of this thread. When dropped, every task is, and the thread can have tasks again.
+/// All tasks of this thread. Dropping it drops every task; after that the thread can have tasks
+/// again.
 pub(crate) struct Tasks {
-    home: Arc<Home>,
-    slots: Vec<Slot>,
+    worker: Arc<WorkerHandle>,
+    slots: Vec<TaskSlot>,
     free: Vec<u32>,
-    /// Those that are ready, in the order of their turns.
-    ready: RunQueue<Key>,
+    /// The ready tasks in the order of their polls.
+    ready: RunQueue<TaskKey>,
 }
 
 impl Tasks {
-    /// Makes this thread the one that `home` stands for.
-    pub(crate) fn new(home: Arc<Home>) -> Self {
-        HERE.with_borrow_mut(|here| here.home = Some(Arc::clone(&home)));
-        Self { home, slots: Vec::new(), free: Vec::new(), ready: RunQueue::default() }
+    /// Attaches this thread to `worker`.
+    pub(crate) fn new(worker: Arc<WorkerHandle>) -> Self {
+        LOCAL.with_borrow_mut(|local| local.worker = Some(Arc::clone(&worker)));
+        Self { worker, slots: Vec::new(), free: Vec::new(), ready: RunQueue::default() }
     }
 
-    /// Whether some task has something to do.
+    /// Whether any task is ready.
     pub(crate) fn is_busy(&self) -> bool {
         !self.ready.is_empty()
-            || HERE.with_borrow(|here| !here.queue.is_empty() || !here.born.is_empty())
+            || LOCAL.with_borrow(|local| !local.queue.is_empty() || !local.spawned.is_empty())
     }
 
-    /// Queues the tasks that other threads have called. To be asked when the bell was rung.
-    pub(crate) fn answer_the_bell(&self) {
-        // In this order; see the head of this file.
-        self.home.rung.swap(false, Ordering::AcqRel);
-        let called = std::mem::take(&mut *self.home.called());
-        HERE.with_borrow_mut(|here| here.queue.extend(called));
+    /// Queues the tasks that other threads have woken. To be called after the wake-up descriptor
+    /// was signalled.
+    pub(crate) fn collect_remote_wakes(&self) {
+        // In this order; see the module's header.
+        self.worker.woken.swap(false, Ordering::AcqRel);
+        let remote_wakes = std::mem::take(&mut *self.worker.remote_wakes());
+        LOCAL.with_borrow_mut(|local| local.queue.extend(remote_wakes));
     }
 
-    /// Polls the tasks that have something to do, each once at most, and those that are born
-    /// meanwhile. A task that wakes itself has its next turn in the next round, so the event loop
-    /// comes in between. It comes early where much is moved, and who was not polled then has its
-    /// turn in the next rounds: see [`run_queue`](crate::runtime::run_queue).
+    /// Polls the ready tasks, each at most once, and those spawned meanwhile. A task that wakes
+    /// itself is polled in the next round, so the event loop runs in between. The event loop runs
+    /// early if much is moved, and tasks not polled then are polled in the next rounds: see
+    /// [`run_queue`](crate::runtime::run_queue).
     ///
-    /// Those who are born to a vital task, as clients are to an entrance, go before the others of
-    /// this round: they are waiting to be connected, and what stands behind may be ends, which have
-    /// time, and closing a connection takes as long as opening one.
+    /// Tasks spawned by an essential task, as sessions are by an accept loop, run before the
+    /// remaining tasks of this round: they are waiting to be connected, while the remaining ones
+    /// may be closing, which can wait and takes as long as opening.
     ///
     /// # Errors
     ///
-    /// A vital task has panicked.
-    pub(crate) fn round(&mut self) -> Result<(), Panicked> {
-        // Taken as a whole, so that the queue need not be borrowed for each of them.
-        HERE.with_borrow_mut(|here| self.ready.begin(&mut here.queue));
+    /// An essential task has panicked.
+    pub(crate) fn run_round(&mut self) -> Result<(), Panicked> {
+        // Taken as a whole, so that the queue need not be borrowed for each task.
+        LOCAL.with_borrow_mut(|local| self.ready.begin(&mut local.queue));
         while let Some(key) = self.ready.next_light() {
-            let vital = self.poll(key, true)?;
+            let essential = self.poll(key, true)?;
             if BYTES.get() > 0 {
-                self.weigh(key);
+                self.record_weight(key);
             }
-            if vital {
-                self.admit()?;
+            if essential {
+                self.poll_new_tasks()?;
             }
         }
         let mut heavy = self.ready.first_heavy();
         while let Some(key) = heavy {
             self.poll(key, false)?;
-            self.weigh(key);
+            self.record_weight(key);
             heavy = self.ready.next_heavy();
         }
-        self.admit()
+        self.poll_new_tasks()
     }
 
-    fn admit(&mut self) -> Result<(), Panicked> {
-        while let Some(Newborn { body, vital }) = HERE.with_borrow_mut(|here| here.born.pop_front())
+    fn poll_new_tasks(&mut self) -> Result<(), Panicked> {
+        while let Some(NewTask { future, essential }) =
+            LOCAL.with_borrow_mut(|local| local.spawned.pop_front())
         {
             let index = match self.free.pop() {
                 Some(index) => index,
                 None => {
-                    // A task is larger than a byte, so memory ends first.
+                    // A task is larger than a byte, so memory runs out first.
                     let Ok(index) = u32::try_from(self.slots.len()) else { return Ok(()) };
-                    self.slots.push(Slot::default());
+                    self.slots.push(TaskSlot::default());
                     index
                 }
             };
             let Some(slot) = self.slots.get_mut(index as usize) else { continue };
-            let key = Key { index, generation: slot.generation };
-            let call =
-                Arc::new(Call { home: Arc::clone(&self.home), key, queued: AtomicBool::new(true) });
-            self.home.set_tasks(self.home.tasks() + 1);
+            let key = TaskKey { index, generation: slot.generation };
+            let call = Arc::new(TaskWaker {
+                worker: Arc::clone(&self.worker),
+                key,
+                queued: AtomicBool::new(true),
+            });
+            self.worker.set_tasks(self.worker.tasks() + 1);
             slot.task = Some(Task {
-                body,
+                future,
                 waker: Waker::from(Arc::clone(&call)),
                 call,
-                vital,
+                essential,
                 weight: Weight::default(),
             });
             self.poll(key, false)?;
-            self.weigh(key);
+            self.record_weight(key);
         }
         Ok(())
     }
 
-    /// Takes note of what the task has moved in the poll that it has just had. A poll that moved
-    /// nothing to speak of needs no note, unless the task is a heavy one.
+    /// Records what the task has moved in its last poll. Called only if that was much or if the
+    /// task is heavy.
     #[cold]
-    fn weigh(&mut self, key: Key) {
+    fn record_weight(&mut self, key: TaskKey) {
         let bytes = BYTES.take();
         let slot =
             self.slots.get_mut(key.index as usize).filter(|slot| slot.generation == key.generation);
         if let Some(task) = slot.and_then(|slot| slot.task.as_mut()) {
-            task.weight.note(bytes);
+            task.weight.record(bytes);
         }
-        self.ready.moved(bytes);
+        self.ready.add_bytes(bytes);
     }
 
-    /// Polls the task, or puts it among the heavy ones if it is one and this is the turn of the
-    /// light ones. Whether it is vital.
-    fn poll(&mut self, key: Key, light: bool) -> Result<bool, Panicked> {
+    /// Polls the task, or defers it if it is heavy and light ones are being polled. Returns whether
+    /// it is essential.
+    fn poll(&mut self, key: TaskKey, light: bool) -> Result<bool, Panicked> {
         let slot =
             self.slots.get_mut(key.index as usize).filter(|slot| slot.generation == key.generation);
-        let Some(Slot { task: Some(task), generation }) = slot else { return Ok(false) };
+        let Some(TaskSlot { task: Some(task), generation }) = slot else { return Ok(false) };
         if light && task.weight.is_heavy() {
             self.ready.defer(key);
             return Ok(false);
         }
         task.call.queued.swap(false, Ordering::AcqRel);
         let polled = catch_unwind(AssertUnwindSafe(|| {
-            task.body.as_mut().poll(&mut Context::from_waker(&task.waker))
+            task.future.as_mut().poll(&mut Context::from_waker(&task.waker))
         }));
-        let vital = task.vital;
+        let essential = task.essential;
         match polled {
-            Ok(Poll::Pending) => return Ok(vital),
+            Ok(Poll::Pending) => return Ok(essential),
             Ok(Poll::Ready(())) | Err(_) => {}
         }
         *generation = generation.wrapping_add(1);
-        let ended = slot_task(&mut self.slots, key);
+        let ended = take_task(&mut self.slots, key);
         self.free.push(key.index);
-        self.home.set_tasks(self.home.tasks().saturating_sub(1));
+        self.worker.set_tasks(self.worker.tasks().saturating_sub(1));
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(ended)));
-        if vital && (polled.is_err() || dropped.is_err()) { Err(Panicked) } else { Ok(vital) }
+        if essential && (polled.is_err() || dropped.is_err()) {
+            Err(Panicked)
+        } else {
+            Ok(essential)
+        }
     }
 }
 
-fn slot_task(slots: &mut [Slot], key: Key) -> Option<Task> {
+fn take_task(slots: &mut [TaskSlot], key: TaskKey) -> Option<Task> {
     slots.get_mut(key.index as usize)?.task.take()
 }
 
 impl Drop for Tasks {
     fn drop(&mut self) {
-        // What a task does when it is dropped may start another one; that one is dropped, too.
+        // Dropping a task may spawn another one, which is dropped too.
         self.slots.clear();
-        let rest = HERE.take();
+        let rest = LOCAL.take();
         drop(rest);
     }
 }

@@ -1,4 +1,5 @@
-//! One attempt to open a connection to a target.
+//! Dialling a target: one attempt to open a connection, and the checks whether the target may be
+//! used.
 
 use std::future::poll_fn;
 use std::io;
@@ -7,10 +8,11 @@ use std::time::Instant;
 
 use rustix::io::Errno;
 use socket2::{Domain, Protocol, Socket, Type};
+use target::Target;
 
-use crate::io::connection::Line;
-use crate::io::sockopt;
-use crate::live_options::LiveOptions;
+use crate::io::stream;
+use crate::io::stream::SocketStream;
+use crate::options::LiveOptions;
 use crate::options::{Options, Splice};
 use crate::service::DialFailure;
 
@@ -18,37 +20,37 @@ use crate::service::DialFailure;
 ///
 /// # Errors
 ///
-/// What kind of failure it was.
+/// The kind of failure.
 pub(crate) async fn connect(
     addr: SocketAddr,
-    tuning: &LiveOptions,
+    live: &LiveOptions,
     deadline: Instant,
-) -> Result<Line, DialFailure> {
-    let options = tuning.now();
-    let mut line = begin(addr, &options).map_err(|error| sort(&error))?;
-    if line.stands() {
+) -> Result<SocketStream, DialFailure> {
+    let options = live.now();
+    let mut line = start(addr, &options).map_err(|error| classify(&error))?;
+    if line.is_connected() {
         return Ok(line);
     }
     let deadline = deadline.min(Instant::now() + options.connect_timeout);
-    // Not kept while it waits: every session would carry it.
+    // Not kept while it waits: it would be part of every session's future.
     drop(options);
     let connecting = poll_fn(|cx| line.poll_connected(cx));
     match tokio::time::timeout_at(deadline.into(), connecting).await {
         Ok(Ok(())) => Ok(line),
-        Ok(Err(error)) => Err(sort(&error)),
+        Ok(Err(error)) => Err(classify(&error)),
         Err(_elapsed) => Err(DialFailure::TimedOut),
     }
 }
 
-fn begin(addr: SocketAddr, options: &Options) -> io::Result<Line> {
+fn start(addr: SocketAddr, options: &Options) -> io::Result<SocketStream> {
     let socket =
         Socket::new(Domain::for_address(addr), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
-    sockopt::prepare(&socket, options)?;
-    Line::dial(socket, addr, options.splice == Splice::On)
+    stream::set_socket_options(&socket, options)?;
+    SocketStream::connect(socket, addr, options.splice == Splice::On)
 }
 
-/// Sorts an error of `socket(2)` or `connect(2)`.
-fn sort(error: &io::Error) -> DialFailure {
+/// Classifies an error of `socket(2)` or `connect(2)`.
+fn classify(error: &io::Error) -> DialFailure {
     match Errno::from_io_error(error) {
         Some(Errno::CONNREFUSED | Errno::CONNRESET) => DialFailure::Refused,
         Some(Errno::TIMEDOUT) => DialFailure::TimedOut,
@@ -56,7 +58,7 @@ fn sort(error: &io::Error) -> DialFailure {
             DialFailure::Unreachable
         }
         Some(Errno::MFILE | Errno::NFILE) => DialFailure::OutOfFiles,
-        // ADDRNOTAVAIL is what connect says when there is no local port left.
+        // `connect(2)` returns ADDRNOTAVAIL when no local port is left.
         Some(Errno::NOBUFS | Errno::NOMEM | Errno::ADDRNOTAVAIL | Errno::AGAIN) => {
             DialFailure::Exhausted
         }
@@ -64,13 +66,24 @@ fn sort(error: &io::Error) -> DialFailure {
     }
 }
 
+/// Whether there is no point in connecting to this target: it is fenced, or its sessions have to
+/// leave it.
+pub(crate) fn is_superseded(target: &Target) -> bool {
+    target.fence().is_raised() || target.is_draining()
+}
+
+/// Whether requests may be sent to this target now.
+pub(crate) fn may_be_used(target: &Target) -> bool {
+    !is_superseded(target) && !target.is_closed()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn errors_are_sorted_by_what_they_say_of_the_target() {
-        let of = |errno: Errno| sort(&io::Error::from(errno));
+    fn classifies_errors_of_a_dial() {
+        let of = |errno: Errno| classify(&io::Error::from(errno));
         assert_eq!(of(Errno::CONNREFUSED), DialFailure::Refused);
         assert_eq!(of(Errno::HOSTUNREACH), DialFailure::Unreachable);
         assert_eq!(of(Errno::ADDRNOTAVAIL), DialFailure::Exhausted);

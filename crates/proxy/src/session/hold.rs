@@ -1,13 +1,14 @@
-//! Waiting at the gate while there is no target.
+//! Holding a client: waiting at the gate while there is no target, and in line for a dial permit.
 //!
-//! A held client costs a place in a bounded number, a timer, and at most a few kilobytes of what it
-//! has already sent: reading a little is the only way to notice that it went away. Its bytes go to
-//! the next target as the first ones, or nowhere. A client that ends its direction while it is held
-//! has given up as far as anybody can tell, and its request must not be executed after it stopped
-//! waiting for it; so it is forgotten. An end that stands behind more bytes than the kernel keeps
-//! for us has not arrived, and is noticed no sooner than at `hold_timeout`.
+//! A held client costs one of `max_held` places, a timer, and at most a few kilobytes of what it
+//! has already sent: to read a little is the only way to notice that it disconnected. Its bytes go
+//! first to the next target, or nowhere. A client that closes its direction while it is held has
+//! given up as far as can be known, and its request must not be executed after it stopped waiting
+//! for it; so the session ends. An end that follows more bytes than the kernel buffers here has not
+//! arrived, and is noticed no sooner than at `hold_timeout`.
 //!
-//! Deliberately absent: the answer at the end of a hold ([`answers`](crate::session::answers)).
+//! Deliberately absent: the error replies at the end of a hold
+//! ([`refusals`](crate::session::refusals)).
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -16,44 +17,44 @@ use std::time::{Duration, Instant};
 use drain::Ticket;
 use target::{TargetRef, TargetSource};
 
-use crate::io::connection::Line;
-use crate::io::end::End;
-use crate::io::scratch;
+use crate::dial_permits::{DialPermit, DialPermits};
+use crate::end_reason::EndReason;
+use crate::invariant;
+use crate::io::buffer;
+use crate::io::stream::ByteStream;
+use crate::io::stream::SocketStream;
 use crate::runtime::tasks;
-use crate::session::broken;
-use crate::session::dial_permits::{DialPermits, Turn};
-use crate::session::end_reason::EndReason;
-use crate::stats::Block;
+use crate::stats::WorkerCounters;
 
-/// Most bytes that are read from a client while it is held: room for a handshake and some requests.
-const EARLY: usize = 4096;
+/// Maximum bytes read from a client while it is held: enough for a handshake and some requests.
+const MAX_EARLY: usize = 4096;
 
-/// How often it is looked whether a client is still there that is not read.
-pub(crate) const PATROL: Duration = Duration::from_millis(250);
+/// The interval at which it is checked whether a client that is not read is still connected.
+pub(crate) const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Counts a held session for as long as it is held.
-pub(crate) struct Held<'a>(&'a Block);
+pub(crate) struct Held<'a>(&'a WorkerCounters);
 
 impl<'a> Held<'a> {
-    pub(crate) fn new(block: &'a Block) -> Self {
-        block.held.one();
-        Self(block)
+    pub(crate) fn new(counters: &'a WorkerCounters) -> Self {
+        counters.held.increment();
+        Self(counters)
     }
 }
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        self.0.released.one();
+        self.0.released.increment();
     }
 }
 
-/// Waits until a target may be used. What the client sends meanwhile is added to `early`.
+/// Waits until a target may be used. Bytes that the client sends meanwhile are added to `early`.
 ///
 /// # Errors
 ///
-/// Why it was not worth waiting any longer.
+/// Why the session ends instead.
 pub(crate) async fn wait(
-    client: &mut Line,
+    client: &mut SocketStream,
     early: &mut Vec<u8>,
     route: &TargetSource,
     ticket: &Ticket,
@@ -62,97 +63,102 @@ pub(crate) async fn wait(
     tokio::select! {
         biased;
         () = ticket.cut() => Err(EndReason::Cut),
-        reason = gone(client, early) => Err(reason),
-        target = route.wait_open() => match target {
-            // Its end may stand behind bytes for which there was no room.
-            Some(_) if client.is_gone() => Err(EndReason::HoldAbandoned),
+        reason = client_gone(client, early) => Err(reason),
+        target = route.wait_usable() => match target {
+            // Its end may follow bytes for which `early` had no capacity.
+            Some(_) if client.peer_closed_now() => Err(EndReason::HoldAbandoned),
             target => target.ok_or(EndReason::NoReplica),
         },
         () = tokio::time::sleep_until(deadline.into()) => Err(EndReason::HoldTimeout),
     }
 }
 
-/// Waits for a turn, and lets those go first that have a request waiting. What the client sends
-/// meanwhile is added to `early`, and the session moves up.
+/// Waits for a dial permit. Sessions with a request go first: bytes that the client sends meanwhile
+/// are added to `early`, and the session moves up.
 ///
 /// # Errors
 ///
-/// Why it was not worth waiting any longer.
-pub(crate) async fn turn<'a>(
-    client: &mut Line,
+/// Why the session ends instead.
+pub(crate) async fn permit<'a>(
+    client: &mut SocketStream,
     early: &mut Vec<u8>,
-    turns: &'a DialPermits,
+    permits: &'a DialPermits,
     ticket: &Ticket,
     deadline: Instant,
-) -> Result<Turn<'a>, EndReason> {
+) -> Result<DialPermit<'a>, EndReason> {
     loop {
         let urgent = !early.is_empty();
         tokio::select! {
             biased;
             () = ticket.cut() => return Err(EndReason::Cut),
-            heard = listen(client, early, urgent) => heard?,
-            turn = take(turns, urgent) => return Ok(turn),
+            received = receive(client, early, urgent) => received?,
+            permit = take(permits, urgent) => return Ok(permit),
             () = tokio::time::sleep_until(deadline.into()) => return Err(EndReason::HoldTimeout),
         }
     }
 }
 
-/// Takes a turn. All sessions hear of a new target in one round of the event loop, in no order: an
-/// idle one enters the line a round later, so that every session with a request is in it.
-async fn take(turns: &DialPermits, urgent: bool) -> Turn<'_> {
+/// Takes a permit. All sessions learn of a new target in one round of the event loop, in no order:
+/// an idle one gets in line one round later, so that every session with a request is in line before
+/// it.
+async fn take(permits: &DialPermits, urgent: bool) -> DialPermit<'_> {
     if !urgent {
         tasks::yield_now().await;
     }
-    turns.take(urgent).await
+    permits.take(urgent).await
 }
 
-/// Returns when the client has gone, with the reason for its end, or when it has sent something,
+/// Returns when the client has disconnected, with the end reason, or when it has sent something,
 /// unless it had `already`.
-async fn listen(client: &mut Line, early: &mut Vec<u8>, already: bool) -> Result<(), EndReason> {
-    if already { Err(gone(client, early).await) } else { read(client, early).await }
+async fn receive(
+    client: &mut SocketStream,
+    early: &mut Vec<u8>,
+    already: bool,
+) -> Result<(), EndReason> {
+    if already { Err(client_gone(client, early).await) } else { read(client, early).await }
 }
 
-/// Returns when the client has gone, with the reason for its end. Reads as much as there is room
-/// for on the way.
-pub(crate) async fn gone(client: &mut Line, early: &mut Vec<u8>) -> EndReason {
-    while early.len() < EARLY {
+/// Returns when the client has disconnected, with the end reason. Reads meanwhile, as much as
+/// `early` has capacity for.
+pub(crate) async fn client_gone(client: &mut SocketStream, early: &mut Vec<u8>) -> EndReason {
+    while early.len() < MAX_EARLY {
         if let Err(reason) = read(client, early).await {
             return reason;
         }
     }
-    // No room to read more, so its end stands behind its bytes, and is only known from what the
-    // event loop has noted.
-    while !client.is_gone() {
-        let broken = poll_fn(|cx| client.poll_broken(cx));
-        // Either way it is looked again.
-        drop(tokio::time::timeout(PATROL, broken).await);
+    // No more can be read, so the end follows unread bytes, and is only known from the events of
+    // the socket.
+    while !client.peer_closed_now() {
+        let closed = poll_fn(|cx| client.poll_broken(cx));
+        // Checked again in either case.
+        drop(tokio::time::timeout(CHECK_INTERVAL, closed).await);
     }
     EndReason::HoldAbandoned
 }
 
-/// Reads once, as much as there is room for.
+/// Reads once, as much as `early` has capacity for.
 ///
 /// # Errors
 ///
-/// The client has gone.
-async fn read(client: &mut Line, early: &mut Vec<u8>) -> Result<(), EndReason> {
+/// The client has disconnected.
+async fn read(client: &mut SocketStream, early: &mut Vec<u8>) -> Result<(), EndReason> {
     poll_fn(|cx| {
-        scratch::with(|scratch| {
-            let Some(room) =
-                EARLY.checked_sub(early.len()).and_then(|most| scratch.get_mut(..most))
+        buffer::with_scratch(|scratch| {
+            let Some(buffer) =
+                MAX_EARLY.checked_sub(early.len()).and_then(|most| scratch.get_mut(..most))
             else {
-                return Poll::Ready(Err(broken::found(
-                    "a held client was to be read beyond its room",
+                return Poll::Ready(Err(invariant::report(
+                    "a held client was read beyond its buffer",
                 )));
             };
-            let read = std::task::ready!(client.poll_read(cx, room))
-                .and_then(|read| broken::first(room, read));
+            let read = std::task::ready!(client.poll_read(cx, buffer))
+                .and_then(|read| invariant::first_bytes(buffer, read));
             Poll::Ready(match read {
                 Ok(bytes @ [_, ..]) => {
                     early.extend_from_slice(bytes);
                     Ok(())
                 }
-                Err(error) if broken::is_broken(&error) => Err(EndReason::InternalError),
+                Err(error) if invariant::is_violation(&error) => Err(EndReason::InternalError),
                 Ok([]) | Err(_) => Err(EndReason::HoldAbandoned),
             })
         })

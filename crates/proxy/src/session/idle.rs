@@ -1,69 +1,68 @@
-//! Clients that send nothing: from the start, or any more.
+//! Timeouts of clients that send nothing, from the start or any more.
 //!
-//! Silence is only held against a client that could have been heard, and from which the next word
-//! has to come: nothing is owed to it, no reply is under way, and nothing that it sent waits here.
-//! Only bytes that arrive count as activity. A request of which a part has come is none: a large
-//! value that arrives slowly is fine, one that stops arriving is silence like any other. While the
-//! gate is shut nobody is read from, so that time does not count; and it is judged after everything
-//! that has come was moved, so a request that waits in the kernel while this process is held up is
-//! never taken for silence. Blocked and subscribed sessions, those in a transaction and those that
-//! wait for a reply are silent by nature.
+//! Silence counts only while the client could have been read and has to send next: no reply is owed
+//! or under way, and nothing that it sent waits here. Only arriving bytes are activity. An
+//! incomplete request is no excuse: a large value that arrives slowly is fine, one that stops
+//! arriving is silence like any other. While the gate is closed no client is read, so that time
+//! does not count. The check comes after everything received was forwarded, so a request that waits
+//! in the kernel while this process is stalled is never taken for silence. Blocked and subscribed
+//! sessions, sessions in a transaction and sessions that wait for a reply are silent by nature.
 //!
-//! Until its first request is whole a client has the timeout of the first byte for each next one,
-//! or that of an idle client if that is shorter. The time between two looks is that timeout, so it
-//! errs by at most that much, to the client's favour.
+//! Until its first request is complete, a client gets the first-byte timeout for each next byte, or
+//! the idle timeout if that is shorter. The check runs once per timeout, so it is late by at most
+//! one timeout.
 //!
-//! Idleness is counted in quarters of its timeout in which nothing came: that needs no clock on the
-//! way of a byte, and errs by at most one quarter, to the client's favour.
+//! Idleness is counted in quarters of its timeout in which nothing came. That needs no clock
+//! reading per read, and is late by at most one quarter.
 //!
-//! Deliberately absent: the end of one direction, which has a timeout of its own.
+//! Deliberately absent: a connection closed in one direction, which has a timeout of its own.
 
 use std::task::Waker;
 use std::time::Duration;
 
+use crate::end_reason::EndReason;
 use crate::options::Options;
-use crate::runtime::timer::Alarm;
-use crate::session::end_reason::EndReason;
+use crate::runtime::timers::LazyTimer;
 
-/// Silent quarters of the idle timeout after which a client counts as idle.
+/// Silent quarters of the idle timeout after which a client is idle.
 const QUARTERS: u8 = 4;
 
-/// What is looked at when the time has come.
+/// The facts that the check depends on.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Facts {
-    /// The client has sent something since it came.
-    pub(crate) heard: bool,
-    /// It has sent a whole request.
+pub(crate) struct IdleFacts {
+    /// The client has sent something.
+    pub(crate) has_received: bool,
+    /// The client has sent a complete request.
     pub(crate) asked: bool,
-    /// Bytes forwarded from it, of which only a change counts.
+    /// Bytes forwarded from the client, of which only a change matters.
     pub(crate) moved: u32,
-    /// The next word has to come from it.
+    /// The client has to send next.
     pub(crate) awaited: bool,
 }
 
-/// The watch over one session's client.
+/// The idle timer of one session's client.
 #[derive(Debug, Default)]
-pub(crate) struct Silence {
-    alarm: Alarm,
-    /// Nothing was read for a while because the gate was shut.
-    excused: bool,
-    /// The client has sent a whole request.
+pub(crate) struct IdleWatch {
+    alarm: LazyTimer,
+    /// The client was not read for a while because the gate was closed.
+    gate_was_closed: bool,
+    /// The client has sent a complete request.
     asked: bool,
-    /// Silent quarters so far.
+    /// Consecutive silent quarters.
     quarters: u8,
     moved: u32,
 }
 
-impl Silence {
-    /// The watch over a client that has sent a whole request, or not yet.
+impl IdleWatch {
+    /// The timer of a client that has sent a complete request, or not.
     pub(crate) fn of(asked: bool) -> Self {
         Self { asked, ..Self::default() }
     }
 
-    /// Begins to watch, if the options want it.
-    pub(crate) fn watch(&mut self, options: &Options, heard: bool, waker: &Waker) {
+    /// Starts the timer, if a timeout is configured.
+    pub(crate) fn watch(&mut self, options: &Options, has_received: bool, waker: &Waker) {
         let (first, idle) = (options.first_byte_timeout, options.client_idle_timeout);
-        let span = match (self.asked || first.is_zero(), heard && !idle.is_zero()) {
+        let span = match (self.asked || first.is_zero(), has_received && !idle.is_zero()) {
             (true, _) => idle / QUARTERS.into(),
             (false, true) => first.min(idle),
             (false, false) => first,
@@ -73,31 +72,32 @@ impl Silence {
         }
     }
 
-    /// The client is not read from at present.
-    pub(crate) fn excuse(&mut self) {
-        self.excused = true;
+    /// The client is not read at present.
+    pub(crate) fn note_closed_gate(&mut self) {
+        self.gate_was_closed = true;
     }
 
-    /// Why the session should end, if it should. To be asked after everything that had come was
-    /// moved.
-    pub(crate) fn judge(
+    /// Why the session ends, if the client was silent for too long. Call after everything received
+    /// was forwarded.
+    pub(crate) fn check(
         &mut self,
         options: &Options,
-        facts: Facts,
+        facts: IdleFacts,
         waker: &Waker,
     ) -> Option<EndReason> {
         self.asked |= facts.asked;
         if !self.alarm.is_set() {
-            // A reload may have turned it on.
-            self.watch(options, facts.heard, waker);
+            // A reload may have configured a timeout.
+            self.watch(options, facts.has_received, waker);
             return None;
         }
         if !self.alarm.is_due(waker) {
             return None;
         }
         self.alarm.clear();
-        let excused = std::mem::take(&mut self.excused);
-        let silent = !excused && facts.moved == self.moved && (facts.awaited || !facts.heard);
+        let gate_was_closed = std::mem::take(&mut self.gate_was_closed);
+        let silent =
+            !gate_was_closed && facts.moved == self.moved && (facts.awaited || !facts.has_received);
         self.moved = facts.moved;
         if !silent {
             self.quarters = 0;
@@ -106,7 +106,7 @@ impl Silence {
         } else {
             self.quarters += 1;
         }
-        self.watch(options, facts.heard, waker);
+        self.watch(options, facts.has_received, waker);
         (self.quarters >= QUARTERS).then_some(EndReason::IdleTimeout)
     }
 }
@@ -116,27 +116,32 @@ mod tests {
     use super::*;
 
     const NOW: Duration = Duration::from_nanos(1);
-    const HALF_A_REQUEST: Facts = Facts { heard: true, asked: false, moved: 1, awaited: true };
+    const HALF_A_REQUEST: IdleFacts =
+        IdleFacts { has_received: true, asked: false, moved: 1, awaited: true };
 
-    /// Judges when the alarm is due, which it is after the shortest span that the timer knows.
-    async fn judged(silence: &mut Silence, options: &Options, facts: Facts) -> Option<EndReason> {
+    /// Checks when the alarm is due, which it is after the shortest interval of the timer.
+    async fn checked(
+        watch: &mut IdleWatch,
+        options: &Options,
+        facts: IdleFacts,
+    ) -> Option<EndReason> {
         tokio::time::sleep(Duration::from_millis(5)).await;
-        silence.judge(options, facts, Waker::noop())
+        watch.check(options, facts, Waker::noop())
     }
 
-    fn watching(asked: bool, options: &Options) -> Silence {
-        let mut silence = Silence::of(asked);
-        silence.watch(options, asked, Waker::noop());
-        silence
+    fn watching(asked: bool, options: &Options) -> IdleWatch {
+        let mut watch = IdleWatch::of(asked);
+        watch.watch(options, asked, Waker::noop());
+        watch
     }
 
     #[tokio::test]
     async fn ends_idle_clients_that_stopped_within_a_request() {
         let options = Options { client_idle_timeout: 4 * NOW, ..Options::default() };
-        let mut silence = watching(true, &options);
+        let mut watch = watching(true, &options);
         for quarter in 0..=QUARTERS {
             let expected = (quarter == QUARTERS).then_some(EndReason::IdleTimeout);
-            assert_eq!(judged(&mut silence, &options, HALF_A_REQUEST).await, expected, "{quarter}");
+            assert_eq!(checked(&mut watch, &options, HALF_A_REQUEST).await, expected, "{quarter}");
         }
     }
 
@@ -145,20 +150,24 @@ mod tests {
         for client_idle_timeout in [Duration::ZERO, NOW, Duration::from_secs(60)] {
             let options =
                 Options { first_byte_timeout: NOW, client_idle_timeout, ..Options::default() };
-            let mut silence = watching(false, &options);
-            assert_eq!(judged(&mut silence, &options, HALF_A_REQUEST).await, None, "a byte came");
-            let reason = judged(&mut silence, &options, HALF_A_REQUEST).await;
+            let mut watch = watching(false, &options);
+            assert_eq!(
+                checked(&mut watch, &options, HALF_A_REQUEST).await,
+                None,
+                "a byte was received"
+            );
+            let reason = checked(&mut watch, &options, HALF_A_REQUEST).await;
             assert_eq!(reason, Some(EndReason::FirstByteTimeout));
         }
-        // One whole request is enough.
+        // One complete request is enough.
         let options = Options { first_byte_timeout: NOW, ..Options::default() };
-        let mut silence = watching(false, &options);
+        let mut watch = watching(false, &options);
         assert_eq!(
-            judged(&mut silence, &options, Facts { asked: true, ..HALF_A_REQUEST }).await,
+            checked(&mut watch, &options, IdleFacts { asked: true, ..HALF_A_REQUEST }).await,
             None
         );
-        assert_eq!(judged(&mut silence, &options, HALF_A_REQUEST).await, None);
-        assert!(!silence.alarm.is_set());
+        assert_eq!(checked(&mut watch, &options, HALF_A_REQUEST).await, None);
+        assert!(!watch.alarm.is_set());
     }
 
     #[tokio::test]
@@ -169,10 +178,10 @@ mod tests {
             let (mut arriving, mut waiting) =
                 (watching(asked, &options), watching(asked, &options));
             for moved in 1..20 {
-                let facts = Facts { moved, ..HALF_A_REQUEST };
-                assert_eq!(judged(&mut arriving, &options, facts).await, None, "{moved}");
-                let facts = Facts { awaited: false, ..HALF_A_REQUEST };
-                assert_eq!(judged(&mut waiting, &options, facts).await, None, "{moved}");
+                let facts = IdleFacts { moved, ..HALF_A_REQUEST };
+                assert_eq!(checked(&mut arriving, &options, facts).await, None, "{moved}");
+                let facts = IdleFacts { awaited: false, ..HALF_A_REQUEST };
+                assert_eq!(checked(&mut waiting, &options, facts).await, None, "{moved}");
             }
         }
     }

@@ -1,50 +1,29 @@
-//! One session from its ticket to its close.
+//! One session, from accept to close.
 //!
-//! A straight line: get to a target (waiting at the gate where there is none), pump, say goodbye;
-//! and in between, if the points move and the session can go on, another target. Whatever happens
-//! on it, the end is the `Drop` of the session: there and nowhere else it is counted, logged, and
-//! given out of the drain. So a panic is counted, too.
+//! It [connects](connect) to a target (and waits at the gate if there is none), [pumps](pump)
+//! bytes, and [finishes](finish). If its target is superseded and the session can be
+//! [carried](carry), it connects to another target and pumps again. However it ends, the end is the
+//! `Drop` of [`Session`]: there and nowhere else it is counted, logged, and taken out of the drain.
+//! So a panic is counted, too.
 //!
-//! Deliberately absent: a second place that knows the connection to the target. It is opened,
-//! checked and owned in [`reach`](Session::reach)'s caller, which replaces it by what
-//! [`carry`](crate::session::carry) brings.
+//! Deliberately absent: a second owner of the connection to the target. It is owned by
+//! [`Session::run`], which replaces it by what [`connect`] returns.
 
-pub(crate) mod access_log;
-pub(crate) mod answers;
-pub(crate) mod broken;
 pub(crate) mod carry;
+pub(crate) mod connect;
 pub(crate) mod dial;
-pub(crate) mod dial_permits;
-pub(crate) mod end_reason;
+mod end;
 pub(crate) mod finish;
 pub(crate) mod hold;
 pub(crate) mod idle;
-pub(crate) mod kick;
 pub(crate) mod leave;
-pub(crate) mod not_carried;
 pub(crate) mod pump;
-pub(crate) mod resume;
+pub(crate) mod refusals;
 
-#[cfg(test)]
-pub(crate) mod carry_blanks;
-#[cfg(test)]
-pub(crate) mod carry_client;
-#[cfg(test)]
-pub(crate) mod carry_model;
-#[cfg(test)]
-mod carry_property_tests;
-#[cfg(test)]
-pub(crate) mod carry_testing;
-#[cfg(test)]
-mod carry_tests;
-#[cfg(test)]
-mod dial_permits_tests;
 #[cfg(test)]
 mod idle_tests;
 #[cfg(test)]
 mod pool_tests;
-#[cfg(test)]
-pub(crate) mod proof_tests;
 #[cfg(test)]
 mod pump_tests;
 #[cfg(test)]
@@ -55,76 +34,55 @@ mod session_tests;
 mod target_tests;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use drain::Ticket;
-use target::{Generation, Target, TargetRef};
+use target::TargetRef;
 
-use crate::io::connection::Line;
-use crate::listener::address::Peer;
-use crate::listener::limits::Admission;
-use crate::maintenance::notice;
-use crate::runtime::worker::WorkerContext;
-use crate::service::{DialFailure, Hint, Service};
-use crate::session::carry::{CarryState, Connected, MigratingSession, is_overtaken, overtaken};
-use crate::session::dial_permits::Turn;
-use crate::session::end_reason::EndReason;
-use crate::session::hold::Held;
-use crate::session::not_carried::{NotCarried, Uncarried};
+use crate::access_log::SessionRecord;
+use crate::address::Peer;
+use crate::context::WorkerContext;
+use crate::end_reason::EndReason;
+use crate::io::stream::SocketStream;
+use crate::limits::Admission;
+use crate::maintenance::pending;
+use crate::not_carried::{NotCarried, Uncarried};
+use crate::session::carry::{CarryState, Migration};
+use crate::session::connect::{Connected, Connecting, Mode};
 use crate::session::pump::{After, Pump, Start, Stopped};
-use crate::session::resume::Followed;
 
-/// The first pause after a failed dial; each is twice the one before.
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
-/// The longest pause.
-const LONGEST_PAUSE: Duration = Duration::from_millis(250);
-
-/// A session that is moved to make shares equal is not served for this long at most.
-const MOVE_WITHIN: Duration = Duration::from_millis(if cfg!(test) { 30_000 } else { 250 });
-
-/// A client that was let in.
+/// An admitted client connection.
 #[derive(Debug)]
 pub(crate) struct Session {
     peer: Peer,
-    seat: Arc<WorkerContext>,
+    context: Arc<WorkerContext>,
     ticket: Ticket,
     _admission: Admission,
     reason: EndReason,
     target: Option<TargetRef>,
     bytes: (u64, u64),
     commands: u32,
-    /// It lost its server and could not go on.
+    /// Set if it lost its target and could not continue.
     uncarried: Option<Box<Uncarried>>,
-    /// When it began, in microseconds of its worker's.
+    /// When it began, in microseconds of its worker's clock.
     since: u64,
 }
 
-/// A target, and the connection to it.
-type Connection = (TargetRef, Line);
+/// A target, the connection to it, and what is pumped first.
+type Ready = (TargetRef, SocketStream, Start);
 
-/// The same, and what is pumped to begin with.
-type Arrived = (TargetRef, Line, Start);
-
-/// Why a session ends, and what its client is still told.
-type Goodbye = (EndReason, Vec<u8>);
-
-/// How far the attempts to reach one target have come.
-struct Attempts {
-    generation: Generation,
-    /// When to give up. One attempt never takes longer than `connect_timeout`.
-    until: Instant,
-    pause: Duration,
-}
+/// Why a session ends, and what its client is still sent.
+type SessionEnd = (EndReason, Vec<u8>);
 
 impl Session {
     /// Counts the client in.
-    pub(crate) fn new(peer: Peer, seat: Arc<WorkerContext>, admission: Admission) -> Self {
-        seat.block.accepted.one();
-        let (ticket, since) = (seat.drain.ticket(), seat.block.measured.elapsed());
+    pub(crate) fn new(peer: Peer, context: Arc<WorkerContext>, admission: Admission) -> Self {
+        context.counters.accepted.increment();
+        let (ticket, since) = (context.drain.ticket(), context.counters.measured.elapsed());
         let (reason, target, bytes, commands) = (EndReason::Aborted, None, (0, 0), 0);
         Self {
             peer,
-            seat,
+            context,
             ticket,
             _admission: admission,
             reason,
@@ -138,21 +96,21 @@ impl Session {
 
     /// Serves the client to its end.
     ///
-    /// A session that flows is kept small: what comes before and behind the pump is in boxes of its
-    /// own, and nothing that only those need is borrowed by them, since whatever is borrowed here
+    /// The future of a session that pumps is kept small: what comes before and after the pump is in
+    /// boxes of its own. They borrow nothing that only they need, because whatever is borrowed here
     /// stays in the future to the end.
-    // Not an async function, because the future of one holds what it is given twice.
+    // Not an async function, because the future of one holds its arguments twice.
     #[allow(clippy::manual_async_fn)]
-    pub(crate) fn run(mut self, mut client: Line) -> impl Future<Output = ()> {
+    pub(crate) fn run(mut self, mut client: SocketStream) -> impl Future<Output = ()> {
         async move {
-            let (reason, words) = 'served: {
+            let (reason, last_bytes) = 'served: {
                 let (mut target, mut upstream, mut start) =
-                    match Box::pin(self.arrive(&mut client)).await {
-                        Ok(arrived) => arrived,
-                        Err(goodbye) => break 'served goodbye,
+                    match Box::pin(self.connect_first(&mut client)).await {
+                        Ok(ready) => ready,
+                        Err(ending) => break 'served ending,
                     };
                 loop {
-                    let target_now = &*self.target.insert(target);
+                    let current = &*self.target.insert(target);
                     let Stopped {
                         reason,
                         undelivered,
@@ -160,7 +118,7 @@ impl Session {
                         bytes: (bytes_in, bytes_out),
                         commands,
                         uncarried,
-                    } = Pump::new((&mut client, &mut upstream), &self.seat, target_now, start)
+                    } = Pump::new((&mut client, &mut upstream), &self.context, current, start)
                         .run(&self.ticket)
                         .await;
                     self.bytes = (self.bytes.0 + bytes_in, self.bytes.1 + bytes_out);
@@ -168,16 +126,20 @@ impl Session {
                     self.uncarried = uncarried;
                     if matches!(
                         reason,
-                        EndReason::Fenced | EndReason::ReplyDropped | EndReason::TargetSilent
+                        EndReason::Fenced | EndReason::ReplyDropped | EndReason::TargetUnresponsive
                     ) {
-                        // What a cut-off master has not acknowledged would be sent again when it
-                        // comes back.
-                        upstream.forget_unsent();
+                        // The kernel would send again what a partitioned master has not
+                        // acknowledged, when it comes back.
+                        upstream.reset_on_close();
                     }
                     let after = match (after.map(|after| *after), self.target.take()) {
-                        (Some(After::Move(luggage)), Some(here)) => {
-                            (target, upstream, start) =
-                                Box::pin(self.move_over((here, upstream), luggage)).await;
+                        (Some(After::Rebalance(state)), Some(here)) => {
+                            (target, upstream, start) = Box::pin(connect::rebalance(
+                                &self.context,
+                                (here, upstream),
+                                state,
+                            ))
+                            .await;
                             continue;
                         }
                         (after, here) => {
@@ -186,263 +148,124 @@ impl Session {
                         }
                     };
                     let Some(after) = after else {
-                        // The connection to the target ends here, before the goodbye to the client.
+                        // The connection to the target is closed before the client's.
                         drop(upstream);
                         break 'served (reason, undelivered);
                     };
-                    match Box::pin(self.go_on(after, upstream, &mut client, undelivered)).await {
-                        Ok(arrived) => (target, upstream, start) = arrived,
-                        Err(goodbye) => {
-                            let after_an_attempt =
-                                NotCarried::after_an_attempt(goodbye.0).map(Uncarried::new);
-                            self.uncarried = self.uncarried.take().or(after_an_attempt);
-                            break 'served goodbye;
+                    match Box::pin(self.continue_after(after, upstream, &mut client, undelivered))
+                        .await
+                    {
+                        Ok(ready) => (target, upstream, start) = ready,
+                        Err(ending) => {
+                            let failed = NotCarried::after_an_attempt(ending.0).map(Uncarried::new);
+                            self.uncarried = self.uncarried.take().or(failed);
+                            break 'served ending;
                         }
                     }
                 }
             };
             self.reason = reason;
-            finish::finish(&mut client, &words, self.reason).await;
+            finish::finish(&mut client, &last_bytes, self.reason).await;
         }
     }
 
-    /// Gets to the first target, or has answers for the client.
-    async fn arrive(&self, client: &mut Line) -> Result<Arrived, Goodbye> {
+    /// Connects to the first target, or has refusals for the client.
+    async fn connect_first(&self, client: &mut SocketStream) -> Result<Ready, SessionEnd> {
         let mut early = Vec::new();
-        match self.reach(client, &mut early).await {
-            Ok((target, upstream)) => Ok((target, upstream, Start::from(early))),
+        let worker = (&*self.context, &self.ticket);
+        // Dropped at once, with its permit: error replies may take long.
+        let connected = Connecting::new(worker, client, &mut early, Mode::Fresh).connect().await;
+        match connected {
+            Ok(Connected { target, upstream, .. }) => Ok((target, upstream, Start::from(early))),
             Err(reason) => {
-                let mut words = answers::last_words(client, early, reason, false).await;
-                if words.is_empty() {
-                    words = answers::greeting(reason);
+                let mut refusals = refusals::refuse(client, early, reason, false).await;
+                if refusals.is_empty() {
+                    refusals = refusals::greeting(reason);
                 }
-                Err((reason, words))
+                Err((reason, refusals))
             }
         }
     }
 
-    /// Gets to a target that may be used at the moment this returns.
-    async fn reach(&self, client: &mut Line, early: &mut Vec<u8>) -> Result<Connection, EndReason> {
-        let ticket = &self.ticket;
-        let WorkerContext { shared, block, .. } = &*self.seat;
-        let service = &shared.service;
-        let options = &service.options;
-        let hold_until = Instant::now() + options.now().hold_timeout;
-        let mut attempts: Option<Attempts> = None;
-        let mut turn: Option<Turn<'_>> = None;
-        loop {
-            let Some(target) = service.route.open_target() else {
-                // Whoever waited has waited with others: they go one after the other.
-                drop(turn.take());
-                turn = Some(self.wait_at_the_gate(client, early, ticket, hold_until).await?);
-                continue;
-            };
-            // A pool may lead to an earlier target again; the points never do.
-            let attempt = attempts.take().filter(|it| it.generation >= target.generation());
-            let attempt = attempt.unwrap_or_else(|| Attempts {
-                generation: target.generation(),
-                until: hold_until.max(Instant::now() + options.now().connect_timeout),
-                pause: FIRST_PAUSE,
-            });
-            let begin = Instant::now();
-            let dialled = tokio::select! {
-                biased;
-                dialled = dial::connect(target.addr(), options, attempt.until) => dialled,
-                () = overtaken(&self.seat, &target, ticket) => {
-                    // A dead master swallows the dial, and the points have moved on: no use in
-                    // waiting for its timeout.
-                    if ticket.is_cut() {
-                        return Err(EndReason::Cut);
-                    }
-                    continue;
-                }
-            };
-            match dialled {
-                Ok(upstream) => {
-                    block.dials.one();
-                    block.dialled_in.record(begin.elapsed());
-                    // The points may have moved while we were dialling: then this connection leads
-                    // nowhere.
-                    if !is_overtaken(&target) && !target.is_shut() {
-                        target.note_use();
-                        return Ok((target, upstream));
-                    }
-                }
-                Err(failure) => {
-                    self.note_failure(&target, failure);
-                    // Given back before the pause, in which it would keep others from their
-                    // attempt.
-                    let paced = turn.take().map(Turn::failed).is_some();
-                    attempts = Some(self.after_failure(attempt, &target, failure, ticket).await?);
-                    if paced {
-                        let turns = &self.seat.turns;
-                        turn = Some(
-                            Box::pin(hold::turn(client, early, turns, ticket, hold_until)).await?,
-                        );
-                    }
-                }
-            }
-        }
-    }
-
-    /// Gets to another target, in the state that the session was in, or has answers for its client
-    /// behind what is `undelivered`. The connection to the target before is closed on the way.
-    async fn go_on(
+    /// Connects to another target in the state that the session was in, or has refusals for its
+    /// client, to be sent after what is `undelivered`. Closes `upstream`.
+    async fn continue_after(
         &self,
         after: After,
-        upstream: Line,
-        client: &mut Line,
+        upstream: SocketStream,
+        client: &mut SocketStream,
         undelivered: Vec<u8>,
-    ) -> Result<Arrived, Goodbye> {
-        let (reason, unsent, transaction, mut word) = match after {
-            After::Carry(CarryState { ledger, mut unsent, lost })
-            | After::Move(CarryState { ledger, mut unsent, lost }) => {
-                let from = self.target.as_ref();
-                let lost = from.map(|target| target.generation()).zip(lost);
-                let (seat, ticket, line) = (&*self.seat, &self.ticket, &mut *client);
-                let old = Some(upstream).filter(|_| lost.is_none());
-                let mut passenger = MigratingSession {
-                    seat,
-                    ticket,
-                    client: line,
-                    unsent: &mut unsent,
-                    ledger,
-                    from,
-                    lost,
-                    old,
-                };
-                match passenger.carry().await {
-                    Ok(Connected { target, upstream, followed }) => {
-                        return Ok((
-                            target,
-                            upstream,
-                            Start { early: unsent, followed: Some(followed) },
-                        ));
+    ) -> Result<Ready, SessionEnd> {
+        let (reason, unsent, transaction, mut push) = match after {
+            After::Carry(state) | After::Rebalance(state) => {
+                let mut unsent = Vec::new();
+                match self.carry(state, upstream, client, &mut unsent).await {
+                    Ok(Connected { target, upstream, replayed }) => {
+                        return Ok((target, upstream, Start { early: unsent, replayed }));
                     }
-                    Err(reason) => {
-                        passenger.old = None;
-                        let word = notice::last_word(&passenger.ledger, seat, reason);
-                        (reason, unsent, false, word)
-                    }
+                    Err((reason, push)) => (reason, unsent, false, push),
                 }
             }
-            // Our last word is behind what is undelivered.
+            // Our last push comes after what is undelivered.
             After::Refuse { unsent, transaction } => {
                 drop(upstream);
                 (EndReason::HoldTimeout, unsent, transaction, undelivered)
             }
         };
-        let mut words = answers::last_words(client, unsent, reason, transaction).await;
-        words.append(&mut word);
-        Err((reason, words))
+        let mut refusals = refusals::refuse(client, unsent, reason, transaction).await;
+        refusals.append(&mut push);
+        Err((reason, refusals))
     }
 
-    /// Gets to a replica with fewer sessions, or back to where it is: nothing is given up before
-    /// the other connection stands, and one attempt is all.
-    async fn move_over(&self, (here, upstream): Connection, luggage: CarryState) -> Arrived {
-        let CarryState { ledger, unsent: early, .. } = luggage;
-        let WorkerContext { shared, block, .. } = &*self.seat;
-        let Service { route, options, .. } = &*shared.service;
-        if let Some(there) = route.open_target().filter(|there| here.is_fuller_than(there)) {
-            let resumed =
-                resume::resume(&there, options, &ledger, Instant::now() + MOVE_WITHIN).await;
-            if let Some((upstream, followed)) =
-                resumed.ok().filter(|_| !is_overtaken(&there) && !there.is_shut())
-            {
-                block.dials.one();
-                block.rebalanced.one();
-                there.note_use();
-                return (there, upstream, Start { early, followed: Some(followed) });
+    /// Carries the session to another target. On failure returns why it ends, and our last push.
+    async fn carry(
+        &self,
+        state: CarryState,
+        upstream: SocketStream,
+        client: &mut SocketStream,
+        unsent: &mut Vec<u8>,
+    ) -> Result<Connected, SessionEnd> {
+        let CarryState { ledger, unsent: requests, lost } = state;
+        *unsent = requests;
+        let from = self.target.as_ref();
+        let lost = from.map(|target| target.generation()).zip(lost);
+        let old = Some(upstream).filter(|_| lost.is_none());
+        let mode = Mode::Resume(Migration { ledger, from, lost, old, failed: None });
+        let mut connecting = Connecting::new((&self.context, &self.ticket), client, unsent, mode);
+        match connecting.connect().await {
+            Ok(connected) => Ok(connected),
+            Err(reason) => {
+                let push = match &connecting.mode {
+                    Mode::Resume(migration) => {
+                        pending::last_push(&migration.ledger, &self.context, reason)
+                    }
+                    Mode::Fresh => Vec::new(),
+                };
+                Err((reason, push))
             }
         }
-        let followed = Followed { ledger: *ledger, messages: Vec::new() };
-        (here, upstream, Start { early, followed: Some(Box::new(followed)) })
-    }
-
-    /// Waits until a target may be used, if there is a place to wait, and then for the turn to dial
-    /// it.
-    async fn wait_at_the_gate(
-        &self,
-        client: &mut Line,
-        early: &mut Vec<u8>,
-        ticket: &Ticket,
-        until: Instant,
-    ) -> Result<Turn<'_>, EndReason> {
-        let WorkerContext { shared, block, turns, .. } = &*self.seat;
-        let _place = shared.held.take().ok_or(EndReason::HoldFull)?;
-        let _held = Held::new(block);
-        // In a box: a session that flows does not carry the room for this.
-        Box::pin(async move {
-            hold::wait(client, early, &shared.service.route, ticket, until).await?;
-            hold::turn(client, early, turns, ticket, until).await
-        })
-        .await
-    }
-
-    fn note_failure(&self, target: &Target, failure: DialFailure) {
-        self.seat.block.dial_failed(failure);
-        // Out of descriptors or ports here says nothing about the target.
-        if !failure.is_ours() {
-            target.shun();
-            self.seat.block.hints.one();
-            self.seat.shared.service.hints.hint(target, Hint::DialFailed(failure));
-        }
-    }
-
-    /// Pauses before the next attempt, or gives up. A master that does not take connections is
-    /// about to be replaced or to come back, so its client waits for as long as any other client
-    /// may be held; `connect_timeout` is for one attempt.
-    async fn after_failure(
-        &self,
-        mut attempt: Attempts,
-        target: &Target,
-        failure: DialFailure,
-        ticket: &Ticket,
-    ) -> Result<Attempts, EndReason> {
-        let route = &self.seat.shared.service.route;
-        if failure.is_ours() {
-            return Err(EndReason::Exhausted);
-        }
-        // In a box: a session that flows does not carry the room for this.
-        let moved = Box::pin(route.moved());
-        if route.leads_elsewhere(target) {
-            // The points have moved, or are about to, or there is another replica: what failed is
-            // not what counts.
-            return Ok(attempt);
-        }
-        if Instant::now() + attempt.pause >= attempt.until {
-            return Err(EndReason::DialFailed);
-        }
-        tokio::select! {
-            () = ticket.cut() => return Err(EndReason::Cut),
-            () = moved => {}
-            () = tokio::time::sleep(attempt.pause) => {}
-        }
-        attempt.pause = (attempt.pause * 2).min(LONGEST_PAUSE);
-        Ok(attempt)
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.seat.block.close(self.reason);
+        self.context.counters.close(self.reason);
         if let Some(uncarried) = &self.uncarried {
-            self.seat.block.leave_behind(uncarried.why);
+            self.context.counters.count_not_carried(uncarried.why);
         }
-        let shared = &self.seat.shared;
-        let ended = access_log::Session {
+        let shared = &self.context.shared;
+        let lasted = self.context.counters.measured.elapsed().saturating_sub(self.since);
+        let record = SessionRecord {
             service: &shared.service.name,
             client: self.peer,
             target: self.target.as_deref(),
             reason: self.reason,
-            lasted: Duration::from_micros(
-                self.seat.block.measured.elapsed().saturating_sub(self.since),
-            ),
+            lasted: Duration::from_micros(lasted),
             bytes: self.bytes,
             commands: self.commands,
             uncarried: self.uncarried.as_deref(),
         };
-        ended.tell(shared.service.options.now().lines);
+        record.log(shared.service.options.now().lines);
         self.ticket.ends_by(self.reason.exit());
     }
 }

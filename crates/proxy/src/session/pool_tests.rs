@@ -1,15 +1,15 @@
-//! What a pool does to readers: the spread, the dismissal, the bar, and what stands in for replicas
-//! that are not there.
+//! Readers of a replica pool: how they are spread, what happens when a replica is ejected or
+//! fenced, and when there is none.
 
 use std::io::Write;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use target::{Empty, PoolWriter};
+use target::{EmptyPool, PoolWriter};
 
 use crate::options::Sessions;
 use crate::testing::{
-    Backend, House, SOON, closed_port, destination, expect, is_silent, rest, session,
+    Backend, SOON, TestProxy, closed_port, destination, expect, is_silent, rest, session,
 };
 use crate::{EndReason, Options};
 
@@ -19,7 +19,8 @@ fn publish(writer: &mut PoolWriter, backends: &[&Backend]) {
     writer.publish(backends.iter().map(|it| destination(it.addr())).collect());
 }
 
-/// However long the test takes to play an answer, it is not taken for a server that gives none.
+/// However long the test takes to play an answer, the backend is not taken for one that does not
+/// answer.
 fn patient() -> Options {
     Options { connect_timeout: SOON, ..Options::default() }
 }
@@ -35,32 +36,32 @@ fn answer(client: &mut TcpStream, upstream: &mut TcpStream) {
 }
 
 #[test]
-fn readers_go_where_fewest_are() {
-    let (house, mut writer) = House::reading(Empty::Reject, Options::default());
+fn connects_readers_where_fewest_are() {
+    let (proxy, mut writer) = TestProxy::for_readers(EmptyPool::Reject, Options::default());
     let (one, other) = (Backend::new(), Backend::new());
     publish(&mut writer, &[&one]);
-    let first = [session(&house, &one), session(&house, &one)];
+    let first = [session(&proxy, &one), session(&proxy, &one)];
     publish(&mut writer, &[&one, &other]);
-    let second = [session(&house, &other), session(&house, &other)];
-    assert_eq!(writer.known().iter().map(|it| it.load()).collect::<Vec<_>>(), [2, 2]);
+    let second = [session(&proxy, &other), session(&proxy, &other)];
+    assert_eq!(writer.targets().iter().map(|it| it.load()).collect::<Vec<_>>(), [2, 2]);
     drop(first);
-    house.until("two free places", |stats| stats.open == 2);
-    let _third = [session(&house, &one), session(&house, &one)];
+    proxy.wait_for("two free places", |stats| stats.open == 2);
+    let _third = [session(&proxy, &one), session(&proxy, &one)];
     drop(second);
 }
 
 #[test]
-fn who_is_on_a_dismissed_replica_goes_on_with_another_one() {
-    let (house, mut writer) = House::reading(Empty::Reject, patient());
+fn carries_readers_from_an_ejected_replica() {
+    let (proxy, mut writer) = TestProxy::for_readers(EmptyPool::Reject, patient());
     let (one, other) = (Backend::new(), Backend::new());
     publish(&mut writer, &[&one]);
-    let (mut quiet, mut left) = session(&house, &one);
+    let (mut quiet, mut left) = session(&proxy, &one);
     publish(&mut writer, &[&other]);
     let mut upstream = other.accept_carried();
     ask(&mut quiet);
     answer(&mut quiet, &mut upstream);
-    assert_eq!(rest(&mut left), b"", "the former replica got something");
-    // The answer to a request that was on its way comes from where it went.
+    assert_eq!(rest(&mut left), b"", "bytes were sent to the former replica");
+    // The reply to a request that was forwarded comes from where it was sent.
     ask(&mut quiet);
     expect(&mut upstream, b"GET k\r\n");
     publish(&mut writer, &[&one]);
@@ -70,123 +71,125 @@ fn who_is_on_a_dismissed_replica_goes_on_with_another_one() {
     let mut again = one.accept_carried();
     ask(&mut quiet);
     answer(&mut quiet, &mut again);
-    let stats = house.stats();
-    assert_eq!((stats.carried, stats.open, stats.closed_for(EndReason::Dismissed)), (2, 1, 0));
+    let stats = proxy.stats();
+    assert_eq!((stats.carried, stats.open, stats.closed_for(EndReason::ReplicaEjected)), (2, 1, 0));
 }
 
 #[test]
-fn who_cannot_be_carried_leaves_a_dismissed_replica_behind_an_answer() {
+fn ends_uncarried_readers_after_a_reply_when_ejected() {
     let options = Options { sessions: Sessions::Close, ..Options::default() };
-    let (house, mut writer) = House::reading(Empty::Reject, options);
+    let (proxy, mut writer) = TestProxy::for_readers(EmptyPool::Reject, options);
     let (one, other) = (Backend::new(), Backend::new());
     publish(&mut writer, &[&one]);
-    let (mut quiet, _kept) = session(&house, &one);
-    let (mut busy, mut upstream) = session(&house, &one);
+    let (mut quiet, _kept) = session(&proxy, &one);
+    let (mut busy, mut upstream) = session(&proxy, &one);
     ask(&mut busy);
     expect(&mut upstream, b"GET k\r\n");
     publish(&mut writer, &[&other]);
     assert_eq!(rest(&mut quiet), b"");
     drop(quiet);
-    // However long the answer takes, its session is not ended before.
+    // However long the reply takes, its session is not ended before.
     assert!(is_silent(&mut busy));
     upstream.write_all(b"$1\r\nv\r\n").unwrap();
     assert_eq!(rest(&mut busy), b"$1\r\nv\r\n");
-    house.until("both to leave", |stats| stats.closed_for(EndReason::Dismissed) == 2);
-    let _new = session(&house, &other);
+    proxy.wait_for("the end of both", |stats| stats.closed_for(EndReason::ReplicaEjected) == 2);
+    let _new = session(&proxy, &other);
 }
 
 #[test]
-fn not_a_byte_goes_to_a_barred_replica() {
-    let (house, mut writer) = House::reading(Empty::Reject, Options::default());
+fn sends_no_byte_to_a_fenced_replica() {
+    let (proxy, mut writer) = TestProxy::for_readers(EmptyPool::Reject, Options::default());
     let (one, other) = (Backend::new(), Backend::new());
     publish(&mut writer, &[&one]);
-    let (mut client, mut upstream) = session(&house, &one);
-    // Dismissed first, as in a failover; it must be found by the bar all the same.
+    let (mut client, mut upstream) = session(&proxy, &one);
+    // Ejected first, as in a failover; the fence must find its sessions even so.
     ask(&mut client);
     expect(&mut upstream, b"GET k\r\n");
     publish(&mut writer, &[&other]);
-    writer.bar(one.addr());
+    writer.fence(one.addr());
     drop(client.write_all(b"SET k v\r\n"));
-    house.ended(EndReason::Fenced);
+    proxy.wait_for_end(EndReason::Fenced);
     let mut after = [0; 16];
-    // The connection is broken off and not closed; either way nothing came.
+    // The connection is reset or closed; in either case nothing came.
     assert!(matches!(std::io::Read::read(&mut upstream, &mut after), Ok(0) | Err(_)));
 }
 
 #[test]
-fn without_a_replica_a_reader_is_told_so_and_before_the_first_look_it_waits() {
-    let (house, mut writer) = House::reading(Empty::Reject, Options::default());
+fn refuses_readers_without_replica_after_the_first_pool() {
+    let (proxy, mut writer) = TestProxy::for_readers(EmptyPool::Reject, Options::default());
     let one = Backend::new();
-    let mut early = house.client();
+    let mut early = proxy.client();
     early.write_all(b"PING\r\n").unwrap();
-    house.until("the reader to wait", |stats| stats.held == 1);
+    proxy.wait_for("the reader to wait", |stats| stats.held == 1);
     publish(&mut writer, &[&one]);
     let mut upstream = one.accept();
     expect(&mut upstream, b"PING\r\n");
     publish(&mut writer, &[]);
-    for said in [&b""[..], b"PING\r\n"] {
-        let mut late = house.client();
-        late.write_all(said).unwrap();
+    for request in [&b""[..], b"PING\r\n"] {
+        let mut late = proxy.client();
+        late.write_all(request).unwrap();
         assert_eq!(String::from_utf8(rest(&mut late)).unwrap(), NO_REPLICA);
     }
-    house.until("their end", |stats| stats.closed_for(EndReason::NoReplica) == 2);
+    proxy.wait_for("the end of both", |stats| stats.closed_for(EndReason::NoReplica) == 2);
 }
 
 #[test]
-fn the_master_stands_in_until_there_is_a_replica() {
-    let (mut house, mut writer) = House::reading(Empty::Master, patient());
+fn reads_from_the_master_until_there_is_a_replica() {
+    let (mut proxy, mut writer) = TestProxy::for_readers(EmptyPool::Master, patient());
     let (master, replica) = (Backend::new(), Backend::new());
-    let mut early = house.client();
+    let mut early = proxy.client();
     early.write_all(b"PING\r\n").unwrap();
     publish(&mut writer, &[]);
-    house.commit(master.addr());
+    proxy.commit(master.addr());
     publish(&mut writer, &[]);
     let mut upstream = master.accept();
     expect(&mut upstream, b"PING\r\n");
     upstream.write_all(b"+PONG\r\n").unwrap();
     expect(&mut early, b"+PONG\r\n");
-    // A shut gate before the master holds its readers, too.
+    // A closed gate of the master holds its readers, too.
     ask(&mut early);
     expect(&mut upstream, b"GET k\r\n");
-    house.points.hold();
+    proxy.publisher.hold();
     ask(&mut early);
     upstream.write_all(b"$-1\r\n").unwrap();
     // The session is polled for the reply, with the request waiting before it.
     expect(&mut early, b"$-1\r\n");
     assert!(is_silent(&mut upstream));
-    house.points.release();
+    proxy.publisher.release();
     answer(&mut early, &mut upstream);
     publish(&mut writer, &[&replica]);
     let mut upstream = replica.accept_carried();
     ask(&mut early);
     answer(&mut early, &mut upstream);
-    let _reader = session(&house, &replica);
+    let _reader = session(&proxy, &replica);
 }
 
 #[test]
-fn a_replica_that_refuses_is_passed_over_at_once() {
-    let (house, mut writer) = House::reading(Empty::Reject, Options::default());
+fn skips_a_refusing_replica_at_once() {
+    let (proxy, mut writer) = TestProxy::for_readers(EmptyPool::Reject, Options::default());
     let there = Backend::new();
     let (_kept, nowhere) = closed_port();
     writer.publish(vec![destination(nowhere), destination(there.addr())]);
     let begun = Instant::now();
-    let kept: Vec<_> = (0..6).map(|_| session(&house, &there)).collect();
-    let failed: u64 = house.stats().dial_failures.iter().sum();
-    // One, and then nobody for a second; less what the clock of that is rough by.
+    let kept: Vec<_> = (0..6).map(|_| session(&proxy, &there)).collect();
+    let failed: u64 = proxy.stats().dial_failures.iter().sum();
+    // One attempt, and then none for a second, less the inaccuracy of that clock.
     let most = 1 + begun.elapsed().as_millis() / 950;
     assert!(
         (1..=most).contains(&failed.into()),
-        "{failed} of {} sessions tried it, at most {most} may",
+        "{failed} of {} sessions tried it, at most {most} allowed",
         kept.len()
     );
-    // With nobody else to try, the attempts are paced.
+    // Without another replica to try, there are pauses between the attempts.
     drop(kept);
-    house.until("them to leave", |stats| stats.open == 0);
+    proxy.wait_for("the end of all sessions", |stats| stats.open == 0);
     publish(&mut writer, &[]);
     writer.publish(vec![destination(nowhere)]);
     let began = Instant::now();
-    let _waiting = house.client();
-    house.until("six more attempts", |stats| stats.dial_failures.iter().sum::<u64>() >= failed + 6);
+    let _waiting = proxy.client();
+    proxy.wait_for("six more attempts", |stats| {
+        stats.dial_failures.iter().sum::<u64>() >= failed + 6
+    });
     assert!(
         began.elapsed() >= Duration::from_millis(10 + 20 + 40 + 80 + 160),
         "after {:?}",

@@ -1,28 +1,26 @@
-//! The pump: carries a session's bytes both ways until there is a reason to stop.
+//! The pump: moves a session's bytes in both directions until there is a reason to stop.
 //!
-//! One poll function does all of it: it moves requests as far as they go, then replies, then looks
-//! whether the session should end. Nothing is selected over, no future is polled that cannot have
-//! changed: rare events come through one [`Bell`]. The first poll comes right after the connection
-//! to the target opened, without a turn of the event loop in between, so a request that is already
-//! waiting goes out at once.
+//! One poll function does all of it: it moves requests as far as possible, then replies, then
+//! checks whether the session should end. There is no `select!`, and no future is polled that
+//! cannot have changed: rare events arrive through one wake flag. The first
+//! poll comes right after the connection to the target opened, without a round of the event loop in
+//! between, so a request that is already waiting goes out at once.
 //!
-//! How it ends at a move of the points: the fence is looked at before every write to the target, so
-//! after it fell no byte goes there. What was read from the target until then is delivered, and the
-//! rest of a reply that had begun ([`last_replies`]), then the client is closed; a reply that is
-//! read later, or after another node is known to be promoted, is none any more ([`superseded`]).
-//! How it ends in a drain: see [`leave`]. From a target that is dismissed it goes on elsewhere if
-//! it can, and ends as in a drain if not. What follows an end: see [`ending`].
+//! At a master change, the fence is checked before every write to the target, so after it is raised
+//! no byte goes there. Bytes read from the target until then are delivered, with the rest of a
+//! reply that had begun ([`last_replies`]); then the client is closed. A reply that is read later,
+//! or after another node is known to be promoted, is discarded ([`superseded`]).
 //!
-//! Deliberately absent: moving a session to another target, which is [`carry`](crate::session::carry)'s.
+//! Why a pump ends, and what follows, is decided in [`end`](crate::session::end). Our own pushes to
+//! clients come from [`maintenance`](crate::maintenance); this module inserts them
+//! ([`interleave`]).
 
-mod ending;
+mod interleave;
+#[cfg(test)]
+mod interleave_tests;
 mod last_replies;
 #[cfg(test)]
 mod last_replies_tests;
-mod notices;
-#[cfg(test)]
-mod notices_tests;
-mod replica;
 mod start;
 mod superseded;
 #[cfg(test)]
@@ -32,129 +30,164 @@ use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
-use drain::{Phase, Ticket};
+use drain::Ticket;
 use resp::Ledger;
 use target::Target;
 use tokio::sync::futures::Notified;
 
-use crate::io::end::End;
-use crate::io::flow::{Flow, Step, Tell};
-use crate::io::forwarding::{Replies, Requests};
-use crate::io::scratch;
+use crate::context::WorkerContext;
+use crate::end_reason::{EndReason, Side};
+use crate::invariant;
+use crate::io::buffer;
+use crate::io::flow::{EndSignal, Flow, FlowStep};
+use crate::io::forwarding::{ReplyForwarding, RequestForwarding};
+use crate::io::stream::ByteStream;
 use crate::latency::Stopwatch;
+use crate::not_carried::Uncarried;
 use crate::options::Sessions;
-use crate::runtime::timer::Alarm;
-use crate::runtime::watch::Watch;
-use crate::runtime::worker::WorkerContext;
-use crate::session::broken;
-use crate::session::end_reason::{EndReason, Side};
-use crate::session::hold::PATROL;
-use crate::session::idle::Silence;
-use crate::session::leave::{self, Leaving};
-use crate::session::resume::Followed;
-pub(crate) use ending::{After, Stopped};
+use crate::runtime::timers::LazyTimer;
+use crate::runtime::wake_flag::FlaggedWaker;
+use crate::session::carry::CarryState;
+use crate::session::carry::replay::Replayed;
+use crate::session::idle::IdleWatch;
+use crate::session::leave::Leaving;
 
 pub(crate) use start::Start;
 
+/// The result of a pump that has stopped.
+#[derive(Debug)]
+pub(crate) struct Stopped {
+    /// Why it stopped.
+    pub(crate) reason: EndReason,
+    /// The replies that the client has not taken yet, and our last push to it.
+    pub(crate) undelivered: Vec<u8>,
+    /// The next step.
+    pub(crate) after: Option<Box<After>>,
+    /// Bytes forwarded to the target, and to the client.
+    pub(crate) bytes: (u64, u64),
+    /// Complete requests forwarded.
+    pub(crate) commands: u32,
+    /// If it lost its target and cannot continue: why.
+    pub(crate) uncarried: Option<Box<Uncarried>>,
+}
+
+/// The step that follows the end of a pump.
+#[derive(Debug)]
+pub(crate) enum After {
+    /// Its requests, none of which was forwarded, are refused before it ends.
+    Refuse {
+        /// The part of them that was read; it begins at a frame boundary.
+        unsent: Vec<u8>,
+        /// A transaction is open.
+        transaction: bool,
+    },
+    /// The session can continue over another connection.
+    Carry(CarryState),
+    /// The session moves to another replica, and keeps its connection until the new one works.
+    Rebalance(CarryState),
+}
+
 /// A session with both ends connected.
 pub(crate) struct Pump<'a, C, U> {
-    client: &'a mut C,
-    upstream: &'a mut U,
-    seat: &'a WorkerContext,
-    target: &'a Target,
-    ledger: Ledger,
-    /// Whether it may be carried over.
-    carries: bool,
-    requests: Flow,
-    replies: Flow,
+    pub(super) client: &'a mut C,
+    pub(super) upstream: &'a mut U,
+    pub(super) context: &'a WorkerContext,
+    pub(super) target: &'a Target,
+    pub(super) ledger: Ledger,
+    /// The configuration allows to carry it.
+    pub(super) may_carry: bool,
+    pub(super) requests: Flow,
+    pub(super) replies: Flow,
     /// Which side ended first.
-    first: Option<Side>,
-    heard: bool,
-    commands: u32,
-    measured: u32,
-    leaving: Leaving,
-    /// The client was sent something since it was asked to leave.
-    replied: bool,
-    /// A reply was dropped: the session ends.
-    dropped: bool,
-    /// There once one of these was needed.
-    rare: Option<Box<Rare<'a>>>,
-    /// Patrols in a row that found a request waiting at the gate.
-    waited: u16,
-    silence: Silence,
-    stopwatch: Stopwatch,
-    /// There while something of ours is to go between the replies.
-    aside: Option<Box<notices::Aside>>,
-    /// As what it is counted.
-    pin: Option<resp::Pin>,
+    pub(super) first_end: Option<Side>,
+    /// The client has sent something.
+    pub(super) has_received: bool,
+    pub(super) commands: u32,
+    pub(super) measured: u32,
+    pub(super) leaving: Leaving,
+    /// The client was sent something since the session was asked to leave.
+    pub(super) replied: bool,
+    /// A reply was discarded: the session ends.
+    pub(super) reply_dropped: bool,
+    /// Allocated when the first of these is needed.
+    pub(super) rare: Option<Box<Rare<'a>>>,
+    /// Consecutive gate checks that found a waiting request.
+    pub(super) gate_checks: u16,
+    pub(super) idle: IdleWatch,
+    pub(super) stopwatch: Stopwatch,
+    /// Present while something has to go between the replies.
+    pub(super) interleaved: Option<Box<interleave::Interleaved>>,
+    /// The pin as which it is counted.
+    pub(super) pin: Option<resp::Pin>,
 }
 
-/// What most sessions never need, or only in their last moments.
+/// State that most sessions never need, or only at their end.
 #[derive(Default)]
-struct Rare<'a> {
-    /// Waits for this session's turn to leave.
-    turn: Option<Pin<Box<dyn Future<Output = ()> + Send + 'a>>>,
-    half_close: Alarm,
-    patience: Alarm,
-    /// Set while the gate is shut.
-    patrol: Alarm,
-    /// Set while the target answers nobody.
-    silent: Alarm,
+pub(super) struct Rare<'a> {
+    /// Waits for the turn of this session to leave.
+    pub(super) turn: Option<Pin<Box<dyn Future<Output = ()> + Send + 'a>>>,
+    pub(super) half_close: LazyTimer,
+    pub(super) patience: LazyTimer,
+    /// Set while the gate is closed.
+    pub(super) gate_check: LazyTimer,
+    /// Set while the target is unresponsive.
+    pub(super) unresponsive: LazyTimer,
 }
 
-impl<'a, C: End, U: End> Pump<'a, C, U> {
+impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
     /// A pump between two open ends.
     pub(crate) fn new(
         (client, upstream): (&'a mut C, &'a mut U),
-        seat: &'a WorkerContext,
+        context: &'a WorkerContext,
         target: &'a Target,
         start: impl Into<Start>,
     ) -> Self {
-        let Start { early, followed } = start.into();
-        let carried = followed.is_some();
-        let heard = carried || !early.is_empty();
-        if heard && !carried {
-            seat.drain.arrival();
+        let Start { early, replayed } = start.into();
+        let carried = replayed.is_some();
+        let has_received = carried || !early.is_empty();
+        if has_received && !carried {
+            context.drain.record_arrival();
         }
-        let options = seat.shared.service.options.now();
-        let Followed { ledger, messages } =
-            followed.map_or_else(|| start::fresh(&options), |followed| *followed);
+        let options = context.shared.service.options.now();
+        let Replayed { ledger, messages } =
+            replayed.map_or_else(|| start::fresh(&options), |replayed| *replayed);
         Self {
             client,
             upstream,
-            seat,
+            context,
             target,
             ledger,
-            carries: options.sessions == Sessions::Carry,
-            heard,
+            may_carry: options.sessions == Sessions::Carry,
+            has_received,
             requests: Flow::new(early),
             replies: Flow::new(messages),
-            first: None,
+            first_end: None,
             commands: 0,
             measured: 0,
             leaving: Leaving::No,
             replied: false,
-            dropped: false,
+            reply_dropped: false,
             rare: None,
-            waited: 0,
-            silence: Silence::of(carried),
+            gate_checks: 0,
+            idle: IdleWatch::of(carried),
             stopwatch: Stopwatch::default(),
-            aside: None,
+            interleaved: None,
             pin: None,
         }
     }
 
     /// Pumps until there is a reason to stop.
     ///
-    /// By reference, because what an async function takes by value is in its future twice; and not
-    /// an async function, because of that even its references are.
+    /// Takes `self` by reference, because what an async function takes by value is in its future
+    /// twice. It is no async function, because in one even the references are in it twice.
     #[allow(clippy::manual_async_fn)]
     pub(crate) fn run(&mut self, ticket: &'a Ticket) -> impl Future<Output = Stopped> {
         async move {
-            let watch = poll_fn(|cx| Poll::Ready(Watch::new(cx.waker()))).await;
-            let mut news = pin!(self.seat.news.notified());
-            self.silence.watch(&self.seat.shared.service.options.now(), self.heard, &watch.waker);
-            let reason = poll_fn(|cx| self.turn(cx, ticket, &watch, news.as_mut())).await;
+            let watch = poll_fn(|cx| Poll::Ready(FlaggedWaker::new(cx.waker()))).await;
+            let mut news = pin!(self.context.session_notify.notified());
+            let options = &self.context.shared.service.options;
+            self.idle.watch(&options.now(), self.has_received, &watch.waker);
+            let reason = poll_fn(|cx| self.poll_once(cx, ticket, &watch, news.as_mut())).await;
             if reason == EndReason::Fenced {
                 self.last_replies(ticket).await;
             }
@@ -162,82 +195,61 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         }
     }
 
-    /// One poll of it.
-    fn turn(
+    /// One poll of the session.
+    fn poll_once(
         &mut self,
         cx: &mut Context<'_>,
         ticket: &'a Ticket,
-        Watch { bell, waker }: &Watch,
+        FlaggedWaker { flag, waker }: &FlaggedWaker,
         mut news: Pin<&mut Notified<'a>>,
     ) -> Poll<EndReason> {
-        // Once for all that follows: nothing can be noted while this runs.
-        self.client.look(cx);
-        self.upstream.look(cx);
-        let rung = bell.was_rung();
+        // Once for all that follows: no socket event can be recorded while this runs.
+        self.client.update_readiness(cx);
+        self.upstream.update_readiness(cx);
+        let rung = flag.take_woken();
         if rung {
-            // A new future before the look at fence, gate and drain, so that no news between the
-            // two is lost.
+            // The new future is created before fence, gate and drain are checked, so that no event
+            // between the two is lost.
             while news.as_mut().poll(&mut Context::from_waker(waker)).is_ready() {
-                news.set(self.seat.news.notified());
+                news.set(self.context.session_notify.notified());
             }
-            if let Some(reason) = self.look(ticket, waker) {
+            if let Some(reason) = self.check_events(ticket, waker) {
                 return Poll::Ready(reason);
             }
         }
-        match scratch::with(|scratch| self.poll(cx, waker, scratch)) {
-            Poll::Pending if rung => self.judge_silence(waker).map_or(Poll::Pending, Poll::Ready),
+        match buffer::with_scratch(|scratch| self.poll(cx, waker, scratch)) {
+            Poll::Pending if rung => self.check_idle(waker).map_or(Poll::Pending, Poll::Ready),
             result => result,
         }
     }
 
-    fn rare(&mut self) -> &mut Rare<'a> {
+    pub(super) fn rare(&mut self) -> &mut Rare<'a> {
         self.rare.get_or_insert_default()
     }
 
     /// Whether the alarm is set and due.
-    fn is_due(
+    pub(super) fn is_due(
         &mut self,
-        alarm: for<'r> fn(&'r mut Rare<'a>) -> &'r mut Alarm,
+        alarm: for<'r> fn(&'r mut Rare<'a>) -> &'r mut LazyTimer,
         waker: &Waker,
     ) -> bool {
         self.rare.as_mut().is_some_and(|rare| alarm(rare).is_due(waker))
     }
 
-    /// Looks at what only the bell tells of.
-    fn look(&mut self, ticket: &'a Ticket, waker: &Waker) -> Option<EndReason> {
+    /// Checks everything that is announced by the bell.
+    fn check_events(&mut self, ticket: &'a Ticket, waker: &Waker) -> Option<EndReason> {
         if ticket.is_cut() {
             return Some(EndReason::Cut);
         }
-        if let Some(reason) = self.look_for_silence(waker).or_else(|| self.look_for_a_move(waker)) {
+        if let Some(reason) = self
+            .check_unresponsive(waker)
+            .or_else(|| self.check_rebalancing(waker))
+            .or_else(|| self.check_leaving(ticket, waker))
+        {
             return Some(reason);
         }
-        if self.leaving == Leaving::No && (self.is_draining() || self.target.is_draining()) {
-            // Made only now: ten thousand sessions need no room for it while nobody has to leave.
-            let (draining, target) = (self.is_draining(), self.target);
-            let turn = self.rare.get_or_insert_default().turn.get_or_insert_with(|| {
-                if draining { Box::pin(ticket.asked()) } else { Box::pin(leave::turn(target)) }
-            });
-            if turn.as_mut().poll(&mut Context::from_waker(waker)).is_ready() {
-                self.rare().turn = None;
-                // Who goes on elsewhere need not choose his moment: his client notices nothing.
-                if !draining && self.can_be_carried() {
-                    return Some(EndReason::Dismissed);
-                }
-                self.begin_to_leave(waker);
-            }
-        }
-        if self.leaving == Leaving::Told && self.is_due(|rare| &mut rare.patience, waker) {
-            self.listen_for_a_reply(waker);
-        }
-        if self.leaving == Leaving::AfterReply && self.is_due(|rare| &mut rare.patience, waker) {
-            self.leaving = Leaving::WhenQuiet;
-            self.rare().patience.set(leave::PATIENCE, waker);
-        }
-        if self.leaving == Leaving::WhenQuiet && self.is_due(|rare| &mut rare.patience, waker) {
-            self.leaving = Leaving::AtBoundary;
-        }
-        self.tell_of_the_gate();
-        if let Some(reason) = self.patrol_the_gate(waker) {
+        self.announce_gate();
+        if let Some(reason) = self.check_gate(waker) {
             return Some(reason);
         }
         if self.is_due(|rare| &mut rare.half_close, waker) {
@@ -246,74 +258,49 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         None
     }
 
-    fn is_draining(&self) -> bool {
-        self.seat.drain.phase() >= Phase::Draining
-    }
-
-    /// Whether the client has gone while the gate was shut, or has waited for too long. It is not
-    /// read then, so its end may stand behind requests that nobody waits for any more: they must
-    /// not be executed late. Looked at from time to time, and when the gate opens.
-    fn patrol_the_gate(&mut self, waker: &Waker) -> Option<EndReason> {
-        let shut = self.target.is_shut();
-        let due = self.is_due(|rare| &mut rare.patrol, waker);
-        let set = self.rare.as_ref().is_some_and(|rare| rare.patrol.is_set());
-        if !shut && !set {
-            return None;
-        }
-        if !shut {
-            self.rare().patrol.clear();
-        } else if due || !set {
-            self.rare().patrol.set(PATROL, waker);
-        }
-        if (due || !shut) && !self.requests.has_ended() && self.client.has_gone() {
-            return Some(EndReason::HoldAbandoned);
-        }
-        if !shut {
-            self.waited = 0;
-        }
-        (due && shut && self.has_waited_too_long()).then_some(EndReason::HoldTimeout)
-    }
-
     fn poll(&mut self, cx: &mut Context<'_>, waker: &Waker, scratch: &mut [u8]) -> Poll<EndReason> {
-        // What is never sent to a target that has gone can still be sent to the next one.
-        let stuck =
-            self.target.fence().has_fallen() || (self.upstream.has_gone() && self.can_be_carried());
-        let mut requests =
-            if stuck { Step::Stuck } else { self.move_requests(cx, Tell::NotYet, scratch) };
-        if matches!(requests, Step::Done) {
+        // Requests that are not sent to a target that is gone can still be sent to the next one.
+        let stuck = self.target.fence().is_raised()
+            || (self.upstream.peer_closed() && self.can_be_carried());
+        let mut requests = if stuck {
+            FlowStep::Stuck
+        } else {
+            self.move_requests(cx, EndSignal::NotYet, scratch)
+        };
+        if matches!(requests, FlowStep::Done) {
             self.note_first_end();
-            if self.has_all() {
+            if self.is_finished() {
                 return Poll::Ready(EndReason::ClientClosed);
             }
-            requests = self.move_requests(cx, Tell::Yes, scratch);
+            requests = self.move_requests(cx, EndSignal::Yes, scratch);
         }
         if self.ledger.must_end().is_some() {
-            return Poll::Ready(self.must_end());
+            return Poll::Ready(self.forced_end());
         }
-        let done = matches!(requests, Step::Done);
-        let mut replies = self.move_replies(cx, Tell::NotYet, scratch);
-        if self.target.fence().has_fallen() {
+        let done = matches!(requests, FlowStep::Done);
+        let mut replies = self.move_replies(cx, EndSignal::NotYet, scratch);
+        if self.target.fence().is_raised() {
             return Poll::Ready(EndReason::Fenced);
         }
-        if self.dropped {
+        if self.reply_dropped {
             return Poll::Ready(EndReason::ReplyDropped);
         }
         if self.ledger.must_end().is_some() {
-            return Poll::Ready(self.must_end());
+            return Poll::Ready(self.forced_end());
         }
         self.note_first_end();
-        if matches!(replies, Step::Done) && !done {
-            // The client need not hear of it if the session can go on elsewhere.
+        if matches!(replies, FlowStep::Done) && !done {
+            // The end is not passed to the client if the session can continue elsewhere.
             if self.can_be_carried() {
                 return Poll::Ready(EndReason::UpstreamClosed);
             }
-            self.have_the_last_word();
-            replies = self.move_replies(cx, Tell::Yes, scratch);
+            self.append_last_push();
+            replies = self.move_replies(cx, EndSignal::Yes, scratch);
         }
-        let more = matches!(requests, Step::More) || matches!(replies, Step::More);
-        let idle = matches!(requests, Step::Idle);
-        if matches!((&requests, &replies), (Step::Done, Step::Done)) {
-            return Poll::Ready(if self.first == Some(Side::Client) {
+        let more = matches!(requests, FlowStep::More) || matches!(replies, FlowStep::More);
+        let idle = matches!(requests, FlowStep::Idle);
+        if matches!((&requests, &replies), (FlowStep::Done, FlowStep::Done)) {
+            return Poll::Ready(if self.first_end == Some(Side::Client) {
                 EndReason::ClientClosed
             } else {
                 EndReason::UpstreamClosed
@@ -322,16 +309,14 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         if let Some(reason) = self.failure(requests, replies) {
             return Poll::Ready(reason);
         }
-        if self.first.is_some() && !self.rare().half_close.is_set() {
-            let span = self.seat.shared.service.options.now().half_close_timeout;
+        if self.first_end.is_some() && !self.rare().half_close.is_set() {
+            let span = self.context.shared.service.options.now().half_close_timeout;
             self.rare().half_close.set(span, waker);
         }
-        if self.leaving != Leaving::No && self.may_leave(idle) && !self.has_unread_request() {
-            return Poll::Ready(if self.is_draining() {
-                EndReason::Drained
-            } else {
-                EndReason::Dismissed
-            });
+        if self.leaving != Leaving::No
+            && let Some(reason) = self.left(idle)
+        {
+            return Poll::Ready(reason);
         }
         if more {
             cx.waker().wake_by_ref();
@@ -339,27 +324,38 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         if self.ledger.take_pin_change() { self.note_pin() } else { Poll::Pending }
     }
 
-    fn move_requests(&mut self, cx: &mut Context<'_>, tell: Tell, scratch: &mut [u8]) -> Step {
-        let mut valve = Requests {
+    fn move_requests(
+        &mut self,
+        cx: &mut Context<'_>,
+        tell: EndSignal,
+        scratch: &mut [u8],
+    ) -> FlowStep {
+        let mut policy = RequestForwarding {
             ledger: &mut self.ledger,
             target: self.target,
-            seat: self.seat,
-            heard: &mut self.heard,
+            context: self.context,
+            heard: &mut self.has_received,
             stopping: self.leaving == Leaving::AtBoundary,
             stopwatch: &mut self.stopwatch,
             measured: &mut self.measured,
         };
-        self.requests.poll_move(cx, self.client, self.upstream, &mut valve, (scratch, tell))
+        self.requests.poll_move(cx, self.client, self.upstream, &mut policy, (scratch, tell))
     }
 
-    fn move_replies(&mut self, cx: &mut Context<'_>, tell: Tell, scratch: &mut [u8]) -> Step {
-        let before = self.replies.moved();
-        let apart = if self.has_words() { self.move_replies_apart(cx, scratch) } else { None };
-        let step = apart.unwrap_or_else(|| {
-            let mut valve = Replies {
+    fn move_replies(
+        &mut self,
+        cx: &mut Context<'_>,
+        tell: EndSignal,
+        scratch: &mut [u8],
+    ) -> FlowStep {
+        let before = self.replies.bytes_moved();
+        let split =
+            if self.is_interleaving() { self.move_split_replies(cx, scratch) } else { None };
+        let step = split.unwrap_or_else(|| {
+            let mut policy = ReplyForwarding {
                 ledger: &mut self.ledger,
                 target: self.target,
-                seat: self.seat,
+                context: self.context,
                 stopwatch: &mut self.stopwatch,
                 commands: &mut self.commands,
             };
@@ -367,36 +363,18 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
                 cx,
                 self.upstream,
                 self.client,
-                &mut valve,
+                &mut policy,
                 (&mut *scratch, tell),
             )
         });
         let step = match step {
-            Step::Stopped(read) => match broken::first(scratch, read) {
-                Ok(bytes) => self.sift(cx, bytes),
-                Err(error) => Step::SourceFailed(error),
+            FlowStep::Stopped(read) => match invariant::first_bytes(scratch, read) {
+                Ok(bytes) => self.filter_replies(cx, bytes),
+                Err(error) => FlowStep::SourceFailed(error),
             },
             step => step,
         };
-        self.replied |= self.leaving != Leaving::No && self.replies.moved() > before;
+        self.replied |= self.leaving != Leaving::No && self.replies.bytes_moved() > before;
         step
-    }
-
-    fn note_first_end(&mut self) {
-        if self.first.is_some() {
-            return;
-        }
-        if self.requests.has_ended() {
-            self.first = Some(Side::Client);
-        } else if self.replies.has_ended() {
-            self.first = Some(Side::Upstream);
-            self.tell_of_the_end();
-        }
-    }
-
-    /// Whether a request has arrived that the event loop has not told of yet. It will, and the
-    /// session goes on until then. One that is stopped at a boundary leaves what it has not read.
-    fn has_unread_request(&self) -> bool {
-        self.leaving != Leaving::AtBoundary && self.client.has_unread()
     }
 }

@@ -1,14 +1,14 @@
-//! What sessions on replicas do when theirs ends the connection, falls silent, or has more sessions
+//! Sessions on a replica that closes the connection, becomes unresponsive, or has more sessions
 //! than another one.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use target::{Empty, Look, PoolWriter};
+use target::{EmptyPool, PoolWriter, ReplicaStatus};
 
-use crate::session::proof_tests::prove;
-use crate::testing::{Backend, House, destination, expect, is_silent, rest, session};
+use crate::session::carry::proof_tests::answer_proof;
+use crate::testing::{Backend, TestProxy, destination, expect, is_silent, rest, session};
 use crate::{EndReason, Options};
 
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
@@ -18,21 +18,24 @@ fn publish(writer: &mut PoolWriter, backends: &[&Backend]) {
     writer.publish(backends.iter().map(|it| destination(it.addr())).collect());
 }
 
-/// Tells the sessions on `backend` when it was asked last, and when it was re-pointed.
-fn tell(writer: &mut PoolWriter, backend: &Backend, repointed: bool) {
+/// Publishes when `backend` was last asked for its role, and whether it now follows another master.
+fn note_role(writer: &mut PoolWriter, backend: &Backend, repointed: bool) {
     let now = Instant::now();
-    let look =
-        Look { asked_at: Some(now), repointed_at: repointed.then_some(now), ..Look::default() };
-    writer.note(&backend.addr().to_string(), None, look, false);
+    let look = ReplicaStatus {
+        asked_at: Some(now),
+        repointed_at: repointed.then_some(now),
+        ..ReplicaStatus::default()
+    };
+    writer.set_replica_status(&backend.addr().to_string(), None, look, false);
 }
 
-/// Answers a PING, as it is sent to see whether a replica is alive.
+/// Answers a `PING`, as it is sent to find out whether a replica is alive.
 fn answer_ping(upstream: &mut TcpStream) {
     expect(upstream, PING);
     upstream.write_all(b"+PONG\r\n").unwrap();
 }
 
-/// One request of the client answered on `upstream`, which may be asked for a sign of life before.
+/// Serves one request of the client on `upstream`, which may be sent a `PING` before.
 fn serve(client: &mut TcpStream, upstream: &mut TcpStream) {
     client.write_all(GET).unwrap();
     let mut read = Vec::new();
@@ -53,113 +56,114 @@ fn serve(client: &mut TcpStream, upstream: &mut TcpStream) {
 
 #[test]
 fn keeps_a_reader_whose_replica_was_repointed() {
-    let (house, mut writer) = House::reading(Empty::Reject, Options::default());
+    let (proxy, mut writer) = TestProxy::for_readers(EmptyPool::Reject, Options::default());
     let one = Backend::new();
     publish(&mut writer, &[&one]);
-    let (mut client, upstream) = session(&house, &one);
-    tell(&mut writer, &one, false);
+    let (mut client, upstream) = session(&proxy, &one);
+    note_role(&mut writer, &one, false);
     drop(upstream);
-    // It answers, which alone would mean that it was on purpose; whom it follows is not known yet.
+    // It answers, which alone would mean that it closed the session on purpose; its master is not
+    // known yet.
     answer_ping(&mut one.accept());
     assert!(is_silent(&mut client));
-    tell(&mut writer, &one, true);
+    note_role(&mut writer, &one, true);
     let mut again = one.accept();
     serve(&mut client, &mut again);
-    assert_eq!((house.stats().carried, house.stats().open), (1, 1));
-    // The next end is later than the change, and nothing else is known of it.
+    assert_eq!((proxy.stats().carried, proxy.stats().open), (1, 1));
+    // The next close is later than the change, and nothing else is known of it.
     drop(again);
     answer_ping(&mut one.accept());
-    tell(&mut writer, &one, false);
+    note_role(&mut writer, &one, false);
     assert_eq!(rest(&mut client), b"");
-    house.ended(EndReason::UpstreamClosed);
+    proxy.wait_for_end(EndReason::UpstreamClosed);
 }
 
 #[test]
 fn keeps_readers_at_once_while_failing_over() {
-    let (house, mut writer) = House::reading(Empty::Reject, Options::default());
+    let (proxy, mut writer) = TestProxy::for_readers(EmptyPool::Reject, Options::default());
     let one = Backend::new();
     publish(&mut writer, &[&one]);
-    let (mut client, upstream) = session(&house, &one);
-    let look = Look { failing_over: true, ..Look::default() };
-    writer.note(&one.addr().to_string(), None, look, false);
+    let (mut client, upstream) = session(&proxy, &one);
+    let look = ReplicaStatus { failing_over: true, ..ReplicaStatus::default() };
+    writer.set_replica_status(&one.addr().to_string(), None, look, false);
     drop(upstream);
     let mut again = one.accept();
     serve(&mut client, &mut again);
-    assert_eq!(house.stats().carried, 1);
+    assert_eq!(proxy.stats().carried, 1);
 }
 
 #[test]
-fn ends_a_kicked_reader_though_another_replica_is_emptier() {
-    let (house, mut writer) = House::reading(Empty::Reject, Options::default());
+fn ends_a_kicked_reader_despite_another_replica() {
+    let (proxy, mut writer) = TestProxy::for_readers(EmptyPool::Reject, Options::default());
     let (one, other) = (Backend::new(), Backend::new());
     publish(&mut writer, &[&one]);
-    let (mut client, upstream) = session(&house, &one);
+    let (mut client, upstream) = session(&proxy, &one);
     publish(&mut writer, &[&one, &other]);
-    tell(&mut writer, &one, false);
+    note_role(&mut writer, &one, false);
     drop(upstream);
     answer_ping(&mut one.accept());
-    tell(&mut writer, &one, false);
+    note_role(&mut writer, &one, false);
     assert_eq!(rest(&mut client), b"");
-    house.ended(EndReason::UpstreamClosed);
-    assert!(other.next().is_none() && house.stats().carried == 0);
+    proxy.wait_for_end(EndReason::UpstreamClosed);
+    assert!(other.next().is_none() && proxy.stats().carried == 0);
 }
 
 #[test]
-fn keeps_readers_of_a_replica_that_answers_nobody() {
-    let (house, mut writer) = House::reading(Empty::Reject, Options::default());
+fn keeps_readers_of_a_dead_replica() {
+    let (proxy, mut writer) = TestProxy::for_readers(EmptyPool::Reject, Options::default());
     let (one, other) = (Backend::new(), Backend::new());
     publish(&mut writer, &[&one]);
-    let (mut client, upstream) = session(&house, &one);
+    let (mut client, upstream) = session(&proxy, &one);
     publish(&mut writer, &[&one, &other]);
-    tell(&mut writer, &one, false);
+    note_role(&mut writer, &one, false);
     let _port = one.close();
     drop(upstream);
     let mut again = other.accept();
     serve(&mut client, &mut again);
-    assert_eq!(house.stats().carried, 1);
+    assert_eq!(proxy.stats().carried, 1);
 }
 
 #[test]
-fn ends_requests_on_a_silent_replica_after_the_bound() {
+fn ends_requests_on_an_unresponsive_replica() {
     let options = Options { silent_timeout: Duration::from_millis(50), ..Options::default() };
-    let (house, mut writer) = House::reading(Empty::Reject, options);
+    let (proxy, mut writer) = TestProxy::for_readers(EmptyPool::Reject, options);
     let (one, other) = (Backend::new(), Backend::new());
     publish(&mut writer, &[&one]);
-    let (mut quiet, _kept) = session(&house, &one);
-    let (mut waiting, mut upstream) = session(&house, &one);
+    let (mut quiet, _kept) = session(&proxy, &one);
+    let (mut waiting, mut upstream) = session(&proxy, &one);
     waiting.write_all(GET).unwrap();
     expect(&mut upstream, GET);
     publish(&mut writer, &[&other]);
-    writer.note(&one.addr().to_string(), None, Look::default(), true);
+    writer.set_replica_status(&one.addr().to_string(), None, ReplicaStatus::default(), true);
     let mut again = other.accept();
     serve(&mut quiet, &mut again);
     assert_eq!(rest(&mut waiting), b"");
-    house.ended(EndReason::TargetSilent);
-    assert_eq!((house.stats().carried, house.stats().open), (1, 1));
+    proxy.wait_for_end(EndReason::TargetUnresponsive);
+    assert_eq!((proxy.stats().carried, proxy.stats().open), (1, 1));
 }
 
 #[test]
 fn keeps_requests_on_a_replica_that_answers_again() {
     let options = Options { silent_timeout: Duration::from_secs(3600), ..Options::default() };
-    let (house, mut writer) = House::reading(Empty::Reject, options);
+    let (proxy, mut writer) = TestProxy::for_readers(EmptyPool::Reject, options);
     let (one, other) = (Backend::new(), Backend::new());
     publish(&mut writer, &[&one]);
-    let (mut waiting, mut upstream) = session(&house, &one);
+    let (mut waiting, mut upstream) = session(&proxy, &one);
     waiting.write_all(GET).unwrap();
     expect(&mut upstream, GET);
     publish(&mut writer, &[&other]);
-    writer.note(&one.addr().to_string(), None, Look::default(), true);
+    writer.set_replica_status(&one.addr().to_string(), None, ReplicaStatus::default(), true);
     assert!(is_silent(&mut waiting));
-    writer.note(&one.addr().to_string(), None, Look::default(), false);
+    writer.set_replica_status(&one.addr().to_string(), None, ReplicaStatus::default(), false);
     publish(&mut writer, &[&one]);
     upstream.write_all(b"$1\r\nv\r\n").unwrap();
     expect(&mut waiting, b"$1\r\nv\r\n");
-    assert_eq!(house.stats().open, 1);
+    assert_eq!(proxy.stats().open, 1);
 }
 
-/// A session that has chosen a database, which has to be said again elsewhere.
-fn selected(house: &House, backend: &Backend) -> (TcpStream, TcpStream) {
-    let (mut client, mut upstream) = session(house, backend);
+/// A session that has selected a database, which has to be replayed.
+fn with_database(proxy: &TestProxy, backend: &Backend) -> (TcpStream, TcpStream) {
+    let (mut client, mut upstream) = session(proxy, backend);
     client.write_all(b"SELECT 3\r\n").unwrap();
     expect(&mut upstream, b"SELECT 3\r\n");
     upstream.write_all(b"+OK\r\n").unwrap();
@@ -167,16 +171,16 @@ fn selected(house: &House, backend: &Backend) -> (TcpStream, TcpStream) {
     (client, upstream)
 }
 
-/// Takes one of them in.
-fn take_in(backend: &Backend) -> TcpStream {
+/// Accepts such a session on another replica.
+fn accept_with_database(backend: &Backend) -> TcpStream {
     let mut upstream = backend.accept();
     expect(&mut upstream, b"*2\r\n$6\r\nSELECT\r\n$1\r\n3\r\n");
     upstream.write_all(b"+OK\r\n").unwrap();
-    prove(&mut upstream);
+    answer_proof(&mut upstream);
     upstream
 }
 
-/// Lets the pool balance as if this long had passed.
+/// Lets the pool balance as if ten seconds had passed.
 fn balance(writer: &mut PoolWriter) {
     let start = Instant::now();
     for seconds in [0, 1, 10] {
@@ -185,13 +189,13 @@ fn balance(writer: &mut PoolWriter) {
 }
 
 #[test]
-fn moves_quiet_and_busy_readers_to_an_emptier_replica() {
-    let (house, mut writer) = House::reading(Empty::Reject, Options::default());
+fn moves_readers_to_a_replica_with_fewer_sessions() {
+    let (proxy, mut writer) = TestProxy::for_readers(EmptyPool::Reject, Options::default());
     let (one, other) = (Backend::new(), Backend::new());
     publish(&mut writer, &[&one]);
-    let mut quiet: Vec<_> = (0..2).map(|_| selected(&house, &one)).collect();
-    let mut bound: Vec<_> = (0..2).map(|_| selected(&house, &one)).collect();
-    let (mut busy, mut upstream) = selected(&house, &one);
+    let mut quiet: Vec<_> = (0..2).map(|_| with_database(&proxy, &one)).collect();
+    let mut bound: Vec<_> = (0..2).map(|_| with_database(&proxy, &one)).collect();
+    let (mut busy, mut upstream) = with_database(&proxy, &one);
     busy.write_all(GET).unwrap();
     expect(&mut upstream, GET);
     for (client, upstream) in &mut bound {
@@ -202,13 +206,14 @@ fn moves_quiet_and_busy_readers_to_an_emptier_replica() {
     }
     publish(&mut writer, &[&one, &other]);
     balance(&mut writer);
-    // Five to none: two of the three that can are moved, the busy one after its reply.
+    // Five sessions to none: two of the three that can be moved are moved, the busy one after its
+    // reply.
     upstream.write_all(b"$1\r\nv\r\n").unwrap();
     expect(&mut busy, b"$1\r\nv\r\n");
-    let mut moved = vec![take_in(&other), take_in(&other)];
-    house.until("two moves", |stats| stats.rebalanced == 2);
-    house.until("both to be there", |_| {
-        writer.known().iter().map(|it| it.load()).collect::<Vec<_>>() == [3, 2]
+    let mut moved = vec![accept_with_database(&other), accept_with_database(&other)];
+    proxy.wait_for("two sessions to move", |stats| stats.rebalanced == 2);
+    proxy.wait_for("both to be counted", |_| {
+        writer.targets().iter().map(|it| it.load()).collect::<Vec<_>>() == [3, 2]
     });
     balance(&mut writer);
     for (client, upstream) in &mut bound {
@@ -217,7 +222,7 @@ fn moves_quiet_and_busy_readers_to_an_emptier_replica() {
     }
     assert!(other.next().is_none());
     quiet.push((busy, upstream));
-    // Each still has one connection to ask through, and just one.
+    // Each still has exactly one connection to a replica.
     for (mut client, mut before) in quiet {
         client.write_all(GET).unwrap();
         let served = [&mut before].into_iter().chain(&mut moved).filter_map(|upstream| {
@@ -227,22 +232,22 @@ fn moves_quiet_and_busy_readers_to_an_emptier_replica() {
         });
         assert_eq!(served.collect::<Vec<_>>().iter().map(|it| &it[..]).collect::<Vec<_>>(), [GET]);
     }
-    let stats = house.stats();
+    let stats = proxy.stats();
     assert_eq!((stats.rebalanced, stats.carried, stats.closed_in_all()), (2, 0, 0));
 }
 
 #[test]
 fn keeps_the_connection_where_a_move_fails() {
-    let (house, mut writer) = House::reading(Empty::Reject, Options::default());
+    let (proxy, mut writer) = TestProxy::for_readers(EmptyPool::Reject, Options::default());
     let (one, other) = (Backend::new(), Backend::new());
     publish(&mut writer, &[&one]);
-    let mut both: Vec<_> = (0..2).map(|_| selected(&house, &one)).collect();
+    let mut both: Vec<_> = (0..2).map(|_| with_database(&proxy, &one)).collect();
     publish(&mut writer, &[&one, &other]);
     balance(&mut writer);
-    // It takes the connection and no more.
+    // It accepts the connection and closes it.
     drop(other.accept());
     for (client, upstream) in &mut both {
         serve(client, upstream);
     }
-    assert_eq!((house.stats().rebalanced, house.stats().closed_in_all()), (0, 0));
+    assert_eq!((proxy.stats().rebalanced, proxy.stats().closed_in_all()), (0, 0));
 }

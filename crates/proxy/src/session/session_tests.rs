@@ -1,15 +1,14 @@
-//! Sessions over real sockets: that bytes go through unchanged, and that every end reaches the
-//! other side as what it is.
+//! Sessions over real sockets: bytes pass unchanged, and each kind of end reaches the other side.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::thread;
 
-use crate::testing::{Backend, House, expect, is_silent, reset, rest, session};
+use crate::testing::{Backend, TestProxy, expect, is_silent, reset, rest, session};
 use crate::{EndReason, Hint, Options, Sessions};
 
-/// A small generator, so that a failure can be repeated.
+/// A small random number generator with a seed, so that a failure can be repeated.
 struct Dice(u64);
 
 impl Dice {
@@ -31,7 +30,7 @@ fn write_in_pieces(stream: &mut TcpStream, bytes: &[u8], dice: &mut Dice) {
     }
 }
 
-/// A backend that answers with whatever it is sent.
+/// A backend that sends back what it receives.
 fn echo(mut stream: TcpStream, mut dice: Dice) -> thread::JoinHandle<()> {
     thread::spawn(move || {
         let mut buffer = vec![0; 100_000];
@@ -45,10 +44,10 @@ fn echo(mut stream: TcpStream, mut dice: Dice) -> thread::JoinHandle<()> {
     })
 }
 
-fn comes_back_unchanged(sent: Vec<u8>, seed: u64) -> EndReason {
+fn echo_unchanged(sent: Vec<u8>, seed: u64) -> EndReason {
     let backend = Backend::new();
-    let house = House::towards(&backend);
-    let mut client = house.client();
+    let proxy = TestProxy::with_target(&backend);
+    let mut client = proxy.client();
     let echo = echo(backend.accept(), Dice(seed));
     let sent = Arc::new(sent);
     let writer = {
@@ -61,31 +60,35 @@ fn comes_back_unchanged(sent: Vec<u8>, seed: u64) -> EndReason {
     let back = rest(&mut client);
     writer.join().unwrap();
     echo.join().unwrap();
-    assert!(back == *sent, "{} bytes went, {} came back, seed {seed}", sent.len(), back.len());
-    let stats = house.until("the end", |stats| stats.closed_in_all() == 1);
+    assert!(back == *sent, "{} bytes sent, {} received, seed {seed}", sent.len(), back.len());
+    let stats = proxy.wait_for("the end", |stats| stats.closed_in_all() == 1);
     assert_eq!((stats.bytes_in, stats.bytes_out), (sent.len() as u64, sent.len() as u64));
     *EndReason::ALL.iter().find(|reason| stats.closed_for(**reason) == 1).unwrap()
 }
 
 #[test]
-fn any_bytes_in_any_pieces_come_through_unchanged() {
+fn forwards_any_bytes_in_any_pieces_unchanged() {
     for seed in 0..4 {
         let mut dice = Dice(seed);
         let length = 1 + dice.roll(3_000_000);
         let bytes = (0..length).map(|_| u8::try_from(dice.roll(256)).unwrap()).collect();
-        assert_eq!(comes_back_unchanged(bytes, seed), EndReason::ClientClosed);
+        assert_eq!(echo_unchanged(bytes, seed), EndReason::ClientClosed);
     }
 }
 
 #[test]
-fn every_single_byte_is_passed_on_before_the_next_one_comes() {
+fn forwards_every_byte_before_the_next_one_comes() {
     let backend = Backend::new();
-    let house = House::towards(&backend);
-    let (mut client, mut upstream) = session(&house, &backend);
+    let proxy = TestProxy::with_target(&backend);
+    let (mut client, mut upstream) = session(&proxy, &backend);
     let words: [(&[u8], &[u8]); 3] = [
         (b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n", b"$5\r\na\r\nbc\r\n"),
         (b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n", b"%2\r\n+proto\r\n:3\r\n+modules\r\n*0\r\n"),
-        (b"get k\r\n", b">2\r\n+invalidate\r\n*1\r\n$1\r\nk\r\n|1\r\n+ttl\r\n:1\r\n*?\r\n$?\r\n;1\r\nx\r\n;0\r\n.\r\n"),
+        (
+            b"get k\r\n",
+            b">2\r\n+invalidate\r\n*1\r\n$1\r\nk\r\n\
+              |1\r\n+ttl\r\n:1\r\n*?\r\n$?\r\n;1\r\nx\r\n;0\r\n.\r\n",
+        ),
     ];
     for (request, reply) in words {
         for byte in request {
@@ -97,13 +100,13 @@ fn every_single_byte_is_passed_on_before_the_next_one_comes() {
             expect(&mut client, &[*byte]);
         }
     }
-    // Followed all the way, with the one of `session`.
-    let stats = house.until("the last reply to be counted", |stats| stats.replies == 4);
+    // All replies were parsed, with the one of `session`.
+    let stats = proxy.wait_for("the last reply to be counted", |stats| stats.replies == 4);
     assert_eq!((stats.commands, stats.closed_in_all()), (4, 0));
 }
 
 #[test]
-fn pipelines_and_large_values_come_through_unchanged() {
+fn forwards_pipelines_and_large_values_unchanged() {
     for seed in 10..13 {
         let mut dice = Dice(seed);
         let mut bytes = Vec::new();
@@ -111,34 +114,34 @@ fn pipelines_and_large_values_come_through_unchanged() {
         sizes.extend((0..3_000).map(|_| dice.roll(200)));
         sizes.extend((0..10).map(|_| dice.roll(400_000)));
         for size in sizes {
-            // As a request it is SET, and as a reply an array of three.
+            // As a request it is `SET`, and as a reply an array of three.
             bytes
                 .extend_from_slice(format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${size}\r\n").as_bytes());
             bytes.extend(std::iter::repeat_n(b'x', size));
             bytes.extend_from_slice(b"\r\n");
         }
-        assert_eq!(comes_back_unchanged(bytes, seed), EndReason::ClientClosed);
+        assert_eq!(echo_unchanged(bytes, seed), EndReason::ClientClosed);
     }
 }
 
 #[test]
-fn commands_are_counted() {
+fn counts_commands() {
     let backend = Backend::new();
-    let house = House::towards(&backend);
-    let (mut client, mut upstream) = session(&house, &backend);
+    let proxy = TestProxy::with_target(&backend);
+    let (mut client, mut upstream) = session(&proxy, &backend);
     client.write_all(b"GET a\r\nGET b\r\n").unwrap();
     expect(&mut upstream, b"GET a\r\nGET b\r\n");
     upstream.write_all(b"$1\r\nx\r\n$1\r\ny\r\n").unwrap();
     expect(&mut client, b"$1\r\nx\r\n$1\r\ny\r\n");
-    let stats = house.stats();
+    let stats = proxy.stats();
     assert_eq!((stats.commands, stats.replies, stats.dials, stats.open), (3, 3, 1, 1));
 }
 
 #[test]
-fn the_clients_end_is_passed_on_and_replies_still_come() {
+fn passes_the_clients_end_on_and_delivers_replies() {
     let backend = Backend::new();
-    let house = House::towards(&backend);
-    let (mut client, mut upstream) = session(&house, &backend);
+    let proxy = TestProxy::with_target(&backend);
+    let (mut client, mut upstream) = session(&proxy, &backend);
     client.write_all(b"GET k\r\n").unwrap();
     client.shutdown(Shutdown::Write).unwrap();
     assert_eq!(rest(&mut upstream), b"GET k\r\n");
@@ -146,15 +149,15 @@ fn the_clients_end_is_passed_on_and_replies_still_come() {
     expect(&mut client, b"$1\r\nv\r\n");
     drop(upstream);
     assert_eq!(rest(&mut client), b"");
-    house.ended(EndReason::ClientClosed);
-    assert_eq!(house.hints(), []);
+    proxy.wait_for_end(EndReason::ClientClosed);
+    assert_eq!(proxy.hints(), []);
 }
 
 #[test]
-fn the_targets_end_is_passed_on_and_requests_still_go() {
+fn passes_the_targets_end_on_and_forwards_requests() {
     let backend = Backend::new();
-    let house = House::towards(&backend);
-    let (mut client, mut upstream) = session(&house, &backend);
+    let proxy = TestProxy::with_target(&backend);
+    let (mut client, mut upstream) = session(&proxy, &backend);
     upstream.write_all(b"+BYE\r\n").unwrap();
     upstream.shutdown(Shutdown::Write).unwrap();
     assert_eq!(rest(&mut client), b"+BYE\r\n");
@@ -162,23 +165,23 @@ fn the_targets_end_is_passed_on_and_requests_still_go() {
     expect(&mut upstream, b"GET k\r\n");
     drop(client);
     assert_eq!(rest(&mut upstream), b"");
-    house.ended(EndReason::UpstreamClosed);
-    assert_eq!(house.hints(), [Hint::UpstreamEnded]);
+    proxy.wait_for_end(EndReason::UpstreamClosed);
+    assert_eq!(proxy.hints(), [Hint::UpstreamEnded]);
 }
 
 #[test]
-fn who_never_ends_the_second_direction_is_closed() {
+fn closes_half_closed_sessions_after_a_timeout() {
     let backend = Backend::new();
     for client_first in [true, false] {
         let timeout = std::time::Duration::from_millis(50);
-        let mut house = House::new(Options {
+        let mut proxy = TestProxy::new(Options {
             half_close_timeout: timeout,
             sessions: Sessions::Close,
             ..Options::default()
         });
-        house.commit(backend.addr());
-        let (mut client, mut upstream) = session(&house, &backend);
-        // Who is owed an answer ends, and never gets it.
+        proxy.commit(backend.addr());
+        let (mut client, mut upstream) = session(&proxy, &backend);
+        // The side that is owed a reply closes its direction, and never gets it.
         client.write_all(b"GET k\r\n").unwrap();
         expect(&mut upstream, b"GET k\r\n");
         let (ended, other) =
@@ -186,63 +189,63 @@ fn who_never_ends_the_second_direction_is_closed() {
         ended.shutdown(Shutdown::Write).unwrap();
         assert_eq!(rest(other), b"");
         assert_eq!(rest(ended), b"");
-        house.ended(EndReason::HalfCloseTimeout);
+        proxy.wait_for_end(EndReason::HalfCloseTimeout);
     }
 }
 
 #[test]
-fn a_client_that_ends_with_nothing_owed_is_not_waited_for() {
+fn closes_at_once_a_client_that_is_owed_nothing() {
     let backend = Backend::new();
-    let house = House::towards(&backend);
-    let (mut client, mut upstream) = session(&house, &backend);
+    let proxy = TestProxy::with_target(&backend);
+    let (mut client, mut upstream) = session(&proxy, &backend);
     client.shutdown(Shutdown::Write).unwrap();
-    // The target has not ended its direction.
+    // The target has not closed its direction.
     assert_eq!(rest(&mut client), b"");
-    house.ended(EndReason::ClientClosed);
+    proxy.wait_for_end(EndReason::ClientClosed);
     assert_eq!(rest(&mut upstream), b"");
 }
 
 #[test]
-fn a_reset_by_the_client_closes_the_connection_to_the_target() {
+fn closes_the_upstream_when_the_client_resets() {
     let backend = Backend::new();
-    let house = House::towards(&backend);
-    let (client, mut upstream) = session(&house, &backend);
+    let proxy = TestProxy::with_target(&backend);
+    let (client, mut upstream) = session(&proxy, &backend);
     reset(client);
     assert_eq!(rest(&mut upstream), b"");
-    house.ended(EndReason::ClientReset);
+    proxy.wait_for_end(EndReason::ClientReset);
 }
 
 #[test]
-fn a_reset_by_the_target_closes_the_client() {
+fn closes_the_client_when_the_target_resets() {
     let backend = Backend::new();
-    let mut house = House::new(Options { sessions: Sessions::Close, ..Options::default() });
-    house.commit(backend.addr());
-    let (mut client, upstream) = session(&house, &backend);
+    let mut proxy = TestProxy::new(Options { sessions: Sessions::Close, ..Options::default() });
+    proxy.commit(backend.addr());
+    let (mut client, upstream) = session(&proxy, &backend);
     reset(upstream);
     assert_eq!(rest(&mut client), b"");
-    house.ended(EndReason::UpstreamReset);
-    assert_eq!(house.hints(), [Hint::UpstreamEnded]);
+    proxy.wait_for_end(EndReason::UpstreamReset);
+    assert_eq!(proxy.hints(), [Hint::UpstreamEnded]);
 }
 
 #[test]
-fn last_words_of_the_target_are_delivered_though_it_refuses_what_comes() {
+fn delivers_last_replies_of_a_closed_target() {
     let backend = Backend::new();
-    let house = House::towards(&backend);
-    let mut client = house.client();
+    let proxy = TestProxy::with_target(&backend);
+    let mut client = proxy.client();
     let mut upstream = backend.accept();
     upstream.write_all(b"-ERR max number of clients reached\r\n").unwrap();
     drop(upstream);
-    // The target has gone: these bytes are answered by a reset.
+    // The target has closed: these bytes are answered by a reset.
     client.write_all(b"PING\r\n").unwrap();
     expect(&mut client, b"-ERR max number of clients reached\r\n");
 }
 
 #[test]
-fn a_slow_reader_feels_its_own_pace_and_loses_nothing() {
+fn applies_backpressure_to_a_slow_reader() {
     let backend = Backend::new();
-    let house = House::towards(&backend);
-    let (mut client, mut upstream) = session(&house, &backend);
-    let (mut other, mut others) = session(&house, &backend);
+    let proxy = TestProxy::with_target(&backend);
+    let (mut client, mut upstream) = session(&proxy, &backend);
+    let (mut other, mut others) = session(&proxy, &backend);
     let total = 64 * 1024 * 1024_usize;
     let bytes: Arc<Vec<u8>> =
         Arc::new((0..total).map(|n| u8::try_from(n % 251).unwrap()).collect());
@@ -250,16 +253,17 @@ fn a_slow_reader_feels_its_own_pace_and_loses_nothing() {
         let bytes = Arc::clone(&bytes);
         thread::spawn(move || upstream.write_all(&bytes).unwrap())
     };
-    // Everything that the kernel takes is written; then it stands still, however long it is
-    // watched.
-    let mut before = house.until("the first bytes", |stats| stats.bytes_out > 1_000_000).bytes_out;
+    // Everything that the kernel buffers is written; then nothing moves, however long the test
+    // waits.
+    let mut before =
+        proxy.wait_for("the first bytes", |stats| stats.bytes_out > 1_000_000).bytes_out;
     for _ in 0..200 {
-        // Each round trip of another session is a turn of the worker's event loop.
+        // Each round trip of another session is a round of the worker's event loop.
         other.write_all(b"PING\r\n").unwrap();
         expect(&mut others, b"PING\r\n");
         others.write_all(b"+PONG\r\n").unwrap();
         expect(&mut other, b"+PONG\r\n");
-        before = house.stats().bytes_out.max(before);
+        before = proxy.stats().bytes_out.max(before);
     }
     assert!(
         before < total as u64 - 1024 * 1024 && !writer.is_finished(),
@@ -272,35 +276,35 @@ fn a_slow_reader_feels_its_own_pace_and_loses_nothing() {
 }
 
 #[test]
-fn hints_are_passed_on() {
+fn reports_hints() {
     let backend = Backend::new();
-    let house = House::towards(&backend);
-    let (mut client, mut upstream) = session(&house, &backend);
+    let proxy = TestProxy::with_target(&backend);
+    let (mut client, mut upstream) = session(&proxy, &backend);
     client.write_all(b"SET k v\r\n").unwrap();
     expect(&mut upstream, b"SET k v\r\n");
     upstream.write_all(b"-READONLY You can't write against a read only replica.\r\n").unwrap();
     let mut line = [0; 9];
     client.read_exact(&mut line).unwrap();
-    assert_eq!(house.hints(), [Hint::Replied(resp::Hint::ReadOnly)]);
-    assert_eq!(house.stats().hints, 1);
+    assert_eq!(proxy.hints(), [Hint::Replied(resp::Hint::ReadOnly)]);
+    assert_eq!(proxy.stats().hints, 1);
 }
 
 #[test]
-fn an_idle_client_is_closed_where_that_is_wanted_and_a_blocked_one_is_not() {
+fn closes_idle_clients_and_keeps_blocked_ones() {
     let backend = Backend::new();
     let timeout = std::time::Duration::from_millis(80);
-    let house = House::towards(&backend);
-    let (mut blocked, mut blocking) = session(&house, &backend);
+    let proxy = TestProxy::with_target(&backend);
+    let (mut blocked, mut blocking) = session(&proxy, &backend);
     blocked.write_all(b"BLPOP q 0\r\n").unwrap();
     expect(&mut blocking, b"BLPOP q 0\r\n");
     for round in 1..=2 {
-        // Wanted only when everybody is where he belongs: nobody is idle meanwhile, however long
-        // that takes.
-        house.running().tune(0, Options::default());
-        let (mut idle, _upstream) = session(&house, &backend);
-        house.running().tune(0, Options { client_idle_timeout: timeout, ..Options::default() });
+        // Configured only when the session is in place: however long that takes, it is not idle
+        // meanwhile.
+        proxy.running().tune(0, Options::default());
+        let (mut idle, _upstream) = session(&proxy, &backend);
+        proxy.running().tune(0, Options { client_idle_timeout: timeout, ..Options::default() });
         assert_eq!(rest(&mut idle), b"");
-        house.until("its end", |stats| stats.closed_for(EndReason::IdleTimeout) == round);
+        proxy.wait_for("its end", |stats| stats.closed_for(EndReason::IdleTimeout) == round);
     }
     assert!(is_silent(&mut blocked));
     blocking.write_all(b"*-1\r\n").unwrap();

@@ -1,11 +1,11 @@
-//! What the points do to sessions: the fence, the gate, the hold, and dials that fail.
+//! Sessions when their target changes: the fence, the gate, the hold, and failed dials.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::testing::{Backend, House, SOON, closed_port, expect, is_silent, rest, session};
+use crate::testing::{Backend, SOON, TestProxy, closed_port, expect, is_silent, rest, session};
 use crate::{DialFailure, EndReason, Hint, Options, Sessions};
 
 fn hold(timeout: Duration) -> Options {
@@ -13,226 +13,228 @@ fn hold(timeout: Duration) -> Options {
 }
 
 #[test]
-fn no_byte_reaches_the_old_target_after_the_fence_fell() {
+fn sends_no_byte_to_the_old_target_after_the_fence() {
     let (old, new) = (Backend::new(), Backend::new());
-    let mut house = House::with(2, 1000, Options::default());
+    let mut proxy = TestProxy::with(2, 1000, Options::default());
     for round in 0..60 {
-        let before = house.stats().bytes_in;
-        house.commit(old.addr());
-        let mut client = house.client();
+        let before = proxy.stats().bytes_in;
+        proxy.commit(old.addr());
+        let mut client = proxy.client();
         let mut upstream = old.accept();
         let reader = thread::spawn(move || {
             let mut all = Vec::new();
-            // However it ends, what matters is what came.
+            // However it ends, only the received bytes matter.
             drop(upstream.read_to_end(&mut all));
             all
         });
         let mut flood = client.try_clone().unwrap();
         let writer = thread::spawn(move || while flood.write_all(&[b'a'; 7000]).is_ok() {});
-        house.until("the flood", |stats| stats.bytes_in > before + 10_000);
-        house.commit(new.addr());
-        // From here on it is certain that the fence had fallen before these bytes existed.
+        proxy.wait_for("the flood", |stats| stats.bytes_in > before + 10_000);
+        proxy.commit(new.addr());
+        // The fence was certainly raised before these bytes existed.
         drop(client.write_all(b"MARK"));
         let came = reader.join().unwrap();
-        assert!(!came.contains(&b'M'), "round {round}: forwarded after the fence fell");
+        assert!(!came.contains(&b'M'), "round {round}: forwarded after the fence was raised");
         drop(client);
         writer.join().unwrap();
-        // A new client goes to the new target.
-        let mut client = house.client();
+        // A new client is connected to the new target.
+        let mut client = proxy.client();
         client.write_all(b"b").unwrap();
         expect(&mut new.accept(), b"b");
     }
-    assert!(house.stats().closed_for(EndReason::Fenced) >= 60);
+    assert!(proxy.stats().closed_for(EndReason::Fenced) >= 60);
 }
 
 #[test]
-fn a_fenced_client_reads_whole_replies_and_then_an_end() {
+fn delivers_whole_replies_before_the_end_at_a_fence() {
     let (old, new) = (Backend::new(), Backend::new());
-    let mut house = House::new(Options { sessions: Sessions::Close, ..Options::default() });
-    house.commit(old.addr());
-    let (mut client, mut upstream) = session(&house, &old);
+    let mut proxy = TestProxy::new(Options { sessions: Sessions::Close, ..Options::default() });
+    proxy.commit(old.addr());
+    let (mut client, mut upstream) = session(&proxy, &old);
     client.write_all(b"GET k\r\n").unwrap();
     expect(&mut upstream, b"GET k\r\n");
     upstream.write_all(b"$1\r\nv\r\n").unwrap();
-    house.commit(new.addr());
+    proxy.commit(new.addr());
     // Unread bytes in the proxy's socket must not turn the end into a reset.
     client.write_all(b"GET k\r\n").unwrap();
     let came = rest(&mut client);
-    // Whether the reply was already with the proxy is the network's affair.
+    // Whether the reply had reached the proxy depends on the network.
     assert!(came.is_empty() || came == b"$1\r\nv\r\n", "{came:?}");
-    house.ended(EndReason::Fenced);
+    proxy.wait_for_end(EndReason::Fenced);
 }
 
 #[test]
-fn while_the_gate_is_shut_requests_wait_and_replies_flow() {
+fn holds_requests_and_forwards_replies_at_a_closed_gate() {
     let backend = Backend::new();
-    let mut house = House::towards(&backend);
-    let (mut client, mut upstream) = session(&house, &backend);
+    let mut proxy = TestProxy::with_target(&backend);
+    let (mut client, mut upstream) = session(&proxy, &backend);
     client.write_all(b"GET k\r\n").unwrap();
     expect(&mut upstream, b"GET k\r\n");
     for _ in 0..50 {
-        house.points.hold();
+        proxy.publisher.hold();
         client.write_all(b"GET l\r\n").unwrap();
         upstream.write_all(b"$1\r\nv\r\n").unwrap();
         // The session is polled for the reply, with the request waiting before it.
         expect(&mut client, b"$1\r\nv\r\n");
         assert!(is_silent(&mut upstream));
-        house.points.release();
+        proxy.publisher.release();
         expect(&mut upstream, b"GET l\r\n");
     }
 }
 
 #[test]
-fn what_a_client_sent_at_the_shut_gate_before_it_left_is_never_sent() {
+fn drops_requests_of_clients_that_left_at_a_closed_gate() {
     let backend = Backend::new();
-    let mut house = House::towards(&backend);
-    let (mut client, mut upstream) = session(&house, &backend);
-    house.points.hold();
+    let mut proxy = TestProxy::with_target(&backend);
+    let (mut client, mut upstream) = session(&proxy, &backend);
+    proxy.publisher.hold();
     client.write_all(b"INCR k\r\n").unwrap();
     drop(client);
-    house.ended(EndReason::HoldAbandoned);
-    house.points.release();
+    proxy.wait_for_end(EndReason::HoldAbandoned);
+    proxy.publisher.release();
     assert_eq!(rest(&mut upstream), b"");
 }
 
 #[test]
-fn a_gate_that_shuts_and_opens_between_two_looks_loses_no_later_move() {
+fn sees_every_close_of_a_gate_that_toggles_fast() {
     let backend = Backend::new();
-    let mut house = House::towards(&backend);
-    let (mut client, mut upstream) = session(&house, &backend);
+    let mut proxy = TestProxy::with_target(&backend);
+    let (mut client, mut upstream) = session(&proxy, &backend);
     for _ in 0..200 {
-        house.points.hold();
-        house.points.release();
+        proxy.publisher.hold();
+        proxy.publisher.release();
     }
-    house.points.hold();
+    proxy.publisher.hold();
     client.write_all(b"GET l\r\n").unwrap();
     upstream.write_all(b"+x\r\n").unwrap();
     expect(&mut client, b"+x\r\n");
     assert!(is_silent(&mut upstream));
-    house.points.release();
+    proxy.publisher.release();
     expect(&mut upstream, b"GET l\r\n");
-    house.points.clear();
+    proxy.publisher.clear();
     assert_eq!(rest(&mut client), b"");
 }
 
 #[test]
-fn a_held_clients_request_goes_to_the_first_target() {
+fn forwards_held_requests_to_the_first_target() {
     let backend = Backend::new();
-    let mut house = House::new(Options::default());
-    let mut client = house.client();
+    let mut proxy = TestProxy::new(Options::default());
+    let mut client = proxy.client();
     client.write_all(b"PING\r\n").unwrap();
-    house.until("the hold", |stats| stats.held == 1);
-    // More than is kept for a held client.
+    proxy.wait_for("the hold", |stats| stats.held == 1);
+    // More than is read of a held client.
     let large = vec![b'x'; 100_000];
     client.write_all(format!("*2\r\n$4\r\nECHO\r\n${}\r\n", large.len()).as_bytes()).unwrap();
     client.write_all(&large).unwrap();
     client.write_all(b"\r\n").unwrap();
-    house.commit(backend.addr());
+    proxy.commit(backend.addr());
     let mut upstream = backend.accept();
     expect(&mut upstream, b"PING\r\n*2\r\n$4\r\nECHO\r\n$100000\r\n");
     let mut read = vec![0; large.len() + 2];
     upstream.read_exact(&mut read).unwrap();
     assert!(read.starts_with(&large) && read.ends_with(b"\r\n"));
-    assert_eq!(house.stats().held, 0);
+    assert_eq!(proxy.stats().held, 0);
     upstream.write_all(b"+PONG\r\n").unwrap();
     expect(&mut client, b"+PONG\r\n");
-    house.until("the first reply", |stats| stats.commands == 2);
+    proxy.wait_for("the first reply", |stats| stats.commands == 2);
 }
 
 #[test]
-fn a_client_is_held_at_a_shut_gate_too() {
+fn holds_new_clients_while_the_gate_is_closed() {
     let backend = Backend::new();
-    let mut house = House::towards(&backend);
-    house.points.hold();
-    let _client = house.client();
-    house.until("the hold", |stats| stats.held == 1);
-    assert!(!backend.is_called());
-    house.points.release();
+    let mut proxy = TestProxy::with_target(&backend);
+    proxy.publisher.hold();
+    let _client = proxy.client();
+    proxy.wait_for("the hold", |stats| stats.held == 1);
+    assert!(!backend.has_pending_connection());
+    proxy.publisher.release();
     backend.accept();
 }
 
 #[test]
-fn a_hold_ends_in_time() {
-    let house = House::new(hold(Duration::from_millis(30)));
-    let mut client = house.client();
+fn ends_a_hold_after_its_timeout() {
+    let proxy = TestProxy::new(hold(Duration::from_millis(30)));
+    let mut client = proxy.client();
     assert_eq!(rest(&mut client), b"");
-    house.ended(EndReason::HoldTimeout);
-    assert_eq!(house.stats().held, 0);
+    proxy.wait_for_end(EndReason::HoldTimeout);
+    assert_eq!(proxy.stats().held, 0);
 }
 
 #[test]
-fn a_held_client_that_goes_away_is_forgotten() {
+fn drops_requests_of_held_clients_that_leave() {
     let backend = Backend::new();
-    let mut house = House::new(Options::default());
-    let mut client = house.client();
+    let mut proxy = TestProxy::new(Options::default());
+    let mut client = proxy.client();
     client.write_all(b"SET k v\r\n").unwrap();
-    house.until("the hold", |stats| stats.held == 1);
+    proxy.wait_for("the hold", |stats| stats.held == 1);
     drop(client);
-    house.ended(EndReason::HoldAbandoned);
-    house.commit(backend.addr());
-    assert!(!backend.is_called());
+    proxy.wait_for_end(EndReason::HoldAbandoned);
+    proxy.commit(backend.addr());
+    assert!(!backend.has_pending_connection());
 }
 
 #[test]
-fn only_so_many_are_held() {
-    let house = House::new(Options { max_held: 1, ..Options::default() });
-    let _held = house.client();
-    house.until("the hold", |stats| stats.held == 1);
-    let mut other = house.client();
+fn bounds_the_number_of_held_clients() {
+    let proxy = TestProxy::new(Options { max_held: 1, ..Options::default() });
+    let _held = proxy.client();
+    proxy.wait_for("the hold", |stats| stats.held == 1);
+    let mut other = proxy.client();
     assert_eq!(rest(&mut other), b"");
-    house.ended(EndReason::HoldFull);
-    assert_eq!((house.stats().held, house.stats().open), (1, 1));
+    proxy.wait_for_end(EndReason::HoldFull);
+    assert_eq!((proxy.stats().held, proxy.stats().open), (1, 1));
 }
 
 #[test]
-fn a_target_that_is_just_starting_is_dialled_again() {
+fn dials_again_while_a_target_starts() {
     let (socket, addr) = closed_port();
-    let mut house =
-        House::new(Options { connect_timeout: Duration::from_secs(20), ..Options::default() });
-    house.commit(addr);
-    let mut client = house.client();
+    let mut proxy =
+        TestProxy::new(Options { connect_timeout: Duration::from_secs(20), ..Options::default() });
+    proxy.commit(addr);
+    let mut client = proxy.client();
     client.write_all(b"PING\r\n").unwrap();
-    house.until("a refusal", |stats| stats.dial_failures[DialFailure::Refused as usize] >= 2);
+    proxy.wait_for("a refusal", |stats| stats.dial_failures[DialFailure::Refused as usize] >= 2);
     socket.listen(16).unwrap();
     let (upstream, _) = socket.accept().unwrap();
     expect(&mut TcpStream::from(upstream), b"PING\r\n");
-    assert_eq!(house.hints()[0], Hint::DialFailed(DialFailure::Refused));
-    assert_eq!(house.stats().dials, 1);
+    assert_eq!(proxy.hints()[0], Hint::DialFailed(DialFailure::Refused));
+    assert_eq!(proxy.stats().dials, 1);
 }
 
 #[test]
-fn a_target_that_keeps_refusing_is_given_up() {
+fn gives_up_a_target_that_keeps_refusing() {
     let (_socket, addr) = closed_port();
-    // Attempts at 0, 10, 30, 70, 150 and 310 ms, and none at 560; fewer where the machine takes its
-    // time.
+    // Attempts at 0, 10, 30, 70, 150 and 310 ms, and none at 560; fewer on a slow machine.
     let short = Duration::from_millis(500);
-    let mut house =
-        House::new(Options { connect_timeout: short, hold_timeout: short, ..Options::default() });
-    house.commit(addr);
-    let mut client = house.client();
+    let mut proxy = TestProxy::new(Options {
+        connect_timeout: short,
+        hold_timeout: short,
+        ..Options::default()
+    });
+    proxy.commit(addr);
+    let mut client = proxy.client();
     assert_eq!(rest(&mut client), b"");
-    house.ended(EndReason::DialFailed);
-    let attempts = house.stats().dial_failures[DialFailure::Refused as usize];
+    proxy.wait_for_end(EndReason::DialFailed);
+    let attempts = proxy.stats().dial_failures[DialFailure::Refused as usize];
     assert!((2..=6).contains(&attempts), "{attempts}");
 }
 
 #[test]
-fn a_client_whose_target_refuses_follows_the_points() {
+fn follows_a_master_change_while_dials_fail() {
     let (_socket, addr) = closed_port();
     let backend = Backend::new();
-    let mut house =
-        House::new(Options { connect_timeout: Duration::from_secs(20), ..Options::default() });
-    house.commit(addr);
-    let mut client = house.client();
+    let mut proxy =
+        TestProxy::new(Options { connect_timeout: Duration::from_secs(20), ..Options::default() });
+    proxy.commit(addr);
+    let mut client = proxy.client();
     client.write_all(b"PING\r\n").unwrap();
-    house.until("a refusal", |stats| stats.dial_failures[DialFailure::Refused as usize] >= 1);
-    house.points.hold();
-    house.until("the hold", |stats| stats.held == 1);
-    house.commit(backend.addr());
+    proxy.wait_for("a refusal", |stats| stats.dial_failures[DialFailure::Refused as usize] >= 1);
+    proxy.publisher.hold();
+    proxy.wait_for("the hold", |stats| stats.held == 1);
+    proxy.commit(backend.addr());
     expect(&mut backend.accept(), b"PING\r\n");
 }
 
-/// Makes it listen with a queue of one, full: what comes after gets no answer.
+/// Listens with a queue of one, and fills it: later connection attempts get no answer.
 fn fill(socket: &socket2::Socket, addr: SocketAddr) -> Vec<socket2::Socket> {
     socket.listen(0).unwrap();
     let filler = |_| {
@@ -245,8 +247,8 @@ fn fill(socket: &socket2::Socket, addr: SocketAddr) -> Vec<socket2::Socket> {
     (0..4).map(filler).collect()
 }
 
-/// Whether somebody who is not one of the fillers tries to connect to that port and has got no
-/// answer yet. Theirs come and go in that state, so that their number says nothing.
+/// Whether a socket that is not one of the fillers tries to connect to that port and has got no
+/// answer yet. The fillers enter and leave that state, so their number says nothing.
 fn is_dialled(addr: SocketAddr, fillers: &[socket2::Socket]) -> bool {
     let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
     let port = |addr: SocketAddr| format!(":{:04X}", addr.port());
@@ -264,7 +266,7 @@ fn is_dialled(addr: SocketAddr, fillers: &[socket2::Socket]) -> bool {
 }
 
 #[test]
-fn a_dial_that_arrives_while_the_gate_is_shut_is_not_used() {
+fn discards_a_connection_opened_while_the_gate_is_closed() {
     let (socket, addr) = closed_port();
     let fillers = fill(&socket, addr);
     let options = Options {
@@ -272,23 +274,23 @@ fn a_dial_that_arrives_while_the_gate_is_shut_is_not_used() {
         sessions: Sessions::Close,
         ..hold(Duration::from_secs(3600))
     };
-    let mut house = House::new(options);
-    house.commit(addr);
-    let mut client = house.client();
+    let mut proxy = TestProxy::new(options);
+    proxy.commit(addr);
+    let mut client = proxy.client();
     client.write_all(b"PING\r\n").unwrap();
-    house.until("the dial", |_| is_dialled(addr, &fillers));
-    house.points.hold();
-    // With room in its queue the target answers when the system asks again.
+    proxy.wait_for("the dial", |_| is_dialled(addr, &fillers));
+    proxy.publisher.hold();
+    // With a free place in its queue the target answers when the kernel retransmits.
     socket.set_nonblocking(true).unwrap();
     let (mut arrived, begin) = (Vec::new(), Instant::now());
-    while house.stats().dials == 0 {
-        assert!(begin.elapsed() < SOON, "the dial never arrived");
+    while proxy.stats().dials == 0 {
+        assert!(begin.elapsed() < SOON, "the connection was never opened");
         arrived.extend(socket.accept().ok().map(|(stream, _)| TcpStream::from(stream)));
         thread::yield_now();
     }
-    house.until("the wait at the gate", |stats| stats.held == 1);
+    proxy.wait_for("the wait at the gate", |stats| stats.held == 1);
     let backend = Backend::new();
-    house.commit(backend.addr());
+    proxy.commit(backend.addr());
     expect(&mut backend.accept(), b"PING\r\n");
     drop(fillers);
     arrived.extend(
@@ -302,57 +304,62 @@ fn a_dial_that_arrives_while_the_gate_is_shut_is_not_used() {
 }
 
 #[test]
-fn a_dial_that_a_dead_target_swallows_is_given_up_when_the_points_move() {
+fn gives_up_a_dial_without_answer_at_a_master_change() {
     let (socket, addr) = closed_port();
     let fillers = fill(&socket, addr);
     let backend = Backend::new();
-    let mut house =
-        House::new(Options { connect_timeout: Duration::from_secs(3600), ..Options::default() });
-    house.commit(addr);
-    let mut client = house.client();
+    let mut proxy = TestProxy::new(Options {
+        connect_timeout: Duration::from_secs(3600),
+        ..Options::default()
+    });
+    proxy.commit(addr);
+    let mut client = proxy.client();
     client.write_all(b"PING\r\n").unwrap();
-    house.until("the session", |stats| stats.open == 1);
-    house.commit(backend.addr());
+    proxy.wait_for("the session", |stats| stats.open == 1);
+    proxy.commit(backend.addr());
     expect(&mut backend.accept(), b"PING\r\n");
-    assert_eq!((house.stats().dials, house.stats().dial_failures), (1, [0; 6]));
+    assert_eq!((proxy.stats().dials, proxy.stats().dial_failures), (1, [0; 6]));
     drop(fillers);
 }
 
 #[test]
-fn a_cut_ends_a_dial() {
+fn ends_a_dial_at_the_cut() {
     let (socket, addr) = closed_port();
     socket.listen(0).unwrap();
     let _fillers: Vec<_> =
         (0..4).map(|_| TcpStream::connect_timeout(&addr, Duration::from_millis(1))).collect();
-    let mut house =
-        House::new(Options { connect_timeout: Duration::from_secs(3600), ..Options::default() });
-    house.commit(addr);
-    let _client = house.client();
-    house.until("the session", |stats| stats.open == 1);
-    let (_, stats) = house.end(drain::StopRequest::Cut);
+    let mut proxy = TestProxy::new(Options {
+        connect_timeout: Duration::from_secs(3600),
+        ..Options::default()
+    });
+    proxy.commit(addr);
+    let _client = proxy.client();
+    proxy.wait_for("the session", |stats| stats.open == 1);
+    let (_, stats) = proxy.stop(drain::StopRequest::Cut);
     assert_eq!((stats.closed_for(EndReason::Cut), stats.open), (1, 0));
 }
 
 #[test]
-fn the_first_session_that_reaches_a_target_is_noted_on_it() {
+fn records_the_first_session_on_a_target() {
     let there = Backend::new();
-    let mut house = House::with(1, 10, hold(Duration::from_secs(10)));
+    let mut proxy = TestProxy::with(1, 10, hold(Duration::from_secs(10)));
     let (_kept, nowhere) = closed_port();
-    let before = house.commit(nowhere);
-    let mut client = house.client();
+    let before = proxy.commit(nowhere);
+    let mut client = proxy.client();
     client.write_all(b"a").unwrap();
-    house.until("a failed dial", |stats| stats.dial_failures.iter().sum::<u64>() > 0);
+    proxy.wait_for("a failed dial", |stats| stats.dial_failures.iter().sum::<u64>() > 0);
     assert_eq!(before.first_use(), None, "a session that was not let in has not reached it");
-    let after = house.commit(there.addr());
+    let after = proxy.commit(there.addr());
     expect(&mut there.accept(), b"a");
-    house.until("the session", |stats| stats.bytes_in > 0);
+    proxy.wait_for("the session", |stats| stats.bytes_in > 0);
     assert!(after.first_use().is_some() && before.first_use().is_none());
 }
 
 #[test]
-fn who_waited_in_vain_is_not_sent_its_own_words() {
-    let (house, mut client) = House::awaited(hold(Duration::from_millis(50)), None, b"SET k v\r\n");
-    let told = String::from_utf8(rest(&mut client)).unwrap();
-    assert!(told.starts_with("-LOADING ") && told.matches("\r\n").count() == 1, "{told}");
-    house.ended(EndReason::HoldTimeout);
+fn sends_no_request_back_to_a_refused_client() {
+    let (proxy, mut client) =
+        TestProxy::with_waiting_client(hold(Duration::from_millis(50)), None, b"SET k v\r\n");
+    let reply = String::from_utf8(rest(&mut client)).unwrap();
+    assert!(reply.starts_with("-LOADING ") && reply.matches("\r\n").count() == 1, "{reply}");
+    proxy.wait_for_end(EndReason::HoldTimeout);
 }

@@ -1,12 +1,12 @@
-//! What a request means for the session it is sent in, from its first one to three words.
+//! Command classes: the effect of a request on its connection, from its first one to three words.
 //!
-//! A proxy need not know what a command does to the data, only what it does to the connection:
-//! whether its effect can be played again on another connection, pins the session to this one,
-//! blocks, subscribes, or leaves the protocol. The classes follow what `RESET` has to clear
-//! (`redis:src/networking.c`, `clearClientConnectionState`).
+//! A proxy does not need to know what a command does to the data, only what it does to the
+//! connection: whether its effect can be replayed on another connection, pins the session to this
+//! one, blocks, subscribes, or leaves the protocol. The classes follow the state that `RESET`
+//! clears (`redis:src/networking.c`, `clearClientConnectionState`).
 
-/// The class of one request. Most known commands are [`Class::Ordinary`]: one request, one reply,
-/// no trace left in the connection. What is not known by name is [`Class::Unknown`].
+/// The class of a request. Most known commands are [`Class::Ordinary`]: one reply, and no state on
+/// the connection. A command that is not known by name is [`Class::Unknown`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Class {
@@ -28,19 +28,19 @@ pub enum Class {
     NoTouch,
     /// `READONLY`: reads from a cluster's replica are accepted.
     ReadOnly,
-    /// `READWRITE`: takes `READONLY` back.
+    /// `READWRITE`: reverts `READONLY`.
     ReadWrite,
-    /// `MULTI`: opens a transaction once it is answered with success.
+    /// `MULTI`: opens a transaction when it is answered with success.
     Multi,
-    /// `EXEC` without arguments: ends the transaction and forgets the watched keys.
+    /// `EXEC` without arguments: ends the transaction and unwatches all keys.
     Exec,
-    /// `DISCARD`: the same, without executing.
+    /// `DISCARD`: the same, without execution.
     Discard,
     /// `WATCH`.
     Watch,
     /// `UNWATCH`.
     Unwatch,
-    /// `ASKING`: holds for the next command.
+    /// `ASKING`: applies to the next command.
     Asking,
     /// `CLIENT REPLY ON`, answered with `+OK`.
     ReplyOn,
@@ -49,29 +49,27 @@ pub enum Class {
     /// `CLIENT REPLY SKIP`: not answered, nor is the next request.
     ReplySkip,
     /// May wait for data: `BLPOP`, `BRPOP`, `BLMOVE`, `BLMOVEM`, `BLMPOP`, `BRPOPLPUSH`,
-    /// `BZPOPMIN`, `BZPOPMAX`, `BZMPOP`, and `XREAD` and `XREADGROUP` whether or not they say
-    /// `BLOCK`.
+    /// `BZPOPMIN`, `BZPOPMAX`, `BZMPOP`, and `XREAD` and `XREADGROUP` with or without `BLOCK`.
     Blocking,
-    /// `SCAN` and its like, with a cursor in the request and the next one in the reply; and
-    /// `FT.CURSOR DEL`, which gives one up.
+    /// `SCAN` and similar commands, with a cursor in the request and the next cursor in the reply;
+    /// and `FT.CURSOR DEL`, which deletes a cursor.
     Iterate,
-    /// A command that is not known: one of a module, a renamed one, or none at all. Nobody knows
-    /// what it leaves.
+    /// An unknown command: that of a module, a renamed one, or an invalid one. The state that it
+    /// leaves on the connection is not known.
     Unknown,
-    /// `CLIENT ID`: the client knows by which number this server, and no other, calls its
+    /// `CLIENT ID`: the client learns the ID that this server, and no other, uses for its
     /// connection.
     ClientId,
-    /// `SCRIPT LOAD`, `SCRIPT EXISTS`, `SCRIPT SHOW`: the client may count on this server's script
-    /// cache.
+    /// `SCRIPT LOAD`, `SCRIPT EXISTS`, `SCRIPT SHOW`: the client may rely on the script cache of
+    /// this server.
     Script,
-    /// `EVAL` and `EVAL_RO`: run a script, which is in the cache then. Binds within a transaction
-    /// only (decision 81).
+    /// `EVAL` and `EVAL_RO`: run a script, which is cached then. Pins only within a transaction
+    /// (decision 81).
     Eval,
-    /// `EVALSHA` and `EVALSHA_RO`: run a script from the cache. Binds within a transaction only,
+    /// `EVALSHA` and `EVALSHA_RO`: run a script from the cache. Pins only within a transaction,
     /// where no fallback is possible.
     EvalSha,
-    /// `WAIT` and `WAITAOF`: may wait for replicas, and speaks of the writes made on this very
-    /// connection.
+    /// `WAIT` and `WAITAOF`: may wait for replicas, and refer to the writes of this connection.
     Wait,
     /// `SUBSCRIBE`.
     Subscribe,
@@ -85,15 +83,15 @@ pub enum Class {
     SSubscribe,
     /// `SUNSUBSCRIBE`.
     SUnsubscribe,
-    /// `MONITOR`: an endless stream of lines once it is answered with success.
+    /// `MONITOR`: an endless stream of lines follows when it is answered with success.
     Monitor,
     /// `CLIENT TRACKING` with anything but `OFF`.
     TrackingOn,
     /// `CLIENT TRACKING OFF`.
     TrackingOff,
-    /// `PSYNC`, `SYNC`, `REPLCONF`: the client is a replica, the stream is no longer RESP.
+    /// `PSYNC`, `SYNC`, `REPLCONF`: the client is a replica, and the stream is no longer RESP.
     Replication,
-    /// `SCRIPT DEBUG` with anything but `NO`: the next script talks to a debugger.
+    /// `SCRIPT DEBUG` with anything but `NO`: the next script starts a debugger session.
     Debugger,
     /// `QUIT`: answered with `+OK`, then the server closes.
     Quit,
@@ -101,51 +99,50 @@ pub enum Class {
     Reset,
     /// `SHUTDOWN`: on success the server closes without a reply.
     Shutdown,
-    /// `CLIENT MAINT_NOTIFICATIONS ON`: the client understands pushes about maintenance, and wants
-    /// to be told where to go.
-    NoticesOn,
-    /// The same with `moving-endpoint-type none`: told to move, it comes back to the address that
+    /// `CLIENT MAINT_NOTIFICATIONS ON`: the client understands push messages about maintenance, and
+    /// needs an address when it is asked to move.
+    MaintenanceOn,
+    /// The same with `moving-endpoint-type none`: asked to move, it reconnects to the address that
     /// it has.
-    NoticesHere,
+    MaintenanceOnWithoutAddress,
     /// `CLIENT MAINT_NOTIFICATIONS OFF`.
-    NoticesOff,
-    /// `HIMPORT PREPARE` (Redis 8.10): names of fields, kept for the connection for what it
-    /// imports.
-    Prepare,
-    /// `HIMPORT DISCARDALL`: forgets all of them.
-    DiscardAll,
-    /// `CLIENT CAPA` and `CLIENT IMPORT-SOURCE` (Valkey): kept for the connection, and not even
-    /// `RESET` takes it back.
-    Lasting,
+    MaintenanceOff,
+    /// `HIMPORT PREPARE` (Redis 8.10): field names, which the server keeps for the connection.
+    ImportPrepare,
+    /// `HIMPORT DISCARDALL`: removes all of them.
+    ImportDiscardAll,
+    /// `CLIENT CAPA` and `CLIENT IMPORT-SOURCE` (Valkey): kept for the connection, even after
+    /// `RESET`.
+    ClientCapability,
 }
 
-/// What a [`Class`] means for moving the session to another upstream connection.
+/// The effect of a [`Class`] on moving the session to another connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Group {
-    /// Leaves no trace in the connection.
+pub enum ClassGroup {
+    /// Leaves no state on the connection.
     Ordinary,
-    /// Its effect can be had again by sending the same request on a new connection.
+    /// Its effect can be replayed on a new connection.
     Replayable,
-    /// Pins the session to its connection until something clears it.
+    /// Pins the session to its connection until the pin is cleared.
     Pinning,
-    /// May stay without a reply for long.
+    /// May wait long for its reply.
     Blocking,
     /// Changes the subscriptions.
     Subscribing,
-    /// From here on the session can never be moved.
+    /// The session can never be moved afterwards.
     NeverMoved,
     /// Ends the connection or the server.
     Ending,
-    /// Returns the connection to its first state.
+    /// Returns the connection to its initial state.
     Reset,
 }
 
 impl Class {
-    /// Which group the class belongs to.
+    /// The group of the class.
     #[must_use]
-    pub const fn group(self) -> Group {
+    pub const fn group(self) -> ClassGroup {
         match self {
-            Self::Ordinary => Group::Ordinary,
+            Self::Ordinary => ClassGroup::Ordinary,
             Self::Hello
             | Self::Auth
             | Self::Select
@@ -154,7 +151,7 @@ impl Class {
             | Self::NoEvict
             | Self::NoTouch
             | Self::ReadOnly
-            | Self::ReadWrite => Group::Replayable,
+            | Self::ReadWrite => ClassGroup::Replayable,
             Self::Multi
             | Self::Exec
             | Self::Discard
@@ -164,43 +161,46 @@ impl Class {
             | Self::ReplyOn
             | Self::ReplyOff
             | Self::ReplySkip
-            | Self::NoticesOn
-            | Self::NoticesHere
-            | Self::NoticesOff
-            | Self::Prepare
-            | Self::DiscardAll
-            | Self::Lasting
+            | Self::MaintenanceOn
+            | Self::MaintenanceOnWithoutAddress
+            | Self::MaintenanceOff
+            | Self::ImportPrepare
+            | Self::ImportDiscardAll
+            | Self::ClientCapability
             | Self::Iterate
             | Self::ClientId
             | Self::Script
             | Self::Eval
             | Self::EvalSha
-            | Self::Unknown => Group::Pinning,
-            Self::Blocking | Self::Wait => Group::Blocking,
+            | Self::Unknown => ClassGroup::Pinning,
+            Self::Blocking | Self::Wait => ClassGroup::Blocking,
             Self::Subscribe
             | Self::Unsubscribe
             | Self::PSubscribe
             | Self::PUnsubscribe
             | Self::SSubscribe
-            | Self::SUnsubscribe => Group::Subscribing,
+            | Self::SUnsubscribe => ClassGroup::Subscribing,
             Self::Monitor
             | Self::TrackingOn
             | Self::TrackingOff
             | Self::Replication
-            | Self::Debugger => Group::NeverMoved,
-            Self::Quit | Self::Shutdown => Group::Ending,
-            Self::Reset => Group::Reset,
+            | Self::Debugger => ClassGroup::NeverMoved,
+            Self::Quit | Self::Shutdown => ClassGroup::Ending,
+            Self::Reset => ClassGroup::Reset,
         }
     }
 
-    /// Whether it is the handshake about pushes that tell of maintenance.
-    pub(crate) const fn is_about_notices(self) -> bool {
-        matches!(self, Self::NoticesOn | Self::NoticesHere | Self::NoticesOff)
+    /// Whether it is the maintenance handshake.
+    pub(crate) const fn is_maintenance_handshake(self) -> bool {
+        matches!(
+            self,
+            Self::MaintenanceOn | Self::MaintenanceOnWithoutAddress | Self::MaintenanceOff
+        )
     }
 
-    /// Whether its reply need not be seen to follow the session. A cursor that was not returned
+    /// Whether the session can be tracked without seeing its reply. A cursor that was not returned
     /// cannot be used, and a script counts from the request on.
-    pub(crate) const fn may_be_silent(self) -> bool {
+    pub(crate) const fn may_be_unanswered(self) -> bool {
         matches!(
             self,
             Self::Ordinary
@@ -216,12 +216,12 @@ impl Class {
         )
     }
 
-    /// Whether replies can be told from each other and from messages without knowing how it was
-    /// answered. What it did to the session is unknown then.
-    pub(crate) const fn is_counted_without_a_mark(self) -> bool {
-        let counted_by_what_is_known =
+    /// Whether replies can still be distinguished from each other and from messages if its outcome
+    /// is not known. Its effect on the session is then unknown.
+    pub(crate) const fn can_be_unmarked(self) -> bool {
+        let changes_counting =
             matches!(self, Self::Hello | Self::Reset | Self::ReplyOn | Self::Monitor);
-        !counted_by_what_is_known && !matches!(self.group(), Group::Subscribing)
+        !changes_counting && !matches!(self.group(), ClassGroup::Subscribing)
     }
 
     /// Whether it runs a script.
@@ -229,8 +229,8 @@ impl Class {
         matches!(self, Self::Eval | Self::EvalSha)
     }
 
-    /// Whether the reply to it is looked at, outside of transactions too.
-    pub(crate) const fn is_marked(self) -> bool {
+    /// Whether its reply must be inspected, also outside of transactions.
+    pub(crate) const fn needs_mark(self) -> bool {
         let unmarked = matches!(
             self,
             Self::Ordinary | Self::Shutdown | Self::Unknown | Self::ClientId | Self::Script
@@ -238,14 +238,16 @@ impl Class {
         !unmarked && !self.runs_script()
     }
 
-    /// Whether what it does is kept apart from the rest, as that of newer commands is.
-    pub(crate) const fn is_novel(self) -> bool {
-        self.is_about_notices() || matches!(self, Self::Prepare | Self::DiscardAll | Self::Lasting)
+    /// Whether its effect is tracked in `ConnectionFeatures`.
+    pub(crate) const fn is_connection_feature(self) -> bool {
+        self.is_maintenance_handshake()
+            || matches!(self, Self::ImportPrepare | Self::ImportDiscardAll | Self::ClientCapability)
     }
 
-    /// Whether a request that is queued would change, within the answer to `EXEC`, how the answers
-    /// after it have to be read, or what the server keeps for the connection for good.
-    pub(crate) const fn takes_effect_unseen(self) -> bool {
+    /// Whether the request, if queued in a transaction, would change how later replies are read, or
+    /// what the server keeps permanently. That happens within the reply to `EXEC`, which is not
+    /// inspected.
+    pub(crate) const fn is_untrackable_in_transaction(self) -> bool {
         matches!(
             self,
             Self::Hello
@@ -254,9 +256,9 @@ impl Class {
                 | Self::TrackingOff
                 | Self::ReplyOn
                 | Self::Reset
-                | Self::Prepare
-                | Self::Lasting
-        ) || matches!(self.group(), Group::Subscribing)
-            || self.is_about_notices()
+                | Self::ImportPrepare
+                | Self::ClientCapability
+        ) || matches!(self.group(), ClassGroup::Subscribing)
+            || self.is_maintenance_handshake()
     }
 }

@@ -1,8 +1,7 @@
-//! What each command means for its session: the command table and the classes it assigns.
+//! The command table: what each command means for its session.
 
+pub(crate) mod carry_effect;
 pub(crate) mod class;
-pub(crate) mod declared;
-pub(crate) mod known;
-pub(crate) mod maintenance;
+pub(crate) mod ordinary;
+pub(crate) mod stateless;
 pub(crate) mod table;
-pub(crate) mod verdict;

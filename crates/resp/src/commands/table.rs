@@ -1,27 +1,28 @@
-//! From words to classes, without regard to case and without a copy.
+//! The command table: finds the class of a request from its words, case-insensitively and without
+//! copying.
 //!
-//! The first word decides for nearly every command; `CLIENT` and `SCRIPT` need a second one, and
-//! three of their subcommands a third. Most names are among those that [leave
-//! nothing](crate::commands::known).
+//! The first word determines the class of nearly every command; `CLIENT` and `SCRIPT` need a second
+//! word, and three of their subcommands a third. Most names are those of
+//! [ordinary](crate::commands::ordinary) commands.
 //!
-//! A command that iterates has its cursor among its words; of that a digest is kept.
+//! An iterating command has a cursor among its words, of which a digest is kept.
 
 use crate::commands::class::Class;
-use crate::commands::known::{Known, known};
-use crate::ledger::server_state::digest;
+use crate::commands::ordinary::{StatelessKind, stateless_kind};
+use crate::ledger::affinity::digest;
 
-/// How far the class of a request is known.
+/// The state of a lookup: the class of a request as far as its words determine it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Naming {
-    /// Another word is needed; the words so far.
+pub(crate) enum ClassLookup {
+    /// Another word is needed after these words.
     After(Prefix),
-    /// Known, whatever follows.
+    /// The class is known, whatever follows.
     Known(Class),
-    /// A command that iterates, with the digest of its cursor; zero for the first one.
+    /// An iterating command, with the digest of its cursor; zero for the first request.
     Iterates(u32),
 }
 
-/// The words that say nothing without the next one.
+/// Words that need a further word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Prefix {
     Nothing,
@@ -31,27 +32,27 @@ pub(crate) enum Prefix {
     /// `CLIENT MAINT_NOTIFICATIONS`.
     MaintenanceHandshake,
     /// The same with `ON`.
-    NoticesOn,
-    /// The same with the name of an option, of which there is one: `moving-endpoint-type`.
-    NoticesType,
+    MaintenanceOn,
+    /// The same with the name of an option; the only one is `moving-endpoint-type`.
+    MaintenanceEndpointType,
     Cluster,
     Himport,
     Script,
     ScriptDebug,
     /// `SCAN`: a cursor follows.
     Cursor,
-    /// `HSCAN` and its like: a key and a cursor follow.
+    /// `HSCAN` and similar commands: a key and a cursor follow.
     KeyCursor,
-    /// `FT.AGGREGATE` and `FT.HYBRID`, which return a cursor if `WITHCURSOR` is anywhere behind.
+    /// `FT.AGGREGATE` and `FT.HYBRID`, which return a cursor if `WITHCURSOR` follows anywhere.
     Aggregate,
     /// `FT.CURSOR`: a subcommand, a key and a cursor follow.
     SearchCursor,
 }
 
-impl Naming {
+impl ClassLookup {
     pub(crate) const START: Self = Self::After(Prefix::Nothing);
 
-    /// The same with one more word; an empty word stands for one that is too long to be known.
+    /// The lookup after one more word. An empty word represents one that is too long to be known.
     #[inline]
     pub(crate) fn with(self, word: &[u8]) -> Self {
         match self {
@@ -61,13 +62,15 @@ impl Naming {
         }
     }
 
-    /// The class if no word follows. `CLIENT TRACKING` and its like are errors then, answered like
-    /// any other command.
+    /// The class if no word follows. An incomplete `CLIENT TRACKING`, for example, is an error and
+    /// has one reply like any other command.
     pub(crate) fn class(self) -> Class {
         match self {
             Self::Known(class) => class,
             Self::Iterates(_) => Class::Iterate,
-            Self::After(Prefix::NoticesOn | Prefix::NoticesType) => Class::NoticesOn,
+            Self::After(Prefix::MaintenanceOn | Prefix::MaintenanceEndpointType) => {
+                Class::MaintenanceOn
+            }
             Self::After(_) => Class::Ordinary,
         }
     }
@@ -77,42 +80,44 @@ fn is(word: &[u8], name: &[u8]) -> bool {
     word.eq_ignore_ascii_case(name)
 }
 
-/// The class of the first of `names` that `word` is, in any case, or `other`.
-fn one_of(word: &[u8], names: &[(&[u8], Class)], other: Class) -> Naming {
-    Naming::Known(names.iter().find(|(name, _)| is(word, name)).map_or(other, |(_, class)| *class))
+/// The class of `word` in `names`, case-insensitively, or `other`.
+fn one_of(word: &[u8], names: &[(&[u8], Class)], other: Class) -> ClassLookup {
+    ClassLookup::Known(
+        names.iter().find(|(name, _)| is(word, name)).map_or(other, |(_, class)| *class),
+    )
 }
 
 #[inline]
-fn first(word: &[u8]) -> Naming {
-    // Everyday commands leave here.
-    match known(word) {
-        Some(Known::Nothing) => Naming::Known(Class::Ordinary),
-        Some(Known::Script) => Naming::Known(Class::EvalSha),
-        None => first_known(word),
+fn first(word: &[u8]) -> ClassLookup {
+    // Ordinary commands return here.
+    match stateless_kind(word) {
+        Some(StatelessKind::Nothing) => ClassLookup::Known(Class::Ordinary),
+        Some(StatelessKind::Script) => ClassLookup::Known(Class::EvalSha),
+        None => special(word),
     }
 }
 
 #[cold]
-fn first_known(word: &[u8]) -> Naming {
+fn special(word: &[u8]) -> ClassLookup {
     if is(word, b"CLIENT") {
-        return Naming::After(Prefix::Client);
+        return ClassLookup::After(Prefix::Client);
     }
     if is(word, b"SCRIPT") {
-        return Naming::After(Prefix::Script);
+        return ClassLookup::After(Prefix::Script);
     }
     if is(word, b"CLUSTER") {
-        return Naming::After(Prefix::Cluster);
+        return ClassLookup::After(Prefix::Cluster);
     }
     if is(word, b"HIMPORT") {
-        return Naming::After(Prefix::Himport);
+        return ClassLookup::After(Prefix::Himport);
     }
     if let Some((_, prefix)) = ITERATING.iter().find(|(name, _)| is(word, name)) {
-        return Naming::After(*prefix);
+        return ClassLookup::After(*prefix);
     }
     one_of(word, FIRST, Class::Unknown)
 }
 
-/// Commands that return a cursor, by what stands before the one that they are sent.
+/// Commands that return a cursor, with the words before the cursor in their request.
 const ITERATING: &[(&[u8], Prefix)] = &[
     (b"SCAN", Prefix::Cursor),
     (b"HSCAN", Prefix::KeyCursor),
@@ -169,7 +174,7 @@ const FIRST: &[(&[u8], Class)] = &[
     (b"REPLCONF", Class::Replication),
 ];
 
-/// The names in the tables of this module, with their containers.
+/// All names in the tables of this module, with their containers.
 pub(crate) fn special_names() -> impl Iterator<Item = (String, Class)> {
     let tables = [
         ("", FIRST),
@@ -210,54 +215,60 @@ const CLIENT: &[(&[u8], Class)] = &[
     (b"TRACKINGINFO", Class::Ordinary),
     (b"UNBLOCK", Class::Ordinary),
     (b"UNPAUSE", Class::Ordinary),
-    (b"CAPA", Class::Lasting),
-    (b"IMPORT-SOURCE", Class::Lasting),
+    (b"CAPA", Class::ClientCapability),
+    (b"IMPORT-SOURCE", Class::ClientCapability),
 ];
 
 const SCRIPT: &[(&[u8], Class)] =
     &[(b"LOAD", Class::Script), (b"EXISTS", Class::Script), (b"SHOW", Class::Script)];
 
 const HIMPORT: &[(&[u8], Class)] =
-    &[(b"PREPARE", Class::Prepare), (b"DISCARDALL", Class::DiscardAll)];
+    &[(b"PREPARE", Class::ImportPrepare), (b"DISCARDALL", Class::ImportDiscardAll)];
 
 const REPLY: &[(&[u8], Class)] =
     &[(b"ON", Class::ReplyOn), (b"OFF", Class::ReplyOff), (b"SKIP", Class::ReplySkip)];
 
 #[cold]
-fn further(prefix: Prefix, word: &[u8]) -> Naming {
+fn further(prefix: Prefix, word: &[u8]) -> ClassLookup {
     match prefix {
         Prefix::Nothing => first(word),
-        Prefix::Client if is(word, b"REPLY") => Naming::After(Prefix::ClientReply),
-        Prefix::Client if is(word, b"TRACKING") => Naming::After(Prefix::ClientTracking),
+        Prefix::Client if is(word, b"REPLY") => ClassLookup::After(Prefix::ClientReply),
+        Prefix::Client if is(word, b"TRACKING") => ClassLookup::After(Prefix::ClientTracking),
         Prefix::Client if is(word, b"MAINT_NOTIFICATIONS") => {
-            Naming::After(Prefix::MaintenanceHandshake)
+            ClassLookup::After(Prefix::MaintenanceHandshake)
         }
         Prefix::Client => one_of(word, CLIENT, Class::Unknown),
-        Prefix::MaintenanceHandshake if is(word, b"ON") => Naming::After(Prefix::NoticesOn),
-        Prefix::MaintenanceHandshake if is(word, b"OFF") => Naming::Known(Class::NoticesOff),
-        Prefix::MaintenanceHandshake => Naming::Known(Class::Ordinary),
-        Prefix::NoticesOn => Naming::After(Prefix::NoticesType),
-        Prefix::NoticesType if is(word, b"none") => Naming::Known(Class::NoticesHere),
-        Prefix::NoticesType => Naming::Known(Class::NoticesOn),
-        // Its connection becomes a stream of writes, as with `PSYNC` (Redis 8.4, Valkey 9).
-        Prefix::Cluster if is(word, b"SYNCSLOTS") => Naming::Known(Class::Replication),
-        Prefix::Cluster => Naming::Known(Class::Ordinary),
+        Prefix::MaintenanceHandshake if is(word, b"ON") => {
+            ClassLookup::After(Prefix::MaintenanceOn)
+        }
+        Prefix::MaintenanceHandshake if is(word, b"OFF") => {
+            ClassLookup::Known(Class::MaintenanceOff)
+        }
+        Prefix::MaintenanceHandshake => ClassLookup::Known(Class::Ordinary),
+        Prefix::MaintenanceOn => ClassLookup::After(Prefix::MaintenanceEndpointType),
+        Prefix::MaintenanceEndpointType if is(word, b"none") => {
+            ClassLookup::Known(Class::MaintenanceOnWithoutAddress)
+        }
+        Prefix::MaintenanceEndpointType => ClassLookup::Known(Class::MaintenanceOn),
+        // The connection becomes a replication stream, as with `PSYNC` (Redis 8.4, Valkey 9).
+        Prefix::Cluster if is(word, b"SYNCSLOTS") => ClassLookup::Known(Class::Replication),
+        Prefix::Cluster => ClassLookup::Known(Class::Ordinary),
         Prefix::Himport => one_of(word, HIMPORT, Class::Ordinary),
         Prefix::ClientReply => one_of(word, REPLY, Class::Ordinary),
-        Prefix::ClientTracking if is(word, b"OFF") => Naming::Known(Class::TrackingOff),
-        Prefix::ClientTracking => Naming::Known(Class::TrackingOn),
-        Prefix::Script if is(word, b"DEBUG") => Naming::After(Prefix::ScriptDebug),
+        Prefix::ClientTracking if is(word, b"OFF") => ClassLookup::Known(Class::TrackingOff),
+        Prefix::ClientTracking => ClassLookup::Known(Class::TrackingOn),
+        Prefix::Script if is(word, b"DEBUG") => ClassLookup::After(Prefix::ScriptDebug),
         Prefix::Script => one_of(word, SCRIPT, Class::Ordinary),
-        Prefix::ScriptDebug if is(word, b"NO") => Naming::Known(Class::Ordinary),
-        Prefix::ScriptDebug => Naming::Known(Class::Debugger),
-        Prefix::Cursor => Naming::Iterates(digest(word)),
-        Prefix::KeyCursor => Naming::After(Prefix::Cursor),
-        Prefix::Aggregate if is(word, b"WITHCURSOR") => Naming::Iterates(0),
-        Prefix::Aggregate => Naming::After(Prefix::Aggregate),
+        Prefix::ScriptDebug if is(word, b"NO") => ClassLookup::Known(Class::Ordinary),
+        Prefix::ScriptDebug => ClassLookup::Known(Class::Debugger),
+        Prefix::Cursor => ClassLookup::Iterates(digest(word)),
+        Prefix::KeyCursor => ClassLookup::After(Prefix::Cursor),
+        Prefix::Aggregate if is(word, b"WITHCURSOR") => ClassLookup::Iterates(0),
+        Prefix::Aggregate => ClassLookup::After(Prefix::Aggregate),
         Prefix::SearchCursor if is(word, b"READ") || is(word, b"DEL") => {
-            Naming::After(Prefix::KeyCursor)
+            ClassLookup::After(Prefix::KeyCursor)
         }
-        Prefix::SearchCursor => Naming::Known(Class::Ordinary),
+        Prefix::SearchCursor => ClassLookup::Known(Class::Ordinary),
     }
 }
 
@@ -265,11 +276,10 @@ fn further(prefix: Prefix, word: &[u8]) -> Naming {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::{CLIENT, FIRST, Naming, REPLY, special_names};
+    use super::{CLIENT, ClassLookup, FIRST, REPLY, special_names};
     use crate::commands::class::Class;
 
-    /// Commands with the arguments that decide, and the name of the class that they were reviewed
-    /// to have.
+    /// Reviewed commands, with the arguments that determine the class, and the name of the class.
     fn reviewed() -> BTreeMap<String, &'static str> {
         let (mut all, mut class) = (BTreeMap::new(), "");
         for line in include_str!("../../testdata/commands.txt")
@@ -308,24 +318,24 @@ mod tests {
     #[test]
     fn lists_every_name_in_the_table_for_review() {
         let reviewed = reviewed();
-        let ordinary = crate::commands::known::NAMES.split(' ').map(str::to_owned);
+        let ordinary = crate::commands::ordinary::NAMES.split(' ').map(str::to_owned);
         let first_word = |(name, class): (String, Class)| match class {
             Class::Iterate => name.split(' ').take(1).collect(),
             _ => name,
         };
         for name in special_names().map(first_word).chain(ordinary) {
-            let listed =
+            let listed_commands =
                 reviewed.keys().any(|it| *it == name || it.starts_with(&format!("{name} ")));
-            assert!(listed, "{name}");
+            assert!(listed_commands, "{name}");
         }
     }
 
     fn class(words: &[&[u8]]) -> Class {
-        words.iter().fold(Naming::START, |naming, word| naming.with(word)).class()
+        words.iter().fold(ClassLookup::START, |lookup, word| lookup.with(word)).class()
     }
 
     #[test]
-    fn every_listed_name_is_found_in_any_case() {
+    fn finds_every_name_in_any_case() {
         for (name, expected) in FIRST {
             assert_eq!(class(&[name]), *expected, "{name:?}");
             assert_eq!(class(&[&name.to_ascii_lowercase(), b"x"]), *expected, "{name:?}");
@@ -343,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn third_words_decide() {
+    fn classifies_by_second_and_third_words() {
         assert_eq!(class(&[b"CLIENT", b"TRACKING", b"ON"]), Class::TrackingOn);
         assert_eq!(class(&[b"CLIENT", b"TRACKING", b""]), Class::TrackingOn);
         assert_eq!(class(&[b"CLIENT", b"TRACKING", b"off"]), Class::TrackingOff);
@@ -354,35 +364,38 @@ mod tests {
         assert_eq!(class(&[b"CLIENT", b"REPLY", b"MAYBE"]), Class::Ordinary);
         assert_eq!(class(&[b"CLUSTER", b"syncslots", b"CAPA"]), Class::Replication);
         assert_eq!(class(&[b"CLUSTER", b"SLOTS"]), Class::Ordinary);
-        assert_eq!(class(&[b"himport", b"prepare"]), Class::Prepare);
-        assert_eq!(class(&[b"HIMPORT", b"DiscardAll"]), Class::DiscardAll);
+        assert_eq!(class(&[b"himport", b"prepare"]), Class::ImportPrepare);
+        assert_eq!(class(&[b"HIMPORT", b"DiscardAll"]), Class::ImportDiscardAll);
         assert_eq!(class(&[b"HIMPORT", b"SET"]), Class::Ordinary);
         assert_eq!(class(&[b"HINCRBY", b"PREPARE"]), Class::Ordinary);
     }
 
     #[test]
-    fn the_handshake_about_maintenance_is_known_in_all_its_forms() {
-        let notices: &[&[u8]] = &[b"CLIENT", b"maint_notifications"];
-        let with = |more: &[&[u8]]| class(&[notices, more].concat());
-        assert_eq!(with(&[b"on"]), Class::NoticesOn);
-        assert_eq!(with(&[b"ON", b"moving-endpoint-type"]), Class::NoticesOn);
+    fn classifies_all_forms_of_the_maintenance_handshake() {
+        let maintenance_handshake: &[&[u8]] = &[b"CLIENT", b"maint_notifications"];
+        let with = |more: &[&[u8]]| class(&[maintenance_handshake, more].concat());
+        assert_eq!(with(&[b"on"]), Class::MaintenanceOn);
+        assert_eq!(with(&[b"ON", b"moving-endpoint-type"]), Class::MaintenanceOn);
         for kind in [&b"internal-ip"[..], b"internal-fqdn", b"external-ip", b"external-fqdn"] {
-            assert_eq!(with(&[b"ON", b"moving-endpoint-type", kind]), Class::NoticesOn);
+            assert_eq!(with(&[b"ON", b"moving-endpoint-type", kind]), Class::MaintenanceOn);
         }
-        assert_eq!(with(&[b"ON", b"moving-endpoint-type", b"None"]), Class::NoticesHere);
-        assert_eq!(with(&[b"off"]), Class::NoticesOff);
+        assert_eq!(
+            with(&[b"ON", b"moving-endpoint-type", b"None"]),
+            Class::MaintenanceOnWithoutAddress
+        );
+        assert_eq!(with(&[b"off"]), Class::MaintenanceOff);
         assert_eq!((with(&[]), with(&[b"MAYBE"])), (Class::Ordinary, Class::Ordinary));
     }
 
     #[test]
-    fn what_stays_for_the_whole_life_of_a_connection_is_known() {
-        assert_eq!(class(&[b"CLIENT", b"capa", b"redirect"]), Class::Lasting);
-        assert_eq!(class(&[b"CLIENT", b"import-source", b"ON"]), Class::Lasting);
+    fn classifies_permanent_client_capabilities() {
+        assert_eq!(class(&[b"CLIENT", b"capa", b"redirect"]), Class::ClientCapability);
+        assert_eq!(class(&[b"CLIENT", b"import-source", b"ON"]), Class::ClientCapability);
         assert_eq!(class(&[b"CLIENT", b"TRACKINGINFO"]), Class::Ordinary);
     }
 
     #[test]
-    fn tells_ordinary_commands_from_unknown_ones() {
+    fn distinguishes_ordinary_from_unknown_commands() {
         let ordinary: &[&[u8]] = &[
             b"GET", b"SET", b"PING", b"FCALL", b"CLIENT", b"SCRIPT", b"hgetall", b"XADD", b"PUBSUB",
         ];

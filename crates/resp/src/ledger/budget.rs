@@ -1,20 +1,18 @@
-//! Memory that all sessions of a process share for what the ledger keeps of them.
+//! Memory budgets that the ledgers of all sessions share.
 //!
-//! One session may need much of it for a moment, but ten thousand may not do so at once. Nothing
-//! waits for a budget: a holder that gets no more keeps less, and says what follows from that.
-//!
-//! Deliberately absent: what is kept.
+//! A single session may need much memory for a moment; ten thousand may not do so at once. Nothing
+//! waits for a budget: a holder that gets no more memory keeps less state and handles the
+//! consequences.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// For names of channels and patterns: of subscriptions, and of requests under way that may become
-/// such.
+/// For names of channels and patterns, in subscriptions and in unanswered requests to subscribe.
 pub(crate) static NAMES: Budget = Budget::new(32 * 1024 * 1024);
 
 /// For marks beyond those that every session may have.
 pub(crate) static MARKS: Budget = Budget::new(16 * 1024 * 1024);
 
-/// Bytes that may still be taken.
+/// The remaining bytes of a budget.
 #[derive(Debug)]
 pub(crate) struct Budget(AtomicUsize);
 
@@ -23,7 +21,7 @@ impl Budget {
         Self(AtomicUsize::new(bytes))
     }
 
-    /// Takes so many bytes, if that many are left.
+    /// Takes `bytes`, if that many are left.
     pub(crate) fn take(&self, bytes: usize) -> bool {
         self.0
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes))
@@ -40,7 +38,7 @@ impl Budget {
     }
 }
 
-/// What one holder has taken from a budget; given back when dropped.
+/// The part of a budget that one holder has taken. Returned when dropped.
 #[derive(Debug)]
 pub(crate) struct Share {
     budget: &'static Budget,
@@ -48,13 +46,12 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Nothing yet.
+    /// An empty share.
     pub(crate) const fn of(budget: &'static Budget) -> Self {
         Self { budget, bytes: 0 }
     }
 
-    /// Has at least so many bytes from now on. False, and nothing changes, if the budget does not
-    /// have them.
+    /// Grows to at least `bytes`. False, without any change, if the budget does not have them.
     pub(crate) fn grow_to(&mut self, bytes: usize) -> bool {
         let more = bytes.saturating_sub(self.bytes);
         if more > 0 && !self.budget.take(more) {
@@ -64,7 +61,7 @@ impl Share {
         true
     }
 
-    /// Gives all of it back.
+    /// Returns all of it to the budget.
     pub(crate) fn give_back(&mut self) {
         self.budget.give(std::mem::take(&mut self.bytes));
     }
@@ -83,9 +80,9 @@ mod tests {
     static TIGHT: Budget = Budget::new(100);
 
     #[test]
-    fn gives_back_what_holders_took() {
+    fn returns_shares_to_the_budget() {
         let (mut one, mut other) = (Share::of(&TIGHT), Share::of(&TIGHT));
-        assert!(one.grow_to(60) && one.grow_to(50), "it has that already");
+        assert!(one.grow_to(60) && one.grow_to(50), "it has that many already");
         assert!(other.grow_to(40) && !other.grow_to(41));
         assert_eq!(TIGHT.left(), 0);
         one.give_back();

@@ -1,46 +1,45 @@
-//! Whole conversations with a model of the server: after every piece, the ledger owes exactly what
-//! is owed.
+//! Property test: in generated conversations with a model server, the number of owed replies is
+//! exact after every piece.
 
 use proptest::prelude::{ProptestConfig, Strategy, any, prop, prop_assert_eq, proptest};
 
-use crate::ledger::model::{COMMANDS, Say, Server};
+use crate::ledger::model::{COMMANDS, ModelCommand, ModelServer};
 use crate::{Ledger, Limits, SessionState};
 
-/// Both streams of a conversation, and what their parts mean.
+/// Both streams of a conversation, with the boundaries of their frames.
 #[derive(Default)]
 struct Conversation {
     requests: Vec<u8>,
     replies: Vec<u8>,
     /// Ends of the requests that get a reply.
     asked: Vec<usize>,
-    /// Ends of the frames that answer a request for good.
+    /// Ends of the frames that complete the reply to a request.
     answered: Vec<usize>,
-    /// Ends of all frames from the server, each with the end of the request it must not come
-    /// before.
+    /// Ends of all frames from the server, each with the end of the request that it must follow.
     frames: Vec<(usize, usize)>,
 }
 
 impl Conversation {
-    fn hold(says: &[Say]) -> (Self, SessionState) {
-        let (mut server, mut all) = (Server::default(), Self::default());
+    fn hold(says: &[ModelCommand]) -> (Self, SessionState) {
+        let (mut server, mut all) = (ModelServer::default(), Self::default());
         for say in says {
-            let Some((request, answered, tells)) = server.hear(say) else { continue };
+            let Some((request, answered, frames)) = server.execute(say) else { continue };
             all.requests.extend(request);
             if answered {
                 all.asked.push(all.requests.len());
             }
-            for tell in tells {
-                all.replies.extend(tell.bytes);
+            for frame in frames {
+                all.replies.extend(frame.bytes);
                 all.frames.push((all.replies.len(), all.requests.len()));
-                if tell.answers {
+                if frame.answers {
                     all.answered.push(all.replies.len());
                 }
             }
         }
-        (all, server.standing())
+        (all, server.session_state())
     }
 
-    /// How far the server can have answered when so much of the requests has been sent.
+    /// How many bytes the server can have sent when `sent` bytes of the requests have arrived.
     fn available(&self, sent: usize) -> usize {
         self.frames.iter().take_while(|(_, after)| *after <= sent).last().map_or(0, |(end, _)| *end)
     }
@@ -51,7 +50,7 @@ impl Conversation {
     }
 }
 
-fn says() -> impl Strategy<Value = Vec<Say>> {
+fn says() -> impl Strategy<Value = Vec<ModelCommand>> {
     let say = (
         0..COMMANDS,
         any::<u8>(),
@@ -59,12 +58,12 @@ fn says() -> impl Strategy<Value = Vec<Say>> {
         prop::bool::weighted(0.3),
         prop::bool::weighted(0.3),
     )
-        .prop_map(|(what, detail, refused, inline, news)| Say {
+        .prop_map(|(what, detail, refused, inline, messages)| ModelCommand {
             what,
             detail: usize::from(detail),
             refused,
             inline,
-            news,
+            messages,
         });
     prop::collection::vec(say, 1..40)
 }
@@ -73,13 +72,13 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_owed_is_exact_after_every_piece(
+    fn counts_owed_replies_exactly_after_every_piece(
         says in says(),
         pieces in prop::collection::vec((prop::bool::weighted(0.6), 1_usize..60), 1..60),
-        short_of_marks in prop::bool::weighted(0.3),
+        few_marks in prop::bool::weighted(0.3),
     ) {
-        let (talk, standing) = Conversation::hold(&says);
-        let marks = if short_of_marks { 1 } else { Limits::default().marks };
+        let (talk, session_state) = Conversation::hold(&says);
+        let marks = if few_marks { 1 } else { Limits::default().marks };
         let mut ledger = Ledger::new(&Limits { marks, ..Limits::default() });
         let (mut sent, mut received) = (0, 0);
         for (request, size) in pieces.iter().cycle() {
@@ -92,7 +91,7 @@ proptest! {
                 ledger.reply(&talk.replies[received..end]);
                 received = end;
             }
-            if short_of_marks && ledger.standing() == SessionState::Opaque {
+            if few_marks && ledger.session_state() == SessionState::Opaque {
                 return Ok(());
             }
             prop_assert_eq!(ledger.owed(), talk.owed(sent, received) as u64, "sent {} received {}", sent, received);
@@ -101,7 +100,7 @@ proptest! {
             }
         }
         ledger.request(&talk.requests[sent..]);
-        if short_of_marks && ledger.standing() == SessionState::Opaque {
+        if few_marks && ledger.session_state() == SessionState::Opaque {
             return Ok(());
         }
         for byte in &talk.replies[received..] {
@@ -109,10 +108,10 @@ proptest! {
             received += 1;
             prop_assert_eq!(ledger.owed(), talk.owed(talk.requests.len(), received) as u64);
         }
-        // What had no mark may be a transaction; then it is pinned, or subscribed as before.
-        let unknown = matches!(ledger.standing(), SessionState::Pinned | SessionState::Subscribed);
-        if !short_of_marks || !unknown {
-            prop_assert_eq!(ledger.standing(), standing);
+        // An unmarked request may be a transaction; then the session is pinned, or subscribed.
+        let unknown = matches!(ledger.session_state(), SessionState::Pinned | SessionState::Subscribed);
+        if !few_marks || !unknown {
+            prop_assert_eq!(ledger.session_state(), session_state);
         }
         prop_assert_eq!((ledger.owed(), ledger.allocated()), (0, 0));
         let counts = ledger.take_counts();

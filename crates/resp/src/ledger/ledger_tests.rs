@@ -1,17 +1,20 @@
-//! One test for each rule by which replies are matched and a session is judged.
+//! Tests of the rules for matching replies and for the state of a session, one test per rule.
 
-use crate::ledger::talk::Talk;
-use crate::{Answer, Class, Counts, Direction, Group, Hint, Ledger, Limits, Replay, SessionState};
+use crate::ledger::model::Dialogue;
+use crate::{
+    Class, ClassGroup, Direction, FrameCounts, Hint, Ledger, Limits, Replay, ReplyOutcome,
+    SessionState,
+};
 
 #[test]
-fn the_ledger_of_an_idle_session_is_small() {
+fn limits_the_size_of_an_idle_ledger() {
     assert!(size_of::<Ledger>() <= 264, "{} bytes", size_of::<Ledger>());
     assert_eq!(Ledger::new(&Limits::default()).allocated(), 0);
 }
 
 #[test]
-fn quiet_means_nothing_owed_and_between_frames_both_ways() {
-    let mut talk = Talk::new();
+fn is_quiet_only_at_boundaries_with_nothing_owed() {
+    let mut talk = Dialogue::new();
     talk.is(SessionState::Quiet, 0)
         .c("GET k")
         .is(SessionState::Busy, 1)
@@ -22,12 +25,12 @@ fn quiet_means_nothing_owed_and_between_frames_both_ways() {
     talk.is(SessionState::Busy, 0);
     talk.0.request(b"1\r\n$4\r\nPING\r\n");
     talk.s("+PON").is(SessionState::Busy, 1).s("G/").is(SessionState::Quiet, 0);
-    assert_eq!(talk.0.take_counts(), Counts { requests: 3, replies: 3, pushes: 0 });
+    assert_eq!(talk.0.take_counts(), FrameCounts { requests: 3, replies: 3, pushes: 0 });
 }
 
 #[test]
-fn empty_requests_are_not_answered() {
-    let mut talk = Talk::new();
+fn expects_no_reply_to_empty_requests() {
+    let mut talk = Dialogue::new();
     talk.0.request(b"\r\n*0\r\n\n   \r\nPING\r\n*-1\r\n");
     talk.is(SessionState::Busy, 1).s("+PONG/").is(SessionState::Quiet, 0);
     assert_eq!(talk.0.take_counts().requests, 1);
@@ -35,8 +38,8 @@ fn empty_requests_are_not_answered() {
 }
 
 #[test]
-fn a_reply_to_nothing_turns_the_session_opaque_and_its_hint_is_heard() {
-    let mut talk = Talk::new();
+fn turns_opaque_on_a_reply_without_request() {
+    let mut talk = Dialogue::new();
     talk.s("-LOADING Redis is loading/").is(SessionState::Opaque, 0);
     assert_eq!(talk.0.take_hint(), Some(Hint::Loading));
     assert!(!talk.0.at_boundary(Direction::Request) && !talk.0.at_boundary(Direction::Reply));
@@ -45,19 +48,19 @@ fn a_reply_to_nothing_turns_the_session_opaque_and_its_hint_is_heard() {
 }
 
 #[test]
-fn pushes_are_not_counted() {
-    let mut talk = Talk::new();
+fn counts_pushes_separately_from_replies() {
+    let mut talk = Dialogue::new();
     talk.s(">2/$10/invalidate/_/").is(SessionState::Quiet, 0);
     talk.c("GET k")
         .s(">3/+message/+c/+x/")
         .is(SessionState::Busy, 1)
         .s("+v/")
         .is(SessionState::Quiet, 0);
-    assert_eq!(talk.0.take_counts(), Counts { requests: 1, replies: 1, pushes: 2 });
+    assert_eq!(talk.0.take_counts(), FrameCounts { requests: 1, replies: 1, pushes: 2 });
 }
 
 #[test]
-fn a_transaction_lasts_from_the_answer_to_multi_to_that_to_exec_or_discard() {
+fn reports_a_transaction_between_multi_and_its_end() {
     for (end, answer) in [
         ("EXEC", "*1/+OK/"),
         ("EXEC", "*-1/"),
@@ -65,7 +68,7 @@ fn a_transaction_lasts_from_the_answer_to_multi_to_that_to_exec_or_discard() {
         ("EXEC", "-MOVED 1 a:1/"),
         ("DISCARD", "+OK/"),
     ] {
-        let mut talk = Talk::new();
+        let mut talk = Dialogue::new();
         talk.c("WATCH k").s("+OK/").is(SessionState::Pinned, 0);
         talk.c("MULTI").is(SessionState::Busy, 1).s("+OK/").is(SessionState::Transaction, 0);
         talk.c("SET k v")
@@ -77,8 +80,8 @@ fn a_transaction_lasts_from_the_answer_to_multi_to_that_to_exec_or_discard() {
 }
 
 #[test]
-fn what_is_refused_has_no_effect() {
-    let mut talk = Talk::new();
+fn ignores_refused_requests() {
+    let mut talk = Dialogue::new();
     talk.c("MULTI").s("-ERR no/").is(SessionState::Quiet, 0);
     talk.c("WATCH k").s("-NOPERM/").is(SessionState::Quiet, 0);
     talk.c("ASKING").s("-ERR cluster off/").is(SessionState::Quiet, 0);
@@ -88,7 +91,7 @@ fn what_is_refused_has_no_effect() {
     talk.c("CLIENT TRACKING ON").s("-ERR x/").is(SessionState::Quiet, 0);
     talk.c("QUIT").s("-NOPERM/").is(SessionState::Quiet, 0);
     talk.c("HELLO 9").s("-NOPROTO/").c("RESET").s("-ERR unknown/").is(SessionState::Quiet, 0);
-    // And what is refused does not end what has begun.
+    // A refused request does not end what has begun either.
     talk.c("WATCH k").s("+OK/").c("EXEC").s("-ERR EXEC without MULTI/").is(SessionState::Pinned, 0);
     talk.c("UNWATCH").s("-NOPERM/").is(SessionState::Pinned, 0);
     talk.c("MULTI")
@@ -102,8 +105,8 @@ fn what_is_refused_has_no_effect() {
 }
 
 #[test]
-fn a_refused_multi_in_a_pipeline_opens_nothing() {
-    let mut talk = Talk::new();
+fn opens_no_transaction_when_multi_is_refused() {
+    let mut talk = Dialogue::new();
     talk.c("MULTI").c("SET k v").c("EXEC").c("GET k").is(SessionState::Busy, 4);
     talk.s("-NOAUTH/")
         .is(SessionState::Busy, 3)
@@ -114,8 +117,8 @@ fn a_refused_multi_in_a_pipeline_opens_nothing() {
 }
 
 #[test]
-fn pins_hold_until_they_are_cleared() {
-    let mut talk = Talk::new();
+fn keeps_pins_until_cleared() {
+    let mut talk = Dialogue::new();
     talk.c("WATCH k")
         .s("+OK/")
         .c("GET k")
@@ -135,8 +138,8 @@ fn pins_hold_until_they_are_cleared() {
 }
 
 #[test]
-fn a_blocking_request_blocks_once_it_is_the_oldest() {
-    let mut talk = Talk::new();
+fn reports_blocked_when_the_oldest_request_blocks() {
+    let mut talk = Dialogue::new();
     talk.c("GET k").c("BLPOP q 0").is(SessionState::Busy, 2).s("+v/").is(SessionState::Blocked, 1);
     talk.c("GET k")
         .is(SessionState::Blocked, 2)
@@ -153,8 +156,8 @@ fn a_blocking_request_blocks_once_it_is_the_oldest() {
 }
 
 #[test]
-fn hints_are_given_once_the_gravest_first() {
-    let mut talk = Talk::new();
+fn reports_hints_once_in_order_of_severity() {
+    let mut talk = Dialogue::new();
     for error in [
         "LOADING x",
         "READONLY You can't",
@@ -183,8 +186,8 @@ fn hints_are_given_once_the_gravest_first() {
 }
 
 #[test]
-fn a_hint_is_heard_byte_by_byte_too() {
-    let mut talk = Talk::new();
+fn detects_hints_byte_by_byte() {
+    let mut talk = Dialogue::new();
     talk.c("SET k v");
     for byte in b"-CLUSTERDOWN The cluster is down\r\n" {
         talk.0.reply(&[*byte]);
@@ -193,8 +196,8 @@ fn a_hint_is_heard_byte_by_byte_too() {
 }
 
 #[test]
-fn replies_can_be_switched_off() {
-    let mut talk = Talk::new();
+fn tracks_client_reply_off() {
+    let mut talk = Dialogue::new();
     talk.c("CLIENT REPLY OFF")
         .is(SessionState::Pinned, 0)
         .c("SET k v")
@@ -211,20 +214,20 @@ fn replies_can_be_switched_off() {
         .is(SessionState::Busy, 1)
         .s("+v/")
         .is(SessionState::Quiet, 0);
-    assert_eq!(talk.0.take_counts(), Counts { requests: 7, replies: 2, pushes: 0 });
+    assert_eq!(talk.0.take_counts(), FrameCounts { requests: 7, replies: 2, pushes: 0 });
     // RESET switches them on again.
     talk.c("CLIENT REPLY OFF")
         .c("RESET")
         .is(SessionState::Busy, 1)
         .s("+RESET/")
         .is(SessionState::Quiet, 0);
-    // A refusal is a reply to nothing.
+    // A refusal is a reply to no request.
     talk.c("CLIENT REPLY OFF").s("-NOPERM/").is(SessionState::Opaque, 0);
 }
 
 #[test]
-fn one_reply_can_be_skipped_and_the_next_one_tells_that_it_was_executed() {
-    let mut talk = Talk::new();
+fn confirms_skipped_replies_by_the_next_reply() {
+    let mut talk = Dialogue::new();
     talk.c("GET a")
         .c("CLIENT REPLY SKIP")
         .c("SET k v")
@@ -254,7 +257,7 @@ fn one_reply_can_be_skipped_and_the_next_one_tells_that_it_was_executed() {
 }
 
 #[test]
-fn effects_that_cannot_be_seen_turn_the_session_opaque() {
+fn turns_opaque_on_effects_that_cannot_be_seen() {
     let silent = [
         "MULTI",
         "SELECT 1",
@@ -267,10 +270,10 @@ fn effects_that_cannot_be_seen_turn_the_session_opaque() {
         "CLIENT TRACKING ON",
     ];
     for command in silent {
-        Talk::new().c("CLIENT REPLY OFF").c(command).is(SessionState::Opaque, 0);
-        Talk::new().c("CLIENT REPLY SKIP").c(command).is(SessionState::Opaque, 0);
+        Dialogue::new().c("CLIENT REPLY OFF").c(command).is(SessionState::Opaque, 0);
+        Dialogue::new().c("CLIENT REPLY SKIP").c(command).is(SessionState::Opaque, 0);
     }
-    Talk::new().c("CLIENT REPLY SKIP").c("RESET").is(SessionState::Opaque, 0);
+    Dialogue::new().c("CLIENT REPLY SKIP").c("RESET").is(SessionState::Opaque, 0);
     for command in [
         "SUBSCRIBE a",
         "PUNSUBSCRIBE",
@@ -279,22 +282,28 @@ fn effects_that_cannot_be_seen_turn_the_session_opaque() {
         "CLIENT TRACKING OFF",
         "CLIENT REPLY ON",
     ] {
-        Talk::new().c("MULTI").s("+OK/").c(command).s("+QUEUED/").is(SessionState::Opaque, 0);
+        Dialogue::new().c("MULTI").s("+OK/").c(command).s("+QUEUED/").is(SessionState::Opaque, 0);
     }
     for command in ["CLIENT REPLY OFF", "CLIENT REPLY SKIP"] {
-        Talk::new().c("MULTI").c(command).is(SessionState::Opaque, 1);
-        Talk::new().c("MULTI").s("+OK/").c("EXEC").s("*0/").c(command).is(SessionState::Pinned, 0);
+        Dialogue::new().c("MULTI").c(command).is(SessionState::Opaque, 1);
+        Dialogue::new()
+            .c("MULTI")
+            .s("+OK/")
+            .c("EXEC")
+            .s("*0/")
+            .c(command)
+            .is(SessionState::Pinned, 0);
     }
-    let mut talk = Talk::new();
+    let mut talk = Dialogue::new();
     talk.c("CLIENT REPLY SKIP");
     talk.0.request(b"\r\n");
     talk.is(SessionState::Opaque, 0);
-    Talk::new().c("EXEC now").is(SessionState::Opaque, 0);
+    Dialogue::new().c("EXEC now").is(SessionState::Opaque, 0);
 }
 
 #[test]
-fn streams_that_are_no_replies_turn_the_session_opaque() {
-    Talk::new()
+fn turns_opaque_on_streams_that_are_not_replies() {
+    Dialogue::new()
         .c("GET k")
         .c("MONITOR")
         .s("+v/")
@@ -302,26 +311,26 @@ fn streams_that_are_no_replies_turn_the_session_opaque() {
         .s("+OK/")
         .is(SessionState::Opaque, 0);
     for command in ["PSYNC ? -1", "SYNC", "REPLCONF listening-port 1", "SCRIPT DEBUG YES"] {
-        Talk::new().c(command).is(SessionState::Opaque, 0);
+        Dialogue::new().c(command).is(SessionState::Opaque, 0);
     }
-    Talk::new().c("SUBSCRIBE a").s("+OK/").is(SessionState::Opaque, 0);
-    Talk::new().c("SUBSCRIBE a").s("*3/$9/subscribe/$1/a/$1/1/").is(SessionState::Opaque, 1);
+    Dialogue::new().c("SUBSCRIBE a").s("+OK/").is(SessionState::Opaque, 0);
+    Dialogue::new().c("SUBSCRIBE a").s("*3/$9/subscribe/$1/a/$1/1/").is(SessionState::Opaque, 1);
 }
 
 #[test]
-fn reset_clears_everything_and_quit_ends() {
-    let mut talk = Talk::new();
+fn clears_everything_on_reset_and_ends_on_quit() {
+    let mut talk = Dialogue::new();
     talk.c("HELLO 3").s("%0/").c("WATCH k").s("+OK/").c("SUBSCRIBE a").s(">3/+subscribe/+a/:1/");
     talk.c("CLIENT TRACKING ON").s("+OK/").c("MULTI").s("+OK/").is(SessionState::Transaction, 0);
     talk.c("RESET").is(SessionState::Transaction, 1).s("+RESET/").is(SessionState::Quiet, 0);
     talk.c("CLIENT REPLY SKIP").c("SET k v").c("GET k").s("+v/").is(SessionState::Quiet, 0);
-    // RESP2 again: this is a confirmation.
+    // In RESP2 again, this is a confirmation.
     talk.c("SUBSCRIBE a").s("*3/$9/subscribe/$1/a/:1/").is(SessionState::Subscribed, 0);
     talk.c("QUIT").is(SessionState::Busy, 1).s("+OK/").is(SessionState::Ended, 0);
 }
 
 #[test]
-fn a_pipeline_of_ordinary_requests_has_no_bound_and_no_memory() {
+fn counts_ordinary_pipelines_without_allocation() {
     let mut ledger = Ledger::new(&Limits::default());
     let request = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n".repeat(1000);
     for _ in 0..100 {
@@ -333,19 +342,19 @@ fn a_pipeline_of_ordinary_requests_has_no_bound_and_no_memory() {
     for _ in 0..100 {
         ledger.reply(&reply);
     }
-    assert_eq!((ledger.owed(), ledger.standing()), (1, SessionState::Busy));
+    assert_eq!((ledger.owed(), ledger.session_state()), (1, SessionState::Busy));
     ledger.reply(b"+OK\r\n");
-    assert_eq!((ledger.owed(), ledger.standing()), (0, SessionState::Transaction));
+    assert_eq!((ledger.owed(), ledger.session_state()), (0, SessionState::Transaction));
 }
 
-/// What needs marks of which no three make a run: more than `marks: 1` has room for.
-fn beyond_marks(talk: &mut Talk, last: &str) {
+/// Requests whose marks form no run: more than fit with `marks: 1`.
+fn beyond_marks(talk: &mut Dialogue, last: &str) {
     talk.c("WATCH a").c("MULTI").c("EXEC").c("SELECT 1").c(last);
 }
 
 #[test]
 fn counts_blocking_requests_without_marks() {
-    let mut talk = Talk(Ledger::new(&Limits { marks: 1, ..Limits::default() }));
+    let mut talk = Dialogue(Ledger::new(&Limits { marks: 1, ..Limits::default() }));
     for distance in 0..6 {
         talk.c("BLPOP q 1");
         (0..distance).for_each(|_| _ = talk.c("GET k"));
@@ -361,9 +370,9 @@ fn counts_replies_beyond_the_marks_and_stays_pinned_until_reset() {
     for (last, answer) in
         [("MULTI", "+OK/"), ("SELECT 2", "-ERR/"), ("CLIENT SETNAME me", "+OK/"), ("QUIT", "+OK/")]
     {
-        let mut talk = Talk(Ledger::new(&limits));
+        let mut talk = Dialogue(Ledger::new(&limits));
         beyond_marks(&mut talk, last);
-        // A reset before it clears nothing of what came after.
+        // An earlier reset does not clear what came later.
         talk.is(SessionState::Busy, 5).s("+OK/+OK/*0/+OK/").is(SessionState::Busy, 1);
         talk.s(answer)
             .is(SessionState::Pinned, 0)
@@ -375,22 +384,22 @@ fn counts_replies_beyond_the_marks_and_stays_pinned_until_reset() {
         talk.c("EXEC").s("*1/+v/").is(SessionState::Pinned, 0);
         talk.c("RESET").s("+RESET/").is(SessionState::Quiet, 0);
         assert!(talk.0.can_be_carried(), "{last}");
-        assert_eq!(talk.0.take_counts(), Counts { requests: 8, replies: 8, pushes: 0 });
+        assert_eq!(talk.0.take_counts(), FrameCounts { requests: 8, replies: 8, pushes: 0 });
     }
 }
 
 #[test]
-fn stays_pinned_when_the_reset_came_before_what_had_no_mark() {
-    let mut talk = Talk(Ledger::new(&Limits { marks: 1, memory: 200, ..Limits::default() }));
+fn stays_pinned_when_reset_precedes_unmarked_requests() {
+    let mut talk = Dialogue(Ledger::new(&Limits { marks: 1, memory: 200, ..Limits::default() }));
     talk.c("WATCH a").c("MULTI").c("RESET").c("SELECT 1").c("SELECT 2");
     talk.s("+OK/+OK/+RESET/+OK/").is(SessionState::Busy, 1).s("+OK/").is(SessionState::Pinned, 0);
     assert!(!talk.0.can_be_carried());
 }
 
 #[test]
-fn turns_opaque_only_without_a_mark_that_counting_needs() {
+fn turns_opaque_without_a_mark_needed_for_counting() {
     for last in ["HELLO 3", "RESET", "MONITOR", "SUBSCRIBE a", "CLIENT REPLY ON"] {
-        let mut talk = Talk(Ledger::new(&Limits { marks: 1, ..Limits::default() }));
+        let mut talk = Dialogue(Ledger::new(&Limits { marks: 1, ..Limits::default() }));
         beyond_marks(&mut talk, last);
         talk.is(SessionState::Opaque, 4);
         assert_eq!(talk.0.allocated(), 0, "{last}");
@@ -400,7 +409,7 @@ fn turns_opaque_only_without_a_mark_that_counting_needs() {
 #[test]
 fn follows_deep_pipelines_of_transactions_to_the_end() {
     for commands in [|_| 3, |n| n % 4, |n: usize| n * n % 7] {
-        let mut talk = Talk(Ledger::new(&Limits { memory: 200, ..Limits::default() }));
+        let mut talk = Dialogue(Ledger::new(&Limits { memory: 200, ..Limits::default() }));
         for n in 0..10_000 {
             talk.c("MULTI");
             (0..commands(n)).for_each(|_| _ = talk.c("GET k"));
@@ -416,8 +425,8 @@ fn follows_deep_pipelines_of_transactions_to_the_end() {
 }
 
 #[test]
-fn remembers_the_last_of_more_requests_than_it_keeps() {
-    let mut talk = Talk(Ledger::new(&Limits { memory: 1000, ..Limits::default() }));
+fn records_the_last_of_more_requests_than_kept() {
+    let mut talk = Dialogue(Ledger::new(&Limits { memory: 1000, ..Limits::default() }));
     for db in 0..5000 {
         talk.c(&format!("SELECT {}", db % 16)).c("CLIENT SETNAME me");
     }
@@ -435,7 +444,7 @@ fn remembers_the_last_of_more_requests_than_it_keeps() {
 }
 
 #[test]
-fn an_observer_sees_what_can_be_played_again_and_how_it_was_answered() {
+fn reports_class_and_outcome_of_each_request() {
     let mut ledger = Ledger::new(&Limits::default());
     let bytes = b"*2\r\n$6\r\nSELECT\r\n$1\r\n3\r\n*1\r\n$5\r\nMULTI\r\nauth a b\r\nGET k\r\n";
     let first = ledger.request_one(bytes);
@@ -443,7 +452,7 @@ fn an_observer_sees_what_can_be_played_again_and_how_it_was_answered() {
         (&bytes[..first], ledger.last_request()),
         (&b"*2\r\n$6\r\nSELECT\r\n$1\r\n3\r\n"[..], Some(Class::Select))
     );
-    assert_eq!(ledger.last_request().map(Class::group), Some(Group::Replayable));
+    assert_eq!(ledger.last_request().map(Class::group), Some(ClassGroup::Replayable));
     ledger.request(&bytes[first..]);
     assert_eq!((ledger.last_request(), ledger.owed()), (Some(Class::Ordinary), 4));
     let mut replies = &b"+OK\r\n+OK\r\n+QUEUED\r\n-ERR\r\n"[..];
@@ -455,9 +464,9 @@ fn an_observer_sees_what_can_be_played_again_and_how_it_was_answered() {
     assert_eq!(
         answers,
         [
-            Some((Class::Select, Answer::Done)),
-            Some((Class::Multi, Answer::Done)),
-            Some((Class::Auth, Answer::Queued)),
+            Some((Class::Select, ReplyOutcome::Done)),
+            Some((Class::Multi, ReplyOutcome::Done)),
+            Some((Class::Auth, ReplyOutcome::Queued)),
             None
         ]
     );

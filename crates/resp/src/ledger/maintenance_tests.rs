@@ -1,7 +1,6 @@
-//! The handshake about maintenance as the ledger follows it: who may agree to it, and what becomes
-//! of the agreement.
+//! Tests of the maintenance handshake and of other features of a connection.
 
-use crate::ledger::talk::Talk;
+use crate::ledger::model::Dialogue;
 use crate::{Class, Direction, Ledger, Limits, MaintenanceHandshake, Replay, SessionState};
 
 const ASK: &str = "CLIENT MAINT_NOTIFICATIONS ON moving-endpoint-type internal-ip";
@@ -9,70 +8,79 @@ const HERE: &str = "client maint_notifications on moving-endpoint-type none";
 const OFF: &str = "CLIENT MAINT_NOTIFICATIONS OFF";
 const UNKNOWN: &str = "-ERR unknown subcommand 'MAINT_NOTIFICATIONS'. Try CLIENT HELP./";
 
-fn resp3() -> Talk {
-    let mut talk = Talk(Ledger::new(&Limits { memory: 1024, ..Limits::default() }));
+fn resp3() -> Dialogue {
+    let mut talk = Dialogue(Ledger::new(&Limits { memory: 1024, ..Limits::default() }));
     talk.c("HELLO 3").s("%1/+proto/:3/");
     talk
 }
 
 #[test]
-fn what_the_server_refused_can_be_agreed_to_in_its_place() {
+fn accepts_a_handshake_that_the_server_refused() {
     let mut it = resp3();
-    assert!(!it.0.awaits_notices() && !it.0.next_is_about_notices());
+    assert!(!it.0.awaits_handshake_reply() && !it.0.next_reply_is_handshake());
     it.c("GET k").c(ASK).c("GET k");
-    assert!(it.0.awaits_notices() && !it.0.next_is_about_notices());
+    assert!(it.0.awaits_handshake_reply() && !it.0.next_reply_is_handshake());
     it.s("+v/");
-    assert!(it.0.next_is_about_notices());
+    assert!(it.0.next_reply_is_handshake());
     it.s("-ERR unknown subc");
-    assert!(!it.0.next_is_about_notices(), "it is under way");
+    assert!(!it.0.next_reply_is_handshake(), "it is incomplete");
     it.s("ommand 'MAINT_NOTIFICATIONS'/");
-    assert_eq!((it.0.awaits_notices(), it.0.notices()), (false, MaintenanceHandshake::Off));
-    assert!(it.0.agree_to_notices());
-    assert_eq!(it.0.notices(), MaintenanceHandshake::On);
+    assert_eq!(
+        (it.0.awaits_handshake_reply(), it.0.maintenance_handshake()),
+        (false, MaintenanceHandshake::Off)
+    );
+    assert!(it.0.accept_handshake());
+    assert_eq!(it.0.maintenance_handshake(), MaintenanceHandshake::On);
     it.s("+v/").is(SessionState::Quiet, 0).c(HERE).s(UNKNOWN);
-    assert_eq!((it.0.agree_to_notices(), it.0.notices()), (true, MaintenanceHandshake::Here));
+    assert_eq!(
+        (it.0.accept_handshake(), it.0.maintenance_handshake()),
+        (true, MaintenanceHandshake::WithoutAddress)
+    );
     it.c(OFF).s(UNKNOWN);
-    assert_eq!((it.0.agree_to_notices(), it.0.notices()), (true, MaintenanceHandshake::Off));
+    assert_eq!(
+        (it.0.accept_handshake(), it.0.maintenance_handshake()),
+        (true, MaintenanceHandshake::Off)
+    );
     it.is(SessionState::Quiet, 0);
 }
 
 #[test]
-fn nobody_agrees_where_there_are_no_pushes_or_a_transaction_is_spoiled_or_nothing_was_refused() {
-    let mut it = Talk::new();
-    assert!(!it.c(HERE).s(UNKNOWN).0.agree_to_notices());
+fn accepts_no_handshake_in_resp2_or_a_transaction() {
+    let mut it = Dialogue::new();
+    assert!(!it.c(HERE).s(UNKNOWN).0.accept_handshake());
     let mut it = resp3();
     it.c("MULTI").c(HERE).s("+OK/").s(UNKNOWN);
-    assert!(!it.0.agree_to_notices());
+    assert!(!it.0.accept_handshake());
     let mut it = resp3();
-    assert!(!it.c("CLIENT SETNAME a b").s("-ERR syntax/").0.agree_to_notices());
+    assert!(!it.c("CLIENT SETNAME a b").s("-ERR syntax/").0.accept_handshake());
 }
 
 #[test]
-fn the_agreement_goes_along_to_another_server_and_ends_with_reset_or_resp2() {
+fn carries_the_agreement_until_reset_or_resp2() {
     let mut it = resp3();
     it.c(HERE).s(UNKNOWN);
-    assert!(it.0.agree_to_notices() && it.0.can_be_carried());
+    assert!(it.0.accept_handshake() && it.0.can_be_carried());
     let mut replay = Replay::of(&it.0).unwrap();
     assert_eq!(replay.requests(), b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n*1\r\n$4\r\nPING\r\n");
     replay.answer(b"%1\r\n+proto\r\n:3\r\n+PONG\r\n").unwrap();
-    let mut next = Talk(replay.finish(&it.0).unwrap().0);
-    assert_eq!(next.0.notices(), MaintenanceHandshake::Here);
+    let mut next = Dialogue(replay.finish(&it.0).unwrap().0);
+    assert_eq!(next.0.maintenance_handshake(), MaintenanceHandshake::WithoutAddress);
     next.c("HELLO 2").s("*2/+proto/:2/");
-    assert_eq!(next.0.notices(), MaintenanceHandshake::Off);
+    assert_eq!(next.0.maintenance_handshake(), MaintenanceHandshake::Off);
     next.c("HELLO 3").s("%1/+proto/:3/");
-    assert_eq!(next.0.notices(), MaintenanceHandshake::Here);
-    next.0.tell_of_failover(true);
+    assert_eq!(next.0.maintenance_handshake(), MaintenanceHandshake::WithoutAddress);
+    next.0.set_failover_announced(true);
     next.c("RESET").s("+RESET/").c("HELLO 3").s("%1/+proto/:3/");
-    // Who agrees anew has been told nothing yet: the next failover must not pass for one that it
-    // knows of.
+    // After a new handshake nothing has been announced yet: the next failover must not count as
+    // announced.
     assert_eq!(
-        (next.0.notices(), next.0.is_told_of_failover()),
+        (next.0.maintenance_handshake(), next.0.failover_announced()),
         (MaintenanceHandshake::Off, false)
     );
 }
 
 #[test]
-fn what_the_server_keeps_for_good_pins_the_session() {
+fn pins_sessions_with_permanent_features() {
     for request in [HERE, ASK, OFF, "CLIENT CAPA redirect", "client import-source on"] {
         let mut it = resp3();
         it.c(request).s("-ERR/").is(SessionState::Quiet, 0);
@@ -83,7 +91,7 @@ fn what_the_server_keeps_for_good_pins_the_session() {
 }
 
 #[test]
-fn prepared_fields_pin_the_session_until_they_are_forgotten() {
+fn pins_sessions_with_prepared_fields_until_discarded() {
     let mut it = resp3();
     it.c("HIMPORT PREPARE u name age").s("-ERR/").is(SessionState::Quiet, 0);
     it.c("HIMPORT PREPARE u name age")
@@ -106,16 +114,19 @@ fn prepared_fields_pin_the_session_until_they_are_forgotten() {
 }
 
 #[test]
-fn what_a_transaction_would_do_unseen_is_not_followed() {
+fn turns_opaque_when_a_transaction_queues_a_feature() {
     for request in [HERE, "CLIENT CAPA redirect", "HIMPORT PREPARE u f"] {
         let mut it = resp3();
         it.c("MULTI").c(request).s("+OK/+QUEUED/").is(SessionState::Opaque, 0);
-        assert_eq!((it.0.awaits_notices(), it.0.notices()), (false, MaintenanceHandshake::Off));
+        assert_eq!(
+            (it.0.awaits_handshake_reply(), it.0.maintenance_handshake()),
+            (false, MaintenanceHandshake::Off)
+        );
     }
 }
 
 #[test]
-fn a_name_that_comes_in_pieces_is_the_same_name() {
+fn classifies_names_that_arrive_in_pieces() {
     let class = |pieces: usize, words: &str| {
         let mut whole = String::new();
         let words: Vec<&str> = words.split(' ').collect();
@@ -127,10 +138,10 @@ fn a_name_that_comes_in_pieces_is_the_same_name() {
         ledger.last_request()
     };
     let all = [
-        (ASK, Class::NoticesOn),
-        (HERE, Class::NoticesHere),
-        (OFF, Class::NoticesOff),
-        ("CLIENT IMPORT-SOURCE ON", Class::Lasting),
+        (ASK, Class::MaintenanceOn),
+        (HERE, Class::MaintenanceOnWithoutAddress),
+        (OFF, Class::MaintenanceOff),
+        ("CLIENT IMPORT-SOURCE ON", Class::ClientCapability),
         ("CLIENT SOMETHING-ELSE-NEW x", Class::Unknown),
         ("CLUSTER SYNCSLOTS-NOT", Class::Ordinary),
     ];

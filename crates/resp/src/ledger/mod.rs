@@ -1,26 +1,33 @@
-//! The session's bookkeeping: what has been asked, what has been answered, and whether now is a
-//! quiet moment.
+//! The ledger: tracks the requests and replies of one session, and the state that the server keeps
+//! for it.
 //!
-//! Two scanners find where frames end, the book says what they mean; the ledger holds the three
-//! together and lets all of them go at once when one is lost. It is fed with exactly the bytes that
-//! are forwarded, in their order, each side for itself, in pieces of any size; a request must be
-//! shown before the reply to it. It never alters, delays or refuses a byte.
+//! Two scanners find frame boundaries, and the [`Matcher`] interprets the frames. If one of the
+//! three can no longer follow, the whole session becomes opaque. The ledger must be given exactly
+//! the bytes that are forwarded, in order per direction, in pieces of any size, and a request
+//! before the reply to it. It never alters, delays or refuses a byte.
 //!
-//! Deliberately absent: buffers. Nothing of the stream is kept but a dozen bytes of a word under
-//! way.
+//! Deliberately absent: buffers. Of the stream, only the beginning of an incomplete word is kept.
 
-pub(crate) mod book;
+pub(crate) mod affinity;
 pub(crate) mod budget;
-pub(crate) mod client_reply;
+mod carrying;
+mod connection_state;
+mod counting;
 pub(crate) mod in_flight;
+pub(crate) mod maintenance;
+mod marking;
+pub(crate) mod matcher;
 pub(crate) mod pin;
-pub(crate) mod server_state;
+mod pinning;
+mod reply_suppression;
 pub(crate) mod session_state;
-pub(crate) mod subscriptions;
-pub(crate) mod waiting;
 
 #[cfg(test)]
+mod affinity_tests;
+#[cfg(test)]
 mod conversation_tests;
+#[cfg(test)]
+mod frame_run_tests;
 #[cfg(test)]
 mod ledger_tests;
 #[cfg(test)]
@@ -28,74 +35,69 @@ mod maintenance_tests;
 #[cfg(test)]
 pub(crate) mod model;
 #[cfg(test)]
-mod run_tests;
-#[cfg(test)]
-mod server_state_tests;
-#[cfg(test)]
 mod subscription_tests;
-#[cfg(test)]
-pub(crate) mod talk;
 
 use crate::commands::class::Class;
-use crate::commands::declared::Stateless;
-use crate::commands::maintenance::MaintenanceHandshake;
-use crate::ledger::book::{Lost, Matcher};
+use crate::commands::stateless::StatelessCommands;
+use crate::ledger::maintenance::MaintenanceHandshake;
+use crate::ledger::matcher::{Matcher, Untrackable};
 use crate::ledger::pin::Pin;
-use crate::ledger::session_state::{Answer, Counts, Direction, Fault, Hint, MustEnd, SessionState};
+use crate::ledger::session_state::{
+    Direction, FrameCounts, Hint, LedgerFault, MustEnd, ReplyOutcome, SessionState,
+};
 use crate::replay::recorder::may_be_copied;
 use crate::replay::state::ReplayState;
+use crate::scan::frame_runs::{self, RequestRun};
 use crate::scan::limits::{Bounds, Limits};
 use crate::scan::message_kind::MessageKind;
-use crate::scan::reply::{Heard, Replies};
-use crate::scan::request::{Asked, Requests};
-use crate::scan::run::{self, Run};
+use crate::scan::reply::{FrameScan, ReplyScanner};
+use crate::scan::request::{RequestScan, RequestScanner};
 
-/// The bookkeeping of one session, fed with the bytes of both directions as they are forwarded. See
-/// the crate's documentation for what it follows.
+/// Tracks one session from the bytes of both directions as they are forwarded. See the
+/// documentation of the crate.
 #[derive(Debug)]
 pub struct Ledger {
-    requests: Requests,
-    replies: Replies,
-    book: Matcher,
+    requests: RequestScanner,
+    replies: ReplyScanner,
+    matcher: Matcher,
     limits: Bounds,
-    stateless: Stateless,
+    stateless: StatelessCommands,
 }
 
 impl Ledger {
-    /// The ledger of a fresh connection: RESP2, nothing owed, between frames.
+    /// The ledger of a new connection: RESP2, nothing owed, between frames.
     #[must_use]
     pub fn new(limits: &Limits) -> Self {
-        Self::with(Bounds::from(limits), Stateless::default())
+        Self::with(Bounds::from(limits), StatelessCommands::default())
     }
 
-    /// The same ledger, for a session in which these commands count as ones that leave no state on
-    /// the connection.
+    /// The same ledger, with commands that the operator has declared stateless.
     #[must_use]
-    pub fn declaring(mut self, stateless: Stateless) -> Self {
+    pub fn with_stateless(mut self, stateless: StatelessCommands) -> Self {
         self.stateless = stateless;
         self
     }
 
-    fn with(limits: Bounds, stateless: Stateless) -> Self {
+    fn with(limits: Bounds, stateless: StatelessCommands) -> Self {
         Self {
-            requests: Requests::new(),
-            replies: Replies::new(),
-            book: Matcher::new(),
+            requests: RequestScanner::new(),
+            replies: ReplyScanner::new(),
+            matcher: Matcher::new(),
             limits,
             stateless,
         }
     }
 
-    /// Takes `bytes` that go from the client to the server, in order.
+    /// Tracks `bytes` from the client to the server, in order.
     pub fn request(&mut self, bytes: &[u8]) {
         let mut input = bytes;
-        if self.requests.at_boundary() && self.book.counts_requests() {
-            let Run { whole, begun, rest } =
-                run::requests(input, &self.limits, !self.book.may_queue());
-            self.requests.ran(whole, begun);
+        if self.requests.at_boundary() && self.matcher.may_count_requests() {
+            let RequestRun { whole, begun, rest } =
+                frame_runs::requests(input, &self.limits, !self.matcher.may_queue());
+            self.requests.skip_run(whole, begun);
             input = rest;
-            if self.book.requests(whole) == Err(Lost) {
-                return self.turn_opaque();
+            if self.matcher.count_requests(whole) == Err(Untrackable) {
+                return self.become_opaque();
             }
         }
         while !input.is_empty() {
@@ -103,9 +105,9 @@ impl Ledger {
         }
     }
 
-    /// Like [`request`](Self::request), but stops right behind the first request that ends within
-    /// `bytes`, and returns how many bytes it took: all of them if none ended, or if the session is
-    /// opaque. [`last_request`](Self::last_request) then tells its class.
+    /// Like [`request`](Self::request), but stops after the first request that ends within `bytes`,
+    /// and returns the number of bytes read: all of them if none ended, or if the session is
+    /// opaque. Its class is then [`last_request`](Self::last_request).
     pub fn request_one(&mut self, bytes: &[u8]) -> usize {
         let mut input = bytes;
         self.take_request(&mut input);
@@ -113,96 +115,101 @@ impl Ledger {
     }
 
     fn take_request(&mut self, input: &mut &[u8]) {
-        if self.book.is_opaque() {
+        if self.matcher.is_opaque() {
             *input = &[];
             return;
         }
         let (bytes, first) = (*input, self.requests.at_boundary());
-        let booked = match self.requests.scan(input, &self.limits) {
-            Asked::More => return self.keep_piece(bytes, first),
-            Asked::Request(class, args) => {
+        let tracked = match self.requests.scan(input, &self.limits) {
+            RequestScan::More => return self.record_piece(bytes, first),
+            RequestScan::Request(class, args) => {
                 let class = if class == Class::Unknown {
                     let Some(piece) = taken(bytes, input) else {
                         *input = &[];
-                        return self.fail(Fault::Request);
+                        return self.fail(LedgerFault::Request);
                     };
                     self.look_up(piece, (first, true)).unwrap_or(Class::Unknown)
                 } else {
                     class
                 };
-                let booked = self.book.request(class, args, self.limits.marks);
+                let tracked = self.matcher.request(class, args, self.limits.marks);
                 if (class != Class::Ordinary || !first) && self.limits.memory > 0 {
                     let Some(piece) = taken(bytes, input) else {
                         *input = &[];
-                        return self.fail(Fault::Request);
+                        return self.fail(LedgerFault::Request);
                     };
-                    if self.book.missed_the_last() {
-                        self.book.recorder().missed(class);
+                    if self.matcher.last_is_unmarked() {
+                        self.matcher.recorder().unmarked(class);
                     } else {
-                        self.book.recorder().request(class, piece, first, self.limits.room());
+                        self.matcher.recorder().request(
+                            class,
+                            piece,
+                            first,
+                            self.limits.copy_limits(),
+                        );
                     }
                 }
-                if booked == Err(Lost) {
-                    self.book.blame(class);
+                if tracked == Err(Untrackable) {
+                    self.matcher.record_opaque_reason(class);
                 }
-                booked
+                tracked
             }
-            Asked::Empty => self.book.empty_request(),
-            Asked::Lost => Err(Lost),
+            RequestScan::Empty => self.matcher.empty_request(),
+            RequestScan::Invalid => Err(Untrackable),
         };
-        if booked == Err(Lost) {
+        if tracked == Err(Untrackable) {
             *input = &[];
-            self.turn_opaque();
+            self.become_opaque();
         }
     }
 
-    /// A request goes on behind `piece`. What may have to be remembered is kept until that is
-    /// known.
-    fn keep_piece(&mut self, piece: &[u8], first: bool) {
+    /// `piece` is a part of a request and not its end. It is kept if the request may have to be
+    /// recorded.
+    fn record_piece(&mut self, piece: &[u8], first: bool) {
         if self.limits.memory == 0 {
             return;
         }
-        let (mut class, room) = (self.requests.class_so_far(), self.limits.room());
+        let (mut class, copy_limits) = (self.requests.class_so_far(), self.limits.copy_limits());
         if class == Some(Class::Unknown) {
             class = self.look_up(piece, (first, false));
         }
-        if may_be_copied(class, room) {
-            self.book.recorder().piece(class, piece, first, room);
+        if may_be_copied(class, copy_limits) {
+            self.matcher.recorder().record_piece(class, piece, first, copy_limits);
         } else if !first {
-            self.book.recorder().drop_pieces();
+            self.matcher.recorder().drop_pieces();
         }
     }
 
-    /// The class of a request that the table does not list and of which `piece` has come, its
-    /// `(beginning, end)` included or not. `None` if another word is needed.
+    /// The class of a request whose command is not in the table, from a `piece` of it that includes
+    /// its `(beginning, end)` or not. `None` if another word is needed.
     #[cold]
     fn look_up(&mut self, piece: &[u8], of: (bool, bool)) -> Option<Class> {
-        if self.limits.memory == 0 || self.book.is_bound_for_good() {
+        if self.limits.memory == 0 || self.matcher.is_pinned_permanently() {
             return Some(Class::Unknown);
         }
-        // Nearly always the request has come as a whole.
+        // Nearly always the piece is the whole request.
         if of == (true, true) && self.stateless.has_command_of(piece) {
-            self.requests.leave_no_state();
+            self.requests.set_stateless();
             return Some(Class::Ordinary);
         }
-        let class = self.book.recorder().look_up(&self.stateless, piece, of);
+        let class = self.matcher.recorder().look_up(&self.stateless, piece, of);
         match class {
-            Some(Class::Unknown) => self.book.bind_for_good(),
-            Some(_) => self.requests.leave_no_state(),
+            Some(Class::Unknown) => self.matcher.pin_permanently(),
+            Some(_) => self.requests.set_stateless(),
             None => {}
         }
         class
     }
 
-    /// Takes `bytes` that go from the server to the client, in order.
+    /// Tracks `bytes` from the server to the client, in order.
     pub fn reply(&mut self, bytes: &[u8]) {
         let mut input = bytes;
-        let most = if self.replies.at_boundary() { self.book.countable_replies() } else { 0 };
+        let most = if self.replies.at_boundary() { self.matcher.countable_replies() } else { 0 };
         if most > 0 {
-            let (whole, rest) = run::replies(input, most, &self.limits);
+            let (whole, rest) = frame_runs::replies(input, most, &self.limits);
             if whole > 0 {
-                self.replies.ran();
-                self.book.replies(whole);
+                self.replies.skip_run();
+                self.matcher.count_replies(whole);
             }
             input = rest;
         }
@@ -211,8 +218,8 @@ impl Ledger {
         }
     }
 
-    /// Like [`reply`](Self::reply), but stops right behind the first frame (reply or push) that
-    /// ends within `bytes`, and returns how many bytes it took: all of them if none ended, or if
+    /// Like [`reply`](Self::reply), but stops after the first frame (reply or push message) that
+    /// ends within `bytes`, and returns the number of bytes read: all of them if none ended, or if
     /// the session is opaque.
     pub fn reply_one(&mut self, bytes: &[u8]) -> usize {
         let mut input = bytes;
@@ -221,276 +228,274 @@ impl Ledger {
     }
 
     fn take_reply(&mut self, input: &mut &[u8]) {
-        if self.book.is_opaque() {
+        if self.matcher.is_opaque() {
             *input = &[];
             return;
         }
-        let booked = match self.replies.scan(input, &self.limits, self.book.is_curious()) {
-            Heard::More => return,
-            Heard::Frame => {
-                let booked = self.book.frame(&self.replies);
-                if let (Err(Lost), Some((class, _))) = (booked, self.book.last_answer()) {
-                    self.book.blame(class);
+        let tracked =
+            match self.replies.scan(input, &self.limits, self.matcher.must_inspect_arrays()) {
+                FrameScan::More => return,
+                FrameScan::Frame => {
+                    let tracked = self.matcher.frame(&self.replies);
+                    if let (Err(Untrackable), Some((class, _))) =
+                        (tracked, self.matcher.last_answer())
+                    {
+                        self.matcher.record_opaque_reason(class);
+                    }
+                    tracked
                 }
-                booked
-            }
-            Heard::Lost if self.replies.stack.is_broken() => {
-                *input = &[];
-                return self.fail(Fault::Reply);
-            }
-            Heard::Lost => Err(Lost),
-        };
-        if booked == Err(Lost) {
+                FrameScan::Invalid if self.replies.stack.is_broken() => {
+                    *input = &[];
+                    return self.fail(LedgerFault::Reply);
+                }
+                FrameScan::Invalid => Err(Untrackable),
+            };
+        if tracked == Err(Untrackable) {
             *input = &[];
-            self.turn_opaque();
+            self.become_opaque();
         }
     }
 
-    /// Takes the first frame that ends within `bytes`, like [`reply_one`](Self::reply_one), and
-    /// returns it and what follows it.
+    /// Like [`reply_one`](Self::reply_one), but returns the bytes read and the rest.
     pub fn reply_split<'a>(&mut self, bytes: &'a [u8]) -> (&'a [u8], &'a [u8]) {
         let mut rest = bytes;
         self.take_reply(&mut rest);
         match taken(bytes, rest) {
             Some(piece) => (piece, rest),
             None => {
-                self.fail(Fault::Reply);
+                self.fail(LedgerFault::Reply);
                 (bytes, &[])
             }
         }
     }
 
-    /// Levels and marks that have been allocated.
+    /// Allocated nesting levels and marks.
     #[cfg(test)]
     pub(crate) fn allocated(&self) -> usize {
-        self.replies.allocated() + self.book.allocated()
+        self.replies.allocated() + self.matcher.allocated()
     }
 
     #[cold]
-    fn turn_opaque(&mut self) {
+    fn become_opaque(&mut self) {
         self.replies.clear();
-        self.book.turn_opaque();
+        self.matcher.become_opaque();
     }
 
     #[cold]
-    fn fail(&mut self, fault: Fault) {
+    fn fail(&mut self, fault: LedgerFault) {
         self.replies.clear();
-        self.book.fail(fault);
+        self.matcher.fail(fault);
     }
 
-    /// Whether the session could go on over another connection, after a [`Replay`](crate::Replay)
-    /// on it: it is quiet, but for messages that may come, and all that the server keeps for it is
-    /// known and can be had again. Never if [`Limits::memory`] is zero, and not while it is
-    /// subscribed if [`Limits::names`] is.
+    /// Whether the session can continue on another connection after a [`Replay`](crate::Replay)
+    /// there: it is quiet, or only subscribed, and all state that the server keeps for it is known
+    /// and can be replayed. Never if [`Limits::memory`] is zero, and not while it is subscribed if
+    /// [`Limits::names`] is zero.
     #[must_use]
     pub fn can_be_carried(&self) -> bool {
-        let still = match self.standing() {
+        let still = match self.session_state() {
             SessionState::Quiet => true,
-            SessionState::Subscribed => self.book.can_subscribe_again(),
+            SessionState::Subscribed => self.matcher.can_resubscribe(),
             _ => false,
         };
-        still && self.memory().is_some()
+        still && self.replay_state().is_some()
     }
 
-    /// What keeps the session on its server; `None` if it can be carried over once nothing is in
-    /// flight. See [`Pin`].
+    /// What pins the session to its server; `None` if it can be carried once nothing is in flight.
     #[must_use]
     pub fn pin(&self) -> Option<Pin> {
-        self.book.pin()
+        self.matcher.pin()
     }
 
-    /// Whether [`pin`](Self::pin) may have changed since this was last asked.
+    /// Whether [`pin`](Self::pin) may have changed since the last call.
     #[inline]
     pub fn take_pin_change(&mut self) -> bool {
-        self.book.take_changed()
+        self.matcher.take_changed()
     }
 
-    /// The name of the first command that was neither in the table nor declared, cut and fit for a
-    /// log. Nothing is kept where [`Limits::memory`] is zero.
+    /// The name of the first command that is neither in the table nor declared stateless, truncated
+    /// and safe for a log. Not recorded if [`Limits::memory`] is zero.
     #[must_use]
     pub fn unknown_command(&self) -> Option<&str> {
-        self.book.unknown()
+        self.matcher.unknown_command()
     }
 
-    /// Whether the frame from the server that ended last was a message of a subscription.
-    pub(crate) fn has_heard_a_message(&self) -> bool {
-        self.replies.said().0 == MessageKind::Message
+    /// Whether the last frame from the server was a message of a subscription.
+    pub(crate) fn last_is_message(&self) -> bool {
+        self.replies.message().0 == MessageKind::Message
     }
 
-    /// The type of the frame from the server that ended last, and its first bytes if it is a simple
-    /// string or an error.
+    /// The type of the last frame from the server, and its first bytes if it was a simple string or
+    /// an error.
     pub(crate) fn last_line(&self) -> (u8, &[u8]) {
         (self.replies.top(), self.replies.line())
     }
 
-    /// Why the session must not go on, if it must not.
+    /// Why the session must be closed, if it must.
     #[inline]
     #[must_use]
     pub fn must_end(&self) -> Option<MustEnd> {
-        self.book.must_end()
+        self.matcher.must_end()
     }
 
-    /// Whether the session was carried over and then called a script within a transaction that its
-    /// former server may have had and this one has not. The replies are right; but a client that
-    /// keeps account of scripts for each connection would do so again, and only a new connection
-    /// helps it.
+    /// Whether the session was carried and then, in a transaction, called a script that its former
+    /// server may have cached and this one has not. The replies are correct, but a client that
+    /// records loaded scripts per connection would do so again, and only a new connection corrects
+    /// that.
     #[must_use]
-    pub fn is_spent(&self) -> bool {
-        self.book.is_spent()
+    pub fn relies_on_former_scripts(&self) -> bool {
+        self.matcher.relies_on_former_scripts()
     }
 
-    pub(crate) fn memory(&self) -> Option<Option<&ReplayState>> {
-        if self.limits.memory == 0 { None } else { self.book.memory() }
+    pub(crate) fn replay_state(&self) -> Option<Option<&ReplayState>> {
+        if self.limits.memory == 0 { None } else { self.matcher.replay_state() }
     }
 
     pub(crate) fn is_opaque(&self) -> bool {
-        self.book.is_opaque()
+        self.matcher.is_opaque()
     }
 
     pub(crate) fn was_carried(&mut self, before: &Self) {
-        self.book.was_carried(&before.book);
+        self.matcher.was_carried(&before.matcher);
     }
 
     /// Whether `CLIENT MAINT_NOTIFICATIONS` was sent and not answered yet.
     #[inline]
     #[must_use]
-    pub fn awaits_notices(&self) -> bool {
-        self.book.awaits_notices()
+    pub fn awaits_handshake_reply(&self) -> bool {
+        self.matcher.awaits_handshake_reply()
     }
 
-    /// Whether the next frame from the server answers it, unless that is a push: only at a boundary
-    /// between two replies.
+    /// Whether the next frame from the server answers it, unless that is a push message. Only true
+    /// at a reply boundary.
     #[must_use]
-    pub fn next_is_about_notices(&self) -> bool {
-        self.book.next_is_about_notices() && self.replies.at_boundary()
+    pub fn next_reply_is_handshake(&self) -> bool {
+        self.matcher.next_reply_is_handshake() && self.replies.at_boundary()
     }
 
-    /// What the client agreed to be sent about maintenance. Nothing unless the session speaks RESP3
-    /// now, which has pushes.
+    /// The maintenance notifications that the client has agreed to receive. None unless the session
+    /// uses RESP3 now, which has push messages.
     #[must_use]
-    pub fn notices(&self) -> MaintenanceHandshake {
-        self.book.notices()
+    pub fn maintenance_handshake(&self) -> MaintenanceHandshake {
+        self.matcher.maintenance_handshake()
     }
 
-    /// Whether the client was last told that a failover is under way. Goes along when the session
-    /// is carried over.
+    /// Whether the last announcement to the client was that of a failover in progress. Kept when
+    /// the session is carried.
     #[must_use]
-    pub fn is_told_of_failover(&self) -> bool {
-        self.book.is_told()
+    pub fn failover_announced(&self) -> bool {
+        self.matcher.failover_announced()
     }
 
-    /// Notes what the client was last told of failovers.
-    pub fn tell_of_failover(&mut self, under_way: bool) {
-        self.book.tell(under_way);
+    /// Records the last announcement to the client.
+    pub fn set_failover_announced(&mut self, under_way: bool) {
+        self.matcher.set_failover_announced(under_way);
     }
 
-    /// Agrees to the handshake in the server's place, right after the server refused it. Whether
-    /// that is possible: not in RESP2, and not in a transaction, which the refusal has spoiled.
-    pub fn agree_to_notices(&mut self) -> bool {
-        self.book.agree()
+    /// Accepts the handshake in the server's place, right after the server refused it. Returns
+    /// whether that is possible: not in RESP2, and not in a transaction, which the refusal aborts.
+    pub fn accept_handshake(&mut self) -> bool {
+        self.matcher.accept_handshake()
     }
 
-    /// The same limits, for a ledger that continues this one.
+    /// A new ledger with the same limits and declared commands.
     pub(crate) fn successor(&self) -> Self {
         Self::with(self.limits, self.stateless.clone())
     }
 
-    /// Whether the bytes seen so far end between two frames of that direction. Never true of an
-    /// opaque session.
+    /// Whether the bytes so far end at a frame boundary of that direction. Never true of an opaque
+    /// session.
     #[must_use]
     pub fn at_boundary(&self, direction: Direction) -> bool {
-        !self.book.is_opaque()
+        !self.matcher.is_opaque()
             && match direction {
                 Direction::Request => self.requests.at_boundary(),
                 Direction::Reply => self.replies.at_boundary(),
             }
     }
 
-    /// How many requests have been sent whose last reply has not come yet. For an opaque session:
-    /// how many there were when it turned.
+    /// Number of requests whose last reply has not arrived. Of an opaque session: the number when
+    /// it became opaque.
     #[must_use]
     pub fn owed(&self) -> u64 {
-        u64::from(self.book.owed())
+        u64::from(self.matcher.owed())
     }
 
-    /// Where the session stands.
+    /// The state of the session.
     #[must_use]
-    pub fn standing(&self) -> SessionState {
-        self.book.standing(self.requests.at_boundary() && self.replies.at_boundary())
+    pub fn session_state(&self) -> SessionState {
+        self.matcher.session_state(self.requests.at_boundary() && self.replies.at_boundary())
     }
 
-    /// Whether the next word is the client's: nothing is owed, no frame of the server's is under
-    /// way, and neither a subscription nor an open transaction is a reason for silence. A part of a
-    /// request changes nothing about that.
+    /// Whether it is the client's turn: nothing is owed, no frame from the server is incomplete,
+    /// and there is neither a subscription nor an open transaction. An incomplete request does not
+    /// change that.
     #[must_use]
     pub fn awaits_client(&self) -> bool {
-        self.replies.at_boundary() && self.book.awaits_client()
+        self.replies.at_boundary() && self.matcher.awaits_client()
     }
 
-    /// Whether a request has ended since [`take_counts`](Self::take_counts), as far as that is
-    /// known: an opaque session may have sent any.
+    /// Whether a request has ended since [`take_counts`](Self::take_counts). True of an opaque
+    /// session, of which that is not known.
     #[must_use]
-    pub fn has_asked(&self) -> bool {
-        self.book.has_asked()
+    pub fn has_sent_requests(&self) -> bool {
+        self.matcher.has_sent_requests()
     }
 
-    /// How many bytes of the bulk string under way are still to come that nobody needs to look at,
-    /// without its final `\r\n`: they may be moved unseen if [`skip_body`](Self::skip_body) is
-    /// told. Zero if there is none, and if the session is opaque.
+    /// Remaining bytes of the current bulk string, without its final `\r\n`, that the ledger need
+    /// not see: they may be forwarded without it if [`skip_body`](Self::skip_body) is called. Zero
+    /// if there is no such string, or if the session is opaque.
     #[must_use]
     pub fn body_left(&self, direction: Direction) -> u64 {
         match direction {
-            _ if self.book.is_opaque() => 0,
+            _ if self.matcher.is_opaque() => 0,
             Direction::Request => u64::from(self.requests.body_left()),
             Direction::Reply => u64::from(self.replies.body_left()),
         }
     }
 
-    /// Notes that `n` bytes have been moved without being shown. More than
-    /// [`body_left`](Self::body_left) is a mistake, after which the boundaries are not known any
-    /// more: the session [must end](Self::must_end).
+    /// Records that `n` bytes were forwarded without being shown. More than
+    /// [`body_left`](Self::body_left) is an error after which the boundaries are unknown: the
+    /// session [must end](Self::must_end).
     pub fn skip_body(&mut self, direction: Direction, n: u64) {
-        if self.book.is_opaque() {
+        if self.matcher.is_opaque() {
             return;
         }
         match (direction, u32::try_from(n)) {
             (Direction::Request, Ok(n)) if n <= self.requests.body_left() => {
-                self.book.recorder().drop_pieces();
+                self.matcher.recorder().drop_pieces();
                 self.requests.skip_body(n);
             }
             (Direction::Reply, Ok(n)) if n <= self.replies.body_left() => self.replies.skip_body(n),
-            _ => self.fail(Fault::Unseen),
+            _ => self.fail(LedgerFault::Unseen),
         }
     }
 
-    /// One of the hints seen since they were last taken, the gravest first; `None` once all have
-    /// been taken.
+    /// The next of the hints seen since they were last taken, in order of severity; `None` if there
+    /// is none.
     pub fn take_hint(&mut self) -> Option<Hint> {
         self.replies.take_hint()
     }
 
-    /// The frames counted since this was last called. Nothing is counted of an opaque session.
-    pub fn take_counts(&mut self) -> Counts {
-        self.book.take_counts()
+    /// The frames counted since the last call. Frames of an opaque session are not counted.
+    pub fn take_counts(&mut self) -> FrameCounts {
+        self.matcher.take_counts()
     }
 
-    /// The class of the request that ended last; `None` if it was an empty one, or none has ended
-    /// yet. With [`request_one`](Self::request_one), the place for an observer that records what
-    /// can be played again.
+    /// The class of the request that ended last; `None` if it was empty, or if none has ended.
     #[must_use]
     pub fn last_request(&self) -> Option<Class> {
         self.requests.last()
     }
 
-    /// The class and answer of the last request answered, unless it was ordinary. With
-    /// [`reply_one`](Self::reply_one), the other half of what an observer needs.
+    /// The class and outcome of the request that was answered last, unless it was ordinary.
     #[must_use]
-    pub fn last_answer(&self) -> Option<(Class, Answer)> {
-        self.book.last_answer()
+    pub fn last_answer(&self) -> Option<(Class, ReplyOutcome)> {
+        self.matcher.last_answer()
     }
 }
 
-/// What was taken off the front of `bytes` if `rest` is what is left; `None` if that cannot be.
+/// The part of `bytes` before `rest`, which is its end; `None` if `rest` is too long.
 fn taken<'a>(bytes: &'a [u8], rest: &[u8]) -> Option<&'a [u8]> {
     bytes.get(..bytes.len().checked_sub(rest.len())?)
 }

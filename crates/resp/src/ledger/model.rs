@@ -1,46 +1,76 @@
-//! A server in miniature, to hold conversations with: it executes commands one after the other and
-//! answers as Redis does.
+//! Test support: dialogues written by hand, and a model of a Redis server for generated ones.
 //!
-//! It shares no code with the ledger and works the other way round: it knows the truth and produces
-//! the bytes. What the ledger does not follow by design (see the tests of the rules) is never said
-//! to it: [`Server::hear`] declines.
+//! The model shares no code with the ledger and works in the opposite direction: it knows the state
+//! and produces the bytes. It declines commands that the ledger does not track by design (see the
+//! tests of the rules): [`ModelServer::execute`] returns `None`.
 
 use std::collections::BTreeSet;
 
-use crate::SessionState;
+use crate::{Ledger, Limits, SessionState};
+
+/// A dialogue between a client and a server. `c` takes the words that the client sends; `s` the
+/// frames that the server sends, with `/` for `\r\n`.
+pub(crate) struct Dialogue(pub(crate) Ledger);
+
+impl Dialogue {
+    pub(crate) fn new() -> Self {
+        Self(Ledger::new(&Limits::default()))
+    }
+
+    pub(crate) fn c(&mut self, words: &str) -> &mut Self {
+        let words: Vec<&str> = words.split(' ').collect();
+        let mut bytes = format!("*{}\r\n", words.len());
+        for word in words {
+            bytes += &format!("${}\r\n{word}\r\n", word.len());
+        }
+        self.0.request(bytes.as_bytes());
+        self
+    }
+
+    pub(crate) fn s(&mut self, frames: &str) -> &mut Self {
+        self.0.reply(frames.replace('/', "\r\n").as_bytes());
+        self
+    }
+
+    #[track_caller]
+    pub(crate) fn is(&mut self, session_state: SessionState, owed: u64) -> &mut Self {
+        assert_eq!((self.0.session_state(), self.0.owed()), (session_state, owed));
+        self
+    }
+}
 
 /// One frame from the server.
-pub(crate) struct Tell {
+pub(crate) struct ServerFrame {
     pub(crate) bytes: Vec<u8>,
-    /// Whether a request is answered with this frame, for good.
+    /// Whether this frame completes the reply to a request.
     pub(crate) answers: bool,
 }
 
 /// A command of a conversation; numbers choose among the variants.
 #[derive(Debug, Clone)]
-pub(crate) struct Say {
+pub(crate) struct ModelCommand {
     pub(crate) what: usize,
     pub(crate) detail: usize,
-    /// Refused by access rules.
+    /// Refused by ACL rules.
     pub(crate) refused: bool,
     pub(crate) inline: bool,
-    /// Whether something unasked follows.
-    pub(crate) news: bool,
+    /// Whether a message without a request follows.
+    pub(crate) messages: bool,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Server {
+pub(crate) struct ModelServer {
     resp3: bool,
     sets: [BTreeSet<usize>; 3],
     multi: Option<Transaction>,
-    /// Sent, whether or not it was accepted.
+    /// `MULTI` was sent, whether or not it was accepted.
     multi_sent: bool,
     watching: bool,
     asking: bool,
     tracking: bool,
     off: bool,
     skip: bool,
-    unseen: bool,
+    unconfirmed: bool,
 }
 
 #[derive(Debug, Default)]
@@ -109,14 +139,18 @@ fn frame(text: &str) -> Vec<u8> {
     text.replace('/', "\r\n").into_bytes()
 }
 
-fn told(text: &str) -> Vec<Tell> {
-    vec![Tell { bytes: frame(text), answers: true }]
+fn reply(text: &str) -> Vec<ServerFrame> {
+    vec![ServerFrame { bytes: frame(text), answers: true }]
 }
 
-impl Server {
-    /// The bytes of a request and what it is answered with; `None` if the ledger is not meant to
-    /// follow it now.
-    pub(crate) fn hear(&mut self, say: &Say) -> Option<(Vec<u8>, bool, Vec<Tell>)> {
+impl ModelServer {
+    /// Executes a command. Returns the bytes of the request, whether it gets a reply, and the
+    /// frames from the server; `None` if the ledger cannot track the command in this state by
+    /// design.
+    pub(crate) fn execute(
+        &mut self,
+        say: &ModelCommand,
+    ) -> Option<(Vec<u8>, bool, Vec<ServerFrame>)> {
         let mut words: Vec<String> =
             WORDS[say.what].split_whitespace().map(str::to_owned).collect();
         let name = words.first().map(|word| word.to_uppercase()).unwrap_or_default();
@@ -129,7 +163,7 @@ impl Server {
         if name.is_empty() {
             return (!self.skip).then_some((request, false, Vec::new()));
         }
-        let reply = if name == "CLIENT" && words[1] == "REPLY" {
+        let frames = if name == "CLIENT" && words[1] == "REPLY" {
             self.reply_mode(&words[2], say)
         } else {
             self.run(&name, &words, say)
@@ -139,14 +173,14 @@ impl Server {
             "EXEC" | "DISCARD" | "RESET" => false,
             _ => self.multi_sent,
         };
-        let answered = !reply.is_empty();
-        self.unseen = !answered;
+        let answered = !frames.is_empty();
+        self.unconfirmed = !answered;
         self.asking = self.asking && name == "ASKING";
-        let mut tells = reply;
-        if say.news {
-            tells.extend(self.news());
+        let mut frames = frames;
+        if say.messages {
+            frames.extend(self.messages());
         }
-        Some((request, answered, tells))
+        Some((request, answered, frames))
     }
 
     fn subscriptions(&self) -> usize {
@@ -157,16 +191,16 @@ impl Server {
         !self.resp3 && self.subscriptions() > 0
     }
 
-    fn news(&self) -> Option<Tell> {
+    fn messages(&self) -> Option<ServerFrame> {
         let text = match (self.resp3, self.subscriptions() > 0) {
             (true, _) => ">2/$10/invalidate/*1/$1/k/",
             (false, true) => "*3/$7/message/$1/a/$3/abc/",
             (false, false) => return None,
         };
-        Some(Tell { bytes: frame(text), answers: false })
+        Some(ServerFrame { bytes: frame(text), answers: false })
     }
 
-    fn reply_mode(&mut self, mode: &str, say: &Say) -> Option<Vec<Tell>> {
+    fn reply_mode(&mut self, mode: &str, say: &ModelCommand) -> Option<Vec<ServerFrame>> {
         if self.multi_sent || self.restricted() || say.refused {
             return None;
         }
@@ -175,16 +209,21 @@ impl Server {
             "OFF" => (self.off, self.skip) = (true, false),
             _ => self.skip = !self.off,
         }
-        Some(if mode == "ON" { told("+OK/") } else { Vec::new() })
+        Some(if mode == "ON" { reply("+OK/") } else { Vec::new() })
     }
 
-    fn run(&mut self, name: &str, words: &[String], say: &Say) -> Option<Vec<Tell>> {
+    fn run(
+        &mut self,
+        name: &str,
+        words: &[String],
+        say: &ModelCommand,
+    ) -> Option<Vec<ServerFrame>> {
         let plain =
             say.what <= 8 && name != "SELECT" && !words.iter().any(|word| word == "SETNAME");
         if self.off || self.skip {
             if name == "RESET" && self.off && !say.refused {
                 *self = Self::default();
-                return Some(told("+RESET/"));
+                return Some(reply("+RESET/"));
             }
             self.skip = self.skip && !plain;
             return plain.then(Vec::new);
@@ -194,17 +233,17 @@ impl Server {
                 transaction.dirty = true;
                 if name == "EXEC" {
                     (self.multi, self.watching) = (None, false);
-                    return Some(told("-EXECABORT Transaction discarded because of: NOPERM/"));
+                    return Some(reply("-EXECABORT Transaction discarded because of: NOPERM/"));
                 }
             }
-            return Some(told("-NOPERM no/"));
+            return Some(reply("-NOPERM no/"));
         }
         if name == "RESET" {
             *self = Self::default();
-            return Some(told("+RESET/"));
+            return Some(reply("+RESET/"));
         }
         if self.restricted() && !name.ends_with("SUBSCRIBE") {
-            return Some(told(if name == "PING" {
+            return Some(reply(if name == "PING" {
                 "*2/$4/pong/$0//"
             } else {
                 "-ERR Can't execute here/"
@@ -213,7 +252,7 @@ impl Server {
         if self.multi.is_some() { self.run_queued(name) } else { self.run_now(name, words, say) }
     }
 
-    fn run_queued(&mut self, name: &str) -> Option<Vec<Tell>> {
+    fn run_queued(&mut self, name: &str) -> Option<Vec<ServerFrame>> {
         let transaction = self.multi.as_mut()?;
         match name {
             "EXEC" => {
@@ -224,44 +263,49 @@ impl Server {
                     (false, queued) => format!("*{queued}/{}", "*1/-READONLY x/".repeat(queued)),
                 };
                 (self.multi, self.watching) = (None, false);
-                Some(told(&answer))
+                Some(reply(&answer))
             }
             "DISCARD" => {
                 (self.multi, self.watching) = (None, false);
-                Some(told("+OK/"))
+                Some(reply("+OK/"))
             }
-            "MULTI" | "WATCH" => Some(told("-ERR not inside MULTI/")),
+            "MULTI" | "WATCH" => Some(reply("-ERR not inside MULTI/")),
             "HELLO" => None,
             _ if name.ends_with("SUBSCRIBE") => None,
             "CLIENT" => None,
             _ => {
                 transaction.queued += 1;
-                Some(told("+QUEUED/"))
+                Some(reply("+QUEUED/"))
             }
         }
     }
 
-    fn run_now(&mut self, name: &str, words: &[String], say: &Say) -> Option<Vec<Tell>> {
+    fn run_now(
+        &mut self,
+        name: &str,
+        words: &[String],
+        say: &ModelCommand,
+    ) -> Option<Vec<ServerFrame>> {
         let (sub, unsub) = (name.ends_with("SUBSCRIBE"), name.ends_with("UNSUBSCRIBE"));
         Some(match name {
-            _ if sub && !unsub && words.len() == 1 => told("-ERR wrong number of arguments/"),
+            _ if sub && !unsub && words.len() == 1 => reply("-ERR wrong number of arguments/"),
             _ if sub => self.subscribe(&name.to_lowercase(), &words[1..], unsub),
             "MULTI" => {
                 self.multi = Some(Transaction::default());
-                told("+OK/")
+                reply("+OK/")
             }
-            "EXEC" | "DISCARD" => told("-ERR without MULTI/"),
+            "EXEC" | "DISCARD" => reply("-ERR without MULTI/"),
             "WATCH" | "UNWATCH" => {
                 self.watching = name == "WATCH";
-                told("+OK/")
+                reply("+OK/")
             }
             "ASKING" => {
                 self.asking = true;
-                told("+OK/")
+                reply("+OK/")
             }
             "HELLO" => {
                 self.resp3 = words[1] == "3";
-                told(if self.resp3 {
+                reply(if self.resp3 {
                     "%2/$6/server/$5/redis/$5/proto/:3/"
                 } else {
                     "*4/$6/server/$5/redis/$5/proto/:2/"
@@ -269,11 +313,11 @@ impl Server {
             }
             "CLIENT" if words[1].eq_ignore_ascii_case("TRACKING") => {
                 self.tracking = words[2] == "ON";
-                told("+OK/")
+                reply("+OK/")
             }
             _ => {
                 let choice = say.detail % (REPLIES.len() + REPLIES3.len());
-                told(match REPLIES3.get(choice) {
+                reply(match REPLIES3.get(choice) {
                     Some(reply) if self.resp3 => reply,
                     _ => REPLIES[choice % REPLIES.len()],
                 })
@@ -281,7 +325,7 @@ impl Server {
         })
     }
 
-    fn subscribe(&mut self, name: &str, channels: &[String], unsub: bool) -> Vec<Tell> {
+    fn subscribe(&mut self, name: &str, channels: &[String], unsub: bool) -> Vec<ServerFrame> {
         let which = match name.as_bytes()[0] {
             b'p' => 1,
             b's' if name != "subscribe" => 2,
@@ -296,7 +340,7 @@ impl Server {
             channels.push(None);
         }
         let last = channels.len() - 1;
-        let mut tells = Vec::new();
+        let mut frames = Vec::new();
         for (i, channel) in channels.into_iter().enumerate() {
             let channel = channel.map_or_else(
                 || "$-1/".to_owned(),
@@ -316,17 +360,17 @@ impl Server {
             };
             let kind = if self.resp3 { '>' } else { '*' };
             let text = format!("{kind}3/${}/{name}/{channel}:{count}/", name.len());
-            tells.push(Tell { bytes: frame(&text), answers: i == last });
+            frames.push(ServerFrame { bytes: frame(&text), answers: i == last });
             if i != last {
-                // A message may come between two confirmations.
-                tells.extend(self.news());
+                // A message may arrive between two confirmations.
+                frames.extend(self.messages());
             }
         }
-        tells
+        frames
     }
 
-    /// Where the session stands once all has been said and answered.
-    pub(crate) fn standing(&self) -> SessionState {
+    /// The state of the session when all requests are answered.
+    pub(crate) fn session_state(&self) -> SessionState {
         if self.multi.is_some() {
             SessionState::Transaction
         } else if self.subscriptions() > 0 {
@@ -336,7 +380,7 @@ impl Server {
             || self.tracking
             || self.off
             || self.skip
-            || self.unseen
+            || self.unconfirmed
         {
             SessionState::Pinned
         } else {

@@ -1,14 +1,15 @@
-//! What keeps a session on its server, as a short word for counters and a phrase for people.
+//! Pins: the reasons why a session cannot be carried, each with a label for metrics and a
+//! description for documents.
 //!
-//! A session without a pin is carried over once nothing is in flight. One with a pin is closed when
-//! its server is replaced, unless the pin is cleared first. One session has one pin: of several,
-//! the one listed first.
+//! A session without a pin is carried once nothing is in flight. A pinned session is closed when
+//! its server is replaced, unless the pin is cleared first. If several pins apply, the one listed
+//! first is reported.
 //!
-//! Deliberately absent: what a session owes at the moment, which changes with every request.
+//! Deliberately absent: owed replies, which change with every request.
 
 macro_rules! pins {
     ($($(#[$doc:meta])* $name:ident = $label:literal, $meaning:literal;)+) => {
-        /// What keeps a session on its server.
+        /// What pins a session to its server.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum Pin {
@@ -21,7 +22,7 @@ macro_rules! pins {
             /// How many there are.
             pub const COUNT: usize = Self::ALL.len();
 
-            /// A stable word in snake case, for metrics and logs.
+            /// The label for metrics and logs, in snake case. Stable across releases.
             #[must_use]
             pub const fn label(self) -> &'static str {
                 match self {
@@ -29,7 +30,7 @@ macro_rules! pins {
                 }
             }
 
-            /// What it means, as a phrase for the documents.
+            /// The description for the documents.
             #[must_use]
             pub const fn meaning(self) -> &'static str {
                 match self {
@@ -41,48 +42,65 @@ macro_rules! pins {
 }
 
 pins! {
-    /// Opaque since `MONITOR`.
-    Monitor = "monitor", "`MONITOR` was accepted; the stream that follows is not made of replies";
-    /// Opaque since the client became a replica.
-    Replication = "replication", "the client is a replica (`PSYNC`, `SYNC`, `REPLCONF`, `CLUSTER SYNCSLOTS`)";
-    /// Opaque since `SCRIPT DEBUG`.
+    /// Opaque because of `MONITOR`.
+    Monitor = "monitor",
+        "`MONITOR` was accepted; the stream that follows does not consist of replies";
+    /// Opaque because the client is a replica.
+    Replication = "replication",
+        "the client is a replica (`PSYNC`, `SYNC`, `REPLCONF`, `CLUSTER SYNCSLOTS`)";
+    /// Opaque because of `SCRIPT DEBUG`.
     Debugger = "debugger", "`SCRIPT DEBUG` was accepted; the stream that follows is not RESP";
-    /// Opaque since bytes came that are not RESP or exceed a limit.
+    /// Opaque because of bytes that are not RESP or exceed a limit.
     NotResp = "not_resp", "bytes that are not RESP, or larger than any limit of Redis";
-    /// Opaque since a request whose effect cannot be followed.
-    NotFollowed = "not_followed", "a request whose effect on the connection cannot be followed, such as `SUBSCRIBE` within a transaction";
-    /// More requests that change the connection were in flight than can be followed.
-    TooManyInFlight = "too_many_in_flight", "more requests that change the connection were in flight than Pointsman follows, until `RESET`";
+    /// Opaque because of a request whose effect cannot be tracked.
+    NotFollowed = "not_followed",
+        "a request whose effect on the connection cannot be tracked, such as `SUBSCRIBE` within \
+         a transaction";
+    /// More requests that change the connection were in flight than can be tracked.
+    TooManyInFlight = "too_many_in_flight",
+        "more requests that change the connection were in flight than Pointsman tracks; until \
+         `RESET`";
     /// In a transaction.
     Transaction = "transaction", "between `MULTI` and `EXEC` or `DISCARD`";
-    /// A blocking command waits.
-    Blocking = "blocking", "a blocking command waits for its reply";
+    /// A blocking command is waiting.
+    Blocking = "blocking", "a blocking command is waiting for its reply";
     /// Keys are watched.
     Watch = "watch", "between `WATCH` and `EXEC`, `DISCARD` or `UNWATCH`";
-    /// `ASKING` holds for the next command.
+    /// `ASKING` applies to the next command.
     Asking = "asking", "`ASKING` was answered and the next command was not";
     /// Client-side caching.
     Tracking = "tracking", "`CLIENT TRACKING` is on";
-    /// Replies are off, or one was skipped.
+    /// Replies are off, or one was skipped and is not confirmed.
     ReplyOff = "reply_off", "`CLIENT REPLY OFF` or `SKIP`, until a later request is answered";
-    /// Subscribed to something that is not subscribed to again.
-    Subscribed = "subscribed", "subscribed to channels or patterns; with `subscriptions = \"replay\"` only where the names are not all remembered";
-    /// A cursor was returned and not used up.
-    Cursor = "cursor", "an iteration is under way (`SCAN` and others), until its last cursor is 0";
-    /// The client knows the number of the connection.
-    ClientId = "client_id", "the client asked for its `CLIENT ID`, which another server gives to another connection";
-    /// The client counts on the script cache.
-    Script = "script", "`SCRIPT LOAD`, or a script within a transaction: the client counts on the script cache of this server";
+    /// Subscribed, and the subscriptions are not replayed.
+    Subscribed = "subscribed",
+        "subscribed to channels or patterns; with `subscriptions = \"replay\"` only if not all \
+         of the names are recorded";
+    /// A cursor was returned and not used.
+    Cursor = "cursor",
+        "an iteration is unfinished (`SCAN` and similar commands), until its last cursor is 0";
+    /// The client knows the ID of the connection.
+    ClientId = "client_id",
+        "the client sent `CLIENT ID`; another server has given that ID to another connection";
+    /// The client relies on the script cache.
+    Script = "script",
+        "`SCRIPT LOAD`, or a script within a transaction: the client relies on the script cache \
+         of this server";
     /// An unknown command was sent.
-    UnknownCommand = "unknown_command", "a command was sent that is not in the table and not in `stateless_commands`";
-    /// Writes were followed by `WAIT`.
-    Wait = "wait", "`WAIT` or `WAITAOF` was used: it is about the writes of this connection";
-    /// Fields were prepared for imports.
-    Prepared = "prepared_fields", "`HIMPORT PREPARE`, until `HIMPORT DISCARDALL`";
-    /// Something that not even `RESET` takes back.
-    Lasting = "client_capability", "`CLIENT CAPA` or `CLIENT IMPORT-SOURCE` was accepted, or the server itself agreed to `CLIENT MAINT_NOTIFICATIONS`";
-    /// It is not known what the server keeps.
-    Doubt = "unknown_state", "an accepted `AUTH`, `HELLO`, `SELECT` or the like is not known exactly: it was queued in a transaction, or too long";
+    UnknownCommand = "unknown_command",
+        "a command was sent that is not in the table and not in `stateless_commands`";
+    /// `WAIT` or `WAITAOF` was used.
+    Wait = "wait", "`WAIT` or `WAITAOF` was used; it refers to the writes of this connection";
+    /// `HIMPORT PREPARE` was accepted.
+    PreparedFields = "prepared_fields", "`HIMPORT PREPARE`, until `HIMPORT DISCARDALL`";
+    /// A capability that `RESET` does not clear.
+    ClientCapability = "client_capability",
+        "`CLIENT CAPA` or `CLIENT IMPORT-SOURCE` was accepted, or the server itself agreed to \
+         `CLIENT MAINT_NOTIFICATIONS`";
+    /// The state that the server keeps is not known.
+    UnknownState = "unknown_state",
+        "the effect of an accepted `AUTH`, `HELLO`, `SELECT` or similar command is not known: it \
+         was queued in a transaction, or was too long";
 }
 
 #[cfg(test)]
@@ -92,7 +110,7 @@ mod tests {
     use super::Pin;
 
     #[test]
-    fn labels_are_distinct_and_in_snake_case() {
+    fn has_distinct_labels_in_snake_case() {
         let labels: BTreeSet<&str> = Pin::ALL.iter().map(|pin| pin.label()).collect();
         assert_eq!(labels.len(), Pin::COUNT);
         assert!(

@@ -1,6 +1,6 @@
-//! The ledger's answers: small words the pump can decide by.
+//! The types in which the ledger reports the state of a session.
 
-/// One of the two ways bytes go through a session.
+/// A direction of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// From the client to the server.
@@ -9,96 +9,95 @@ pub enum Direction {
     Reply,
 }
 
-/// Where a session stands. If several hold, the one listed first is given.
+/// The state of a session. If several apply, it is the first one listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SessionState {
-    /// Not followed any more: it left the protocol or went beyond a limit. Its bytes are forwarded
-    /// and not understood, for good.
+    /// No longer tracked, because it left the protocol or exceeded a limit. Its bytes are forwarded
+    /// without being interpreted, for the rest of the session.
     Opaque,
     /// `MULTI` has been answered with success, `EXEC` or `DISCARD` has not been answered yet.
     Transaction,
-    /// The oldest request without a reply is one that may block, and both directions are between
+    /// The oldest request without a reply is a blocking one, and both directions are between
     /// frames.
     Blocked,
-    /// A reply is owed, or a frame is under way in either direction.
+    /// A reply is owed, or a frame is incomplete in either direction.
     Busy,
-    /// `QUIT` has been answered: the server is about to close.
+    /// `QUIT` has been answered: the server is about to close the connection.
     Ended,
     /// Nothing is owed, both directions are between frames, and there are subscriptions: messages
-    /// may come at any time.
+    /// may arrive at any time.
     Subscribed,
-    /// Nothing is owed, both directions are between frames, and the server keeps something for this
-    /// connection that cannot be had elsewhere: watched keys, `ASKING`, client-side tracking,
-    /// replies switched off, or a request sent with its reply skipped, of which nothing has been
-    /// heard since.
+    /// Nothing is owed, both directions are between frames, and the server keeps state for this
+    /// connection that no other connection has: watched keys, `ASKING`, client-side tracking,
+    /// replies switched off, or a request without a reply that is not confirmed yet.
     Pinned,
-    /// Nothing is owed, both directions are between frames, nothing pins the session: the moment to
-    /// move it or to close it.
+    /// Nothing is owed, both directions are between frames, and nothing pins the session: it can be
+    /// moved or closed now.
     Quiet,
 }
 
-/// What the server said at the start of a reply, as a reason to verify at once that it is still the
-/// master. Legitimate ones exist (a busy or loading master), so whoever acts on a hint must back
-/// off.
+/// An error at the start of a reply that is a reason to verify at once that the server is still the
+/// master. A healthy master sends some of them too, when it is busy or loading, so verification
+/// must back off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Hint {
     /// `-READONLY`: a replica refused a write.
     ReadOnly,
-    /// `-UNBLOCKED`: a master that became a replica let its blocked clients go.
+    /// `-UNBLOCKED`: a master that became a replica unblocked its blocked clients.
     Unblocked,
-    /// `-MASTERDOWN`: a replica without its master.
+    /// `-MASTERDOWN`: a replica that has lost its master.
     MasterDown,
-    /// `-LOADING`: the server has just been started.
+    /// `-LOADING`: the server was started and loads its data.
     Loading,
     /// `-CLUSTERDOWN`.
     ClusterDown,
-    /// `-NOREPLICAS`: too few replicas follow for a write to be accepted.
+    /// `-NOREPLICAS`: too few replicas are connected for a write to be accepted.
     NoReplicas,
     /// `-TRYAGAIN`.
     TryAgain,
 }
 
-/// Why a session must not go on.
+/// Why a session must be closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MustEnd {
-    /// It was carried over and then asked a question whose answer would be about the connection
-    /// before (`WAIT`): the reply to it must not be delivered.
-    Forfeit,
-    /// An invariant does not hold, so nothing that is known of it may be relied on. Never in normal
+    /// It was carried and then sent `WAIT`, which refers to the writes of its former connection:
+    /// the reply would be wrong and must not be delivered.
+    WaitAfterCarry,
+    /// An invariant was violated, so the tracked state cannot be relied on. Never in normal
     /// operation.
-    Broken(Fault),
+    Broken(LedgerFault),
 }
 
-/// The invariant that does not hold.
+/// The violated invariant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Fault {
-    /// More bytes were taken of a request than there were.
+pub enum LedgerFault {
+    /// The request scanner read beyond its input.
     Request,
-    /// The scanner of replies left the frame that it was in.
+    /// The reply scanner lost a nesting level or read beyond its input.
     Reply,
-    /// More bytes were moved unseen than the body under way had.
+    /// More bytes were skipped than the current body had.
     Unseen,
 }
 
-impl Fault {
-    /// What it is, for a log.
+impl LedgerFault {
+    /// The description for the log.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
-            Self::Request => "more of a request was taken than there was",
-            Self::Reply => "the scanner of replies left its frame",
-            Self::Unseen => "more bytes went unseen than the body had",
+            Self::Request => "the request scanner read beyond its input",
+            Self::Reply => "the reply scanner lost track of its frame",
+            Self::Unseen => "more bytes were skipped than the body had",
         }
     }
 }
 
-/// How one request was answered, for whoever records what to play again.
+/// How a request was answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Answer {
+pub enum ReplyOutcome {
     /// Anything but an error.
     Done,
-    /// `+QUEUED`: it takes effect with `EXEC`, if at all.
+    /// `+QUEUED`: it takes effect when `EXEC` succeeds.
     Queued,
     /// An error: the request had no effect on the session.
     Error,
@@ -107,12 +106,12 @@ pub enum Answer {
 /// Frames counted since they were last taken; see
 /// [`Ledger::take_counts`](crate::Ledger::take_counts).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counts {
-    /// Requests that ended, silent ones included, empty lines and `*0` not.
+pub struct FrameCounts {
+    /// Complete requests, including those without a reply, without empty lines and `*0`.
     pub requests: u32,
-    /// Replies to requests that ended; of several confirmations to one request only the last
-    /// counts.
+    /// Complete replies. Of several confirmations to one request, only the last one counts.
     pub replies: u32,
-    /// Other frames from the server that ended: pushes, messages, all confirmations but the last.
+    /// Other complete frames from the server: push messages, messages, and all confirmations but
+    /// the last.
     pub pushes: u32,
 }

@@ -1,19 +1,19 @@
-//! One test for each rule by which subscriptions, messages and the two protocol versions are told
-//! apart.
+//! Tests of the rules that distinguish confirmations, messages and replies in both protocol
+//! versions.
 
-use crate::ledger::talk::Talk;
-use crate::{Counts, SessionState};
+use crate::ledger::model::Dialogue;
+use crate::{FrameCounts, SessionState};
 
 #[test]
-fn subscribing_is_confirmed_once_for_each_channel() {
-    let mut talk = Talk::new();
+fn expects_one_confirmation_per_channel() {
+    let mut talk = Dialogue::new();
     talk.c("SUBSCRIBE a b").is(SessionState::Busy, 1);
     talk.s("*3/$9/subscribe/$1/a/:1/")
         .is(SessionState::Busy, 1)
         .s("*3/$9/subscribe/$1/b/:2/")
         .is(SessionState::Subscribed, 0);
     talk.c("PSUBSCRIBE p*").s("*3/$10/psubscribe/$2/p*/:3/").is(SessionState::Subscribed, 0);
-    // Messages are no replies; the reply to PING is an array here, too.
+    // Messages are not replies; the reply to PING is an array in this state.
     talk.c("PING")
         .s("*3/$7/message/$1/a/$1/x/*4/$8/pmessage/$2/p*/$1/p/$1/x/")
         .is(SessionState::Busy, 1);
@@ -23,7 +23,7 @@ fn subscribing_is_confirmed_once_for_each_channel() {
     talk.c("UNSUBSCRIBE").s("*3/$11/unsubscribe/$-1/:1/").is(SessionState::Subscribed, 0);
     talk.c("PUNSUBSCRIBE p* q*").s("*3/$12/punsubscribe/$2/p*/:0/").is(SessionState::Busy, 1);
     talk.s("*3/$12/punsubscribe/$2/q*/:0/").is(SessionState::Quiet, 0);
-    assert_eq!(talk.0.take_counts(), Counts { requests: 6, replies: 6, pushes: 5 });
+    assert_eq!(talk.0.take_counts(), FrameCounts { requests: 6, replies: 6, pushes: 5 });
     // Without subscriptions, an array that looks like a message is a reply.
     talk.c("LRANGE l 0 -1").s("*3/$7/message/$1/a/$1/x/").is(SessionState::Quiet, 0);
     talk.c("LRANGE l 0 -1").s("*3/$9/subscribe/$1/a/:1/").is(SessionState::Quiet, 0);
@@ -36,8 +36,8 @@ fn subscribing_is_confirmed_once_for_each_channel() {
 }
 
 #[test]
-fn shard_channels_are_counted_apart_and_may_be_taken_away_unasked() {
-    let mut talk = Talk::new();
+fn counts_shard_channels_separately_and_their_removal() {
+    let mut talk = Dialogue::new();
     talk.c("SUBSCRIBE a")
         .s("*3/$9/subscribe/$1/a/:1/")
         .c("SSUBSCRIBE s t")
@@ -53,8 +53,8 @@ fn shard_channels_are_counted_apart_and_may_be_taken_away_unasked() {
 }
 
 #[test]
-fn in_resp3_confirmations_are_pushes_and_arrays_are_replies() {
-    let mut talk = Talk::new();
+fn takes_pushes_for_confirmations_in_resp3() {
+    let mut talk = Dialogue::new();
     talk.c("HELLO 3").s("%1/+proto/:3/").is(SessionState::Quiet, 0);
     talk.c("SUBSCRIBE a b")
         .c("GET k")
@@ -77,8 +77,8 @@ fn in_resp3_confirmations_are_pushes_and_arrays_are_replies() {
 }
 
 #[test]
-fn hello_changes_the_protocol_when_it_succeeds() {
-    let mut talk = Talk::new();
+fn changes_protocol_when_hello_succeeds() {
+    let mut talk = Dialogue::new();
     talk.c("SUBSCRIBE a").s("*3/$9/subscribe/$1/a/:1/");
     talk.c("HELLO 3")
         .s("-NOAUTH/")

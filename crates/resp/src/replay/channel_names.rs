@@ -1,98 +1,104 @@
-//! The channels and patterns that a session is subscribed to, so that it can subscribe to them
+//! The names of the channels and patterns that a session is subscribed to, for subscribing to them
 //! again on another connection.
 //!
-//! They are taken from the requests and enter with the last confirmation, like everything that is
-//! remembered. One session may remember so much ([`Limits::names`](crate::Limits::names)), and all
-//! of a process together a [budget](crate::ledger::budget): a gateway may listen to ten thousand channels
-//! over one connection, but not every one of ten thousand sessions may do so at our expense. What
-//! does not fit is not remembered in part: the session stays where it is.
+//! The names are copied from the requests and recorded with the last confirmation. Their size is
+//! limited per session ([`Limits::names`](crate::Limits::names)) and by a
+//! [budget] of the process: a gateway may subscribe to ten thousand channels
+//! on one connection, but not on each of ten thousand connections. Names are recorded completely or
+//! not at all; without them, the session is pinned.
 //!
-//! Deliberately absent: names of which it is not known that the server accepted them.
+//! Deliberately absent: names that the server has not confirmed.
 
 use std::collections::BTreeSet;
 
 use crate::commands::class::Class;
 use crate::ledger::budget::{self, Budget};
 
-/// What a name costs besides its bytes: its place in a node, its own allocation.
-const EACH: usize = 64;
+/// Memory per name in addition to its bytes: its entry in a tree node, and its allocation.
+const NAME_OVERHEAD: usize = 64;
 
-/// The three kinds of subscription, which the server keeps apart.
+/// The three kinds of subscription, which the server keeps separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum SubscriptionKind {
     Channel,
     Pattern,
     Shard,
 }
 
-/// All kinds, with the command that subscribes to them.
-pub(crate) const KINDS: [(Kind, &[u8]); 3] =
-    [(Kind::Channel, b"SUBSCRIBE"), (Kind::Pattern, b"PSUBSCRIBE"), (Kind::Shard, b"SSUBSCRIBE")];
+/// All kinds, each with its command.
+pub(crate) const SUBSCRIPTION_KINDS: [(SubscriptionKind, &[u8]); 3] = [
+    (SubscriptionKind::Channel, b"SUBSCRIBE"),
+    (SubscriptionKind::Pattern, b"PSUBSCRIBE"),
+    (SubscriptionKind::Shard, b"SSUBSCRIBE"),
+];
 
-/// Which kind a request of that class is about, and whether it subscribes.
-fn kind(class: Class) -> Option<(Kind, bool)> {
+/// The kind that a request of that class concerns, and whether it subscribes.
+fn kind(class: Class) -> Option<(SubscriptionKind, bool)> {
     Some(match class {
-        Class::Subscribe => (Kind::Channel, true),
-        Class::Unsubscribe => (Kind::Channel, false),
-        Class::PSubscribe => (Kind::Pattern, true),
-        Class::PUnsubscribe => (Kind::Pattern, false),
-        Class::SSubscribe => (Kind::Shard, true),
-        Class::SUnsubscribe => (Kind::Shard, false),
+        Class::Subscribe => (SubscriptionKind::Channel, true),
+        Class::Unsubscribe => (SubscriptionKind::Channel, false),
+        Class::PSubscribe => (SubscriptionKind::Pattern, true),
+        Class::PUnsubscribe => (SubscriptionKind::Pattern, false),
+        Class::SSubscribe => (SubscriptionKind::Shard, true),
+        Class::SUnsubscribe => (SubscriptionKind::Shard, false),
         _ => return None,
     })
 }
 
-/// What one session is subscribed to.
-pub(crate) struct Names {
-    sets: [BTreeSet<Box<[u8]>>; KINDS.len()],
-    /// What was taken from the budget.
+/// The names of one session.
+pub(crate) struct ChannelNames {
+    sets: [BTreeSet<Box<[u8]>>; SUBSCRIPTION_KINDS.len()],
+    /// Bytes taken from the budget.
     weight: usize,
     budget: &'static Budget,
 }
 
-impl Default for Names {
+impl Default for ChannelNames {
     fn default() -> Self {
         Self::within(&budget::NAMES)
     }
 }
 
-impl PartialEq for Names {
+impl PartialEq for ChannelNames {
     fn eq(&self, other: &Self) -> bool {
         self.sets == other.sets
     }
 }
 
-impl Eq for Names {}
+impl Eq for ChannelNames {}
 
-impl Drop for Names {
+impl Drop for ChannelNames {
     fn drop(&mut self) {
         self.clear();
     }
 }
 
-impl Names {
+impl ChannelNames {
     fn within(budget: &'static Budget) -> Self {
-        Self { sets: <[BTreeSet<Box<[u8]>>; KINDS.len()]>::default(), weight: 0, budget }
+        Self {
+            sets: <[BTreeSet<Box<[u8]>>; SUBSCRIPTION_KINDS.len()]>::default(),
+            weight: 0,
+            budget,
+        }
     }
 
-    /// Bytes that they take.
+    /// The bytes that they occupy.
     pub(crate) fn weight(&self) -> usize {
         self.weight
     }
 
-    /// How many there are of each kind, in the order of [`KINDS`].
-    pub(crate) fn counts(&self) -> [usize; KINDS.len()] {
+    /// The number of names of each kind, in the order of [`SUBSCRIPTION_KINDS`].
+    pub(crate) fn counts(&self) -> [usize; SUBSCRIPTION_KINDS.len()] {
         self.sets.each_ref().map(BTreeSet::len)
     }
 
-    /// Those of one kind.
-    pub(crate) fn of(&self, kind: Kind) -> impl Iterator<Item = &[u8]> {
+    /// The names of one kind.
+    pub(crate) fn of(&self, kind: SubscriptionKind) -> impl Iterator<Item = &[u8]> {
         self.sets.get(kind as usize).into_iter().flatten().map(|name| &**name)
     }
 
-    /// Notes that a request of that class about `names` was accepted. False, and nothing is
-    /// remembered any more, if that would be more than `most` bytes or more than the process has
-    /// for all.
+    /// A request of that class for `names` was confirmed. False if they would exceed `most` bytes
+    /// or the budget; then all names are dropped.
     pub(crate) fn accept(&mut self, class: Class, names: &[&[u8]], most: usize) -> bool {
         let Some((kind, subscribes)) = kind(class) else { return false };
         if !subscribes && names.is_empty() {
@@ -110,12 +116,12 @@ impl Names {
         true
     }
 
-    fn add(&mut self, kind: Kind, name: &[u8], most: usize) -> bool {
+    fn add(&mut self, kind: SubscriptionKind, name: &[u8], most: usize) -> bool {
         let Some(set) = self.sets.get_mut(kind as usize) else { return false };
         if set.contains(name) {
             return true;
         }
-        let weight = EACH + name.len();
+        let weight = NAME_OVERHEAD + name.len();
         if self.weight + weight > most || !self.budget.take(weight) {
             return false;
         }
@@ -123,21 +129,21 @@ impl Names {
         set.insert(name.into())
     }
 
-    fn remove(&mut self, kind: Kind, name: &[u8]) {
+    fn remove(&mut self, kind: SubscriptionKind, name: &[u8]) {
         if self.sets.get_mut(kind as usize).is_some_and(|set| set.remove(name)) {
-            self.give(EACH + name.len());
+            self.give(NAME_OVERHEAD + name.len());
         }
     }
 
-    fn remove_all(&mut self, kind: Kind) {
+    fn remove_all(&mut self, kind: SubscriptionKind) {
         let Some(set) = self.sets.get_mut(kind as usize) else { return };
         let gone = std::mem::take(set);
-        self.give(gone.iter().map(|name| EACH + name.len()).sum());
+        self.give(gone.iter().map(|name| NAME_OVERHEAD + name.len()).sum());
     }
 
-    /// Forgets all.
+    /// Drops all names.
     pub(crate) fn clear(&mut self) {
-        self.sets = <[BTreeSet<Box<[u8]>>; KINDS.len()]>::default();
+        self.sets = <[BTreeSet<Box<[u8]>>; SUBSCRIPTION_KINDS.len()]>::default();
         self.give(self.weight);
     }
 
@@ -149,31 +155,31 @@ impl Names {
 
 #[cfg(test)]
 mod tests {
-    use super::{Budget, Class, EACH, Names};
+    use super::{Budget, ChannelNames, Class, NAME_OVERHEAD};
 
-    static TIGHT: Budget = Budget::new(3 * EACH + 6);
+    static TIGHT: Budget = Budget::new(3 * NAME_OVERHEAD + 6);
 
     #[test]
-    fn all_sessions_share_one_budget_and_give_back_what_they_took() {
-        let (mut one, mut other) = (Names::within(&TIGHT), Names::within(&TIGHT));
+    fn shares_one_budget_among_all_sessions() {
+        let (mut one, mut other) = (ChannelNames::within(&TIGHT), ChannelNames::within(&TIGHT));
         assert!(one.accept(Class::Subscribe, &[b"ab", b"cd", b"ab"], 1000));
-        assert_eq!((one.weight(), one.counts()), (2 * EACH + 4, [2, 0, 0]));
+        assert_eq!((one.weight(), one.counts()), (2 * NAME_OVERHEAD + 4, [2, 0, 0]));
         assert!(other.accept(Class::PSubscribe, &[b"p*"], 1000));
         assert!(!other.accept(Class::SSubscribe, &[b""], 1000), "beyond the budget");
-        assert_eq!((other.weight(), other.counts()), (0, [0; 3]), "nothing is remembered in part");
+        assert_eq!((other.weight(), other.counts()), (0, [0; 3]), "names are not recorded in part");
         assert!(
             one.accept(Class::SSubscribe, &[b"ab"], 1000),
-            "what one has given back is there for the other"
+            "one session can use what another has returned"
         );
         assert!(one.accept(Class::Unsubscribe, &[b"ab", b"xy"], 1000));
         assert_eq!(one.counts(), [1, 0, 1]);
         assert!(
             one.accept(Class::Unsubscribe, &[], 1000) && one.accept(Class::PUnsubscribe, &[], 1000)
         );
-        assert_eq!((one.weight(), one.counts()), (EACH + 2, [0, 0, 1]));
-        assert!(!one.accept(Class::Subscribe, &[b"ab"], 2 * EACH), "beyond its own limit");
+        assert_eq!((one.weight(), one.counts()), (NAME_OVERHEAD + 2, [0, 0, 1]));
+        assert!(!one.accept(Class::Subscribe, &[b"ab"], 2 * NAME_OVERHEAD), "beyond its own limit");
         assert!(other.accept(Class::Subscribe, &[b"ab"], 1000));
         drop((one, other));
-        assert_eq!(TIGHT.left(), 3 * EACH + 6);
+        assert_eq!(TIGHT.left(), 3 * NAME_OVERHEAD + 6);
     }
 }

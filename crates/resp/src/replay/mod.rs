@@ -1,19 +1,18 @@
-//! The state of a session, said again to another server, and its answers checked.
+//! Replays the state of a session on a connection to another server, and checks the replies.
 //!
-//! The requests are not those that the client once sent, but the shortest that lead to the same
-//! state, in the order in which each may need the one before it: who it is, the protocol, its
-//! names, its switches, its database. They go through a fresh [`Ledger`], so their answers are told
-//! apart by the same rule as any others, and that ledger records what was accepted. In the end both
-//! memories must be equal: only then is the session what it was, and the fresh ledger goes on with
-//! it.
+//! The requests are not those of the client, but the fewest that lead to the same state, in an
+//! order in which each may depend on the previous ones: authentication, protocol, names, switches,
+//! database. They pass through a new [`Ledger`], which matches the replies by the usual rules and
+//! records what was accepted. At the end, the recorded states of both ledgers must be equal; then
+//! the new ledger continues the session.
 //!
-//! One `PING` is always among them, because an accepted connection proves nothing, and neither does
-//! `+OK`: a server that loads its data answers `HELLO`, `SELECT` and `SUBSCRIBE`, one that runs a
-//! script answers `AUTH` and `HELLO`. It stands before the subscriptions, after which RESP2 would
-//! answer it differently. Every reply to it proves the server, `-NOAUTH` and `-NOPERM` included,
-//! except those that say that the server cannot serve at present.
+//! The requests always include one `PING`, because neither an accepted connection nor `+OK` proves
+//! that a server is working: a server that loads its data answers `HELLO`, `SELECT` and
+//! `SUBSCRIBE`, and one that runs a script answers `AUTH` and `HELLO`. The `PING` precedes the
+//! subscriptions, after which RESP2 has another reply to it. Every reply proves that the server
+//! works, `-NOAUTH` and `-NOPERM` included, except those that say that it cannot serve now.
 //!
-//! Deliberately absent: sending, and what to do with a refusal.
+//! Deliberately absent: I/O, and the reaction to a refusal.
 
 pub(crate) mod channel_names;
 pub(crate) mod recorder;
@@ -29,87 +28,88 @@ use std::fmt;
 use zeroize::Zeroizing;
 
 use crate::ledger::Ledger;
-use crate::ledger::session_state::{Answer, Direction, Hint, SessionState};
-use crate::replay::channel_names::KINDS;
-use crate::replay::state::{Login, ReplayState, Text, part};
+use crate::ledger::session_state::{Direction, Hint, ReplyOutcome, SessionState};
+use crate::replay::channel_names::SUBSCRIPTION_KINDS;
+use crate::replay::state::{AuthMethod, ReplayState, Text, part};
 use crate::scan::message_kind;
 
-/// Why a session cannot go on over that connection.
+/// Why a session cannot continue on that connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplayError {
-    /// The server is not able to yet, or it is not the master: another attempt, or another server,
-    /// may be.
+    /// The server is not ready, or is not the master. Another attempt, or another server, may
+    /// succeed.
     NotReady(Hint),
-    /// The server takes no connections at present, or executes nothing but a script: another
-    /// attempt may succeed.
+    /// The server accepts no connections now, or is running a script. Another attempt may succeed.
     Unavailable,
-    /// It does not accept what the other server had accepted.
+    /// The server refused a request that the former server had accepted.
     Refused,
-    /// Its answers cannot be understood.
-    Odd,
+    /// The replies are not understood.
+    Unexpected,
 }
 
 impl fmt::Display for ReplayError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::NotReady(_) => "the new master is not ready to take over a session",
-            Self::Unavailable => "the new master takes no connections or runs a script",
-            Self::Refused => "the new master refuses what the old one had accepted of a session",
-            Self::Odd => "the new master's answers to a session's state make no sense",
+            Self::NotReady(_) => "the new master is not ready to serve a carried session",
+            Self::Unavailable => "the new master accepts no connections or is running a script",
+            Self::Refused => {
+                "the new master refused a part of the session state that the old one had accepted"
+            }
+            Self::Unexpected => "the new master sent unexpected replies to the session state",
         })
     }
 }
 
-/// A session's state on its way to another server.
+/// The replay of the state of one session.
 pub struct Replay {
     requests: Zeroizing<Vec<u8>>,
     ledger: Ledger,
-    /// How many requests follow the `PING`.
+    /// Number of requests after the `PING`.
     after_ping: u64,
-    /// If the session is subscribed: the messages that come before all is confirmed.
+    /// If the session is subscribed: messages received before all subscriptions are confirmed.
     messages: Option<Messages>,
 }
 
 impl fmt::Debug for Replay {
-    /// Without the requests: one of them may be a password.
+    /// Omits the requests, which may contain a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Replay").field("bytes", &self.requests.len()).finish_non_exhaustive()
     }
 }
 
 impl Replay {
-    /// The replay of the session that `ledger` has followed; `None` if that [cannot be
+    /// The replay of the session of `ledger`; `None` if it [cannot be
     /// carried](Ledger::can_be_carried).
     #[must_use]
     pub fn of(ledger: &Ledger) -> Option<Self> {
         if !ledger.can_be_carried() {
             return None;
         }
-        let (requests, after_ping) = requests(ledger.memory()?);
+        let (requests, after_ping) = requests(ledger.replay_state()?);
         let mut fresh = ledger.successor();
         fresh.request(&requests);
-        let messages = (ledger.standing() == SessionState::Subscribed).then(Messages::default);
+        let messages = (ledger.session_state() == SessionState::Subscribed).then(Messages::default);
         Some(Self { requests, ledger: fresh, after_ping, messages })
     }
 
-    /// What has to be sent, all of it.
+    /// The bytes to send.
     #[must_use]
     pub fn requests(&self) -> &[u8] {
         &self.requests
     }
 
-    /// Whether every answer has come.
+    /// Whether all replies have arrived.
     #[must_use]
     pub fn is_answered(&self) -> bool {
         self.ledger.owed() == 0 && self.ledger.at_boundary(Direction::Reply)
     }
 
-    /// Takes `bytes` that the server sends, and returns how many belong to the answers: the rest
-    /// follows the last of them.
+    /// Checks `bytes` from the server. Returns how many of them belong to the replies; the rest
+    /// follows the last reply.
     ///
     /// # Errors
     ///
-    /// The first answer that is not the one hoped for.
+    /// The first reply that is not the expected one.
     pub fn answer(&mut self, bytes: &[u8]) -> Result<usize, ReplayError> {
         let mut taken = 0;
         while !self.is_answered() {
@@ -122,124 +122,124 @@ impl Replay {
                 messages.take(
                     piece,
                     ended,
-                    self.ledger.owed() == owed && self.ledger.has_heard_a_message(),
+                    self.ledger.owed() == owed && self.ledger.last_is_message(),
                 );
             }
             if let Some(hint) = self.ledger.take_hint() {
                 return Err(ReplayError::NotReady(hint));
             }
             if self.ledger.owed() == owed {
-                // A push, a piece, or no RESP, of which an opaque ledger is at no boundary for
-                // ever.
+                // A push message, an incomplete frame, or bytes that are not RESP, after which the
+                // ledger is never at a boundary.
                 if self.ledger.is_opaque() {
-                    return Err(ReplayError::Odd);
+                    return Err(ReplayError::Unexpected);
                 }
                 continue;
             }
-            self.judge(owed)?;
+            self.check_reply(owed)?;
         }
         Ok(taken)
     }
 
-    /// Judges the answer that has just ended, before which `owed` were missing.
-    fn judge(&self, owed: u64) -> Result<(), ReplayError> {
+    /// Checks the reply that has just ended, before which `owed` replies were missing.
+    fn check_reply(&self, owed: u64) -> Result<(), ReplayError> {
         let (kind, line) = self.ledger.last_line();
-        // The first answer may be one that nobody asked for: a server at its `maxclients` writes it
-        // and closes.
+        // The first reply may be to no request: a server at its `maxclients` sends an error and
+        // closes the connection.
         if kind == b'-' && message_kind::is_unavailable(line) {
             return Err(ReplayError::Unavailable);
         }
         if owed == self.after_ping + 1 {
-            return if matches!(kind, b'+' | b'-') { Ok(()) } else { Err(ReplayError::Odd) };
+            return if matches!(kind, b'+' | b'-') { Ok(()) } else { Err(ReplayError::Unexpected) };
         }
         match self.ledger.last_answer() {
-            Some((_, Answer::Done)) => Ok(()),
-            Some((_, Answer::Error)) => Err(ReplayError::Refused),
-            _ => Err(ReplayError::Odd),
+            Some((_, ReplyOutcome::Done)) => Ok(()),
+            Some((_, ReplyOutcome::Error)) => Err(ReplayError::Refused),
+            _ => Err(ReplayError::Unexpected),
         }
     }
 
-    /// Takes what the server has sent behind the last answer. That can only be messages of what was
-    /// subscribed to, perhaps a piece of one.
+    /// Takes bytes that the server sent after the last reply. They can only be messages of
+    /// subscriptions, the last one possibly incomplete.
     ///
     /// # Errors
     ///
-    /// It is something that nobody has asked for.
+    /// If they are anything else.
     pub fn follow(&mut self, bytes: &[u8]) -> Result<(), ReplayError> {
         if bytes.is_empty() {
             return Ok(());
         }
-        let Some(messages) = &mut self.messages else { return Err(ReplayError::Odd) };
+        let Some(messages) = &mut self.messages else { return Err(ReplayError::Unexpected) };
         self.ledger.reply(bytes);
-        messages.kept.extend_from_slice(bytes);
-        if self.ledger.is_opaque() { Err(ReplayError::Odd) } else { Ok(()) }
+        messages.buffered.extend_from_slice(bytes);
+        if self.ledger.is_opaque() { Err(ReplayError::Unexpected) } else { Ok(()) }
     }
 
-    /// The ledger that goes on with the session that `before` has followed, and the messages that
-    /// have come for it meanwhile.
+    /// The ledger that continues the session of `before`, and the messages that have arrived for
+    /// the client.
     ///
     /// # Errors
     ///
-    /// The two are not the same, or not every answer has come.
+    /// If the two states differ, or if replies are missing.
     pub fn finish(mut self, before: &Ledger) -> Result<(Ledger, Vec<u8>), ReplayError> {
         if self.ledger.owed() > 0
             || self.ledger.is_opaque()
-            || self.ledger.memory() != before.memory()
+            || self.ledger.replay_state() != before.replay_state()
         {
-            return Err(ReplayError::Odd);
+            return Err(ReplayError::Unexpected);
         }
         self.ledger.was_carried(before);
-        // What was said here the client has not said.
+        // These requests are not those of the client.
         self.ledger.take_counts();
-        Ok((self.ledger, self.messages.map(|it| it.kept).unwrap_or_default()))
+        Ok((self.ledger, self.messages.map(|it| it.buffered).unwrap_or_default()))
     }
 }
 
-/// Most bytes of messages that are kept until all is confirmed.
-const MOST_MESSAGES: usize = 64 * 1024;
+/// Maximum bytes of messages that are buffered until all subscriptions are confirmed.
+const MAX_MESSAGE_BYTES: usize = 64 * 1024;
 
-/// Messages that come before all subscriptions are confirmed. Those for which there is no room go
-/// the way of all that were published while nobody was subscribed.
+/// Messages that arrive before all subscriptions are confirmed. Messages that exceed the buffer are
+/// dropped, like those that were published while the session was not subscribed.
 #[derive(Debug, Default)]
 struct Messages {
-    kept: Vec<u8>,
-    /// Where the frame under way begins.
-    begun: usize,
-    /// The frame under way did not fit.
-    lost: bool,
+    buffered: Vec<u8>,
+    /// The position at which the current frame begins.
+    frame_start: usize,
+    /// The current frame did not fit.
+    dropped: bool,
 }
 
 impl Messages {
-    /// The next piece of a frame came; if it `ended`, it is a `message` or not.
+    /// Adds the next piece of a frame. If the frame has `ended`, `message` is whether it is a
+    /// message.
     fn take(&mut self, piece: &[u8], ended: bool, message: bool) {
-        self.lost |= self.kept.len() + piece.len() > MOST_MESSAGES;
-        if !self.lost {
-            self.kept.extend_from_slice(piece);
+        self.dropped |= self.buffered.len() + piece.len() > MAX_MESSAGE_BYTES;
+        if !self.dropped {
+            self.buffered.extend_from_slice(piece);
         }
-        if self.lost || (ended && !message) {
-            self.kept.truncate(self.begun);
+        if self.dropped || (ended && !message) {
+            self.buffered.truncate(self.frame_start);
         }
         if ended {
-            self.begun = self.kept.len();
-            self.lost = false;
+            self.frame_start = self.buffered.len();
+            self.dropped = false;
         }
     }
 }
 
-/// The requests that lead a fresh connection to the state in `memory`, and how many of them follow
-/// the `PING`.
-fn requests(memory: Option<&ReplayState>) -> (Zeroizing<Vec<u8>>, u64) {
-    let Some(memory) = memory else { return (encode(&[vec![b"PING"]]), 0) };
-    let db = memory.db.to_string();
-    let mut all = identity(memory);
-    if memory.db != 0 {
+/// The requests that set `state` on a new connection, and the number of requests after the `PING`.
+fn requests(state: Option<&ReplayState>) -> (Zeroizing<Vec<u8>>, u64) {
+    let Some(state) = state else { return (encode(&[vec![b"PING"]]), 0) };
+    let db = state.db.to_string();
+    let mut all = identity(state);
+    if state.db != 0 {
         all.push(vec![b"SELECT", db.as_bytes()]);
     }
     all.push(vec![b"PING"]);
     let before = all.len();
-    // Last, because in RESP2 a subscribed connection may say nothing else any more.
-    for (kind, command) in KINDS {
-        let mut names = memory.names().of(kind).peekable();
+    // Last, because in RESP2 a subscribed connection accepts no other commands.
+    for (kind, command) in SUBSCRIPTION_KINDS {
+        let mut names = state.names().of(kind).peekable();
         if names.peek().is_some() {
             all.push(std::iter::once(command).chain(names).collect());
         }
@@ -247,17 +247,17 @@ fn requests(memory: Option<&ReplayState>) -> (Zeroizing<Vec<u8>>, u64) {
     (encode(&all), (all.len() - before) as u64)
 }
 
-/// Who the session is, its protocol, its names and its switches.
-fn identity(memory: &ReplayState) -> Vec<Vec<&[u8]>> {
-    let text = |text| memory.text(text);
+/// The requests for authentication, protocol, names and switches.
+fn identity(state: &ReplayState) -> Vec<Vec<&[u8]>> {
+    let text = |text| state.text(text);
     let name = text(Text::Name);
     let mut all: Vec<Vec<&[u8]>> = Vec::new();
-    match memory.login {
-        Login::None => {}
-        Login::Password => all.push(vec![b"AUTH", text(Text::Password)]),
-        Login::User => all.push(vec![b"AUTH", text(Text::User), text(Text::Password)]),
+    match state.auth {
+        AuthMethod::None => {}
+        AuthMethod::Password => all.push(vec![b"AUTH", text(Text::Password)]),
+        AuthMethod::User => all.push(vec![b"AUTH", text(Text::User), text(Text::Password)]),
     }
-    if memory.resp3 {
+    if state.resp3 {
         all.push(vec![b"HELLO", b"3"]);
     }
     if !name.is_empty() {
@@ -271,23 +271,22 @@ fn identity(memory: &ReplayState) -> Vec<Vec<&[u8]>> {
         }
     }
     for (part, switch) in [(part::NO_EVICT, &b"NO-EVICT"[..]), (part::NO_TOUCH, b"NO-TOUCH")] {
-        if memory.is_on(part) {
+        if state.is_on(part) {
             all.push(vec![b"CLIENT", switch, b"ON"]);
         }
     }
-    if memory.is_on(part::READ_ONLY) {
+    if state.is_on(part::READ_ONLY) {
         all.push(vec![b"READONLY"]);
     }
     all
 }
 
-/// The requests on the wire, in a buffer that has the right size from the start: one that grows
-/// leaves copies behind.
+/// Encodes the requests in a buffer that is allocated with the final size: a buffer that grows
+/// leaves copies in freed memory.
 fn encode(requests: &[Vec<&[u8]>]) -> Zeroizing<Vec<u8>> {
-    // A header is `*` or `$`, at most ten digits and a line end, and behind a word stands another
-    // line end.
-    let room = |words: &Vec<&[u8]>| 13 + words.iter().map(|word| 15 + word.len()).sum::<usize>();
-    let mut bytes = Zeroizing::new(Vec::with_capacity(requests.iter().map(room).sum()));
+    // A header is `*` or `$`, at most ten digits and a line end. A line end follows each word.
+    let size = |words: &Vec<&[u8]>| 13 + words.iter().map(|word| 15 + word.len()).sum::<usize>();
+    let mut bytes = Zeroizing::new(Vec::with_capacity(requests.iter().map(size).sum()));
     for words in requests {
         bytes.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
         for word in words {

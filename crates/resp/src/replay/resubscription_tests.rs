@@ -1,55 +1,55 @@
-//! What is remembered of subscriptions, and how they are come by again.
+//! Tests of recorded subscriptions, and of their replay.
 
-use crate::ledger::talk::Talk;
-use crate::replay::state_tests::{said, says};
+use crate::ledger::model::Dialogue;
+use crate::replay::state_tests::{replayed, replays};
 use crate::{Ledger, Limits, Replay, ReplayError};
 
 const KILOBYTE: u32 = 1024;
 
-fn talk() -> Talk {
-    Talk(Ledger::new(&Limits { memory: 1024, names: 4 * KILOBYTE, ..Limits::default() }))
+fn talk() -> Dialogue {
+    Dialogue(Ledger::new(&Limits { memory: 1024, names: 4 * KILOBYTE, ..Limits::default() }))
 }
 
 #[test]
-fn what_was_confirmed_is_subscribed_to_again_behind_everything_else() {
+fn replays_confirmed_subscriptions_last() {
     let mut it = talk();
     it.c("SUBSCRIBE b a").s("*3/$9/subscribe/$1/b/:1/");
-    assert_eq!(said(&it), None, "one confirmation is missing");
+    assert_eq!(replayed(&it), None, "one confirmation is missing");
     it.s("*3/$9/subscribe/$1/a/:2/");
-    says(&it, &["SUBSCRIBE a b"]);
+    replays(&it, &["SUBSCRIBE a b"]);
     it.c("PSUBSCRIBE p?")
         .c("SSUBSCRIBE s")
         .s("*3/$10/psubscribe/$2/p?/:3/*3/$10/ssubscribe/$1/s/:1/");
-    says(&it, &["SUBSCRIBE a b", "PSUBSCRIBE p?", "SSUBSCRIBE s"]);
+    replays(&it, &["SUBSCRIBE a b", "PSUBSCRIBE p?", "SSUBSCRIBE s"]);
     it.c("UNSUBSCRIBE b x").s("*3/$11/unsubscribe/$1/b/:2/*3/$11/unsubscribe/$1/x/:2/");
     it.c("PUNSUBSCRIBE").s("*3/$12/punsubscribe/$2/p?/:1/");
-    says(&it, &["SUBSCRIBE a", "SSUBSCRIBE s"]);
+    replays(&it, &["SUBSCRIBE a", "SSUBSCRIBE s"]);
     it.c("SUNSUBSCRIBE")
         .c("UNSUBSCRIBE a")
         .s("*3/$12/sunsubscribe/$1/s/:0/*3/$11/unsubscribe/$1/a/:0/");
-    says(&it, &[]);
+    replays(&it, &[]);
     assert_eq!(it.0.allocated(), 0);
 }
 
 #[test]
-fn in_resp3_the_state_comes_first_and_other_requests_go_on_beside() {
+fn replays_state_before_subscriptions_in_resp3() {
     let mut it = talk();
     it.c("HELLO 3").c("SELECT 2").c("SUBSCRIBE a").c("GET k").c("CLIENT SETNAME me");
     it.s("%1/+proto/:3/+OK/>3/$9/subscribe/$1/a/:1/");
-    assert_eq!(said(&it), None);
+    assert_eq!(replayed(&it), None);
     it.s("$-1/>3/$7/message/$1/a/$1/x/+OK/");
-    says(&it, &["HELLO 3", "CLIENT SETNAME me", "SELECT 2", "SUBSCRIBE a"]);
+    replays(&it, &["HELLO 3", "CLIENT SETNAME me", "SELECT 2", "SUBSCRIBE a"]);
     it.c("WATCH k").s("+OK/");
-    assert_eq!(said(&it), None, "pinned beside");
+    assert_eq!(replayed(&it), None, "pinned for another reason");
     it.c("UNWATCH").s("+OK/");
     it.c("SUBSCRIBE refused").s("-NOPERM no/");
-    says(&it, &["HELLO 3", "CLIENT SETNAME me", "SELECT 2", "SUBSCRIBE a"]);
+    replays(&it, &["HELLO 3", "CLIENT SETNAME me", "SELECT 2", "SUBSCRIBE a"]);
     it.c("RESET").s("+RESET/");
-    says(&it, &[]);
+    replays(&it, &[]);
 }
 
 #[test]
-fn in_pieces_and_with_any_bytes_in_their_names() {
+fn records_names_with_any_bytes_in_any_pieces() {
     let wire = b"*3\r\n$9\r\nsubscribe\r\n$4\r\na\r\nb\r\n$0\r\n\r\n";
     for size in 1..wire.len() {
         let mut it = talk();
@@ -61,37 +61,37 @@ fn in_pieces_and_with_any_bytes_in_their_names() {
 }
 
 #[test]
-fn what_is_not_known_by_name_keeps_the_session_until_nothing_is_left() {
+fn pins_sessions_with_unrecorded_names_until_none_left() {
     let long = |letter: &str| letter.repeat(3000);
     let mut it = talk();
     it.c(&format!("SUBSCRIBE {}", long("a"))).s("*3/$9/subscribe/$1/a/:1/");
     it.c(&format!("SUBSCRIBE {}", long("b"))).s("*3/$9/subscribe/$1/b/:2/");
-    assert_eq!(said(&it), None, "more than may be remembered");
-    assert!(it.0.allocated() < 100, "and then nothing is");
+    assert_eq!(replayed(&it), None, "more than may be recorded");
+    assert!(it.0.allocated() < 100, "nothing is recorded in part");
     it.c("SUBSCRIBE c").s("*3/$9/subscribe/$1/c/:3/");
-    assert_eq!(said(&it), None);
+    assert_eq!(replayed(&it), None);
     it.c("UNSUBSCRIBE")
         .s("*3/$11/unsubscribe/$1/a/:2/*3/$11/unsubscribe/$1/b/:1/*3/$11/unsubscribe/$1/c/:0/");
-    says(&it, &[]);
+    replays(&it, &[]);
     it.c("SUBSCRIBE c").s("*3/$9/subscribe/$1/c/:1/");
-    says(&it, &["SUBSCRIBE c"]);
-    // A shard channel that a cluster takes away.
+    replays(&it, &["SUBSCRIBE c"]);
+    // A shard channel that a cluster removes.
     it.c("SSUBSCRIBE s t").s("*3/$10/ssubscribe/$1/s/:1/*3/$10/ssubscribe/$1/t/:2/");
-    says(&it, &["SUBSCRIBE c", "SSUBSCRIBE s t"]);
+    replays(&it, &["SUBSCRIBE c", "SSUBSCRIBE s t"]);
     it.s("*3/$12/sunsubscribe/$1/s/:1/");
-    assert_eq!(said(&it), None);
+    assert_eq!(replayed(&it), None);
 }
 
 #[test]
-fn where_they_are_not_wanted_nothing_is_remembered() {
-    let mut it = Talk(Ledger::new(&Limits { memory: 1024, ..Limits::default() }));
+fn records_no_names_without_a_limit() {
+    let mut it = Dialogue(Ledger::new(&Limits { memory: 1024, ..Limits::default() }));
     it.c("SUBSCRIBE a").s("*3/$9/subscribe/$1/a/:1/");
-    assert_eq!((said(&it), it.0.allocated()), (None, 0));
+    assert_eq!((replayed(&it), it.0.allocated()), (None, 0));
     it.c("UNSUBSCRIBE").s("*3/$11/unsubscribe/$1/a/:0/");
-    says(&it, &[]);
+    replays(&it, &[]);
 }
 
-fn subscribed() -> Talk {
+fn subscribed() -> Dialogue {
     let mut it = talk();
     it.c("SELECT 2").c("SUBSCRIBE a").c("PSUBSCRIBE p?");
     it.s("+OK/*3/$9/subscribe/$1/a/:1/*3/$10/psubscribe/$2/p?/:2/");
@@ -103,7 +103,7 @@ const CONFIRMED_OTHER: &[u8] = b"*3\r\n$10\r\npsubscribe\r\n$2\r\np?\r\n:2\r\n";
 const MESSAGE: &[u8] = b"*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$2\r\nhi\r\n";
 
 #[test]
-fn the_client_is_given_the_messages_and_not_the_confirmations() {
+fn passes_messages_and_no_confirmations_to_the_client() {
     let before = subscribed();
     let wire = [CONFIRMED_ONE, MESSAGE, CONFIRMED_OTHER, MESSAGE, b"*3\r\n$7\r\nmess"].concat();
     for size in 1..wire.len() {
@@ -128,12 +128,12 @@ fn the_client_is_given_the_messages_and_not_the_confirmations() {
             [MESSAGE, MESSAGE, b"*3\r\n$7\r\nmess"].concat(),
             "in pieces of {size}"
         );
-        says(&Talk(ledger), &["SELECT 2", "SUBSCRIBE a", "PSUBSCRIBE p?"]);
+        replays(&Dialogue(ledger), &["SELECT 2", "SUBSCRIBE a", "PSUBSCRIBE p?"]);
     }
 }
 
 #[test]
-fn messages_are_kept_in_bounds_and_nonsense_is_refused() {
+fn bounds_buffered_messages_and_refuses_other_frames() {
     let before = subscribed();
     let mut replay = Replay::of(&before.0).unwrap();
     replay.answer(CONFIRMED_ONE).unwrap();
@@ -149,7 +149,10 @@ fn messages_are_kept_in_bounds_and_nonsense_is_refused() {
     assert_eq!(replay.answer(b"+OK\r\n+PONG\r\n-NOPERM no\r\n"), Err(ReplayError::Refused));
     let mut replay = Replay::of(&before.0).unwrap();
     replay.answer(&[CONFIRMED_ONE, CONFIRMED_OTHER].concat()).unwrap();
-    assert_eq!(replay.follow(b"+OK\r\n"), Err(ReplayError::Odd));
+    assert_eq!(replay.follow(b"+OK\r\n"), Err(ReplayError::Unexpected));
     let quiet = talk();
-    assert_eq!(Replay::of(&quiet.0).unwrap().follow(b">1\r\n+news\r\n"), Err(ReplayError::Odd));
+    assert_eq!(
+        Replay::of(&quiet.0).unwrap().follow(b">1\r\n+news\r\n"),
+        Err(ReplayError::Unexpected)
+    );
 }

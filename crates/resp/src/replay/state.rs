@@ -1,25 +1,25 @@
-//! What the server keeps for one connection and would keep for another that says the same: the
-//! state that can be had again.
+//! The replayable state of a connection: what the server keeps for it and can be set again on
+//! another connection.
 //!
-//! The fields are what `RESET` clears (`redis:src/networking.c`, `clearClientConnectionState`) less
-//! what pins a session, and the name and version of the client's library, which survive it. Nothing
-//! enters but what the server has accepted. Where it cannot be known what an accepted request did,
-//! the part it is about is in doubt, and a memory in doubt is of no use until a later request says
-//! it plainly.
+//! The fields are what `RESET` clears (`redis:src/networking.c`, `clearClientConnectionState`),
+//! without the state that pins a session, and the name and version of the client library, which
+//! survive a `RESET`. Only accepted requests change it. If the effect of an accepted request is not
+//! known, the part of the state that it may change is in doubt; the state cannot be replayed until
+//! a later request sets that part.
 //!
-//! Passwords are in it. All texts share one allocation, which is overwritten with zeros when it
-//! goes.
+//! It contains passwords. All texts share one allocation, which is overwritten with zeros when it
+//! is dropped.
 //!
-//! Deliberately absent: how a memory is come by (`recorder`) and what it is good for (`replay`).
+//! Deliberately absent: how the state is recorded (`recorder`) and replayed (`replay`).
 
 use std::fmt;
 
 use zeroize::Zeroizing;
 
-use crate::commands::class::{Class, Group};
-use crate::replay::channel_names::Names;
+use crate::commands::class::{Class, ClassGroup};
+use crate::replay::channel_names::ChannelNames;
 
-/// The texts of a memory, in the order in which they are kept.
+/// The texts of the state, in the order in which they are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Text {
     User,
@@ -31,7 +31,7 @@ pub(crate) enum Text {
 
 const TEXTS: usize = 5;
 
-/// Parts of the memory, one bit each.
+/// Parts of the state, one bit each.
 pub(crate) mod part {
     pub(crate) const USER: u8 = 1;
     pub(crate) const DB: u8 = 1 << 1;
@@ -54,41 +54,41 @@ pub(crate) fn parts(class: Class) -> u8 {
         Class::NoEvict => part::NO_EVICT,
         Class::NoTouch => part::NO_TOUCH,
         Class::ReadOnly | Class::ReadWrite => part::READ_ONLY,
-        class if class.group() == Group::Subscribing => part::SUBSCRIPTIONS,
+        class if class.group() == ClassGroup::Subscribing => part::SUBSCRIPTIONS,
         _ => 0,
     }
 }
 
 /// How the connection was authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Login {
-    /// Not at all: as whoever the server takes strangers for.
+pub(crate) enum AuthMethod {
+    /// Not authenticated: the default user.
     #[default]
     None,
     /// With a password alone.
     Password,
-    /// With a user's name and a password.
+    /// With a user name and a password.
     User,
 }
 
-/// The state of a connection that can be had again. The default is that of a fresh connection.
+/// The replayable state. The default is that of a new connection.
 #[derive(Default, PartialEq, Eq)]
 pub(crate) struct ReplayState {
     text: Zeroizing<Vec<u8>>,
     /// The lengths of the texts.
     lens: [u16; TEXTS],
     pub(crate) db: u32,
-    pub(crate) login: Login,
+    pub(crate) auth: AuthMethod,
     pub(crate) resp3: bool,
-    /// Parts that are switched on, of those that are a switch.
+    /// The parts that are on, of those that can be switched on or off.
     on: u8,
-    /// Parts of which it is not known how they are.
+    /// The parts that are not known.
     doubt: u8,
-    names: Names,
+    names: ChannelNames,
 }
 
 impl fmt::Debug for ReplayState {
-    /// Without the texts: one of them is a password.
+    /// Omits the texts, one of which is a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ReplayState")
             .field("db", &self.db)
@@ -107,7 +107,7 @@ impl ReplayState {
         self.doubt != 0
     }
 
-    /// Notes that these parts are not known any more.
+    /// Marks these parts as unknown.
     pub(crate) fn doubt(&mut self, parts: u8) {
         self.doubt |= parts;
         if parts & part::SUBSCRIPTIONS != 0 {
@@ -115,47 +115,47 @@ impl ReplayState {
         }
     }
 
-    /// What the session is subscribed to.
-    pub(crate) fn names(&self) -> &Names {
+    /// The names of the channels and patterns.
+    pub(crate) fn names(&self) -> &ChannelNames {
         &self.names
     }
 
-    /// The server says that nothing is subscribed to, which settles every doubt about it.
+    /// The server reported that there are no subscriptions, so they are known again.
     pub(crate) fn unsubscribed(&mut self) {
         self.names.clear();
         self.doubt &= !part::SUBSCRIPTIONS;
     }
 
-    /// Notes that a request of that class, of the subscribing group, was accepted for all of its
-    /// names. `most` bytes may be remembered of them.
+    /// A request of the subscribing group was confirmed for all of its names, of which at most
+    /// `most` bytes may be recorded.
     pub(crate) fn subscribe(&mut self, class: Class, words: Option<&[&[u8]]>, most: usize) {
-        debug_assert!(class.group() == Group::Subscribing);
+        debug_assert!(class.group() == ClassGroup::Subscribing);
         let names = words
             .and_then(|words| words.get(1..))
             .filter(|_| self.doubt & part::SUBSCRIPTIONS == 0);
-        // The server sends to these what other connections track, and they name this connection by
-        // its number.
+        // On these channels the server sends invalidations for other connections, which refer to
+        // this connection by its ID.
         let names = names.filter(|names| !names.iter().any(|name| name.starts_with(b"__redis__:")));
         if !names.is_some_and(|names| self.names.accept(class, names, most)) {
             self.doubt(part::SUBSCRIPTIONS);
         }
     }
 
-    /// The text; empty if there is none.
+    /// The text; empty if it is not set.
     pub(crate) fn text(&self, text: Text) -> &[u8] {
-        let (begin, end) = self.place(text);
-        // Where it would not be, `set` has put everything in doubt.
+        let (begin, end) = self.range(text);
+        // If the range is invalid, `set` has marked everything as unknown.
         self.text.get(begin..end).unwrap_or(&[])
     }
 
-    fn place(&self, text: Text) -> (usize, usize) {
+    fn range(&self, text: Text) -> (usize, usize) {
         let before = self.lens.iter().take(text as usize).map(|len| usize::from(*len)).sum();
         (before, before + self.lens.get(text as usize).map_or(0, |len| usize::from(*len)))
     }
 
-    /// Puts `new` in the place of what was there. The old bytes are overwritten.
+    /// Replaces a text. The old bytes are overwritten with zeros.
     pub(crate) fn set(&mut self, text: Text, new: &[u8]) {
-        let (begin, end) = self.place(text);
+        let (begin, end) = self.range(text);
         let (Some((old, after)), Ok(len), Some(slot)) = (
             self.text.split_at_checked(end),
             u16::try_from(new.len()),
@@ -165,7 +165,7 @@ impl ReplayState {
         };
         let Some((before, _)) = old.split_at_checked(begin) else { return self.doubt(u8::MAX) };
         *slot = len;
-        // Of the right size at once: a vector that grows leaves copies behind.
+        // Allocated with the final size: a vector that grows leaves copies in freed memory.
         let mut all = Vec::with_capacity(self.text.len() - (end - begin) + new.len());
         all.extend_from_slice(before);
         all.extend_from_slice(new);
@@ -189,20 +189,21 @@ impl ReplayState {
         *self = fresh;
     }
 
-    /// Notes that the server has accepted a request of that class with these words; `map`: its
-    /// answer is a map.
+    /// The server accepted a request of that class with these words; `map` is whether its reply was
+    /// a map.
     pub(crate) fn accept(&mut self, class: Class, words: Option<&[&[u8]]>, map: bool) {
         if class == Class::Hello {
             self.resp3 = map;
         }
-        let Some(known) = words.and_then(|words| self.apply(class, words)) else {
+        let Some(stateless_kind) = words.and_then(|words| self.apply(class, words)) else {
             self.doubt(parts(class));
             return;
         };
-        self.doubt &= !known;
+        self.doubt &= !stateless_kind;
     }
 
-    /// Which parts are known now; `None` if the words say nothing that is understood.
+    /// Applies a request. Returns the parts that are known now; `None` if the words are not
+    /// understood.
     fn apply(&mut self, class: Class, words: &[&[u8]]) -> Option<u8> {
         let arguments = words.get(1..)?;
         match (class, arguments) {
@@ -214,7 +215,7 @@ impl ReplayState {
             (Class::SetName, [_, name]) => self.set(Text::Name, name),
             (Class::SetInfo, [_, what, value]) => {
                 self.set(library(what)?, value);
-                // It says one of two texts, and a doubt may be about the other.
+                // It sets one of two texts, and the other one may be unknown.
                 return Some(0);
             }
             (Class::NoEvict, [_, on]) => self.switch(part::NO_EVICT, is_on(on)?),
@@ -227,18 +228,18 @@ impl ReplayState {
     }
 
     fn hello(&mut self, mut options: &[&[u8]]) -> Option<u8> {
-        let mut known = 0;
+        let mut stateless_kind = 0;
         loop {
             options = match options {
-                [] => return Some(known),
+                [] => return Some(stateless_kind),
                 [option, user, password, rest @ ..] if option.eq_ignore_ascii_case(b"AUTH") => {
                     self.log_in(Some(user), password)?;
-                    known |= part::USER;
+                    stateless_kind |= part::USER;
                     rest
                 }
                 [option, name, rest @ ..] if option.eq_ignore_ascii_case(b"SETNAME") => {
                     self.set(Text::Name, name);
-                    known |= part::NAME;
+                    stateless_kind |= part::NAME;
                     rest
                 }
                 _ => return None,
@@ -252,7 +253,7 @@ impl ReplayState {
         }
         self.set(Text::User, user.unwrap_or_default());
         self.set(Text::Password, password);
-        self.login = if user.is_some() { Login::User } else { Login::Password };
+        self.auth = if user.is_some() { AuthMethod::User } else { AuthMethod::Password };
         Some(())
     }
 }

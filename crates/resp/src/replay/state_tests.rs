@@ -1,24 +1,22 @@
-//! What is remembered of a session, and that a replay of it leads to the same state and to nothing
-//! else.
+//! Tests of the recorded state, and of its replay.
 
-use crate::ledger::talk::Talk;
+use crate::ledger::model::Dialogue;
 use crate::{Hint, Ledger, Limits, Replay, ReplayError};
 
-fn talk() -> Talk {
-    Talk(Ledger::new(&Limits { memory: 1024, ..Limits::default() }))
+fn talk() -> Dialogue {
+    Dialogue(Ledger::new(&Limits { memory: 1024, ..Limits::default() }))
 }
 
-/// What would be sent to another server, a request a line, without the `PING`; `None` if the
-/// session has to stay.
-pub(crate) fn said(talk: &Talk) -> Option<Vec<String>> {
+/// The requests of a replay, one string each, without the `PING`; `None` if the session is pinned.
+pub(crate) fn replayed(talk: &Dialogue) -> Option<Vec<String>> {
     let replay = Replay::of(&talk.0)?;
     let text = String::from_utf8(replay.requests().to_vec()).unwrap();
     let requests = text.split('*').skip(1);
-    // Of `2 $4 AUTH $2 pw` every second word, from the third on.
+    // Of `2 $4 AUTH $2 pw`, every second word from the third on.
     let mut all: Vec<String> = requests
         .map(|it| it.split("\r\n").skip(2).step_by(2).collect::<Vec<_>>().join(" "))
         .collect();
-    // The proof stands behind everything but the subscriptions.
+    // The `PING` follows everything but the subscriptions.
     let ping = all.iter().position(|it| it == "PING").unwrap();
     all.remove(ping);
     assert!(
@@ -29,23 +27,23 @@ pub(crate) fn said(talk: &Talk) -> Option<Vec<String>> {
 }
 
 #[track_caller]
-pub(crate) fn says(talk: &Talk, requests: &[&str]) {
+pub(crate) fn replays(talk: &Dialogue, requests: &[&str]) {
     assert_eq!(
-        said(talk).as_deref(),
+        replayed(talk).as_deref(),
         Some(&requests.iter().map(ToString::to_string).collect::<Vec<_>>()[..])
     );
 }
 
 #[test]
-fn what_was_accepted_is_said_again_in_the_order_that_works() {
+fn replays_accepted_state_in_a_working_order() {
     let mut it = talk();
-    says(&it, &[]);
+    replays(&it, &[]);
     it.c("SELECT 3")
         .c("CLIENT SETNAME app")
         .c("AUTH me pw")
         .c("HELLO 3")
         .s("+OK/+OK/+OK/%1/+proto/:3/");
-    says(&it, &["AUTH me pw", "HELLO 3", "CLIENT SETNAME app", "SELECT 3"]);
+    replays(&it, &["AUTH me pw", "HELLO 3", "CLIENT SETNAME app", "SELECT 3"]);
     it.c("CLIENT SETINFO lib-name redis-py").c("CLIENT SETINFO LIB-VER 5.0").s("+OK/+OK/");
     it.c("client no-evict on").c("CLIENT NO-TOUCH ON").c("READONLY").s("+OK/+OK/+OK/");
     let all = ["AUTH me pw", "HELLO 3", "CLIENT SETNAME app", "CLIENT SETINFO LIB-NAME redis-py"];
@@ -56,71 +54,71 @@ fn what_was_accepted_is_said_again_in_the_order_that_works() {
         "READONLY",
         "SELECT 3",
     ];
-    says(&it, &[&all[..], &more[..]].concat());
+    replays(&it, &[&all[..], &more[..]].concat());
     it.c("CLIENT NO-EVICT OFF")
         .c("CLIENT NO-TOUCH OFF")
         .c("READWRITE")
         .c("SELECT 0")
         .s("+OK/+OK/+OK/+OK/");
-    says(&it, &[&all[..], &more[..1]].concat());
+    replays(&it, &[&all[..], &more[..1]].concat());
     it.c("RESET").s("+RESET/");
-    says(&it, &["CLIENT SETINFO LIB-NAME redis-py", "CLIENT SETINFO LIB-VER 5.0"]);
+    replays(&it, &["CLIENT SETINFO LIB-NAME redis-py", "CLIENT SETINFO LIB-VER 5.0"]);
 }
 
 #[test]
-fn hello_says_who_and_what_in_one() {
+fn records_credentials_and_name_of_hello() {
     let mut it = talk();
     it.c("HELLO 3 AUTH default pw SETNAME app").s("%1/+proto/:3/");
-    says(&it, &["AUTH default pw", "HELLO 3", "CLIENT SETNAME app"]);
+    replays(&it, &["AUTH default pw", "HELLO 3", "CLIENT SETNAME app"]);
     it.c("AUTH other").c("HELLO 2").s("+OK/*2/+proto/:2/");
-    says(&it, &["AUTH other", "CLIENT SETNAME app"]);
+    replays(&it, &["AUTH other", "CLIENT SETNAME app"]);
     it.c("HELLO").s("*2/+proto/:2/");
-    says(&it, &["AUTH other", "CLIENT SETNAME app"]);
+    replays(&it, &["AUTH other", "CLIENT SETNAME app"]);
 }
 
 #[test]
-fn nothing_is_remembered_that_was_refused() {
+fn records_nothing_that_was_refused() {
     let mut it = talk();
     it.c("AUTH me no")
         .c("SELECT 99")
         .c("HELLO 3 AUTH me no")
         .c("HELLO 4")
         .s("-WRONGPASS x/-ERR x/-WRONGPASS x/-NOPROTO x/");
-    says(&it, &[]);
+    replays(&it, &[]);
     assert_eq!(it.0.allocated(), 0);
 }
 
 #[test]
-fn a_hello_refused_half_way_leaves_a_doubt_that_only_a_plain_word_clears() {
+fn doubts_the_state_after_a_partly_refused_hello() {
     let mut it = talk();
     it.c("HELLO 3 AUTH me pw SETNAME a\tb").s("-ERR Client names cannot contain spaces/");
-    assert_eq!(said(&it), None);
+    assert_eq!(replayed(&it), None);
     it.c("AUTH me pw").s("+OK/");
-    assert_eq!(said(&it), None, "the name is still in doubt");
+    assert_eq!(replayed(&it), None, "the name is still unknown");
     it.c("CLIENT SETNAME b").s("+OK/");
-    says(&it, &["AUTH me pw", "CLIENT SETNAME b"]);
+    replays(&it, &["AUTH me pw", "CLIENT SETNAME b"]);
 }
 
 #[test]
-fn what_a_transaction_changed_is_in_doubt_until_it_is_said_again() {
+fn doubts_state_changed_in_a_transaction() {
     let mut it = talk();
     it.c("SELECT 1").c("MULTI").c("SELECT 2").s("+OK/+OK/+QUEUED/");
-    assert_eq!(said(&it), None);
+    assert_eq!(replayed(&it), None);
     it.c("EXEC").s("*1/+OK/");
-    assert_eq!(said(&it), None);
+    assert_eq!(replayed(&it), None);
     it.c("SELECT 2").s("+OK/");
-    says(&it, &["SELECT 2"]);
+    replays(&it, &["SELECT 2"]);
     for end in ["DISCARD", "EXEC"] {
         it.c("MULTI").c("SELECT 5").c(end).s("+OK/+QUEUED/");
         it.s(if end == "EXEC" { "-EXECABORT x/" } else { "+OK/" });
-        says(&it, &["SELECT 2"]);
+        replays(&it, &["SELECT 2"]);
     }
     it.c("MULTI").c("GET k").c("EXEC").s("+OK/+QUEUED/*1/$-1/");
-    says(&it, &["SELECT 2"]);
+    replays(&it, &["SELECT 2"]);
 }
 
 #[test]
-fn a_session_that_is_not_quiet_stays() {
+fn carries_no_session_that_is_not_quiet() {
     for (ask, answer) in [
         ("GET k", ""),
         ("WATCH k", "+OK/"),
@@ -135,44 +133,44 @@ fn a_session_that_is_not_quiet_stays() {
         it.c(ask).s(answer);
         assert!(!it.0.can_be_carried(), "{ask}");
     }
-    let mut forgetful = Talk::new();
+    let mut forgetful = Dialogue::new();
     forgetful.c("SELECT 1").s("+OK/");
     assert!(!forgetful.0.can_be_carried());
 }
 
 #[test]
-fn requests_in_pieces_and_in_a_crowd_are_remembered_all_the_same() {
+fn records_requests_in_pieces_of_any_size() {
     let wire = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\nv\r\n*3\r\n$4\r\nAUTH\r\n$2\r\nme\r\n$2\r\npw\r\nSELECT 7\r\n*2\r\n$3\r\nGET\r\n$1\r\nk\r\n";
     for size in 1..wire.len() {
         let mut it = talk();
         wire.chunks(size).for_each(|piece| it.0.request(piece));
         it.s("+OK/+OK/+OK/$1/v/");
-        says(&it, &["AUTH me pw", "SELECT 7"]);
+        replays(&it, &["AUTH me pw", "SELECT 7"]);
     }
 }
 
 #[test]
-fn what_is_too_much_or_unseen_or_quoted_cannot_be_said_again() {
+fn doubts_requests_too_long_unseen_or_quoted() {
     let mut it = talk();
     it.c(&format!("AUTH {}", "p".repeat(2000))).s("+OK/");
-    assert_eq!(said(&it), None);
+    assert_eq!(replayed(&it), None);
     it.c("AUTH pw").s("+OK/");
-    says(&it, &["AUTH pw"]);
+    replays(&it, &["AUTH pw"]);
     it.0.request(b"AUTH \"p w\"\r\n");
     it.s("+OK/");
-    assert_eq!(said(&it), None);
+    assert_eq!(replayed(&it), None);
     it.c("RESET").s("+RESET/");
-    says(&it, &[]);
-    // A body that was moved without being shown.
+    replays(&it, &[]);
+    // A body that was forwarded without being shown.
     it.0.request(b"*2\r\n$4\r\nAUTH\r\n$100\r\n");
     it.0.skip_body(crate::Direction::Request, 100);
     it.0.request(b"\r\n");
     it.s("+OK/");
-    assert_eq!(said(&it), None);
+    assert_eq!(replayed(&it), None);
 }
 
 #[test]
-fn memory_is_bounded_and_given_back() {
+fn bounds_and_frees_the_recorded_bytes() {
     let mut it = talk();
     for round in 0..400 {
         it.c(&format!("CLIENT SETNAME {}{round}", "n".repeat(100)));
@@ -183,7 +181,7 @@ fn memory_is_bounded_and_given_back() {
     }
     it.c("RESET").s("+RESET/");
     assert_eq!(it.0.allocated(), 0);
-    // A long request of which it was soon clear that it is none of those.
+    // A long request whose first words show that it is not recorded.
     it.0.request(b"*3\r\n$3\r\nSE");
     it.0.request(b"T\r\n$1\r\nk\r\n$5000\r\n");
     it.0.request(&[b'x'; 4000]);
@@ -191,17 +189,17 @@ fn memory_is_bounded_and_given_back() {
     it.0.request(&[b'x'; 1000]);
     it.0.request(b"\r\n");
     it.s("+OK/");
-    says(&it, &[]);
+    replays(&it, &[]);
 }
 
-fn authenticated() -> Talk {
+fn authenticated() -> Dialogue {
     let mut it = talk();
     it.c("HELLO 3 AUTH me pw").c("SELECT 2").s("%1/+proto/:3/+OK/");
     it
 }
 
 #[test]
-fn a_replay_that_is_accepted_goes_on_as_the_same_session() {
+fn continues_the_session_after_an_accepted_replay() {
     let before = authenticated();
     let mut replay = Replay::of(&before.0).unwrap();
     let answers = b"+OK\r\n%1\r\n+proto\r\n:3\r\n+OK\r\n+PONG\r\n";
@@ -209,35 +207,35 @@ fn a_replay_that_is_accepted_goes_on_as_the_same_session() {
         assert!(!replay.is_answered());
         assert_eq!(replay.answer(&[*byte]), Ok(1));
     }
-    assert_eq!(replay.answer(b">1\r\n+news\r\n"), Ok(0), "what follows is not its own");
-    let after = Talk(replay.finish(&before.0).unwrap().0);
-    says(&after, &["AUTH me pw", "HELLO 3", "SELECT 2"]);
+    assert_eq!(replay.answer(b">1\r\n+news\r\n"), Ok(0), "what follows is not part of the replies");
+    let after = Dialogue(replay.finish(&before.0).unwrap().0);
+    replays(&after, &["AUTH me pw", "HELLO 3", "SELECT 2"]);
     let mut after = after;
     after.c("GET k").s("$-1/");
-    assert_eq!(after.0.take_counts().requests, 1, "the client's only");
-    // And on to a third server.
+    assert_eq!(after.0.take_counts().requests, 1, "only that of the client");
+    // It can be carried to a third server.
     assert!(after.0.can_be_carried());
 }
 
 #[test]
-fn any_other_answer_ends_it() {
+fn refuses_unexpected_replies() {
     let before = authenticated();
     let answer = |bytes: &[u8]| Replay::of(&before.0).unwrap().answer(bytes);
     assert_eq!(answer(b"-WRONGPASS no\r\n"), Err(ReplayError::Refused));
     assert_eq!(answer(b"+OK\r\n-ERR unknown command\r\n"), Err(ReplayError::Refused));
     assert_eq!(answer(b"-LOADING not yet\r\n"), Err(ReplayError::NotReady(Hint::Loading)));
-    assert_eq!(answer(b"HTTP/1.1 400\r\n"), Err(ReplayError::Odd));
-    // An old server that answers HELLO 3 with an array, or something else altogether: accepted, but
+    assert_eq!(answer(b"HTTP/1.1 400\r\n"), Err(ReplayError::Unexpected));
+    // A server that accepts HELLO 3 and answers with an array: accepted, but
     // not the same.
     let mut replay = Replay::of(&before.0).unwrap();
     replay.answer(b"+OK\r\n*2\r\n+proto\r\n:2\r\n+OK\r\n+PONG\r\n").unwrap();
-    assert_eq!(replay.finish(&before.0).unwrap_err(), ReplayError::Odd);
+    assert_eq!(replay.finish(&before.0).unwrap_err(), ReplayError::Unexpected);
     let unanswered = Replay::of(&before.0).unwrap();
-    assert_eq!(unanswered.finish(&before.0).unwrap_err(), ReplayError::Odd);
+    assert_eq!(unanswered.finish(&before.0).unwrap_err(), ReplayError::Unexpected);
 }
 
 #[test]
-fn proves_the_server_by_any_reply_to_ping_but_not_now() {
+fn accepts_any_reply_to_ping_but_unavailability() {
     let blank = talk();
     let answer = |bytes: &[u8]| {
         let mut replay = Replay::of(&blank.0).unwrap();
@@ -262,12 +260,12 @@ fn proves_the_server_by_any_reply_to_ping_but_not_now() {
         assert_eq!(answer(error.as_bytes()), Err(ReplayError::NotReady(hint)));
     }
     for nonsense in ["$4\r\nPONG\r\n", ":1\r\n", "HTTP/1.1 400\r\n"] {
-        assert_eq!(answer(nonsense.as_bytes()), Err(ReplayError::Odd), "{nonsense}");
+        assert_eq!(answer(nonsense.as_bytes()), Err(ReplayError::Unexpected), "{nonsense}");
     }
 }
 
 #[test]
-fn takes_busy_and_full_servers_for_unavailable() {
+fn reports_busy_and_full_servers_as_unavailable() {
     const FULL: &[u8] = b"-ERR max number of clients reached\r\n";
     let state = authenticated();
     for before in [talk(), state] {
@@ -282,7 +280,7 @@ fn takes_busy_and_full_servers_for_unavailable() {
             assert_eq!(last, Some(Err(ReplayError::Unavailable)), "in pieces");
         }
     }
-    // What is replayed may be served, and a command not.
+    // The replayed requests may be answered while other commands are not.
     let mut replay = Replay::of(&authenticated().0).unwrap();
     let answers = b"+OK\r\n%1\r\n+proto\r\n:3\r\n+OK\r\n";
     assert_eq!(replay.answer(answers), Ok(answers.len()));
@@ -290,22 +288,22 @@ fn takes_busy_and_full_servers_for_unavailable() {
 }
 
 #[test]
-fn a_carried_session_that_waits_for_replicas_is_forfeit() {
+fn ends_a_carried_session_that_sends_wait() {
     let before = talk();
     let mut replay = Replay::of(&before.0).unwrap();
     replay.answer(b"+PONG\r\n").unwrap();
-    let mut after = Talk(replay.finish(&before.0).unwrap().0);
+    let mut after = Dialogue(replay.finish(&before.0).unwrap().0);
     after.c("GET k");
     assert!(after.0.must_end().is_none());
     after.c("WAIT 1 100");
-    assert!(after.0.must_end() == Some(crate::MustEnd::Forfeit));
+    assert!(after.0.must_end() == Some(crate::MustEnd::WaitAfterCarry));
     let mut fresh = talk();
     fresh.c("WAIT 1 100");
     assert!(fresh.0.must_end().is_none());
 }
 
 #[test]
-fn no_secret_is_shown() {
+fn shows_no_secret_in_debug_output() {
     let mut it = authenticated();
     it.c("AUTH hush");
     let shown = format!("{:?} {:?}", it.0, Replay::of(&authenticated().0).unwrap());
@@ -316,18 +314,18 @@ fn no_secret_is_shown() {
 }
 
 #[test]
-fn remembers_inline_credentials_as_the_server_splits_them() {
+fn records_inline_credentials_as_redis_splits_them() {
     let mut it = talk();
     it.0.request(b"AUTH pa\x0css\r\n");
     it.s("+OK/");
-    says(&it, &["AUTH pa\x0css"]);
+    replays(&it, &["AUTH pa\x0css"]);
     it.0.request(b"\x0bAUTH \x0c me\x0b  pw\r\n");
     it.s("+OK/");
-    says(&it, &["AUTH me\x0b pw"]);
+    replays(&it, &["AUTH me\x0b pw"]);
 }
 
 #[test]
-fn pins_a_session_that_imports_said_inline() {
+fn pins_a_session_with_inline_import_source() {
     for line in [&b"CLIENT IMPORT-SOURCE ON\r\n"[..], b"client 'import-source' on\n"] {
         let mut it = talk();
         it.0.request(line);

@@ -1,10 +1,10 @@
-//! The frames of a server alone, for whoever reads one connection instead of watching a session:
-//! discovery uses it to know that a reply is whole, and within bounds, before it decodes it.
+//! Finds the frames of a server, for code that reads one connection instead of tracking a session.
+//! Discovery uses it to know that a reply is complete and within bounds before it is decoded.
 
 use crate::scan::limits::{Bounds, Limits};
-use crate::scan::reply::{Heard, Replies};
+use crate::scan::reply::{FrameScan, ReplyScanner};
 
-/// The bytes are no RESP, or exceed a limit. Nothing more can be read from that connection.
+/// The bytes are not RESP, or exceed a limit. Nothing more can be read from that connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotResp;
 
@@ -16,38 +16,37 @@ impl std::fmt::Display for NotResp {
 
 impl std::error::Error for NotResp {}
 
-/// Finds the ends of a server's frames, incrementally.
+/// Finds the ends of frames from a server, incrementally.
 #[derive(Debug)]
 pub struct Frames {
-    replies: Replies,
+    replies: ReplyScanner,
     limits: Bounds,
-    lost: bool,
+    failed: bool,
 }
 
 impl Frames {
     /// At the beginning of a connection.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
-        Self { replies: Replies::new(), limits: Bounds::from(&limits), lost: false }
+        Self { replies: ReplyScanner::new(), limits: Bounds::from(&limits), failed: false }
     }
 
-    /// Takes note of `bytes`, which follow those given before. `Some(n)`: a frame ended behind the
-    /// first `n` of them, and the rest has not been looked at; `None`: all were taken and the frame
-    /// goes on.
+    /// Scans `bytes`, which follow those given before. `Some(n)`: a frame ended after the first `n`
+    /// bytes, and the rest was not read. `None`: all bytes were read, and the frame is incomplete.
     ///
     /// # Errors
     ///
-    /// [`NotResp`], from then on always.
+    /// [`NotResp`], and so for all further calls.
     pub fn end(&mut self, bytes: &[u8]) -> Result<Option<usize>, NotResp> {
         let mut input = bytes;
-        if self.lost {
+        if self.failed {
             return Err(NotResp);
         }
         match self.replies.scan(&mut input, &self.limits, false) {
-            Heard::More => Ok(None),
-            Heard::Frame => Ok(Some(bytes.len() - input.len())),
-            Heard::Lost => {
-                self.lost = true;
+            FrameScan::More => Ok(None),
+            FrameScan::Frame => Ok(Some(bytes.len() - input.len())),
+            FrameScan::Invalid => {
+                self.failed = true;
                 Err(NotResp)
             }
         }
@@ -59,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_one_end_at_a_time_in_any_chunking() {
+    fn finds_one_frame_end_per_call_in_any_pieces() {
         let wire = b"*2\r\n$3\r\nabc\r\n:1\r\n+OK\r\n";
         let mut whole = Frames::new(Limits::default());
         assert_eq!(whole.end(wire), Ok(Some(17)));
@@ -71,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_and_excess_are_refused() {
+    fn refuses_invalid_and_oversized_frames() {
         let limits = Limits { depth: 4, elements: 8, bulk_bytes: 16, ..Limits::default() };
         for wire in [
             &b"HTTP/1.1 200 OK\r\n"[..],
@@ -82,7 +81,7 @@ mod tests {
         ] {
             let mut frames = Frames::new(limits);
             assert_eq!(frames.end(wire), Err(NotResp), "{}", String::from_utf8_lossy(wire));
-            assert_eq!(frames.end(b"+OK\r\n"), Err(NotResp), "nothing can be read behind it");
+            assert_eq!(frames.end(b"+OK\r\n"), Err(NotResp), "nothing can be read after it");
         }
     }
 }

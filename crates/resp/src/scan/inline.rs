@@ -1,129 +1,133 @@
-//! Inline commands: a line of words as a person types them, split the way Redis splits them.
+//! Inline commands: a line of words, split as Redis splits it.
 //!
-//! The rules are those of `redis:src/sds.c`, `sdssplitargs`: blanks part the words, double quotes
-//! with backslash escapes, single quotes with an escape for the quote alone, and behind a closing
-//! quote a blank or the end. What Redis would refuse (an open quote) is not guessed at: the session
-//! turns opaque, and so it does when one of the words that name the command is written with
-//! escapes, since such a word would have to be rebuilt to be known.
+//! The rules are those of `redis:src/sds.c`, `sdssplitargs`: words are separated by white space;
+//! double quotes allow backslash escapes, single quotes an escape for the quote alone; a closing
+//! quote is followed by white space or the end. If Redis would refuse the line (an open quote), the
+//! session becomes opaque. It also does if one of the words that name the command has escapes,
+//! because such a word would have to be decoded first.
 
-use crate::commands::table::Naming;
-use crate::scan::word::Word;
+use crate::commands::table::ClassLookup;
+use crate::scan::short_word::ShortWord;
 
-/// Where in the line the last byte was.
+/// The quoting state after the last byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Place {
+enum QuoteState {
     #[default]
     Between,
     Bare,
     Double,
     DoubleEscape,
     Single,
-    /// Behind a backslash within single quotes, which escapes a single quote and nothing else.
+    /// After a backslash within single quotes, which escapes only a single quote.
     SingleEscape,
-    /// Right behind a closing quote.
+    /// Right after a closing quote.
     Closed,
 }
 
-/// What one byte of an inline command was.
+/// The result of scanning one byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Line {
+pub(crate) enum InlineStep {
     More,
-    /// The line feed: the line is whole.
+    /// A line feed: the line is complete.
     End,
     Bad,
 }
 
-/// A line under way.
+/// The scanner of one line.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Inline {
-    place: Place,
-    /// Whether the word under way has escapes.
+    place: QuoteState,
+    /// Whether the current word has escapes.
     escaped: bool,
 }
 
 impl Inline {
-    /// Takes one byte. `args` counts the words begun; `word` and `naming` follow those that name
-    /// the command.
+    /// Scans one byte. `args` counts the words; `word` and `lookup` track those that name the
+    /// command.
     pub(crate) fn take(
         &mut self,
         byte: u8,
         args: &mut u32,
-        word: &mut Word,
-        naming: &mut Naming,
-    ) -> Line {
+        word: &mut ShortWord,
+        lookup: &mut ClassLookup,
+    ) -> InlineStep {
         match byte {
-            b'\n' => self.end(word, naming),
-            0 => Line::Bad,
+            b'\n' => self.end(word, lookup),
+            0 => InlineStep::Bad,
             _ => match self.place {
-                Place::Between if is_space(byte) => Line::More,
-                Place::Between => {
+                QuoteState::Between if is_space(byte) => InlineStep::More,
+                QuoteState::Between => {
                     *args += 1;
                     word.clear();
                     self.escaped = false;
-                    self.bare(byte, word, naming)
+                    self.bare(byte, word, lookup)
                 }
-                Place::Bare => self.bare(byte, word, naming),
-                Place::Closed if is_space(byte) => self.word_end(word, naming),
-                Place::Closed => Line::Bad,
-                Place::Double | Place::DoubleEscape | Place::Single | Place::SingleEscape => {
-                    self.quoted(byte, word)
-                }
+                QuoteState::Bare => self.bare(byte, word, lookup),
+                QuoteState::Closed if is_space(byte) => self.word_end(word, lookup),
+                QuoteState::Closed => InlineStep::Bad,
+                QuoteState::Double
+                | QuoteState::DoubleEscape
+                | QuoteState::Single
+                | QuoteState::SingleEscape => self.quoted(byte, word),
             },
         }
     }
 
-    fn bare(&mut self, byte: u8, word: &mut Word, naming: &mut Naming) -> Line {
+    fn bare(&mut self, byte: u8, word: &mut ShortWord, lookup: &mut ClassLookup) -> InlineStep {
         match byte {
-            b' ' | b'\t' | b'\r' => return self.word_end(word, naming),
-            b'"' => self.place = Place::Double,
-            b'\'' => self.place = Place::Single,
+            b' ' | b'\t' | b'\r' => return self.word_end(word, lookup),
+            b'"' => self.place = QuoteState::Double,
+            b'\'' => self.place = QuoteState::Single,
             _ => {
-                self.place = Place::Bare;
+                self.place = QuoteState::Bare;
                 word.push(&[byte]);
             }
         }
-        Line::More
+        InlineStep::More
     }
 
-    fn quoted(&mut self, byte: u8, word: &mut Word) -> Line {
+    fn quoted(&mut self, byte: u8, word: &mut ShortWord) -> InlineStep {
         self.place = match (self.place, byte) {
-            (Place::Double, b'"') | (Place::Single, b'\'') => Place::Closed,
-            (Place::Double, b'\\') => {
+            (QuoteState::Double, b'"') | (QuoteState::Single, b'\'') => QuoteState::Closed,
+            (QuoteState::Double, b'\\') => {
                 self.escaped = true;
-                Place::DoubleEscape
+                QuoteState::DoubleEscape
             }
-            (Place::Single | Place::SingleEscape, b'\\') => {
+            (QuoteState::Single | QuoteState::SingleEscape, b'\\') => {
                 self.escaped = true;
-                Place::SingleEscape
+                QuoteState::SingleEscape
             }
-            (Place::Double | Place::DoubleEscape, _) => Place::Double,
-            _ => Place::Single,
+            (QuoteState::Double | QuoteState::DoubleEscape, _) => QuoteState::Double,
+            _ => QuoteState::Single,
         };
-        if self.place != Place::Closed {
+        if self.place != QuoteState::Closed {
             word.push(&[byte]);
         }
-        Line::More
+        InlineStep::More
     }
 
-    fn word_end(&mut self, word: &Word, naming: &mut Naming) -> Line {
-        self.place = Place::Between;
-        if let Naming::After(_) = naming {
+    fn word_end(&mut self, word: &ShortWord, lookup: &mut ClassLookup) -> InlineStep {
+        self.place = QuoteState::Between;
+        if let ClassLookup::After(_) = lookup {
             if self.escaped {
-                return Line::Bad;
+                return InlineStep::Bad;
             }
-            *naming = naming.with(word.whole());
+            *lookup = lookup.with(word.whole());
         }
-        Line::More
+        InlineStep::More
     }
 
-    fn end(&mut self, word: &Word, naming: &mut Naming) -> Line {
+    fn end(&mut self, word: &ShortWord, lookup: &mut ClassLookup) -> InlineStep {
         match self.place {
-            Place::Between => Line::End,
-            Place::Bare | Place::Closed => match self.word_end(word, naming) {
-                Line::Bad => Line::Bad,
-                Line::More | Line::End => Line::End,
+            QuoteState::Between => InlineStep::End,
+            QuoteState::Bare | QuoteState::Closed => match self.word_end(word, lookup) {
+                InlineStep::Bad => InlineStep::Bad,
+                InlineStep::More | InlineStep::End => InlineStep::End,
             },
-            Place::Double | Place::DoubleEscape | Place::Single | Place::SingleEscape => Line::Bad,
+            QuoteState::Double
+            | QuoteState::DoubleEscape
+            | QuoteState::Single
+            | QuoteState::SingleEscape => InlineStep::Bad,
         }
     }
 }
@@ -135,22 +139,22 @@ fn is_space(byte: u8) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Inline, Line};
+    use super::{Inline, InlineStep};
     use crate::commands::class::Class;
-    use crate::commands::table::Naming;
-    use crate::scan::word::Word;
+    use crate::commands::table::ClassLookup;
+    use crate::scan::short_word::ShortWord;
 
     fn split(text: &[u8]) -> Option<(u32, Class)> {
-        let (mut inline, mut args, mut word, mut naming) =
-            (Inline::default(), 0, Word::default(), Naming::START);
+        let (mut inline, mut args, mut word, mut lookup) =
+            (Inline::default(), 0, ShortWord::default(), ClassLookup::START);
         for (position, byte) in text.iter().enumerate() {
-            match inline.take(*byte, &mut args, &mut word, &mut naming) {
-                Line::More => {}
-                Line::End => {
-                    assert_eq!(position + 1, text.len(), "ended early");
-                    return Some((args, naming.class()));
+            match inline.take(*byte, &mut args, &mut word, &mut lookup) {
+                InlineStep::More => {}
+                InlineStep::End => {
+                    assert_eq!(position + 1, text.len(), "ended too early");
+                    return Some((args, lookup.class()));
                 }
-                Line::Bad => return None,
+                InlineStep::Bad => return None,
             }
         }
         panic!("no end: {text:?}");
@@ -171,8 +175,8 @@ mod tests {
             (b"SET k \"a\\\" b\\\\\" 'it\\'s'\r\n", 4, Class::Ordinary),
             (b"SET k 'back\\\\ ' 'a\\b'\r\n", 4, Class::Ordinary),
             (b"client reply skip\r\n", 3, Class::ReplySkip),
-            (b"client import-source on\r\n", 3, Class::Lasting),
-            (b"CLIENT maint_notifications ON\r\n", 3, Class::NoticesOn),
+            (b"client import-source on\r\n", 3, Class::ClientCapability),
+            (b"CLIENT maint_notifications ON\r\n", 3, Class::MaintenanceOn),
             (b"AUTH pa\x0css\r\n", 2, Class::Auth),
             (b"SET k '' \"\"\r\n", 4, Class::Ordinary),
             (b"MULTI\rx\r\n", 2, Class::Multi),
@@ -183,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn does_not_guess() {
+    fn refuses_ambiguous_lines() {
         let bad: &[&[u8]] = &[
             b"GET \"k\r\n",
             b"GET 'k\r\n",

@@ -1,44 +1,43 @@
-//! How much the scanner is willing to follow.
+//! The limits of the ledger.
 //!
-//! A limit never refuses anything to a client: what goes beyond it turns the session opaque, so the
-//! bytes are forwarded all the same and the server, which has limits of its own, gives the answer.
+//! A limit never refuses anything to a client. A session that exceeds it becomes opaque: its bytes
+//! are still forwarded, and the server applies its own limits.
 
-use crate::scan::bulk::LONGEST_BULK;
-use crate::scan::stack::MOST;
+use crate::scan::bulk::MAX_BULK_LEN;
+use crate::scan::stack::MAX_ELEMENTS;
 
-/// The bounds of one session's bookkeeping. What exceeds one of them turns the session opaque;
-/// nothing is ever rejected.
+/// The limits of the ledger of one session. A session that exceeds one becomes opaque; nothing is
+/// rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Longest inline command, in bytes up to and with its line feed. Redis's own bound is 64 KiB
-    /// (`redis:src/server.h`, `PROTO_INLINE_MAX_SIZE`).
+    /// Maximum length of an inline command, in bytes including its line feed. The limit of Redis is
+    /// 64 KiB (`redis:src/server.h`, `PROTO_INLINE_MAX_SIZE`).
     pub inline_bytes: u32,
-    /// Longest bulk string in either direction, in bytes. Redis's default is 512 MiB
-    /// (`proto-max-bulk-len`). Values above 2^32 - 3 mean 2^32 - 3.
+    /// Maximum length of a bulk string in either direction, in bytes. The default of Redis is 512
+    /// MiB (`proto-max-bulk-len`). Values above 2^32 - 3 mean 2^32 - 3.
     pub bulk_bytes: u64,
-    /// Most elements one aggregate may announce, arguments of a request included; a map of `n`
-    /// pairs has `2 n`. Nothing is stored for an element, so this only keeps nonsense out. Values
+    /// Maximum number of elements of an aggregate, arguments of a request included; a map of `n`
+    /// pairs has `2 n`. Nothing is stored per element, so this only excludes absurd values. Values
     /// above 2^31 - 2 mean 2^31 - 2.
     pub elements: u32,
-    /// Deepest nesting of aggregates in a reply. Four levels cost nothing; beyond them four bytes a
-    /// level are allocated, once, and freed when the frame ends.
+    /// Maximum nesting of aggregates in a reply. Four levels need no allocation; for more, four
+    /// bytes per level are allocated once, and freed when the frame ends.
     pub depth: u16,
-    /// Most runs of requests in flight that need an eye on their reply (MULTI, SUBSCRIBE, HELLO,
-    /// ...), 24 bytes each. A pipeline in which two kinds alternate at constant distances is one
-    /// run; where nothing repeats, a run is two requests. The first 512 runs are the session's own,
-    /// the others come out of 16 MiB for all sessions. Beyond it replies are counted, but what the
-    /// requests did is not known: the session stays on its connection until it is reset. Ordinary
-    /// requests are only counted, in any number.
+    /// Maximum number of runs of in-flight markers, for requests whose reply must be inspected
+    /// (MULTI, SUBSCRIBE, HELLO, ...); 24 bytes each. A pipeline in which two kinds alternate at
+    /// constant distances is one run; without repetition, a run has two requests. The first 512
+    /// runs belong to the session, further ones are taken from 16 MiB for all sessions. Beyond the
+    /// limit, replies are counted, but the effect of the requests is not known: the session is
+    /// pinned until a `RESET`. Ordinary requests are only counted, in any number.
     pub marks: u16,
-    /// Most bytes of text that are remembered of the session's state, so that it can be had again
-    /// on another connection: credentials and names, for a while twice. A session that says more
-    /// can still be followed, but not carried over. Zero for sessions that nobody will carry over:
-    /// nothing is remembered.
+    /// Maximum bytes of text that are recorded for replaying the session on another connection:
+    /// credentials and names, which are held twice for a short time. A session with more is still
+    /// tracked, but cannot be carried. Zero if sessions are not to be carried: nothing is recorded.
     pub memory: u16,
-    /// Most bytes that the names of channels and patterns may take which are remembered, so that
-    /// the session can subscribe to them again on another connection; counted in whole kilobytes. A
-    /// session beyond it, or one that comes when all sessions together remember too much, can still
-    /// be followed, but not carried over while it is subscribed. Zero: no subscribed session is.
+    /// Maximum bytes of names of channels and patterns that are recorded for subscribing again on
+    /// another connection; rounded down to kilobytes. A session with more, or one for which the
+    /// shared budget is used up, is still tracked, but cannot be carried while it is subscribed.
+    /// Zero: no subscribed session is carried.
     pub names: u32,
 }
 
@@ -56,7 +55,7 @@ impl Default for Limits {
     }
 }
 
-/// The limits as the scanners hold them, in twenty bytes a session, and none beyond what they can
+/// The limits as the scanners store them: in twenty bytes per session, none larger than they can
 /// count.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
@@ -70,19 +69,19 @@ pub(crate) struct Bounds {
     names: u16,
 }
 
-/// How much may be remembered, in bytes.
+/// Maximum sizes of what is recorded, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Room {
-    /// Of the session's state.
+pub(crate) struct CopyLimits {
+    /// Of the state of the session.
     pub(crate) text: usize,
-    /// Of its subscriptions.
+    /// Of the names of its subscriptions.
     pub(crate) names: usize,
 }
 
 impl Bounds {
-    pub(crate) fn room(&self) -> Room {
+    pub(crate) fn copy_limits(&self) -> CopyLimits {
         let text = usize::from(self.memory);
-        Room { text, names: if text == 0 { 0 } else { usize::from(self.names) * KILOBYTE } }
+        CopyLimits { text, names: if text == 0 { 0 } else { usize::from(self.names) * KILOBYTE } }
     }
 }
 
@@ -92,8 +91,8 @@ impl From<&Limits> for Bounds {
     fn from(limits: &Limits) -> Self {
         Self {
             inline_bytes: limits.inline_bytes,
-            bulk_bytes: u32::try_from(limits.bulk_bytes).unwrap_or(u32::MAX).min(LONGEST_BULK),
-            elements: limits.elements.min(MOST),
+            bulk_bytes: u32::try_from(limits.bulk_bytes).unwrap_or(u32::MAX).min(MAX_BULK_LEN),
+            elements: limits.elements.min(MAX_ELEMENTS),
             depth: limits.depth,
             marks: limits.marks,
             memory: limits.memory,

@@ -1,19 +1,20 @@
-//! What the first element of a server's message says it is.
+//! The kind of a frame from the server, by its first words: messages and confirmations of
+//! subscriptions, and errors that are a hint.
 //!
-//! In RESP2, messages and the confirmations of subscriptions look like any other array, so their
-//! first element is all that tells them from a reply (`redis:src/pubsub.c`).
+//! In RESP2, messages and confirmations are arrays like any other, and only their first element
+//! distinguishes them from replies (`redis:src/pubsub.c`).
 
 use crate::commands::class::Class;
 use crate::ledger::session_state::Hint;
 
-/// The first element of an array or push.
+/// The kind of an array or push message, by its first element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MessageKind {
     /// `message`, `pmessage` or `smessage`.
     Message,
-    /// `subscribe`, `unsubscribe` or one of their siblings: the class of the request it confirms.
+    /// `subscribe`, `unsubscribe` and the like, with the class of the confirmed request.
     Confirmed(Class),
-    /// Anything else, or not looked at.
+    /// Anything else, or not inspected.
     Other,
 }
 
@@ -32,12 +33,12 @@ impl MessageKind {
     }
 }
 
-/// The number of a confirmation, given as its line, perhaps with the carriage return.
+/// The number in a confirmation, from its line with or without the carriage return.
 pub(crate) fn count(line: &[u8]) -> Option<u32> {
     std::str::from_utf8(line.strip_suffix(b"\r").unwrap_or(line)).ok()?.parse().ok()
 }
 
-/// The gravest first.
+/// All hints, in order of severity.
 pub(crate) const HINTS: [Hint; 7] = [
     Hint::ReadOnly,
     Hint::Unblocked,
@@ -48,12 +49,12 @@ pub(crate) const HINTS: [Hint; 7] = [
     Hint::TryAgain,
 ];
 
-/// Its place in a set of hints.
+/// The bit of a hint in a set of hints.
 pub(crate) fn bit(hint: Hint) -> u8 {
     1 << hint as u8
 }
 
-/// The hint in an error line, given without its `-` and perhaps cut short behind the first word.
+/// The hint in an error line, without its `-` and possibly truncated after the first word.
 pub(crate) fn hint(error: &[u8]) -> Option<Hint> {
     let end = error.iter().position(|byte| matches!(byte, b' ' | b'\r')).unwrap_or(error.len());
     Some(match error.get(..end)? {
@@ -68,13 +69,13 @@ pub(crate) fn hint(error: &[u8]) -> Option<Hint> {
     })
 }
 
-/// How errors begin that say that a server serves no one at present, without being about its data
-/// or its role. At its `maxclients`, and in protected mode, it writes one unasked and closes the
-/// connection.
+/// Prefixes of errors that say that a server cannot serve now, for a reason other than its data or
+/// its role. At its `maxclients`, and in protected mode, a server sends the error without a request
+/// and closes the connection.
 const UNAVAILABLE: [&[u8]; 3] = [b"BUSY ", b"DENIED ", b"ERR max number of cl"];
 
-/// Whether an error line, given without its `-` and perhaps only its first
-/// [`LONGEST`](crate::scan::word::LONGEST) bytes, says so.
+/// Whether an error line is such an error. It is given without its `-`, and possibly only its first
+/// [`SHORT_WORD_LEN`](crate::scan::short_word::SHORT_WORD_LEN) bytes.
 pub(crate) fn is_unavailable(error: &[u8]) -> bool {
     UNAVAILABLE.iter().any(|beginning| error.starts_with(beginning))
 }
@@ -82,7 +83,7 @@ pub(crate) fn is_unavailable(error: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::is_unavailable;
-    use crate::scan::word::LONGEST;
+    use crate::scan::short_word::SHORT_WORD_LEN;
 
     #[test]
     fn recognizes_unavailable_servers_by_short_prefixes() {
@@ -93,7 +94,7 @@ mod tests {
             "DENIED Redis is running in protected mode because protected mode is enabled",
         ];
         for error in yes {
-            assert!(is_unavailable(&error.as_bytes()[..LONGEST as usize]), "{error}");
+            assert!(is_unavailable(&error.as_bytes()[..SHORT_WORD_LEN as usize]), "{error}");
         }
         for error in [
             "BUSYKEY Target key name already exists.",

@@ -1,8 +1,8 @@
-//! Incremental scanners for RESP2 and RESP3: they find frame boundaries in pieces of any size and
+//! Incremental scanners for RESP2 and RESP3. They find frame boundaries in pieces of any size and
 //! keep none of the bytes.
 
 pub(crate) mod bulk;
-pub(crate) mod feed;
+pub(crate) mod frame_runs;
 pub(crate) mod frames;
 pub(crate) mod inline;
 pub(crate) mod limits;
@@ -10,10 +10,9 @@ pub(crate) mod message_kind;
 pub(crate) mod number;
 pub(crate) mod reply;
 pub(crate) mod request;
-pub(crate) mod run;
+pub(crate) mod request_words;
+pub(crate) mod short_word;
 pub(crate) mod stack;
-pub(crate) mod word;
-pub(crate) mod words;
 
 #[cfg(test)]
 mod reply_tests;

@@ -1,43 +1,42 @@
-//! Where the server's frames end: all of RESP2 and RESP3, nested, streamed, with attributes before
-//! any value.
+//! The reply scanner: finds the ends of frames from the server. It supports all of RESP2 and RESP3:
+//! nested and streamed values, and attributes before any value.
 //!
-//! The grammar is that of the RESP3 specification. Nothing is checked that is not needed to find
-//! the end: the text of a line is not, nor is a bulk string's body, which is skipped by its length.
-//! Of a frame's content only what tells replies from other frames is kept: the type of the frame,
-//! the first bytes of a line that is the whole frame, and, when asked for, the first element of an
-//! array and the count in a confirmation.
+//! The grammar is that of the RESP3 specification. Only what determines the end of a frame is
+//! checked; the text of a line is not, nor is the body of a bulk string, which is skipped by its
+//! length. Of the content, only what distinguishes replies from other frames is kept: the type of
+//! the frame, the first bytes of a line that is the whole frame, and, if requested, the first
+//! element of an array and the count in a confirmation.
 
 use crate::ledger::session_state::Hint;
-use crate::scan::bulk::{CRLF, len, size, skip};
-use crate::scan::feed::find_feed;
+use crate::scan::bulk::{CRLF, find_feed, len, size, skip};
 use crate::scan::limits::Bounds;
 use crate::scan::message_kind::{self, MessageKind};
-use crate::scan::number::{Length, Number, Taken};
-use crate::scan::stack::{Ended, Stack};
-use crate::scan::word::{LONGEST, Word};
+use crate::scan::number::{Length, Number, NumberScan};
+use crate::scan::short_word::{SHORT_WORD_LEN, ShortWord};
+use crate::scan::stack::{Stack, ValueEnd};
 
-/// What the bytes came to.
+/// The result of scanning bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Heard {
-    /// They ran out within a frame, or between two.
+pub(crate) enum FrameScan {
+    /// All bytes were read; no further frame ended.
     More,
     /// A frame ended.
     Frame,
-    /// Not RESP, or beyond a limit.
-    Lost,
+    /// The bytes are not RESP, or exceed a limit.
+    Invalid,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ReplyState {
     /// Between frames.
     Start,
     /// Within a frame, before the first byte of a value.
     Value,
     /// In the header of a value of type `kind`.
     Header,
-    /// In a bulk string that is looked at.
+    /// In a bulk string that is inspected.
     Word,
-    /// In a bulk string, a chunk of one, or the line end behind it.
+    /// In a bulk string, in a chunk of one, or in its line end.
     Body,
     /// In a streamed string, before a chunk.
     Chunk,
@@ -45,57 +44,56 @@ enum State {
     Line,
 }
 
-/// What to look at in the frame under way.
+/// What to inspect in the current frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Look {
+enum Inspect {
     /// The line that is the whole frame.
     Line,
-    /// The first element of the outermost aggregate, which has not begun.
+    /// The first element of the outermost aggregate; it has not begun.
     First,
-    /// The value under way, if it is a string or line: it is the first element of the outermost
+    /// The current value, if it is a string or line. It is the first element of the outermost
     /// aggregate.
-    Here,
+    WithoutAddress,
     /// The number in the outermost aggregate, which is a confirmation.
     Number,
-    /// The number under way, which follows an aggregate: the second element of the outermost one.
+    /// The current number, which follows an aggregate: the second element of the outermost one.
     Second,
     Nothing,
 }
 
 #[derive(Debug)]
-pub(crate) struct Replies {
-    /// Bytes of the bulk string under way that are still to come, with its line end. In a header:
-    /// its number so far.
+pub(crate) struct ReplyScanner {
+    /// In a bulk string: the missing bytes, including its line end. In a header: its number so far.
     left: u32,
     pub(crate) stack: Stack,
-    word: Word,
-    said: MessageKind,
-    state: State,
+    word: ShortWord,
+    message: MessageKind,
+    state: ReplyState,
     number: Number,
-    look: Look,
-    /// The type of the value under way.
+    inspect: Inspect,
+    /// The type of the current value.
     kind: u8,
-    /// The type of the frame under way, or of the one that ended last.
+    /// The type of the current frame, or of the one that ended last.
     top: u8,
-    /// Whether a streamed string is under way.
+    /// Whether the current string is streamed.
     chunked: bool,
-    /// Whether the last byte of the line so far is a carriage return.
+    /// Whether the last byte of the current line is a carriage return.
     carriage: bool,
-    /// One bit for each [`Hint`] heard and not taken.
+    /// One bit for each [`Hint`] that was seen and not taken.
     hints: u8,
 }
 
-impl Replies {
+impl ReplyScanner {
     pub(crate) fn new() -> Self {
         Self {
             left: 0,
             number: Number::default(),
             hints: 0,
             stack: Stack::default(),
-            word: Word::default(),
-            said: MessageKind::Other,
-            state: State::Start,
-            look: Look::Nothing,
+            word: ShortWord::default(),
+            message: MessageKind::Other,
+            state: ReplyState::Start,
+            inspect: Inspect::Nothing,
             kind: 0,
             top: 0,
             chunked: false,
@@ -104,20 +102,20 @@ impl Replies {
     }
 
     pub(crate) fn at_boundary(&self) -> bool {
-        self.state == State::Start
+        self.state == ReplyState::Start
     }
 
-    /// Bytes of the bulk string under way that nobody needs to see.
+    /// Missing bytes of the current bulk string that need not be shown.
     pub(crate) fn body_left(&self) -> u32 {
-        if self.state == State::Body { self.left.saturating_sub(CRLF) } else { 0 }
+        if self.state == ReplyState::Body { self.left.saturating_sub(CRLF) } else { 0 }
     }
 
-    /// Notes bytes moved unseen, at most as many as [`body_left`](Self::body_left).
+    /// Skips `n` bytes that were not shown, at most [`body_left`](Self::body_left).
     pub(crate) fn skip_body(&mut self, n: u32) {
         self.left -= n.min(self.body_left());
     }
 
-    /// The type of the frame that has just ended: its first byte behind any attribute.
+    /// The type of the frame that has just ended: its first byte after any attribute.
     pub(crate) fn top(&self) -> u8 {
         self.top
     }
@@ -127,27 +125,27 @@ impl Replies {
         self.word.beginning()
     }
 
-    /// The first element of the frame that has just ended, if it was looked at, and the count of a
+    /// The kind of the frame that has just ended, if it was inspected, and the count in a
     /// confirmation.
-    pub(crate) fn said(&self) -> (MessageKind, Option<u32>) {
-        (self.said, message_kind::count(self.word.whole()))
+    pub(crate) fn message(&self) -> (MessageKind, Option<u32>) {
+        (self.message, message_kind::count(self.word.whole()))
     }
 
-    /// The cursor in the array that has just ended, if it was looked at: its first element, or the
-    /// number behind an aggregate.
+    /// The cursor in the array that has just ended, if it was inspected: its first element, or the
+    /// number after an aggregate.
     pub(crate) fn cursor(&self) -> Option<&[u8]> {
         Some(self.word.whole()).filter(|word| self.top == b'*' && !word.is_empty())
     }
 
-    /// Everyday replies were taken elsewhere, from one boundary to another: nothing is said of the
-    /// last of them.
+    /// Ordinary replies were read by `frame_runs`, from one boundary to another. Nothing is known
+    /// of the last one.
     #[inline]
-    pub(crate) fn ran(&mut self) {
-        (self.top, self.said) = (0, MessageKind::Other);
+    pub(crate) fn skip_run(&mut self) {
+        (self.top, self.message) = (0, MessageKind::Other);
         self.word.clear();
     }
 
-    /// The gravest of the hints heard, once each.
+    /// Takes the most severe of the hints seen.
     pub(crate) fn take_hint(&mut self) -> Option<Hint> {
         let hint = message_kind::HINTS
             .into_iter()
@@ -166,86 +164,94 @@ impl Replies {
         self.stack.allocated()
     }
 
-    /// Takes bytes off the front of `input` up to the end of a frame. `curious`: look at the first
-    /// element if the frame is an array; at that of a push it always looks.
-    pub(crate) fn scan(&mut self, input: &mut &[u8], limits: &Bounds, curious: bool) -> Heard {
+    /// Reads bytes from the beginning of `input` up to the end of a frame. `inspect_arrays`:
+    /// inspect the first element if the frame is an array. That of a push message is always
+    /// inspected.
+    pub(crate) fn scan(
+        &mut self,
+        input: &mut &[u8],
+        limits: &Bounds,
+        inspect_arrays: bool,
+    ) -> FrameScan {
         loop {
             let step = match self.state {
-                State::Start | State::Value => self.value(input, curious),
-                State::Header => self.header(input, limits),
-                State::Word => self.take_word(input),
-                State::Body => {
+                ReplyState::Start | ReplyState::Value => self.value(input, inspect_arrays),
+                ReplyState::Header => self.header(input, limits),
+                ReplyState::Word => self.read_word(input),
+                ReplyState::Body => {
                     if !skip(&mut self.left, input) {
-                        return Heard::More;
+                        return FrameScan::More;
                     }
                     self.body_end()
                 }
-                State::Chunk => match input.split_first() {
-                    None => Step::More,
+                ReplyState::Chunk => match input.split_first() {
+                    None => ScanStep::More,
                     Some((b';', rest)) => {
                         *input = rest;
                         self.kind = b';';
-                        self.state = State::Header;
-                        Step::Go
+                        self.state = ReplyState::Header;
+                        ScanStep::Go
                     }
-                    Some(_) => Step::Lost,
+                    Some(_) => ScanStep::Invalid,
                 },
-                State::Line => self.take_line(input),
+                ReplyState::Line => self.read_line(input),
             };
             match step {
-                Step::Go => {}
-                Step::More => return Heard::More,
-                Step::Frame => return Heard::Frame,
-                Step::Lost => return Heard::Lost,
+                ScanStep::Go => {}
+                ScanStep::More => return FrameScan::More,
+                ScanStep::Frame => return FrameScan::Frame,
+                ScanStep::Invalid => return FrameScan::Invalid,
             }
         }
     }
 
-    /// The first byte of a value.
+    /// Reads the first byte of a value.
     #[inline]
-    fn value(&mut self, input: &mut &[u8], curious: bool) -> Step {
-        let Some((&kind, rest)) = input.split_first() else { return Step::More };
+    fn value(&mut self, input: &mut &[u8], inspect_arrays: bool) -> ScanStep {
+        let Some((&kind, rest)) = input.split_first() else { return ScanStep::More };
         *input = rest;
         self.kind = kind;
         let outermost = self.stack.depth() == 0;
         if outermost && kind != b'|' {
             self.top = kind;
             self.word.clear();
-            self.said = MessageKind::Other;
-            self.look = match kind {
-                b'+' | b'-' => Look::Line,
-                b'>' => Look::First,
-                b'*' if curious => Look::First,
-                _ => Look::Nothing,
+            self.message = MessageKind::Other;
+            self.inspect = match kind {
+                b'+' | b'-' => Inspect::Line,
+                b'>' => Inspect::First,
+                b'*' if inspect_arrays => Inspect::First,
+                _ => Inspect::Nothing,
             };
-        } else if self.look != Look::Nothing && kind != b'|' && self.stack.depth() == 1 {
-            self.look = match self.look {
-                Look::First => Look::Here,
-                Look::Number => Look::Number,
-                Look::Here if kind == b':' => Look::Second,
-                Look::Here | Look::Second | Look::Line | Look::Nothing => Look::Nothing,
+        } else if self.inspect != Inspect::Nothing && kind != b'|' && self.stack.depth() == 1 {
+            self.inspect = match self.inspect {
+                Inspect::First => Inspect::WithoutAddress,
+                Inspect::Number => Inspect::Number,
+                Inspect::WithoutAddress if kind == b':' => Inspect::Second,
+                Inspect::WithoutAddress | Inspect::Second | Inspect::Line | Inspect::Nothing => {
+                    Inspect::Nothing
+                }
             };
         }
         match kind {
-            b'$' | b'*' | b'%' | b'~' | b'=' | b'!' | b'|' => self.state = State::Header,
-            // A push within another frame is none.
-            b'>' if outermost => self.state = State::Header,
-            b'.' if !self.stack.is_streamed() => return Step::Lost,
+            b'$' | b'*' | b'%' | b'~' | b'=' | b'!' | b'|' => self.state = ReplyState::Header,
+            // A push message cannot be within another frame.
+            b'>' if outermost => self.state = ReplyState::Header,
+            b'.' if !self.stack.is_streamed() => return ScanStep::Invalid,
             b'+' | b'-' | b':' | b'_' | b'#' | b',' | b'(' | b'.' => {
                 self.carriage = false;
-                self.state = State::Line;
+                self.state = ReplyState::Line;
             }
-            _ => return Step::Lost,
+            _ => return ScanStep::Invalid,
         }
-        Step::Go
+        ScanStep::Go
     }
 
     #[inline]
-    fn header(&mut self, input: &mut &[u8], limits: &Bounds) -> Step {
+    fn header(&mut self, input: &mut &[u8], limits: &Bounds) -> ScanStep {
         let length = match self.number.take(&mut self.left, input) {
-            Taken::More => return Step::More,
-            Taken::Bad => return Step::Lost,
-            Taken::Whole(length) => length,
+            NumberScan::More => return ScanStep::More,
+            NumberScan::Bad => return ScanStep::Invalid,
+            NumberScan::Whole(length) => length,
         };
         match (self.kind, length) {
             (b';', Length::Count(0)) => {
@@ -257,94 +263,101 @@ impl Replies {
             }
             (b'$', Length::Streamed) => {
                 self.chunked = true;
-                self.state = State::Chunk;
-                Step::Go
+                self.state = ReplyState::Chunk;
+                ScanStep::Go
             }
             (b'$' | b'*', Length::Minus(1)) => self.element(),
             (b'*' | b'~' | b'>' | b'%' | b'|', Length::Count(count)) => {
                 self.aggregate(count, limits)
             }
             (b'*' | b'~' | b'%', Length::Streamed) => self.enter(None, limits),
-            _ => Step::Lost,
+            _ => ScanStep::Invalid,
         }
     }
 
     #[inline]
-    fn begin_string(&mut self, len: u32) -> Step {
+    fn begin_string(&mut self, len: u32) -> ScanStep {
         self.left = len + CRLF;
-        self.state = State::Body;
-        if self.look == Look::Here && len <= LONGEST && self.stack.depth() == 1 && !self.chunked {
-            self.state = State::Word;
+        self.state = ReplyState::Body;
+        if self.inspect == Inspect::WithoutAddress
+            && len <= SHORT_WORD_LEN
+            && self.stack.depth() == 1
+            && !self.chunked
+        {
+            self.state = ReplyState::Word;
         }
-        Step::Go
+        ScanStep::Go
     }
 
-    fn aggregate(&mut self, count: u32, limits: &Bounds) -> Step {
+    fn aggregate(&mut self, count: u32, limits: &Bounds) -> ScanStep {
         let each = if matches!(self.kind, b'%' | b'|') { 2 } else { 1 };
         match count.checked_mul(each) {
             Some(0) if self.kind == b'|' => {
-                self.state = State::Value;
-                Step::Go
+                self.state = ReplyState::Value;
+                ScanStep::Go
             }
             Some(0) => self.element(),
             Some(elements) if elements <= limits.elements => self.enter(Some(elements), limits),
-            _ => Step::Lost,
+            _ => ScanStep::Invalid,
         }
     }
 
-    fn enter(&mut self, count: Option<u32>, limits: &Bounds) -> Step {
-        self.state = State::Value;
-        if self.stack.enter(count, self.kind == b'|', limits.depth) { Step::Go } else { Step::Lost }
+    fn enter(&mut self, count: Option<u32>, limits: &Bounds) -> ScanStep {
+        self.state = ReplyState::Value;
+        if self.stack.enter(count, self.kind == b'|', limits.depth) {
+            ScanStep::Go
+        } else {
+            ScanStep::Invalid
+        }
     }
 
-    /// Takes what there is of the first element.
-    fn take_word(&mut self, input: &mut &[u8]) -> Step {
+    /// Reads the available part of the first element.
+    fn read_word(&mut self, input: &mut &[u8]) -> ScanStep {
         let wanted = size(self.left - CRLF);
         let (word, rest) = input.split_at(wanted.min(input.len()));
         *input = rest;
         self.word.push(word);
         self.left -= len(word);
         if self.left > CRLF {
-            return Step::More;
+            return ScanStep::More;
         }
-        self.first_said();
-        self.state = State::Body;
-        Step::Go
+        self.first_element_read();
+        self.state = ReplyState::Body;
+        ScanStep::Go
     }
 
-    fn first_said(&mut self) {
+    fn first_element_read(&mut self) {
         let word = self.word.whole();
-        self.said = MessageKind::of(word.strip_suffix(b"\r").unwrap_or(word));
-        self.look = Look::Nothing;
-        if let MessageKind::Confirmed(_) = self.said {
-            self.look = Look::Number;
+        self.message = MessageKind::of(word.strip_suffix(b"\r").unwrap_or(word));
+        self.inspect = Inspect::Nothing;
+        if let MessageKind::Confirmed(_) = self.message {
+            self.inspect = Inspect::Number;
             self.word.clear();
         }
     }
 
     #[inline]
-    fn body_end(&mut self) -> Step {
+    fn body_end(&mut self) -> ScanStep {
         if self.chunked {
-            self.state = State::Chunk;
-            return Step::Go;
+            self.state = ReplyState::Chunk;
+            return ScanStep::Go;
         }
         self.element()
     }
 
-    /// Takes what there is of a line. A line ends with `\r\n`; neither byte alone ends it.
+    /// Reads the available part of a line. A line ends with `\r\n`; neither byte alone ends it.
     #[inline]
-    fn take_line(&mut self, input: &mut &[u8]) -> Step {
+    fn read_line(&mut self, input: &mut &[u8]) -> ScanStep {
         loop {
             let Some(feed) = find_feed(input) else {
                 self.keep(input);
                 self.carriage = input.last().map_or(self.carriage, |last| *last == b'\r');
                 *input = &[];
-                return Step::More;
+                return ScanStep::More;
             };
-            // It was found there, so this cannot fail; if it did, the session would only not be
-            // followed any more.
+            // This cannot fail, because the line feed was found there.
             let Some((text, [_, rest @ ..])) = input.split_at_checked(feed) else {
-                return Step::Lost;
+                return ScanStep::Invalid;
             };
             self.keep(text);
             *input = rest;
@@ -355,14 +368,14 @@ impl Replies {
         }
     }
 
-    /// Keeps what may be looked at of a line.
+    /// Keeps the inspected part of a line.
     #[inline]
     fn keep(&mut self, text: &[u8]) {
-        let wanted = match self.look {
-            Look::Nothing | Look::First => false,
-            Look::Line => true,
-            Look::Here | Look::Second => self.stack.depth() == 1,
-            Look::Number => self.stack.depth() == 1 && self.kind == b':',
+        let wanted = match self.inspect {
+            Inspect::Nothing | Inspect::First => false,
+            Inspect::Line => true,
+            Inspect::WithoutAddress | Inspect::Second => self.stack.depth() == 1,
+            Inspect::Number => self.stack.depth() == 1 && self.kind == b':',
         };
         if wanted {
             self.word.push(text);
@@ -370,15 +383,16 @@ impl Replies {
     }
 
     #[inline]
-    fn line_end(&mut self) -> Step {
-        match self.look {
-            Look::Here if self.stack.depth() == 1 => self.first_said(),
-            // Kept until the frame ends.
-            Look::Number if self.stack.depth() == 1 && self.kind == b':' => {
-                self.look = Look::Nothing
+    fn line_end(&mut self) -> ScanStep {
+        match self.inspect {
+            Inspect::WithoutAddress if self.stack.depth() == 1 => self.first_element_read(),
+            // The number is kept until the frame ends.
+            Inspect::Number if self.stack.depth() == 1 && self.kind == b':' => {
+                self.inspect = Inspect::Nothing;
             }
-            Look::Line if self.kind == b'-' => {
-                self.hints |= message_kind::hint(self.word.beginning()).map_or(0, message_kind::bit)
+            Inspect::Line if self.kind == b'-' => {
+                self.hints |=
+                    message_kind::hint(self.word.beginning()).map_or(0, message_kind::bit);
             }
             _ => {}
         }
@@ -389,32 +403,32 @@ impl Replies {
         self.element()
     }
 
-    /// A value has ended.
+    /// A value ended.
     #[inline]
-    fn element(&mut self) -> Step {
+    fn element(&mut self) -> ScanStep {
         let ended = self.stack.element();
         self.ended(ended)
     }
 
     #[inline]
-    fn ended(&mut self, ended: Ended) -> Step {
+    fn ended(&mut self, ended: ValueEnd) -> ScanStep {
         match ended {
-            Ended::Element => {
-                self.state = State::Value;
-                Step::Go
+            ValueEnd::Element => {
+                self.state = ReplyState::Value;
+                ScanStep::Go
             }
-            Ended::Frame => {
-                self.state = State::Start;
-                if self.stack.is_broken() { Step::Lost } else { Step::Frame }
+            ValueEnd::Frame => {
+                self.state = ReplyState::Start;
+                if self.stack.is_broken() { ScanStep::Invalid } else { ScanStep::Frame }
             }
         }
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
+enum ScanStep {
     Go,
     More,
     Frame,
-    Lost,
+    Invalid,
 }

@@ -1,4 +1,4 @@
-//! Where the server's frames end, whatever pieces they come in.
+//! Tests of the reply scanner: the ends of frames, in pieces of any size.
 
 use proptest::prelude::{
     Just, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest,
@@ -6,7 +6,7 @@ use proptest::prelude::{
 
 use crate::{Direction, Ledger, Limits, SessionState};
 
-/// A ledger that owes so many replies.
+/// A ledger with `requests` owed replies.
 fn owing(requests: usize, limits: &Limits) -> Ledger {
     let mut ledger = Ledger::new(limits);
     ledger.request(&b"PING\r\n".repeat(requests));
@@ -27,7 +27,7 @@ fn ends(bytes: &[u8], pieces: &[usize], limits: &Limits) -> (Vec<usize>, bool) {
             assert!(taken > 0 && taken <= piece.len());
             piece = &piece[taken..];
             offset += taken;
-            if ledger.standing() == SessionState::Opaque {
+            if ledger.session_state() == SessionState::Opaque {
                 assert_eq!(ledger.allocated(), 0);
                 return (found, true);
             }
@@ -51,7 +51,7 @@ fn one_frame(bytes: &[u8]) {
             String::from_utf8_lossy(bytes)
         );
     }
-    // Every proper beginning is no frame.
+    // No proper prefix is a frame.
     for end in 1..bytes.len() {
         assert_eq!(
             ends(&bytes[..end], &[usize::MAX], &Limits::default()),
@@ -62,7 +62,7 @@ fn one_frame(bytes: &[u8]) {
 }
 
 #[test]
-fn every_type_ends_where_it_ends() {
+fn finds_the_end_of_every_type() {
     let frames: &[&[u8]] = &[
         b"+OK\r\n",
         b"+\r\n",
@@ -110,7 +110,7 @@ fn every_type_ends_where_it_ends() {
 }
 
 #[test]
-fn what_is_not_resp_turns_the_session_opaque() {
+fn turns_opaque_on_bytes_that_are_not_resp() {
     let bad: &[&[u8]] = &[
         b"x",
         b"\r\n",
@@ -143,7 +143,7 @@ fn what_is_not_resp_turns_the_session_opaque() {
 }
 
 #[test]
-fn limits_are_exact() {
+fn enforces_reply_limits_exactly() {
     let limits = Limits { bulk_bytes: 3, elements: 4, depth: 6, ..Limits::default() };
     let six = b"*1\r\n".repeat(6);
     let within: &[&[u8]] =
@@ -159,7 +159,7 @@ fn limits_are_exact() {
 }
 
 #[test]
-fn sixty_four_deep_in_any_mixture() {
+fn reads_sixty_four_mixed_levels() {
     let mut frame = Vec::new();
     for level in 0..64 {
         frame.extend_from_slice(
@@ -182,18 +182,18 @@ fn sixty_four_deep_in_any_mixture() {
 }
 
 #[test]
-fn an_attribute_is_part_of_the_reply_behind_it() {
+fn counts_an_attribute_as_part_of_its_reply() {
     let mut ledger = owing(1, &Limits::default());
     ledger.reply(b"|1\r\n+a\r\n+b\r\n");
     assert!(!ledger.at_boundary(Direction::Reply));
     assert_eq!(ledger.owed(), 1);
     ledger.reply(b":1\r\n");
     assert!(ledger.at_boundary(Direction::Reply));
-    assert_eq!(ledger.standing(), SessionState::Quiet);
+    assert_eq!(ledger.session_state(), SessionState::Quiet);
 }
 
 #[test]
-fn bodies_and_chunks_can_be_moved_unseen() {
+fn skips_reply_bodies_and_chunks_unseen() {
     for (header, end) in [
         (&b"$70000\r\n"[..], &b"\r\n"[..]),
         (b"*2\r\n:1\r\n$70000\r\n", b"\r\n"),
@@ -208,11 +208,11 @@ fn bodies_and_chunks_can_be_moved_unseen() {
         ledger.reply(b"x");
         assert_eq!((ledger.body_left(Direction::Reply), ledger.owed()), (0, 1));
         ledger.reply(end);
-        assert_eq!(ledger.standing(), SessionState::Quiet, "{header:?}");
+        assert_eq!(ledger.session_state(), SessionState::Quiet, "{header:?}");
     }
 }
 
-/// Any value, nested; an attribute only where `attributes` allows it.
+/// Any value, possibly nested.
 fn value() -> impl Strategy<Value = Vec<u8>> {
     let line = (prop::sample::select(&b"+-:_#,("[..]), prop::collection::vec(any::<u8>(), 0..6))
         .prop_map(|(kind, text)| {
@@ -277,7 +277,7 @@ fn value() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn frames_end_where_they_end_in_any_pieces(
+    fn finds_frame_ends_in_any_pieces(
         values in prop::collection::vec(value(), 1..5),
         pieces in prop::collection::vec(1_usize..9, 1..20),
     ) {
@@ -289,7 +289,7 @@ proptest! {
     }
 
     #[test]
-    fn damaged_frames_give_the_same_ends_in_any_pieces(
+    fn agrees_on_damaged_frames_in_any_pieces(
         values in prop::collection::vec(value(), 1..4),
         damage in prop::collection::vec((any::<prop::sample::Index>(), prop::sample::select(&b"*$%>|~.;?-0129\r\n+x"[..])), 1..3),
         pieces in prop::collection::vec(1_usize..9, 1..20),
@@ -306,7 +306,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_panics_and_memory_stays_bounded(
+    fn never_panics_and_bounds_memory(
         exchanges in prop::collection::vec((any::<bool>(), prop::collection::vec(any::<u8>(), 0..40)), 0..20),
     ) {
         let limits = Limits { depth: 10, marks: 6, ..Limits::default() };

@@ -1,75 +1,75 @@
-//! Where requests end: arrays of bulk strings, inline commands, and the empty ones that nobody
-//! answers.
+//! The request scanner: finds the ends of requests, which are arrays of bulk strings, inline
+//! commands, or empty and then not answered.
 //!
-//! Follows `redis:src/networking.c`, `processMultibulkBuffer` and `processInlineBuffer`, byte for
-//! byte in what is accepted. The arguments are skipped by their announced length; only words that
-//! may name the command are looked at.
+//! It accepts exactly what `redis:src/networking.c`, `processMultibulkBuffer` and
+//! `processInlineBuffer`, accept. Arguments are skipped by their announced length; only words that
+//! may name the command are read.
 
 use crate::commands::class::Class;
-use crate::commands::table::Naming;
-use crate::scan::bulk::{CRLF, LONGEST_SHORT, len, short_string, size, skip};
-use crate::scan::inline::{Inline, Line};
+use crate::commands::table::ClassLookup;
+use crate::scan::bulk::{CRLF, MAX_SHORT_LEN, len, short_string, size, skip};
+use crate::scan::inline::{Inline, InlineStep};
 use crate::scan::limits::Bounds;
-use crate::scan::number::{Length, Number, Taken};
-use crate::scan::word::{LONGEST, Word};
+use crate::scan::number::{Length, Number, NumberScan};
+use crate::scan::short_word::{SHORT_WORD_LEN, ShortWord};
 
-/// What the bytes came to.
+/// The result of scanning bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asked {
-    /// They ran out within a request, or between two.
+pub(crate) enum RequestScan {
+    /// All bytes were read; no further request ended.
     More,
-    /// A request that gets no reply ended: an empty line, or an array of none.
+    /// A request without a reply ended: an empty line, or an array without elements.
     Empty,
-    /// A request ended, of that class and with that many words, its name included; one that
-    /// iterates with the digest of its cursor instead.
+    /// A request ended, with its class and its number of words, the name included; for an iterating
+    /// request, the digest of its cursor instead of the number.
     Request(Class, u32),
-    /// Not a request, or beyond a limit.
-    Lost,
+    /// The bytes are not a request, or exceed a limit.
+    Invalid,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum RequestState {
     /// Between requests.
     Start,
-    /// Behind `*`.
+    /// After `*`.
     Count,
     /// Before `$`.
     Dollar,
-    /// Behind `$`.
+    /// After `$`.
     Length,
     /// In an argument that may name the command.
     Word,
-    /// In any other argument, or in the line end behind one.
+    /// In any other argument, or in the line end of an argument.
     Body,
     Inline,
 }
 
 #[derive(Debug)]
-pub(crate) struct Requests {
-    /// Of the argument under way: bytes to come with its line end. Of an inline command: bytes
-    /// seen. In a header: its number so far.
+pub(crate) struct RequestScanner {
+    /// In an argument: the missing bytes, including its line end. In an inline command: the bytes
+    /// read. In a header: its number so far.
     left: u32,
-    /// Words of the request: announced by an array, seen so far of an inline command.
+    /// Number of words: as announced by an array, or read so far of an inline command.
     args: u32,
     args_left: u32,
-    word: Word,
-    naming: Naming,
-    state: State,
+    word: ShortWord,
+    lookup: ClassLookup,
+    state: RequestState,
     number: Number,
     inline: Inline,
-    /// Of the request that ended last; `None` for an empty one.
+    /// The class of the request that ended last; `None` if it was empty.
     last: Option<Class>,
 }
 
-impl Requests {
+impl RequestScanner {
     pub(crate) fn new() -> Self {
         Self {
             left: 0,
             args: 0,
             args_left: 0,
-            word: Word::default(),
-            naming: Naming::START,
-            state: State::Start,
+            word: ShortWord::default(),
+            lookup: ClassLookup::START,
+            state: RequestState::Start,
             number: Number::default(),
             inline: Inline::default(),
             last: None,
@@ -77,155 +77,158 @@ impl Requests {
     }
 
     pub(crate) fn at_boundary(&self) -> bool {
-        self.state == State::Start
+        self.state == RequestState::Start
     }
 
-    /// The command under way, or the one that ended last, is not in the table but leaves no state.
-    pub(crate) fn leave_no_state(&mut self) {
+    /// The current command, or the one that ended last, is not in the table and declared stateless.
+    pub(crate) fn set_stateless(&mut self) {
         if self.at_boundary() {
             self.last = Some(Class::Ordinary);
         } else {
-            self.naming = Naming::Known(Class::Ordinary);
+            self.lookup = ClassLookup::Known(Class::Ordinary);
         }
     }
 
-    /// The class of the request under way, if that is known yet.
+    /// The class of the incomplete request, if it is known yet.
     pub(crate) fn class_so_far(&self) -> Option<Class> {
-        match self.naming {
-            Naming::Known(class) => Some(class),
-            Naming::Iterates(_) => Some(Class::Iterate),
-            Naming::After(_) => None,
+        match self.lookup {
+            ClassLookup::Known(class) => Some(class),
+            ClassLookup::Iterates(_) => Some(Class::Iterate),
+            ClassLookup::After(_) => None,
         }
     }
 
-    /// Bytes of the argument under way that nobody needs to see.
+    /// Missing bytes of the current argument that need not be shown.
     pub(crate) fn body_left(&self) -> u32 {
-        if self.state == State::Body { self.left.saturating_sub(CRLF) } else { 0 }
+        if self.state == RequestState::Body { self.left.saturating_sub(CRLF) } else { 0 }
     }
 
-    /// Notes bytes moved unseen, at most as many as [`body_left`](Self::body_left).
+    /// Skips `n` bytes that were not shown, at most [`body_left`](Self::body_left).
     pub(crate) fn skip_body(&mut self, n: u32) {
         self.left -= n.min(self.body_left());
     }
 
-    /// The class of the request that ended last; `None` for an empty one, and before the first.
+    /// The class of the request that ended last; `None` if it was empty, or if none has ended.
     pub(crate) fn last(&self) -> Option<Class> {
         self.last
     }
 
-    /// Takes bytes off the front of `input` up to the end of a request.
-    pub(crate) fn scan(&mut self, input: &mut &[u8], limits: &Bounds) -> Asked {
+    /// Reads bytes from the beginning of `input` up to the end of a request.
+    pub(crate) fn scan(&mut self, input: &mut &[u8], limits: &Bounds) -> RequestScan {
         loop {
             match self.state {
-                State::Start => {
-                    let Some((&first, rest)) = input.split_first() else { return Asked::More };
-                    self.naming = Naming::START;
+                RequestState::Start => {
+                    let Some((&first, rest)) = input.split_first() else {
+                        return RequestScan::More;
+                    };
+                    self.lookup = ClassLookup::START;
                     if first == b'*' {
                         *input = rest;
-                        self.state = State::Count;
+                        self.state = RequestState::Count;
                     } else {
                         self.inline = Inline::default();
                         self.left = 0;
                         self.args = 0;
-                        self.state = State::Inline;
+                        self.state = RequestState::Inline;
                     }
                 }
-                State::Count => match self.number.take(&mut self.left, input) {
-                    Taken::More => return Asked::More,
-                    Taken::Whole(Length::Count(0) | Length::Minus(_)) => {
+                RequestState::Count => match self.number.take(&mut self.left, input) {
+                    NumberScan::More => return RequestScan::More,
+                    NumberScan::Whole(Length::Count(0) | Length::Minus(_)) => {
                         return self.empty();
                     }
-                    Taken::Whole(Length::Count(count)) if count <= limits.elements => {
+                    NumberScan::Whole(Length::Count(count)) if count <= limits.elements => {
                         self.args = count;
                         self.args_left = count;
-                        self.state = State::Dollar;
+                        self.state = RequestState::Dollar;
                     }
-                    Taken::Whole(_) | Taken::Bad => return Asked::Lost,
+                    NumberScan::Whole(_) | NumberScan::Bad => return RequestScan::Invalid,
                 },
-                State::Dollar => {
-                    if self.take_short(input, limits) {
+                RequestState::Dollar => {
+                    if self.read_short(input, limits) {
                         return self.end();
                     }
                     match input.split_first() {
-                        None => return Asked::More,
+                        None => return RequestScan::More,
                         Some((b'$', rest)) => {
                             *input = rest;
-                            self.state = State::Length;
+                            self.state = RequestState::Length;
                         }
-                        Some(_) => return Asked::Lost,
+                        Some(_) => return RequestScan::Invalid,
                     }
                 }
-                State::Length => match self.number.take(&mut self.left, input) {
-                    Taken::More => return Asked::More,
-                    Taken::Whole(Length::Count(len)) if len <= limits.bulk_bytes => {
+                RequestState::Length => match self.number.take(&mut self.left, input) {
+                    NumberScan::More => return RequestScan::More,
+                    NumberScan::Whole(Length::Count(len)) if len <= limits.bulk_bytes => {
                         self.begin_argument(len);
                     }
-                    _ => return Asked::Lost,
+                    _ => return RequestScan::Invalid,
                 },
-                State::Word => {
-                    if !self.take_word(input) {
-                        return Asked::More;
+                RequestState::Word => {
+                    if !self.read_word(input) {
+                        return RequestScan::More;
                     }
                 }
-                State::Body => {
+                RequestState::Body => {
                     if !skip(&mut self.left, input) {
-                        return Asked::More;
+                        return RequestScan::More;
                     }
                     self.args_left -= 1;
                     if self.args_left == 0 {
                         return self.end();
                     }
-                    self.state = State::Dollar;
+                    self.state = RequestState::Dollar;
                 }
-                State::Inline => return self.take_inline(input, limits),
+                RequestState::Inline => return self.read_inline(input, limits),
             }
         }
     }
 
-    /// Ordinary requests were taken elsewhere, from one boundary to another: `whole` of them, and
-    /// the words of one more.
+    /// `whole` ordinary requests, and some words of one more, were read by `frame_runs`, from one
+    /// boundary to another.
     #[inline]
-    pub(crate) fn ran(&mut self, whole: u32, begun: Option<(u32, u32)>) {
+    pub(crate) fn skip_run(&mut self, whole: u32, begun: Option<(u32, u32)>) {
         if whole > 0 {
             self.last = Some(Class::Ordinary);
         }
         if let Some((args, left)) = begun {
             (self.args, self.args_left) = (args, left);
-            self.naming = Naming::Known(Class::Ordinary);
-            self.state = State::Dollar;
+            self.lookup = ClassLookup::Known(Class::Ordinary);
+            self.state = RequestState::Dollar;
         }
     }
 
     #[inline]
-    fn end(&mut self) -> Asked {
-        let class = self.naming.class();
-        self.state = State::Start;
+    fn end(&mut self) -> RequestScan {
+        let class = self.lookup.class();
+        self.state = RequestState::Start;
         self.last = Some(class);
-        let detail = if let Naming::Iterates(cursor) = self.naming { cursor } else { self.args };
-        Asked::Request(class, detail)
+        let detail =
+            if let ClassLookup::Iterates(cursor) = self.lookup { cursor } else { self.args };
+        RequestScan::Request(class, detail)
     }
 
-    fn empty(&mut self) -> Asked {
-        self.state = State::Start;
+    fn empty(&mut self) -> RequestScan {
+        self.state = RequestState::Start;
         self.last = None;
-        Asked::Empty
+        RequestScan::Empty
     }
 
-    /// Takes arguments as long as they are short and whole, which they nearly always are; whether
-    /// that was all of them.
+    /// Reads arguments while they are short and complete, as nearly all are. Returns whether the
+    /// last one was read.
     #[inline]
-    fn take_short(&mut self, input: &mut &[u8], limits: &Bounds) -> bool {
-        if limits.bulk_bytes < LONGEST_SHORT {
+    fn read_short(&mut self, input: &mut &[u8], limits: &Bounds) -> bool {
+        if limits.bulk_bytes < MAX_SHORT_LEN {
             return false;
         }
         let (mut rest, mut args_left) = (*input, self.args_left);
         while args_left > 0 {
-            let Some((argument, behind)) = short_string(rest) else { break };
-            rest = behind;
+            let Some((argument, after)) = short_string(rest) else { break };
+            rest = after;
             args_left -= 1;
-            // Nearly always the first word is the only one that matters.
-            if let Naming::After(_) = self.naming {
-                self.naming = self.naming.with(argument);
+            // Nearly always the first word determines the class.
+            if let ClassLookup::After(_) = self.lookup {
+                self.lookup = self.lookup.with(argument);
             }
         }
         (*input, self.args_left) = (rest, args_left);
@@ -235,32 +238,32 @@ impl Requests {
     #[inline]
     fn begin_argument(&mut self, len: u32) {
         self.left = len + CRLF;
-        self.state = State::Body;
-        if let Naming::After(_) = self.naming {
-            if len > LONGEST {
-                self.naming = self.naming.with(b"");
+        self.state = RequestState::Body;
+        if let ClassLookup::After(_) = self.lookup {
+            if len > SHORT_WORD_LEN {
+                self.lookup = self.lookup.with(b"");
             } else {
                 self.word.clear();
-                self.state = State::Word;
+                self.state = RequestState::Word;
             }
         }
     }
 
-    /// Takes what there is of a word; whether that was its end.
+    /// Reads the available part of a word. Returns whether it ended.
     #[inline]
-    fn take_word(&mut self, input: &mut &[u8]) -> bool {
+    fn read_word(&mut self, input: &mut &[u8]) -> bool {
         let wanted = size(self.left - CRLF);
         match input.split_at_checked(wanted) {
             Some((word, rest)) => {
                 *input = rest;
-                self.naming = if self.word.is_empty() {
-                    self.naming.with(word)
+                self.lookup = if self.word.is_empty() {
+                    self.lookup.with(word)
                 } else {
                     self.word.push(word);
-                    self.naming.with(self.word.whole())
+                    self.lookup.with(self.word.whole())
                 };
                 self.left = CRLF;
-                self.state = State::Body;
+                self.state = RequestState::Body;
                 true
             }
             None => {
@@ -272,21 +275,21 @@ impl Requests {
         }
     }
 
-    fn take_inline(&mut self, input: &mut &[u8], limits: &Bounds) -> Asked {
+    fn read_inline(&mut self, input: &mut &[u8], limits: &Bounds) -> RequestScan {
         while let Some((&byte, rest)) = input.split_first() {
             *input = rest;
             self.left += 1;
             if self.left > limits.inline_bytes {
-                return Asked::Lost;
+                return RequestScan::Invalid;
             }
-            match self.inline.take(byte, &mut self.args, &mut self.word, &mut self.naming) {
-                Line::More => {}
-                Line::Bad => return Asked::Lost,
-                Line::End => {
+            match self.inline.take(byte, &mut self.args, &mut self.word, &mut self.lookup) {
+                InlineStep::More => {}
+                InlineStep::Bad => return RequestScan::Invalid,
+                InlineStep::End => {
                     return if self.args == 0 { self.empty() } else { self.end() };
                 }
             }
         }
-        Asked::More
+        RequestScan::More
     }
 }

@@ -1,8 +1,8 @@
-//! Where requests end, whatever pieces they come in.
+//! Tests of the request scanner: the ends of requests, in pieces of any size.
 
 use proptest::prelude::{Strategy, any, prop, prop_assert_eq, prop_oneof, proptest};
 
-use crate::{Class, Counts, Direction, Fault, Ledger, Limits, MustEnd, SessionState};
+use crate::{Class, Direction, FrameCounts, Ledger, LedgerFault, Limits, MustEnd, SessionState};
 
 /// The end of each request in `bytes` and its class, and whether the session is opaque at the end.
 fn ends(bytes: &[u8], pieces: &[usize], limits: &Limits) -> (Vec<(usize, Option<Class>)>, bool) {
@@ -18,7 +18,7 @@ fn ends(bytes: &[u8], pieces: &[usize], limits: &Limits) -> (Vec<(usize, Option<
             assert!(taken > 0 && taken <= piece.len());
             piece = &piece[taken..];
             offset += taken;
-            if ledger.standing() == SessionState::Opaque {
+            if ledger.session_state() == SessionState::Opaque {
                 return (found, true);
             }
             if ledger.at_boundary(Direction::Request) {
@@ -34,7 +34,7 @@ fn at_once(bytes: &[u8]) -> (Vec<(usize, Option<Class>)>, bool) {
 }
 
 #[test]
-fn arrays_inline_lines_and_empty_ones_end_where_they_end() {
+fn finds_ends_of_arrays_inline_and_empty_requests() {
     let bytes =
         b"*1\r\n$4\r\nPING\r\nPING\r\n\r\n*0\r\n*-3\r\n*2\r\n$6\r\nselect\r\n$1\r\n3\r\n   \n*1\r\n$0\r\n\r\nget k\n";
     let (found, opaque) = at_once(bytes);
@@ -57,7 +57,7 @@ fn arrays_inline_lines_and_empty_ones_end_where_they_end() {
 }
 
 #[test]
-fn words_are_read_across_pieces_and_bodies_are_not_read_at_all() {
+fn reads_words_across_pieces_and_skips_bodies() {
     let bytes = b"*4\r\n$6\r\nClient\r\n$5\r\nrEPLY\r\n$2\r\non\r\n$7\r\n$1\r\n*1\n\r\n*1\r\n$12\r\nSUNSUBSCRIBE\r\n";
     let (found, _) = at_once(bytes);
     assert_eq!(found, [(48, Some(Class::ReplyOn)), (71, Some(Class::SUnsubscribe))]);
@@ -67,7 +67,7 @@ fn words_are_read_across_pieces_and_bodies_are_not_read_at_all() {
 }
 
 #[test]
-fn what_redis_would_refuse_turns_the_session_opaque() {
+fn turns_opaque_on_malformed_requests() {
     let bad: &[&[u8]] = &[
         b"*x\r\n",
         b"*01\r\n",
@@ -87,7 +87,7 @@ fn what_redis_would_refuse_turns_the_session_opaque() {
 }
 
 #[test]
-fn limits_are_exact() {
+fn enforces_request_limits_exactly() {
     let limits = Limits { inline_bytes: 8, bulk_bytes: 5, elements: 2, ..Limits::default() };
     let within: &[&[u8]] = &[b"GET abc\n", b"*2\r\n$3\r\nGET\r\n$5\r\nabcde\r\n"];
     let beyond: &[&[u8]] =
@@ -101,7 +101,7 @@ fn limits_are_exact() {
 }
 
 #[test]
-fn bodies_can_be_moved_unseen() {
+fn skips_request_bodies_unseen() {
     let mut ledger = Ledger::new(&Limits::default());
     assert_eq!(ledger.body_left(Direction::Request), 0);
     ledger.request(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1000000\r\n");
@@ -119,12 +119,12 @@ fn bodies_can_be_moved_unseen() {
     assert_eq!(ledger.body_left(Direction::Request), 0);
     ledger.request(b"\n");
     assert_eq!((ledger.owed(), ledger.at_boundary(Direction::Request)), (1, true));
-    assert_eq!(ledger.take_counts(), Counts { requests: 1, replies: 0, pushes: 0 });
-    assert_eq!(ledger.take_counts(), Counts::default());
+    assert_eq!(ledger.take_counts(), FrameCounts { requests: 1, replies: 0, pushes: 0 });
+    assert_eq!(ledger.take_counts(), FrameCounts::default());
 }
 
 #[test]
-fn a_word_that_may_name_a_command_must_be_shown() {
+fn requires_words_that_may_name_a_command() {
     let mut ledger = Ledger::new(&Limits::default());
     ledger.request(b"*2\r\n$6\r\nSEL");
     assert_eq!(ledger.body_left(Direction::Request), 0);
@@ -135,18 +135,21 @@ fn a_word_that_may_name_a_command_must_be_shown() {
 }
 
 #[test]
-fn ends_a_session_that_moved_more_than_there_is() {
+fn ends_a_session_that_skipped_too_many_bytes() {
     for direction in [Direction::Request, Direction::Reply] {
         let mut ledger = Ledger::new(&Limits::default());
         ledger.request(b"PING\r\n*2\r\n$3\r\nGET\r\n$20\r\n");
         ledger.reply(b"$20\r\n");
         ledger.skip_body(direction, 0);
         ledger.skip_body(direction, 19);
-        assert_eq!(ledger.standing(), SessionState::Busy);
+        assert_eq!(ledger.session_state(), SessionState::Busy);
         assert_eq!(ledger.must_end(), None);
         ledger.skip_body(direction, 2);
-        assert_eq!(ledger.must_end(), Some(MustEnd::Broken(Fault::Unseen)));
-        assert_eq!((ledger.standing(), ledger.body_left(direction)), (SessionState::Opaque, 0));
+        assert_eq!(ledger.must_end(), Some(MustEnd::Broken(LedgerFault::Unseen)));
+        assert_eq!(
+            (ledger.session_state(), ledger.body_left(direction)),
+            (SessionState::Opaque, 0)
+        );
         ledger.skip_body(direction, 5);
     }
 }
@@ -168,7 +171,7 @@ const REQUESTS: &[&[u8]] = &[
     b"*2\r\n$20\r\n01234567890123456789\r\n$0\r\n\r\n",
 ];
 
-/// Bytes that come close to requests more often than chance would have it.
+/// Bytes that resemble requests.
 fn requestlike() -> impl Strategy<Value = Vec<u8>> {
     let part = prop_oneof![
         8 => prop::sample::select(REQUESTS).prop_map(<[u8]>::to_vec),
@@ -180,7 +183,7 @@ fn requestlike() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn any_pieces_give_the_same_ends(bytes in requestlike(), pieces in prop::collection::vec(1_usize..9, 1..20)) {
+    fn finds_the_same_ends_in_any_pieces(bytes in requestlike(), pieces in prop::collection::vec(1_usize..9, 1..20)) {
         let expected = at_once(&bytes);
         prop_assert_eq!(&ends(&bytes, &pieces, &Limits::default()), &expected);
         prop_assert_eq!(&ends(&bytes, &[1], &Limits::default()), &expected);

@@ -1,25 +1,24 @@
-//! How deep in nested aggregates a reply is, and how many elements each level still wants.
+//! The stack of nested aggregates in a reply, with the number of missing elements per level.
 //!
-//! A session is idle most of the time and shallow nearly always, so four levels live in the ledger
-//! itself; only a deeper frame allocates, once, up to the configured depth, and gives the memory
-//! back at its end.
+//! Most replies are not nested deeply, so four levels are stored in the ledger itself. Only a
+//! deeper frame allocates, once, up to the configured depth, and frees the memory at its end.
 
-/// How many levels fit without an allocation, besides the innermost one.
-const NEAR: usize = 3;
+/// Number of levels that need no allocation, in addition to the innermost one.
+const SHALLOW_LEVELS: usize = 3;
 
-/// Set in a level that belongs to an attribute, which prefixes a value and is none itself.
+/// Flag of a level that belongs to an attribute, which precedes a value and is not one itself.
 const ATTRIBUTE: u32 = 1 << 31;
-/// The count of a level whose end will be marked.
+/// The count of a level that ends with an end mark.
 const STREAMED: u32 = ATTRIBUTE - 1;
-/// The most elements a level can count.
-pub(crate) const MOST: u32 = STREAMED - 1;
+/// Maximum number of elements of a level.
+pub(crate) const MAX_ELEMENTS: u32 = STREAMED - 1;
 
-/// What the end of an element was the end of, too.
+/// What ended with an element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ended {
-    /// Of nothing more, or of an attribute: another value follows.
+pub(crate) enum ValueEnd {
+    /// The element alone, or an attribute: another value follows.
     Element,
-    /// Of the whole frame.
+    /// The whole frame.
     Frame,
 }
 
@@ -27,15 +26,15 @@ pub(crate) enum Ended {
 pub(crate) struct Stack {
     /// The innermost level.
     current: u32,
-    near: [u32; NEAR],
+    shallow: [u32; SHALLOW_LEVELS],
     depth: u16,
     broken: bool,
-    far: Option<Box<Far>>,
+    deep: Option<Box<DeepLevels>>,
 }
 
-/// The levels that did not fit; behind a box to keep idle sessions small.
+/// The levels that do not fit. Boxed, to keep idle sessions small.
 #[derive(Debug, Default)]
-struct Far {
+struct DeepLevels {
     levels: Vec<u32>,
 }
 
@@ -44,16 +43,16 @@ impl Stack {
         self.depth
     }
 
-    /// Enters an aggregate of `count` elements, at least one and at most [`MOST`], or of unknown
-    /// length. False if `depth` would be exceeded.
+    /// Enters an aggregate of `count` elements, from one to [`MAX_ELEMENTS`], or of unknown length.
+    /// False if the maximum `depth` would be exceeded.
     pub(crate) fn enter(&mut self, count: Option<u32>, attribute: bool, depth: u16) -> bool {
         if self.depth >= depth {
             return false;
         }
         if self.depth > 0 {
-            match self.near.get_mut(usize::from(self.depth) - 1) {
+            match self.shallow.get_mut(usize::from(self.depth) - 1) {
                 Some(slot) => *slot = self.current,
-                None => self.far.get_or_insert_default().levels.push(self.current),
+                None => self.deep.get_or_insert_default().levels.push(self.current),
             }
         }
         self.depth += 1;
@@ -61,72 +60,72 @@ impl Stack {
         true
     }
 
-    /// Notes that a value has ended where one was expected.
+    /// A value ended where one was expected.
     #[inline]
-    pub(crate) fn element(&mut self) -> Ended {
+    pub(crate) fn element(&mut self) -> ValueEnd {
         while self.depth > 0 {
             if self.current & STREAMED != STREAMED {
                 self.current -= 1;
             }
             if self.current & STREAMED != 0 {
-                return Ended::Element;
+                return ValueEnd::Element;
             }
             if self.leave() {
-                return Ended::Element;
+                return ValueEnd::Element;
             }
         }
-        Ended::Frame
+        ValueEnd::Frame
     }
 
-    /// Whether an end mark may stand here.
+    /// Whether an end mark is valid here.
     pub(crate) fn is_streamed(&self) -> bool {
         self.depth > 0 && self.current & STREAMED == STREAMED
     }
 
-    /// Notes the end mark of a streamed aggregate.
-    pub(crate) fn end_streamed(&mut self) -> Ended {
-        if self.leave() { Ended::Element } else { self.element() }
+    /// The end mark of a streamed aggregate was read.
+    pub(crate) fn end_streamed(&mut self) -> ValueEnd {
+        if self.leave() { ValueEnd::Element } else { self.element() }
     }
 
-    /// Whether a level was missing that had been entered. The frame was taken to end there.
+    /// Whether a level that had been entered was missing. The frame was ended at that point.
     pub(crate) fn is_broken(&self) -> bool {
         self.broken
     }
 
-    /// Goes up one level; whether the level left was an attribute.
+    /// Leaves a level. Returns whether it was an attribute.
     fn leave(&mut self) -> bool {
         let attribute = self.current & ATTRIBUTE != 0;
         self.depth = self.depth.saturating_sub(1);
         self.current = match usize::from(self.depth).checked_sub(1) {
             None => 0,
-            Some(above) => match self.near.get(above) {
+            Some(above) => match self.shallow.get(above) {
                 Some(level) => *level,
-                None => self.far_level(),
+                None => self.pop_deep_level(),
             },
         };
         if self.depth == 0 {
-            self.far = None;
+            self.deep = None;
         }
         attribute
     }
 
-    /// The innermost of the far levels, which is taken out.
+    /// Removes the innermost of the deep levels.
     #[cold]
-    fn far_level(&mut self) -> u32 {
-        let level = self.far.as_mut().and_then(|far| far.levels.pop());
+    fn pop_deep_level(&mut self) -> u32 {
+        let level = self.deep.as_mut().and_then(|deep| deep.levels.pop());
         if level.is_none() {
             (self.broken, self.depth) = (true, 0);
         }
         level.unwrap_or(0)
     }
 
-    /// Levels that have been allocated.
+    /// Allocated levels.
     #[cfg(test)]
     pub(crate) fn allocated(&self) -> usize {
-        self.far.as_ref().map_or(0, |far| far.levels.capacity())
+        self.deep.as_ref().map_or(0, |deep| deep.levels.capacity())
     }
 
-    /// Forgets everything and frees what was allocated.
+    /// Removes all levels and frees the memory.
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }
@@ -134,73 +133,76 @@ impl Stack {
 
 #[cfg(test)]
 mod tests {
-    use super::{Ended, MOST, NEAR, Stack};
+    use super::{MAX_ELEMENTS, SHALLOW_LEVELS, Stack, ValueEnd};
 
     #[test]
-    fn counts_elements_at_every_depth_and_frees_the_far_levels() {
+    fn counts_elements_at_every_depth_and_frees_levels() {
         let mut stack = Stack::default();
         for _ in 0..64 {
             assert!(stack.enter(Some(2), false, 64));
         }
         assert!(!stack.enter(Some(1), false, 64), "one too deep");
-        assert_eq!(stack.far.as_ref().map(|far| far.levels.len()), Some(64 - 1 - NEAR));
-        assert_eq!(stack.element(), Ended::Element);
+        assert_eq!(
+            stack.deep.as_ref().map(|deep| deep.levels.len()),
+            Some(64 - 1 - SHALLOW_LEVELS)
+        );
+        assert_eq!(stack.element(), ValueEnd::Element);
         for _ in 0..63 {
-            assert_eq!(stack.element(), Ended::Element);
+            assert_eq!(stack.element(), ValueEnd::Element);
             assert!(stack.depth() < 64);
         }
         assert_eq!(stack.depth(), 1);
-        assert_eq!(stack.element(), Ended::Frame);
-        assert!(stack.far.is_none());
+        assert_eq!(stack.element(), ValueEnd::Frame);
+        assert!(stack.deep.is_none());
     }
 
     #[test]
-    fn notices_a_level_that_is_missing() {
+    fn detects_a_missing_level() {
         let mut stack = Stack::default();
-        for _ in 0..NEAR + 3 {
+        for _ in 0..SHALLOW_LEVELS + 3 {
             stack.enter(Some(1), false, 64);
         }
-        stack.far = None;
+        stack.deep = None;
         assert!(!stack.is_broken());
-        assert_eq!((stack.element(), stack.is_broken()), (Ended::Frame, true));
+        assert_eq!((stack.element(), stack.is_broken()), (ValueEnd::Frame, true));
     }
 
     #[test]
-    fn a_few_levels_cost_no_allocation() {
+    fn stores_shallow_levels_without_allocation() {
         let mut stack = Stack::default();
-        for _ in 0..=NEAR {
+        for _ in 0..=SHALLOW_LEVELS {
             stack.enter(Some(1), false, 64);
         }
-        assert!(stack.far.is_none());
-        assert_eq!(stack.element(), Ended::Frame);
+        assert!(stack.deep.is_none());
+        assert_eq!(stack.element(), ValueEnd::Frame);
     }
 
     #[test]
-    fn an_attribute_is_no_element() {
+    fn counts_no_attribute_as_an_element() {
         let mut stack = Stack::default();
         stack.enter(Some(1), false, 64);
         stack.enter(Some(2), true, 64);
-        assert_eq!(stack.element(), Ended::Element);
-        assert_eq!(stack.element(), Ended::Element);
+        assert_eq!(stack.element(), ValueEnd::Element);
+        assert_eq!(stack.element(), ValueEnd::Element);
         assert_eq!(stack.depth(), 1);
-        assert_eq!(stack.element(), Ended::Frame);
+        assert_eq!(stack.element(), ValueEnd::Frame);
     }
 
     #[test]
-    fn a_streamed_level_ends_by_its_mark_only() {
+    fn ends_a_streamed_level_only_at_its_mark() {
         let mut stack = Stack::default();
         assert!(!stack.is_streamed());
         stack.enter(None, false, 64);
         for _ in 0..100 {
-            assert_eq!(stack.element(), Ended::Element);
+            assert_eq!(stack.element(), ValueEnd::Element);
         }
         assert!(stack.is_streamed());
-        stack.enter(Some(MOST), false, 64);
+        stack.enter(Some(MAX_ELEMENTS), false, 64);
         assert!(!stack.is_streamed());
-        assert_eq!(stack.element(), Ended::Element);
+        assert_eq!(stack.element(), ValueEnd::Element);
         stack.clear();
         stack.enter(Some(1), false, 64);
         stack.enter(None, false, 64);
-        assert_eq!(stack.end_streamed(), Ended::Frame);
+        assert_eq!(stack.end_streamed(), ValueEnd::Frame);
     }
 }

@@ -1,53 +1,56 @@
-//! How long this process was away since it last looked at its clocks, whichever way it was stopped.
+//! Measures how long this process was suspended since the last reading of its clocks, by any cause.
 //!
-//! [`Instant`](std::time::Instant) shows a process that was stopped, and does not show a machine
-//! that was suspended: the monotonic clock stands still meanwhile. The boot clock shows both.
-//! Neither shows a virtual machine that was paused or restored from a snapshot with all its clocks;
-//! what shows it is that somebody sets the wall clock right afterwards. So a wall clock that jumps
-//! forward counts as time away, too. It may also have been set by a time service for reasons of its
-//! own, and then costs one needless look; that is why it is believed once a minute at most. A wall
-//! clock that is set back says nothing.
+//! [`Instant`](std::time::Instant) reveals a stopped process but not a suspended host, because the
+//! monotonic clock stands still meanwhile. The boot clock reveals both. Neither reveals a virtual
+//! machine that was paused or restored from a snapshot together with its clocks; there, the only
+//! trace is that the wall clock is corrected right afterwards. A wall clock that jumps forward
+//! therefore counts as time away, too. A time service may have set it for reasons of its own, which
+//! causes a needless check, so a jump is believed at most once per minute. A wall clock that is set
+//! back is ignored.
 //!
-//! Deliberately absent: reading the clocks, and how long is too long.
+//! Deliberately absent: reading the clocks, and the limit beyond which an absence matters.
 
 use std::time::Duration;
 
-/// The wall clock may gain this much on the boot clock between two looks without having been set.
-const SLEW: Duration = Duration::from_secs(1);
+/// The wall clock may gain this much on the boot clock between two readings without counting as
+/// set.
+const MAX_SLEW: Duration = Duration::from_secs(1);
 
-/// The wall clock's word by itself is taken this often at most.
-const RARELY: Duration = Duration::from_secs(60);
+/// The minimum interval between two jumps of the wall clock that are believed without the boot
+/// clock.
+const WALL_CLOCK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Both clocks at about the same moment, each since its own origin.
+/// Both clocks at about the same time, each since its own origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Clocks {
-    /// Since the machine was started, the time included in which it was suspended.
+pub(crate) struct ClockReadings {
+    /// Since the host was started, including the time during which it was suspended.
     pub(crate) boot: Duration,
     /// Since 1970.
     pub(crate) wall: Duration,
 }
 
-/// See the module's header.
+/// Detects jumps; see the module documentation.
 #[derive(Debug)]
-pub(crate) struct Jumps {
-    last: Clocks,
-    /// When the wall clock's word was last taken, on the boot clock.
+pub(crate) struct ClockJumps {
+    last: ClockReadings,
+    /// When a jump of the wall clock was last believed, by the boot clock.
     believed_at: Option<Duration>,
 }
 
-impl Jumps {
-    pub(crate) fn new(now: Clocks) -> Self {
+impl ClockJumps {
+    pub(crate) fn new(now: ClockReadings) -> Self {
         Self { last: now, believed_at: None }
     }
 
-    /// How long it is since the last look, by the clock that says most of those that are believed.
-    pub(crate) fn away(&mut self, now: Clocks) -> Duration {
+    /// The time since the last reading, by the largest of the clocks that are believed.
+    pub(crate) fn away(&mut self, now: ClockReadings) -> Duration {
         let last = std::mem::replace(&mut self.last, now);
         let (boot, wall) = (now.boot.saturating_sub(last.boot), now.wall.saturating_sub(last.wall));
-        if wall <= boot + SLEW {
+        if wall <= boot + MAX_SLEW {
             return boot;
         }
-        let rare = self.believed_at.is_none_or(|at| now.boot.saturating_sub(at) >= RARELY);
+        let rare =
+            self.believed_at.is_none_or(|at| now.boot.saturating_sub(at) >= WALL_CLOCK_INTERVAL);
         if !rare {
             return boot;
         }
@@ -62,8 +65,8 @@ mod tests {
 
     const WALL: u64 = 1_700_000_000_000;
 
-    fn clocks(boot_ms: u64, wall_ms: u64) -> Clocks {
-        Clocks { boot: Duration::from_millis(boot_ms), wall: Duration::from_millis(wall_ms) }
+    fn clocks(boot_ms: u64, wall_ms: u64) -> ClockReadings {
+        ClockReadings { boot: Duration::from_millis(boot_ms), wall: Duration::from_millis(wall_ms) }
     }
 
     fn ms(millis: u64) -> Duration {
@@ -72,24 +75,24 @@ mod tests {
 
     #[test]
     fn counts_the_time_of_an_ordinary_turn() {
-        let mut jumps = Jumps::new(clocks(0, WALL));
+        let mut jumps = ClockJumps::new(clocks(0, WALL));
         for turn in 1..100 {
             assert_eq!(jumps.away(clocks(turn * 250, WALL + turn * 250)), ms(250));
         }
     }
 
     #[test]
-    fn counts_a_stopped_process_and_a_suspended_machine_alike() {
-        // The monotonic clock would say 250 ms for the second one, and is not asked.
-        let mut jumps = Jumps::new(clocks(0, WALL));
+    fn counts_stopped_process_and_suspended_host_alike() {
+        // The monotonic clock would show 250 ms for the second case, and is not used.
+        let mut jumps = ClockJumps::new(clocks(0, WALL));
         assert_eq!(jumps.away(clocks(30_250, WALL + 30_250)), ms(30_250));
         assert_eq!(jumps.away(clocks(60_500, WALL + 60_500)), ms(30_250));
     }
 
     #[test]
-    fn counts_a_machine_that_was_paused_with_its_clocks() {
-        let mut jumps = Jumps::new(clocks(0, WALL));
-        // Nothing is seen until its wall clock is set right.
+    fn counts_a_host_paused_with_its_clocks() {
+        let mut jumps = ClockJumps::new(clocks(0, WALL));
+        // Nothing is detected until its wall clock is corrected.
         assert_eq!(jumps.away(clocks(250, WALL + 250)), ms(250));
         assert_eq!(jumps.away(clocks(500, WALL + 60_000)), ms(59_750));
         assert_eq!(jumps.away(clocks(750, WALL + 60_250)), ms(250));
@@ -97,22 +100,22 @@ mod tests {
 
     #[test]
     fn ignores_a_wall_clock_that_is_set_back_or_slewed() {
-        let mut jumps = Jumps::new(clocks(0, WALL));
+        let mut jumps = ClockJumps::new(clocks(0, WALL));
         assert_eq!(jumps.away(clocks(250, WALL - 3_600_000)), ms(250));
         assert_eq!(jumps.away(clocks(500, WALL - 3_600_000 + 900)), ms(250));
-        // A suspend shows although the wall clock was set back meanwhile.
+        // A suspend is detected although the wall clock was set back meanwhile.
         assert_eq!(jumps.away(clocks(30_500, WALL - 7_200_000)), ms(30_000));
     }
 
     #[test]
     fn believes_the_wall_clock_once_a_minute() {
-        let mut jumps = Jumps::new(clocks(0, WALL));
-        // Set forward by ten seconds, four times a second, for ten minutes.
+        let mut jumps = ClockJumps::new(clocks(0, WALL));
+        // Set forward by ten seconds, four times per second, for ten minutes.
         let looks = (1..=2400)
             .filter(|turn| jumps.away(clocks(turn * 250, WALL + turn * 10_250)) > ms(250))
             .count();
         assert_eq!(looks, 10);
-        // A real stop is seen meanwhile.
+        // A real stop is detected meanwhile.
         assert_eq!(jumps.away(clocks(630_000, WALL + 24_630_000)), ms(30_000));
     }
 }

@@ -1,5 +1,5 @@
-//! What the rest of the process holds of discovery: a picture to look at, a bell to ring, a pulse
-//! to feel.
+//! The interface of discovery to the rest of the process: snapshots, hints, commands and the
+//! heartbeat.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,172 +9,174 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 
-use crate::discovery::resolve::Resolver;
 use crate::link::auth::Credentials;
-use crate::{DiscoverySnapshot, Event, Pause};
+use crate::net::resolve::Resolver;
+use crate::{DiscoverySnapshot, MachineEvent, Pause};
 
-/// How the servers of a service are reached, for what is done beside discovery.
+/// Credentials and resolver for connections to the servers of a service that are made outside of
+/// discovery.
 #[derive(Debug)]
-pub(crate) struct Reach {
+pub(crate) struct ConnectionSettings {
     pub(crate) name: Arc<str>,
     pub(crate) auth: Option<Credentials>,
     pub(crate) sentinel_auth: Option<Credentials>,
     pub(crate) resolver: Resolver,
 }
 
-/// An order to discovery, by which it can be asked for and taken back.
+/// Identifies a command to discovery, to query whether it was executed or to cancel it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Order(u64);
+pub struct CommandId(u64);
 
-/// Orders that discovery has not carried out, oldest first. None replaces another one, since the
-/// client of each gets the answer that it was carried out.
+/// Commands that discovery has not executed yet, oldest first. A command never replaces another
+/// one, because the client of each is answered that it was executed.
 #[derive(Debug, Default)]
-struct Orders {
-    given: u64,
-    waiting: VecDeque<(Order, Event)>,
+struct CommandQueue {
+    last_id: u64,
+    pending: VecDeque<(CommandId, MachineEvent)>,
 }
 
-impl Orders {
-    fn give(&mut self, event: Event) -> Order {
-        self.given += 1;
-        self.waiting.push_back((Order(self.given), event));
-        Order(self.given)
+impl CommandQueue {
+    fn push(&mut self, event: MachineEvent) -> CommandId {
+        self.last_id += 1;
+        self.pending.push_back((CommandId(self.last_id), event));
+        CommandId(self.last_id)
     }
 
-    /// Whether it was waiting.
-    fn remove(&mut self, order: Order) -> bool {
-        let before = self.waiting.len();
-        self.waiting.retain(|(number, _)| *number != order);
-        self.waiting.len() < before
+    /// Returns whether the command was pending.
+    fn remove(&mut self, command: CommandId) -> bool {
+        let before = self.pending.len();
+        self.pending.retain(|(number, _)| *number != command);
+        self.pending.len() < before
     }
 }
 
-/// What the rest of the process holds of one service's discovery.
+/// The handle to one service's discovery.
 #[derive(Debug, Clone)]
-pub struct Handle {
-    seen: Arc<ArcSwap<DiscoverySnapshot>>,
+pub struct DiscoveryHandle {
+    snapshot: Arc<ArcSwap<DiscoverySnapshot>>,
     hinted: Arc<AtomicBool>,
-    hinted_by_a_reader: Arc<AtomicBool>,
-    orders: Arc<Mutex<Orders>>,
-    switching: Arc<AtomicBool>,
-    reach: Arc<Reach>,
-    bell: Arc<Notify>,
+    hinted_by_reader: Arc<AtomicBool>,
+    commands: Arc<Mutex<CommandQueue>>,
+    switchover_active: Arc<AtomicBool>,
+    connection_settings: Arc<ConnectionSettings>,
+    wake: Arc<Notify>,
 }
 
-impl Handle {
+impl DiscoveryHandle {
     pub(crate) fn new(
-        seen: Arc<ArcSwap<DiscoverySnapshot>>,
-        reach: Reach,
-        bell: Arc<Notify>,
+        snapshot: Arc<ArcSwap<DiscoverySnapshot>>,
+        connection_settings: ConnectionSettings,
+        wake: Arc<Notify>,
     ) -> Self {
-        let (hinted, hinted_by_a_reader, switching) =
+        let (hinted, hinted_by_reader, switchover_active) =
             (Arc::default(), Arc::default(), Arc::default());
         Self {
-            seen,
+            snapshot,
             hinted,
-            hinted_by_a_reader,
-            orders: Arc::default(),
-            switching,
-            reach: Arc::new(reach),
-            bell,
+            hinted_by_reader,
+            commands: Arc::default(),
+            switchover_active,
+            connection_settings: Arc::new(connection_settings),
+            wake,
         }
     }
 
-    pub(crate) fn reach(&self) -> &Reach {
-        &self.reach
+    pub(crate) fn connection_settings(&self) -> &ConnectionSettings {
+        &self.connection_settings
     }
 
-    /// Keeps the gate shut as `pause` says. The next picture shows it.
-    pub fn pause(&self, pause: Pause) -> Order {
-        self.order(Event::Pause(pause))
+    /// Keeps the gate closed as `pause` says. The next snapshot shows it.
+    pub fn pause(&self, pause: Pause) -> CommandId {
+        self.command(MachineEvent::Pause(pause))
     }
 
-    /// Ends a pause. Without one it does nothing.
-    pub fn resume(&self) -> Order {
-        self.order(Event::Resume)
+    /// Ends a pause, if there is one.
+    pub fn resume(&self) -> CommandId {
+        self.command(MachineEvent::Resume)
     }
 
-    fn order(&self, event: Event) -> Order {
-        let order = self.orders().give(event);
-        self.bell.notify_one();
-        order
+    fn command(&self, event: MachineEvent) -> CommandId {
+        let command = self.commands().push(event);
+        self.wake.notify_one();
+        command
     }
 
-    fn orders(&self) -> MutexGuard<'_, Orders> {
-        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    fn commands(&self) -> MutexGuard<'_, CommandQueue> {
+        self.commands.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The order that is to be carried out next.
-    pub(crate) fn next_order(&self) -> Option<(Order, Event)> {
-        self.orders().waiting.front().cloned()
+    /// The command to execute next.
+    pub(crate) fn next_command(&self) -> Option<(CommandId, MachineEvent)> {
+        self.commands().pending.front().cloned()
     }
 
-    /// This order has been carried out.
-    pub(crate) fn carried_out(&self, order: Order) {
-        self.orders().remove(order);
+    /// Called when the command has been executed.
+    pub(crate) fn mark_executed(&self, command: CommandId) {
+        self.commands().remove(command);
     }
 
-    /// Whether this order has not been carried out yet.
+    /// Whether the command has not been executed yet.
     #[must_use]
-    pub fn is_waiting(&self, order: Order) -> bool {
-        self.orders().waiting.iter().any(|(number, _)| *number == order)
+    pub fn is_pending(&self, command: CommandId) -> bool {
+        self.commands().pending.iter().any(|(number, _)| *number == command)
     }
 
-    /// Takes an order back. `false` if it was carried out before.
+    /// Cancels a command. `false` if it was already executed.
     #[must_use]
-    pub fn withdraw(&self, order: Order) -> bool {
-        self.orders().remove(order)
+    pub fn cancel(&self, command: CommandId) -> bool {
+        self.commands().remove(command)
     }
 
-    /// Whether a switchover may begin: one at a time.
+    /// Returns whether a switchover may begin: at most one runs at a time.
     pub(crate) fn begin_switchover(&self) -> bool {
-        !self.switching.swap(true, Ordering::AcqRel)
+        !self.switchover_active.swap(true, Ordering::AcqRel)
     }
 
-    /// Whether a switchover is under way.
+    /// Whether a switchover is in progress.
     #[must_use]
     pub fn is_switching(&self) -> bool {
-        self.switching.load(Ordering::Acquire)
+        self.switchover_active.load(Ordering::Acquire)
     }
 
     pub(crate) fn end_switchover(&self) {
-        self.switching.store(false, Ordering::Release);
+        self.switchover_active.store(false, Ordering::Release);
     }
 
-    /// The latest picture, at most a quarter of a second old.
+    /// The latest snapshot, at most a quarter of a second old.
     #[must_use]
-    pub fn seen(&self) -> Arc<DiscoverySnapshot> {
-        self.seen.load_full()
+    pub fn snapshot(&self) -> Arc<DiscoverySnapshot> {
+        self.snapshot.load_full()
     }
 
-    /// The data plane saw something that makes a look worth while. Cheap, and any number of times.
+    /// Hints that the data plane saw a sign of trouble. Cheap, and may be called any number of
+    /// times.
     pub fn hint(&self) {
         if !self.hinted.swap(true, Ordering::AcqRel) {
-            self.bell.notify_one();
+            self.wake.notify_one();
         }
     }
 
-    /// The same of a session on a replica. The replicas are asked again; the master is not
-    /// suspected for it.
-    pub fn hint_by_a_reader(&self) {
-        if !self.hinted_by_a_reader.swap(true, Ordering::AcqRel) {
-            self.bell.notify_one();
+    /// The same for a session on a replica: the replicas are queried again, the master is not
+    /// suspected.
+    pub fn hint_from_reader(&self) {
+        if !self.hinted_by_reader.swap(true, Ordering::AcqRel) {
+            self.wake.notify_one();
         }
     }
 
-    /// Whether a reader hinted since the last call.
-    pub(crate) fn take_readers_hint(&self) -> bool {
-        self.hinted_by_a_reader.load(Ordering::Relaxed)
-            && self.hinted_by_a_reader.swap(false, Ordering::AcqRel)
+    /// Whether a reader gave a hint since the last call.
+    pub(crate) fn take_reader_hint(&self) -> bool {
+        self.hinted_by_reader.load(Ordering::Relaxed)
+            && self.hinted_by_reader.swap(false, Ordering::AcqRel)
     }
 
-    /// Whether it was hinted since the last call.
+    /// Whether there was a hint since the last call.
     pub(crate) fn take_hint(&self) -> bool {
         self.hinted.load(Ordering::Relaxed) && self.hinted.swap(false, Ordering::AcqRel)
     }
 }
 
-/// Beats as long as the loop turns.
+/// Updated in each iteration of discovery's loop.
 #[derive(Debug, Clone)]
 pub struct Heartbeat {
     start: Instant,
@@ -191,7 +193,7 @@ impl Heartbeat {
         self.beat_ms.store(ms, Ordering::Relaxed);
     }
 
-    /// How long ago the loop last turned. It turns every second at least.
+    /// The time since the last iteration of the loop, which runs at least once per second.
     #[must_use]
     pub fn age(&self) -> Duration {
         self.start
@@ -205,17 +207,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keeps_every_order_until_carried_out_or_withdrawn() {
-        let mut orders = Orders::default();
+    fn keeps_commands_until_executed_or_cancelled() {
+        let mut commands = CommandQueue::default();
         let pause = Pause { since: Instant::now(), until: Instant::now(), ends_with_commit: false };
-        let (first, second) = (orders.give(Event::Pause(pause)), orders.give(Event::Resume));
+        let (first, second) =
+            (commands.push(MachineEvent::Pause(pause)), commands.push(MachineEvent::Resume));
         assert_ne!(first, second);
-        // The newer one does not replace the older one, which would be answered without having been
-        // executed.
-        assert_eq!(orders.waiting.front().map(|(order, _)| *order), Some(first));
-        assert!(orders.remove(first), "it was taken back in time");
-        assert!(!orders.remove(first), "it is not there twice");
-        assert_eq!(orders.waiting.front().map(|(order, _)| *order), Some(second));
-        assert!(orders.remove(second) && orders.waiting.is_empty());
+        // The newer command must not replace the older one, which would be answered without having
+        // been executed.
+        assert_eq!(commands.pending.front().map(|(command, _)| *command), Some(first));
+        assert!(commands.remove(first), "cancelled in time");
+        assert!(!commands.remove(first), "cancelled twice");
+        assert_eq!(commands.pending.front().map(|(command, _)| *command), Some(second));
+        assert!(commands.remove(second) && commands.pending.is_empty());
     }
 }

@@ -1,81 +1,79 @@
-//! What sentinels tell of each other, and which of it is worth a connection.
+//! The sentinels that other sentinels list, and their addresses.
 //!
-//! Hearsay: whoever answers one of our seeds may tell anything. So it is bounded, what most tell
-//! comes first, and where they disagree about an address every version is tried, since the one that
-//! leads to the right MYID shows itself.
+//! Any server that answers at a seed may list anything. The number of addresses is therefore
+//! bounded, and those that most sentinels list come first. Where lists disagree about an address,
+//! every version is tried: only the right one leads to the expected MYID.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use crate::discovery::resolve::is_usable;
-use crate::link::poll::{Peer, Round};
+use crate::link::poll::{Peer, PollOutcome};
+use crate::net::resolve::is_usable;
+use crate::types::AddressMap;
 use crate::{MyId, NodeAddr};
 
-/// The most addresses of sentinels that one service learns of.
-const MAX_LEARNT: usize = 64;
+/// The maximum number of learned addresses per service.
+const MAX_LEARNED: usize = 64;
 
-/// Announced address to the address to dial.
-pub type AddressMap = BTreeMap<NodeAddr, NodeAddr>;
-
-/// Who told of which other sentinels, and where they are said to be.
+/// The other sentinels that each sentinel lists, and their addresses.
 #[derive(Debug, Default)]
 pub struct LearnedAddresses {
-    told: BTreeMap<MyId, BTreeMap<MyId, NodeAddr>>,
+    listed_by: BTreeMap<MyId, BTreeMap<MyId, NodeAddr>>,
 }
 
 impl LearnedAddresses {
-    /// Takes note of the peers that `teller` lists now, with the addresses to dial. Whether that
-    /// changes anything. What was told by somebody who is not reached any more is forgotten once
-    /// somebody else tells something new.
-    pub fn hear(
+    /// Stores the peers that `from` lists now, with the addresses to dial. Returns whether they
+    /// changed. The list of a sentinel that is no longer reached is dropped when another one
+    /// changes.
+    pub fn record(
         &mut self,
-        teller: MyId,
+        from: MyId,
         peers: Vec<Peer>,
         map: &AddressMap,
         reached: impl Fn(&MyId) -> bool,
     ) -> bool {
         let mapped = |peer: Peer| (peer.id, map.get(&peer.addr).cloned().unwrap_or(peer.addr));
         let peers: BTreeMap<MyId, NodeAddr> = peers.into_iter().map(mapped).collect();
-        if self.told.get(&teller) == Some(&peers) {
+        if self.listed_by.get(&from) == Some(&peers) {
             return false;
         }
-        self.told.retain(|id, _| reached(id));
-        self.told.insert(teller, peers);
+        self.listed_by.retain(|id, _| reached(id));
+        self.listed_by.insert(from, peers);
         true
     }
 
-    /// Every sentinel that somebody told of, with the addresses it is said to have; those that most
-    /// agree on come first, and the bound cuts the rest.
+    /// Every listed sentinel with its addresses. Those that most sentinels list come first, and the
+    /// bound cuts off the rest.
     #[must_use]
     pub fn candidates(&self) -> BTreeMap<&MyId, BTreeSet<&NodeAddr>> {
-        let mut tellers: BTreeMap<(&MyId, &NodeAddr), usize> = BTreeMap::new();
-        for said in self.told.values().flatten() {
-            *tellers.entry(said).or_default() += 1;
+        let mut counts: BTreeMap<(&MyId, &NodeAddr), usize> = BTreeMap::new();
+        for entry in self.listed_by.values().flatten() {
+            *counts.entry(entry).or_default() += 1;
         }
-        let mut ranked: Vec<((&MyId, &NodeAddr), usize)> = tellers.into_iter().collect();
+        let mut ranked: Vec<((&MyId, &NodeAddr), usize)> = counts.into_iter().collect();
         ranked.sort_by_key(|(_, times)| std::cmp::Reverse(*times));
         let mut found: BTreeMap<&MyId, BTreeSet<&NodeAddr>> = BTreeMap::new();
-        for ((id, addr), _) in ranked.into_iter().take(MAX_LEARNT) {
+        for ((id, addr), _) in ranked.into_iter().take(MAX_LEARNED) {
             found.entry(id).or_default().insert(addr);
         }
         found
     }
 }
 
-/// Leaves out what cannot be meant for us, such as the loopback address of another machine, unless
-/// the operator said what to dial instead.
-pub(crate) fn usable(round: Round, said_by: IpAddr, map: &AddressMap) -> Round {
+/// Removes addresses that cannot be meant for this process, such as the loopback address of another
+/// host, unless the operator mapped them.
+pub(crate) fn usable(round: PollOutcome, announced_by: IpAddr, map: &AddressMap) -> PollOutcome {
     let fits = |addr: &NodeAddr| {
-        map.contains_key(addr) || addr.ip().is_none_or(|ip| is_usable(ip, said_by))
+        map.contains_key(addr) || addr.ip().is_none_or(|ip| is_usable(ip, announced_by))
     };
     match round {
-        Round::View { view, .. } if !fits(&view.addr) => {
-            Round::Malformed("it announces an address that only it can reach")
+        PollOutcome::View { view, .. } if !fits(&view.addr) => {
+            PollOutcome::Malformed("it announces an address that only it can reach")
         }
-        Round::View { mut view, mut peers } => {
+        PollOutcome::View { mut view, mut peers } => {
             view.replicas.retain(|replica| fits(&replica.addr));
             peers.retain(|peer| fits(&peer.addr));
-            Round::View { view, peers }
+            PollOutcome::View { view, peers }
         }
         other => other,
     }
@@ -99,42 +97,42 @@ mod tests {
     }
 
     #[test]
-    fn one_liar_does_not_crowd_out_what_the_others_agree_on() {
-        let mut learnt = LearnedAddresses::default();
+    fn prefers_addresses_listed_by_most_sentinels() {
+        let mut learned_addresses = LearnedAddresses::default();
         let lies = (100..200)
             .map(|number| peer(number, "10.9.9.9"))
             .chain([peer(7, "10.6.6.6")])
             .collect();
-        assert!(learnt.hear(id(1), lies, &AddressMap::new(), |_| true));
-        for teller in [2, 3] {
-            assert!(learnt.hear(
-                id(teller),
+        assert!(learned_addresses.record(id(1), lies, &AddressMap::new(), |_| true));
+        for sentinel in [2, 3] {
+            assert!(learned_addresses.record(
+                id(sentinel),
                 vec![peer(7, "10.0.0.7"), peer(900, "10.0.0.8")],
                 &AddressMap::new(),
                 |_| true
             ));
         }
-        let found = learnt.candidates();
+        let found = learned_addresses.candidates();
         assert!(
             found[&id(7)].contains(&node("10.0.0.7"))
                 && found[&id(900)].contains(&node("10.0.0.8"))
         );
-        assert!(found.values().map(BTreeSet::len).sum::<usize>() <= MAX_LEARNT);
+        assert!(found.values().map(BTreeSet::len).sum::<usize>() <= MAX_LEARNED);
     }
 
     #[test]
-    fn what_is_told_twice_is_no_news_and_addresses_are_mapped() {
-        let (mut learnt, map) = (
+    fn maps_addresses_and_ignores_repeated_lists() {
+        let (mut learned_addresses, map) = (
             LearnedAddresses::default(),
             AddressMap::from([(node("127.0.0.1"), node("192.0.2.1"))]),
         );
-        assert!(learnt.hear(id(1), vec![peer(2, "127.0.0.1")], &map, |_| true));
-        assert!(!learnt.hear(id(1), vec![peer(2, "127.0.0.1")], &map, |_| true));
-        assert!(learnt.candidates()[&id(2)].contains(&node("192.0.2.1")));
+        assert!(learned_addresses.record(id(1), vec![peer(2, "127.0.0.1")], &map, |_| true));
+        assert!(!learned_addresses.record(id(1), vec![peer(2, "127.0.0.1")], &map, |_| true));
+        assert!(learned_addresses.candidates()[&id(2)].contains(&node("192.0.2.1")));
     }
 
     #[test]
-    fn a_loopback_address_said_from_afar_is_usable_only_if_mapped() {
+    fn rejects_remote_loopback_address_unless_mapped() {
         let view = View {
             addr: node("127.0.0.1"),
             epoch: 1,
@@ -147,12 +145,12 @@ mod tests {
             peers: Vec::new(),
             replicas: Vec::new(),
         };
-        let round = || Round::View { view: view.clone(), peers: vec![peer(2, "127.0.0.1")] };
-        let afar: IpAddr = "192.0.2.9".parse().expect("address");
-        assert!(matches!(usable(round(), afar, &AddressMap::new()), Round::Malformed(_)));
+        let round = || PollOutcome::View { view: view.clone(), peers: vec![peer(2, "127.0.0.1")] };
+        let remote: IpAddr = "192.0.2.9".parse().expect("address");
+        assert!(matches!(usable(round(), remote, &AddressMap::new()), PollOutcome::Malformed(_)));
         let map = AddressMap::from([(node("127.0.0.1"), node("192.0.2.1"))]);
         assert!(
-            matches!(usable(round(), afar, &map), Round::View { peers, .. } if peers.len() == 1)
+            matches!(usable(round(), remote, &map), PollOutcome::View { peers, .. } if peers.len() == 1)
         );
     }
 }

@@ -1,23 +1,25 @@
-//! When the word of a majority arrived: what the promise about the swap is measured from.
+//! Records when a majority had announced a switch: the start of the switch time that is promised.
 //!
-//! The machine wants more than a notice: a view that bears it out, an answer of the node. Mostly it
-//! has both by then, sometimes it has to ask. But what people wait for begins with the notice: the
-//! `+switch-master` that makes a majority of distinct sentinels, as it is read from its socket. So
-//! this book is kept beside the machine and decides nothing.
+//! The machine needs more than the announcement: a view that confirms it, and an answer of the
+//! node. Mostly it has both by then, and sometimes it has to query them. But the time that matters
+//! to users begins with the announcement, the `+switch-master` that makes a majority of distinct
+//! sentinels, as it is read from its socket. The clock stands beside the machine and decides
+//! nothing.
 //!
-//! An observer that announces whose hello it follows (`+config-update-from`) and then switches
-//! speaks for that peer too, and the leader speaks with `+promoted-slave`, from which on it names
-//! the new master.
+//! An observer that announces whose hello it adopts (`+config-update-from`) and then switches
+//! counts for that peer, too. The leader counts from `+promoted-slave` on, because it names the new
+//! master from then on.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
 
 use crate::{MyId, NodeAddr, Notice};
 
-/// The most sentinels in the book; members only are entered, and there are no more of them.
-const MOST: usize = 64;
+/// The maximum number of recorded sentinels. Only members are recorded, and there are no more of
+/// them.
+const MAX_SENTINELS: usize = 64;
 
-/// Who said since when that the master is now where.
+/// Which sentinel named which master, and since when.
 #[derive(Debug, Default)]
 pub(crate) struct MajorityClock {
     named: BTreeMap<MyId, (NodeAddr, Instant)>,
@@ -26,31 +28,31 @@ pub(crate) struct MajorityClock {
 
 impl MajorityClock {
     /// A member of the electorate published `notice`, which was read at `at`.
-    pub(crate) fn heard(&mut self, from: &MyId, notice: &Notice, at: Instant) {
+    pub(crate) fn record(&mut self, from: &MyId, notice: &Notice, at: Instant) {
         match notice {
-            Notice::ConfigUpdateFrom { peer, .. } if self.following.len() < MOST => {
+            Notice::ConfigUpdateFrom { peer, .. } if self.following.len() < MAX_SENTINELS => {
                 self.following.insert(from.clone(), peer.clone());
             }
-            Notice::Promoted { candidate } => self.names(from, candidate, at),
+            Notice::Promoted { candidate } => self.record_master(from, candidate, at),
             Notice::Switched { to } => {
-                self.names(from, to, at);
+                self.record_master(from, to, at);
                 if let Some(peer) = self.following.remove(from) {
-                    self.names(&peer, to, at);
+                    self.record_master(&peer, to, at);
                 }
             }
             _ => {}
         }
     }
 
-    /// What was said before counts from when it was said first.
-    fn names(&mut self, who: &MyId, to: &NodeAddr, at: Instant) {
-        let said = self.named.get(who).is_some_and(|(before, _)| before == to);
-        if !said && (self.named.len() < MOST || self.named.contains_key(who)) {
-            self.named.insert(who.clone(), (to.clone(), at));
+    /// Repeating the same address keeps the time of the first announcement.
+    fn record_master(&mut self, sentinel: &MyId, to: &NodeAddr, at: Instant) {
+        let same = self.named.get(sentinel).is_some_and(|(before, _)| before == to);
+        if !same && (self.named.len() < MAX_SENTINELS || self.named.contains_key(sentinel)) {
+            self.named.insert(sentinel.clone(), (to.clone(), at));
         }
     }
 
-    /// When `majority` distinct sentinels had said that `addr` is the master; `None` if fewer have.
+    /// When `majority` distinct sentinels had announced `addr`; `None` if fewer have.
     pub(crate) fn complete(&self, addr: &NodeAddr, majority: usize) -> Option<Instant> {
         let mut times: Vec<Instant> =
             self.named.values().filter(|(to, _)| to == addr).map(|(_, at)| *at).collect();
@@ -58,7 +60,7 @@ impl MajorityClock {
         times.get(majority.checked_sub(1)?).copied()
     }
 
-    /// The points moved: what comes from now on is about another move.
+    /// Called at a commit: what follows belongs to the next switch.
     pub(crate) fn clear(&mut self) {
         self.named.clear();
         self.following.clear();
@@ -84,54 +86,61 @@ mod tests {
     }
 
     #[test]
-    fn the_second_of_three_makes_the_majority_and_saying_it_again_changes_nothing() {
-        let (mut tidings, start) = (MajorityClock::default(), Instant::now());
+    fn completes_with_the_second_of_three_sentinels() {
+        let (mut majority_clock, start) = (MajorityClock::default(), Instant::now());
         let at = |ms| start + Duration::from_millis(ms);
-        tidings.heard(&id(1), &Notice::Promoted { candidate: node(2) }, at(0));
-        tidings.heard(&id(1), &switched(2), at(50));
+        majority_clock.record(&id(1), &Notice::Promoted { candidate: node(2) }, at(0));
+        majority_clock.record(&id(1), &switched(2), at(50));
         assert_eq!(
-            tidings.complete(&node(2), 2),
+            majority_clock.complete(&node(2), 2),
             None,
-            "one sentinel is no majority, however often it speaks"
+            "one sentinel is no majority, however often it announces"
         );
-        tidings.heard(&id(2), &switched(2), at(85));
-        tidings.heard(&id(3), &switched(2), at(90));
-        assert_eq!(tidings.complete(&node(2), 2), Some(at(85)));
-        assert_eq!(tidings.complete(&node(1), 1), None);
-        tidings.clear();
-        assert_eq!(tidings.complete(&node(2), 1), None);
+        majority_clock.record(&id(2), &switched(2), at(85));
+        majority_clock.record(&id(3), &switched(2), at(90));
+        assert_eq!(majority_clock.complete(&node(2), 2), Some(at(85)));
+        assert_eq!(majority_clock.complete(&node(1), 1), None);
+        majority_clock.clear();
+        assert_eq!(majority_clock.complete(&node(2), 1), None);
     }
 
     #[test]
-    fn an_observer_that_follows_a_hello_speaks_for_two() {
-        let (mut tidings, start) = (MajorityClock::default(), Instant::now());
-        tidings.heard(&id(2), &Notice::ConfigUpdateFrom { peer: id(1), leaving: node(1) }, start);
-        tidings.heard(&id(2), &switched(2), start);
-        assert_eq!(tidings.complete(&node(2), 2), Some(start));
+    fn counts_follower_of_a_hello_as_two() {
+        let (mut majority_clock, start) = (MajorityClock::default(), Instant::now());
+        majority_clock.record(
+            &id(2),
+            &Notice::ConfigUpdateFrom { peer: id(1), leaving: node(1) },
+            start,
+        );
+        majority_clock.record(&id(2), &switched(2), start);
+        assert_eq!(majority_clock.complete(&node(2), 2), Some(start));
         // Only for this one switch.
-        tidings.heard(&id(2), &switched(3), start);
+        majority_clock.record(&id(2), &switched(3), start);
         assert_eq!(
-            (tidings.complete(&node(3), 2), tidings.complete(&node(3), 1)),
+            (majority_clock.complete(&node(3), 2), majority_clock.complete(&node(3), 1)),
             (None, Some(start))
         );
     }
 
     #[test]
-    fn liars_do_not_make_the_book_grow() {
-        let (mut tidings, start) = (MajorityClock::default(), Instant::now());
+    fn bounds_the_recorded_sentinels() {
+        let (mut majority_clock, start) = (MajorityClock::default(), Instant::now());
         for number in 0..=255 {
-            tidings.heard(
+            majority_clock.record(
                 &id(number),
                 &Notice::ConfigUpdateFrom { peer: id(7), leaving: node(1) },
                 start,
             );
-            tidings.heard(&id(number), &switched(2), start);
-            tidings.heard(
+            majority_clock.record(&id(number), &switched(2), start);
+            majority_clock.record(
                 &id(number),
                 &Notice::ConfigUpdateFrom { peer: id(7), leaving: node(1) },
                 start,
             );
         }
-        assert!(tidings.named.len() <= MOST && tidings.following.len() <= MOST);
+        assert!(
+            majority_clock.named.len() <= MAX_SENTINELS
+                && majority_clock.following.len() <= MAX_SENTINELS
+        );
     }
 }

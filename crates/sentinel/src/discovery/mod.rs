@@ -1,199 +1,159 @@
-//! The driver: one task, one loop, everything that is known in one place and no lock.
+//! The discovery driver: one task with one loop that owns the state of all services and needs no
+//! lock.
 //!
-//! Links and canaries tell what they hear through one bounded channel; the loop hands it to the
-//! machine of the service it is about and carries out what the machine wants. It wakes for events
-//! and for the machines' own deadlines, and for nothing else.
+//! Links and node probers send messages through one bounded channel. The loop passes each to the
+//! machine of its service and executes the resulting actions. It wakes up for messages and for the
+//! machines' deadlines only.
 //!
-//! The sentinels of the configuration are dialled as soon as their addresses are known; those that
-//! others tell of a few times a second.
+//! Configured sentinels are dialled as soon as their addresses are known. Sentinels learned from
+//! others are dialled a few times per second at most.
 
-use std::collections::BTreeMap;
+pub(crate) mod clock_jumps;
+pub(crate) mod clock_watch;
+pub(crate) mod config;
+pub(crate) mod failover_history;
+pub(crate) mod handle;
+pub(crate) mod learned_addresses;
+pub(crate) mod majority_clock;
+mod reconcile;
+pub(crate) mod seeds;
+pub(crate) mod service_runtime;
+pub(crate) mod snapshot;
+
+#[cfg(test)]
+mod tests;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use target::{Moment, TargetWriter};
+use target::ClockReading;
 use tokio::sync::{Notify, mpsc};
 use tracing::info;
 
 use crate::discovery::clock_watch::ClockWatch;
-use crate::discovery::handle::{Handle, Heartbeat, Reach};
+use crate::discovery::config::{DiscoveryConfig, prober_factory};
+use crate::discovery::handle::{ConnectionSettings, DiscoveryHandle, Heartbeat};
 use crate::discovery::learned_addresses::usable;
-use crate::discovery::resolve::Resolver;
 use crate::discovery::seeds::Seed;
 use crate::discovery::service_runtime::ServiceRuntime;
-use crate::link::auth::Credentials;
 use crate::link::links::{Links, describe};
-use crate::link::poll::{Round, trouble_of};
-use crate::link::{LinkId, What};
-use crate::prober::{ProbeEvent, ProberFactory};
-use crate::replicas::publisher::Replicas;
-use crate::{Event, MyId, NodeAddr, Rules};
+use crate::link::messages::ProbeEvent;
+use crate::link::messages::{DriverMessage, Timeouts};
+use crate::link::messages::{LinkEvent, LinkId};
+use crate::link::poll::{PollOutcome, poll_error};
+use crate::net::resolve::Resolver;
+use crate::{MachineEvent, MyId};
 
-/// Messages on their way to the loop. A peer that floods waits here, and so stops being read.
-const BACKLOG: usize = 1024;
+/// The capacity of the message channel. A peer that floods fills it, and is then no longer read.
+const QUEUE_LENGTH: usize = 1024;
 
-/// How long an answer may lie about in this process before it is taken note of.
-const SLACK: Duration = Duration::from_millis(250);
+/// How long an answer may wait inside this process before it is processed.
+const PROCESSING_SLACK: Duration = Duration::from_millis(250);
 
-/// What is seen is published at least this often.
+/// The maximum age of the published snapshot.
 const PUBLISH_EVERY: Duration = Duration::from_millis(250);
 
-/// Connections are brought in line with what peers tell this often at most: one that tells
-/// something else each time must not make this process dial without end.
+/// The minimum interval between two updates of the connections to learned sentinels: a peer that
+/// announces other ones each time must not make this process dial without end.
 const RECONCILE_EVERY: Duration = Duration::from_millis(250);
 
-/// Configuration of one service's discovery.
-#[derive(Debug)]
-pub struct Watch {
-    /// Sentinel's name of the master.
-    pub name: Arc<str>,
-    /// Where to begin: names may give several addresses.
-    pub sentinels: Vec<NodeAddr>,
-    /// For the sentinels.
-    pub sentinel_auth: Option<Credentials>,
-    /// For the redis nodes.
-    pub auth: Option<Credentials>,
-    /// The rules.
-    pub rules: Rules,
-    /// How long one probe of a redis node waits.
-    pub probe_timeout: Duration,
-    /// Whether sentinels that others tell of are asked too.
-    pub learn: bool,
-    /// Announced address to the address to dial.
-    pub address_map: BTreeMap<NodeAddr, NodeAddr>,
-    /// What is moved.
-    pub points: TargetWriter,
-    /// The replicas for readers, if there are readers.
-    pub replicas: Option<Replicas>,
-}
+/// The problem of a sentinel that has another one's identity.
+const DUPLICATE_ID: &str =
+    "another connection leads to a sentinel with this MYID, its vote is not counted twice";
 
-/// Timeouts of the sentinel connections.
-#[derive(Debug, Clone, Copy)]
-pub struct Timeouts {
-    /// Of a dial.
-    pub connect: Duration,
-    /// Of a command.
-    pub command: Duration,
-    /// The shortest pause before a lost sentinel is dialled again.
-    pub reconnect_min: Duration,
-    /// The longest one; pauses double in between, with jitter.
-    pub reconnect_max: Duration,
-    /// How long sent bytes may stay unacknowledged.
-    pub user: Duration,
-}
-
-/// What is wrong with a sentinel that has another one's identity.
-const TWIN: &str =
-    "another connection leads to a sentinel with this MYID: its word is not counted twice";
-
-/// What links, canaries and look-ups tell the loop.
-#[derive(Debug)]
-pub(crate) enum Incoming {
-    Link(LinkId, What),
-    NodeProber(usize, NodeAddr, ProbeEvent),
-    /// The seed of this number now has these addresses.
-    Seed(usize, Vec<SocketAddr>),
-}
-
-/// The loop and all that it owns. Must be made and run inside a tokio runtime.
+/// The discovery driver. Must be created and run inside a tokio runtime.
 pub struct Discovery {
-    groups: Vec<ServiceRuntime>,
+    services: Vec<ServiceRuntime>,
     links: Links,
     seeds: Vec<Seed>,
     learn: Vec<(bool, usize)>,
-    handles: Vec<Handle>,
-    bell: Arc<Notify>,
+    handles: Vec<DiscoveryHandle>,
+    wake: Arc<Notify>,
     heartbeat: Heartbeat,
-    /// An answer that comes later than this after its question, is about a past that this process
-    /// slept through.
+    /// An answer that arrives later than this after its query is outdated: this process was
+    /// suspended meanwhile.
     stale_after: Duration,
-    /// When the connections have to be brought in line next; `None` while they are.
+    /// When the connections have to be updated next; `None` while they are up to date.
     reconcile_at: Option<Instant>,
     reconciled_at: Option<Instant>,
-    incoming: mpsc::Receiver<Incoming>,
+    incoming: mpsc::Receiver<DriverMessage>,
     clocks: ClockWatch,
 }
 
 impl Discovery {
-    /// Sets everything up; the handles are in the order of `watches`. `own` are this process's own
-    /// listeners, which no connection may lead back to.
+    /// Sets everything up; the handles are in the order of `watches`. `own` are this process's
+    /// listeners, to which no connection may lead back.
     #[must_use]
-    pub fn new(watches: Vec<Watch>, timeouts: Timeouts, own: &[SocketAddr]) -> (Self, Vec<Handle>) {
+    pub fn new(
+        watches: Vec<DiscoveryConfig>,
+        timeouts: Timeouts,
+        own: &[SocketAddr],
+    ) -> (Self, Vec<DiscoveryHandle>) {
         Self::with_resolver(watches, timeouts, own, &Resolver::default())
     }
 
-    /// The same, with names looked up by `resolver`.
+    /// The same, with a given resolver.
     #[must_use]
     pub fn with_resolver(
-        watches: Vec<Watch>,
+        watches: Vec<DiscoveryConfig>,
         timeouts: Timeouts,
         own: &[SocketAddr],
         resolver: &Resolver,
-    ) -> (Self, Vec<Handle>) {
-        let (out, incoming) = mpsc::channel(BACKLOG);
+    ) -> (Self, Vec<DiscoveryHandle>) {
+        let (out, incoming) = mpsc::channel(QUEUE_LENGTH);
         let names = watches.iter().map(|watch| Arc::clone(&watch.name)).collect();
         let mut links = Links::new(names, timeouts, own, resolver, out.clone());
-        let (mut groups, mut seeds, mut learn) = (Vec::new(), Vec::new(), Vec::new());
-        let mut reaches = Vec::new();
+        let (mut services, mut seeds, mut learn) = (Vec::new(), Vec::new(), Vec::new());
+        let mut settings = Vec::new();
         for (number, watch) in watches.into_iter().enumerate() {
-            let key_auth = links.number(watch.sentinel_auth.as_ref());
+            let auth = links.number(watch.sentinel_auth.as_ref());
             for seed in &watch.sentinels {
-                let whose = (number, key_auth);
                 seeds.push(Seed::new(
                     seeds.len(),
-                    whose,
+                    (number, auth),
                     seed,
                     timeouts.command,
                     resolver,
                     out.clone(),
                 ));
             }
-            learn.push((watch.learn, key_auth));
-            let keeper = ProberFactory {
-                credentials: watch.auth,
-                verify: watch.rules.verify,
-                patience: watch.probe_timeout,
-                address_map: watch
-                    .address_map
-                    .into_iter()
-                    .map(|(from, to)| (from.normal(), to))
-                    .collect(),
-                own: own.to_vec(),
-                resolver: resolver.clone(),
-            };
+            learn.push((watch.learn, auth));
+            let prober_factory = prober_factory(&watch, own, resolver);
             let sentinel_auth = watch.sentinel_auth;
-            reaches.push(Reach {
+            settings.push(ConnectionSettings {
                 name: Arc::clone(&watch.name),
-                auth: keeper.credentials.clone(),
+                auth: prober_factory.credentials.clone(),
                 sentinel_auth,
                 resolver: resolver.clone(),
             });
             let rules = (watch.rules, watch.sentinels.len());
-            groups.push(ServiceRuntime::new(
+            services.push(ServiceRuntime::new(
                 number,
                 &watch.name,
-                (watch.points, watch.replicas),
+                (watch.target_writer, watch.replicas),
                 rules,
-                keeper,
+                prober_factory,
                 out.clone(),
             ));
         }
-        let bell = Arc::new(Notify::new());
-        let handles: Vec<Handle> = groups
+        let wake = Arc::new(Notify::new());
+        let handles: Vec<DiscoveryHandle> = services
             .iter()
-            .zip(reaches)
-            .map(|(group, reach)| Handle::new(group.seen(), reach, Arc::clone(&bell)))
+            .zip(settings)
+            .map(|(service, settings)| {
+                DiscoveryHandle::new(service.snapshot(), settings, Arc::clone(&wake))
+            })
             .collect();
         let discovery = Self {
-            groups,
+            services,
             links,
             seeds,
             learn,
             handles: handles.clone(),
-            bell,
+            wake,
             heartbeat: Heartbeat::new(),
-            stale_after: timeouts.command * 2 + SLACK,
+            stale_after: timeouts.command * 2 + PROCESSING_SLACK,
             reconcile_at: None,
             reconciled_at: None,
             incoming,
@@ -202,7 +162,7 @@ impl Discovery {
         (discovery, handles)
     }
 
-    /// Tells whether the loop turns.
+    /// The heartbeat of the loop.
     #[must_use]
     pub fn heartbeat(&self) -> Heartbeat {
         self.heartbeat.clone()
@@ -214,7 +174,7 @@ impl Discovery {
         loop {
             self.heartbeat.beat();
             let deadline = self
-                .groups
+                .services
                 .iter()
                 .map(ServiceRuntime::next_deadline)
                 .chain(self.reconcile_at)
@@ -225,135 +185,140 @@ impl Discovery {
                 biased;
                 () = self.clocks.jumped() => None,
                 Some(incoming) = self.incoming.recv() => Some(incoming),
-                () = self.bell.notified() => None,
+                () = self.wake.notified() => None,
                 () = tokio::time::sleep_until(deadline) => None,
             };
-            // Before what has come is believed: it may have lain here while the machine was
-            // suspended.
+            // Before the message is processed: it may have waited while the host was suspended.
             self.clocks.notice_absence(|away| {
-                self.groups
+                self.services
                     .iter_mut()
-                    .map(|it| it.was_away(away, &self.links))
+                    .map(|it| it.check_absence(away, &self.links))
                     .filter(|long| *long)
                     .count()
             });
-            incoming.into_iter().for_each(|incoming| self.take(incoming));
-            // On every turn: however many messages wait, a hint waits for one of them at most.
-            self.take_hints();
-            // Before the look, so that a stop of the process between the look and the word leaves
-            // the word as it was.
-            let looked = Moment::now();
+            incoming.into_iter().for_each(|message| self.handle_message(message));
+            // In every iteration: however many messages wait, a hint waits for at most one of them.
+            self.handle_requests();
+            // Read before the check: if the process is suspended between the check and the renewal,
+            // the lease is renewed only up to this time.
+            let checked_at = ClockReading::now();
             let now = Instant::now();
-            for group in &mut self.groups {
-                if group.next_deadline() <= now {
-                    group.step(Event::Tick, &self.links);
+            for service in &mut self.services {
+                if service.next_deadline() <= now {
+                    service.step(MachineEvent::Tick, &self.links);
                 }
-                group.renew(looked);
+                service.renew(checked_at);
             }
             if self.reconcile_at.is_some_and(|at| at <= now) {
                 self.reconcile(now);
             }
             if tokio::time::Instant::now() >= publish_at {
                 publish_at = tokio::time::Instant::now() + PUBLISH_EVERY;
-                self.links.catch_up(now);
-                for group in &mut self.groups {
-                    group.look(&self.links);
+                self.links.flush_logs(now);
+                for service in &mut self.services {
+                    service.refresh(&self.links);
                 }
             }
         }
     }
 
-    fn take_hints(&mut self) {
-        for (group, handle) in self.groups.iter_mut().zip(&self.handles) {
+    fn handle_requests(&mut self) {
+        for (service, handle) in self.services.iter_mut().zip(&self.handles) {
             if handle.take_hint() {
-                group.step(Event::Hint, &self.links);
+                service.step(MachineEvent::Hint, &self.links);
             }
-            if handle.take_readers_hint() {
-                group.hinted_by_a_reader();
+            if handle.take_reader_hint() {
+                service.handle_reader_hint();
             }
-            while let Some((order, event)) = handle.next_order() {
-                group.step(event, &self.links);
-                // Whoever gave it waits to see it.
-                group.publish(&self.links);
-                handle.carried_out(order);
+            while let Some((command, event)) = handle.next_command() {
+                service.step(event, &self.links);
+                // The sender of the command waits to see it in the snapshot.
+                service.publish(&self.links);
+                handle.mark_executed(command);
             }
         }
     }
 
-    fn take(&mut self, incoming: Incoming) {
-        match incoming {
-            Incoming::Link(id, what) => self.take_link(id, what),
-            Incoming::NodeProber(number, node, song) => {
-                let Some(group) = self.groups.get_mut(number) else { return };
-                match song {
+    fn handle_message(&mut self, message: DriverMessage) {
+        match message {
+            DriverMessage::Link(id, event) => self.handle_link_event(id, event),
+            DriverMessage::NodeProber(number, node, event) => {
+                let Some(service) = self.services.get_mut(number) else { return };
+                match event {
                     ProbeEvent::Probed { probe, denied } => {
-                        group.probed(node, *probe, denied, &self.links)
+                        service.probed(node, *probe, denied, &self.links);
                     }
-                    ProbeEvent::Ended => group.step(Event::CanaryLost { node }, &self.links),
+                    ProbeEvent::ConnectionLost => {
+                        service.step(MachineEvent::ProbeConnectionLost { node }, &self.links);
+                    }
                 }
             }
-            Incoming::Seed(number, found) => {
+            DriverMessage::Seed(number, found) => {
                 if let Some(seed) = self.seeds.get_mut(number) {
-                    seed.has(found, Instant::now());
+                    seed.update(found, Instant::now());
                 }
-                // No hearsay, and told when it has changed only: a majority is not kept waiting
-                // until the first of them had its time.
+                // Seeds are not rate limited: they are reported only when they change, and a
+                // majority must not wait for the interval that the first one started.
                 self.reconcile_at = Some(Instant::now());
             }
         }
     }
 
-    fn take_link(&mut self, id: LinkId, what: What) {
-        // Messages of a link that was closed meanwhile are about nothing that is still wanted.
+    fn handle_link_event(&mut self, id: LinkId, event: LinkEvent) {
+        // Messages of a link that was closed meanwhile are ignored.
         let Some(link) = self.links.get_mut(id) else { return };
-        match what {
-            What::Up { id, addr, protocol, events } => {
-                let (sentinel, who) = (link.addr.clone(), id.clone());
-                link.voice.say(Instant::now(), move |unsaid| {
-                    info!(%sentinel, id = who.short(), ?protocol, events, unsaid, "sentinel connected");
+        match event {
+            LinkEvent::Up { id, addr, protocol, events } => {
+                let (sentinel, my_id) = (link.addr.clone(), id.clone());
+                link.log_limiter.log(Instant::now(), move |suppressed| {
+                    info!(
+                    %sentinel, id = my_id.short(), ?protocol, events, suppressed,
+                     "sentinel connected"
+                    );
                 });
                 link.up = Some((id, addr));
                 link.events = events;
                 link.problem = None;
                 self.reconcile_soon();
             }
-            What::Down(error) => {
+            LinkEvent::Down(error) => {
                 let problem = describe(&error);
                 if link.up.is_some() || link.problem.as_ref() != Some(&problem) {
                     link.warn(&problem);
                 }
                 link.up = None;
                 link.problem = Some(problem);
-                link.troubles.clear();
+                link.poll_errors.clear();
                 self.reconcile_soon();
             }
-            What::Notice { master, notice, heard_at } => {
+            LinkEvent::Notice { master, notice, received_at: heard_at } => {
                 let from = link.id().cloned();
-                let groups = link.groups.clone();
-                for number in groups {
-                    let Some(group) = self.groups.get_mut(number) else { continue };
-                    let speaks =
-                        from.as_ref().is_some_and(|from| self.links.speaks(number, id, from));
-                    if speaks && master.as_ref().is_none_or(|master| **master == *group.name) {
-                        group.heard(
-                            Event::Notice { from: from.clone(), notice: notice.clone() },
+                let services = link.services.clone();
+                for number in services {
+                    let Some(service) = self.services.get_mut(number) else { continue };
+                    let may_vote = from
+                        .as_ref()
+                        .is_some_and(|from| self.links.is_voting_link(number, id, from));
+                    if may_vote && master.as_ref().is_none_or(|master| **master == *service.name) {
+                        service.handle_event(
+                            MachineEvent::Notice { from: from.clone(), notice: notice.clone() },
                             heard_at,
                             &self.links,
                         );
                     }
                 }
             }
-            What::Round { master, asked_at, .. }
+            LinkEvent::Polled { master, asked_at, .. }
                 if self.clocks.is_old(asked_at, self.stale_after) =>
             {
-                link.ask(&master)
+                link.ask(&master);
             }
-            What::Round { master, asked_at, heard_at, round } => {
-                let (up, groups) = (link.up.clone(), link.groups.clone());
+            LinkEvent::Polled { master, asked_at, received_at: heard_at, outcome: round } => {
+                let (up, services) = (link.up.clone(), link.services.clone());
                 let Some((from, addr)) = up else { return };
-                for number in groups {
-                    if self.groups.get(number).is_some_and(|group| group.name == master) {
-                        self.take_round(
+                for number in services {
+                    if self.services.get(number).is_some_and(|service| service.name == master) {
+                        self.handle_round(
                             number,
                             id,
                             (from.clone(), addr),
@@ -365,55 +330,43 @@ impl Discovery {
         }
     }
 
-    fn take_round(
+    fn handle_round(
         &mut self,
         number: usize,
         link: LinkId,
         (from, addr): (MyId, SocketAddr),
-        (asked_at, heard_at, round): (Instant, Instant, Round),
+        (asked_at, read_at, round): (Instant, Instant, PollOutcome),
     ) {
-        let Some(group) = self.groups.get_mut(number) else { return };
-        let round = usable(round, addr.ip(), group.address_map());
-        let speaks = self.links.speaks(number, link, &from);
-        let trouble = if speaks { trouble_of(&round, &group.name) } else { Some(TWIN.to_owned()) };
+        let Some(service) = self.services.get_mut(number) else { return };
+        let round = usable(round, addr.ip(), service.address_map());
+        let may_vote = self.links.is_voting_link(number, link, &from);
+        let problem = if may_vote {
+            poll_error(&round, &service.name)
+        } else {
+            Some(DUPLICATE_ID.to_owned())
+        };
         let mut configured = false;
         if let Some(link) = self.links.get_mut(link) {
-            link.is_troubled(number, trouble);
-            configured = !link.is_learnt();
+            link.set_poll_error(number, problem);
+            configured = !link.is_learned();
         }
-        if !speaks {
+        if !may_vote {
             return;
         }
         match round {
-            Round::View { view, peers } => {
-                let event = Event::View { from: from.clone(), view, asked_at, configured };
-                group.heard(event, heard_at, &self.links);
-                let learns = self.learn.get(number).is_some_and(|(learn, _)| *learn);
-                if learns && group.learn(from, peers, &self.links) {
+            PollOutcome::View { view, peers } => {
+                let event = MachineEvent::View { from: from.clone(), view, asked_at, configured };
+                service.handle_event(event, read_at, &self.links);
+                let learn = self.learn.get(number).is_some_and(|(learn, _)| *learn);
+                if learn && service.learn(from, peers, &self.links) {
                     self.reconcile_soon();
                 }
             }
-            Round::UnknownName => group.count(|counts| counts.unknown_names += 1),
-            // A torn round is asked again by its link.
-            Round::Torn | Round::Malformed(_) | Round::Denied(_) => {
-                group.count(|counts| counts.bad_rounds += 1)
+            PollOutcome::UnknownName => service.count(|counts| counts.unknown_names += 1),
+            // The link repeats a torn round by itself.
+            PollOutcome::Torn | PollOutcome::Malformed(_) | PollOutcome::Denied(_) => {
+                service.count(|counts| counts.bad_rounds += 1);
             }
         }
     }
 }
-
-pub(crate) mod clock_jumps;
-pub(crate) mod clock_watch;
-pub(crate) mod failover_history;
-pub(crate) mod handle;
-pub(crate) mod learned_addresses;
-pub(crate) mod loop_guard;
-pub(crate) mod majority_clock;
-mod reconcile;
-pub(crate) mod resolve;
-pub(crate) mod seeds;
-pub(crate) mod service_runtime;
-pub(crate) mod snapshot;
-
-#[cfg(test)]
-mod tests;

@@ -1,8 +1,9 @@
-//! The sentinels of the configuration, and the addresses behind their names.
+//! The configured sentinels, and the addresses of their names.
 //!
-//! A name's addresses come and go: a resolver may answer with another part of them each time, and a
-//! pod that is not ready vanishes from its service while its sentinel runs. So an address that is
-//! no longer given is used for as long as its sentinel is connected, and for a while longer.
+//! The addresses of a name change: a resolver may return a different subset each time, and a pod
+//! that is not ready disappears from its Kubernetes service while its sentinel runs. An address
+//! that is no longer returned is therefore used as long as its sentinel is connected, and for a
+//! while after that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -12,50 +13,50 @@ use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
-use crate::discovery::Incoming;
-use crate::discovery::resolve::{Lookup, Resolver};
+use crate::link::messages::DriverMessage;
+use crate::net::resolve::{Lookup, Resolver};
 use crate::{MyId, NodeAddr};
 
-/// Names are looked up again this often.
+/// The interval between two lookups of a name.
 const LOOKUP_EVERY: Duration = Duration::from_secs(5);
 
-/// While a name has no address at all.
+/// The same while the name has no address at all.
 const LOOKUP_SOON: Duration = Duration::from_millis(500);
 
-/// An address that its name does not give any more, and whose sentinel is gone, is forgotten after
-/// this long.
-const REMEMBER: Duration = Duration::from_secs(60);
+/// How long an address is kept that its name no longer has and whose sentinel is not connected.
+const KEEP_PAST: Duration = Duration::from_secs(60);
 
-/// The most such addresses of one name.
+/// The maximum number of such addresses per name.
 const MAX_PAST: usize = 32;
 
-/// One sentinel of the configuration.
+/// One configured sentinel.
 #[derive(Debug)]
 pub(crate) struct Seed {
-    /// The service it was named for.
-    pub(crate) group: usize,
-    /// The number of the credentials.
+    /// The index of its service.
+    pub(crate) service: usize,
+    /// The index of its credentials.
     pub(crate) auth: usize,
     found: Vec<SocketAddr>,
-    /// Addresses that it had, with the time at which it was last seen to have them.
+    /// Former addresses, each with the time when it was last in use.
     past: BTreeMap<SocketAddr, Instant>,
     _task: Option<AbortOnDropHandle<()>>,
 }
 
 impl Seed {
-    /// Looks `name` up for ever; the answers come as [`Incoming::Seed`] with this `number`.
+    /// Looks `name` up periodically. Changes are sent as [`DriverMessage::Seed`] with this
+    /// `number`.
     pub(crate) fn new(
         number: usize,
-        (group, auth): (usize, usize),
+        (service, auth): (usize, usize),
         name: &NodeAddr,
         patience: Duration,
         resolver: &Resolver,
-        out: mpsc::Sender<Incoming>,
+        out: mpsc::Sender<DriverMessage>,
     ) -> Self {
         let lookup = Lookup::new(resolver, &name.host, name.port);
         let task = tokio::spawn(look_up_forever(number, name.clone(), lookup, patience, out));
         Self {
-            group,
+            service,
             auth,
             found: Vec::new(),
             past: BTreeMap::new(),
@@ -63,8 +64,8 @@ impl Seed {
         }
     }
 
-    /// Its name has these addresses now.
-    pub(crate) fn has(&mut self, found: Vec<SocketAddr>, now: Instant) {
+    /// The name now has these addresses.
+    pub(crate) fn update(&mut self, found: Vec<SocketAddr>, now: Instant) {
         for gone in std::mem::take(&mut self.found) {
             self.past.insert(gone, now);
         }
@@ -78,12 +79,12 @@ impl Seed {
         }
     }
 
-    /// The addresses that its name has now, or had last.
+    /// The current addresses of the name, or the last ones known.
     pub(crate) fn found(&self) -> &[SocketAddr] {
         &self.found
     }
 
-    /// The addresses to be connected to; `up` tells those that are.
+    /// The addresses to connect to; `up` tells which of them are connected.
     pub(crate) fn wanted(
         &mut self,
         now: Instant,
@@ -93,17 +94,16 @@ impl Seed {
             if up(*addr) {
                 *at = now;
             }
-            now.saturating_duration_since(*at) < REMEMBER
+            now.saturating_duration_since(*at) < KEEP_PAST
         });
         self.found.iter().chain(self.past.keys()).copied().collect()
     }
 }
 
-/// How many sentinels names with these addresses lead to, as far as is known. An address under two
-/// names counts once, and so does a sentinel that `answers` at two addresses of one family. A name
-/// with addresses of both families has as many sentinels as the larger of the two, since each of a
-/// pod's two addresses is the same sentinel, and one family may be out of reach. A name without an
-/// address counts as one.
+/// The number of sentinels behind these names, as far as known. An address under two names counts
+/// once, and so does a sentinel that `answers` at two addresses of one family. For a name with
+/// addresses of both families, the larger family counts, since both addresses of a pod lead to the
+/// same sentinel and one family may be unreachable. A name without an address counts as one.
 pub(crate) fn expected<'a>(
     names: impl Iterator<Item = &'a [SocketAddr]>,
     answers: impl Fn(SocketAddr) -> Option<MyId>,
@@ -129,22 +129,22 @@ async fn look_up_forever(
     name: NodeAddr,
     mut lookup: Lookup,
     patience: Duration,
-    out: mpsc::Sender<Incoming>,
+    out: mpsc::Sender<DriverMessage>,
 ) {
-    let (mut last, mut told): (Option<Vec<SocketAddr>>, bool) = (None, false);
+    let (mut last, mut warned): (Option<Vec<SocketAddr>>, bool) = (None, false);
     loop {
         let found = lookup.addresses(patience).await;
         if let Err(error) = &found
             && last.is_none()
-            && !std::mem::replace(&mut told, true)
+            && !std::mem::replace(&mut warned, true)
         {
-            warn!(sentinel = %name, "the name of a sentinel has no address yet: {error}");
+            warn!(sentinel = %name, "cannot resolve sentinel name: {error}");
         }
         let found = found.unwrap_or_default();
         let empty = found.is_empty();
         if !empty && last.as_ref() != Some(&found) {
             last = Some(found.clone());
-            if out.send(Incoming::Seed(number, found)).await.is_err() {
+            if out.send(DriverMessage::Seed(number, found)).await.is_err() {
                 return;
             }
         }
@@ -183,19 +183,19 @@ mod tests {
     }
 
     #[test]
-    fn an_address_outlives_its_name_while_connected_and_a_while_longer() {
+    fn keeps_former_address_while_connected_and_after() {
         let addr = |number: u8| SocketAddr::from(([10, 0, 0, number], 26379));
         let mut seed =
-            Seed { group: 0, auth: 0, found: Vec::new(), past: BTreeMap::new(), _task: None };
+            Seed { service: 0, auth: 0, found: Vec::new(), past: BTreeMap::new(), _task: None };
         let start = Instant::now();
         let at = |seconds: u64| start + Duration::from_secs(seconds);
-        seed.has(vec![addr(1)], at(0));
-        seed.has(vec![addr(2)], at(1));
+        seed.update(vec![addr(1)], at(0));
+        seed.update(vec![addr(2)], at(1));
         assert_eq!(seed.wanted(at(100), |it| it == addr(1)), [addr(2), addr(1)]);
         assert_eq!(seed.wanted(at(159), |_| false), [addr(2), addr(1)]);
         assert_eq!(seed.wanted(at(160), |_| false), [addr(2)]);
         for number in 0..200 {
-            seed.has(vec![addr(number)], at(200));
+            seed.update(vec![addr(number)], at(200));
         }
         assert!(seed.wanted(at(200), |_| true).len() <= 1 + MAX_PAST);
     }

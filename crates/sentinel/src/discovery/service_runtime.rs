@@ -1,68 +1,70 @@
-//! One service: its machine, the points it moves, and the canaries it sends out.
+//! The runtime of one service: feeds events to its machine, executes the actions and publishes the
+//! snapshot.
 //!
-//! The machine decides; this carries out. Nothing here has an opinion.
+//! It publishes the target, closes and opens the gate, and owns the node probers. It makes no
+//! decisions.
+
+mod publish;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use target::{Destination, Moment, Replies, TargetWriter};
+use target::{ClockReading, Destination, ReplyPolicy, TargetWriter};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
-use crate::discovery::Incoming;
 use crate::discovery::failover_history::FailoverHistory;
-use crate::discovery::learned_addresses::{AddressMap, LearnedAddresses};
-use crate::discovery::snapshot::{
-    Counts, DiscoverySnapshot, MasterSnapshot, NodeSnapshot, SentinelSnapshot,
-};
+use crate::discovery::learned_addresses::LearnedAddresses;
+use crate::discovery::snapshot::{DiscoveryCounts, DiscoverySnapshot, MasterSnapshot};
 use crate::link::auth::Denied;
 use crate::link::links::Links;
+use crate::link::messages::DriverMessage;
 use crate::link::poll::Peer;
 use crate::prober::ProberFactory;
 use crate::prober::prober_set::ProberSet;
-use crate::rate_limiter::Voice;
+use crate::rate_limiter::RateLimiter;
 use crate::replicas::publisher::{ReplicaPublisher, Replicas};
-use crate::{Action, Commit, Event, Finding, Machine, MyId, NodeAddr, Note, Probe, Rules, View};
-
-/// What is wrong with a configured sentinel that has no vote.
-const STRANGER: &str = "no sentinel with a vote knows it, and it knows none of them: it has no vote. Does it watch the same master?";
+use crate::types::AddressMap;
+use crate::{
+    Commit, Machine, MachineAction, MachineEvent, MachineRules, MyId, NodeAddr, Probe, Warning,
+};
 
 pub(crate) struct ServiceRuntime {
     pub(crate) number: usize,
     pub(crate) name: Arc<str>,
     machine: Machine,
-    points: TargetWriter,
-    /// The readers' side, where there is one.
-    yard: Option<ReplicaPublisher>,
-    /// How long the points may be believed after a look at everything: what the machine calls a
-    /// stall.
-    trust: Duration,
-    aviary: ProberSet,
-    learnt: LearnedAddresses,
-    /// How many sentinels the configuration leads to.
+    target_writer: TargetWriter,
+    /// Publishes the replicas, if readers are configured.
+    replica_publisher: Option<ReplicaPublisher>,
+    /// For how long workers may trust the target after a check of all deadlines. The machine calls
+    /// a longer gap a stall.
+    lease: Duration,
+    probers: ProberSet,
+    learned_addresses: LearnedAddresses,
+    /// The number of sentinels that the configuration resolves to.
     expected: usize,
     master: Option<MasterSnapshot>,
     stopped_since: Option<Instant>,
     held_since: Option<Instant>,
-    /// Bounds what is logged about this service.
-    voice: Voice,
-    chronicle: FailoverHistory,
-    counts: Counts,
-    seen: Arc<ArcSwap<DiscoverySnapshot>>,
+    /// Rate limit for the log lines of this service.
+    log_limiter: RateLimiter,
+    failover_history: FailoverHistory,
+    counts: DiscoveryCounts,
+    snapshot: Arc<ArcSwap<DiscoverySnapshot>>,
 }
 
 impl ServiceRuntime {
     pub(crate) fn new(
         number: usize,
         name: &Arc<str>,
-        (points, replicas): (TargetWriter, Option<Replicas>),
-        (rules, seeds): (Rules, usize),
-        keeper: ProberFactory,
-        out: mpsc::Sender<Incoming>,
+        (target_writer, replicas): (TargetWriter, Option<Replicas>),
+        (rules, seeds): (MachineRules, usize),
+        prober_factory: ProberFactory,
+        out: mpsc::Sender<DriverMessage>,
     ) -> Self {
-        let (now, trust) = (Instant::now(), rules.stall.max(rules.poll * 2));
+        let (now, lease) = (Instant::now(), rules.stall.max(rules.poll * 2));
         let machine = Machine::new(now, rules, seeds);
         let name = Arc::clone(name);
         let first = DiscoverySnapshot {
@@ -80,112 +82,113 @@ impl ServiceRuntime {
             nodes: Vec::new(),
             replicas: None,
             failovers: Vec::new(),
-            counts: Counts::default(),
+            counts: DiscoveryCounts::default(),
         };
         Self {
             number,
             name,
             machine,
-            points,
-            yard: replicas.map(ReplicaPublisher::new),
-            trust,
-            aviary: ProberSet::new(number, keeper, out),
-            learnt: LearnedAddresses::default(),
+            target_writer,
+            replica_publisher: replicas.map(ReplicaPublisher::new),
+            lease,
+            probers: ProberSet::new(number, prober_factory, out),
+            learned_addresses: LearnedAddresses::default(),
             expected: seeds,
             master: None,
             stopped_since: Some(now),
             held_since: None,
-            voice: Voice::new(60, Duration::from_millis(500)),
-            chronicle: FailoverHistory::default(),
-            counts: Counts::default(),
-            seen: Arc::new(ArcSwap::from_pointee(first)),
+            log_limiter: RateLimiter::new(60, Duration::from_millis(500)),
+            failover_history: FailoverHistory::default(),
+            counts: DiscoveryCounts::default(),
+            snapshot: Arc::new(ArcSwap::from_pointee(first)),
         }
     }
 
-    pub(crate) fn seen(&self) -> Arc<ArcSwap<DiscoverySnapshot>> {
-        Arc::clone(&self.seen)
+    pub(crate) fn snapshot(&self) -> Arc<ArcSwap<DiscoverySnapshot>> {
+        Arc::clone(&self.snapshot)
     }
 
     pub(crate) fn next_deadline(&self) -> Instant {
-        let (machine, yard) = (
+        let (machine, replica_publisher) = (
             self.machine.next_deadline(),
-            self.yard.as_ref().and_then(ReplicaPublisher::next_deadline),
+            self.replica_publisher.as_ref().and_then(ReplicaPublisher::next_deadline),
         );
-        yard.map_or(machine, |at| at.min(machine))
+        replica_publisher.map_or(machine, |at| at.min(machine))
     }
 
-    /// The configuration leads to this many sentinels now.
+    /// The configuration now resolves to this many sentinels.
     pub(crate) fn expect(&mut self, sentinels: usize, links: &Links) {
         if self.expected != sentinels {
             self.expected = sentinels;
-            self.step(Event::Expected(sentinels), links);
+            self.step(MachineEvent::ExpectedSentinels(sentinels), links);
         }
     }
 
-    /// One event in, everything that follows from it done.
-    pub(crate) fn step(&mut self, event: Event, links: &Links) {
-        self.heard(event, Instant::now(), links);
+    /// Processes an event that has just happened.
+    pub(crate) fn step(&mut self, event: MachineEvent, links: &Links) {
+        self.handle_event(event, Instant::now(), links);
     }
 
-    /// The same for what was read from a socket at `heard_at`.
-    pub(crate) fn heard(&mut self, event: Event, heard_at: Instant, links: &Links) {
+    /// Processes an event that was read from a socket at `read_at`, and executes the resulting
+    /// actions.
+    pub(crate) fn handle_event(&mut self, event: MachineEvent, read_at: Instant, links: &Links) {
         let before = self.machine.state().label();
-        self.chronicle.before(&event, heard_at, &self.machine);
-        self.yard.iter_mut().for_each(|yard| yard.hear(&event));
+        self.failover_history.before_step(&event, read_at, &self.machine);
+        self.replica_publisher
+            .iter_mut()
+            .for_each(|replica_publisher| replica_publisher.on_event(&event));
         for action in self.machine.step(Instant::now(), event) {
             self.perform(action, links);
         }
-        self.chronicle.after(heard_at, &self.machine);
-        self.turn_the_yard();
+        self.failover_history.after_step(read_at, &self.machine);
+        self.update_replicas();
         debug_assert_eq!(self.machine.broken_invariant(), None);
         let wanted: BTreeSet<&NodeAddr> = self.machine.nodes().map(|(addr, _)| addr).collect();
-        self.aviary.keep(&wanted);
+        self.probers.retain(&wanted);
         if before != self.machine.state().label() {
             let (service, after) = (Arc::clone(&self.name), self.machine.state().label());
-            self.voice.say(Instant::now(), move |unsaid| {
-                info!(%service, unsaid, from = before, to = after, "discovery state");
+            self.log_limiter.log(Instant::now(), move |suppressed| {
+                info!(%service, suppressed, from = before, to = after, "discovery state changed");
             });
             self.publish(links);
         }
     }
 
-    /// This process was away for so long, by whatever clock. Beyond what the machine calls a stall
-    /// nothing is trusted that was known before. Whether it was that long.
-    pub(crate) fn was_away(&mut self, away: Duration, links: &Links) -> bool {
-        let long = away > self.trust;
+    /// The process was away for this long, by any clock. Beyond the limit of a stall, nothing known
+    /// before is trusted. Returns whether the limit was exceeded.
+    pub(crate) fn check_absence(&mut self, away: Duration, links: &Links) -> bool {
+        let long = away > self.lease;
         if long {
-            self.step(Event::Stalled, links);
+            self.step(MachineEvent::Stalled, links);
         }
         long
     }
 
-    /// Everything that was due has been looked at since `looked`: the points may be believed for a
-    /// while. Not earlier, because after a stall of the process the machine has to shut the gate
-    /// first.
-    pub(crate) fn renew(&mut self, looked: Moment) {
-        self.points.renew(looked, self.trust);
-        if let Some(yard) = &mut self.yard {
-            yard.renew(looked, self.trust);
+    /// Renews the lease of the target: all that was due at `checked_at` has been processed. Not
+    /// earlier, because after a stall of the process the machine has to close the gate first.
+    pub(crate) fn renew(&mut self, checked_at: ClockReading) {
+        self.target_writer.renew(checked_at, self.lease);
+        if let Some(replica_publisher) = &mut self.replica_publisher {
+            replica_publisher.renew(checked_at, self.lease);
         }
     }
 
-    /// Brings readers' replicas in line with what is known, and asks them what sessions want to
-    /// know.
-    fn turn_the_yard(&mut self) {
-        let Some(yard) = &mut self.yard else { return };
+    /// Updates the replicas for readers, and probes those that sessions gave hints about.
+    fn update_replicas(&mut self) {
+        let Some(replica_publisher) = &mut self.replica_publisher else { return };
         let now = Instant::now();
-        yard.turn(now, &self.name, &self.machine);
-        yard.take_hint(now).iter().for_each(|member| self.aviary.ask(member, false));
+        replica_publisher.update(now, &self.name, &self.machine);
+        replica_publisher.take_hint(now).iter().for_each(|member| self.probers.ask(member, false));
     }
 
-    /// A reader's session noticed something: says nothing about the master, so the replicas alone
-    /// are asked.
-    pub(crate) fn hinted_by_a_reader(&mut self) {
-        self.yard.iter_mut().for_each(ReplicaPublisher::hint);
-        self.turn_the_yard();
+    /// A reader's session saw a sign of trouble. It says nothing about the master, so only the
+    /// replicas are probed.
+    pub(crate) fn handle_reader_hint(&mut self) {
+        self.replica_publisher.iter_mut().for_each(ReplicaPublisher::hint);
+        self.update_replicas();
     }
 
-    /// A canary's answer, with what it was refused.
+    /// A node prober's answer, and what it was denied.
     pub(crate) fn probed(
         &mut self,
         node: NodeAddr,
@@ -193,94 +196,103 @@ impl ServiceRuntime {
         denied: Option<Denied>,
         links: &Links,
     ) {
-        if let Some(denied) = self.aviary.heard(&node, &probe, denied) {
+        if let Some(denied) = self.probers.record(&node, &probe, denied) {
             let (service, node) = (Arc::clone(&self.name), node.clone());
-            self.voice.say(Instant::now(), move |unsaid| {
-                warn!(%service, %node, unsaid, "cannot verify a redis node: {denied}");
+            self.log_limiter.log(Instant::now(), move |suppressed| {
+                warn!(%service, %node, suppressed, "cannot verify redis node: {denied}");
             });
         }
-        self.step(Event::Probed { node, probe }, links);
+        self.step(MachineEvent::Probed { node, probe }, links);
     }
 
-    /// Takes note of the peers that `teller` lists now. Whether that changes anything.
-    pub(crate) fn learn(&mut self, teller: MyId, peers: Vec<Peer>, links: &Links) -> bool {
-        self.learnt
-            .hear(teller, peers, self.aviary.address_map(), |id| links.reaches(self.number, id))
+    /// Stores the peers that `from` lists now. Returns whether they changed.
+    pub(crate) fn learn(&mut self, from: MyId, peers: Vec<Peer>, links: &Links) -> bool {
+        self.learned_addresses
+            .record(from, peers, self.probers.address_map(), |id| links.is_reached(self.number, id))
     }
 
-    /// The sentinels that others told of.
-    pub(crate) fn learnt(&self) -> &LearnedAddresses {
-        &self.learnt
+    /// The sentinels learned from others.
+    pub(crate) fn learned_addresses(&self) -> &LearnedAddresses {
+        &self.learned_addresses
     }
 
     /// Announced address to the address to dial.
     pub(crate) fn address_map(&self) -> &AddressMap {
-        self.aviary.address_map()
+        self.probers.address_map()
     }
 
-    pub(crate) fn count(&mut self, what: impl FnOnce(&mut Counts)) {
+    pub(crate) fn count(&mut self, what: impl FnOnce(&mut DiscoveryCounts)) {
         what(&mut self.counts);
     }
 
-    fn perform(&mut self, action: Action, links: &Links) {
+    fn perform(&mut self, action: MachineAction, links: &Links) {
         match action {
-            Action::Ask => links.ask(self.number),
-            Action::Probe(node) => {
-                let sure = self.machine.is_sure(&node);
-                self.aviary.ask(&node, sure);
+            MachineAction::Ask => links.ask(self.number),
+            MachineAction::Probe(node) => {
+                let sure = self.machine.is_corroborated(&node);
+                self.probers.ask(&node, sure);
             }
-            Action::Hold => {
-                self.points.hold();
+            MachineAction::Hold => {
+                self.target_writer.hold();
                 let now = Instant::now();
                 self.stopped_since.get_or_insert(now);
                 self.held_since.get_or_insert(now);
                 self.counts.holds += 1;
                 let (service, state) = (Arc::clone(&self.name), self.machine.state().label());
-                self.voice.say(
+                self.log_limiter.log(
                     now,
-                    move |unsaid| info!(%service, unsaid, state, "gate shut: traffic is held"),
+                    move |suppressed| info!(%service, suppressed, state, "gate closed, holding traffic"),
                 );
             }
-            Action::Release => {
-                self.points.release();
-                self.flows_since(Instant::now());
+            MachineAction::Release => {
+                self.target_writer.release();
+                self.end_outage(Instant::now());
                 let service = Arc::clone(&self.name);
-                self.voice.say(Instant::now(), move |unsaid| {
-                    info!(%service, unsaid, "gate open again: the same master goes on");
+                self.log_limiter.log(Instant::now(), move |suppressed| {
+                    info!(%service, suppressed, "gate opened, same master");
                 });
             }
-            Action::Replies(replies) => self.replies(replies),
-            Action::Commit(commit) => self.commit(commit, links),
-            Action::Redirect(dialled) => {
-                self.points.redirect(dialled);
+            MachineAction::ReplyPolicy(replies) => self.set_replies(replies),
+            MachineAction::Commit(commit) => self.commit(commit, links),
+            MachineAction::Redirect(dialled) => {
+                self.target_writer.redirect(dialled);
                 if let Some(master) = &mut self.master {
                     master.dialled = dialled;
                 }
                 let service = Arc::clone(&self.name);
-                self.voice.say(Instant::now(), move |unsaid| {
-                    info!(%service, unsaid, %dialled, "master reached at another address, same process");
+                self.log_limiter.log(Instant::now(), move |suppressed| {
+                    info!(
+                    %service, suppressed, %dialled,
+                    "master moved to another address, same process"
+                    );
                 });
             }
-            Action::Clear(lack) => {
-                self.points.clear();
+            MachineAction::Clear(reason) => {
+                self.target_writer.clear();
                 self.stopped_since.get_or_insert_with(Instant::now);
                 (self.master, self.held_since) = (None, None);
                 self.counts.clears += 1;
                 let service = Arc::clone(&self.name);
-                self.voice.say(Instant::now(), move |unsaid| {
-                    warn!(%service, unsaid, reason = ?lack, "no master: its sessions are cut, new ones wait");
+                self.log_limiter.log(Instant::now(), move |suppressed| {
+                    warn!(
+                    %service, suppressed, reason = reason.label(),
+                    "no master: closing its sessions, new ones wait"
+                    );
                 });
             }
-            Action::Note(note) => self.note(note),
+            MachineAction::Warning(warning) => self.handle_warning(warning),
         }
     }
 
-    fn replies(&mut self, replies: Replies) {
-        self.points.set_replies(replies);
-        if replies == Replies::Drop {
+    fn set_replies(&mut self, replies: ReplyPolicy) {
+        self.target_writer.set_reply_policy(replies);
+        if replies == ReplyPolicy::Drop {
             let service = Arc::clone(&self.name);
-            self.voice.say(Instant::now(), move |unsaid| {
-                info!(%service, unsaid, "a replica is being promoted: replies of the old master are dropped");
+            self.log_limiter.log(Instant::now(), move |suppressed| {
+                info!(
+                %service, suppressed,
+                "replica is being promoted, dropping replies of the old master"
+                );
             });
         }
     }
@@ -288,150 +300,82 @@ impl ServiceRuntime {
     fn commit(&mut self, commit: Commit, links: &Links) {
         let (name, run_id) = (commit.addr.to_string().into(), commit.run_id.clone());
         let destination = Destination { addr: commit.dialled, name, epoch: commit.epoch, run_id };
-        if let Some(yard) = &mut self.yard {
-            yard.bar(commit.dialled);
+        if let Some(replica_publisher) = &mut self.replica_publisher {
+            replica_publisher.fence(commit.dialled);
         }
         let target = if commit.held {
-            self.points.commit_held(destination)
+            self.target_writer.commit_held(destination)
         } else {
-            self.points.commit(destination)
+            self.target_writer.commit(destination)
         };
-        // Everything else comes after the move: nobody waits for the books.
-        let swapped_at = Instant::now();
-        self.chronicle.note_first_session(&self.name);
+        // Statistics and logs come after the switch.
+        let published_at = Instant::now();
+        self.failover_history.note_first_session(&self.name);
         if commit.held {
-            self.stopped_since.get_or_insert(swapped_at);
-            self.held_since.get_or_insert(swapped_at);
+            self.stopped_since.get_or_insert(published_at);
+            self.held_since.get_or_insert(published_at);
         } else {
-            self.flows_since(swapped_at);
+            self.end_outage(published_at);
         }
         let generation = target.generation().get();
         let from = self.master.take().map(|master| master.addr);
-        let failover = self.chronicle.moved((from, &commit), (target, swapped_at), &self.machine);
+        let failover =
+            self.failover_history.record((from, &commit), (target, published_at), &self.machine);
         self.counts.commits += 1;
-        self.counts.held += failover.story.hold().unwrap_or_default();
-        self.chronicle.tell(&self.name, failover);
+        self.counts.held += failover.timeline.hold().unwrap_or_default();
+        self.failover_history.log(&self.name, failover);
         let Commit { addr, dialled, epoch, run_id, .. } = commit;
         self.master =
-            Some(MasterSnapshot { addr, dialled, generation, epoch, run_id, since: swapped_at });
+            Some(MasterSnapshot { addr, dialled, generation, epoch, run_id, since: published_at });
         self.publish(links);
     }
 
-    /// Something can be sent to a master again. The time until there was one for the first time is
-    /// no outage.
-    fn flows_since(&mut self, now: Instant) {
+    /// Traffic can reach a master again. The time before the first master does not count as an
+    /// outage.
+    fn end_outage(&mut self, now: Instant) {
         self.held_since = None;
         if let Some(since) = self.stopped_since.take().filter(|_| self.counts.commits > 0) {
             self.counts.stopped += now.saturating_duration_since(since);
         }
     }
 
-    /// What is looked at now and then: whether a session has reached the master in force.
-    pub(crate) fn look(&mut self, links: &Links) {
+    /// Periodic work: detects the first session on the current master, flushes delayed log lines
+    /// and publishes a snapshot.
+    pub(crate) fn refresh(&mut self, links: &Links) {
         let now = Instant::now();
-        self.chronicle.note_first_session(&self.name);
-        self.chronicle.catch_up(now);
-        self.voice.catch_up(now);
-        self.turn_the_yard();
+        self.failover_history.note_first_session(&self.name);
+        self.failover_history.flush_logs(now);
+        self.log_limiter.flush(now);
+        self.update_replicas();
         self.publish(links);
     }
 
-    fn note(&mut self, note: Note) {
+    fn handle_warning(&mut self, warning: Warning) {
         let counts = &mut self.counts;
-        match note {
-            Note::StaleView => counts.stale_views += 1,
-            Note::Split => counts.splits += 1,
-            Note::LineageBroken => counts.lineage_broken += 1,
-            Note::HoldExpired => counts.holds_expired += 1,
-            Note::Stalled => {
+        match warning {
+            Warning::StaleView => counts.stale_views += 1,
+            Warning::Split => counts.splits += 1,
+            Warning::LineageBroken => counts.lineage_broken += 1,
+            Warning::HoldExpired => counts.holds_expired += 1,
+            Warning::Stalled => {
                 counts.stalls += 1;
-                if let Some(yard) = &mut self.yard {
-                    yard.wake(Instant::now());
+                if let Some(replica_publisher) = &mut self.replica_publisher {
+                    replica_publisher.on_resume(Instant::now());
                 }
             }
-            Note::RegressUnverified => counts.regress_unverified += 1,
-            Note::HoldsExhausted | Note::Minority | Note::Rebooted | Note::Stranger => {}
+            Warning::RegressionUnverified => counts.unverified_regressions += 1,
+            Warning::HoldsExhausted | Warning::Minority | Warning::Rebooted | Warning::Stranger => {
+            }
         }
-        // A stale view comes with every poll of a stale sentinel; all others come once for what
-        // they tell of.
-        if note == Note::StaleView {
+        // A stale view comes with every poll of a stale sentinel; all other warnings come once per
+        // condition.
+        if warning == Warning::StaleView {
             return;
         }
         let service = Arc::clone(&self.name);
-        self.voice.say(Instant::now(), move |unsaid| warn!(%service, unsaid, ?note, "discovery"));
-    }
-
-    /// What sentinels are compared with: the published master, or else the leading claim.
-    fn reference(&self) -> Option<(NodeAddr, u64)> {
-        let published = self
-            .machine
-            .committed()
-            .filter(|it| it.published)
-            .map(|it| (it.addr.clone(), it.epoch));
-        published.or_else(|| match self.machine.finding() {
-            Finding::Claimed(claim) | Finding::Regressed(claim) => {
-                Some((claim.addr.clone(), claim.epoch))
-            }
-            Finding::Silence | Finding::Confirmed { .. } => None,
-        })
-    }
-
-    /// Puts together what is seen now.
-    pub(crate) fn publish(&self, links: &Links) {
-        let reference = self.reference();
-        let sentinels = links.of(self.number).map(|link| {
-            let id = link.id().cloned();
-            let view = self.machine.views().find(|(voter, ..)| id.as_ref() == Some(*voter));
-            let unknown =
-                view.as_ref().is_some_and(|(_, member, view, _)| !member && !view.is_empty_state());
-            let stranger = unknown && !link.is_learnt();
-            SentinelSnapshot {
-                addr: link.addr.clone(),
-                stranger,
-                up: link.up.is_some(),
-                events: link.events,
-                member: view.as_ref().is_some_and(|(_, member, ..)| *member),
-                disagrees: view.as_ref().is_some_and(|(_, _, view, _)| {
-                    reference
-                        .as_ref()
-                        .is_some_and(|(addr, epoch)| view.addr != *addr || view.epoch != *epoch)
-                }),
-                tilt: view.as_ref().is_some_and(|(_, _, view, _)| view.tilt),
-                view: view.map(|(_, _, view, at)| (view.addr.clone(), view.epoch, at)),
-                problem: link
-                    .problem_for(self.number)
-                    .or_else(|| stranger.then(|| STRANGER.to_owned())),
-                id,
-            }
-        });
-        let nodes = self.machine.nodes().map(|(addr, probe)| {
-            let (answered_in, failures) = self.aviary.answers(addr);
-            let lists = |view: &View| view.replicas.iter().any(|it| it.healthy && it.addr == *addr);
-            let held_up =
-                self.machine.views().filter(|(_, member, view, _)| *member && lists(view)).count();
-            let (addr, problem) = (addr.clone(), self.aviary.problem(addr));
-            NodeSnapshot { addr, probe: probe.cloned(), answered_in, failures, problem, held_up }
-        });
-        self.seen.store(Arc::new(DiscoverySnapshot {
-            name: Arc::clone(&self.name),
-            at: Instant::now(),
-            state: self.machine.state().label(),
-            holding: self.machine.is_holding(),
-            // The epoch may fall without a move, when the sentinels were configured anew.
-            master: self.master.clone().map(|master| MasterSnapshot {
-                epoch: self.machine.committed().map_or(master.epoch, |it| it.epoch),
-                ..master
-            }),
-            stopped_since: self.stopped_since,
-            held_since: self.held_since,
-            disagreement: self.machine.named_masters().len() > 1,
-            minority: self.machine.is_minority(),
-            quorum: self.machine.quorum(),
-            sentinels: sentinels.collect(),
-            nodes: nodes.collect(),
-            replicas: self.yard.as_ref().map(ReplicaPublisher::seen),
-            failovers: self.chronicle.failovers().to_vec(),
-            counts: self.counts,
-        }));
+        self.log_limiter.log(
+            Instant::now(),
+            move |suppressed| warn!(%service, suppressed, "{}", warning.message()),
+        );
     }
 }

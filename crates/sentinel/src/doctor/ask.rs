@@ -1,9 +1,8 @@
-//! The thin driver of an examination: names are looked up, sentinels and nodes are asked, each
-//! once, side by side.
+//! The I/O of an examination: resolves names and asks sentinels and nodes, each once, concurrently.
 //!
-//! Bounded in every way: so many of each, so many at a time, and a deadline on each step. Two waves
-//! of sentinels: those of the configuration, then those that they tell of and that were not among
-//! them.
+//! Everything is bounded: the number of servers, the concurrency, and the time of each step.
+//! Sentinels are asked in two waves: the configured ones, then those that they list and that were
+//! not among them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -15,58 +14,60 @@ use bytes::BytesMut;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::Patient;
-use super::observed::{NoAnswer, Observed, ObservedNode, ObservedSentinel};
+use super::Examination;
+use super::observed::{ExamineError, Observed, ObservedNode, ObservedSentinel};
 use super::read::{self, REPLIES};
-use crate::discovery::loop_guard::leads_back;
-use crate::discovery::resolve::{Lookup, Resolver, is_usable};
-use crate::link::conn::{Conn, ConnError, Protocol, USER_TIMEOUT};
+use crate::link::connection::{ConnectionError, Protocol, RespConnection, USER_TIMEOUT};
+use crate::link::handshake::hello;
 use crate::link::links::describe;
-use crate::link::{LinkError, hello};
-use crate::prober::probe_connection::{ProbeConnection, Trouble};
-use crate::{MyId, NodeAddr, ProbeFailure, Report, Role, Verify};
+use crate::link::messages::LinkError;
+use crate::net::loop_guard::leads_back;
+use crate::net::resolve::{Lookup, Resolver, is_usable};
+use crate::prober::probe_connection::{ProbeConnection, ProbeError};
+use crate::{MyId, NodeAddr, NodeReport, ProbeFailure, Role, Verify};
 
-/// The most sentinels, and the most nodes, that are asked.
-const MOST: usize = 64;
-/// How many are asked at a time.
-const AT_A_TIME: usize = 16;
-/// Of a look-up. Longer than one attempt of the usual resolver, shorter than all of them.
-const LOOKUP: Duration = Duration::from_secs(3);
-/// Of a dial.
-const DIAL: Duration = Duration::from_secs(1);
-/// Of all answers of one peer.
-const ANSWERS: Duration = Duration::from_secs(2);
+/// Limit of sentinels, and of nodes, that are asked.
+const MAX_ASKED: usize = 64;
+/// How many are asked concurrently.
+const CONCURRENCY: usize = 16;
+/// Timeout of a look-up. Longer than one attempt of the usual resolver, shorter than all of them.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(3);
+/// Timeout of a dial.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(1);
+/// Timeout of all answers of one server.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Asks everybody. Takes some tens of milliseconds where all is well, and less than half a minute
-/// whatever is wrong.
-pub(super) async fn examine(patient: Arc<Patient>, resolver: &Resolver) -> Observed {
-    let (found, unresolved) = seeds(&patient, resolver).await;
+/// Asks every server. Takes some tens of milliseconds if all is well, and less than half a minute
+/// in any case.
+pub(super) async fn examine(examination: Arc<Examination>, resolver: &Resolver) -> Observed {
+    let (found, unresolved) = seeds(&examination, resolver).await;
     let wave = found.into_iter().map(|addr| (NodeAddr::from(addr), true, None)).collect();
-    let mut sentinels = ask_sentinels(wave, &patient, resolver).await;
-    if patient.learn {
-        let told = told(&sentinels, &patient);
-        sentinels.extend(ask_sentinels(told, &patient, resolver).await);
+    let mut sentinels = ask_sentinels(wave, &examination, resolver).await;
+    if examination.learn {
+        let learned = learned(&sentinels, &examination);
+        sentinels.extend(ask_sentinels(learned, &examination, resolver).await);
     }
     sentinels.extend(unresolved);
-    let mut observed = Observed { name: Arc::clone(&patient.name), sentinels, nodes: Vec::new() };
+    let mut observed =
+        Observed { name: Arc::clone(&examination.name), sentinels, nodes: Vec::new() };
     let mut named: BTreeSet<NodeAddr> = BTreeSet::new();
-    for (_, account, word) in observed.words() {
-        let all = std::iter::once(&word.addr).chain(word.replicas.iter().map(|it| &it.addr));
-        named.extend(all.filter(|addr| is_reachable(addr, account.reached, &patient)).cloned());
+    for (_, answer, view) in observed.views() {
+        let all = std::iter::once(&view.addr).chain(view.replicas.iter().map(|it| &it.addr));
+        named.extend(all.filter(|addr| is_reachable(addr, answer.reached, &examination)).cloned());
     }
     let nodes = named
         .into_iter()
-        .take(MOST)
-        .map(|addr| ask_node(addr, Arc::clone(&patient), resolver.clone()));
-    observed.nodes = side_by_side(nodes).await;
+        .take(MAX_ASKED)
+        .map(|addr| ask_node(addr, Arc::clone(&examination), resolver.clone()));
+    observed.nodes = run_concurrently(nodes).await;
     observed
 }
 
-/// Runs them all, some at a time, and gives what they brought, in their order.
-async fn side_by_side<T: Send + 'static>(
+/// Runs the futures with bounded concurrency and returns the results in order.
+async fn run_concurrently<T: Send + 'static>(
     work: impl Iterator<Item = impl Future<Output = T> + Send + 'static>,
 ) -> Vec<T> {
-    let (turns, mut tasks) = (Arc::new(Semaphore::new(AT_A_TIME)), JoinSet::new());
+    let (turns, mut tasks) = (Arc::new(Semaphore::new(CONCURRENCY)), JoinSet::new());
     for (number, one) in work.enumerate() {
         let turns = Arc::clone(&turns);
         tasks.spawn(async move {
@@ -81,21 +82,21 @@ async fn side_by_side<T: Send + 'static>(
     done.into_values().collect()
 }
 
-/// The addresses behind the configured names, and the names without one.
+/// The addresses of the configured names, and the names without one.
 async fn seeds(
-    patient: &Patient,
+    examination: &Examination,
     resolver: &Resolver,
 ) -> (BTreeSet<SocketAddr>, Vec<ObservedSentinel>) {
-    let names = patient.sentinels.iter().take(MOST).cloned().map(|name| {
+    let names = examination.sentinels.iter().take(MAX_ASKED).cloned().map(|name| {
         let mut lookup = Lookup::new(resolver, &name.host, name.port);
-        async move { (name, lookup.addresses(LOOKUP).await) }
+        async move { (name, lookup.addresses(LOOKUP_TIMEOUT).await) }
     });
     let (mut found, mut unresolved) = (BTreeSet::new(), Vec::new());
-    for (name, answer) in side_by_side(names).await {
+    for (name, answer) in run_concurrently(names).await {
         match answer {
             Ok(addrs) => found.extend(addrs),
             Err(error) => {
-                let answer = Err(NoAnswer::Unresolved(error.to_string()));
+                let answer = Err(ExamineError::Unresolved(error.to_string()));
                 unresolved.push(ObservedSentinel { addr: name, configured: true, answer });
             }
         }
@@ -103,119 +104,131 @@ async fn seeds(
     (found, unresolved)
 }
 
-/// A sentinel to ask: where, whether the configuration names it, and who it is said to be.
-type Wanted = (NodeAddr, bool, Option<MyId>);
+/// A sentinel to ask: its address, whether it is configured, and the MYID that was announced.
+type SentinelToAsk = (NodeAddr, bool, Option<MyId>);
 
-/// The sentinels that were told of and not reached yet.
-fn told(sentinels: &[ObservedSentinel], patient: &Patient) -> Vec<Wanted> {
+/// The sentinels that were listed by others and not reached yet.
+fn learned(sentinels: &[ObservedSentinel], examination: &Examination) -> Vec<SentinelToAsk> {
     let observed = Observed {
-        name: Arc::clone(&patient.name),
+        name: Arc::clone(&examination.name),
         sentinels: sentinels.to_vec(),
         nodes: Vec::new(),
     };
-    let reached: BTreeSet<&MyId> = observed.accounts().map(|(_, account)| &account.id).collect();
+    let reached: BTreeSet<&MyId> = observed.answered().map(|(_, answer)| &answer.id).collect();
     let asked: BTreeSet<&NodeAddr> = sentinels.iter().map(|it| &it.addr).collect();
-    let mut told: BTreeMap<NodeAddr, Option<MyId>> = BTreeMap::new();
-    for (_, account, word) in observed.words() {
-        for peer in word
+    let mut learned: BTreeMap<NodeAddr, Option<MyId>> = BTreeMap::new();
+    for (_, answer, view) in observed.views() {
+        for peer in view
             .peers
             .iter()
             .filter(|peer| !peer.id.as_ref().is_some_and(|id| reached.contains(id)))
         {
             let Some(addr) =
-                peer.addr.as_ref().filter(|addr| is_reachable(addr, account.reached, patient))
+                peer.addr.as_ref().filter(|addr| is_reachable(addr, answer.reached, examination))
             else {
                 continue;
             };
             if !asked.contains(addr) {
-                told.insert(addr.clone(), peer.id.clone());
+                learned.insert(addr.clone(), peer.id.clone());
             }
         }
     }
-    told.into_iter().take(MOST).map(|(addr, id)| (addr, false, id)).collect()
+    learned.into_iter().take(MAX_ASKED).map(|(addr, id)| (addr, false, id)).collect()
 }
 
-/// Whether an announced address can mean what it should from here.
-fn is_reachable(addr: &NodeAddr, said_by: SocketAddr, patient: &Patient) -> bool {
-    patient.address_map.contains_key(addr) || addr.ip().is_none_or(|ip| is_usable(ip, said_by.ip()))
+/// Whether an announced address is meaningful from this host.
+fn is_reachable(addr: &NodeAddr, said_by: SocketAddr, examination: &Examination) -> bool {
+    examination.address_map.contains_key(addr)
+        || addr.ip().is_none_or(|ip| is_usable(ip, said_by.ip()))
 }
 
 async fn ask_sentinels(
-    wanted: Vec<Wanted>,
-    patient: &Arc<Patient>,
+    wanted: Vec<SentinelToAsk>,
+    examination: &Arc<Examination>,
     resolver: &Resolver,
 ) -> Vec<ObservedSentinel> {
-    let work = wanted.into_iter().take(MOST).map(|(addr, configured, id)| {
-        let (patient, resolver) = (Arc::clone(patient), resolver.clone());
+    let work = wanted.into_iter().take(MAX_ASKED).map(|(addr, configured, id)| {
+        let (examination, resolver) = (Arc::clone(examination), resolver.clone());
         async move {
-            let answer = match dial(&addr, &patient, &resolver).await {
-                Ok((conn, reached)) => ask_sentinel(conn, reached, &patient).await,
-                Err((_, why)) => Err(why),
+            let answer = match dial(&addr, &examination, &resolver).await {
+                Ok((connection, reached)) => ask_sentinel(connection, reached, &examination).await,
+                Err((_, error)) => Err(error),
             };
-            // Who answers in the place of somebody else is not the one that was told of.
+            // Another sentinel in that place is not the one that was announced.
             let answer = answer.and_then(|it| {
-                if id.is_some_and(|id| id != it.id) { Err(NoAnswer::Other) } else { Ok(it) }
+                if id.is_some_and(|id| id != it.id) {
+                    Err(ExamineError::OtherSentinel)
+                } else {
+                    Ok(it)
+                }
             });
             ObservedSentinel { addr, configured, answer }
         }
     });
-    side_by_side(work).await
+    run_concurrently(work).await
 }
 
-/// Connects to an announced address, or to what stands for it. An error comes with the address that
-/// was dialled, if there was one.
+/// Connects to an announced address, or to its entry in the address map. An error comes with the
+/// address that was dialled, if there was one.
 async fn dial(
     addr: &NodeAddr,
-    patient: &Patient,
+    examination: &Examination,
     resolver: &Resolver,
-) -> Result<(Conn, SocketAddr), (Option<SocketAddr>, NoAnswer)> {
-    let to = patient.address_map.get(addr).unwrap_or(addr);
-    let looked_up = Lookup::new(resolver, &to.host, to.port).address(LOOKUP).await;
-    let reached = looked_up.map_err(|error| (None, NoAnswer::Unresolved(error.to_string())))?;
-    if leads_back(reached, &patient.own) {
-        return Err((Some(reached), NoAnswer::LeadsBack));
+) -> Result<(RespConnection, SocketAddr), (Option<SocketAddr>, ExamineError)> {
+    let to = examination.address_map.get(addr).unwrap_or(addr);
+    let looked_up = Lookup::new(resolver, &to.host, to.port).address(LOOKUP_TIMEOUT).await;
+    let reached = looked_up.map_err(|error| (None, ExamineError::Unresolved(error.to_string())))?;
+    if leads_back(reached, &examination.own) {
+        return Err((Some(reached), ExamineError::LeadsBack));
     }
-    let dialled = Conn::connect(reached, DIAL, USER_TIMEOUT).await;
+    let dialled = RespConnection::connect(reached, DIAL_TIMEOUT, USER_TIMEOUT).await;
     dialled
-        .map(|conn| (conn, reached))
-        .map_err(|error| (Some(reached), NoAnswer::Unreachable(describe(&error))))
+        .map(|connection| (connection, reached))
+        .map_err(|error| (Some(reached), ExamineError::Unreachable(describe(&error))))
 }
 
 async fn ask_sentinel(
-    mut conn: Conn,
+    mut connection: RespConnection,
     reached: SocketAddr,
-    patient: &Patient,
-) -> Result<super::Account, NoAnswer> {
+    examination: &Examination,
+) -> Result<super::SentinelAnswer, ExamineError> {
     let asking = async {
-        hello(&mut conn, patient.sentinel_auth.as_ref()).await?;
+        hello(&mut connection, examination.sentinel_auth.as_ref()).await?;
         let mut commands = BytesMut::new();
-        read::put_questions(&mut commands, &patient.name);
-        conn.send(&commands).await?;
+        read::put_questions(&mut commands, &examination.name);
+        connection.send(&commands).await?;
         let mut replies = Vec::new();
         while replies.len() < REPLIES {
-            replies.push(conn.next().await?);
+            replies.push(connection.next().await?);
         }
         Ok(replies)
     };
-    let answered: Result<Vec<_>, LinkError> = match tokio::time::timeout(ANSWERS, asking).await {
-        Ok(answered) => answered,
-        Err(_) => return Err(NoAnswer::Silent),
-    };
+    let answered: Result<Vec<_>, LinkError> =
+        match tokio::time::timeout(ANSWER_TIMEOUT, asking).await {
+            Ok(answered) => answered,
+            Err(_) => return Err(ExamineError::Unresponsive),
+        };
     match answered {
-        Ok(replies) => read::read(&replies, reached, conn.protocol == Protocol::Resp3),
-        Err(LinkError::Denied(denied)) => Err(NoAnswer::Denied(denied)),
-        Err(LinkError::Conn(ConnError::Malformed(_))) => Err(NoAnswer::Stranger),
-        Err(error) => Err(NoAnswer::Unreachable(describe(&error))),
+        Ok(replies) => read::read(&replies, reached, connection.protocol == Protocol::Resp3),
+        Err(LinkError::Denied(denied)) => Err(ExamineError::Denied(denied)),
+        Err(LinkError::Connection(ConnectionError::Malformed(_))) => {
+            Err(ExamineError::UnexpectedServer)
+        }
+        Err(error) => Err(ExamineError::Unreachable(describe(&error))),
     }
 }
 
-async fn ask_node(addr: NodeAddr, patient: Arc<Patient>, resolver: Resolver) -> ObservedNode {
-    let (conn, reached) = match dial(&addr, &patient, &resolver).await {
+async fn ask_node(
+    addr: NodeAddr,
+    examination: Arc<Examination>,
+    resolver: Resolver,
+) -> ObservedNode {
+    let (connection, reached) = match dial(&addr, &examination, &resolver).await {
         Ok(connected) => connected,
-        Err((dialled, why)) => return ObservedNode { addr, dialled, answer: Err(why) },
+        Err((dialled, error)) => return ObservedNode { addr, dialled, answer: Err(error) },
     };
-    let answer = if patient.verify == Verify::Tcp {
-        Ok(Report {
+    let answer = if examination.verify == Verify::Tcp {
+        Ok(NodeReport {
             dialled: reached,
             role: Role::Unknown,
             pong: false,
@@ -223,25 +236,29 @@ async fn ask_node(addr: NodeAddr, patient: Arc<Patient>, resolver: Resolver) -> 
             lineage: None,
         })
     } else {
-        let mut perch = ProbeConnection::new(conn, reached);
-        match tokio::time::timeout(ANSWERS, perch.ask(patient.verify, patient.auth.as_ref())).await
+        let mut connection = ProbeConnection::new(connection, reached);
+        match tokio::time::timeout(
+            ANSWER_TIMEOUT,
+            connection.ask(examination.verify, examination.auth.as_ref()),
+        )
+        .await
         {
-            Err(_) => Err(NoAnswer::Silent),
-            Ok(Err(ConnError::Malformed(_))) => Err(NoAnswer::Stranger),
-            Ok(Err(error)) => Err(match perch.turned_away() {
-                Some((_, denied)) => NoAnswer::Denied(denied),
-                None => NoAnswer::Unreachable(describe(&error)),
+            Err(_) => Err(ExamineError::Unresponsive),
+            Ok(Err(ConnectionError::Malformed(_))) => Err(ExamineError::UnexpectedServer),
+            Ok(Err(error)) => Err(match connection.rejection() {
+                Some((_, denied)) => ExamineError::Denied(denied),
+                None => ExamineError::Unreachable(describe(&error)),
             }),
-            Ok(Ok(())) => perch.judge(patient.verify).1.map_err(why),
+            Ok(Ok(())) => connection.take_result(examination.verify).1.map_err(error),
         }
     };
     ObservedNode { addr, dialled: Some(reached), answer }
 }
 
-fn why(trouble: Trouble) -> NoAnswer {
-    match trouble {
-        Trouble::Denied(denied) => NoAnswer::Denied(denied),
-        Trouble::Failed(ProbeFailure::Silent) => NoAnswer::Silent,
-        Trouble::Failed(_) | Trouble::DialTimedOut => NoAnswer::Stranger,
+fn error(error: ProbeError) -> ExamineError {
+    match error {
+        ProbeError::Denied(denied) => ExamineError::Denied(denied),
+        ProbeError::Failed(ProbeFailure::Unresponsive) => ExamineError::Unresponsive,
+        ProbeError::Failed(_) | ProbeError::DialTimedOut => ExamineError::UnexpectedServer,
     }
 }

@@ -1,16 +1,17 @@
-//! The doctor: asks every sentinel and every redis node once, directly, and says what is wrong and
-//! what to do.
+//! The doctor: examines every sentinel and every Redis node once, directly, and reports what is
+//! wrong and what to do.
 //!
-//! It works with and without a running proxy, because it looks with its own eyes: the same
-//! connections, credentials and address map as discovery, from the place where the proxy runs.
-//! Looking and judging are apart: [`examine`] brings [`Observed`] home, and [`diagnose`] turns that
-//! into [`Finding`]s without a socket.
+//! It works with and without a running proxy, because it examines the cluster itself: with the same
+//! connections, credentials and address map as discovery, from the host of the proxy. Observing and
+//! judging are separate: [`examine`] collects [`Observed`], and [`diagnose`] derives [`Finding`]s
+//! from it without a socket.
 //!
-//! Deliberately absent: any change to the cluster. What is to be done is said, and a person does
+//! Deliberately absent: any change to the cluster. The doctor says what to do, and an operator does
 //! it.
 
 mod ask;
 mod diagnose;
+mod electorate;
 mod nodes;
 mod observed;
 mod read;
@@ -24,34 +25,34 @@ use std::sync::Arc;
 
 pub use diagnose::{Context, Finding, Severity, diagnose};
 pub use observed::{
-    Account, NoAnswer, Observed, ObservedNode, ObservedPeer, ObservedReplica, ObservedSentinel,
-    Says, Word,
+    ExamineError, MasterAnswer, Observed, ObservedMaster, ObservedNode, ObservedPeer,
+    ObservedReplica, ObservedSentinel, SentinelAnswer,
 };
 
 use crate::{Credentials, NodeAddr, Resolver, Verify};
 
-/// Whom to examine, and how to get in.
+/// The service to examine, with its credentials.
 #[derive(Debug)]
-pub struct Patient {
+pub struct Examination {
     /// Sentinel's name of the master.
     pub name: Arc<str>,
-    /// Where to begin; names may give several addresses.
+    /// The configured sentinels; names may resolve to several addresses.
     pub sentinels: Vec<NodeAddr>,
     /// For the sentinels.
     pub sentinel_auth: Option<Credentials>,
     /// For the redis nodes.
     pub auth: Option<Credentials>,
-    /// What a node has to prove, and so what may be asked of it.
+    /// The required proof of a node, and hence which commands may be sent to it.
     pub verify: Verify,
-    /// Whether sentinels that others tell of are asked too.
+    /// Whether sentinels that other sentinels list are examined, too.
     pub learn: bool,
     /// Announced address to the address to dial.
     pub address_map: BTreeMap<NodeAddr, NodeAddr>,
-    /// Our own listeners, where they are known: nothing may lead back to them.
+    /// Our own listeners, if known, which must not be dialled.
     pub own: Vec<SocketAddr>,
 }
 
-/// Asks everybody once. Needs a tokio runtime; over in less than half a minute whatever is wrong.
-pub async fn examine(patient: Patient, resolver: &Resolver) -> Observed {
-    ask::examine(Arc::new(patient), resolver).await
+/// Examines every server once. Needs a tokio runtime; takes less than half a minute in any case.
+pub async fn examine(examination: Examination, resolver: &Resolver) -> Observed {
+    ask::examine(Arc::new(examination), resolver).await
 }

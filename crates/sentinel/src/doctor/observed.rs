@@ -1,97 +1,96 @@
-//! What an examination brings to light: plain values, as each sentinel and node gave them, without
-//! judgement.
+//! The observations of an examination: plain values as each sentinel and node reported them.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Denied, Epoch, MyId, NodeAddr, Report};
+use crate::{Denied, Epoch, MyId, NodeAddr, NodeReport};
 
-/// Everything that was seen of one master.
+/// Everything observed about one master.
 #[derive(Debug, Clone)]
 pub struct Observed {
     /// Sentinel's name of the master.
     pub name: Arc<str>,
     /// Every sentinel that was asked, the configured ones first.
     pub sentinels: Vec<ObservedSentinel>,
-    /// Every redis node that a sentinel names.
+    /// Every Redis node that a sentinel names.
     pub nodes: Vec<ObservedNode>,
 }
 
 /// One sentinel.
 #[derive(Debug, Clone)]
 pub struct ObservedSentinel {
-    /// As configured, or as other sentinels give it.
+    /// As configured, or as other sentinels announce it.
     pub addr: NodeAddr,
-    /// The configuration names it; otherwise others told of it.
+    /// It is configured; otherwise other sentinels listed it.
     pub configured: bool,
-    /// What it said.
-    pub answer: Result<Account, NoAnswer>,
+    /// Its answer.
+    pub answer: Result<SentinelAnswer, ExamineError>,
 }
 
 /// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum NoAnswer {
-    /// Its name has no address; in words.
+pub enum ExamineError {
+    /// Its name does not resolve; with the cause.
     Unresolved(String),
-    /// Nobody could be reached there; in words.
+    /// No connection could be made; with the cause.
     Unreachable(String),
-    /// Connected, and then nothing came.
-    Silent,
-    /// It refused us altogether.
+    /// Connected, and no answer arrived.
+    Unresponsive,
+    /// It refused the connection or the authentication.
     Denied(Denied),
-    /// Whoever answers there is no sentinel, or no redis.
-    Stranger,
-    /// Another sentinel answers there than the one that was told of.
-    Other,
-    /// It is one of our own listeners.
+    /// The server at this address is not a sentinel, or not a Redis server.
+    UnexpectedServer,
+    /// Another sentinel answers there than the one that was announced.
+    OtherSentinel,
+    /// The address is one of our own listeners.
     LeadsBack,
 }
 
-/// What a sentinel that let us in said.
+/// The answer of a sentinel.
 #[derive(Debug, Clone)]
-pub struct Account {
-    /// Who it is.
+pub struct SentinelAnswer {
+    /// Its MYID.
     pub id: MyId,
-    /// Where it was reached.
+    /// The address at which it was reached.
     pub reached: SocketAddr,
     /// It speaks RESP3.
     pub resp3: bool,
-    /// Commands that its ACL did not let our user run.
+    /// Commands that its ACL does not allow our user to run.
     pub refused: Vec<Denied>,
     /// It is in TILT mode.
     pub tilt: bool,
-    /// The names of the masters that it watches, as `INFO` lists them.
+    /// The names of the masters that it monitors, as listed by `INFO`.
     pub watched: Vec<String>,
-    /// What it says of our master.
-    pub says: Says,
+    /// Its answer about our master.
+    pub master: MasterAnswer,
 }
 
-/// What a sentinel says of the master.
+/// A sentinel's answer about the master.
 #[derive(Debug, Clone)]
-pub enum Says {
-    /// It watches no master of this name.
-    Unknown,
-    /// It did not let us ask; [`Account::refused`] tells what.
-    Refused,
-    /// No usable answer; in words.
+pub enum MasterAnswer {
+    /// It monitors no master of this name.
+    UnknownName,
+    /// It refused the commands; see [`SentinelAnswer::refused`].
+    Denied,
+    /// No usable answer; with the cause.
     Malformed(&'static str),
-    /// This.
-    Knows(Box<Word>),
+    /// Its view.
+    Known(Box<ObservedMaster>),
 }
 
-/// A sentinel's knowledge of the master.
+/// A sentinel's view of the master.
 #[derive(Debug, Clone)]
-pub struct Word {
+pub struct ObservedMaster {
     /// The master's announced address.
     pub addr: NodeAddr,
     /// The config-epoch.
     pub epoch: Epoch,
-    /// It holds the master to be down.
+    /// It considers the master down.
     pub down: bool,
-    /// A failover is under way.
+    /// A failover is in progress.
     pub failing_over: bool,
-    /// How many sentinels have to find the master down.
+    /// How many sentinels must consider the master down.
     pub quorum: Option<u64>,
     /// `down-after-milliseconds`.
     pub down_after: Option<Duration>,
@@ -101,27 +100,27 @@ pub struct Word {
     pub peers: Vec<ObservedPeer>,
     /// The replicas that it knows.
     pub replicas: Vec<ObservedReplica>,
-    /// `SENTINEL CKQUORUM`: what stands against a failover. `None` if it could not be asked.
+    /// The result of `SENTINEL CKQUORUM`. `None` if the command was refused.
     pub ckquorum: Option<Result<(), String>>,
 }
 
 /// A sentinel in the list of another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObservedPeer {
-    /// Who, where it is known.
+    /// Its MYID, if known.
     pub id: Option<MyId>,
-    /// Where; `None` for an address that cannot be one.
+    /// Its address; `None` for an invalid one.
     pub addr: Option<NodeAddr>,
-    /// Not held to be down.
+    /// Not considered down.
     pub up: bool,
 }
 
 /// A replica in the list of a sentinel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObservedReplica {
-    /// Where it is announced to be.
+    /// Its announced address.
     pub addr: NodeAddr,
-    /// Held to be down, or not connected.
+    /// Considered down, or not connected.
     pub down: bool,
     /// Its link to the master is up.
     pub linked: bool,
@@ -129,28 +128,29 @@ pub struct ObservedReplica {
     pub priority: Option<u64>,
 }
 
-/// One redis node.
+/// One Redis node.
 #[derive(Debug, Clone)]
 pub struct ObservedNode {
     /// As announced.
     pub addr: NodeAddr,
-    /// Where it was dialled, once that was known: the address behind a name, or that of the address
-    /// map.
+    /// The dialled address, once known: the resolved one, or that of the address map.
     pub dialled: Option<SocketAddr>,
-    /// What it said of itself.
-    pub answer: Result<Report, NoAnswer>,
+    /// Its report.
+    pub answer: Result<NodeReport, ExamineError>,
 }
 
 impl Observed {
-    /// Every sentinel that let us in, with what it said.
-    pub(super) fn accounts(&self) -> impl Iterator<Item = (&ObservedSentinel, &Account)> {
+    /// Every sentinel that answered, with its answer.
+    pub(super) fn answered(&self) -> impl Iterator<Item = (&ObservedSentinel, &SentinelAnswer)> {
         self.sentinels.iter().filter_map(|it| Some((it, it.answer.as_ref().ok()?)))
     }
 
-    /// Every sentinel that knows the master, with what it knows.
-    pub(super) fn words(&self) -> impl Iterator<Item = (&ObservedSentinel, &Account, &Word)> {
-        self.accounts().filter_map(|(sentinel, account)| match &account.says {
-            Says::Knows(word) => Some((sentinel, account, &**word)),
+    /// Every sentinel that knows the master, with its view.
+    pub(super) fn views(
+        &self,
+    ) -> impl Iterator<Item = (&ObservedSentinel, &SentinelAnswer, &ObservedMaster)> {
+        self.answered().filter_map(|(sentinel, answer)| match &answer.master {
+            MasterAnswer::Known(view) => Some((sentinel, answer, &**view)),
             _ => None,
         })
     }

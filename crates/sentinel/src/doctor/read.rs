@@ -1,34 +1,38 @@
-//! From a sentinel's replies to an [`Account`]: what is asked, and how each answer is read.
+//! Reads a sentinel's replies into a [`SentinelAnswer`]: the commands, and how each reply is read.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::BytesMut;
 
-use super::observed::{Account, NoAnswer, ObservedPeer, ObservedReplica, Says, Word};
+use super::observed::{
+    ExamineError, MasterAnswer, ObservedMaster, ObservedPeer, ObservedReplica, SentinelAnswer,
+};
 use crate::link::auth::Denied;
-use crate::link::poll::{self, QUESTIONS, Round, SENTINEL_AUTH, has_flag, put_command, put_round};
+use crate::link::poll::{
+    self, PollOutcome, REPLIES_PER_POLL, SENTINEL_AUTH, has_flag, put_command, put_poll,
+};
 use crate::link::reply::Reply;
 use crate::{MyId, NodeAddr};
 
-/// The most entries that are read of one list.
+/// Limit for the entries that are read of one list.
 const MAX_LISTED: usize = 64;
 
-/// What stands before and behind the round of questions: each command with the rule that allows it.
+/// The commands before and after the poll, each with the ACL rule that allows it.
 const BEFORE: [(&str, &str); 3] =
     [("CLIENT SETNAME", "+client|setname"), ("SENTINEL MYID", "+sentinel|myid"), ("INFO", "+info")];
-const BEHIND: [(&str, &str); 2] =
+const AFTER: [(&str, &str); 2] =
     [("SENTINEL CKQUORUM", "+sentinel|ckquorum"), ("SUBSCRIBE", "+subscribe &*")];
 
-/// How many replies [`put_questions`] brings.
-pub(super) const REPLIES: usize = BEFORE.len() + QUESTIONS + BEHIND.len();
+/// How many replies [`put_questions`] causes.
+pub(super) const REPLIES: usize = BEFORE.len() + REPLIES_PER_POLL + AFTER.len();
 
-/// Appends every question. The subscription comes last: with RESP2 nothing can be asked after it.
+/// Appends every command. The subscription comes last: RESP2 allows no other command after it.
 pub(super) fn put_questions(out: &mut BytesMut, master: &str) {
     put_command(out, &["CLIENT", "SETNAME", "pointsman-doctor"]);
     put_command(out, &["SENTINEL", "MYID"]);
     put_command(out, &["INFO", "sentinel"]);
-    put_round(out, master);
+    put_poll(out, master);
     put_command(out, &["SENTINEL", "CKQUORUM", master]);
     put_command(out, &["SUBSCRIBE", "+switch-master"]);
 }
@@ -38,53 +42,58 @@ pub(super) fn read(
     replies: &[Reply],
     reached: SocketAddr,
     resp3: bool,
-) -> Result<Account, NoAnswer> {
-    let (before, rest) = replies.split_at_checked(BEFORE.len()).ok_or(NoAnswer::Stranger)?;
-    let (round, behind) = rest.split_at_checked(QUESTIONS).ok_or(NoAnswer::Stranger)?;
-    let [_, my_id, info] = before else { return Err(NoAnswer::Stranger) };
+) -> Result<SentinelAnswer, ExamineError> {
+    let (before, rest) =
+        replies.split_at_checked(BEFORE.len()).ok_or(ExamineError::UnexpectedServer)?;
+    let (poll_replies, after) =
+        rest.split_at_checked(REPLIES_PER_POLL).ok_or(ExamineError::UnexpectedServer)?;
+    let [_, my_id, info] = before else { return Err(ExamineError::UnexpectedServer) };
     let denied = |(reply, (command, rule)): (&Reply, (&'static str, &'static str))| {
         reply.error().and_then(|line| Denied::read(line, command, rule, SENTINEL_AUTH))
     };
     let mut refused: Vec<Denied> = before.iter().zip(BEFORE).filter_map(denied).collect();
-    refused.extend(poll::refusals(round));
-    refused.extend(behind.iter().zip(BEHIND).filter_map(denied));
+    refused.extend(poll::refusals(poll_replies));
+    refused.extend(after.iter().zip(AFTER).filter_map(denied));
     let id = match my_id.text().and_then(MyId::parse) {
         Some(id) => id,
         None if my_id.error().is_some_and(|line| line.starts_with("DENIED")) => {
-            let what = "it lets nobody in from elsewhere (protected mode): set bind and a password there, or protected-mode no";
-            return Err(NoAnswer::Unreachable(what.to_owned()));
+            let what = "it accepts connections from its own host only (protected mode): set bind \
+                        and a password there, or protected-mode no";
+            return Err(ExamineError::Unreachable(what.to_owned()));
         }
-        // Without an identity nothing that it says can be counted; a refusal is told as one.
+        // Without an identity no answer counts; a refusal is reported as such.
         None => {
             return Err(refused
                 .into_iter()
                 .find(is_about_identity)
-                .map_or(NoAnswer::Stranger, NoAnswer::Denied));
+                .map_or(ExamineError::UnexpectedServer, ExamineError::Denied));
         }
     };
-    let ckquorum = behind.first().and_then(|reply| match reply.error() {
+    let ckquorum = after.first().and_then(|reply| match reply.error() {
         Some(line) => line.starts_with("NOQUORUM").then(|| Err(printable(line))),
         None => Some(Ok(())),
     });
-    let says = match poll::read_round(round, false) {
-        Round::View { view, .. } => {
-            Says::Knows(Box::new(word(round, (view.addr, view.epoch), ckquorum)))
-        }
-        Round::UnknownName => Says::Unknown,
-        Round::Torn => Says::Malformed(
-            "its answer changed while it was asked: a failover is going on; ask again",
+    let master = match poll::read_poll(poll_replies, false) {
+        PollOutcome::View { view, .. } => MasterAnswer::Known(Box::new(read_master(
+            poll_replies,
+            (view.addr, view.epoch),
+            ckquorum,
+        ))),
+        PollOutcome::UnknownName => MasterAnswer::UnknownName,
+        PollOutcome::Torn => MasterAnswer::Malformed(
+            "the master changed during the poll: a failover is in progress; run the doctor again",
         ),
-        Round::Denied(_) => Says::Refused,
-        Round::Malformed(what) => Says::Malformed(what),
+        PollOutcome::Denied(_) => MasterAnswer::Denied,
+        PollOutcome::Malformed(what) => MasterAnswer::Malformed(what),
     };
-    Ok(Account {
+    Ok(SentinelAnswer {
         id,
         reached,
         resp3,
         refused,
         tilt: poll::read_tilt(info),
         watched: watched(info),
-        says,
+        master,
     })
 }
 
@@ -95,18 +104,18 @@ fn is_about_identity(denied: &Denied) -> bool {
     }
 }
 
-fn word(
-    round: &[Reply],
+fn read_master(
+    poll_replies: &[Reply],
     (addr, epoch): (NodeAddr, u64),
     ckquorum: Option<Result<(), String>>,
-) -> Word {
+) -> ObservedMaster {
     let empty: &[Reply] = &[];
-    let part = |at: usize| round.get(at);
+    let part = |at: usize| poll_replies.get(at);
     let list = |at: usize| part(at).and_then(Reply::list).unwrap_or(empty).iter().take(MAX_LISTED);
     let field = |key: &str| part(1).and_then(|master| master.field(key));
     let number = |key: &str| field(key).and_then(|text| text.parse::<u64>().ok());
     let flag = |name: &str| part(1).is_some_and(|master| has_flag(master, name));
-    Word {
+    ObservedMaster {
         addr,
         epoch,
         down: flag("s_down") || flag("o_down"),
@@ -152,7 +161,7 @@ fn watched(info: &Reply) -> Vec<String> {
         .unwrap_or_default()
 }
 
-/// What a peer said, fit to be shown: bounded, and without anything that moves a cursor.
+/// Text of a server, made safe to print: bounded, and without control characters.
 fn printable(text: &str) -> String {
     text.chars().take(200).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
@@ -161,12 +170,12 @@ fn printable(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn text(word: &str) -> Reply {
-        Reply::Text(bytes::Bytes::copy_from_slice(word.as_bytes()))
+    fn text(view: &str) -> Reply {
+        Reply::Text(bytes::Bytes::copy_from_slice(view.as_bytes()))
     }
 
-    fn list(words: &[&str]) -> Reply {
-        Reply::List(words.iter().map(|word| text(word)).collect())
+    fn list(views: &[&str]) -> Reply {
+        Reply::List(views.iter().map(|view| text(view)).collect())
     }
 
     fn replies() -> Vec<Reply> {
@@ -216,32 +225,32 @@ mod tests {
     }
 
     #[test]
-    fn an_account_has_everything_that_a_person_would_look_up() {
+    fn reads_complete_answer_of_sentinel() {
         let replies = replies();
         assert_eq!(replies.len(), REPLIES);
-        let account = read(&replies, reached(), true).expect("an account");
-        assert!(account.tilt && account.refused.is_empty());
-        assert_eq!(account.watched, ["cache", "my?x"], "what a peer says cannot move a cursor");
-        let Says::Knows(word) = account.says else { panic!("it knows the master") };
+        let answer = read(&replies, reached(), true).expect("an answer");
+        assert!(answer.tilt && answer.refused.is_empty());
+        assert_eq!(answer.watched, ["cache", "my?x"], "control characters are replaced");
+        let MasterAnswer::Known(view) = answer.master else { panic!("it knows the master") };
         assert_eq!(
-            (word.addr.to_string().as_str(), word.epoch, word.quorum),
+            (view.addr.to_string().as_str(), view.epoch, view.quorum),
             ("10.0.0.1:6379", 7, Some(2))
         );
-        assert_eq!(word.down_after, Some(Duration::from_secs(5)));
+        assert_eq!(view.down_after, Some(Duration::from_secs(5)));
         assert!(
-            !word.peers[0].up && word.replicas[0].priority == Some(0) && !word.replicas[0].linked
+            !view.peers[0].up && view.replicas[0].priority == Some(0) && !view.replicas[0].linked
         );
-        assert!(matches!(word.ckquorum, Some(Err(why)) if why.contains("NOQUORUM")));
+        assert!(matches!(view.ckquorum, Some(Err(error)) if error.contains("NOQUORUM")));
     }
 
     #[test]
-    fn every_refused_command_is_told_and_not_only_the_first() {
+    fn lists_every_refused_command() {
         let mut replies = replies();
         for at in [2, 5, 8, 9] {
             replies[at] = Reply::Error("NOPERM this user has no permissions".into());
         }
-        let account = read(&replies, reached(), true).expect("an account");
-        let rules: Vec<&str> = account
+        let answer = read(&replies, reached(), true).expect("an answer");
+        let rules: Vec<&str> = answer
             .refused
             .iter()
             .filter_map(|it| match it {
@@ -250,14 +259,17 @@ mod tests {
             })
             .collect();
         assert_eq!(rules, ["+info", "+sentinel|sentinels", "+sentinel|ckquorum", "+subscribe &*"]);
-        assert!(matches!(account.says, Says::Refused));
+        assert!(matches!(answer.master, MasterAnswer::Denied));
     }
 
     #[test]
-    fn a_redis_server_is_no_sentinel_and_too_few_answers_are_none() {
+    fn rejects_redis_server_and_incomplete_replies() {
         let mut replies = replies();
         replies[1] = Reply::Error("ERR unknown command 'SENTINEL'".into());
-        assert_eq!(read(&replies, reached(), true).err(), Some(NoAnswer::Stranger));
-        assert_eq!(read(&replies[..4], reached(), true).err(), Some(NoAnswer::Stranger));
+        assert_eq!(read(&replies, reached(), true).err(), Some(ExamineError::UnexpectedServer));
+        assert_eq!(
+            read(&replies[..4], reached(), true).err(),
+            Some(ExamineError::UnexpectedServer)
+        );
     }
 }

@@ -1,7 +1,7 @@
-//! Credentials for our own questions, and what a refusal means.
+//! Credentials for Pointsman's own connections, and the meaning of a server's refusal.
 //!
-//! A refusal is told as the operator needs it: which command was refused, and what to change. The
-//! server's line is passed on only for its first word; a password never is.
+//! A refusal names the command that was refused and the setting or ACL rule to change. Of the
+//! server's error line only the first word is evaluated; a password is never passed on.
 
 use std::fmt;
 
@@ -41,23 +41,23 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Why a server refuses us.
+/// Why a server refuses the connection or a command.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
     /// `NOAUTH`.
-    #[error("it asks for a password and none is configured: set {setting}")]
+    #[error("it requires a password and none is configured: set {setting}")]
     PasswordMissing {
         /// The configuration section.
         setting: &'static str,
     },
     /// `WRONGPASS`.
-    #[error("it refuses the user or password: check {setting}")]
+    #[error("it rejects the user or password: check {setting}")]
     WrongPassword {
         /// The configuration section.
         setting: &'static str,
     },
     /// `NOPERM`.
-    #[error("its ACL does not let our user run {command}: add {rule} to that user")]
+    #[error("its ACL does not allow our user to run {command}: add {rule} to that user")]
     NotPermitted {
         /// The command.
         command: &'static str,
@@ -66,21 +66,23 @@ pub enum Denied {
     },
     /// `ERR max number of clients reached`, after which it closes the connection.
     #[error(
-        "it is at its limit of clients: raise maxclients, or find the clients that hold so many connections"
+        "it has reached its limit of clients: raise maxclients, or find the clients that hold so \
+         many connections"
     )]
     TooManyClients,
     /// `DENIED`, after which it closes the connection.
     #[error(
-        "it is in protected mode and lets nobody in from elsewhere: set a password there, or protected-mode no"
+        "it is in protected mode and accepts connections from its own host only: set a password \
+         there, or protected-mode no"
     )]
     ProtectedMode,
     /// Any other error, after which it closed the connection.
-    #[error("it answers a new connection with an error and closes it: look into its log")]
-    TurnedAway,
+    #[error("it answers a new connection with an error and closes it: check its log")]
+    ConnectionRejected,
 }
 
 impl Denied {
-    /// Reads an error line that answered `command`. `None` if it is no refusal.
+    /// Reads an error line that answered `command`. `None` if the line is not a refusal.
     pub(crate) fn read(
         line: &str,
         command: &'static str,
@@ -99,18 +101,18 @@ impl Denied {
         }
     }
 
-    /// Reads the error line with which a connection began that then ended. `None` for a command
-    /// that is not permitted: that is no reason to end a connection, so its end has another one.
+    /// Reads the first error line of a connection that then ended. `None` for a command that is
+    /// not permitted: a server does not close a connection for that, so the end has another cause.
     pub(crate) fn read_last(line: &str, setting: &'static str) -> Option<Self> {
         match Self::read(line, "PING", "+ping", setting) {
             Some(Self::NotPermitted { .. }) => None,
-            denied => Some(denied.unwrap_or(Self::TurnedAway)),
+            denied => Some(denied.unwrap_or(Self::ConnectionRejected)),
         }
     }
 
-    /// It lets nobody in, whoever asks: that says nothing about our credentials.
-    pub(crate) fn is_for_everybody(&self) -> bool {
-        matches!(self, Self::TooManyClients | Self::ProtectedMode | Self::TurnedAway)
+    /// The server refuses every client, so this says nothing about the credentials.
+    pub(crate) fn is_server_wide(&self) -> bool {
+        matches!(self, Self::TooManyClients | Self::ProtectedMode | Self::ConnectionRejected)
     }
 }
 
@@ -119,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_names_the_command_and_the_rule_and_no_secret() {
+    fn names_command_and_rule_but_no_secret() {
         let credentials = Credentials::new(Some("probe"), "hunter2");
         assert!(!format!("{credentials:?}").contains("hunter2"));
         let denied =
@@ -135,13 +137,13 @@ mod tests {
             ("ERR max number of clients reached", Denied::TooManyClients),
             ("ERR max number of clients + cluster connections reached", Denied::TooManyClients),
             ("DENIED Redis is running in protected mode", Denied::ProtectedMode),
-            ("no healthy upstream", Denied::TurnedAway),
+            ("no healthy upstream", Denied::ConnectionRejected),
         ] {
-            assert!(denied.is_for_everybody());
+            assert!(denied.is_server_wide());
             assert_eq!(Denied::read_last(line, "service.auth"), Some(denied));
         }
         let missing = Denied::PasswordMissing { setting: "service.auth" };
-        assert!(!missing.is_for_everybody());
+        assert!(!missing.is_server_wide());
         assert_eq!(
             Denied::read_last("NOAUTH Authentication required.", "service.auth"),
             Some(missing)

@@ -1,33 +1,33 @@
-//! Pauses between attempts: doubling, bounded, with full jitter, so that a fleet of proxies that
-//! lost the same sentinel does not come back to it in step.
+//! Pauses between connection attempts: doubling, bounded, with full jitter, so that the proxies of
+//! a fleet that lost the same sentinel do not reconnect in step.
 
 use std::time::Duration;
 
-/// No configuration makes a loop spin.
+/// Keeps the retry loop from spinning, whatever is configured.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// The next pause grows up to a bound until [`Backoff::reset`].
+/// Doubles the upper bound of the next pause up to a maximum, until [`Backoff::reset`].
 #[derive(Debug)]
 pub(crate) struct Backoff {
-    least: Duration,
-    most: Duration,
+    min_pause: Duration,
+    max_pause: Duration,
     bound: Duration,
 }
 
 impl Backoff {
-    pub(crate) fn new(least: Duration, most: Duration) -> Self {
-        Self { least, most: most.max(SHORTEST), bound: least.max(SHORTEST) }
+    pub(crate) fn new(min_pause: Duration, max_pause: Duration) -> Self {
+        Self { min_pause, max_pause: max_pause.max(SHORTEST), bound: min_pause.max(SHORTEST) }
     }
 
-    /// A random pause between `least / 2` and the present bound, which then doubles.
+    /// A random pause between `min_pause / 2` and the current bound, which then doubles.
     pub(crate) fn pause(&mut self) -> Duration {
         let bound = self.bound;
-        self.bound = (bound * 2).min(self.most);
-        (self.least / 2).max(SHORTEST).max(bound.mul_f64(fastrand::f64()))
+        self.bound = (bound * 2).min(self.max_pause);
+        (self.min_pause / 2).max(SHORTEST).max(bound.mul_f64(fastrand::f64()))
     }
 
     pub(crate) fn reset(&mut self) {
-        self.bound = self.least.max(SHORTEST);
+        self.bound = self.min_pause.max(SHORTEST);
     }
 }
 
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_to_the_bound_and_never_vanish() {
+    fn pauses_grow_to_bound_and_are_never_zero() {
         let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
         let pauses: Vec<Duration> = (0..200).map(|_| backoff.pause()).collect();
         assert!(

@@ -1,8 +1,8 @@
-//! The connections to sentinels, each made once for everybody who needs it.
+//! The set of links to sentinels, each opened once and shared by all services that need it.
 //!
-//! A sentinel is shared by every service that names it, or learns of it, with the same credentials.
-//! Which connections are wanted is computed anew whenever something changes, and the difference is
-//! carried out; nothing else opens or closes one.
+//! A sentinel is shared by every service that configures or learns it with the same credentials.
+//! The set of required links is computed anew whenever something changes, and `reconcile` applies
+//! the difference; nothing else opens or closes a link.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -13,138 +13,137 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
-use crate::discovery::resolve::Resolver;
-use crate::discovery::{Incoming, Timeouts};
 use crate::link::auth::Credentials;
-use crate::link::wanted::Wanted;
-use crate::link::{self, LinkId, Spec};
-use crate::rate_limiter::Voice;
+use crate::link::messages::LinkId;
+use crate::link::messages::{DriverMessage, Timeouts};
+use crate::link::poll_queue::PollQueue;
+use crate::link::{self, LinkConfig};
+use crate::net::resolve::Resolver;
+use crate::rate_limiter::RateLimiter;
 use crate::{MyId, NodeAddr};
 
-/// The most sentinel connections of one process.
+/// Limit of sentinel links per process.
 const MAX_LINKS: usize = 512;
 
-/// What makes two wishes for a connection the same one: the address, and the number of the
-/// credentials.
-pub(crate) type Key = (NodeAddr, usize);
+/// Identifies a link: the address to dial, and the number of the credentials.
+pub(crate) type LinkKey = (NodeAddr, usize);
 
-/// A wish for a connection.
+/// A requested link.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Wish {
-    /// The services that want it, by their number.
-    pub(crate) groups: Vec<usize>,
-    /// Set if it is wanted only as one of these sentinels.
+pub(crate) struct LinkRequest {
+    /// The services that need it, by number.
+    pub(crate) services: Vec<usize>,
+    /// Set if the link is needed only as one of these sentinels.
     pub(crate) expect: Option<BTreeSet<MyId>>,
 }
 
-impl Wish {
-    /// This service wants it too.
-    pub(crate) fn want(&mut self, group: usize) {
-        if !self.groups.contains(&group) {
-            self.groups.push(group);
+impl LinkRequest {
+    /// Adds a service that needs this link.
+    pub(crate) fn add_service(&mut self, service: usize) {
+        if !self.services.contains(&service) {
+            self.services.push(service);
         }
     }
 }
 
-/// One connection's handle.
+/// A link's handle and its state.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) id: LinkId,
-    /// Where it is dialled.
+    /// The address to dial.
     pub(crate) addr: NodeAddr,
-    pub(crate) groups: Vec<usize>,
-    /// Who answered, at which address; `None` while it is down.
+    pub(crate) services: Vec<usize>,
+    /// The sentinel that answers and its resolved address; `None` while the link is down.
     pub(crate) up: Option<(MyId, SocketAddr)>,
     pub(crate) events: bool,
-    /// Why it is down, for people.
+    /// Why the link is down, for operators.
     pub(crate) problem: Option<String>,
-    /// What is wrong with its answers about one service, by the service's number.
-    pub(crate) troubles: BTreeMap<usize, String>,
-    /// Bounds what is logged about it.
-    pub(crate) voice: Voice,
+    /// Problems of its answers about a service, by the service's number.
+    pub(crate) poll_errors: BTreeMap<usize, String>,
+    /// Limits the log lines about this link.
+    pub(crate) log_limiter: RateLimiter,
     masters: watch::Sender<Vec<Arc<str>>>,
     expect: watch::Sender<Option<BTreeSet<MyId>>>,
-    ask: Arc<Wanted>,
+    polls: Arc<PollQueue>,
     _task: AbortOnDropHandle<()>,
 }
 
 impl Link {
-    /// Who answers.
+    /// The MYID of the sentinel that answers.
     pub(crate) fn id(&self) -> Option<&MyId> {
         self.up.as_ref().map(|(id, _)| id)
     }
 
-    /// Whether whoever answers counts for this service only under its announced identity.
-    pub(crate) fn is_learnt(&self) -> bool {
+    /// Whether the link was learned from other sentinels and counts only under its announced MYID.
+    pub(crate) fn is_learned(&self) -> bool {
         self.expect.borrow().is_some()
     }
 
-    /// Says in the log that it is of no use, if it does not say so all the time.
+    /// Logs, rate-limited, that this sentinel is unavailable.
     pub(crate) fn warn(&mut self, problem: &str) {
         let (sentinel, problem) = (self.addr.clone(), problem.to_owned());
-        self.voice.say(
-            Instant::now(),
-            move |unsaid| warn!(%sentinel, unsaid, "sentinel of no use: {problem}"),
-        );
+        self.log_limiter.log(Instant::now(), move |suppressed| {
+            warn!(%sentinel, suppressed, %problem, "sentinel unavailable");
+        });
     }
 
-    /// Takes note of what is wrong with its answers about one service.
-    pub(crate) fn is_troubled(&mut self, group: usize, trouble: Option<String>) {
-        if self.troubles.get(&group) == trouble.as_ref() {
+    /// Records what is wrong with its answers about one service, and logs a change.
+    pub(crate) fn set_poll_error(&mut self, service: usize, trouble: Option<String>) {
+        if self.poll_errors.get(&service) == trouble.as_ref() {
             return;
         }
         match trouble {
-            None => drop(self.troubles.remove(&group)),
+            None => drop(self.poll_errors.remove(&service)),
             Some(trouble) => {
                 self.warn(&trouble);
-                self.troubles.insert(group, trouble);
+                self.poll_errors.insert(service, trouble);
             }
         }
     }
 
-    /// What is wrong with it as far as this service is concerned, for people.
-    pub(crate) fn problem_for(&self, group: usize) -> Option<String> {
-        let deaf = (self.up.is_some() && !self.events).then(|| {
+    /// The problem of this link as far as this service is concerned, for operators.
+    pub(crate) fn problem_for(&self, service: usize) -> Option<String> {
+        let unsubscribed = (self.up.is_some() && !self.events).then(|| {
             "its ACL does not allow SUBSCRIBE: switches are found by polling only".to_owned()
         });
-        self.problem.clone().or_else(|| self.troubles.get(&group).cloned()).or(deaf)
+        self.problem.clone().or_else(|| self.poll_errors.get(&service).cloned()).or(unsubscribed)
     }
 
-    /// Asks it again about this master.
+    /// Requests a poll about this master.
     pub(crate) fn ask(&self, master: &Arc<str>) {
-        self.ask.want(master);
+        self.polls.request(master);
     }
 }
 
-/// All of them.
+/// The set of links.
 #[derive(Debug)]
 pub(crate) struct Links {
-    by_key: BTreeMap<Key, Link>,
+    by_key: BTreeMap<LinkKey, Link>,
     credentials: Vec<Option<Credentials>>,
     names: Vec<Arc<str>>,
     made: u64,
     timeouts: Timeouts,
     resolver: Resolver,
     own: Arc<[SocketAddr]>,
-    out: mpsc::Sender<Incoming>,
+    out: mpsc::Sender<DriverMessage>,
 }
 
 impl Links {
-    /// `names` are the services' names by number; `own` our listeners, which no link may lead back
-    /// to.
+    /// `names` are the services' names by number; `own` are our listeners, which no link may lead
+    /// back to.
     pub(crate) fn new(
         names: Vec<Arc<str>>,
         timeouts: Timeouts,
         own: &[SocketAddr],
         resolver: &Resolver,
-        out: mpsc::Sender<Incoming>,
+        out: mpsc::Sender<DriverMessage>,
     ) -> Self {
         let (by_key, credentials, own, resolver) =
             (BTreeMap::new(), Vec::new(), own.into(), resolver.clone());
         Self { by_key, credentials, names, made: 0, timeouts, resolver, own, out }
     }
 
-    /// The number that stands for these credentials in a [`Key`].
+    /// The number that identifies these credentials in a [`LinkKey`].
     pub(crate) fn number(&mut self, credentials: Option<&Credentials>) -> usize {
         let known = self.credentials.iter().position(|it| it.as_ref() == credentials);
         known.unwrap_or_else(|| {
@@ -153,72 +152,74 @@ impl Links {
         })
     }
 
-    /// Opens what is wished for and not there, closes what is there and not wished for. Where there
-    /// are too many wishes, those of the configuration come first.
-    pub(crate) fn reconcile(&mut self, wishes: &BTreeMap<Key, Wish>) {
+    /// Opens requested links and closes all other links. If there are more requests than
+    /// [`MAX_LINKS`], configured sentinels take precedence over learned ones.
+    pub(crate) fn reconcile(&mut self, requests: &BTreeMap<LinkKey, LinkRequest>) {
         self.by_key.retain(|key, link| {
-            let wish = wishes.get(key);
-            // Whoever is connected but was never told of has to be dialled anew, or not at all.
-            wish.is_some_and(|wish| match (&wish.expect, link.id()) {
+            let request = requests.get(key);
+            // A connected sentinel that was not announced there must be dialled anew, or not at
+            // all.
+            request.is_some_and(|request| match (&request.expect, link.id()) {
                 (Some(expected), Some(id)) => expected.contains(id),
                 _ => true,
             })
         });
-        let (configured, learnt): (Vec<_>, Vec<_>) =
-            wishes.iter().partition(|(_, wish)| wish.expect.is_none());
-        for (key, wish) in configured.into_iter().chain(learnt) {
+        let (configured, learned): (Vec<_>, Vec<_>) =
+            requests.iter().partition(|(_, request)| request.expect.is_none());
+        for (key, request) in configured.into_iter().chain(learned) {
             if let Some(link) = self.by_key.get_mut(key) {
                 link.expect.send_if_modified(|expect| {
-                    let changed = *expect != wish.expect;
-                    expect.clone_from(&wish.expect);
+                    let changed = *expect != request.expect;
+                    expect.clone_from(&request.expect);
                     changed
                 });
-                if link.groups != wish.groups {
-                    link.groups.clone_from(&wish.groups);
-                    link.troubles.retain(|group, _| wish.groups.contains(group));
-                    let names = names_of(&self.names, wish);
-                    names.iter().for_each(|name| link.ask.want(name));
+                if link.services != request.services {
+                    link.services.clone_from(&request.services);
+                    link.poll_errors.retain(|service, _| request.services.contains(service));
+                    let names = names_of(&self.names, request);
+                    names.iter().for_each(|name| link.polls.request(name));
                     link.masters.send_replace(names);
                 }
             } else if self.by_key.len() < MAX_LINKS {
-                let link = self.open(key, wish);
+                let link = self.open(key, request);
                 self.by_key.insert(key.clone(), link);
             }
         }
     }
 
-    fn open(&mut self, key: &Key, wish: &Wish) -> Link {
+    fn open(&mut self, key: &LinkKey, request: &LinkRequest) -> Link {
         self.made += 1;
         let id = LinkId(self.made);
-        let ask = Arc::<Wanted>::default();
-        let (masters, watch) = watch::channel(names_of(&self.names, wish));
-        let (expect, expected) = watch::channel(wish.expect.clone());
-        let spec = Spec {
+        let polls = Arc::<PollQueue>::default();
+        let (masters, watch) = watch::channel(names_of(&self.names, request));
+        let (expect, expected) = watch::channel(request.expect.clone());
+        let config = LinkConfig {
             id,
             sentinel: key.0.clone(),
             credentials: self.credentials.get(key.1).cloned().flatten(),
-            expect: expected,
+            expected_ids: expected,
             masters: watch,
-            ask: Arc::clone(&ask),
+            polls: Arc::clone(&polls),
             timeouts: self.timeouts,
             resolver: self.resolver.clone(),
             own: Arc::clone(&self.own),
         };
-        let task = AbortOnDropHandle::new(tokio::spawn(link::run(spec, self.out.clone())));
-        let (addr, groups) = (key.0.clone(), wish.groups.clone());
-        let (voice, troubles) = (Voice::new(5, Duration::from_secs(10)), BTreeMap::new());
+        let task = AbortOnDropHandle::new(tokio::spawn(link::run(config, self.out.clone())));
+        let (addr, services) = (key.0.clone(), request.services.clone());
+        let (log_limiter, poll_errors) =
+            (RateLimiter::new(5, Duration::from_secs(10)), BTreeMap::new());
         Link {
             id,
             addr,
-            groups,
+            services,
             up: None,
             events: false,
             problem: None,
-            troubles,
-            voice,
+            poll_errors,
+            log_limiter,
             masters,
             expect,
-            ask,
+            polls,
             _task: task,
         }
     }
@@ -228,54 +229,54 @@ impl Links {
     }
 
     /// The links that serve this service.
-    pub(crate) fn of(&self, group: usize) -> impl Iterator<Item = &Link> {
-        self.by_key.values().filter(move |link| link.groups.contains(&group))
+    pub(crate) fn for_service(&self, service: usize) -> impl Iterator<Item = &Link> {
+        self.by_key.values().filter(move |link| link.services.contains(&service))
     }
 
-    /// Lets each link say what it could not say before.
-    pub(crate) fn catch_up(&mut self, now: Instant) {
-        self.by_key.values_mut().for_each(|link| link.voice.catch_up(now));
+    /// Writes delayed log lines of every link.
+    pub(crate) fn flush_logs(&mut self, now: Instant) {
+        self.by_key.values_mut().for_each(|link| link.log_limiter.flush(now));
     }
 
-    /// Asks every sentinel of this service now, about its master.
-    pub(crate) fn ask(&self, group: usize) {
-        let Some(name) = self.names.get(group) else { return };
-        self.of(group).for_each(|link| link.ask(name));
+    /// Requests a poll of every sentinel of this service about its master.
+    pub(crate) fn ask(&self, service: usize) {
+        let Some(name) = self.names.get(service) else { return };
+        self.for_service(service).for_each(|link| link.ask(name));
     }
 
-    /// Whether this sentinel is reached, at whatever address.
-    pub(crate) fn reaches(&self, group: usize, id: &MyId) -> bool {
-        self.speaker(group, id).is_some()
+    /// Whether a link to this sentinel is up, at any address.
+    pub(crate) fn is_reached(&self, service: usize, id: &MyId) -> bool {
+        self.voting_link(service, id).is_some()
     }
 
-    /// The one link whose word counts as that of `id`, where several lead to it, or to somebody who
-    /// claims to be it: one of the configuration before one that was learnt, then the oldest.
-    pub(crate) fn speaker(&self, group: usize, id: &MyId) -> Option<&Link> {
-        self.of(group)
+    /// The link whose answers count as the vote of `id`, if several links lead to a sentinel with
+    /// this MYID: a configured one takes precedence over a learned one, then the oldest.
+    pub(crate) fn voting_link(&self, service: usize, id: &MyId) -> Option<&Link> {
+        self.for_service(service)
             .filter(|link| link.id() == Some(id))
-            .min_by_key(|link| (link.is_learnt(), link.id))
+            .min_by_key(|link| (link.is_learned(), link.id))
     }
 
-    /// Whether this link is the one that speaks for `id`.
-    pub(crate) fn speaks(&self, group: usize, link: LinkId, id: &MyId) -> bool {
-        self.speaker(group, id).is_some_and(|speaker| speaker.id == link)
+    /// Whether the answers of this link count as the vote of `id`.
+    pub(crate) fn is_voting_link(&self, service: usize, link: LinkId, id: &MyId) -> bool {
+        self.voting_link(service, id).is_some_and(|voting_link| voting_link.id == link)
     }
 
-    /// The sentinel that answers at this address.
-    pub(crate) fn answers_at(&self, key: &Key) -> Option<&MyId> {
+    /// The MYID of the sentinel that answers at this address.
+    pub(crate) fn sentinel_at(&self, key: &LinkKey) -> Option<&MyId> {
         self.by_key.get(key).and_then(Link::id)
     }
 
     /// Whether a sentinel answers at this address.
-    pub(crate) fn is_up(&self, key: &Key) -> bool {
+    pub(crate) fn is_up(&self, key: &LinkKey) -> bool {
         self.by_key.get(key).is_some_and(|link| link.up.is_some())
     }
 }
 
-/// The masters to ask about, each once.
-fn names_of(names: &[Arc<str>], wish: &Wish) -> Vec<Arc<str>> {
+/// The masters to poll, each once.
+fn names_of(names: &[Arc<str>], request: &LinkRequest) -> Vec<Arc<str>> {
     let asked: BTreeSet<&Arc<str>> =
-        wish.groups.iter().filter_map(|group| names.get(*group)).collect();
+        request.services.iter().filter_map(|service| names.get(*service)).collect();
     asked.into_iter().map(Arc::clone).collect()
 }
 

@@ -1,21 +1,23 @@
-//! One sentinel, for all services that use it: asked in rounds, listened to in between.
+//! The link to one sentinel, shared by all services that use it: polls it and receives its events.
 //!
-//! A RESP3 connection carries both the subscription and the questions, which orders every event
-//! before any later answer. A server without HELLO gets two RESP2 connections instead. The round is
-//! also the heartbeat: a subscription that died silently is noticed because the next round on the
-//! same connection is not answered.
+//! A RESP3 connection carries both the subscription and the polls, which orders every event before
+//! any later reply. A server without HELLO gets two RESP2 connections instead. Polls serve as the
+//! heartbeat, too: a subscription that died silently is detected because the next poll on the same
+//! connection is not answered.
 //!
-//! The link decides nothing. It tells what it heard, coalesces requests to ask again, and
-//! reconnects with jitter.
+//! A link makes no decisions. It reports what it received, coalesces poll requests and reconnects
+//! with jitter.
 
 pub(crate) mod auth;
 pub(crate) mod backoff;
-pub(crate) mod conn;
+pub(crate) mod connection;
+pub(crate) mod handshake;
 pub(crate) mod links;
+pub(crate) mod messages;
 pub(crate) mod notice;
 pub(crate) mod poll;
+pub(crate) mod poll_queue;
 pub(crate) mod reply;
-pub(crate) mod wanted;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -26,162 +28,125 @@ use bytes::BytesMut;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use crate::discovery::loop_guard::leads_back;
-use crate::discovery::resolve::{Lookup, ResolveError, Resolver};
-use crate::discovery::{Incoming, Timeouts};
-use crate::link::auth::{Credentials, Denied};
+use crate::link::auth::Credentials;
 use crate::link::backoff::Backoff;
-use crate::link::conn::{Conn, ConnError, Protocol};
-use crate::link::poll::{QUESTIONS, Round, SENTINEL_AUTH, put_command};
+use crate::link::connection::{ConnectionError, RespConnection};
+use crate::link::messages::{DriverMessage, LinkError, LinkEvent, LinkId, Timeouts};
+use crate::link::poll::{PollOutcome, REPLIES_PER_POLL, put_command};
+use crate::link::poll_queue::PollQueue;
 use crate::link::reply::Reply;
-use crate::link::wanted::Wanted;
-use crate::{MyId, NodeAddr, Notice};
+use crate::net::loop_guard::leads_back;
+use crate::net::resolve::{Lookup, Resolver};
+use crate::{MyId, NodeAddr};
 
-/// A torn round is asked again after this long, and if that one is torn too, after twice as long,
-/// up to the second bound.
+/// A torn poll is repeated after this time, and after twice as long each further time, up to
+/// the second bound.
 const RETRY_MIN: Duration = Duration::from_millis(2);
 const RETRY_MAX: Duration = Duration::from_secs(1);
 
-/// Tells links apart; never reused within a process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct LinkId(pub(crate) u64);
-
-/// What a link needs to know.
+/// Configuration of a link.
 #[derive(Debug)]
-pub(crate) struct Spec {
+pub(crate) struct LinkConfig {
     pub(crate) id: LinkId,
     pub(crate) sentinel: NodeAddr,
     pub(crate) credentials: Option<Credentials>,
-    /// Set for a sentinel that was learnt from others: it counts only if it turns out to be one
-    /// that they told of.
-    pub(crate) expect: watch::Receiver<Option<BTreeSet<MyId>>>,
-    /// The masters to ask about.
+    /// Set for a sentinel that was learned from other sentinels: the link is used only if its MYID
+    /// is one that they announced.
+    pub(crate) expected_ids: watch::Receiver<Option<BTreeSet<MyId>>>,
+    /// The masters to poll.
     pub(crate) masters: watch::Receiver<Vec<Arc<str>>>,
-    /// Rung to ask about some of them now.
-    pub(crate) ask: Arc<Wanted>,
+    /// Requests for polls.
+    pub(crate) polls: Arc<PollQueue>,
     pub(crate) timeouts: Timeouts,
     /// For names.
     pub(crate) resolver: Resolver,
-    /// Our own listeners, never to be dialled.
+    /// Our own listeners, which must not be dialled.
     pub(crate) own: Arc<[SocketAddr]>,
 }
 
-/// Something a link has to tell.
-#[derive(Debug)]
-pub(crate) enum What {
-    /// Connected and greeted.
-    Up { id: MyId, addr: SocketAddr, protocol: Protocol, events: bool },
-    /// A round about one master was answered; its questions were written at `asked_at`, and the
-    /// last answer was read from the socket at `heard_at`.
-    Round { master: Arc<str>, asked_at: Instant, heard_at: std::time::Instant, round: Round },
-    /// An event was published; `master` is `None` for one about the sentinel itself. Read from the
-    /// socket at `heard_at`.
-    Notice { master: Option<Box<str>>, notice: Notice, heard_at: std::time::Instant },
-    /// The connection ended, or could not be made.
-    Down(LinkError),
-}
-
-/// Why a link is down.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum LinkError {
-    /// Its name has no address.
-    #[error(transparent)]
-    Resolve(#[from] ResolveError),
-    /// The connection failed.
-    #[error(transparent)]
-    Conn(#[from] ConnError),
-    /// It refused us.
-    #[error(transparent)]
-    Denied(#[from] Denied),
-    /// It did not answer a round in time.
-    #[error("it does not answer within {} ms", .0.as_millis())]
-    Silent(Duration),
-    /// It is another sentinel than the one that was announced at this address.
-    #[error("another sentinel answers at this address than the one that was announced")]
-    WrongIdentity,
-    /// It was announced at an address of ours.
-    #[error("this address is one of our own listeners")]
-    LeadsBack,
-    /// It has no MYID.
-    #[error("it does not know SENTINEL MYID: Sentinel 6.2 or newer is needed")]
-    NoIdentity,
-}
-
 /// Runs until its owner drops it.
-pub(crate) async fn run(mut spec: Spec, out: mpsc::Sender<Incoming>) {
-    let mut lookup = Lookup::new(&spec.resolver, &spec.sentinel.host, spec.sentinel.port);
-    let mut backoff = Backoff::new(spec.timeouts.reconnect_min, spec.timeouts.reconnect_max);
+pub(crate) async fn run(mut config: LinkConfig, out: mpsc::Sender<DriverMessage>) {
+    let mut lookup = Lookup::new(&config.resolver, &config.sentinel.host, config.sentinel.port);
+    let mut backoff = Backoff::new(config.timeouts.reconnect_min, config.timeouts.reconnect_max);
     loop {
         let began = Instant::now();
-        let error = match session(&mut spec, &mut lookup, &out).await {
+        let error = match connection(&mut config, &mut lookup, &out).await {
             Ok(()) => return,
             Err(error) => error,
         };
         if began.elapsed() > Duration::from_secs(5) {
             backoff.reset();
         }
-        if out.send(Incoming::Link(spec.id, What::Down(error))).await.is_err() {
+        if out.send(DriverMessage::Link(config.id, LinkEvent::Down(error))).await.is_err() {
             return;
         }
         tokio::time::sleep(backoff.pause()).await;
     }
 }
 
-/// One connection's life. `Ok` only when nobody listens to this link any more.
-async fn session(
-    spec: &mut Spec,
+/// Runs one connection. `Ok` only when the receiver of the events is gone.
+async fn connection(
+    config: &mut LinkConfig,
     lookup: &mut Lookup,
-    out: &mpsc::Sender<Incoming>,
+    out: &mpsc::Sender<DriverMessage>,
 ) -> Result<(), LinkError> {
-    let addr = lookup.address(spec.timeouts.command).await?;
-    if leads_back(addr, &spec.own) {
+    let addr = lookup.address(config.timeouts.command).await?;
+    if leads_back(addr, &config.own) {
         lookup.failed();
         return Err(LinkError::LeadsBack);
     }
-    let patience = spec.timeouts.command * 2;
-    let greeting = tokio::time::timeout(spec.timeouts.connect + patience, greet(addr, spec));
-    let greeted = greeting.await.unwrap_or(Err(LinkError::Silent(patience)));
-    let mut session = greeted.inspect_err(|_| lookup.failed())?;
-    let id = session.id.clone();
-    if spec.expect.borrow().as_ref().is_some_and(|expected| !expected.contains(&id)) {
+    let timeout = config.timeouts.command * 2;
+    let greeting = tokio::time::timeout(
+        config.timeouts.connect + timeout,
+        handshake::open_connection(addr, config),
+    );
+    let greeted = greeting.await.unwrap_or(Err(LinkError::Unresponsive(timeout)));
+    let mut connection = greeted.inspect_err(|_| lookup.failed())?;
+    let id = connection.id.clone();
+    if config.expected_ids.borrow().as_ref().is_some_and(|expected| !expected.contains(&id)) {
         lookup.failed();
         return Err(LinkError::WrongIdentity);
     }
     lookup.worked(addr);
-    let up = What::Up { id, addr, protocol: session.queries.protocol, events: session.subscribed };
-    if out.send(Incoming::Link(spec.id, up)).await.is_err() {
+    let up = LinkEvent::Up {
+        id,
+        addr,
+        protocol: connection.queries.protocol,
+        events: connection.subscribed,
+    };
+    if out.send(DriverMessage::Link(config.id, up)).await.is_err() {
         return Ok(());
     }
     loop {
-        let (deadline, retry_at) = (session.deadline, session.retry_at);
-        let heard = tokio::select! {
-            // What has arrived counts before what has not: after a stall of this process both may
-            // be true.
+        let (deadline, retry_at) = (connection.deadline, connection.retry_at);
+        let events = tokio::select! {
+            // Received data takes precedence over deadlines: after a stall of this process both may
+            // be ready.
             biased;
-            heard = session.listen() => heard?,
-            () = spec.ask.rung() => {
-                session.again.append(&mut spec.ask.take());
+            events = connection.wait() => events?,
+            () = config.polls.requested() => {
+                connection.queued.append(&mut config.polls.take());
                 Vec::new()
             }
             () = expiry(retry_at) => {
-                session.retry_at = None;
-                session.again.append(&mut session.torn);
+                connection.retry_at = None;
+                connection.queued.append(&mut connection.torn);
                 Vec::new()
             }
-            () = expiry(deadline) => return Err(LinkError::Silent(patience)),
+            () = expiry(deadline) => return Err(LinkError::Unresponsive(timeout)),
         };
-        for what in heard {
-            if out.send(Incoming::Link(spec.id, what)).await.is_err() {
+        for event in events {
+            if out.send(DriverMessage::Link(config.id, event)).await.is_err() {
                 return Ok(());
             }
         }
-        // Whoever keeps publishing but does not answer is silent all the same.
-        if session.deadline.is_some_and(|at| at + patience < Instant::now()) {
-            return Err(LinkError::Silent(patience));
+        // A sentinel that keeps publishing events but does not answer polls counts as unresponsive.
+        if connection.deadline.is_some_and(|at| at + timeout < Instant::now()) {
+            return Err(LinkError::Unresponsive(timeout));
         }
-        // A service may have left meanwhile.
-        session.again.retain(|name| spec.masters.borrow().contains(name));
-        session.begin_wanted_round(patience).await?;
+        // A service may have been removed meanwhile.
+        connection.queued.retain(|name| config.masters.borrow().contains(name));
+        connection.begin_poll(timeout).await?;
     }
 }
 
@@ -192,55 +157,60 @@ async fn expiry(deadline: Option<Instant>) {
     }
 }
 
-struct Session {
+struct SentinelConnection {
     id: MyId,
-    queries: Conn,
+    queries: RespConnection,
     /// The second connection of RESP2.
-    events: Option<Conn>,
+    events: Option<RespConnection>,
     subscribed: bool,
-    round: Option<Asking>,
-    /// The masters that somebody wants to be asked about after this round.
-    again: BTreeSet<Arc<str>>,
-    /// Those whose last round was torn.
+    poll: Option<PendingPoll>,
+    /// The masters to be polled after the poll in progress.
+    queued: BTreeSet<Arc<str>>,
+    /// The masters whose last poll was torn.
     torn: BTreeSet<Arc<str>>,
-    /// The round under way has to be over by then.
+    /// When the poll in progress has to be complete.
     deadline: Option<Instant>,
-    /// A round was torn: when to ask again, and how long that pause was.
+    /// When to repeat a torn poll, and how long the previous pause was.
     retry_at: Option<Instant>,
     retry_pause: Duration,
 }
 
-/// A round under way.
-struct Asking {
+/// A poll in progress.
+struct PendingPoll {
     masters: Vec<Arc<str>>,
     asked_at: Instant,
     answers: Vec<Reply>,
-    /// The second connection of RESP2 owes an answer too: it could be dead while the first one
-    /// lives.
+    /// The second connection of RESP2 owes a reply, too: it could be dead while the first one is
+    /// alive.
     pong_owed: bool,
 }
 
-impl Asking {
+impl PendingPoll {
     fn is_over(&self) -> bool {
         !self.pong_owed && self.answers_owed() == 0
     }
 
     fn answers_owed(&self) -> usize {
-        (1 + QUESTIONS * self.masters.len()).saturating_sub(self.answers.len())
+        (1 + REPLIES_PER_POLL * self.masters.len()).saturating_sub(self.answers.len())
     }
 }
 
-impl Session {
-    fn new(id: MyId, queries: Conn, events: Option<Conn>, subscribed: bool) -> Self {
+impl SentinelConnection {
+    fn new(
+        id: MyId,
+        queries: RespConnection,
+        events: Option<RespConnection>,
+        subscribed: bool,
+    ) -> Self {
         let (retry_at, retry_pause) = (None, RETRY_MIN);
-        let (again, torn) = (BTreeSet::new(), BTreeSet::new());
+        let (queued, torn) = (BTreeSet::new(), BTreeSet::new());
         Self {
             id,
             queries,
             events,
             subscribed,
-            round: None,
-            again,
+            poll: None,
+            queued,
             torn,
             deadline: None,
             retry_at,
@@ -248,20 +218,20 @@ impl Session {
         }
     }
 
-    /// Starts the round that is wanted, if none is under way.
-    async fn begin_wanted_round(&mut self, patience: Duration) -> Result<(), LinkError> {
-        if self.round.is_some() || self.again.is_empty() {
+    /// Starts the queued poll, unless one is in progress.
+    async fn begin_poll(&mut self, timeout: Duration) -> Result<(), LinkError> {
+        if self.poll.is_some() || self.queued.is_empty() {
             return Ok(());
         }
-        let masters: Vec<Arc<str>> = std::mem::take(&mut self.again).into_iter().collect();
+        let masters: Vec<Arc<str>> = std::mem::take(&mut self.queued).into_iter().collect();
         let mut commands = BytesMut::new();
         put_command(&mut commands, &["INFO", "sentinel"]);
         for master in &masters {
-            poll::put_round(&mut commands, master);
+            poll::put_poll(&mut commands, master);
         }
         let (asked_at, pong_owed) = (Instant::now(), self.events.is_some());
-        self.round = Some(Asking { masters, asked_at, answers: Vec::new(), pong_owed });
-        self.deadline = Some(asked_at + patience);
+        self.poll = Some(PendingPoll { masters, asked_at, answers: Vec::new(), pong_owed });
+        self.deadline = Some(asked_at + timeout);
         let (queries, events) = (&mut self.queries, &mut self.events);
         let sending = async {
             if let Some(events) = events {
@@ -271,12 +241,12 @@ impl Session {
             }
             queries.send(&commands).await
         };
-        let sent = tokio::time::timeout(patience, sending);
-        Ok(sent.await.map_err(|_| LinkError::Silent(patience))??)
+        let sent = tokio::time::timeout(timeout, sending);
+        Ok(sent.await.map_err(|_| LinkError::Unresponsive(timeout))??)
     }
 
-    /// Waits for something to tell. Safe to drop.
-    async fn listen(&mut self) -> Result<Vec<What>, ConnError> {
+    /// Waits for the next events. Cancel-safe.
+    async fn wait(&mut self) -> Result<Vec<LinkEvent>, ConnectionError> {
         let (reply, second) = match &mut self.events {
             None => (self.queries.next().await?, false),
             Some(events) => tokio::select! {
@@ -285,151 +255,69 @@ impl Session {
             },
         };
         let from = self.events.as_ref().filter(|_| second).unwrap_or(&self.queries);
-        let heard_at = from.read_at();
+        let received_at = from.read_at();
         match reply {
-            Reply::Push(items) => Ok(read_event(&items, heard_at).into_iter().collect()),
+            Reply::Push(items) => Ok(read_event(&items, received_at).into_iter().collect()),
             Reply::List(items) if second && is_message(&items) => {
-                Ok(read_event(&items, heard_at).into_iter().collect())
+                Ok(read_event(&items, received_at).into_iter().collect())
             }
             answer => {
-                match &mut self.round {
-                    // A pong, or a refusal to give one: somebody is there.
-                    Some(round) if second => round.pong_owed = false,
-                    Some(round) if round.answers_owed() > 0 => round.answers.push(answer),
-                    _ => return Err(ConnError::Malformed("it answers what was not asked")),
+                match &mut self.poll {
+                    // A pong, or a refusal of PING: the connection is alive.
+                    Some(poll) if second => poll.pong_owed = false,
+                    Some(poll) if poll.answers_owed() > 0 => poll.answers.push(answer),
+                    _ => return Err(ConnectionError::Malformed("a reply without a request")),
                 }
-                Ok(self.finish_round(heard_at))
+                Ok(self.finish_poll(received_at))
             }
         }
     }
 
-    fn finish_round(&mut self, heard_at: std::time::Instant) -> Vec<What> {
-        let Some(Asking { masters, asked_at, answers, .. }) =
-            self.round.take_if(|round| round.is_over())
+    fn finish_poll(&mut self, received_at: std::time::Instant) -> Vec<LinkEvent> {
+        let Some(PendingPoll { masters, asked_at, answers, .. }) =
+            self.poll.take_if(|poll| poll.is_over())
         else {
             return Vec::new();
         };
         self.deadline = None;
         let tilt = answers.first().is_some_and(poll::read_tilt);
-        let rounds = answers.get(1..).unwrap_or_default().chunks(QUESTIONS);
-        let read = |answers: &[Reply]| poll::read_round(answers, tilt);
-        let rounds: Vec<(Arc<str>, Round)> = masters.into_iter().zip(rounds.map(read)).collect();
-        for (master, round) in &rounds {
+        let replies = answers.get(1..).unwrap_or_default().chunks(REPLIES_PER_POLL);
+        let read = |answers: &[Reply]| poll::read_poll(answers, tilt);
+        let outcomes: Vec<(Arc<str>, PollOutcome)> =
+            masters.into_iter().zip(replies.map(read)).collect();
+        for (master, outcome) in &outcomes {
             self.torn.remove(master);
-            if *round == Round::Torn {
+            if *outcome == PollOutcome::Torn {
                 self.torn.insert(Arc::clone(master));
             }
         }
-        if rounds.iter().any(|(_, round)| *round == Round::Torn) {
-            // Once at once, as a switch tears one round; more and more seldom for whoever answers
-            // like that for ever.
+        if outcomes.iter().any(|(_, outcome)| *outcome == PollOutcome::Torn) {
+            // The first repetition follows at once, since a switch tears one poll; the pause grows
+            // for a sentinel that keeps answering inconsistently.
             self.retry_at = Some(Instant::now() + self.retry_pause);
             self.retry_pause = (self.retry_pause * 2).min(RETRY_MAX);
         } else if self.torn.is_empty() {
             self.retry_pause = RETRY_MIN;
         }
-        rounds
+        outcomes
             .into_iter()
-            .map(|(master, round)| What::Round { master, asked_at, heard_at, round })
+            .map(|(master, outcome)| LinkEvent::Polled { master, asked_at, received_at, outcome })
             .collect()
     }
 }
 
-/// Whether an array on the second connection of RESP2 is a message, or a confirmation, rather than
-/// an answer.
+/// Whether an array on the second connection of RESP2 is a message or a subscription confirmation,
+/// and not a reply to a command.
 fn is_message(items: &[Reply]) -> bool {
     matches!(items.first().and_then(Reply::text), Some("message" | "subscribe" | "unsubscribe"))
 }
 
-fn read_event(items: &[Reply], heard_at: std::time::Instant) -> Option<What> {
+fn read_event(items: &[Reply], received_at: std::time::Instant) -> Option<LinkEvent> {
     match items {
         [kind, channel, payload] if kind.text() == Some("message") => {
             let (master, notice) = notice::parse(channel.text()?, payload.text()?)?;
-            Some(What::Notice { master: master.map(Box::from), notice, heard_at })
+            Some(LinkEvent::Notice { master: master.map(Box::from), notice, received_at })
         }
         _ => None,
     }
-}
-
-/// Authenticates, learns the identity, subscribes.
-async fn greet(addr: SocketAddr, spec: &Spec) -> Result<Session, LinkError> {
-    let mut queries = Conn::connect(addr, spec.timeouts.connect, spec.timeouts.user).await?;
-    hello(&mut queries, spec.credentials.as_ref()).await?;
-    let mut commands = BytesMut::new();
-    put_command(&mut commands, &["CLIENT", "SETNAME", "pointsman"]);
-    put_command(&mut commands, &["SENTINEL", "MYID"]);
-    queries.send(&commands).await?;
-    queries.next().await?;
-    let answer = queries.next().await?;
-    if let Some(line) = answer.error() {
-        let denied = Denied::read(line, "SENTINEL MYID", "+sentinel|myid", SENTINEL_AUTH);
-        return Err(denied.map_or(LinkError::NoIdentity, LinkError::Denied));
-    }
-    let id = answer.text().and_then(MyId::parse).ok_or(LinkError::NoIdentity)?;
-    let mut events = None;
-    if queries.protocol == Protocol::Resp2 {
-        let mut second = Conn::connect(addr, spec.timeouts.connect, spec.timeouts.user).await?;
-        authenticate(&mut second, spec.credentials.as_ref()).await?;
-        events = Some(second);
-    }
-    let subscribed = subscribe(events.as_mut().unwrap_or(&mut queries)).await?;
-    let mut session = Session::new(id, queries, events, subscribed);
-    session.again.extend(spec.masters.borrow().iter().cloned());
-    session.begin_wanted_round(spec.timeouts.command * 2).await?;
-    Ok(session)
-}
-
-/// Switches to RESP3, or stays with RESP2 where the server does not know better or does not allow
-/// it.
-pub(crate) async fn hello(
-    conn: &mut Conn,
-    credentials: Option<&Credentials>,
-) -> Result<(), LinkError> {
-    let mut commands = BytesMut::new();
-    put_command(&mut commands, &credentials.map_or_else(|| vec!["HELLO", "3"], Credentials::hello));
-    conn.send(&commands).await?;
-    // The reply to a successful HELLO 3 is RESP3 already; an error line reads alike in both.
-    conn.protocol = Protocol::Resp3;
-    let reply = conn.next().await?;
-    let Some(line) = reply.error() else { return Ok(()) };
-    match Denied::read(line, "HELLO", "+hello", SENTINEL_AUTH) {
-        Some(denied) if !matches!(denied, Denied::NotPermitted { .. }) => Err(denied.into()),
-        _ => {
-            conn.protocol = Protocol::Resp2;
-            authenticate(conn, credentials).await
-        }
-    }
-}
-
-async fn authenticate(conn: &mut Conn, credentials: Option<&Credentials>) -> Result<(), LinkError> {
-    let Some(credentials) = credentials else { return Ok(()) };
-    let mut commands = BytesMut::new();
-    put_command(&mut commands, &credentials.auth());
-    conn.send(&commands).await?;
-    let reply = conn.next().await?;
-    let denied = reply.error().and_then(|line| Denied::read(line, "AUTH", "+auth", SENTINEL_AUTH));
-    denied.map_or(Ok(()), |denied| Err(denied.into()))
-}
-
-/// Subscribes to every channel of interest. `false` if the ACL does not allow it: then only polling
-/// finds a switch.
-async fn subscribe(conn: &mut Conn) -> Result<bool, LinkError> {
-    let mut commands = BytesMut::new();
-    let words: Vec<&str> =
-        std::iter::once("SUBSCRIBE").chain(notice::CHANNELS.iter().copied()).collect();
-    put_command(&mut commands, &words);
-    conn.send(&commands).await?;
-    // One confirmation for each channel, or one refusal for all; messages may come in between
-    // already.
-    let mut confirmed = 0;
-    while confirmed < notice::CHANNELS.len() {
-        match conn.next().await? {
-            Reply::Error(_) => return Ok(false),
-            Reply::Push(items) | Reply::List(items) => {
-                confirmed += usize::from(items.first().and_then(Reply::text) == Some("subscribe"));
-            }
-            _ => return Err(ConnError::Malformed("an answer to SUBSCRIBE that is none").into()),
-        }
-    }
-    Ok(true)
 }

@@ -1,58 +1,60 @@
-//! What a sentinel publishes, as far as it matters here.
+//! Parses the events that a sentinel publishes.
 //!
 //! Payloads follow `redis:src/sentinel.c:sentinelEvent`: `%@` stands for `<type> <name> <ip>
 //! <port>` and, for anything but a master, ` @ <master> <ip> <port>`. Pub/Sub has no delivery
-//! guarantee, so a notice is only ever a reason to look again, to suspect, or to hold; no notice
-//! moves the points by itself. Two of them, together with the view of the peer that they name, make
-//! a vote (`machine/learn.rs`).
+//! guarantee, so a notice only ever causes a poll, suspicion or a hold; no notice changes the
+//! target by itself. `+switch-master` and `+config-update-from`, together with the view of the peer
+//! that the latter names, make a vote (`machine/learn.rs`).
 
 use crate::{MyId, NodeAddr};
 
-/// One published event about one master.
+/// A published event about one master.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Notice {
     /// `+switch-master`: this sentinel now names another master.
     Switched {
-        /// The address it names from now on.
+        /// The address that it names from now on.
         to: NodeAddr,
     },
-    /// `+config-update-from`: the peer whose hello made this sentinel switch; the second voter.
+    /// `+config-update-from`: the peer whose hello made this sentinel switch: the second voter.
     ConfigUpdateFrom {
         /// The peer.
         peer: MyId,
-        /// The master that this sentinel names until then. Tells this switch from an earlier one.
+        /// The master that this sentinel named before. Distinguishes this switch from an earlier
+        /// one.
         leaving: NodeAddr,
     },
-    /// `+selected-slave`, `+failover-state-send-slaveof-noone`: this replica is about to be
-    /// promoted, some 50 to 90 ms from now.
+    /// `+selected-slave`, `+failover-state-send-slaveof-noone`: this replica will be promoted in
+    /// about 50 to 90 ms.
     CandidateSelected {
         /// The candidate.
         candidate: NodeAddr,
     },
-    /// `+failover-state-wait-promotion`: the leader has ordered the promotion, which takes some 2
-    /// ms.
+    /// `+failover-state-wait-promotion`: the leader has sent the promotion command, which takes
+    /// about 2 ms.
     PromotionOrdered {
         /// The candidate.
         candidate: NodeAddr,
     },
-    /// `+promoted-slave`: the leader has seen the promotion, and names the candidate from now on.
+    /// `+promoted-slave`: the leader has observed the promotion and names the candidate from now
+    /// on.
     Promoted {
         /// The promoted node.
         candidate: NodeAddr,
     },
-    /// `+slave-reconf-done`: a replica follows the new master, and the next one is pointed to it
-    /// within 100 ms, if there is one.
+    /// `+slave-reconf-done`: a replica follows the new master. The next one, if any, is
+    /// reconfigured within 100 ms.
     ReplicaDone,
-    /// `-failover-abort-*`: nothing will come of it.
+    /// `-failover-abort-*`: the failover was abandoned.
     Aborted,
-    /// `+sdown`, `+odown`, `+try-failover`, `+elected-leader`, `+reboot` and the like, on the
+    /// `+sdown`, `+odown`, `+try-failover`, `+elected-leader`, `+reboot` and similar, about the
     /// master.
     Trouble,
-    /// Anything else that may have changed a view: replicas, peers, epochs, TILT, configuration.
+    /// Any other event that may have changed a view: replicas, peers, epochs, TILT, configuration.
     Changed,
 }
 
-/// Every channel a link subscribes to. Named one by one, so that an ACL can allow exactly these.
+/// The channels to subscribe to. Listed one by one so that an ACL can allow exactly these.
 pub(crate) const CHANNELS: &[&str] = &[
     "+switch-master",
     "+config-update-from",
@@ -92,12 +94,12 @@ pub(crate) const CHANNELS: &[&str] = &[
     "-tilt",
 ];
 
-/// The longest payload that is looked at, in bytes: Sentinel's own buffer is 1,024.
+/// Limit for a payload, in bytes; Sentinel's own buffer is 1,024.
 const LONGEST: usize = 2048;
 
-/// Reads one message. Gives the master's name (`None` where the event is about the sentinel itself,
-/// such as `+tilt`) and the notice; nothing for what is unknown or malformed, which the next poll
-/// makes up for.
+/// Parses one message. Returns the master's name (`None` for an event about the sentinel itself,
+/// such as `+tilt`) and the notice, or `None` for an unknown or malformed message, which the next
+/// poll compensates for.
 #[must_use]
 pub fn parse<'a>(channel: &str, payload: &'a str) -> Option<(Option<&'a str>, Notice)> {
     if payload.len() > LONGEST {
@@ -156,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_the_events_of_a_failover() {
+    fn reads_events_of_a_failover() {
         assert_eq!(
             parse("+switch-master", "mymaster 10.0.0.1 6379 10.0.0.2 6380"),
             Some((Some("mymaster"), Notice::Switched { to: node(6380) }))
@@ -204,8 +206,8 @@ mod tests {
     }
 
     #[test]
-    fn failover_end_for_timeout_is_a_completion() {
-        // The replicas were not all re-pointed in time; the promotion stands, and `+switch-master`
+    fn reads_end_by_timeout_as_completion() {
+        // Not all replicas were reconfigured in time; the promotion stands, and `+switch-master`
         // follows.
         assert_eq!(
             parse("+failover-end-for-timeout", "master mymaster 10.0.0.1 6379"),
@@ -214,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_that_is_down_is_no_trouble_of_the_master() {
+    fn ignores_replica_down_as_master_trouble() {
         assert_eq!(
             parse("+sdown", "slave 10.0.0.2:6380 10.0.0.2 6380 @ mymaster 10.0.0.1 6379"),
             Some((Some("mymaster"), Notice::Changed))
@@ -222,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_bare_ipv6_and_names() {
+    fn reads_bare_ipv6_and_host_names() {
         let (_, notice) = parse("+switch-master", "m fd00::1 6379 fd00::2 6380").expect("an event");
         assert_eq!(
             notice,
@@ -237,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_payloads_are_nothing() {
+    fn ignores_malformed_payloads() {
         for payload in [
             "",
             "master",

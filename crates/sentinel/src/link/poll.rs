@@ -1,8 +1,8 @@
-//! What a sentinel is asked in one round, and how its answers become a [`View`].
+//! One poll of a sentinel: the commands, and how the replies become a [`View`].
 //!
-//! The order matters: the address, then everything else, then the address again. If the two differ,
-//! a switch went through the middle of the round and the answers between belong to no single
-//! moment.
+//! The order matters: the address, then everything else, then the address again. If the two
+//! addresses differ, a switch happened during the poll, and the replies in between do not describe
+//! a single moment.
 
 use bytes::{BufMut, BytesMut};
 
@@ -10,10 +10,11 @@ use crate::link::auth::Denied;
 use crate::link::reply::Reply;
 use crate::{MyId, NodeAddr, ReplicaView, View};
 
-/// Answers to one round about one master, in this order.
-pub(crate) const QUESTIONS: usize = 5;
+/// Replies to a poll about one master, in the order of [`COMMANDS`].
+pub(crate) const REPLIES_PER_POLL: usize = 5;
 
-const SUBCOMMANDS: [(&str, &str, &str); QUESTIONS] = [
+/// The subcommand, the command's name, and the ACL rule that allows it.
+const COMMANDS: [(&str, &str, &str); REPLIES_PER_POLL] = [
     (
         "get-master-addr-by-name",
         "SENTINEL GET-MASTER-ADDR-BY-NAME",
@@ -29,38 +30,38 @@ const SUBCOMMANDS: [(&str, &str, &str); QUESTIONS] = [
     ),
 ];
 
-/// The configuration section that sentinels' refusals point to.
+/// The configuration section that refusals by sentinels refer to.
 pub(crate) const SENTINEL_AUTH: &str = "service.sentinel_auth";
 
-/// The most replicas and the most peers that are read from one answer.
+/// Limit for the replicas and for the peers that are read from one reply.
 const MAX_LISTED: usize = 64;
 
-/// A sentinel as its peer lists it.
+/// A sentinel as one of its peers lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
     /// Its MYID.
     pub id: MyId,
-    /// Where it is said to be.
+    /// Its announced address.
     pub addr: NodeAddr,
 }
 
-/// What a round about one master came to.
+/// The outcome of a poll about one master.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Round {
-    /// A consistent view, and where the peers are.
+pub enum PollOutcome {
+    /// A consistent view, and the addresses of the peers.
     View {
-        /// What it holds to be true.
+        /// The sentinel's view.
         view: View,
         /// The other sentinels, with their addresses.
         peers: Vec<Peer>,
     },
     /// This sentinel does not know the name: it abstains.
     UnknownName,
-    /// The address changed during the round: ask again.
+    /// The address changed during the poll: repeat it.
     Torn,
-    /// It refused.
+    /// The sentinel refused a command.
     Denied(Denied),
-    /// It answered something that is no answer.
+    /// A reply that cannot be interpreted.
     Malformed(&'static str),
 }
 
@@ -74,38 +75,38 @@ pub(crate) fn put_command(out: &mut BytesMut, words: &[&str]) {
     }
 }
 
-/// Appends the questions about `master`.
-pub(crate) fn put_round(out: &mut BytesMut, master: &str) {
-    for (subcommand, ..) in SUBCOMMANDS {
+/// Appends the commands of a poll about `master`.
+pub(crate) fn put_poll(out: &mut BytesMut, master: &str) {
+    for (subcommand, ..) in COMMANDS {
         put_command(out, &["SENTINEL", subcommand, master]);
     }
 }
 
-/// Reads the answers to one round of questions.
+/// Reads the replies to one poll.
 #[must_use]
-pub fn read_round(replies: &[Reply], tilt: bool) -> Round {
+pub fn read_poll(replies: &[Reply], tilt: bool) -> PollOutcome {
     let [before, master, sentinels, replicas, after] = replies else {
-        return Round::Malformed("too few answers");
+        return PollOutcome::Malformed("incomplete replies");
     };
     if let Some(denied) = refusals(replies).next() {
-        return Round::Denied(denied);
+        return PollOutcome::Denied(denied);
     }
     let unknown =
         |reply: &Reply| matches!(reply, Reply::Null) || reply.error().is_some_and(is_unknown_name);
     if unknown(before) || unknown(after) || unknown(master) {
-        return Round::UnknownName;
+        return PollOutcome::UnknownName;
     }
     let (Some(addr), Some(again)) = (address(before), address(after)) else {
-        return Round::Malformed("GET-MASTER-ADDR-BY-NAME gave no usable address");
+        return PollOutcome::Malformed("GET-MASTER-ADDR-BY-NAME returned no valid address");
     };
     if addr != again {
-        return Round::Torn;
+        return PollOutcome::Torn;
     }
     let Some(epoch) = master.field("config-epoch").and_then(|text| text.parse().ok()) else {
-        return Round::Malformed("MASTER gave no config-epoch");
+        return PollOutcome::Malformed("SENTINEL MASTER returned no config-epoch");
     };
     let (Some(sentinels), Some(replicas)) = (sentinels.list(), replicas.list()) else {
-        return Round::Malformed("SENTINELS or REPLICAS gave no list");
+        return PollOutcome::Malformed("SENTINEL SENTINELS or REPLICAS returned no list");
     };
     let flag = |name: &str| has_flag(master, name);
     let listed: Vec<(MyId, bool, NodeAddr)> =
@@ -123,18 +124,18 @@ pub fn read_round(replies: &[Reply], tilt: bool) -> Round {
         addr,
     };
     let peers = listed.into_iter().map(|(id, _, addr)| Peer { id, addr }).collect();
-    Round::View { view, peers }
+    PollOutcome::View { view, peers }
 }
 
-/// What was refused of a round, in the order of the questions.
+/// The refused commands of a poll, in order.
 pub(crate) fn refusals(replies: &[Reply]) -> impl Iterator<Item = Denied> {
-    replies.iter().zip(SUBCOMMANDS).filter_map(|(reply, (_, command, rule))| {
+    replies.iter().zip(COMMANDS).filter_map(|(reply, (_, command, rule))| {
         reply.error().and_then(|line| Denied::read(line, command, rule, SENTINEL_AUTH))
     })
 }
 
-/// Reads `sentinel_tilt` from `INFO sentinel`. A sentinel that does not allow INFO is taken not to
-/// be in TILT.
+/// Reads `sentinel_tilt` from `INFO sentinel`. A sentinel whose ACL does not allow INFO is assumed
+/// not to be in TILT.
 pub(crate) fn read_tilt(info: &Reply) -> bool {
     info.text().is_some_and(|text| text.lines().any(|line| line.trim_end() == "sentinel_tilt:1"))
 }
@@ -154,19 +155,19 @@ pub(crate) fn has_flag(reply: &Reply, flag: &str) -> bool {
     reply.field("flags").is_some_and(|flags| flags.split(',').any(|it| it == flag))
 }
 
-/// Its MYID, whether it is up, and where it is. A peer with port 0 is none: another one has been
-/// heard at its address since, so it was replaced there. Sentinel keeps such entries until a
-/// `SENTINEL RESET`, and a majority counted with them may never be reached. One that was only just
-/// heard of is not connected yet: that is no sign that it is down.
+/// The MYID of a peer, whether it is up, and its address. A peer with port 0 does not count:
+/// another sentinel was since heard at its address, which means it was replaced. Sentinel keeps
+/// such entries until `SENTINEL RESET`, and a majority that includes them might never be reached. A
+/// newly discovered peer is not connected yet, which does not mean that it is down.
 fn peer(reply: &Reply) -> Option<(MyId, bool, NodeAddr)> {
     let addr = NodeAddr::parse(reply.field("ip")?, reply.field("port")?)?;
     let up = !has_flag(reply, "s_down");
     Some((MyId::parse(reply.field("runid")?)?, up, addr))
 }
 
-/// What a sentinel holds of a replica by its own `PING`s, which are a second old at most. Its
-/// `master-link-status` and `role-reported` are from its last `INFO`, up to ten seconds old: of
-/// these the replica itself is asked.
+/// The sentinel's own opinion of a replica, from its `PING`s, which are at most a second old. Its
+/// `master-link-status` and `role-reported` come from its last `INFO`, up to ten seconds old, so
+/// node probers ask the replica itself for those.
 fn replica(reply: &Reply) -> Option<ReplicaView> {
     let addr = NodeAddr::parse(reply.field("ip")?, reply.field("port")?)?;
     Some(ReplicaView { addr, healthy: is_healthy(reply) })
@@ -176,32 +177,32 @@ fn is_healthy(node: &Reply) -> bool {
     !["s_down", "o_down", "disconnected"].iter().any(|flag| has_flag(node, flag))
 }
 
-/// The replicas of the master at `addr`. From the promotion to `+switch-master`, which may be a
-/// second and more, the leader names the new master already, but holds what it lists by the old
-/// one: the new master among the replicas, and the old master, which is about to be one, only in
-/// its place. Read as it stands, nobody would list the old master then.
+/// The replicas of the master at `addr`. From the promotion to `+switch-master`, which may take
+/// more than a second, the leader already names the new master but still lists the replicas of the
+/// old one: the new master is among them, and the old master, which is about to become a replica,
+/// is not. Without this correction no view would list the old master in that time.
 fn replicas_of(addr: &NodeAddr, master: &Reply, listed: &[Reply]) -> Vec<ReplicaView> {
-    let held_by = master
+    let recorded = master
         .field("ip")
         .zip(master.field("port"))
         .and_then(|(ip, port)| NodeAddr::parse(ip, port));
     let outgoing =
-        held_by.filter(|held_by| held_by != addr && has_flag(master, "failover_in_progress"));
+        recorded.filter(|recorded| recorded != addr && has_flag(master, "failover_in_progress"));
     let outgoing = outgoing.map(|addr| ReplicaView { addr, healthy: is_healthy(master) });
     let listed =
         listed.iter().take(MAX_LISTED).filter_map(replica).filter(|replica| replica.addr != *addr);
     listed.chain(outgoing).collect()
 }
 
-/// What is wrong with a round about `master`, for people.
-pub(crate) fn trouble_of(round: &Round, master: &str) -> Option<String> {
+/// The problem of a poll about `master`, for operators.
+pub(crate) fn poll_error(round: &PollOutcome, master: &str) -> Option<String> {
     match round {
-        Round::View { .. } | Round::Torn => None,
-        Round::UnknownName => Some(format!(
-            "it watches no master named {master}: check `name`, or that sentinel's configuration"
+        PollOutcome::View { .. } | PollOutcome::Torn => None,
+        PollOutcome::UnknownName => Some(format!(
+            "it monitors no master named {master}: check `name`, or that sentinel's configuration"
         )),
-        Round::Denied(denied) => Some(denied.to_string()),
-        Round::Malformed(what) => Some((*what).to_owned()),
+        PollOutcome::Denied(denied) => Some(denied.to_string()),
+        PollOutcome::Malformed(what) => Some((*what).to_owned()),
     }
 }
 
@@ -217,11 +218,11 @@ mod tests {
         Reply::List(words.iter().map(|word| text(word)).collect())
     }
 
-    fn round(before: &[&str], after: &[&str]) -> [Reply; QUESTIONS] {
+    fn round(before: &[&str], after: &[&str]) -> [Reply; REPLIES_PER_POLL] {
         round_with("master,s_down", before, after)
     }
 
-    fn round_with(flags: &str, before: &[&str], after: &[&str]) -> [Reply; QUESTIONS] {
+    fn round_with(flags: &str, before: &[&str], after: &[&str]) -> [Reply; REPLIES_PER_POLL] {
         let id = "b".repeat(40);
         [
             list(before),
@@ -268,24 +269,25 @@ mod tests {
     }
 
     #[test]
-    fn the_address_comes_from_get_master_addr_and_the_epoch_from_master() {
-        let Round::View { view, peers } =
-            read_round(&round(&["10.0.0.1", "6379"], &["10.0.0.1", "6379"]), true)
+    fn reads_address_and_epoch_from_their_commands() {
+        let PollOutcome::View { view, peers } =
+            read_poll(&round(&["10.0.0.1", "6379"], &["10.0.0.1", "6379"]), true)
         else {
             panic!("a view")
         };
         assert_eq!((view.addr.to_string().as_str(), view.epoch), ("10.0.0.1:6379", 7));
         assert!(view.down && view.tilt && !view.failing_over && !view.rebooted && view.quorum == 2);
         assert_eq!(view.peers.iter().map(|(_, up)| *up).collect::<Vec<_>>(), [false]);
-        // Its link is down by an old INFO only.
+        // Its link is down according to an old INFO only.
         assert!(view.replicas.first().is_some_and(|replica| replica.healthy));
         assert_eq!(peers.len(), 1);
     }
 
     #[test]
-    fn before_the_switch_is_told_the_leader_lists_the_old_master_as_the_replica_it_will_be() {
+    fn lists_old_master_as_replica_before_switch_event() {
         let listed = |flags: &str, addr: &[&str]| {
-            let Round::View { view, .. } = read_round(&round_with(flags, addr, addr), false) else {
+            let PollOutcome::View { view, .. } = read_poll(&round_with(flags, addr, addr), false)
+            else {
                 panic!("a view")
             };
             let names = view.replicas.iter().map(|it| (it.addr.to_string(), it.healthy));
@@ -298,12 +300,12 @@ mod tests {
         assert_eq!(
             listed(calm, &["10.0.0.2", "6379"]),
             [],
-            "where no failover is under way the address of MASTER means nothing"
+            "without a failover in progress the address in MASTER is ignored"
         );
     }
 
     #[test]
-    fn counts_a_peer_that_is_not_connected_yet() {
+    fn counts_peer_that_is_not_connected_yet() {
         let mut answers = round(&["10.0.0.1", "6379"], &["10.0.0.1", "6379"]);
         let flags = [
             "ip",
@@ -316,51 +318,53 @@ mod tests {
             "sentinel,disconnected",
         ];
         answers[2] = Reply::List(vec![list(&flags)]);
-        let Round::View { view, .. } = read_round(&answers, false) else { panic!("a view") };
+        let PollOutcome::View { view, .. } = read_poll(&answers, false) else { panic!("a view") };
         assert_eq!(view.peers.iter().map(|(_, up)| *up).collect::<Vec<_>>(), [true]);
     }
 
     #[test]
-    fn a_peer_whose_address_is_anothers_now_does_not_count() {
+    fn ignores_peer_whose_address_was_taken_over() {
         let mut answers = round(&["10.0.0.1", "6379"], &["10.0.0.1", "6379"]);
         answers[2] =
             Reply::List(vec![list(&["ip", "10.0.0.8", "port", "0", "runid", &"b".repeat(40)])]);
-        let Round::View { view, peers } = read_round(&answers, false) else { panic!("a view") };
+        let PollOutcome::View { view, peers } = read_poll(&answers, false) else {
+            panic!("a view")
+        };
         assert!(view.peers.is_empty() && peers.is_empty());
     }
 
     #[test]
-    fn a_switch_in_the_middle_tears_the_round() {
+    fn detects_switch_during_poll() {
         assert_eq!(
-            read_round(&round(&["10.0.0.1", "6379"], &["10.0.0.2", "6379"]), false),
-            Round::Torn
+            read_poll(&round(&["10.0.0.1", "6379"], &["10.0.0.2", "6379"]), false),
+            PollOutcome::Torn
         );
     }
 
     #[test]
-    fn an_unknown_name_abstains_and_nonsense_is_no_view() {
+    fn abstains_on_unknown_name_and_rejects_bad_address() {
         let mut answers = round(&["10.0.0.1", "6379"], &["10.0.0.1", "6379"]);
         answers[0] = Reply::Null;
-        assert_eq!(read_round(&answers, false), Round::UnknownName);
+        assert_eq!(read_poll(&answers, false), PollOutcome::UnknownName);
         for address in [&["10.0.0.1", "0"][..], &["10.0.0.1"], &["", "1"], &["10.0.0.1", "70000"]] {
             assert!(
-                matches!(read_round(&round(address, address), false), Round::Malformed(_)),
+                matches!(read_poll(&round(address, address), false), PollOutcome::Malformed(_)),
                 "{address:?}"
             );
         }
-        assert!(matches!(read_round(&answers[..2], false), Round::Malformed(_)));
+        assert!(matches!(read_poll(&answers[..2], false), PollOutcome::Malformed(_)));
     }
 
     #[test]
-    fn a_refusal_names_what_to_allow() {
+    fn refusal_names_rule_to_add() {
         let mut answers = round(&["10.0.0.1", "6379"], &["10.0.0.1", "6379"]);
         answers[3] = Reply::Error("NOPERM this user has no permissions".into());
-        let Round::Denied(denied) = read_round(&answers, false) else { panic!("a refusal") };
+        let PollOutcome::Denied(denied) = read_poll(&answers, false) else { panic!("a refusal") };
         assert!(denied.to_string().contains("+sentinel|replicas"), "{denied}");
     }
 
     #[test]
-    fn commands_are_arrays_of_bulk_strings() {
+    fn encodes_commands_as_arrays_of_bulk_strings() {
         let mut out = BytesMut::new();
         put_command(&mut out, &["PING", "é"]);
         assert_eq!(&out[..], "*2\r\n$4\r\nPING\r\n$2\r\né\r\n".as_bytes());

@@ -1,7 +1,7 @@
-//! One reply, whatever the protocol version: the few shapes that Sentinel and `ROLE` answer with.
+//! One reply, independent of the protocol version.
 //!
-//! `redis-protocol` decodes; this only folds its RESP2 and RESP3 frames into one small type, so
-//! that everything above reads `SENTINEL MASTER` alike whether it came as a flat array or as a map.
+//! `redis-protocol` decodes the frames; this module folds its RESP2 and RESP3 types into one, so
+//! that callers read `SENTINEL MASTER` alike whether it arrived as a flat array or as a map.
 
 use bytes::Bytes;
 use redis_protocol::resp2::types::BytesFrame as Frame2;
@@ -10,7 +10,7 @@ use redis_protocol::resp3::types::BytesFrame as Frame3;
 /// A decoded reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
-    /// Simple, bulk and verbatim strings, and the scalars that nobody here reads.
+    /// Simple, bulk and verbatim strings, and scalars that no caller evaluates.
     Text(Bytes),
     /// An error line, without the leading `-`.
     Error(Box<str>),
@@ -18,7 +18,8 @@ pub enum Reply {
     Number(i64),
     /// An array, a set, or a map as alternating keys and values.
     List(Vec<Reply>),
-    /// A RESP3 push, or a RESP2 array on a subscribed connection (the reader knows which).
+    /// A RESP3 push. The reader of a subscribed RESP2 connection tells messages from replies
+    /// itself.
     Push(Vec<Reply>),
     /// Any null.
     Null,
@@ -41,7 +42,7 @@ impl Reply {
         }
     }
 
-    /// A number, also one given as text.
+    /// A number, including one sent as text.
     pub(crate) fn number(&self) -> Option<i64> {
         match self {
             Self::Number(number) => Some(*number),
@@ -49,7 +50,7 @@ impl Reply {
         }
     }
 
-    /// The value behind `key` in a flat list of keys and values.
+    /// The value of `key` in a flat list of keys and values.
     #[must_use]
     pub fn field(&self, key: &str) -> Option<&str> {
         let pairs = self.list()?.chunks_exact(2);
@@ -60,7 +61,7 @@ impl Reply {
             .text()
     }
 
-    /// The error line, if this is one.
+    /// The error line, if this is an error.
     pub(crate) fn error(&self) -> Option<&str> {
         match self {
             Self::Error(line) => Some(line),

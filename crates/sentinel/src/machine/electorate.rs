@@ -1,30 +1,32 @@
-//! The electorate: which sentinels may vote on the master, by whose word and since when, and what
-//! each last said.
+//! The electorate: which sentinels may vote on the master, how and when they were admitted, and
+//! what each said last.
 //!
-//! Votes are counted by MYID, never by address: a sentinel that is reached under two names has one
-//! vote, and a pod that inherits an IP address inherits no vote. There are four ways into the
-//! electorate ([`Admission`]):
+//! Votes are counted by MYID, never by address: a sentinel reached under two names has one vote,
+//! and a pod that inherits an IP address inherits no vote. There are four ways to be admitted
+//! ([`Admission`]):
 //!
 //! - **Founder.** Until a majority has decided once, every sentinel that knows anything is
-//!   admitted, since no member could vouch for it. A decision for want of a majority does not end
-//!   this: otherwise the one sentinel that answered first would be an electorate of one for ever,
-//!   and one that has lost its file answers as fast as any other.
+//!   admitted, since there is no member to confirm it. A decision without a majority does not end
+//!   this phase. Otherwise the one sentinel that answered first would remain an electorate of one,
+//!   and a sentinel that lost its file answers as fast as any other.
 //! - **Configured.** Later, a sentinel that answers at a configured address is admitted if it and a
 //!   member know each other.
-//! - **Listed.** A sentinel that more than half of the speaking members list as their peer.
-//! - **Successor.** When no member has spoken for a long time but others do, as many as a majority
-//!   of the members and of the configuration, all sentinels were replaced: those vote. A single
-//!   stranger, such as the only sentinel in reach, which has lost its file, is no electorate.
+//! - **Listed.** A sentinel that more than half of the answering members list as their peer.
+//! - **Successor.** If no member has answered for a long time but others do, at least a majority of
+//!   the members and of the configuration, all sentinels were replaced, and those vote. A single
+//!   stranger, such as the only reachable sentinel after it lost its file, is not an electorate.
 //!
-//! A member leaves when it is silent and at most half of the speaking members list it. So neither a
-//! cluster that merges with this one nor a stray sentinel with an old configuration can vote itself
-//! in, and the entries that Sentinel keeps of replaced pods ("ghosts") do not keep the living from
-//! being a majority.
+//! A member is removed when it is silent and at most half of the answering members list it. A
+//! cluster that merges with this one, or a stray sentinel with an old configuration, therefore
+//! cannot vote itself in, and the entries that Sentinel keeps of replaced pods ("ghosts") do not
+//! prevent the running sentinels from being a majority.
 //!
-//! An observer's `+config-update-from X` followed by its switch is two votes, its own and X's,
-//! since X's hello with the higher epoch is what made it switch. X's half is an
-//! [endorsement](Electorate::endorse): second hand, and superseded by X's own word. Where X has
-//! said it itself already, the observer's half is one, until its own next view.
+//! An observer's `+config-update-from X` followed by its switch is two votes, its own and that of
+//! X, since the hello of X with the higher epoch made it switch. The vote of X is an
+//! [endorsement](Electorate::endorse): second-hand, and superseded by X's own view. If X has voted
+//! itself already, the observer's vote is the endorsement, until the observer's own next view.
+
+mod majority;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -32,174 +34,176 @@ use std::time::{Duration, Instant};
 use super::nodes::MAX_NODES;
 use crate::{Epoch, MyId, NodeAddr, View};
 
-/// The most sentinels one master's electorate may have. Far above any real deployment; a bound for
-/// a peer that lies.
+/// The maximum number of sentinels in one electorate. Far above any real deployment; a bound
+/// against a peer that lies.
 pub(super) const MAX_VOTERS: usize = 64;
 
-/// After this many expiry times in which strangers speak and no member does, the electorate is
-/// taken from the strangers. After the same time a silent member that few list is dismissed, even
-/// though no majority of the members is there to do it: with every pod that was replaced the
-/// electorate would otherwise grow, until the living can never again be a majority of it.
+/// After this many expiry periods in which outsiders answer and no member does, the outsiders
+/// become the electorate. After the same time a silent member that few members list is removed,
+/// even if no majority of the members answers. Otherwise the electorate would grow with every
+/// replaced pod, until the running sentinels could never be a majority again.
 const PATIENCE: u32 = 6;
 
-/// One voter's present opinion.
+/// The current vote of one sentinel.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Vote {
-    /// Whose.
+    /// The voter.
     pub voter: MyId,
     /// The address it names.
     pub addr: NodeAddr,
-    /// At which config-epoch.
+    /// The config-epoch.
     pub epoch: Epoch,
-    /// When it was heard.
-    pub heard_at: Instant,
-    /// When the question was sent: the vote says nothing about a time before this.
+    /// When it was received.
+    pub received_at: Instant,
+    /// When the query was sent: the vote says nothing about the time before this.
     pub asked_at: Instant,
 }
 
-/// How a sentinel came to vote.
+/// How a sentinel was admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Admission {
-    /// It spoke before any majority had decided.
+    /// It answered before any majority had decided.
     Founder,
     /// It answers at a configured address, and it and a member list each other, or one of them the
     /// other.
     Configured,
-    /// More than half of the speaking members list it.
+    /// More than half of the answering members list it.
     Listed,
     /// All earlier members had fallen silent.
     Successor,
 }
 
-/// A view with the times and the way it took.
+/// A view with its times and its source.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Heard {
+pub(super) struct ReceivedView {
     pub view: View,
-    /// When its question was sent.
+    /// When its query was sent.
     pub asked_at: Instant,
-    /// When it was taken in.
+    /// When it was received.
     pub at: Instant,
-    /// It was asked at an address of the configuration, not at one that another sentinel told of.
+    /// The sentinel was queried at an address of the configuration, not at one learned from another
+    /// sentinel.
     pub configured: bool,
 }
 
-impl Heard {
+impl ReceivedView {
     fn knows_something(&self) -> bool {
         !self.view.is_empty_state()
     }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-struct Sentinel {
-    /// How and since when it votes; `None` for a stranger.
+struct SentinelRecord {
+    /// How and when it was admitted; `None` if it has no vote.
     member: Option<(Admission, Instant)>,
-    heard: Option<Heard>,
+    received: Option<ReceivedView>,
     endorsed: Option<Vote>,
-    /// Since when members speak, but neither it nor enough of them about it.
-    missing_since: Option<Instant>,
+    /// Since when members answer, but neither it does nor do enough of them list it.
+    unlisted_since: Option<Instant>,
 }
 
-/// See the module's header.
+/// The electorate; see the module documentation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Electorate {
-    by_id: BTreeMap<MyId, Sentinel>,
-    /// How many sentinels the configuration leads to.
+    by_id: BTreeMap<MyId, SentinelRecord>,
+    /// The number of sentinels that the configuration resolves to.
     expected: usize,
     /// No majority has decided yet.
     founding: bool,
-    /// Since when strangers speak and no member does.
-    strangers_since: Option<Instant>,
+    /// Since when outsiders answer and no member does.
+    outsiders_since: Option<Instant>,
 }
 
 impl Electorate {
-    /// An empty one. `expected`: how many sentinels the configuration leads to, as far as is known.
+    /// An empty electorate. `expected` is the number of sentinels that the configuration resolves
+    /// to, as far as known.
     pub(super) fn new(expected: usize) -> Self {
-        Self { by_id: BTreeMap::new(), expected, founding: true, strangers_since: None }
+        Self { by_id: BTreeMap::new(), expected, founding: true, outsiders_since: None }
     }
 
-    /// The configuration leads to this many sentinels now.
+    /// The configuration now resolves to this many sentinels.
     pub(super) fn expect(&mut self, sentinels: usize) {
         self.expected = sentinels.min(MAX_VOTERS);
     }
 
-    /// A majority has decided: from now on a sentinel needs a member that vouches for it.
+    /// A majority has decided: from now on a sentinel needs a member that confirms it.
     pub(super) fn close_founding(&mut self) {
         self.founding = false;
     }
 
-    /// Takes note of a view. Lists longer than anything real are cut, since they are kept and
-    /// looked through at every step.
-    pub(super) fn hear(&mut self, id: &MyId, mut heard: Heard) {
-        heard.view.peers.truncate(MAX_VOTERS);
-        heard.view.replicas.truncate(MAX_NODES);
+    /// Stores a view. Lists that are longer than any real one are truncated, since they are kept
+    /// and scanned at every step.
+    pub(super) fn record(&mut self, id: &MyId, mut received: ReceivedView) {
+        received.view.peers.truncate(MAX_VOTERS);
+        received.view.replicas.truncate(MAX_NODES);
         if !self.by_id.contains_key(id) && self.by_id.len() >= MAX_VOTERS {
             return;
         }
         let sentinel = self.by_id.entry(id.clone()).or_default();
-        if self.founding && heard.knows_something() {
-            sentinel.member.get_or_insert((Admission::Founder, heard.at));
+        if self.founding && received.knows_something() {
+            sentinel.member.get_or_insert((Admission::Founder, received.at));
         }
         sentinel.endorsed = None;
-        sentinel.heard = Some(heard);
+        sentinel.received = Some(received);
     }
 
-    /// One sentinel switched because of another's hello: what either of them says now, `who`, the
-    /// other, says too.
+    /// A sentinel switched because of another's hello: `who` names the same as the other.
     pub(super) fn endorse(&mut self, now: Instant, who: &MyId, addr: NodeAddr, epoch: Epoch) {
         if let Some(sentinel) = self.by_id.get_mut(who)
-            && sentinel.heard.as_ref().is_none_or(|heard| heard.view.epoch < epoch)
+            && sentinel.received.as_ref().is_none_or(|received| received.view.epoch < epoch)
         {
             sentinel.endorsed =
-                Some(Vote { voter: who.clone(), addr, epoch, heard_at: now, asked_at: now });
+                Some(Vote { voter: who.clone(), addr, epoch, received_at: now, asked_at: now });
         }
     }
 
-    /// Drops opinions older than `expiry` and brings the electorate up to date.
+    /// Drops expired views and updates the membership.
     pub(super) fn refresh(&mut self, now: Instant, expiry: Duration) {
         let fresh = |at: Instant| now.saturating_duration_since(at) <= expiry;
         for sentinel in self.by_id.values_mut() {
-            sentinel.heard = sentinel.heard.take().filter(|heard| fresh(heard.at));
-            sentinel.endorsed = sentinel.endorsed.take().filter(|vote| fresh(vote.heard_at));
+            sentinel.received = sentinel.received.take().filter(|received| fresh(received.at));
+            sentinel.endorsed = sentinel.endorsed.take().filter(|vote| fresh(vote.received_at));
         }
         self.succeed(now, expiry * PATIENCE);
         self.admit(now);
-        self.dismiss(now, expiry * PATIENCE);
-        self.by_id.retain(|_, sentinel| sentinel.member.is_some() || sentinel.heard.is_some());
+        self.remove_silent(now, expiry * PATIENCE);
+        self.by_id.retain(|_, sentinel| sentinel.member.is_some() || sentinel.received.is_some());
     }
 
-    /// Forgets every opinion: after a stall of this process nothing heard before counts, and
-    /// nobody's silence does.
-    pub(super) fn silence(&mut self) {
-        self.strangers_since = None;
+    /// Drops all views: after a stall nothing received before counts, and no sentinel's silence
+    /// does.
+    pub(super) fn forget_views(&mut self) {
+        self.outsiders_since = None;
         for sentinel in self.by_id.values_mut() {
-            *sentinel = Sentinel { member: sentinel.member, ..Sentinel::default() };
+            *sentinel = SentinelRecord { member: sentinel.member, ..SentinelRecord::default() };
         }
     }
 
-    /// Takes the electorate from the strangers once they have been the only ones to speak for
-    /// `long`. Silence changes nothing, however long: the first sentinel to speak after it gains
-    /// nothing by that.
+    /// Makes the outsiders the electorate once they have been the only ones to answer for `long`.
+    /// Silence changes nothing, however long it lasts: the first sentinel to answer after it gains
+    /// nothing.
     fn succeed(&mut self, now: Instant, long: Duration) {
-        let speaks =
-            |sentinel: &Sentinel| sentinel.heard.as_ref().is_some_and(Heard::knows_something);
+        let speaks = |sentinel: &SentinelRecord| {
+            sentinel.received.as_ref().is_some_and(ReceivedView::knows_something)
+        };
         let member_speaks = self.by_id.values().any(|it| it.member.is_some() && speaks(it));
         let strangers = self.by_id.values().filter(|it| speaks(it)).count();
         if member_speaks || strangers < self.majority().max(self.expected / 2 + 1) {
-            self.strangers_since = None;
-        } else if now.saturating_duration_since(*self.strangers_since.get_or_insert(now)) > long {
-            self.strangers_since = None;
+            self.outsiders_since = None;
+        } else if now.saturating_duration_since(*self.outsiders_since.get_or_insert(now)) > long {
+            self.outsiders_since = None;
             for sentinel in self.by_id.values_mut() {
                 sentinel.member = speaks(sentinel).then_some((Admission::Successor, now));
             }
         }
     }
 
-    /// How many speaking members there are, and how many of them list each sentinel.
+    /// The number of answering members, and how many of them list each sentinel.
     fn listings(&self) -> (usize, BTreeMap<MyId, usize>) {
         let (mut speaking, mut listed) = (0, BTreeMap::<MyId, usize>::new());
-        for (_, heard) in self.member_words() {
+        for (_, received) in self.received_from_members() {
             speaking += 1;
-            let peers: BTreeSet<&MyId> = heard.view.peers.iter().map(|(id, _)| id).collect();
+            let peers: BTreeSet<&MyId> = received.view.peers.iter().map(|(id, _)| id).collect();
             for peer in peers {
                 *listed.entry(peer.clone()).or_default() += 1;
             }
@@ -219,9 +223,9 @@ impl Electorate {
         }
         let admitted: Vec<MyId> = self
             .configured_strangers()
-            .filter(|(id, heard)| {
+            .filter(|(id, received)| {
                 listed.contains_key(*id)
-                    || heard.view.peers.iter().any(|(it, _)| self.is_member(it))
+                    || received.view.peers.iter().any(|(it, _)| self.is_member(it))
             })
             .map(|(id, _)| id.clone())
             .collect();
@@ -230,30 +234,30 @@ impl Electorate {
         }
     }
 
-    fn dismiss(&mut self, now: Instant, long: Duration) {
+    fn remove_silent(&mut self, now: Instant, long: Duration) {
         let majority = self.majority();
         let (speaking, listed) = self.listings();
         let most = speaking >= majority;
         self.by_id.retain(|id, sentinel| {
             let few = listed.get(id).copied().unwrap_or(0) * 2 <= speaking;
-            if speaking == 0 || sentinel.member.is_none() || sentinel.heard.is_some() || !few {
-                sentinel.missing_since = None;
+            if speaking == 0 || sentinel.member.is_none() || sentinel.received.is_some() || !few {
+                sentinel.unlisted_since = None;
                 return true;
             }
-            let since = *sentinel.missing_since.get_or_insert(now);
-            // Listed by nobody: a majority may drop it at once. Listed by some: only time tells a
-            // ghost from a restart.
+            let since = *sentinel.unlisted_since.get_or_insert(now);
+            // A member that no other lists can be removed by a majority at once. If some list it,
+            // only time distinguishes a ghost from a restart.
             let unlisted = !listed.contains_key(id);
             !(most && unlisted) && now.saturating_duration_since(since) <= long
         });
     }
 
-    /// Sentinels that answer at configured addresses, know something and do not vote.
-    fn configured_strangers(&self) -> impl Iterator<Item = (&MyId, &Heard)> {
+    /// Sentinels that answer at configured addresses, know something and have no vote.
+    fn configured_strangers(&self) -> impl Iterator<Item = (&MyId, &ReceivedView)> {
         let strangers = self.by_id.iter().filter(|(_, sentinel)| sentinel.member.is_none());
-        let heard =
-            strangers.filter_map(|(id, sentinel)| sentinel.heard.as_ref().map(|heard| (id, heard)));
-        heard.filter(|(_, heard)| heard.configured && heard.knows_something())
+        let received = strangers
+            .filter_map(|(id, sentinel)| sentinel.received.as_ref().map(|received| (id, received)));
+        received.filter(|(_, received)| received.configured && received.knows_something())
     }
 
     /// Whether the configuration leads to a sentinel that no member knows and that knows no member:
@@ -262,24 +266,24 @@ impl Electorate {
         self.configured_strangers().next().is_some()
     }
 
-    fn member_words(&self) -> impl Iterator<Item = (&MyId, &Heard)> {
+    fn received_from_members(&self) -> impl Iterator<Item = (&MyId, &ReceivedView)> {
         self.by_id
             .iter()
             .filter(|(_, sentinel)| sentinel.member.is_some())
-            .filter_map(|(id, sentinel)| sentinel.heard.as_ref().map(|heard| (id, heard)))
-            .filter(|(_, heard)| heard.knows_something())
+            .filter_map(|(id, sentinel)| sentinel.received.as_ref().map(|received| (id, received)))
+            .filter(|(_, received)| received.knows_something())
     }
 
-    /// The fresh first-hand views of members that are in a state to know anything.
+    /// The unexpired first-hand views of members that know anything.
     pub(super) fn member_views(&self) -> impl Iterator<Item = (&MyId, &View)> {
-        self.member_words().map(|(id, heard)| (id, &heard.view))
+        self.received_from_members().map(|(id, received)| (id, &received.view))
     }
 
-    /// The same, of answers to questions from `since` on.
+    /// The same, limited to answers to queries sent at or after `since`.
     pub(super) fn member_views_since(&self, since: Instant) -> impl Iterator<Item = &View> {
-        self.member_words()
-            .filter(move |(_, heard)| heard.asked_at >= since)
-            .map(|(_, heard)| &heard.view)
+        self.received_from_members()
+            .filter(move |(_, received)| received.asked_at >= since)
+            .map(|(_, received)| &received.view)
     }
 
     /// Every replica that a member lists.
@@ -289,10 +293,10 @@ impl Electorate {
             .collect()
     }
 
-    /// What a sentinel's last view names and at which epoch, if that is fresh.
-    pub(super) fn word_of(&self, id: &MyId) -> Option<(NodeAddr, Epoch)> {
-        let heard = self.by_id.get(id)?.heard.as_ref()?;
-        Some((heard.view.addr.clone(), heard.view.epoch))
+    /// The address and epoch in a sentinel's last view, if that is unexpired.
+    pub(super) fn named_by(&self, id: &MyId) -> Option<(NodeAddr, Epoch)> {
+        let received = self.by_id.get(id)?.received.as_ref()?;
+        Some((received.view.addr.clone(), received.view.epoch))
     }
 
     /// Whether `id` belongs to the electorate.
@@ -300,158 +304,19 @@ impl Electorate {
         self.by_id.get(id).is_some_and(|sentinel| sentinel.member.is_some())
     }
 
-    /// How and since when each member votes.
+    /// How and when each member was admitted.
     pub(super) fn members(&self) -> impl Iterator<Item = (&MyId, Admission, Instant)> {
         self.by_id
             .iter()
             .filter_map(|(id, sentinel)| sentinel.member.map(|(how, since)| (id, how, since)))
     }
 
-    /// Every fresh view with its age's beginning, whether its sentinel votes, and whether it is a
-    /// configured one: what is shown, not what is counted.
-    pub(super) fn all_views(&self) -> impl Iterator<Item = (&MyId, bool, &Heard)> {
-        let heard =
-            self.by_id.iter().filter_map(|(id, it)| it.heard.as_ref().map(|heard| (id, it, heard)));
-        heard.map(|(id, sentinel, heard)| (id, sentinel.member.is_some(), heard))
-    }
-
-    /// Whether a majority has denied `addr` at `epoch` since `since`: by naming something else, at
-    /// most as new and not older than `floor`. A vote that merely expired denies nothing.
-    pub(super) fn is_denied(
-        &self,
-        since: Instant,
-        addr: &NodeAddr,
-        epoch: Epoch,
-        floor: Epoch,
-    ) -> bool {
-        let denies = |vote: &&Vote| {
-            let other = vote.addr != *addr || vote.epoch != epoch;
-            other && vote.heard_at >= since && (floor..=epoch).contains(&vote.epoch)
-        };
-        let votes = self.votes();
-        self.is_majority(&votes.iter().filter(denies).map(|vote| &vote.voter).collect())
-    }
-
-    /// What the members said themselves in answer to questions from `since` on.
-    pub(super) fn own_votes_since(
-        &self,
-        since: Instant,
-    ) -> impl Iterator<Item = (&MyId, &NodeAddr, Epoch)> {
-        let words = self.member_words().filter(move |(_, heard)| heard.asked_at >= since);
-        words.map(|(id, heard)| (id, &heard.view.addr, heard.view.epoch))
-    }
-
-    /// At most one vote per MYID: its own word, or what it was endorsed with since.
-    pub(super) fn votes(&self) -> Vec<Vote> {
-        let members = self.by_id.iter().filter(|(_, sentinel)| sentinel.member.is_some());
-        let vote = |(id, sentinel): (&MyId, &Sentinel)| {
-            let own =
-                sentinel.heard.as_ref().filter(|heard| heard.knows_something()).map(|heard| Vote {
-                    voter: id.clone(),
-                    addr: heard.view.addr.clone(),
-                    epoch: heard.view.epoch,
-                    heard_at: heard.at,
-                    asked_at: heard.asked_at,
-                });
-            sentinel.endorsed.clone().or(own)
-        };
-        members.filter_map(vote).collect()
-    }
-
-    /// How many sentinels vote, heard or not.
-    pub(super) fn size(&self) -> usize {
-        self.by_id.values().filter(|sentinel| sentinel.member.is_some()).count()
-    }
-
-    /// How many votes are more than half of the electorate. At least 1.
-    pub(super) fn majority(&self) -> usize {
-        self.size() / 2 + 1
-    }
-
-    /// Whether these voters are a majority: of the electorate; or of the configured sentinels, if
-    /// one of them finds in them a majority of the sentinels that it knows itself, as it would have
-    /// to for its own election. The second one matters where ghosts that some of them still list,
-    /// or a member outside of their cluster, such as a sentinel that lost its file and founded the
-    /// electorate, make the electorate larger than the cluster is.
-    pub(super) fn is_majority(&self, voters: &BTreeSet<&MyId>) -> bool {
-        voters.len() >= self.majority() || self.is_majority_of_its_own(voters)
-    }
-
-    fn is_majority_of_its_own(&self, voters: &BTreeSet<&MyId>) -> bool {
-        let could_be_elected = |heard: &Heard| {
-            let peers: BTreeSet<&MyId> = heard.view.peers.iter().map(|(id, _)| id).collect();
-            let with = 1 + peers.iter().filter(|id| voters.contains(*id)).count();
-            with * 2 > 1 + peers.len()
-        };
-        let heard = |id: &&&MyId| self.by_id.get(**id).and_then(|it| it.heard.as_ref());
-        voters.len() > 1
-            && voters.len() > self.expected / 2
-            && voters.iter().any(|id| heard(&id).is_some_and(could_be_elected))
-    }
-
-    /// Whether these voters are enough to begin with: a majority, also of the sentinels that the
-    /// configuration leads to, and no fewer than the quorum that one of them needs to fail over. A
-    /// sentinel that lost its file knows its quorum, and nobody else.
-    pub(super) fn may_found(&self, voters: &BTreeSet<&MyId>) -> bool {
-        let quorum = self
-            .member_views()
-            .filter(|(id, _)| voters.contains(id))
-            .map(|(_, view)| view.quorum)
-            .max();
-        self.is_majority(voters)
-            && voters.len() > self.expected / 2
-            && voters.len() >= quorum.unwrap_or(0)
-    }
-
-    /// Whether a majority can be heard.
-    pub(super) fn majority_speaks(&self) -> bool {
-        self.is_majority(&self.member_words().map(|(id, _)| id).collect())
-    }
-
-    /// When the youngest questions were sent that a majority answered.
-    pub(super) fn majority_clock(&self) -> Option<Instant> {
-        let mut words: Vec<(Instant, &MyId)> =
-            self.member_words().map(|(id, heard)| (heard.asked_at, id)).collect();
-        words.sort_unstable_by(|one, two| two.cmp(one));
-        let mut spoke = BTreeSet::new();
-        words
-            .into_iter()
-            .find(|(_, id)| spoke.insert(*id) && self.is_majority(&spoke))
-            .map(|(at, _)| at)
-    }
-
-    /// Whether a majority answered questions from `since` on.
-    pub(super) fn majority_spoke_since(&self, since: Instant) -> bool {
-        self.majority_clock().is_some_and(|at| at >= since)
-    }
-
-    /// Whether a majority named this itself in answer to questions from `since` on.
-    pub(super) fn majority_names_since(
-        &self,
-        since: Instant,
-        addr: &NodeAddr,
-        epoch: Epoch,
-    ) -> bool {
-        let ours =
-            self.own_votes_since(since).filter(|(_, named, at)| *named == addr && *at == epoch);
-        self.is_majority(&ours.map(|(id, ..)| id).collect())
-    }
-
-    /// Whether every member that can be heard says, by its own count of the peers it knows, that it
-    /// cannot reach a majority of them. Each is judged by its own list, as its own election would
-    /// be. `None` where no view says anything about it: in TILT the count means nothing.
-    pub(super) fn provable_minority(&self) -> Option<bool> {
-        let cut_off = |view: &View| {
-            let (known, up) =
-                (1 + view.peers.len(), 1 + view.peers.iter().filter(|(_, up)| *up).count());
-            up < known / 2 + 1
-        };
-        let mut views = self
-            .member_views()
-            .filter(|(_, view)| !view.tilt)
-            .map(|(_, view)| cut_off(view))
-            .peekable();
-        views.peek()?;
-        Some(views.all(|cut_off| cut_off))
+    /// Each unexpired view and whether its sentinel votes; for display, not for counting.
+    pub(super) fn all_views(&self) -> impl Iterator<Item = (&MyId, bool, &ReceivedView)> {
+        let received = self
+            .by_id
+            .iter()
+            .filter_map(|(id, it)| it.received.as_ref().map(|received| (id, it, received)));
+        received.map(|(id, sentinel, received)| (id, sentinel.member.is_some(), received))
     }
 }

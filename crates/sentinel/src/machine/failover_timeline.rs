@@ -1,34 +1,33 @@
-//! The phases of one failover, by the clock of this process: what the metrics, the status page and
-//! the log tell alike.
+//! The timeline of one failover by this process's clock, shared by metrics, status page and log.
 
 use std::time::{Duration, Instant};
 
-/// When each phase began. Filled in as it happens; closed by a commit.
+/// When each phase began. Filled in as it happens; complete with the commit.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct FailoverTimeline {
-    /// The first sign that something may be wrong.
+    /// The first sign of trouble.
     pub suspected_at: Option<Instant>,
-    /// The gate was shut.
+    /// The gate was closed.
     pub held_at: Option<Instant>,
     /// The first `+switch-master`, or the first view at a higher epoch.
     pub switched_at: Option<Instant>,
-    /// The evidence was complete: from here on the machine itself is what takes time.
+    /// The evidence was complete. From here on, only the verification by this process takes time.
     pub evidence_at: Option<Instant>,
-    /// The points moved.
+    /// The commit.
     pub committed_at: Option<Instant>,
 }
 
 impl FailoverTimeline {
-    /// From complete evidence to the move of the points: one verification round trip; nothing, if
-    /// it was verified ahead.
+    /// From complete evidence to the commit: one verification round trip, or zero if the node was
+    /// verified ahead.
     #[must_use]
     pub fn verification(&self) -> Option<Duration> {
         Some(self.committed_at?.saturating_duration_since(self.evidence_at?))
     }
 
-    /// From the first sign of trouble to the move of the points.
+    /// From the first sign of trouble to the commit.
     #[must_use]
-    pub fn suspicion(&self) -> Option<Duration> {
+    pub fn duration(&self) -> Option<Duration> {
         Some(self.committed_at?.saturating_duration_since(self.suspected_at?))
     }
 
@@ -38,7 +37,7 @@ impl FailoverTimeline {
         Some(self.committed_at?.saturating_duration_since(self.held_at?))
     }
 
-    /// More than a suspicion, and not over.
+    /// More than a suspicion, and not committed yet.
     pub(super) fn is_under_way(&self) -> bool {
         self.committed_at.is_none() && (self.held_at.is_some() || self.switched_at.is_some())
     }
@@ -50,7 +49,7 @@ impl FailoverTimeline {
         self.suspected_at.get_or_insert(now);
     }
 
-    /// The gate is shut, and has been since `since`.
+    /// The gate is closed, and has been since `since`.
     pub(super) fn held(&mut self, now: Instant, since: Instant) {
         self.suspected(now);
         self.held_at.get_or_insert(since);
@@ -70,8 +69,8 @@ impl FailoverTimeline {
         self.committed_at = Some(now);
     }
 
-    /// It came to nothing.
-    pub(super) fn dismissed(&mut self) {
+    /// The suspicion was unfounded.
+    pub(super) fn abandoned(&mut self) {
         if self.committed_at.is_none() {
             *self = Self::default();
         }

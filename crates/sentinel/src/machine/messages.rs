@@ -1,135 +1,157 @@
-//! What goes into the machine and what comes out: events, actions and notes.
+//! Input and output of the machine: events, actions and warnings.
 
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use target::Replies;
+use target::ReplyPolicy;
 
-use super::{Basis, Lack, Pause};
+use super::{Basis, NoMasterReason, Pause};
 use crate::{Epoch, MyId, NodeAddr, Notice, Probe, View};
 
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Event {
-    /// A sentinel answered a whole round of questions consistently.
+pub enum MachineEvent {
+    /// A sentinel answered all queries of a round consistently.
     View {
-        /// Whose view.
+        /// The sentinel.
         from: MyId,
-        /// What it holds to be true.
+        /// Its answers.
         view: View,
-        /// When the question was sent: the view says nothing about a time before.
+        /// When the query was sent. The view says nothing about the time before.
         asked_at: Instant,
-        /// It was asked at an address of the configuration, not at one that another sentinel told
-        /// of.
+        /// The sentinel was queried at an address of the configuration, not at one learned from
+        /// another sentinel.
         configured: bool,
     },
-    /// The configuration leads to this many sentinels now. Until a majority has decided once, a
+    /// The configuration now resolves to this many sentinels. Until a majority has decided once, a
     /// majority means a majority of at least these.
-    Expected(usize),
-    /// A sentinel published something about this master, or about itself.
+    ExpectedSentinels(usize),
+    /// A sentinel published an event about this master, or about itself.
     Notice {
-        /// Who published it; `None` while its identity is not known yet.
+        /// The sentinel; `None` while its identity is unknown.
         from: Option<MyId>,
-        /// What.
+        /// The event.
         notice: Notice,
     },
-    /// A redis node was asked, and answered or did not.
+    /// A query to a redis node ended with an answer or a failure.
     Probed {
         /// The node.
         node: NodeAddr,
-        /// The answer.
+        /// The outcome.
         probe: Probe,
     },
-    /// An idle connection to a node ended by itself. Promotion kills clients, and so does
-    /// re-pointing: ask the node.
-    CanaryLost {
+    /// An idle connection to a node ended by itself. A promotion disconnects clients, and so does a
+    /// change of the replicated master, so the node has to be queried.
+    ProbeConnectionLost {
         /// The node.
         node: NodeAddr,
     },
-    /// The data plane saw a failed dial, an upstream end or a `-READONLY`: look again.
+    /// The data plane saw a failed dial, a connection closed by the master, or a `-READONLY` reply:
+    /// query again.
     Hint,
-    /// An operator wants the gate shut; see `pause`.
+    /// An operator closes the gate; see `pause`.
     Pause(Pause),
-    /// An operator does not want it shut any more.
+    /// An operator ends the pause.
     Resume,
-    /// This process or its machine was stopped, although the clock of
+    /// The process or the host was suspended, although the clock of
     /// [`Machine::step`](super::Machine::step) may not show it.
     Stalled,
     /// A deadline passed.
     Tick,
 }
 
-/// Something to be done.
+/// Something to do.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Action {
-    /// Ask every sentinel for its view now.
+pub enum MachineAction {
+    /// Query the view of every sentinel now.
     Ask,
-    /// Ask this node for its role now.
+    /// Query the role of this node now.
     Probe(NodeAddr),
-    /// Shut the gate.
+    /// Close the gate.
     Hold,
-    /// Open the gate again to the same target.
+    /// Open the gate to the same target.
     Release,
-    /// What becomes of the master's replies while the gate is shut. A shut gate lets them pass
-    /// until this says otherwise, and [`Release`](Self::Release), [`Commit`](Self::Commit) and
-    /// [`Clear`](Self::Clear) end it.
-    Replies(Replies),
-    /// Move the points.
+    /// How to treat the master's replies while the gate is closed. After `Hold` they pass until
+    /// this action changes it; [`Release`](Self::Release), [`Commit`](Self::Commit) and
+    /// [`Clear`](Self::Clear) reset it.
+    ReplyPolicy(ReplyPolicy),
+    /// Switch to another target.
     Commit(Commit),
-    /// The same process is reached at this address from now on: dial it there. Nothing else
+    /// The same process is reachable at this address from now on: dial it there. Nothing else
     /// changes.
     Redirect(SocketAddr),
-    /// Take the target away and cut its sessions.
-    Clear(Lack),
-    /// Worth telling: an alarm, not a decision.
-    Note(Note),
+    /// Remove the target and close its sessions.
+    Clear(NoMasterReason),
+    /// Warn the operator. Not a decision.
+    Warning(Warning),
 }
 
-/// A verified move of the points.
+/// A verified switch.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Commit {
-    /// The node as announced.
+    /// The announced address.
     pub addr: NodeAddr,
-    /// The address that was verified and has to be dialled.
+    /// The verified address, which is the one to dial.
     pub dialled: SocketAddr,
     /// The config-epoch.
     pub epoch: Epoch,
-    /// The node's `run_id`, where known.
+    /// The node's `run_id`, if known.
     pub run_id: Option<Box<str>>,
-    /// Why.
+    /// What decided it.
     pub basis: Basis,
     /// Bytes of the replication stream that the old master wrote and the new one never received;
-    /// `None` where the lineage is not known or does not match. An estimate: the old offset is as
-    /// of the last probe.
+    /// `None` if the lineage is unknown or does not match. An estimate: the old offset is that of
+    /// the last probe.
     pub lost_bytes: Option<u64>,
-    /// The gate stays shut: an operator wants it so.
+    /// The gate stays closed, because of a pause or of the policy for a minority.
     pub held: bool,
 }
 
-/// Things an operator wants to hear of, each at its beginning; only [`Note::StaleView`] comes with
-/// every such view, to be counted.
+/// Conditions that an operator should know of. Each is reported once, when it begins; only
+/// [`Warning::StaleView`] comes with every such view, for a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Note {
-    /// A sentinel names an older epoch than the committed one; it is ignored.
+pub enum Warning {
+    /// A sentinel names an older epoch than the committed one; the view is ignored.
     StaleView,
-    /// Sentinels name different masters at one epoch.
+    /// Sentinels name different masters at the same epoch.
     Split,
-    /// The new master does not continue the old one's history.
+    /// The new master does not continue the old one's replication history.
     LineageBroken,
     /// A hold ended without a commit.
     HoldExpired,
-    /// Holds keep ending without a commit; the next sign of a failover will not hold.
+    /// Holds keep ending without a commit; the next sign of a failover will not cause a hold.
     HoldsExhausted,
-    /// The sentinels that can be heard are a provable minority.
+    /// The reachable sentinels are a provable minority.
     Minority,
-    /// The process was stopped for a while.
+    /// The process was suspended for a while.
     Stalled,
-    /// The master runs as another process on the same address.
+    /// Another process runs at the master's address.
     Rebooted,
     /// A configured address leads to a sentinel that no member knows and that knows no member: it
     /// has no vote.
     Stranger,
-    /// A majority insists on an older epoch and on a node that is no master, while the present one
-    /// may be healthy: nothing moves.
-    RegressUnverified,
+    /// A majority insists on an older epoch and on a node that is not a master, while the current
+    /// one may be healthy: nothing changes.
+    RegressionUnverified,
+}
+
+impl Warning {
+    /// The log message.
+    #[must_use]
+    pub fn message(self) -> &'static str {
+        match self {
+            Self::StaleView => "sentinel names an older epoch than the committed one",
+            Self::Split => "sentinels name different masters at the same epoch",
+            Self::LineageBroken => "new master does not continue the history of the old one",
+            Self::HoldExpired => "hold expired without a switch",
+            Self::HoldsExhausted => "too many holds without a switch, the next one is skipped",
+            Self::Minority => "reachable sentinels are a minority",
+            Self::Stalled => "process was suspended, confirming the master again",
+            Self::Rebooted => "another process answers at the master's address",
+            Self::Stranger => "configured sentinel has no vote, it may watch another cluster",
+            Self::RegressionUnverified => {
+                "majority names an older epoch and a node that is not a master"
+            }
+        }
+    }
 }

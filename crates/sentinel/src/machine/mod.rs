@@ -1,49 +1,52 @@
-//! The discovery machine of one master: decides when the points move, and nothing else.
+//! The discovery state machine of one master: decides when to switch to another node, when to hold
+//! traffic and whom to ask.
 //!
-//! It has no socket, no clock and no task. Everything that happens is an [`Event`] with a time;
-//! everything it wants is an [`Action`]; [`Machine::next_deadline`] says when it wants to be called
-//! although nothing happened. It is level-triggered: an event only updates what is known, and then
-//! one pass over all that is known decides. A lost, doubled or late event can therefore delay a
-//! decision, but cannot change it.
+//! It has no socket, no clock and no task. Each input is a [`MachineEvent`] with a time, each
+//! output a [`MachineAction`], and [`Machine::next_deadline`] gives the time of the next
+//! [`MachineEvent::Tick`]. The machine is level-triggered: an event only updates the state of
+//! knowledge, and one pass over all of it then decides. A lost, duplicated or late event can
+//! therefore delay a decision but not change it.
 //!
 //! **Fence early, commit late.** A failover is visible long before it is final: the leader
-//! announces its candidate about 60 ms before the promotion and the first switch comes a second
-//! after it. Committing early is unsafe, since the leader may die and the promotion be undone; but
-//! *holding* early is safe and is what keeps acknowledged writes from being lost. So the gate shuts
-//! at the first sign, and the points move when a majority of distinct sentinels names the new
-//! master at a higher config-epoch and the node, asked after it was first named there, says that it
-//! is the master.
+//! announces its candidate about 60 ms before the promotion, and the first `+switch-master` follows
+//! about a second after it. An early commit is unsafe, because the leader may die and the promotion
+//! may be undone. An early *hold* is safe, and it is what prevents the loss of acknowledged writes.
+//! The gate therefore closes at the first sign. The commit waits until a majority of distinct
+//! sentinels names the new master at a higher config-epoch and the node itself, queried after it
+//! was first named, reports `role:master`.
 //!
-//! Safety, checked by [`Machine::broken_invariant`] and by tests on the stream of actions:
+//! Safety rules, checked by [`Machine::broken_invariant`] and by tests on the stream of actions:
 //!
 //! - S1: at most one target is published at a time.
-//! - S2: after a commit no client byte goes to an older generation (`route` does that; here: every
-//!   commit is one action).
-//! - S3: the published epoch never falls, except by a majority that insists (`Basis::Regress`).
-//! - S4: every published target was verified by a question asked after its evidence was complete;
-//!   or, for a majority and behind a shut gate, after the first word for it, by an answer that is
-//!   50 ms old at most and that nothing was heard against since.
-//! - S5: silence of the sentinels never takes a target away.
+//! - S2: after a commit, no client byte goes to an older generation. The `target` crate enforces
+//!   it; here, each commit is one action.
+//! - S3: the published epoch never falls, except when a majority insists on it
+//!   (`Basis::EpochRegression`).
+//! - S4: every published target was verified by a query sent after its evidence was complete. For a
+//!   majority and while the gate is closed, an answer is sufficient that was requested after the
+//!   first vote for the node, is at most 50 ms old, and has not been contradicted since.
+//! - S5: silence of the sentinels never removes a target.
 //! - S6: at most one vote per MYID.
 //!
-//! Deliberately absent: who the sentinels are and how they are reached (`link`), names and
-//! addresses (`resolve`), metrics.
+//! Deliberately absent: which sentinels exist and how they are reached (`link`), name resolution
+//! (`net`), metrics.
 
-mod agree;
+mod commit;
 mod decide;
 mod doubt;
 mod electorate;
+mod events;
 pub(crate) mod failover_timeline;
-mod learn;
+mod hold;
+mod inspect;
 mod messages;
 mod minority;
 mod nodes;
 mod pause;
-mod pursue;
 mod replies;
 pub(crate) mod rules;
-mod shown;
 mod state;
+mod vote_count;
 
 #[cfg(test)]
 mod property_tests;
@@ -54,93 +57,94 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::Instant;
 
-pub use agree::{Claim, Finding};
 use doubt::Doubt;
 pub use electorate::Admission;
 use electorate::Electorate;
 pub use failover_timeline::FailoverTimeline;
-pub use messages::{Action, Commit, Event, Note};
-use nodes::Nodes;
+pub use messages::{Commit, MachineAction, MachineEvent, Warning};
+use nodes::NodeTable;
 pub use pause::Pause;
-pub use state::{Basis, Cause, Lack, State};
-use target::Replies;
+pub use state::{Basis, HoldCause, MachineState, NoMasterReason};
+use target::ReplyPolicy;
+pub use vote_count::{Claim, VoteOutcome};
 
-use crate::{Epoch, Lineage, MyId, NodeAddr, Rules};
+use crate::{Epoch, Lineage, MachineRules, MyId, NodeAddr};
 
-/// What was last published.
+/// The master that was published last.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Committed {
-    /// The node as announced.
+    /// The announced address.
     pub addr: NodeAddr,
-    /// The address that was verified and is dialled.
+    /// The verified address, which is the one to dial.
     pub dialled: SocketAddr,
-    /// The epoch.
+    /// The config-epoch.
     pub epoch: Epoch,
-    /// History and identity as of the last good answer.
+    /// Identity and replication history, from the last good answer.
     pub lineage: Option<Lineage>,
     /// When it was published.
     pub since: Instant,
-    /// The target is published now: not cleared since.
+    /// Whether the target is still published, that is, not cleared since.
     pub published: bool,
 }
 
-/// A sentinel said that it is about to follow a peer's hello.
+/// A sentinel announced (`+config-update-from`) that it is about to adopt the configuration in a
+/// peer's hello.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Announced {
     peer: MyId,
-    /// What it named before. The hello names something else, or there would be no announcement.
+    /// The address it named before. The hello names another one, otherwise there is no
+    /// announcement.
     leaving: NodeAddr,
     at: Instant,
-    /// The epoch of its last view before that; the view that follows the hello is the one with a
-    /// higher epoch.
+    /// The epoch of its last view before the announcement. The view that follows the hello is the
+    /// first one with a higher epoch.
     was: Epoch,
-    /// Where it has switched to since, as long as nothing has come of that yet.
+    /// The address it has switched to since, until that switch has been counted as a vote.
     to: Option<NodeAddr>,
 }
 
-/// A claim that waits for its grace.
+/// A claim that has to stand for a grace period before it has an effect.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Pending {
+struct PendingClaim {
     addr: NodeAddr,
     epoch: Epoch,
     since: Instant,
 }
 
-/// See the module's header. Two machines that are equal behave alike from there on.
+/// The state machine; see the module documentation. Equal machines behave identically from then on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Machine {
-    rules: Rules,
-    state: State,
+    rules: MachineRules,
+    state: MachineState,
     electorate: Electorate,
-    nodes: Nodes,
+    nodes: NodeTable,
     committed: Option<Committed>,
-    /// Addresses that were masters and are no longer, with the epoch that superseded them: the
-    /// zombie guard.
+    /// Addresses of former masters, each with the epoch that superseded it. Guards against zombies.
     superseded: BTreeMap<NodeAddr, Epoch>,
-    /// Nodes whose `role:master` means nothing until they have been seen as replicas: superseded
-    /// masters, and candidates of which nothing came.
+    /// Nodes whose `role:master` is ignored until they have been seen as replicas: superseded
+    /// masters, and candidates whose promotion came to nothing.
     zombies: BTreeSet<NodeAddr>,
-    /// The addresses that members listed as replicas of the committed master: a candidate comes
-    /// from here.
+    /// The addresses that members list as replicas of the committed master. A candidate has to be
+    /// one of them.
     family: BTreeSet<NodeAddr>,
-    /// Sentinels that announced whose hello they are about to follow.
+    /// Sentinels that announced which peer's hello they are about to adopt.
     updating_from: BTreeMap<MyId, Announced>,
-    /// Whose announcement armed the hold; `None` where a probe did.
+    /// The sentinel whose announcement armed the hold; `None` if a probe did.
     armed_by: Option<MyId>,
-    pending: Option<Pending>,
-    /// Why the published master must not be used, or may have to be asked twice.
+    pending: Option<PendingClaim>,
+    /// Why the published master must not be used, or may have to be queried again.
     doubt: Option<Doubt>,
     minority: Option<Instant>,
-    /// When the youngest questions were sent that a majority answered; at first, and after a stall,
-    /// the time since which one could have been heard.
+    /// When the most recent queries were sent that a majority answered. Initially and after a
+    /// stall: the time since which a majority could have answered.
     majority_at: Instant,
-    /// An alarm stands; it is told once.
+    /// The warning about strangers is active; it is given once.
     strangers: bool,
     unverified_regress: bool,
     held: bool,
-    /// What becomes of replies while it is held.
-    replies: Replies,
-    /// What an operator wants of the gate.
+    /// How replies are treated while the gate is closed.
+    replies: ReplyPolicy,
+    /// The operator's pause.
     pause: Option<Pause>,
     failed_holds: VecDeque<Instant>,
     exhausted: bool,
@@ -148,22 +152,22 @@ pub struct Machine {
     hint_pause: std::time::Duration,
     last_step: Instant,
     next_ask: Instant,
-    finding: Finding,
-    story: FailoverTimeline,
-    last_story: FailoverTimeline,
-    actions: Vec<Action>,
+    vote_outcome: VoteOutcome,
+    timeline: FailoverTimeline,
+    last_timeline: FailoverTimeline,
+    actions: Vec<MachineAction>,
 }
 
 impl Machine {
-    /// A machine that knows nothing yet. `expected` is how many sentinels the configuration leads
-    /// to, as far as is known; see [`Event::Expected`].
+    /// A machine without any knowledge. `expected` is the number of sentinels that the
+    /// configuration resolves to, as far as known; see [`MachineEvent::ExpectedSentinels`].
     #[must_use]
-    pub fn new(now: Instant, rules: Rules, expected: usize) -> Self {
+    pub fn new(now: Instant, rules: MachineRules, expected: usize) -> Self {
         Self {
             rules,
-            state: State::Bootstrap { heard_at: None },
+            state: MachineState::Bootstrap { first_view_at: None },
             electorate: Electorate::new(expected),
-            nodes: Nodes::default(),
+            nodes: NodeTable::default(),
             committed: None,
             superseded: BTreeMap::new(),
             zombies: BTreeSet::new(),
@@ -177,50 +181,57 @@ impl Machine {
             strangers: false,
             unverified_regress: false,
             held: false,
-            replies: Replies::Pass,
+            replies: ReplyPolicy::Pass,
             pause: None,
             failed_holds: VecDeque::new(),
             exhausted: false,
             hint_after: now,
-            hint_pause: learn::HINT_PAUSE_MIN,
+            hint_pause: events::HINT_PAUSE_MIN,
             last_step: now,
             next_ask: now,
-            finding: Finding::Silence,
-            story: FailoverTimeline::default(),
-            last_story: FailoverTimeline::default(),
+            vote_outcome: VoteOutcome::Silence,
+            timeline: FailoverTimeline::default(),
+            last_timeline: FailoverTimeline::default(),
             actions: Vec::new(),
         }
     }
 
-    /// Takes one event in and gives what is to be done, in order. `now` must not go back.
-    pub fn step(&mut self, now: Instant, event: Event) -> Vec<Action> {
-        // Whoever polls seldom is called seldom: that alone is no stall.
+    /// Processes one event and returns the actions in the order in which they have to be executed.
+    /// `now` must not go back.
+    pub fn step(&mut self, now: Instant, event: MachineEvent) -> Vec<MachineAction> {
+        // With a long poll interval, ticks are rare: a gap of that size is not a stall.
         let gap = now.saturating_duration_since(self.last_step);
-        if gap > self.rules.stall.max(self.rules.poll * 2) || event == Event::Stalled {
+        if gap > self.rules.stall.max(self.rules.poll * 2) || event == MachineEvent::Stalled {
             self.wake_from_stall(now);
         }
         self.last_step = now;
         self.apply(now, event);
         self.decide(now);
-        self.pause_ends_in_time(now);
+        self.expire_pause(now);
         self.set_gate(now);
         self.set_replies();
         self.schedule(now);
         std::mem::take(&mut self.actions)
     }
 
-    /// When [`Event::Tick`] is due. Never more than one poll interval away.
+    /// When [`MachineEvent::Tick`] is due. At most one poll interval away.
     #[must_use]
     pub fn next_deadline(&self) -> Instant {
         let state = match &self.state {
-            State::Armed { until, .. } | State::Committing { until, .. } => Some(*until),
-            State::Suspect { fed_at, .. } => Some(*fed_at + self.rules.calm),
-            State::Bootstrap { heard_at } => heard_at.map(|at| at + self.rules.bootstrap_grace),
-            State::Stable | State::Unconfirmed { .. } | State::NoMaster { .. } => None,
+            MachineState::Armed { until, .. } | MachineState::Committing { until, .. } => {
+                Some(*until)
+            }
+            MachineState::Suspect { last_sign_at, .. } => Some(*last_sign_at + self.rules.calm),
+            MachineState::Bootstrap { first_view_at } => {
+                first_view_at.map(|at| at + self.rules.bootstrap_grace)
+            }
+            MachineState::Stable
+            | MachineState::Unconfirmed { .. }
+            | MachineState::NoMaster { .. } => None,
         };
         let graces = self.pending.as_ref().map(|pending| pending.since + self.grace(pending));
-        // A deadline that has passed already was acted upon as far as it could be; what it waits
-        // for is an event.
+        // A deadline in the past has been acted upon as far as possible; progress now depends on an
+        // event.
         let later = |at: &Instant| *at > self.last_step;
         let pause = self.pause.as_ref().map(|pause| pause.until);
         let silence = self.silence_ends_at().filter(later);
@@ -241,45 +252,45 @@ impl Machine {
         .unwrap_or(self.next_ask)
     }
 
-    /// The present state.
+    /// The current state.
     #[must_use]
-    pub fn state(&self) -> &State {
+    pub fn state(&self) -> &MachineState {
         &self.state
     }
 
-    /// What was last published, and whether it still is.
+    /// The master that was published last, and whether it still is.
     #[must_use]
     pub fn committed(&self) -> Option<&Committed> {
         self.committed.as_ref()
     }
 
-    /// Whether the gate is shut by this machine.
+    /// Whether the machine keeps the gate closed.
     #[must_use]
     pub fn is_holding(&self) -> bool {
         self.held
     }
 
-    /// Whether the sentinels that can be heard are cut off from the majority of their peers:
-    /// provably, by what they say; where the policy is not to keep the master then, also if too few
-    /// of them are heard at all.
+    /// Whether the reachable sentinels are cut off from the majority of their peers: proven by
+    /// their own views or, unless the policy is to keep the master, because too few of them are
+    /// reachable.
     #[must_use]
     pub fn is_minority(&self) -> bool {
         self.minority.is_some()
     }
 
-    /// The last count of votes.
+    /// The result of the last vote count.
     #[must_use]
-    pub fn finding(&self) -> &Finding {
-        &self.finding
+    pub fn vote_outcome(&self) -> &VoteOutcome {
+        &self.vote_outcome
     }
 
-    /// The phases of the failover under way, or of the last one.
+    /// The timeline of the failover in progress, or of the last one.
     #[must_use]
-    pub fn story(&self) -> &FailoverTimeline {
-        if self.story.is_under_way() { &self.story } else { &self.last_story }
+    pub fn timeline(&self) -> &FailoverTimeline {
+        if self.timeline.is_under_way() { &self.timeline } else { &self.last_timeline }
     }
 
-    /// Electorate and majority, for people.
+    /// Size of the electorate and of a majority, for display.
     #[must_use]
     pub fn quorum(&self) -> (usize, usize) {
         (self.electorate.size(), self.electorate.majority())
@@ -292,11 +303,11 @@ impl Machine {
         let want = published && (self.state.holds() || by_policy || by_order);
         if want != self.held {
             self.held = want;
-            self.actions.push(if want { Action::Hold } else { Action::Release });
+            self.actions.push(if want { MachineAction::Hold } else { MachineAction::Release });
         }
-        // A pause that leads to no failover is no part of the next one's story.
+        // A pause that does not lead to a failover is not part of the next failover's timeline.
         if want && (self.state.holds() || by_policy) {
-            self.story.held(now, self.pause.map_or(now, |pause| pause.since));
+            self.timeline.held(now, self.pause.map_or(now, |pause| pause.since));
         }
     }
 
@@ -306,24 +317,25 @@ impl Machine {
         self.nodes.want(now, &first, &self.electorate.listed_replicas());
         let alert_for = self.alert_since().map(|since| now.saturating_duration_since(since));
         let (rules, master) = (&self.rules, committed.cloned());
-        let due = self
-            .nodes
-            .take_due(now, |addr| nodes::pace(rules, master.as_ref() == Some(addr), alert_for));
-        self.actions.extend(due.into_iter().map(Action::Probe));
+        let due = self.nodes.take_due(now, |addr| {
+            nodes::probe_interval(rules, master.as_ref() == Some(addr), alert_for)
+        });
+        self.actions.extend(due.into_iter().map(MachineAction::Probe));
         if self.next_ask <= now {
             self.next_ask =
                 now + if alert_for.is_some() { self.rules.poll_suspect } else { self.rules.poll };
-            self.actions.push(Action::Ask);
+            self.actions.push(MachineAction::Ask);
         }
     }
 
-    /// Who is named besides the committed one: as the next master, and by the claim that gathers
-    /// votes. As long as that one stands its node is asked and its connection watched, whatever
-    /// else is expected, or an answer could be taken for younger than the connection's end.
+    /// The nodes named besides the committed master: the next master by the current state, and the
+    /// node of the pending claim. While the claim is pending, its node is probed and its connection
+    /// is watched, whatever else is expected. Otherwise an answer could be taken for newer than the
+    /// end of the connection.
     fn named(&self) -> [Option<NodeAddr>; 2] {
         let by_state = match &self.state {
-            State::Armed { candidate, .. } => candidate.clone(),
-            State::Committing { addr, .. } => Some(addr.clone()),
+            MachineState::Armed { candidate, .. } => candidate.clone(),
+            MachineState::Committing { addr, .. } => Some(addr.clone()),
             _ => None,
         };
         [by_state, self.pending.as_ref().map(|pending| pending.addr.clone())]

@@ -1,64 +1,64 @@
-//! What is known of each redis node, and when to ask it again.
+//! The state of each redis node, and the schedule of its probes.
 //!
-//! The nodes worth asking are the committed master, whoever is named or about to be named, and the
-//! replicas that the electorate lists. Each is asked on its own schedule; an answer that does not
-//! come is given up after a while, so that a lost answer delays the next question but never
-//! prevents it.
+//! The probed nodes are the committed master, the nodes named as master or as candidate, and the
+//! replicas that the electorate lists. Each has its own schedule. A missing answer is given up
+//! after a while: it delays the next query but never prevents it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use crate::{NodeAddr, Probe, ProbeFailure, Report, Role, Rules, Verify};
+use crate::{MachineRules, NodeAddr, NodeReport, Probe, ProbeFailure, Role, Verify};
 
-/// The most nodes one master's group may have; a bound for sentinels that lie.
+/// The maximum number of nodes per master; a bound against sentinels that lie.
 pub(super) const MAX_NODES: usize = 64;
 
-/// A question is taken for lost after this long.
+/// A query without an answer counts as lost after this time.
 const LOST_AFTER: Duration = Duration::from_millis(1500);
 
-/// An answer older than this verifies nothing ahead of its evidence: two turns of fast probing, and
-/// a little.
-const AHEAD: Duration = Duration::from_millis(50);
+/// The maximum age of an answer that verifies a node ahead of its evidence: two intervals of fast
+/// probing, and a small margin.
+const VERIFY_AHEAD_MAX_AGE: Duration = Duration::from_millis(50);
 
-/// Fast probing of a group that stays alert is slowed to this after [`FAST_FOR`].
+/// The probe interval after the machine has been alert for [`FAST_FOR`].
 const SLOW_ALERT: Duration = Duration::from_millis(200);
 const FAST_FOR: Duration = Duration::from_secs(15);
 
 /// One node.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Node {
+pub(super) struct NodeRecord {
     pub(super) due: Instant,
     in_flight_since: Option<Instant>,
-    /// The last answer, whatever it was.
+    /// The last answer, or failure.
     pub(super) last: Option<Probe>,
-    /// When its idle connection last ended by itself: what it said before may be over.
+    /// When its idle connection last ended by itself. Answers from before may be outdated.
     ended_at: Option<Instant>,
     unreachable_since: Option<Instant>,
     unreachable_times: u32,
 }
 
-impl Node {
+impl NodeRecord {
     fn new(now: Instant) -> Self {
         let (due, in_flight_since, last, ended_at) = (now, None, None, None);
         Self { due, in_flight_since, last, ended_at, unreachable_since: None, unreachable_times: 0 }
     }
 
-    /// The last report, if it answers a question from `since` on and is as good as one that would
-    /// be asked for now: young, and the connection has not ended after it, as it does when a
-    /// sentinel re-points the node.
-    pub(super) fn young_report(&self, now: Instant, since: Instant) -> Option<&Report> {
+    /// The last report, if its query was sent at or after `since` and it is as good as an answer to
+    /// a new query: recent, and the connection has not ended after it. A sentinel that reconfigures
+    /// the node ends its connections.
+    pub(super) fn recent_report(&self, now: Instant, since: Instant) -> Option<&NodeReport> {
         let asked_at = self.last.as_ref()?.asked_at;
-        let young = asked_at >= since && now.saturating_duration_since(asked_at) <= AHEAD;
+        let young =
+            asked_at >= since && now.saturating_duration_since(asked_at) <= VERIFY_AHEAD_MAX_AGE;
         self.report().filter(|_| young && self.ended_at.is_none_or(|at| asked_at > at))
     }
 
-    /// The last report, if the last answer was one.
-    pub(super) fn report(&self) -> Option<&Report> {
+    /// The last report, if the last query was answered.
+    pub(super) fn report(&self) -> Option<&NodeReport> {
         self.last.as_ref().and_then(|probe| probe.outcome.as_ref().ok())
     }
 
-    /// Nobody was there, three times at least, and from the first of these questions to the last it
-    /// was `long` at least: failures prove something, the time after them does not.
+    /// Unreachable at least three times in a row, with at least `long` between the first and the
+    /// last of these queries. Only failures count as proof, not the time after the last one.
     pub(super) fn is_gone(&self, long: Duration) -> bool {
         let span = |since: Instant| {
             self.last.as_ref().map(|last| last.asked_at.saturating_duration_since(since))
@@ -67,8 +67,9 @@ impl Node {
             && self.unreachable_since.and_then(span).is_some_and(|span| span >= long)
     }
 
-    /// Answers may overtake each other: one to an older question than the last answer's is history.
-    fn heard(&mut self, probe: Probe) -> bool {
+    /// Answers may overtake each other: an answer to an older query than that of the last answer is
+    /// outdated.
+    fn record(&mut self, probe: Probe) -> bool {
         if self.last.as_ref().is_some_and(|last| probe.asked_at < last.asked_at) {
             return false;
         }
@@ -85,44 +86,44 @@ impl Node {
     }
 }
 
-/// All nodes of a group.
+/// All nodes of one master.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(super) struct Nodes {
-    by_addr: BTreeMap<NodeAddr, Node>,
-    /// Answers to questions from before this prove nothing any more.
+pub(super) struct NodeTable {
+    by_addr: BTreeMap<NodeAddr, NodeRecord>,
+    /// Answers to queries from before this time are ignored.
     forgotten_at: Option<Instant>,
 }
 
-impl Nodes {
-    pub(super) fn get(&self, addr: &NodeAddr) -> Option<&Node> {
+impl NodeTable {
+    pub(super) fn get(&self, addr: &NodeAddr) -> Option<&NodeRecord> {
         self.by_addr.get(addr)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&NodeAddr, &Node)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&NodeAddr, &NodeRecord)> {
         self.by_addr.iter()
     }
 
-    /// Keeps exactly the wanted ones, within the bound; `first` are never left out.
+    /// Keeps exactly the wanted nodes, up to the bound; those in `first` are always kept.
     pub(super) fn want(&mut self, now: Instant, first: &[&NodeAddr], others: &BTreeSet<NodeAddr>) {
         self.by_addr.retain(|addr, _| first.contains(&addr) || others.contains(addr));
         for addr in first.iter().copied().chain(others) {
             if self.by_addr.len() < MAX_NODES || first.contains(&addr) {
-                self.by_addr.entry(addr.clone()).or_insert_with(|| Node::new(now));
+                self.by_addr.entry(addr.clone()).or_insert_with(|| NodeRecord::new(now));
             }
         }
     }
 
-    /// Takes note of an answer. Answers of nodes that are no longer wanted and answers that newer
-    /// ones have overtaken are dropped; then this is `false`.
-    pub(super) fn heard(&mut self, addr: &NodeAddr, probe: Probe) -> bool {
+    /// Stores an answer. Returns `false` and drops it if the node is no longer wanted or a newer
+    /// answer has overtaken it.
+    pub(super) fn record(&mut self, addr: &NodeAddr, probe: Probe) -> bool {
         if self.forgotten_at.is_some_and(|at| probe.asked_at < at) {
             return false;
         }
-        self.by_addr.get_mut(addr).is_some_and(|node| node.heard(probe))
+        self.by_addr.get_mut(addr).is_some_and(|node| node.record(probe))
     }
 
-    /// Asks `addr` at `at`, or earlier if that was planned; even if an older question is still
-    /// open, because an answer to that one would not cover what has been learnt since.
+    /// Schedules a query for `addr` at `at` or earlier, even if an older query is still open: its
+    /// answer would not cover what has been learned since.
     pub(super) fn ask_at(&mut self, at: Instant, addr: &NodeAddr) {
         if let Some(node) = self.by_addr.get_mut(addr) {
             node.due = node.due.min(at);
@@ -130,7 +131,7 @@ impl Nodes {
         }
     }
 
-    /// Its idle connection ended by itself.
+    /// The node's idle connection ended by itself.
     pub(super) fn ended(&mut self, now: Instant, addr: &NodeAddr) {
         if let Some(node) = self.by_addr.get_mut(addr) {
             node.ended_at = Some(now);
@@ -138,26 +139,26 @@ impl Nodes {
         self.ask_at(now, addr);
     }
 
-    /// Asks everybody as soon as their open question is answered.
-    pub(super) fn hurry(&mut self, now: Instant) {
+    /// Schedules a query to each node as soon as its open query is answered.
+    pub(super) fn probe_soon(&mut self, now: Instant) {
         for node in self.by_addr.values_mut() {
             node.due = node.due.min(now);
         }
     }
 
-    /// Forgets every answer, and those that are still on their way.
+    /// Discards all answers, including those still in flight.
     pub(super) fn forget(&mut self, now: Instant) {
         self.forgotten_at = Some(now);
         for node in self.by_addr.values_mut() {
-            *node = Node::new(now);
+            *node = NodeRecord::new(now);
         }
     }
 
-    /// The nodes to ask now; plans their next turn.
+    /// The nodes to query now; schedules their next query.
     pub(super) fn take_due(
         &mut self,
         now: Instant,
-        pace: impl Fn(&NodeAddr) -> Duration,
+        probe_interval: impl Fn(&NodeAddr) -> Duration,
     ) -> Vec<NodeAddr> {
         let mut due = Vec::new();
         for (addr, node) in &mut self.by_addr {
@@ -165,7 +166,7 @@ impl Nodes {
                 .in_flight_since
                 .is_some_and(|since| now.saturating_duration_since(since) < LOST_AFTER);
             if node.due <= now && !waiting {
-                node.due = now + pace(addr);
+                node.due = now + probe_interval(addr);
                 node.in_flight_since = Some(now);
                 due.push(addr.clone());
             }
@@ -173,17 +174,21 @@ impl Nodes {
         due
     }
 
-    /// When [`Self::take_due`] has something to do next.
+    /// When [`Self::take_due`] has to be called next.
     pub(super) fn next_due(&self) -> Option<Instant> {
-        let turn = |node: &Node| {
+        let turn = |node: &NodeRecord| {
             node.in_flight_since.map_or(node.due, |since| node.due.max(since + LOST_AFTER))
         };
         self.by_addr.values().map(turn).min()
     }
 }
 
-/// How long to wait between two questions to a node.
-pub(super) fn pace(rules: &Rules, is_master: bool, alert_for: Option<Duration>) -> Duration {
+/// The interval between two queries to a node.
+pub(super) fn probe_interval(
+    rules: &MachineRules,
+    is_master: bool,
+    alert_for: Option<Duration>,
+) -> Duration {
     match alert_for {
         Some(long) if long < FAST_FOR => rules.probe_suspect,
         Some(_) => SLOW_ALERT.max(rules.probe_suspect),
@@ -192,8 +197,8 @@ pub(super) fn pace(rules: &Rules, is_master: bool, alert_for: Option<Duration>) 
     }
 }
 
-/// Whether a report verifies a master, by the rule in force.
-pub(super) fn verifies(report: &Report, verify: Verify) -> bool {
+/// Whether a report verifies a master, by the configured rule.
+pub(super) fn verifies(report: &NodeReport, verify: Verify) -> bool {
     match verify {
         Verify::Role => report.role == Role::Master && report.pong,
         Verify::Ping => report.pong && !matches!(report.role, Role::Replica { .. }),

@@ -1,61 +1,66 @@
-//! What becomes of the old master's replies while the gate is shut.
+//! Decides how to treat the old master's replies while the gate is closed.
 //!
-//! Requests in flight when a master hangs are executed when it wakes up, and acknowledged by a
-//! master that a replica has replaced: the writes are lost. So from the first evidence of a
-//! promotion on, a reply acknowledges nothing. Evidence is the order for the promotion, the
-//! leader's or the candidate's own word that it has happened, and a majority's word for a newer
-//! master. The mere selection of a candidate comes 50 to 90 ms earlier and is none: what a healthy
-//! master answers until the promotion is replicated, and no planned failover would be without
-//! errors otherwise. Only where the master does not answer when a candidate is selected, nothing
-//! that it says later counts: the promotion is known two messages later, and a master that wakes at
-//! that moment may be faster.
+//! When a master hangs, requests in flight are executed once it wakes up, and acknowledged by a
+//! master that a replica has replaced: these writes are lost. From the first evidence of a
+//! promotion on, replies are therefore dropped, so that none acknowledges a write. Evidence is: the
+//! order of the promotion, the leader's or the candidate's own report that it happened, and the
+//! votes of a majority for a newer master. The mere selection of a candidate comes 50 to 90 ms
+//! earlier and is not evidence: until the promotion, the writes that a healthy master acknowledges
+//! still reach the candidate, and without these replies every planned failover would cause errors.
+//! There is one exception. If the master does not answer when a candidate is selected, none of its
+//! later replies counts: the promotion becomes known only two messages later, and a master that
+//! wakes up at that moment may be faster.
 //!
-//! While the master is unconfirmed or out of reach, replies wait until it is known whether it is
-//! still the master: requests sent into an outage are executed when the network is back, by a
-//! master that may have been superseded meanwhile.
+//! While the master is unconfirmed or unreachable, replies wait until it is known whether it is
+//! still the master: requests sent during a network outage are executed when the network is back,
+//! by a master that may have been superseded meanwhile.
 
-use target::Replies;
+use target::ReplyPolicy;
 
-use super::state::{Basis, Cause, State};
-use super::{Action, Machine};
+use super::state::{Basis, HoldCause, MachineState};
+use super::{Machine, MachineAction};
 use crate::ProbeFailure;
 
 impl Machine {
-    /// Says what becomes of replies whenever that changes. Level-triggered, as all of this.
+    /// Emits an action when the treatment of replies changes. Level-triggered, like the rest of the
+    /// machine.
     pub(super) fn set_replies(&mut self) {
         let was = self.replies;
-        let want = if self.held { self.replies_by_state(was) } else { Replies::Pass };
+        let want = if self.held { self.replies_by_state(was) } else { ReplyPolicy::Pass };
         self.replies = want;
-        // An opened gate lets replies pass by itself.
+        // Opening the gate lets replies pass by itself.
         if self.held && was != want {
-            self.actions.push(Action::Replies(want));
+            self.actions.push(MachineAction::ReplyPolicy(want));
         }
     }
 
-    /// Whether the published master did not answer when it was last asked. One that denies an
-    /// answer has given one.
+    /// Whether the published master failed to answer the last query. A refused query is an answer.
     pub(super) fn is_target_silent(&self) -> bool {
         let target = self.committed.as_ref().and_then(|committed| self.nodes.get(&committed.addr));
         let outcome = target.and_then(|node| node.last.as_ref()).map(|probe| &probe.outcome);
-        matches!(outcome, Some(Err(ProbeFailure::Silent | ProbeFailure::Unreachable)))
+        matches!(outcome, Some(Err(ProbeFailure::Unresponsive | ProbeFailure::Unreachable)))
     }
 
-    fn replies_by_state(&self, was: Replies) -> Replies {
+    fn replies_by_state(&self, was: ReplyPolicy) -> ReplyPolicy {
         let present = self.committed.as_ref().map(|committed| &committed.addr);
         match &self.state {
-            State::Armed { cause: Cause::Ordered | Cause::Promoted, .. } => Replies::Drop,
-            // Evidence stays evidence until the hold that it belongs to comes to nothing.
-            State::Committing { .. } | State::Unconfirmed { .. } if was == Replies::Drop => {
-                Replies::Drop
+            MachineState::Armed { cause: HoldCause::Ordered | HoldCause::Promoted, .. } => {
+                ReplyPolicy::Drop
             }
-            State::Committing { addr, basis: Basis::Solo | Basis::Majority, .. }
-                if present != Some(addr) =>
+            // Evidence remains valid until the hold that it belongs to ends without a commit.
+            MachineState::Committing { .. } | MachineState::Unconfirmed { .. }
+                if was == ReplyPolicy::Drop =>
             {
-                Replies::Drop
+                ReplyPolicy::Drop
             }
-            State::Unconfirmed { .. } | State::NoMaster { .. } => Replies::Wait,
-            State::Armed { .. } if self.is_in_grave_doubt() => Replies::Wait,
-            _ => Replies::Pass,
+            MachineState::Committing {
+                addr,
+                basis: Basis::SingleSentinel | Basis::Majority,
+                ..
+            } if present != Some(addr) => ReplyPolicy::Drop,
+            MachineState::Unconfirmed { .. } | MachineState::NoMaster { .. } => ReplyPolicy::Wait,
+            MachineState::Armed { .. } if self.is_in_grave_doubt() => ReplyPolicy::Wait,
+            _ => ReplyPolicy::Pass,
         }
     }
 }

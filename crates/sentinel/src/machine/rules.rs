@@ -1,77 +1,78 @@
-//! Every duration the discovery machine decides by, in one place. Defaults from measurements of
+//! All durations and policies of the discovery machine. The defaults come from measurements of
 //! Sentinel 7.0.
 
 use std::time::Duration;
 
-/// How a candidate is verified before it is committed. Anything below [`Verify::Role`] is a
-/// degraded mode that an operator has to ask for, for servers whose credentials do not allow more.
+/// How a candidate is verified before the commit. Anything weaker than [`Verify::Role`] is a
+/// degraded mode that an operator has to choose, for servers whose credentials do not permit more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Verify {
-    /// `ROLE` says master and `PING` says PONG.
+    /// `ROLE` reports a master, and `PING` is answered with PONG.
     #[default]
     Role,
-    /// `PING` says PONG.
+    /// `PING` is answered with PONG.
     Ping,
     /// The connection opens.
     Tcp,
 }
 
-/// What to do when the sentinels that can be heard are cut off from the majority of their peers, or
-/// too few are heard at all.
+/// What to do when the reachable sentinels are cut off from the majority of their peers, or too few
+/// of them are reachable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Minority {
-    /// Keep the current master, and say so in metrics and status.
+    /// Keep the current master, and report it in metrics and status.
     #[default]
     Keep,
-    /// Shut the gate until a majority is heard again.
+    /// Close the gate until a majority is reachable again.
     Hold,
-    /// Take the master away and cut its sessions.
+    /// Remove the master and close its sessions.
     Cut,
 }
 
-/// The machine's rules that an operator may turn.
+/// The configurable rules of the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Rules {
+pub struct MachineRules {
     /// How a candidate is verified.
     pub verify: Verify,
-    /// What a provable minority means.
+    /// The policy for a minority.
     pub minority: Minority,
-    /// Between two rounds of questions to a sentinel while all is well.
+    /// The interval between two rounds of queries to a sentinel in normal operation.
     pub poll: Duration,
-    /// The same while something is wrong.
+    /// The same under suspicion.
     pub poll_suspect: Duration,
-    /// Between two probes of the master while all is well.
+    /// The interval between two probes of the master in normal operation.
     pub probe_master: Duration,
-    /// Between two probes of a replica while all is well.
+    /// The interval between two probes of a replica in normal operation.
     pub probe_replica: Duration,
-    /// Between two probes of every node while something is wrong.
+    /// The interval between two probes of each node under suspicion.
     pub probe_suspect: Duration,
-    /// A view older than this does not vote.
+    /// A view older than this does not count as a vote.
     pub view_expiry: Duration,
-    /// Where the policy is to hold or to cut in a minority: hearing no majority of the sentinels
-    /// for this long is one, too. Never less than three polls.
+    /// With the policy `hold` or `cut`: a majority that has not answered for this long counts as a
+    /// minority. At least three poll intervals.
     pub minority_after: Duration,
     /// How long one hold may last before it ends without a commit: from the selection of a replica,
-    /// and anew from its promotion.
+    /// and once more from its promotion.
     pub hold_max: Duration,
     /// How long a claim without a majority must stand uncontradicted.
     pub solo_grace: Duration,
     /// How long a majority must insist on an older epoch.
     pub regress_grace: Duration,
-    /// How long the start waits for a majority before it takes the best verified view.
+    /// How long to wait for a majority at start before the best verified view is used.
     pub bootstrap_grace: Duration,
-    /// How long a claimed master may fail its verification before the old one's sessions are cut.
+    /// How long a claimed master may fail its verification before the old master's sessions are
+    /// closed.
     pub verify_deadline: Duration,
-    /// Suspicion ends after this long without a new cause.
+    /// A suspicion ends after this long without another sign of trouble.
     pub calm: Duration,
-    /// A master that cannot be reached for this long, and three times at least, is no master.
+    /// A master that was unreachable for this long, at least three times, is considered gone.
     pub unreachable: Duration,
-    /// A gap between two steps beyond this means that the process itself was stopped: nothing known
-    /// is trusted.
+    /// A larger gap between two steps means that the process itself was suspended; nothing known
+    /// before is trusted.
     pub stall: Duration,
 }
 
-impl Default for Rules {
+impl Default for MachineRules {
     fn default() -> Self {
         let ms = Duration::from_millis;
         Self {
@@ -96,22 +97,22 @@ impl Default for Rules {
     }
 }
 
-/// The rules by which replicas are let in to serve readers, and put out.
+/// The rules by which replicas become eligible for readers, and lose that.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplicaRules {
-    /// A replica this many bytes behind is put out, and comes back at half of it; 0 for however
-    /// many.
+    /// A replica that lags this many bytes is ejected and is readmitted at half of it; 0 for no
+    /// limit.
     pub max_lag_bytes: u64,
-    /// The same in time; zero for however long.
+    /// The same in time; zero for no limit.
     pub max_lag: Duration,
-    /// A replica whose last answer is to a question older than this is put out.
+    /// A replica whose last answer belongs to a query older than this is ejected.
     pub unanswered: Duration,
-    /// Who was out has to be sound for this long without a break.
+    /// An ejected replica has to be healthy for this long without interruption.
     pub readmit: Duration,
-    /// For how long after the master was in question the links to it, and what sentinels say of
-    /// them, count for nothing.
+    /// For this long after the master was in question, replication links to it and the sentinels'
+    /// opinion of them are ignored.
     pub settle: Duration,
-    /// Sessions per second that are moved from replicas with more of them to those with fewer; 0
+    /// Sessions per second that are moved from replicas with more sessions to those with fewer; 0
     /// for none.
     pub rebalance: usize,
 }
@@ -125,7 +126,7 @@ impl Default for ReplicaRules {
     }
 }
 
-/// Pauses between attempts to verify a claimed master: short at first, because a promotion takes
+/// The pause after an attempt to verify a claimed master: short at first, because a promotion takes
 /// about 2 ms, then up to 200 ms.
 #[must_use]
 pub(crate) fn verify_pause(attempt: u32) -> Duration {

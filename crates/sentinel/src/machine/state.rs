@@ -1,41 +1,56 @@
-//! Where the machine stands, and what that means for the gate.
+//! The states of the machine, and which of them keep the gate closed.
 
 use std::time::Instant;
 
+use super::Machine;
 use crate::{Epoch, NodeAddr};
 
 /// Why traffic is held although nothing is committed yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Cause {
+pub enum HoldCause {
     /// A sentinel announced which replica it is about to promote.
     Selected,
-    /// A sentinel ordered the promotion of a replica of ours, or says that it has seen it.
+    /// A sentinel ordered the promotion of a replica of the master, or reports that it has seen it.
     Ordered,
-    /// A replica of ours was seen promoted.
+    /// A probe found a replica of the master promoted.
     Promoted,
 }
 
-/// Why a commit is pursued.
+/// What decided a commit; `decided_by` in logs and status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Basis {
-    /// The best view at the start, without a majority, after the grace.
+    /// At start: the best verified view after the grace period, without a majority.
     BootstrapMinority,
-    /// One newer view that nobody contradicted, its lineage checked.
-    Solo,
-    /// A majority insisted on an older epoch: the sentinels were configured anew.
-    Regress,
-    /// The same master came back, or came back as another process.
-    Again,
+    /// One newer view that was not contradicted, with verified lineage.
+    SingleSentinel,
+    /// A majority insisted on an older epoch: the sentinels were reconfigured from scratch.
+    EpochRegression,
+    /// The same master was confirmed again after a doubt, possibly as another process.
+    Reconfirmed,
     /// More than half of the electorate.
     Majority,
 }
 
+impl Basis {
+    /// The label for logs and status.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::BootstrapMinority => "bootstrap_minority",
+            Self::SingleSentinel => "single_sentinel",
+            Self::EpochRegression => "epoch_regression",
+            Self::Reconfirmed => "reconfirmed",
+            Self::Majority => "majority",
+        }
+    }
+}
+
 /// Why there is no master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Lack {
-    /// The committed node says that it is a replica.
+pub enum NoMasterReason {
+    /// The committed node reports that it is a replica.
     Demoted,
-    /// The committed node cannot be reached, and nothing else is named.
+    /// The committed node is unreachable, and no other node is named.
     Unreachable,
     /// A newer master is named but does not verify.
     Unverified,
@@ -43,65 +58,78 @@ pub enum Lack {
     Minority,
 }
 
+impl NoMasterReason {
+    /// The label for logs.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Demoted => "demoted",
+            Self::Unreachable => "unreachable",
+            Self::Unverified => "unverified",
+            Self::Minority => "minority",
+        }
+    }
+}
+
 /// The states of the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum State {
-    /// Nothing was ever committed.
+pub enum MachineState {
+    /// Nothing has been committed yet.
     Bootstrap {
-        /// When the first usable view arrived; the grace runs from here.
-        heard_at: Option<Instant>,
+        /// When the first usable view arrived; the grace period starts here.
+        first_view_at: Option<Instant>,
     },
-    /// All is well.
+    /// Normal operation.
     Stable,
-    /// Something may be wrong: look harder, change nothing.
+    /// Something may be wrong: query more often, change nothing.
     Suspect {
-        /// When suspicion began.
+        /// When the suspicion began.
         since: Instant,
-        /// When it was last fed.
-        fed_at: Instant,
+        /// The last sign of trouble.
+        last_sign_at: Instant,
     },
     /// The published master may have been superseded unnoticed: hold until it answers and sentinels
     /// confirm it.
     Unconfirmed {
-        /// When the gate was shut for this.
+        /// When the gate was closed for this.
         since: Instant,
     },
-    /// A switch is about to happen: hold.
+    /// A switch is imminent: hold.
     Armed {
-        /// Why.
-        cause: Cause,
-        /// Who will probably be next.
+        /// The reason for the hold.
+        cause: HoldCause,
+        /// The probable next master.
         candidate: Option<NodeAddr>,
         /// When the hold began.
         since: Instant,
         /// When it ends without a commit.
         until: Instant,
     },
-    /// The evidence is complete; the verification is under way. Hold.
+    /// The evidence is complete and the verification is in progress: hold.
     Committing {
-        /// What is going to be committed.
+        /// The node to commit.
         addr: NodeAddr,
-        /// At which epoch.
+        /// The config-epoch.
         epoch: Epoch,
-        /// Why.
+        /// What decided it.
         basis: Basis,
-        /// When the evidence was complete. Only an answer to a later question verifies.
+        /// When the evidence was complete. Only an answer to a query sent later verifies.
         evidence_at: Instant,
-        /// Verifications that failed so far.
+        /// Failed verifications so far.
         attempts: u32,
-        /// When the old master's sessions are cut even if nothing verifies.
+        /// When the old master's sessions are closed even if nothing verifies.
         until: Instant,
     },
     /// There is positive evidence that no master exists.
     NoMaster {
-        /// Which.
-        lack: Lack,
+        /// The evidence.
+        reason: NoMasterReason,
         /// Since when.
         since: Instant,
     },
 }
 
-impl State {
+impl MachineState {
     /// A stable label for metrics and status.
     #[must_use]
     pub fn label(&self) -> &'static str {
@@ -116,10 +144,17 @@ impl State {
         }
     }
 
-    /// Whether this state by itself keeps the gate shut.
+    /// Whether this state by itself keeps the gate closed.
     pub(super) fn holds(&self) -> bool {
         let unconfirmed = matches!(self, Self::Unconfirmed { .. });
         unconfirmed
             || matches!(self, Self::Armed { .. } | Self::Committing { .. } | Self::NoMaster { .. })
+    }
+}
+
+impl Machine {
+    /// Enters a state. All transitions go through here; no other code assigns `state`.
+    pub(super) fn enter(&mut self, state: MachineState) {
+        self.state = state;
     }
 }

@@ -1,16 +1,16 @@
-//! One idle connection to one redis node: the bird in the mine, and the voice that answers probes.
+//! The node prober: probes one Redis node and watches an idle connection to it.
 //!
-//! Promotion and re-pointing kill a node's clients, so the end of this connection is the earliest
-//! sign of a failover there is. A question that is not answered stays on its connection, for as
-//! long as the kernel holds that to be alive: asking again on a new one would fill the accept queue
-//! of a server that is merely busy, and a server at `maxclients` would turn the new one away. Its
-//! late answer counts with the time at which it was asked.
+//! Promotion and reconfiguration make a node disconnect its clients, so the end of this connection
+//! is the earliest sign of a failover. A probe without an answer stays pending on its connection
+//! for as long as the kernel considers the connection alive: probing again on a new connection
+//! would fill the accept queue of a server that is merely busy, and a server at `maxclients` would
+//! reject it. The late answer counts with the time at which its probe was sent.
 //!
-//! The kernel ends the connection if the other host is gone, or another one has its address, but
-//! knows only its own neighbour: a proxy or a mesh in between may keep it alive for nothing. So a
-//! question that has waited for long is asked again beside it, on a new connection and ever more
-//! seldom. The old connection goes only when the new one brings an answer. So there are two
-//! connections at most, and one question on each.
+//! The kernel ends the connection if the remote host is gone or another host took over its address,
+//! but it knows only its direct peer: a proxy or a mesh in between may keep the connection alive to
+//! a dead node. A probe that has been pending for long is therefore repeated on a new connection,
+//! at growing intervals. The old connection is dropped only when the new one brings an answer, so
+//! there are at most two connections, with one probe on each.
 
 pub(crate) mod probe_connection;
 pub(crate) mod prober_set;
@@ -23,50 +23,48 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
-use crate::discovery::Incoming;
-use crate::discovery::loop_guard::leads_back;
-use crate::discovery::resolve::{Lookup, Resolver};
 use crate::link::auth::{Credentials, Denied};
 use crate::link::backoff::Backoff;
-use crate::link::conn::{Conn, USER_TIMEOUT};
-use crate::prober::probe_connection::{Outcome, ProbeConnection, Trouble};
-use crate::{NodeAddr, Probe, ProbeFailure, Report, Role, Verify};
+use crate::link::connection::{RespConnection, USER_TIMEOUT};
+use crate::link::messages::{DriverMessage, ProbeEvent};
+use crate::net::loop_guard::leads_back;
+use crate::net::resolve::{Lookup, Resolver};
+use crate::prober::probe_connection::{ProbeConnection, ProbeError, ProbeResult};
+use crate::{NodeAddr, NodeReport, Probe, ProbeFailure, Role, Verify};
 
-/// A question that has been open for this long is asked again beside, and then after pauses that
-/// grow up to the second.
-const BESIDE_MIN: Duration = Duration::from_secs(5);
-const BESIDE_MAX: Duration = Duration::from_secs(40);
+/// A probe that has been pending for this long is repeated on a new connection, and then at
+/// intervals that grow up to the second bound.
+const RETRY_MIN: Duration = Duration::from_secs(5);
+const RETRY_MAX: Duration = Duration::from_secs(40);
 
-/// The end of the idle connection is told this often at most.
-const ENDED_EVERY: Duration = Duration::from_millis(100);
+/// Minimum interval between reports that the idle connection ended.
+const LOST_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A node that refused the password is left alone for a time between these two, growing with each
-/// refusal.
+/// Bounds of the pause after a refused password; it grows with each refusal.
 const REFUSED_MIN: Duration = Duration::from_millis(100);
 const REFUSED_MAX: Duration = Duration::from_secs(1);
 
-/// A node that turned us away is left alone for a time between these two. A place may be taken as
-/// soon as it is free, but each attempt costs a busy server something.
-const TURNED_AWAY_MIN: Duration = Duration::from_millis(20);
-const TURNED_AWAY_MAX: Duration = Duration::from_millis(100);
+/// Bounds of the pause after a server rejected the connection. A slot may become free at any
+/// moment, but each attempt costs a busy server something.
+const REJECTED_MIN: Duration = Duration::from_millis(20);
+const REJECTED_MAX: Duration = Duration::from_millis(100);
 
-/// A node that could not be reached is left alone for a time between these two, growing with each
-/// failure, unless there is need.
+/// Bounds of the pause after a failed dial; it grows with each failure. An urgent probe ends it.
 const FAILED_MIN: Duration = Duration::from_millis(20);
 const FAILED_MAX: Duration = Duration::from_secs(1);
 
-/// Rung for a probe.
+/// Requests a probe.
 #[derive(Debug, Default)]
-pub(crate) struct Bell {
+pub(crate) struct ProbeTrigger {
     ask: Notify,
-    need: Notify,
+    urgent: Notify,
 }
 
-impl Bell {
-    /// `need`: the answer is waited for, whatever came of the last question.
-    pub(crate) fn ring(&self, need: bool) {
-        if need {
-            self.need.notify_one();
+impl ProbeTrigger {
+    /// `urgent`: a decision waits for the answer, so a pause after failed dials is cut short.
+    pub(crate) fn request(&self, urgent: bool) {
+        if urgent {
+            self.urgent.notify_one();
         }
         self.ask.notify_one();
     }
@@ -74,72 +72,64 @@ impl Bell {
 
 /// Why, and until when, a node is not dialled.
 #[derive(Debug, Clone, Copy)]
-enum Pause {
-    /// It refused us: whoever counts failed attempts must not see many, however much there is need.
+enum DialPause {
+    /// It refused the credentials: a server that counts failed attempts must not see many of them,
+    /// however urgent the probe is.
     Refused(Instant),
     /// It could not be reached.
     Failed(Instant),
 }
 
-/// What all canaries of one group share.
+/// Settings that all node probers of one service share.
 #[derive(Debug)]
 pub(crate) struct ProberFactory {
     pub(crate) credentials: Option<Credentials>,
     pub(crate) verify: Verify,
-    /// How long one probe waits for its connection, and how long for its answer.
-    pub(crate) patience: Duration,
+    /// Timeout of a probe's dial, and of its answer.
+    pub(crate) timeout: Duration,
     /// Announced address to the address to dial, for NAT.
     pub(crate) address_map: BTreeMap<NodeAddr, NodeAddr>,
-    /// Our own listeners, never to be dialled.
+    /// Our own listeners, which must not be dialled.
     pub(crate) own: Vec<SocketAddr>,
-    /// For names.
+    /// Resolves host names.
     pub(crate) resolver: Resolver,
-}
-
-/// What a canary tells.
-#[derive(Debug)]
-pub(crate) enum ProbeEvent {
-    /// A probe was answered, or was not.
-    Probed { probe: Box<Probe>, denied: Option<Denied> },
-    /// The idle connection ended by itself.
-    Ended,
 }
 
 /// Runs until its owner drops it.
 pub(crate) async fn run(
-    group: usize,
+    service: usize,
     node: NodeAddr,
-    keeper: Arc<ProberFactory>,
-    bell: Arc<Bell>,
-    out: mpsc::Sender<Incoming>,
+    factory: Arc<ProberFactory>,
+    trigger: Arc<ProbeTrigger>,
+    out: mpsc::Sender<DriverMessage>,
 ) {
-    let dial = keeper.address_map.get(&node).unwrap_or(&node);
-    let lookup = Lookup::new(&keeper.resolver, &dial.host, dial.port);
+    let dial = factory.address_map.get(&node).unwrap_or(&node);
+    let lookup = Lookup::new(&factory.resolver, &dial.host, dial.port);
     let (refused, failed) =
         (Backoff::new(REFUSED_MIN, REFUSED_MAX), Backoff::new(FAILED_MIN, FAILED_MAX));
-    let rung = Arc::clone(&bell);
-    let turned_away = Backoff::new(TURNED_AWAY_MIN, TURNED_AWAY_MAX);
-    let beside = (Backoff::new(BESIDE_MIN, BESIDE_MAX), None);
-    let (perch, pause, ended_at) = (None, None, None);
-    let mut canary = NodeProber {
+    let triggered = Arc::clone(&trigger);
+    let rejection = Backoff::new(REJECTED_MIN, REJECTED_MAX);
+    let retry = (Backoff::new(RETRY_MIN, RETRY_MAX), None);
+    let (connection, pause, lost_at) = (None, None, None);
+    let mut prober = NodeProber {
         lookup,
-        keeper,
-        bell,
-        perch,
+        factory,
+        trigger,
+        connection,
         refused,
-        turned_away,
+        rejection,
         failed,
         pause,
-        beside,
-        ended_at,
+        retry,
+        lost_at,
     };
     loop {
-        let song = tokio::select! {
-            () = rung.ask.notified() => Some(canary.probe().await),
-            song = canary.listen() => song,
+        let event = tokio::select! {
+            () = triggered.ask.notified() => Some(prober.probe().await),
+            event = prober.wait() => event,
         };
-        let Some(song) = song else { continue };
-        if out.send(Incoming::NodeProber(group, node.clone(), song)).await.is_err() {
+        let Some(event) = event else { continue };
+        if out.send(DriverMessage::NodeProber(service, node.clone(), event)).await.is_err() {
             return;
         }
     }
@@ -147,70 +137,71 @@ pub(crate) async fn run(
 
 struct NodeProber {
     lookup: Lookup,
-    keeper: Arc<ProberFactory>,
-    bell: Arc<Bell>,
-    perch: Option<ProbeConnection>,
-    /// How long to leave a node alone that refused the password.
+    factory: Arc<ProberFactory>,
+    trigger: Arc<ProbeTrigger>,
+    connection: Option<ProbeConnection>,
+    /// The pause after a refused password.
     refused: Backoff,
-    /// How long to leave a node alone that turned us away.
-    turned_away: Backoff,
-    /// How long to leave a node alone that could not be reached.
+    /// The pause after a rejected connection.
+    rejection: Backoff,
+    /// The pause after a failed dial.
     failed: Backoff,
-    pause: Option<Pause>,
-    /// How long an open question is not asked beside, and until when now.
-    beside: (Backoff, Option<Instant>),
-    ended_at: Option<Instant>,
+    pause: Option<DialPause>,
+    /// Interval between repetitions of a pending probe, and when the next one is allowed.
+    retry: (Backoff, Option<Instant>),
+    lost_at: Option<Instant>,
 }
 
 impl NodeProber {
-    /// Listens to the idle connection: for its end, or for a late answer. Pending while there is
-    /// none; safe to drop. `None`: it ended, and that was told a moment ago already.
-    async fn listen(&mut self) -> Option<ProbeEvent> {
-        let Some(perch) = &mut self.perch else { return std::future::pending().await };
-        let verify = self.keeper.verify;
-        if let Some((asked_at, outcome)) = perch.listen(verify).await {
+    /// Waits for the end of the idle connection or for a late answer. Pending without a
+    /// connection; cancel-safe. `None`: the connection ended shortly after a reported end.
+    async fn wait(&mut self) -> Option<ProbeEvent> {
+        let Some(connection) = &mut self.connection else { return std::future::pending().await };
+        let verify = self.factory.verify;
+        if let Some((asked_at, outcome)) = connection.wait(verify).await {
             self.settle(&outcome);
-            return Some(self.tell(asked_at, outcome));
+            return Some(self.finish(asked_at, outcome));
         }
-        self.perch = None;
+        self.connection = None;
         let now = Instant::now();
-        // A server that ends every connection at once would be asked without end.
-        let told = self.ended_at.is_some_and(|at| now - at < ENDED_EVERY);
-        self.ended_at = if told { self.ended_at } else { Some(now) };
-        (!told).then_some(ProbeEvent::Ended)
+        // A server that closes every connection at once would be probed without end.
+        let reported = self.lost_at.is_some_and(|at| now - at < LOST_INTERVAL);
+        self.lost_at = if reported { self.lost_at } else { Some(now) };
+        (!reported).then_some(ProbeEvent::ConnectionLost)
     }
 
     async fn probe(&mut self) -> ProbeEvent {
         let (asked_at, outcome) = self.try_probe().await;
-        self.tell(asked_at, outcome)
+        self.finish(asked_at, outcome)
     }
 
-    fn tell(&mut self, asked_at: Instant, outcome: Outcome) -> ProbeEvent {
+    fn finish(&mut self, asked_at: Instant, outcome: ProbeResult) -> ProbeEvent {
         let (outcome, denied) = match outcome {
             Ok(report) => {
                 self.refused.reset();
-                self.turned_away.reset();
+                self.rejection.reset();
                 self.failed.reset();
                 (Ok(report), None)
             }
-            Err(Trouble::Failed(ProbeFailure::Silent)) => (Err(ProbeFailure::Silent), None),
-            Err(Trouble::Failed(failure)) => {
-                self.pause = Some(Pause::Failed(Instant::now() + self.failed.pause()));
+            Err(ProbeError::Failed(ProbeFailure::Unresponsive)) => {
+                (Err(ProbeFailure::Unresponsive), None)
+            }
+            Err(ProbeError::Failed(failure)) => {
+                self.pause = Some(DialPause::Failed(Instant::now() + self.failed.pause()));
                 (Err(failure), None)
             }
-            Err(Trouble::DialTimedOut) => {
-                self.pause = Some(Pause::Failed(Instant::now() + self.failed.pause()));
+            Err(ProbeError::DialTimedOut) => {
+                self.pause = Some(DialPause::Failed(Instant::now() + self.failed.pause()));
                 (Err(ProbeFailure::Unreachable), None)
             }
-            Err(Trouble::Denied(denied)) if denied.is_for_everybody() => {
-                self.pause = Some(Pause::Refused(Instant::now() + self.turned_away.pause()));
-                (Err(ProbeFailure::TurnedAway), Some(denied))
+            Err(ProbeError::Denied(denied)) if denied.is_server_wide() => {
+                self.pause = Some(DialPause::Refused(Instant::now() + self.rejection.pause()));
+                (Err(ProbeFailure::ConnectionRejected), Some(denied))
             }
-            Err(Trouble::Denied(denied)) => {
-                // A server that counts failed attempts must not see one of them every few
-                // milliseconds.
+            Err(ProbeError::Denied(denied)) => {
+                // A server that counts failed attempts must not see one every few milliseconds.
                 if !matches!(denied, Denied::NotPermitted { .. }) {
-                    self.pause = Some(Pause::Refused(Instant::now() + self.refused.pause()));
+                    self.pause = Some(DialPause::Refused(Instant::now() + self.refused.pause()));
                 }
                 (Err(ProbeFailure::Denied), Some(denied))
             }
@@ -221,180 +212,189 @@ impl NodeProber {
         }
     }
 
-    /// What the outcome of a question on the present connection means for that connection, and for
-    /// its address.
-    fn settle(&mut self, outcome: &Outcome) {
-        let Some(perch) = &self.perch else { return };
-        let (dialled, has_answered) = (perch.dialled(), perch.has_answered());
-        let useless = match outcome {
+    /// Applies the result of a probe on the current connection to that connection and to the
+    /// choice of the next address.
+    fn settle(&mut self, outcome: &ProbeResult) {
+        let Some(connection) = &self.connection else { return };
+        let (dialled, has_answered) = (connection.dialled(), connection.has_answered());
+        let unusable = match outcome {
             Ok(_) => {
-                self.beside.0.reset();
-                self.beside.1 = None;
+                self.retry.0.reset();
+                self.retry.1 = None;
                 self.lookup.worked(dialled);
                 false
             }
-            Err(Trouble::Failed(ProbeFailure::Silent)) => false,
-            Err(Trouble::Failed(_) | Trouble::DialTimedOut) => {
-                // The end of a connection that has worked says nothing about its address: only a
+            Err(ProbeError::Failed(ProbeFailure::Unresponsive)) => false,
+            Err(ProbeError::Failed(_) | ProbeError::DialTimedOut) => {
+                // The end of a connection that has worked says nothing about its address; only a
                 // dial does.
                 if !has_answered {
                     self.lookup.failed();
                 }
                 true
             }
-            Err(Trouble::Denied(denied)) => {
+            Err(ProbeError::Denied(denied)) => {
                 self.lookup.worked(dialled);
-                // A missing ACL rule can be added while the connection stands; everything else
-                // needs a new one.
+                // A missing ACL rule can be added while the connection lasts; everything else
+                // requires a new one.
                 !matches!(denied, Denied::NotPermitted { .. })
             }
         };
-        if useless {
-            self.perch = None;
+        if unusable {
+            self.connection = None;
         }
     }
 
-    /// Asks. The time that comes with the outcome is that of the question which it answers, or
-    /// which nobody answered.
-    async fn try_probe(&mut self) -> (Instant, Outcome) {
-        let verify = self.keeper.verify;
-        // Where nothing may be asked, a fresh connection is all there is to learn from.
-        let useless = |perch: &ProbeConnection| verify == Verify::Tcp || perch.is_out_of_turn();
-        if self.perch.as_ref().is_some_and(useless) {
-            self.perch = None;
-        }
-        let waits_long = |perch: &ProbeConnection| {
-            perch.asked_at().is_some_and(|asked_at| asked_at.elapsed() > BESIDE_MIN)
+    /// Probes the node. The time that comes with the result is that of the probe which it
+    /// answers, or which was not answered.
+    async fn try_probe(&mut self) -> (Instant, ProbeResult) {
+        let verify = self.factory.verify;
+        // Without commands, a successful dial is the whole result.
+        let unusable = |connection: &ProbeConnection| {
+            verify == Verify::Tcp || connection.has_unsolicited_input()
         };
-        if self.beside.1.is_none_or(|at| at <= Instant::now())
-            && let Some(kept) = self.perch.take_if(|perch| waits_long(perch))
-        {
-            return self.ask_beside(kept).await;
+        if self.connection.as_ref().is_some_and(unusable) {
+            self.connection = None;
         }
-        let seasoned = self.perch.as_ref().is_some_and(ProbeConnection::is_idle);
+        let is_overdue = |connection: &ProbeConnection| {
+            connection.asked_at().is_some_and(|asked_at| asked_at.elapsed() > RETRY_MIN)
+        };
+        if self.retry.1.is_none_or(|at| at <= Instant::now())
+            && let Some(kept) = self.connection.take_if(|connection| is_overdue(connection))
+        {
+            return self.retry_on_new_connection(kept).await;
+        }
+        let was_idle = self.connection.as_ref().is_some_and(ProbeConnection::is_idle);
         let (asked_at, outcome) = self.ask_once().await;
-        if seasoned && matches!(outcome, Err(Trouble::Failed(ProbeFailure::Unreachable))) {
-            // An idle connection that turns out to be dead says nothing about the server: only a
-            // dial does.
+        if was_idle && matches!(outcome, Err(ProbeError::Failed(ProbeFailure::Unreachable))) {
+            // The end of an idle connection says nothing about the server; only a dial does.
             return self.ask_once().await;
         }
         (asked_at, outcome)
     }
 
-    /// The question on `kept` has been open for long: asks it again on a new connection, and takes
-    /// whichever answer comes first.
-    async fn ask_beside(&mut self, mut kept: ProbeConnection) -> (Instant, Outcome) {
-        let (verify, now) = (self.keeper.verify, Instant::now());
+    /// The probe on `kept` has been pending for long: repeats it on a new connection and returns
+    /// the first answer from either.
+    async fn retry_on_new_connection(
+        &mut self,
+        mut kept: ProbeConnection,
+    ) -> (Instant, ProbeResult) {
+        let (verify, now) = (self.factory.verify, Instant::now());
         let asked_at = kept.asked_at().unwrap_or(now);
         let (at, outcome) = tokio::select! {
             biased;
-            late = kept.listen(verify) => {
-                // With it goes a new connection that was not needed, or all that there was.
-                self.perch = None;
+            late = kept.wait(verify) => {
+                // Drops a new connection that is not needed, or the only one that there was.
+                self.connection = None;
                 let Some((at, outcome)) = late else { return self.ask_once().await };
-                self.perch = Some(kept);
+                self.connection = Some(kept);
                 self.settle(&outcome);
                 return (at, outcome);
             }
-            beside = self.ask_once() => beside,
+            retry = self.ask_once() => retry,
         };
-        match beside_means(&outcome) {
-            Beside::Answer => {}
-            // As often as any node that cannot be reached: nobody is kept busy by it.
-            Beside::Nobody => self.perch = Some(kept),
-            Beside::Nothing => {
-                if matches!(outcome, Err(Trouble::Failed(ProbeFailure::Silent))) {
-                    // Another address of its name may be the better one.
+        match classify_retry(&outcome) {
+            RetryOutcome::Answered => {}
+            // Dialled again as often as any unreachable node, which costs little.
+            RetryOutcome::Unreachable => self.connection = Some(kept),
+            RetryOutcome::Inconclusive => {
+                if matches!(outcome, Err(ProbeError::Failed(ProbeFailure::Unresponsive))) {
+                    // Another address of its name may work.
                     self.lookup.failed();
                 }
-                self.perch = Some(kept);
-                self.beside.1 = Some(now + self.beside.0.pause());
-                return (asked_at, Err(Trouble::Failed(ProbeFailure::Silent)));
+                self.connection = Some(kept);
+                self.retry.1 = Some(now + self.retry.0.pause());
+                return (asked_at, Err(ProbeError::Failed(ProbeFailure::Unresponsive)));
             }
         }
         (at, outcome)
     }
 
-    /// Asks on the present connection, or on a new one.
-    async fn ask_once(&mut self) -> (Instant, Outcome) {
+    /// Probes on the current connection, or on a new one.
+    async fn ask_once(&mut self) -> (Instant, ProbeResult) {
         let (asked_at, outcome) = self.ask().await;
         self.settle(&outcome);
         (asked_at, outcome)
     }
 
-    async fn ask(&mut self) -> (Instant, Outcome) {
-        let (patience, verify) = (self.keeper.patience, self.keeper.verify);
-        if self.perch.is_none() {
+    async fn ask(&mut self) -> (Instant, ProbeResult) {
+        let (timeout, verify) = (self.factory.timeout, self.factory.verify);
+        if self.connection.is_none() {
             match self.pause.take() {
                 None => {}
-                Some(Pause::Refused(at)) => tokio::time::sleep_until(at).await,
-                Some(Pause::Failed(at)) => tokio::select! {
+                Some(DialPause::Refused(at)) => tokio::time::sleep_until(at).await,
+                Some(DialPause::Failed(at)) => tokio::select! {
                     () = tokio::time::sleep_until(at) => {}
-                    () = self.bell.need.notified() => {}
+                    () = self.trigger.urgent.notified() => {}
                 },
             }
             let now = Instant::now();
             match self.connect().await {
-                Ok(perch) => self.perch = Some(perch),
-                Err(trouble) => return (now, Err(trouble)),
+                Ok(connection) => self.connection = Some(connection),
+                Err(error) => return (now, Err(error)),
             }
-            if let (Verify::Tcp, Some(perch)) = (verify, &self.perch) {
-                let (dialled, role) = (perch.dialled(), Role::Unknown);
-                let report = Report { dialled, role, pong: false, offset: None, lineage: None };
+            if let (Verify::Tcp, Some(connection)) = (verify, &self.connection) {
+                let (dialled, role) = (connection.dialled(), Role::Unknown);
+                let report = NodeReport { dialled, role, pong: false, offset: None, lineage: None };
                 return (now, Ok(report));
             }
         }
         let now = Instant::now();
-        let Some(perch) = &mut self.perch else {
-            return (now, Err(Trouble::Failed(ProbeFailure::Unreachable)));
+        let Some(connection) = &mut self.connection else {
+            return (now, Err(ProbeError::Failed(ProbeFailure::Unreachable)));
         };
-        let asking = perch.ask(verify, self.keeper.credentials.as_ref());
-        let answered = tokio::time::timeout(patience, asking).await;
-        let asked_at = perch.asked_at().unwrap_or(now);
+        let asking = connection.ask(verify, self.factory.credentials.as_ref());
+        let answered = tokio::time::timeout(timeout, asking).await;
+        let asked_at = connection.asked_at().unwrap_or(now);
         match answered {
-            Err(_) => (asked_at, Err(Trouble::Failed(ProbeFailure::Silent))),
+            Err(_) => (asked_at, Err(ProbeError::Failed(ProbeFailure::Unresponsive))),
             Ok(Err(error)) => {
-                let turned_away = perch.turned_away().map(|(_, denied)| Trouble::Denied(denied));
-                (asked_at, Err(turned_away.unwrap_or_else(|| error.into())))
+                let rejection =
+                    connection.rejection().map(|(_, denied)| ProbeError::Denied(denied));
+                (asked_at, Err(rejection.unwrap_or_else(|| error.into())))
             }
-            Ok(Ok(())) => perch.judge(verify),
+            Ok(Ok(())) => connection.take_result(verify),
         }
     }
 
-    async fn connect(&mut self) -> Result<ProbeConnection, Trouble> {
-        let unreachable = Trouble::Failed(ProbeFailure::Unreachable);
-        let Ok(dialled) = self.lookup.address(self.keeper.patience).await else {
+    async fn connect(&mut self) -> Result<ProbeConnection, ProbeError> {
+        let unreachable = ProbeError::Failed(ProbeFailure::Unreachable);
+        let Ok(dialled) = self.lookup.address(self.factory.timeout).await else {
             return Err(unreachable);
         };
-        if leads_back(dialled, &self.keeper.own) {
+        if leads_back(dialled, &self.factory.own) {
             self.lookup.failed();
-            return Err(Trouble::Failed(ProbeFailure::Rejected));
+            return Err(ProbeError::Failed(ProbeFailure::UnusableAddress));
         }
-        let connected = Conn::connect(dialled, self.keeper.patience, USER_TIMEOUT).await;
-        let conn = connected.inspect_err(|_| self.lookup.failed())?;
-        Ok(ProbeConnection::new(conn, dialled))
+        let connected = RespConnection::connect(dialled, self.factory.timeout, USER_TIMEOUT).await;
+        let connection = connected.inspect_err(|_| self.lookup.failed())?;
+        Ok(ProbeConnection::new(connection, dialled))
     }
 }
 
-/// What the outcome on a new connection says while an older one is alive, on which a question has
-/// been open for long.
+/// The meaning of a result on a new connection while a probe is pending on an older connection that
+/// is alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Beside {
-    /// It answers here.
-    Answer,
-    /// Nobody takes connections there any more.
-    Nobody,
-    /// As before: it may be busy, with no room in its queue or among its clients. The older
+enum RetryOutcome {
+    /// The node answers on the new connection.
+    Answered,
+    /// The address accepts no connections any more.
+    Unreachable,
+    /// No news: the node may be busy, with a full accept queue or at `maxclients`. The older
     /// connection says more.
-    Nothing,
+    Inconclusive,
 }
 
-fn beside_means(outcome: &Outcome) -> Beside {
+fn classify_retry(outcome: &ProbeResult) -> RetryOutcome {
     match outcome {
-        Ok(_) => Beside::Answer,
-        Err(Trouble::Denied(denied)) if !denied.is_for_everybody() => Beside::Answer,
-        Err(Trouble::Failed(ProbeFailure::Unreachable | ProbeFailure::Rejected)) => Beside::Nobody,
-        Err(Trouble::Failed(_) | Trouble::DialTimedOut | Trouble::Denied(_)) => Beside::Nothing,
+        Ok(_) => RetryOutcome::Answered,
+        Err(ProbeError::Denied(denied)) if !denied.is_server_wide() => RetryOutcome::Answered,
+        Err(ProbeError::Failed(ProbeFailure::Unreachable | ProbeFailure::UnusableAddress)) => {
+            RetryOutcome::Unreachable
+        }
+        Err(ProbeError::Failed(_) | ProbeError::DialTimedOut | ProbeError::Denied(_)) => {
+            RetryOutcome::Inconclusive
+        }
     }
 }
 
@@ -403,15 +403,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn takes_a_new_connection_only_if_it_says_more() {
-        let failed = |failure| beside_means(&Err(Trouble::Failed(failure)));
-        let denied = |denied| beside_means(&Err(Trouble::Denied(denied)));
-        assert_eq!(failed(ProbeFailure::Unreachable), Beside::Nobody);
-        assert_eq!(failed(ProbeFailure::Silent), Beside::Nothing);
-        assert_eq!(beside_means(&Err(Trouble::DialTimedOut)), Beside::Nothing);
-        for for_everybody in [Denied::TooManyClients, Denied::ProtectedMode, Denied::TurnedAway] {
-            assert_eq!(denied(for_everybody), Beside::Nothing);
+    fn keeps_old_connection_unless_new_one_is_conclusive() {
+        let failed = |failure| classify_retry(&Err(ProbeError::Failed(failure)));
+        let denied = |denied| classify_retry(&Err(ProbeError::Denied(denied)));
+        assert_eq!(failed(ProbeFailure::Unreachable), RetryOutcome::Unreachable);
+        assert_eq!(failed(ProbeFailure::Unresponsive), RetryOutcome::Inconclusive);
+        assert_eq!(classify_retry(&Err(ProbeError::DialTimedOut)), RetryOutcome::Inconclusive);
+        for for_everybody in
+            [Denied::TooManyClients, Denied::ProtectedMode, Denied::ConnectionRejected]
+        {
+            assert_eq!(denied(for_everybody), RetryOutcome::Inconclusive);
         }
-        assert_eq!(denied(Denied::WrongPassword { setting: "x" }), Beside::Answer);
+        assert_eq!(denied(Denied::WrongPassword { setting: "x" }), RetryOutcome::Answered);
     }
 }

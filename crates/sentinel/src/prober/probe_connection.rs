@@ -1,9 +1,9 @@
-//! A connection to a redis node and the one question that may be open on it.
+//! A connection to a Redis node, with at most one pending probe.
 //!
-//! The greeting goes out together with the first question, so that a server which accepts and does
-//! not answer costs one connection, however often it is asked. An answer carries the time of its
-//! question and never counts as younger. While a question is open no other is written, so that an
-//! answer is never taken for that to another question.
+//! The handshake is sent together with the first probe, so that a server which accepts connections
+//! and does not answer costs one connection, however often it is probed. An answer carries the time
+//! of its probe and never counts as younger. No second probe is written while one is pending, so an
+//! answer is never attributed to the wrong probe.
 
 use std::net::SocketAddr;
 
@@ -11,165 +11,165 @@ use bytes::BytesMut;
 use tokio::time::Instant;
 
 use crate::link::auth::{Credentials, Denied};
-use crate::link::conn::{Conn, ConnError};
+use crate::link::connection::{ConnectionError, RespConnection};
 use crate::link::poll::put_command;
 use crate::link::reply::Reply;
-use crate::{Lineage, NodeAddr, ProbeFailure, Report, Role, Verify};
+use crate::{Lineage, NodeAddr, NodeReport, ProbeFailure, Role, Verify};
 
-/// The configuration section that redis nodes' refusals point to.
+/// The configuration section that refusals by Redis nodes refer to.
 const AUTH: &str = "service.auth";
 
-/// The question under way.
-struct Open {
+/// A pending probe.
+struct PendingProbe {
     /// When it was written.
     asked_at: Instant,
-    /// Answers to come before those to the question: of a connection that has just been made.
-    greeting: usize,
+    /// Number of handshake replies that precede the answers; 0 unless the connection is new.
+    handshake: usize,
     answers: Vec<Reply>,
 }
 
-/// See the module's header.
+/// A probe connection. See the module's header.
 pub(crate) struct ProbeConnection {
-    conn: Conn,
+    connection: RespConnection,
     dialled: SocketAddr,
-    open: Option<Open>,
-    /// The greeting went out.
-    greeted: bool,
-    /// A question was answered on it.
+    pending: Option<PendingProbe>,
+    /// The handshake was sent.
+    handshake_sent: bool,
+    /// A probe was answered on it.
     answered: bool,
 }
 
 /// Why there is no report.
-pub(crate) enum Trouble {
+pub(crate) enum ProbeError {
     Failed(ProbeFailure),
-    /// The dial took too long: nobody is there, or there is no room in the queue of a server that
-    /// is busy.
+    /// The dial timed out: no server is there, or the accept queue of a busy server is full.
     DialTimedOut,
     Denied(Denied),
 }
 
-impl From<ConnError> for Trouble {
-    fn from(error: ConnError) -> Self {
+impl From<ConnectionError> for ProbeError {
+    fn from(error: ConnectionError) -> Self {
         match error {
-            ConnError::ConnectTimeout(_) => Self::DialTimedOut,
+            ConnectionError::ConnectTimeout(_) => Self::DialTimedOut,
             _ => Self::Failed(ProbeFailure::Unreachable),
         }
     }
 }
 
-/// What a question came to.
-pub(crate) type Outcome = Result<Report, Trouble>;
+/// The result of a probe.
+pub(crate) type ProbeResult = Result<NodeReport, ProbeError>;
 
 impl ProbeConnection {
-    pub(crate) fn new(conn: Conn, dialled: SocketAddr) -> Self {
-        Self { conn, dialled, open: None, greeted: false, answered: false }
+    pub(crate) fn new(connection: RespConnection, dialled: SocketAddr) -> Self {
+        Self { connection, dialled, pending: None, handshake_sent: false, answered: false }
     }
 
     pub(crate) fn dialled(&self) -> SocketAddr {
         self.dialled
     }
 
-    /// When the open question was written, if there is one.
+    /// When the pending probe was written, if there is one.
     pub(crate) fn asked_at(&self) -> Option<Instant> {
-        self.open.as_ref().map(|open| open.asked_at)
+        self.pending.as_ref().map(|pending| pending.asked_at)
     }
 
-    /// Somebody has answered on it.
+    /// A probe was answered on this connection.
     pub(crate) fn has_answered(&self) -> bool {
         self.answered
     }
 
-    /// It has been greeted, and nothing is owed.
+    /// The handshake is complete and no reply is owed.
     pub(crate) fn is_idle(&self) -> bool {
-        self.greeted && self.open.is_none()
+        self.handshake_sent && self.pending.is_none()
     }
 
-    /// Waits for a late answer, or for the end: `None`. Whatever is said out of turn is the end
-    /// too, since answers could not be told from each other any more. Safe to drop.
-    pub(crate) async fn listen(&mut self, verify: Verify) -> Option<(Instant, Outcome)> {
-        if self.open.is_none() {
-            let _ = self.conn.next().await;
+    /// Waits for a late answer, or for the end of the connection: `None`. An unsolicited reply
+    /// ends it, too, since answers could not be attributed any more. Cancel-safe.
+    pub(crate) async fn wait(&mut self, verify: Verify) -> Option<(Instant, ProbeResult)> {
+        if self.pending.is_none() {
+            let _ = self.connection.next().await;
             return None;
         }
-        match self.hear(verify).await {
-            Ok(()) => Some(self.judge(verify)),
+        match self.receive(verify).await {
+            Ok(()) => Some(self.take_result(verify)),
             Err(_) => self
-                .turned_away()
-                .map(|(asked_at, denied)| (asked_at, Err(Trouble::Denied(denied)))),
+                .rejection()
+                .map(|(asked_at, denied)| (asked_at, Err(ProbeError::Denied(denied)))),
         }
     }
 
-    /// The connection ended before all was answered: the error with which the server turned it
-    /// away, if there was one. That is the first thing said on a connection; an error that comes
-    /// later is an answer like any other, and says nothing about the end.
-    pub(crate) fn turned_away(&self) -> Option<(Instant, Denied)> {
-        let open = self.open.as_ref().filter(|open| open.greeting > 0)?;
-        let line = open.answers.first()?.error()?;
-        Some((open.asked_at, Denied::read_last(line, AUTH)?))
+    /// The error with which the server rejected the connection, if it ended for that reason.
+    /// Such an error is the first reply of a connection; a later error is an answer and says
+    /// nothing about the end.
+    pub(crate) fn rejection(&self) -> Option<(Instant, Denied)> {
+        let pending = self.pending.as_ref().filter(|pending| pending.handshake > 0)?;
+        let line = pending.answers.first()?.error()?;
+        Some((pending.asked_at, Denied::read_last(line, AUTH)?))
     }
 
-    /// Something came that nobody asked for.
-    pub(crate) fn is_out_of_turn(&self) -> bool {
-        self.open.is_none() && self.conn.has_input()
+    /// Data arrived without a probe.
+    pub(crate) fn has_unsolicited_input(&self) -> bool {
+        self.pending.is_none() && self.connection.has_input()
     }
 
-    /// Asks, behind the greeting on a new connection, or goes on waiting for the question that is
-    /// still open. Safe to drop: the question then stays open.
+    /// Sends a probe, after the handshake on a new connection, or keeps waiting for the pending
+    /// one. Cancel-safe: the probe then stays pending.
     pub(crate) async fn ask(
         &mut self,
         verify: Verify,
         credentials: Option<&Credentials>,
-    ) -> Result<(), ConnError> {
-        if self.open.is_none() {
-            let (mut commands, mut greeting) = (BytesMut::new(), 0);
-            if !self.greeted {
+    ) -> Result<(), ConnectionError> {
+        if self.pending.is_none() {
+            let (mut request, mut handshake) = (BytesMut::new(), 0);
+            if !self.handshake_sent {
                 if let Some(credentials) = credentials {
-                    put_command(&mut commands, &credentials.auth());
-                    greeting += 1;
+                    put_command(&mut request, &credentials.auth());
+                    handshake += 1;
                 }
-                // A name is a courtesy to whoever reads CLIENT LIST; a server that does not allow
-                // it is as good.
-                put_command(&mut commands, &["CLIENT", "SETNAME", "pointsman"]);
-                greeting += 1;
-                self.greeted = true;
+                // The name only helps readers of CLIENT LIST; a server may refuse it.
+                put_command(&mut request, &["CLIENT", "SETNAME", "pointsman"]);
+                handshake += 1;
+                self.handshake_sent = true;
             }
-            for question in questions(verify) {
-                put_command(&mut commands, question);
+            for command in commands(verify) {
+                put_command(&mut request, command);
             }
-            self.open = Some(Open { asked_at: Instant::now(), greeting, answers: Vec::new() });
-            self.conn.send(&commands).await?;
+            self.pending =
+                Some(PendingProbe { asked_at: Instant::now(), handshake, answers: Vec::new() });
+            self.connection.send(&request).await?;
         }
-        self.hear(verify).await
+        self.receive(verify).await
     }
 
-    /// Waits for the rest of the answers to the open question. Safe to drop.
-    async fn hear(&mut self, verify: Verify) -> Result<(), ConnError> {
-        let Some(open) = &mut self.open else { return Ok(()) };
-        while open.answers.len() < open.greeting + questions(verify).len() {
-            open.answers.push(self.conn.next().await?);
+    /// Waits for the remaining answers to the pending probe. Cancel-safe.
+    async fn receive(&mut self, verify: Verify) -> Result<(), ConnectionError> {
+        let Some(pending) = &mut self.pending else { return Ok(()) };
+        while pending.answers.len() < pending.handshake + commands(verify).len() {
+            pending.answers.push(self.connection.next().await?);
         }
         Ok(())
     }
 
-    /// What the answers to the open question come to, which is closed by that.
-    pub(crate) fn judge(&mut self, verify: Verify) -> (Instant, Outcome) {
-        let Some(Open { asked_at, greeting, answers }) = self.open.take() else {
-            return (Instant::now(), Err(Trouble::Failed(ProbeFailure::Unreachable)));
+    /// Evaluates the answers to the pending probe, which is complete after that.
+    pub(crate) fn take_result(&mut self, verify: Verify) -> (Instant, ProbeResult) {
+        let Some(PendingProbe { asked_at, handshake, answers }) = self.pending.take() else {
+            return (Instant::now(), Err(ProbeError::Failed(ProbeFailure::Unreachable)));
         };
         self.answered = true;
-        let (greeting, answers) = answers.split_at_checked(greeting).unwrap_or_default();
-        // With credentials the first of two is that to AUTH; a name that cannot be set is no
-        // matter.
-        let refused = match greeting {
+        let (handshake, answers) = answers.split_at_checked(handshake).unwrap_or_default();
+        // With credentials, the first of two handshake replies is that to AUTH; a refused name is
+        // ignored.
+        let refused = match handshake {
             [auth, _] => auth.error().and_then(|line| Denied::read(line, "AUTH", "+auth", AUTH)),
             _ => None,
         };
         let outcome = refused.map_or_else(|| read(answers, verify, self.dialled), Err);
-        (asked_at, outcome.map_err(Trouble::Denied))
+        (asked_at, outcome.map_err(ProbeError::Denied))
     }
 }
 
-fn questions(verify: Verify) -> &'static [&'static [&'static str]] {
+/// The commands of a probe.
+fn commands(verify: Verify) -> &'static [&'static [&'static str]] {
     const ALL: &[&[&str]] = &[&["PING"], &["ROLE"], &["INFO", "server"], &["INFO", "replication"]];
     match verify {
         Verify::Role => ALL,
@@ -178,8 +178,8 @@ fn questions(verify: Verify) -> &'static [&'static [&'static str]] {
     }
 }
 
-/// Reads the answers to one probe.
-fn read(replies: &[Reply], verify: Verify, dialled: SocketAddr) -> Result<Report, Denied> {
+/// Evaluates the answers to one probe.
+fn read(replies: &[Reply], verify: Verify, dialled: SocketAddr) -> Result<NodeReport, Denied> {
     let refusal = |at: usize, command, rule| {
         replies
             .get(at)
@@ -201,7 +201,7 @@ fn read(replies: &[Reply], verify: Verify, dialled: SocketAddr) -> Result<Report
         _ => None,
     };
     let offset = replies.get(1).filter(|_| verify == Verify::Role).and_then(read_offset);
-    Ok(Report { dialled, role, pong, offset, lineage })
+    Ok(NodeReport { dialled, role, pong, offset, lineage })
 }
 
 fn read_role(reply: &Reply) -> Role {
@@ -221,8 +221,8 @@ fn read_role(reply: &Reply) -> Role {
     }
 }
 
-/// The offset that `ROLE` gives: the second element of a master's answer, the fifth of a replica's
-/// (-1 while it has none).
+/// The offset in a `ROLE` reply: the second element for a master, the fifth for a replica (-1 while
+/// it has none).
 fn read_offset(reply: &Reply) -> Option<u64> {
     let items = reply.list()?;
     let at = if items.first().and_then(Reply::text) == Some("master") { 1 } else { 4 };
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_a_master_with_its_lineage() {
+    fn reads_master_with_lineage() {
         let replies = [
             text("PONG"),
             Reply::List(vec![text("master"), Reply::Number(3), Reply::List(vec![])]),
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loading_server_has_a_role_but_no_pong() {
+    fn reads_role_of_loading_server_without_pong() {
         let replies = [
             Reply::Error("LOADING Redis is loading the dataset in memory".into()),
             Reply::List(vec![text("master"), Reply::Number(0), Reply::List(vec![])]),
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_names_its_master_and_a_narrow_acl_is_told() {
+    fn reads_master_of_replica_and_names_missing_acl_rule() {
         let role = Reply::List(vec![
             text("slave"),
             text("10.0.0.1"),

@@ -1,10 +1,10 @@
-//! The canaries of one service, and how fast new ones may be sent out.
+//! The node probers of one service, with a limit on how fast new ones are started.
 //!
-//! Which nodes are worth a connection is told by sentinels, and one of them may lie: a new list of
-//! addresses with every answer would make this process dial whatever it likes, as often as it
-//! answers. So new canaries for addresses that are only listed are sent out at a bounded rate, and
-//! the others are asked a moment later, as if an answer had been lost. The master in force, and the
-//! node that a commit waits for, never wait here.
+//! Sentinels name the nodes to probe, and one of them may be faulty or malicious: a new list of
+//! addresses with every answer would make this process dial arbitrary addresses as often as it
+//! polls. New probers for addresses that are merely listed are therefore started at a bounded rate;
+//! the rest is retried shortly after, as if an answer had been lost. The current master, and the
+//! node that a commit waits for, are exempt from the limit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,105 +13,109 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::discovery::Incoming;
-use crate::discovery::learned_addresses::AddressMap;
 use crate::link::auth::Denied;
-use crate::prober::{self, Bell, ProberFactory};
-use crate::rate_limiter::Hush;
+use crate::link::messages::DriverMessage;
+use crate::prober::{self, ProbeTrigger, ProberFactory};
+use crate::rate_limiter::RateLimiter;
+use crate::types::AddressMap;
 use crate::{NodeAddr, Probe};
 
-/// New canaries at once: more nodes than most masters have.
-const AT_ONCE: u32 = 16;
+/// Probers started at once: more nodes than most masters have.
+const DIAL_BURST: u32 = 16;
 
-/// After that, one in each such time.
-const THEN_EVERY: Duration = Duration::from_millis(125);
+/// Interval between further ones.
+const DIAL_INTERVAL: Duration = Duration::from_millis(125);
 
-struct NodeProber {
-    bell: Arc<Bell>,
+struct ProberHandle {
+    trigger: Arc<ProbeTrigger>,
     problem: Option<Denied>,
     answered_in: Option<Duration>,
     failures: u64,
     _task: AbortOnDropHandle<()>,
 }
 
-/// See the module's header.
+/// The node probers of one service. See the module's header.
 pub(crate) struct ProberSet {
-    group: usize,
-    keeper: Arc<ProberFactory>,
-    canaries: BTreeMap<NodeAddr, NodeProber>,
-    room: Hush,
-    out: mpsc::Sender<Incoming>,
+    service: usize,
+    factory: Arc<ProberFactory>,
+    probers: BTreeMap<NodeAddr, ProberHandle>,
+    dial_limiter: RateLimiter,
+    out: mpsc::Sender<DriverMessage>,
 }
 
 impl ProberSet {
-    pub(crate) fn new(group: usize, keeper: ProberFactory, out: mpsc::Sender<Incoming>) -> Self {
-        let room = Hush::new(AT_ONCE, THEN_EVERY);
-        Self { group, keeper: Arc::new(keeper), canaries: BTreeMap::new(), room, out }
+    pub(crate) fn new(
+        service: usize,
+        factory: ProberFactory,
+        out: mpsc::Sender<DriverMessage>,
+    ) -> Self {
+        let dial_limiter = RateLimiter::new(DIAL_BURST, DIAL_INTERVAL);
+        Self { service, factory: Arc::new(factory), probers: BTreeMap::new(), dial_limiter, out }
     }
 
-    /// Asks this node. `sure`: more than one sentinel's word stands behind it, so that it waits for
-    /// nothing.
-    pub(crate) fn ask(&mut self, node: &NodeAddr, sure: bool) {
-        if !self.canaries.contains_key(node) {
-            if !sure && self.room.speak(Instant::now()).is_none() {
+    /// Requests a probe of this node. `urgent`: more than one sentinel names it, so no limit
+    /// applies.
+    pub(crate) fn ask(&mut self, node: &NodeAddr, urgent: bool) {
+        if !self.probers.contains_key(node) {
+            if !urgent && self.dial_limiter.allow(Instant::now()).is_none() {
                 return;
             }
-            let bell = Arc::<Bell>::default();
+            let trigger = Arc::<ProbeTrigger>::default();
             let run = prober::run(
-                self.group,
+                self.service,
                 node.clone(),
-                Arc::clone(&self.keeper),
-                Arc::clone(&bell),
+                Arc::clone(&self.factory),
+                Arc::clone(&trigger),
                 self.out.clone(),
             );
-            let canary = NodeProber {
-                bell,
+            let prober = ProberHandle {
+                trigger,
                 problem: None,
                 answered_in: None,
                 failures: 0,
                 _task: AbortOnDropHandle::new(tokio::spawn(run)),
             };
-            self.canaries.insert(node.clone(), canary);
+            self.probers.insert(node.clone(), prober);
         }
-        if let Some(canary) = self.canaries.get(node) {
-            canary.bell.ring(sure);
+        if let Some(prober) = self.probers.get(node) {
+            prober.trigger.request(urgent);
         }
     }
 
-    /// Calls home whoever watches a node that is not worth it any more.
-    pub(crate) fn keep(&mut self, wanted: &BTreeSet<&NodeAddr>) {
-        self.canaries.retain(|node, _| wanted.contains(node));
+    /// Stops the probers of all other nodes.
+    pub(crate) fn retain(&mut self, wanted: &BTreeSet<&NodeAddr>) {
+        self.probers.retain(|node, _| wanted.contains(node));
     }
 
-    /// Takes note of a node's answer and of what it refused. Gives the refusal if that is news.
-    pub(crate) fn heard(
+    /// Records the result of a probe, and returns the refusal if it is a new one.
+    pub(crate) fn record(
         &mut self,
         node: &NodeAddr,
         probe: &Probe,
         denied: Option<Denied>,
     ) -> Option<Denied> {
-        let canary = self.canaries.get_mut(node)?;
+        let prober = self.probers.get_mut(node)?;
         match probe.outcome {
-            Ok(_) => canary.answered_in = Some(probe.asked_at.elapsed()),
-            Err(_) => canary.failures += 1,
+            Ok(_) => prober.answered_in = Some(probe.asked_at.elapsed()),
+            Err(_) => prober.failures += 1,
         }
-        let news = denied.clone().filter(|news| canary.problem.as_ref() != Some(news));
-        canary.problem = denied;
+        let news = denied.clone().filter(|news| prober.problem.as_ref() != Some(news));
+        prober.problem = denied;
         news
     }
 
-    /// Why a node refuses our questions, for people.
+    /// Why a node refuses probes, for operators.
     pub(crate) fn problem(&self, node: &NodeAddr) -> Option<String> {
-        self.canaries.get(node)?.problem.as_ref().map(ToString::to_string)
+        self.probers.get(node)?.problem.as_ref().map(ToString::to_string)
     }
 
-    /// How long a node's last answer took, and how many questions came to nothing.
-    pub(crate) fn answers(&self, node: &NodeAddr) -> (Option<Duration>, u64) {
-        self.canaries.get(node).map_or((None, 0), |canary| (canary.answered_in, canary.failures))
+    /// The duration of a node's last answered probe, and how many probes failed.
+    pub(crate) fn stats(&self, node: &NodeAddr) -> (Option<Duration>, u64) {
+        self.probers.get(node).map_or((None, 0), |prober| (prober.answered_in, prober.failures))
     }
 
     /// Announced address to the address to dial.
     pub(crate) fn address_map(&self) -> &AddressMap {
-        &self.keeper.address_map
+        &self.factory.address_map
     }
 }

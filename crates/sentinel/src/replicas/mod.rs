@@ -1,4 +1,6 @@
-//! Which replicas serve reads: eligibility is decided here, and published to the pool.
+//! Replicas that serve reads: `eligibility` decides which replicas qualify, `publisher` publishes
+//! them to the pool.
 
 pub(crate) mod eligibility;
 pub(crate) mod publisher;
+pub(crate) mod snapshot;

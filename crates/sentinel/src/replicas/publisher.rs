@@ -1,60 +1,63 @@
-//! The readers' side of one service: carries out on the pool what the roster decides.
+//! Publishes the set of replicas that may serve reads. `Eligibility` decides which replicas
+//! qualify; this module applies its decisions to the `Pool`.
 //!
-//! It is driven by the service's group, after every step of the machine and a few times a second,
-//! and asks nobody anything itself: the canaries that watch the nodes for the machine are the
-//! roster's witnesses, too.
+//! The service runtime calls it after every machine step and several times per second. It sends no
+//! queries: the probers that feed the machine also feed eligibility.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use target::{Destination, Empty, Generation, Look, Moment, PoolWriter};
+use target::{ClockReading, Destination, EmptyPool, Generation, PoolWriter, ReplicaStatus};
 use tracing::{debug, info, warn};
 
-use crate::discovery::snapshot::{ReplicaPoolSnapshot, ReplicaSnapshot};
-use crate::rate_limiter::Hush;
+use crate::rate_limiter::RateLimiter;
 use crate::replicas::eligibility::{
-    Eligibility, Facts, Leader, Member, Pause, ReplicaState, Ruling, listed,
+    CurrentMaster, Eligibility, EligibilityInputs, PoolMember, PoolUpdate, ReplicaState,
+    RepointPause, listed,
 };
-use crate::{Event, Lack, Machine, NodeAddr, Notice, ReplicaRules, State, View};
+use crate::replicas::snapshot::{ReplicaPoolSnapshot, ReplicaSnapshot};
+use crate::{
+    Machine, MachineEvent, MachineState, NoMasterReason, NodeAddr, Notice, ReplicaRules, View,
+};
 
-/// Sessions' hints make the replicas be asked again this often at most.
-const HINTS_APART: Duration = Duration::from_millis(100);
+/// Minimum time between probes that sessions' hints cause.
+const HINT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What a service with readers needs.
+/// The configuration of a service with readers.
 #[derive(Debug)]
 pub struct Replicas {
-    /// Who may serve them.
+    /// Rules for eligible replicas.
     pub rules: ReplicaRules,
-    /// What is published.
+    /// The writer of the pool.
     pub writer: PoolWriter,
 }
 
-/// See the module's header.
+/// The replica publisher. See the module's header.
 #[derive(Debug)]
 pub(crate) struct ReplicaPublisher {
-    roster: Eligibility,
+    eligibility: Eligibility,
     writer: PoolWriter,
-    /// What was published last, with the master that may stand in.
-    published: Option<(Vec<Member>, Option<Generation>)>,
+    /// The last published set, with the generation of the master that may substitute for it.
+    published: Option<(Vec<PoolMember>, Option<Generation>)>,
     ejections: u64,
     readmissions: u64,
-    /// A session noticed something that nobody has been asked about yet.
+    /// A session noticed something, and the replicas have not been probed since.
     hinted: bool,
     hint_after: Option<Instant>,
-    /// A sentinel has announced that replicas are about to be re-pointed.
+    /// A sentinel has announced that replicas are about to be reconfigured.
     announced: bool,
-    pause: Pause,
-    /// Sessions moved per second where shares are unequal, at most.
+    pause: RepointPause,
+    /// Limit of sessions moved per second to balance the replicas.
     rebalance: usize,
-    /// Bounds what is logged about replicas.
-    hush: Hush,
+    /// Limits the log lines about replicas.
+    log_limiter: RateLimiter,
 }
 
 impl ReplicaPublisher {
     pub(crate) fn new(replicas: Replicas) -> Self {
         Self {
             rebalance: replicas.rules.rebalance,
-            roster: Eligibility::new(replicas.rules),
+            eligibility: Eligibility::new(replicas.rules),
             writer: replicas.writer,
             published: None,
             ejections: 0,
@@ -62,26 +65,25 @@ impl ReplicaPublisher {
             hinted: false,
             hint_after: None,
             announced: false,
-            pause: Pause::default(),
-            hush: Hush::new(20, Duration::from_secs(5)),
+            pause: RepointPause::default(),
+            log_limiter: RateLimiter::new(20, Duration::from_secs(5)),
         }
     }
 
-    /// Nothing may go to this address as to a replica any more. Before the points lead there, not
-    /// after it.
-    pub(crate) fn bar(&mut self, dialled: SocketAddr) {
-        self.writer.bar(dialled);
+    /// Fences this address as a replica. Must be called before the target changes to it.
+    pub(crate) fn fence(&mut self, dialled: SocketAddr) {
+        self.writer.fence(dialled);
     }
 
-    /// The process was stopped: what was said is not believed until the replicas have been asked
-    /// again.
-    pub(crate) fn wake(&mut self, now: Instant) {
-        self.roster.wake(now);
+    /// The process was stopped: the published set is not trusted until the replicas have been
+    /// probed again.
+    pub(crate) fn on_resume(&mut self, now: Instant) {
+        self.eligibility.on_resume(now);
     }
 
-    /// Gives the word for what was published, unless it is in doubt.
-    pub(crate) fn renew(&mut self, looked: Moment, span: Duration) {
-        if self.roster.sees() {
+    /// Renews the lease of the published set, unless the set is in doubt.
+    pub(crate) fn renew(&mut self, looked: ClockReading, span: Duration) {
+        if self.eligibility.is_current() {
             self.writer.renew(looked, span);
         }
     }
@@ -91,9 +93,9 @@ impl ReplicaPublisher {
         self.hinted = true;
     }
 
-    /// Takes note of what a sentinel announces, before the machine is told.
-    pub(crate) fn hear(&mut self, event: &Event) {
-        if let Event::Notice {
+    /// Records an announcement of a sentinel; called before the machine processes the event.
+    pub(crate) fn on_event(&mut self, event: &MachineEvent) {
+        if let MachineEvent::Notice {
             from: Some(_),
             notice: Notice::Promoted { .. } | Notice::ReplicaDone,
         } = event
@@ -102,92 +104,109 @@ impl ReplicaPublisher {
         }
     }
 
-    /// When a step is due for the replicas' sake: a hint that waits for its turn, or the end of a
-    /// pause.
+    /// When an update is due for the replicas' sake: a delayed hint, or the end of a pause.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let hint = self.hint_after.filter(|_| self.hinted);
         hint.into_iter().chain(self.pause.deadline()).min()
     }
 
-    /// The members to be asked again for that reason now. A hint that comes right after another
-    /// waits for its turn: the answer to an older question would not say what the session has to
+    /// The members to probe again because of a hint. A hint shortly after another one is delayed
+    /// and not dropped: the answer to an earlier probe would not say what the session needs to
     /// know.
     pub(crate) fn take_hint(&mut self, now: Instant) -> Vec<NodeAddr> {
         if !self.hinted || self.hint_after.is_some_and(|at| now < at) {
             return Vec::new();
         }
-        (self.hinted, self.hint_after) = (false, Some(now + HINTS_APART));
+        (self.hinted, self.hint_after) = (false, Some(now + HINT_INTERVAL));
         let members = self.published.iter().flat_map(|(members, _)| members);
         members.map(|member| member.addr.clone()).collect()
     }
 
-    /// Brings the pool in line with all that is known.
-    pub(crate) fn turn(&mut self, now: Instant, service: &str, machine: &Machine) {
-        let ruling = judge(&mut self.roster, now, machine);
+    /// Brings the pool in line with the machine's state.
+    pub(crate) fn update(&mut self, now: Instant, service: &str, machine: &Machine) {
+        let update = evaluate(&mut self.eligibility, now, machine);
         let failing_over = is_failing_over(machine);
-        let members = ruling.members.as_ref().is_none_or(|members| !members.is_empty());
-        // Without either, sessions that leave early are turned away, and the promotion may yet be
-        // aborted.
-        let others = members || self.writer.pool().empty() == Empty::Master;
-        // Before anybody is asked to leave: the sessions that are asked look how urgent it is.
-        self.inform(now, failing_over, others);
-        for dialled in &ruling.barred {
-            self.writer.bar(*dialled);
+        let members = update.members.as_ref().is_none_or(|members| !members.is_empty());
+        // If neither a replica nor the master can serve readers, sessions that leave early would be
+        // turned away, and the promotion may yet be aborted.
+        let others = members || self.writer.pool().when_empty() == EmptyPool::Master;
+        // Published before sessions are asked to leave, since they read from it how urgent that is.
+        self.publish_health(now, failing_over, others);
+        for dialled in &update.fenced {
+            self.writer.fence(*dialled);
         }
-        if let Some(members) = ruling.members {
+        if let Some(members) = update.members {
             let master = self.writer.master().map(|target| target.generation());
             let next = (members, master);
             if self.published.as_ref() != Some(&next) {
                 self.publish(now, service, next);
-                self.inform(now, failing_over, others);
+                self.publish_health(now, failing_over, others);
             }
         }
-        for (addr, from, to) in ruling.changes {
-            self.tell(now, service, &addr, (from, to));
+        for (addr, from, to) in update.changes {
+            self.log_change(now, service, &addr, (from, to));
         }
-        self.pause((now, service), failing_over, machine);
-        let calm = !failing_over && *machine.state() == State::Stable && self.roster.sees();
-        self.writer.balance(now, self.rebalance, calm);
+        self.update_pause((now, service), failing_over, machine);
+        let stable = !failing_over
+            && *machine.state() == MachineState::Stable
+            && self.eligibility.is_current();
+        self.writer.balance(now, self.rebalance, stable);
     }
 
-    /// Lets requests wait while replicas are about to be re-pointed. An announcement is believed
-    /// while a failover is under way.
-    fn pause(&mut self, (now, service): (Instant, &str), failing_over: bool, machine: &Machine) {
+    /// Holds readers' requests while replicas are about to be reconfigured. An announcement is
+    /// credible only while a failover is in progress.
+    fn update_pause(
+        &mut self,
+        (now, service): (Instant, &str),
+        failing_over: bool,
+        machine: &Machine,
+    ) {
         let next = match machine.state() {
-            State::Armed { candidate, .. } => candidate.as_ref(),
-            State::Committing { addr, .. } => Some(addr),
+            MachineState::Armed { candidate, .. } => candidate.as_ref(),
+            MachineState::Committing { addr, .. } => Some(addr),
             _ => machine.committed().map(|it| &it.addr),
         };
         let members = self.published.as_ref().map_or(&[][..], |(members, _)| members);
         let serves = |addr: &NodeAddr| members.iter().any(|member| member.addr == *addr);
-        let signs = self.roster.signs(now).filter(|sign| serves(sign.addr));
-        let signs: Vec<_> =
-            signs.map(|sign| (sign.repointed_at, next.is_some() && sign.follows == next)).collect();
+        let health = self.eligibility.health(now).filter(|health| serves(health.addr));
+        let health: Vec<_> = health
+            .map(|health| (health.repointed_at, next.is_some() && health.follows == next))
+            .collect();
         let announced = std::mem::take(&mut self.announced) && failing_over;
-        let waits = self.pause.step(now, announced, signs.iter().copied());
+        let waits = self.pause.step(now, announced, health.iter().copied());
         if self.writer.hold(waits) {
-            debug!(service, waits, "requests of readers wait while replicas are re-pointed");
+            debug!(service, waits, "pause of readers' requests while replicas are reconfigured");
         }
     }
 
-    /// Tells the sessions on the replicas what is known of them.
-    fn inform(&mut self, now: Instant, failing_over: bool, others: bool) {
-        for sign in self.roster.signs(now) {
-            let (asked_at, repointed_at) = (sign.asked_at, sign.repointed_at);
-            let look = Look {
+    /// Publishes the replicas' health to their sessions.
+    fn publish_health(&mut self, now: Instant, failing_over: bool, others: bool) {
+        for health in self.eligibility.health(now) {
+            let (asked_at, repointed_at) = (health.asked_at, health.repointed_at);
+            let look = ReplicaStatus {
                 asked_at,
                 repointed_at,
                 failing_over,
-                about_to_end: sign.candidate && others,
+                about_to_end: health.candidate && others,
             };
-            self.writer.note(&sign.addr.to_string(), sign.run_id, look, sign.silent);
+            self.writer.set_replica_status(
+                &health.addr.to_string(),
+                health.run_id,
+                look,
+                health.silent,
+            );
         }
     }
 
-    fn publish(&mut self, now: Instant, service: &str, next: (Vec<Member>, Option<Generation>)) {
+    fn publish(
+        &mut self,
+        now: Instant,
+        service: &str,
+        next: (Vec<PoolMember>, Option<Generation>),
+    ) {
         let had = self.published.as_ref().map(|(members, _)| members.len());
         let (has, mut to) = (next.0.len(), Vec::with_capacity(next.0.len()));
-        for Member { addr, dialled, run_id } in &next.0 {
+        for PoolMember { addr, dialled, run_id } in &next.0 {
             to.push(Destination {
                 addr: *dialled,
                 name: addr.to_string().into(),
@@ -198,16 +217,16 @@ impl ReplicaPublisher {
         self.writer.publish(to);
         self.published = Some(next);
         if has == 0 && had != Some(0) {
-            let Some(unsaid) = self.hush.speak(now) else { return };
-            let instead = match self.writer.pool().empty() {
-                Empty::Reject => "readers are turned away",
-                Empty::Master => "readers go to the master",
+            let Some(suppressed) = self.log_limiter.allow(now) else { return };
+            let readers = match self.writer.pool().when_empty() {
+                EmptyPool::Reject => "rejected",
+                EmptyPool::Master => "sent to the master",
             };
-            warn!(service, unsaid, "no replica may serve readers: {instead}");
+            warn!(service, suppressed, readers, "no replica is eligible to serve reads");
         }
     }
 
-    fn tell(
+    fn log_change(
         &mut self,
         now: Instant,
         service: &str,
@@ -220,28 +239,29 @@ impl ReplicaPublisher {
         if !left && !came {
             return;
         }
-        let Some(unsaid) = self.hush.speak(now) else { return };
+        let Some(suppressed) = self.log_limiter.allow(now) else { return };
         let replicas = self.published.as_ref().map_or(0, |(members, _)| members.len());
-        let (was, is) = (from.label(), to.label());
-        info!(service, unsaid, replica = %addr, was, is, replicas, "a replica for readers came or went");
+        let (from, to) = (from.label(), to.label());
+        info!(service, suppressed, replica = %addr, from, to, replicas, "replica state changed");
     }
 
-    /// What is seen of it now.
-    pub(crate) fn seen(&self) -> ReplicaPoolSnapshot {
+    /// The current state, for the discovery snapshot.
+    pub(crate) fn snapshot(&self) -> ReplicaPoolSnapshot {
         let members = self.published.as_ref().map(|(members, _)| members.len());
         let sessions = |dialled: Option<SocketAddr>| {
-            let there = self.writer.known().iter().filter(|target| Some(target.addr()) == dialled);
+            let there =
+                self.writer.targets().iter().filter(|target| Some(target.addr()) == dialled);
             there.map(|target| target.load()).sum()
         };
-        let replicas = self.roster.standings().map(|it| ReplicaSnapshot {
+        let replicas = self.eligibility.states().map(|it| ReplicaSnapshot {
             addr: it.addr.clone(),
-            standing: it.standing,
+            state: it.state,
             lag: it.lag,
             sessions: sessions(it.dialled),
         });
         ReplicaPoolSnapshot {
             eligible: members,
-            stands_in: self.writer.pool().empty() == Empty::Master,
+            master_serves_reads: self.writer.pool().when_empty() == EmptyPool::Master,
             replicas: replicas.collect(),
             ejections: self.ejections,
             readmissions: self.readmissions,
@@ -249,19 +269,19 @@ impl ReplicaPublisher {
     }
 }
 
-/// Whether a failover is under way by what is known now, to the moment when the last replica
-/// follows the new master.
+/// Whether a failover is in progress, until the last replica follows the new master.
 fn is_failing_over(machine: &Machine) -> bool {
-    let announced = matches!(machine.state(), State::Armed { .. } | State::Committing { .. });
+    let announced =
+        matches!(machine.state(), MachineState::Armed { .. } | MachineState::Committing { .. });
     announced || machine.views().any(|(_, member, view, _)| member && view.failing_over)
 }
 
-/// What the roster makes of all that the machine knows now.
-pub fn judge(roster: &mut Eligibility, now: Instant, machine: &Machine) -> Ruling {
+/// Evaluates eligibility from the machine's state.
+pub fn evaluate(eligibility: &mut Eligibility, now: Instant, machine: &Machine) -> PoolUpdate {
     let committed = machine.committed();
-    let leader = committed.map(|it| {
+    let master = committed.map(|it| {
         let history = it.lineage.as_ref();
-        Leader {
+        CurrentMaster {
             addr: &it.addr,
             dialled: it.dialled,
             replid: history.map_or("", |lineage| &*lineage.replid),
@@ -269,19 +289,22 @@ pub fn judge(roster: &mut Eligibility, now: Instant, machine: &Machine) -> Rulin
         }
     });
     let candidate = match machine.state() {
-        State::Armed { candidate, .. } => candidate.as_ref(),
-        State::Committing { addr, .. } => Some(addr),
+        MachineState::Armed { candidate, .. } => candidate.as_ref(),
+        MachineState::Committing { addr, .. } => Some(addr),
         _ => None,
     };
     let views: Vec<&View> =
         machine.views().filter(|(_, member, ..)| *member).map(|(_, _, view, _)| view).collect();
-    let facts = Facts {
-        leader,
+    let inputs = EligibilityInputs {
+        master,
         candidate,
-        calm: *machine.state() == State::Stable,
-        cut_off: matches!(machine.state(), State::NoMaster { lack: Lack::Minority, .. }),
-        listed: leader.and_then(|leader| listed(leader.addr, views.iter().copied())),
+        stable: *machine.state() == MachineState::Stable,
+        in_minority: matches!(
+            machine.state(),
+            MachineState::NoMaster { reason: NoMasterReason::Minority, .. }
+        ),
+        listed: master.and_then(|master| listed(master.addr, views.iter().copied())),
     };
     let answers = machine.nodes().filter_map(|(addr, probe)| Some((addr, probe?)));
-    roster.judge(now, &facts, answers)
+    eligibility.evaluate(now, &inputs, answers)
 }

@@ -1,26 +1,25 @@
-//! The failover that was ordered, as its leader tells it: by events, and by answers where events
-//! are lost.
+//! Tracks the requested failover by the leader's events, and by its answers if events are lost.
 //!
-//! What it is for: to end the hold when Sentinel gives up, and to tell this failover apart from
-//! every other one. A new master is taken for the result of the order only if the leader had
-//! selected that replica, and at the epoch at which it began.
+//! It ends the hold when Sentinel gives up, and distinguishes this failover from every other one. A
+//! new master counts as the result of the command only if the leader had selected that replica, at
+//! the epoch at which the failover began.
 
 use super::leader::{LeaderEvent, LeaderView};
 use crate::NodeAddr;
 
-/// What is new about it.
+/// A change of the failover's progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum News {
+pub(super) enum FailoverUpdate {
     Nothing,
-    /// This replica is to be promoted.
+    /// This replica was selected for promotion.
     Selected(NodeAddr),
-    /// It was.
+    /// It was promoted.
     Promoted(NodeAddr),
-    /// Nothing comes of it; with the event that says so.
+    /// The failover ended without a promotion; with the event that says so.
     Aborted(Box<str>),
 }
 
-/// One failover, from its order on.
+/// One failover, from its command on.
 #[derive(Debug)]
 pub(super) struct Failover {
     /// The master and the config-epoch before.
@@ -42,14 +41,14 @@ impl Failover {
         self.selected.is_some()
     }
 
-    /// Whether this master is what the order led to.
+    /// Whether this master is the result of the command.
     pub(super) fn led_to(&self, to: &NodeAddr, epoch: u64) -> bool {
         self.selected.as_ref() == Some(to) && self.epoch.is_none_or(|it| it == epoch)
     }
 
-    /// An event that came after the order. What the leader says before it begins is of another
+    /// Processes an event received after the command. Events before `Begun` belong to another
     /// failover.
-    pub(super) fn event(&mut self, event: LeaderEvent) -> News {
+    pub(super) fn event(&mut self, event: LeaderEvent) -> FailoverUpdate {
         match event {
             LeaderEvent::Epoch(epoch) if !self.begun => self.epoch = Some(epoch),
             LeaderEvent::Begun => self.begun = true,
@@ -58,19 +57,20 @@ impl Failover {
                 if self.selected.as_ref() == Some(&node) && !self.promoted =>
             {
                 self.promoted = true;
-                return News::Promoted(node);
+                return FailoverUpdate::Promoted(node);
             }
             LeaderEvent::Aborted(event) if self.begun && !self.promoted => {
-                return News::Aborted(event);
+                return FailoverUpdate::Aborted(event);
             }
-            // After a promotion it completes, whether every replica was told in time or not.
+            // After a promotion it completes, whether every replica was reconfigured in time or
+            // not.
             _ => {}
         }
-        News::Nothing
+        FailoverUpdate::Nothing
     }
 
-    /// An answer to a question that was asked after the order was taken.
-    pub(super) fn view(&mut self, view: LeaderView) -> News {
+    /// Processes an answer to a poll that was sent after the command was accepted.
+    pub(super) fn view(&mut self, view: LeaderView) -> FailoverUpdate {
         match view.selected {
             Some(node) if view.failing_over => {
                 // The config-epoch rises with the promotion.
@@ -80,16 +80,16 @@ impl Failover {
                 self.select(node)
             }
             None if !view.failing_over && view.master == self.from.0 && !self.promoted => {
-                News::Aborted("no failover is under way there any more".into())
+                FailoverUpdate::Aborted("no failover is in progress on this sentinel".into())
             }
-            _ => News::Nothing,
+            _ => FailoverUpdate::Nothing,
         }
     }
 
-    fn select(&mut self, node: NodeAddr) -> News {
+    fn select(&mut self, node: NodeAddr) -> FailoverUpdate {
         if self.selected.is_some() {
-            return News::Nothing;
+            return FailoverUpdate::Nothing;
         }
-        News::Selected(self.selected.insert(node).clone())
+        FailoverUpdate::Selected(self.selected.insert(node).clone())
     }
 }

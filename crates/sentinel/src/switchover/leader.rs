@@ -1,11 +1,10 @@
-//! What the sentinel that was given the order says about it: its events, and its answers when
-//! asked.
+//! Reads the events and answers of the sentinel that leads the requested failover.
 //!
 //! The sentinel that accepts `SENTINEL FAILOVER` is the leader of that failover without an election
-//! (`redis:src/sentinel.c:sentinelFailoverWaitStart`), so its own events, read on a connection of
-//! our own, tell this failover apart from every other one. They may get lost; its answers say the
-//! same a little later. `notice` reads the same channels for the discovery machine, which has other
-//! questions: whom to suspect, when to hold.
+//! (`redis:src/sentinel.c:sentinelFailoverWaitStart`), so its own events, read on a dedicated
+//! connection, distinguish this failover from every other one. Events may get lost; its answers
+//! carry the same information a little later. `notice` reads the same channels for the discovery
+//! machine, which needs other information: when to suspect, when to hold.
 
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use crate::NodeAddr;
 use crate::link::poll::has_flag;
 use crate::link::reply::Reply;
 
-/// The channels of [`read_event`].
+/// The channels that [`read_event`] understands.
 pub(super) const CHANNELS: &[&str] = &[
     "+new-epoch",
     "+try-failover",
@@ -26,27 +25,26 @@ pub(super) const CHANNELS: &[&str] = &[
     "-failover-abort-slave-timeout",
 ];
 
-/// One event of the leader.
+/// An event of the leader.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum LeaderEvent {
-    /// It uses this epoch from now on; the failover that begins next is made at it.
+    /// The epoch that it uses from now on; a failover that begins next has this epoch.
     Epoch(u64),
     /// The failover begins.
     Begun,
     /// This replica will be promoted.
     Selected(NodeAddr),
-    /// The promotion was seen. From here on the failover completes, by `+failover-end-for-timeout`
-    /// if need be.
+    /// The promotion was observed. From here on the failover completes, if necessary by
+    /// `+failover-end-for-timeout`.
     Promoted(NodeAddr),
-    /// The failover is complete, also where some replicas were not told in time to follow the new
-    /// master.
+    /// The failover is complete, even if some replicas were not reconfigured in time.
     Ended,
-    /// The failover is given up, with nothing promoted as far as this sentinel knows. Holds the
+    /// The failover was aborted, with nothing promoted as far as this sentinel knows. Holds the
     /// event's name.
     Aborted(Box<str>),
 }
 
-/// Reads a published event; `None` for one about another master, or one of no interest.
+/// Reads a published event; `None` for an event about another master, or an irrelevant one.
 pub(super) fn read_event(channel: &str, payload: &str, master: &str) -> Option<LeaderEvent> {
     let words: Vec<&str> = payload.split_ascii_whitespace().take(8).collect();
     let word = |at: usize| words.get(at).copied();
@@ -69,21 +67,20 @@ pub(super) fn read_event(channel: &str, payload: &str, master: &str) -> Option<L
     })
 }
 
-/// What the leader answers when it is asked about the master.
+/// The leader's view of the master.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LeaderView {
-    /// The master. During its own failover a leader gives the old one here until its
-    /// `+switch-master`.
+    /// The master. During its own failover a leader reports the old one until `+switch-master`.
     pub(super) master: NodeAddr,
-    /// The config-epoch: from the promotion on that of the failover.
+    /// The config-epoch: that of the failover from the promotion on.
     pub(super) epoch: u64,
-    /// A failover is under way here.
+    /// A failover is in progress on this sentinel.
     pub(super) failing_over: bool,
-    /// It holds the master to be down.
+    /// It considers the master down.
     pub(super) down: bool,
-    /// The replica that was selected, as long as the failover lasts.
+    /// The selected replica, while the failover lasts.
     pub(super) selected: Option<NodeAddr>,
-    /// Without an answer for this long a node is held to be down.
+    /// A node without an answer for this long is considered down.
     pub(super) down_after: Option<Duration>,
 }
 

@@ -1,66 +1,66 @@
-//! How the master's clients are kept paused: by short pauses that are renewed, and never for so
-//! long that a sentinel notices.
+//! The schedule of `CLIENT PAUSE`: short pauses that are renewed, never for so long that a sentinel
+//! considers the master down.
 //!
 //! `CLIENT PAUSE … WRITE` stops every command that may replicate, and `PUBLISH` is one: the hello
-//! message of a sentinel waits at the paused master, and every PING that the sentinel sends after
-//! it on the same connection waits as well. So a pause of `down-after-milliseconds` makes the
-//! sentinels hold the master to be down, and fail over once more. Whatever ends this process leaves
-//! a pause that ends by itself soon.
+//! message of a sentinel waits at the paused master, and every PING that the sentinel sends later
+//! on the same connection waits as well. A pause of `down-after-milliseconds` therefore makes the
+//! sentinels consider the master down, and fail over once more. However this process ends, the
+//! pause that it leaves ends by itself soon.
 
 use std::time::{Duration, Instant};
 
-use super::reason::Reason;
+use super::error::SwitchoverError;
 
-/// One pause. What is left of it if this process is killed.
+/// Duration of one pause; the upper bound of what is left of it if this process is killed.
 const SPAN: Duration = Duration::from_millis(500);
-/// From one to the next.
+/// Interval of renewal.
 const RENEW_EVERY: Duration = Duration::from_millis(150);
-/// From the order to the commit it takes Sentinel about a second: a pause that has to end earlier
-/// would be for nothing.
+/// From the failover command to the commit Sentinel takes about a second: a pause that has to end
+/// earlier would be pointless.
 const PROMOTION: Duration = Duration::from_millis(1200);
 
-/// What is due.
+/// The action that is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Due {
     Nothing,
-    /// Send `CLIENT PAUSE` with this time.
+    /// Send `CLIENT PAUSE` with this duration.
     Pause(Duration),
-    /// No more may be sent. Comes once.
+    /// The time budget is used up. Returned once.
     Over,
 }
 
-/// See the module's header.
+/// The pause schedule. See the module's header.
 #[derive(Debug)]
-pub(super) struct Pausing {
-    /// How long all pauses together may last.
+pub(super) struct PauseSchedule {
+    /// Upper bound of the total duration of all pauses.
     budget: Duration,
-    /// There is to be no further pause.
+    /// No further pause may be sent.
     stopped: bool,
     first: Option<Instant>,
-    /// When the next one is to be sent; `None` if there is none to be.
+    /// When the next one is to be sent; `None` if none is planned.
     due: Option<Instant>,
-    /// When one was sent that has not been answered, and its time.
+    /// When an unanswered pause was sent, and its duration.
     asked: Option<(Instant, Duration)>,
     /// The master's clients are paused until then at least.
     until: Option<Instant>,
 }
 
-impl Pausing {
+impl PauseSchedule {
     /// Three quarters of `down_after` may be used.
-    pub(super) fn within(down_after: Duration) -> Result<Self, Reason> {
+    pub(super) fn within(down_after: Duration) -> Result<Self, SwitchoverError> {
         let budget = down_after * 3 / 4;
         if budget < PROMOTION + SPAN / 2 {
-            return Err(Reason::TooLong(down_after));
+            return Err(SwitchoverError::TooLong(down_after));
         }
         Ok(Self { budget, stopped: false, first: None, due: None, asked: None, until: None })
     }
 
-    /// By when the failover has to be ordered, so that the pause lasts until the commit.
+    /// The latest time to start the failover such that the pause lasts until the commit.
     pub(super) fn order_by(&self, latest: Instant) -> Instant {
         self.first.map_or(latest, |first| latest.min(first + self.budget - PROMOTION))
     }
 
-    /// Sends no more. Whether there is something to be taken back, which is said once.
+    /// Stops the schedule. Whether there is a pause to revoke, reported once.
     pub(super) fn stop(&mut self) -> bool {
         self.due = None;
         !std::mem::replace(&mut self.stopped, true) && self.was_tried()
@@ -71,7 +71,7 @@ impl Pausing {
         self.first.is_some()
     }
 
-    /// Whether the clients are paused at `now` for certain.
+    /// Whether the clients are certainly paused at `now`.
     pub(super) fn holds_at(&self, now: Instant) -> bool {
         self.until.is_some_and(|until| now < until)
     }
@@ -81,7 +81,7 @@ impl Pausing {
         self.due.filter(|_| self.asked.is_none())
     }
 
-    /// What is due; a pause counts as sent.
+    /// The action that is due; a returned pause counts as sent.
     pub(super) fn due(&mut self, now: Instant) -> Due {
         let first = match self.first {
             Some(first) => first,
@@ -100,7 +100,7 @@ impl Pausing {
         Due::Pause(span)
     }
 
-    /// The master's answer, which is passed on.
+    /// Records the master's answer and returns it.
     pub(super) fn answered(
         &mut self,
         now: Instant,
@@ -108,7 +108,7 @@ impl Pausing {
     ) -> Result<(), String> {
         let Some((sent, span)) = self.asked.take() else { return answer };
         if answer.is_ok() && !self.stopped {
-            // The time runs from the execution, which was not before it was sent.
+            // The duration runs from the execution, which was not before the sending.
             self.until = Some(sent + span);
             self.due = Some((sent + RENEW_EVERY).max(now));
         } else {
@@ -124,8 +124,8 @@ mod tests {
 
     const MS: fn(u64) -> Duration = Duration::from_millis;
 
-    /// Sends whatever is due, every millisecond, each answered at once; gives the times and spans.
-    fn run(pausing: &mut Pausing, start: Instant, millis: u64) -> Vec<(u64, Duration)> {
+    /// Sends whatever is due every millisecond, each answered at once; returns times and durations.
+    fn run(pausing: &mut PauseSchedule, start: Instant, millis: u64) -> Vec<(u64, Duration)> {
         let mut sent = Vec::new();
         for at in 0..millis {
             let now = start + MS(at);
@@ -141,7 +141,7 @@ mod tests {
     fn overlaps_pauses_and_ends_before_down_after() {
         let start = Instant::now();
         for down_after in [2000, 5000, 10_000, 30_000] {
-            let mut pausing = Pausing::within(MS(down_after)).unwrap();
+            let mut pausing = PauseSchedule::within(MS(down_after)).unwrap();
             let sent = run(&mut pausing, start, down_after * 2);
             let ends: Vec<u64> =
                 sent.iter().map(|(at, span)| at + span.as_millis() as u64).collect();
@@ -160,10 +160,13 @@ mod tests {
 
     #[test]
     fn refuses_when_promotion_does_not_fit() {
-        assert_eq!(Pausing::within(MS(1000)).unwrap_err(), Reason::TooLong(MS(1000)));
-        assert!(Pausing::within(MS(0)).is_err());
+        assert_eq!(
+            PauseSchedule::within(MS(1000)).unwrap_err(),
+            SwitchoverError::TooLong(MS(1000))
+        );
+        assert!(PauseSchedule::within(MS(0)).is_err());
         let start = Instant::now();
-        let mut pausing = Pausing::within(MS(2000)).unwrap();
+        let mut pausing = PauseSchedule::within(MS(2000)).unwrap();
         assert!(!pausing.was_tried());
         assert_eq!(pausing.due(start), Due::Pause(SPAN));
         assert!(pausing.was_tried());
@@ -173,14 +176,14 @@ mod tests {
     #[test]
     fn ignores_unanswered_pause() {
         let start = Instant::now();
-        let mut pausing = Pausing::within(MS(10_000)).unwrap();
+        let mut pausing = PauseSchedule::within(MS(10_000)).unwrap();
         assert_eq!(pausing.due(start), Due::Pause(SPAN));
         assert!(!pausing.holds_at(start));
         assert_eq!(pausing.due(start + MS(400)), Due::Nothing, "one at a time");
         pausing.answered(start + MS(400), Ok(())).unwrap();
         assert!(
             pausing.holds_at(start + MS(499)) && !pausing.holds_at(start + MS(500)),
-            "from its sending on"
+            "counted from its sending"
         );
         assert_eq!(pausing.due(start + MS(400)), Due::Pause(SPAN));
         assert!(pausing.answered(start + MS(410), Err("NOPERM".to_owned())).is_err());

@@ -1,70 +1,70 @@
-//! What goes into the course of a switchover and what comes out of it.
+//! Inputs and actions of the switchover state machine.
 
 use std::time::{Duration, Instant};
 
-use super::Outcome;
+use super::SwitchoverOutcome;
+use super::catch_up::ReplicationOffsets;
+use super::error::SwitchoverError;
 use super::leader::{LeaderEvent, LeaderView};
-use super::reason::Reason;
-use super::weigh::ReplicationOffsets;
 use crate::NodeAddr;
 
-/// What discovery shows.
+/// The state shown by discovery.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Sight {
-    /// The gate is shut.
+pub(super) struct DiscoveryState {
+    /// The gate is closed.
     pub(super) holding: bool,
     /// The master in force, its generation and its epoch.
     pub(super) master: Option<(NodeAddr, u64, u64)>,
 }
 
-/// The answer to the order.
+/// The reply to the failover command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Answer {
-    Taken,
-    Refused(Reason),
-    /// None came: the order may have been taken.
+pub(super) enum FailoverReply {
+    Accepted,
+    Refused(SwitchoverError),
+    /// No reply arrived: the command may have been accepted.
     Unknown(String),
 }
 
-/// Something that happened.
+/// An input of the state machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Input {
     Tick,
-    DiscoverySnapshot(Sight),
-    /// The offsets: the master's, and after it those of the replicas.
-    Looked(Result<(ReplicationOffsets, Vec<(NodeAddr, ReplicationOffsets)>), Reason>),
+    Discovery(DiscoveryState),
+    /// The offsets: the master's, read first, and those of the replicas.
+    OffsetsRead(Result<(ReplicationOffsets, Vec<(NodeAddr, ReplicationOffsets)>), SwitchoverError>),
     /// The answer to a `CLIENT PAUSE`.
     Paused(Result<(), String>),
-    /// The pause was taken back, or cannot be: then it ends by itself.
+    /// The pause was revoked, or cannot be: then it ends by itself.
     Unpaused,
-    Ordered(Answer),
+    FailoverReply(FailoverReply),
     Event(LeaderEvent),
     View(LeaderView),
     LeaderLost(String),
-    /// The one that gave the order went away.
+    /// The requester disconnected.
     Abandoned,
 }
 
-/// Something to be done. Each question is answered by one input, and asked again only after that.
+/// An action to execute. Each request is answered by one input, and repeated only after that.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Action {
-    /// Keep the gate shut until then, or until a commit.
+    /// Keep the gate closed until then, or until a commit.
     Hold {
         since: Instant,
         until: Instant,
     },
-    /// Open the gate, as far as this order shut it.
+    /// Open the gate, as far as this switchover closed it.
     Release,
     /// Pause the master's clients for this long.
     Pause(Duration),
     Unpause,
-    /// Ask every node for its offset.
-    Look,
+    /// Read the offsets of all nodes.
+    ReadOffsets,
     /// `SENTINEL FAILOVER`.
-    Order,
-    /// Ask the leader how it stands.
-    Ask,
-    Tell(&'static str, String),
+    StartFailover,
+    /// Poll the leader about the failover.
+    PollLeader,
+    ReportStep(&'static str, String),
     /// It is over, with this result.
-    Done(Result<Outcome, Reason>),
+    Done(Result<SwitchoverOutcome, SwitchoverError>),
 }

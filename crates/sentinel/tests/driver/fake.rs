@@ -1,5 +1,5 @@
-//! A fake server: what it says is decided by a value that a test may change at any time, and how it
-//! says it by its [`Manner`].
+//! A fake server: its answers come from a script that a test may change at any time, and the way in
+//! which it sends them is its [`Behavior`].
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -14,82 +14,82 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::wire;
 
-/// How a server behaves, whatever it has to say.
+/// How a server sends its answers.
 #[derive(Debug, Clone)]
-pub(crate) enum Manner {
-    /// As it should.
-    Proper,
-    /// One byte at a time, with a pause behind each.
-    Dribble(Duration),
-    /// Every answer comes this much later.
-    Late(Duration),
-    /// Does nothing at all until it behaves otherwise, as a server that is busy with a long
-    /// command: then everything at once.
+pub(crate) enum Behavior {
+    /// Correctly.
+    Normal,
+    /// One byte at a time, with a pause after each.
+    ByteByByte(Duration),
+    /// Every answer is delayed by this time.
+    Delayed(Duration),
+    /// Does nothing until its behavior changes, like a server that executes a long command, and
+    /// then processes everything at once.
     Busy,
-    /// Reads and never says a byte: no answer, no event, no end. A host that lost its power looks
-    /// like that.
+    /// Reads and never sends a byte: no answer, no event, no end of the connection, like a host
+    /// that lost its power.
     Mute,
-    /// Answers, but says nothing that was not asked for.
+    /// Answers, and publishes no event.
     NoEvents,
-    /// Says this instead of any answer.
+    /// Sends this instead of any answer.
     Raw(Vec<u8>),
-    /// Says this without end instead of any answer.
+    /// Sends this without end instead of any answer.
     Endless(Vec<u8>),
-    /// Ends every connection as soon as it is made.
-    Hangup,
+    /// Closes every connection as soon as it is accepted.
+    CloseAtOnce,
 }
 
-/// What a connection has come to.
+/// The state of one connection.
 #[derive(Debug, Default)]
-pub(crate) struct Standing {
+pub(crate) struct ConnectionState {
     pub resp3: bool,
     pub(crate) authenticated: bool,
     pub(crate) subscribed: bool,
     /// Commands answered so far.
     pub(crate) answered: usize,
-    /// End it, without an answer.
+    /// Close it, without an answer.
     pub(crate) over: bool,
 }
 
-/// What a server knows.
-pub(crate) trait Mind: Send + 'static {
+/// The content of a server's answers.
+pub(crate) trait Script: Send + 'static {
     /// The answer to one command; may be several frames, or none.
-    fn answer(&mut self, command: &[String], standing: &mut Standing) -> Vec<u8>;
+    fn answer(&mut self, command: &[String], state: &mut ConnectionState) -> Vec<u8>;
 }
 
 struct Shared<M> {
-    mind: Mutex<M>,
-    manner: Mutex<Manner>,
+    script: Mutex<M>,
+    behavior: Mutex<Behavior>,
     events: broadcast::Sender<(String, String)>,
     cut: broadcast::Sender<()>,
     accepted: AtomicUsize,
-    /// The connections up to this number get nothing any more.
+    /// The connections up to this number get no answers any more.
     stranded: AtomicUsize,
-    /// Said to new connections before they are closed.
+    /// Sent to new connections before they are closed.
     refusal: Mutex<Option<Vec<u8>>>,
     open: AtomicUsize,
     heard: Mutex<VecDeque<String>>,
     commands: AtomicUsize,
 }
 
-/// A server on a port that the kernel chose.
-pub(crate) struct Fake<M> {
+/// A server on a port chosen by the kernel.
+pub(crate) struct FakeServer<M> {
     pub(crate) addr: SocketAddr,
     shared: Arc<Shared<M>>,
     _task: AbortOnDropHandle<()>,
 }
 
-impl<M: Mind> Fake<M> {
-    pub(crate) async fn start(mind: M) -> Self {
-        Self::start_at(IpAddr::V4(Ipv4Addr::LOCALHOST), 0, mind).await.expect("a free port")
+impl<M: Script> FakeServer<M> {
+    pub(crate) async fn start(script: M) -> Self {
+        Self::start_at(IpAddr::V4(Ipv4Addr::LOCALHOST), 0, script).await.expect("a free port")
     }
 
-    pub(crate) async fn start_at(ip: IpAddr, port: u16, mind: M) -> std::io::Result<Self> {
+    pub(crate) async fn start_at(ip: IpAddr, port: u16, script: M) -> std::io::Result<Self> {
         let listener = TcpListener::bind((ip, port)).await?;
         let addr = listener.local_addr()?;
         let shared = Arc::new(Shared {
-            mind: Mutex::new(mind),
-            manner: Mutex::new(Manner::Proper),
+            script: Mutex::new(script),
+            behavior: Mutex::new(Behavior::Normal),
             events: broadcast::channel(4096).0,
             cut: broadcast::channel(16).0,
             accepted: AtomicUsize::new(0),
@@ -103,33 +103,33 @@ impl<M: Mind> Fake<M> {
         Ok(Self { addr, shared, _task: task })
     }
 
-    /// What it knows, to be changed.
-    pub(crate) fn mind(&self) -> MutexGuard<'_, M> {
-        self.shared.mind.lock().expect("no poison")
+    /// The script, to be changed.
+    pub(crate) fn script(&self) -> MutexGuard<'_, M> {
+        self.shared.script.lock().expect("no poison")
     }
 
-    pub(crate) fn behave(&self, manner: Manner) {
-        *self.shared.manner.lock().expect("no poison") = manner;
+    pub(crate) fn behave(&self, behavior: Behavior) {
+        *self.shared.behavior.lock().expect("no poison") = behavior;
     }
 
     pub(crate) fn publish(&self, channel: &str, payload: &str) {
-        // Nobody may be listening: then the message is lost, as with any Pub/Sub.
+        // Without a subscriber the message is lost, as with any Pub/Sub.
         let _ = self.shared.events.send((channel.to_owned(), payload.to_owned()));
     }
 
-    /// Ends every connection; new ones are welcome.
+    /// Closes every connection; new ones are accepted.
     pub(crate) fn cut(&self) {
         let _ = self.shared.cut.send(());
     }
 
-    /// From now on a new connection hears this and is closed, as at `maxclients`; established ones
-    /// stay.
+    /// From now on a new connection receives this and is closed, as at `maxclients`; established
+    /// connections stay.
     pub(crate) fn refuse(&self, refusal: Option<&[u8]>) {
         *self.shared.refusal.lock().expect("no poison") = refusal.map(<[u8]>::to_vec);
     }
 
-    /// The connections of now stay open and get no answer ever again, as if something in between
-    /// kept them up; new ones work.
+    /// The current connections stay open and never get an answer again, as if a proxy in between
+    /// kept them open; new ones work.
     pub(crate) fn strand(&self) {
         self.shared.stranded.store(self.accepted(), Ordering::SeqCst);
     }
@@ -139,7 +139,7 @@ impl<M: Mind> Fake<M> {
         self.shared.accepted.load(Ordering::SeqCst)
     }
 
-    /// Connections now.
+    /// Open connections.
     pub(crate) fn open(&self) -> usize {
         self.shared.open.load(Ordering::SeqCst)
     }
@@ -155,7 +155,7 @@ impl<M: Mind> Fake<M> {
     }
 }
 
-async fn serve<M: Mind>(listener: TcpListener, shared: Arc<Shared<M>>) {
+async fn serve<M: Script>(listener: TcpListener, shared: Arc<Shared<M>>) {
     let mut tasks = tokio::task::JoinSet::new();
     loop {
         tokio::select! {
@@ -178,13 +178,13 @@ async fn serve<M: Mind>(listener: TcpListener, shared: Arc<Shared<M>>) {
     }
 }
 
-async fn converse<M: Mind>(
+async fn converse<M: Script>(
     mut stream: TcpStream,
     shared: &Shared<M>,
     number: usize,
 ) -> std::io::Result<()> {
-    let manner = || shared.manner.lock().expect("no poison").clone();
-    let (mut standing, mut input) = (Standing::default(), Vec::new());
+    let behavior = || shared.behavior.lock().expect("no poison").clone();
+    let (mut state, mut input) = (ConnectionState::default(), Vec::new());
     stream.set_nodelay(true)?;
     busy(shared).await;
     let refusal = shared.refusal.lock().expect("no poison").clone();
@@ -193,15 +193,15 @@ async fn converse<M: Mind>(
     }
     let mut events = shared.events.subscribe();
     loop {
-        if matches!(manner(), Manner::Hangup) {
+        if matches!(behavior(), Behavior::CloseAtOnce) {
             return Ok(());
         }
         tokio::select! {
             biased;
             Ok((channel, payload)) = events.recv() => {
-                if standing.subscribed && !matches!(manner(), Manner::Mute | Manner::NoEvents) {
+                if state.subscribed && !matches!(behavior(), Behavior::Mute | Behavior::NoEvents) {
                     let items = ["message", &channel, &payload].map(wire::bulk);
-                    say(&mut stream, &wire::push(standing.resp3, items), &manner()).await?;
+                    set_master(&mut stream, &wire::push(state.resp3, items), &behavior()).await?;
                 }
             }
             read = stream.read_buf(&mut input) => {
@@ -222,38 +222,42 @@ async fn converse<M: Mind>(
                             heard.pop_front();
                         }
                     }
-                    let answer = shared.mind.lock().expect("no poison").answer(&command, &mut standing);
-                    if standing.over {
+                    let answer = shared.script.lock().expect("no poison").answer(&command, &mut state);
+                    if state.over {
                         return Ok(());
                     }
-                    standing.answered += 1;
-                    say(&mut stream, &answer, &manner()).await?;
+                    state.answered += 1;
+                    set_master(&mut stream, &answer, &behavior()).await?;
                 }
             }
         }
     }
 }
 
-/// Waits until it has time.
+/// Waits until its behavior lets it answer.
 async fn busy<M>(shared: &Shared<M>) {
-    while matches!(*shared.manner.lock().expect("no poison"), Manner::Busy) {
+    while matches!(*shared.behavior.lock().expect("no poison"), Behavior::Busy) {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
 
-async fn say(stream: &mut TcpStream, bytes: &[u8], manner: &Manner) -> std::io::Result<()> {
-    match manner {
-        Manner::Mute | Manner::Hangup | Manner::Busy => Ok(()),
-        Manner::Proper | Manner::NoEvents => stream.write_all(bytes).await,
-        Manner::Late(pause) => {
+async fn set_master(
+    stream: &mut TcpStream,
+    bytes: &[u8],
+    behavior: &Behavior,
+) -> std::io::Result<()> {
+    match behavior {
+        Behavior::Mute | Behavior::CloseAtOnce | Behavior::Busy => Ok(()),
+        Behavior::Normal | Behavior::NoEvents => stream.write_all(bytes).await,
+        Behavior::Delayed(pause) => {
             tokio::time::sleep(*pause).await;
             stream.write_all(bytes).await
         }
-        Manner::Raw(instead) => stream.write_all(instead).await,
-        Manner::Endless(instead) => loop {
-            stream.write_all(instead).await?;
+        Behavior::Raw(overrides) => stream.write_all(overrides).await,
+        Behavior::Endless(overrides) => loop {
+            stream.write_all(overrides).await?;
         },
-        Manner::Dribble(pause) => {
+        Behavior::ByteByByte(pause) => {
             for byte in bytes {
                 stream.write_all(std::slice::from_ref(byte)).await?;
                 tokio::time::sleep(*pause).await;
@@ -263,61 +267,65 @@ async fn say(stream: &mut TcpStream, bytes: &[u8], manner: &Manner) -> std::io::
     }
 }
 
-/// Answers to what every server understands: authentication, the protocol, PING. `None`: something
-/// else was asked.
-pub(crate) fn common(gate: &Gate, command: &[String], standing: &mut Standing) -> Option<Vec<u8>> {
+/// Answers to commands that every server supports: authentication, protocol, PING. `None` for any
+/// other command.
+pub(crate) fn common(
+    access: &AccessRules,
+    command: &[String],
+    state: &mut ConnectionState,
+) -> Option<Vec<u8>> {
     let words: Vec<&str> = command.iter().map(String::as_str).collect();
     let upper = command.first()?.to_ascii_uppercase();
     let whole = words.join(" ").to_ascii_uppercase();
-    if let Some(rule) = gate.refused.iter().find(|refused| whole.starts_with(*refused)) {
+    if let Some(rule) = access.refused.iter().find(|refused| whole.starts_with(*refused)) {
         return Some(
             format!("-NOPERM this user has no permissions to run the '{rule}' command\r\n")
                 .into_bytes(),
         );
     }
     let right = |user: &str, password: &str| {
-        gate.password.as_ref().is_none_or(|(name, secret)| name == user && secret == password)
+        access.password.as_ref().is_none_or(|(name, secret)| name == user && secret == password)
     };
     match (upper.as_str(), words.as_slice()) {
-        ("HELLO", _) if gate.resp2_only => Some(b"-ERR unknown command 'HELLO'\r\n".to_vec()),
+        ("HELLO", _) if access.resp2_only => Some(b"-ERR unknown command 'HELLO'\r\n".to_vec()),
         ("HELLO", [_, _, _, user, password]) if !right(user, password) => Some(WRONGPASS.to_vec()),
         ("HELLO", [_, version, rest @ ..]) => {
-            standing.authenticated |= rest.len() == 3;
-            if gate.password.is_some() && !standing.authenticated {
+            state.authenticated |= rest.len() == 3;
+            if access.password.is_some() && !state.authenticated {
                 return Some(
                     b"-NOAUTH HELLO must be called with the client already authenticated\r\n"
                         .to_vec(),
                 );
             }
-            standing.resp3 = *version == "3";
+            state.resp3 = *version == "3";
             Some(wire::fields(
-                standing.resp3,
+                state.resp3,
                 &[("server", "redis".to_owned()), ("proto", "3".to_owned())],
             ))
         }
         ("AUTH", [_, rest @ ..]) => {
             let (user, password) =
                 if let [user, password] = rest { (*user, *password) } else { ("default", rest[0]) };
-            standing.authenticated = right(user, password);
-            Some(if standing.authenticated { b"+OK\r\n".to_vec() } else { WRONGPASS.to_vec() })
+            state.authenticated = right(user, password);
+            Some(if state.authenticated { b"+OK\r\n".to_vec() } else { WRONGPASS.to_vec() })
         }
-        _ if gate.password.is_some() && !standing.authenticated => {
+        _ if access.password.is_some() && !state.authenticated => {
             Some(b"-NOAUTH Authentication required.\r\n".to_vec())
         }
         ("CLIENT", _) => Some(b"+OK\r\n".to_vec()),
-        ("PING", _) if standing.subscribed && !standing.resp3 => Some(wire::words(&["pong", ""])),
+        ("PING", _) if state.subscribed && !state.resp3 => Some(wire::words(&["pong", ""])),
         _ => None,
     }
 }
 
 const WRONGPASS: &[u8] = b"-WRONGPASS invalid username-password pair or user is disabled.\r\n";
 
-/// Who is let in, and what is not.
+/// Which credentials are accepted, and which commands are refused.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Gate {
+pub(crate) struct AccessRules {
     pub resp2_only: bool,
     /// User and password.
     pub(crate) password: Option<(String, String)>,
-    /// Beginnings of commands in capitals, that the ACL refuses.
+    /// Beginnings of commands, in capitals, that the ACL refuses.
     pub(crate) refused: Vec<String>,
 }

@@ -1,33 +1,33 @@
-//! The replicas for readers, driven from the sockets to the pool: who is in it, why somebody is
-//! not, and what becomes of a reader that is there already. What is decided is tested with the
-//! roster; here it has to arrive.
+//! The replicas for readers, from the sockets to the pool: which are members, why one is not, and
+//! what happens to a reader that is connected to it. The decisions are tested with eligibility;
+//! these tests check that they take effect.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sentinel::{ReplicaRules, ReplicaState, Replicas, Rules};
-use target::{Cause, Empty, Pool, PoolWriter, TargetRef, TargetSource};
+use sentinel::{MachineRules, ReplicaRules, ReplicaState, Replicas};
+use target::{CloseCause, EmptyPool, Pool, PoolWriter, TargetRef, TargetSource};
 
-use crate::fake::Manner;
-use crate::stage::{Driver, PATIENCE, Stage, ms, patient_rules, rules, stays, until};
+use crate::cluster::{DEADLINE, Driver, FakeCluster, event_only_rules, ms, rules, stays, until};
+use crate::fake::Behavior;
 
 const SETTLE: Duration = Duration::from_millis(200);
 
 /// Three sentinels, a master and two replicas, with readers.
-struct Yard {
-    stage: Stage,
+struct PoolCluster {
+    cluster: FakeCluster,
     driver: Driver,
     pool: Arc<Pool>,
     way: TargetSource,
 }
 
-impl Yard {
-    /// Driven, but nothing is waited for. `settle`: as in [`ReplicaRules`].
-    fn open(stage: Stage, empty: Empty, rules: Rules, settle: Duration) -> Self {
-        let (mut watch, route) = stage.watch();
+impl PoolCluster {
+    /// Starts the driver and waits for nothing. `settle`: as in [`ReplicaRules`].
+    fn open(cluster: FakeCluster, empty: EmptyPool, rules: MachineRules, settle: Duration) -> Self {
+        let (mut watch, route) = cluster.watch();
         let (writer, pool) = PoolWriter::new(&route, empty);
-        // Who is asked seldom has not answered for a while, and is not silent for it.
+        // A node that is probed seldom has not answered for a while, and is not unresponsive.
         let (readmit, unanswered) = (ms(50), ms(1500).max(rules.probe_replica * 2));
         let readers = ReplicaRules {
             max_lag_bytes: 100,
@@ -38,20 +38,23 @@ impl Yard {
         };
         (watch.replicas, watch.rules) = (Some(Replicas { rules: readers, writer }), rules);
         let driver = Driver::one((watch, route));
-        Self { stage, driver, way: TargetSource::from(Arc::clone(&pool)), pool }
+        Self { cluster, driver, way: TargetSource::from(Arc::clone(&pool)), pool }
     }
 
-    /// Both replicas are in, and all is calm.
-    async fn ready(empty: Empty, rules: Rules) -> Self {
+    /// Both replicas are eligible, and the state is stable.
+    async fn ready(empty: EmptyPool, rules: MachineRules) -> Self {
         Self::settled(empty, rules, SETTLE).await
     }
 
-    async fn settled(empty: Empty, rules: Rules, settle: Duration) -> Self {
-        let yard = Self::open(Stage::new(3, 3).await, empty, rules, settle);
-        yard.driver.leads_to(yard.stage.addr(0)).await;
-        yard.holds(&[1, 2]).await;
-        yard.driver.sees("calm", |seen| seen.state == "stable" && seen.quorum == (3, 2)).await;
-        yard
+    async fn settled(empty: EmptyPool, rules: MachineRules, settle: Duration) -> Self {
+        let pool_cluster = Self::open(FakeCluster::new(3, 3).await, empty, rules, settle);
+        pool_cluster.driver.wait_for_target(pool_cluster.cluster.addr(0)).await;
+        pool_cluster.holds(&[1, 2]).await;
+        pool_cluster
+            .driver
+            .wait_for("calm", |seen| seen.state == "stable" && seen.quorum == (3, 2))
+            .await;
+        pool_cluster
     }
 
     fn members(&self) -> Option<Vec<SocketAddr>> {
@@ -60,7 +63,8 @@ impl Yard {
 
     /// Waits until exactly these nodes serve readers.
     async fn holds(&self, nodes: &[usize]) {
-        let mut wanted: Vec<SocketAddr> = nodes.iter().map(|node| self.stage.addr(*node)).collect();
+        let mut wanted: Vec<SocketAddr> =
+            nodes.iter().map(|node| self.cluster.addr(*node)).collect();
         wanted.sort();
         let now = || {
             let mut members = self.members().unwrap_or_default();
@@ -72,115 +76,121 @@ impl Yard {
         until(&what, || now() == wanted).await;
     }
 
-    /// Waits until this node stands so.
+    /// Waits until this node has this state.
     async fn stands(&self, node: usize, wanted: ReplicaState) {
-        let addr = self.stage.addr(node).into();
+        let addr = self.cluster.addr(node).into();
         let what = format!("node {node} is {}", wanted.label());
         self.driver
-            .sees(&what, |seen| {
+            .wait_for(&what, |seen| {
                 let replicas = seen.replicas.iter().flat_map(|it| &it.replicas);
-                replicas.filter(|it| it.addr == addr).any(|it| it.standing == wanted)
+                replicas.filter(|it| it.addr == addr).any(|it| it.state == wanted)
             })
             .await;
     }
 
-    /// A reader on this node: others come and go until one is.
+    /// A reader on this node: others are opened and dropped until one is.
     fn reader_on(&self, node: usize) -> TargetRef {
         let mut others = Vec::new();
         for _ in 0..8 {
-            let ride = self.way.open_target().expect("a replica");
-            if ride.addr() == self.stage.addr(node) {
-                return ride;
+            let target = self.way.usable_target().expect("a replica");
+            if target.addr() == self.cluster.addr(node) {
+                return target;
             }
-            others.push(ride);
+            others.push(target);
         }
         panic!("eight readers, and none on node {node}");
     }
 }
 
-/// What happens to node 2, what it is called, and whether readers that are there are cut off for
-/// it.
-struct Misfortune {
-    standing: ReplicaState,
-    wrong: bool,
-    strike: fn(&Stage),
-    mend: fn(&Stage),
+/// A fault of node 2, the resulting state, and whether it fences the node.
+struct FaultCase {
+    state: ReplicaState,
+    fenced: bool,
+    inject: fn(&FakeCluster),
+    repair: fn(&FakeCluster),
 }
 
-fn all_say(stage: &Stage, change: fn(&mut crate::players::Word, u16)) {
-    let port = stage.addr(2).port();
-    stage.sentinels.iter().for_each(|sentinel| change(sentinel.mind().word(), port));
+fn all_set_master(cluster: &FakeCluster, change: fn(&mut crate::scripts::MasterRecord, u16)) {
+    let port = cluster.addr(2).port();
+    cluster.sentinels.iter().for_each(|sentinel| change(sentinel.script().record(), port));
 }
 
-fn misfortunes() -> [Misfortune; 9] {
-    let alas = |standing, wrong, strike, mend| Misfortune { standing, wrong, strike, mend };
+/// Faults that a replica's own answers show, and that do not fence it.
+fn probe_faults() -> [FaultCase; 5] {
+    let case = |state, inject, repair| FaultCase { state, fenced: false, inject, repair };
     [
-        alas(
-            ReplicaState::Unready,
-            false,
+        case(
+            ReplicaState::NotReady,
             |it| {
-                it.nodes[2].mind().pong =
-                    b"-LOADING Redis is loading the dataset in memory\r\n".to_vec()
+                it.nodes[2].script().pong =
+                    b"-LOADING Redis is loading the dataset in memory\r\n".to_vec();
             },
-            |it| it.nodes[2].mind().pong = b"+PONG\r\n".to_vec(),
+            |it| it.nodes[2].script().pong = b"+PONG\r\n".to_vec(),
         ),
-        alas(
-            ReplicaState::Behind,
-            false,
-            |it| it.nodes[2].mind().offset = 800,
-            |it| it.nodes[2].mind().offset = 1000,
+        case(
+            ReplicaState::Lagging,
+            |it| it.nodes[2].script().offset = 800,
+            |it| it.nodes[2].script().offset = 1000,
         ),
-        alas(
+        case(
             ReplicaState::LinkDown,
-            false,
-            |it| it.nodes[2].mind().link = "connect",
-            |it| it.nodes[2].mind().link = "connected",
+            |it| it.nodes[2].script().link = "connect",
+            |it| it.nodes[2].script().link = "connected",
         ),
-        alas(
+        case(
             ReplicaState::Unreachable,
-            false,
             |it| {
-                it.nodes[2].behave(Manner::Hangup);
+                it.nodes[2].behave(Behavior::CloseAtOnce);
                 it.nodes[2].cut();
             },
-            |it| it.nodes[2].behave(Manner::Proper),
+            |it| it.nodes[2].behave(Behavior::Normal),
         ),
-        alas(
-            ReplicaState::Silent,
-            false,
-            |it| it.nodes[2].behave(Manner::Mute),
+        case(
+            ReplicaState::Unresponsive,
+            |it| it.nodes[2].behave(Behavior::Mute),
             |it| {
-                it.nodes[2].behave(Manner::Proper);
+                it.nodes[2].behave(Behavior::Normal);
                 it.nodes[2].cut();
             },
         ),
-        alas(
-            ReplicaState::Flagged,
+    ]
+}
+
+/// Faults that sentinels report, and those that fence the replica.
+fn view_and_role_faults() -> [FaultCase; 4] {
+    let case = |state, fenced, inject, repair| FaultCase { state, fenced, inject, repair };
+    [
+        case(
+            ReplicaState::FlaggedBySentinel,
             false,
-            |it| all_say(it, |word, port| word.down.push(port)),
-            |it| all_say(it, |word, _| word.down.clear()),
+            |it| all_set_master(it, |record, port| record.down.push(port)),
+            |it| all_set_master(it, |record, _| record.down.clear()),
         ),
-        alas(
+        case(
             ReplicaState::Unlisted,
             false,
-            |it| all_say(it, |word, port| word.replicas.retain(|(_, it)| *it != port)),
-            |it| all_say(it, |word, port| word.replicas.push(("127.0.0.1".to_owned(), port))),
+            |it| all_set_master(it, |record, port| record.replicas.retain(|(_, it)| *it != port)),
+            |it| {
+                all_set_master(it, |record, port| {
+                    record.replicas.push(("127.0.0.1".to_owned(), port));
+                });
+            },
         ),
-        alas(
+        case(
             ReplicaState::Master,
             true,
             |it| {
-                let mut mind = it.nodes[2].mind();
-                (mind.follows, mind.replid) = (None, "9".repeat(40));
+                let mut script = it.nodes[2].script();
+                (script.follows, script.replid) = (None, "9".repeat(40));
             },
             |it| it.follow(2, 0),
         ),
-        alas(
-            ReplicaState::Stranger,
+        case(
+            ReplicaState::FollowsOtherMaster,
             true,
             |it| {
-                let mut mind = it.nodes[2].mind();
-                (mind.follows, mind.replid) =
+                let mut script = it.nodes[2].script();
+                (script.follows, script.replid) =
                     (Some(("203.0.113.7".to_owned(), 6379)), "9".repeat(40));
             },
             |it| it.follow(2, 0),
@@ -189,162 +199,178 @@ fn misfortunes() -> [Misfortune; 9] {
 }
 
 #[tokio::test]
-async fn whoever_is_unfit_is_put_out_for_the_right_reason_and_let_in_again() {
-    let yard = Yard::ready(Empty::Reject, rules()).await;
-    for Misfortune { standing, wrong, strike, mend } in misfortunes() {
-        let name = standing.label();
-        let there = yard.reader_on(2);
-        strike(&yard.stage);
-        yard.stands(2, standing).await;
-        yard.holds(&[1]).await;
-        // Worse than the others: its readers are asked to leave. Wrong: not a byte more goes there.
-        assert!(wrong || there.is_draining(), "{name}");
-        assert_eq!(there.fence().has_fallen(), wrong, "{name}");
+async fn ejects_unfit_replica_with_reason_and_readmits_it() {
+    let pool_cluster = PoolCluster::ready(EmptyPool::Reject, rules()).await;
+    for FaultCase { state, fenced, inject, repair } in
+        probe_faults().into_iter().chain(view_and_role_faults())
+    {
+        let name = state.label();
+        let there = pool_cluster.reader_on(2);
+        inject(&pool_cluster.cluster);
+        pool_cluster.stands(2, state).await;
+        pool_cluster.holds(&[1]).await;
+        // Merely ineligible: its readers are asked to leave. Fenced: no byte is sent there any
+        // more.
+        assert!(fenced || there.is_draining(), "{name}");
+        assert_eq!(there.fence().is_raised(), fenced, "{name}");
         for _ in 0..4 {
             assert_eq!(
-                yard.way.open_target().expect("a replica").addr(),
-                yard.stage.addr(1),
+                pool_cluster.way.usable_target().expect("a replica").addr(),
+                pool_cluster.cluster.addr(1),
                 "{name}"
             );
         }
-        mend(&yard.stage);
-        yard.holds(&[1, 2]).await;
-        yard.stands(2, ReplicaState::Eligible).await;
-        assert_eq!(there.fence().has_fallen(), wrong, "{name}: what has fallen stays so");
-        assert!(wrong || !there.is_draining(), "{name}: who has not left yet may stay");
+        repair(&pool_cluster.cluster);
+        pool_cluster.holds(&[1, 2]).await;
+        pool_cluster.stands(2, ReplicaState::Eligible).await;
+        assert_eq!(there.fence().is_raised(), fenced, "{name}: what has fallen stays so");
+        assert!(fenced || !there.is_draining(), "{name}: who has not left yet may stay");
     }
-    let seen = yard.driver.seen().replicas.clone().expect("readers");
+    let seen = pool_cluster.driver.seen().replicas.clone().expect("readers");
     assert!(seen.ejections >= 9 && seen.readmissions >= 8, "{seen:#?}");
-    assert_eq!(yard.driver.generation(), 1, "the points never moved");
+    assert_eq!(pool_cluster.driver.generation(), 1, "the target never changed");
 }
 
 #[tokio::test]
-async fn readers_leave_the_next_master_before_the_points_lead_there_and_the_rest_stay() {
-    // The other replica's link is of the past for a while; on a busy machine for a long one.
-    let yard = Yard::settled(Empty::Reject, rules(), PATIENCE).await;
-    let (on_the_next, on_the_other) = (yard.reader_on(1), yard.reader_on(2));
-    let stage = &yard.stage;
-    stage.announce(0, "+selected-slave", 1, 0);
-    yard.holds(&[2]).await;
-    assert!(on_the_next.is_draining(), "about to be promoted: its readers leave at a boundary");
-    stage.promote(1);
-    // As a worker's thread would see it, at any moment: where the points lead is looked at first.
-    let (route, next) = (Arc::clone(&yard.driver.route), stage.addr(1));
+async fn readers_leave_next_master_before_switch_and_others_stay() {
+    // The other replica's link is outdated for a while; on a busy machine for a long one.
+    let pool_cluster = PoolCluster::settled(EmptyPool::Reject, rules(), DEADLINE).await;
+    let (on_the_next, on_the_other) = (pool_cluster.reader_on(1), pool_cluster.reader_on(2));
+    let cluster = &pool_cluster.cluster;
+    cluster.announce(0, "+selected-slave", 1, 0);
+    pool_cluster.holds(&[2]).await;
+    assert!(on_the_next.is_draining(), "the candidate's readers leave at a boundary");
+    cluster.promote(1);
+    // As a worker thread would observe it at any moment: it reads the target first.
+    let (route, next) = (Arc::clone(&pool_cluster.driver.route), cluster.addr(1));
     let worker = std::thread::spawn(move || {
         loop {
             let led = route.current().is_some_and(|target| target.addr() == next);
-            let fallen = on_the_next.fence().has_fallen();
+            let fallen = on_the_next.fence().is_raised();
             if led || fallen {
                 return fallen;
             }
             std::thread::yield_now();
         }
     });
-    (0..3).for_each(|sentinel| stage.switch(sentinel, 0, 1, 2));
-    stage.follow(2, 1);
-    yard.driver.leads_to(stage.addr(1)).await;
+    (0..3).for_each(|sentinel| cluster.switch(sentinel, 0, 1, 2));
+    cluster.follow(2, 1);
+    pool_cluster.driver.wait_for_target(cluster.addr(1)).await;
     assert!(worker.join().expect("a worker"), "a reader was on a master");
-    // The old master says that it is one, for ten seconds in reality, and is listed as a replica
-    // all that time.
-    let calm = || yard.members().is_some_and(|members| members == [stage.addr(2)]);
+    // The old master reports that it is a master, for ten seconds in reality, and is listed as a
+    // replica all that time.
+    let calm = || pool_cluster.members().is_some_and(|members| members == [cluster.addr(2)]);
     stays(ms(400), "the other replica alone serves readers", calm).await;
-    assert!(!on_the_other.fence().has_fallen() && !on_the_other.is_draining());
-    stage.follow(0, 1);
-    yard.holds(&[0, 2]).await;
+    assert!(!on_the_other.fence().is_raised() && !on_the_other.is_draining());
+    cluster.follow(0, 1);
+    pool_cluster.holds(&[0, 2]).await;
 }
 
 #[tokio::test]
-async fn without_a_replica_readers_are_turned_away_or_get_the_master_until_there_is_one() {
-    for empty in [Empty::Reject, Empty::Master] {
-        let yard = Yard::ready(empty, rules()).await;
+async fn empty_pool_rejects_readers_or_uses_master() {
+    for empty in [EmptyPool::Reject, EmptyPool::Master] {
+        let pool_cluster = PoolCluster::ready(empty, rules()).await;
         for node in [1, 2] {
-            yard.stage.nodes[node].behave(Manner::Hangup);
-            yard.stage.nodes[node].cut();
+            pool_cluster.cluster.nodes[node].behave(Behavior::CloseAtOnce);
+            pool_cluster.cluster.nodes[node].cut();
         }
-        yard.holds(&[]).await;
-        let instead = tokio::time::timeout(Duration::from_secs(10), yard.way.wait_open())
-            .await
-            .expect("an answer at once");
+        pool_cluster.holds(&[]).await;
+        let overrides =
+            tokio::time::timeout(Duration::from_secs(10), pool_cluster.way.wait_usable())
+                .await
+                .expect("an answer at once");
         assert_eq!(
-            instead.as_ref().map(|it| it.addr()),
-            (empty == Empty::Master).then(|| yard.stage.addr(0))
+            overrides.as_ref().map(|it| it.addr()),
+            (empty == EmptyPool::Master).then(|| pool_cluster.cluster.addr(0))
         );
-        yard.stage.nodes[1].behave(Manner::Proper);
-        yard.holds(&[1]).await;
-        if let Some(instead) = instead {
+        pool_cluster.cluster.nodes[1].behave(Behavior::Normal);
+        pool_cluster.holds(&[1]).await;
+        if let Some(overrides) = overrides {
             assert!(
-                instead.is_draining() && !instead.fence().has_fallen(),
+                overrides.is_draining() && !overrides.fence().is_raised(),
                 "it leaves the master at a boundary"
             );
         }
-        assert_eq!(yard.way.open_target().expect("a replica").addr(), yard.stage.addr(1));
+        assert_eq!(
+            pool_cluster.way.usable_target().expect("a replica").addr(),
+            pool_cluster.cluster.addr(1)
+        );
     }
 }
 
 #[tokio::test]
-async fn before_the_first_look_readers_wait() {
-    let stage = Stage::new(3, 3).await;
-    stage.sentinels.iter().for_each(|it| it.behave(Manner::Hangup));
-    let yard = Yard::open(stage, Empty::Reject, rules(), SETTLE);
-    let turned_away = tokio::time::timeout(ms(100), yard.way.wait_open()).await;
+async fn readers_wait_before_first_evaluation() {
+    let cluster = FakeCluster::new(3, 3).await;
+    cluster.sentinels.iter().for_each(|it| it.behave(Behavior::CloseAtOnce));
+    let pool_cluster = PoolCluster::open(cluster, EmptyPool::Reject, rules(), SETTLE);
+    let turned_away = tokio::time::timeout(ms(100), pool_cluster.way.wait_usable()).await;
     assert!(
-        turned_away.is_err() && yard.members().is_none(),
-        "nothing is known, so nobody is turned away"
+        turned_away.is_err() && pool_cluster.members().is_none(),
+        "nothing is known, so no reader is rejected"
     );
-    yard.stage.sentinels.iter().for_each(|it| it.behave(Manner::Proper));
-    yard.holds(&[1, 2]).await;
-    assert!(yard.way.open_target().is_some_and(|ride| ride.addr() != yard.stage.addr(0)));
+    pool_cluster.cluster.sentinels.iter().for_each(|it| it.behave(Behavior::Normal));
+    pool_cluster.holds(&[1, 2]).await;
+    assert!(
+        pool_cluster
+            .way
+            .usable_target()
+            .is_some_and(|target| target.addr() != pool_cluster.cluster.addr(0))
+    );
 }
 
 #[tokio::test]
-async fn a_readers_hint_has_the_replicas_asked_again_and_nobody_else_suspected() {
-    // Nobody is asked by the clock.
-    let yard = Yard::ready(Empty::Reject, patient_rules()).await;
-    yard.stage.quiet().await;
-    let master = yard.stage.nodes[0].commands();
-    yard.stage.nodes[2].mind().pong = b"-MASTERDOWN Link with MASTER is down\r\n".to_vec();
-    yard.driver.handle.hint_by_a_reader();
-    yard.holds(&[1]).await;
-    assert_eq!(yard.stage.nodes[0].commands(), master, "the master is not asked for it");
-    assert_eq!(yard.driver.seen().state, "stable");
+async fn reader_hint_probes_replicas_and_suspects_no_master() {
+    // No node is probed by a timer.
+    let pool_cluster = PoolCluster::ready(EmptyPool::Reject, event_only_rules()).await;
+    pool_cluster.cluster.quiet().await;
+    let master = pool_cluster.cluster.nodes[0].commands();
+    pool_cluster.cluster.nodes[2].script().pong =
+        b"-MASTERDOWN Link with MASTER is down\r\n".to_vec();
+    pool_cluster.driver.handle.hint_from_reader();
+    pool_cluster.holds(&[1]).await;
+    assert_eq!(pool_cluster.cluster.nodes[0].commands(), master, "the master is not asked for it");
+    assert_eq!(pool_cluster.driver.seen().state, "stable");
 }
 
 #[tokio::test]
-async fn tells_a_repointed_replica_from_one_that_kicked() {
-    // Nobody is asked by the clock.
-    let yard = Yard::ready(Empty::Reject, patient_rules()).await;
-    yard.stage.quiet().await;
-    let ride = yard.reader_on(2);
-    let cause = |ended: Instant| ride.look().expect("a look").cause(ride.since(), ended);
+async fn distinguishes_repointed_replica_from_client_kill() {
+    // No node is probed by a timer.
+    let pool_cluster = PoolCluster::ready(EmptyPool::Reject, event_only_rules()).await;
+    pool_cluster.cluster.quiet().await;
+    let target = pool_cluster.reader_on(2);
+    let cause =
+        |ended: Instant| target.replica_status().expect("a look").cause(target.since(), ended);
     let ended = Instant::now();
-    assert_eq!(cause(ended), Cause::NotKnown);
-    yard.driver.handle.hint_by_a_reader();
-    until("it is known that it follows whom it followed", || cause(ended) == Cause::Other).await;
-    // Right after another one: a hint that was left out would leave this end without an
-    // explanation.
-    yard.stage.follow(2, 1);
+    assert_eq!(cause(ended), CloseCause::NotKnown);
+    pool_cluster.driver.handle.hint_from_reader();
+    until("it is known that it follows whom it followed", || cause(ended) == CloseCause::Other)
+        .await;
+    // Shortly after another hint: dropping it would leave this end without an explanation.
+    pool_cluster.cluster.follow(2, 1);
     let ended = Instant::now();
-    yard.driver.handle.hint_by_a_reader();
-    until("it is known that it follows another node", || cause(ended) == Cause::Failover).await;
-    assert_eq!(yard.driver.seen().state, "stable");
+    pool_cluster.driver.handle.hint_from_reader();
+    until("it is known that it follows another node", || cause(ended) == CloseCause::Failover)
+        .await;
+    assert_eq!(pool_cluster.driver.seen().state, "stable");
 }
 
 #[tokio::test]
-async fn holds_requests_of_readers_while_replicas_are_repointed() {
-    let yard = Yard::settled(Empty::Reject, rules(), PATIENCE).await;
-    let stage = &yard.stage;
-    stage.announce(0, "+slave-reconf-done", 2, 0);
-    stays(ms(50), "no failover is under way", || yard.way.open_target().is_some()).await;
-    stage.announce(0, "+selected-slave", 1, 0);
-    yard.holds(&[2]).await;
-    stage.promote(1);
-    stage.announce(0, "+promoted-slave", 1, 0);
-    until("requests wait", || yard.way.open_target().is_none()).await;
-    // Its idle connections are ended in the same moment.
-    stage.follow(2, 1);
-    stage.nodes[2].cut();
-    until("requests flow", || yard.way.open_target().is_some()).await;
-    (0..3).for_each(|sentinel| stage.switch(sentinel, 0, 1, 2));
-    yard.driver.leads_to(stage.addr(1)).await;
-    assert_eq!(yard.members().expect("members"), [stage.addr(2)]);
+async fn holds_reader_requests_while_replicas_are_repointed() {
+    let pool_cluster = PoolCluster::settled(EmptyPool::Reject, rules(), DEADLINE).await;
+    let cluster = &pool_cluster.cluster;
+    cluster.announce(0, "+slave-reconf-done", 2, 0);
+    stays(ms(50), "no failover is in progress", || pool_cluster.way.usable_target().is_some())
+        .await;
+    cluster.announce(0, "+selected-slave", 1, 0);
+    pool_cluster.holds(&[2]).await;
+    cluster.promote(1);
+    cluster.announce(0, "+promoted-slave", 1, 0);
+    until("requests wait", || pool_cluster.way.usable_target().is_none()).await;
+    // Its idle connections are closed at the same moment.
+    cluster.follow(2, 1);
+    cluster.nodes[2].cut();
+    until("requests flow", || pool_cluster.way.usable_target().is_some()).await;
+    (0..3).for_each(|sentinel| cluster.switch(sentinel, 0, 1, 2));
+    pool_cluster.driver.wait_for_target(cluster.addr(1)).await;
+    assert_eq!(pool_cluster.members().expect("members"), [cluster.addr(2)]);
 }

@@ -1,18 +1,19 @@
-//! Ten failovers a second: row 18. The latest wins, and nothing is left over, neither a task nor a
-//! descriptor.
+//! Ten failovers per second: row 18. The latest one wins, and no task and no descriptor is leaked.
 
 use std::time::Instant;
 
-use crate::fake::{Fake, Manner};
+use crate::cluster::{
+    DEADLINE, Driver, FakeCluster, NAME, NEVER, TargetChange, ms, stays, until, watch,
+};
+use crate::fake::{Behavior, FakeServer};
 use crate::refusals::Log;
-use crate::stage::{Driver, Move, NAME, NEVER, PATIENCE, Stage, ms, stays, until, watch};
 
-/// Waits until so many connections to this stage are open.
-async fn settles(stage: &Stage, wanted: usize) {
+/// Waits until this number of connections to the cluster is open.
+async fn settles(cluster: &FakeCluster, wanted: usize) {
     let open = || -> (Vec<usize>, Vec<usize>) {
         (
-            stage.sentinels.iter().map(Fake::open).collect(),
-            stage.nodes.iter().map(Fake::open).collect(),
+            cluster.sentinels.iter().map(FakeServer::open).collect(),
+            cluster.nodes.iter().map(FakeServer::open).collect(),
         )
     };
     let started = Instant::now();
@@ -22,128 +23,132 @@ async fn settles(stage: &Stage, wanted: usize) {
             return;
         }
         assert!(
-            started.elapsed() < PATIENCE,
+            started.elapsed() < DEADLINE,
             "of sentinels {sentinels:?}, of nodes {nodes:?}, not {wanted}"
         );
         tokio::time::sleep(ms(2)).await;
     }
 }
 
-/// Master and replicas as they are after a failover.
-fn fail_over(stage: &Stage, from: usize, to: usize) {
-    stage.promote(to);
-    for other in (0..stage.nodes.len()).filter(|it| *it != to) {
-        stage.follow(other, to);
+/// The roles of master and replicas after a failover.
+fn fail_over(cluster: &FakeCluster, from: usize, to: usize) {
+    cluster.promote(to);
+    for other in (0..cluster.nodes.len()).filter(|it| *it != to) {
+        cluster.follow(other, to);
     }
     let _ = from;
 }
 
 #[tokio::test]
-async fn ten_failovers_a_second_end_at_the_latest_and_leave_nothing_behind() {
+async fn ten_failovers_per_second_end_at_latest_without_leaks() {
     let log = Log::default();
     let _guard = log.listen();
-    let stage = Stage::new(3, 3).await;
-    let driver = stage.drive();
-    driver.leads_to(stage.addr(0)).await;
+    let cluster = FakeCluster::new(3, 3).await;
+    let driver = cluster.drive();
+    driver.wait_for_target(cluster.addr(0)).await;
     let mut master = 0;
     driver
-        .sees("all known", |seen| {
+        .wait_for("all known", |seen| {
             seen.nodes.len() == 3
                 && seen.nodes.iter().all(|it| it.probe.is_some())
                 && seen.sentinels.iter().filter(|it| it.up && it.events).count() == 3
         })
         .await;
-    settles(&stage, 6).await;
-    // Not before everybody is there: who came later would be counted as left behind.
+    settles(&cluster, 6).await;
+    // Only once every connection is open: a later one would count as leaked.
     let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let (began, mut ticks) = (Instant::now(), tokio::time::interval(ms(100)));
-    // Never more than ten a second, whatever was missed.
+    // Never more than ten per second, whatever was missed.
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     for epoch in 2..=41 {
         ticks.tick().await;
         let next = (master + 1) % 3;
-        stage.announce(0, "+selected-slave", next, master);
-        fail_over(&stage, master, next);
-        stage.announce(0, "+promoted-slave", next, master);
-        (0..3).for_each(|it| stage.switch(it, master, next, epoch));
+        cluster.announce(0, "+selected-slave", next, master);
+        fail_over(&cluster, master, next);
+        cluster.announce(0, "+promoted-slave", next, master);
+        (0..3).for_each(|it| cluster.switch(it, master, next, epoch));
         master = next;
-        // How many can be followed depends on the machine. In the middle of it every eighth has to
-        // be, however long that takes.
+        // The number of failovers that can be followed depends on the machine. In between, every
+        // eighth must be followed, however long that takes.
         if epoch % 8 == 0 {
-            driver.leads_to(stage.addr(master)).await;
+            driver.wait_for_target(cluster.addr(master)).await;
         }
     }
-    driver.leads_to(stage.addr(master)).await;
+    driver.wait_for_target(cluster.addr(master)).await;
     driver
-        .sees("the last epoch", |seen| seen.master.as_ref().is_some_and(|it| it.epoch == 41))
+        .wait_for("the last epoch", |seen| seen.master.as_ref().is_some_and(|it| it.epoch == 41))
         .await;
     assert!(driver.seen().failovers.len() <= 16, "what is remembered is bounded");
-    // The log is bounded too, and tells the end of it all the same.
-    let moves =
-        |log: &Log| log.text().lines().filter(|line| line.contains("the points lead to")).count();
-    until("the last word", || {
+    // The log is bounded, too, and contains the end nevertheless.
+    let changes = |log: &Log| {
+        log.text().lines().filter(|line| line.contains("switched to new master")).count()
+    };
+    until("the last log line", || {
         let last = format!("generation={} ", driver.generation());
-        log.text().lines().any(|line| line.contains("the points lead to") && line.contains(&last))
+        log.text()
+            .lines()
+            .any(|line| line.contains("switched to new master") && line.contains(&last))
     })
     .await;
-    let (told, seconds) = (moves(&log), usize::try_from(began.elapsed().as_secs()).expect("small"));
+    let (told, seconds) =
+        (changes(&log), usize::try_from(began.elapsed().as_secs()).expect("small"));
     assert!(told <= 20 + seconds + 1, "{told} lines in {seconds} s");
-    driver.sees("calm", |seen| seen.state == "stable").await;
-    settles(&stage, 6).await;
+    driver.wait_for("calm", |seen| seen.state == "stable").await;
+    settles(&cluster, 6).await;
     let alive = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     until(&format!("{tasks} tasks again, not {}", alive()), || alive() <= tasks).await;
-    stays(ms(300), "no after-shock", || driver.target() == Some(stage.addr(master))).await;
+    stays(ms(300), "no after-shock", || driver.target() == Some(cluster.addr(master))).await;
     drop(driver);
-    settles(&stage, 0).await;
+    settles(&cluster, 0).await;
 }
 
 #[tokio::test]
-async fn dropping_the_driver_ends_everything_it_started() {
-    let stage = Stage::new(3, 3).await;
+async fn ends_all_tasks_when_driver_is_dropped() {
+    let cluster = FakeCluster::new(3, 3).await;
     let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
     for _ in 0..5 {
-        let driver = Driver::one(watch(NAME, vec![stage.sentinels[0].addr.into()]));
-        driver.leads_to(stage.addr(0)).await;
+        let driver = Driver::one(watch(NAME, vec![cluster.sentinels[0].addr.into()]));
+        driver.wait_for_target(cluster.addr(0)).await;
         driver
-            .sees("all", |seen| {
+            .wait_for("all", |seen| {
                 seen.sentinels.iter().filter(|it| it.up).count() == 3 && seen.nodes.len() == 3
             })
             .await;
     }
-    settles(&stage, 0).await;
+    settles(&cluster, 0).await;
     until("no task", || tokio::runtime::Handle::current().metrics().num_alive_tasks() <= tasks)
         .await;
 }
 
 #[tokio::test]
-async fn a_failed_failover_opens_the_gate_to_the_same_master() {
-    let stage = Stage::new(3, 3).await;
-    let (mut watched, route) = stage.watch();
-    // The hold itself ends after everybody's patience has: only the abort can open the gate.
+async fn opens_gate_to_same_master_after_failover_abort() {
+    let cluster = FakeCluster::new(3, 3).await;
+    let (mut watched, route) = cluster.watch();
+    // The hold lasts longer than any deadline: only the abort can open the gate.
     watched.rules.hold_max = NEVER;
     let driver = Driver::one((watched, route));
-    driver.leads_to(stage.addr(0)).await;
-    driver.sees("all known", |seen| seen.nodes.len() == 3 && seen.quorum.0 == 3).await;
+    driver.wait_for_target(cluster.addr(0)).await;
+    driver.wait_for("all known", |seen| seen.nodes.len() == 3 && seen.quorum.0 == 3).await;
     let began = Instant::now();
-    stage.announce(0, "+selected-slave", 1, 0);
-    driver.moved(Move::Shut, began).await;
-    stage.about_master(0, "-failover-abort-slave-timeout", 0);
-    driver.moved(Move::Open, began).await;
+    cluster.announce(0, "+selected-slave", 1, 0);
+    driver.wait_for_change(TargetChange::GateClosed, began).await;
+    cluster.about_master(0, "-failover-abort-slave-timeout", 0);
+    driver.wait_for_change(TargetChange::GateOpened, began).await;
     assert_eq!(driver.generation(), 1);
-    // An event about another master of these sentinels is none of ours.
-    let moves = driver.moves().len();
-    let node = stage.addr(1);
-    stage.sentinels[0].publish(
+    // An event about another master of these sentinels has no effect.
+    let changes = driver.changes().len();
+    let node = cluster.addr(1);
+    cluster.sentinels[0].publish(
         "+selected-slave",
         &format!("slave x {} {} @ another 10.0.0.1 1", node.ip(), node.port()),
     );
-    stage.sentinels[0]
+    cluster.sentinels[0]
         .publish("+switch-master", &format!("another 10.0.0.1 1 {} {}", node.ip(), node.port()));
-    stays(ms(200), "nothing moves", || driver.moves().len() == moves).await;
+    stays(ms(200), "nothing changes", || driver.changes().len() == changes).await;
 }
 
-/// Addresses that nobody gave us leave to dial: each leads to this one listener, which counts and
-/// never says a word.
+/// Unexpected addresses: each leads to this one listener, which counts connections and never sends
+/// a byte.
 async fn decoys()
 -> (u16, std::sync::Arc<std::sync::atomic::AtomicUsize>, tokio_util::task::AbortOnDropHandle<()>) {
     let listener = tokio::net::TcpListener::bind("0.0.0.0:0").await.expect("a port");
@@ -161,12 +166,12 @@ async fn decoys()
 }
 
 #[tokio::test]
-async fn a_member_that_lists_other_replicas_each_time_makes_few_dials_and_stops_nothing() {
-    let stage = Stage::new(3, 3).await;
-    let driver = stage.drive();
-    driver.leads_to(stage.addr(0)).await;
+async fn limits_dials_to_replicas_listed_by_a_liar() {
+    let cluster = FakeCluster::new(3, 3).await;
+    let driver = cluster.drive();
+    driver.wait_for_target(cluster.addr(0)).await;
     driver
-        .sees("all known", |seen| {
+        .wait_for("all known", |seen| {
             seen.nodes.len() == 3 && seen.nodes.iter().all(|it| it.probe.is_some())
         })
         .await;
@@ -177,54 +182,55 @@ async fn a_member_that_lists_other_replicas_each_time_makes_few_dials_and_stops_
         lie += 1;
         let fresh =
             |number: u32| (format!("127.{}.{}.{number}", 1 + lie % 250, 1 + lie / 250), port);
-        stage.sentinels[2].mind().word().replicas = (1..=64).map(fresh).collect();
-        // Any notice has everybody asked again at once.
-        stage.announce(2, "+slave", 1, 0);
+        cluster.sentinels[2].script().record().replicas = (1..=64).map(fresh).collect();
+        // Any notice causes a poll of all sentinels at once.
+        cluster.announce(2, "+slave", 1, 0);
         tokio::time::sleep(ms(10)).await;
     }
     let (dials, took) = (dials.load(std::sync::atomic::Ordering::SeqCst), began.elapsed());
-    assert!(dials > 0, "the lie was not heard");
-    // Sixteen at once, then eight a second; without a bound it was thousands.
+    assert!(dials > 0, "the faulty list was not read");
+    // Sixteen at once, then eight per second; without a limit it was thousands.
     let most = 16 + 8 * took.as_millis() / 1000 + 10;
     assert!(dials as u128 <= most, "{dials} dials to wherever it liked in {took:?}, {lie} lists");
-    assert!(driver.route.open_target().is_some() && driver.generation() == 1);
-    // It goes on lying, and the others fail over.
-    stage.promote(1);
-    [0, 1].into_iter().for_each(|it| stage.switch(it, 0, 1, 2));
-    driver.leads_to(stage.addr(1)).await;
+    assert!(driver.route.usable_target().is_some() && driver.generation() == 1);
+    // It keeps lying, and the other sentinels fail over.
+    cluster.promote(1);
+    [0, 1].into_iter().for_each(|it| cluster.switch(it, 0, 1, 2));
+    driver.wait_for_target(cluster.addr(1)).await;
 }
 
 #[tokio::test]
-async fn a_replica_that_cannot_be_reached_is_dialled_ever_more_seldom_and_the_master_is_not() {
-    let stage = Stage::new(3, 3).await;
-    let driver = stage.drive();
-    driver.leads_to(stage.addr(0)).await;
+async fn backs_off_from_unreachable_replica_but_not_from_master() {
+    let cluster = FakeCluster::new(3, 3).await;
+    let driver = cluster.drive();
+    driver.wait_for_target(cluster.addr(0)).await;
     driver
-        .sees("all known", |seen| {
+        .wait_for("all known", |seen| {
             seen.nodes.len() == 3 && seen.nodes.iter().all(|it| it.probe.is_some())
         })
         .await;
     for node in [0, 2] {
-        stage.nodes[node].behave(Manner::Hangup);
-        stage.nodes[node].cut();
+        cluster.nodes[node].behave(Behavior::CloseAtOnce);
+        cluster.nodes[node].cut();
     }
-    driver.sees("no master", |seen| seen.state == "no_master").await;
-    let before = [0, 2].map(|node| stage.nodes[node].accepted());
+    driver.wait_for("no master", |seen| seen.state == "no_master").await;
+    let before = [0, 2].map(|node| cluster.nodes[node].accepted());
     let dials = || {
-        [(0, before[0]), (2, before[1])].map(|(node, before)| stage.nodes[node].accepted() - before)
+        [(0, before[0]), (2, before[1])]
+            .map(|(node, before)| cluster.nodes[node].accepted() - before)
     };
-    // How fast depends on the machine, by how much faster than the replica does not.
+    // The rate depends on the machine, the ratio to the replica's does not.
     until("the master's return would be seen soon", || dials()[0] > 100).await;
     let [master, replica] = dials();
     assert!(
         replica * 2 < master,
         "a replica was dialled {replica} times, the master {master} times"
     );
-    stage.nodes[0].behave(Manner::Proper);
-    driver.leads_to(stage.addr(0)).await;
-    stage.nodes[2].behave(Manner::Proper);
+    cluster.nodes[0].behave(Behavior::Normal);
+    driver.wait_for_target(cluster.addr(0)).await;
+    cluster.nodes[2].behave(Behavior::Normal);
     driver
-        .sees("its return", |seen| {
+        .wait_for("its return", |seen| {
             seen.nodes.iter().all(|it| it.probe.as_ref().is_some_and(|it| it.outcome.is_ok()))
         })
         .await;

@@ -1,29 +1,34 @@
-//! How long the driver takes from the `+switch-master` that makes a majority to the move of the
-//! points: the promise of 2 ms.
+//! The time from the `+switch-master` that makes a majority to the change of the target: the
+//! promise of 2 ms.
 //!
-//! Every failover here is whole, from the selection of a candidate to the last sentinel's switch,
-//! so that polls, probes and the ends of canaries fall where they fall in reality. Only the second
-//! in which Sentinel waits for its own timers is left out.
+//! Every failover here is complete, from the selection of a candidate to the last sentinel's
+//! switch, so that polls, probes and ends of connections happen when they happen in reality. Only
+//! the second in which Sentinel waits for its own timers is left out.
 
 use std::time::Duration;
 
-use sentinel::Rules;
+use sentinel::MachineRules;
 
-use crate::players::my_id;
-use crate::stage::{Driver, NAME, PATIENCE, Stage, ms, patient_rules};
+use crate::cluster::{DEADLINE, Driver, FakeCluster, NAME, event_only_rules, ms};
+use crate::scripts::my_id;
 
 /// Plays one failover and gives what discovery itself took down of it.
-async fn once(stage: &Stage, driver: &Driver, (from, to): (usize, usize), epoch: u64) -> Duration {
+async fn once(
+    cluster: &FakeCluster,
+    driver: &Driver,
+    (from, to): (usize, usize),
+    epoch: u64,
+) -> Duration {
     let began = driver.generation();
-    stage.announce(0, "+selected-slave", to, from);
-    stage.promote(to);
-    stage.announce(0, "+failover-state-wait-promotion", to, from);
+    cluster.announce(0, "+selected-slave", to, from);
+    cluster.promote(to);
+    cluster.announce(0, "+failover-state-wait-promotion", to, from);
     tokio::time::sleep(ms(30)).await;
-    stage.say(0, to, epoch);
-    stage.announce(0, "+promoted-slave", to, from);
+    cluster.set_master(0, to, epoch);
+    cluster.announce(0, "+promoted-slave", to, from);
     tokio::time::sleep(ms(20)).await;
     assert_eq!(driver.generation(), began, "the leader alone is no majority");
-    let (leader, old) = (stage.sentinels[0].addr, stage.addr(from));
+    let (leader, old) = (cluster.sentinels[0].addr, cluster.addr(from));
     let hello = format!(
         "sentinel {} {} {} @ {NAME} {} {}",
         my_id(1),
@@ -32,39 +37,41 @@ async fn once(stage: &Stage, driver: &Driver, (from, to): (usize, usize), epoch:
         old.ip(),
         old.port()
     );
-    stage.sentinels[1].publish("+config-update-from", &hello);
-    stage.switch(1, from, to, epoch);
-    driver.leads_to(stage.addr(to)).await;
-    [2, 0].into_iter().for_each(|it| stage.switch(it, from, to, epoch));
-    // The other replica is told by the leader, the old master only seconds later.
-    (0..stage.nodes.len()).filter(|it| *it != to).for_each(|it| stage.follow(it, to));
-    driver.sees("all of one mind", |seen| !seen.disagreement && seen.state == "stable").await;
+    cluster.sentinels[1].publish("+config-update-from", &hello);
+    cluster.switch(1, from, to, epoch);
+    driver.wait_for_target(cluster.addr(to)).await;
+    [2, 0].into_iter().for_each(|it| cluster.switch(it, from, to, epoch));
+    // The leader reconfigures the other replica at once, and the old master only seconds later.
+    (0..cluster.nodes.len()).filter(|it| *it != to).for_each(|it| cluster.follow(it, to));
+    driver
+        .wait_for("all sentinels agree", |seen| !seen.disagreement && seen.state == "stable")
+        .await;
     let seen = driver.seen();
     let last = seen.failovers.last().expect("a failover");
-    assert_eq!((&last.to, last.epoch), (&stage.addr(to).into(), epoch));
+    assert_eq!((&last.to, last.epoch), (&cluster.addr(to).into(), epoch));
     assert!(
-        last.verification().is_some_and(|it| last.swap() >= Some(it)),
+        last.verification().is_some_and(|it| last.switch_time() >= Some(it)),
         "evidence is a part of it: {last:?}"
     );
-    last.swap().expect("a majority decided")
+    last.switch_time().expect("a majority decided")
 }
 
-/// What `rounds` failovers took, sorted.
-async fn measure(rounds: u64, rules: Rules) -> Vec<Duration> {
-    let stage = Stage::new(3, 3).await;
-    let (mut watched, route) = stage.watch();
-    watched.rules = Rules { calm: ms(50), ..rules };
+/// The durations of `rounds` failovers, sorted.
+async fn measure(rounds: u64, rules: MachineRules) -> Vec<Duration> {
+    let cluster = FakeCluster::new(3, 3).await;
+    let (mut watched, route) = cluster.watch();
+    watched.rules = MachineRules { calm: ms(50), ..rules };
     let driver = Driver::one((watched, route));
-    driver.leads_to(stage.addr(0)).await;
+    driver.wait_for_target(cluster.addr(0)).await;
     driver
-        .sees("all known", |seen| {
+        .wait_for("all known", |seen| {
             seen.quorum == (3, 2) && seen.nodes.iter().all(|it| it.probe.is_some())
         })
         .await;
     let mut took = Vec::new();
     for round in 0..rounds {
         let from = usize::try_from(round % 3).expect("small");
-        took.push(once(&stage, &driver, (from, (from + 1) % 3), round + 2).await);
+        took.push(once(&cluster, &driver, (from, (from + 1) % 3), round + 2).await);
     }
     assert_eq!(driver.generation(), rounds + 1, "each was followed once");
     took.sort_unstable();
@@ -76,12 +83,13 @@ fn at(sorted: &[Duration], per_mille: usize) -> Duration {
 }
 
 #[tokio::test]
-async fn from_the_deciding_switch_to_the_swap_nothing_waits_for_a_timer() {
+async fn commits_without_waiting_for_a_timer() {
     // Whatever is asked again by the clock, is asked so seldom that waiting for it cannot be taken
     // for a busy machine.
     let slow = Duration::from_secs(4);
     let took =
-        measure(20, Rules { poll_suspect: slow, probe_suspect: slow, ..patient_rules() }).await;
+        measure(20, MachineRules { poll_suspect: slow, probe_suspect: slow, ..event_only_rules() })
+            .await;
     eprintln!(
         "quartile {:?}, median {:?}, slowest {:?}",
         at(&took, 250),
@@ -92,19 +100,20 @@ async fn from_the_deciding_switch_to_the_swap_nothing_waits_for_a_timer() {
 }
 
 #[tokio::test]
-async fn what_was_verified_ahead_has_its_evidence_too() {
+async fn preverified_candidate_needs_evidence() {
     // Asked as fast as by default. How often it is fast enough depends on the machine; that the
     // books are whole does not. The leader's word alone is out for longer than its grace on a busy
     // machine.
-    measure(10, Rules { stall: PATIENCE, solo_grace: PATIENCE, ..Rules::default() }).await;
+    measure(10, MachineRules { stall: DEADLINE, solo_grace: DEADLINE, ..MachineRules::default() })
+        .await;
 }
 
 /// `cargo test --release -p pointsman-sentinel --test driver -- --ignored --nocapture swap`, on a
 /// machine with nothing else to do.
 #[tokio::test]
 #[ignore = "a measurement: its bound holds for an optimised build on a quiet machine"]
-async fn from_the_deciding_switch_to_the_swap_p99_is_at_most_2_ms() {
-    let took = measure(500, Rules::default()).await;
+async fn commits_within_2_ms_at_p99() {
+    let took = measure(500, MachineRules::default()).await;
     eprintln!(
         "500 failovers: p50 {:?}, p90 {:?}, p99 {:?}, p99.9 {:?}, max {:?}",
         at(&took, 500),

@@ -31,7 +31,7 @@ pub(crate) fn fields(resp3: bool, pairs: &[(&str, String)]) -> Vec<u8> {
     out
 }
 
-/// What Redis says for "nothing".
+/// A null in the given protocol version.
 pub(crate) fn nothing(resp3: bool) -> Vec<u8> {
     if resp3 { b"_\r\n".to_vec() } else { b"*-1\r\n".to_vec() }
 }

@@ -1,58 +1,58 @@
-//! What is handled, by whom and when.
+//! Events: what is handled, by which process and when.
 
-use crate::proxy::driver::Happened;
-use crate::wire::{Body, Pid, Us};
+use crate::proxy::driver::RouteEvent;
+use crate::wire::{Message, Micros, Pid};
 
 /// A connection by its number; never reused within a run.
 pub(crate) type ConnId = usize;
 
-/// Something that a process handles.
+/// An input of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Input {
-    /// Somebody connected.
+pub(crate) enum ProcessInput {
+    /// A peer connected.
     Accepted(ConnId),
     /// A message arrived.
-    Message(ConnId, Body),
-    /// The other side closed, or is not there any more.
+    Message(ConnId, Message),
+    /// The other side closed, or is gone.
     Closed(ConnId),
-    /// A dial came to an end; `None`: refused, or no answer in time.
+    /// A dial ended; `None`: refused, or timed out.
     Dialled(u64, Option<ConnId>),
-    /// A timer that it set.
+    /// A timer that the process set.
     Timer(u64),
-    /// It has just been stopped and continued.
+    /// The process was stopped and has just continued.
     Continued,
 }
 
-/// What the invariants have to hear of.
+/// An observation for the oracle.
 #[derive(Debug)]
-pub(crate) enum Fact {
-    /// A client was told that its write was done, by this node, at this time.
-    Acked { pid: Pid, node: Pid, id: u32, executed: Us },
-    /// Something happened at a proxy's route.
-    Happened(Pid, Happened),
+pub(crate) enum Observation {
+    /// A write was acknowledged to a client, by this node, at this time.
+    Acked { pid: Pid, node: Pid, id: u32, executed: Micros },
+    /// A change of a proxy's target.
+    RouteEvent(Pid, RouteEvent),
 }
 
 /// How names resolve now.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Dns {
-    /// The processes behind the configured names.
+    /// The processes that the configured names stand for.
     pub(crate) sentinels: Vec<Pid>,
     pub(crate) missing: bool,
     pub(crate) left_out: Vec<Pid>,
-    pub(crate) late: Us,
+    pub(crate) late: Micros,
 }
 
-/// What the world has to handle.
+/// An event of the simulation.
 #[derive(Debug)]
 pub(crate) enum Event {
-    To(Pid, u32, Input),
+    To(Pid, u32, ProcessInput),
     Fault(usize),
     Heal(usize),
     Sample,
 }
 
 #[derive(Debug)]
-pub(super) struct Queued(pub(super) Us, pub(super) u64, pub(super) Event);
+pub(super) struct Queued(pub(super) Micros, pub(super) u64, pub(super) Event);
 
 impl PartialEq for Queued {
     fn eq(&self, other: &Self) -> bool {

@@ -1,10 +1,10 @@
-//! Time, processes, connections and the paths between hosts. No actor knows of another but through
-//! here.
+//! Time, processes, connections and the paths between hosts. Actors interact only through this
+//! module.
 //!
 //! A connection keeps its order, as TCP does. A path that is cut loses nothing that is on a
 //! connection: it waits, and arrives after the path has healed and a retransmission is due, unless
-//! somebody has given up by then. A stopped process (SIGSTOP) still has a kernel that accepts
-//! connections and takes bytes; it handles them, in order, when it continues.
+//! the connection was closed by then. A stopped process (SIGSTOP) still has a kernel that accepts
+//! connections and receives bytes; it handles them, in order, when it continues.
 
 mod event;
 mod paths;
@@ -13,11 +13,11 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use event::Queued;
-pub(crate) use event::{ConnId, Dns, Event, Fact, Input};
+pub(crate) use event::{ConnId, Dns, Event, Observation, ProcessInput};
 
 use crate::rng::Rng;
 use crate::trace::Trace;
-use crate::wire::{Addr, Body, MS, Pid, Us};
+use crate::wire::{Addr, MS, Message, Micros, Pid};
 
 #[derive(Debug)]
 struct End {
@@ -25,16 +25,16 @@ struct End {
     incarnation: u32,
     open: bool,
     /// When the last message to this end arrives: no later one may overtake it.
-    last_arrival: Us,
+    last_arrival: Micros,
 }
 
 #[derive(Debug)]
-struct Conn {
+struct Connection {
     ends: [End; 2],
-    made_at: Us,
+    made_at: Micros,
 }
 
-/// One process as the operating system sees it.
+/// A process as the operating system sees it.
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) name: String,
@@ -43,47 +43,46 @@ pub(crate) struct Process {
     pub(crate) up: bool,
     pub(crate) stopped: bool,
     pub(crate) incarnation: u32,
-    /// How far its wall clock is off.
+    /// The offset of its wall clock.
     pub(crate) clock_off: i64,
-    /// How long its machine was suspended: its monotonic clock did not run.
-    pub(crate) suspended: Us,
-    pub(crate) stopped_at: Us,
-    inbox: VecDeque<(u32, Input)>,
+    /// How long its host was suspended: its monotonic clock stood still.
+    pub(crate) suspended: Micros,
+    pub(crate) stopped_at: Micros,
+    inbox: VecDeque<(u32, ProcessInput)>,
 }
 
 #[derive(Debug, Clone, Default)]
 struct Path {
-    cut_since: Option<Us>,
+    cut_since: Option<Micros>,
     cuts: u32,
-    /// Messages of connections that were there before arrive from then on: a retransmission was
-    /// due.
-    ready_at: Us,
-    mended_at: Us,
-    parked: Vec<(Pid, u32, ConnId, Input)>,
-    slow: Us,
+    /// Messages of connections that existed before arrive from then on: a retransmission was due.
+    ready_at: Micros,
+    mended_at: Micros,
+    parked: Vec<(Pid, u32, ConnId, ProcessInput)>,
+    slow: Micros,
 }
 
-/// See the module's header.
+/// The network. See the module's header.
 #[derive(Debug)]
 pub(crate) struct Net {
-    pub(crate) now: Us,
+    pub(crate) now: Micros,
     pub(crate) rng: Rng,
     pub(crate) trace: Trace,
     pub(crate) events: u64,
-    pub(crate) facts: Vec<Fact>,
+    pub(crate) facts: Vec<Observation>,
     pub(crate) dns: Dns,
     writes: u32,
     processes: Vec<Process>,
     hosts: usize,
     queue: BinaryHeap<Reverse<Queued>>,
     order: u64,
-    conns: Vec<Conn>,
+    conns: Vec<Connection>,
     paths: Vec<Path>,
-    latency: (Us, Us),
+    latency: (Micros, Micros),
 }
 
 impl Net {
-    pub(crate) fn new(rng: Rng, hosts: usize, latency: (Us, Us), trace: Trace) -> Self {
+    pub(crate) fn new(rng: Rng, hosts: usize, latency: (Micros, Micros), trace: Trace) -> Self {
         let paths = vec![Path::default(); hosts * hosts];
         let (queue, conns, processes) = (BinaryHeap::new(), Vec::new(), Vec::new());
         let (facts, dns, writes) = (Vec::new(), Dns::default(), 0);
@@ -135,7 +134,7 @@ impl Net {
         self.processes[pid].addr
     }
 
-    /// Who listens at an address, running or not.
+    /// The process that listens at an address, running or not.
     pub(crate) fn owner(&self, addr: Addr) -> Option<Pid> {
         let there = |up: bool| self.processes.iter().position(|it| it.addr == addr && it.up == up);
         there(true).or_else(|| there(false))
@@ -146,8 +145,8 @@ impl Net {
         (self.now / MS) as i64 + self.processes[pid].clock_off + 1_000_000
     }
 
-    pub(crate) fn fact(&mut self, fact: Fact) {
-        self.facts.push(fact);
+    pub(crate) fn observe(&mut self, observation: Observation) {
+        self.facts.push(observation);
     }
 
     pub(crate) fn new_write(&mut self) -> u32 {
@@ -155,8 +154,8 @@ impl Net {
         self.writes
     }
 
-    /// The addresses of the `number`th of so many names, and how long the answer takes.
-    pub(crate) fn resolve(&mut self, number: usize, names: usize) -> (Us, Vec<Addr>) {
+    /// The addresses of the `number`th of `names` names, and the delay of the answer.
+    pub(crate) fn resolve(&mut self, number: usize, names: usize) -> (Micros, Vec<Addr>) {
         let late = self.rng.range(MS, 5 * MS) + self.dns.late;
         if self.dns.missing {
             return (late, Vec::new());
@@ -173,25 +172,25 @@ impl Net {
         (late, found)
     }
 
-    /// A line of the timeline.
-    pub(crate) fn say(&mut self, pid: Pid, text: impl FnOnce() -> String) {
+    /// Adds a line to the timeline.
+    pub(crate) fn trace_line(&mut self, pid: Pid, text: impl FnOnce() -> String) {
         if self.trace.is_on() {
             let (now, name) = (self.now, self.processes[pid].name.clone());
             self.trace.add(now, &name, text());
         }
     }
 
-    pub(crate) fn at(&mut self, when: Us, event: Event) {
+    pub(crate) fn at(&mut self, when: Micros, event: Event) {
         self.order += 1;
         self.queue.push(Reverse(Queued(when.max(self.now), self.order, event)));
     }
 
-    pub(crate) fn timer(&mut self, pid: Pid, when: Us, key: u64) {
+    pub(crate) fn timer(&mut self, pid: Pid, when: Micros, key: u64) {
         let incarnation = self.processes[pid].incarnation;
-        self.at(when, Event::To(pid, incarnation, Input::Timer(key)));
+        self.at(when, Event::To(pid, incarnation, ProcessInput::Timer(key)));
     }
 
-    /// The next event that somebody has to handle.
+    /// The next event that a process has to handle.
     pub(crate) fn next(&mut self) -> Option<Event> {
         loop {
             let Reverse(Queued(when, _, event)) = self.queue.pop()?;
@@ -201,10 +200,10 @@ impl Net {
             let process = &mut self.processes[pid];
             let alive = process.up && process.incarnation == incarnation;
             if !alive {
-                // The kernel of a machine that is there again knows nothing of the connection.
-                if let (true, Input::Message(conn, _)) = (process.up, &input) {
-                    let side = self.side(*conn, pid);
-                    self.finish(*conn, 1 - side);
+                // The kernel of a restarted host does not know the connection.
+                if let (true, ProcessInput::Message(connection, _)) = (process.up, &input) {
+                    let side = self.side(*connection, pid);
+                    self.finish(*connection, 1 - side);
                 }
                 continue;
             }
@@ -218,29 +217,31 @@ impl Net {
         }
     }
 
-    /// What is closed at this end is not read any more.
-    fn hand_over(&mut self, pid: Pid, incarnation: u32, input: Input) -> Option<Event> {
-        let conn = match &input {
-            Input::Accepted(conn) | Input::Message(conn, _) | Input::Closed(conn) => *conn,
-            Input::Dialled(..) | Input::Timer(_) | Input::Continued => {
+    /// Data for a connection that this end has closed is dropped.
+    fn hand_over(&mut self, pid: Pid, incarnation: u32, input: ProcessInput) -> Option<Event> {
+        let connection = match &input {
+            ProcessInput::Accepted(connection)
+            | ProcessInput::Message(connection, _)
+            | ProcessInput::Closed(connection) => *connection,
+            ProcessInput::Dialled(..) | ProcessInput::Timer(_) | ProcessInput::Continued => {
                 return Some(Event::To(pid, incarnation, input));
             }
         };
-        let side = self.side(conn, pid);
-        if !self.conns[conn].ends[side].open {
-            if matches!(input, Input::Message(..)) {
-                self.finish(conn, 1 - side);
+        let side = self.side(connection, pid);
+        if !self.conns[connection].ends[side].open {
+            if matches!(input, ProcessInput::Message(..)) {
+                self.finish(connection, 1 - side);
             }
             return None;
         }
-        if matches!(input, Input::Closed(_)) {
-            self.conns[conn].ends[side].open = false;
+        if matches!(input, ProcessInput::Closed(_)) {
+            self.conns[connection].ends[side].open = false;
         }
         Some(Event::To(pid, incarnation, input))
     }
 
-    fn side(&self, conn: ConnId, pid: Pid) -> usize {
-        usize::from(self.conns[conn].ends[0].pid != pid)
+    fn side(&self, connection: ConnId, pid: Pid) -> usize {
+        usize::from(self.conns[connection].ends[0].pid != pid)
     }
 
     fn path(&mut self, from: Pid, to: Pid) -> &mut Path {
@@ -254,57 +255,58 @@ impl Net {
         self.paths[from * self.hosts + to].cuts == 0
     }
 
-    /// Whether two processes can talk.
+    /// Whether two processes can communicate.
     pub(crate) fn reach(&self, one: Pid, two: Pid) -> bool {
         self.passes(one, two) && self.passes(two, one)
     }
 
-    fn latency(&mut self, from: Pid, to: Pid) -> Us {
+    fn latency(&mut self, from: Pid, to: Pid) -> Micros {
         let (least, most) = self.latency;
         let slow = self.path(from, to).slow;
         self.rng.range(least, most) + if slow > 0 { self.rng.range(slow / 2, slow) } else { 0 }
     }
 
-    pub(crate) fn send(&mut self, conn: ConnId, from: Pid, body: Body) {
-        let side = self.side(conn, from);
-        if self.conns[conn].ends[side].open {
-            self.carry(conn, 1 - side, Input::Message(conn, body));
+    pub(crate) fn send(&mut self, connection: ConnId, from: Pid, body: Message) {
+        let side = self.side(connection, from);
+        if self.conns[connection].ends[side].open {
+            self.carry(connection, 1 - side, ProcessInput::Message(connection, body));
         }
     }
 
-    /// Takes an input to one end of a connection, in order.
-    fn carry(&mut self, conn: ConnId, side: usize, input: Input) {
-        let (from, to) = (self.conns[conn].ends[1 - side].pid, self.conns[conn].ends[side].pid);
-        let incarnation = self.conns[conn].ends[side].incarnation;
+    /// Delivers an input to one end of a connection, in order.
+    fn carry(&mut self, connection: ConnId, side: usize, input: ProcessInput) {
+        let (from, to) =
+            (self.conns[connection].ends[1 - side].pid, self.conns[connection].ends[side].pid);
+        let incarnation = self.conns[connection].ends[side].incarnation;
         if !self.passes(from, to) {
-            self.path(from, to).parked.push((to, incarnation, conn, input));
+            self.path(from, to).parked.push((to, incarnation, connection, input));
             return;
         }
-        let made_at = self.conns[conn].made_at;
+        let made_at = self.conns[connection].made_at;
         let path = self.path(from, to);
         let ready = if made_at < path.mended_at { path.ready_at } else { 0 };
         let arrival = (self.now + self.latency(from, to)).max(ready);
-        let arrival = arrival.max(self.conns[conn].ends[side].last_arrival + 1);
-        self.conns[conn].ends[side].last_arrival = arrival;
+        let arrival = arrival.max(self.conns[connection].ends[side].last_arrival + 1);
+        self.conns[connection].ends[side].last_arrival = arrival;
         self.at(arrival, Event::To(to, incarnation, input));
     }
 
-    /// Tells one end that the other is gone.
-    fn finish(&mut self, conn: ConnId, side: usize) {
-        if self.conns[conn].ends[side].open {
-            self.carry(conn, side, Input::Closed(conn));
+    /// Notifies one end that the other is gone.
+    fn finish(&mut self, connection: ConnId, side: usize) {
+        if self.conns[connection].ends[side].open {
+            self.carry(connection, side, ProcessInput::Closed(connection));
         }
     }
 
-    pub(crate) fn close(&mut self, conn: ConnId, by: Pid) {
-        let side = self.side(conn, by);
-        if std::mem::replace(&mut self.conns[conn].ends[side].open, false) {
-            self.finish(conn, 1 - side);
+    pub(crate) fn close(&mut self, connection: ConnId, by: Pid) {
+        let side = self.side(connection, by);
+        if std::mem::replace(&mut self.conns[connection].ends[side].open, false) {
+            self.finish(connection, 1 - side);
         }
     }
 
-    pub(crate) fn peer(&self, conn: ConnId, of: Pid) -> Pid {
-        self.conns[conn].ends[1 - self.side(conn, of)].pid
+    pub(crate) fn peer(&self, connection: ConnId, of: Pid) -> Pid {
+        self.conns[connection].ends[1 - self.side(connection, of)].pid
     }
 
     #[cfg(test)]
@@ -312,10 +314,11 @@ impl Net {
         self.conns.len() - 1
     }
 
-    /// Connects; the outcome comes as [`Input::Dialled`] with this token.
-    pub(crate) fn dial(&mut self, pid: Pid, to: Addr, timeout: Us, token: u64) {
+    /// Connects; the result is delivered as [`ProcessInput::Dialled`] with this token.
+    pub(crate) fn dial(&mut self, pid: Pid, to: Addr, timeout: Micros, token: u64) {
         let incarnation = self.processes[pid].incarnation;
-        let answer = |conn| Event::To(pid, incarnation, Input::Dialled(token, conn));
+        let answer =
+            |connection| Event::To(pid, incarnation, ProcessInput::Dialled(token, connection));
         let owner = self.owner(to).filter(|owner| self.reach(pid, *owner));
         let Some(owner) = owner else { return self.at(self.now + timeout, answer(None)) };
         let way = self.latency(pid, owner);
@@ -334,13 +337,13 @@ impl Net {
         };
         let theirs = self.processes[owner].incarnation;
         let (there, back) = (self.now + way, self.now + both);
-        self.conns.push(Conn {
+        self.conns.push(Connection {
             ends: [end(pid, incarnation, back), end(owner, theirs, there)],
             made_at: self.now,
         });
-        let conn = self.conns.len() - 1;
-        self.at(there, Event::To(owner, theirs, Input::Accepted(conn)));
-        self.at(back, answer(Some(conn)));
+        let connection = self.conns.len() - 1;
+        self.at(there, Event::To(owner, theirs, ProcessInput::Accepted(connection)));
+        self.at(back, answer(Some(connection)));
     }
 
     pub(crate) fn stop(&mut self, pid: Pid) {
@@ -349,7 +352,7 @@ impl Net {
         }
     }
 
-    /// Continues a stopped process: what waited is handled in its order. `suspended`: its monotonic
+    /// Continues a stopped process: queued inputs are handled in order. `suspended`: its monotonic
     /// clock stood still.
     pub(crate) fn resume(&mut self, pid: Pid, suspended: bool) {
         let now = self.now;
@@ -361,23 +364,25 @@ impl Net {
             process.suspended += now - process.stopped_at;
         }
         let incarnation = process.incarnation;
-        self.at(now, Event::To(pid, incarnation, Input::Continued));
+        self.at(now, Event::To(pid, incarnation, ProcessInput::Continued));
         for (incarnation, input) in std::mem::take(&mut self.processes[pid].inbox) {
             self.at(now, Event::To(pid, incarnation, input));
         }
     }
 
-    /// Ends a process. `silent`: its machine is gone with it, so nobody hears of it.
+    /// Ends a process. `silent`: its host is gone with it, so no peer is notified.
     pub(crate) fn crash(&mut self, pid: Pid, silent: bool) {
         let process = &mut self.processes[pid];
         (process.up, process.stopped) = (false, false);
         process.inbox.clear();
-        for conn in 0..self.conns.len() {
+        for connection in 0..self.conns.len() {
             for side in 0..2 {
-                if self.conns[conn].ends[side].pid == pid && self.conns[conn].ends[side].open {
-                    self.conns[conn].ends[side].open = false;
+                if self.conns[connection].ends[side].pid == pid
+                    && self.conns[connection].ends[side].open
+                {
+                    self.conns[connection].ends[side].open = false;
                     if !silent {
-                        self.finish(conn, 1 - side);
+                        self.finish(connection, 1 - side);
                     }
                 }
             }

@@ -1,10 +1,10 @@
-//! Paths between hosts that are cut, mended and slow.
+//! Paths between hosts that are cut, healed and slowed down.
 
 use super::{Event, Net};
-use crate::wire::{MS, SECOND, Us};
+use crate::wire::{MS, Micros, SECOND};
 
 impl Net {
-    /// One cut more in this direction between two hosts.
+    /// Adds a cut in this direction between two hosts.
     pub(crate) fn cut(&mut self, from: usize, to: usize) {
         if from != to {
             let (now, hosts) = (self.now, self.hosts);
@@ -14,7 +14,7 @@ impl Net {
         }
     }
 
-    /// One cut less.
+    /// Removes a cut.
     pub(crate) fn mend(&mut self, from: usize, to: usize) {
         let (now, at) = (self.now, from * self.hosts + to);
         let path = &mut self.paths[at];
@@ -26,16 +26,16 @@ impl Net {
         let parked = std::mem::take(&mut path.parked);
         let due = self.rng.range(MS, (now - since).min(3 * SECOND) + 2 * MS);
         (self.paths[at].ready_at, self.paths[at].mended_at) = (now + due, now);
-        for (to, incarnation, conn, input) in parked {
-            let side = self.side(conn, to);
-            let arrival = (now + due).max(self.conns[conn].ends[side].last_arrival + 1);
-            self.conns[conn].ends[side].last_arrival = arrival;
+        for (to, incarnation, connection, input) in parked {
+            let side = self.side(connection, to);
+            let arrival = (now + due).max(self.conns[connection].ends[side].last_arrival + 1);
+            self.conns[connection].ends[side].last_arrival = arrival;
             self.at(arrival, Event::To(to, incarnation, input));
         }
     }
 
-    /// Makes every message between a host and all others take longer; 0 for as long as before.
-    pub(crate) fn slow(&mut self, host: usize, by: Us) {
+    /// Delays every message between a host and all others; 0 restores the normal latency.
+    pub(crate) fn slow(&mut self, host: usize, by: Micros) {
         for other in 0..self.hosts {
             self.paths[host * self.hosts + other].slow = by;
             self.paths[other * self.hosts + host].slow = by;

@@ -1,94 +1,94 @@
-//! The real machine, and the only file that knows its events and actions.
+//! Drives the real machine; the only file that knows its events and actions.
 //!
-//! What `sentinel/src/discovery/service_runtime.rs` and `sentinel/src/discovery/mod.rs` do with sockets and tasks is done
-//! here with simulated ones: an event goes in, the actions are carried out on this proxy's route,
-//! and what matters to the invariants is noted beside it.
+//! It models what `sentinel/src/discovery/service_runtime.rs` and `sentinel/src/discovery/mod.rs`
+//! do with sockets and tasks: an event goes in, the actions are applied to this proxy's target, and
+//! what matters to the oracle is recorded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use sentinel::simulation::{Eligibility, Peer, Ruling, judge};
+use sentinel::simulation::{Eligibility, Peer, PoolUpdate, evaluate};
 use sentinel::{
-    Action, Basis, Commit, Event, Machine, Minority, MyId, NodeAddr, Note, Notice, Pause, Probe,
-    ProbeFailure, ReplicaRules, Role, Rules, State, View,
+    Basis, Commit, Machine, MachineAction, MachineEvent, MachineRules, MachineState, Minority,
+    MyId, NodeAddr, Notice, Pause, Probe, ProbeFailure, ReplicaRules, Role, View, Warning,
 };
-use target::Replies;
+use target::ReplyPolicy;
 
-use crate::wire::{Addr, MS, Us};
+use crate::wire::{Addr, MS, Micros};
 
-/// Replicas are judged this often at most.
-const JUDGE_EVERY: Us = 50 * MS;
+/// Minimum interval of evaluating eligibility.
+const EVALUATION_INTERVAL: Micros = 50 * MS;
 
-/// Where this proxy's clients are sent.
+/// The published target of this proxy.
 #[derive(Debug, Clone)]
-pub(crate) struct Route {
-    pub(crate) target: Option<Target>,
+pub(crate) struct TargetState {
+    pub(crate) target: Option<ProxyTarget>,
     pub(crate) shut: bool,
-    /// Until when the route may be believed, on this proxy's monotonic clock.
-    pub(crate) vouched_until: Us,
+    /// The lease: how long the target may be trusted, on this proxy's monotonic clock.
+    pub(crate) trusted_until: Micros,
     pub(crate) generation: u64,
-    /// What becomes of the target's replies while the gate is shut.
-    pub(crate) replies: Replies,
+    /// The policy for the target's replies while the gate is closed.
+    pub(crate) replies: ReplyPolicy,
 }
 
-/// One generation.
+/// The target of one generation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Target {
+pub(crate) struct ProxyTarget {
     pub(crate) addr: Addr,
     pub(crate) generation: u64,
     pub(crate) epoch: u64,
     pub(crate) run_id: Option<Box<str>>,
 }
 
-/// What the machine wants of the rest of the proxy.
+/// A request of the machine to the rest of the proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Want {
-    /// Ask all sentinels.
-    Ask,
-    /// Ask this node; `true`: its answer is waited for.
+pub(crate) enum Request {
+    /// Poll all sentinels.
+    PollSentinels,
+    /// Probe this node; `true`: a decision waits for the answer.
     Probe(NodeAddr, bool),
 }
 
-/// What happened at the route, for the invariants.
+/// A change of the target, for the oracle.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Happened {
-    /// Clients may write again, or for the first time.
+pub(crate) enum RouteEvent {
+    /// Requests are forwarded again, or for the first time.
     Opened {
         to: Addr,
         how: String,
-        /// Distinct sentinels that named this address in a view that was asked for after the gate
-        /// shut.
+        /// Distinct sentinels that named this address in a poll that was sent after the gate
+        /// closed.
         fresh: BTreeSet<MyId>,
-        /// The gate was shut because the sentinels in reach were a minority.
+        /// The gate was closed because the reachable sentinels were a minority.
         minority: bool,
-        /// How long it was shut, if it was.
-        shut_for: Option<Us>,
+        /// How long it was closed, if it was.
+        shut_for: Option<Micros>,
     },
-    /// A rule of the machine's own was broken.
-    Broken(String),
+    /// An invariant of the machine was violated.
+    InvariantBroken(String),
 }
 
-/// See the module's header.
+/// The driver. See the module's header.
 #[derive(Debug)]
-pub(crate) struct Driver {
+pub(crate) struct MachineDriver {
     base: Instant,
     machine: Machine,
-    roster: Eligibility,
-    pub(crate) ruling: Ruling,
-    judge_at: Us,
-    trust: Us,
-    pub(crate) route: Route,
-    shut_since: Option<Us>,
+    eligibility: Eligibility,
+    pub(crate) pool_update: PoolUpdate,
+    evaluate_at: Micros,
+    trust: Micros,
+    pub(crate) route: TargetState,
+    shut_since: Option<Micros>,
     minority_while_shut: bool,
-    /// The process slept until then, in virtual time, and has not heard anybody since.
-    pub(crate) unproven_since: Option<Us>,
-    /// Who named what since the gate shut, with the time of the question.
-    named: BTreeMap<MyId, (NodeAddr, Us)>,
-    /// When each claim was first heard, and the last good answer of each node.
-    claims: BTreeMap<(NodeAddr, u64), Us>,
-    verified: BTreeMap<NodeAddr, Us>,
+    /// The process was stopped until then, in virtual time, and has received no view since.
+    pub(crate) unproven_since: Option<Micros>,
+    /// Which address each sentinel named since the gate closed, with the time of the poll.
+    named: BTreeMap<MyId, (NodeAddr, Micros)>,
+    /// When each claim was first received, and the last good answer of each node.
+    claims: BTreeMap<(NodeAddr, u64), Micros>,
+    verified: BTreeMap<NodeAddr, Micros>,
     /// Since when there is evidence that another node was, or is being, promoted.
-    pub(crate) evidence: Option<Us>,
+    pub(crate) evidence: Option<Micros>,
     pub(crate) counts: Counts,
     last_epoch: u64,
 }
@@ -101,29 +101,29 @@ pub(crate) struct Counts {
     pub(crate) clears: u64,
 }
 
-fn micros(time: Duration) -> Us {
+fn micros(time: Duration) -> Micros {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-impl Driver {
-    /// `expected`: how many sentinels the configuration names.
-    pub(crate) fn new(now: Us, minority: Minority, expected: usize) -> Self {
+impl MachineDriver {
+    /// `expected`: the number of configured sentinels.
+    pub(crate) fn new(now: Micros, minority: Minority, expected: usize) -> Self {
         let base = Instant::now();
-        let rules = Rules { minority, ..Rules::default() };
+        let rules = MachineRules { minority, ..MachineRules::default() };
         let trust = micros(rules.stall.max(rules.poll * 2));
         Self {
             base,
             machine: Machine::new(base + Duration::from_micros(now), rules, expected),
-            roster: Eligibility::new(ReplicaRules::default()),
-            ruling: Ruling::default(),
-            judge_at: 0,
+            eligibility: Eligibility::new(ReplicaRules::default()),
+            pool_update: PoolUpdate::default(),
+            evaluate_at: 0,
             trust,
-            route: Route {
+            route: TargetState {
                 target: None,
                 shut: false,
-                vouched_until: Us::MAX,
+                trusted_until: Micros::MAX,
                 generation: 0,
-                replies: Replies::Pass,
+                replies: ReplyPolicy::Pass,
             },
             shut_since: Some(now),
             minority_while_shut: false,
@@ -137,11 +137,11 @@ impl Driver {
         }
     }
 
-    fn instant(&self, at: Us) -> Instant {
+    fn instant(&self, at: Micros) -> Instant {
         self.base + Duration::from_micros(at)
     }
 
-    pub(crate) fn next_deadline(&self) -> Us {
+    pub(crate) fn next_deadline(&self) -> Micros {
         micros(self.machine.next_deadline().saturating_duration_since(self.base))
     }
 
@@ -149,12 +149,12 @@ impl Driver {
         self.machine.state().label()
     }
 
-    /// How long ago the hold or the verification under way began.
-    pub(crate) fn held_for(&self, now: Us) -> Us {
+    /// How long ago the current hold or verification began.
+    pub(crate) fn held_for(&self, now: Micros) -> Micros {
         let now = self.instant(now);
         match self.machine.state() {
-            State::Armed { since, .. } => micros(now.saturating_duration_since(*since)),
-            State::Committing { evidence_at, .. } => {
+            MachineState::Armed { since, .. } => micros(now.saturating_duration_since(*since)),
+            MachineState::Committing { evidence_at, .. } => {
                 micros(now.saturating_duration_since(*evidence_at))
             }
             _ => 0,
@@ -189,83 +189,94 @@ impl Driver {
         self.machine.nodes().map(|(addr, _)| addr.clone()).collect()
     }
 
-    /// Whether requests may go to the target now.
-    pub(crate) fn is_shut(&self, now: Us) -> bool {
-        self.route.shut || now > self.route.vouched_until
+    /// Whether the gate is closed or the lease has expired.
+    pub(crate) fn is_closed(&self, now: Micros) -> bool {
+        self.route.shut || now > self.route.trusted_until
     }
 
-    /// What becomes of replies of a session of this generation.
-    pub(crate) fn replies(&self, generation: u64, now: Us) -> Replies {
+    /// The policy for replies of a session of this generation.
+    pub(crate) fn replies(&self, generation: u64, now: Micros) -> ReplyPolicy {
         if self.route.target.as_ref().is_none_or(|target| target.generation != generation) {
-            return Replies::Drop;
+            return ReplyPolicy::Drop;
         }
-        match (self.route.shut, now > self.route.vouched_until) {
-            (true, _) if self.route.replies != Replies::Pass => self.route.replies,
-            (_, true) => Replies::Wait,
-            _ => Replies::Pass,
+        match (self.route.shut, now > self.route.trusted_until) {
+            (true, _) if self.route.replies != ReplyPolicy::Pass => self.route.replies,
+            (_, true) => ReplyPolicy::Wait,
+            _ => ReplyPolicy::Pass,
         }
     }
 
-    /// Everything that was due was looked at since `looked`. Whether the word had run out.
-    pub(crate) fn renew(&mut self, looked: Us) {
-        self.route.vouched_until = looked + self.trust;
+    /// Renews the lease: everything that was due at `looked` has been processed.
+    pub(crate) fn renew(&mut self, looked: Micros) {
+        self.route.trusted_until = looked + self.trust;
     }
 
-    // What happens, in the words of the simulation.
+    // Events of the machine, in the types of the simulation.
 
-    pub(crate) fn tick(&mut self, now: Us) -> (Vec<Want>, Vec<Happened>) {
-        self.step(now, Event::Tick)
+    pub(crate) fn tick(&mut self, now: Micros) -> (Vec<Request>, Vec<RouteEvent>) {
+        self.step(now, MachineEvent::Tick)
     }
 
-    pub(crate) fn hint(&mut self, now: Us) -> (Vec<Want>, Vec<Happened>) {
-        self.step(now, Event::Hint)
+    pub(crate) fn hint(&mut self, now: Micros) -> (Vec<Request>, Vec<RouteEvent>) {
+        self.step(now, MachineEvent::Hint)
     }
 
-    pub(crate) fn canary_lost(&mut self, now: Us, node: NodeAddr) -> (Vec<Want>, Vec<Happened>) {
-        self.step(now, Event::CanaryLost { node })
+    pub(crate) fn probe_connection_lost(
+        &mut self,
+        now: Micros,
+        node: NodeAddr,
+    ) -> (Vec<Request>, Vec<RouteEvent>) {
+        self.step(now, MachineEvent::ProbeConnectionLost { node })
     }
 
-    pub(crate) fn pause(&mut self, now: Us, span: Us) -> (Vec<Want>, Vec<Happened>) {
+    pub(crate) fn pause(&mut self, now: Micros, span: Micros) -> (Vec<Request>, Vec<RouteEvent>) {
         let (since, until) = (self.instant(now), self.instant(now + span));
-        self.step(now, Event::Pause(Pause { since, until, ends_with_commit: true }))
+        self.step(now, MachineEvent::Pause(Pause { since, until, ends_with_commit: true }))
     }
 
-    pub(crate) fn resume(&mut self, now: Us) -> (Vec<Want>, Vec<Happened>) {
-        self.step(now, Event::Resume)
+    pub(crate) fn resume(&mut self, now: Micros) -> (Vec<Request>, Vec<RouteEvent>) {
+        self.step(now, MachineEvent::Resume)
     }
 
-    pub(crate) fn stalled(&mut self, now: Us) -> (Vec<Want>, Vec<Happened>) {
-        self.step(now, Event::Stalled)
+    pub(crate) fn stalled(&mut self, now: Micros) -> (Vec<Request>, Vec<RouteEvent>) {
+        self.step(now, MachineEvent::Stalled)
     }
 
-    /// The configured names lead to this many addresses now.
-    pub(crate) fn expect(&mut self, now: Us, sentinels: usize) -> (Vec<Want>, Vec<Happened>) {
-        self.step(now, Event::Expected(sentinels))
+    /// The configured names resolve to this many addresses now.
+    pub(crate) fn expect(
+        &mut self,
+        now: Micros,
+        sentinels: usize,
+    ) -> (Vec<Request>, Vec<RouteEvent>) {
+        self.step(now, MachineEvent::ExpectedSentinels(sentinels))
     }
 
-    /// `configured`: the link was dialled for a configured name.
+    /// `configured`: the link belongs to a configured name.
     pub(crate) fn view(
         &mut self,
-        (now, asked): (Us, Us),
+        (now, asked): (Micros, Micros),
         from: &MyId,
         (view, _peers): (&View, &[Peer]),
         configured: bool,
-    ) -> (Vec<Want>, Vec<Happened>) {
+    ) -> (Vec<Request>, Vec<RouteEvent>) {
         if self.shut_since.is_some_and(|since| asked >= since) {
             self.named.insert(from.clone(), (view.addr.clone(), asked));
         }
         self.unproven_since = None;
         self.claims.entry((view.addr.clone(), view.epoch)).or_insert(now);
         let asked_at = self.instant(asked);
-        self.step(now, Event::View { from: from.clone(), view: view.clone(), asked_at, configured })
+        self.step(
+            now,
+            MachineEvent::View { from: from.clone(), view: view.clone(), asked_at, configured },
+        )
     }
 
     pub(crate) fn notice(
         &mut self,
-        now: Us,
+        now: Micros,
         from: Option<MyId>,
         notice: Notice,
-    ) -> (Vec<Want>, Vec<Happened>) {
+    ) -> (Vec<Request>, Vec<RouteEvent>) {
         let known = from.as_ref().is_some_and(|from| self.machine.is_member(from));
         match &notice {
             Notice::CandidateSelected { candidate }
@@ -278,10 +289,10 @@ impl Driver {
             Notice::Aborted => self.evidence = None,
             _ => {}
         }
-        self.step(now, Event::Notice { from, notice })
+        self.step(now, MachineEvent::Notice { from, notice })
     }
 
-    fn note_evidence(&mut self, now: Us, candidate: &NodeAddr) {
+    fn note_evidence(&mut self, now: Micros, candidate: &NodeAddr) {
         if self.machine.committed().is_some_and(|it| it.addr != *candidate) {
             self.evidence.get_or_insert(now);
         }
@@ -289,92 +300,97 @@ impl Driver {
 
     pub(crate) fn probed(
         &mut self,
-        now: Us,
+        now: Micros,
         node: &NodeAddr,
-        asked: Us,
-        outcome: Result<sentinel::Report, ProbeFailure>,
-    ) -> (Vec<Want>, Vec<Happened>) {
+        asked: Micros,
+        outcome: Result<sentinel::NodeReport, ProbeFailure>,
+    ) -> (Vec<Request>, Vec<RouteEvent>) {
         let is_master =
             outcome.as_ref().is_ok_and(|report| report.role == Role::Master && report.pong);
         if is_master {
             self.verified.insert(node.clone(), asked);
         }
         let probe = Probe { asked_at: self.instant(asked), outcome };
-        let done = self.step(now, Event::Probed { node: node.clone(), probe });
+        let done = self.step(now, MachineEvent::Probed { node: node.clone(), probe });
         if is_master
-            && matches!(self.machine.state(), State::Armed { candidate: Some(it), .. } if it == node)
+            && matches!(self.machine.state(), MachineState::Armed { candidate: Some(it), .. } if it == node)
         {
             self.note_evidence(now, node);
         }
         done
     }
 
-    fn step(&mut self, now: Us, event: Event) -> (Vec<Want>, Vec<Happened>) {
-        let (mut wants, mut happened) = (Vec::new(), Vec::new());
+    fn step(&mut self, now: Micros, event: MachineEvent) -> (Vec<Request>, Vec<RouteEvent>) {
+        let (mut requests, mut route_events) = (Vec::new(), Vec::new());
         let before = self.machine.state().label();
         let actions = self.machine.step(self.instant(now), event);
         for action in actions {
-            self.carry_out((now, before), action, &mut wants, &mut happened);
+            self.carry_out((now, before), action, &mut requests, &mut route_events);
         }
         if let Some(broken) = self.machine.broken_invariant() {
-            happened.push(Happened::Broken(broken.to_owned()));
+            route_events.push(RouteEvent::InvariantBroken(broken.to_owned()));
         }
         if self.route.shut && self.machine.is_minority() {
             self.minority_while_shut = true;
         }
-        // As often as the pool would be looked at while nothing happens.
-        if now >= self.judge_at {
-            self.judge_at = now + JUDGE_EVERY;
-            self.ruling =
-                judge(&mut self.roster, self.base + Duration::from_micros(now), &self.machine);
+        // As often as the pool is evaluated while nothing happens.
+        if now >= self.evaluate_at {
+            self.evaluate_at = now + EVALUATION_INTERVAL;
+            self.pool_update = evaluate(
+                &mut self.eligibility,
+                self.base + Duration::from_micros(now),
+                &self.machine,
+            );
         }
-        (wants, happened)
+        (requests, route_events)
     }
 
     fn carry_out(
         &mut self,
-        (now, before): (Us, &str),
-        action: Action,
-        wants: &mut Vec<Want>,
-        happened: &mut Vec<Happened>,
+        (now, before): (Micros, &str),
+        action: MachineAction,
+        requests: &mut Vec<Request>,
+        route_events: &mut Vec<RouteEvent>,
     ) {
         match action {
-            Action::Ask => wants.push(Want::Ask),
-            Action::Probe(node) => {
-                let sure = self.machine.is_sure(&node);
-                wants.push(Want::Probe(node, sure));
+            MachineAction::Ask => requests.push(Request::PollSentinels),
+            MachineAction::Probe(node) => {
+                let urgent = self.machine.is_corroborated(&node);
+                requests.push(Request::Probe(node, urgent));
             }
-            Action::Hold => {
+            MachineAction::Hold => {
                 self.counts.holds += 1;
                 self.shut(now);
-                (self.route.shut, self.route.replies) = (true, Replies::Pass);
+                (self.route.shut, self.route.replies) = (true, ReplyPolicy::Pass);
             }
-            Action::Replies(replies) => self.route.replies = replies,
-            Action::Redirect(dialled) => {
+            MachineAction::ReplyPolicy(replies) => self.route.replies = replies,
+            MachineAction::Redirect(dialled) => {
                 if let Some(target) = &mut self.route.target {
                     target.addr = Addr::of(&NodeAddr::from(dialled)).unwrap_or(target.addr);
                 }
             }
-            Action::Release => {
+            MachineAction::Release => {
                 self.route.shut = false;
                 self.evidence = None;
                 let target = self.route.target.as_ref().map(|it| it.addr);
                 target.into_iter().for_each(|to| {
-                    happened.push(self.opened(now, to, format!("released from {before}")))
+                    route_events.push(self.opened(now, to, format!("released from {before}")));
                 });
             }
-            Action::Commit(commit) => self.commit(now, commit, happened),
-            Action::Clear(_) => {
+            MachineAction::Commit(commit) => self.commit(now, commit, route_events),
+            MachineAction::Clear(_) => {
                 self.counts.clears += 1;
                 self.shut(now);
                 (self.route.target, self.route.shut) = (None, false);
             }
-            Action::Note(Note::Stalled) => self.roster.wake(self.instant(now)),
-            Action::Note(_) => {}
+            MachineAction::Warning(Warning::Stalled) => {
+                self.eligibility.on_resume(self.instant(now))
+            }
+            MachineAction::Warning(_) => {}
         }
     }
 
-    fn shut(&mut self, now: Us) {
+    fn shut(&mut self, now: Micros) {
         if self.shut_since.is_none() {
             self.shut_since = Some(now);
             self.named.clear();
@@ -382,8 +398,8 @@ impl Driver {
         }
     }
 
-    /// The process was stopped: the gate counts as shut since then.
-    pub(crate) fn slept(&mut self, now: Us, virtual_now: Us) {
+    /// The process was stopped: the gate counts as closed since then.
+    pub(crate) fn resumed(&mut self, now: Micros, virtual_now: Micros) {
         self.unproven_since = Some(virtual_now);
         self.shut_since = None;
         self.shut(now);
@@ -391,28 +407,28 @@ impl Driver {
         self.verified.clear();
     }
 
-    fn opened(&mut self, now: Us, to: Addr, how: String) -> Happened {
+    fn opened(&mut self, now: Micros, to: Addr, how: String) -> RouteEvent {
         let shut_for = self.shut_since.take().map(|since| now.saturating_sub(since));
         let named = self.named.iter().filter(|(_, (addr, _))| Addr::of(addr) == Some(to));
         let fresh = named.map(|(id, _)| id.clone()).collect();
         self.named.clear();
         let minority = std::mem::take(&mut self.minority_while_shut);
-        Happened::Opened { to, how, fresh, minority, shut_for }
+        RouteEvent::Opened { to, how, fresh, minority, shut_for }
     }
 
-    fn commit(&mut self, now: Us, commit: Commit, happened: &mut Vec<Happened>) {
+    fn commit(&mut self, now: Micros, commit: Commit, route_events: &mut Vec<RouteEvent>) {
         self.counts.commits += 1;
-        self.check_commit(&commit, happened);
+        self.check_commit(&commit, route_events);
         let Some(addr) = Addr::of(&commit.addr) else { return };
         self.route.generation += 1;
         let (generation, epoch, run_id) = (self.route.generation, commit.epoch, commit.run_id);
-        self.route.target = Some(Target { addr, generation, epoch, run_id });
+        self.route.target = Some(ProxyTarget { addr, generation, epoch, run_id });
         self.route.shut = commit.held;
         self.evidence = None;
         if commit.held {
             self.shut(now);
         } else {
-            happened.push(self.opened(
+            route_events.push(self.opened(
                 now,
                 addr,
                 format!("committed at epoch {epoch} ({:?})", commit.basis),
@@ -421,12 +437,12 @@ impl Driver {
         self.claims.clear();
     }
 
-    /// S3 and S4, as far as they show from outside.
-    fn check_commit(&mut self, commit: &Commit, happened: &mut Vec<Happened>) {
+    /// Checks S3 and S4, as far as they are visible from outside.
+    fn check_commit(&mut self, commit: &Commit, route_events: &mut Vec<RouteEvent>) {
         // The epoch of the same master is taken over from a majority before it is used again.
-        let may_fall = commit.basis == Basis::Regress || commit.basis == Basis::Again;
+        let may_fall = commit.basis == Basis::EpochRegression || commit.basis == Basis::Reconfirmed;
         if commit.epoch < self.last_epoch && !may_fall {
-            happened.push(Happened::Broken(format!(
+            route_events.push(RouteEvent::InvariantBroken(format!(
                 "S3: epoch {} after {}",
                 commit.epoch, self.last_epoch
             )));
@@ -434,15 +450,15 @@ impl Driver {
         self.last_epoch = commit.epoch;
         let claimed = self.claims.get(&(commit.addr.clone(), commit.epoch)).copied();
         let verified = self.verified.get(&commit.addr).copied();
-        if verified.is_none() || (commit.basis != Basis::Again && claimed > verified) {
-            happened.push(Happened::Broken(format!(
+        if verified.is_none() || (commit.basis != Basis::Reconfirmed && claimed > verified) {
+            route_events.push(RouteEvent::InvariantBroken(format!(
                 "S4: {} was not verified after its evidence",
                 commit.addr
             )));
         }
     }
 
-    /// The epoch may fall without a move, where sentinels were configured anew.
+    /// The epoch may fall without a master change if sentinels were configured anew.
     pub(crate) fn epoch_now(&mut self) -> Option<u64> {
         let epoch = self.machine.committed().map(|it| it.epoch);
         self.last_epoch = epoch.unwrap_or(self.last_epoch);

@@ -1,27 +1,27 @@
-//! Connections to sentinels, as `sentinel/src/link/mod.rs` and `sentinel/src/link/links.rs` keep them: asked
-//! in rounds, listened to in between, and redialled with growing pauses.
+//! Links to sentinels, modelled on `sentinel/src/link/mod.rs` and `sentinel/src/link/links.rs`:
+//! polls, events, and reconnects with growing pauses.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sentinel::simulation::{Reply, Round, read_round};
+use sentinel::simulation::{PollOutcome, Reply, read_poll};
 use sentinel::{MyId, NodeAddr};
 
 use crate::net::{ConnId, Net};
-use crate::wire::{Addr, Body, MS, Pid, SECOND, Us, hex};
+use crate::wire::{Addr, MS, Message, Micros, Pid, SECOND, hex};
 
-const CONNECT: Us = 300 * MS;
-const COMMAND: Us = 500 * MS;
-const PATIENCE: Us = 2 * COMMAND;
-/// A round that took longer is about a past that this process slept through.
-const STALE_AFTER: Us = 2 * COMMAND + 250 * MS;
-const RECONNECT_MIN: Us = 50 * MS;
-const RECONNECT_MAX: Us = SECOND;
+const CONNECT: Micros = 300 * MS;
+const COMMAND: Micros = 500 * MS;
+const TIMEOUT: Micros = 2 * COMMAND;
+/// A poll that took longer is outdated: this process was stopped meanwhile.
+const STALE_AFTER: Micros = 2 * COMMAND + 250 * MS;
+const RECONNECT_MIN: Micros = 50 * MS;
+const RECONNECT_MAX: Micros = SECOND;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    Down { until: Us },
+enum LinkPhase {
+    Down { until: Micros },
     Dialling { token: u64 },
-    Greeting { until: Us },
+    Greeting { until: Micros },
     Up,
 }
 
@@ -29,25 +29,25 @@ enum Phase {
 pub(crate) struct Link {
     number: u64,
     pub(crate) addr: NodeAddr,
-    /// Set for a link to a sentinel that others told of.
+    /// Set for a link to a learned sentinel.
     expect: Option<BTreeSet<MyId>>,
-    phase: Phase,
-    conn: Option<ConnId>,
+    phase: LinkPhase,
+    connection: Option<ConnId>,
     pub(crate) id: Option<MyId>,
-    round: Option<(u64, Us)>,
-    again: bool,
-    bound: Us,
-    began: Us,
+    round: Option<(u64, Micros)>,
+    queued: bool,
+    bound: Micros,
+    began: Micros,
 }
 
-/// What a link has to tell.
+/// An event of a link.
 #[derive(Debug)]
-pub(crate) enum What {
-    /// Up or down: who is to be connected has to be looked at.
+pub(crate) enum LinkEvent {
+    /// It went up or down: the set of links has to be reconciled.
     Changed,
-    /// A whole round.
-    Round { link: u64, from: MyId, asked: Us, round: Round },
-    /// An event.
+    /// A poll was answered.
+    Polled { link: u64, from: MyId, asked: Micros, outcome: PollOutcome },
+    /// An event was published.
     Event { link: u64, from: MyId, channel: &'static str, payload: std::rc::Rc<str> },
 }
 
@@ -66,181 +66,194 @@ impl Links {
         Self { pid, all: Vec::new(), made: 0, rounds: base, tokens: base }
     }
 
-    /// Opens and closes until exactly the wanted ones are there; a set of MYIDs means that only
-    /// these count.
+    /// Opens and closes links until exactly the requested ones exist; a set of MYIDs means that
+    /// only these count.
     pub(crate) fn reconcile(
         &mut self,
-        wishes: &BTreeMap<NodeAddr, Option<BTreeSet<MyId>>>,
-        now: Us,
+        requests: &BTreeMap<NodeAddr, Option<BTreeSet<MyId>>>,
+        now: Micros,
         net: &mut Net,
     ) {
         let pid = self.pid;
         self.all.retain(|link| {
-            let kept = wishes.get(&link.addr).is_some_and(|wish| match (wish, &link.id) {
-                (Some(expected), Some(id)) => expected.contains(id),
-                _ => true,
+            let kept = requests.get(&link.addr).is_some_and(|expected_ids| {
+                match (expected_ids, &link.id) {
+                    (Some(expected), Some(id)) => expected.contains(id),
+                    _ => true,
+                }
             });
             if !kept {
-                link.conn.into_iter().for_each(|conn| net.close(conn, pid));
+                link.connection.into_iter().for_each(|connection| net.close(connection, pid));
             }
             kept
         });
-        let (configured, learnt): (Vec<_>, Vec<_>) =
-            wishes.iter().partition(|(_, wish)| wish.is_none());
-        for (addr, wish) in configured.into_iter().chain(learnt) {
+        let (configured, learned): (Vec<_>, Vec<_>) =
+            requests.iter().partition(|(_, expected_ids)| expected_ids.is_none());
+        for (addr, expected_ids) in configured.into_iter().chain(learned) {
             if let Some(link) = self.all.iter_mut().find(|it| it.addr == *addr) {
-                link.expect.clone_from(wish);
+                link.expect.clone_from(expected_ids);
                 continue;
             }
             self.made += 1;
-            let (number, phase) = (self.made, Phase::Down { until: now });
-            let (addr, expect) = (addr.clone(), wish.clone());
+            let (number, phase) = (self.made, LinkPhase::Down { until: now });
+            let (addr, expect) = (addr.clone(), expected_ids.clone());
             let bound = RECONNECT_MIN;
-            let (conn, id, round) = (None, None, None);
+            let (connection, id, round) = (None, None, None);
             self.all.push(Link {
                 number,
                 addr,
                 expect,
                 phase,
-                conn,
+                connection,
                 id,
                 round,
-                again: false,
+                queued: false,
                 bound,
                 began: now,
             });
         }
     }
 
-    pub(crate) fn ask(&mut self, now: Us, net: &mut Net) {
-        self.all.iter_mut().for_each(|link| link.again = true);
-        self.begin_rounds(now, net);
+    pub(crate) fn ask(&mut self, now: Micros, net: &mut Net) {
+        self.all.iter_mut().for_each(|link| link.queued = true);
+        self.begin_polls(now, net);
     }
 
-    fn begin_rounds(&mut self, now: Us, net: &mut Net) {
-        for link in
-            self.all.iter_mut().filter(|it| it.phase == Phase::Up && it.again && it.round.is_none())
+    fn begin_polls(&mut self, now: Micros, net: &mut Net) {
+        for link in self
+            .all
+            .iter_mut()
+            .filter(|it| it.phase == LinkPhase::Up && it.queued && it.round.is_none())
         {
-            let Some(conn) = link.conn else { continue };
+            let Some(connection) = link.connection else { continue };
             self.rounds += 1;
-            link.again = false;
+            link.queued = false;
             link.round = Some((self.rounds, now));
-            net.send(conn, self.pid, Body::Ask { round: self.rounds });
+            net.send(connection, self.pid, Message::Ask { round: self.rounds });
         }
     }
 
-    pub(crate) fn next_due(&self) -> Us {
+    pub(crate) fn next_due(&self) -> Micros {
         let due = self.all.iter().filter_map(|it| match it.phase {
-            Phase::Down { until } | Phase::Greeting { until } => Some(until),
-            Phase::Up => it.round.map(|(_, asked)| asked + PATIENCE),
-            Phase::Dialling { .. } => None,
+            LinkPhase::Down { until } | LinkPhase::Greeting { until } => Some(until),
+            LinkPhase::Up => it.round.map(|(_, asked)| asked + TIMEOUT),
+            LinkPhase::Dialling { .. } => None,
         });
-        due.min().unwrap_or(Us::MAX)
+        due.min().unwrap_or(Micros::MAX)
     }
 
-    pub(crate) fn tick(&mut self, now: Us, net: &mut Net) -> Vec<What> {
-        let mut told = Vec::new();
+    pub(crate) fn tick(&mut self, now: Micros, net: &mut Net) -> Vec<LinkEvent> {
+        let mut events = Vec::new();
         for at in 0..self.all.len() {
             let link = &mut self.all[at];
             match link.phase {
-                Phase::Down { until } if now >= until => {
+                LinkPhase::Down { until } if now >= until => {
                     self.tokens += 1;
-                    link.phase = Phase::Dialling { token: self.tokens };
+                    link.phase = LinkPhase::Dialling { token: self.tokens };
                     link.began = now;
                     if let Some(addr) = Addr::of(&link.addr) {
                         net.dial(self.pid, addr, CONNECT, self.tokens);
                     }
                 }
-                Phase::Greeting { until } if now >= until => told.push(self.down(at, now, net)),
-                Phase::Up if link.round.is_some_and(|(_, asked)| now >= asked + PATIENCE) => {
-                    told.push(self.down(at, now, net));
+                LinkPhase::Greeting { until } if now >= until => {
+                    events.push(self.down(at, now, net));
+                }
+                LinkPhase::Up if link.round.is_some_and(|(_, asked)| now >= asked + TIMEOUT) => {
+                    events.push(self.down(at, now, net));
                 }
                 _ => {}
             }
         }
-        told
+        events
     }
 
-    fn down(&mut self, at: usize, now: Us, net: &mut Net) -> What {
+    fn down(&mut self, at: usize, now: Micros, net: &mut Net) -> LinkEvent {
         let pid = self.pid;
         let link = &mut self.all[at];
-        link.conn.take().into_iter().for_each(|conn| net.close(conn, pid));
-        (link.id, link.round, link.again) = (None, None, false);
+        link.connection.take().into_iter().for_each(|connection| net.close(connection, pid));
+        (link.id, link.round, link.queued) = (None, None, false);
         if now - link.began > 5 * SECOND {
             link.bound = RECONNECT_MIN;
         }
         let pause = (RECONNECT_MIN / 2).max(net.rng.range(0, link.bound));
         link.bound = (link.bound * 2).min(RECONNECT_MAX);
-        link.phase = Phase::Down { until: now + pause };
-        What::Changed
+        link.phase = LinkPhase::Down { until: now + pause };
+        LinkEvent::Changed
     }
 
     pub(crate) fn dialled(
         &mut self,
         token: u64,
-        conn: Option<ConnId>,
-        now: Us,
+        connection: Option<ConnId>,
+        now: Micros,
         net: &mut Net,
-    ) -> Vec<What> {
-        let Some(at) = self.all.iter().position(|it| it.phase == Phase::Dialling { token }) else {
-            conn.into_iter().for_each(|conn| net.close(conn, self.pid));
+    ) -> Vec<LinkEvent> {
+        let Some(at) = self.all.iter().position(|it| it.phase == LinkPhase::Dialling { token })
+        else {
+            connection.into_iter().for_each(|connection| net.close(connection, self.pid));
             return Vec::new();
         };
-        let Some(conn) = conn else { return vec![self.down(at, now, net)] };
+        let Some(connection) = connection else { return vec![self.down(at, now, net)] };
         let link = &mut self.all[at];
-        (link.conn, link.phase) = (Some(conn), Phase::Greeting { until: now + PATIENCE });
-        net.send(conn, self.pid, Body::Greet);
+        (link.connection, link.phase) =
+            (Some(connection), LinkPhase::Greeting { until: now + TIMEOUT });
+        net.send(connection, self.pid, Message::Greet);
         Vec::new()
     }
 
     /// `None`: not one of these connections.
-    pub(crate) fn closed(&mut self, conn: ConnId, now: Us, net: &mut Net) -> Option<Vec<What>> {
-        let at = self.all.iter().position(|it| it.conn == Some(conn))?;
-        self.all[at].conn = None;
+    pub(crate) fn closed(
+        &mut self,
+        connection: ConnId,
+        now: Micros,
+        net: &mut Net,
+    ) -> Option<Vec<LinkEvent>> {
+        let at = self.all.iter().position(|it| it.connection == Some(connection))?;
+        self.all[at].connection = None;
         Some(vec![self.down(at, now, net)])
     }
 
     pub(crate) fn message(
         &mut self,
-        conn: ConnId,
-        body: &Body,
-        now: Us,
+        connection: ConnId,
+        body: &Message,
+        now: Micros,
         net: &mut Net,
-    ) -> Option<Vec<What>> {
-        let at = self.all.iter().position(|it| it.conn == Some(conn))?;
-        let mut told = Vec::new();
+    ) -> Option<Vec<LinkEvent>> {
+        let at = self.all.iter().position(|it| it.connection == Some(connection))?;
+        let mut events = Vec::new();
         let link = &mut self.all[at];
         match body {
-            Body::Greeted { id } => {
-                let Some(id) = MyId::parse(&hex(*id)) else { return Some(told) };
+            Message::Greeted { id } => {
+                let Some(id) = MyId::parse(&hex(*id)) else { return Some(events) };
                 if link.expect.as_ref().is_some_and(|expected| !expected.contains(&id)) {
                     return Some(vec![self.down(at, now, net)]);
                 }
-                (link.id, link.phase, link.again) = (Some(id), Phase::Up, true);
-                told.push(What::Changed);
+                (link.id, link.phase, link.queued) = (Some(id), LinkPhase::Up, true);
+                events.push(LinkEvent::Changed);
             }
-            Body::Event { channel, payload } => {
+            Message::Event { channel, payload } => {
                 if let Some(from) = link.id.clone() {
                     let payload = std::rc::Rc::clone(payload);
-                    told.push(What::Event { link: link.number, from, channel, payload });
+                    events.push(LinkEvent::Event { link: link.number, from, channel, payload });
                 }
             }
-            Body::Round { round, tilt, replies } => {
-                told.extend(link.round_came(*round, *tilt, replies, now));
+            Message::Round { round, tilt, replies } => {
+                events.extend(link.poll_completed(*round, *tilt, replies, now));
             }
             _ => {}
         }
-        self.begin_rounds(now, net);
-        Some(told)
+        self.begin_polls(now, net);
+        Some(events)
     }
 
-    /// Whether this link is the one that speaks for its sentinel: one of the configuration before
-    /// one that was learnt, then the oldest.
-    pub(crate) fn speaks(&self, number: u64, id: &MyId) -> bool {
-        self.speaker(id).is_some_and(|link| link.number == number)
+    /// Whether the answers of this link count as the vote of its sentinel: a configured link takes
+    /// precedence over a learned one, then the oldest.
+    pub(crate) fn is_voting_link(&self, number: u64, id: &MyId) -> bool {
+        self.voting_link(id).is_some_and(|link| link.number == number)
     }
 
-    pub(crate) fn speaker(&self, id: &MyId) -> Option<&Link> {
+    pub(crate) fn voting_link(&self, id: &MyId) -> Option<&Link> {
         let candidates = self.all.iter().filter(|it| it.id.as_ref() == Some(id));
         candidates.min_by_key(|it| (it.expect.is_some(), it.number))
     }
@@ -253,24 +266,30 @@ impl Links {
         self.all.iter().any(|it| it.addr == *addr && it.id.is_some())
     }
 
-    /// A connected sentinel to give an order to.
+    /// A connected sentinel to send a failover command to.
     pub(crate) fn any_up(&self) -> Option<ConnId> {
-        self.all.iter().filter(|it| it.phase == Phase::Up).find_map(|it| it.conn)
+        self.all.iter().filter(|it| it.phase == LinkPhase::Up).find_map(|it| it.connection)
     }
 }
 
 impl Link {
-    fn round_came(&mut self, round: u64, tilt: bool, replies: &[Reply], now: Us) -> Option<What> {
+    fn poll_completed(
+        &mut self,
+        round: u64,
+        tilt: bool,
+        replies: &[Reply],
+        now: Micros,
+    ) -> Option<LinkEvent> {
         let (_, asked) = self.round.take_if(|(open, _)| *open == round)?;
         if now - asked > STALE_AFTER {
-            self.again = true;
+            self.queued = true;
             return None;
         }
-        Some(What::Round {
+        Some(LinkEvent::Polled {
             link: self.number,
             from: self.id.clone()?,
             asked,
-            round: read_round(replies, tilt),
+            outcome: read_poll(replies, tilt),
         })
     }
 }

@@ -1,177 +1,177 @@
 //! One proxy: links to sentinels, probe connections, the machine, and the clients it serves.
 //!
-//! The loop imitates `sentinel/src/discovery/mod.rs`: whatever comes is handed to the machine, what the
-//! machine wants is done, and the connections are brought in line with the names, and with what
-//! peers tell, a few times a second.
+//! The loop models `sentinel/src/discovery/mod.rs`: it passes every event to the machine, executes
+//! the machine's actions, and several times per second reconciles the links with the resolved names
+//! and the learned sentinels.
 
-mod canary;
 pub(crate) mod driver;
 mod links;
+mod prober;
 mod seeds;
 mod sessions;
 mod switchover;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sentinel::simulation::{AddressMap, LearnedAddresses, Round, parse_notice};
+use sentinel::simulation::{AddressMap, LearnedAddresses, PollOutcome, parse_notice};
 use sentinel::{Minority, MyId, NodeAddr};
 
-use canary::{Canaries, ProbeEvent};
-use driver::{Driver, Happened, Want};
-use links::{Links, What};
+use driver::{MachineDriver, Request, RouteEvent};
+use links::{LinkEvent, Links};
+use prober::{ProbeEvent, ProberSet};
 use seeds::Seed;
 use sessions::Sessions;
 use switchover::Switchover;
 
-use crate::net::{Fact, Input, Net};
+use crate::net::{Net, Observation, ProcessInput};
 use crate::sentinel::NAME;
-use crate::wire::{Addr, MS, Pid, Us};
+use crate::wire::{Addr, MS, Micros, Pid};
 
-const RECONCILE_EVERY: Us = 250 * MS;
-/// A process that did not run for longer than this must not trust what it knew.
-const STALL: Us = 3500 * MS;
+const RECONCILE_INTERVAL: Micros = 250 * MS;
+/// A process that did not run for longer than this must not trust its state.
+const STALL: Micros = 3500 * MS;
 
-const PUBLISH_EVERY: Us = 250 * MS;
+const PUBLISH_INTERVAL: Micros = 250 * MS;
 
-/// The key of the one timer of the loop.
+/// The key of the loop's only timer.
 const WAKE: u64 = 1;
 
-/// How a proxy is configured.
+/// The configuration of a proxy.
 #[derive(Debug, Clone)]
-pub(crate) struct Settings {
+pub(crate) struct ProxyConfig {
     pub(crate) minority: Minority,
-    /// How many names lead to sentinels: one for all of them, or one for each.
+    /// How many names resolve to sentinels: one for all of them, or one per sentinel.
     pub(crate) names: usize,
     pub(crate) clients: usize,
-    pub(crate) think: Us,
+    pub(crate) think: Micros,
 }
 
-/// See the module's header.
+/// A proxy. See the module's header.
 #[derive(Debug)]
 pub(crate) struct Proxy {
     pub(crate) pid: Pid,
-    pub(crate) settings: Settings,
-    pub(crate) driver: Driver,
+    pub(crate) config: ProxyConfig,
+    pub(crate) driver: MachineDriver,
     links: Links,
-    canaries: Canaries,
-    learnt: LearnedAddresses,
+    probers: ProberSet,
+    learned: LearnedAddresses,
     seeds: Vec<Seed>,
     pub(crate) sessions: Sessions,
     pub(crate) switchover: Switchover,
-    reconcile_at: Option<Us>,
-    reconciled_at: Option<Us>,
-    publish_at: Us,
-    wake_at: Us,
+    reconcile_at: Option<Micros>,
+    reconciled_at: Option<Micros>,
+    publish_at: Micros,
+    wake_at: Micros,
     starts: u64,
     expected: usize,
     shown: &'static str,
 }
 
 impl Proxy {
-    pub(crate) fn new(pid: Pid, settings: Settings, starts: u64, net: &mut Net) -> Self {
+    pub(crate) fn new(pid: Pid, config: ProxyConfig, starts: u64, net: &mut Net) -> Self {
         let now = mono(pid, net);
         let base = starts << 30;
-        let seeds = (0..settings.names).map(|_| Seed::new(now)).collect();
-        let sessions = Sessions::new(pid, settings.clients, settings.think, starts << 20, net);
+        let seeds = (0..config.names).map(|_| Seed::new(now)).collect();
+        let sessions = Sessions::new(pid, config.clients, config.think, starts << 20, net);
         let mut proxy = Self {
             pid,
-            driver: Driver::new(now, settings.minority, settings.names),
+            driver: MachineDriver::new(now, config.minority, config.names),
             links: Links::new(pid, base),
-            canaries: Canaries::new(pid, base),
-            learnt: LearnedAddresses::default(),
+            probers: ProberSet::new(pid, base),
+            learned: LearnedAddresses::default(),
             seeds,
             sessions,
             switchover: Switchover::default(),
             reconcile_at: None,
             reconciled_at: None,
             publish_at: now,
-            wake_at: Us::MAX,
+            wake_at: Micros::MAX,
             starts,
-            expected: settings.names,
+            expected: config.names,
             shown: "",
-            settings,
+            config,
         };
         proxy.plan_wake(net);
         proxy
     }
 
     pub(crate) fn restart(&mut self, net: &mut Net) {
-        *self = Self::new(self.pid, self.settings.clone(), self.starts + 1, net);
+        *self = Self::new(self.pid, self.config.clone(), self.starts + 1, net);
     }
 
-    pub(crate) fn handle(&mut self, input: Input, net: &mut Net) {
+    pub(crate) fn handle(&mut self, input: ProcessInput, net: &mut Net) {
         let now = mono(self.pid, net);
         match input {
-            Input::Timer(WAKE) => {
+            ProcessInput::Timer(WAKE) => {
                 if net.now >= self.wake_at {
-                    self.wake_at = Us::MAX;
+                    self.wake_at = Micros::MAX;
                 }
             }
-            Input::Timer(key) if key >= sessions::TIMERS => {
-                self.sessions.timer(key, &self.driver, now, net)
+            ProcessInput::Timer(key) if key >= sessions::TIMERS => {
+                self.sessions.timer(key, &self.driver, now, net);
             }
-            Input::Dialled(token, conn) if token >= switchover::TOKENS => {
-                self.switchover.dialled(self.pid, token, conn, net);
+            ProcessInput::Dialled(token, connection) if token >= switchover::TOKENS => {
+                self.switchover.dialled(self.pid, token, connection, net);
             }
-            Input::Dialled(token, conn) if token >= sessions::TOKENS => {
-                self.sessions.dialled(token, conn, &self.driver, now, net);
+            ProcessInput::Dialled(token, connection) if token >= sessions::TOKENS => {
+                self.sessions.dialled(token, connection, &self.driver, now, net);
             }
-            Input::Dialled(token, conn) if token >= canary::TOKENS => {
-                let songs = self.canaries.dialled(token, conn, now, net);
-                self.sing(songs, now, net);
+            ProcessInput::Dialled(token, connection) if token >= prober::TOKENS => {
+                let events = self.probers.dialled(token, connection, now, net);
+                self.handle_probe_events(events, now, net);
             }
-            Input::Dialled(token, conn) => {
-                let told = self.links.dialled(token, conn, now, net);
-                self.tell(told, now, net);
+            ProcessInput::Dialled(token, connection) => {
+                let events = self.links.dialled(token, connection, now, net);
+                self.handle_link_events(events, now, net);
             }
-            Input::Closed(conn) => self.closed(conn, now, net),
-            Input::Message(conn, body) => {
-                if let Some(told) = self.links.message(conn, &body, now, net) {
-                    self.tell(told, now, net);
-                } else if let Some(songs) = self.canaries.message(conn, &body, now, net) {
-                    self.sing(songs, now, net);
-                } else if !self.sessions.message(conn, &body, &self.driver, net) {
-                    self.switchover.message(conn, &body);
+            ProcessInput::Closed(connection) => self.closed(connection, now, net),
+            ProcessInput::Message(connection, body) => {
+                if let Some(events) = self.links.message(connection, &body, now, net) {
+                    self.handle_link_events(events, now, net);
+                } else if let Some(events) = self.probers.message(connection, &body, now, net) {
+                    self.handle_probe_events(events, now, net);
+                } else if !self.sessions.message(connection, &body, &self.driver, net) {
+                    self.switchover.message(connection, &body);
                 }
             }
-            Input::Continued => {
-                // What waited in the stopped process is read before its timers are looked at.
+            ProcessInput::Continued => {
+                // Input that waited in the stopped process is read before its timers.
                 if net.now - net.process(self.pid).stopped_at > STALL {
-                    self.driver.slept(now, net.now);
-                    // The clocks tell of a stop and of a suspend alike, before anything that has
-                    // come is believed.
+                    self.driver.resumed(now, net.now);
+                    // The clocks detect a stop and a suspend alike, before anything that arrived is
+                    // trusted.
                     let done = self.driver.stalled(now);
                     self.perform(done, now, net);
                 }
                 self.wake_at = net.now + 1;
                 return net.timer(self.pid, net.now + 1, WAKE);
             }
-            Input::Accepted(_) | Input::Timer(_) => {}
+            ProcessInput::Accepted(_) | ProcessInput::Timer(_) => {}
         }
         self.turn(now, net);
     }
 
-    fn closed(&mut self, conn: usize, now: Us, net: &mut Net) {
-        if let Some(told) = self.links.closed(conn, now, net) {
-            self.tell(told, now, net);
-        } else if let Some(songs) = self.canaries.closed(conn, now, net) {
-            self.sing(songs, now, net);
-        } else if !self.sessions.closed(conn, net) {
-            self.switchover.closed(conn);
+    fn closed(&mut self, connection: usize, now: Micros, net: &mut Net) {
+        if let Some(events) = self.links.closed(connection, now, net) {
+            self.handle_link_events(events, now, net);
+        } else if let Some(events) = self.probers.closed(connection, now, net) {
+            self.handle_probe_events(events, now, net);
+        } else if !self.sessions.closed(connection, net) {
+            self.switchover.closed(connection);
         }
     }
 
-    /// Everything that is due.
-    fn turn(&mut self, now: Us, net: &mut Net) {
+    /// Does everything that is due.
+    fn turn(&mut self, now: Micros, net: &mut Net) {
         if std::mem::take(&mut self.sessions.hint) {
             let done = self.driver.hint(now);
             self.perform(done, now, net);
         }
         self.look_up(now, net);
-        let told = self.links.tick(now, net);
-        self.tell(told, now, net);
-        let songs = self.canaries.tick(now, net);
-        self.sing(songs, now, net);
+        let events = self.links.tick(now, net);
+        self.handle_link_events(events, now, net);
+        let events = self.probers.tick(now, net);
+        self.handle_probe_events(events, now, net);
         let done = self.switchover.tick(&mut self.driver, &self.links, now, self.pid, net);
         done.into_iter().for_each(|done| self.perform(done, now, net));
         if self.driver.next_deadline() <= now {
@@ -183,7 +183,7 @@ impl Proxy {
             self.reconcile(now, net);
         }
         if now >= self.publish_at {
-            self.publish_at = now + PUBLISH_EVERY;
+            self.publish_at = now + PUBLISH_INTERVAL;
         }
         self.sessions.pump(&self.driver, now, net);
         self.show(net);
@@ -196,7 +196,7 @@ impl Proxy {
             self.shown = state;
             let (shut, electorate) = (self.driver.route.shut, self.driver.electorate());
             let minority = if self.driver.is_minority() { ", minority" } else { "" };
-            net.say(self.pid, || {
+            net.trace_line(self.pid, || {
                 format!("{state}, gate shut: {shut}, majority {electorate}{minority}")
             });
         }
@@ -204,17 +204,17 @@ impl Proxy {
 
     fn plan_wake(&mut self, net: &mut Net) {
         let now = mono(self.pid, net);
-        let seeds = self.seeds.iter().map(Seed::due).min().unwrap_or(Us::MAX);
+        let seeds = self.seeds.iter().map(Seed::due).min().unwrap_or(Micros::MAX);
         let parts = [
             seeds,
             self.links.next_due(),
-            self.canaries.next_due(),
+            self.probers.next_due(),
             self.driver.next_deadline(),
             self.switchover.next_due(),
-            self.reconcile_at.unwrap_or(Us::MAX),
+            self.reconcile_at.unwrap_or(Micros::MAX),
             self.publish_at,
         ];
-        let due = parts.into_iter().min().unwrap_or(Us::MAX).max(now + 1);
+        let due = parts.into_iter().min().unwrap_or(Micros::MAX).max(now + 1);
         let at = net.now + (due - now);
         if at < self.wake_at {
             self.wake_at = at;
@@ -222,7 +222,7 @@ impl Proxy {
         }
     }
 
-    fn look_up(&mut self, now: Us, net: &mut Net) {
+    fn look_up(&mut self, now: Micros, net: &mut Net) {
         let count = self.seeds.len();
         for (at, seed) in self.seeds.iter_mut().enumerate() {
             if seed.due() > now {
@@ -245,28 +245,29 @@ impl Proxy {
         }
     }
 
-    fn tell(&mut self, told: Vec<What>, now: Us, net: &mut Net) {
-        for what in told {
-            match what {
-                What::Changed => self.reconcile_soon(now),
-                What::Event { link, from, channel, payload } => {
+    fn handle_link_events(&mut self, events: Vec<LinkEvent>, now: Micros, net: &mut Net) {
+        for event in events {
+            match event {
+                LinkEvent::Changed => self.reconcile_soon(now),
+                LinkEvent::Event { link, from, channel, payload } => {
                     let Some((master, notice)) = parse_notice(channel, &payload) else { continue };
-                    if self.links.speaks(link, &from) && master.is_none_or(|it| it == NAME) {
+                    if self.links.is_voting_link(link, &from) && master.is_none_or(|it| it == NAME)
+                    {
                         let done = self.driver.notice(now, Some(from), notice);
                         self.perform(done, now, net);
                     }
                 }
-                What::Round { link, from, asked, round } => {
-                    let Round::View { view, peers } = round else { continue };
-                    if !self.links.speaks(link, &from) {
+                LinkEvent::Polled { link, from, asked, outcome } => {
+                    let PollOutcome::View { view, peers } = outcome else { continue };
+                    if !self.links.is_voting_link(link, &from) {
                         continue;
                     }
                     let configured = self.links.is_configured(link);
                     let done = self.driver.view((now, asked), &from, (&view, &peers), configured);
                     self.perform(done, now, net);
                     let links = &self.links;
-                    let reached = |id: &MyId| links.speaker(id).is_some();
-                    if self.learnt.hear(from, peers, &AddressMap::new(), reached) {
+                    let reached = |id: &MyId| links.voting_link(id).is_some();
+                    if self.learned.record(from, peers, &AddressMap::new(), reached) {
                         self.reconcile_soon(now);
                     }
                 }
@@ -274,57 +275,62 @@ impl Proxy {
         }
     }
 
-    fn sing(&mut self, songs: Vec<ProbeEvent>, now: Us, net: &mut Net) {
-        for song in songs {
-            let done = match song {
+    fn handle_probe_events(&mut self, events: Vec<ProbeEvent>, now: Micros, net: &mut Net) {
+        for event in events {
+            let done = match event {
                 ProbeEvent::Probed(node, asked, outcome) => {
                     self.driver.probed(now, &node, asked, outcome)
                 }
-                ProbeEvent::Ended(node) => self.driver.canary_lost(now, node),
+                ProbeEvent::ConnectionLost(node) => self.driver.probe_connection_lost(now, node),
             };
             self.perform(done, now, net);
         }
     }
 
-    fn perform(&mut self, (wants, happened): (Vec<Want>, Vec<Happened>), now: Us, net: &mut Net) {
-        for it in happened {
-            if let Happened::Opened { to, how, .. } = &it {
-                net.say(self.pid, || format!("GATE OPEN to {to}: {how}"));
+    fn perform(
+        &mut self,
+        (requests, route_events): (Vec<Request>, Vec<RouteEvent>),
+        now: Micros,
+        net: &mut Net,
+    ) {
+        for it in route_events {
+            if let RouteEvent::Opened { to, how, .. } = &it {
+                net.trace_line(self.pid, || format!("GATE OPEN to {to}: {how}"));
             }
-            net.fact(Fact::Happened(self.pid, it));
+            net.observe(Observation::RouteEvent(self.pid, it));
         }
-        for want in wants {
+        for want in requests {
             match want {
-                Want::Ask => self.links.ask(now, net),
-                Want::Probe(node, sure) => {
-                    let songs = self.canaries.ask(&node, sure, now, net);
-                    self.sing(songs, now, net);
+                Request::PollSentinels => self.links.ask(now, net),
+                Request::Probe(node, urgent) => {
+                    let events = self.probers.ask(&node, urgent, now, net);
+                    self.handle_probe_events(events, now, net);
                 }
             }
         }
         let driver = &self.driver;
-        self.canaries.keep(|node| driver.is_watched(node), net);
+        self.probers.keep(|node| driver.is_watched(node), net);
         self.sessions.pump(&self.driver, now, net);
     }
 
-    fn reconcile_soon(&mut self, now: Us) {
-        let at = self.reconciled_at.map_or(now, |last| (last + RECONCILE_EVERY).max(now));
+    fn reconcile_soon(&mut self, now: Micros) {
+        let at = self.reconciled_at.map_or(now, |last| (last + RECONCILE_INTERVAL).max(now));
         self.reconcile_at.get_or_insert(at);
     }
 
-    fn reconcile(&mut self, now: Us, net: &mut Net) {
+    fn reconcile(&mut self, now: Micros, net: &mut Net) {
         (self.reconcile_at, self.reconciled_at) = (None, Some(now));
-        let mut wishes: BTreeMap<NodeAddr, Option<BTreeSet<MyId>>> = BTreeMap::new();
+        let mut requests: BTreeMap<NodeAddr, Option<BTreeSet<MyId>>> = BTreeMap::new();
         for seed in &mut self.seeds {
             for addr in seed.wanted(now, |addr: Addr| self.links.is_up(&addr.node())) {
-                wishes.insert(addr.node(), None);
+                requests.insert(addr.node(), None);
             }
         }
-        for (id, addrs) in self.learnt.candidates() {
-            let reached = self.links.speaker(id).map(|link| &link.addr);
+        for (id, addrs) in self.learned.candidates() {
+            let reached = self.links.voting_link(id).map(|link| &link.addr);
             for addr in addrs.into_iter().filter(|addr| reached.is_none_or(|there| there == *addr))
             {
-                match wishes.entry(addr.clone()) {
+                match requests.entry(addr.clone()) {
                     std::collections::btree_map::Entry::Occupied(mut known) => {
                         if let Some(expected) = known.get_mut() {
                             expected.insert(id.clone());
@@ -336,11 +342,11 @@ impl Proxy {
                 }
             }
         }
-        self.links.reconcile(&wishes, now, net);
+        self.links.reconcile(&requests, now, net);
     }
 }
 
-/// This process's monotonic clock, which does not run while its machine is suspended.
-pub(crate) fn mono(pid: Pid, net: &Net) -> Us {
+/// This process's monotonic clock, which stands still while its host is suspended.
+pub(crate) fn mono(pid: Pid, net: &Net) -> Micros {
     net.now - net.process(pid).suspended
 }

@@ -1,39 +1,39 @@
-//! The configured sentinel names and the addresses behind them, as `sentinel/src/discovery/seeds.rs`
-//! remembers them.
+//! The configured sentinel names and their resolved addresses, modelled on
+//! `sentinel/src/discovery/seeds.rs`.
 
 use std::collections::BTreeMap;
 
-use crate::wire::{Addr, MS, SECOND, Us};
+use crate::wire::{Addr, MS, Micros, SECOND};
 
-const LOOKUP_EVERY: Us = 5 * SECOND;
-const LOOKUP_SOON: Us = 500 * MS;
-const REMEMBER: Us = 60 * SECOND;
+const LOOKUP_INTERVAL: Micros = 5 * SECOND;
+const LOOKUP_RETRY: Micros = 500 * MS;
+const REMEMBER: Micros = 60 * SECOND;
 const MAX_PAST: usize = 32;
 
 /// One configured name.
 #[derive(Debug, Default)]
 pub(crate) struct Seed {
     found: Vec<Addr>,
-    past: BTreeMap<Addr, Us>,
+    past: BTreeMap<Addr, Micros>,
     last_good: Vec<Addr>,
-    pub(crate) look_at: Us,
-    /// An answer that is on its way, and when it comes.
-    pub(crate) coming: Option<(Us, Vec<Addr>)>,
+    pub(crate) look_at: Micros,
+    /// A pending answer of the resolver, and when it arrives.
+    pub(crate) coming: Option<(Micros, Vec<Addr>)>,
 }
 
 impl Seed {
-    pub(crate) fn new(look_at: Us) -> Self {
+    pub(crate) fn new(look_at: Micros) -> Self {
         Self { look_at, ..Self::default() }
     }
 
-    pub(crate) fn due(&self) -> Us {
+    pub(crate) fn due(&self) -> Micros {
         self.coming.as_ref().map_or(self.look_at, |(at, _)| *at)
     }
 
-    /// An answer of the resolver. Whether the addresses are others than before.
-    pub(crate) fn answered(&mut self, now: Us, answer: Vec<Addr>) -> bool {
+    /// Processes an answer of the resolver. Whether the addresses changed.
+    pub(crate) fn answered(&mut self, now: Micros, answer: Vec<Addr>) -> bool {
         let answer = if answer.is_empty() { self.last_good.clone() } else { answer };
-        self.look_at = now + if answer.is_empty() { LOOKUP_SOON } else { LOOKUP_EVERY };
+        self.look_at = now + if answer.is_empty() { LOOKUP_RETRY } else { LOOKUP_INTERVAL };
         if answer.is_empty() || answer == self.found {
             return false;
         }
@@ -51,8 +51,8 @@ impl Seed {
         true
     }
 
-    /// The addresses to be connected to.
-    pub(crate) fn wanted(&mut self, now: Us, up: impl Fn(Addr) -> bool) -> Vec<Addr> {
+    /// The addresses to connect to.
+    pub(crate) fn wanted(&mut self, now: Micros, up: impl Fn(Addr) -> bool) -> Vec<Addr> {
         self.past.retain(|addr, at| {
             if up(*addr) {
                 *at = now;
@@ -62,7 +62,7 @@ impl Seed {
         self.found.iter().chain(self.past.keys()).copied().collect()
     }
 
-    /// How many sentinels the name stands for.
+    /// The number of sentinels that the name stands for.
     pub(crate) fn count(&self) -> usize {
         self.found.len().max(1)
     }

@@ -1,90 +1,102 @@
-//! A planned switchover by one proxy, with the product's own judgement of who has caught up.
+//! A planned switchover by one proxy, with the product's own catch-up check.
 //!
-//! The gate shuts, the master and its replicas are asked for their offsets until the master stands
-//! still and all have everything, and only then a sentinel is given the order. The pause ends with
-//! the commit, or by itself.
+//! The gate closes, the offsets of the master and its replicas are read until the replicas have
+//! caught up, and only then a sentinel receives the failover command. The hold ends with the
+//! commit, or by itself.
 
 use std::time::{Duration, Instant};
 
 use sentinel::NodeAddr;
-use sentinel::simulation::{CatchUp, ReplicationOffsets, Verdict};
+use sentinel::simulation::{CatchUp, CatchUpStatus, ReplicationOffsets};
 
-use super::driver::{Driver, Happened, Want};
+use super::driver::{MachineDriver, Request, RouteEvent};
 use super::links::Links;
 use crate::net::{ConnId, Net};
-use crate::wire::{Addr, Body, Info, MS, Pid, SECOND, Us};
+use crate::wire::{Addr, Info, MS, Message, Micros, Pid, SECOND};
 
 /// Dial tokens of switchovers are above this.
 pub(crate) const TOKENS: u64 = 1 << 60;
 
-const LOOK_EVERY: Us = 5 * MS;
-const STILL: Duration = Duration::from_millis(30);
-const CATCH_UP: Us = 2 * SECOND;
-const FOLLOW: Us = 10 * SECOND;
+const POLL_INTERVAL: Micros = 5 * MS;
+const SETTLE_TIME: Duration = Duration::from_millis(30);
+const CATCH_UP: Micros = 2 * SECOND;
+const FOLLOW: Micros = 10 * SECOND;
 
 #[derive(Debug)]
-struct Peer {
+struct NodeConnection {
     addr: Addr,
     token: u64,
-    conn: Option<ConnId>,
-    said: Option<Info>,
+    connection: Option<ConnId>,
+    info: Option<Info>,
 }
 
 #[derive(Debug)]
-struct Run {
-    base: (Us, Instant),
+struct ActiveSwitchover {
+    base: (Micros, Instant),
     generation: u64,
-    until: Us,
-    look_at: Us,
+    until: Micros,
+    look_at: Micros,
     ordered: bool,
     catch_up: CatchUp,
     /// The master first.
-    peers: Vec<Peer>,
+    nodes: Vec<NodeConnection>,
 }
 
-/// See the module's header.
+/// The switchover of a proxy. See the module's header.
 #[derive(Debug, Default)]
 pub(crate) struct Switchover {
     pub(crate) wanted: bool,
-    run: Option<Run>,
+    run: Option<ActiveSwitchover>,
     tokens: u64,
 }
 
-type Done = (Vec<Want>, Vec<Happened>);
+type Done = (Vec<Request>, Vec<RouteEvent>);
 
 impl Switchover {
-    pub(crate) fn next_due(&self) -> Us {
-        self.run.as_ref().map_or(Us::MAX, |run| run.look_at)
+    pub(crate) fn next_due(&self) -> Micros {
+        self.run.as_ref().map_or(Micros::MAX, |run| run.look_at)
     }
 
-    pub(crate) fn dialled(&mut self, pid: Pid, token: u64, conn: Option<ConnId>, net: &mut Net) {
-        let peer = self.run.iter_mut().flat_map(|run| &mut run.peers).find(|it| it.token == token);
-        match (peer, conn) {
-            (Some(peer), conn) => peer.conn = conn,
-            (None, Some(conn)) => net.close(conn, pid),
+    pub(crate) fn dialled(
+        &mut self,
+        pid: Pid,
+        token: u64,
+        connection: Option<ConnId>,
+        net: &mut Net,
+    ) {
+        let node = self.run.iter_mut().flat_map(|run| &mut run.nodes).find(|it| it.token == token);
+        match (node, connection) {
+            (Some(node), connection) => node.connection = connection,
+            (None, Some(connection)) => net.close(connection, pid),
             (None, None) => {}
         }
     }
 
-    pub(crate) fn message(&mut self, conn: ConnId, body: &Body) {
-        let peer =
-            self.run.iter_mut().flat_map(|run| &mut run.peers).find(|it| it.conn == Some(conn));
-        if let (Some(peer), Body::InfoIs(info)) = (peer, body) {
-            peer.said = Some((**info).clone());
+    pub(crate) fn message(&mut self, connection: ConnId, body: &Message) {
+        let node = self
+            .run
+            .iter_mut()
+            .flat_map(|run| &mut run.nodes)
+            .find(|it| it.connection == Some(connection));
+        if let (Some(node), Message::InfoIs(info)) = (node, body) {
+            node.info = Some((**info).clone());
         }
     }
 
-    pub(crate) fn closed(&mut self, conn: ConnId) {
-        let peer =
-            self.run.iter_mut().flat_map(|run| &mut run.peers).find(|it| it.conn == Some(conn));
-        peer.into_iter().for_each(|it| (it.conn, it.said) = (None, None));
+    pub(crate) fn closed(&mut self, connection: ConnId) {
+        let node = self
+            .run
+            .iter_mut()
+            .flat_map(|run| &mut run.nodes)
+            .find(|it| it.connection == Some(connection));
+        node.into_iter().for_each(|it| (it.connection, it.info) = (None, None));
     }
 
     pub(crate) fn tick(
         &mut self,
-        driver: &mut Driver,
+        driver: &mut MachineDriver,
         links: &Links,
-        now: Us,
+        now: Micros,
         pid: Pid,
         net: &mut Net,
     ) -> Option<Done> {
@@ -92,7 +104,7 @@ impl Switchover {
             return self.begin(driver, now, pid, net);
         }
         let run = self.run.as_mut().filter(|run| now >= run.look_at)?;
-        run.look_at = now + LOOK_EVERY;
+        run.look_at = now + POLL_INTERVAL;
         let moved = driver.route.target.as_ref().is_none_or(|it| it.generation != run.generation);
         if moved || now >= run.until {
             return self.end(driver, now, pid, net);
@@ -100,90 +112,104 @@ impl Switchover {
         if run.ordered {
             return None;
         }
-        match run.weigh(now, pid, net) {
-            Verdict::Wait => None,
-            Verdict::Abort(_) => self.end(driver, now, pid, net),
-            Verdict::Ready { .. } => {
+        match run.evaluate(now, pid, net) {
+            CatchUpStatus::Wait => None,
+            CatchUpStatus::Abort(_) => self.end(driver, now, pid, net),
+            CatchUpStatus::Ready { .. } => {
                 run.ordered = true;
                 run.until = now + FOLLOW;
-                if let Some(conn) = links.any_up() {
-                    net.say(pid, || {
-                        "switchover: all have caught up, the failover is ordered".to_owned()
+                if let Some(connection) = links.any_up() {
+                    net.trace_line(pid, || {
+                        "switchover: replicas have caught up, requesting the failover".to_owned()
                     });
-                    net.send(conn, pid, Body::Failover);
+                    net.send(connection, pid, Message::Failover);
                 }
                 None
             }
         }
     }
 
-    fn begin(&mut self, driver: &mut Driver, now: Us, pid: Pid, net: &mut Net) -> Option<Done> {
-        let target = driver.route.target.clone().filter(|_| !driver.is_shut(now))?;
-        net.say(pid, || format!("switchover: begins, {} is held", target.addr));
+    fn begin(
+        &mut self,
+        driver: &mut MachineDriver,
+        now: Micros,
+        pid: Pid,
+        net: &mut Net,
+    ) -> Option<Done> {
+        let target = driver.route.target.clone().filter(|_| !driver.is_closed(now))?;
+        net.trace_line(pid, || format!("switchover: started, traffic to {} is held", target.addr));
         let others = driver
             .watched()
             .into_iter()
             .filter_map(|it| Addr::of(&it))
             .filter(|it| *it != target.addr);
-        let mut peers = Vec::new();
+        let mut nodes = Vec::new();
         for addr in std::iter::once(target.addr).chain(others) {
             self.tokens += 1;
             let token = TOKENS + net.now + self.tokens;
             net.dial(pid, addr, 500 * MS, token);
-            peers.push(Peer { addr, token, conn: None, said: None });
+            nodes.push(NodeConnection { addr, token, connection: None, info: None });
         }
         let base = (now, Instant::now());
         let until = now + CATCH_UP;
-        let catch_up = CatchUp::new(base.1 + Duration::from_micros(CATCH_UP), STILL, false);
-        let (generation, look_at) = (target.generation, now + LOOK_EVERY);
-        self.run = Some(Run {
+        let catch_up = CatchUp::new(base.1 + Duration::from_micros(CATCH_UP), SETTLE_TIME, false);
+        let (generation, look_at) = (target.generation, now + POLL_INTERVAL);
+        self.run = Some(ActiveSwitchover {
             base,
             generation,
             until: until + SECOND,
             look_at,
             ordered: false,
             catch_up,
-            peers,
+            nodes,
         });
         Some(driver.pause(now, CATCH_UP + FOLLOW + SECOND))
     }
 
-    fn end(&mut self, driver: &mut Driver, now: Us, pid: Pid, net: &mut Net) -> Option<Done> {
-        for conn in self.run.take().into_iter().flat_map(|run| run.peers).filter_map(|it| it.conn) {
-            net.close(conn, pid);
+    fn end(
+        &mut self,
+        driver: &mut MachineDriver,
+        now: Micros,
+        pid: Pid,
+        net: &mut Net,
+    ) -> Option<Done> {
+        for connection in
+            self.run.take().into_iter().flat_map(|run| run.nodes).filter_map(|it| it.connection)
+        {
+            net.close(connection, pid);
         }
-        net.say(pid, || "switchover: over".to_owned());
+        net.trace_line(pid, || "switchover: ended".to_owned());
         driver.is_paused().then(|| driver.resume(now))
     }
 }
 
-impl Run {
-    fn weigh(&mut self, now: Us, pid: Pid, net: &mut Net) -> Verdict {
+impl ActiveSwitchover {
+    fn evaluate(&mut self, now: Micros, pid: Pid, net: &mut Net) -> CatchUpStatus {
         let offsets = |info: &Info| ReplicationOffsets {
             is_master: info.master.is_none(),
             link_up: info.link_up,
             offset: info.offset,
             priority: info.priority,
         };
-        let mut said: Vec<(NodeAddr, ReplicationOffsets)> = Vec::new();
-        for peer in &mut self.peers {
-            if let Some(info) = &peer.said {
-                said.push((peer.addr.node(), offsets(info)));
+        let mut answers: Vec<(NodeAddr, ReplicationOffsets)> = Vec::new();
+        for node in &mut self.nodes {
+            if let Some(info) = &node.info {
+                answers.push((node.addr.node(), offsets(info)));
             }
         }
-        let all = said.len() == self.peers.len();
-        // The next look is asked for with this one in hand: the replicas' answers are not older
-        // than the master's.
-        for peer in &mut self.peers {
-            if let (Some(conn), true) = (peer.conn, all || peer.said.is_none()) {
-                peer.said = None;
-                net.send(conn, pid, Body::Info);
+        let all = answers.len() == self.nodes.len();
+        // The next reading starts after this one is complete, so that the replicas' answers are not
+        // older than the master's.
+        for node in &mut self.nodes {
+            if let (Some(connection), true) = (node.connection, all || node.info.is_none()) {
+                node.info = None;
+                net.send(connection, pid, Message::Info);
             }
         }
         let at = self.base.1 + Duration::from_micros(now - self.base.0);
-        match said.split_first() {
-            Some(((_, master), replicas)) if all => self.catch_up.weigh(at, *master, replicas),
-            _ => Verdict::Wait,
+        match answers.split_first() {
+            Some(((_, master), replicas)) if all => self.catch_up.evaluate(at, *master, replicas),
+            _ => CatchUpStatus::Wait,
         }
     }
 }

@@ -1,17 +1,17 @@
-//! A redis node: its role, its history, its replicas and the connections that a promotion ends.
+//! A Redis node: its role, its history, its replicas and the connections that a promotion ends.
 //!
 //! A write is an entry of 100 bytes in the replication stream and one number in the data set, so
-//! that what was acknowledged can be looked up in the end. A history has an ID (`replid`); a
-//! promoted node begins a new one and remembers which one it continues (`replid2`).
+//! that acknowledged writes can be looked up at the end. A history has an ID (`replid`); a promoted
+//! node begins a new one and remembers which one it continues (`replid2`).
 
 mod replication;
 
 use std::rc::Rc;
 
-use crate::net::{ConnId, Input, Net};
-use crate::wire::{Addr, Body, Info, MS, Pid, SECOND, Us};
+use crate::net::{ConnId, Net, ProcessInput};
+use crate::wire::{Addr, Info, MS, Message, Micros, Pid, SECOND};
 
-/// Bytes that a write takes in the replication stream, and a keepalive.
+/// Size of a write in the replication stream, and of a keepalive.
 const WRITE_BYTES: u64 = 100;
 const PING_BYTES: u64 = 14;
 
@@ -23,24 +23,24 @@ const SYNCS: u64 = 3;
 #[derive(Debug)]
 struct Upstream {
     master: Addr,
-    conn: Option<ConnId>,
+    connection: Option<ConnId>,
     dialling: Option<u64>,
     up: bool,
-    down_since: Us,
+    down_since: Micros,
 }
 
-/// How a node comes back.
+/// The state in which a node restarts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Comeback {
+pub(crate) enum RestartMode {
     /// With its data and its configuration as last rewritten.
     Kept,
-    /// With its data, but with the role that it was first configured with.
+    /// With its data, but with its initially configured role.
     RoleLost,
-    /// With nothing, as a master: a new pod without a volume.
+    /// Empty, as a master: a new pod without a volume.
     Empty,
 }
 
-/// See the module's header.
+/// A Redis node. See the module's header.
 #[derive(Debug)]
 pub(crate) struct Redis {
     pub(crate) pid: Pid,
@@ -56,15 +56,15 @@ pub(crate) struct Redis {
     upstream: Option<Upstream>,
     configured: Option<Addr>,
     replicas: Vec<(ConnId, Addr)>,
-    /// Those that wait for a whole copy.
-    syncing: Vec<(ConnId, Addr, Us)>,
+    /// Replicas that wait for a full copy.
+    syncing: Vec<(ConnId, Addr, Micros)>,
     clients: Vec<ConnId>,
     subscribers: Vec<ConnId>,
     pub(crate) full: bool,
     pub(crate) priority: u64,
     tokens: u64,
     /// When it was last promoted.
-    pub(crate) promoted_at: Option<Us>,
+    pub(crate) promoted_at: Option<Micros>,
 }
 
 impl Redis {
@@ -101,18 +101,18 @@ impl Redis {
         net.timer(self.pid, net.now + keepalive, KEEPALIVE);
     }
 
-    /// Starts again after a crash.
-    pub(crate) fn restart(&mut self, how: Comeback, net: &mut Net) {
+    /// Restarts after a crash.
+    pub(crate) fn restart(&mut self, how: RestartMode, net: &mut Net) {
         (self.replicas, self.syncing, self.clients) = (Vec::new(), Vec::new(), Vec::new());
         self.subscribers = Vec::new();
         self.run_id = net.rng.next();
         self.promoted_at = None;
         let master = match how {
-            Comeback::Kept => self.upstream.as_ref().map(|it| it.master),
-            Comeback::RoleLost => self.configured,
-            Comeback::Empty => None,
+            RestartMode::Kept => self.upstream.as_ref().map(|it| it.master),
+            RestartMode::RoleLost => self.configured,
+            RestartMode::Empty => None,
         };
-        if how == Comeback::Empty {
+        if how == RestartMode::Empty {
             self.writes = Rc::default();
             (self.offset, self.replid2, self.second_offset) = (0, 0, -1);
             self.replid = net.rng.next();
@@ -140,94 +140,96 @@ impl Redis {
         self.replid = net.rng.next();
     }
 
-    pub(crate) fn handle(&mut self, input: Input, net: &mut Net) {
+    pub(crate) fn handle(&mut self, input: ProcessInput, net: &mut Net) {
         match input {
-            Input::Accepted(conn) if self.full => {
-                net.send(conn, self.pid, Body::TooMany);
-                net.close(conn, self.pid);
+            ProcessInput::Accepted(connection) if self.full => {
+                net.send(connection, self.pid, Message::TooMany);
+                net.close(connection, self.pid);
             }
-            Input::Accepted(conn) => self.clients.push(conn),
-            Input::Closed(conn) => self.closed(conn, net),
-            Input::Dialled(token, conn) => self.dialled(token, conn, net),
-            Input::Timer(CRON) => {
+            ProcessInput::Accepted(connection) => self.clients.push(connection),
+            ProcessInput::Closed(connection) => self.closed(connection, net),
+            ProcessInput::Dialled(token, connection) => self.dialled(token, connection, net),
+            ProcessInput::Timer(CRON) => {
                 self.cron(net);
                 net.timer(self.pid, net.now + 100 * MS, CRON);
             }
-            Input::Timer(KEEPALIVE) => {
+            ProcessInput::Timer(KEEPALIVE) => {
                 if self.is_master() && !self.replicas.is_empty() {
                     self.append(None, PING_BYTES, net);
                 }
                 net.timer(self.pid, net.now + 10 * SECOND, KEEPALIVE);
             }
-            Input::Timer(SYNCS) => self.send_copies(net),
-            Input::Timer(_) | Input::Continued => {}
-            Input::Message(conn, body) => self.message(conn, body, net),
+            ProcessInput::Timer(SYNCS) => self.send_copies(net),
+            ProcessInput::Timer(_) | ProcessInput::Continued => {}
+            ProcessInput::Message(connection, body) => self.message(connection, body, net),
         }
     }
 
-    fn message(&mut self, conn: ConnId, body: Body, net: &mut Net) {
+    fn message(&mut self, connection: ConnId, body: Message, net: &mut Net) {
         let reply = match body {
-            Body::Ping => Some(Body::Pong),
-            Body::Info => Some(Body::InfoIs(Box::new(self.info(net)))),
-            Body::Subscribe => {
-                self.subscribers.push(conn);
+            Message::Ping => Some(Message::Pong),
+            Message::Info => Some(Message::InfoIs(Box::new(self.info(net)))),
+            Message::Subscribe => {
+                self.subscribers.push(connection);
                 None
             }
-            Body::Publish(hello) => {
+            Message::Publish(hello) => {
                 for subscriber in self.subscribers.clone() {
-                    net.send(subscriber, self.pid, Body::Hello(Rc::clone(&hello)));
+                    net.send(subscriber, self.pid, Message::Hello(Rc::clone(&hello)));
                 }
                 None
             }
-            Body::SlaveOf(master) => {
+            Message::SlaveOf(master) => {
                 self.slave_of(master, net);
-                self.kill_clients(conn, net);
+                self.kill_clients(connection, net);
                 None
             }
-            Body::Probe { asked } => Some(Body::Probed { asked, info: Box::new(self.info(net)) }),
-            Body::Write { id } => Some(self.write(id, net)),
-            Body::Psync { replid, offset, from } => {
-                self.sync_with(conn, replid, offset, from, net);
+            Message::Probe { asked } => {
+                Some(Message::Probed { asked, info: Box::new(self.info(net)) })
+            }
+            Message::Write { id } => Some(self.write(id, net)),
+            Message::Psync { replid, offset, from } => {
+                self.sync_with(connection, replid, offset, from, net);
                 None
             }
-            Body::Continue { replid } => {
-                self.continued(conn, replid);
+            Message::Continue { replid } => {
+                self.continued(connection, replid);
                 None
             }
-            Body::Full(copy) => {
-                self.copied(conn, &copy);
+            Message::Full(copy) => {
+                self.copied(connection, &copy);
                 None
             }
-            Body::Stream { id, offset } => {
-                self.streamed(conn, id, offset, net);
+            Message::Stream { id, offset } => {
+                self.streamed(connection, id, offset, net);
                 None
             }
-            Body::TooMany => {
-                net.close(conn, self.pid);
-                self.closed(conn, net);
+            Message::TooMany => {
+                net.close(connection, self.pid);
+                self.closed(connection, net);
                 None
             }
             _ => None,
         };
         if let Some(reply) = reply {
-            net.send(conn, self.pid, reply);
+            net.send(connection, self.pid, reply);
         }
     }
 
-    fn write(&mut self, id: u32, net: &mut Net) -> Body {
+    fn write(&mut self, id: u32, net: &mut Net) -> Message {
         if !self.is_master() {
-            return Body::ReadOnly { id };
+            return Message::ReadOnly { id };
         }
         Rc::make_mut(&mut self.writes).push(id);
         self.append(Some(id), WRITE_BYTES, net);
-        Body::Written { id, at: net.now }
+        Message::Written { id, at: net.now }
     }
 
     fn append(&mut self, id: Option<u32>, bytes: u64, net: &mut Net) {
         self.offset += bytes;
         self.backlog.push((self.offset, id));
-        for (conn, _) in &self.replicas {
-            net.send(*conn, self.pid, Body::Stream { id, offset: self.offset });
+        for (connection, _) in &self.replicas {
+            net.send(*connection, self.pid, Message::Stream { id, offset: self.offset });
         }
     }
 
@@ -255,23 +257,23 @@ impl Redis {
         if self.master() == master {
             return;
         }
-        if let Some(conn) = self.upstream.as_ref().and_then(|it| it.conn) {
-            net.close(conn, self.pid);
+        if let Some(connection) = self.upstream.as_ref().and_then(|it| it.connection) {
+            net.close(connection, self.pid);
         }
-        for (conn, ..) in std::mem::take(&mut self.replicas) {
-            net.close(conn, self.pid);
+        for (connection, ..) in std::mem::take(&mut self.replicas) {
+            net.close(connection, self.pid);
         }
-        for (conn, ..) in std::mem::take(&mut self.syncing) {
-            net.close(conn, self.pid);
+        for (connection, ..) in std::mem::take(&mut self.syncing) {
+            net.close(connection, self.pid);
         }
         match master {
             Some(master) => {
-                net.say(self.pid, || format!("is now a replica of {master}"));
+                net.trace_line(self.pid, || format!("is now a replica of {master}"));
                 self.upstream = Some(Upstream::new(master, net.now));
                 self.cron(net);
             }
             None => {
-                net.say(self.pid, || "PROMOTED: is now a master".to_owned());
+                net.trace_line(self.pid, || "PROMOTED: is now a master".to_owned());
                 self.upstream = None;
                 self.promoted_at = Some(net.now);
                 self.begin_history(net);
@@ -282,31 +284,33 @@ impl Redis {
     /// A sentinel sends `CLIENT KILL` for all clients with every change of role; its own connection
     /// stays.
     fn kill_clients(&mut self, but: ConnId, net: &mut Net) {
-        let own = self.upstream.as_ref().and_then(|it| it.conn);
-        let keep = |conn: &ConnId| *conn == but || own == Some(*conn);
+        let own = self.upstream.as_ref().and_then(|it| it.connection);
+        let keep = |connection: &ConnId| *connection == but || own == Some(*connection);
         let (kept, killed): (Vec<ConnId>, Vec<ConnId>) =
-            self.clients.iter().partition(|conn| keep(conn));
+            self.clients.iter().partition(|connection| keep(connection));
         self.clients = kept;
-        self.subscribers.retain(|conn| *conn == but);
-        for conn in killed {
-            net.close(conn, self.pid);
+        self.subscribers.retain(|connection| *connection == but);
+        for connection in killed {
+            net.close(connection, self.pid);
         }
     }
 
-    fn closed(&mut self, conn: ConnId, net: &Net) {
-        self.clients.retain(|it| *it != conn);
-        self.subscribers.retain(|it| *it != conn);
-        self.replicas.retain(|(it, _)| *it != conn);
-        self.syncing.retain(|(it, ..)| *it != conn);
-        if let Some(upstream) = self.upstream.as_mut().filter(|it| it.conn == Some(conn)) {
-            (upstream.conn, upstream.down_since) = (None, net.now);
+    fn closed(&mut self, connection: ConnId, net: &Net) {
+        self.clients.retain(|it| *it != connection);
+        self.subscribers.retain(|it| *it != connection);
+        self.replicas.retain(|(it, _)| *it != connection);
+        self.syncing.retain(|(it, ..)| *it != connection);
+        if let Some(upstream) =
+            self.upstream.as_mut().filter(|it| it.connection == Some(connection))
+        {
+            (upstream.connection, upstream.down_since) = (None, net.now);
             upstream.up = false;
         }
     }
 }
 
 impl Upstream {
-    fn new(master: Addr, down_since: Us) -> Self {
-        Self { master, conn: None, dialling: None, up: false, down_since }
+    fn new(master: Addr, down_since: Micros) -> Self {
+        Self { master, connection: None, dialling: None, up: false, down_since }
     }
 }

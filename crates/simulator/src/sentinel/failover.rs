@@ -1,15 +1,16 @@
-//! The failover, step by step, on the sentinel that leads it.
+//! The steps of a failover, on the sentinel that leads it.
 
 use super::{
-    ELECTION_TIMEOUT, INFO_PERIOD, MAX_DESYNC, PING_PERIOD, RECONF_RETRY, Reconf, Sentinel, Step,
+    ELECTION_TIMEOUT, FailoverStep, INFO_PERIOD, MAX_DESYNC, PING_PERIOD, RECONF_RETRY,
+    ReconfState, Sentinel,
 };
 use crate::net::Net;
-use crate::wire::{Addr, Body};
+use crate::wire::{Addr, Message};
 
 impl Sentinel {
     pub(super) fn start_failover_if_needed(&mut self, net: &mut Net) -> bool {
         let now = net.wall_ms(self.pid);
-        let recently = now - self.failover_at < self.settings.failover_timeout * 2;
+        let recently = now - self.failover_at < self.config.failover_timeout * 2;
         if !self.master.o_down || self.failing_over || recently {
             return false;
         }
@@ -19,7 +20,7 @@ impl Sentinel {
 
     fn start_failover(&mut self, net: &mut Net) {
         let now = net.wall_ms(self.pid);
-        (self.step, self.failing_over, self.step_at) = (Step::WaitStart, true, now);
+        (self.step, self.failing_over, self.step_at) = (FailoverStep::WaitStart, true, now);
         self.current_epoch += 1;
         self.failover_epoch = self.current_epoch;
         let epoch = self.current_epoch.to_string();
@@ -28,7 +29,7 @@ impl Sentinel {
         self.failover_at = now + net.rng.range(0, MAX_DESYNC) as i64;
     }
 
-    /// `SENTINEL FAILOVER` of an operator. Whether it was taken.
+    /// `SENTINEL FAILOVER` by an operator. Whether it was accepted.
     pub(crate) fn order_failover(&mut self, net: &mut Net) -> bool {
         if self.failing_over || self.select(net).is_none() {
             return false;
@@ -38,7 +39,7 @@ impl Sentinel {
         true
     }
 
-    fn enter(&mut self, step: Step, net: &Net) {
+    fn enter(&mut self, step: FailoverStep, net: &Net) {
         (self.step, self.step_at) = (step, net.wall_ms(self.pid));
     }
 
@@ -47,8 +48,8 @@ impl Sentinel {
             return;
         }
         match self.step {
-            Step::WaitStart => self.wait_start(net),
-            Step::SelectSlave => match self.select(net) {
+            FailoverStep::WaitStart => self.wait_start(net),
+            FailoverStep::SelectSlave => match self.select(net) {
                 None => self.abort("-failover-abort-no-good-slave", net),
                 Some(addr) => {
                     self.event_on("+selected-slave", addr, None, net);
@@ -57,18 +58,18 @@ impl Sentinel {
                         .filter(|it| it.addr == addr)
                         .for_each(|it| it.promoted = true);
                     self.promoted = Some(addr);
-                    self.enter(Step::SendSlaveOfNoOne, net);
+                    self.enter(FailoverStep::SendSlaveOfNoOne, net);
                     self.event_on("+failover-state-send-slaveof-noone", addr, None, net);
                 }
             },
-            Step::SendSlaveOfNoOne => self.promote(net),
-            Step::WaitPromotion => {
-                if net.wall_ms(self.pid) - self.step_at > self.settings.failover_timeout {
+            FailoverStep::SendSlaveOfNoOne => self.promote(net),
+            FailoverStep::WaitPromotion => {
+                if net.wall_ms(self.pid) - self.step_at > self.config.failover_timeout {
                     self.abort("-failover-abort-slave-timeout", net);
                 }
             }
-            Step::ReconfSlaves => self.reconfigure_next(net),
-            Step::None | Step::UpdateConfig => {}
+            FailoverStep::ReconfSlaves => self.reconfigure_next(net),
+            FailoverStep::None | FailoverStep::UpdateConfig => {}
         }
     }
 
@@ -77,9 +78,9 @@ impl Sentinel {
         let leads = self.elected(epoch, net) == Some(self.id);
         if leads || self.forced {
             self.event_on_master("+elected-leader", net);
-            self.enter(Step::SelectSlave, net);
+            self.enter(FailoverStep::SelectSlave, net);
             self.event_on_master("+failover-state-select-slave", net);
-        } else if now - self.failover_at > ELECTION_TIMEOUT.min(self.settings.failover_timeout) {
+        } else if now - self.failover_at > ELECTION_TIMEOUT.min(self.config.failover_timeout) {
             self.abort("-failover-abort-not-elected", net);
         }
     }
@@ -90,7 +91,7 @@ impl Sentinel {
             Some(_) | None => self.event_on_master(channel, net),
         }
         (self.failing_over, self.forced) = (false, false);
-        self.enter(Step::None, net);
+        self.enter(FailoverStep::None, net);
         self.promoted = None;
         self.replicas.iter_mut().for_each(|it| it.promoted = false);
     }
@@ -99,16 +100,16 @@ impl Sentinel {
         let (pid, now) = (self.pid, net.wall_ms(self.pid));
         let Some(addr) = self.promoted else { return };
         let it = self.replicas.iter().find(|it| it.addr == addr);
-        let conn = it.filter(|it| !it.disconnected).and_then(|it| it.cc);
-        match conn {
-            None if now - self.step_at > self.settings.failover_timeout => {
+        let connection = it.filter(|it| !it.disconnected).and_then(|it| it.cc);
+        match connection {
+            None if now - self.step_at > self.config.failover_timeout => {
                 self.abort("-failover-abort-slave-timeout", net);
             }
             None => {}
-            Some(conn) => {
-                net.send(conn, pid, Body::SlaveOf(None));
+            Some(connection) => {
+                net.send(connection, pid, Message::SlaveOf(None));
                 self.event_on("+failover-state-wait-promotion", addr, None, net);
-                self.enter(Step::WaitPromotion, net);
+                self.enter(FailoverStep::WaitPromotion, net);
             }
         }
     }
@@ -118,7 +119,7 @@ impl Sentinel {
         let now = net.wall_ms(self.pid);
         let master_down = self.master.s_down;
         let down_for = if master_down { now - self.master.s_down_at } else { 0 };
-        let most_unlinked = down_for + self.settings.down_after * 10;
+        let most_unlinked = down_for + self.config.down_after * 10;
         let validity = if master_down { PING_PERIOD * 5 } else { INFO_PERIOD * 3 };
         let good = self.replicas.iter().filter(|it| {
             !it.s_down
@@ -134,37 +135,39 @@ impl Sentinel {
         best.map(|it| it.addr)
     }
 
-    /// Points the other replicas to the promoted one, one at a time.
+    /// Reconfigures the other replicas to follow the promoted one, one at a time.
     fn reconfigure_next(&mut self, net: &mut Net) {
         let (pid, now) = (self.pid, net.wall_ms(self.pid));
         let Some(promoted) = self.promoted else { return };
         let mut busy = self
             .replicas
             .iter()
-            .filter(|it| matches!(it.reconf, Reconf::Sent | Reconf::InProgress))
+            .filter(|it| matches!(it.reconf, ReconfState::Sent | ReconfState::InProgress))
             .count();
         let mut sent = Vec::new();
         for it in &mut self.replicas {
             if busy >= 1 {
                 break;
             }
-            if it.promoted || it.reconf == Reconf::Done {
+            if it.promoted || it.reconf == ReconfState::Done {
                 continue;
             }
-            if it.reconf == Reconf::Sent && now - it.reconf_at > RECONF_RETRY {
-                it.reconf = Reconf::Done;
+            if it.reconf == ReconfState::Sent && now - it.reconf_at > RECONF_RETRY {
+                it.reconf = ReconfState::Done;
             }
-            let Some(conn) = it.cc.filter(|_| !it.disconnected && it.reconf == Reconf::None) else {
+            let Some(connection) =
+                it.cc.filter(|_| !it.disconnected && it.reconf == ReconfState::None)
+            else {
                 continue;
             };
-            net.send(conn, pid, Body::SlaveOf(Some(promoted)));
-            (it.reconf, it.reconf_at) = (Reconf::Sent, now);
+            net.send(connection, pid, Message::SlaveOf(Some(promoted)));
+            (it.reconf, it.reconf_at) = (ReconfState::Sent, now);
             sent.push(it.addr);
             busy += 1;
         }
         for it in &mut self.replicas {
-            if it.reconf == Reconf::Sent && now - it.reconf_at > RECONF_RETRY {
-                it.reconf = Reconf::Done;
+            if it.reconf == ReconfState::Sent && now - it.reconf_at > RECONF_RETRY {
+                it.reconf = ReconfState::Done;
             }
         }
         for addr in sent {
@@ -181,9 +184,9 @@ impl Sentinel {
         let mut left = self
             .replicas
             .iter()
-            .filter(|it| !it.promoted && it.reconf != Reconf::Done && !it.s_down)
+            .filter(|it| !it.promoted && it.reconf != ReconfState::Done && !it.s_down)
             .count();
-        let timeout = now - self.step_at > self.settings.failover_timeout;
+        let timeout = now - self.step_at > self.config.failover_timeout;
         if timeout {
             left = 0;
             self.event_on_master("+failover-end-for-timeout", net);
@@ -194,15 +197,15 @@ impl Sentinel {
         self.event_on_master("+failover-end", net);
         if timeout {
             for it in
-                self.replicas.iter_mut().filter(|it| !it.promoted && it.reconf == Reconf::None)
+                self.replicas.iter_mut().filter(|it| !it.promoted && it.reconf == ReconfState::None)
             {
-                if let Some(conn) = it.cc.filter(|_| !it.disconnected) {
-                    net.send(conn, pid, Body::SlaveOf(Some(promoted)));
-                    it.reconf = Reconf::Sent;
+                if let Some(connection) = it.cc.filter(|_| !it.disconnected) {
+                    net.send(connection, pid, Message::SlaveOf(Some(promoted)));
+                    it.reconf = ReconfState::Sent;
                 }
             }
         }
-        self.enter(Step::UpdateConfig, net);
+        self.enter(FailoverStep::UpdateConfig, net);
     }
 
     pub(super) fn switch_to_promoted(&mut self, net: &mut Net) {

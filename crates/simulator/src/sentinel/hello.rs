@@ -1,11 +1,11 @@
 //! Hellos: how sentinels find each other, and how a new configuration spreads.
 
-use super::{Instance, Kind, NAME, PUBLISH_PERIOD, Sentinel, Step};
+use super::{FailoverStep, Instance, InstanceKind, NAME, PUBLISH_PERIOD, Sentinel};
 use crate::net::Net;
 use crate::wire::{Addr, Hello};
 
 impl Sentinel {
-    /// A hello that came through a redis node, or straight from a peer.
+    /// Processes a hello that came through a Redis node, or directly from a peer.
     pub(super) fn hello(&mut self, hello: &Hello, net: &mut Net) {
         if hello.id == self.id {
             return;
@@ -13,7 +13,7 @@ impl Sentinel {
         let now = net.wall_ms(self.pid);
         let known = self.peers.iter().any(|it| it.id == Some(hello.id) && it.addr == hello.addr);
         if !known {
-            self.meet(hello, now, net);
+            self.add_peer(hello, now, net);
         }
         if hello.current_epoch > self.current_epoch {
             self.current_epoch = hello.current_epoch;
@@ -31,22 +31,22 @@ impl Sentinel {
         }
     }
 
-    /// A sentinel at an address that is not known for it.
-    fn meet(&mut self, hello: &Hello, now: i64, net: &mut Net) {
+    /// Adds a sentinel at an address that is not known for it.
+    fn add_peer(&mut self, hello: &Hello, now: i64, net: &mut Net) {
         let moved = self.peers.iter().position(|it| it.id == Some(hello.id));
         if let Some(at) = moved {
             let old = self.peers.remove(at);
             self.drop_links(&old, net);
             self.event_on("+sentinel-address-switch", hello.addr, Some(hello.id), net);
         } else if let Some(other) = self.peers.iter_mut().find(|it| it.addr == hello.addr) {
-            // Another one was at this address: it is kept as a peer without an address.
+            // Another sentinel was at this address: it stays as a peer without an address.
             other.addr.port = 0;
-            let conn = other.cc.take();
+            let connection = other.cc.take();
             (other.disconnected, other.cc_token) = (true, None);
-            conn.into_iter().for_each(|conn| net.close(conn, self.pid));
-            net.say(self.pid, || format!("+sentinel-invalid-addr {}", hello.addr));
+            connection.into_iter().for_each(|connection| net.close(connection, self.pid));
+            net.trace_line(self.pid, || format!("+sentinel-invalid-addr {}", hello.addr));
         }
-        self.peers.push(Instance::new(Kind::Sentinel, hello.addr, Some(hello.id), now));
+        self.peers.push(Instance::new(InstanceKind::Sentinel, hello.addr, Some(hello.id), now));
         if moved.is_none() {
             self.event_on("+sentinel", hello.addr, Some(hello.id), net);
         }
@@ -60,10 +60,10 @@ impl Sentinel {
     }
 
     fn drop_links(&self, it: &Instance, net: &mut Net) {
-        it.cc.into_iter().chain(it.pc).for_each(|conn| net.close(conn, self.pid));
+        it.cc.into_iter().chain(it.pc).for_each(|connection| net.close(connection, self.pid));
     }
 
-    /// Watches another master from now on; the old one is taken for its replica.
+    /// Monitors another master from now on; the old one becomes a replica in its list.
     pub(super) fn reset_to(&mut self, new: Addr, net: &mut Net) {
         let now = net.wall_ms(self.pid);
         let mut replicas: Vec<Addr> =
@@ -74,18 +74,22 @@ impl Sentinel {
         for old in std::mem::take(&mut self.replicas) {
             self.drop_links(&old, net);
         }
-        let master =
-            std::mem::replace(&mut self.master, Instance::new(Kind::Master, new, None, now));
+        let master = std::mem::replace(
+            &mut self.master,
+            Instance::new(InstanceKind::Master, new, None, now),
+        );
         self.drop_links(&master, net);
-        self.replicas =
-            replicas.into_iter().map(|it| Instance::new(Kind::Replica, it, None, now)).collect();
+        self.replicas = replicas
+            .into_iter()
+            .map(|it| Instance::new(InstanceKind::Replica, it, None, now))
+            .collect();
         (self.failing_over, self.forced, self.promoted) = (false, false, None);
-        (self.step, self.step_at, self.failover_at) = (Step::None, 0, 0);
+        (self.step, self.step_at, self.failover_at) = (FailoverStep::None, 0, 0);
         self.leader = None;
         self.flush();
     }
 
-    /// The next tick sends a hello to everybody.
+    /// The next tick sends a hello to all instances.
     pub(super) fn force_hello(&mut self) {
         self.instances().for_each(|it| it.last_pub -= PUBLISH_PERIOD + 1);
     }

@@ -1,27 +1,29 @@
-//! What a sentinel makes of a redis node's `INFO`.
+//! How a sentinel processes a Redis node's `INFO`.
 
-use super::tick::Which;
-use super::{INFO_PERIOD, Instance, Kind, PUBLISH_PERIOD, Reconf, Sentinel, Step};
+use super::tick::InstanceRef;
+use super::{
+    FailoverStep, INFO_PERIOD, Instance, InstanceKind, PUBLISH_PERIOD, ReconfState, Sentinel,
+};
 use crate::net::{ConnId, Net};
-use crate::wire::{Addr, Body, Info, MS};
+use crate::wire::{Addr, Info, MS, Message};
 
 impl Sentinel {
-    pub(super) fn info_came(&mut self, conn: ConnId, info: &Info, net: &mut Net) {
-        let which = if self.master.cc == Some(conn) {
-            Which::Master
-        } else if let Some(at) = self.replicas.iter().position(|it| it.cc == Some(conn)) {
-            Which::Replica(at)
+    pub(super) fn info_came(&mut self, connection: ConnId, info: &Info, net: &mut Net) {
+        let instance = if self.master.cc == Some(connection) {
+            InstanceRef::Master
+        } else if let Some(at) = self.replicas.iter().position(|it| it.cc == Some(connection)) {
+            InstanceRef::Replica(at)
         } else {
             return;
         };
-        self.take_down(which, info, net);
-        if which == Which::Master {
+        self.update_instance(instance, info, net);
+        if instance == InstanceRef::Master {
             self.find_replicas(info, net);
         }
         if self.tilt_since.is_some() {
             return;
         }
-        if let Which::Replica(at) = which {
+        if let InstanceRef::Replica(at) = instance {
             if info.master.is_none() {
                 self.replica_says_master(at, net);
             } else {
@@ -30,16 +32,16 @@ impl Sentinel {
         }
     }
 
-    fn get_redis(&mut self, which: Which) -> &mut Instance {
-        match which {
-            Which::Replica(at) => &mut self.replicas[at],
+    fn redis_instance(&mut self, instance: InstanceRef) -> &mut Instance {
+        match instance {
+            InstanceRef::Replica(at) => &mut self.replicas[at],
             _ => &mut self.master,
         }
     }
 
-    fn take_down(&mut self, which: Which, info: &Info, net: &mut Net) {
+    fn update_instance(&mut self, instance: InstanceRef, info: &Info, net: &mut Net) {
         let now = net.wall_ms(self.pid);
-        let it = self.get_redis(which);
+        let it = self.redis_instance(instance);
         let rebooted = it.id.is_some_and(|id| id != info.run_id);
         it.id = Some(info.run_id);
         it.info_at = now;
@@ -61,7 +63,7 @@ impl Sentinel {
             self.event_on_redis("+reboot", kind, addr, net);
         }
         if changed {
-            let expected = says_master == (kind == Kind::Master);
+            let expected = says_master == (kind == InstanceKind::Master);
             self.event_on_redis(
                 if expected { "+role-change" } else { "-role-change" },
                 kind,
@@ -71,9 +73,15 @@ impl Sentinel {
         }
     }
 
-    fn event_on_redis(&mut self, channel: &'static str, kind: Kind, addr: Addr, net: &mut Net) {
+    fn event_on_redis(
+        &mut self,
+        channel: &'static str,
+        kind: InstanceKind,
+        addr: Addr,
+        net: &mut Net,
+    ) {
         match kind {
-            Kind::Master => self.event_on_master(channel, net),
+            InstanceKind::Master => self.event_on_master(channel, net),
             _ => self.event_on(channel, addr, None, net),
         }
     }
@@ -82,7 +90,7 @@ impl Sentinel {
         let now = net.wall_ms(self.pid);
         for addr in &info.replicas {
             if self.replicas.iter().all(|it| it.addr != *addr) {
-                self.replicas.push(Instance::new(Kind::Replica, *addr, None, now));
+                self.replicas.push(Instance::new(InstanceKind::Replica, *addr, None, now));
                 self.flush();
                 self.event_on("+slave", *addr, None, net);
             }
@@ -98,10 +106,10 @@ impl Sentinel {
         let (pid, now, master) = (self.pid, net.wall_ms(self.pid), self.master.addr);
         let sane = self.master_looks_sane(now);
         let it = &self.replicas[at];
-        if it.promoted && self.failing_over && self.step == Step::WaitPromotion {
+        if it.promoted && self.failing_over && self.step == FailoverStep::WaitPromotion {
             let addr = it.addr;
             self.config_epoch = self.failover_epoch;
-            (self.step, self.step_at) = (Step::ReconfSlaves, now);
+            (self.step, self.step_at) = (FailoverStep::ReconfSlaves, now);
             self.flush();
             self.event_on("+promoted-slave", addr, None, net);
             self.event_on_master("+failover-state-reconf-slaves", net);
@@ -111,8 +119,8 @@ impl Sentinel {
         let wait = PUBLISH_PERIOD * 4;
         if !it.promoted && sane && it.no_down_for(wait, now) && now - it.role_at > wait {
             let addr = it.addr;
-            if let Some(conn) = it.cc {
-                net.send(conn, pid, Body::SlaveOf(Some(master)));
+            if let Some(connection) = it.cc {
+                net.send(connection, pid, Message::SlaveOf(Some(master)));
                 self.event_on("+convert-to-slave", addr, None, net);
             }
         }
@@ -120,7 +128,7 @@ impl Sentinel {
 
     fn replica_follows(&mut self, at: usize, info: &Info, net: &mut Net) {
         let (pid, now, master) = (self.pid, net.wall_ms(self.pid), self.master.addr);
-        let (sane, wait) = (self.master_looks_sane(now), self.settings.failover_timeout);
+        let (sane, wait) = (self.master_looks_sane(now), self.config.failover_timeout);
         let promoted = self.promoted;
         let it = &mut self.replicas[at];
         let addr = it.addr;
@@ -129,19 +137,19 @@ impl Sentinel {
             && it.no_down_for(wait, now)
             && now - it.follows_at > wait
         {
-            if let Some(conn) = it.cc {
-                net.send(conn, pid, Body::SlaveOf(Some(master)));
+            if let Some(connection) = it.cc {
+                net.send(connection, pid, Message::SlaveOf(Some(master)));
                 self.event_on("+fix-slave-config", addr, None, net);
             }
             return;
         }
         let mut event = None;
-        if it.reconf == Reconf::Sent && promoted.is_some() && info.master == promoted {
-            it.reconf = Reconf::InProgress;
+        if it.reconf == ReconfState::Sent && promoted.is_some() && info.master == promoted {
+            it.reconf = ReconfState::InProgress;
             event = Some("+slave-reconf-inprog");
         }
-        if it.reconf == Reconf::InProgress && info.link_up {
-            it.reconf = Reconf::Done;
+        if it.reconf == ReconfState::InProgress && info.link_up {
+            it.reconf = ReconfState::Done;
             event = Some("+slave-reconf-done");
         }
         if let Some(channel) = event {

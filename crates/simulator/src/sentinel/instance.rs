@@ -1,29 +1,29 @@
-//! A redis node or another sentinel as one sentinel sees it.
+//! A Redis node or another sentinel, as one sentinel sees it.
 
 use crate::net::ConnId;
 use crate::wire::Addr;
 
-/// What an instance is.
+/// The kind of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum InstanceKind {
     Master,
     Replica,
     Sentinel,
 }
 
-/// How far a replica has been pointed to the promoted one.
+/// How far the reconfiguration of a replica has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reconf {
+pub(crate) enum ReconfState {
     None,
     Sent,
     InProgress,
     Done,
 }
 
-/// See the module's header. Times are milliseconds of the sentinel's wall clock; 0: never.
+/// An instance. Times are milliseconds of the sentinel's wall clock; 0: never.
 #[derive(Debug)]
 pub(crate) struct Instance {
-    pub(crate) kind: Kind,
+    pub(crate) kind: InstanceKind,
     pub(crate) addr: Addr,
     /// The `run_id` of a redis node, or the MYID of a sentinel.
     pub(crate) id: Option<u64>,
@@ -44,7 +44,7 @@ pub(crate) struct Instance {
     pub(crate) last_pub: i64,
     pub(crate) info_at: i64,
     pub(crate) info_asked: i64,
-    // What is held of it.
+    // Its state.
     pub(crate) s_down: bool,
     pub(crate) s_down_at: i64,
     pub(crate) o_down: bool,
@@ -59,7 +59,7 @@ pub(crate) struct Instance {
     pub(crate) priority: u64,
     pub(crate) offset: u64,
     pub(crate) promoted: bool,
-    pub(crate) reconf: Reconf,
+    pub(crate) reconf: ReconfState,
     pub(crate) reconf_at: i64,
     // Of a sentinel.
     pub(crate) master_down: bool,
@@ -69,7 +69,7 @@ pub(crate) struct Instance {
 }
 
 impl Instance {
-    pub(crate) fn new(kind: Kind, addr: Addr, id: Option<u64>, now: i64) -> Self {
+    pub(crate) fn new(kind: InstanceKind, addr: Addr, id: Option<u64>, now: i64) -> Self {
         Self {
             kind,
             addr,
@@ -94,7 +94,7 @@ impl Instance {
             s_down_at: 0,
             o_down: false,
             o_down_at: 0,
-            says_master: kind == Kind::Master,
+            says_master: kind == InstanceKind::Master,
             role_at: now,
             follows: None,
             follows_at: now,
@@ -103,7 +103,7 @@ impl Instance {
             priority: 100,
             offset: 0,
             promoted: false,
-            reconf: Reconf::None,
+            reconf: ReconfState::None,
             reconf_at: 0,
             master_down: false,
             leader: None,
@@ -117,16 +117,16 @@ impl Instance {
     }
 
     /// A connection ended.
-    pub(crate) fn closed(&mut self, conn: ConnId) {
-        if self.cc == Some(conn) {
+    pub(crate) fn closed(&mut self, connection: ConnId) {
+        if self.cc == Some(connection) {
             (self.cc, self.disconnected) = (None, true);
         }
-        if self.pc == Some(conn) {
+        if self.pc == Some(connection) {
             (self.pc, self.disconnected) = (None, true);
         }
     }
 
-    /// Since when nothing was held against it; `true` if that is longer ago than `ms`.
+    /// Since when it is not considered down; `true` if that is longer ago than `ms`.
     pub(crate) fn no_down_for(&self, ms: i64, now: i64) -> bool {
         let recent = self.s_down_at.max(self.o_down_at);
         recent == 0 || now - recent > ms

@@ -1,9 +1,9 @@
 //! A sentinel that behaves as `redis:src/sentinel.c` of 7.0 does, as far as its peers and clients
-//! can see it.
+//! can observe it.
 //!
 //! One monitored master. The timer, the links, the hellos, the votes and the failover are modelled
-//! step by step with their own constants, since what a proxy has to survive is in their order and
-//! in their delays. Deliberately absent: scripts, ACLs, host names.
+//! step by step with their original constants, since their order and their delays are what a proxy
+//! has to cope with. Deliberately absent: scripts, ACLs, host names.
 
 mod failover;
 mod hello;
@@ -15,12 +15,12 @@ mod votes;
 
 use std::rc::Rc;
 
-pub(crate) use instance::{Instance, Kind, Reconf};
+pub(crate) use instance::{Instance, InstanceKind, ReconfState};
 
-use crate::net::{ConnId, Input, Net};
-use crate::wire::{Addr, Body, MS, Pid, SENTINEL, hex};
+use crate::net::{ConnId, Net, ProcessInput};
+use crate::wire::{Addr, MS, Message, Pid, SENTINEL, hex};
 
-/// What the master is called.
+/// The name of the master.
 pub(crate) const NAME: &str = "mymaster";
 
 /// Periods and limits of Sentinel, in milliseconds.
@@ -37,9 +37,9 @@ pub(crate) const MAX_DESYNC: u64 = 1000;
 
 const TICK: u64 = 1;
 
-/// What the operator configured.
+/// The operator's configuration.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Settings {
+pub(crate) struct SentinelConfig {
     pub(crate) quorum: usize,
     pub(crate) down_after: i64,
     pub(crate) failover_timeout: i64,
@@ -47,7 +47,7 @@ pub(crate) struct Settings {
 
 /// The steps of a failover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Step {
+pub(crate) enum FailoverStep {
     None,
     WaitStart,
     SelectSlave,
@@ -57,9 +57,9 @@ pub(crate) enum Step {
     UpdateConfig,
 }
 
-/// What a sentinel keeps in its configuration file.
+/// The configuration file of a sentinel.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct File {
+pub(crate) struct SentinelFile {
     pub(crate) id: u64,
     pub(crate) current_epoch: u64,
     pub(crate) config_epoch: u64,
@@ -69,22 +69,22 @@ pub(crate) struct File {
     pub(crate) peers: Vec<(u64, Addr)>,
 }
 
-impl File {
-    /// As an operator, or an init container, writes it.
+impl SentinelFile {
+    /// A file as written by an operator, or by an init container.
     pub(crate) fn fresh(id: u64, master: Addr) -> Self {
         let (replicas, peers) = (Vec::new(), Vec::new());
         Self { id, current_epoch: 0, config_epoch: 0, leader_epoch: 0, master, replicas, peers }
     }
 }
 
-/// See the module's header.
+/// A sentinel. See the module's header.
 #[derive(Debug)]
 pub(crate) struct Sentinel {
     pub(crate) pid: Pid,
     pub(crate) id: u64,
     pub(crate) current_epoch: u64,
     pub(crate) config_epoch: u64,
-    settings: Settings,
+    config: SentinelConfig,
     pub(crate) master: Instance,
     pub(crate) replicas: Vec<Instance>,
     pub(crate) peers: Vec<Instance>,
@@ -94,23 +94,28 @@ pub(crate) struct Sentinel {
     leader: Option<u64>,
     leader_epoch: u64,
     failover_epoch: u64,
-    pub(crate) step: Step,
+    pub(crate) step: FailoverStep,
     step_at: i64,
     failover_at: i64,
     pub(crate) promoted: Option<Addr>,
     forced: bool,
     pub(crate) failing_over: bool,
-    /// Connections of proxies that listen for events.
+    /// Connections of proxies that subscribed to events.
     subscribers: Vec<ConnId>,
     /// The last files that were written; the newest at the end.
-    pub(crate) files: Vec<File>,
+    pub(crate) files: Vec<SentinelFile>,
     tokens: u64,
-    /// Failovers that this one brought to their end.
+    /// Failovers that this sentinel completed as the leader.
     pub(crate) switched: u64,
 }
 
 impl Sentinel {
-    pub(crate) fn new(pid: Pid, file: &File, settings: Settings, net: &mut Net) -> Self {
+    pub(crate) fn new(
+        pid: Pid,
+        file: &SentinelFile,
+        config: SentinelConfig,
+        net: &mut Net,
+    ) -> Self {
         let now = net.wall_ms(pid);
         let instance = |kind, addr, id| Instance::new(kind, addr, id, now);
         let mut sentinel = Self {
@@ -118,24 +123,24 @@ impl Sentinel {
             id: file.id,
             current_epoch: file.current_epoch,
             config_epoch: file.config_epoch,
-            settings,
-            master: instance(Kind::Master, file.master, None),
+            config,
+            master: instance(InstanceKind::Master, file.master, None),
             replicas: file
                 .replicas
                 .iter()
-                .map(|addr| instance(Kind::Replica, *addr, None))
+                .map(|addr| instance(InstanceKind::Replica, *addr, None))
                 .collect(),
             peers: file
                 .peers
                 .iter()
-                .map(|(id, addr)| instance(Kind::Sentinel, *addr, Some(*id)))
+                .map(|(id, addr)| instance(InstanceKind::Sentinel, *addr, Some(*id)))
                 .collect(),
             tilt_since: None,
             previous: now,
             leader: None,
             leader_epoch: file.leader_epoch,
             failover_epoch: 0,
-            step: Step::None,
+            step: FailoverStep::None,
             step_at: 0,
             failover_at: 0,
             promoted: None,
@@ -152,13 +157,13 @@ impl Sentinel {
         sentinel
     }
 
-    /// Starts again from a file; `None`: from the one that was written last.
-    pub(crate) fn restart(&mut self, file: Option<File>, net: &mut Net) {
+    /// Restarts from a file; `None`: from the one that was written last.
+    pub(crate) fn restart(&mut self, file: Option<SentinelFile>, net: &mut Net) {
         let file = file.or_else(|| self.files.last().cloned());
         let files = std::mem::take(&mut self.files);
         if let Some(file) = file {
             let (switched, tokens) = (self.switched, self.tokens);
-            *self = Self::new(self.pid, &file, self.settings, net);
+            *self = Self::new(self.pid, &file, self.config, net);
             (self.switched, self.tokens) = (switched, tokens + 1000);
         }
         if self.files.is_empty() {
@@ -166,91 +171,94 @@ impl Sentinel {
         }
     }
 
-    pub(crate) fn handle(&mut self, input: Input, net: &mut Net) {
+    pub(crate) fn handle(&mut self, input: ProcessInput, net: &mut Net) {
         match input {
-            Input::Timer(TICK) => {
+            ProcessInput::Timer(TICK) => {
                 self.tick(net);
                 let hz = net.rng.range(10, 20);
                 net.timer(self.pid, net.now + 1000 * MS / hz, TICK);
             }
-            Input::Dialled(token, conn) => self.dialled(token, conn, net),
-            Input::Closed(conn) => {
-                self.subscribers.retain(|it| *it != conn);
-                self.instances().for_each(|it| it.closed(conn));
+            ProcessInput::Dialled(token, connection) => self.dialled(token, connection, net),
+            ProcessInput::Closed(connection) => {
+                self.subscribers.retain(|it| *it != connection);
+                self.instances().for_each(|it| it.closed(connection));
             }
-            Input::Message(conn, body) => self.message(conn, body, net),
-            Input::Accepted(_) | Input::Timer(_) | Input::Continued => {}
+            ProcessInput::Message(connection, body) => self.message(connection, body, net),
+            ProcessInput::Accepted(_) | ProcessInput::Timer(_) | ProcessInput::Continued => {}
         }
     }
 
-    fn message(&mut self, conn: ConnId, body: Body, net: &mut Net) {
+    fn message(&mut self, connection: ConnId, body: Message, net: &mut Net) {
         let now = net.wall_ms(self.pid);
         match body {
-            Body::Ping => net.send(conn, self.pid, Body::Pong),
-            Body::Pong => {
-                if let Some(it) = self.by_conn(conn) {
+            Message::Ping => net.send(connection, self.pid, Message::Pong),
+            Message::Pong => {
+                if let Some(it) = self.by_conn(connection) {
                     it.pong(now);
                 }
             }
-            Body::InfoIs(info) => self.info_came(conn, &info, net),
-            Body::Publish(hello) | Body::Hello(hello) => {
+            Message::InfoIs(info) => self.info_came(connection, &info, net),
+            Message::Publish(hello) | Message::Hello(hello) => {
                 self.instances()
-                    .filter(|it| it.pc == Some(conn))
+                    .filter(|it| it.pc == Some(connection))
                     .for_each(|it| it.pc_activity = now);
                 self.hello(&hello, net);
             }
-            Body::IsMasterDown { addr, epoch, candidate } => {
+            Message::IsMasterDown { addr, epoch, candidate } => {
                 let answer = self.is_master_down(addr, epoch, candidate, net);
-                net.send(conn, self.pid, answer);
+                net.send(connection, self.pid, answer);
             }
-            Body::MasterDown { down, leader, leader_epoch } => {
-                if let Some(it) = self.by_conn(conn) {
+            Message::MasterDown { down, leader, leader_epoch } => {
+                if let Some(it) = self.by_conn(connection) {
                     (it.master_down, it.asked_back_at) = (down, now);
                     if leader.is_some() {
                         (it.leader, it.leader_epoch) = (leader, leader_epoch);
                     }
                 }
             }
-            Body::Greet => {
-                self.subscribers.push(conn);
-                net.send(conn, self.pid, Body::Greeted { id: self.id });
+            Message::Greet => {
+                self.subscribers.push(connection);
+                net.send(connection, self.pid, Message::Greeted { id: self.id });
             }
-            Body::Ask { round } => {
+            Message::Ask { round } => {
                 let (tilt, replies) = (self.tilt_since.is_some(), self.round());
-                net.send(conn, self.pid, Body::Round { round, tilt, replies: Rc::new(replies) });
+                net.send(
+                    connection,
+                    self.pid,
+                    Message::Round { round, tilt, replies: Rc::new(replies) },
+                );
             }
-            Body::Failover => {
+            Message::Failover => {
                 let taken = self.order_failover(net);
-                net.send(conn, self.pid, Body::FailoverTaken(taken));
+                net.send(connection, self.pid, Message::FailoverTaken(taken));
             }
-            Body::TooMany => {
-                net.close(conn, self.pid);
-                self.instances().for_each(|it| it.closed(conn));
+            Message::TooMany => {
+                net.close(connection, self.pid);
+                self.instances().for_each(|it| it.closed(connection));
             }
             _ => {}
         }
     }
 
-    /// Everybody who is watched.
+    /// All instances.
     fn instances(&mut self) -> impl Iterator<Item = &mut Instance> {
         std::iter::once(&mut self.master).chain(&mut self.replicas).chain(&mut self.peers)
     }
 
-    fn by_conn(&mut self, conn: ConnId) -> Option<&mut Instance> {
-        self.instances().find(|it| it.cc == Some(conn))
+    fn by_conn(&mut self, connection: ConnId) -> Option<&mut Instance> {
+        self.instances().find(|it| it.cc == Some(connection))
     }
 
-    /// The address that clients are given: the promoted replica's from the moment at which its
-    /// promotion was seen.
+    /// The address that clients are given: the promoted replica's once its promotion was observed.
     pub(crate) fn current_master(&self) -> Addr {
         let promoted =
-            self.promoted.filter(|_| self.failing_over && self.step >= Step::ReconfSlaves);
+            self.promoted.filter(|_| self.failing_over && self.step >= FailoverStep::ReconfSlaves);
         promoted.unwrap_or(self.master.addr)
     }
 
     /// Writes the configuration file.
     fn flush(&mut self) {
-        let file = File {
+        let file = SentinelFile {
             id: self.id,
             current_epoch: self.current_epoch,
             config_epoch: self.config_epoch,
@@ -273,13 +281,17 @@ impl Sentinel {
     }
 
     fn publish(&mut self, channel: &'static str, payload: &str, net: &mut Net) {
-        net.say(self.pid, || format!("{channel} {payload}"));
+        net.trace_line(self.pid, || format!("{channel} {payload}"));
         if self.subscribers.is_empty() {
             return;
         }
         let payload: Rc<str> = payload.into();
-        for conn in self.subscribers.clone() {
-            net.send(conn, self.pid, Body::Event { channel, payload: Rc::clone(&payload) });
+        for connection in self.subscribers.clone() {
+            net.send(
+                connection,
+                self.pid,
+                Message::Event { channel, payload: Rc::clone(&payload) },
+            );
         }
     }
 

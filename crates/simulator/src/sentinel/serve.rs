@@ -1,9 +1,9 @@
-//! What a sentinel answers to clients: the five questions of a round, as a real one words them.
+//! A sentinel's answers to clients: the five replies of a poll, in the format of a real one.
 
 use bytes::Bytes;
 use sentinel::simulation::Reply;
 
-use super::{Instance, Kind, NAME, Sentinel};
+use super::{Instance, InstanceKind, NAME, Sentinel};
 use crate::wire::{Addr, hex};
 
 fn text(word: impl Into<String>) -> Reply {
@@ -23,7 +23,7 @@ impl Sentinel {
         self.round()
     }
 
-    /// The answers to one round of questions.
+    /// The replies to one poll.
     pub(super) fn round(&self) -> Vec<Reply> {
         let addr = self.current_master();
         let address = || Reply::List(vec![text(addr.host()), text(addr.port.to_string())]);
@@ -65,18 +65,18 @@ impl Sentinel {
             ("config-epoch", self.config_epoch.to_string()),
             ("num-slaves", self.replicas.len().to_string()),
             ("num-other-sentinels", self.peers.len().to_string()),
-            ("quorum", self.settings.quorum.to_string()),
-            ("failover-timeout", self.settings.failover_timeout.to_string()),
-            ("down-after-milliseconds", self.settings.down_after.to_string()),
+            ("quorum", self.config.quorum.to_string()),
+            ("failover-timeout", self.config.failover_timeout.to_string()),
+            ("down-after-milliseconds", self.config.down_after.to_string()),
         ])
     }
 }
 
 fn flags_of(it: &Instance) -> String {
     let mut flags = String::from(match it.kind {
-        Kind::Master => "master",
-        Kind::Replica => "slave",
-        Kind::Sentinel => "sentinel",
+        InstanceKind::Master => "master",
+        InstanceKind::Replica => "slave",
+        InstanceKind::Sentinel => "sentinel",
     });
     for (set, name) in
         [(it.s_down, ",s_down"), (it.o_down, ",o_down"), (it.disconnected, ",disconnected")]

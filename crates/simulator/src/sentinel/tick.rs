@@ -1,20 +1,20 @@
-//! The timer of a sentinel: links, periodic commands, TILT, and who is held to be down.
+//! The timer of a sentinel: links, periodic commands, TILT, and down detection.
 
 use std::rc::Rc;
 
 use super::{
-    INFO_PERIOD, Instance, Kind, MIN_RECONNECT, PING_PERIOD, PUBLISH_PERIOD, Sentinel, Step,
-    TILT_PERIOD, TILT_TRIGGER,
+    FailoverStep, INFO_PERIOD, Instance, InstanceKind, MIN_RECONNECT, PING_PERIOD, PUBLISH_PERIOD,
+    Sentinel, TILT_PERIOD, TILT_TRIGGER,
 };
 use crate::net::{ConnId, Net};
-use crate::wire::{Body, Hello, SECOND};
+use crate::wire::{Hello, Message, SECOND};
 
-/// How long a dial may take: as long as the operating system tries.
+/// Timeout of a dial: as long as the operating system tries.
 const DIAL: u64 = 60 * SECOND;
 
-/// Which of the instances a step is about.
+/// Identifies the instance that a step is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Which {
+pub(super) enum InstanceRef {
     Master,
     Replica(usize),
     Peer(usize),
@@ -23,14 +23,14 @@ pub(super) enum Which {
 impl Sentinel {
     pub(super) fn tick(&mut self, net: &mut Net) {
         self.check_tilt(net);
-        self.look_after(Which::Master, net);
+        self.update_link(InstanceRef::Master, net);
         for at in 0..self.replicas.len() {
-            self.look_after(Which::Replica(at), net);
+            self.update_link(InstanceRef::Replica(at), net);
         }
         for at in 0..self.peers.len() {
-            self.look_after(Which::Peer(at), net);
+            self.update_link(InstanceRef::Peer(at), net);
         }
-        if self.step == Step::UpdateConfig {
+        if self.step == FailoverStep::UpdateConfig {
             self.switch_to_promoted(net);
         }
     }
@@ -45,17 +45,17 @@ impl Sentinel {
         self.previous = now;
     }
 
-    fn get(&mut self, which: Which) -> &mut Instance {
-        match which {
-            Which::Master => &mut self.master,
-            Which::Replica(at) => &mut self.replicas[at],
-            Which::Peer(at) => &mut self.peers[at],
+    fn get(&mut self, instance: InstanceRef) -> &mut Instance {
+        match instance {
+            InstanceRef::Master => &mut self.master,
+            InstanceRef::Replica(at) => &mut self.replicas[at],
+            InstanceRef::Peer(at) => &mut self.peers[at],
         }
     }
 
-    fn look_after(&mut self, which: Which, net: &mut Net) {
-        self.reconnect(which, net);
-        self.send_periodic(which, net);
+    fn update_link(&mut self, instance: InstanceRef, net: &mut Net) {
+        self.reconnect(instance, net);
+        self.send_periodic(instance, net);
         let now = net.wall_ms(self.pid);
         if let Some(since) = self.tilt_since {
             if now - since < TILT_PERIOD {
@@ -64,8 +64,8 @@ impl Sentinel {
             self.tilt_since = None;
             self.publish("-tilt", "#tilt mode exited", net);
         }
-        self.check_subjectively(which, net);
-        if which == Which::Master {
+        self.check_subjectively(instance, net);
+        if instance == InstanceRef::Master {
             self.check_objectively(net);
             if self.start_failover_if_needed(net) {
                 self.ask_others(true, net);
@@ -75,10 +75,10 @@ impl Sentinel {
         }
     }
 
-    fn reconnect(&mut self, which: Which, net: &mut Net) {
+    fn reconnect(&mut self, instance: InstanceRef, net: &mut Net) {
         let (pid, now) = (self.pid, net.wall_ms(self.pid));
         let mut tokens = self.tokens;
-        let it = self.get(which);
+        let it = self.get(instance);
         if !it.disconnected || it.addr.port == 0 || now - it.reconnect_at < PING_PERIOD {
             return;
         }
@@ -92,7 +92,7 @@ impl Sentinel {
             }
             net.dial(pid, it.addr, DIAL, tokens);
         }
-        if it.kind != Kind::Sentinel && it.pc.is_none() && it.pc_token.is_none() {
+        if it.kind != InstanceKind::Sentinel && it.pc.is_none() && it.pc_token.is_none() {
             tokens += 1;
             (it.pc_token, it.pc_at, it.pc_activity) = (Some(tokens), now, now);
             net.dial(pid, it.addr, DIAL, tokens);
@@ -100,41 +100,46 @@ impl Sentinel {
         self.tokens = tokens;
     }
 
-    pub(super) fn dialled(&mut self, token: u64, conn: Option<ConnId>, net: &mut Net) {
+    pub(super) fn dialled(&mut self, token: u64, connection: Option<ConnId>, net: &mut Net) {
         let pid = self.pid;
         let found =
             self.instances().find(|it| it.cc_token == Some(token) || it.pc_token == Some(token));
-        let Some(it) = found else { return conn.into_iter().for_each(|conn| net.close(conn, pid)) };
+        let Some(it) = found else {
+            return connection.into_iter().for_each(|connection| net.close(connection, pid));
+        };
         let commands = it.cc_token == Some(token);
-        if conn.is_none() {
+        if connection.is_none() {
             it.disconnected = true;
         }
         if commands {
-            (it.cc_token, it.cc) = (None, conn);
+            (it.cc_token, it.cc) = (None, connection);
         } else {
-            (it.pc_token, it.pc) = (None, conn);
+            (it.pc_token, it.pc) = (None, connection);
         }
-        if let Some(conn) = conn {
-            net.send(conn, pid, if commands { Body::Ping } else { Body::Subscribe });
+        if let Some(connection) = connection {
+            net.send(connection, pid, if commands { Message::Ping } else { Message::Subscribe });
         }
     }
 
-    fn send_periodic(&mut self, which: Which, net: &mut Net) {
+    fn send_periodic(&mut self, instance: InstanceRef, net: &mut Net) {
         let (pid, now) = (self.pid, net.wall_ms(self.pid));
         let urgent = self.master.o_down || self.failing_over;
-        let (hello, down_after) = (self.own_hello(net), self.settings.down_after);
-        let it = self.get(which);
-        let Some(conn) = it.cc.filter(|_| !it.disconnected) else { return };
-        let period = if it.kind == Kind::Replica && (urgent || it.link_down_for != 0) {
+        let (hello, down_after) = (self.own_hello(net), self.config.down_after);
+        let it = self.get(instance);
+        let Some(connection) = it.cc.filter(|_| !it.disconnected) else { return };
+        let period = if it.kind == InstanceKind::Replica && (urgent || it.link_down_for != 0) {
             1000
         } else {
             INFO_PERIOD
         };
-        // One question at a time is enough here: what counts is when the answer comes.
+        // One pending command suffices here: only the time of the answer matters.
         let asked = it.info_asked > it.info_at && now - it.info_asked < period;
-        if it.kind != Kind::Sentinel && !asked && (it.info_at == 0 || now - it.info_at > period) {
+        if it.kind != InstanceKind::Sentinel
+            && !asked
+            && (it.info_at == 0 || now - it.info_at > period)
+        {
             it.info_asked = now;
-            net.send(conn, pid, Body::Info);
+            net.send(connection, pid, Message::Info);
         }
         let ping = down_after.min(PING_PERIOD);
         if now - it.last_pong > ping && now - it.last_ping > ping / 2 {
@@ -142,11 +147,11 @@ impl Sentinel {
             if it.open_ping == 0 {
                 it.open_ping = now;
             }
-            net.send(conn, pid, Body::Ping);
+            net.send(connection, pid, Message::Ping);
         }
         if now - it.last_pub > PUBLISH_PERIOD {
             it.last_pub = now;
-            net.send(conn, pid, Body::Publish(Rc::new(hello)));
+            net.send(connection, pid, Message::Publish(Rc::new(hello)));
         }
     }
 
@@ -160,9 +165,9 @@ impl Sentinel {
         }
     }
 
-    fn check_subjectively(&mut self, which: Which, net: &mut Net) {
-        let (pid, now, down_after) = (self.pid, net.wall_ms(self.pid), self.settings.down_after);
-        let it = self.get(which);
+    fn check_subjectively(&mut self, instance: InstanceRef, net: &mut Net) {
+        let (pid, now, down_after) = (self.pid, net.wall_ms(self.pid), self.config.down_after);
+        let it = self.get(instance);
         let silent_for = match (it.open_ping, it.disconnected) {
             (0, false) => 0,
             (0, true) => now - it.last_avail,
@@ -172,15 +177,15 @@ impl Sentinel {
             && now - it.open_ping > down_after / 2
             && now - it.last_pong > down_after / 2;
         if (it.cc.is_some() || it.cc_token.is_some()) && now - it.cc_at > MIN_RECONNECT && stuck {
-            it.cc.take().into_iter().for_each(|conn| net.close(conn, pid));
+            it.cc.take().into_iter().for_each(|connection| net.close(connection, pid));
             (it.cc_token, it.disconnected) = (None, true);
         }
         let deaf = now - it.pc_at > MIN_RECONNECT && now - it.pc_activity > PUBLISH_PERIOD * 3;
         if (it.pc.is_some() || it.pc_token.is_some()) && deaf {
-            it.pc.take().into_iter().for_each(|conn| net.close(conn, pid));
+            it.pc.take().into_iter().for_each(|connection| net.close(connection, pid));
             (it.pc_token, it.disconnected) = (None, true);
         }
-        let says_replica = it.kind == Kind::Master && !it.says_master;
+        let says_replica = it.kind == InstanceKind::Master && !it.says_master;
         let wrong_role = says_replica && now - it.role_at > down_after + INFO_PERIOD * 2;
         let down = silent_for > down_after || wrong_role;
         if down == it.s_down {
@@ -193,15 +198,15 @@ impl Sentinel {
         let (kind, addr, id) = (it.kind, it.addr, it.id);
         let channel = if down { "+sdown" } else { "-sdown" };
         match kind {
-            Kind::Master => self.event_on_master(channel, net),
-            Kind::Replica => self.event_on(channel, addr, None, net),
-            Kind::Sentinel => self.event_on(channel, addr, id, net),
+            InstanceKind::Master => self.event_on_master(channel, net),
+            InstanceKind::Replica => self.event_on(channel, addr, None, net),
+            InstanceKind::Sentinel => self.event_on(channel, addr, id, net),
         }
     }
 
     fn check_objectively(&mut self, net: &mut Net) {
         let others = self.peers.iter().filter(|it| it.master_down).count();
-        let down = self.master.s_down && 1 + others >= self.settings.quorum;
+        let down = self.master.s_down && 1 + others >= self.config.quorum;
         if down == self.master.o_down {
             return;
         }

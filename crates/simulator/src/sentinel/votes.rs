@@ -1,37 +1,37 @@
-//! Who is asked whether the master is down, and who leads the failover.
+//! Votes: whether the master is down, and which sentinel leads the failover.
 
-use super::{ASK_PERIOD, MAX_DESYNC, Sentinel, Step};
+use super::{ASK_PERIOD, FailoverStep, MAX_DESYNC, Sentinel};
 use crate::net::Net;
-use crate::wire::{Addr, Body, hex};
+use crate::wire::{Addr, Message, hex};
 
 impl Sentinel {
-    /// `SENTINEL IS-MASTER-DOWN-BY-ADDR` to every peer: the question, and from the start of a
-    /// failover on the request for a vote.
+    /// `SENTINEL IS-MASTER-DOWN-BY-ADDR` to every peer: the query, and from the start of a failover
+    /// on the request for a vote.
     pub(super) fn ask_others(&mut self, forced: bool, net: &mut Net) {
         let (pid, now) = (self.pid, net.wall_ms(self.pid));
-        let candidate = (self.step > Step::None).then_some(self.id);
+        let candidate = (self.step > FailoverStep::None).then_some(self.id);
         let (addr, epoch, down) = (self.master.addr, self.current_epoch, self.master.s_down);
         for peer in &mut self.peers {
             let silent = now - peer.asked_back_at;
             if silent > ASK_PERIOD * 5 {
                 (peer.master_down, peer.leader) = (false, None);
             }
-            let Some(conn) = peer.cc.filter(|_| down && !peer.disconnected) else { continue };
+            let Some(connection) = peer.cc.filter(|_| down && !peer.disconnected) else { continue };
             // Sentinel asks again only when the last answer is old enough.
             if forced || silent >= ASK_PERIOD {
-                net.send(conn, pid, Body::IsMasterDown { addr, epoch, candidate });
+                net.send(connection, pid, Message::IsMasterDown { addr, epoch, candidate });
             }
         }
     }
 
-    /// The answer to such a question.
+    /// Processes the answer to such a query.
     pub(super) fn is_master_down(
         &mut self,
         addr: Addr,
         epoch: u64,
         candidate: Option<u64>,
         net: &mut Net,
-    ) -> Body {
+    ) -> Message {
         let ours = self.master.addr == addr;
         let down = self.tilt_since.is_none() && ours && self.master.s_down;
         let (mut leader, mut leader_epoch) = (None, 0);
@@ -39,10 +39,10 @@ impl Sentinel {
             leader = self.vote(epoch, candidate, net);
             leader_epoch = self.leader_epoch;
         }
-        Body::MasterDown { down, leader, leader_epoch }
+        Message::MasterDown { down, leader, leader_epoch }
     }
 
-    /// The first who asks at an epoch gets the vote.
+    /// The first candidate that asks at an epoch gets the vote.
     pub(super) fn vote(&mut self, epoch: u64, candidate: u64, net: &mut Net) -> Option<u64> {
         if epoch > self.current_epoch {
             self.current_epoch = epoch;
@@ -64,7 +64,7 @@ impl Sentinel {
         self.leader
     }
 
-    /// Who has a majority of all known sentinels, and the quorum, at this epoch.
+    /// The candidate with a majority of all known sentinels, and the quorum, at this epoch.
     pub(super) fn elected(&mut self, epoch: u64, net: &mut Net) -> Option<u64> {
         let mut votes: Vec<(u64, usize)> = Vec::new();
         let count = |votes: &mut Vec<(u64, usize)>, id: u64| match votes
@@ -85,7 +85,7 @@ impl Sentinel {
             count(&mut votes, own);
         }
         let (winner, times) = votes.into_iter().max_by_key(|(_, times)| *times)?;
-        let needed = (self.peers.len().div_ceil(2) + 1).max(self.settings.quorum);
+        let needed = (self.peers.len().div_ceil(2) + 1).max(self.config.quorum);
         (times >= needed).then_some(winner)
     }
 }

@@ -1,28 +1,27 @@
-//! Every metric there is: name, kind, labels and meaning, defined once.
+//! The catalogue of metrics: name, kind, labels and help of each, defined once.
 //!
-//! `/metrics` takes its help texts and types from here, and so do the manual page and the reference
-//! in `docs/metrics.md`, which a test compares. Names follow the conventions of Prometheus: base
-//! units, `_total` on counters.
+//! `/metrics`, the manual page and `docs/metrics.md` are generated from it; a test compares the
+//! latter. Names follow the conventions of Prometheus: base units, `_total` on counters.
 //!
-//! Labels are bounded by construction: services and listeners are those of the configuration,
-//! workers those of the process, reasons, limits, phases and states are enums, and nodes and
-//! sentinels are those that discovery watches now.
+//! Labels are bounded by construction: services and listeners come from the configuration, workers
+//! from the process, reasons, limits, phases and states from enums, and nodes and sentinels are
+//! those that discovery currently watches.
 
-/// What a metric is.
+/// The type of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// Grows, until the process ends.
+pub enum MetricKind {
+    /// Increases until the process ends.
     Counter,
-    /// Goes up and down.
+    /// Increases and decreases.
     Gauge,
     /// A distribution in buckets.
     Histogram,
 }
 
-impl Kind {
-    /// As the text of metrics spells it.
+impl MetricKind {
+    /// Returns the name used in the exposition format.
     #[must_use]
-    pub const fn word(self) -> &'static str {
+    pub const fn label(self) -> &'static str {
         match self {
             Self::Counter => "counter",
             Self::Gauge => "gauge",
@@ -36,11 +35,11 @@ impl Kind {
 pub struct Metric {
     /// Its name.
     pub name: &'static str,
-    /// Its kind.
-    pub kind: Kind,
-    /// The labels its series may have.
+    /// Its type.
+    pub kind: MetricKind,
+    /// The labels that its series may have.
     pub labels: &'static [&'static str],
-    /// What it says.
+    /// The help text.
     pub help: &'static str,
 }
 
@@ -49,11 +48,11 @@ const fn counter(
     labels: &'static [&'static str],
     help: &'static str,
 ) -> Metric {
-    Metric { name, kind: Kind::Counter, labels, help }
+    Metric { name, kind: MetricKind::Counter, labels, help }
 }
 
 const fn gauge(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Metric {
-    Metric { name, kind: Kind::Gauge, labels, help }
+    Metric { name, kind: MetricKind::Gauge, labels, help }
 }
 
 const fn histogram(
@@ -61,107 +60,107 @@ const fn histogram(
     labels: &'static [&'static str],
     help: &'static str,
 ) -> Metric {
-    Metric { name, kind: Kind::Histogram, labels, help }
+    Metric { name, kind: MetricKind::Histogram, labels, help }
 }
 
 const SERVICE: &[&str] = &["service"];
-/// What stands on the listener for readers has `listener="replica"` besides.
+/// Series of a listener for readers have `listener="replica"` in addition.
 const TRAFFIC: &[&str] = &["service", "listener"];
 
-/// Ours, in the order of `/metrics`.
+/// Pointsman's own metrics, in the order of `/metrics`.
 pub const CATALOGUE: &[Metric] = &[
     gauge(
         "pointsman_build_info",
         &["version", "target", "profile"],
-        "Always 1; what was built is in the labels.",
+        "Build information in the labels; always 1.",
     ),
-    gauge("pointsman_uptime_seconds", &[], "Time since the process started."),
+    gauge("pointsman_uptime_seconds", &[], "Time since the start of the process, in seconds."),
     gauge(
         "process_start_time_seconds",
         &[],
-        "When the process started, since the epoch of Unix, by the kernel.",
+        "Start time of the process, in seconds since the Unix epoch.",
     ),
     counter(
         "process_cpu_seconds_total",
         &[],
-        "CPU time of all threads, in user space and in the kernel.",
+        "CPU time of all threads in user and kernel mode, in seconds.",
     ),
-    gauge("process_resident_memory_bytes", &[], "Memory of the process that is in RAM."),
-    gauge("process_virtual_memory_bytes", &[], "Addresses that the process has mapped."),
+    gauge("process_resident_memory_bytes", &[], "Resident memory of the process, in bytes."),
+    gauge("process_virtual_memory_bytes", &[], "Virtual memory of the process, in bytes."),
     gauge("process_threads", &[], "Threads of the process."),
     gauge("process_open_fds", &[], "Open file descriptors."),
-    gauge("process_max_fds", &[], "Limit on open file descriptors that is in force."),
+    gauge("process_max_fds", &[], "Limit on open file descriptors."),
     gauge(
         "pointsman_cgroup_memory_limit_bytes",
         &[],
-        "Memory that the cgroup allows; absent where it allows any.",
+        "Memory limit of the cgroup, in bytes; absent without a limit.",
     ),
     gauge(
         "pointsman_cgroup_memory_used_bytes",
         &[],
-        "Memory that counts against that limit and cannot be taken back at once.",
+        "Memory use of the cgroup that is not reclaimable at once, in bytes.",
     ),
     gauge(
         "pointsman_cgroup_cpu_limit_cores",
         &[],
-        "CPUs that the cgroup allows; absent where it allows any.",
+        "CPU limit of the cgroup, in cores; absent without a limit.",
     ),
     counter(
         "pointsman_cgroup_cpu_periods_total",
         &[],
-        "Periods in which the cgroup ran and its limit on CPU was enforced.",
+        "Periods in which the CPU limit of the cgroup was enforced.",
     ),
     counter(
         "pointsman_cgroup_cpu_throttled_periods_total",
         &[],
-        "Periods in which the cgroup was held back for the rest of the period.",
+        "Periods in which the cgroup was throttled.",
     ),
     counter(
         "pointsman_cgroup_cpu_throttled_seconds_total",
         &[],
-        "Time for which the CPUs of the cgroup were held back, all of them added up.",
+        "Total time for which CPUs of the cgroup were throttled, in seconds.",
     ),
     counter(
         "pointsman_worker_cpu_seconds_total",
         &["worker"],
-        "CPU time of a worker; its rate is its utilisation, 1 at the most.",
+        "CPU time of a worker, in seconds; its rate is the utilisation, at most 1.",
     ),
     counter(
         "pointsman_worker_wait_seconds_total",
         &["worker"],
-        "Time for which a worker had something to do and no CPU to do it on.",
+        "Time for which a worker was runnable without a CPU, in seconds.",
     ),
     counter(
         "pointsman_worker_stalls_total",
         &["worker"],
-        "Times a worker did not turn for more than a quarter of a second.",
+        "Periods of more than 0.25 s in which a worker's event loop did not iterate.",
     ),
-    counter("pointsman_worker_stalled_seconds_total", &["worker"], "Time of these, added up."),
-    gauge("pointsman_worker_sessions", &["worker"], "Client connections open now on a worker."),
+    counter(
+        "pointsman_worker_stalled_seconds_total",
+        &["worker"],
+        "Total time of a worker's stalls, in seconds.",
+    ),
+    gauge("pointsman_worker_sessions", &["worker"], "Open client connections of a worker."),
     gauge(
         "pointsman_loop_age_seconds",
         &["loop"],
-        "Time since an event loop last turned; liveness fails above 5 s.",
+        "Time since the last iteration of an event loop, in seconds; liveness fails above 5.",
     ),
     gauge(
         "pointsman_config_info",
         &["hash"],
-        "Always 1; the hash of the effective configuration is in the label.",
+        "Hash of the effective configuration in the label; always 1.",
     ),
-    counter(
-        "pointsman_config_reloads_total",
-        &["result"],
-        "Reloads of the configuration, by result.",
-    ),
+    counter("pointsman_config_reloads_total", &["result"], "Configuration reloads, by result."),
     gauge(
         "pointsman_config_last_reload_successful",
         &[],
-        "0 if the last reload was refused, else 1.",
+        "Success of the last reload: 0 if it was refused, else 1.",
     ),
     gauge(
         "pointsman_config_last_reload_age_seconds",
         &[],
-        "Time since the last reload, or since the start.",
+        "Time since the last reload or the start, in seconds.",
     ),
     gauge(
         "pointsman_config_read_pending_seconds",
@@ -171,209 +170,204 @@ pub const CATALOGUE: &[Metric] = &[
     gauge(
         "pointsman_config_pending_restart",
         &[],
-        "Keys written otherwise than in force, which need a restart.",
+        "Changed configuration keys that need a restart to take effect.",
     ),
     gauge(
         "pointsman_drain_phase",
         &["phase"],
-        "1 for the phase of the shutdown the process is in, 0 for the others.",
+        "Phase of the shutdown: 1 for the current one, else 0.",
     ),
     gauge(
         "pointsman_connections_limit",
         &[],
-        "Client connections allowed in all services together.",
+        "Maximum client connections of all services together.",
     ),
     gauge(
-        "pointsman_memory_scarce",
+        "pointsman_memory_pressure",
         &[],
-        "1 while new clients are refused because memory is about to run out.",
+        "Memory pressure: 1 while new clients are refused because memory is about to run out, \
+         else 0.",
     ),
     counter(
         "pointsman_log_lines_dropped_total",
         &[],
-        "Log lines dropped because the reader of the output was too slow.",
+        "Log lines dropped because their reader was too slow or a write failed.",
     ),
     counter(
         "pointsman_log_lines_suppressed_total",
         &[],
-        "Log lines left out because one place of the program had too many in a second.",
+        "Log lines suppressed by the rate limit per call site.",
     ),
-    gauge("pointsman_admin_connections", &[], "Connections to the admin server open now."),
-    counter("pointsman_admin_requests_total", &[], "Requests that the admin server has answered."),
+    gauge("pointsman_admin_connections", &[], "Open connections to the admin server."),
+    counter("pointsman_admin_requests_total", &[], "Requests answered by the admin server."),
     counter(
         "pointsman_admin_closed_total",
         &["reason"],
-        "Connections that the admin server closed: to make room, for want of room, or for slowness.",
+        "Connections closed by the admin server, by reason: evicted, refused or timed_out.",
     ),
     gauge(
         "pointsman_sentinel_up",
         &["sentinel"],
-        "1 if there is a connection to this sentinel, else 0.",
+        "Connection to a sentinel: 1 if it is established, else 0.",
     ),
     gauge(
         "pointsman_sentinel_events",
         &["sentinel"],
-        "1 if this sentinel pushes its events to us; without them a switch is found by polling only.",
+        "Event subscription at a sentinel: 1 if it is active, else 0; without it switches are \
+         found by polling only.",
     ),
     gauge(
         "pointsman_sentinel_view_age_seconds",
         &["sentinel"],
-        "Time since this sentinel last named a master, of the service for which that is longest ago.",
+        "Maximum age of a sentinel's view of a master among all services, in seconds.",
     ),
     gauge(
-        "pointsman_sentinel_disagrees",
+        "pointsman_sentinel_disagreeing_services",
         &["sentinel"],
-        "Services for which this sentinel names another master or epoch than the one in force.",
+        "Services for which a sentinel names another master or epoch than the one in force.",
     ),
     gauge(
         "pointsman_target_info",
         &["service", "target"],
-        "1 for the master in force; its address is in the label.",
+        "Address of the master in force in the label; always 1.",
     ),
     gauge(
         "pointsman_target_generation",
         SERVICE,
-        "Number of the commit in force; 0 while there is none.",
+        "Generation of the commit in force; 0 without one.",
     ),
     gauge("pointsman_target_epoch", SERVICE, "Sentinel's config-epoch of the commit in force."),
     gauge(
-        "pointsman_target_stopped_seconds",
+        "pointsman_target_current_outage_seconds",
         SERVICE,
-        "For how long nothing could be sent to a master; 0 while all flows.",
+        "Duration of the current outage, in which no request can be sent to a master, in \
+         seconds; 0 while traffic flows.",
     ),
     counter(
         "pointsman_target_outage_seconds_total",
         SERVICE,
-        "Time for which nothing could be sent to a master, added up, since there was one for the first time.",
+        "Total time without a usable master since the first one was found, in seconds.",
     ),
-    gauge("pointsman_gate_shut", SERVICE, "1 while traffic is held."),
-    gauge("pointsman_sentinels", SERVICE, "Sentinels with a connection wanted."),
-    gauge("pointsman_sentinels_up", SERVICE, "Sentinels that are connected."),
-    gauge("pointsman_sentinel_voters", SERVICE, "Members of the electorate, heard or not."),
+    gauge("pointsman_gate_closed", SERVICE, "State of the gate: 1 while traffic is held, else 0."),
+    gauge("pointsman_sentinels", SERVICE, "Known sentinels."),
+    gauge("pointsman_sentinels_up", SERVICE, "Connected sentinels."),
+    gauge("pointsman_sentinel_voters", SERVICE, "Sentinels with a vote, reachable or not."),
     gauge(
         "pointsman_sentinel_disagreement",
         SERVICE,
-        "1 while sentinels that vote, or that the configuration leads to, name different masters or epochs.",
+        "Disagreement: 1 while voting or configured sentinels name different masters or epochs, \
+         else 0.",
     ),
     gauge(
         "pointsman_sentinel_minority",
         SERVICE,
-        "1 while the sentinels that can be heard are a minority: by what they say of their peers, or, unless \
-         minority = \"keep\", because too few are heard.",
+        "Minority: 1 while the reachable sentinels are a minority by their own account, or, unless \
+         minority = \"keep\", because too few are reachable, else 0.",
     ),
     gauge(
-        "pointsman_sentinel_strangers",
+        "pointsman_sentinels_without_vote",
         SERVICE,
-        "Configured sentinels without a vote: no member of the electorate knows them, and they know none.",
+        "Configured sentinels without a vote, because they and the electorate do not know each \
+         other.",
     ),
-    counter("pointsman_commits_total", SERVICE, "Times the points moved."),
-    counter("pointsman_holds_total", SERVICE, "Times traffic was held."),
-    counter(
-        "pointsman_holds_expired_total",
-        SERVICE,
-        "Holds that ended without a move of the points.",
-    ),
-    counter(
-        "pointsman_target_cleared_total",
-        SERVICE,
-        "Times a master was taken away without another.",
-    ),
+    counter("pointsman_master_switches_total", SERVICE, "Committed master changes."),
+    counter("pointsman_holds_total", SERVICE, "Holds of traffic."),
+    counter("pointsman_holds_expired_total", SERVICE, "Holds that ended without a master change."),
+    counter("pointsman_target_cleared_total", SERVICE, "Removals of a master without a successor."),
     counter(
         "pointsman_sentinel_stale_views_total",
         SERVICE,
-        "Answers of sentinels at an older epoch than the one in force; ignored.",
+        "Ignored sentinel answers with an older epoch than the one in force.",
     ),
     counter(
-        "pointsman_sentinel_bad_rounds_total",
+        "pointsman_sentinel_failed_polls_total",
         SERVICE,
-        "Rounds of questions with torn, refused or malformed answers.",
+        "Sentinel polls with incomplete, refused or malformed answers.",
     ),
     counter(
         "pointsman_sentinel_unknown_name_total",
         SERVICE,
-        "Answers of sentinels that do not watch the master's name.",
+        "Answers of sentinels that do not monitor the master's name.",
     ),
     counter(
         "pointsman_sentinel_splits_total",
         SERVICE,
-        "Times sentinels named different masters at one epoch.",
+        "Occasions on which sentinels named different masters at one epoch.",
     ),
     counter(
         "pointsman_sentinel_unverified_regressions_total",
         SERVICE,
-        "Times a majority of sentinels insisted on an older epoch and on a node that is no master.",
+        "Occasions on which a majority of sentinels named a node at an older epoch that is not a \
+         master.",
     ),
     counter(
         "pointsman_lineage_broken_total",
         SERVICE,
-        "Commits whose master does not continue the history of the one before.",
+        "Master changes to a node that does not continue its predecessor's replication history.",
     ),
-    counter("pointsman_stalls_total", SERVICE, "Times the process found that it had been stopped."),
-    histogram(
-        "pointsman_failover_suspicion_seconds",
+    counter(
+        "pointsman_process_stalls_total",
         SERVICE,
-        "From the first sign of trouble to the move of the points.",
+        "Detected stops of the process, for example by SIGSTOP or a suspend.",
+    ),
+    histogram(
+        "pointsman_failover_duration_seconds",
+        SERVICE,
+        "Time from the first sign of failure to the master change, in seconds.",
     ),
     histogram(
         "pointsman_failover_hold_seconds",
         SERVICE,
-        "Time traffic was held before the points moved.",
+        "Time for which traffic was held before the master change, in seconds.",
     ),
     histogram(
         "pointsman_failover_switch_seconds",
         SERVICE,
-        "From the arrival of the +switch-master, or answer, that made a majority to the move of the points.",
+        "Time from the +switch-master, or answer, that completed a majority to the master \
+         change, in seconds.",
     ),
     histogram(
         "pointsman_failover_verification_seconds",
         SERVICE,
-        "From the arrival of the evidence's last answer to the move of the points.",
+        "Time from the last verification answer to the master change, in seconds.",
     ),
     histogram(
         "pointsman_failover_first_session_seconds",
         SERVICE,
-        "From the move of the points to the first session on the new master.",
+        "Time from the master change to the first session on the new master, in seconds.",
     ),
     counter(
         "pointsman_failover_lost_bytes_total",
         SERVICE,
-        "Bytes of masters' histories lost, where estimated.",
+        "Estimated replication bytes that former masters had and their successors lack.",
     ),
-    gauge("pointsman_replicas_eligible", SERVICE, "Replicas that readers may be sent to."),
+    gauge("pointsman_replicas_eligible", SERVICE, "Replicas that serve readers."),
     gauge(
         "pointsman_replicas",
         &["service", "state"],
-        "Replicas by whether readers may be sent there, and if not, why.",
+        "Replicas by eligibility for readers, or by the reason against it.",
     ),
     gauge(
         "pointsman_replica_lag_bytes",
         SERVICE,
-        "The most bytes that a replica lacked when it last answered, of those that serve readers.",
+        "Maximum replication lag among serving replicas, in bytes.",
     ),
     gauge(
         "pointsman_replica_lag_seconds",
         SERVICE,
-        "For how long the master had had the first of them, at the most.",
+        "Maximum replication lag among serving replicas, in seconds.",
     ),
     counter(
         "pointsman_replica_ejections_total",
         SERVICE,
-        "Times a replica was put out of those that serve readers.",
+        "Ejections of replicas from those that serve readers.",
     ),
-    counter(
-        "pointsman_replica_readmissions_total",
-        SERVICE,
-        "Times a replica that had been put out came back.",
-    ),
-    gauge("pointsman_sessions_open", TRAFFIC, "Client connections open now."),
-    gauge("pointsman_sessions_limit", TRAFFIC, "Client connections allowed."),
+    counter("pointsman_replica_readmissions_total", SERVICE, "Readmissions of ejected replicas."),
+    gauge("pointsman_sessions_open", TRAFFIC, "Open client connections."),
+    gauge("pointsman_sessions_limit", TRAFFIC, "Maximum client connections."),
     gauge("pointsman_sessions_waiting", TRAFFIC, "Client connections that wait for a master."),
     counter("pointsman_sessions_total", TRAFFIC, "Client connections accepted and served."),
-    counter(
-        "pointsman_sessions_held_total",
-        TRAFFIC,
-        "Times a client connection had to wait for a master.",
-    ),
+    counter("pointsman_sessions_held_total", TRAFFIC, "Waits of client connections for a master."),
     counter(
         "pointsman_sessions_refused_total",
         &["service", "listener", "limit"],
@@ -386,101 +380,108 @@ pub const CATALOGUE: &[Metric] = &[
     ),
     counter("pointsman_accept_errors_total", TRAFFIC, "Failures to accept a connection."),
     counter(
-        "pointsman_sessions_passed_on_total",
+        "pointsman_sessions_reassigned_total",
         TRAFFIC,
-        "Client connections given to a worker that had clearly fewer.",
+        "Client connections reassigned to a less loaded worker.",
     ),
     counter(
         "pointsman_client_bytes_total",
         &["service", "listener", "direction"],
-        "Bytes forwarded, by direction: in from clients, out to clients.",
+        "Forwarded bytes, by direction: in from clients, out to clients.",
     ),
     counter(
         "pointsman_spliced_bytes_total",
         TRAFFIC,
-        "Bytes of both directions that were moved inside the kernel.",
+        "Bytes of both directions moved inside the kernel with splice.",
     ),
     counter("pointsman_commands_total", TRAFFIC, "Commands forwarded and answered."),
-    counter("pointsman_dials_total", TRAFFIC, "Connections to masters opened."),
+    counter("pointsman_dials_total", TRAFFIC, "Connections to Redis opened."),
     counter(
         "pointsman_dial_errors_total",
         &["service", "listener", "reason"],
-        "Connections to masters that failed, by reason.",
+        "Failed connections to Redis, by reason.",
     ),
     histogram(
         "pointsman_command_duration_seconds",
         TRAFFIC,
-        "Time from a request written to the master to its whole reply read from it; a sample, without blocking commands.",
+        "Time from writing a request to Redis to reading its complete reply, in seconds; \
+         sampled, without blocking commands.",
     ),
     histogram(
         "pointsman_dial_duration_seconds",
         TRAFFIC,
-        "Time to open a connection to a master, where that succeeded.",
+        "Time to open a connection to Redis, in seconds; successful ones only.",
     ),
     counter(
         "pointsman_sessions_carried_total",
         TRAFFIC,
-        "Times a session was carried over to another connection, unnoticed by its client.",
+        "Sessions carried over to another connection without their client noticing.",
     ),
     counter(
         "pointsman_sessions_rebalanced_total",
         TRAFFIC,
-        "Sessions moved to a replica that had fewer.",
+        "Sessions moved to a less loaded replica.",
     ),
     gauge(
-        "pointsman_sessions",
+        "pointsman_sessions_by_state",
         &["service", "listener", "state"],
-        "Open client sessions by what would close them at a failover; ordinary ones would be carried over.",
+        "Open sessions by state; ordinary ones would be carried over at a failover, all others \
+         closed.",
     ),
     counter(
         "pointsman_sessions_not_carried_total",
         &["service", "listener", "reason"],
-        "Sessions closed instead of carried over after they lost their server, by reason.",
+        "Sessions closed instead of carried over after the loss of their server, by reason.",
     ),
     counter(
         "pointsman_maintenance_handshakes_total",
         TRAFFIC,
-        "Times a client asked to be told of maintenance and was answered in the master's place.",
+        "Client requests for maintenance notifications that were answered.",
     ),
     counter(
-        "pointsman_maintenance_pushes_total",
+        "pointsman_maintenance_notifications_total",
         &["service", "listener", "kind"],
-        "Pushes that told a client of maintenance, by kind.",
+        "Maintenance notifications sent to clients, by kind.",
     ),
     counter(
-        "pointsman_hints_total",
+        "pointsman_discovery_hints_total",
         TRAFFIC,
-        "Times a session saw something that made discovery look again.",
+        "Hints from sessions that made discovery check the master.",
     ),
 ];
 
-/// What is there with `[metrics] haproxy_names = true`, for dashboards and alerts made for haproxy.
+/// Additional metrics with `[metrics] haproxy_names = true`, for dashboards and alerts made for
+/// haproxy.
 pub const HAPROXY: &[Metric] = &[
     gauge(
         "haproxy_process_build_info",
         &["version"],
-        "Always 1; pointsman's version is in the label.",
+        "Version of pointsman in the label; always 1.",
     ),
-    gauge("haproxy_process_uptime_seconds", &[], "Time since the process started."),
+    gauge(
+        "haproxy_process_uptime_seconds",
+        &[],
+        "Time since the start of the process, in seconds.",
+    ),
     gauge(
         "haproxy_process_max_connections",
         &[],
-        "Client connections allowed in all services together.",
+        "Maximum client connections of all services together.",
     ),
-    gauge("haproxy_process_current_connections", &[], "Client connections open now."),
+    gauge("haproxy_process_current_connections", &[], "Open client connections."),
     counter(
         "haproxy_process_connections_total",
         &[],
-        "Client connections accepted, the refused ones included.",
+        "Client connections accepted, including refused ones.",
     ),
-    gauge("haproxy_process_stopping", &[], "1 from the order to stop on, else 0."),
+    gauge("haproxy_process_stopping", &[], "Shutdown: 1 once it has begun, else 0."),
     gauge(
         "haproxy_frontend_status",
         &["proxy", "state"],
-        "UP while clients are accepted, else DOWN.",
+        "State of the listener: UP while clients are accepted, else DOWN.",
     ),
-    gauge("haproxy_frontend_current_sessions", &["proxy"], "Client connections open now."),
-    gauge("haproxy_frontend_limit_sessions", &["proxy"], "Client connections allowed."),
+    gauge("haproxy_frontend_current_sessions", &["proxy"], "Open client connections."),
+    gauge("haproxy_frontend_limit_sessions", &["proxy"], "Maximum client connections."),
     counter(
         "haproxy_frontend_sessions_total",
         &["proxy"],
@@ -489,29 +490,29 @@ pub const HAPROXY: &[Metric] = &[
     counter(
         "haproxy_frontend_connections_total",
         &["proxy"],
-        "Client connections accepted, the refused ones included.",
+        "Client connections accepted, including refused ones.",
     ),
     counter("haproxy_frontend_bytes_in_total", &["proxy"], "Bytes from clients."),
     counter("haproxy_frontend_bytes_out_total", &["proxy"], "Bytes to clients."),
     gauge(
         "haproxy_backend_status",
         &["proxy", "state"],
-        "UP while traffic flows to a server, else DOWN.",
+        "State of the servers: UP while traffic flows to one, else DOWN.",
     ),
     gauge(
         "haproxy_backend_active_servers",
         &["proxy"],
-        "Servers that are UP: the master or none; the replicas in service for a listener for readers.",
+        "Servers that are UP: the master; for readers, the serving replicas.",
     ),
     gauge(
         "haproxy_backend_current_sessions",
         &["proxy"],
-        "Client connections that do not wait for a server.",
+        "Client connections that are not waiting for a server.",
     ),
     counter(
         "haproxy_backend_connection_errors_total",
         &["proxy"],
-        "Connections to servers that failed.",
+        "Failed connections to servers.",
     ),
     counter(
         "haproxy_backend_connection_attempts_total",
@@ -521,62 +522,60 @@ pub const HAPROXY: &[Metric] = &[
     counter(
         "haproxy_backend_server_aborts_total",
         &["proxy"],
-        "Sessions that the server broke off, or that could not be had from it.",
+        "Sessions aborted by the server, or without a connection to it.",
     ),
-    counter(
-        "haproxy_backend_client_aborts_total",
-        &["proxy"],
-        "Sessions that the client broke off.",
-    ),
+    counter("haproxy_backend_client_aborts_total", &["proxy"], "Sessions aborted by the client."),
     gauge(
         "haproxy_backend_connect_time_average_seconds",
         &["proxy"],
-        "Average time to connect to servers, since the start.",
+        "Average time to connect to servers since the start, in seconds.",
     ),
     counter(
         "haproxy_backend_downtime_seconds_total",
         &["proxy"],
-        "Time spent DOWN since the first master; not for readers.",
+        "Time spent DOWN since the first master, in seconds; not for readers.",
     ),
     counter(
         "haproxy_backend_check_up_down_total",
         &["proxy"],
-        "Times the servers were found to be gone: holds, and masters taken away; for readers, replicas put out.",
+        "Transitions to DOWN: holds and removals of a master; for readers, ejections of replicas.",
     ),
     gauge(
         "haproxy_server_status",
         &["proxy", "server", "state"],
-        "UP for the master in force (for readers: a replica in service), else DOWN.",
+        "State of the server: UP for the master in force (for readers: a serving replica), else \
+         DOWN.",
     ),
     gauge(
         "haproxy_server_check_status",
         &["proxy", "server", "state"],
-        "How the last question to the node ended: L7OK, L7STS (another role), L7TOUT, L4CON, L7RSP, or HANA before the first.",
+        "Result of the last probe: L7OK, L7STS (another role), L7TOUT, L4CON, L7RSP, or HANA \
+         before the first.",
     ),
     counter(
         "haproxy_server_check_failures_total",
         &["proxy", "server"],
-        "Questions to the node that were not answered as they should be.",
+        "Failed probes of the node.",
     ),
     gauge(
         "haproxy_server_check_duration_seconds",
         &["proxy", "server"],
-        "Time the last answer took.",
+        "Duration of the last probe, in seconds.",
     ),
     gauge(
         "haproxy_server_current_sessions",
         &["proxy", "server"],
-        "Client connections on the node now.",
+        "Open client connections of the node.",
     ),
     counter(
         "haproxy_server_bytes_in_total",
         &["proxy", "server"],
-        "Bytes to the node, while scrapes found it to be the master; not for readers.",
+        "Bytes sent to the node while scrapes found it to be the master; not for readers.",
     ),
     counter(
         "haproxy_server_bytes_out_total",
         &["proxy", "server"],
-        "Bytes from the node, likewise.",
+        "Bytes received from the node while scrapes found it to be the master; not for readers.",
     ),
 ];
 
@@ -587,7 +586,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_metric_has_a_conventional_name_and_a_help_text() {
+    fn names_follow_conventions_and_families_are_unique() {
         for Metric { name, kind, labels, help } in CATALOGUE.iter().chain(HAPROXY) {
             assert!(
                 ["pointsman_", "process_", "haproxy_"].iter().any(|start| name.starts_with(start)),
@@ -595,11 +594,15 @@ mod tests {
             );
             assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'), "{name}");
             assert!(help.ends_with('.') && !help.contains(['\\', '\n']), "{name}");
-            assert_eq!(name.ends_with("_total"), *kind == Kind::Counter, "{name}");
+            assert_eq!(name.ends_with("_total"), *kind == MetricKind::Counter, "{name}");
             assert!(labels.iter().all(|label| *label != "le"), "{name}");
         }
         let names: BTreeSet<&str> = CATALOGUE.iter().chain(HAPROXY).map(|it| it.name).collect();
         assert_eq!(names.len(), CATALOGUE.len() + HAPROXY.len());
         assert!(HAPROXY.iter().all(|it| it.name.starts_with("haproxy_")));
+        // In OpenMetrics the family of a counter has no `_total`, and families are unique.
+        for family in names.iter().filter_map(|name| name.strip_suffix("_total")) {
+            assert!(!names.contains(family), "{family} is also the family of a counter");
+        }
     }
 }

@@ -1,17 +1,17 @@
-//! The text of `/metrics`, put together anew at every scrape, in either of its two forms.
+//! Renders `/metrics` in the Prometheus text format or as OpenMetrics.
 //!
-//! What writes it is the recorder of `metrics-exporter-prometheus`, a fresh one each time.
-//! Everything is counted elsewhere, so there is nothing to keep between two scrapes: what is not
-//! put in is not there, and a node that has gone takes its series along. A recorder that lives on
-//! remembers every label it was ever given, and would grow with every pod that comes and goes.
+//! Each scrape uses a fresh recorder of `metrics-exporter-prometheus`. All values are counted
+//! elsewhere, so nothing has to be kept between two scrapes: a series that is not added is absent,
+//! and the series of a removed node disappear. A long-lived recorder would keep every label set
+//! that it was ever given, and grow with every pod that comes and goes.
 //!
-//! Three things it cannot do, and they are done here: take in a histogram that comes in buckets
-//! already, take a counter of fractions of a second (it goes in as a gauge, and `arrange` gives it
-//! its type back), and write OpenMetrics, which names the family of a counter without its `_total`
-//! and marks the end.
+//! Three things the recorder cannot do are done here: accept a histogram that already has buckets,
+//! accept a counter of fractions of a second (it is added as a gauge, and `arrange` restores its
+//! type), and write OpenMetrics, where the family of a counter is named without `_total` and the
+//! text has an end marker.
 //!
-//! Deliberately absent: a metric that the catalogue does not have. It is left out, and a debug
-//! build says so.
+//! Deliberately absent: metrics that the catalogue does not contain. They are omitted, and a debug
+//! build panics.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -25,33 +25,33 @@ use metrics_exporter_prometheus::formatting::{
 };
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 
-use super::catalogue::{CATALOGUE, HAPROXY, Kind, Metric};
+use super::catalogue::{CATALOGUE, HAPROXY, Metric, MetricKind};
 
-/// A label's name and value.
-pub type Pair<'a> = (&'static str, &'a str);
+/// The name and value of a label.
+pub type LabelPair<'a> = (&'static str, &'a str);
 
-/// Where each metric that may be stands in the order of the text.
-static PLACES: LazyLock<BTreeMap<&'static str, (usize, &'static Metric)>> = LazyLock::new(|| {
-    CATALOGUE
-        .iter()
-        .chain(HAPROXY)
-        .enumerate()
-        .map(|(at, metric)| (metric.name, (at, metric)))
-        .collect()
-});
+/// The position of each metric of the catalogue in the output.
+static POSITIONS: LazyLock<BTreeMap<&'static str, (usize, &'static Metric)>> =
+    LazyLock::new(|| {
+        CATALOGUE
+            .iter()
+            .chain(HAPROXY)
+            .enumerate()
+            .map(|(at, metric)| (metric.name, (at, metric)))
+            .collect()
+    });
 
 const METADATA: Metadata<'static> = Metadata::new("pointsman", Level::INFO, None);
 
-/// What a gauge may be set to. Prometheus knows one kind of number; counts are exact in it up to
-/// 2^53.
-pub trait Value {
-    /// The same as Prometheus has it.
+/// A value of a gauge. Prometheus has one numeric type, in which counts are exact up to 2^53.
+pub trait GaugeValue {
+    /// Converts to that type.
     fn value(self) -> f64;
 }
 
 macro_rules! values {
     ($($kind:ty)*) => {
-        $(impl Value for $kind {
+        $(impl GaugeValue for $kind {
             fn value(self) -> f64 {
                 self as f64
             }
@@ -60,84 +60,87 @@ macro_rules! values {
 }
 values!(f64 i32 u64 usize);
 
-/// Series, family by family.
+/// The metrics of one scrape.
 #[derive(Debug)]
 pub struct Exposition {
     recorder: PrometheusRecorder,
-    /// The histograms' series, by name.
+    /// The text of the histograms, by name.
     histograms: BTreeMap<&'static str, String>,
     sparse: bool,
 }
 
 impl Exposition {
-    /// An empty one. A `sparse` one leaves out what a service has counted to zero.
+    /// Creates an empty exposition. If `sparse`, counters of services that are zero are omitted.
     #[must_use]
     pub fn new(sparse: bool) -> Self {
         let recorder = PrometheusBuilder::new().build_recorder();
         for Metric { name, kind, help, .. } in CATALOGUE.iter().chain(HAPROXY) {
             match kind {
-                Kind::Counter => recorder.describe_counter((*name).into(), None, (*help).into()),
-                Kind::Gauge => recorder.describe_gauge((*name).into(), None, (*help).into()),
-                Kind::Histogram => {}
+                MetricKind::Counter => {
+                    recorder.describe_counter((*name).into(), None, (*help).into());
+                }
+                MetricKind::Gauge => recorder.describe_gauge((*name).into(), None, (*help).into()),
+                MetricKind::Histogram => {}
             }
         }
         Self { recorder, histograms: BTreeMap::new(), sparse }
     }
 
-    /// Whether what a service has counted to zero is left out.
+    /// Whether counters of services that are zero are omitted.
     #[must_use]
     pub fn is_sparse(&self) -> bool {
         self.sparse
     }
 
-    /// A counter's value.
-    pub fn count(&mut self, name: &str, labels: &[Pair<'_>], value: u64) {
-        let left_out =
+    /// Adds the value of a counter.
+    pub fn count(&mut self, name: &str, labels: &[LabelPair<'_>], value: u64) {
+        let is_omitted =
             self.sparse && value == 0 && labels.iter().any(|(label, _)| *label == "service");
-        if let Some(metric) = known(name, Kind::Counter, labels).filter(|_| !left_out) {
+        if let Some(metric) = lookup(name, MetricKind::Counter, labels).filter(|_| !is_omitted) {
             self.recorder.register_counter(&key(metric, labels), &METADATA).absolute(value);
         }
     }
 
-    /// A counter of seconds.
-    pub fn seconds(&mut self, name: &str, labels: &[Pair<'_>], value: Duration) {
-        self.set(name, Kind::Counter, labels, value.as_secs_f64());
+    /// Adds the value of a counter of seconds.
+    pub fn seconds(&mut self, name: &str, labels: &[LabelPair<'_>], value: Duration) {
+        self.set(name, MetricKind::Counter, labels, value.as_secs_f64());
     }
 
-    /// A gauge's value.
-    pub fn gauge(&mut self, name: &str, labels: &[Pair<'_>], value: impl Value) {
-        self.set(name, Kind::Gauge, labels, value.value());
+    /// Adds the value of a gauge.
+    pub fn gauge(&mut self, name: &str, labels: &[LabelPair<'_>], value: impl GaugeValue) {
+        self.set(name, MetricKind::Gauge, labels, value.value());
     }
 
-    /// A gauge that is 1 or 0.
-    pub fn flag(&mut self, name: &str, labels: &[Pair<'_>], value: bool) {
-        self.set(name, Kind::Gauge, labels, f64::from(u8::from(value)));
+    /// Adds the value of a gauge that is 1 or 0.
+    pub fn flag(&mut self, name: &str, labels: &[LabelPair<'_>], value: bool) {
+        self.set(name, MetricKind::Gauge, labels, f64::from(u8::from(value)));
     }
 
-    fn set(&mut self, name: &str, kind: Kind, labels: &[Pair<'_>], value: f64) {
-        if let Some(metric) = known(name, kind, labels) {
+    fn set(&mut self, name: &str, kind: MetricKind, labels: &[LabelPair<'_>], value: f64) {
+        if let Some(metric) = lookup(name, kind, labels) {
             self.recorder.register_gauge(&key(metric, labels), &METADATA).set(value);
         }
     }
 
-    /// A histogram: upper bounds in seconds with how many values were at most that, then the number
-    /// of all values and their sum.
+    /// Adds a histogram: upper bounds in seconds with cumulative counts, then the count and the sum
+    /// of all values.
     pub fn histogram(
         &mut self,
         name: &str,
-        labels: &[Pair<'_>],
+        labels: &[LabelPair<'_>],
         buckets: impl Iterator<Item = (f64, u64)>,
         (count, sum): (u64, Duration),
     ) {
-        let Some(metric) = known(name, Kind::Histogram, labels) else { return };
+        let Some(metric) = lookup(name, MetricKind::Histogram, labels) else { return };
         let text = self.histograms.entry(metric.name).or_insert_with(|| {
             let mut text = String::new();
             write_help_line(&mut text, name, None, None, metric.help);
-            write_type_line(&mut text, name, None, None, metric.kind.word());
+            write_type_line(&mut text, name, None, None, metric.kind.label());
             text
         });
-        let of =
-            |(label, value): &Pair<'_>| format!("{label}=\"{}\",", sanitize_label_value(value));
+        let of = |(label, value): &LabelPair<'_>| {
+            format!("{label}=\"{}\",", sanitize_label_value(value))
+        };
         let of: String = labels.iter().map(of).collect();
         let alone = of.strip_suffix(',').map_or_else(String::new, |of| format!("{{{of}}}"));
         // Writing to a string cannot fail.
@@ -149,7 +152,7 @@ impl Exposition {
             writeln!(text, "{name}_sum{alone} {}\n{name}_count{alone} {count}", sum.as_secs_f64());
     }
 
-    /// The whole text.
+    /// Renders the text.
     #[must_use]
     pub fn render(self, format: Format) -> String {
         let mut text = self.recorder.handle().render();
@@ -161,9 +164,9 @@ impl Exposition {
     }
 }
 
-/// The metric of the catalogue, which is what it is taken for.
-fn known(name: &str, kind: Kind, labels: &[Pair<'_>]) -> Option<&'static Metric> {
-    let (_, metric) = *PLACES.get(name).or_else(|| {
+/// Looks up a metric of the catalogue, and checks its kind and labels in debug builds.
+fn lookup(name: &str, kind: MetricKind, labels: &[LabelPair<'_>]) -> Option<&'static Metric> {
+    let (_, metric) = *POSITIONS.get(name).or_else(|| {
         debug_assert!(false, "{name} is not in the catalogue");
         None
     })?;
@@ -175,19 +178,19 @@ fn known(name: &str, kind: Kind, labels: &[Pair<'_>]) -> Option<&'static Metric>
     Some(metric)
 }
 
-fn key(metric: &Metric, labels: &[Pair<'_>]) -> Key {
+fn key(metric: &Metric, labels: &[LabelPair<'_>]) -> Key {
     let labels: Vec<Label> =
         labels.iter().map(|(label, value)| Label::new(*label, (*value).to_owned())).collect();
     Key::from_parts(metric.name, labels)
 }
 
-/// Families with an empty line after each, as the recorder writes them in no order, in the order of
-/// the catalogue, with the types it gives them, in the form that is wanted. The series of counters
-/// and gauges come sorted, so that two scrapes can be compared.
+/// Sorts the families, which the recorder writes in arbitrary order with an empty line after each,
+/// as in the catalogue, corrects their types, and writes them in the requested format. The series
+/// of counters and gauges are sorted, so that two scrapes can be compared.
 fn arrange(text: &str, format: Format) -> String {
     let open = format == Format::OpenMetrics;
     let mut families: Vec<(usize, &Metric, &str)> = text.split("\n\n").filter_map(family).collect();
-    families.sort_unstable_by_key(|(place, ..)| *place);
+    families.sort_unstable_by_key(|(position, ..)| *position);
     let mut out = String::with_capacity(text.len());
     for (_, metric, family) in families {
         let name = if open {
@@ -202,8 +205,8 @@ fn arrange(text: &str, format: Format) -> String {
             .find_map(|line| line.strip_prefix("# HELP ")?.split_once(' '))
             .map_or("", |(_, it)| it);
         // Writing to a string cannot fail.
-        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {}", metric.kind.word());
-        if metric.kind != Kind::Histogram {
+        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {}", metric.kind.label());
+        if metric.kind != MetricKind::Histogram {
             series.sort_unstable();
         }
         for line in series {
@@ -217,13 +220,13 @@ fn arrange(text: &str, format: Format) -> String {
     out
 }
 
-/// Which metric a family is of, and where that stands.
+/// Returns the metric of a family and its position.
 fn family(text: &str) -> Option<(usize, &'static Metric, &str)> {
     let name = text
         .lines()
         .find_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
         .map(|(name, _)| name)?;
-    PLACES.get(name).map(|(place, metric)| (*place, *metric, text))
+    POSITIONS.get(name).map(|(position, metric)| (*position, *metric, text))
 }
 
 #[cfg(test)]
@@ -231,37 +234,41 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_forms_have_families_and_only_one_an_end() {
+    fn renders_families_in_both_formats() {
         let page = || {
             let mut page = Exposition::new(false);
-            page.gauge("pointsman_gate_shut", &[("service", "a\"b\\c")], 1);
-            page.count("pointsman_commits_total", &[("service", "a")], 7);
-            page.count("pointsman_commits_total", &[("service", "b")], 0);
+            page.gauge("pointsman_gate_closed", &[("service", "a\"b\\c")], 1);
+            page.count("pointsman_master_switches_total", &[("service", "a")], 7);
+            page.count("pointsman_master_switches_total", &[("service", "b")], 0);
             page
         };
-        let shut = "# HELP pointsman_gate_shut 1 while traffic is held.\n# TYPE pointsman_gate_shut gauge\n\
-                    pointsman_gate_shut{service=\"a\\\"b\\\\c\"} 1\n";
-        let moved = "Times the points moved.\n";
-        let counts =
-            "pointsman_commits_total{service=\"a\"} 7\npointsman_commits_total{service=\"b\"} 0\n";
+        let gate = "# HELP pointsman_gate_closed \
+                    State of the gate: 1 while traffic is held, else 0.\n\
+                    # TYPE pointsman_gate_closed gauge\n\
+                    pointsman_gate_closed{service=\"a\\\"b\\\\c\"} 1\n";
+        let switches = "Committed master changes.\n";
+        let counts = "pointsman_master_switches_total{service=\"a\"} 7\n\
+                      pointsman_master_switches_total{service=\"b\"} 0\n";
         let plain = page().render(Format::Prometheus);
         assert_eq!(
             plain,
             format!(
-                "{shut}# HELP pointsman_commits_total {moved}# TYPE pointsman_commits_total counter\n{counts}"
+                "{gate}# HELP pointsman_master_switches_total {switches}\
+                 # TYPE pointsman_master_switches_total counter\n{counts}"
             )
         );
         let open = page().render(Format::OpenMetrics);
         assert_eq!(
             open,
             format!(
-                "{shut}# HELP pointsman_commits {moved}# TYPE pointsman_commits counter\n{counts}# EOF\n"
+                "{gate}# HELP pointsman_master_switches {switches}\
+                 # TYPE pointsman_master_switches counter\n{counts}# EOF\n"
             )
         );
     }
 
     #[test]
-    fn counters_of_seconds_are_counters_and_what_the_recorder_does_not_order_is_ordered() {
+    fn sorts_series_and_types_counters_of_seconds() {
         let mut page = Exposition::new(false);
         let (time, part) = ("pointsman_worker_cpu_seconds_total", Duration::from_millis(1250));
         for worker in ["2", "0", "1"] {
@@ -285,26 +292,30 @@ mod tests {
     }
 
     #[test]
-    fn the_recorders_text_is_put_in_order_and_loses_what_the_catalogue_does_not_have() {
-        let text = "# HELP pointsman_commits_total Moves.\n# TYPE pointsman_commits_total gauge\n\
-                    pointsman_commits_total{service=\"b\"} 1\npointsman_commits_total{service=\"a\"} 2\n\n\
+    fn arranges_families_and_drops_unknown_ones() {
+        let text = "# HELP pointsman_master_switches_total Switches.\n\
+                    # TYPE pointsman_master_switches_total gauge\n\
+                    pointsman_master_switches_total{service=\"b\"} 1\n\
+                    pointsman_master_switches_total{service=\"a\"} 2\n\n\
                     # TYPE x_total counter\nx_total 1\n\n\
-                    # HELP pointsman_gate_shut Held.\n# TYPE pointsman_gate_shut gauge\npointsman_gate_shut 0\n\n";
-        let shut = "# HELP pointsman_gate_shut Held.\n# TYPE pointsman_gate_shut gauge\npointsman_gate_shut 0\n";
-        let counts =
-            "pointsman_commits_total{service=\"a\"} 2\npointsman_commits_total{service=\"b\"} 1\n";
+                    # HELP pointsman_gate_closed Held.\n# TYPE pointsman_gate_closed gauge\n\
+                    pointsman_gate_closed 0\n\n";
+        let gate = "# HELP pointsman_gate_closed Held.\n# TYPE pointsman_gate_closed gauge\n\
+                    pointsman_gate_closed 0\n";
+        let counts = "pointsman_master_switches_total{service=\"a\"} 2\n\
+                      pointsman_master_switches_total{service=\"b\"} 1\n";
         for (format, family, end) in [
-            (Format::Prometheus, "pointsman_commits_total", ""),
-            (Format::OpenMetrics, "pointsman_commits", "# EOF\n"),
+            (Format::Prometheus, "pointsman_master_switches_total", ""),
+            (Format::OpenMetrics, "pointsman_master_switches", "# EOF\n"),
         ] {
             let expected =
-                format!("{shut}# HELP {family} Moves.\n# TYPE {family} counter\n{counts}{end}");
+                format!("{gate}# HELP {family} Switches.\n# TYPE {family} counter\n{counts}{end}");
             assert_eq!(arrange(text, format), expected);
         }
     }
 
     #[test]
-    fn a_histogram_has_cumulative_buckets_a_sum_and_a_count() {
+    fn renders_cumulative_buckets_sum_and_count() {
         let mut page = Exposition::new(false);
         let buckets = [(0.25, 1), (1.0, 2)].into_iter();
         page.histogram(
@@ -328,20 +339,20 @@ mod tests {
     }
 
     #[test]
-    fn a_sparse_page_leaves_out_what_services_have_not_counted_and_nothing_else() {
+    fn omits_zero_counters_of_services_if_sparse() {
         let mut page = Exposition::new(true);
         page.count("pointsman_holds_total", &[("service", "m")], 0);
-        page.count("pointsman_commits_total", &[("service", "m")], 1);
+        page.count("pointsman_master_switches_total", &[("service", "m")], 1);
         page.count("pointsman_log_lines_dropped_total", &[], 0);
-        page.flag("pointsman_gate_shut", &[("service", "m")], false);
+        page.flag("pointsman_gate_closed", &[("service", "m")], false);
         let text = page.render(Format::Prometheus);
         let series: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
         assert_eq!(
             series,
             [
                 "pointsman_log_lines_dropped_total 0",
-                "pointsman_gate_shut{service=\"m\"} 0",
-                "pointsman_commits_total{service=\"m\"} 1"
+                "pointsman_gate_closed{service=\"m\"} 0",
+                "pointsman_master_switches_total{service=\"m\"} 1"
             ]
         );
     }

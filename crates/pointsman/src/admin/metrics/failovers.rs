@@ -1,69 +1,77 @@
-//! How long the phases of failovers took, as histograms.
+//! Histograms of the durations of failover phases.
 //!
-//! Discovery remembers the last failovers of each service; each of them is put in here once, at the
-//! first scrape that finds it, and its first session when there was one.
+//! Discovery keeps the last failovers of each service. Each is added here once, by the first scrape
+//! that finds it, and its first session once there was one.
 
 use std::time::Duration;
 
-use sentinel::{DiscoverySnapshot, Failover};
+use sentinel::{DiscoverySnapshot, FailoverRecord};
 
-use super::exposition::{Exposition, Pair};
+use super::exposition::{Exposition, LabelPair};
 
-/// Upper bounds, in seconds, of what a machine does: finest around the promise of 2 ms.
-const FAST: &[f64] = &[
+/// Upper bounds, in seconds, of phases that a process needs: finest around the target of 2 ms.
+const PROCESS_BOUNDS: &[f64] = &[
     0.000_1, 0.000_25, 0.000_5, 0.000_75, 0.001, 0.001_25, 0.001_5, 0.001_75, 0.002, 0.002_5,
     0.003, 0.004, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 10.0,
 ];
-/// Upper bounds, in seconds, of what sentinels and people wait for.
-const SLOW: &[f64] = &[0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0];
+/// Upper bounds, in seconds, of phases that depend on Sentinel and clients.
+const CLIENT_BOUNDS: &[f64] = &[0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0];
 
-/// One phase: its metric, its bounds, and how long it took in a failover.
-struct Phase {
+/// One phase: its metric, its bounds, and its duration in a failover.
+struct FailoverPhase {
     name: &'static str,
     bounds: &'static [f64],
-    of: fn(&Failover) -> Option<Duration>,
+    duration: fn(&FailoverRecord) -> Option<Duration>,
 }
 
-/// Those that are over at the commit.
-const PHASES: [Phase; 4] = [
-    Phase {
-        name: "pointsman_failover_suspicion_seconds",
-        bounds: SLOW,
-        of: |it| it.story.suspicion(),
+/// The phases that end with the commit.
+const PHASES: [FailoverPhase; 4] = [
+    FailoverPhase {
+        name: "pointsman_failover_duration_seconds",
+        bounds: CLIENT_BOUNDS,
+        duration: |it| it.timeline.duration(),
     },
-    Phase { name: "pointsman_failover_hold_seconds", bounds: SLOW, of: |it| it.story.hold() },
-    Phase { name: "pointsman_failover_switch_seconds", bounds: FAST, of: Failover::swap },
-    Phase {
+    FailoverPhase {
+        name: "pointsman_failover_hold_seconds",
+        bounds: CLIENT_BOUNDS,
+        duration: |it| it.timeline.hold(),
+    },
+    FailoverPhase {
+        name: "pointsman_failover_switch_seconds",
+        bounds: PROCESS_BOUNDS,
+        duration: FailoverRecord::switch_time,
+    },
+    FailoverPhase {
         name: "pointsman_failover_verification_seconds",
-        bounds: FAST,
-        of: Failover::verification,
+        bounds: PROCESS_BOUNDS,
+        duration: FailoverRecord::verification,
     },
 ];
-/// The one that comes after it.
-const AFTERWARDS: Phase = Phase {
+/// The phase that follows the commit.
+const FIRST_SESSION: FailoverPhase = FailoverPhase {
     name: "pointsman_failover_first_session_seconds",
-    bounds: SLOW,
-    of: Failover::first_session,
+    bounds: CLIENT_BOUNDS,
+    duration: FailoverRecord::first_session,
 };
 
 /// One histogram.
 #[derive(Debug, Clone, Default)]
-struct Buckets {
-    /// How many values were in each bucket; empty before the first one.
+struct DurationHistogram {
+    /// Number of values in each bucket; empty before the first one.
     counts: Vec<u64>,
     count: u64,
     sum: Duration,
 }
 
-impl Buckets {
-    fn observe(&mut self, bounds: &[f64], took: Duration) {
+impl DurationHistogram {
+    fn observe(&mut self, bounds: &[f64], duration: Duration) {
         self.counts.resize(bounds.len(), 0);
-        let at = bounds.iter().position(|bound| took.as_secs_f64() <= *bound);
+        let at = bounds.iter().position(|bound| duration.as_secs_f64() <= *bound);
         if let Some(count) = at.and_then(|at| self.counts.get_mut(at)) {
             *count += 1;
         }
         self.count += 1;
-        self.sum = self.sum.saturating_add(took);
+        self.sum = self.sum.saturating_add(duration);
     }
 
     fn add(&mut self, other: &Self) {
@@ -73,7 +81,7 @@ impl Buckets {
         self.sum = self.sum.saturating_add(other.sum);
     }
 
-    fn put(&self, page: &mut Exposition, phase: &Phase, labels: &[Pair<'_>]) {
+    fn write(&self, page: &mut Exposition, phase: &FailoverPhase, labels: &[LabelPair<'_>]) {
         if self.count > 0 {
             let below = self.counts.iter().scan(0, |sum, count| {
                 *sum += count;
@@ -89,54 +97,54 @@ impl Buckets {
     }
 }
 
-/// What is known of one service's failovers.
+/// The histograms of one service's failovers.
 #[derive(Debug, Default)]
-pub(super) struct Failovers {
-    /// Everything up to this generation is in the histograms.
+pub(super) struct FailoverHistograms {
+    /// Every failover up to this generation is in the histograms.
     commit: u64,
     /// The same for the first session.
     first_session: u64,
-    phases: [Buckets; PHASES.len()],
-    afterwards: Buckets,
-    /// Bytes of the old masters' histories, as far as estimated.
+    phases: [DurationHistogram; PHASES.len()],
+    first_sessions: DurationHistogram,
+    /// Sum of the estimated lost bytes.
     lost: u64,
 }
 
-impl Failovers {
-    /// Takes in what is new.
-    pub(super) fn learn(&mut self, seen: &DiscoverySnapshot) {
+impl FailoverHistograms {
+    /// Adds the failovers that are new.
+    pub(super) fn add_new(&mut self, seen: &DiscoverySnapshot) {
         let (commit, first_session) = (self.commit, self.first_session);
         for failover in seen.failovers.iter().filter(|it| it.generation > commit) {
             for (phase, buckets) in PHASES.iter().zip(&mut self.phases) {
-                (phase.of)(failover)
+                (phase.duration)(failover)
                     .into_iter()
-                    .for_each(|took| buckets.observe(phase.bounds, took));
+                    .for_each(|duration| buckets.observe(phase.bounds, duration));
             }
             self.lost = self.lost.saturating_add(failover.lost_bytes.unwrap_or(0));
             self.commit = failover.generation;
         }
-        // A failover gets its first session before the next one comes, or never.
+        // A failover gets its first session before the next one begins, or never.
         for failover in seen.failovers.iter().filter(|it| it.generation > first_session) {
-            if let Some(took) = (AFTERWARDS.of)(failover) {
-                self.afterwards.observe(AFTERWARDS.bounds, took);
+            if let Some(duration) = (FIRST_SESSION.duration)(failover) {
+                self.first_sessions.observe(FIRST_SESSION.bounds, duration);
                 self.first_session = failover.generation;
             }
         }
     }
 
-    /// Together with another service's.
+    /// Adds the histograms of another service.
     pub(super) fn add(&mut self, other: &Self) {
         self.phases.iter_mut().zip(&other.phases).for_each(|(sum, buckets)| sum.add(buckets));
-        self.afterwards.add(&other.afterwards);
+        self.first_sessions.add(&other.first_sessions);
         self.lost = self.lost.saturating_add(other.lost);
         self.commit = self.commit.max(other.commit);
     }
 
-    pub(super) fn put(&self, page: &mut Exposition, labels: &[Pair<'_>]) {
+    pub(super) fn write(&self, page: &mut Exposition, labels: &[LabelPair<'_>]) {
         for (phase, buckets) in
-            PHASES.iter().zip(&self.phases).chain([(&AFTERWARDS, &self.afterwards)])
+            PHASES.iter().zip(&self.phases).chain([(&FIRST_SESSION, &self.first_sessions)])
         {
-            buckets.put(page, phase, labels);
+            buckets.write(page, phase, labels);
         }
         if self.commit > 0 {
             page.count("pointsman_failover_lost_bytes_total", labels, self.lost);
@@ -151,16 +159,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buckets_are_cumulative_and_services_add_up() {
+    fn adds_histograms_of_services() {
         let ms = Duration::from_millis;
-        let (mut one, mut other) = (Failovers::default(), Failovers::default());
+        let (mut one, mut other) = (FailoverHistograms::default(), FailoverHistograms::default());
         let hold = &PHASES[1];
         one.phases[1].observe(hold.bounds, ms(10));
         one.phases[1].observe(hold.bounds, ms(90));
         other.phases[1].observe(hold.bounds, ms(40_000));
         other.add(&one);
         let mut page = Exposition::new(false);
-        other.put(&mut page, &[]);
+        other.write(&mut page, &[]);
         let text = page.render(Format::Prometheus);
         for part in [
             "_bucket{le=\"0.01\"} 1\n",
@@ -171,6 +179,6 @@ mod tests {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(text.contains("_sum 40.1\n") && text.contains("_count 3\n"), "{text}");
-        assert!(!text.contains("first_session"), "what was never observed has no series: {text}");
+        assert!(!text.contains("first_session"), "phases without values have no series: {text}");
     }
 }

@@ -1,36 +1,36 @@
-//! The names that haproxy's own exporter has, for dashboards and alerts that were made for it
-//! (`[metrics] haproxy_names = true`).
+//! The metrics of haproxy's exporter, for dashboards and alerts that were made for it (`[metrics]
+//! haproxy_names = true`).
 //!
 //! A `proxy` is a listener: the service's name, or `NAME/replicas` for readers. A `server` is a
-//! node, by the address that the sentinels announce. As with the checks that people put on haproxy,
-//! one server of a master's listener is UP: the master. What haproxy counts and this process does
-//! not, bytes of each server, is made of what the listener counts and of which node was the master
-//! meanwhile.
+//! node, identified by the address that the sentinels announce. As with the usual health checks of
+//! haproxy, one server of a master's listener is UP: the master. Bytes per server, which this
+//! process does not count, are derived from the listener's counters and from which node was the
+//! master meanwhile.
 //!
 //! Names, labels and states were compared with haproxy 2.6.12.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use proxy::{EndReason, Snapshot};
+use proxy::{EndReason, ServiceSnapshot};
 use sentinel::{
     DiscoverySnapshot, NodeSnapshot, ProbeFailure, ReplicaPoolSnapshot, ReplicaState, Role,
 };
 
-use super::exposition::{Exposition, Pair};
+use super::exposition::{Exposition, LabelPair};
 
 /// One listener.
-pub(super) struct Listener<'a> {
+pub(super) struct ListenerMetrics<'a> {
     pub(super) proxy: &'a str,
-    pub(super) traffic: &'a Snapshot,
+    pub(super) traffic: &'a ServiceSnapshot,
     pub(super) limit: usize,
     pub(super) seen: &'a DiscoverySnapshot,
-    /// What is known of the replicas, if they are what it is for.
+    /// The replica pool, if this is a listener for readers.
     pub(super) replicas: Option<&'a ReplicaPoolSnapshot>,
 }
 
 /// The process.
-pub(super) struct Process {
+pub(super) struct ProcessMetrics {
     pub(super) uptime: Duration,
     pub(super) limit: usize,
     pub(super) stopping: bool,
@@ -40,20 +40,25 @@ pub(super) struct Process {
 /// Bytes in and out.
 type Bytes = (u64, u64);
 
-/// What is kept from one scrape to the next.
+/// State kept between scrapes.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
-    /// For each listener what it had counted, and what of that each of its nodes is held to have
-    /// had.
+pub(super) struct ByteAttribution {
+    /// For each listener its byte counters at the last scrape, and the part attributed to each of
+    /// its nodes.
     listeners: BTreeMap<String, (Bytes, BTreeMap<String, Bytes>)>,
 }
 
-/// States that a check may have here, of haproxy's.
+/// The check states of haproxy that are used here.
 const CHECKS: [&str; 6] = ["HANA", "L4CON", "L7TOUT", "L7RSP", "L7STS", "L7OK"];
 
-/// The whole process.
-pub(super) fn process(page: &mut Exposition, process: &Process, listeners: &[Listener<'_>]) {
-    let sum = |of: fn(&Snapshot) -> u64| listeners.iter().map(|it| of(it.traffic)).sum::<u64>();
+/// Writes the metrics of the process.
+pub(super) fn process(
+    page: &mut Exposition,
+    process: &ProcessMetrics,
+    listeners: &[ListenerMetrics<'_>],
+) {
+    let sum =
+        |of: fn(&ServiceSnapshot) -> u64| listeners.iter().map(|it| of(it.traffic)).sum::<u64>();
     page.gauge("haproxy_process_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
     page.gauge("haproxy_process_uptime_seconds", &[], process.uptime.as_secs());
     page.gauge("haproxy_process_max_connections", &[], process.limit);
@@ -62,9 +67,14 @@ pub(super) fn process(page: &mut Exposition, process: &Process, listeners: &[Lis
     page.flag("haproxy_process_stopping", &[], process.stopping);
 }
 
-/// One listener: frontend, backend and servers.
-pub(super) fn listener(page: &mut Exposition, kept: &mut Kept, accepting: bool, it: &Listener<'_>) {
-    let (proxy, traffic): (Pair<'_>, _) = (("proxy", it.proxy), it.traffic);
+/// Writes the metrics of one listener: frontend, backend and servers.
+pub(super) fn listener(
+    page: &mut Exposition,
+    attribution: &mut ByteAttribution,
+    accepting: bool,
+    it: &ListenerMetrics<'_>,
+) {
+    let (proxy, traffic): (LabelPair<'_>, _) = (("proxy", it.proxy), it.traffic);
     let of = &[proxy][..];
     for (state, is) in [("DOWN", !accepting), ("UP", accepting)] {
         page.flag("haproxy_frontend_status", &[proxy, ("state", state)], is);
@@ -77,17 +87,17 @@ pub(super) fn listener(page: &mut Exposition, kept: &mut Kept, accepting: bool, 
     page.count("haproxy_frontend_bytes_out_total", of, traffic.bytes_out);
     let servers = it.servers();
     let active = servers.iter().filter(|server| server.up).count();
-    // A master may stand in for replicas; then the listener works although none of its servers
-    // does.
+    // The master may replace missing replicas; then the backend is UP although none of its servers
+    // is.
     let up = active > 0
-        || it
-            .replicas
-            .is_some_and(|replicas| replicas.stands_in && it.seen.stopped_since.is_none());
+        || it.replicas.is_some_and(|replicas| {
+            replicas.master_serves_reads && it.seen.stopped_since.is_none()
+        });
     for (state, is) in [("DOWN", !up), ("UP", up)] {
         page.flag("haproxy_backend_status", &[proxy, ("state", state)], is);
     }
     let errors = traffic.dial_failures.iter().sum::<u64>();
-    let broken = |reasons: &[EndReason]| {
+    let aborted = |reasons: &[EndReason]| {
         reasons.iter().map(|reason| traffic.closed_for(*reason)).sum::<u64>()
     };
     page.gauge("haproxy_backend_active_servers", of, active);
@@ -100,14 +110,14 @@ pub(super) fn listener(page: &mut Exposition, kept: &mut Kept, accepting: bool, 
         EndReason::UpstreamError,
         EndReason::DialFailed,
     ];
-    page.count("haproxy_backend_server_aborts_total", of, broken(&by_server));
+    page.count("haproxy_backend_server_aborts_total", of, aborted(&by_server));
     let by_client = [
         EndReason::ClientReset,
         EndReason::ClientLost,
         EndReason::ClientError,
         EndReason::HoldAbandoned,
     ];
-    page.count("haproxy_backend_client_aborts_total", of, broken(&by_client));
+    page.count("haproxy_backend_client_aborts_total", of, aborted(&by_client));
     let dials = u32::try_from(traffic.dial_time.count()).unwrap_or(u32::MAX);
     let average = traffic.dial_time.sum().checked_div(dials).unwrap_or_default();
     page.gauge("haproxy_backend_connect_time_average_seconds", of, average.as_secs_f64());
@@ -127,28 +137,33 @@ pub(super) fn listener(page: &mut Exposition, kept: &mut Kept, accepting: bool, 
         }
     }
     for server in &servers {
-        server.put(page, proxy);
+        server.write(page, proxy);
     }
     if it.replicas.is_none() {
-        bytes(page, kept, it, &servers);
+        bytes(page, attribution, it, &servers);
     }
 }
 
-/// Connections that were accepted, for whatever.
-fn accepted(traffic: &Snapshot) -> u64 {
+/// Connections that were accepted, including refused ones.
+fn accepted(traffic: &ServiceSnapshot) -> u64 {
     traffic.accepted + traffic.refused_in_all()
 }
 
-/// What came since the last scrape goes to the node that is the master now; without one it waits
-/// for the next.
-fn bytes(page: &mut Exposition, kept: &mut Kept, it: &Listener<'_>, servers: &[Server]) {
-    let (before, nodes) = kept.listeners.entry(it.proxy.to_owned()).or_default();
+/// Attributes the bytes since the last scrape to the current master; without one they wait for the
+/// next scrape.
+fn bytes(
+    page: &mut Exposition,
+    attribution: &mut ByteAttribution,
+    it: &ListenerMetrics<'_>,
+    servers: &[ServerMetrics],
+) {
+    let (before, nodes) = attribution.listeners.entry(it.proxy.to_owned()).or_default();
     nodes.retain(|name, _| servers.iter().any(|server| server.name == *name));
     if let Some(master) = it.seen.master.as_ref() {
         let now = (it.traffic.bytes_in, it.traffic.bytes_out);
-        let had = nodes.entry(master.addr.to_string()).or_default();
-        had.0 += now.0.saturating_sub(before.0);
-        had.1 += now.1.saturating_sub(before.1);
+        let attributed = nodes.entry(master.addr.to_string()).or_default();
+        attributed.0 += now.0.saturating_sub(before.0);
+        attributed.1 += now.1.saturating_sub(before.1);
         *before = now;
     }
     for server in servers {
@@ -159,8 +174,8 @@ fn bytes(page: &mut Exposition, kept: &mut Kept, it: &Listener<'_>, servers: &[S
     }
 }
 
-/// One node, as one listener has it.
-struct Server {
+/// One node of a listener.
+struct ServerMetrics {
     name: String,
     up: bool,
     sessions: u64,
@@ -169,8 +184,8 @@ struct Server {
     answered_in: Option<Duration>,
 }
 
-impl Listener<'_> {
-    fn servers(&self) -> Vec<Server> {
+impl ListenerMetrics<'_> {
+    fn servers(&self) -> Vec<ServerMetrics> {
         let server = |node: &NodeSnapshot| {
             let replica = |it: &ReplicaPoolSnapshot| {
                 it.replicas.iter().find(|it| it.addr == node.addr).cloned()
@@ -178,7 +193,7 @@ impl Listener<'_> {
             let (up, sessions) = match self.replicas {
                 Some(replicas) => {
                     let replica = replica(replicas)?;
-                    (replica.standing == ReplicaState::Eligible, replica.sessions as u64)
+                    (replica.state == ReplicaState::Eligible, replica.sessions as u64)
                 }
                 None => {
                     let is =
@@ -188,7 +203,7 @@ impl Listener<'_> {
                     (is && self.seen.stopped_since.is_none(), sessions)
                 }
             };
-            Some(Server {
+            Some(ServerMetrics {
                 name: node.addr.to_string(),
                 up,
                 sessions,
@@ -201,7 +216,7 @@ impl Listener<'_> {
     }
 }
 
-/// How the last question to a node ended, in haproxy's words.
+/// Returns the result of the last probe of a node as a check state of haproxy.
 fn check(node: &NodeSnapshot, reads: bool) -> &'static str {
     match node.probe.as_ref().map(|probe| &probe.outcome) {
         None => "HANA",
@@ -210,15 +225,15 @@ fn check(node: &NodeSnapshot, reads: bool) -> &'static str {
             _ => "L7STS",
         },
         Some(Err(ProbeFailure::Unreachable)) => "L4CON",
-        Some(Err(ProbeFailure::Silent)) => "L7TOUT",
-        Some(Err(ProbeFailure::TurnedAway | ProbeFailure::Denied | ProbeFailure::Rejected)) => {
-            "L7RSP"
-        }
+        Some(Err(ProbeFailure::Unresponsive)) => "L7TOUT",
+        Some(Err(
+            ProbeFailure::ConnectionRejected | ProbeFailure::Denied | ProbeFailure::UnusableAddress,
+        )) => "L7RSP",
     }
 }
 
-impl Server {
-    fn put(&self, page: &mut Exposition, proxy: Pair<'_>) {
+impl ServerMetrics {
+    fn write(&self, page: &mut Exposition, proxy: LabelPair<'_>) {
         let of = [proxy, ("server", &*self.name)];
         let with = |state| [of[0], of[1], ("state", state)];
         for (state, is) in [

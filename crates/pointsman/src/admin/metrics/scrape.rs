@@ -1,101 +1,100 @@
-//! One scrape: everything there is to tell, put together at this moment.
+//! Collects all metrics for one scrape.
 //!
-//! It reads atomics, snapshots that discovery published, and a few files of the kernel's, on the
-//! admin server's thread: no worker waits for it, and nothing of a worker is locked.
+//! It reads atomics, snapshots published by discovery, and a few files of the kernel, on the admin
+//! server's thread: no worker waits for it, and nothing of a worker is locked.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use admin_http::Format;
 use drain::Phase;
-use proxy::{Distribution, Snapshot};
+use proxy::{Distribution, ServiceSnapshot};
 use sentinel::DiscoverySnapshot;
 
 use super::exposition::Exposition;
-use super::failovers::Failovers;
-use super::{haproxy, services};
-use crate::admin::histogram;
-use crate::admin::report::Report;
-use crate::process::in_force::{Facts, Outcome};
-use crate::system::cgroup::Cpu;
-use crate::system::memory::read;
-use crate::system::process_usage::{Own, thread};
+use super::failovers::FailoverHistograms;
+use super::{haproxy, histogram, services};
+use crate::admin::effective_config::{EffectiveSettings, ReloadOutcome};
+use crate::admin::report::ProcessReport;
+use crate::system::cgroup::CpuCgroup;
+use crate::system::cgroup::read;
+use crate::system::process_usage::{ProcessUsage, thread_times};
 
-/// With more services than this the text is made sparse, so that it stays below 200 kB with fifty:
-/// counters that a service has not moved are left out, and the histograms of failovers and dials
-/// are about all services together.
+/// With more services than this the output is sparse, so that it stays below 200 kB with fifty:
+/// counters of services that are zero are omitted, and the histograms of failovers and dials cover
+/// all services together.
 pub const SPARSE_ABOVE: usize = 16;
 
-/// What is kept between two scrapes.
+/// State kept between scrapes.
 #[derive(Debug)]
 pub struct Scraper {
-    failovers: Vec<Failovers>,
-    cpu: Option<Cpu>,
-    /// With haproxy's names, if that is wanted.
-    haproxy: Option<haproxy::Kept>,
+    failovers: Vec<FailoverHistograms>,
+    cpu: Option<CpuCgroup>,
+    /// The state of haproxy's metrics, if they are enabled.
+    haproxy: Option<haproxy::ByteAttribution>,
 }
 
 impl Scraper {
-    /// Before the first scrape.
+    /// Creates the state before the first scrape.
     #[must_use]
     pub fn new(haproxy_names: bool) -> Self {
         Self {
             failovers: Vec::new(),
-            cpu: Cpu::find(&read),
-            haproxy: haproxy_names.then(haproxy::Kept::default),
+            cpu: CpuCgroup::find(&read),
+            haproxy: haproxy_names.then(haproxy::ByteAttribution::default),
         }
     }
 
-    /// The text.
-    pub fn scrape(&mut self, report: &Report, format: Format) -> String {
+    /// Returns the text of one scrape.
+    pub fn scrape(&mut self, report: &ProcessReport, format: Format) -> String {
         let now = Instant::now();
         let mut page = Exposition::new(report.services.len() > SPARSE_ABOVE);
-        let facts = report.in_force.facts();
+        let settings = report.effective.settings();
         let seen: Vec<Arc<DiscoverySnapshot>> =
-            report.services.iter().map(|it| it.discovery.seen()).collect();
-        let traffic: Vec<(&str, Snapshot)> = report.stats.services().collect();
+            report.services.iter().map(|it| it.discovery.snapshot()).collect();
+        let traffic: Vec<(&str, ServiceSnapshot)> = report.stats.services().collect();
         process(&mut page, report, now);
         kernel(&mut page, report, self.cpu.as_ref());
-        config(&mut page, report, &facts, now);
+        config(&mut page, report, &settings, now);
         services::sentinels(&mut page, seen.iter().map(|seen| &**seen), now);
-        for ((watched, seen), (_, writers)) in report.services.iter().zip(&seen).zip(&traffic) {
+        for ((service, seen), (_, writers)) in report.services.iter().zip(&seen).zip(&traffic) {
             services::discovery(&mut page, seen, now);
-            services::traffic(&mut page, &watched.name, false, watched.bounds().0, writers);
+            services::traffic(&mut page, &service.name, false, service.limits().0, writers);
             if let (Some((_, readers)), Some(replicas)) =
-                (watched.reader_traffic(&traffic), &seen.replicas)
+                (service.reader_traffic(&traffic), &seen.replicas)
             {
-                services::replicas(&mut page, &watched.name, replicas);
-                services::traffic(&mut page, &watched.name, true, watched.bounds().0, readers);
+                services::replicas(&mut page, &service.name, replicas);
+                services::traffic(&mut page, &service.name, true, service.limits().0, readers);
             }
         }
         self.failovers(&mut page, &seen);
         if page.is_sparse() {
             let mut dials = Distribution::default();
             traffic.iter().for_each(|(_, traffic)| dials.merge(&traffic.dial_time));
-            histogram::put(&mut page, "pointsman_dial_duration_seconds", &[], &dials);
+            histogram::write(&mut page, "pointsman_dial_duration_seconds", &[], &dials);
         }
-        if let Some(kept) = &mut self.haproxy {
-            with_haproxys_names(&mut page, kept, report, &facts, (&seen, &traffic));
+        if let Some(attribution) = &mut self.haproxy {
+            haproxy_metrics(&mut page, attribution, report, &settings, (&seen, &traffic));
         }
         page.render(format)
     }
 
     fn failovers(&mut self, page: &mut Exposition, seen: &[Arc<DiscoverySnapshot>]) {
-        self.failovers.resize_with(seen.len(), Failovers::default);
-        let mut all = Failovers::default();
+        self.failovers.resize_with(seen.len(), FailoverHistograms::default);
+        let mut all = FailoverHistograms::default();
         for (seen, failovers) in seen.iter().zip(&mut self.failovers) {
-            failovers.learn(seen);
+            failovers.add_new(seen);
             if page.is_sparse() {
                 all.add(failovers);
             } else {
-                failovers.put(page, &[("service", &seen.name)]);
+                failovers.write(page, &[("service", &seen.name)]);
             }
         }
-        all.put(page, &[]);
+        all.write(page, &[]);
     }
 }
 
-fn process(page: &mut Exposition, report: &Report, now: Instant) {
+fn process(page: &mut Exposition, report: &ProcessReport, now: Instant) {
     let target = format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS);
     let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
     let labels =
@@ -107,10 +106,10 @@ fn process(page: &mut Exposition, report: &Report, now: Instant) {
     for it in Phase::ALL {
         page.flag("pointsman_drain_phase", &[("phase", it.name())], it == phase);
     }
-    page.flag("pointsman_memory_scarce", &[], report.scarcity.is_up());
-    page.count("pointsman_log_lines_dropped_total", &[], report.unread.dropped());
-    page.count("pointsman_log_lines_suppressed_total", &[], report.unread.suppressed());
-    let admin = report.admin.counted();
+    page.flag("pointsman_memory_pressure", &[], report.scarcity.is_memory_low());
+    page.count("pointsman_log_lines_dropped_total", &[], report.lost_lines.dropped());
+    page.count("pointsman_log_lines_suppressed_total", &[], report.lost_lines.suppressed());
+    let admin = report.admin.counts();
     page.gauge("pointsman_admin_connections", &[], admin.open);
     page.count("pointsman_admin_requests_total", &[], admin.requests);
     for (reason, count) in
@@ -126,7 +125,7 @@ fn process(page: &mut Exposition, report: &Report, now: Instant) {
     {
         let number = number.to_string();
         let of = [("worker", &*number)];
-        if let Some((cpu, wait)) = worker.thread().and_then(|id| thread(id, &read)) {
+        if let Some((cpu, wait)) = worker.thread().and_then(|id| thread_times(id, &read)) {
             page.seconds("pointsman_worker_cpu_seconds_total", &of, cpu);
             page.seconds("pointsman_worker_wait_seconds_total", &of, wait);
         }
@@ -137,16 +136,16 @@ fn process(page: &mut Exposition, report: &Report, now: Instant) {
     }
 }
 
-/// What the kernel says.
-fn kernel(page: &mut Exposition, report: &Report, cpu: Option<&Cpu>) {
-    let own = Own::look(&read);
+/// Writes the figures of the kernel.
+fn kernel(page: &mut Exposition, report: &ProcessReport, cpu: Option<&CpuCgroup>) {
+    let own = ProcessUsage::read_now(&read);
     page.seconds("process_cpu_seconds_total", &[], own.cpu);
     for (name, value) in [
         ("process_resident_memory_bytes", own.resident),
         ("process_virtual_memory_bytes", own.mapped),
         ("process_threads", own.threads),
         ("process_open_fds", own.files),
-        ("process_max_fds", own.most_files),
+        ("process_max_fds", own.max_files),
     ] {
         value.into_iter().for_each(|value| page.gauge(name, &[], value));
     }
@@ -162,59 +161,65 @@ fn kernel(page: &mut Exposition, report: &Report, cpu: Option<&Cpu>) {
             .for_each(|cores| page.gauge("pointsman_cgroup_cpu_limit_cores", &[], cores));
         page.count("pointsman_cgroup_cpu_periods_total", &[], cpu.periods);
         page.count("pointsman_cgroup_cpu_throttled_periods_total", &[], cpu.throttled);
-        page.seconds("pointsman_cgroup_cpu_throttled_seconds_total", &[], cpu.held_back);
+        page.seconds("pointsman_cgroup_cpu_throttled_seconds_total", &[], cpu.throttled_time);
     }
 }
 
-fn config(page: &mut Exposition, report: &Report, facts: &Facts, now: Instant) {
-    let (counts, last) = report.in_force.reloads();
-    page.gauge("pointsman_config_info", &[("hash", &facts.hash)], 1);
-    for (outcome, count) in Outcome::ALL.into_iter().zip(counts) {
+fn config(
+    page: &mut Exposition,
+    report: &ProcessReport,
+    settings: &EffectiveSettings,
+    now: Instant,
+) {
+    let (counts, last) = report.effective.reloads();
+    page.gauge("pointsman_config_info", &[("hash", &settings.hash)], 1);
+    for (outcome, count) in ReloadOutcome::ALL.into_iter().zip(counts) {
         page.count("pointsman_config_reloads_total", &[("result", outcome.label())], count);
     }
-    let refused = last.as_ref().is_some_and(|last| last.outcome == Outcome::Refused);
+    let refused = last.as_ref().is_some_and(|last| last.outcome == ReloadOutcome::Refused);
     page.flag("pointsman_config_last_reload_successful", &[], !refused);
     let reading = report.files.oldest().map_or(Duration::ZERO, |(_, time)| time);
     page.gauge("pointsman_config_read_pending_seconds", &[], reading.as_secs_f64());
-    page.gauge("pointsman_config_pending_restart", &[], facts.pending.len());
+    page.gauge("pointsman_config_pending_restart", &[], settings.pending.len());
     let age = now.saturating_duration_since(last.map_or(report.start, |last| last.at));
     page.gauge("pointsman_config_last_reload_age_seconds", &[], age.as_secs_f64());
     page.gauge(
         "pointsman_connections_limit",
         &[],
-        facts.max_connections.min(report.scarcity.files()),
+        settings.max_connections.min(report.scarcity.files()),
     );
 }
 
-fn with_haproxys_names(
+fn haproxy_metrics(
     page: &mut Exposition,
-    kept: &mut haproxy::Kept,
-    report: &Report,
-    facts: &Facts,
-    (seen, traffic): (&[Arc<DiscoverySnapshot>], &[(&str, Snapshot)]),
+    attribution: &mut haproxy::ByteAttribution,
+    report: &ProcessReport,
+    settings: &EffectiveSettings,
+    (seen, traffic): (&[Arc<DiscoverySnapshot>], &[(&str, ServiceSnapshot)]),
 ) {
     let mut listeners = Vec::new();
-    for ((watched, seen), (plane, writers)) in report.services.iter().zip(seen).zip(traffic) {
+    for ((service, seen), (listener_name, writers)) in report.services.iter().zip(seen).zip(traffic)
+    {
         let listener = |proxy, traffic, replicas| {
-            let limit = watched.bounds().0;
-            haproxy::Listener { proxy, traffic, limit, seen, replicas }
+            let limit = service.limits().0;
+            haproxy::ListenerMetrics { proxy, traffic, limit, seen, replicas }
         };
-        listeners.push(listener(*plane, writers, None));
-        if let (Some((plane, readers)), Some(replicas)) =
-            (watched.reader_traffic(traffic), &seen.replicas)
+        listeners.push(listener(*listener_name, writers, None));
+        if let (Some((listener_name, readers)), Some(replicas)) =
+            (service.reader_traffic(traffic), &seen.replicas)
         {
-            listeners.push(listener(*plane, readers, Some(replicas)));
+            listeners.push(listener(*listener_name, readers, Some(replicas)));
         }
     }
     let phase = report.drain.phase();
-    let process = haproxy::Process {
+    let process = haproxy::ProcessMetrics {
         uptime: report.start.elapsed(),
-        limit: facts.max_connections.min(report.scarcity.files()),
+        limit: settings.max_connections.min(report.scarcity.files()),
         stopping: phase > Phase::Serving,
         accepting: phase < Phase::Draining,
     };
     haproxy::process(page, &process, &listeners);
     for it in &listeners {
-        haproxy::listener(page, kept, process.accepting, it);
+        haproxy::listener(page, attribution, process.accepting, it);
     }
 }

@@ -1,27 +1,27 @@
-//! What one service shows: what discovery sees of it, and what the data plane counts.
+//! Writes the metrics of one service: discovery's snapshot and the counters of the data plane.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use proxy::{DialFailure, EndReason, Limit, MaintenanceKind, NotCarried, Pin, Snapshot};
+use proxy::{DialFailure, EndReason, Limit, MaintenanceKind, NotCarried, Pin, ServiceSnapshot};
 use sentinel::{DiscoverySnapshot, ReplicaPoolSnapshot, ReplicaState};
 
-use super::exposition::{Exposition, Pair};
-use crate::admin::histogram;
-use crate::cli::commands_reference::ORDINARY;
+use super::exposition::{Exposition, LabelPair};
+use super::histogram;
+use crate::admin::status::ORDINARY;
 
-/// The label of what a listener for readers counts. That of a master's listener has none, so that
-/// nobody's queries change.
-const READERS: Pair<'static> = ("listener", "replica");
+/// The label of a listener for readers. The master's listener has none, so that queries are the
+/// same with and without readers.
+const READERS: LabelPair<'static> = ("listener", "replica");
 
-/// What discovery sees.
+/// Writes discovery's snapshot.
 pub(super) fn discovery(page: &mut Exposition, seen: &DiscoverySnapshot, now: Instant) {
     let service = &[("service", &*seen.name)];
     let master = seen.master.as_ref();
     if let Some(master) = master {
         page.gauge("pointsman_target_info", &[service[0], ("target", &master.addr.to_string())], 1);
     }
-    let stopped =
+    let outage =
         seen.stopped_since.map_or(0.0, |at| now.saturating_duration_since(at).as_secs_f64());
     page.gauge(
         "pointsman_target_generation",
@@ -29,39 +29,38 @@ pub(super) fn discovery(page: &mut Exposition, seen: &DiscoverySnapshot, now: In
         master.map_or(0, |master| master.generation),
     );
     page.gauge("pointsman_target_epoch", service, master.map_or(0, |master| master.epoch));
-    page.gauge("pointsman_target_stopped_seconds", service, stopped);
+    page.gauge("pointsman_target_current_outage_seconds", service, outage);
     page.seconds("pointsman_target_outage_seconds_total", service, seen.outage(now));
-    page.flag("pointsman_gate_shut", service, seen.holding);
+    page.flag("pointsman_gate_closed", service, seen.holding);
     page.gauge("pointsman_sentinels", service, seen.sentinels.len());
     page.gauge("pointsman_sentinels_up", service, seen.sentinels.iter().filter(|it| it.up).count());
     page.gauge("pointsman_sentinel_voters", service, seen.quorum.0);
     page.flag("pointsman_sentinel_disagreement", service, seen.disagreement);
     page.flag("pointsman_sentinel_minority", service, seen.minority);
     page.gauge(
-        "pointsman_sentinel_strangers",
+        "pointsman_sentinels_without_vote",
         service,
         seen.sentinels.iter().filter(|it| it.stranger).count(),
     );
     let counts = &seen.counts;
     for (name, value) in [
-        ("pointsman_commits_total", counts.commits),
+        ("pointsman_master_switches_total", counts.commits),
         ("pointsman_holds_total", counts.holds),
         ("pointsman_holds_expired_total", counts.holds_expired),
         ("pointsman_target_cleared_total", counts.clears),
         ("pointsman_sentinel_stale_views_total", counts.stale_views),
-        ("pointsman_sentinel_bad_rounds_total", counts.bad_rounds),
+        ("pointsman_sentinel_failed_polls_total", counts.bad_rounds),
         ("pointsman_sentinel_unknown_name_total", counts.unknown_names),
         ("pointsman_sentinel_splits_total", counts.splits),
-        ("pointsman_sentinel_unverified_regressions_total", counts.regress_unverified),
+        ("pointsman_sentinel_unverified_regressions_total", counts.unverified_regressions),
         ("pointsman_lineage_broken_total", counts.lineage_broken),
-        ("pointsman_stalls_total", counts.stalls),
+        ("pointsman_process_stalls_total", counts.stalls),
     ] {
         page.count(name, service, value);
     }
 }
 
-/// The sentinels of all services, each once: services that name the same ones share the connections
-/// to them.
+/// Writes each sentinel once: services with the same sentinels share the connections to them.
 pub(super) fn sentinels<'a>(
     page: &mut Exposition,
     services: impl Iterator<Item = &'a DiscoverySnapshot>,
@@ -85,26 +84,26 @@ pub(super) fn sentinels<'a>(
         health.disagrees += u64::from(it.disagrees);
     }
     for (addr, health) in &all {
-        let of: &[Pair<'_>] = &[("sentinel", addr)];
+        let of: &[LabelPair<'_>] = &[("sentinel", addr)];
         page.flag("pointsman_sentinel_up", of, health.up);
         page.flag("pointsman_sentinel_events", of, health.events);
-        page.gauge("pointsman_sentinel_disagrees", of, health.disagrees);
+        page.gauge("pointsman_sentinel_disagreeing_services", of, health.disagrees);
         if let Some(age) = health.oldest {
             page.gauge("pointsman_sentinel_view_age_seconds", of, age);
         }
     }
 }
 
-/// Which replicas serve readers. Without their addresses: pods come and go.
+/// Writes the eligibility of replicas, without their addresses: pods come and go.
 pub(super) fn replicas(page: &mut Exposition, service: &str, seen: &ReplicaPoolSnapshot) {
     let of = [("service", service)];
     page.gauge("pointsman_replicas_eligible", &of, seen.eligible.unwrap_or(0));
-    for standing in ReplicaState::ALL {
-        let count = seen.replicas.iter().filter(|it| it.standing == standing).count();
-        page.gauge("pointsman_replicas", &[of[0], ("state", standing.label())], count);
+    for state in ReplicaState::ALL {
+        let count = seen.replicas.iter().filter(|it| it.state == state).count();
+        page.gauge("pointsman_replicas", &[of[0], ("state", state.label())], count);
     }
     let serving =
-        || seen.replicas.iter().filter(|it| it.standing == ReplicaState::Eligible).map(|it| it.lag);
+        || seen.replicas.iter().filter(|it| it.state == ReplicaState::Eligible).map(|it| it.lag);
     page.gauge(
         "pointsman_replica_lag_bytes",
         &of,
@@ -116,17 +115,17 @@ pub(super) fn replicas(page: &mut Exposition, service: &str, seen: &ReplicaPoolS
     page.count("pointsman_replica_readmissions_total", &of, seen.readmissions);
 }
 
-/// What one listener counts; `reads` says that it is one for readers.
+/// Writes the counters of one listener; `reads` marks a listener for readers.
 pub(super) fn traffic(
     page: &mut Exposition,
     service: &str,
     reads: bool,
     limit: usize,
-    traffic: &Snapshot,
+    traffic: &ServiceSnapshot,
 ) {
     let both = [("service", service), READERS];
     let of = if reads { &both[..] } else { &both[..1] };
-    let and = |name: &'static str, value: &'static str| -> Vec<Pair<'_>> {
+    let and = |name: &'static str, value: &'static str| -> Vec<LabelPair<'_>> {
         [of, &[(name, value)]].concat()
     };
     page.gauge("pointsman_sessions_open", of, traffic.open);
@@ -136,13 +135,13 @@ pub(super) fn traffic(
         ("pointsman_sessions_total", traffic.accepted),
         ("pointsman_sessions_held_total", traffic.waits),
         ("pointsman_accept_errors_total", traffic.accept_errors),
-        ("pointsman_sessions_passed_on_total", traffic.passed_on),
+        ("pointsman_sessions_reassigned_total", traffic.handed_over),
         ("pointsman_spliced_bytes_total", traffic.bytes_spliced),
         ("pointsman_commands_total", traffic.commands),
         ("pointsman_dials_total", traffic.dials),
         ("pointsman_sessions_carried_total", traffic.carried),
-        ("pointsman_maintenance_handshakes_total", traffic.agreements),
-        ("pointsman_hints_total", traffic.hints),
+        ("pointsman_maintenance_handshakes_total", traffic.maintenance_handshakes),
+        ("pointsman_discovery_hints_total", traffic.hints),
     ] {
         page.count(name, of, value);
     }
@@ -159,14 +158,14 @@ pub(super) fn traffic(
         page.count("pointsman_client_bytes_total", &and("direction", direction), bytes);
     }
     for (kind, count) in MaintenanceKind::ALL.into_iter().zip(traffic.notices) {
-        page.count("pointsman_maintenance_pushes_total", &and("kind", kind.label()), count);
+        page.count("pointsman_maintenance_notifications_total", &and("kind", kind.label()), count);
     }
     if !page.is_sparse() || traffic.ordinary() > 0 {
-        page.gauge("pointsman_sessions", &and("state", ORDINARY), traffic.ordinary());
+        page.gauge("pointsman_sessions_by_state", &and("state", ORDINARY), traffic.ordinary());
     }
     for (pin, count) in Pin::ALL.iter().zip(traffic.pinned) {
         if !page.is_sparse() || count > 0 {
-            page.gauge("pointsman_sessions", &and("state", pin.label()), count);
+            page.gauge("pointsman_sessions_by_state", &and("state", pin.label()), count);
         }
     }
     for (why, count) in NotCarried::all().zip(traffic.not_carried) {
@@ -176,9 +175,9 @@ pub(super) fn traffic(
         page.count("pointsman_sessions_closed_total", &and("reason", reason.label()), count);
     }
     if !page.is_sparse() || traffic.command_time.count() > 0 {
-        histogram::put(page, "pointsman_command_duration_seconds", of, &traffic.command_time);
+        histogram::write(page, "pointsman_command_duration_seconds", of, &traffic.command_time);
     }
     if !page.is_sparse() {
-        histogram::put(page, "pointsman_dial_duration_seconds", of, &traffic.dial_time);
+        histogram::write(page, "pointsman_dial_duration_seconds", of, &traffic.dial_time);
     }
 }

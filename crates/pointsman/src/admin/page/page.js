@@ -1,4 +1,4 @@
-// The page itself: asks every second, four times as often while the points may move, and writes what changed.
+// Polls status and history every second, four times as often during a failover, and updates what changed.
 const at = id => document.getElementById(id);
 const narrow = matchMedia("(max-width: 44rem)"), sections = new Map();
 let answers = null, answered = 0, frozen = false;
@@ -10,7 +10,7 @@ const section = v => {
     e.root.setAttribute("aria-labelledby", e.head.id);
     e.summary = make("summary", "Details");
     e.more.append(e.summary, e.live);
-    // Many services: whoever is well is folded, until somebody looks.
+    // With many services, the details of healthy ones are collapsed.
     e.more.open = answers[0].services.length <= 3;
     e.more.addEventListener("toggle", () => { if (e.more.open) fill(e, answers[0].services.find(o => o.name === v.name), answers[1]); });
     e.root.append(e.head, e.line, e.since, e.more);
@@ -19,7 +19,7 @@ const section = v => {
   }
   return e;
 };
-// Whoever reads or scrolls here is not disturbed: places are kept, contents are new.
+// Replaces the contents and keeps focus and scroll positions.
 const replace = (root, ...children) => {
   const focus = document.activeElement && root.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") || document.activeElement.textContent : null;
   const scroll = [...root.querySelectorAll(".scroll")].map(o => o.scrollLeft);
@@ -32,10 +32,10 @@ const fill = (e, v, history) => {
   const h = history.services.find(o => o.name === v.name);
   const of = list => { list.forEach(o => o.setAttribute("aria-label", `${o.getAttribute("aria-label")} of ${v.name}`)); return list; };
   replace(e.live, topology(v, narrow.matches), totals(v), ...(h && h.seconds ? [make("h3", `The last ${span(h.seconds)}`), plots(h)] : []),
-    make("h3", "Moves of the points"), story(v), ...of(details(v)));
+    make("h3", "Failovers"), failovers(v, h), ...of(details(v)));
 };
 const link = (v, e) => { const a = make("a", v.name); a.href = "#" + e.head.id; return a; };
-// Where there are several services, one line each, the worst first.
+// With several services: one line each, the most severe first.
 const overview = (s, history) => {
   const rows = s.services.map(v => [v, ...verdict(v), history.services.find(o => o.name === v.name)]).sort((a, b) => ORDER.indexOf(a[1]) - ORDER.indexOf(b[1]));
   if (narrow.matches) {
@@ -43,29 +43,29 @@ const overview = (s, history) => {
     list.append(...rows.map(([v, cls, text]) => { const li = make("li"); li.append(link(v, section(v)), make("span", `${SIGNS[cls]} ${text}`, cls)); return li; }));
     return list;
   }
-  return table("Services", ["Service", "State", "Sessions", "Commands a second", "p99"], rows.map(([v, cls, text, h]) => [link(v, section(v)),
+  return table("Services", ["Service", "State", "Sessions", "Commands per second", "p99"], rows.map(([v, cls, text, h]) => [link(v, section(v)),
     mark(cls, `${SIGNS[cls]} ${text}`), count(v.traffic.sessions_open), count(h && h.commands.at(-1)), millis(h && h.p99_ms.at(-1))]));
 };
 const summary = s => {
   const all = s.services.map(v => [v, ...verdict(v)]).sort((a, b) => ORDER.indexOf(a[1]) - ORDER.indexOf(b[1])), [worst] = all;
-  if (!worst) return ["warn", "There is no service."];
+  if (!worst) return ["warn", "No service is configured."];
   const ill = all.filter(([, cls]) => cls !== "good");
-  if (!ill.length) return ["good", all.length === 1 ? `${worst[0].name}: ${worst[2]}` : `All ${all.length} services lead to their masters.`];
-  return [worst[1], `${worst[0].name}: ${worst[2]}${ill.length > 1 ? ` And ${ill.length - 1} more of ${all.length} services.` : ""}`];
+  if (!ill.length) return ["good", all.length === 1 ? `${worst[0].name}: ${worst[2]}` : `All ${all.length} services have a master.`];
+  return [worst[1], `${worst[0].name}: ${worst[2]}${ill.length > 1 ? ` ${ill.length - 1} more of ${all.length} services have problems.` : ""}`];
 };
 const show = (s, history) => {
   say(at("process"), `version ${s.version} · up ${span(s.uptime_s)} · ${s.phase}, ${s.ready ? "ready" : "not ready"} · ${many(s.drain.open, "session", "sessions")}`);
-  const [first, ...news] = [summary(s), ...notices(s)].sort((a, b) => ORDER.indexOf(a[0]) - ORDER.indexOf(b[0]));
+  const [first, ...others] = [summary(s), ...notices(s)].sort((a, b) => ORDER.indexOf(a[0]) - ORDER.indexOf(b[0]));
   say(at("verdict"), `${SIGNS[first[0]]} ${first[1]}`, "verdict " + first[0]);
   const list = at("notices");
-  while (list.children.length > news.length) list.lastChild.remove();
-  news.forEach(([cls, text], i) => { if (!list.children[i]) list.append(make("li")); say(list.children[i], `${SIGNS[cls]} ${text}`, cls); });
+  while (list.children.length > others.length) list.lastChild.remove();
+  others.forEach(([cls, text], i) => { if (!list.children[i]) list.append(make("li")); say(list.children[i], `${SIGNS[cls]} ${text}`, cls); });
   document.title = `${SIGNS[first[0]]} Pointsman`;
   for (const v of s.services) {
     const e = section(v), [cls, text] = verdict(v);
     say(e.head, v.name);
     say(e.line, `${SIGNS[cls]} ${text}`, cls);
-    say(e.since, `${v.target ? `${v.target.name} for ${span(v.target.age_s)}, epoch ${v.target.epoch}, generation ${v.generation}. ` : ""}Clients arrive at ${v.listen.join(", ")}.`);
+    say(e.since, `${v.target ? `${v.target.name} for ${span(v.target.age_s)}, epoch ${v.target.epoch}, generation ${v.generation}. ` : ""}Listening on ${v.listen.join(", ")}.`);
     if (cls !== "good" && e.was === "good") e.more.open = true;
     e.was = cls;
     fill(e, v, history);
@@ -73,25 +73,25 @@ const show = (s, history) => {
   for (const [name, e] of sections) if (!s.services.some(v => v.name === name)) { e.root.remove(); sections.delete(name); }
   if (s.services.length > 1) replace(at("overview"), overview(s, history)); else at("overview").replaceChildren();
 };
-// How old what is shown is. Said loudly as soon as it is older than it should be.
+// Shows the age of the data, prominently if it is outdated.
 const age = () => {
   const old = answers ? (performance.now() - answered) / 1000 : null, gone = old === null ? performance.now() > 3000 : old > 3 && !frozen;
   document.body.classList.toggle("stale", gone);
   if (gone) {
-    say(at("verdict"), `${SIGNS.bad} No answer from the process${old === null ? "." : ` since ${clock(old)}; what stands below is old.`}`, "verdict bad");
+    say(at("verdict"), `${SIGNS.bad} No answer from the process${old === null ? "." : ` since ${clock(old)}; the data below is outdated.`}`, "verdict bad");
     document.title = `${SIGNS.bad} Pointsman: no answer`;
   }
   say(at("age"), old === null ? "" : frozen ? `frozen at ${clock(old)}` : gone ? `${span(old)} old` : "live", gone || frozen ? "warn" : "soft");
 };
 const get = async path => { const r = await fetch(path, { signal: AbortSignal.timeout(5000) }); return r.json(); };
-const turn = async () => {
-  const got = await Promise.all([get("/status"), get("/history")]).catch(() => null);
-  if (got && !frozen) { answers = got; answered = performance.now(); show(...got); }
+const update = async () => {
+  const received = await Promise.all([get("/status"), get("/history")]).catch(() => null);
+  if (received && !frozen) { answers = received; answered = performance.now(); show(...received); }
 };
-const restless = () => answers && answers[0].services.some(v => v.gate !== "open" || v.state !== "stable");
-// A fault of this page must not stop it.
-const look = () => (frozen ? Promise.resolve() : turn().catch(e => console.error(e))).then(() => { age(); setTimeout(look, document.hidden ? 10000 : restless() ? 250 : 1000); });
+const unsettled = () => answers && answers[0].services.some(v => v.gate !== "open" || v.state !== "stable");
+// An error in this script must not stop the updates.
+const poll = () => (frozen ? Promise.resolve() : update().catch(e => console.error(e))).then(() => { age(); setTimeout(poll, document.hidden ? 10000 : unsettled() ? 250 : 1000); });
 at("freeze").addEventListener("click", () => { frozen = !frozen; at("freeze").setAttribute("aria-pressed", String(frozen)); age(); });
 narrow.addEventListener("change", () => { if (answers) show(...answers); });
 setInterval(age, 1000);
-look();
+poll();

@@ -1,5 +1,5 @@
 "use strict";
-// Small tools: elements, numbers for people, tables, plots.
+// Helpers: elements, formatting, tables, plots.
 const SVG = "http://www.w3.org/2000/svg";
 const make = (tag, text, cls) => {
   const e = document.createElement(tag);
@@ -13,7 +13,7 @@ const draw = (tag, attributes, text) => {
   if (text !== undefined) e.textContent = text;
   return e;
 };
-// Only what changed is written, so that a screen reader is not told the same thing every second.
+// Writes only changes, so that a screen reader does not repeat the same text every second.
 const say = (e, text, cls) => {
   if (e.textContent !== text) e.textContent = text;
   if (cls !== undefined && e.className !== cls) e.className = cls;
@@ -25,11 +25,11 @@ const millis = v => none(v) ? "–" : v > 0 && v < .1 ? Math.round(v * 1000) + "
 const count = v => none(v) ? "–" : v >= 1e9 ? (v / 1e9).toFixed(1) + " G" : v >= 1e6 ? (v / 1e6).toFixed(1) + " M"
   : v >= 1e4 ? (v / 1e3).toFixed(0) + " k" : String(Math.round(v * 10) / 10);
 const many = (n, one, more) => `${count(n)} ${n === 1 ? one : more}`;
-// A moment so many seconds ago, by the reader's own clock.
+// The time `age` seconds ago, by the reader's clock.
 const clock = age => new Date(Date.now() - age * 1000).toLocaleString([], age < 43200 ? { timeStyle: "medium" } : { dateStyle: "short", timeStyle: "medium" });
-// The middle of a long name is what it shares with its neighbours: both ends stay.
+// Shortens long names in the middle, since similar names differ at the ends.
 const cut = (text, most) => text.length <= most ? text : text.slice(0, Math.ceil(most / 2) - 1) + "…" + text.slice(-Math.floor(most / 2));
-// What is too wide for a telephone is scrolled by itself, by keyboard too.
+// A scrollable region for content that is too wide, usable by keyboard.
 const scrolled = (content, name) => {
   const box = make("div", undefined, "scroll");
   box.tabIndex = 0; box.setAttribute("role", "region"); box.setAttribute("aria-label", name);
@@ -51,7 +51,7 @@ const table = (caption, heads, rows) => {
   }
   return scrolled(t, caption);
 };
-// Names with their values, in as many columns as there is room for.
+// Names with their values, in as many columns as fit.
 const facts = pairs => {
   const list = make("dl", undefined, "facts");
   for (const [name, value, cls] of pairs) {
@@ -61,16 +61,16 @@ const facts = pairs => {
   }
   return list;
 };
-// `moves` are the samples between which the points moved; `seconds` is how far back the first one lies.
-const plot = (name, values, unit, moves, seconds) => {
+// `switches` are the indices of samples after a master change; `seconds` is the age of the first sample.
+const plot = (name, values, unit, switches, seconds) => {
   const f = make("figure"), c = make("figcaption");
   const known = values.filter(v => !none(v)), last = values.at(-1), most = Math.max(...known, 0);
   c.append(make("span", name), make("b", none(last) ? "–" : unit(last)));
-  const label = known.length ? `now ${none(last) ? "unknown" : unit(last)}, at most ${unit(most)} in ${span(seconds)}` : "nothing measured yet";
+  const label = known.length ? `now ${none(last) ? "unknown" : unit(last)}, maximum ${unit(most)} in ${span(seconds)}` : "nothing measured yet";
   const s = draw("svg", { viewBox: "0 0 300 86", role: "img", "aria-label": `${name}: ${label}` });
   const x = i => values.length < 2 ? 300 : i * 300 / (values.length - 1), y = v => 68 - (most > 0 ? v / most * 50 : 0);
-  s.append(draw("line", { class: "ground", x1: 0, x2: 300, y1: 68, y2: 68 }));
-  for (const at of moves) s.append(draw("line", { class: "moved", x1: x(at), x2: x(at), y1: 16, y2: 68 }));
+  s.append(draw("line", { class: "axis", x1: 0, x2: 300, y1: 68, y2: 68 }));
+  for (const at of switches) s.append(draw("line", { class: "switch", x1: x(at), x2: x(at), y1: 16, y2: 68 }));
   let d = "", pen = false;
   values.forEach((v, i) => { if (none(v)) { pen = false; return; } d += `${pen ? "L" : "M"}${x(i).toFixed(1)} ${y(v).toFixed(1)}`; pen = true; });
   if (known.length > 1) s.append(draw("path", { class: "curve", d }));

@@ -1,12 +1,12 @@
-//! What a start needs before anybody is served: sockets, the places where orders and successors
-//! come, discovery, masters.
+//! Acquires what a start needs before clients are served: sockets, the control and takeover
+//! sockets, discovery, and masters.
 //!
-//! Bind early, serve late: every address is bound, or its socket taken from whoever holds it,
-//! before anything is started, so that a fault is told at the start and by a person's name for it.
-//! A process that takes over from another one looks for the masters first and serves only when it
-//! has found them; until then it has changed nothing, and may fail.
+//! Bind early, serve late: every address is bound, or its socket is taken over, before anything is
+//! started. A fault is therefore reported at the start, with the name of the address or key. A
+//! process that takes over from another one looks for the masters first and serves only when it has
+//! found them; until then it has changed nothing and may fail.
 //!
-//! Whatever touches a folder or waits for another process is done on a thread of its own, and a
+//! Everything that touches a folder or waits for another process runs on a thread of its own, and a
 //! signal to stop ends the wait.
 
 use std::net::SocketAddr;
@@ -14,168 +14,194 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use proxy::{Bound, InheritedSockets, ListenAddr};
-use sentinel::{Discovery, Handle};
+use sentinel::{Discovery, DiscoveryHandle};
 use tracing::{debug, info, warn};
 
 use crate::admin::control_socket::{ControlSocket, ControlSocketError};
-use crate::admin::report::Watched;
-use crate::config::Config;
-use crate::process::in_force::InForce;
-use crate::process::inherit::{self, Allotment};
-use crate::process::listener_set::{self, Layout};
-use crate::process::run::{self, RunError, workers};
+use crate::admin::effective_config::EffectiveConfig;
+use crate::admin::report::ReportedService;
+use crate::config::{Config, ConnectionLimits, Settings};
+use crate::logging::Logging;
+use crate::process::config_reader::ConfigReader;
+use crate::process::error::RunError;
+use crate::process::inherit::{self, SocketAssignment};
+use crate::process::listener_set::{self, ServiceWiring};
+use crate::process::settings;
 use crate::process::signals::Signals;
-use crate::process::takeover::{self, Place, Taken, TakeoverError};
-use crate::process::threads;
-use crate::process::watch;
-use crate::system::unix_sockets::{UnixFiles, UnixSocketError, Wanted};
+use crate::process::takeover::{self, TakenSockets, TakeoverError, TakeoverSocket};
+use crate::system::descriptors::Files;
+use crate::system::memory::Memory;
+use crate::system::threads;
+use crate::system::unix_sockets::{SocketSpec, UnixFiles, UnixSocketError};
 
 /// How long a process that takes over looks for a master before it gives up.
-const MASTER: Duration = Duration::from_secs(15);
-/// How often it looks whether there is one.
-const GLANCE: Duration = Duration::from_millis(20);
-/// After this time it is said what the start waits for; then each time after twice as long, up to
-/// the other one.
-const SAY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
-/// How often a start with --takeover looks again for addresses that are taken although nobody can
-/// be asked for them: for some five seconds.
+const MASTER_DEADLINE: Duration = Duration::from_secs(15);
+/// How often it checks whether there is one.
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
+/// When the start first reports what it waits for. The interval then doubles up to the second
+/// value.
+const REPORT_AFTER: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
+/// How often a start with --takeover retries addresses that are in use although no process answers
+/// on the takeover socket: for about five seconds.
 const ATTEMPTS: u32 = 250;
 
-/// What is there before the data plane.
-pub(super) struct Beginning {
+/// The inputs of a start.
+pub(crate) struct StartupInputs<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) settings: &'a Settings,
+    pub(crate) signals: Signals,
+    pub(crate) reader: ConfigReader,
+    pub(crate) connections: &'a ConnectionLimits,
+    pub(crate) files: Files,
+    pub(crate) memory: Option<Memory>,
+    pub(crate) logging: &'a Logging,
+    /// Take over the sockets of a running process, if there is one.
+    pub(crate) takeover: bool,
+}
+
+/// What a start has acquired before the data plane exists.
+pub(super) struct BoundResources {
     pub(super) admin: admin_http::Server,
     pub(super) control: Option<ControlSocket>,
     pub(super) unix: UnixFiles,
-    pub(super) place: Option<Place>,
-    pub(super) taken: Option<Taken>,
+    pub(super) takeover_socket: Option<TakeoverSocket>,
+    pub(super) taken: Option<TakenSockets>,
 }
 
-/// Everything that may fail or take its time before anybody is served. `None` if told to stop
-/// meanwhile.
-pub(super) async fn begin(
-    given: &mut run::StartupInputs<'_>,
-) -> Result<Option<(Ground, Beginning)>, RunError> {
-    let config = given.config;
-    let meeting = config.process.state_dir.as_deref().map(takeover::path);
+/// Performs every step that may fail or block before clients are served. Returns `None` if a signal
+/// to stop arrived meanwhile.
+pub(super) async fn acquire(
+    inputs: &mut StartupInputs<'_>,
+) -> Result<Option<(RunningDiscovery, BoundResources)>, RunError> {
+    let config = inputs.config;
+    let takeover_path = config.process.state_dir.as_deref().map(takeover::path);
     let sockets = inherit::from_service_manager()?;
     if !sockets.is_empty() {
-        info!(sockets = sockets.len(), "sockets of the service manager are used");
-        return prepare(given, meeting, Allotment::activated(config, sockets)?, None).await;
+        info!(sockets = sockets.len(), "using sockets of the service manager");
+        return prepare(inputs, takeover_path, SocketAssignment::activated(config, sockets)?, None)
+            .await;
     }
-    let Some(path) = meeting.clone().filter(|_| given.takeover) else {
-        return prepare(given, meeting, Allotment::none(config), None).await;
+    let Some(path) = takeover_path.clone().filter(|_| inputs.takeover) else {
+        return prepare(inputs, takeover_path, SocketAssignment::none(config), None).await;
     };
     let mut attempts = ATTEMPTS;
     loop {
         let path = path.clone();
         let taken =
-            unless_stopped(&mut given.signals, "the takeover", move || takeover::take(&path))
+            run_unless_stopped(&mut inputs.signals, "the takeover", move || takeover::take(&path))
                 .await?;
         let Some(taken) = taken.transpose()? else { return Ok(None) };
         attempts = attempts.saturating_sub(1);
         let may_wait = taken.is_none() && attempts > 0;
-        let (allotment, taken) = taken_over(config, taken);
-        match Box::pin(prepare(given, meeting.clone(), allotment, taken)).await {
-            // The addresses of a process that has just died, or of one that is starting beside us
-            // and can be taken over from soon.
+        let (assignment, taken) = taken_over(config, taken);
+        match Box::pin(prepare(inputs, takeover_path.clone(), assignment, taken)).await {
+            // The addresses belong to a process that has just died, or to one that is starting and
+            // can be taken over from soon.
             Err(error) if may_wait && is_in_use(&error) => {
-                debug!("trying again: {error}");
-                tokio::time::sleep(GLANCE).await;
+                debug!("address in use, retrying: {error}");
+                tokio::time::sleep(CHECK_INTERVAL).await;
             }
             other => return other,
         }
     }
 }
 
-fn taken_over(config: &Config, taken: Option<Taken>) -> (Allotment, Option<Taken>) {
+fn taken_over(
+    config: &Config,
+    taken: Option<TakenSockets>,
+) -> (SocketAssignment, Option<TakenSockets>) {
     match taken {
         Some(mut taken) => {
-            info!(sockets = taken.sockets.len(), "sockets of the running process are used");
-            (Allotment::taken_over(config, std::mem::take(&mut taken.sockets)), Some(taken))
+            info!(sockets = taken.sockets.len(), "using sockets of the running process");
+            (SocketAssignment::taken_over(config, std::mem::take(&mut taken.sockets)), Some(taken))
         }
-        None => (Allotment::none(config), None),
+        None => (SocketAssignment::none(config), None),
     }
 }
 
 async fn prepare(
-    given: &mut run::StartupInputs<'_>,
-    meeting: Option<PathBuf>,
-    mut allotment: Allotment,
-    mut taken: Option<Taken>,
-) -> Result<Option<(Ground, Beginning)>, RunError> {
-    let config = given.config;
-    let instead = taken.is_some();
+    inputs: &mut StartupInputs<'_>,
+    takeover_path: Option<PathBuf>,
+    mut assignment: SocketAssignment,
+    mut taken: Option<TakenSockets>,
+) -> Result<Option<(RunningDiscovery, BoundResources)>, RunError> {
+    let config = inputs.config;
+    let replaces = taken.is_some();
     let control = config.admin.control_socket.clone().filter(|_| config.admin.control);
-    let (wanted, adopted, unwanted) = unix_sockets(config, &mut allotment, instead);
+    let (to_create, to_adopt, unconfigured) = unix_sockets(config, &mut assignment, replaces);
     let files = move || -> Result<_, RunError> {
-        let place = meeting.map(|path| Place::open(&path, instead)).transpose()?;
+        let takeover_socket =
+            takeover_path.map(|path| TakeoverSocket::open(&path, replaces)).transpose()?;
         let control =
-            control.map(|path| ControlSocket::make(Path::new(&path), instead)).transpose()?;
+            control.map(|path| ControlSocket::create(Path::new(&path), replaces)).transpose()?;
         let mut unix = UnixFiles::default();
-        let made = wanted.into_iter().map(|(plane, wanted)| {
-            let given = InheritedSockets {
-                sockets: vec![unix.make(&wanted)?],
-                addr: ListenAddr::Unix(wanted.path),
+        let created = to_create.into_iter().map(|(set, to_create)| {
+            let inherited = InheritedSockets {
+                sockets: vec![unix.create(&to_create)?],
+                addr: ListenAddr::Unix(to_create.path),
             };
-            Ok((plane, given))
+            Ok((set, inherited))
         });
-        let made = made.collect::<Result<Vec<_>, UnixSocketError>>()?;
-        let theirs = unix.adopt(&adopted, &unwanted);
-        Ok((place, control, unix, made, theirs))
+        let created = created.collect::<Result<Vec<_>, UnixSocketError>>()?;
+        let taken_files = unix.adopt(&to_adopt, &unconfigured);
+        Ok((takeover_socket, control, unix, created, taken_files))
     };
-    let Some(files) = unless_stopped(&mut given.signals, "its sockets' folders", files).await?
+    let Some(files) =
+        run_unless_stopped(&mut inputs.signals, "the folders of its sockets", files).await?
     else {
         return Ok(None);
     };
-    let (place, control, unix, made, theirs) = files?;
-    for (plane, given) in made {
-        if let Some((_, all)) = allotment.planes.get_mut(plane) {
-            all.push(given);
+    let (takeover_socket, control, unix, created, taken_files) = files?;
+    for (set, inherited) in created {
+        if let Some((_, all)) = assignment.sets.get_mut(set) {
+            all.push(inherited);
         }
     }
     if let Some(taken) = &mut taken {
-        taken.files = theirs;
+        taken.files = taken_files;
     }
-    let admin = bind_admin(config, std::mem::take(&mut allotment.admin))?;
+    let admin = bind_admin(config, std::mem::take(&mut assignment.admin))?;
     let (admin, control) = match control {
-        Some((file, listener)) => (admin.owners(listener, ControlSocket::users())?, Some(file)),
+        Some((file, listener)) => {
+            (admin.unix_socket(listener, ControlSocket::users())?, Some(file))
+        }
         None => (admin, None),
     };
-    let ground = Ground::prepare(given, allotment, &admin)?;
+    let discovery = RunningDiscovery::prepare(inputs, assignment, &admin)?;
     if let Some(taken) = &taken
-        && !masters(&ground.handles, taken, &mut given.signals).await?
+        && !wait_for_masters(&discovery.handles, taken, &mut inputs.signals).await?
     {
         return Ok(None);
     }
-    Ok(Some((ground, Beginning { admin, control, unix, place, taken })))
+    Ok(Some((discovery, BoundResources { admin, control, unix, takeover_socket, taken })))
 }
 
-/// The Unix sockets to make, each with the number of its plane; those that were given and whose
-/// files are to be adopted from an older process; and that process's other ones.
+/// Returns the Unix sockets to make, each with the number of its listener set; the given ones whose
+/// files are adopted from an older process; and the remaining files of that process.
 fn unix_sockets(
     config: &Config,
-    allotment: &mut Allotment,
-    instead: bool,
-) -> (Vec<(usize, Wanted)>, Vec<Wanted>, Vec<PathBuf>) {
-    let planes = listener_set::of(config);
-    let of = |plane: usize, addr: &ListenAddr| {
-        let mode = planes.get(plane)?.mode;
-        Some(Wanted { path: addr.unix()?.to_owned(), mode })
+    assignment: &mut SocketAssignment,
+    replaces: bool,
+) -> (Vec<(usize, SocketSpec)>, Vec<SocketSpec>, Vec<PathBuf>) {
+    let sets = listener_set::all(config);
+    let of = |set: usize, addr: &ListenAddr| {
+        let mode = sets.get(set)?.mode;
+        Some(SocketSpec { path: addr.unix()?.to_owned(), mode })
     };
-    let (mut wanted, mut adopted) = (Vec::new(), Vec::new());
-    for (plane, (listen, given)) in allotment.planes.iter_mut().enumerate() {
-        wanted.extend(listen.iter().filter_map(|addr| Some((plane, of(plane, addr)?))));
+    let (mut to_create, mut to_adopt) = (Vec::new(), Vec::new());
+    for (set, (listen, inherited)) in assignment.sets.iter_mut().enumerate() {
+        to_create.extend(listen.iter().filter_map(|addr| Some((set, of(set, addr)?))));
         listen.retain(|addr| addr.tcp().is_some());
-        if instead {
-            // Sockets of a service manager have files that are the manager's.
-            let own = given.iter().filter_map(|given| of(plane, &given.addr));
-            adopted.extend(own.filter(|it| !allotment.managed.contains(&it.path)));
+        if replaces {
+            // The files of a service manager's sockets belong to the manager.
+            let own = inherited.iter().filter_map(|inherited| of(set, &inherited.addr));
+            to_adopt.extend(own.filter(|it| !assignment.managed.contains(&it.path)));
         }
     }
-    (wanted, adopted, std::mem::take(&mut allotment.unwanted))
+    (to_create, to_adopt, std::mem::take(&mut assignment.unconfigured))
 }
 
-/// Whether another process has the address, or the place where to ask for it.
+/// Whether another process has the address, or the socket on which it would hand it over.
 fn is_in_use(error: &RunError) -> bool {
     matches!(
         error,
@@ -187,25 +213,27 @@ fn is_in_use(error: &RunError) -> bool {
     )
 }
 
-/// Does what may block on a thread of its own; `None` if told to stop before it has ended.
-async fn unless_stopped<T: Send + 'static>(
+/// Runs blocking work on a thread of its own. Returns `None` if a signal to stop arrived first.
+async fn run_unless_stopped<T: Send + 'static>(
     signals: &mut Signals,
     what: &'static str,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<Option<T>, RunError> {
-    let mut done = threads::aside("start", work)?;
-    let mut pause = SAY.0;
+    let mut done = threads::spawn("start", work)?;
+    let mut pause = REPORT_AFTER.0;
     loop {
         tokio::select! {
             biased;
-            done = &mut done => return done.map(Some).map_err(|_| RunError::Lost("a thread of the start")),
+            done = &mut done => {
+                return done.map(Some).map_err(|_| RunError::Lost("a thread of the start"));
+            }
             (name, _) = signals.stop() => {
-                info!(signal = name, "told to stop while waiting for {what}");
+                info!(signal = name, "received {name} while waiting for {what}");
                 return Ok(None);
             }
             () = tokio::time::sleep(pause) => {
-                warn!("the start waits for {what}");
-                pause = (pause * 2).min(SAY.1);
+                warn!("still starting: waiting for {what}");
+                pause = (pause * 2).min(REPORT_AFTER.1);
             }
         }
     }
@@ -213,54 +241,60 @@ async fn unless_stopped<T: Send + 'static>(
 
 fn bind_admin(
     config: &Config,
-    given: Vec<std::net::TcpListener>,
+    inherited: Vec<std::net::TcpListener>,
 ) -> Result<admin_http::Server, admin_http::BindError> {
-    let listen = listener_set::of(config).into_iter().flat_map(|plane| plane.listen);
+    let listen = listener_set::all(config).into_iter().flat_map(|set| set.listen);
     let v4 = listen.filter_map(|addr| addr.tcp()).filter(SocketAddr::is_ipv4);
-    let settings = admin_http::Settings {
+    let settings = admin_http::ServerSettings {
         max_connections: config.admin.max_connections,
         ipv4_ports: v4.map(|addr| addr.port()).collect(),
-        ..admin_http::Settings::default()
+        ..admin_http::ServerSettings::default()
     };
-    if given.is_empty() {
+    if inherited.is_empty() {
         admin_http::Server::bind(&config.admin.listen, settings)
     } else {
-        admin_http::Server::from_listeners(given, settings)
+        admin_http::Server::from_listeners(inherited, settings)
     }
 }
 
-/// Waits until there is a master to send clients to, or nobody else who could serve them. `false`
-/// if told to stop meanwhile.
-async fn masters(
-    handles: &[Handle],
-    taken: &Taken,
+/// Waits until there is a master to send clients to, or until no other process can serve them.
+/// Returns `false` if a signal to stop arrived first.
+async fn wait_for_masters(
+    handles: &[DiscoveryHandle],
+    taken: &TakenSockets,
     signals: &mut Signals,
 ) -> Result<bool, RunError> {
-    let have = || handles.iter().filter(|handle| handle.seen().master.is_some()).count();
+    let have = || handles.iter().filter(|handle| handle.snapshot().master.is_some()).count();
     // Counted and not timed: a process that was stopped meanwhile has not looked.
-    let mut glances = MASTER.as_millis() / GLANCE.as_millis();
+    let mut checks = MASTER_DEADLINE.as_millis() / CHECK_INTERVAL.as_millis();
     while have() < handles.len() {
-        glances = glances.saturating_sub(1);
-        if taken.is_left_alone() {
+        checks = checks.saturating_sub(1);
+        if taken.is_abandoned() {
             let path = taken.path().to_owned();
-            match unless_stopped(signals, "the state folder", move || takeover::is_deserted(&path))
-                .await?
+            match run_unless_stopped(signals, "the state folder", move || {
+                takeover::is_unused(&path)
+            })
+            .await?
             {
                 None => return Ok(false),
                 Some(true) => {
-                    warn!("the old process has ended: serving without waiting for a master");
+                    warn!("the old process has ended, serving without waiting for a master");
                     return Ok(true);
                 }
                 Some(false) => {}
             }
         }
-        if glances == 0 {
-            return if have() > 0 { Ok(true) } else { Err(TakeoverError::NoMaster(MASTER).into()) };
+        if checks == 0 {
+            return if have() > 0 {
+                Ok(true)
+            } else {
+                Err(TakeoverError::NoMaster(MASTER_DEADLINE).into())
+            };
         }
         tokio::select! {
-            () = tokio::time::sleep(GLANCE) => {}
+            () = tokio::time::sleep(CHECK_INTERVAL) => {}
             (name, _) = signals.stop() => {
-                info!(signal = name, "told to stop before anything was taken over");
+                info!(signal = name, "received {name} before the takeover");
                 return Ok(false);
             },
         }
@@ -268,56 +302,61 @@ async fn masters(
     Ok(true)
 }
 
-/// The data plane bound, discovery at work.
-pub(super) struct Ground {
+/// The bound data plane and the running discovery.
+pub(super) struct RunningDiscovery {
     pub(super) bound: Bound,
-    pub(super) handles: Vec<Handle>,
+    pub(super) handles: Vec<DiscoveryHandle>,
     pub(super) heartbeat: sentinel::Heartbeat,
     pub(super) discovery: tokio::task::JoinHandle<()>,
 }
 
-impl Ground {
+impl RunningDiscovery {
     fn prepare(
-        given: &run::StartupInputs<'_>,
-        allotment: Allotment,
+        inherited: &StartupInputs<'_>,
+        assignment: SocketAssignment,
         admin: &admin_http::Server,
     ) -> Result<Self, RunError> {
-        let (config, limits) = (given.config, &given.connections.services);
-        let Layout { services, watches, ears } = Layout::new(config, limits);
-        let planes = services.into_iter().zip(allotment.planes);
-        let planes = planes.map(|(service, (listen, given))| {
-            (service, listen.iter().filter_map(ListenAddr::tcp).collect(), given)
+        let (config, limits) = (inherited.config, &inherited.connections.services);
+        let ServiceWiring { services, watches, hints } = ServiceWiring::new(config, limits);
+        let sets = services.into_iter().zip(assignment.sets);
+        let sets = sets.map(|(service, (listen, inherited))| {
+            (service, listen.iter().filter_map(ListenAddr::tcp).collect(), inherited)
         });
         let bound = Bound::bind_or_take(
-            workers(config),
-            given.connections.total,
+            settings::workers(config),
+            inherited.connections.total,
             admin.addresses(),
-            planes,
+            sets,
         )?;
         let listen = bound.local_addrs().iter().flatten().filter_map(ListenAddr::tcp);
         let own: Vec<_> = listen.chain(admin.addresses().iter().copied()).collect();
-        let (discovery, handles) = Discovery::new(watches, watch::timeouts(&config.services), &own);
-        ears.connect(&handles);
+        let (discovery, handles) =
+            Discovery::new(watches, settings::sentinel_timeouts(&config.services), &own);
+        hints.connect(&handles);
         let heartbeat = discovery.heartbeat();
         Ok(Self { bound, handles, heartbeat, discovery: tokio::spawn(discovery.run()) })
     }
 
-    pub(super) fn watched(&self, config: &Config, in_force: &InForce) -> Vec<Watched> {
-        let planes = listener_set::of(config);
+    pub(super) fn watched(
+        &self,
+        config: &Config,
+        effective: &EffectiveConfig,
+    ) -> Vec<ReportedService> {
+        let sets = listener_set::all(config);
         let services =
             config.services.iter().zip(self.bound.local_addrs()).zip(&self.handles).enumerate();
         let watched = services.map(|(number, ((service, listen), discovery))| {
-            let readers = planes.iter().position(|it| it.reads && it.service == number);
-            let readers = readers
-                .and_then(|plane| Some((plane, self.bound.local_addrs().get(plane)?.clone())));
+            let readers = sets.iter().position(|it| it.reads && it.service == number);
+            let readers =
+                readers.and_then(|set| Some((set, self.bound.local_addrs().get(set)?.clone())));
             let replica_listen = readers.as_ref().map(|(_, listen)| tracing::field::debug(listen));
             info!(service = %service.name, ?listen, replica_listen, "serving");
-            Watched {
+            ReportedService {
                 name: service.name.clone(),
                 listen: listen.clone(),
                 readers: readers.clone(),
                 number,
-                in_force: in_force.clone(),
+                effective: effective.clone(),
                 discovery: discovery.clone(),
             }
         });

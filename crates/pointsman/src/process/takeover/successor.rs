@@ -1,286 +1,323 @@
-//! The new process's side: gets the sockets, and later relieves the old process.
+//! The new process's side of a takeover: receives the sockets, and later completes the takeover.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use proxy::ListenAddr;
 use rustix::process::Pid;
 use tracing::{info, warn};
 
-use super::place::Closing;
-use super::wire::{Peer, invalid, is_closed};
+use super::wire::{TakeoverPeer, invalid, is_closed};
 use super::{CONFIRM, END, HELLO, LEAVING, SERVING, STEP, TakeoverError};
-use crate::process::inherit::{Inherited, listens_at};
+use crate::process::inherit::{NamedSocket, listens_at};
 use crate::system::unix_sockets::TakenFiles;
 
-/// How long the old process may close conversations again and again, although it is there, before
-/// that counts as a refusal.
-const REFUSED: Duration = Duration::from_secs(30);
+/// How long the old process may close conversations repeatedly, although it listens, before that
+/// counts as a refusal.
+const REFUSAL_AFTER: Duration = Duration::from_secs(30);
 /// The first and the longest pause before another attempt.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
-/// After this time of silence it is said that the old process does not answer; then each time after
-/// twice as long, up to the other one.
-const SAY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// How often it is looked whether the wait has been called off.
-const LOOK: Duration = Duration::from_millis(200);
-/// The most sockets that are taken: as many as a process with many workers and addresses may have.
-const MOST: usize = 4096;
+/// When an unanswered request is first logged. The interval then doubles up to the second value.
+const REPORT_AFTER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// How often a wait checks whether it was cancelled.
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
+/// Maximum number of sockets: more than a process with many workers and addresses has.
+const MAX_SOCKETS: usize = 4096;
 
-/// Sockets taken from a running process, which waits for a word.
+/// Signals that the takeover socket is to be closed.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Cancellation(Arc<(Mutex<bool>, Condvar)>);
+
+impl Cancellation {
+    pub(super) fn cancel(&self) {
+        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.0.1.notify_all();
+    }
+
+    /// Waits for the signal for at most this time. Returns whether it was given.
+    pub(super) fn within(&self, time: Duration) -> bool {
+        let cancelled = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.0.1.wait_timeout_while(cancelled, time, |cancelled| !*cancelled);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+/// Sockets received from a running process, which waits for "serving".
 #[derive(Debug)]
-pub(crate) struct Taken {
+pub(crate) struct TakenSockets {
     /// The sockets.
-    pub(crate) sockets: Vec<Inherited>,
-    /// The files of Unix sockets among them, which are still the old process's.
+    pub(crate) sockets: Vec<NamedSocket>,
+    /// The files of Unix sockets among them, which still belong to the old process.
     pub(crate) files: TakenFiles,
-    peer: Peer,
+    peer: TakeoverPeer,
     path: PathBuf,
 }
 
-/// How the old process was relieved.
+/// How a takeover was completed.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Relieved {
-    /// It leaves.
+pub(super) enum Completion {
+    /// The old process leaves.
     Left,
-    /// It has died.
+    /// The old process has died.
     Died,
-    /// Another process has relieved it in the meantime, and serves the same sockets.
+    /// Another process has taken over from the old one meanwhile, and serves on the same sockets.
     Superseded,
-    /// This process is told to stop: the old one keeps serving.
-    CalledOff,
+    /// This process received a signal to stop: the old one continues to serve.
+    Cancelled,
 }
 
-/// Asks the process that listens at `path` for its sockets; `None` if there is none. Waits for as
-/// long as there is one that does not answer, on a thread that may block.
+/// Asks the process that listens at `path` for its sockets; `None` if there is none. Waits without
+/// limit for a process that does not answer, on a thread that may block.
 ///
 /// # Errors
 ///
 /// If the file cannot be used, or the process refuses.
-pub(crate) fn take(path: &Path) -> Result<Option<Taken>, TakeoverError> {
-    match (Conversation { path, closing: None }).begin() {
-        Ok(Some((peer, sockets))) => {
-            Ok(Some(Taken { sockets, files: TakenFiles::default(), peer, path: path.to_owned() }))
-        }
+pub(crate) fn take(path: &Path) -> Result<Option<TakenSockets>, TakeoverError> {
+    match (Conversation { path, cancellation: None }).begin() {
+        Ok(Some((peer, sockets))) => Ok(Some(TakenSockets {
+            sockets,
+            files: TakenFiles::default(),
+            peer,
+            path: path.to_owned(),
+        })),
         Ok(None) => Ok(None),
-        Err(Fault::File(error)) => Err(TakeoverError::Socket(path.to_owned(), error)),
-        Err(Fault::Words(error)) => Err(TakeoverError::Refused(error)),
-        // Nobody can call it off.
-        Err(Fault::CalledOff) => Ok(None),
+        Err(ConversationError::File(error)) => Err(TakeoverError::Socket(path.to_owned(), error)),
+        Err(ConversationError::Protocol(error)) => Err(TakeoverError::Refused(error)),
+        // Not reachable without a `cancellation`.
+        Err(ConversationError::Cancelled) => Ok(None),
     }
 }
 
-impl Taken {
+impl TakenSockets {
     /// Whether the old process has closed the conversation.
-    pub(crate) fn is_left_alone(&self) -> bool {
+    pub(crate) fn is_abandoned(&self) -> bool {
         self.peer.has_gone()
     }
 
-    /// Where the old process was found.
+    /// The path of the old process's takeover socket.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Tells the old process that we serve, and returns when it has stopped accepting, or is not
-    /// there. Waits for as long as it takes. The old process keeps its place until the peer is
+    /// Reports to the old process that we serve, and returns when it has stopped accepting, or has
+    /// ended. Waits without limit. The old process keeps its socket until the returned peer is
     /// dropped.
-    pub(super) fn relieve(self, closing: &Closing) -> (Relieved, Option<Peer>) {
+    pub(super) fn complete(
+        self,
+        cancellation: &Cancellation,
+    ) -> (Completion, Option<TakeoverPeer>) {
         let Self { peer, path, sockets, .. } = self;
         drop(sockets);
         let old = peer.pid();
-        let conversation = Conversation { path: &path, closing: Some(closing) };
+        let conversation = Conversation { path: &path, cancellation: Some(cancellation) };
         let mut peer = peer;
         loop {
             match conversation.end(&peer) {
-                Ok(()) => return (Relieved::Left, Some(peer)),
-                Err(Fault::CalledOff) => return (Relieved::CalledOff, None),
-                Err(Fault::File(error) | Fault::Words(error)) => {
-                    warn!(%error, "the takeover is not complete, trying again");
+                Ok(()) => return (Completion::Left, Some(peer)),
+                Err(ConversationError::Cancelled) => return (Completion::Cancelled, None),
+                Err(ConversationError::File(error) | ConversationError::Protocol(error)) => {
+                    warn!(%error, "takeover not complete, retrying");
                 }
             }
-            // Its end of the conversation has to close, or it would wait for the next word there.
+            // Closes this conversation first: the old process would otherwise wait for the next
+            // message.
             drop(peer);
-            peer = match conversation.begin_at_last(closing) {
-                Ok(Some(next)) if is_other(old, next.pid()) => return (Relieved::Superseded, None),
+            peer = match conversation.begin_until_success(cancellation) {
+                Ok(Some(next)) if is_other(old, next.pid()) => {
+                    return (Completion::Superseded, None);
+                }
                 Ok(Some(next)) => next,
-                Ok(None) => return (Relieved::Died, None),
-                Err(CalledOff) => return (Relieved::CalledOff, None),
+                Ok(None) => return (Completion::Died, None),
+                Err(Cancelled) => return (Completion::Cancelled, None),
             };
         }
     }
 }
 
-/// Whether nobody listens at `path`. On a thread that may block.
-pub(crate) fn is_deserted(path: &Path) -> bool {
-    matches!(Peer::dial(path, Duration::ZERO), Ok(None))
+/// Whether no process listens at `path`. Call it on a thread that may block.
+pub(crate) fn is_unused(path: &Path) -> bool {
+    matches!(TakeoverPeer::dial(path, Duration::ZERO), Ok(None))
 }
 
-/// Whether both are known and differ.
+/// Whether both ids are known and differ.
 fn is_other(old: Option<Pid>, new: Option<Pid>) -> bool {
     old.zip(new).is_some_and(|(old, new)| old != new)
 }
 
 /// Why a conversation ended.
 #[derive(Debug)]
-enum Fault {
+enum ConversationError {
     File(io::Error),
-    Words(io::Error),
-    CalledOff,
+    Protocol(io::Error),
+    Cancelled,
 }
 
-/// This process is told to stop.
+/// This process received a signal to stop.
 #[derive(Debug)]
-struct CalledOff;
+struct Cancelled;
 
-/// Conversations with whatever listens at a path, one after the other.
+/// Conversations with the process that listens at a path, one after the other.
 struct Conversation<'a> {
     path: &'a Path,
-    closing: Option<&'a Closing>,
+    cancellation: Option<&'a Cancellation>,
 }
 
 impl Conversation<'_> {
-    /// Until the sockets are here; `None` if nobody listens.
-    fn begin(&self) -> Result<Option<(Peer, Vec<Inherited>)>, Fault> {
+    /// Dials until the sockets are received; `None` if no process listens.
+    fn begin(&self) -> Result<Option<(TakeoverPeer, Vec<NamedSocket>)>, ConversationError> {
         let (mut pause, mut closed) = (PAUSE.0, None);
-        let mut silence = Silence::new();
+        let mut silence = SilenceReport::new();
         loop {
-            let error = match Peer::dial(self.path, LOOK) {
+            let error = match TakeoverPeer::dial(self.path, CHECK_INTERVAL) {
                 Ok(None) => return Ok(None),
-                Ok(Some(peer)) => match self.ask(&peer, &mut silence) {
+                Ok(Some(peer)) => match self.request(&peer, &mut silence) {
                     Ok(sockets) => return Ok(Some((peer, sockets))),
-                    Err(Fault::Words(error)) if is_closed(&error) => error,
+                    Err(ConversationError::Protocol(error)) if is_closed(&error) => error,
                     Err(fault) => return Err(fault),
                 },
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-                    silence.say(None);
-                    self.is_called_off(Duration::ZERO)?;
+                    silence.report(None);
+                    self.check_cancelled(Duration::ZERO)?;
                     continue;
                 }
-                Err(error) => return Err(Fault::File(error)),
+                Err(error) => return Err(ConversationError::File(error)),
             };
-            // It has died, has left to another process, or could not answer. The next attempt
-            // tells.
+            // It has died, has left to another process, or could not answer. The next attempt shows
+            // which.
             let since = *closed.get_or_insert_with(Instant::now);
-            if since.elapsed() > REFUSED {
-                return Err(Fault::Words(error));
+            if since.elapsed() > REFUSAL_AFTER {
+                return Err(ConversationError::Protocol(error));
             }
-            self.is_called_off(pause)?;
+            self.check_cancelled(pause)?;
             pause = (pause * 2).min(PAUSE.1);
         }
     }
 
-    /// As [`begin`](Self::begin), however often that fails.
-    fn begin_at_last(&self, closing: &Closing) -> Result<Option<Peer>, CalledOff> {
+    /// Repeats [`begin`](Self::begin) until it succeeds.
+    fn begin_until_success(
+        &self,
+        cancellation: &Cancellation,
+    ) -> Result<Option<TakeoverPeer>, Cancelled> {
         loop {
             match self.begin() {
                 Ok(found) => return Ok(found.map(|(peer, _)| peer)),
-                Err(Fault::CalledOff) => return Err(CalledOff),
-                Err(Fault::File(error) | Fault::Words(error)) => {
-                    warn!(%error, "the old process cannot be relieved, trying again; both serve");
-                    if closing.within(REFUSED) {
-                        return Err(CalledOff);
+                Err(ConversationError::Cancelled) => return Err(Cancelled),
+                Err(ConversationError::File(error) | ConversationError::Protocol(error)) => {
+                    warn!(%error, "cannot complete the takeover, retrying; both processes serve");
+                    if cancellation.within(REFUSAL_AFTER) {
+                        return Err(Cancelled);
                     }
                 }
             }
         }
     }
 
-    fn ask(&self, peer: &Peer, silence: &mut Silence) -> Result<Vec<Inherited>, Fault> {
-        peer.same_user().map_err(Fault::Words)?;
-        peer.say(HELLO, None, Instant::now() + STEP).map_err(Fault::Words)?;
+    fn request(
+        &self,
+        peer: &TakeoverPeer,
+        silence: &mut SilenceReport,
+    ) -> Result<Vec<NamedSocket>, ConversationError> {
+        peer.same_user().map_err(ConversationError::Protocol)?;
+        peer.send(HELLO, None, Instant::now() + STEP).map_err(ConversationError::Protocol)?;
         let mut sockets = Vec::new();
-        while sockets.len() < MOST {
-            let (word, handle) = self.hear(peer, silence)?;
-            if word == END {
+        while sockets.len() < MAX_SOCKETS {
+            let (message, handle) = self.receive(peer, silence)?;
+            if message == END {
                 return Ok(sockets);
             }
-            sockets.push(inherited(&word, handle).map_err(Fault::Words)?);
+            sockets.push(parse_socket(&message, handle).map_err(ConversationError::Protocol)?);
         }
-        Err(Fault::Words(invalid("too many sockets")))
+        Err(ConversationError::Protocol(invalid("too many sockets")))
     }
 
-    /// From the word that we serve to the word that the old process leaves.
-    fn end(&self, peer: &Peer) -> Result<(), Fault> {
-        let mut silence = Silence::new();
+    /// Sends "serving" until the old process sends "leaving".
+    fn end(&self, peer: &TakeoverPeer) -> Result<(), ConversationError> {
+        let mut silence = SilenceReport::new();
         loop {
-            peer.say(SERVING, None, Instant::now() + STEP).map_err(Fault::Words)?;
-            match self.hear(peer, &mut silence)?.0.as_str() {
+            peer.send(SERVING, None, Instant::now() + STEP).map_err(ConversationError::Protocol)?;
+            match self.receive(peer, &mut silence)?.0.as_str() {
                 CONFIRM => {}
                 LEAVING => return Ok(()),
-                word => return Err(Fault::Words(invalid(word))),
+                message => return Err(ConversationError::Protocol(invalid(message))),
             }
         }
     }
 
-    /// The next word, however long it takes.
-    fn hear(&self, peer: &Peer, silence: &mut Silence) -> Result<(String, Option<OwnedFd>), Fault> {
+    /// Receives the next message, without a time limit.
+    fn receive(
+        &self,
+        peer: &TakeoverPeer,
+        silence: &mut SilenceReport,
+    ) -> Result<(String, Option<OwnedFd>), ConversationError> {
         loop {
-            self.is_called_off(Duration::ZERO)?;
-            match peer.hear(Instant::now() + LOOK) {
-                Err(error) if error.kind() == io::ErrorKind::TimedOut => silence.say(peer.pid()),
-                Ok(heard) => {
+            self.check_cancelled(Duration::ZERO)?;
+            match peer.receive(Instant::now() + CHECK_INTERVAL) {
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => silence.report(peer.pid()),
+                Ok(received) => {
                     silence.over();
-                    return Ok(heard);
+                    return Ok(received);
                 }
-                Err(error) => return Err(Fault::Words(error)),
+                Err(error) => return Err(ConversationError::Protocol(error)),
             }
         }
     }
 
-    fn is_called_off(&self, within: Duration) -> Result<(), Fault> {
-        match self.closing {
-            Some(closing) if closing.within(within) => Err(Fault::CalledOff),
+    fn check_cancelled(&self, within: Duration) -> Result<(), ConversationError> {
+        match self.cancellation {
+            Some(cancellation) if cancellation.within(within) => Err(ConversationError::Cancelled),
             Some(_) => Ok(()),
             None => {
-                // Nobody rings: the thread is given up if the process ends meanwhile.
-                Closing::default().within(within);
+                // Cannot be cancelled: the thread is abandoned if the process ends meanwhile.
+                Cancellation::default().within(within);
                 Ok(())
             }
         }
     }
 }
 
-/// What came with a word.
-fn inherited(word: &str, handle: Option<OwnedFd>) -> io::Result<Inherited> {
-    // A path may have spaces, a name has none.
-    let (addr, name) = word.rsplit_once(' ').ok_or_else(|| invalid(word))?;
-    let addr = ListenAddr::parse(addr).ok_or_else(|| invalid(word))?;
-    let listener = handle.ok_or_else(|| invalid(word))?;
+/// Parses a message that carries a socket.
+fn parse_socket(message: &str, handle: Option<OwnedFd>) -> io::Result<NamedSocket> {
+    // A path may contain spaces, a name contains none.
+    let (addr, name) = message.rsplit_once(' ').ok_or_else(|| invalid(message))?;
+    let addr = ListenAddr::parse(addr).ok_or_else(|| invalid(message))?;
+    let listener = handle.ok_or_else(|| invalid(message))?;
     let found = listens_at(&listener)?;
-    // The path of a Unix socket is not the one that it was bound to: it got that by a rename.
+    // A Unix socket reports the path that it was bound to, before the file was renamed.
     if found.tcp() != addr.tcp() {
-        return Err(invalid(word));
+        return Err(invalid(message));
     }
-    Ok(Inherited { name: name.to_owned(), addr, listener })
+    Ok(NamedSocket { name: name.to_owned(), addr, listener })
 }
 
-/// Says that the other process does not answer, less and less often.
-struct Silence {
+/// Logs at growing intervals that the other process does not answer.
+struct SilenceReport {
     since: Instant,
     next: Duration,
 }
 
-impl Silence {
+impl SilenceReport {
     fn new() -> Self {
-        Self { since: Instant::now(), next: SAY.0 }
+        Self { since: Instant::now(), next: REPORT_AFTER.0 }
     }
 
-    fn say(&mut self, pid: Option<Pid>) {
+    fn report(&mut self, pid: Option<Pid>) {
         let time = self.since.elapsed();
         if time >= self.next {
             let pid = pid.map(|pid| pid.as_raw_nonzero().get());
             warn!(
                 pid,
                 waited_s = time.as_secs(),
-                "the running process does not answer, waiting for it; is it stopped?"
+                "waiting for the running process, which does not answer; is it stopped?"
             );
-            self.next = time + self.next.min(SAY.1);
+            self.next = time + self.next.min(REPORT_AFTER.1);
         }
     }
 
     fn over(&mut self) {
-        if self.next > SAY.0 {
+        if self.next > REPORT_AFTER.0 {
             info!(
                 waited_ms = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX),
                 "the running process answers"

@@ -1,8 +1,7 @@
-//! One end of a conversation: words, and sockets that go along with them, each with a deadline.
+//! One end of a takeover conversation: messages that may carry a socket, each with a deadline.
 //!
-//! Nothing here waits inside a system call that sends or receives: it waits in `poll`, for the time
-//! that is left. A process that was stopped finds what has come meanwhile before it looks at the
-//! clock, and an interrupted call is no fault.
+//! No call blocks in send or receive: it waits in `poll` for the remaining time. A process that was
+//! stopped reads what has arrived before it checks the clock, and an interrupted call is repeated.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -21,16 +20,16 @@ use rustix::net::{
 use rustix::process::{Pid, geteuid};
 
 /// The longest message.
-const LONGEST: usize = 1024;
-/// Between two attempts to connect to a process whose queue is full.
-const REDIAL: Duration = Duration::from_millis(20);
+const MAX_MESSAGE: usize = 1024;
+/// Interval between attempts to connect to a process whose queue is full.
+const REDIAL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The other process.
+/// The connection to the other process.
 #[derive(Debug)]
-pub(super) struct Peer(OwnedFd);
+pub(super) struct TakeoverPeer(OwnedFd);
 
-impl Peer {
-    /// One that has been accepted.
+impl TakeoverPeer {
+    /// Wraps an accepted connection.
     pub(super) fn accepted(socket: OwnedFd) -> Self {
         Self(socket)
     }
@@ -39,7 +38,7 @@ impl Peer {
     ///
     /// # Errors
     ///
-    /// Of the file; `TimedOut` if a process listens that does not accept, and its queue stays full.
+    /// Of the file; `TimedOut` if the listening process does not accept and its queue stays full.
     pub(super) fn dial(path: &Path, within: Duration) -> io::Result<Option<Self>> {
         let deadline = Instant::now() + within;
         let socket = socket_with(
@@ -56,13 +55,13 @@ impl Peer {
                 Err(Errno::AGAIN) if Instant::now() >= deadline => {
                     return Err(Errno::TIMEDOUT.into());
                 }
-                Err(Errno::AGAIN) => pause(REDIAL)?,
+                Err(Errno::AGAIN) => pause(REDIAL_INTERVAL)?,
                 Err(error) => return Err(error.into()),
             }
         }
     }
 
-    /// The other process, if its id means anything here.
+    /// Returns the process id of the peer, if it is visible in this namespace.
     pub(super) fn pid(&self) -> Option<Pid> {
         socket_peercred(&self.0).ok().map(|peer| peer.pid)
     }
@@ -80,20 +79,20 @@ impl Peer {
 
     /// Whether the other process has closed its end.
     pub(super) fn has_gone(&self) -> bool {
-        let mut asked = [PollFd::new(&self.0, PollFlags::IN)];
+        let mut polled = [PollFd::new(&self.0, PollFlags::IN)];
         let closed = PollFlags::HUP | PollFlags::ERR;
-        poll(&mut asked, Some(&Timespec::default())).is_ok()
-            && asked.iter().any(|it| it.revents().intersects(closed))
+        poll(&mut polled, Some(&Timespec::default())).is_ok()
+            && polled.iter().any(|it| it.revents().intersects(closed))
     }
 
-    /// Sends a word, and a socket with it.
+    /// Sends a message, with a socket if given.
     ///
     /// # Errors
     ///
-    /// Of the connection; `TimedOut` if the other process does not take it until then.
-    pub(super) fn say(
+    /// Of the connection; `TimedOut` if the other process does not read until the deadline.
+    pub(super) fn send(
         &self,
-        word: &str,
+        message: &str,
         handle: Option<&OwnedFd>,
         deadline: Instant,
     ) -> io::Result<()> {
@@ -105,7 +104,7 @@ impl Peer {
                 ancillary.push(SendAncillaryMessage::ScmRights(handles));
             }
             let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-            match sendmsg(&self.0, &[IoSlice::new(word.as_bytes())], &mut ancillary, flags) {
+            match sendmsg(&self.0, &[IoSlice::new(message.as_bytes())], &mut ancillary, flags) {
                 Ok(_) => return Ok(()),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => wait(self.0.as_fd(), PollFlags::OUT, deadline)?,
@@ -114,21 +113,21 @@ impl Peer {
         }
     }
 
-    /// Receives a word, and a socket with it.
+    /// Receives a message, and a socket if it carries one.
     ///
     /// # Errors
     ///
-    /// Of the connection; `UnexpectedEof` if it was closed, `TimedOut` if nothing has come until
-    /// then.
-    pub(super) fn hear(&self, deadline: Instant) -> io::Result<(String, Option<OwnedFd>)> {
-        let mut text = [0; LONGEST];
+    /// Of the connection; `UnexpectedEof` if it was closed, `TimedOut` if nothing has arrived by
+    /// the deadline.
+    pub(super) fn receive(&self, deadline: Instant) -> io::Result<(String, Option<OwnedFd>)> {
+        let mut text = [0; MAX_MESSAGE];
         loop {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
             let mut ancillary = RecvAncillaryBuffer::new(&mut space);
             let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-            let heard =
+            let received =
                 match recvmsg(&self.0, &mut [IoSliceMut::new(&mut text)], &mut ancillary, flags) {
-                    Ok(heard) => heard,
+                    Ok(received) => received,
                     Err(Errno::INTR) => continue,
                     Err(Errno::AGAIN) => {
                         wait(self.0.as_fd(), PollFlags::IN, deadline)?;
@@ -136,7 +135,7 @@ impl Peer {
                     }
                     Err(error) => return Err(error.into()),
                 };
-            if heard.bytes == 0 {
+            if received.bytes == 0 {
                 return Err(io::Error::new(
                     io::ErrorKind::UnexpectedEof,
                     "the other process has closed the connection",
@@ -146,28 +145,31 @@ impl Peer {
                 RecvAncillaryMessage::ScmRights(mut handles) => handles.next(),
                 _ => None,
             });
-            let word = text.get(..heard.bytes).unwrap_or_default();
-            return Ok((String::from_utf8_lossy(word).into_owned(), handle));
+            let message = text.get(..received.bytes).unwrap_or_default();
+            return Ok((String::from_utf8_lossy(message).into_owned(), handle));
         }
     }
 
-    /// Receives this word.
+    /// Receives exactly this message.
     ///
     /// # Errors
     ///
-    /// As [`hear`](Self::hear); `InvalidData` for another word.
-    pub(super) fn expect(&self, word: &str, deadline: Instant) -> io::Result<()> {
-        let (heard, _) = self.hear(deadline)?;
-        if heard == word { Ok(()) } else { Err(invalid(&heard)) }
+    /// As [`receive`](Self::receive); `InvalidData` for another message.
+    pub(super) fn expect(&self, message: &str, deadline: Instant) -> io::Result<()> {
+        let (received, _) = self.receive(deadline)?;
+        if received == message { Ok(()) } else { Err(invalid(&received)) }
     }
 }
 
-/// A word that has no meaning here.
-pub(super) fn invalid(word: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("the other process said {word:?}"))
+/// The error for an unexpected message.
+pub(super) fn invalid(message: &str) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("unexpected message of the other process: {message:?}"),
+    )
 }
 
-/// Whether the other end has closed the connection, in whichever way the system says it.
+/// Whether the error means that the other end has closed the connection.
 pub(super) fn is_closed(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -180,20 +182,20 @@ fn wait(socket: BorrowedFd<'_>, what: PollFlags, deadline: Instant) -> io::Resul
     if left.is_zero() {
         return Err(Errno::TIMEDOUT.into());
     }
-    let mut asked = [PollFd::from_borrowed_fd(socket, what)];
-    poll_for(&mut asked, left)
+    let mut polled = [PollFd::from_borrowed_fd(socket, what)];
+    poll_for(&mut polled, left)
 }
 
 fn pause(time: Duration) -> io::Result<()> {
     poll_for(&mut [], time)
 }
 
-fn poll_for(asked: &mut [PollFd<'_>], time: Duration) -> io::Result<()> {
+fn poll_for(polled: &mut [PollFd<'_>], time: Duration) -> io::Result<()> {
     let time = Timespec {
         tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: time.subsec_nanos().into(),
     };
-    match poll(asked, Some(&time)) {
+    match poll(polled, Some(&time)) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(error) => Err(error.into()),
     }

@@ -1,93 +1,94 @@
-//! Replies of a master that has been replaced, or that may have been.
+//! Replies of a master that has been replaced, or may have been.
 //!
-//! A request in flight when a master hangs is executed when it wakes up, by then superseded, and
-//! the write is lost. So from the first evidence of a promotion on
-//! ([`Target::replies`](target::Target::replies)), bytes that are read for a session that is owed a
-//! reply are dropped and the session ends: its client sees a closed connection and knows that it
-//! does not know. After a stop of this process, such bytes wait until discovery has looked: they
-//! may have lain in the socket since any time.
+//! A request in flight when a master hangs is executed when it resumes. By then the master is
+//! superseded, and the write is lost. So from the first evidence of a promotion on
+//! (the reply policy of [`target::Target`]), bytes that are read for a session that is owed a
+//! reply are discarded and the session ends: its client sees a closed connection and knows that the
+//! outcome is unknown. After this process was stopped for a while, such bytes are withheld until
+//! discovery has examined the master: they may have been in the socket for any time.
 //!
-//! What still goes to the client:
+//! These bytes still go to the client:
 //!
-//! - What was read before the evidence came, however slowly its client takes it. Nothing tells it
-//!   from what a faster client has.
-//! - The rest of a reply whose beginning was read before. A server makes a whole reply when it
-//!   executes the request, which therefore was before the evidence; a large value needs many reads,
+//! - Bytes that were read before the evidence, however slowly the client takes them. Nothing
+//!   distinguishes them from what a faster client has.
+//! - The rest of a reply whose beginning was read before. A server produces a whole reply when it
+//!   executes the request, which therefore was before the evidence. A large value needs many reads,
 //!   and a planned failover must not cut it off.
 //! - Pushes and messages of subscriptions, which acknowledge nothing.
 //!
-//! A session that is owed nothing stays, and is carried over at the commit. One that is opaque may
-//! be owed anything: it ends.
+//! A session that is owed no reply stays, and is carried at the commit. An opaque session may be
+//! owed anything: it ends.
 //!
-//! The question is asked after each read and not before it: evidence that comes between the two
-//! must count.
+//! The check is after each read and not before it: evidence that arrives between the two must
+//! count.
 //!
 //! Deliberately absent: what is evidence.
 
 use std::task::Context;
 
 use resp::{Direction, SessionState};
-use target::Replies as Fate;
+use target::ReplyPolicy as Fate;
 
 use super::Pump;
-use crate::io::end::End;
-use crate::io::flow::Step;
-use crate::io::forwarding::Replies;
-use crate::io::kept::Kept;
+use crate::io::buffer::KeptBytes;
+use crate::io::flow::FlowStep;
+use crate::io::forwarding::ReplyForwarding;
+use crate::io::stream::ByteStream;
 
-/// What became of bytes that wait.
+/// The state of withheld bytes.
 pub(super) enum Withheld {
     /// There are none.
     Nothing,
-    /// They wait on.
-    Waits,
+    /// They have to wait.
+    Waiting,
     /// They need not wait any more.
-    Over(Vec<u8>),
+    Released(Vec<u8>),
 }
 
-impl<C: End, U: End> Pump<'_, C, U> {
-    /// Takes in bytes that were read and that the valve did not admit. What may go on of them does.
+impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
+    /// Examines bytes that were read and that the forwarding policy did not admit, and forwards
+    /// those that may pass.
     #[cold]
-    pub(super) fn sift(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Step {
-        let came = self.take_apart(bytes);
-        self.replies.keep_instead(came);
-        let mut valve = Replies {
+    pub(super) fn filter_replies(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> FlowStep {
+        let admitted = self.split_replies(bytes);
+        self.replies.replace_kept(admitted);
+        let mut valve = ReplyForwarding {
             ledger: &mut self.ledger,
             target: self.target,
-            seat: self.seat,
+            context: self.context,
             stopwatch: &mut self.stopwatch,
             commands: &mut self.commands,
         };
-        self.replies.empty(cx, self.client, &mut valve).unwrap_or(Step::More)
+        self.replies.flush(cx, self.client, &mut valve).unwrap_or(FlowStep::More)
     }
 
-    /// Whether a frame from the target that begins with this byte may be a reply. Not in the middle
-    /// of one.
-    pub(super) fn may_acknowledge(&self, first: u8) -> bool {
+    /// Whether a frame from the target that begins with this byte may be a reply. False in the
+    /// middle of a frame.
+    pub(super) fn may_be_reply(&self, first: u8) -> bool {
         let owed =
             self.ledger.owed() > 0 && self.ledger.at_boundary(Direction::Reply) && first != b'>';
-        owed || self.ledger.standing() == SessionState::Opaque
+        owed || self.ledger.session_state() == SessionState::Opaque
     }
 
-    /// Neither `rest` nor anything that follows it goes to the client: for now, or for good.
-    pub(super) fn give_up(&mut self, fate: Fate, rest: &[u8]) {
+    /// Withholds `rest` and everything that follows it from the client: for now, or for good.
+    pub(super) fn withhold(&mut self, fate: Fate, rest: &[u8]) {
         if fate == Fate::Wait {
-            // Counted with what slow clients leave behind: after a stop, many sessions may have
-            // such bytes at once.
-            self.aside.get_or_insert_default().withheld = Some(Kept::new(rest.to_vec()));
+            // Counted with what is kept for slow clients: after a stop, many sessions may have such
+            // bytes at once.
+            self.interleaved.get_or_insert_default().withheld = Some(KeptBytes::new(rest.to_vec()));
         } else {
-            self.dropped = true;
+            self.reply_dropped = true;
         }
     }
 
-    /// The bytes that wait, if they need not any more.
+    /// Takes the withheld bytes if they need not wait any more.
     pub(super) fn take_withheld(&mut self) -> Withheld {
-        let Some(aside) = self.aside.as_mut().filter(|aside| aside.withheld.is_some()) else {
+        let Some(interleaved) = self.interleaved.as_mut().filter(|it| it.withheld.is_some()) else {
             return Withheld::Nothing;
         };
-        if self.target.replies() == Fate::Wait {
-            return Withheld::Waits;
+        if self.target.reply_policy() == Fate::Wait {
+            return Withheld::Waiting;
         }
-        Withheld::Over(aside.withheld.take().map_or_else(Vec::new, Kept::into_rest))
+        Withheld::Released(interleaved.withheld.take().map_or_else(Vec::new, KeptBytes::into_rest))
     }
 }

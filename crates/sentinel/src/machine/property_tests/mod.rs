@@ -1,5 +1,5 @@
-//! Arbitrary streams of events, judged by the independent oracle: whatever sentinels and nodes
-//! say, in whatever order, the safety rules hold; and as soon as they agree, the machine does too.
+//! Arbitrary streams of events, checked by the independent oracle: the safety rules hold whatever
+//! sentinels and nodes report, in any order; and as soon as they agree, the machine converges.
 
 mod streams;
 
@@ -7,48 +7,50 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
-use self::streams::{Happening, LETTERS, Said, happening, letter, rules};
+use self::streams::{Happening, LETTERS, ProbeOutcome, happening, letter, rules};
 use super::tests::Oracle;
 use super::tests::rig::{Answer, Letter, id, lineage, master, ms, node, replica, view};
-use super::{Action, Event, Machine, Pause, State};
-use crate::{Epoch, NodeAddr, Notice, Probe, ProbeFailure, Report, Role, Rules, View};
+use super::{Machine, MachineAction, MachineEvent, MachineState, Pause};
+use crate::{Epoch, MachineRules, NodeAddr, NodeReport, Notice, Probe, ProbeFailure, Role, View};
 
-/// A machine, its clock, its open questions, and the oracle.
+/// A machine, its clock, its open queries, and the oracle.
 struct World {
     machine: Machine,
     now: Instant,
     open: Vec<(NodeAddr, Instant)>,
     oracle: Oracle,
-    log: Vec<(Instant, Action)>,
+    log: Vec<(Instant, MachineAction)>,
     ticks: u64,
     asked: bool,
 }
 
 impl World {
-    fn new(rules: Rules, oracle: Oracle) -> Self {
+    fn new(rules: MachineRules, oracle: Oracle) -> Self {
         let now = Instant::now() + Duration::from_secs(3600);
         let machine = Machine::new(now, rules, 3);
         Self { machine, now, open: Vec::new(), oracle, log: Vec::new(), ticks: 0, asked: false }
     }
 
-    fn step(&mut self, event: Event) {
+    fn step(&mut self, event: MachineEvent) {
         let seen = event.clone();
         let actions = self.machine.step(self.now, event);
-        self.oracle.saw(self.now, &seen, &actions, self.machine.committed());
+        self.oracle.check_step(self.now, &seen, &actions, self.machine.committed());
         assert_eq!(self.machine.broken_invariant(), None);
-        assert!(self.machine.next_deadline() > self.now, "a deadline that has passed already");
+        assert!(self.machine.next_deadline() > self.now, "a deadline in the past");
         let target = self.machine.committed().is_some_and(|it| it.published);
         assert!(
             target
                 || !matches!(
                     self.machine.state(),
-                    State::Stable | State::Suspect { .. } | State::Armed { .. }
+                    MachineState::Stable
+                        | MachineState::Suspect { .. }
+                        | MachineState::Armed { .. }
                 )
         );
         for action in actions {
             match &action {
-                Action::Probe(addr) => self.open.push((addr.clone(), self.now)),
-                Action::Ask => self.asked = true,
+                MachineAction::Probe(addr) => self.open.push((addr.clone(), self.now)),
+                MachineAction::Ask => self.asked = true,
                 _ => {}
             }
             self.log.push((self.now, action));
@@ -63,36 +65,38 @@ impl World {
                 let view = a_view_of(from, addr, epoch, flags, peers);
                 let (asked_at, configured) =
                     (self.now.checked_sub(ms(age)).unwrap_or(self.now), from != 5);
-                self.step(Event::View { from: id(from), view, asked_at, configured });
+                self.step(MachineEvent::View { from: id(from), view, asked_at, configured });
             }
             Happening::Notice { from, notice } => {
-                self.step(Event::Notice { from: from.map(id), notice })
+                self.step(MachineEvent::Notice { from: from.map(id), notice });
             }
             Happening::Answer { which, answer, keep } if !self.open.is_empty() => {
                 let which = which % self.open.len();
                 let (addr, asked_at) =
                     if keep { self.open[which].clone() } else { self.open.remove(which) };
                 let outcome = outcome(&addr, answer);
-                self.step(Event::Probed { node: addr, probe: Probe { asked_at, outcome } });
+                self.step(MachineEvent::Probed { node: addr, probe: Probe { asked_at, outcome } });
             }
             Happening::Lose { which } if !self.open.is_empty() => {
                 self.open.remove(which % self.open.len());
             }
             Happening::Answer { .. } | Happening::Lose { .. } => {}
-            Happening::NodeProber(letter) => self.step(Event::CanaryLost { node: node(letter) }),
-            Happening::Hint => self.step(Event::Hint),
+            Happening::Prober(letter) => {
+                self.step(MachineEvent::ProbeConnectionLost { node: node(letter) });
+            }
+            Happening::Hint => self.step(MachineEvent::Hint),
             Happening::Pause { millis, ends_with_commit } => {
                 let (since, until) = (self.now, self.now + ms(millis));
-                self.step(Event::Pause(Pause { since, until, ends_with_commit }));
+                self.step(MachineEvent::Pause(Pause { since, until, ends_with_commit }));
             }
-            Happening::Resume => self.step(Event::Resume),
+            Happening::Resume => self.step(MachineEvent::Resume),
             Happening::Wait(millis) => self.wait(ms(millis), |_| {}),
             Happening::Stall(millis) => self.now += ms(millis),
-            Happening::Suspend => self.step(Event::Stalled),
+            Happening::Suspend => self.step(MachineEvent::Stalled),
         }
     }
 
-    /// Time goes on by `long`; after every tick `world` may answer.
+    /// Time advances by `long`; `world` may answer after every tick.
     fn wait(&mut self, long: Duration, mut world: impl FnMut(&mut Self)) {
         let until = self.now + long;
         loop {
@@ -102,13 +106,13 @@ impl World {
             }
             self.now = tick;
             self.ticks += 1;
-            self.step(Event::Tick);
+            self.step(MachineEvent::Tick);
             world(self);
         }
         self.now = self.now.max(until);
     }
 
-    /// The world in which everybody agrees on `addr` at `epoch`, and answers within a millisecond.
+    /// All sentinels agree on `addr` at `epoch`, and answer within a millisecond.
     fn agree(&mut self, addr: Letter, epoch: Epoch) {
         while self.asked || !self.open.is_empty() {
             self.now += ms(1);
@@ -118,13 +122,19 @@ impl World {
                         LETTERS.into_iter().filter(|letter| *letter != addr).collect();
                     let peers: Vec<u8> = (1..=3).filter(|peer| *peer != sentinel).collect();
                     let (view, asked_at) = (view(addr, epoch, &peers, &others), self.now);
-                    self.step(Event::View { from: id(sentinel), view, asked_at, configured: true });
+                    self.step(MachineEvent::View {
+                        from: id(sentinel),
+                        view,
+                        asked_at,
+                        configured: true,
+                    });
                 }
             }
             for (asked, asked_at) in std::mem::take(&mut self.open) {
-                let said = if asked == node(addr) { Said::Master } else { Said::Replica };
-                let outcome = outcome(&asked, said);
-                self.step(Event::Probed { node: asked, probe: Probe { asked_at, outcome } });
+                let probe_outcome =
+                    if asked == node(addr) { ProbeOutcome::Master } else { ProbeOutcome::Replica };
+                let outcome = outcome(&asked, probe_outcome);
+                self.step(MachineEvent::Probed { node: asked, probe: Probe { asked_at, outcome } });
             }
         }
     }
@@ -135,9 +145,9 @@ impl World {
             && !self.machine.is_holding()
     }
 
-    /// A master is committed, and all is calm.
+    /// A master is committed, and the machine is stable.
     fn boot(&mut self) {
-        self.step(Event::Tick);
+        self.step(MachineEvent::Tick);
         self.agree('A', 5);
         assert!(self.publishes('A', 5));
         self.log.clear();
@@ -161,26 +171,28 @@ fn a_view_of(from: u8, addr: Letter, epoch: Epoch, flags: u8, peers: Option<Vec<
     it
 }
 
-fn outcome(addr: &NodeAddr, said: Said) -> Result<Report, ProbeFailure> {
+fn outcome(addr: &NodeAddr, probe_outcome: ProbeOutcome) -> Result<NodeReport, ProbeFailure> {
     let letter = LETTERS.into_iter().find(|letter| node(*letter) == *addr).unwrap_or('Z');
     let report = |answer: Answer| match answer {
         Answer::Report(report) => report,
         other => panic!("{other:?}"),
     };
     let plain = report(master(letter, "history-1", ""));
-    Ok(match said {
-        Said::Master => plain,
-        Said::Promoted => report(master(letter, "history-2", "history-1")),
-        Said::Unreadable => Report { lineage: None, ..plain },
-        Said::Restarted => Report { lineage: Some(lineage("another", "fresh", "")), ..plain },
-        Said::Loading => Report { role: Role::Master, pong: false, ..plain },
-        Said::Replica => report(replica(letter, 'A', "history-1")),
-        Said::Failed(failure) => return Err(failure),
+    Ok(match probe_outcome {
+        ProbeOutcome::Master => plain,
+        ProbeOutcome::Promoted => report(master(letter, "history-2", "history-1")),
+        ProbeOutcome::Unreadable => NodeReport { lineage: None, ..plain },
+        ProbeOutcome::Restarted => {
+            NodeReport { lineage: Some(lineage("another", "fresh", "")), ..plain }
+        }
+        ProbeOutcome::Loading => NodeReport { role: Role::Master, pong: false, ..plain },
+        ProbeOutcome::Replica => report(replica(letter, 'A', "history-1")),
+        ProbeOutcome::Failed(failure) => return Err(failure),
     })
 }
 
-/// How often `wanted` is in the log within any minute, at most.
-fn most_in_a_minute(log: &[(Instant, Action)], wanted: &Action) -> usize {
+/// The maximum number of `wanted` actions in the log within any minute.
+fn most_in_a_minute(log: &[(Instant, MachineAction)], wanted: &MachineAction) -> usize {
     let times: Vec<Instant> =
         log.iter().filter(|(_, it)| it == wanted).map(|(at, _)| *at).collect();
     times
@@ -193,10 +205,11 @@ fn most_in_a_minute(log: &[(Instant, Action)], wanted: &Action) -> usize {
 proptest! {
     #![proptest_config(ProptestConfig::default())]
 
-    /// S1, S3, S4, S5, S6 and the zombie guard, by the oracle's books.
+    /// S1, S3, S4, S5, S6 and the zombie guard, by the oracle's records.
     #[test]
-    fn whatever_is_said_the_safety_rules_hold(
-        rules in rules(), booted in any::<bool>(), stream in prop::collection::vec(happening(false), 1..250),
+    fn upholds_safety_rules_on_any_stream(
+        rules in rules(), booted in any::<bool>(),
+        stream in prop::collection::vec(happening(false), 1..250),
     ) {
         let mut world = World::new(rules.clone(), Oracle::new(rules).of_electorate(3));
         if booted {
@@ -207,11 +220,12 @@ proptest! {
         }
     }
 
-    /// The same where sentinels list anybody as their peers: then the electorate is anybody's
-    /// guess, and votes are not counted.
+    /// The same with sentinels that list any peers: the electorate is then arbitrary, and votes are
+    /// not counted.
     #[test]
-    fn whatever_the_electorate_the_safety_rules_hold(
-        rules in rules(), booted in any::<bool>(), stream in prop::collection::vec(happening(true), 1..250),
+    fn upholds_safety_rules_for_any_electorate(
+        rules in rules(), booted in any::<bool>(),
+        stream in prop::collection::vec(happening(true), 1..250),
     ) {
         let mut world = World::new(rules.clone(), Oracle::new(rules));
         if booted {
@@ -221,16 +235,18 @@ proptest! {
             world.happens(happening);
         }
         prop_assert!(world.machine.family.len() <= 64 && world.machine.zombies.len() <= 128);
-        prop_assert!(world.machine.updating_from.len() <= 64 && world.machine.failed_holds.len() <= 3);
+        prop_assert!(world.machine.updating_from.len() <= 64);
+        prop_assert!(world.machine.failed_holds.len() <= 3);
     }
 
-    /// Liveness: once everybody agrees at an epoch above everything, and the node verifies, it is
-    /// committed: within a poll and three round trips where the three are the electorate, and after
-    /// strangers and ghosts were dismissed otherwise.
+    /// Liveness: once all agree at an epoch above everything, and the node verifies, it is
+    /// committed. Within a poll and three round trips if the three are the electorate, otherwise
+    /// after strangers and ghosts have been removed.
     #[test]
-    fn once_they_agree_the_machine_does(
+    fn converges_once_sentinels_agree(
         rules in rules(), any_peers in any::<bool>(), addr in letter(),
-        stream in any::<bool>().prop_flat_map(|any_peers| prop::collection::vec(happening(any_peers), 1..120)),
+        stream in any::<bool>()
+            .prop_flat_map(|any_peers| prop::collection::vec(happening(any_peers), 1..120)),
     ) {
         let _ = any_peers;
         let mut world = World::new(rules.clone(), Oracle::new(rules));
@@ -238,7 +254,7 @@ proptest! {
             world.happens(happening);
         }
         world.open.clear();
-        world.step(Event::Resume);
+        world.step(MachineEvent::Resume);
         let start = world.now;
         let mut done_at = None;
         world.wait(ms(60_000), |world| {
@@ -248,17 +264,20 @@ proptest! {
             }
         });
         let took = done_at.expect("it is committed").duration_since(start);
-        let theirs = world.machine.quorum() == (3, 2);
-        prop_assert!(theirs, "strangers and ghosts are gone after a minute: {:?}", world.machine.quorum());
+        let converged = world.machine.quorum() == (3, 2);
+        prop_assert!(
+            converged, "strangers and ghosts remain after a minute: {:?}", world.machine.quorum()
+        );
         prop_assert!(took <= ms(46_000), "{took:?}");
         prop_assert!(world.publishes(addr, 100));
-        prop_assert_eq!(world.machine.state(), &State::Stable);
+        prop_assert_eq!(world.machine.state(), &MachineState::Stable);
     }
 
-    /// The same, and fast, where strangers and ghosts never spoke.
+    /// The same, and fast, if strangers and ghosts never answered.
     #[test]
-    fn among_themselves_they_are_followed_within_a_poll(
-        rules in rules(), addr in letter(), stream in prop::collection::vec(happening(false), 1..120),
+    fn follows_agreement_within_one_poll(
+        rules in rules(), addr in letter(),
+        stream in prop::collection::vec(happening(false), 1..120),
     ) {
         let mut world = World::new(rules.clone(), Oracle::new(rules).of_electorate(3));
         world.boot();
@@ -267,7 +286,7 @@ proptest! {
             world.happens(happening);
         }
         world.open.clear();
-        world.step(Event::Resume);
+        world.step(MachineEvent::Resume);
         let start = world.now;
         let mut done_at = None;
         world.wait(ms(5_000), |world| {
@@ -280,18 +299,20 @@ proptest! {
         prop_assert!(took <= ms(1_010), "{took:?}");
     }
 
-    /// One voice among three, whatever it says and whatever the other nodes do, neither moves the
-    /// points nor takes the master away, and shuts the gate three times a minute at most.
+    /// A single sentinel among three, whatever it reports and whatever the other nodes do, neither
+    /// causes a commit nor removes the master, and closes the gate at most three times per minute.
     #[test]
-    fn one_voice_cannot_stop_traffic(stream in prop::collection::vec(happening(false), 1..300)) {
-        let rules = Rules::default();
+    fn bounds_effects_of_a_single_sentinel(
+        stream in prop::collection::vec(happening(false), 1..300),
+    ) {
+        let rules = MachineRules::default();
         let mut world = World::new(rules.clone(), Oracle::new(rules).of_electorate(3));
         world.boot();
         for happening in &stream {
-            let theirs = match happening {
+            let allowed = match happening {
                 Happening::View { from, .. } => *from == 1 || *from > 3,
-                // That an announced switch is two votes is trust in the one who announces it; not
-                // here.
+                // Counting an announced switch as two votes means to trust the announcing sentinel;
+                // not tested here.
                 Happening::Notice { notice: Notice::ConfigUpdateFrom { .. }, .. } => false,
                 Happening::Notice { from, .. } => from.is_none_or(|from| from == 1 || from > 3),
                 Happening::Stall(_) | Happening::Suspend | Happening::Pause { .. } => false,
@@ -304,22 +325,24 @@ proptest! {
                         rest_confirms(&mut world);
                     }
                 }
-                _ if theirs => world.happens(happening),
+                _ if allowed => world.happens(happening),
                 _ => {}
             }
             rest_confirms(&mut world);
         }
-        let moved = world.log.iter().any(|(_, it)| matches!(it, Action::Commit(_) | Action::Clear(_)));
-        prop_assert!(!moved, "{:?}", world.log.iter().rev().find(|(_, it)| matches!(it, Action::Commit(_) | Action::Clear(_))));
-        prop_assert!(most_in_a_minute(&world.log, &Action::Hold) <= 3);
+        let changes =
+            |it: &MachineAction| matches!(it, MachineAction::Commit(_) | MachineAction::Clear(_));
+        let last = world.log.iter().rev().find(|(_, it)| changes(it));
+        prop_assert!(last.is_none(), "{last:?}");
+        prop_assert!(most_in_a_minute(&world.log, &MachineAction::Hold) <= 3);
     }
 
-    /// Time alone does nothing but ask, and not too often.
+    /// As time passes, the machine only sends queries, and at a limited rate.
     #[test]
-    fn time_alone_neither_holds_nor_clears_nor_spins(
+    fn only_queries_as_time_passes(
         booted in any::<bool>(), stream in prop::collection::vec(happening(true), 1..60),
     ) {
-        let rules = Rules::default();
+        let rules = MachineRules::default();
         let mut world = World::new(rules.clone(), Oracle::new(rules));
         if booted {
             world.boot();
@@ -331,28 +354,30 @@ proptest! {
         (world.log, world.ticks) = (Vec::new(), 0);
         world.wait(ms(60_000), |_| {});
         // Every expiry, grace and hold is over by now.
-        let deeds = world.log.iter().filter(|(_, it)| !matches!(it, Action::Ask | Action::Probe(_))).count();
-        prop_assert_eq!(deeds, 0);
+        let queries =
+            |it: &MachineAction| matches!(it, MachineAction::Ask | MachineAction::Probe(_));
+        let others = world.log.iter().filter(|(_, it)| !queries(it)).count();
+        prop_assert_eq!(others, 0);
         prop_assert!(world.ticks <= 60 * 20, "{} ticks in a minute", world.ticks);
-        // With every question answered at once it is busier, but not busy.
+        // With every query answered at once the rate is higher, but bounded.
         world.ticks = 0;
         world.wait(ms(5_000), |world| world.agree('A', 200));
         prop_assert!(world.ticks <= 5 * 300, "{} ticks in five seconds", world.ticks);
     }
 }
 
-/// The master and the two others answer as they always did.
+/// The master and the two other sentinels answer as before.
 fn rest_confirms(world: &mut World) {
     for sentinel in [2, 3] {
         let peers: Vec<u8> = (1..=3).filter(|peer| *peer != sentinel).collect();
         let (view, asked_at) = (view('A', 5, &peers, &['B', 'C', 'D']), world.now);
-        world.step(Event::View { from: id(sentinel), view, asked_at, configured: true });
+        world.step(MachineEvent::View { from: id(sentinel), view, asked_at, configured: true });
     }
     let (ours, rest): (Vec<_>, Vec<_>) =
         std::mem::take(&mut world.open).into_iter().partition(|(it, _)| *it == node('A'));
     world.open = rest;
     for (addr, asked_at) in ours {
-        let outcome = outcome(&addr, Said::Master);
-        world.step(Event::Probed { node: addr, probe: Probe { asked_at, outcome } });
+        let outcome = outcome(&addr, ProbeOutcome::Master);
+        world.step(MachineEvent::Probed { node: addr, probe: Probe { asked_at, outcome } });
     }
 }

@@ -1,14 +1,14 @@
-//! What can happen, at random: views, notices, answers that come, come twice or never, hints, waits
-//! and stalls.
+//! Random events: views, notices, answers that arrive once, twice or never, hints, waits and
+//! stalls.
 
 use proptest::prelude::*;
 
 use super::super::tests::rig::{Letter, id, node};
-use crate::{Epoch, Minority, Notice, ProbeFailure, Rules};
+use crate::{Epoch, MachineRules, Minority, Notice, ProbeFailure};
 
 pub(super) const LETTERS: [Letter; 4] = ['A', 'B', 'C', 'D'];
 
-/// One thing that happens. Sentinels 1 to 3 know each other; 4 and 5 are strangers that know only
+/// One event of the world. Sentinels 1 to 3 know each other; 4 and 5 are strangers that know only
 /// each other.
 #[derive(Debug, Clone)]
 pub(super) enum Happening {
@@ -18,25 +18,24 @@ pub(super) enum Happening {
         epoch: Epoch,
         flags: u8,
         peers: Option<Vec<u8>>,
-        /// How many milliseconds ago its question was sent.
+        /// How many milliseconds ago its query was sent.
         age: u64,
     },
     Notice {
         from: Option<u8>,
         notice: Notice,
     },
-    /// One of the open questions is answered; `keep` leaves it open, so that the answer comes
-    /// twice.
+    /// An open query is answered; `keep` leaves it open, so that the answer arrives twice.
     Answer {
         which: usize,
-        answer: Said,
+        answer: ProbeOutcome,
         keep: bool,
     },
-    /// One of the open questions is never answered.
+    /// An open query is never answered.
     Lose {
         which: usize,
     },
-    NodeProber(Letter),
+    Prober(Letter),
     Hint,
     Pause {
         millis: u64,
@@ -49,7 +48,7 @@ pub(super) enum Happening {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Said {
+pub(super) enum ProbeOutcome {
     Master,
     Promoted,
     Unreadable,
@@ -66,9 +65,11 @@ pub(super) fn letter() -> impl Strategy<Value = Letter> {
 pub(super) fn notice() -> impl Strategy<Value = Notice> {
     prop_oneof![
         3 => letter().prop_map(|to| Notice::Switched { to: node(to) }),
-        3 => (1_u8..=5, letter())
-            .prop_map(|(peer, leaving)| Notice::ConfigUpdateFrom { peer: id(peer), leaving: node(leaving) }),
-        2 => letter().prop_map(|candidate| Notice::CandidateSelected { candidate: node(candidate) }),
+        3 => (1_u8..=5, letter()).prop_map(|(peer, leaving)| {
+            Notice::ConfigUpdateFrom { peer: id(peer), leaving: node(leaving) }
+        }),
+        2 => letter()
+            .prop_map(|candidate| Notice::CandidateSelected { candidate: node(candidate) }),
         1 => letter().prop_map(|candidate| Notice::PromotionOrdered { candidate: node(candidate) }),
         1 => letter().prop_map(|candidate| Notice::Promoted { candidate: node(candidate) }),
         1 => Just(Notice::Aborted),
@@ -77,17 +78,17 @@ pub(super) fn notice() -> impl Strategy<Value = Notice> {
     ]
 }
 
-pub(super) fn said() -> impl Strategy<Value = Said> {
-    use ProbeFailure::{Denied, Rejected, Silent, Unreachable};
+pub(super) fn probe_outcome() -> impl Strategy<Value = ProbeOutcome> {
+    use ProbeFailure::{Denied, Unreachable, Unresponsive, UnusableAddress};
     prop_oneof![
-        4 => Just(Said::Master),
-        3 => Just(Said::Promoted),
-        1 => Just(Said::Unreadable),
-        1 => Just(Said::Restarted),
-        1 => Just(Said::Loading),
-        3 => Just(Said::Replica),
-        3 => Just(Said::Failed(Unreachable)),
-        1 => prop::sample::select(vec![Said::Failed(Silent), Said::Failed(Denied), Said::Failed(Rejected)]),
+        4 => Just(ProbeOutcome::Master),
+        3 => Just(ProbeOutcome::Promoted),
+        1 => Just(ProbeOutcome::Unreadable),
+        1 => Just(ProbeOutcome::Restarted),
+        1 => Just(ProbeOutcome::Loading),
+        3 => Just(ProbeOutcome::Replica),
+        3 => Just(ProbeOutcome::Failed(Unreachable)),
+        1 => prop::sample::select(vec![Unresponsive, Denied, UnusableAddress]).prop_map(ProbeOutcome::Failed),
     ]
 }
 
@@ -114,23 +115,25 @@ pub(super) fn a_view(any_peers: bool) -> BoxedStrategy<Happening> {
 pub(super) fn happening(any_peers: bool) -> impl Strategy<Value = Happening> {
     prop_oneof![
         8 => a_view(any_peers),
-        3 => (prop::option::of(1_u8..=5), notice()).prop_map(|(from, notice)| Happening::Notice { from, notice }),
-        10 => (any::<usize>(), said(), prop::bool::weighted(0.1))
+        3 => (prop::option::of(1_u8..=5), notice())
+            .prop_map(|(from, notice)| Happening::Notice { from, notice }),
+        10 => (any::<usize>(), probe_outcome(), prop::bool::weighted(0.1))
             .prop_map(|(which, answer, keep)| Happening::Answer { which, answer, keep }),
         1 => any::<usize>().prop_map(|which| Happening::Lose { which }),
-        1 => letter().prop_map(Happening::NodeProber),
+        1 => letter().prop_map(Happening::Prober),
         1 => Just(Happening::Hint),
         1 => (0_u64..20_000, any::<bool>())
             .prop_map(|(millis, ends_with_commit)| Happening::Pause { millis, ends_with_commit }),
         1 => Just(Happening::Resume),
-        4 => prop_oneof![4 => 0_u64..50, 3 => 50_u64..600, 1 => 600_u64..12_000].prop_map(Happening::Wait),
+        4 => prop_oneof![4 => 0_u64..50, 3 => 50_u64..600, 1 => 600_u64..12_000]
+            .prop_map(Happening::Wait),
         1 => prop_oneof![9 => Just(1_u64), 1 => 3_000_u64..40_000].prop_map(Happening::Stall),
         1 => Just(Happening::Suspend),
     ]
 }
 
-pub(super) fn rules() -> impl Strategy<Value = Rules> {
+pub(super) fn rules() -> impl Strategy<Value = MachineRules> {
     let minority =
         prop_oneof![4 => Just(Minority::Keep), 1 => Just(Minority::Hold), 1 => Just(Minority::Cut)];
-    minority.prop_map(|minority| Rules { minority, ..Rules::default() })
+    minority.prop_map(|minority| MachineRules { minority, ..MachineRules::default() })
 }

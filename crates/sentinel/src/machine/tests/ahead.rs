@@ -1,79 +1,83 @@
-//! What makes the swap follow the deciding notice at once: an announced switch is a vote as soon as
-//! the announced one has spoken for itself, and an answer of the new master from after the first
-//! word for it is a verification. And what of both is not enough.
+//! Scenarios in which the commit follows the deciding event at once: an announced switch counts as
+//! a vote as soon as the announced peer has voted itself, and an answer of the new master to a
+//! query sent after the first vote for it is sufficient. Also the conditions under which neither
+//! holds.
 
 use super::rig::{Answer, Letter, Rig, id, master, node, replica, view};
 use crate::Notice;
-use crate::machine::{Event, State};
+use crate::machine::{MachineEvent, MachineState};
 
-/// S1 leads: it selected B at 0, B is a master since 90, and S1 says so since 1000. It is 1085, and
-/// nobody else has spoken. From here on no sentinel answers a question.
+/// S1 leads: it selected B at 0, B is a master since 90, and S1 names it since 1000. It is 1085,
+/// and no other sentinel has voted. From here on no sentinel answers a query.
 fn led() -> Rig {
     let mut rig = Rig::booted();
-    rig.selects(1, 'B').at(90).promotes('B').step(Event::CanaryLost { node: node('B') });
-    rig.at(1000).names(1, 'B', 6).says(1, Notice::Promoted { candidate: node('B') });
-    rig.at(1085).loses(1).loses(2).loses(3);
-    assert_eq!(rig.told(), ["0 hold"]);
+    rig.selects(1, 'B')
+        .at(90)
+        .promotes('B')
+        .step(MachineEvent::ProbeConnectionLost { node: node('B') });
+    rig.at(1000).names(1, 'B', 6).publishes(1, Notice::Promoted { candidate: node('B') });
+    rig.at(1085).disconnects(1).disconnects(2).disconnects(3);
+    assert_eq!(rig.outcomes(), ["0 hold"]);
     rig
 }
 
 fn announces(rig: &mut Rig, sentinel: u8, peer: u8, leaving: Letter) {
-    rig.says(sentinel, Notice::ConfigUpdateFrom { peer: id(peer), leaving: node(leaving) });
+    rig.publishes(sentinel, Notice::ConfigUpdateFrom { peer: id(peer), leaving: node(leaving) });
 }
 
 fn switched(rig: &mut Rig, sentinel: u8, to: Letter) {
-    rig.says(sentinel, Notice::Switched { to: node(to) });
+    rig.publishes(sentinel, Notice::Switched { to: node(to) });
 }
 
 fn last(rig: &Rig) -> String {
-    rig.told().last().cloned().unwrap_or_default()
+    rig.outcomes().last().cloned().unwrap_or_default()
 }
 
 #[test]
-fn an_announced_switch_to_what_the_leader_names_moves_the_points_at_once() {
+fn commits_at_once_on_announced_switch() {
     let mut rig = led();
     announces(&mut rig, 2, 1, 'A');
-    assert_eq!(rig.told(), ["0 hold"], "the announcement alone is nothing");
+    assert_eq!(rig.outcomes(), ["0 hold"], "the announcement alone has no effect");
     switched(&mut rig, 2, 'B');
     assert_eq!(
-        rig.told(),
-        ["0 hold", "1085 commit B@6 Majority"],
-        "neither a sentinel nor the node is asked again"
+        rig.outcomes(),
+        ["0 hold", "1085 commit B@6 majority"],
+        "neither a sentinel nor the node is queried again"
     );
-    assert_eq!(*rig.machine.state(), State::Stable);
+    assert_eq!(*rig.machine.state(), MachineState::Stable);
     assert!(!rig.machine.is_holding());
 }
 
 #[test]
-fn the_leaders_word_may_come_last() {
+fn commits_when_the_leader_votes_last() {
     let mut rig = Rig::booted();
-    rig.selects(1, 'B').at(90).promotes('B').loses(1).loses(2).loses(3).at(1000);
+    rig.selects(1, 'B').at(90).promotes('B').disconnects(1).disconnects(2).disconnects(3).at(1000);
     announces(&mut rig, 2, 1, 'A');
     switched(&mut rig, 2, 'B');
     rig.run(5);
-    assert_eq!(rig.told(), ["0 hold"]);
-    rig.hears(1, view('B', 6, &[2, 3], &['A', 'C']));
+    assert_eq!(rig.outcomes(), ["0 hold"]);
+    rig.answers(1, view('B', 6, &[2, 3], &['A', 'C']));
     rig.run(1);
-    // All that was asked before the first word verifies nothing: one question more.
-    assert_eq!(rig.told(), ["0 hold", "1006 commit B@6 Majority"]);
+    // Queries from before the first vote verify nothing: one more query is sent.
+    assert_eq!(rig.outcomes(), ["0 hold", "1006 commit B@6 majority"]);
 }
 
 type Case<'a> = &'a dyn Fn(&mut Rig);
 
 #[test]
-fn a_switch_is_one_vote_if_it_is_not_announced_or_does_not_lead_to_what_the_announced_one_names() {
+fn counts_unrelated_switch_as_one_vote() {
     let unannounced = |rig: &mut Rig| switched(rig, 2, 'B');
     let elsewhere = |rig: &mut Rig| {
         announces(rig, 2, 1, 'A');
         switched(rig, 2, 'C');
     };
     let of_another = |rig: &mut Rig| {
-        // S3 names A still.
+        // S3 still names A.
         announces(rig, 2, 3, 'A');
         switched(rig, 2, 'B');
     };
     let of_a_stranger = |rig: &mut Rig| {
-        rig.hears(9, view('B', 6, &[2, 3], &['A', 'C']));
+        rig.answers(9, view('B', 6, &[2, 3], &['A', 'C']));
         announces(rig, 2, 9, 'A');
         switched(rig, 2, 'B');
     };
@@ -82,7 +86,7 @@ fn a_switch_is_one_vote_if_it_is_not_announced_or_does_not_lead_to_what_the_anno
         switched(rig, 2, 'B');
     };
     let by_a_stranger = |rig: &mut Rig| {
-        rig.hears(9, view('A', 5, &[1, 2, 3], &['B', 'C']));
+        rig.answers(9, view('A', 5, &[1, 2, 3], &['B', 'C']));
         announces(rig, 9, 1, 'A');
         switched(rig, 9, 'B');
     };
@@ -103,151 +107,171 @@ fn a_switch_is_one_vote_if_it_is_not_announced_or_does_not_lead_to_what_the_anno
         let mut rig = led();
         case(&mut rig);
         rig.run(200);
-        assert_eq!(rig.told(), ["0 hold"], "{name}");
+        assert_eq!(rig.outcomes(), ["0 hold"], "{name}");
     }
 }
 
 #[test]
-fn an_announced_switch_is_a_vote_for_one_move_and_its_own_next_view_replaces_it() {
+fn expires_endorsement_after_one_switch() {
     let mut rig = led();
-    // S2 is the only one to speak: it switches back before anything comes of it, because nobody
-    // answers for B.
+    // S2 is the only sentinel that answers. It switches back before its vote has an effect, because
+    // B does not answer.
     rig.nodes.insert('B', Answer::Lost);
     rig.run(100);
     announces(&mut rig, 2, 1, 'A');
     switched(&mut rig, 2, 'B');
-    assert!(matches!(rig.machine.state(), State::Committing { .. }));
-    rig.hears(2, view('A', 5, &[1, 3], &['B', 'C']));
-    rig.hears(3, view('A', 5, &[1, 2], &['B', 'C']));
+    assert!(matches!(rig.machine.state(), MachineState::Committing { .. }));
+    rig.answers(2, view('A', 5, &[1, 3], &['B', 'C']));
+    rig.answers(3, view('A', 5, &[1, 2], &['B', 'C']));
     assert!(
-        !matches!(rig.machine.state(), State::Committing { .. }),
-        "its own word is newer than what was inferred"
+        !matches!(rig.machine.state(), MachineState::Committing { .. }),
+        "its own view is newer than the inferred vote"
     );
-    // What the leader says again does not revive the vote.
-    rig.hears(1, view('B', 6, &[2, 3], &['A', 'C']));
+    // A repeated view of the leader does not revive the vote.
+    rig.answers(1, view('B', 6, &[2, 3], &['A', 'C']));
     rig.promotes('B').run(300);
-    assert!(!rig.deeds().iter().any(|it| it.starts_with("commit")), "{:?}", rig.told());
+    assert!(
+        !rig.outcomes_untimed().iter().any(|it| it.starts_with("commit")),
+        "{:?}",
+        rig.outcomes()
+    );
 }
 
 #[test]
-fn an_old_announcement_is_no_vote() {
+fn ignores_expired_announcement() {
     let mut rig = led();
-    // S3 goes on to contradict the leader.
-    rig.finds(1).finds(3);
+    // S3 continues to contradict the leader.
+    rig.reconnects(1).reconnects(3);
     announces(&mut rig, 2, 1, 'A');
     rig.run(5_100);
     switched(&mut rig, 2, 'B');
     rig.run(100);
-    assert!(!rig.deeds().iter().any(|it| it.starts_with("commit")), "{:?}", rig.told());
+    assert!(
+        !rig.outcomes_untimed().iter().any(|it| it.starts_with("commit")),
+        "{:?}",
+        rig.outcomes()
+    );
 }
 
 #[test]
-fn nobody_switches_to_a_lower_epoch() {
+fn ignores_announced_switch_to_lower_epoch() {
     let mut rig = led();
-    rig.finds(3).names(3, 'A', 5).hears(2, view('C', 7, &[1, 3], &['A', 'B']));
+    rig.reconnects(3).names(3, 'A', 5).answers(2, view('C', 7, &[1, 3], &['A', 'B']));
     rig.run(4_900);
     announces(&mut rig, 2, 1, 'C');
-    // What S2 named last is forgotten by now, but not that it was newer.
+    // The last view of S2 has expired by now, but not the knowledge that it was newer.
     rig.run(200);
-    rig.hears(1, view('B', 6, &[2, 3], &['A', 'C']));
+    rig.answers(1, view('B', 6, &[2, 3], &['A', 'C']));
     switched(&mut rig, 2, 'B');
     rig.run(100);
-    assert!(!rig.deeds().iter().any(|it| it.starts_with("commit")), "{:?}", rig.told());
+    assert!(
+        !rig.outcomes_untimed().iter().any(|it| it.starts_with("commit")),
+        "{:?}",
+        rig.outcomes()
+    );
 }
 
-/// Two votes are heard at 1085; `spoil` is what happened to the node before.
+/// Two votes are received at 1085; `spoil` changes the node before that.
 fn verified_later(spoil: impl FnOnce(&mut Rig)) -> Rig {
     let mut rig = led();
     spoil(&mut rig);
     announces(&mut rig, 2, 1, 'A');
     switched(&mut rig, 2, 'B');
-    assert!(!rig.deeds().iter().any(|it| it.starts_with("commit")), "{:?}", rig.told());
-    assert!(matches!(rig.machine.state(), State::Committing { .. }));
+    assert!(
+        !rig.outcomes_untimed().iter().any(|it| it.starts_with("commit")),
+        "{:?}",
+        rig.outcomes()
+    );
+    assert!(matches!(rig.machine.state(), MachineState::Committing { .. }));
     rig
 }
 
 #[test]
-fn an_answer_that_is_no_longer_young_verifies_nothing_ahead() {
+fn rejects_old_answer_ahead_of_evidence() {
     let mut rig = verified_later(|rig| {
         rig.nodes.insert('B', Answer::Lost);
         rig.run(51);
     });
     rig.promotes('B').run(2000);
-    assert!(last(&rig).ends_with("commit B@6 Majority"), "{:?}", rig.told());
+    assert!(last(&rig).ends_with("commit B@6 majority"), "{:?}", rig.outcomes());
 }
 
 #[test]
-fn an_answer_before_the_idle_connection_ended_verifies_nothing_ahead() {
-    // A sentinel that re-points the node ends its connections first of all.
-    let mut rig = verified_later(|rig| rig.step(Event::CanaryLost { node: node('B') }));
+fn rejects_answer_before_connection_loss() {
+    // A sentinel that reconfigures the node ends its connections first.
+    let mut rig =
+        verified_later(|rig| rig.step(MachineEvent::ProbeConnectionLost { node: node('B') }));
     rig.run(5);
-    assert_eq!(last(&rig), "1086 commit B@6 Majority");
+    assert_eq!(last(&rig), "1086 commit B@6 majority");
 }
 
 #[test]
-fn an_answer_that_a_worse_one_followed_verifies_nothing_ahead() {
-    for worse in [replica('B', 'A', "history-1"), Answer::Failure(crate::ProbeFailure::Silent)] {
+fn rejects_answer_followed_by_a_failure() {
+    for worse in
+        [replica('B', 'A', "history-1"), Answer::Failure(crate::ProbeFailure::Unresponsive)]
+    {
         let rig = verified_later(|rig| {
             rig.nodes.insert('B', worse);
             rig.run(30);
         });
-        assert_eq!(rig.told(), ["0 hold"]);
+        assert_eq!(rig.outcomes(), ["0 hold"]);
     }
 }
 
 #[test]
-fn an_answer_from_before_the_first_word_verifies_nothing_ahead() {
+fn rejects_answer_from_before_the_first_vote() {
     let mut rig = Rig::booted();
     rig.selects(1, 'B').at(90).promotes('B').at(1000);
-    // The last answer of B is a few milliseconds old when S1 and S2 speak in one breath.
+    // The last answer of B is a few milliseconds old when S1 and S2 vote at the same time.
     rig.nodes.insert('B', Answer::Lost);
-    rig.hears(1, view('B', 6, &[2, 3], &['A', 'C']));
-    rig.hears(2, view('B', 6, &[1, 3], &['A', 'C']));
-    assert!(matches!(rig.machine.state(), State::Committing { .. }));
-    assert_eq!(rig.told(), ["0 hold"]);
+    rig.answers(1, view('B', 6, &[2, 3], &['A', 'C']));
+    rig.answers(2, view('B', 6, &[1, 3], &['A', 'C']));
+    assert!(matches!(rig.machine.state(), MachineState::Committing { .. }));
+    assert_eq!(rig.outcomes(), ["0 hold"]);
 }
 
 #[test]
-fn a_claim_that_was_given_up_in_between_begins_anew() {
+fn restarts_claim_after_withdrawal() {
     let mut rig = led();
-    // The leader falls back to what is committed, and comes again.
-    rig.hears(1, view('A', 5, &[2, 3], &['B', 'C']));
+    // The leader returns to the committed master, and then names B again.
+    rig.answers(1, view('A', 5, &[2, 3], &['B', 'C']));
     rig.nodes.insert('B', Answer::Lost);
-    rig.hears(1, view('B', 6, &[2, 3], &['A', 'C']));
-    rig.hears(3, view('B', 6, &[1, 2], &['A', 'C']));
-    assert!(matches!(rig.machine.state(), State::Committing { .. }), "{:?}", rig.told());
+    rig.answers(1, view('B', 6, &[2, 3], &['A', 'C']));
+    rig.answers(3, view('B', 6, &[1, 2], &['A', 'C']));
+    assert!(matches!(rig.machine.state(), MachineState::Committing { .. }), "{:?}", rig.outcomes());
 }
 
 #[test]
-fn nothing_is_verified_ahead_while_the_gate_is_open() {
+fn verifies_nothing_ahead_while_gate_is_open() {
     let mut rig = Rig::booted();
-    // D is nobody's replica, so nothing holds for it; a majority's word is followed all the same.
+    // D is not a listed replica, so nothing holds for it; a majority for it is followed all the
+    // same.
     rig.nodes.insert('D', master('D', "history-D", "history-1"));
-    rig.loses(1).loses(2).loses(3).run(10);
-    rig.hears(1, view('D', 6, &[2, 3], &['A', 'C']));
+    rig.disconnects(1).disconnects(2).disconnects(3).run(10);
+    rig.answers(1, view('D', 6, &[2, 3], &['A', 'C']));
     rig.run(20);
-    rig.hears(2, view('D', 6, &[1, 3], &['A', 'C']));
-    assert_eq!(rig.deeds(), ["hold"], "the gate shuts, then the node is asked");
+    rig.answers(2, view('D', 6, &[1, 3], &['A', 'C']));
+    assert_eq!(rig.outcomes_untimed(), ["hold"], "the gate closes, then the node is queried");
     rig.run(5);
-    assert_eq!(rig.deeds(), ["hold", "commit D@6 Majority"]);
+    assert_eq!(rig.outcomes_untimed(), ["hold", "commit D@6 majority"]);
 }
 
 #[test]
-fn who_gathers_votes_is_asked_and_watched_whoever_else_was_selected() {
+fn probes_claimed_node_besides_selected_candidate() {
     let voted = |ended: bool| {
         let mut rig = Rig::booted();
-        // D is nobody's replica: only the claim itself makes it known.
+        // D is not a listed replica: only the claim itself makes it known.
         rig.nodes.insert('D', master('D', "history-D", "history-1"));
-        rig.selects(1, 'B').loses(1).loses(2).loses(3).run(10);
-        rig.hears(1, view('D', 6, &[2, 3], &['A', 'C']));
+        rig.selects(1, 'B').disconnects(1).disconnects(2).disconnects(3).run(10);
+        rig.answers(1, view('D', 6, &[2, 3], &['A', 'C']));
         rig.run(20);
         if ended {
             rig.nodes.insert('D', Answer::Lost);
-            rig.step(Event::CanaryLost { node: node('D') });
+            rig.step(MachineEvent::ProbeConnectionLost { node: node('D') });
         }
-        rig.hears(2, view('D', 6, &[1, 3], &['A', 'C']));
-        rig.told()
+        rig.answers(2, view('D', 6, &[1, 3], &['A', 'C']));
+        rig.outcomes()
     };
-    assert_eq!(voted(false), ["0 hold", "30 commit D@6 Majority"]);
+    assert_eq!(voted(false), ["0 hold", "30 commit D@6 majority"]);
     assert_eq!(voted(true), ["0 hold"]);
 }

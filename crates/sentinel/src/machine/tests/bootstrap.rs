@@ -1,160 +1,162 @@
-//! The start: nothing is known, and nothing is believed too easily.
+//! The start without any knowledge: nothing is accepted too easily.
 
 use std::time::Duration;
 
 use super::rig::{Answer, Rig, master, ms, node, replica, view};
-use crate::machine::{Event, Finding, State};
-use crate::{Minority, ProbeFailure, Report, Role, Rules, View};
+use crate::machine::{MachineEvent, MachineState, VoteOutcome};
+use crate::{MachineRules, Minority, NodeReport, ProbeFailure, Role, View};
 
-fn rules() -> Rules {
-    Rules::default()
+fn rules() -> MachineRules {
+    MachineRules::default()
 }
 
-fn stray(addr: char, epoch: u64) -> View {
+fn stray_view(addr: char, epoch: u64) -> View {
     view(addr, epoch, &[], &[])
 }
 
 #[test]
-fn a_majority_is_enough_and_the_third_is_not_waited_for() {
+fn commits_on_majority_without_the_third() {
     let mut rig = Rig::new();
-    rig.loses(3);
+    rig.disconnects(3);
     rig.run(3000);
-    assert_eq!(rig.told(), ["2 commit A@5 Majority"]);
+    assert_eq!(rig.outcomes(), ["2 commit A@5 majority"]);
     assert_eq!(rig.machine.quorum(), (3, 2));
-    assert_eq!(*rig.machine.state(), State::Stable);
+    assert_eq!(*rig.machine.state(), MachineState::Stable);
 }
 
 #[test]
-fn one_of_three_counts_only_after_the_grace() {
+fn commits_minority_only_after_grace() {
     let mut rig = Rig::new();
-    rig.loses(2).loses(3);
+    rig.disconnects(2).disconnects(3);
     rig.run(5000);
-    assert_eq!(rig.told(), ["1502 commit A@5 BootstrapMinority"]);
+    assert_eq!(rig.outcomes(), ["1502 commit A@5 bootstrap_minority"]);
 }
 
 #[test]
-fn a_majority_that_comes_during_the_grace_is_taken_at_once() {
+fn commits_majority_during_grace_at_once() {
     let mut rig = Rig::new();
-    rig.loses(2).loses(3);
-    rig.at(700).finds(2);
+    rig.disconnects(2).disconnects(3);
+    rig.at(700).reconnects(2);
     rig.run(3000);
-    let told = rig.told();
-    assert_eq!(rig.deeds(), ["commit A@5 Majority"]);
-    let at: u64 = told[0].split(' ').next().and_then(|it| it.parse().ok()).expect("a time");
-    assert!((700..=803).contains(&at), "{told:?}");
+    let outcomes = rig.outcomes();
+    assert_eq!(rig.outcomes_untimed(), ["commit A@5 majority"]);
+    let at: u64 = outcomes[0].split(' ').next().and_then(|it| it.parse().ok()).expect("a time");
+    assert!((700..=803).contains(&at), "{outcomes:?}");
 }
 
 #[test]
-fn silence_commits_nothing_and_asks_without_end() {
+fn keeps_asking_silent_sentinels() {
     let mut rig = Rig::new();
-    rig.loses(1).loses(2).loses(3);
+    rig.disconnects(1).disconnects(2).disconnects(3);
     rig.run(600_000);
-    assert!(rig.told().is_empty());
-    assert_eq!(*rig.machine.finding(), Finding::Silence);
-    assert!(rig.log.len() <= 6001, "ten questions a second at most: {}", rig.log.len());
+    assert!(rig.outcomes().is_empty());
+    assert_eq!(*rig.machine.vote_outcome(), VoteOutcome::Silence);
+    assert!(rig.log.len() <= 6001, "at most ten queries per second: {}", rig.log.len());
 }
 
 #[test]
-fn a_grace_that_began_before_everybody_fell_silent_is_over_for_nobody() {
+fn restarts_bootstrap_grace_after_silence() {
     let grace = Duration::from_secs(8);
-    let mut rig = Rig::with(Rules { bootstrap_grace: grace, ..rules() }, 3);
-    rig.loses(2).loses(3).run(200);
-    rig.loses(1).run(20_000);
+    let mut rig = Rig::with(MachineRules { bootstrap_grace: grace, ..rules() }, 3);
+    rig.disconnects(2).disconnects(3).run(200);
+    rig.disconnects(1).run(20_000);
     rig.mark();
-    rig.finds(3).run(7900);
-    assert!(rig.told().is_empty());
+    rig.reconnects(3).run(7900);
+    assert!(rig.outcomes().is_empty());
     rig.run(300);
-    assert_eq!(rig.deeds(), ["commit A@5 BootstrapMinority"]);
+    assert_eq!(rig.outcomes_untimed(), ["commit A@5 bootstrap_minority"]);
 }
 
 #[test]
-fn a_sentinel_that_knows_nothing_has_no_vote() {
+fn ignores_sentinel_in_empty_state() {
     let mut rig = Rig::new();
-    let empty = View { run_id: "".into(), ..stray('C', 0) };
+    let empty = View { run_id: "".into(), ..stray_view('C', 0) };
     for sentinel in 1..=3 {
         rig.change(sentinel, |it| *it = empty.clone());
     }
     rig.nodes.insert('C', master('C', "other", ""));
     rig.run(20_000);
-    assert!(rig.told().is_empty());
+    assert!(rig.outcomes().is_empty());
     assert_eq!(rig.machine.quorum().0, 0);
 }
 
 #[test]
-fn a_stray_sentinel_that_answers_first_is_no_majority_of_one() {
+fn rejects_stray_sentinel_as_sole_majority() {
     let mut rig = Rig::new();
-    rig.loses(1).loses(2).loses(3);
+    rig.disconnects(1).disconnects(2).disconnects(3);
     rig.nodes.insert('D', master('D', "other", ""));
-    rig.hears(9, stray('D', 2));
+    rig.answers(9, stray_view('D', 2));
     rig.run(600);
-    assert!(rig.told().is_empty());
-    rig.finds(1).finds(2).finds(3);
+    assert!(rig.outcomes().is_empty());
+    rig.reconnects(1).reconnects(2).reconnects(3);
     rig.run(3000);
-    // It votes, since nobody could vouch for anybody yet, but three against one is a majority.
-    assert_eq!(rig.deeds(), ["commit A@5 Majority"]);
+    // It has a vote, since no member could confirm any sentinel yet, but three against one is a
+    // majority.
+    assert_eq!(rig.outcomes_untimed(), ["commit A@5 majority"]);
 }
 
 #[test]
-fn seeds_that_are_one_and_the_same_sentinel_have_one_vote_and_do_not_block_the_start() {
+fn counts_sentinel_behind_several_seeds_once() {
     let mut rig = Rig::with(rules(), 3);
-    rig.loses(2).loses(3);
+    rig.disconnects(2).disconnects(3);
     rig.change(1, |it| it.peers.clear());
     rig.run(3000);
-    assert_eq!(rig.told(), ["1502 commit A@5 BootstrapMinority"]);
+    assert_eq!(rig.outcomes(), ["1502 commit A@5 bootstrap_minority"]);
     let mut rig = Rig::with(rules(), 5);
-    rig.loses(3);
+    rig.disconnects(3);
     rig.run(3000);
     assert_eq!(
-        rig.told(),
-        ["1502 commit A@5 BootstrapMinority"],
+        rig.outcomes(),
+        ["1502 commit A@5 bootstrap_minority"],
         "two of five seeds are no majority yet"
     );
-    assert_eq!(
-        rig.machine.quorum(),
-        (3, 2),
-        "but the electorate is who they are, not how often they are named"
-    );
+    assert_eq!(rig.machine.quorum(), (3, 2), "the electorate counts identities, not names");
 }
 
 #[test]
-fn the_highest_epoch_is_waited_for_and_then_followed() {
+fn waits_for_and_follows_highest_epoch() {
     let mut rig = Rig::new();
     rig.names(1, 'B', 6).promotes('B');
     rig.at(1000);
-    assert!(rig.told().is_empty(), "two votes at a lower epoch are not the majority that counts");
+    assert!(
+        rig.outcomes().is_empty(),
+        "two votes at a lower epoch are not the majority that counts"
+    );
     rig.names(2, 'B', 6);
     rig.run(2000);
-    assert_eq!(rig.deeds(), ["commit B@6 Majority"]);
+    assert_eq!(rig.outcomes_untimed(), ["commit B@6 majority"]);
 }
 
 #[test]
-fn one_newer_word_does_not_displace_a_majority_that_is_being_verified() {
+fn keeps_verifying_majority_despite_newer_vote() {
     let mut rig = Rig::new();
     rig.nodes.insert('A', Answer::Lost);
     rig.promotes('B');
     rig.at(100).names(1, 'B', 6);
     rig.at(1000);
-    assert!(matches!(rig.machine.state(), State::Committing { addr, .. } if *addr == node('A')));
+    assert!(
+        matches!(rig.machine.state(), MachineState::Committing { addr, .. } if *addr == node('A'))
+    );
     rig.nodes.insert('A', master('A', "history-1", ""));
     rig.at(2000);
-    assert_eq!(rig.deeds().first().map(String::as_str), Some("commit A@5 Majority"));
+    assert_eq!(rig.outcomes_untimed().first().map(String::as_str), Some("commit A@5 majority"));
 }
 
 #[test]
-fn whoever_does_not_verify_is_not_committed() {
+fn commits_only_verified_node() {
     let loading = || match master('A', "history-1", "") {
-        Answer::Report(report) => Answer::Report(Report { pong: false, ..report }),
+        Answer::Report(report) => Answer::Report(NodeReport { pong: false, ..report }),
         other => other,
     };
     let unreadable = || match master('A', "history-1", "") {
-        Answer::Report(report) => Answer::Report(Report { role: Role::Unknown, ..report }),
+        Answer::Report(report) => Answer::Report(NodeReport { role: Role::Unknown, ..report }),
         other => other,
     };
     let failing = [
         ProbeFailure::Unreachable,
-        ProbeFailure::Silent,
+        ProbeFailure::Unresponsive,
         ProbeFailure::Denied,
-        ProbeFailure::Rejected,
+        ProbeFailure::UnusableAddress,
     ];
     let mut answers: Vec<Answer> = failing.into_iter().map(Answer::Failure).collect();
     answers.extend([loading(), unreadable(), replica('A', 'B', "history-1"), Answer::Lost]);
@@ -162,16 +164,16 @@ fn whoever_does_not_verify_is_not_committed() {
         let mut rig = Rig::new();
         rig.nodes.insert('A', answer.clone());
         rig.run(30_000);
-        assert!(rig.told().is_empty(), "{answer:?}");
-        // And it is followed as soon as it does.
+        assert!(rig.outcomes().is_empty(), "{answer:?}");
+        // It is followed as soon as it verifies.
         rig.nodes.insert('A', master('A', "history-1", ""));
         rig.run(1700);
-        assert_eq!(rig.deeds(), ["commit A@5 Majority"], "{answer:?}");
+        assert_eq!(rig.outcomes_untimed(), ["commit A@5 majority"], "{answer:?}");
     }
 }
 
 #[test]
-fn a_weaker_verification_is_a_weaker_verification() {
+fn applies_weaker_verification_modes() {
     for (verify, role, pong, commits) in [
         (crate::Verify::Ping, Role::Unknown, true, true),
         (crate::Verify::Ping, Role::Unknown, false, false),
@@ -179,66 +181,68 @@ fn a_weaker_verification_is_a_weaker_verification() {
         (crate::Verify::Tcp, Role::Replica { master: node('B'), connected: true }, true, false),
         (crate::Verify::Role, Role::Unknown, true, false),
     ] {
-        let mut rig = Rig::with(Rules { verify, ..rules() }, 3);
+        let mut rig = Rig::with(MachineRules { verify, ..rules() }, 3);
         let Answer::Report(report) = master('A', "", "") else { panic!("a report") };
         rig.nodes.insert(
             'A',
-            Answer::Report(Report { role: role.clone(), pong, lineage: None, ..report }),
+            Answer::Report(NodeReport { role: role.clone(), pong, lineage: None, ..report }),
         );
         rig.run(3000);
-        assert_eq!(!rig.told().is_empty(), commits, "{verify:?} {role:?} pong={pong}");
+        assert_eq!(!rig.outcomes().is_empty(), commits, "{verify:?} {role:?} pong={pong}");
     }
 }
 
 #[test]
-fn where_a_minority_is_to_be_cut_it_is_not_published_in_the_first_place() {
-    let mut rig = Rig::with(Rules { minority: Minority::Cut, ..rules() }, 3);
-    rig.loses(2).loses(3);
+fn never_publishes_minority_with_policy_cut() {
+    let mut rig = Rig::with(MachineRules { minority: Minority::Cut, ..rules() }, 3);
+    rig.disconnects(2).disconnects(3);
     rig.change(1, |it| it.peers.iter_mut().for_each(|(_, up)| *up = false));
     rig.run(20_000);
-    assert!(rig.told().is_empty());
-    rig.finds(2).finds(3).change(1, |it| it.peers.iter_mut().for_each(|(_, up)| *up = true));
+    assert!(rig.outcomes().is_empty());
+    rig.reconnects(2)
+        .reconnects(3)
+        .change(1, |it| it.peers.iter_mut().for_each(|(_, up)| *up = true));
     rig.run(2000);
-    assert_eq!(rig.deeds(), ["commit A@5 Majority"]);
+    assert_eq!(rig.outcomes_untimed(), ["commit A@5 majority"]);
 }
 
 #[test]
-fn a_stall_during_the_start_makes_the_grace_begin_anew() {
+fn restarts_bootstrap_grace_after_stall() {
     let mut rig = Rig::new();
-    rig.loses(2).loses(3);
+    rig.disconnects(2).disconnects(3);
     rig.at(1000);
     rig.stall(30_000);
     rig.mark();
     rig.run(1300);
-    assert!(rig.told().is_empty());
+    assert!(rig.outcomes().is_empty());
     rig.run(400);
-    assert_eq!(rig.deeds(), ["commit A@5 BootstrapMinority"]);
+    assert_eq!(rig.outcomes_untimed(), ["commit A@5 bootstrap_minority"]);
 }
 
 #[test]
-fn evidence_from_before_a_stall_is_not_verified_after_it() {
+fn drops_evidence_at_stall() {
     let mut rig = Rig::new();
     rig.nodes.insert('A', Answer::Lost);
     rig.run(500);
-    assert!(matches!(rig.machine.state(), State::Committing { .. }));
-    // The majority's word is half a minute old when its verification arrives.
+    assert!(matches!(rig.machine.state(), MachineState::Committing { .. }));
+    // The majority's evidence is half a minute old when the answer of its verification arrives.
     let asked_at = rig.now;
-    rig.loses(1).loses(2).loses(3);
+    rig.disconnects(1).disconnects(2).disconnects(3);
     rig.stall(30_000);
     let Answer::Report(report) = master('A', "history-1", "") else { panic!("a report") };
-    rig.step(Event::Probed {
+    rig.step(MachineEvent::Probed {
         node: node('A'),
         probe: crate::Probe { asked_at, outcome: Ok(report) },
     });
     rig.now += ms(1);
-    assert!(rig.told().is_empty());
+    assert!(rig.outcomes().is_empty());
 }
 
-/// The first sentinel was replaced by one without a file at a new address, beside an empty redis.
-/// The two others keep the entry of the one that was there before.
+/// The first sentinel was replaced by one without a file at a new address, beside an empty redis
+/// server. The two others keep the entry of the former one.
 fn lost_its_file(rig: &mut Rig) {
     rig.sentinels.remove(&1);
-    rig.sentinels.insert(4, stray('D', 0));
+    rig.sentinels.insert(4, stray_view('D', 0));
     rig.nodes.insert('D', master('D', "empty", ""));
     for sentinel in [2, 3] {
         rig.change(sentinel, |it| it.peers[0].1 = false);
@@ -246,60 +250,60 @@ fn lost_its_file(rig: &mut Rig) {
 }
 
 #[test]
-fn one_that_lost_its_file_is_no_majority_of_one() {
-    // One name for all: it counts for the addresses that it leads to, and until they are known for
-    // one.
+fn rejects_reset_sentinel_as_sole_majority() {
+    // One name for all sentinels: it counts for the addresses that it resolves to, and for one
+    // until these are known.
     for late in [1, 700, 1400] {
         let mut rig = Rig::with(rules(), 1);
         lost_its_file(&mut rig);
-        rig.step(Event::Expected(3));
-        rig.loses(2).loses(3).run(late);
-        rig.finds(2).finds(3).run(5000);
-        assert_eq!(rig.deeds(), ["commit A@5 Majority"], "{late} ms late");
+        rig.step(MachineEvent::ExpectedSentinels(3));
+        rig.disconnects(2).disconnects(3).run(late);
+        rig.reconnects(2).reconnects(3).run(5000);
+        assert_eq!(rig.outcomes_untimed(), ["commit A@5 majority"], "{late} ms late");
     }
-    // Where only its own address is known yet, its own quorum says that it is not alone.
+    // Only its own address is known yet: its quorum shows that it is not alone.
     let mut rig = Rig::with(rules(), 1);
     lost_its_file(&mut rig);
-    rig.loses(2).loses(3).run(700);
-    assert!(rig.told().is_empty(), "{:?}", rig.told());
-    rig.step(Event::Expected(3));
-    rig.finds(2).finds(3).run(3000);
-    assert_eq!(rig.deeds(), ["commit A@5 Majority"]);
+    rig.disconnects(2).disconnects(3).run(700);
+    assert!(rig.outcomes().is_empty(), "{:?}", rig.outcomes());
+    rig.step(MachineEvent::ExpectedSentinels(3));
+    rig.reconnects(2).reconnects(3).run(3000);
+    assert_eq!(rig.outcomes_untimed(), ["commit A@5 majority"]);
 }
 
 #[test]
-fn a_late_majority_is_followed_after_a_minority_began() {
+fn follows_late_majority_after_minority_start() {
     let mut rig = Rig::with(rules(), 1);
     lost_its_file(&mut rig);
-    rig.step(Event::Expected(3));
-    rig.loses(2).loses(3).run(10_000);
-    assert_eq!(rig.deeds(), ["commit D@0 BootstrapMinority"]);
+    rig.step(MachineEvent::ExpectedSentinels(3));
+    rig.disconnects(2).disconnects(3).run(10_000);
+    assert_eq!(rig.outcomes_untimed(), ["commit D@0 bootstrap_minority"]);
     rig.mark();
-    rig.finds(2).finds(3).run(2000);
+    rig.reconnects(2).reconnects(3).run(2000);
     assert_eq!(
-        rig.deeds().last().map(String::as_str),
-        Some("commit A@5 Majority"),
+        rig.outcomes_untimed().last().map(String::as_str),
+        Some("commit A@5 majority"),
         "{:?}",
-        rig.told()
+        rig.outcomes()
     );
-    assert!(rig.machine.named_masters().len() > 1, "the disagreement is shown");
+    assert!(rig.machine.named_masters().len() > 1, "the disagreement is reported");
     rig.run(60_000);
     assert!(
         rig.machine.committed().is_some_and(|it| it.published && it.addr == node('A')),
-        "for good"
+        "permanently"
     );
 }
 
 #[test]
-fn a_configured_stranger_is_told_and_has_no_vote() {
+fn warns_of_configured_stranger_without_vote() {
     let mut rig = Rig::booted();
-    rig.sentinels.insert(9, stray('D', 99));
+    rig.sentinels.insert(9, stray_view('D', 99));
     rig.nodes.insert('D', master('D', "other", ""));
     rig.run(60_000);
-    assert!(rig.told().is_empty(), "{:?}", rig.told());
-    assert_eq!((rig.machine.quorum(), rig.notes(crate::Note::Stranger)), ((3, 2), 1));
+    assert!(rig.outcomes().is_empty(), "{:?}", rig.outcomes());
+    assert_eq!((rig.machine.quorum(), rig.warnings(crate::Warning::Stranger)), ((3, 2), 1));
     assert_eq!(rig.machine.named_masters().len(), 2);
-    // A new sentinel that knows the others is none, although nobody lists it yet.
+    // A new sentinel that knows the others is not a stranger, although none of them lists it yet.
     rig.sentinels.insert(8, view('A', 5, &[1, 2, 3], &['B', 'C']));
     rig.run(1500);
     assert_eq!(rig.machine.quorum(), (4, 3));

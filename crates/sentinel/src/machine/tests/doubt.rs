@@ -1,12 +1,17 @@
-//! Sight of the master lost and found again: its own word does not open the gate.
+//! Loss of contact with the master: its own answer does not reopen the gate.
 
 use super::rig::{Answer, Rig, master, node};
-use crate::machine::{Action, Event, Note, State};
-use crate::{Minority, Notice, ProbeFailure, Rules};
+use crate::machine::{MachineAction, MachineEvent, MachineState, Warning};
+use crate::{MachineRules, Minority, Notice, ProbeFailure};
 
-/// Neither the master nor the sentinels can be reached.
-fn blackout(rig: &mut Rig, failure: ProbeFailure) {
-    rig.loses(1).loses(2).loses(3).fails('A', failure).fails('B', failure).fails('C', failure);
+/// Neither the master nor the sentinels are reachable.
+fn outage(rig: &mut Rig, failure: ProbeFailure) {
+    rig.disconnects(1)
+        .disconnects(2)
+        .disconnects(3)
+        .fails('A', failure)
+        .fails('B', failure)
+        .fails('C', failure);
 }
 
 fn old_master_is_back(rig: &mut Rig) {
@@ -21,37 +26,37 @@ fn empty_master(letter: char) -> Answer {
 }
 
 #[test]
-fn old_masters_own_word_does_not_open_the_gate() {
-    // The network of this process is gone for a while, in which a planned failover takes place.
+fn keeps_gate_closed_on_old_masters_own_answer() {
+    // This process loses its network for a while, during which a planned failover takes place.
     for (failure, dark) in [
         (ProbeFailure::Unreachable, 4000),
-        (ProbeFailure::Silent, 2000),
-        (ProbeFailure::Silent, 600),
+        (ProbeFailure::Unresponsive, 2000),
+        (ProbeFailure::Unresponsive, 600),
     ] {
         for late in [300, 1000, 2000] {
             let mut rig = Rig::booted();
-            blackout(&mut rig, failure);
+            outage(&mut rig, failure);
             rig.run(dark);
             old_master_is_back(&mut rig);
             rig.promotes('B').run(late);
             assert_eq!(
-                rig.deeds(),
+                rig.outcomes_untimed(),
                 ["hold"],
                 "{failure:?} for {dark} ms, sentinels {late} ms late: {:?}",
-                rig.told()
+                rig.outcomes()
             );
-            // The stale one is heard first.
-            rig.finds(3).run(200);
+            // The stale sentinel answers first.
+            rig.reconnects(3).run(200);
             assert_eq!(
-                rig.deeds(),
+                rig.outcomes_untimed(),
                 ["hold"],
                 "{failure:?} for {dark} ms, sentinels {late} ms late: {:?}",
-                rig.told()
+                rig.outcomes()
             );
-            rig.finds(1).finds(2).names(1, 'B', 6).names(2, 'B', 6).run(2000);
+            rig.reconnects(1).reconnects(2).names(1, 'B', 6).names(2, 'B', 6).run(2000);
             assert_eq!(
-                rig.deeds(),
-                ["hold", "commit B@6 Majority"],
+                rig.outcomes_untimed(),
+                ["hold", "commit B@6 majority"],
                 "{failure:?} for {dark} ms, {late} ms late"
             );
         }
@@ -59,113 +64,117 @@ fn old_masters_own_word_does_not_open_the_gate() {
 }
 
 #[test]
-fn votes_from_before_the_blackout_confirm_nothing() {
+fn ignores_votes_from_before_the_outage() {
     let mut rig = Rig::booted();
-    // All is heard until the very moment before; what was heard is fresh for five seconds more.
+    // All answers arrive until the last moment before; they remain unexpired for five more seconds.
     rig.run(950);
-    blackout(&mut rig, ProbeFailure::Unreachable);
+    outage(&mut rig, ProbeFailure::Unreachable);
     rig.run(2500);
     old_master_is_back(&mut rig);
     rig.run(1000);
-    assert_eq!(rig.deeds(), ["hold"]);
+    assert_eq!(rig.outcomes_untimed(), ["hold"]);
     assert!(
-        rig.machine.finding() != &crate::machine::Finding::Silence,
+        rig.machine.vote_outcome() != &crate::machine::VoteOutcome::Silence,
         "the votes are there: {:?}",
-        rig.machine.finding()
+        rig.machine.vote_outcome()
     );
-    // An answer that comes now, to a question from the blackout, is no younger.
+    // An answer that arrives now, to a query sent during the outage, is no newer.
     let view = super::rig::view('A', 5, &[2, 3], &['B', 'C']);
     for sentinel in [1, 2] {
         let (from, asked_at) = (super::rig::id(sentinel), rig.now - super::rig::ms(1200));
-        rig.step(Event::View { from, view: view.clone(), asked_at, configured: true });
+        rig.step(MachineEvent::View { from, view: view.clone(), asked_at, configured: true });
     }
-    assert_eq!(rig.deeds(), ["hold"]);
-    rig.finds(1).finds(2).run(300);
-    assert_eq!(rig.deeds(), ["hold", "release"]);
+    assert_eq!(rig.outcomes_untimed(), ["hold"]);
+    rig.reconnects(1).reconnects(2).run(300);
+    assert_eq!(rig.outcomes_untimed(), ["hold", "release"]);
 }
 
 #[test]
-fn a_master_that_was_busy_while_sentinels_were_heard_costs_no_hold() {
+fn does_not_hold_for_busy_master_with_majority() {
     let mut rig = Rig::booted();
-    rig.fails('A', ProbeFailure::Silent).run(6000);
+    rig.fails('A', ProbeFailure::Unresponsive).run(6000);
     old_master_is_back(&mut rig);
     rig.run(3000);
-    assert!(rig.told().is_empty(), "{:?}", rig.told());
-    // Nor where the sentinels had been gone for long.
-    rig.loses(1).loses(2).loses(3).run(20_000);
-    rig.fails('A', ProbeFailure::Silent).run(6000);
+    assert!(rig.outcomes().is_empty(), "{:?}", rig.outcomes());
+    // The same if the sentinels had been unreachable for long.
+    rig.disconnects(1).disconnects(2).disconnects(3).run(20_000);
+    rig.fails('A', ProbeFailure::Unresponsive).run(6000);
     old_master_is_back(&mut rig);
     rig.run(3000);
-    assert!(rig.told().is_empty(), "{:?}", rig.told());
+    assert!(rig.outcomes().is_empty(), "{:?}", rig.outcomes());
 }
 
 #[test]
-fn unopposed_word_opens_after_the_grace_and_silence_later() {
-    for (heard, least) in [(1_u8, 1500), (0, 5000)] {
+fn opens_gate_after_grace_of_uncontradicted_vote() {
+    for (answering, least) in [(1_u8, 1500), (0, 5000)] {
         let mut rig = Rig::booted();
-        blackout(&mut rig, ProbeFailure::Unreachable);
+        outage(&mut rig, ProbeFailure::Unreachable);
         rig.run(4000);
         old_master_is_back(&mut rig);
-        if heard == 1 {
-            rig.finds(1);
+        if answering == 1 {
+            rig.reconnects(1);
         }
         rig.mark();
         rig.run(least - 30);
-        assert!(rig.told().is_empty(), "{heard} heard: {:?}", rig.told());
+        assert!(rig.outcomes().is_empty(), "{answering} answering: {:?}", rig.outcomes());
         rig.run(100);
-        assert_eq!(rig.deeds(), ["release"], "{heard} heard");
+        assert_eq!(rig.outcomes_untimed(), ["release"], "{answering} answering");
     }
 }
 
 #[test]
-fn every_hold_for_a_doubt_ends() {
-    // One sentinel claims a newer master that cannot be reached, the others are gone.
+fn ends_every_hold_for_a_doubt() {
+    // One sentinel claims a newer master that is unreachable; the others are gone.
     let mut rig = Rig::booted();
-    blackout(&mut rig, ProbeFailure::Unreachable);
+    outage(&mut rig, ProbeFailure::Unreachable);
     rig.run(4000);
     old_master_is_back(&mut rig);
-    rig.finds(1).change(1, |it| (it.addr, it.epoch) = (node('X'), 99)).mark();
+    rig.reconnects(1).change(1, |it| (it.addr, it.epoch) = (node('X'), 99)).mark();
     rig.run(9500);
-    assert!(rig.told().is_empty(), "{:?}", rig.told());
+    assert!(rig.outcomes().is_empty(), "{:?}", rig.outcomes());
     rig.run(1000);
-    assert_eq!(rig.deeds(), ["release"]);
+    assert_eq!(rig.outcomes_untimed(), ["release"]);
 }
 
 #[test]
-fn a_failover_under_way_is_waited_for() {
+fn waits_for_failover_in_progress() {
     let mut rig = Rig::booted();
-    blackout(&mut rig, ProbeFailure::Unreachable);
+    outage(&mut rig, ProbeFailure::Unreachable);
     rig.run(4000);
     rig.mark();
     old_master_is_back(&mut rig);
-    // The leader has begun; nobody has switched.
-    rig.finds(1).finds(2).finds(3).change(1, |it| it.failing_over = true).run(900);
-    assert!(rig.told().is_empty(), "{:?}", rig.told());
+    // The leader has begun; no sentinel has switched.
+    rig.reconnects(1).reconnects(2).reconnects(3).change(1, |it| it.failing_over = true).run(900);
+    assert!(rig.outcomes().is_empty(), "{:?}", rig.outcomes());
     rig.promotes('B').all_name('B', 6).run(500);
-    assert_eq!(rig.deeds(), ["commit B@6 Majority"]);
-    // And one that hangs is not waited for without end.
+    assert_eq!(rig.outcomes_untimed(), ["commit B@6 majority"]);
+    // A failover that hangs is not waited for without end.
     let mut rig = Rig::booted();
     rig.change(1, |it| it.failing_over = true).fails('A', ProbeFailure::Unreachable).run(4000);
     rig.mark();
     old_master_is_back(&mut rig);
     rig.run(4000);
-    assert_eq!(rig.deeds(), ["release"]);
+    assert_eq!(rig.outcomes_untimed(), ["release"]);
 }
 
 #[test]
-fn a_candidate_announced_during_the_doubt_is_heeded() {
+fn holds_for_candidate_announced_during_doubt() {
     let mut rig = Rig::booted();
     rig.fails('A', ProbeFailure::Unreachable).run(4000);
     rig.selects(1, 'B');
     old_master_is_back(&mut rig);
     rig.run(1000);
-    assert_eq!(rig.deeds(), ["hold"], "sentinels confirm it, and are about to promote another");
-    rig.says(1, Notice::Aborted).run(1000);
-    assert_eq!(rig.deeds(), ["hold", "release"]);
+    assert_eq!(
+        rig.outcomes_untimed(),
+        ["hold"],
+        "sentinels confirm it, and are about to promote another"
+    );
+    rig.publishes(1, Notice::Aborted).run(1000);
+    assert_eq!(rig.outcomes_untimed(), ["hold", "release"]);
 }
 
 #[test]
-fn an_empty_process_at_the_address_waits_for_calm_sentinels() {
+fn waits_for_calm_sentinels_before_using_empty_pod() {
     type Flag = fn(&mut crate::View);
     let flags: [Flag; 3] =
         [|it| it.down = true, |it| it.rebooted = true, |it| it.failing_over = true];
@@ -174,59 +183,64 @@ fn an_empty_process_at_the_address_waits_for_calm_sentinels() {
         rig.fails('A', ProbeFailure::Unreachable).change(2, flag).run(3000);
         rig.nodes.insert('A', empty_master('A'));
         rig.run(20_000);
-        assert_eq!(rig.deeds(), ["hold"], "the sentinels are about to replace it");
+        assert_eq!(rig.outcomes_untimed(), ["hold"], "the sentinels are about to replace it");
         rig.change(2, |it| (it.down, it.rebooted, it.failing_over) = (false, false, false))
             .run(1000);
-        assert_eq!(rig.deeds(), ["hold", "commit A@5 Again"], "they keep it");
-        assert_eq!(rig.notes(Note::LineageBroken), 1);
+        assert_eq!(rig.outcomes_untimed(), ["hold", "commit A@5 reconfirmed"], "they keep it");
+        assert_eq!(rig.warnings(Warning::LineageBroken), 1);
     }
 }
 
 #[test]
-fn another_process_is_not_used_without_a_vote() {
+fn requires_a_vote_for_another_process() {
     let mut rig = Rig::booted();
-    rig.loses(1).loses(2).loses(3).run(10_000);
+    rig.disconnects(1).disconnects(2).disconnects(3).run(10_000);
     rig.nodes.insert('A', empty_master('A'));
     rig.run(600_000);
-    assert_eq!(rig.deeds(), ["hold"]);
-    assert!(matches!(rig.machine.state(), State::Unconfirmed { .. }), "{:?}", rig.machine.state());
-    rig.finds(2).run(3000);
-    assert_eq!(rig.deeds(), ["hold", "commit A@5 Again"]);
+    assert_eq!(rig.outcomes_untimed(), ["hold"]);
+    assert!(
+        matches!(rig.machine.state(), MachineState::Unconfirmed { .. }),
+        "{:?}",
+        rig.machine.state()
+    );
+    rig.reconnects(2).run(3000);
+    assert_eq!(rig.outcomes_untimed(), ["hold", "commit A@5 reconfirmed"]);
 }
 
 #[test]
-fn demoted_master_is_used_again_only_on_fresh_votes() {
+fn reuses_demoted_master_only_on_fresh_votes() {
     let mut rig = Rig::booted();
     rig.demotes('A', 'B').run(1000);
-    assert_eq!(rig.deeds(), ["clear Demoted"]);
-    rig.loses(1).loses(2).loses(3);
+    assert_eq!(rig.outcomes_untimed(), ["clear Demoted"]);
+    rig.disconnects(1).disconnects(2).disconnects(3);
     old_master_is_back(&mut rig);
     rig.run(4000);
     assert_eq!(
-        rig.deeds(),
+        rig.outcomes_untimed(),
         ["clear Demoted"],
-        "what was heard before it was a replica says nothing"
+        "views from before it was a replica prove nothing"
     );
-    rig.finds(1).finds(2).run(300);
-    assert_eq!(rig.deeds(), ["clear Demoted", "commit A@5 Again"]);
+    rig.reconnects(1).reconnects(2).run(300);
+    assert_eq!(rig.outcomes_untimed(), ["clear Demoted", "commit A@5 reconfirmed"]);
 }
 
 #[test]
-fn doubt_and_minority_end_together() {
-    let mut rig = Rig::booted_with(Rules { minority: Minority::Hold, ..Rules::default() });
-    blackout(&mut rig, ProbeFailure::Unreachable);
+fn ends_doubt_and_minority_together() {
+    let mut rig =
+        Rig::booted_with(MachineRules { minority: Minority::Hold, ..MachineRules::default() });
+    outage(&mut rig, ProbeFailure::Unreachable);
     rig.run(10_000);
     old_master_is_back(&mut rig);
-    rig.finds(1).run(20_000);
-    assert_eq!(rig.deeds(), ["hold"]);
-    rig.finds(2).run(500);
-    assert_eq!(rig.deeds(), ["hold", "release"]);
+    rig.reconnects(1).run(20_000);
+    assert_eq!(rig.outcomes_untimed(), ["hold"]);
+    rig.reconnects(2).run(500);
+    assert_eq!(rig.outcomes_untimed(), ["hold", "release"]);
 }
 
 #[test]
-fn gate_stays_shut_without_a_gap() {
+fn keeps_gate_closed_without_gap() {
     let mut rig = Rig::booted();
-    blackout(&mut rig, ProbeFailure::Unreachable);
+    outage(&mut rig, ProbeFailure::Unreachable);
     rig.run(3000);
     for _ in 0..20 {
         old_master_is_back(&mut rig);
@@ -236,13 +250,13 @@ fn gate_stays_shut_without_a_gap() {
     let opened = rig
         .log
         .iter()
-        .filter(|(_, action)| matches!(action, Action::Release | Action::Hold))
+        .filter(|(_, action)| matches!(action, MachineAction::Release | MachineAction::Hold))
         .count();
-    assert_eq!(opened, 1, "{:?}", rig.told());
+    assert_eq!(opened, 1, "{:?}", rig.outcomes());
 }
 
 #[test]
-fn a_stranger_at_the_same_epoch_does_not_keep_the_gate_shut() {
+fn ignores_claim_for_replica_at_same_epoch() {
     let mut rig = Rig::new();
     rig.all_name('A', 0).run(3000);
     rig.sentinels.remove(&1);
@@ -252,96 +266,113 @@ fn a_stranger_at_the_same_epoch_does_not_keep_the_gate_shut() {
     rig.mark();
     rig.run(3000);
     assert_eq!(
-        rig.deeds(),
+        rig.outcomes_untimed(),
         ["hold", "release"],
         "{:?} {:?}",
         rig.machine.quorum(),
-        rig.machine.finding()
+        rig.machine.vote_outcome()
     );
     rig.mark();
     rig.run(60_000);
-    assert!(rig.told().is_empty(), "{:?}", rig.told());
+    assert!(rig.outcomes().is_empty(), "{:?}", rig.outcomes());
 }
 
 #[test]
-fn a_network_too_slow_for_questions_stops_traffic_for_ten_seconds_only() {
+fn limits_hold_for_slow_network_to_ten_seconds() {
     let mut rig = Rig::booted();
-    rig.loses(1).loses(2).loses(3).fails('A', ProbeFailure::Silent).run(60_000);
-    assert_eq!(rig.deeds(), ["hold", "release"], "{:?}", rig.told());
-    let at: u64 = rig.told()[1].split(' ').next().and_then(|it| it.parse().ok()).expect("a time");
-    assert!((10_000..=11_500).contains(&at), "{:?}", rig.told());
+    rig.disconnects(1)
+        .disconnects(2)
+        .disconnects(3)
+        .fails('A', ProbeFailure::Unresponsive)
+        .run(60_000);
+    assert_eq!(rig.outcomes_untimed(), ["hold", "release"], "{:?}", rig.outcomes());
+    let at: u64 =
+        rig.outcomes()[1].split(' ').next().and_then(|it| it.parse().ok()).expect("a time");
+    assert!((10_000..=11_500).contains(&at), "{:?}", rig.outcomes());
 }
 
 #[test]
-fn a_full_master_is_confirmed_by_sentinels_that_see_the_same_process() {
-    for (run_id, deeds) in [("process-A", vec!["hold", "release"]), ("another", vec!["hold"])] {
+fn confirms_full_master_by_run_id_of_sentinels() {
+    for (run_id, outcomes_untimed) in
+        [("process-A", vec!["hold", "release"]), ("another", vec!["hold"])]
+    {
         let mut rig = Rig::booted();
         rig.fails('A', ProbeFailure::Unreachable).run(3000);
-        // It is back, and its clients were faster than the prober.
-        rig.fails('A', ProbeFailure::TurnedAway);
+        // It is back, but its clients reconnected faster than the prober.
+        rig.fails('A', ProbeFailure::ConnectionRejected);
         for sentinel in 1..=3 {
             rig.change(sentinel, |it| it.run_id = run_id.into());
         }
         rig.run(4000);
-        assert_eq!(rig.deeds(), deeds, "sentinels see {run_id}");
+        assert_eq!(rig.outcomes_untimed(), outcomes_untimed, "sentinels see {run_id}");
     }
 }
 
 #[test]
-fn refused_probe_does_not_identify_the_process() {
-    // The process that answers after the outage refuses the probe's password: an empty pod at a
-    // reused address would, too.
+fn treats_refused_probe_as_unknown_process() {
+    // The process that answers after the outage refuses the probe's password, as an empty pod at a
+    // reused address would.
     let mut rig = Rig::booted();
-    blackout(&mut rig, ProbeFailure::Unreachable);
+    outage(&mut rig, ProbeFailure::Unreachable);
     rig.run(4000);
     rig.fails('A', ProbeFailure::Denied).run(600_000);
-    assert_eq!(rig.deeds(), ["hold"], "opened without a vote: {:?}", rig.told());
-    rig.finds(1).finds(2).run(1000);
-    assert_eq!(rig.deeds(), ["hold", "release"], "the sentinels confirm it: {:?}", rig.told());
+    assert_eq!(rig.outcomes_untimed(), ["hold"], "opened without a vote: {:?}", rig.outcomes());
+    rig.reconnects(1).reconnects(2).run(1000);
+    assert_eq!(
+        rig.outcomes_untimed(),
+        ["hold", "release"],
+        "the sentinels confirm it: {:?}",
+        rig.outcomes()
+    );
 }
 
 #[test]
-fn refused_probe_waits_while_sentinels_see_a_restart() {
+fn waits_on_refused_probe_while_restart_is_seen() {
     let mut rig = Rig::booted();
-    blackout(&mut rig, ProbeFailure::Unreachable);
+    outage(&mut rig, ProbeFailure::Unreachable);
     rig.run(4000);
-    rig.fails('A', ProbeFailure::Denied).finds(1).finds(2).finds(3);
+    rig.fails('A', ProbeFailure::Denied).reconnects(1).reconnects(2).reconnects(3);
     rig.change(2, |it| (it.rebooted, it.run_id) = (true, "another".into()));
     rig.change(3, |it| it.run_id = "another".into()).run(20_000);
-    assert_eq!(rig.deeds(), ["hold"], "the sentinels are about to replace it: {:?}", rig.told());
+    assert_eq!(
+        rig.outcomes_untimed(),
+        ["hold"],
+        "the sentinels are about to replace it: {:?}",
+        rig.outcomes()
+    );
     rig.change(2, |it| it.rebooted = false).run(1000);
-    assert_eq!(rig.deeds(), ["hold", "release"], "they keep it: {:?}", rig.told());
+    assert_eq!(rig.outcomes_untimed(), ["hold", "release"], "they keep it: {:?}", rig.outcomes());
 }
 
 #[test]
-fn another_process_in_between_voids_the_votes_before_it() {
-    // Demoted, and master again a moment later: the sentinels, asked in between, still name it.
+fn voids_votes_when_another_process_answered() {
+    // Demoted, and master again a moment later: the sentinels, queried in between, still name it.
     let mut rig = Rig::booted();
     rig.demotes('A', 'B').run(1000);
     rig.nodes.insert('A', Answer::Lost);
     rig.run(100);
     for sentinel in [1, 2] {
         let (from, asked_at) = (super::rig::id(sentinel), rig.now);
-        rig.step(Event::View {
+        rig.step(MachineEvent::View {
             from,
             view: super::rig::view('A', 5, &[2, 3], &['B', 'C']),
             asked_at,
             configured: true,
         });
     }
-    rig.loses(1).loses(2).loses(3);
+    rig.disconnects(1).disconnects(2).disconnects(3);
     let probed = |rig: &mut Rig, answer: Answer| {
         let Answer::Report(report) = answer else { panic!("a report") };
         rig.now += super::rig::ms(1);
         let probe = crate::Probe { asked_at: rig.now, outcome: Ok(report) };
-        rig.step(Event::Probed { node: node('A'), probe });
+        rig.step(MachineEvent::Probed { node: node('A'), probe });
     };
     rig.mark();
     // An empty process answers at its address, and then the former one.
     probed(&mut rig, empty_master('A'));
     probed(&mut rig, master('A', "history-1", ""));
-    assert_eq!(rig.deeds(), [""; 0], "the votes are older than the other process");
+    assert_eq!(rig.outcomes_untimed(), [""; 0], "the votes are older than the other process");
     rig.nodes.insert('A', master('A', "history-1", ""));
-    rig.finds(1).finds(2).run(1500);
-    assert_eq!(rig.deeds(), ["commit A@5 Again"]);
+    rig.reconnects(1).reconnects(2).run(1500);
+    assert_eq!(rig.outcomes_untimed(), ["commit A@5 reconfirmed"]);
 }

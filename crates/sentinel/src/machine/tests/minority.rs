@@ -1,11 +1,11 @@
 //! Sentinels that are cut off from their peers, and know it.
 
 use super::rig::{Rig, id};
-use crate::machine::{Note, State};
-use crate::{Minority, Rules, View};
+use crate::machine::{MachineState, Warning};
+use crate::{MachineRules, Minority, View};
 
 fn with(minority: Minority) -> Rig {
-    Rig::booted_with(Rules { minority, ..Rules::default() })
+    Rig::booted_with(MachineRules { minority, ..MachineRules::default() })
 }
 
 fn alone(view: &mut View) {
@@ -16,103 +16,103 @@ fn together(view: &mut View) {
     view.peers.iter_mut().for_each(|(_, up)| *up = true);
 }
 
-/// Only the third sentinel can be heard, and it hears nobody.
+/// Only the third sentinel is reachable, and it reaches none of the others.
 fn isolate(rig: &mut Rig) {
-    rig.loses(1).loses(2).change(3, alone);
+    rig.disconnects(1).disconnects(2).change(3, alone);
     rig.run(8000);
 }
 
 fn heal(rig: &mut Rig) {
-    rig.finds(1).finds(2).change(3, together);
+    rig.reconnects(1).reconnects(2).change(3, together);
 }
 
 #[test]
-fn keep() {
+fn keeps_master_in_minority_with_policy_keep() {
     let mut rig = with(Minority::Keep);
     isolate(&mut rig);
-    assert!(rig.told().is_empty());
-    assert_eq!(rig.notes(Note::Minority), 1);
+    assert!(rig.outcomes().is_empty());
+    assert_eq!(rig.warnings(Warning::Minority), 1);
 }
 
 #[test]
-fn hold_until_a_majority_is_heard_again() {
+fn holds_until_majority_answers_again() {
     let mut rig = with(Minority::Hold);
     isolate(&mut rig);
-    assert_eq!(rig.deeds(), ["hold"]);
-    // Now the last one falls silent too: that is no majority.
-    rig.loses(3).run(60_000);
-    assert_eq!(rig.deeds(), ["hold"]);
-    rig.finds(3).change(3, |it| it.tilt = true).run(60_000);
-    assert_eq!(rig.deeds(), ["hold"], "in TILT it does not know");
+    assert_eq!(rig.outcomes_untimed(), ["hold"]);
+    // Now the last one falls silent too, which is not a majority.
+    rig.disconnects(3).run(60_000);
+    assert_eq!(rig.outcomes_untimed(), ["hold"]);
+    rig.reconnects(3).change(3, |it| it.tilt = true).run(60_000);
+    assert_eq!(rig.outcomes_untimed(), ["hold"], "in TILT its view is void");
     rig.change(3, |it| it.tilt = false).change(3, together).run(60_000);
     assert_eq!(
-        rig.deeds(),
+        rig.outcomes_untimed(),
         ["hold"],
-        "its word alone is no majority, whatever it says of its peers"
+        "it alone is not a majority, whatever it reports of its peers"
     );
     heal(&mut rig);
     rig.run(2000);
-    assert_eq!(rig.deeds(), ["hold", "release"]);
+    assert_eq!(rig.outcomes_untimed(), ["hold", "release"]);
 }
 
 #[test]
-fn a_failover_ends_a_policy_hold_once_the_majority_is_back() {
+fn ends_policy_hold_by_failover_of_majority() {
     let mut rig = with(Minority::Hold);
     isolate(&mut rig);
-    rig.promotes('B').finds(1).finds(2).names(1, 'B', 6).names(2, 'B', 6);
+    rig.promotes('B').reconnects(1).reconnects(2).names(1, 'B', 6).names(2, 'B', 6);
     rig.run(3000);
-    assert_eq!(rig.deeds(), ["hold", "commit B@6 Majority"]);
+    assert_eq!(rig.outcomes_untimed(), ["hold", "commit B@6 majority"]);
     assert!(!rig.machine.is_holding());
 }
 
 #[test]
-fn cut_and_back() {
+fn clears_target_in_minority_and_recovers() {
     let mut rig = with(Minority::Cut);
     isolate(&mut rig);
-    assert_eq!(rig.deeds(), ["clear Minority"]);
+    assert_eq!(rig.outcomes_untimed(), ["clear Minority"]);
     rig.run(60_000);
     assert_eq!(
-        rig.deeds(),
+        rig.outcomes_untimed(),
         ["clear Minority"],
         "the isolated one still names it, and it still verifies"
     );
-    rig.change(3, together).finds(1).finds(2).run(3000);
-    assert_eq!(rig.deeds(), ["clear Minority", "commit A@5 Again"]);
+    rig.change(3, together).reconnects(1).reconnects(2).run(3000);
+    assert_eq!(rig.outcomes_untimed(), ["clear Minority", "commit A@5 reconfirmed"]);
 }
 
 #[test]
-fn cut_does_not_flap_when_a_majority_is_heard_but_nobody_hears_anybody() {
+fn does_not_flap_if_all_sentinels_are_isolated() {
     let mut rig = with(Minority::Cut);
-    rig.loses(1).change(2, alone).change(3, alone).run(60_000);
-    assert_eq!(rig.deeds(), ["clear Minority"]);
-    // Nor does a newer claim get through while that is so.
+    rig.disconnects(1).change(2, alone).change(3, alone).run(60_000);
+    assert_eq!(rig.outcomes_untimed(), ["clear Minority"]);
+    // A newer claim is not accepted during that time either.
     rig.promotes('B').names(2, 'B', 6).names(3, 'B', 6).run(20_000);
-    assert_eq!(rig.deeds(), ["clear Minority"]);
+    assert_eq!(rig.outcomes_untimed(), ["clear Minority"]);
     rig.change(2, together).run(3000);
-    assert_eq!(rig.deeds(), ["clear Minority", "commit B@6 Majority"]);
+    assert_eq!(rig.outcomes_untimed(), ["clear Minority", "commit B@6 majority"]);
 }
 
 #[test]
-fn does_not_leave_minority_on_one_word() {
-    // The partition heals, and the sentinel that was alone is heard first: it sees its peers again,
-    // and has not heard their hello.
+fn does_not_leave_minority_on_single_vote() {
+    // The partition heals, and the isolated sentinel answers first: it sees its peers again, but
+    // has not received their hello.
     for minority in [Minority::Hold, Minority::Cut] {
         let mut rig = with(minority);
         isolate(&mut rig);
-        let before = rig.deeds().len();
+        let before = rig.outcomes_untimed().len();
         rig.change(3, together).run(700);
-        assert_eq!(rig.deeds().len(), before, "{minority:?}: {:?}", rig.told());
-        // One of the other side is heard: a claim at a higher epoch, without a majority yet.
-        rig.promotes('B').finds(1).names(1, 'B', 6).run(100);
+        assert_eq!(rig.outcomes_untimed().len(), before, "{minority:?}: {:?}", rig.outcomes());
+        // A sentinel of the other side answers: a claim at a higher epoch, without a majority yet.
+        rig.promotes('B').reconnects(1).names(1, 'B', 6).run(100);
         assert!(
-            !rig.deeds().iter().any(|it| it.starts_with("release")),
+            !rig.outcomes_untimed().iter().any(|it| it.starts_with("release")),
             "{minority:?}: {:?}",
-            rig.told()
+            rig.outcomes()
         );
-        rig.finds(2).names(2, 'B', 6).run(2000);
+        rig.reconnects(2).names(2, 'B', 6).run(2000);
         assert_eq!(
-            rig.deeds().last().map(String::as_str),
-            Some("commit B@6 Majority"),
+            rig.outcomes_untimed().last().map(String::as_str),
+            Some("commit B@6 majority"),
             "{minority:?}"
         );
         assert!(!rig.machine.is_holding() && !rig.machine.is_minority());
@@ -120,108 +120,113 @@ fn does_not_leave_minority_on_one_word() {
 }
 
 #[test]
-fn one_fresh_voter_of_three_is_a_minority_unless_kept() {
-    for (minority, deeds) in [
+fn treats_one_of_three_voters_as_minority() {
+    for (minority, outcomes_untimed) in [
         (Minority::Keep, vec![]),
         (Minority::Hold, vec!["hold"]),
         (Minority::Cut, vec!["clear Minority"]),
     ] {
         let mut rig = with(minority);
-        rig.loses(1).loses(2).change(3, |view| view.peers[0].1 = false).run(60_000);
-        assert_eq!(rig.deeds(), deeds, "{minority:?}");
+        rig.disconnects(1).disconnects(2).change(3, |view| view.peers[0].1 = false).run(60_000);
+        assert_eq!(rig.outcomes_untimed(), outcomes_untimed, "{minority:?}");
     }
 }
 
 #[test]
-fn two_of_three_is_no_minority() {
+fn does_not_treat_two_of_three_as_minority() {
     for minority in [Minority::Hold, Minority::Cut] {
         let mut rig = with(minority);
-        rig.loses(1)
+        rig.disconnects(1)
             .change(2, |view| view.peers[0].1 = false)
             .change(3, |view| view.peers[0].1 = false);
         rig.run(60_000);
-        assert!(rig.told().is_empty(), "{minority:?}: {:?}", rig.told());
+        assert!(rig.outcomes().is_empty(), "{minority:?}: {:?}", rig.outcomes());
     }
 }
 
 #[test]
-fn silence_is_a_minority_after_its_time_unless_kept() {
+fn treats_long_silence_as_minority() {
     for (minority, deed) in [(Minority::Hold, "hold"), (Minority::Cut, "clear Minority")] {
         let mut rig = with(minority);
-        rig.loses(1).loses(2).loses(3).run(2000);
-        assert!(rig.told().is_empty(), "{minority:?}: a poll or two may be lost: {:?}", rig.told());
+        rig.disconnects(1).disconnects(2).disconnects(3).run(2000);
+        assert!(
+            rig.outcomes().is_empty(),
+            "{minority:?}: a poll or two may be lost: {:?}",
+            rig.outcomes()
+        );
         rig.run(60_000);
-        assert_eq!(rig.deeds(), [deed]);
+        assert_eq!(rig.outcomes_untimed(), [deed]);
         let at: u64 =
-            rig.told()[0].split(' ').next().and_then(|it| it.parse().ok()).expect("a time");
+            rig.outcomes()[0].split(' ').next().and_then(|it| it.parse().ok()).expect("a time");
         assert!(
             (2000..=3001).contains(&at),
             "three seconds after the last majority: {:?}",
-            rig.told()
+            rig.outcomes()
         );
-        rig.finds(1).finds(2).finds(3).run(2000);
-        let back = if minority == Minority::Hold { "release" } else { "commit A@5 Again" };
-        assert_eq!(rig.deeds(), [deed, back]);
+        rig.reconnects(1).reconnects(2).reconnects(3).run(2000);
+        let back = if minority == Minority::Hold { "release" } else { "commit A@5 reconfirmed" };
+        assert_eq!(rig.outcomes_untimed(), [deed, back]);
     }
     let mut rig = with(Minority::Keep);
-    rig.loses(1).loses(2).loses(3).run(60_000);
-    assert!(rig.told().is_empty());
-    assert_eq!(*rig.machine.state(), State::Stable);
+    rig.disconnects(1).disconnects(2).disconnects(3).run(60_000);
+    assert!(rig.outcomes().is_empty());
+    assert_eq!(*rig.machine.state(), MachineState::Stable);
 }
 
 #[test]
-fn seldom_polls_are_no_silence() {
+fn does_not_treat_rare_polls_as_silence() {
     let poll = std::time::Duration::from_secs(4);
-    let mut rig = Rig::with(Rules { minority: Minority::Hold, poll, ..Rules::default() }, 3);
+    let mut rig =
+        Rig::with(MachineRules { minority: Minority::Hold, poll, ..MachineRules::default() }, 3);
     rig.run(60_000);
-    assert_eq!(rig.deeds(), ["commit A@5 Majority"]);
+    assert_eq!(rig.outcomes_untimed(), ["commit A@5 majority"]);
 }
 
 #[test]
-fn solo_commit_in_minority_keeps_gate_shut() {
+fn keeps_gate_closed_after_single_commit_in_minority() {
     let mut rig = with(Minority::Hold);
-    rig.loses(1).loses(2).run(8000);
-    assert_eq!(rig.deeds(), ["hold"]);
+    rig.disconnects(1).disconnects(2).run(8000);
+    assert_eq!(rig.outcomes_untimed(), ["hold"]);
     rig.promotes('B').names(3, 'B', 6).run(3000);
-    assert_eq!(rig.deeds(), ["hold", "commit B@6 Solo"]);
-    assert!(rig.machine.is_holding(), "a third failover may be under way where nobody is heard");
-    rig.finds(1).names(1, 'B', 6).run(1000);
-    assert_eq!(rig.deeds(), ["hold", "commit B@6 Solo", "release"]);
+    assert_eq!(rig.outcomes_untimed(), ["hold", "commit B@6 single_sentinel"]);
+    assert!(rig.machine.is_holding(), "a third failover may be in progress out of reach");
+    rig.reconnects(1).names(1, 'B', 6).run(1000);
+    assert_eq!(rig.outcomes_untimed(), ["hold", "commit B@6 single_sentinel", "release"]);
 }
 
 #[test]
-fn first_minority_master_is_held_or_not_published() {
-    for (minority, deeds) in
-        [(Minority::Hold, vec!["commit A@5 BootstrapMinority"]), (Minority::Cut, vec![])]
+fn holds_or_skips_first_master_of_a_minority() {
+    for (minority, outcomes_untimed) in
+        [(Minority::Hold, vec!["commit A@5 bootstrap_minority"]), (Minority::Cut, vec![])]
     {
-        let mut rig = Rig::with(Rules { minority, ..Rules::default() }, 3);
-        rig.loses(2).loses(3).run(20_000);
-        assert_eq!(rig.deeds(), deeds, "{minority:?}");
+        let mut rig = Rig::with(MachineRules { minority, ..MachineRules::default() }, 3);
+        rig.disconnects(2).disconnects(3).run(20_000);
+        assert_eq!(rig.outcomes_untimed(), outcomes_untimed, "{minority:?}");
         assert_eq!(rig.machine.is_holding(), minority == Minority::Hold);
-        rig.finds(2).run(2000);
+        rig.reconnects(2).run(2000);
         let open =
             rig.machine.committed().is_some_and(|it| it.published) && !rig.machine.is_holding();
-        assert!(open, "{minority:?}: {:?}", rig.told());
+        assert!(open, "{minority:?}: {:?}", rig.outcomes());
     }
 }
 
 #[test]
-fn ghosts_are_no_minority() {
-    // After a rolling restart with new identities, two ghosts are listed by the oldest of the new
-    // ones, one by the next.
+fn ignores_ghosts_in_minority_check() {
+    // After a rolling restart with new identities, the oldest of the new sentinels lists two
+    // ghosts, the next one lists one.
     let mut rig = with(Minority::Hold);
     let ghosts = [(id(21), false), (id(22), false)];
     rig.change(1, |it| it.peers.extend(ghosts.clone()))
         .change(2, |it| it.peers.push(ghosts[1].clone()));
     rig.run(3000);
     // Then one of the three is lost as well.
-    rig.loses(1);
+    rig.disconnects(1);
     for sentinel in [2, 3] {
         rig.change(sentinel, |it| {
             it.peers.iter_mut().filter(|(peer, _)| *peer == id(1)).for_each(|(_, up)| *up = false);
         });
     }
     rig.run(60_000);
-    assert_eq!(rig.notes(Note::Minority), 0, "{:?}", rig.machine.quorum());
-    assert!(rig.told().is_empty(), "{:?}", rig.told());
+    assert_eq!(rig.warnings(Warning::Minority), 0, "{:?}", rig.machine.quorum());
+    assert!(rig.outcomes().is_empty(), "{:?}", rig.outcomes());
 }

@@ -1,59 +1,78 @@
-//! Scenarios for every hazard of Sentinel discovery, in the language of [`rig`], under the eyes of
-//! a [`oracle`].
+//! Scenarios for every hazard of Sentinel discovery, written with [`rig`] and checked by
+//! [`oracle`].
 //!
-//! Each rule of the machine was broken once by hand, and these are the tests that failed. `prop` is
-//! `property_tests`; where several failed, the scenario that names the rule is given. `model` is
-//! the exhaustive search in `tests/model`. Twenty-two of them were broken a second time later on,
-//! by a script and with the scenarios alone: all were caught.
+//! Each rule of the machine was broken once by hand; the list names the tests that failed. `prop`
+//! is `property_tests`, `model` is the exhaustive search in `tests/model`. If several scenarios
+//! failed, the one named after the rule is given. Twenty-two of the rules were broken a second time
+//! later, by a script and with the scenarios alone: all were detected.
 //!
-//! | Broken rule | Fails |
-//! |---|---|
-//! | the epoch comparison dropped: every vote counts | `agree`, prop, `zombie::a_regression_interrupted_does_not_count_its_grace_twice` |
-//! | every view a vote of its own, whoever gave it | prop, `bootstrap::a_majority_is_enough_and_the_third_is_not_waited_for` |
-//! | a sentinel's own word and its second-hand vote both count | model, prop, `failover::an_announced_switch_that_the_announced_one_denies_is_one_vote` |
-//! | the zombie guard dropped | prop, `zombie::monitored_back_and_forth_by_an_operator_that_never_raises_the_epoch` |
-//! | an answer older than the evidence verifies | model, prop, `failover::a_slow_answer_from_before_the_evidence_verifies_nothing` |
-//! | answers that newer ones have overtaken count | `zombie::an_answer_that_newer_ones_have_overtaken_is_history` |
-//! | PONG not required | prop, `bootstrap::whoever_does_not_verify_is_not_committed` |
-//! | a sentinel that knows nothing (`View::is_empty_state`) votes | `bootstrap::a_sentinel_that_knows_nothing_has_no_vote` |
-//! | solo without lineage | `failover::one_voice_alone_moves_nothing_to_a_stranger` |
-//! | solo without its grace | prop, `failover::the_leaders_own_word_is_not_enough_while_observers_contradict` |
-//! | solo although contradicted | prop, `failover::a_switch_without_an_announcement_is_one_vote` |
-//! | the leader's word alone is a majority | model, prop, `failover::the_leaders_own_word_is_not_enough_while_observers_contradict` |
-//! | any view after an announcement is its switch | `failover::a_round_that_was_under_way_does_not_use_the_announcement_up` |
-//! | an announcement need not leave what was named | model, prop, `failover::an_announcement_that_comes_after_its_own_switch_was_seen_is_not_of_the_next_one` |
-//! | an announced switch counts wherever it leads | `ahead::a_switch_is_one_vote_if_it_is_not_announced_or_does_not_lead_to_what_the_announced_one_names` |
-//! | an announced switch counts whoever was announced | the same |
-//! | an announced switch may lead to a lower epoch | `ahead::nobody_switches_to_a_lower_epoch` |
-//! | an old announcement makes a vote | `ahead::an_old_announcement_is_no_vote` |
-//! | an announced switch is a vote for ever | `ahead::an_announced_switch_is_a_vote_for_one_move_and_its_own_next_view_replaces_it` |
-//! | an old answer verifies ahead | `ahead::an_answer_that_is_no_longer_young_verifies_nothing_ahead` |
-//! | an answer from before the first word verifies ahead | `ahead::an_answer_from_before_the_first_word_verifies_nothing_ahead` |
-//! | an answer from before the idle connection's end verifies ahead | `ahead::an_answer_before_the_idle_connection_ended_verifies_nothing_ahead` |
-//! | a bad answer verifies ahead | `ahead::an_answer_that_a_worse_one_followed_verifies_nothing_ahead` |
-//! | an open gate is no matter | `ahead::nothing_is_verified_ahead_while_the_gate_is_open` |
-//! | a claim's first word counts although it was taken back | `ahead::a_claim_that_was_given_up_in_between_begins_anew` |
-//! | denials do not count | `failover::an_announced_switch_that_the_announced_one_denies_is_one_vote` |
-//! | votes never expire | prop, `bootstrap::a_grace_that_began_before_everybody_fell_silent_is_over_for_nobody` |
-//! | the start takes the first view | prop, `bootstrap::a_stray_sentinel_that_answers_first_is_no_majority_of_one` |
-//! | a regression is believed at once | `zombie::removed_and_monitored_anew_at_another_address` |
-//! | no bound on failed holds | prop, `hold::a_sentinel_that_keeps_trying_cannot_stop_traffic` |
-//! | a hold never runs out | `hold::the_leader_dies_after_the_promotion` |
-//! | anybody's abort opens the gate | `hold::somebody_elses_failed_attempt_does_not_open_the_gate` |
-//! | a candidate need not be of the family; a stranger may announce it | `hold::only_a_member_and_only_for_one_of_ours` |
-//! | a zombie is an heir | `zombie::an_old_master_that_wakes_up_holds_nothing_and_gets_nothing` |
-//! | silence of all sentinels takes the master away | `master::all_sentinels_silent_for_an_hour_and_the_master_stays` |
-//! | a hung master is gone | `master::hung_is_not_gone`, `failover::golden_sigstop` |
-//! | a cleared target stays published (S1) | model, prop, `master::demoted` |
-//! | a stall is not noticed | `stall::looks_again_before_it_trusts_the_old_master` |
-//! | a suspend is not noticed | `stall::looks_again_after_a_suspend_that_the_clock_does_not_show` |
-//! | replies pass although a promotion was ordered | `replies::drops_them_from_the_order_of_the_promotion_on` |
-//! | the selection alone drops replies | `replies::passes_them_between_selection_and_promotion` |
-//! | a minority that falls silent is none | `minority::hold_until_a_majority_is_heard_again` |
-//! | one member alone admits a sentinel | `voters::a_merging_cluster_that_one_member_lists_does_not_get_in` |
-//! | strangers take over at once | `voters::whoever_speaks_first_after_a_long_silence_gains_nothing` |
-//! | silent members are never dismissed | prop, `voters::pods_that_were_replaced_do_not_keep_the_living_from_being_a_majority` |
-//! | a deadline that has passed stays | prop, and every scenario in which a grace passes |
+//! - the epoch comparison dropped, so that every vote counts: `vote_count`, prop,
+//!   `zombie::restarts_grace_of_interrupted_regression`
+//! - every view a vote of its own, whichever sentinel sent it: prop,
+//!   `bootstrap::commits_on_majority_without_the_third`
+//! - a sentinel's own vote and its endorsement both count: model, prop,
+//!   `failover::counts_denied_announced_switch_as_one_vote`
+//! - the zombie guard dropped: prop, `zombie::requires_insistence_to_return_at_same_epoch`
+//! - an answer older than the evidence verifies: model, prop,
+//!   `failover::rejects_answer_queried_before_evidence`
+//! - answers that newer ones have overtaken count: `zombie::ignores_answer_overtaken_by_newer_one`
+//! - PONG not required: prop, `bootstrap::commits_only_verified_node`
+//! - a sentinel that knows nothing (`View::is_empty_state`) votes:
+//!   `bootstrap::ignores_sentinel_in_empty_state`
+//! - a single sentinel followed without lineage:
+//!   `single_sentinel::rejects_stranger_named_by_single_sentinel`
+//! - a single sentinel followed without its grace: prop,
+//!   `failover::requires_more_than_the_contradicted_leader`
+//! - a single sentinel followed although contradicted: prop,
+//!   `failover::counts_unannounced_switch_as_one_vote`
+//! - the leader's vote alone is a majority: model, prop,
+//!   `failover::requires_more_than_the_contradicted_leader`
+//! - any view after an announcement is its switch:
+//!   `failover::keeps_announcement_during_poll_in_progress`
+//! - an announcement need not leave the named address: model, prop,
+//!   `failover::ignores_announcement_after_its_own_switch`
+//! - an announced switch counts to any address: `ahead::counts_unrelated_switch_as_one_vote`
+//! - an announced switch counts for any announced peer: the same
+//! - an announced switch may lead to a lower epoch:
+//!   `ahead::ignores_announced_switch_to_lower_epoch`
+//! - an expired announcement makes a vote: `ahead::ignores_expired_announcement`
+//! - an announced switch is a vote forever: `ahead::expires_endorsement_after_one_switch`
+//! - an old answer verifies ahead: `ahead::rejects_old_answer_ahead_of_evidence`
+//! - an answer from before the first vote verifies ahead:
+//!   `ahead::rejects_answer_from_before_the_first_vote`
+//! - an answer from before the end of the idle connection verifies ahead:
+//!   `ahead::rejects_answer_before_connection_loss`
+//! - a bad answer verifies ahead: `ahead::rejects_answer_followed_by_a_failure`
+//! - an open gate is ignored when verifying ahead:
+//!   `ahead::verifies_nothing_ahead_while_gate_is_open`
+//! - the first vote for a claim counts although it was withdrawn:
+//!   `ahead::restarts_claim_after_withdrawal`
+//! - denials do not count: `failover::counts_denied_announced_switch_as_one_vote`
+//! - votes never expire: prop, `bootstrap::restarts_bootstrap_grace_after_silence`
+//! - the start accepts the first view: prop, `bootstrap::rejects_stray_sentinel_as_sole_majority`
+//! - a regression is followed at once: `zombie::follows_monitor_at_another_address`
+//! - no bound on failed holds: prop, `hold::bounds_holds_of_repeating_sentinel`
+//! - a hold never expires: `hold::expires_hold_if_leader_dies_after_promotion`
+//! - the abort of any sentinel opens the gate: `hold::ignores_abort_of_another_sentinel`
+//! - a candidate need not be of the family, and a stranger may announce it:
+//!   `hold::holds_only_for_members_and_own_replicas`
+//! - a zombie may be a promoted replica: `zombie::ignores_old_master_that_wakes_up`
+//! - silence of all sentinels removes the master:
+//!   `master::keeps_master_while_all_sentinels_are_silent`
+//! - an unresponsive master counts as gone: `master::keeps_unresponsive_master`,
+//!   `failover::replays_failover_after_sigstop`
+//! - a cleared target stays published (S1): model, prop, `master::clears_demoted_master`
+//! - a stall is not detected: `stall::confirms_master_after_stall`
+//! - a suspend is not detected: `stall::confirms_master_after_suspend_hidden_from_clock`
+//! - replies pass although a promotion was ordered:
+//!   `replies::drops_replies_from_promotion_order_on`
+//! - the selection alone drops replies: `replies::passes_replies_between_selection_and_promotion`
+//! - a minority that falls silent is not one: `minority::holds_until_majority_answers_again`
+//! - a single member admits a sentinel: `voters::excludes_cluster_listed_by_one_member`
+//! - strangers become the electorate at once:
+//!   `voters::ignores_stranger_answering_first_after_silence`
+//! - silent members are never removed: prop, `voters::removes_replaced_pods_from_electorate`
+//! - a deadline in the past remains: prop, and every scenario with a grace period
 
 mod ahead;
 mod bootstrap;
@@ -66,6 +85,7 @@ pub(crate) mod oracle;
 mod pause;
 mod replies;
 pub(super) mod rig;
+mod single_sentinel;
 mod stall;
 mod voters;
 mod zombie;

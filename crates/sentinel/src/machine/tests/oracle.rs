@@ -1,79 +1,81 @@
-//! An independent oracle: checks the safety rules on what went in and what came out, with books of
-//! its own. It shares no code with the machine and knows nothing of its states, so a rule that is
-//! broken in both places is broken twice.
+//! An independent oracle: checks the safety rules on the inputs and outputs, with records of its
+//! own. It shares no code with the machine and knows nothing of its states, so an error would have
+//! to be made twice to go unnoticed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use crate::machine::{Action, Basis, Commit, Committed, Event, Lack};
-use crate::{Epoch, Minority, MyId, NodeAddr, Notice, Probe, Report, Role, Rules, Verify};
+use crate::machine::{Basis, Commit, Committed, MachineAction, MachineEvent, NoMasterReason};
+use crate::{
+    Epoch, MachineRules, Minority, MyId, NodeAddr, NodeReport, Notice, Probe, Role, Verify,
+};
 
-/// More actions than this in one step would be a flood: every node of a full group, and a handful.
+/// The maximum number of actions in one step: one per node of a full group, and a few more.
 const MOST_ACTIONS: usize = 80;
 
-/// An answer older than this verifies only what was asked for after all of its evidence.
+/// An older answer verifies only if it was queried after all of its evidence.
 const AHEAD: Duration = Duration::from_millis(50);
 
 type Claim = (NodeAddr, Epoch);
 
-/// A sentinel is about to follow a peer's hello.
+/// A sentinel is about to adopt a peer's hello.
 #[derive(Clone)]
 struct Announced {
     peer: MyId,
     at: Instant,
     /// The epoch it named before.
     was: Epoch,
-    /// Where it said it switched to.
+    /// The address it switched to.
     to: Option<NodeAddr>,
 }
 
 pub(in crate::machine) struct Oracle {
-    rules: Rules,
+    rules: MachineRules,
     published: Option<Claim>,
     last: Option<Claim>,
     held: bool,
-    /// Until when an operator wants the gate shut, and whether a commit ends that.
-    ordered: Option<(Instant, bool)>,
-    /// Every address that a commit moved away from, with that commit's epoch.
+    /// Until when an operator keeps the gate closed, and whether a commit ends that.
+    pause: Option<(Instant, bool)>,
+    /// Each former master, with the epoch of the commit that replaced it.
     left: BTreeMap<NodeAddr, Epoch>,
-    /// When each sentinel named each claim, by itself or through a peer that followed it; the last
-    /// few.
+    /// When each sentinel named each claim, itself or through a peer that adopted its hello; the
+    /// last few.
     named: BTreeMap<Claim, Vec<(MyId, Instant)>>,
-    last_word: BTreeMap<MyId, Claim>,
+    last_named: BTreeMap<MyId, Claim>,
     announced: BTreeMap<MyId, Announced>,
     asked: BTreeMap<NodeAddr, Vec<Instant>>,
-    /// The answer of each node to the youngest question.
+    /// The answer of each node to the latest query.
     answers: BTreeMap<NodeAddr, Probe>,
-    /// When each node's idle connection ended last, and whether it was asked again in that very
-    /// instant.
+    /// When each node's idle connection last ended, and whether the node was queried again at the
+    /// same instant.
     ended: BTreeMap<NodeAddr, (Instant, bool)>,
-    /// When this process was last stopped: answers to questions from before prove nothing.
+    /// When this process was last suspended: answers to earlier queries prove nothing.
     stalled_at: Option<Instant>,
-    /// The last sign that the last target may have been superseded unnoticed: a stop of this
-    /// process, a bad answer, another process at its address, or that it was taken away.
+    /// The last sign that the last target may have been superseded unnoticed: a stall of this
+    /// process, a bad answer, another process at its address, or its removal.
     doubted_at: Option<Instant>,
-    /// The process that was committed, and another one that answered at its address.
+    /// The committed process, and another one that answered at its address.
     processes: (Option<Box<str>>, Option<Box<str>>),
-    /// The sending of the youngest question to which each sentinel named each claim.
+    /// When the latest query was sent to which each sentinel answered with each claim.
     asked_about: BTreeMap<(Claim, MyId), Instant>,
-    /// When anything but time was last heard.
-    heard_at: Option<Instant>,
+    /// The last input other than the passage of time.
+    last_input: Option<Instant>,
     last_step: Option<Instant>,
-    /// How many votes are a majority; `None` where the scenario changes the electorate.
+    /// The number of votes that is a majority; `None` if the scenario changes the electorate.
     majority: Option<usize>,
 }
 
 impl Oracle {
-    pub(in crate::machine) fn new(rules: Rules) -> Self {
+    pub(in crate::machine) fn new(rules: MachineRules) -> Self {
         Self {
             rules,
             published: None,
             last: None,
             held: false,
-            ordered: None,
+            pause: None,
             left: BTreeMap::new(),
             named: BTreeMap::new(),
-            last_word: BTreeMap::new(),
+            last_named: BTreeMap::new(),
             announced: BTreeMap::new(),
             asked: BTreeMap::new(),
             answers: BTreeMap::new(),
@@ -82,57 +84,57 @@ impl Oracle {
             doubted_at: None,
             processes: (None, None),
             asked_about: BTreeMap::new(),
-            heard_at: None,
+            last_input: None,
             last_step: None,
             majority: None,
         }
     }
 
-    /// The electorate is known and does not change: votes are counted too.
+    /// The electorate is fixed: votes are counted too.
     pub(in crate::machine) fn of_electorate(mut self, voters: usize) -> Self {
         self.majority = Some(voters / 2 + 1);
         self
     }
 
-    /// One step: what went in, what came out, and what the machine says it has published after it.
-    pub(in crate::machine) fn saw(
+    /// One step: the input, the output, and what the machine reports as published after it.
+    pub(in crate::machine) fn check_step(
         &mut self,
         now: Instant,
-        event: &Event,
-        actions: &[Action],
+        event: &MachineEvent,
+        actions: &[MachineAction],
         after: Option<&Committed>,
     ) {
         let gap = self.last_step.is_some_and(|last| now - last > self.rules.stall);
-        let stalled = gap || *event == Event::Stalled;
+        let stalled = gap || *event == MachineEvent::Stalled;
         self.last_step = Some(now);
-        if stalled || *event != Event::Tick {
-            self.heard_at = Some(now);
+        if stalled || *event != MachineEvent::Tick {
+            self.last_input = Some(now);
         }
         if stalled {
             (self.stalled_at, self.doubted_at) = (Some(now), Some(now));
         }
-        self.learn(now, event);
+        self.record_event(now, event);
         assert!(actions.len() <= MOST_ACTIONS, "{} actions in one step", actions.len());
         for action in actions {
             match action {
-                Action::Hold => {
+                MachineAction::Hold => {
                     assert!(self.published.is_some(), "held without a target");
                     assert!(!self.held, "held twice");
-                    let ordered = self.ordered.is_some() || self.rules.minority == Minority::Hold;
+                    let paused = self.pause.is_some() || self.rules.minority == Minority::Hold;
                     let doubted = self.doubted_at.is_some();
-                    let heard = self.heard_within(now, self.rules.view_expiry);
-                    assert!(ordered || doubted || heard, "S5: held out of silence");
+                    let recent = self.had_input_within(now, self.rules.view_expiry);
+                    assert!(paused || doubted || recent, "S5: held out of silence");
                     self.held = true;
                 }
-                Action::Release => {
+                MachineAction::Release => {
                     assert!(self.held, "released without a hold");
                     assert!(self.published.is_some(), "released without a target");
                     self.released(now);
                     self.held = false;
                 }
-                Action::Commit(commit) => self.committed(now, commit),
-                Action::Clear(lack) => self.cleared(now, *lack, event),
-                Action::Probe(node) => {
+                MachineAction::Commit(commit) => self.committed(now, commit),
+                MachineAction::Clear(reason) => self.cleared(now, *reason, event),
+                MachineAction::Probe(node) => {
                     let asked = self.asked.entry(node.clone()).or_default();
                     asked.push(now);
                     if let Some((at, again)) = self.ended.get_mut(node) {
@@ -142,24 +144,24 @@ impl Oracle {
                         asked.remove(0);
                     }
                 }
-                Action::Redirect(_) => {
-                    assert!(self.published.is_some(), "redirected without a target")
+                MachineAction::Redirect(_) => {
+                    assert!(self.published.is_some(), "redirected without a target");
                 }
-                Action::Replies(_) => {
-                    assert!(self.held, "replies are dropped or wait although the gate is open")
+                MachineAction::ReplyPolicy(_) => {
+                    assert!(self.held, "replies are dropped or wait while the gate is open");
                 }
-                Action::Ask | Action::Note(_) => {}
+                MachineAction::Ask | MachineAction::Warning(_) => {}
             }
         }
-        self.ordered = self.ordered.filter(|(until, _)| now < *until);
+        self.pause = self.pause.filter(|(until, _)| now < *until);
         assert!(
-            self.held || self.ordered.is_none() || self.published.is_none(),
-            "open against an order"
+            self.held || self.pause.is_none() || self.published.is_none(),
+            "open during a pause"
         );
         self.agrees_with(after);
     }
 
-    /// What the machine shows and what it did must be the same.
+    /// The machine's report and its actions must agree.
     fn agrees_with(&mut self, after: Option<&Committed>) {
         let shown = after.filter(|it| it.published).map(|it| it.addr.clone());
         assert_eq!(
@@ -170,12 +172,15 @@ impl Oracle {
         if let (Some((addr, epoch)), Some(after)) = (&mut self.last, after) {
             assert_eq!(*addr, after.addr);
             if after.epoch != *epoch {
-                // There and back, or configured anew, to the same master: no commit, and their
-                // clock counts from here.
+                // Away and back, or reconfigured from scratch, to the same master: no commit, and
+                // the new epoch counts from here.
                 let named = self.named.get(&(addr.clone(), after.epoch));
                 let voters: BTreeSet<&MyId> =
                     named.into_iter().flatten().map(|(by, _)| by).collect();
-                assert!(voters.len() >= self.majority.unwrap_or(1), "an epoch that too few named");
+                assert!(
+                    voters.len() >= self.majority.unwrap_or(1),
+                    "an epoch named by too few sentinels"
+                );
                 if after.epoch < *epoch {
                     self.left.clear();
                 }
@@ -184,14 +189,14 @@ impl Oracle {
         }
     }
 
-    fn learn(&mut self, now: Instant, event: &Event) {
+    fn record_event(&mut self, now: Instant, event: &MachineEvent) {
         match event {
-            Event::Pause(pause) => self.ordered = Some((pause.until, pause.ends_with_commit)),
-            Event::Resume => self.ordered = None,
-            Event::View { from, view, asked_at, .. } => {
+            MachineEvent::Pause(pause) => self.pause = Some((pause.until, pause.ends_with_commit)),
+            MachineEvent::Resume => self.pause = None,
+            MachineEvent::View { from, view, asked_at, .. } => {
                 let claim = (view.addr.clone(), view.epoch);
                 if !view.is_empty_state() {
-                    self.name(claim.clone(), from.clone(), now);
+                    self.record_vote(claim.clone(), from.clone(), now);
                     self.asked_about.insert((claim.clone(), from.clone()), *asked_at);
                 }
                 if let Some(Announced { peer, at, was, .. }) = self.announced.get(from).cloned() {
@@ -200,32 +205,34 @@ impl Oracle {
                         self.announced.remove(from);
                     }
                     if rose && now - at <= self.rules.view_expiry {
-                        self.name(claim, peer, now);
+                        self.record_vote(claim, peer, now);
                     }
                 }
-                self.last_word.insert(from.clone(), (view.addr.clone(), view.epoch));
-                self.followed(now);
+                self.last_named.insert(from.clone(), (view.addr.clone(), view.epoch));
+                self.count_announced_switches(now);
             }
-            Event::Notice { from: Some(from), notice: Notice::Switched { to } } => {
+            MachineEvent::Notice { from: Some(from), notice: Notice::Switched { to } } => {
                 if let Some(announced) = self.announced.get_mut(from) {
                     announced.to = Some(to.clone());
                 }
-                self.followed(now);
+                self.count_announced_switches(now);
             }
-            Event::Probed { node, probe } => {
+            MachineEvent::Probed { node, probe } => {
                 let younger =
                     self.answers.get(node).is_none_or(|last| probe.asked_at >= last.asked_at);
                 if younger && self.stalled_at.is_none_or(|at| probe.asked_at >= at) {
-                    self.look_at_target(now, node, probe);
+                    self.check_target(now, node, probe);
                     self.answers.insert(node.clone(), probe.clone());
                 }
             }
-            Event::CanaryLost { node } => drop(self.ended.insert(node.clone(), (now, false))),
-            Event::Notice {
+            MachineEvent::ProbeConnectionLost { node } => {
+                self.ended.insert(node.clone(), (now, false));
+            }
+            MachineEvent::Notice {
                 from: Some(from),
                 notice: Notice::ConfigUpdateFrom { peer, leaving },
             } => {
-                if let Some((addr, was)) = self.last_word.get(from)
+                if let Some((addr, was)) = self.last_named.get(from)
                     && addr == leaving
                 {
                     let (peer, was) = (peer.clone(), *was);
@@ -236,8 +243,8 @@ impl Oracle {
         }
     }
 
-    /// What an answer of the last target says about whether it still is what was committed.
-    fn look_at_target(&mut self, now: Instant, node: &NodeAddr, probe: &Probe) {
+    /// Whether an answer of the last target shows that it is still the committed process.
+    fn check_target(&mut self, now: Instant, node: &NodeAddr, probe: &Probe) {
         if self.last.as_ref().is_none_or(|(addr, _)| addr != node) {
             return;
         }
@@ -262,25 +269,25 @@ impl Oracle {
         }
     }
 
-    /// How many sentinels named the last target in answers to questions from after the last sign of
-    /// a doubt.
+    /// The number of sentinels that named the last target in answer to queries sent after the last
+    /// sign of a doubt.
     fn fresh_voters(&self) -> usize {
         let fresh = |at: &Instant| self.doubted_at.is_none_or(|doubted| *at >= doubted);
-        // The epoch may be taken over, and the gate opened, in one step.
+        // The epoch may be adopted and the gate opened in one step.
         let ours = |claim: &Claim| {
             self.last.as_ref().is_some_and(|(addr, epoch)| *addr == claim.0 && claim.1 >= *epoch)
         };
         self.asked_about.iter().filter(|((claim, _), at)| ours(claim) && fresh(at)).count()
     }
 
-    /// The gate opens to the same target: after a stop of the process only on a sentinel's word
-    /// from after it, or where nobody says anything for as long as a word is good.
+    /// The gate opens to the same target. After a stall this needs a view that is newer, or silence
+    /// for as long as a view remains valid.
     fn released(&self, now: Instant) {
         let Some(doubted_at) = self.doubted_at.filter(|at| Some(*at) == self.stalled_at) else {
             return;
         };
         let patient = now >= doubted_at + self.rules.view_expiry;
-        assert!(patient || self.fresh_voters() >= 1, "released on the old master's own word");
+        assert!(patient || self.fresh_voters() >= 1, "released on the old master's own answer");
         let policy = self.rules.minority == Minority::Keep;
         assert!(
             policy || self.fresh_voters() >= self.majority.unwrap_or(1).min(1),
@@ -288,27 +295,26 @@ impl Oracle {
         );
     }
 
-    /// Whoever announced a peer's hello, and then that it switched to where that peer's own word is
-    /// by now, names what it names.
-    fn followed(&mut self, now: Instant) {
+    /// A sentinel that announced a peer's hello, and then a switch to the address that the peer
+    /// names by now, votes as the peer does.
+    fn count_announced_switches(&mut self, now: Instant) {
         let of = |(id, it): (&MyId, &Announced)| {
-            let word = self.last_word.get(&it.peer)?;
-            let follows = it.to.as_ref() == Some(&word.0)
-                && word.1 > it.was
+            let named = self.last_named.get(&it.peer)?;
+            let follows = it.to.as_ref() == Some(&named.0)
+                && named.1 > it.was
                 && now - it.at <= self.rules.view_expiry;
-            follows.then(|| (id.clone(), word.clone()))
+            follows.then(|| (id.clone(), named.clone()))
         };
         let followers: Vec<(MyId, Claim)> = self.announced.iter().filter_map(of).collect();
-        followers.into_iter().for_each(|(id, claim)| self.name(claim, id, now));
+        followers.into_iter().for_each(|(id, claim)| self.record_vote(claim, id, now));
     }
 
-    /// Silence for longer than any opinion stands, and any verification lasts, can be the cause of
-    /// nothing.
-    fn heard_within(&self, now: Instant, long: Duration) -> bool {
-        self.heard_at.is_some_and(|at| now <= at + long + Duration::from_millis(1))
+    /// Silence for longer than any view remains valid, and any verification lasts, causes nothing.
+    fn had_input_within(&self, now: Instant, long: Duration) -> bool {
+        self.last_input.is_some_and(|at| now <= at + long + Duration::from_millis(1))
     }
 
-    fn name(&mut self, claim: Claim, by: MyId, at: Instant) {
+    fn record_vote(&mut self, claim: Claim, by: MyId, at: Instant) {
         let named = self.named.entry(claim).or_default();
         named.push((by, at));
         if named.len() > 512 {
@@ -316,8 +322,8 @@ impl Oracle {
         }
     }
 
-    /// How many distinct sentinels had named `claim` by `at`, in the time in which a vote and a
-    /// verification may stand.
+    /// The number of distinct sentinels that had named `claim` by `at`, within the time in which a
+    /// vote and a verification remain valid.
     fn voters_by(&self, claim: &Claim, at: Instant) -> usize {
         let window = self.rules.view_expiry + self.rules.verify_deadline + Duration::from_secs(1);
         let mut voters: Vec<&MyId> = self
@@ -341,11 +347,11 @@ impl Oracle {
         self.verified_after_its_evidence(now, commit, &claim, &probe);
         if let Some((_, epoch)) = &self.last {
             assert!(
-                commit.epoch >= *epoch || commit.basis == Basis::Regress,
+                commit.epoch >= *epoch || commit.basis == Basis::EpochRegression,
                 "S3: the epoch fell from {epoch}: {commit:?}"
             );
         }
-        if commit.basis == Basis::Regress {
+        if commit.basis == Basis::EpochRegression {
             self.left.clear();
         }
         if let Some(left) = self.left.get(&commit.addr) {
@@ -358,14 +364,14 @@ impl Oracle {
         self.last = Some(claim);
         self.doubted_at = None;
         self.processes = (probe.outcome.ok().and_then(|it| it.lineage).map(|it| it.run_id), None);
-        // Only an order that does not end with a commit, or the policy for a minority, keeps the
-        // gate shut after it.
-        let ordered = self.ordered.is_some_and(|(until, ends)| !ends && now < until);
+        // Only a pause that does not end with a commit, or the policy for a minority, keeps the
+        // gate closed after it.
+        let paused = self.pause.is_some_and(|(until, ends)| !ends && now < until);
         let policy = self.rules.minority == Minority::Hold;
-        assert!(commit.held || !ordered, "open against an order: {commit:?}");
-        assert!(!commit.held || ordered || policy, "shut without an order: {commit:?}");
+        assert!(commit.held || !paused, "open during a pause: {commit:?}");
+        assert!(!commit.held || paused || policy, "closed without a pause: {commit:?}");
         self.held = commit.held;
-        self.ordered = self.ordered.filter(|(_, ends)| !ends);
+        self.pause = self.pause.filter(|(_, ends)| !ends);
     }
 
     fn verified_after_its_evidence(
@@ -378,28 +384,35 @@ impl Oracle {
         assert!(probe.asked_at <= now);
         let asked =
             self.asked.get(&commit.addr).into_iter().flatten().any(|at| *at <= probe.asked_at);
-        assert!(asked, "S4: never asked before {commit:?}");
+        assert!(asked, "S4: never queried before {commit:?}");
         let at = probe.asked_at;
         let voters = self.voters_by(claim, at);
         match commit.basis {
-            Basis::Again => {
+            Basis::Reconfirmed => {
                 let last = self.last.as_ref().map(|(addr, epoch)| (addr, *epoch));
-                assert_eq!(last, Some((&commit.addr, commit.epoch)), "again, but it never was");
+                assert_eq!(
+                    last,
+                    Some((&commit.addr, commit.epoch)),
+                    "reconfirmed, but never committed"
+                );
                 assert!(
                     self.fresh_voters() >= 1,
-                    "again, without a vote from after the doubt: {commit:?}"
+                    "reconfirmed without a vote from after the doubt: {commit:?}"
                 );
             }
-            Basis::Solo => {
+            Basis::SingleSentinel => {
                 let early = at
                     .checked_sub(self.rules.solo_grace)
                     .expect("a clock that has run for a while");
-                assert!(self.voters_by(claim, early) >= 1, "solo without its grace: {commit:?}");
+                assert!(
+                    self.voters_by(claim, early) >= 1,
+                    "single sentinel without its grace: {commit:?}"
+                );
             }
             Basis::BootstrapMinority => {
-                assert!(voters >= 1, "nobody named {commit:?} before it was asked")
+                assert!(voters >= 1, "no sentinel named {commit:?} before the query");
             }
-            Basis::Majority | Basis::Regress => {
+            Basis::Majority | Basis::EpochRegression => {
                 let (needed, now_are) = (self.majority.unwrap_or(1), self.voters_by(claim, now));
                 assert!(now_are >= needed, "S6: {now_are} of {needed} named {commit:?}");
                 let ahead = commit.basis == Basis::Majority
@@ -407,14 +420,14 @@ impl Oracle {
                     && self.is_ahead(now, commit, probe, voters);
                 assert!(
                     voters >= needed || ahead,
-                    "S4: {voters} of {needed} named {commit:?} before it was asked"
+                    "S4: {voters} of {needed} named {commit:?} before the query"
                 );
             }
         }
     }
 
-    /// Asked after the first word, answered a moment ago, behind a shut gate, and not a word
-    /// against it since.
+    /// Queried after the first vote, answered recently, while the gate was closed, and not
+    /// contradicted since.
     fn is_ahead(&self, now: Instant, commit: &Commit, probe: &Probe, voters: usize) -> bool {
         let after =
             |(at, again): &(Instant, bool)| *at < probe.asked_at || *at == probe.asked_at && *again;
@@ -422,21 +435,21 @@ impl Oracle {
         voters >= 1 && whole && now - probe.asked_at <= AHEAD
     }
 
-    fn cleared(&mut self, now: Instant, lack: Lack, event: &Event) {
+    fn cleared(&mut self, now: Instant, reason: NoMasterReason, event: &MachineEvent) {
         let Some((target, _)) = self.published.take() else { panic!("cleared without a target") };
         let long = self.rules.view_expiry + self.rules.verify_deadline;
-        assert!(self.heard_within(now, long), "S5: cleared out of silence");
-        match lack {
-            Lack::Demoted => {
-                let Event::Probed { node, probe } = event else {
-                    panic!("demoted, but nobody said so")
+        assert!(self.had_input_within(now, long), "S5: cleared out of silence");
+        match reason {
+            NoMasterReason::Demoted => {
+                let MachineEvent::Probed { node, probe } = event else {
+                    panic!("demoted without an answer that says so")
                 };
                 assert_eq!(*node, target);
-                assert!(matches!(probe.outcome, Ok(Report { role: Role::Replica { .. }, .. })));
+                assert!(matches!(probe.outcome, Ok(NodeReport { role: Role::Replica { .. }, .. })));
             }
-            Lack::Minority => assert_eq!(self.rules.minority, Minority::Cut),
-            Lack::Unverified => {}
-            Lack::Unreachable => panic!("an unreachable master is held, not cleared"),
+            NoMasterReason::Minority => assert_eq!(self.rules.minority, Minority::Cut),
+            NoMasterReason::Unverified => {}
+            NoMasterReason::Unreachable => panic!("an unreachable master is held, not cleared"),
         }
         self.held = false;
         self.doubted_at = Some(now);

@@ -1,23 +1,23 @@
-//! A scenario language: a machine, a clock, and a small world of sentinels and redis nodes that the
-//! test sets.
+//! A scenario language: a machine, a clock, and a small simulated world of sentinels and redis
+//! nodes that the test controls.
 //!
-//! The world answers by itself: a question costs [`Rig::ANSWER`] each way, and the answer is what
-//! is true when it is given. Deadlines are kept to the microsecond. What the machine does is told
-//! in short sentences with their milliseconds, such as `"84 hold"` or `"1150 commit B@6 Majority"`,
-//! and a [`Oracle`] checks the safety rules at every step of every scenario.
+//! The world answers by itself. A query takes [`Rig::ANSWER`] each way, and the answer is the state
+//! at the time when it is given. Deadlines are kept to the microsecond. The actions of the machine
+//! are recorded as short strings with their milliseconds, such as `"84 hold"` or `"1150 commit B@6
+//! majority"`, and an [`Oracle`] checks the safety rules at each step of each scenario.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use super::oracle::Oracle;
-use crate::machine::{Action, Event, Machine};
+use crate::machine::{Machine, MachineAction, MachineEvent};
 use crate::{
-    Epoch, Lineage, MyId, NodeAddr, Notice, Probe, ProbeFailure, ReplicaView, Report, Role, Rules,
-    View,
+    Epoch, Lineage, MachineRules, MyId, NodeAddr, NodeReport, Notice, Probe, ProbeFailure,
+    ReplicaView, Role, View,
 };
 
-/// A redis node's letter.
+/// The letter of a redis node.
 pub(in crate::machine) type Letter = char;
 
 pub(in crate::machine) fn ms(millis: u64) -> Duration {
@@ -46,7 +46,7 @@ pub(in crate::machine) fn lineage(run_id: &str, replid: &str, replid2: &str) -> 
     }
 }
 
-/// A view as a healthy sentinel of three gives it.
+/// A view as a healthy sentinel of three reports it.
 pub(in crate::machine) fn view(
     addr: Letter,
     epoch: Epoch,
@@ -70,12 +70,12 @@ pub(in crate::machine) fn view(
     }
 }
 
-/// What a question to a node comes to.
+/// The result of a query to a node.
 #[derive(Debug, Clone)]
 pub(in crate::machine) enum Answer {
-    Report(Report),
+    Report(NodeReport),
     Failure(ProbeFailure),
-    /// The answer never comes, not even as a failure.
+    /// The answer never arrives, not even as a failure.
     Lost,
 }
 
@@ -89,33 +89,33 @@ pub(in crate::machine) struct Rig {
     pub(in crate::machine) machine: Machine,
     pub(in crate::machine) now: Instant,
     zero: Instant,
-    /// Present views of the sentinels that can be heard.
+    /// The current views of the reachable sentinels.
     pub(in crate::machine) sentinels: BTreeMap<u8, View>,
-    deaf: BTreeMap<u8, View>,
+    unreachable: BTreeMap<u8, View>,
     pub(in crate::machine) nodes: BTreeMap<Letter, Answer>,
     queue: BTreeMap<(Instant, u64), Due>,
     sequence: u64,
-    pub(in crate::machine) log: Vec<(Instant, Action)>,
+    pub(in crate::machine) log: Vec<(Instant, MachineAction)>,
     oracle: Oracle,
 }
 
 impl Rig {
-    /// One way of a question or an answer.
+    /// One way of a query or an answer.
     pub(in crate::machine) const ANSWER: Duration = Duration::from_micros(500);
 
-    /// Three sentinels that name A at epoch 5, A a master, B and C its replicas.
+    /// Three sentinels that name A at epoch 5, with A as master and B and C as its replicas.
     pub(in crate::machine) fn new() -> Self {
-        Self::with(Rules::default(), 3)
+        Self::with(MachineRules::default(), 3)
     }
 
-    pub(in crate::machine) fn with(rules: Rules, seeds: usize) -> Self {
+    pub(in crate::machine) fn with(rules: MachineRules, seeds: usize) -> Self {
         let now = Instant::now();
         let mut rig = Self {
             machine: Machine::new(now, rules.clone(), seeds),
             now,
             zero: now,
             sentinels: BTreeMap::new(),
-            deaf: BTreeMap::new(),
+            unreachable: BTreeMap::new(),
             nodes: BTreeMap::new(),
             queue: BTreeMap::new(),
             sequence: 0,
@@ -132,31 +132,32 @@ impl Rig {
         rig
     }
 
-    /// A machine that has committed A at epoch 5 and is calm. The clock of the scenario starts now.
+    /// A machine that has committed A at epoch 5 and is stable. The clock of the scenario starts
+    /// now.
     pub(in crate::machine) fn booted() -> Self {
-        Self::booted_with(Rules::default())
+        Self::booted_with(MachineRules::default())
     }
 
-    pub(in crate::machine) fn booted_with(rules: Rules) -> Self {
+    pub(in crate::machine) fn booted_with(rules: MachineRules) -> Self {
         let mut rig = Self::with(rules, 3);
         rig.run(3000);
-        assert_eq!(rig.told(), ["2 commit A@5 Majority"]);
+        assert_eq!(rig.outcomes(), ["2 commit A@5 majority"]);
         rig.mark();
         rig
     }
 
-    /// The scenario's clock starts anew, and what was told is forgotten.
+    /// Restarts the scenario's clock and clears the log.
     pub(in crate::machine) fn mark(&mut self) {
         self.zero = self.now;
         self.log.clear();
     }
 
-    /// Time goes on by `millis`.
+    /// Advances the clock by `millis`.
     pub(in crate::machine) fn run(&mut self, millis: u64) {
         self.run_until(self.now + ms(millis));
     }
 
-    /// Time goes on to `millis` of the scenario's clock.
+    /// Advances the clock to `millis` since the start of the scenario.
     pub(in crate::machine) fn at(&mut self, millis: u64) -> &mut Self {
         self.run_until(self.zero + ms(millis));
         self
@@ -174,7 +175,7 @@ impl Rig {
                 }
                 _ if tick <= until => {
                     self.now = tick;
-                    self.step(Event::Tick);
+                    self.step(MachineEvent::Tick);
                 }
                 _ => break,
             }
@@ -186,7 +187,12 @@ impl Rig {
         match due {
             Due::ViewOf(sentinel, asked_at) => {
                 if let Some(view) = self.sentinels.get(&sentinel).cloned() {
-                    self.step(Event::View { from: id(sentinel), view, asked_at, configured: true });
+                    self.step(MachineEvent::View {
+                        from: id(sentinel),
+                        view,
+                        asked_at,
+                        configured: true,
+                    });
                 }
             }
             Due::ProbeOf(addr, asked_at) => {
@@ -200,30 +206,30 @@ impl Rig {
                     Answer::Failure(failure) => Err(failure),
                     Answer::Lost => return,
                 };
-                self.step(Event::Probed { node: addr, probe: Probe { asked_at, outcome } });
+                self.step(MachineEvent::Probed { node: addr, probe: Probe { asked_at, outcome } });
             }
         }
     }
 
     /// One event, now.
-    pub(in crate::machine) fn step(&mut self, event: Event) {
+    pub(in crate::machine) fn step(&mut self, event: MachineEvent) {
         let seen = event.clone();
         let actions = self.machine.step(self.now, event);
-        self.oracle.saw(self.now, &seen, &actions, self.machine.committed());
+        self.oracle.check_step(self.now, &seen, &actions, self.machine.committed());
         assert_eq!(self.machine.broken_invariant(), None);
         assert!(
             self.machine.next_deadline() > self.now,
-            "a deadline that has passed already would be a busy loop"
+            "a deadline in the past would be a busy loop"
         );
         for action in actions {
             match &action {
-                Action::Ask => {
+                MachineAction::Ask => {
                     for sentinel in self.sentinels.keys().copied().collect::<Vec<_>>() {
                         self.later(Self::ANSWER * 2, Due::ViewOf(sentinel, self.now));
                     }
                 }
-                Action::Probe(addr) => {
-                    self.later(Self::ANSWER * 2, Due::ProbeOf(addr.clone(), self.now))
+                MachineAction::Probe(addr) => {
+                    self.later(Self::ANSWER * 2, Due::ProbeOf(addr.clone(), self.now));
                 }
                 _ => {}
             }
@@ -236,28 +242,32 @@ impl Rig {
         self.queue.insert((self.now + after, self.sequence), due);
     }
 
-    /// The process is stopped for `millis`: nothing is answered, everything in flight arrives
+    /// Suspends the process for `millis`: nothing is answered, and everything in flight arrives
     /// afterwards.
     pub(in crate::machine) fn stall(&mut self, millis: u64) {
         self.now += ms(millis);
     }
 
-    /// What the machine did, questions and notes left out, in milliseconds of the scenario's clock.
-    pub(in crate::machine) fn told(&self) -> Vec<String> {
+    /// The actions of the machine, without queries and warnings, in milliseconds of the scenario's
+    /// clock.
+    pub(in crate::machine) fn outcomes(&self) -> Vec<String> {
         let at = |at: &Instant| at.saturating_duration_since(self.zero).as_millis();
         self.log
             .iter()
             .filter_map(|(when, action)| {
                 let what = match action {
-                    Action::Hold => "hold".to_owned(),
-                    Action::Release => "release".to_owned(),
-                    Action::Clear(lack) => format!("clear {lack:?}"),
-                    Action::Commit(it) => {
+                    MachineAction::Hold => "hold".to_owned(),
+                    MachineAction::Release => "release".to_owned(),
+                    MachineAction::Clear(reason) => format!("clear {reason:?}"),
+                    MachineAction::Commit(it) => {
                         let letter = it.addr.host.strip_prefix("redis-").unwrap_or(&it.addr.host);
-                        format!("commit {letter}@{} {:?}", it.epoch, it.basis)
+                        format!("commit {letter}@{} {}", it.epoch, it.basis.label())
                     }
-                    Action::Redirect(to) => format!("redirect {to}"),
-                    Action::Ask | Action::Probe(_) | Action::Note(_) | Action::Replies(_) => {
+                    MachineAction::Redirect(to) => format!("redirect {to}"),
+                    MachineAction::Ask
+                    | MachineAction::Probe(_)
+                    | MachineAction::Warning(_)
+                    | MachineAction::ReplyPolicy(_) => {
                         return None;
                     }
                 };
@@ -267,27 +277,28 @@ impl Rig {
     }
 
     /// The same without times, for scenarios in which only the order matters.
-    pub(in crate::machine) fn deeds(&self) -> Vec<String> {
-        self.told()
+    pub(in crate::machine) fn outcomes_untimed(&self) -> Vec<String> {
+        self.outcomes()
             .iter()
             .filter_map(|line| line.split_once(' ').map(|(_, what)| what.to_owned()))
             .collect()
     }
 
-    /// How often a note was given.
-    pub(in crate::machine) fn notes(&self, wanted: crate::Note) -> usize {
-        self.log.iter().filter(|(_, action)| *action == Action::Note(wanted)).count()
+    /// How often a warning was given.
+    pub(in crate::machine) fn warnings(&self, wanted: crate::Warning) -> usize {
+        self.log.iter().filter(|(_, action)| *action == MachineAction::Warning(wanted)).count()
     }
 
-    /// How often this node was asked.
+    /// How often this node was probed.
     pub(in crate::machine) fn probes(&self, letter: Letter) -> usize {
-        self.log.iter().filter(|(_, action)| *action == Action::Probe(node(letter))).count()
+        self.log.iter().filter(|(_, action)| *action == MachineAction::Probe(node(letter))).count()
     }
 }
 
-/// What the world does.
+/// Changes of the world.
 impl Rig {
-    /// From now on this sentinel names `addr` at `epoch`, and lists the others as its replicas.
+    /// From now on this sentinel names `addr` at `epoch`, and lists the other nodes as its
+    /// replicas.
     pub(in crate::machine) fn names(
         &mut self,
         sentinel: u8,
@@ -303,7 +314,7 @@ impl Rig {
         })
     }
 
-    /// The same for all who can be heard.
+    /// The same for all reachable sentinels.
     pub(in crate::machine) fn all_name(&mut self, addr: Letter, epoch: Epoch) -> &mut Self {
         for sentinel in self.sentinels.keys().copied().collect::<Vec<_>>() {
             self.names(sentinel, addr, epoch);
@@ -316,30 +327,35 @@ impl Rig {
         sentinel: u8,
         change: impl FnOnce(&mut View),
     ) -> &mut Self {
-        let deaf = self.deaf.get_mut(&sentinel);
-        change(self.sentinels.get_mut(&sentinel).or(deaf).expect("a sentinel of this rig"));
+        let unreachable = self.unreachable.get_mut(&sentinel);
+        change(self.sentinels.get_mut(&sentinel).or(unreachable).expect("a sentinel of this rig"));
         self
     }
 
-    /// A sentinel publishes something.
-    pub(in crate::machine) fn says(&mut self, sentinel: u8, notice: Notice) -> &mut Self {
-        self.step(Event::Notice { from: Some(id(sentinel)), notice });
+    /// A sentinel publishes an event.
+    pub(in crate::machine) fn publishes(&mut self, sentinel: u8, notice: Notice) -> &mut Self {
+        self.step(MachineEvent::Notice { from: Some(id(sentinel)), notice });
         self
     }
 
-    /// A sentinel that nobody asks through a configured address answers a question of this moment.
-    pub(in crate::machine) fn hears(&mut self, sentinel: u8, view: View) -> &mut Self {
-        self.step(Event::View { from: id(sentinel), view, asked_at: self.now, configured: false });
+    /// A sentinel that is not configured answers a query sent at this moment.
+    pub(in crate::machine) fn answers(&mut self, sentinel: u8, view: View) -> &mut Self {
+        self.step(MachineEvent::View {
+            from: id(sentinel),
+            view,
+            asked_at: self.now,
+            configured: false,
+        });
         self
     }
 
     /// `+selected-slave` of this node.
     pub(in crate::machine) fn selects(&mut self, sentinel: u8, candidate: Letter) -> &mut Self {
-        self.says(sentinel, Notice::CandidateSelected { candidate: node(candidate) })
+        self.publishes(sentinel, Notice::CandidateSelected { candidate: node(candidate) })
     }
 
-    /// An observer's switch: `+config-update-from` where `after` is given, then `+switch-master`,
-    /// then its new answers.
+    /// An observer's switch: `+config-update-from` if `after` is given, then `+switch-master`, then
+    /// its new answers.
     pub(in crate::machine) fn switches(
         &mut self,
         sentinel: u8,
@@ -350,22 +366,22 @@ impl Rig {
         let leaving = self.sentinels[&sentinel].addr.clone();
         self.names(sentinel, addr, epoch);
         if let Some(peer) = after {
-            self.says(sentinel, Notice::ConfigUpdateFrom { peer: id(peer), leaving });
+            self.publishes(sentinel, Notice::ConfigUpdateFrom { peer: id(peer), leaving });
         }
-        self.says(sentinel, Notice::Switched { to: node(addr) });
+        self.publishes(sentinel, Notice::Switched { to: node(addr) });
     }
 
-    /// The sentinel cannot be heard any more.
-    pub(in crate::machine) fn loses(&mut self, sentinel: u8) -> &mut Self {
+    /// The sentinel becomes unreachable.
+    pub(in crate::machine) fn disconnects(&mut self, sentinel: u8) -> &mut Self {
         if let Some(view) = self.sentinels.remove(&sentinel) {
-            self.deaf.insert(sentinel, view);
+            self.unreachable.insert(sentinel, view);
         }
         self
     }
 
-    /// It can be heard again.
-    pub(in crate::machine) fn finds(&mut self, sentinel: u8) -> &mut Self {
-        if let Some(view) = self.deaf.remove(&sentinel) {
+    /// It becomes reachable again.
+    pub(in crate::machine) fn reconnects(&mut self, sentinel: u8) -> &mut Self {
+        if let Some(view) = self.unreachable.remove(&sentinel) {
             self.sentinels.insert(sentinel, view);
         }
         self
@@ -387,7 +403,7 @@ impl Rig {
         self
     }
 
-    /// Credentials do not allow INFO: nobody's lineage can be read.
+    /// The credentials do not permit INFO, so no lineage is known.
     pub(in crate::machine) fn without_lineage(&mut self) -> &mut Self {
         for answer in self.nodes.values_mut() {
             if let Answer::Report(report) = answer {
@@ -400,7 +416,7 @@ impl Rig {
 
 pub(in crate::machine) fn master(letter: Letter, replid: &str, replid2: &str) -> Answer {
     let lineage = lineage(&format!("process-{letter}"), replid, replid2);
-    Answer::Report(Report {
+    Answer::Report(NodeReport {
         dialled: dialled(letter),
         role: Role::Master,
         pong: true,
@@ -412,7 +428,7 @@ pub(in crate::machine) fn master(letter: Letter, replid: &str, replid2: &str) ->
 pub(in crate::machine) fn replica(letter: Letter, of: Letter, replid: &str) -> Answer {
     let role = Role::Replica { master: node(of), connected: true };
     let lineage = lineage(&format!("process-{letter}"), replid, "");
-    Answer::Report(Report {
+    Answer::Report(NodeReport {
         dialled: dialled(letter),
         role,
         pong: true,

@@ -1,144 +1,145 @@
-//! The process itself was stopped, and wakes up in a world that has moved on.
+//! The process itself was suspended, and the cluster may have changed meanwhile.
 
 use super::rig::{Answer, Rig, master, node, view};
-use crate::Rules;
-use crate::machine::{Event, Note, State};
+use crate::MachineRules;
+use crate::machine::{MachineEvent, MachineState, Warning};
 
 #[test]
-fn looks_again_before_it_trusts_the_old_master() {
+fn confirms_master_after_stall() {
     let mut rig = Rig::booted();
     rig.stall(30_000);
     rig.mark();
     rig.run(1000);
-    assert_eq!(rig.told(), ["0 hold", "1 release"], "a round trip");
-    assert_eq!(rig.notes(Note::Stalled), 1);
+    assert_eq!(rig.outcomes(), ["0 hold", "1 release"], "a round trip");
+    assert_eq!(rig.warnings(Warning::Stalled), 1);
 }
 
 #[test]
-fn looks_again_after_a_suspend_that_the_clock_does_not_show() {
+fn confirms_master_after_suspend_hidden_from_clock() {
     let mut rig = Rig::booted();
-    rig.step(Event::Stalled);
+    rig.step(MachineEvent::Stalled);
     rig.run(1000);
-    assert_eq!(rig.told(), ["0 hold", "1 release"], "a round trip");
-    assert_eq!(rig.notes(Note::Stalled), 1);
-    // A failover happened meanwhile: the old master still says master.
+    assert_eq!(rig.outcomes(), ["0 hold", "1 release"], "a round trip");
+    assert_eq!(rig.warnings(Warning::Stalled), 1);
+    // A failover happened meanwhile: the old master still reports `role:master`.
     rig.mark();
     rig.promotes('B').names(1, 'B', 6).names(2, 'B', 6);
-    rig.step(Event::Stalled);
+    rig.step(MachineEvent::Stalled);
     rig.run(1000);
-    assert_eq!(rig.told(), ["0 hold", "2 commit B@6 Majority"]);
+    assert_eq!(rig.outcomes(), ["0 hold", "2 commit B@6 majority"]);
 }
 
 #[test]
-fn a_failover_happened_meanwhile() {
+fn detects_failover_during_stall() {
     let mut rig = Rig::booted();
     rig.stall(30_000);
     rig.mark();
-    // The old master still says master, and the isolated third sentinel still names it.
+    // The old master still reports `role:master`, and the isolated third sentinel still names it.
     rig.promotes('B').names(1, 'B', 6).names(2, 'B', 6);
     rig.run(1000);
-    assert_eq!(rig.told(), ["0 hold", "2 commit B@6 Majority"]);
+    assert_eq!(rig.outcomes(), ["0 hold", "2 commit B@6 majority"]);
 }
 
 #[test]
-fn one_stale_sentinel_that_answers_first_does_not_open_the_gate() {
+fn keeps_gate_closed_on_single_stale_sentinel() {
     let mut rig = Rig::booted();
-    rig.loses(1).loses(2);
+    rig.disconnects(1).disconnects(2);
     rig.stall(30_000);
     rig.mark();
     rig.run(100);
-    assert_eq!(rig.told(), ["0 hold"], "one voice has to stand uncontradicted for a while");
-    rig.promotes('B').finds(1).finds(2).names(1, 'B', 6).names(2, 'B', 6).run(1000);
-    assert_eq!(rig.deeds(), ["hold", "commit B@6 Majority"]);
+    assert_eq!(rig.outcomes(), ["0 hold"], "a single vote has to stand uncontradicted for a while");
+    rig.promotes('B').reconnects(1).reconnects(2).names(1, 'B', 6).names(2, 'B', 6).run(1000);
+    assert_eq!(rig.outcomes_untimed(), ["hold", "commit B@6 majority"]);
 }
 
 #[test]
-fn the_only_sentinel_that_answers_is_believed_after_its_grace() {
+fn accepts_only_answering_sentinel_after_grace() {
     let mut rig = Rig::booted();
-    rig.loses(1).loses(2);
+    rig.disconnects(1).disconnects(2);
     rig.stall(30_000);
     rig.mark();
     rig.run(2000);
-    assert_eq!(rig.deeds(), ["hold", "release"]);
-    let at: u64 = rig.told()[1].split(' ').next().and_then(|it| it.parse().ok()).expect("a time");
-    assert!((1500..=1525).contains(&at), "as at the start: {:?}", rig.told());
+    assert_eq!(rig.outcomes_untimed(), ["hold", "release"]);
+    let at: u64 =
+        rig.outcomes()[1].split(' ').next().and_then(|it| it.parse().ok()).expect("a time");
+    assert!((1500..=1525).contains(&at), "as at the start: {:?}", rig.outcomes());
 }
 
 #[test]
-fn nobody_answers_and_the_hold_runs_out() {
+fn releases_after_stall_if_no_sentinel_answers() {
     let mut rig = Rig::booted();
-    rig.loses(1).loses(2).loses(3);
+    rig.disconnects(1).disconnects(2).disconnects(3);
     rig.stall(30_000);
     rig.mark();
     rig.run(60_000);
-    assert_eq!(rig.told(), ["0 hold", "5000 release"]);
+    assert_eq!(rig.outcomes(), ["0 hold", "5000 release"]);
 }
 
 #[test]
-fn an_answer_from_before_the_stall_is_no_answer() {
+fn ignores_answer_queried_before_stall() {
     let mut rig = Rig::booted();
     let asked_at = rig.now;
     rig.stall(30_000);
     rig.mark();
     rig.nodes.insert('A', Answer::Lost);
     let Answer::Report(report) = master('A', "history-1", "") else { panic!("a report") };
-    rig.step(Event::Probed {
+    rig.step(MachineEvent::Probed {
         node: node('A'),
         probe: crate::Probe { asked_at, outcome: Ok(report) },
     });
     rig.run(500);
-    assert_eq!(rig.told(), ["0 hold"]);
+    assert_eq!(rig.outcomes(), ["0 hold"]);
 }
 
 #[test]
-fn a_commit_that_was_under_way_begins_anew() {
+fn restarts_verification_after_stall() {
     let mut rig = Rig::booted();
     rig.nodes.insert('B', Answer::Lost);
     rig.all_name('B', 6).run(1100);
-    assert!(matches!(rig.machine.state(), State::Committing { .. }));
+    assert!(matches!(rig.machine.state(), MachineState::Committing { .. }));
     rig.stall(30_000);
     rig.mark();
-    // Meanwhile it came to nothing.
+    // Meanwhile the switch was undone.
     rig.all_name('A', 5).demotes('B', 'A').run(1000);
-    assert_eq!(rig.deeds(), ["release"]);
+    assert_eq!(rig.outcomes_untimed(), ["release"]);
 }
 
 #[test]
-fn without_a_target_there_is_still_none() {
+fn stays_without_target_after_stall() {
     let mut rig = Rig::booted();
     rig.demotes('A', 'B').run(2000);
-    assert_eq!(rig.deeds(), ["clear Demoted"]);
+    assert_eq!(rig.outcomes_untimed(), ["clear Demoted"]);
     rig.stall(30_000);
     rig.mark();
     rig.run(3000);
-    assert!(rig.told().is_empty());
-    assert!(matches!(rig.machine.state(), State::NoMaster { .. }));
+    assert!(rig.outcomes().is_empty());
+    assert!(matches!(rig.machine.state(), MachineState::NoMaster { .. }));
 }
 
 #[test]
-fn whoever_polls_seldom_is_not_stalled() {
-    let slow = Rules { poll: std::time::Duration::from_secs(4), ..Rules::default() };
+fn does_not_treat_long_poll_interval_as_stall() {
+    let slow = MachineRules { poll: std::time::Duration::from_secs(4), ..MachineRules::default() };
     let mut rig = Rig::with(slow, 1);
     rig.run(60_000);
-    assert_eq!(rig.notes(Note::Stalled), 0);
+    assert_eq!(rig.warnings(Warning::Stalled), 0);
 }
 
 #[test]
-fn a_stranger_that_speaks_first_after_a_long_stall_gains_nothing() {
+fn ignores_stranger_answering_first_after_stall() {
     let mut rig = Rig::booted();
     rig.stall(3_600_000);
     rig.nodes.insert('D', master('D', "other", ""));
-    rig.hears(9, view('D', 99, &[], &[]));
+    rig.answers(9, view('D', 99, &[], &[]));
     assert_eq!(rig.machine.quorum(), (3, 2));
     rig.run(3000);
     assert!(rig.machine.committed().is_some_and(|it| it.addr == node('A')));
 }
 
 #[test]
-fn restarted_old_master_needs_a_fresh_vote_after_a_stall() {
+fn requires_fresh_vote_for_restarted_master() {
     for late in [0, 300, 1000, 4000] {
         let mut rig = Rig::booted();
-        rig.loses(1).loses(2).loses(3);
+        rig.disconnects(1).disconnects(2).disconnects(3);
         rig.stall(30_000);
         rig.mark();
         // Another process with the same history answers at once, the sentinels later: there was a
@@ -149,8 +150,12 @@ fn restarted_old_master_needs_a_fresh_vote_after_a_stall() {
         report.lineage.as_mut().expect("a lineage").run_id = "another process".into();
         rig.nodes.insert('A', Answer::Report(report));
         rig.promotes('B').run(late);
-        assert!(!rig.deeds().iter().any(|it| it != "hold"), "{late} ms late: {:?}", rig.told());
-        rig.finds(1).finds(2).finds(3).all_name('B', 6).run(2000);
-        assert_eq!(rig.deeds(), ["hold", "commit B@6 Majority"], "{late} ms late");
+        assert!(
+            !rig.outcomes_untimed().iter().any(|it| it != "hold"),
+            "{late} ms late: {:?}",
+            rig.outcomes()
+        );
+        rig.reconnects(1).reconnects(2).reconnects(3).all_name('B', 6).run(2000);
+        assert_eq!(rig.outcomes_untimed(), ["hold", "commit B@6 majority"], "{late} ms late");
     }
 }

@@ -1,27 +1,27 @@
-//! Whatever nodes say and sentinels list, in whatever order: what must never happen, and what must
-//! in the end.
+//! Properties of eligibility for arbitrary answers of nodes and views of sentinels, in any order:
+//! what must never happen, and what must happen in the end.
 
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::tests::{Scene, dialled, follower, ms, node, report};
+use super::tests::{TestCluster, dialled, follower, ms, node, report};
 use crate::{ProbeFailure, Role};
 
 #[derive(Debug, Clone)]
-enum Step {
+enum ClusterStep {
     Time(u64),
-    Says(u8, Said),
-    Lists(BTreeMap<u8, bool>),
+    Says(u8, NodeAnswer),
+    Listed(BTreeMap<u8, bool>),
     Calm(bool),
     Candidate(Option<u8>),
     Leads(u8),
-    Hush(bool),
+    MuteSentinels(bool),
     Stall,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Said {
+enum NodeAnswer {
     Master,
     Follows(u8, bool),
     At(u64),
@@ -29,79 +29,81 @@ enum Said {
     Fails(ProbeFailure),
 }
 
-fn said() -> impl Strategy<Value = Said> {
+fn node_answer() -> impl Strategy<Value = NodeAnswer> {
     let failure = prop_oneof![
         Just(ProbeFailure::Unreachable),
-        Just(ProbeFailure::Silent),
-        Just(ProbeFailure::TurnedAway),
+        Just(ProbeFailure::Unresponsive),
+        Just(ProbeFailure::ConnectionRejected),
         Just(ProbeFailure::Denied),
-        Just(ProbeFailure::Rejected)
+        Just(ProbeFailure::UnusableAddress)
     ];
     prop_oneof![
-        2 => Just(Said::Master),
-        4 => (1_u8..6, any::<bool>()).prop_map(|(of, connected)| Said::Follows(of, connected)),
-        2 => (0_u64..5000).prop_map(Said::At),
-        1 => (1_u8..6).prop_map(Said::Foreign),
-        2 => failure.prop_map(Said::Fails),
+        2 => Just(NodeAnswer::Master),
+        4 => (1_u8..6, any::<bool>()).prop_map(|(of, connected)| NodeAnswer::Follows(of, connected)),
+        2 => (0_u64..5000).prop_map(NodeAnswer::At),
+        1 => (1_u8..6).prop_map(NodeAnswer::Foreign),
+        2 => failure.prop_map(NodeAnswer::Fails),
     ]
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = ClusterStep> {
     prop_oneof![
-        5 => (1_u64..4000).prop_map(Step::Time),
-        6 => (1_u8..6, said()).prop_map(|(who, said)| Step::Says(who, said)),
-        2 => prop::collection::btree_map(1_u8..6, any::<bool>(), 0..5).prop_map(Step::Lists),
-        1 => any::<bool>().prop_map(Step::Calm),
-        1 => prop::option::of(1_u8..6).prop_map(Step::Candidate),
-        1 => (1_u8..6).prop_map(Step::Leads),
-        1 => any::<bool>().prop_map(Step::Hush),
-        1 => Just(Step::Stall),
+        5 => (1_u64..4000).prop_map(ClusterStep::Time),
+        6 => (1_u8..6, node_answer()).prop_map(|(who, node_answer)| ClusterStep::Says(who, node_answer)),
+        2 => prop::collection::btree_map(1_u8..6, any::<bool>(), 0..5).prop_map(ClusterStep::Listed),
+        1 => any::<bool>().prop_map(ClusterStep::Calm),
+        1 => prop::option::of(1_u8..6).prop_map(ClusterStep::Candidate),
+        1 => (1_u8..6).prop_map(ClusterStep::Leads),
+        1 => any::<bool>().prop_map(ClusterStep::MuteSentinels),
+        1 => Just(ClusterStep::Stall),
     ]
 }
 
-fn apply(scene: &mut Scene, step: Step) {
+fn apply(cluster: &mut TestCluster, step: ClusterStep) {
     match step {
-        Step::Time(span) => scene.now += ms(span),
-        Step::Says(who, said) => {
+        ClusterStep::Time(span) => cluster.now += ms(span),
+        ClusterStep::Says(who, node_answer) => {
             let follows = |of, connected| Ok(report(who, follower(of, connected), 100, "first"));
-            let answer = match said {
-                Said::Master => Ok(report(who, Role::Master, 100, "first")),
-                Said::Follows(of, connected) => follows(of, connected),
-                Said::At(offset) => Ok(report(who, follower(scene.leader, true), offset, "first")),
-                Said::Foreign(of) => Ok(report(who, follower(of, true), 100, "foreign")),
-                Said::Fails(failure) => Err(failure),
+            let answer = match node_answer {
+                NodeAnswer::Master => Ok(report(who, Role::Master, 100, "first")),
+                NodeAnswer::Follows(of, connected) => follows(of, connected),
+                NodeAnswer::At(offset) => {
+                    Ok(report(who, follower(cluster.master, true), offset, "first"))
+                }
+                NodeAnswer::Foreign(of) => Ok(report(who, follower(of, true), 100, "foreign")),
+                NodeAnswer::Fails(failure) => Err(failure),
             };
-            scene.answers.insert(who, answer);
+            cluster.answers.insert(who, answer);
         }
-        Step::Lists(listed) => scene.listed = listed,
-        Step::Calm(calm) => scene.calm = calm,
-        Step::Candidate(candidate) => scene.candidate = candidate,
-        Step::Leads(leader) => scene.leader = leader,
-        Step::Hush(silent) => scene.silent_sentinels = silent,
-        Step::Stall => {
-            scene.now += ms(10_000);
-            scene.roster.wake(scene.now);
+        ClusterStep::Listed(listed) => cluster.listed = listed,
+        ClusterStep::Calm(stable) => cluster.stable = stable,
+        ClusterStep::Candidate(candidate) => cluster.candidate = candidate,
+        ClusterStep::Leads(master) => cluster.master = master,
+        ClusterStep::MuteSentinels(silent) => cluster.silent_sentinels = silent,
+        ClusterStep::Stall => {
+            cluster.now += ms(10_000);
+            cluster.eligibility.on_resume(cluster.now);
         }
     }
 }
 
 proptest! {
     #[test]
-    fn readers_are_never_sent_to_a_master_a_candidate_or_a_node_that_does_not_answer(
+    fn never_sends_readers_to_master_candidate_or_mute_node(
         steps in prop::collection::vec((step(), any::<bool>()), 1..60),
     ) {
-        let mut scene = Scene::new();
+        let mut cluster = TestCluster::new();
         for (step, asks) in steps {
-            apply(&mut scene, step);
-            let ruling = if asks { scene.ask() } else { scene.judge() };
-            let Some(members) = ruling.members else { continue };
-            prop_assert!(ruling.barred.contains(&dialled(scene.leader)));
+            apply(&mut cluster, step);
+            let update = if asks { cluster.ask() } else { cluster.evaluate() };
+            let Some(members) = update.members else { continue };
+            prop_assert!(update.fenced.contains(&dialled(cluster.master)));
             for member in members {
-                prop_assert!(!ruling.barred.contains(&member.dialled));
-                prop_assert_ne!(&member.addr, &node(scene.leader));
-                prop_assert!(scene.candidate.is_none_or(|it| node(it) != member.addr));
+                prop_assert!(!update.fenced.contains(&member.dialled));
+                prop_assert_ne!(&member.addr, &node(cluster.master));
+                prop_assert!(cluster.candidate.is_none_or(|it| node(it) != member.addr));
                 if asks {
-                    let answer = scene.answers.iter().find(|(who, _)| node(**who) == member.addr).map(|(_, it)| it);
+                    let answer = cluster.answers.iter().find(|(who, _)| node(**who) == member.addr).map(|(_, it)| it);
                     match answer {
                         Some(Ok(report)) => {
                             let follows = matches!(report.role, Role::Replica { .. });
@@ -115,19 +117,19 @@ proptest! {
         }
     }
 
-    /// However it was before: once all is well for long enough, everybody is in, and stays in.
+    /// From any state: once all is well for long enough, every replica is eligible, and stays so.
     #[test]
-    fn when_all_is_well_everybody_is_let_in(steps in prop::collection::vec((step(), any::<bool>()), 0..60)) {
-        let mut scene = Scene::new();
+    fn admits_all_replicas_when_all_is_well(steps in prop::collection::vec((step(), any::<bool>()), 0..60)) {
+        let mut cluster = TestCluster::new();
         for (step, asks) in steps {
-            apply(&mut scene, step);
-            if asks { scene.ask() } else { scene.judge() };
+            apply(&mut cluster, step);
+            if asks { cluster.ask() } else { cluster.evaluate() };
         }
-        let Scene { leader, candidate, calm, listed, silent_sentinels, answers, .. } = Scene::new();
-        (scene.leader, scene.candidate, scene.calm, scene.silent_sentinels) = (leader, candidate, calm, silent_sentinels);
-        (scene.listed, scene.answers) = (listed, answers);
-        scene.run(5000);
-        prop_assert_eq!(scene.members(), [2, 3]);
-        prop_assert!(scene.run(5000).changes.is_empty());
+        let TestCluster { master, candidate, stable, listed, silent_sentinels, answers, .. } = TestCluster::new();
+        (cluster.master, cluster.candidate, cluster.stable, cluster.silent_sentinels) = (master, candidate, stable, silent_sentinels);
+        (cluster.listed, cluster.answers) = (listed, answers);
+        cluster.run(5000);
+        prop_assert_eq!(cluster.members(), [2, 3]);
+        prop_assert!(cluster.run(5000).changes.is_empty());
     }
 }

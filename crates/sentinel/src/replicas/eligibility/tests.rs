@@ -1,11 +1,11 @@
-//! The rules by which replicas are let in and put out, one story each.
+//! The rules by which replicas are admitted and ejected, one scenario per test.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::{Eligibility, Facts, Leader, ReplicaState, Ruling};
-use crate::{Lineage, NodeAddr, Probe, ProbeFailure, ReplicaRules, Report, Role};
+use super::{CurrentMaster, Eligibility, EligibilityInputs, PoolUpdate, ReplicaState};
+use crate::{Lineage, NodeAddr, NodeReport, Probe, ProbeFailure, ReplicaRules, Role};
 
 pub(super) fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -19,10 +19,10 @@ pub(super) fn dialled(number: u8) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, number], 6379))
 }
 
-pub(super) fn report(number: u8, role: Role, offset: u64, replid: &str) -> Report {
+pub(super) fn report(number: u8, role: Role, offset: u64, replid: &str) -> NodeReport {
     let lineage =
         Lineage { run_id: number.to_string().into(), replid: replid.into(), ..Lineage::default() };
-    Report {
+    NodeReport {
         dialled: dialled(number),
         role,
         pong: true,
@@ -35,23 +35,23 @@ pub(super) fn follower(of: u8, connected: bool) -> Role {
     Role::Replica { master: node(of), connected }
 }
 
-/// A master with replicas, as the roster gets to know of them.
-pub(super) struct Scene {
-    pub(super) roster: Eligibility,
+/// A master with replicas, as eligibility sees them.
+pub(super) struct TestCluster {
+    pub(super) eligibility: Eligibility,
     pub(super) now: Instant,
-    pub(super) leader: u8,
+    pub(super) master: u8,
     pub(super) replid: &'static str,
     pub(super) replid2: &'static str,
     pub(super) candidate: Option<u8>,
-    pub(super) calm: bool,
+    pub(super) stable: bool,
     pub(super) listed: BTreeMap<u8, bool>,
     pub(super) silent_sentinels: bool,
-    /// What each node answers; none for no answer at all.
-    pub(super) answers: BTreeMap<u8, Result<Report, ProbeFailure>>,
+    /// The answer of each node; no entry means no answer.
+    pub(super) answers: BTreeMap<u8, Result<NodeReport, ProbeFailure>>,
     heard: BTreeMap<NodeAddr, Probe>,
 }
 
-impl Scene {
+impl TestCluster {
     /// Master 1, replicas 2 and 3, all well.
     pub(super) fn new() -> Self {
         Self::with(ReplicaRules { max_lag_bytes: 1000, ..ReplicaRules::default() })
@@ -63,13 +63,13 @@ impl Scene {
             answers.insert(number, Ok(report(number, follower(1, true), 100, "first")));
         }
         Self {
-            roster: Eligibility::new(rules),
+            eligibility: Eligibility::new(rules),
             now: Instant::now(),
-            leader: 1,
+            master: 1,
             replid: "first",
             replid2: "",
             candidate: None,
-            calm: true,
+            stable: true,
             listed: BTreeMap::from([(2, true), (3, true)]),
             silent_sentinels: false,
             answers,
@@ -77,45 +77,45 @@ impl Scene {
         }
     }
 
-    /// Everybody has answered, and things have been calm for long.
+    /// Every node has answered, and the state has been stable for long.
     pub(super) fn settled() -> Self {
-        let mut scene = Self::new();
-        scene.run(10_000);
-        assert_eq!(scene.members(), [2, 3]);
-        scene
+        let mut cluster = Self::new();
+        cluster.run(10_000);
+        assert_eq!(cluster.members(), [2, 3]);
+        cluster
     }
 
-    /// Judges now, without another question.
-    pub(super) fn judge(&mut self) -> Ruling {
-        let (leader, candidate) = (node(self.leader), self.candidate.map(node));
+    /// Evaluates without another probe.
+    pub(super) fn evaluate(&mut self) -> PoolUpdate {
+        let (master, candidate) = (node(self.master), self.candidate.map(node));
         let listed =
             self.listed.iter().map(|(number, healthy)| (node(*number), *healthy)).collect();
-        let facts = Facts {
-            leader: Some(Leader {
-                addr: &leader,
-                dialled: dialled(self.leader),
+        let inputs = EligibilityInputs {
+            master: Some(CurrentMaster {
+                addr: &master,
+                dialled: dialled(self.master),
                 replid: self.replid,
                 replid2: self.replid2,
             }),
             candidate: candidate.as_ref(),
-            calm: self.calm,
-            cut_off: false,
+            stable: self.stable,
+            in_minority: false,
             listed: Some(listed).filter(|_| !self.silent_sentinels),
         };
-        self.roster.judge(self.now, &facts, self.heard.iter())
+        self.eligibility.evaluate(self.now, &inputs, self.heard.iter())
     }
 
-    /// Asks everybody, and judges.
-    pub(super) fn ask(&mut self) -> Ruling {
+    /// Probes every node, and evaluates.
+    pub(super) fn ask(&mut self) -> PoolUpdate {
         for (number, outcome) in &self.answers {
             let probe = Probe { asked_at: self.now, outcome: outcome.clone() };
             self.heard.insert(node(*number), probe);
         }
-        self.judge()
+        self.evaluate()
     }
 
-    /// Lets time go by, with a question to everybody every half second.
-    pub(super) fn run(&mut self, for_ms: u64) -> Ruling {
+    /// Advances time, with a probe of every node every half second.
+    pub(super) fn run(&mut self, for_ms: u64) -> PoolUpdate {
         let mut last = self.ask();
         for _ in 0..for_ms / 500 {
             self.now += ms(500);
@@ -125,16 +125,16 @@ impl Scene {
     }
 
     pub(super) fn members(&mut self) -> Vec<u8> {
-        let members = self.judge().members.expect("a set");
+        let members = self.evaluate().members.expect("a set");
         members
             .iter()
             .map(|it| it.addr.host.trim_start_matches("10.0.0.").parse().expect("a number"))
             .collect()
     }
 
-    pub(super) fn standing(&self, number: u8) -> ReplicaState {
-        let found = self.roster.standings().find(|it| *it.addr == node(number));
-        found.map(|it| it.standing).expect("an entry")
+    pub(super) fn state(&self, number: u8) -> ReplicaState {
+        let found = self.eligibility.states().find(|it| *it.addr == node(number));
+        found.map(|it| it.state).expect("an record")
     }
 
     fn role(&mut self, number: u8, role: Role) {
@@ -145,247 +145,264 @@ impl Scene {
 }
 
 #[test]
-fn the_first_set_waits_for_everybodys_answer_but_not_for_long() {
-    let mut scene = Scene::new();
-    assert_eq!(scene.judge().members, None);
-    assert!(!scene.roster.sees());
-    scene.ask();
-    assert_eq!(scene.members(), [2, 3]);
-    let mut scene = Scene::new();
-    scene.answers.remove(&3);
-    assert_eq!(scene.run(500).members, None);
-    scene.run(500);
-    assert_eq!((scene.members(), scene.standing(3)), (vec![2], ReplicaState::Unknown));
+fn first_set_waits_for_all_answers_but_not_for_long() {
+    let mut cluster = TestCluster::new();
+    assert_eq!(cluster.evaluate().members, None);
+    assert!(!cluster.eligibility.is_current());
+    cluster.ask();
+    assert_eq!(cluster.members(), [2, 3]);
+    let mut cluster = TestCluster::new();
+    cluster.answers.remove(&3);
+    assert_eq!(cluster.run(500).members, None);
+    cluster.run(500);
+    assert_eq!((cluster.members(), cluster.state(3)), (vec![2], ReplicaState::Unknown));
 }
 
 #[test]
-fn who_does_not_prove_itself_gets_nobody() {
-    type Change = fn(&mut Scene);
+fn ejects_replica_that_fails_a_check() {
+    type Change = fn(&mut TestCluster);
     let cases: [(Change, ReplicaState); 8] = [
-        (|scene| scene.role(2, Role::Master), ReplicaState::Master),
-        (|scene| scene.role(2, follower(9, true)), ReplicaState::Stranger),
-        (|scene| scene.role(2, Role::Unknown), ReplicaState::Stranger),
-        (|scene| scene.role(2, follower(1, false)), ReplicaState::LinkDown),
-        (|scene| scene.listed = BTreeMap::from([(2, false), (3, true)]), ReplicaState::Flagged),
-        (|scene| scene.listed = BTreeMap::from([(3, true)]), ReplicaState::Unlisted),
-        (|scene| drop(scene.answers.insert(2, Err(ProbeFailure::Denied))), ReplicaState::Denied),
-        (|scene| scene.candidate = Some(2), ReplicaState::Candidate),
+        (|cluster| cluster.role(2, Role::Master), ReplicaState::Master),
+        (|cluster| cluster.role(2, follower(9, true)), ReplicaState::FollowsOtherMaster),
+        (|cluster| cluster.role(2, Role::Unknown), ReplicaState::FollowsOtherMaster),
+        (|cluster| cluster.role(2, follower(1, false)), ReplicaState::LinkDown),
+        (
+            |cluster| cluster.listed = BTreeMap::from([(2, false), (3, true)]),
+            ReplicaState::FlaggedBySentinel,
+        ),
+        (|cluster| cluster.listed = BTreeMap::from([(3, true)]), ReplicaState::Unlisted),
+        (
+            |cluster| drop(cluster.answers.insert(2, Err(ProbeFailure::Denied))),
+            ReplicaState::Denied,
+        ),
+        (|cluster| cluster.candidate = Some(2), ReplicaState::Candidate),
     ];
     for (change, expected) in cases {
-        let mut scene = Scene::settled();
-        change(&mut scene);
-        scene.run(500);
-        assert_eq!((scene.members(), scene.standing(2)), (vec![3], expected));
+        let mut cluster = TestCluster::settled();
+        change(&mut cluster);
+        cluster.run(500);
+        assert_eq!((cluster.members(), cluster.state(2)), (vec![3], expected));
     }
 }
 
 #[test]
-fn a_node_that_is_loading_is_not_ready() {
-    let mut scene = Scene::settled();
-    scene
+fn ejects_node_that_is_loading() {
+    let mut cluster = TestCluster::settled();
+    cluster
         .answers
-        .insert(2, Ok(Report { pong: false, ..report(2, follower(1, true), 100, "first") }));
-    scene.ask();
-    assert_eq!((scene.members(), scene.standing(2)), (vec![3], ReplicaState::Unready));
+        .insert(2, Ok(NodeReport { pong: false, ..report(2, follower(1, true), 100, "first") }));
+    cluster.ask();
+    assert_eq!((cluster.members(), cluster.state(2)), (vec![3], ReplicaState::NotReady));
 }
 
 #[test]
-fn out_at_once_and_back_only_after_a_while_without_a_fault() {
-    let mut scene = Scene::settled();
-    scene.role(2, follower(1, false));
-    scene.ask();
-    scene.role(2, follower(1, true));
-    scene.run(1500);
-    assert_eq!((scene.members(), scene.standing(2)), (vec![3], ReplicaState::Recovering));
-    // Another fault, and the time begins anew.
-    scene.role(2, follower(1, false));
-    scene.ask();
-    scene.role(2, follower(1, true));
-    scene.run(1500);
-    assert_eq!(scene.members(), [3]);
-    scene.run(500);
-    assert_eq!(scene.members(), [2, 3]);
+fn ejects_at_once_and_readmits_after_a_while() {
+    let mut cluster = TestCluster::settled();
+    cluster.role(2, follower(1, false));
+    cluster.ask();
+    cluster.role(2, follower(1, true));
+    cluster.run(1500);
+    assert_eq!((cluster.members(), cluster.state(2)), (vec![3], ReplicaState::Recovering));
+    // Another fault restarts the time.
+    cluster.role(2, follower(1, false));
+    cluster.ask();
+    cluster.role(2, follower(1, true));
+    cluster.run(1500);
+    assert_eq!(cluster.members(), [3]);
+    cluster.run(500);
+    assert_eq!(cluster.members(), [2, 3]);
 }
 
 #[test]
-fn who_falls_silent_is_out_when_its_last_answer_is_old_and_who_is_gone_after_two_attempts() {
-    let mut scene = Scene::settled();
-    scene.answers.insert(2, Err(ProbeFailure::Silent));
-    scene.run(2500);
-    assert_eq!(scene.members(), [2, 3], "busy for a moment");
-    scene.run(1000);
-    assert_eq!((scene.members(), scene.standing(2)), (vec![3], ReplicaState::Silent));
-    let mut scene = Scene::settled();
-    scene.answers.insert(2, Err(ProbeFailure::Unreachable));
-    scene.ask();
-    assert_eq!((scene.members(), scene.standing(2)), (vec![3], ReplicaState::Unreachable));
+fn ejects_silent_node_after_a_while_and_lost_node_at_once() {
+    let mut cluster = TestCluster::settled();
+    cluster.answers.insert(2, Err(ProbeFailure::Unresponsive));
+    cluster.run(2500);
+    assert_eq!(cluster.members(), [2, 3], "busy for a moment");
+    cluster.run(1000);
+    assert_eq!((cluster.members(), cluster.state(2)), (vec![3], ReplicaState::Unresponsive));
+    let mut cluster = TestCluster::settled();
+    cluster.answers.insert(2, Err(ProbeFailure::Unreachable));
+    cluster.ask();
+    assert_eq!((cluster.members(), cluster.state(2)), (vec![3], ReplicaState::Unreachable));
 }
 
 #[test]
-fn who_is_behind_has_to_catch_up_to_half_of_it() {
+fn lagging_replica_must_catch_up_to_half_the_limit() {
     let rules =
         ReplicaRules { max_lag_bytes: 1000, max_lag: Duration::ZERO, ..ReplicaRules::default() };
-    let mut scene = Scene::with(rules);
-    scene.run(1000);
-    scene.answers.insert(1, Ok(report(1, Role::Master, 1600, "first")));
-    scene.answers.insert(2, Ok(report(2, follower(1, true), 599, "first")));
-    scene.answers.insert(3, Ok(report(3, follower(1, true), 600, "first")));
-    scene.run(500);
-    assert_eq!((scene.members(), scene.standing(2)), (vec![3], ReplicaState::Behind));
-    scene.answers.insert(2, Ok(report(2, follower(1, true), 1099, "first")));
-    scene.run(5000);
-    assert_eq!(scene.standing(2), ReplicaState::Behind);
-    scene.answers.insert(2, Ok(report(2, follower(1, true), 1100, "first")));
-    scene.run(3000);
-    assert_eq!(scene.members(), [2, 3]);
+    let mut cluster = TestCluster::with(rules);
+    cluster.run(1000);
+    cluster.answers.insert(1, Ok(report(1, Role::Master, 1600, "first")));
+    cluster.answers.insert(2, Ok(report(2, follower(1, true), 599, "first")));
+    cluster.answers.insert(3, Ok(report(3, follower(1, true), 600, "first")));
+    cluster.run(500);
+    assert_eq!((cluster.members(), cluster.state(2)), (vec![3], ReplicaState::Lagging));
+    cluster.answers.insert(2, Ok(report(2, follower(1, true), 1099, "first")));
+    cluster.run(5000);
+    assert_eq!(cluster.state(2), ReplicaState::Lagging);
+    cluster.answers.insert(2, Ok(report(2, follower(1, true), 1100, "first")));
+    cluster.run(3000);
+    assert_eq!(cluster.members(), [2, 3]);
 }
 
 #[test]
-fn who_stands_still_while_the_master_goes_on_is_out_in_time() {
-    let mut scene = Scene::settled();
+fn ejects_replica_that_stops_applying_in_time() {
+    let mut cluster = TestCluster::settled();
     for half_second in 1..=24_u64 {
-        scene.now += ms(500);
-        // A byte a half second: far from too many bytes.
+        cluster.now += ms(500);
+        // A byte per half second: far below the limit of bytes.
         for number in [1, 3] {
-            if let Some(Ok(report)) = scene.answers.get_mut(&number) {
+            if let Some(Ok(report)) = cluster.answers.get_mut(&number) {
                 report.offset = Some(100 + half_second);
             }
         }
-        scene.ask();
+        cluster.ask();
         let behind_for = ms(500 * (half_second - 1));
-        assert_eq!(scene.members().contains(&2), behind_for <= ms(10_000), "after {behind_for:?}");
-        assert!(scene.members().contains(&3));
+        assert_eq!(
+            cluster.members().contains(&2),
+            behind_for <= ms(10_000),
+            "after {behind_for:?}"
+        );
+        assert!(cluster.members().contains(&3));
     }
-    assert_eq!(scene.standing(2), ReplicaState::Behind);
+    assert_eq!(cluster.state(2), ReplicaState::Lagging);
 }
 
 #[test]
-fn while_the_master_is_in_question_replicas_need_no_link() {
-    let mut scene = Scene::settled();
-    scene.calm = false;
-    scene.answers.insert(1, Err(ProbeFailure::Unreachable));
-    scene.listed = BTreeMap::from([(2, false), (3, false)]);
+fn ignores_broken_links_while_master_is_in_question() {
+    let mut cluster = TestCluster::settled();
+    cluster.stable = false;
+    cluster.answers.insert(1, Err(ProbeFailure::Unreachable));
+    cluster.listed = BTreeMap::from([(2, false), (3, false)]);
     for number in [2, 3] {
-        scene.role(number, follower(1, false));
+        cluster.role(number, follower(1, false));
     }
-    scene.run(60_000);
-    assert_eq!(scene.members(), [2, 3]);
+    cluster.run(60_000);
+    assert_eq!(cluster.members(), [2, 3]);
     // But they must answer, and must not be masters.
-    scene.answers.insert(3, Err(ProbeFailure::Silent));
-    scene.role(2, Role::Master);
-    scene.run(3500);
-    assert_eq!(scene.members(), [0_u8; 0]);
+    cluster.answers.insert(3, Err(ProbeFailure::Unresponsive));
+    cluster.role(2, Role::Master);
+    cluster.run(3500);
+    assert_eq!(cluster.members(), [0_u8; 0]);
 }
 
 #[test]
-fn a_failover_promotes_one_and_keeps_the_other_while_it_is_pointed_anew() {
-    let mut scene = Scene::settled();
-    (scene.calm, scene.candidate) = (false, Some(2));
-    scene.ask();
-    assert_eq!(scene.members(), [3], "who is about to be promoted gets nobody any more");
-    // The switch: observers list everybody as disconnected, the old master among them, which still
-    // says that it is a master.
-    (scene.leader, scene.replid, scene.replid2) = (2, "second", "first");
-    (scene.calm, scene.candidate) = (true, None);
-    scene.listed = BTreeMap::from([(1, false), (3, false)]);
-    scene.answers.insert(2, Ok(report(2, Role::Master, 120, "second")));
-    scene.role(3, follower(1, false));
-    let ruling = scene.run(1500);
-    assert_eq!(scene.members(), [3], "its own answers count");
-    assert!(ruling.barred.contains(&dialled(2)) && ruling.barred.contains(&dialled(1)));
-    assert!(!ruling.barred.contains(&dialled(3)));
-    // The dust has settled.
-    scene.answers.insert(3, Ok(report(3, follower(2, true), 120, "second")));
-    scene.listed = BTreeMap::from([(1, true), (3, true)]);
-    scene.run(1000);
+fn failover_ejects_candidate_and_keeps_other_replica() {
+    let mut cluster = TestCluster::settled();
+    (cluster.stable, cluster.candidate) = (false, Some(2));
+    cluster.ask();
+    assert_eq!(cluster.members(), [3], "the candidate is not eligible any more");
+    // The switch: observers list all replicas as disconnected, including the old master, which
+    // still reports that it is a master.
+    (cluster.master, cluster.replid, cluster.replid2) = (2, "second", "first");
+    (cluster.stable, cluster.candidate) = (true, None);
+    cluster.listed = BTreeMap::from([(1, false), (3, false)]);
+    cluster.answers.insert(2, Ok(report(2, Role::Master, 120, "second")));
+    cluster.role(3, follower(1, false));
+    let update = cluster.run(1500);
+    assert_eq!(cluster.members(), [3], "its own answers count");
+    assert!(update.fenced.contains(&dialled(2)) && update.fenced.contains(&dialled(1)));
+    assert!(!update.fenced.contains(&dialled(3)));
+    // The state has settled.
+    cluster.answers.insert(3, Ok(report(3, follower(2, true), 120, "second")));
+    cluster.listed = BTreeMap::from([(1, true), (3, true)]);
+    cluster.run(1000);
     assert_eq!(
-        (scene.members(), scene.standing(1)),
+        (cluster.members(), cluster.state(1)),
         (vec![3], ReplicaState::Master),
-        "a zombie never joins"
+        "a zombie is never eligible"
     );
-    scene.answers.insert(1, Ok(report(1, follower(2, true), 120, "second")));
-    let ruling = scene.run(2000);
-    assert_eq!(scene.members(), [1, 3]);
-    assert!(!ruling.barred.contains(&dialled(1)));
+    cluster.answers.insert(1, Ok(report(1, follower(2, true), 120, "second")));
+    let update = cluster.run(2000);
+    assert_eq!(cluster.members(), [1, 3]);
+    assert!(!update.fenced.contains(&dialled(1)));
 }
 
 #[test]
-fn who_follows_the_next_master_before_it_is_committed_stays_in() {
-    // Pointed anew and synchronised in full before the majority has named the next master: another
-    // history, for now.
-    let mut scene = Scene::settled();
-    (scene.calm, scene.candidate) = (false, Some(2));
-    scene.answers.insert(3, Ok(report(3, follower(2, true), 100, "second")));
-    let ruling = scene.run(500);
-    assert_eq!(scene.members(), [3]);
-    assert!(!ruling.barred.contains(&dialled(3)));
-    // Another process on that address is nobody who was let in.
+fn keeps_replica_that_follows_next_master_before_commit() {
+    // Reconfigured and synchronised in full before the majority has named the next master: its
+    // history is unknown for now.
+    let mut cluster = TestCluster::settled();
+    (cluster.stable, cluster.candidate) = (false, Some(2));
+    cluster.answers.insert(3, Ok(report(3, follower(2, true), 100, "second")));
+    let update = cluster.run(500);
+    assert_eq!(cluster.members(), [3]);
+    assert!(!update.fenced.contains(&dialled(3)));
+    // Another process at that address was never admitted.
     let lineage =
         Lineage { run_id: "another".into(), replid: "second".into(), ..Lineage::default() };
-    let other = Report { lineage: Some(lineage), ..report(3, follower(2, true), 100, "second") };
-    scene.answers.insert(3, Ok(other));
-    scene.run(500);
-    assert_eq!((scene.members(), scene.standing(3)), (Vec::new(), ReplicaState::Stranger));
+    let other =
+        NodeReport { lineage: Some(lineage), ..report(3, follower(2, true), 100, "second") };
+    cluster.answers.insert(3, Ok(other));
+    cluster.run(500);
+    assert_eq!(
+        (cluster.members(), cluster.state(3)),
+        (Vec::new(), ReplicaState::FollowsOtherMaster)
+    );
 }
 
 #[test]
-fn who_stays_with_the_old_master_is_out_when_the_dust_has_settled() {
-    let mut scene = Scene::settled();
-    (scene.leader, scene.replid, scene.replid2) = (2, "second", "first");
-    scene.listed = BTreeMap::from([(1, true), (3, true)]);
-    scene.answers.insert(2, Ok(report(2, Role::Master, 100, "second")));
-    let ruling = scene.run(2000);
-    assert_eq!((scene.members(), scene.standing(3)), (Vec::new(), ReplicaState::Stranger));
-    assert!(!ruling.barred.contains(&dialled(3)), "worse than others, and not wrong");
+fn ejects_replica_of_old_master_after_settling() {
+    let mut cluster = TestCluster::settled();
+    (cluster.master, cluster.replid, cluster.replid2) = (2, "second", "first");
+    cluster.listed = BTreeMap::from([(1, true), (3, true)]);
+    cluster.answers.insert(2, Ok(report(2, Role::Master, 100, "second")));
+    let update = cluster.run(2000);
+    assert_eq!(
+        (cluster.members(), cluster.state(3)),
+        (Vec::new(), ReplicaState::FollowsOtherMaster)
+    );
+    assert!(!update.fenced.contains(&dialled(3)), "ineligible, but not fenced");
 }
 
 #[test]
-fn a_node_of_another_cluster_is_barred() {
-    let mut scene = Scene::settled();
-    scene.answers.insert(2, Ok(report(2, follower(9, true), 100, "foreign")));
-    let ruling = scene.ask();
-    assert_eq!((scene.members(), scene.standing(2)), (vec![3], ReplicaState::Stranger));
-    assert!(ruling.barred.contains(&dialled(2)));
+fn fences_node_of_another_cluster() {
+    let mut cluster = TestCluster::settled();
+    cluster.answers.insert(2, Ok(report(2, follower(9, true), 100, "foreign")));
+    let update = cluster.ask();
+    assert_eq!((cluster.members(), cluster.state(2)), (vec![3], ReplicaState::FollowsOtherMaster));
+    assert!(update.fenced.contains(&dialled(2)));
 }
 
 #[test]
-fn a_name_that_reads_otherwise_is_believed_if_the_history_is_the_masters() {
+fn accepts_unknown_master_name_if_history_matches() {
     for (replid, expected) in [("first", vec![2, 3]), ("foreign", vec![3])] {
-        let mut scene = Scene::settled();
+        let mut cluster = TestCluster::settled();
         let name = NodeAddr { host: "redis-0.redis".into(), port: 6379 };
         let told = Role::Replica { master: name, connected: true };
-        scene.answers.insert(2, Ok(report(2, told, 100, replid)));
-        scene.ask();
-        assert_eq!(scene.members(), expected);
+        cluster.answers.insert(2, Ok(report(2, told, 100, replid)));
+        cluster.ask();
+        assert_eq!(cluster.members(), expected);
     }
 }
 
 #[test]
-fn silence_of_the_sentinels_takes_nobody_away_and_who_is_unlisted_is_barred_in_the_end() {
-    let mut scene = Scene::settled();
-    scene.silent_sentinels = true;
-    scene.run(60_000);
-    assert_eq!(scene.members(), [2, 3]);
-    scene.silent_sentinels = false;
-    scene.listed.remove(&2);
-    scene.answers.remove(&2);
-    let ruling = scene.run(20_000);
-    assert_eq!(scene.members(), [3]);
-    assert!(!ruling.barred.contains(&dialled(2)));
-    let barred = (0..40).any(|_| scene.run(500).barred.contains(&dialled(2)));
-    assert!(barred);
+fn silent_sentinels_eject_nothing_and_unlisted_is_fenced() {
+    let mut cluster = TestCluster::settled();
+    cluster.silent_sentinels = true;
+    cluster.run(60_000);
+    assert_eq!(cluster.members(), [2, 3]);
+    cluster.silent_sentinels = false;
+    cluster.listed.remove(&2);
+    cluster.answers.remove(&2);
+    let update = cluster.run(20_000);
+    assert_eq!(cluster.members(), [3]);
+    assert!(!update.fenced.contains(&dialled(2)));
+    let fenced = (0..40).any(|_| cluster.run(500).fenced.contains(&dialled(2)));
+    assert!(fenced);
 }
 
 #[test]
-fn after_a_stall_nothing_is_said_before_the_replicas_were_asked_again() {
-    let mut scene = Scene::settled();
-    scene.now += ms(20_000);
-    scene.roster.wake(scene.now);
-    assert_eq!(scene.judge().members, None);
-    assert!(!scene.roster.sees());
-    scene.role(3, Role::Master);
-    scene.now += ms(10);
-    scene.ask();
-    assert!(scene.roster.sees());
-    assert_eq!(scene.members(), [2]);
+fn publishes_nothing_after_stall_until_probed_again() {
+    let mut cluster = TestCluster::settled();
+    cluster.now += ms(20_000);
+    cluster.eligibility.on_resume(cluster.now);
+    assert_eq!(cluster.evaluate().members, None);
+    assert!(!cluster.eligibility.is_current());
+    cluster.role(3, Role::Master);
+    cluster.now += ms(10);
+    cluster.ask();
+    assert!(cluster.eligibility.is_current());
+    assert_eq!(cluster.members(), [2]);
 }

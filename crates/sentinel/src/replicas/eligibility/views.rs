@@ -1,15 +1,15 @@
-//! What the sentinels say of the replicas, brought together.
+//! Merges the sentinels' views of the replicas.
 //!
-//! Everybody whom somebody lists counts as listed: a sentinel that has just begun, or was reset,
-//! knows few. Who is held to be down is a matter of opinion, so there most of those who list it
-//! decide; a sentinel in TILT has no opinion worth having.
+//! A replica counts as listed if any sentinel lists it: a sentinel that has just started or was
+//! reset knows few. Whether a replica is down is decided by the majority of the sentinels that list
+//! it; a sentinel in TILT has no vote.
 
 use std::collections::BTreeMap;
 
 use crate::{Epoch, NodeAddr, View};
 
 /// The replicas of `master` in the views at the highest epoch at which it is named, each with
-/// whether it is held to be sound. `None` where no view is about this master.
+/// whether it is considered up. `None` if no view is about this master.
 pub(crate) fn listed<'a>(
     master: &NodeAddr,
     views: impl Iterator<Item = &'a View> + Clone,
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_are_listed_at_the_highest_epoch_and_what_most_hold_of_them() {
+    fn merges_views_at_highest_epoch_by_majority() {
         let views = [
             view(1, 5, &[(2, true), (3, false)]),
             view(1, 5, &[(2, true), (3, false), (4, true)]),
@@ -74,9 +74,9 @@ mod tests {
         let found = listed(&node(1), views.iter()).expect("views");
         assert_eq!(found, BTreeMap::from([(node(2), true), (node(3), false), (node(4), true)]));
         assert_eq!(listed(&node(6), views.iter()), None);
-        let shaken = View { tilt: true, ..view(1, 5, &[(2, false)]) };
+        let settling = View { tilt: true, ..view(1, 5, &[(2, false)]) };
         assert_eq!(
-            listed(&node(1), std::iter::once(&shaken)),
+            listed(&node(1), std::iter::once(&settling)),
             Some(BTreeMap::from([(node(2), true)]))
         );
     }

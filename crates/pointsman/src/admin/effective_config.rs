@@ -1,0 +1,135 @@
+//! The settings that reports show and a reload can change, and the results of the reloads.
+//!
+//! The main loop is the only writer; the admin server reads.
+//!
+//! Deliberately absent: the configuration itself.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+
+use crate::config::{Config, ConnectionLimits};
+
+/// Maximum number of fault lines kept of a reload.
+const MAX_FAULTS: usize = 20;
+
+/// The settings that reports need.
+#[derive(Debug)]
+pub struct EffectiveSettings {
+    /// The hash of the configuration in force.
+    pub hash: String,
+    /// Whether the process stays ready during the accepting phase of a shutdown.
+    pub ready_while_leaving: bool,
+    /// Whether the process stays ready without a master.
+    pub ready_without_master: bool,
+    /// For each service: the maximum number of connections, and how long a client may be held.
+    pub services: Vec<(usize, Duration)>,
+    /// The maximum number of client connections of all services together.
+    pub max_connections: usize,
+    /// Keys whose configured value differs from the one in force until a restart.
+    pub pending: Vec<String>,
+}
+
+impl EffectiveSettings {
+    /// Collects the settings of a configuration with these connection limits.
+    #[must_use]
+    pub fn of(config: &Config, connections: &ConnectionLimits, pending: Vec<String>) -> Self {
+        let services = config.services.iter().zip(&connections.services);
+        Self {
+            hash: config.hash.clone(),
+            ready_while_leaving: config.shutdown.ready_while_leaving,
+            ready_without_master: config.admin.ready_without_master,
+            services: services.map(|(service, limit)| (*limit, service.hold_timeout)).collect(),
+            max_connections: connections.total,
+            pending,
+        }
+    }
+}
+
+/// How a reload ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReloadOutcome {
+    /// At least one value was changed.
+    Applied,
+    /// No value differs.
+    Unchanged,
+    /// The configuration has faults; everything is as before.
+    Refused,
+}
+
+impl ReloadOutcome {
+    /// All values, in the order of their numbers.
+    pub const ALL: [Self; 3] = [Self::Applied, Self::Unchanged, Self::Refused];
+
+    /// Returns a stable label for metrics and status.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Applied => "applied",
+            Self::Unchanged => "unchanged",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// The last reload.
+#[derive(Debug, Clone)]
+pub struct LastReload {
+    /// The time at which it ended.
+    pub at: Instant,
+    /// How it ended.
+    pub outcome: ReloadOutcome,
+    /// The faults, one per line.
+    pub faults: Vec<String>,
+}
+
+#[derive(Debug, Default)]
+struct ReloadHistory {
+    counts: [u64; ReloadOutcome::ALL.len()],
+    last: Option<LastReload>,
+}
+
+/// The effective settings and the reload history. Cheap to clone; all clones share one state.
+#[derive(Debug, Clone)]
+pub struct EffectiveConfig {
+    settings: Arc<ArcSwap<EffectiveSettings>>,
+    history: Arc<Mutex<ReloadHistory>>,
+}
+
+impl EffectiveConfig {
+    /// Creates the state at the start.
+    #[must_use]
+    pub fn new(settings: EffectiveSettings) -> Self {
+        Self { settings: Arc::new(ArcSwap::from_pointee(settings)), history: Arc::default() }
+    }
+
+    /// Returns the current settings.
+    #[must_use]
+    pub fn settings(&self) -> Arc<EffectiveSettings> {
+        self.settings.load_full()
+    }
+
+    /// Replaces the settings.
+    pub fn set(&self, settings: EffectiveSettings) {
+        self.settings.store(Arc::new(settings));
+    }
+
+    /// Records the end of a reload.
+    pub fn record(&self, outcome: ReloadOutcome, mut faults: Vec<String>) {
+        faults.truncate(MAX_FAULTS);
+        let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = history.counts.get_mut(outcome as usize) {
+            *count += 1;
+        }
+        history.last = Some(LastReload { at: Instant::now(), outcome, faults });
+    }
+
+    /// Returns the number of reloads by outcome, in the order of [`ReloadOutcome::ALL`], and the
+    /// last reload.
+    #[must_use]
+    pub fn reloads(&self) -> ([u64; ReloadOutcome::ALL.len()], Option<LastReload>) {
+        let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        (history.counts, history.last.clone())
+    }
+}

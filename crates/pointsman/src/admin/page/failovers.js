@@ -1,0 +1,82 @@
+// The failovers of a service, the plots of the last minutes, and the tables of sentinels and nodes.
+const DECIDED_BY = { majority: "a majority of the sentinels", single_sentinel: "one sentinel, uncontradicted", reconfirmed: "the same master, confirmed again", epoch_regression: "a majority at an older epoch", bootstrap_minority: "the best view at the start, without a majority" };
+// Replication bytes that the old master had and the new one lacks. The count includes Redis' own pings, and offsets are
+// sampled, so as much as one second of traffic proves no lost write.
+const unreplicated = (f, h) => {
+  if (none(f.lost_bytes)) return ["unknown"];
+  if (!f.lost_bytes) return ["0 bytes"];
+  const at = h && h.bytes ? h.bytes.length - 1 - Math.round(f.age_s / 2) : -1;
+  const rate = at < 0 ? 0 : Math.max(0, ...h.bytes.slice(Math.max(0, at - 15), at + 1).filter(v => !none(v)));
+  const text = `about ${count(f.lost_bytes)} bytes (estimate)`;
+  return f.lost_bytes > Math.max(1024, rate) ? [text, "bad"] : [text];
+};
+// The phases from the first sign of failure to the first session, to scale.
+const phases = f => {
+  const before = f.duration_ms ?? f.held_ms ?? 0, held = Math.min(f.held_ms ?? 0, before), after = f.first_session_ms ?? 0;
+  const parts = [["detection", before - held, "detection"], ["held", held, "traffic held"], ["connect", after, "until the first session"]], whole = before + after;
+  if (whole <= 0) return [];
+  const bar = make("div", undefined, "bar"), key = make("p", undefined, "key");
+  bar.setAttribute("aria-hidden", "true"); key.setAttribute("aria-hidden", "true");
+  for (const [cls, time, name] of parts) if (time > 0) {
+    const part = make("i", undefined, cls), word = make("span", `${name} ${millis(time)}`, cls);
+    part.style.width = `${time / whole * 100}%`; bar.append(part); key.append(word, " ");
+  }
+  return [bar, key];
+};
+const failover = (f, h) => {
+  const li = make("li");
+  li.append(make("b", f.from ? (f.from === f.to ? `${f.to} confirmed again` : `${f.from} → ${f.to}`) : `First master: ${f.to}`), make("span", ` ${clock(f.age_s)}, ${span(f.age_s)} ago`, "soft"));
+  const pairs = [["Generation", String(f.generation)], ["Epoch", String(f.epoch)], ["Decided by", DECIDED_BY[f.decided_by] || f.decided_by]];
+  if (f.from) {
+    li.append(...phases(f));
+    if (!none(f.duration_ms)) pairs.push(["Duration", millis(f.duration_ms)]);
+    if (!none(f.held_ms)) pairs.push(["Traffic held", millis(f.held_ms)]);
+    if (!none(f.switched_ms)) pairs.push(["Switched", `${millis(f.switched_ms)} after the majority`]);
+    if (!none(f.verified_ms)) pairs.push(["Verified in", millis(f.verified_ms)]);
+    pairs.push(["First session", none(f.first_session_ms) ? "none yet" : `${millis(f.first_session_ms)} later`], ["Not replicated", ...unreplicated(f, h)]);
+  }
+  li.append(facts(pairs));
+  return li;
+};
+const failovers = (v, h) => {
+  const list = make("ol", undefined, "failovers");
+  list.append(...v.failovers.slice().reverse().map(f => failover(f, h)));
+  if (!v.failovers.length) list.append(make("li", "none yet", "soft"));
+  return list;
+};
+const HISTORY = [["sessions", "Sessions", count], ["commands", "Commands per second", count], ["p99_ms", "Latency, 99th percentile", millis], ["bytes", "Bytes per second", count]];
+const plots = h => {
+  const all = make("div", undefined, "plots"), switches = [];
+  h.generation.forEach((g, i) => { if (i && g !== h.generation[i - 1] && !none(g)) switches.push(i); });
+  for (const [key, name, unit] of HISTORY) if (h[key]) all.append(plot(name, h[key], unit, switches, h.seconds));
+  return all;
+};
+const totals = v => {
+  const t = v.traffic, ended = Object.entries(t.sessions_closed).filter(([, n]) => n).sort((a, b) => b[1] - a[1]);
+  const pairs = [["Sessions", `${count(t.sessions_open)} of ${count(t.sessions_limit)}`], ["Waiting", count(t.sessions_waiting), t.sessions_waiting ? "warn" : ""],
+    ["Carried over", count(t.sessions_carried)], ["Refused", count(t.sessions_refused), t.sessions_refused ? "warn" : ""],
+    ["Connection errors", count(t.dial_errors), t.dial_errors ? "warn" : ""], ["Majority", `${v.electorate.majority} of ${v.electorate.voters}`]];
+  if (v.readers) pairs.push(["Readers", many(v.readers.traffic.sessions_open, "session", "sessions")], ["Replicas serving", `${count(v.readers.eligible)} of ${v.replicas.length}`, v.readers.eligible ? "" : "warn"]);
+  const words = counts => Object.entries(counts || {}).filter(([word, n]) => n && word !== "ordinary").sort((a, b) => b[1] - a[1])
+    .map(([word, n]) => `${count(n)} ${word.replaceAll("_", " ")}`).join(", ");
+  const pinned = words(t.sessions_by_state), uncarried = words(t.sessions_not_carried);
+  if (pinned) pairs.push(["Would close at a failover", pinned]);
+  if (uncarried) pairs.push(["Not carried over", uncarried]);
+  if (ended.length) pairs.push(["Ended", ended.map(([reason, n]) => `${count(n)} ${reason.replaceAll("_", " ")}`).join(", ")]);
+  return facts(pairs);
+};
+const mark = (cls, text) => make("td", text, cls);
+const details = v => {
+  const serves = n => v.replicas.find(r => r.addr === n.addr), heads = ["Node", "Role", "Lag", "Offset", "Probed"];
+  const rank = n => v.target && n.addr === v.target.name ? 0 : 1;
+  const nodes = v.nodes.slice().sort((a, b) => rank(a) - rank(b)).map(n => [n.addr,
+    mark(n.pong && !n.problem ? "good" : "bad", n.problem || (rank(n) ? n.role : `${n.role}, in force`)),
+    n.role === "replica" && !none(lag(v, n)) ? count(lag(v, n)) + " bytes" : "–", none(n.offset) ? "–" : String(n.offset), none(n.age_s) ? "–" : span(n.age_s) + " ago",
+    ...(v.readers ? [serves(n) ? mark(serves(n).state === "eligible" ? "good" : "warn", serves(n).state === "eligible" ? many(serves(n).sessions, "reader", "readers") : serves(n).state.replaceAll("_", " ")) : "–"] : [])]);
+  return [
+    table("Sentinels", ["Sentinel", "State", "Master", "Epoch", "Last answer"], v.sentinels.map(n => [n.addr,
+      mark(n.up && !n.problem && !n.disagrees ? "good" : n.up ? "warn" : "bad", n.problem || (n.up ? (n.disagrees ? "disagrees" : n.events ? "agrees" : "agrees, polled only") : "unreachable")),
+      n.master, none(n.epoch) ? "–" : String(n.epoch), none(n.age_s) ? "–" : span(n.age_s) + " ago"])),
+    table("Redis nodes", v.readers ? [...heads, "Readers"] : heads, nodes),
+  ];
+};

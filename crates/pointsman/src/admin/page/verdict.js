@@ -1,0 +1,51 @@
+// The verdict on a service, decided from the status alone: a class (`bad`, `warn`, `good`) and a sentence.
+const SIGNS = { bad: "✕", warn: "!", good: "✓" };
+const ORDER = ["bad", "warn", "good"];
+const lag = (v, n) => {
+  const m = v.nodes.find(o => v.target && o.addr === v.target.name);
+  return m && !none(m.offset) && !none(n.offset) ? Math.max(0, m.offset - n.offset) : null;
+};
+const waiting = v => v.traffic.sessions_waiting ? `; ${many(v.traffic.sessions_waiting, "client is", "clients are")} waiting` : "";
+const held = v => {
+  const time = none(v.held_s) ? "" : ` for ${span(v.held_s)}`;
+  if (v.state === "armed" || v.state === "committing") return ["warn", `Traffic held${time}: a failover is in progress${waiting(v)}.`];
+  if (v.state === "unconfirmed") return ["warn", `Traffic held${time}: the master may have been replaced, waiting for confirmation by the sentinels${waiting(v)}.`];
+  if (v.state === "no_master") return ["bad", `Traffic held${time}: no node can be verified as the master${waiting(v)}.`];
+  if (v.minority) return ["bad", `Traffic held${time}: only a minority of the sentinels is reachable${waiting(v)}.`];
+  return ["warn", `Traffic held${time}: paused by an operator${waiting(v)}.`];
+};
+const suspected = v => {
+  const node = v.nodes.find(n => n.addr === v.target.name);
+  const how = { unreachable: "is unreachable", unresponsive: "does not answer", connection_rejected: "refuses new connections", denied: "refuses the probes", unusable_address: "refuses the probes", replica: "reports that it is a replica" };
+  const what = node && how[node.role] ? `The master ${v.target.name} ${how[node.role]}` : `The master ${v.target.name} may have failed`;
+  return ["warn", `${what}; sessions stay on it until the sentinels decide${waiting(v)}.`];
+};
+// The most severe condition comes first.
+const verdict = v => {
+  const up = v.sentinels.filter(n => n.up).length, replicas = v.nodes.filter(n => !v.target || n.addr !== v.target.name), mute = replicas.filter(n => !n.pong);
+  if (!v.target) {
+    const found = v.generation || v.failovers.length ? "No master" : "No master found yet";
+    return ["bad", `${found}: ${up ? `${up} of ${v.sentinels.length} sentinels are reachable` : "no sentinel is reachable"}${waiting(v)}.`];
+  }
+  if (v.gate !== "open") return held(v);
+  if (v.state === "suspect") return suspected(v);
+  const to = `Master: ${v.target.name}`;
+  if (v.minority) return ["warn", `${to}; only a minority of the sentinels is reachable.`];
+  if (v.disagreement) return ["warn", `${to}; the sentinels disagree.`];
+  if (!up) return ["warn", `${to}; no sentinel is reachable, a failover would not be noticed.`];
+  if (up < v.electorate.majority) return ["warn", `${to}; only ${up} of ${v.electorate.voters} sentinels are reachable, too few to follow a failover.`];
+  if (up < v.sentinels.length) return ["warn", `${to}; ${up} of ${v.sentinels.length} sentinels are reachable.`];
+  if (replicas.length && mute.length === replicas.length) return ["warn", `${to}; no replica answers, a failover is impossible.`];
+  if (v.readers && v.readers.eligible === 0) return ["warn", `${to}; no replica serves readers.`];
+  // Sentinels keep listing removed replicas: mentioned, but no warning.
+  return ["good", `${to}${mute.length ? `; ${mute.length} of ${v.nodes.length} nodes ${mute.length === 1 ? "does" : "do"} not answer` : ""}.`];
+};
+// Messages about the whole process; none in normal operation.
+const notices = s => {
+  const list = [], open = many(s.drain.open, "session is open", "sessions are open");
+  if (s.phase !== "serving") list.push(["warn", `Shutting down (${s.phase}): ${open}, ${count(s.drain.drained)} drained, ${count(s.drain.cut)} cut.`]);
+  else if (!s.ready) list.push(["bad", `Not ready: ${s.not_ready_because.join("; ")}.`]);
+  if (s.config.faults.length) list.push(["warn", `Configuration not reloaded, the previous one stays in force: ${s.config.faults.join("; ")}`]);
+  if (s.config.pending_restart.length) list.push(["warn", `Changed keys that need a restart: ${s.config.pending_restart.join(", ")}.`]);
+  return list;
+};

@@ -1,0 +1,296 @@
+//! The fields of the status document, with names and units. The JSON schema (`pointsman status
+//! --schema`, `deploy/status.schema.json`) is generated from these definitions and comments.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// Version of the document's schema.
+pub const SCHEMA: u32 = 1;
+
+/// The status document.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Status {
+    /// Version of the schema: fields may be added at any time; it changes when a field is renamed,
+    /// removed or changes its meaning.
+    #[schemars(extend("const" = SCHEMA))]
+    pub schema: u32,
+    /// Version of the program.
+    pub version: &'static str,
+    /// Seconds since the start.
+    pub uptime_s: f64,
+    /// Phase of the shutdown: `serving`, `leaving`, `draining`, `cutting` or `stopped`.
+    pub phase: &'static str,
+    /// Whether `/ready` succeeds.
+    pub ready: bool,
+    /// The reasons why the process is not ready.
+    pub not_ready_because: Vec<String>,
+    /// Hash of the effective configuration without its secrets.
+    pub config_hash: String,
+    /// The effective configuration and the results of reloads.
+    pub config: ConfigStatus,
+    /// Sessions by how they ended since the start.
+    pub drain: DrainStatus,
+    /// The services, in the order of the configuration.
+    pub services: Vec<ServiceStatus>,
+}
+
+/// The effective configuration.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct ConfigStatus {
+    /// Its hash.
+    pub hash: String,
+    /// Number of reloads by result: `applied`, `unchanged`, `refused`.
+    pub reloads: BTreeMap<&'static str, u64>,
+    /// Result of the last reload.
+    pub last_reload: Option<&'static str>,
+    /// Seconds since the last reload.
+    pub last_reload_age_s: Option<f64>,
+    /// Why the last reload was refused, if it was.
+    pub faults: Vec<String>,
+    /// The file that is being read. A read takes milliseconds unless its file system hangs.
+    pub reading: Option<FileRead>,
+    /// Keys whose configured value takes effect only after a restart.
+    pub pending_restart: Vec<String>,
+}
+
+/// A configuration file that is being read.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct FileRead {
+    /// Its path.
+    pub file: String,
+    /// Seconds since the read began.
+    pub for_s: f64,
+}
+
+/// Sessions since the start of the process.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct DrainStatus {
+    /// Currently open.
+    pub open: u64,
+    /// Ended by client or server.
+    pub completed: u64,
+    /// Closed at a command boundary because the drain asked for it.
+    pub drained: u64,
+    /// Cut, because they were open at the deadline or at the second signal.
+    pub cut: u64,
+}
+
+/// One service.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct ServiceStatus {
+    /// Sentinel's name of the master.
+    pub name: String,
+    /// The addresses of its listener.
+    pub listen: Vec<String>,
+    /// State of discovery: `bootstrap`, `stable`, `suspect`, `unconfirmed`, `armed`, `committing`,
+    /// `no_master`.
+    pub state: &'static str,
+    /// `open`, or `closed` while traffic is held.
+    pub gate: &'static str,
+    /// Number of the commit in force.
+    pub generation: Option<u64>,
+    /// The master in force.
+    pub target: Option<TargetStatus>,
+    /// Seconds for which no request could be sent to a master; absent while traffic flows.
+    pub outage_s: Option<f64>,
+    /// Seconds for which traffic has been held; absent while it is not.
+    pub held_s: Option<f64>,
+    /// Whether sentinels with a vote name different masters or epochs, which happens briefly in
+    /// every failover.
+    pub disagreement: bool,
+    /// Whether the reachable sentinels are provably a minority.
+    pub minority: bool,
+    /// Size of the electorate and of its majority.
+    pub electorate: ElectorateStatus,
+    /// The sentinels.
+    pub sentinels: Vec<SentinelStatus>,
+    /// The Redis nodes that are probed.
+    pub nodes: Vec<NodeStatus>,
+    /// The listener for readers; absent if none is configured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub readers: Option<ReadersStatus>,
+    /// The replicas, if readers are served; otherwise empty.
+    pub replicas: Vec<ReplicaStatus>,
+    /// The last master changes, oldest first.
+    pub failovers: Vec<FailoverStatus>,
+    /// Counters of the data plane.
+    pub traffic: TrafficStatus,
+}
+
+/// The listener for readers.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct ReadersStatus {
+    /// Its addresses.
+    pub listen: Vec<String>,
+    /// Number of replicas that serve readers; absent while unknown.
+    pub eligible: Option<usize>,
+    /// What readers get while no replica is eligible: `reject` or `master`.
+    pub empty: &'static str,
+    /// Number of times a replica became ineligible.
+    pub ejections: u64,
+    /// Number of times a replica became eligible again.
+    pub readmissions: u64,
+    /// Counters of the data plane for this listener.
+    pub traffic: TrafficStatus,
+}
+
+/// The eligibility of one replica for readers.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct ReplicaStatus {
+    /// Its announced address.
+    pub addr: String,
+    /// `eligible`, or the reason why it serves no readers.
+    pub state: &'static str,
+    /// Bytes of the replication stream that it lacked at its last answer.
+    pub lag_bytes: u64,
+    /// Seconds for which the master had had the first of them.
+    pub lag_s: f64,
+    /// Readers connected to it.
+    pub sessions: usize,
+}
+
+/// The master in force.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct TargetStatus {
+    /// The address announced by the sentinels.
+    pub name: String,
+    /// The address that is dialled.
+    pub addr: String,
+    /// Config-epoch of the commit.
+    pub epoch: u64,
+    /// Run id of its process, if known.
+    pub run_id: Option<String>,
+    /// Seconds since the commit.
+    pub age_s: f64,
+}
+
+/// Size of the electorate.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct ElectorateStatus {
+    /// Number of sentinels with a vote.
+    pub voters: usize,
+    /// Number of votes that make a majority.
+    pub majority: usize,
+}
+
+/// One sentinel.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct SentinelStatus {
+    /// Its address.
+    pub addr: String,
+    /// Its MYID.
+    pub id: Option<String>,
+    /// Whether it is connected.
+    pub up: bool,
+    /// Whether it pushes events.
+    pub events: bool,
+    /// Whether it has a vote.
+    pub votes: bool,
+    /// The master that it names.
+    pub master: Option<String>,
+    /// The config-epoch that it names.
+    pub epoch: Option<u64>,
+    /// Seconds since its last answer.
+    pub age_s: Option<f64>,
+    /// Whether it names another master or epoch than the one in force.
+    pub disagrees: bool,
+    /// The current problem with a remedy.
+    pub problem: Option<String>,
+}
+
+/// One Redis node.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct NodeStatus {
+    /// Its announced address.
+    pub addr: String,
+    /// `master`, `replica`, `unknown`, or how the last probe failed: `unreachable`, `unresponsive`,
+    /// `connection_rejected`, `denied`, `unusable_address`.
+    pub role: &'static str,
+    /// Whether it answered PING with PONG.
+    pub pong: bool,
+    /// Its offset in the replication stream, in bytes.
+    pub offset: Option<u64>,
+    /// Seconds since the last probe.
+    pub age_s: Option<f64>,
+    /// Why it refuses the probes.
+    pub problem: Option<String>,
+}
+
+/// One master change.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct FailoverStatus {
+    /// The former master; absent for the first one.
+    pub from: Option<String>,
+    /// The new master.
+    pub to: String,
+    /// Number of the commit.
+    pub generation: u64,
+    /// Config-epoch of the commit.
+    pub epoch: u64,
+    /// The evidence: `majority`, `single_sentinel`, `reconfirmed`, `epoch_regression`,
+    /// `bootstrap_minority`.
+    pub decided_by: String,
+    /// Seconds since the commit.
+    pub age_s: Option<f64>,
+    /// Milliseconds from the first sign of failure to the commit.
+    pub duration_ms: Option<f64>,
+    /// Milliseconds for which traffic was held before the commit.
+    pub held_ms: Option<f64>,
+    /// Milliseconds from the arrival of the message that completed a majority, usually a
+    /// `+switch-master`, to the commit.
+    pub switched_ms: Option<f64>,
+    /// Milliseconds from the arrival of the last verification answer to the commit.
+    pub verified_ms: Option<f64>,
+    /// Milliseconds from the commit to the first session on the new master; absent while there is
+    /// none.
+    pub first_session_ms: Option<f64>,
+    /// Estimated bytes of the replication stream that the old master had and the new one lacks, if
+    /// known.
+    pub lost_bytes: Option<u64>,
+}
+
+/// Counters of one listener of the data plane: totals since the start, except those named open,
+/// waiting or limit.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct TrafficStatus {
+    /// Client connections currently open.
+    pub sessions_open: u64,
+    /// Client connections that wait for a master.
+    pub sessions_waiting: u64,
+    /// Maximum number of client connections.
+    pub sessions_limit: u64,
+    /// Client connections accepted and served.
+    pub sessions_total: u64,
+    /// Client connections refused because of a limit.
+    pub sessions_refused: u64,
+    /// Number of times a session was carried over to another connection without its client
+    /// noticing.
+    pub sessions_carried: u64,
+    /// Open sessions by state: `ordinary` ones would be carried over at a failover, all others
+    /// closed. States without sessions are omitted.
+    pub sessions_by_state: BTreeMap<&'static str, u64>,
+    /// Sessions closed instead of carried over, by reason. Reasons that never occurred are omitted.
+    pub sessions_not_carried: BTreeMap<&'static str, u64>,
+    /// Client connections ended, by reason. Reasons that never occurred are omitted.
+    pub sessions_closed: BTreeMap<&'static str, u64>,
+    /// Commands forwarded and answered.
+    pub commands: u64,
+    /// Bytes from clients.
+    pub bytes_in: u64,
+    /// Bytes to clients.
+    pub bytes_out: u64,
+    /// Connections to Redis opened.
+    pub dials: u64,
+    /// Connections to Redis that failed.
+    pub dial_errors: u64,
+    /// Median duration of commands, in microseconds; 0 if none was measured.
+    pub command_p50_us: u64,
+    /// 99th percentile of the duration of commands, in microseconds.
+    pub command_p99_us: u64,
+    /// Median time to connect to Redis, in microseconds; 0 if none was measured.
+    pub dial_p50_us: u64,
+    /// 99th percentile of the time to connect to Redis, in microseconds.
+    pub dial_p99_us: u64,
+}

@@ -1,0 +1,166 @@
+//! `pointsman switchover`, `pause` and `resume`: control commands for a running pointsman.
+//!
+//! The steps of a switchover are printed as they happen, and the last line is the result. A script
+//! reads the exit code, or the JSON lines.
+
+use std::ffi::OsString;
+use std::io::{self, Write as _};
+
+use serde_json::Value as Json;
+
+use super::args::ControlArgs;
+use super::http::{self, ControlEndpoint};
+use super::status::{StatusError, address};
+use crate::config::{self, Flags, PendingReads, Secret, Value};
+
+/// The variable with the token, unless a file is given.
+const TOKEN_VARIABLE: &str = "POINTSMAN_CONTROL_TOKEN";
+/// Maximum size of a token file.
+const MAX_TOKEN_BYTES: u64 = 64 * 1024;
+
+/// Why a control command failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ControlError {
+    #[error(transparent)]
+    Address(#[from] StatusError),
+    #[error(
+        "no control token: set POINTSMAN_CONTROL_TOKEN, use --token-file, or use a socket with \
+         --socket"
+    )]
+    NoToken,
+    #[error("cannot read the token from {0}")]
+    Token(String, #[source] io::Error),
+    #[error(
+        "no answer from {0}: is pointsman running there? Set its admin address with --admin, \
+         or its socket with --socket"
+    )]
+    Unreachable(ControlEndpoint, #[source] io::Error),
+    #[error(
+        "{0} does not accept control commands; set `control = true` and a socket or a token in \
+         [admin]"
+    )]
+    Disabled(ControlEndpoint),
+    #[error("{0} refused: {1}")]
+    Refused(ControlEndpoint, String),
+    #[error("{0}")]
+    Failed(String),
+    #[error("{0} ended its response without a result")]
+    Unfinished(ControlEndpoint),
+}
+
+/// Sends the command `action` with these parameters, and prints the response as it arrives.
+///
+/// # Errors
+///
+/// Why it failed, with a remedy.
+pub(super) fn send(
+    action: &str,
+    (args, parameters): (&ControlArgs, &[(&str, &str)]),
+    env: &[(OsString, OsString)],
+) -> Result<String, ControlError> {
+    let endpoint = endpoint(args, env)?;
+    let token = match endpoint {
+        ControlEndpoint::Network(_) => Some(token(args, env)?),
+        ControlEndpoint::Socket(_) => None,
+    };
+    let service = args.service.as_deref().map(|name| ("service", name));
+    let query: Vec<String> = service
+        .iter()
+        .chain(parameters)
+        .map(|(key, value)| format!("{key}={}", plain(value)))
+        .collect();
+    let path = format!("/control/{action}?{}", query.join("&"));
+    let mut last = None;
+    let mut rest = String::new();
+    let code = http::post(&endpoint, &path, token.as_ref().map(Secret::reveal), &mut |line| {
+        // Empty lines are keep-alives.
+        let Ok(document) = serde_json::from_str::<Json>(line) else {
+            rest.push_str(line);
+            return;
+        };
+        if args.json {
+            print(line);
+        } else if let (Some(after), Some(step), Some(text)) = (
+            document.get("after_ms").and_then(Json::as_f64),
+            text(&document, "step"),
+            text(&document, "text"),
+        ) {
+            print(&format!("{:>7.3} s  {step:<9} {text}", after / 1000.0));
+        }
+        last = Some(document);
+    });
+    let code = code.map_err(|error| ControlError::Unreachable(endpoint.clone(), error))?;
+    match (code, last) {
+        (404 | 405, _) if rest.starts_with("no such path") => Err(ControlError::Disabled(endpoint)),
+        (200, Some(last)) if last.get("ok") == Some(&Json::Bool(true)) => {
+            Ok(if args.json { String::new() } else { format!("{action}: done\n") })
+        }
+        (200, Some(last)) => match text(&last, "error") {
+            Some(error) => Err(ControlError::Failed(error.to_owned())),
+            None => Err(ControlError::Unfinished(endpoint)),
+        },
+        (200, None) => Err(ControlError::Unfinished(endpoint)),
+        _ => Err(ControlError::Refused(endpoint, rest)),
+    }
+}
+
+fn text<'a>(document: &'a Json, key: &str) -> Option<&'a str> {
+    document.get(key).and_then(Json::as_str)
+}
+
+/// Prints a line. If standard output is closed, the command continues.
+fn print(line: &str) {
+    let mut out = io::stdout().lock();
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+/// Service names and durations consist of these characters; others are dropped.
+fn plain(value: &str) -> String {
+    value.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-')).collect()
+}
+
+/// Returns the endpoint of the command: the one given on the command line, else the control socket
+/// of the local configuration, else its admin address. Faults of the configuration do not matter
+/// here.
+fn endpoint(
+    args: &ControlArgs,
+    env: &[(OsString, OsString)],
+) -> Result<ControlEndpoint, ControlError> {
+    if let Some(path) = &args.socket {
+        return Ok(ControlEndpoint::Socket(path.clone()));
+    }
+    if args.admin.is_none() && args.token_file.is_none() {
+        let loaded = config::load(
+            &Flags { config: args.config.clone(), ..Flags::default() },
+            env.iter().cloned(),
+        );
+        if let Some(Value::Text(path)) = loaded.settings().process.value("admin.control_socket") {
+            return Ok(ControlEndpoint::Socket(path.into()));
+        }
+    }
+    Ok(ControlEndpoint::Network(address(
+        args.admin.as_deref(),
+        args.config.as_ref(),
+        env.iter().cloned(),
+    )?))
+}
+
+fn token(args: &ControlArgs, env: &[(OsString, OsString)]) -> Result<Secret, ControlError> {
+    if let Some(path) = &args.token_file {
+        let unreadable = |error| ControlError::Token(path.display().to_string(), error);
+        let text = config::read_file(path, MAX_TOKEN_BYTES, &PendingReads::default())
+            .map_err(unreadable)?;
+        return Ok(Secret::new(text.trim_end_matches(['\n', '\r']).to_owned()));
+    }
+    let given = env.iter().find(|(name, value)| name == TOKEN_VARIABLE && !value.is_empty());
+    if let Some(text) = given.and_then(|(_, value)| value.to_str()) {
+        return Ok(Secret::new(text.to_owned()));
+    }
+    // The local configuration may contain it.
+    let loaded = config::load(
+        &Flags { config: args.config.clone(), ..Flags::default() },
+        env.iter().cloned(),
+    );
+    let configured = loaded.config().ok().and_then(|config| config.admin.control_token.0);
+    configured.ok_or(ControlError::NoToken)
+}

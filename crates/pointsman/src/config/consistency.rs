@@ -1,0 +1,269 @@
+//! Checks that concern several values: contradictions, duplicates and missing keys.
+//!
+//! Each check ignores invalid values, so that a fault is reported once and not again by every check
+//! that uses the value.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use proxy::ListenAddr;
+
+use super::credentials::HIDDEN;
+use super::duration;
+use super::finding::Finding;
+use super::settings::{Origin, SettingMap, Settings};
+use super::value::Value;
+
+/// The time after which the connection tracking of Linux drops a connection in CLOSE_WAIT
+/// (`nf_conntrack_tcp_timeout_close_wait`).
+const CONNTRACK_CLOSE_WAIT: Duration = Duration::from_secs(60);
+
+/// All faults that concern several values. `damaged`: a part of the file could not be parsed, so no
+/// key is reported as missing.
+pub(super) fn faults(settings: &Settings, damaged: bool) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for service in &settings.services {
+        check_service(service, damaged, &mut findings);
+    }
+    check_names(settings, &mut findings);
+    check_addresses(settings, &mut findings);
+    check_orders(settings, &mut findings);
+    check_connections(settings, &mut findings);
+    findings
+}
+
+/// Warnings: values that are valid and probably not intended.
+pub(super) fn warnings(settings: &Settings) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for service in &settings.services {
+        missing_folders(service, &mut findings);
+        if let Some(Value::Endpoints(sentinels)) = service.value("service.sentinels") {
+            let mut sorted = sentinels.clone();
+            sorted.sort();
+            for twice in sorted.windows(2).filter_map(|pair| match pair {
+                [a, b] if a == b => Some(a),
+                _ => None,
+            }) {
+                let key = "service.sentinels";
+                let what = format!("{twice} is listed twice");
+                findings.push(Finding::new(
+                    service.origin(key),
+                    key,
+                    what,
+                    "remove one; it is queried once",
+                ));
+            }
+        }
+        for section in super::schema::CREDENTIALS {
+            let key = format!("{section}.password");
+            if service.passwords.get(section).is_some_and(|password| password.reveal() == HIDDEN) {
+                let what = "the password is the placeholder that `pointsman config` prints";
+                findings.push(Finding::new(
+                    service.origin(&key),
+                    key,
+                    what,
+                    "replace it by the password",
+                ));
+            }
+        }
+    }
+    findings
+}
+
+fn check_service(service: &SettingMap, damaged: bool, findings: &mut Vec<Finding>) {
+    let mut note = |key: &str, what: &str, remedy: &str| {
+        findings.push(Finding::new(service.origin(key), key, what, remedy));
+    };
+    let key = "service.sentinels";
+    match service.value(key) {
+        Some(Value::Endpoints(sentinels)) if sentinels.is_empty() => {
+            note(
+                key,
+                "the list is empty",
+                "add at least one sentinel, for example \"redis-sentinel:26379\"",
+            );
+        }
+        None if !service.broken.contains(key) && !damaged => {
+            note(
+                key,
+                "the key is missing",
+                "add at least one sentinel: sentinels =  [\"redis-sentinel:26379\"], or --sentinel",
+            );
+        }
+        _ => {}
+    }
+    let key = "service.listen";
+    if let Some(Value::Listen(addrs)) = service.value(key)
+        && addrs.is_empty()
+    {
+        note(key, "the list is empty", "add at least one address, for example  \"0.0.0.0:6379\"");
+    }
+    let key = "service.replica_listen";
+    if has_readers(service)
+        && !matches!(service.value("service.verify"), Some(Value::Text(verify)) if verify == "role")
+    {
+        note(
+            key,
+            "only ROLE distinguishes a replica from a master",
+            "set verify = \"role\", or remove this key",
+        );
+    }
+    let key = "service.half_close_timeout";
+    if let Some(Value::Duration(timeout)) = service.value(key)
+        && *timeout >= CONNTRACK_CLOSE_WAIT
+    {
+        note(key, "Linux drops half-closed connections after 60s", "give less than \"60s\"");
+    }
+}
+
+/// Warns of missing folders of Unix sockets. It is not a fault, because the configuration may be
+/// checked on another machine.
+fn missing_folders(service: &SettingMap, findings: &mut Vec<Finding>) {
+    for key in LISTEN {
+        let Some(Value::Listen(addrs)) = service.value(key) else { continue };
+        for folder in
+            addrs.iter().filter_map(|addr| addr.unix()?.parent()).filter(|folder| !folder.is_dir())
+        {
+            let what = format!("the folder {} does not exist here", folder.display());
+            let remedy =
+                "create it before the start, for example with RuntimeDirectory= in a systemd unit";
+            findings.push(Finding::new(service.origin(key), key, what, remedy));
+        }
+    }
+}
+
+/// Whether the service has listen addresses for readers.
+fn has_readers(service: &SettingMap) -> bool {
+    matches!(service.value("service.replica_listen"), Some(Value::Listen(addrs)) if !addrs.is_empty())
+}
+
+/// Reports services with equal names: flags, metrics and logs identify a service by its name.
+fn check_names(settings: &Settings, findings: &mut Vec<Finding>) {
+    let mut seen: BTreeMap<&str, Origin> = BTreeMap::new();
+    for service in &settings.services {
+        let Some(Value::Text(name)) = service.value("service.name") else { continue };
+        let origin = service.origin("service.name");
+        if let Some(first) = seen.get(name.as_str()) {
+            let what = format!("another service is called {name:?} as well ({first})");
+            findings.push(Finding::new(
+                origin,
+                "service.name",
+                what,
+                "give each service its own name",
+            ));
+        } else {
+            seen.insert(name, origin);
+        }
+    }
+}
+
+/// The keys with the listen addresses of a service.
+const LISTEN: [&str; 2] = ["service.listen", "service.replica_listen"];
+
+/// Reports listen addresses that conflict. A wildcard conflicts with every address of its family
+/// and port; `[::]` does not conflict with IPv4, which is left to an IPv4 address if there is one.
+fn check_addresses(settings: &Settings, findings: &mut Vec<Finding>) {
+    let services = settings.services.iter().flat_map(|service| LISTEN.map(|key| (service, key)));
+    let mut taken: Vec<(ListenAddr, Origin, &str)> = Vec::new();
+    let process = &settings.process;
+    for key in ["admin.control_socket", "process.state_dir"] {
+        let Some(Value::Text(path)) = process.value(key) else { continue };
+        let path = Path::new(path);
+        let path = if key == "process.state_dir" {
+            path.join(crate::process::takeover::FILE)
+        } else {
+            path.to_owned()
+        };
+        taken.push((ListenAddr::Unix(path), process.origin(key), key));
+    }
+    for (values, key) in services.chain([(&settings.process, "admin.listen")]) {
+        let Some(Value::Listen(addrs)) = values.value(key) else { continue };
+        for addr in addrs {
+            let origin = values.origin(key);
+            if let Some((other, first, other_key)) =
+                taken.iter().find(|(other, ..)| overlap(addr, other))
+            {
+                // If one of the two is a default, the fault is reported for the other.
+                let what = format!("{addr} is already used by {other_key} = {other} ({first})");
+                let place = if origin == Origin::Default { first.clone() } else { origin };
+                findings.push(Finding::new(place, key, what, "give each its own address or port"));
+            } else {
+                taken.push((addr.clone(), origin, key));
+            }
+        }
+    }
+}
+
+fn overlap(one: &ListenAddr, other: &ListenAddr) -> bool {
+    let (Some(one), Some(other)) = (one.tcp(), other.tcp()) else { return one == other };
+    let same_family = one.is_ipv4() == other.is_ipv4();
+    let meets = one.ip() == other.ip() || one.ip().is_unspecified() || other.ip().is_unspecified();
+    one.port() != 0 && one.port() == other.port() && same_family && meets
+}
+
+/// Pairs of keys of which the first must not exceed the second.
+const PROCESS_ORDERS: [(&str, &str); 3] = [
+    ("shutdown.accept_min", "shutdown.accept_max"),
+    ("shutdown.accept_quiet", "shutdown.accept_max"),
+    ("shutdown.drain_spread", "shutdown.drain_timeout"),
+];
+const SERVICE_ORDERS: [(&str, &str); 4] = [
+    ("service.timers.reconnect_min", "service.timers.reconnect_max"),
+    ("service.timers.poll_suspect", "service.timers.poll"),
+    ("service.timers.verify_timeout", "service.timers.verify_deadline"),
+    ("service.timers.poll", "service.timers.view_expiry"),
+];
+
+fn check_orders(settings: &Settings, findings: &mut Vec<Finding>) {
+    let services =
+        settings.services.iter().flat_map(|service| SERVICE_ORDERS.map(|pair| (service, pair)));
+    let all = PROCESS_ORDERS.map(|pair| (&settings.process, pair)).into_iter().chain(services);
+    for (values, (less, more)) in all {
+        let (Some(Value::Duration(a)), Some(Value::Duration(b))) =
+            (values.value(less), values.value(more))
+        else {
+            continue;
+        };
+        if a <= b {
+            continue;
+        }
+        let is_written =
+            values.setting(less).is_some_and(|setting| setting.origin != Origin::Default);
+        let (key, other, relation, span, bound) =
+            if is_written { (less, more, "above", a, b) } else { (more, less, "below", b, a) };
+        let what = format!(
+            "{} is {relation} {other} ({})",
+            duration::format(*span),
+            duration::format(*bound)
+        );
+        let remedy = format!("keep {less} <= {more}");
+        findings.push(Finding::new(values.origin(key), key, what, remedy));
+    }
+}
+
+/// Reports if the sum of the services' connection limits exceeds that of the process, or leaves
+/// nothing for the services without a limit.
+fn check_connections(settings: &Settings, findings: &mut Vec<Finding>) {
+    let key = "process.max_connections";
+    let Some(Value::Count(total @ 1..)) = settings.process.value(key) else { return };
+    let mut asked = 0_usize;
+    let mut derived = 0_usize;
+    for service in &settings.services {
+        // Readers have the same limit and are counted separately.
+        let times = 1 + usize::from(has_readers(service));
+        match service.value("service.max_connections") {
+            Some(Value::Count(0)) => derived += times,
+            Some(Value::Count(count)) => asked = asked.saturating_add(count.saturating_mul(times)),
+            _ => return,
+        }
+    }
+    if asked.saturating_add(derived) > *total {
+        let what = format!(
+            "{total} is less than the services need ({asked} configured, and at least {derived} for \
+             those without a limit)"
+        );
+        let remedy = "raise it, or lower service.max_connections";
+        findings.push(Finding::new(settings.process.origin(key), key, what, remedy));
+    }
+}

@@ -1,0 +1,468 @@
+//! The definitions of all options, by section.
+//!
+//! The comment on a field is the documentation of its key in `pointsman config`, the help, the man
+//! page and `docs/configuration.md`. It is written for an operator: what the key sets, what its
+//! extreme values mean, the reason for the default, and when to change it. Every limit on memory,
+//! time and connections is an option. The order is that of the printed configuration, with common
+//! keys first.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use proxy::ListenAddr;
+
+use super::choices::{
+    LogFormat, LogLevel, Minority, NoReplica, SessionLines, Sessions, Splice, Subscriptions, Verify,
+};
+use super::credentials::{Credentials, Secret, Token};
+use super::endpoint::Endpoint;
+use super::option_spec::section;
+use super::value::ValueKind;
+
+section! {
+    /// One master, the sentinels that monitor it, and the addresses where its clients connect.
+    ServiceConfig {
+        /// Name of the master, as in the sentinels' "sentinel monitor" line.
+        ///
+        /// Letters, digits, '.', '_' and '-'. Each service has its own name.
+        name: String = ValueKind::MasterName, Some("mymaster"), Restart;
+        /// Addresses where clients of this master connect.
+        ///
+        /// IP addresses with a port, IPv6 in brackets, and Unix sockets as "unix:/path". Two
+        /// services, or a service and the admin server, cannot share an address. `[::]:6379`
+        /// accepts IPv4 clients as well, unless net.ipv6.bindv6only is set or an IPv4 address with
+        /// the same port is configured. The file of a Unix socket has the mode unix_socket_mode. It
+        /// replaces a file left by a dead process and is removed on exit. With port 0 the kernel
+        /// chooses a port, which is useful in tests.
+        listen: Vec<ListenAddr> = ValueKind::Listen, Some("0.0.0.0:6379"), Restart;
+        /// Addresses where clients that only read connect; they are spread over the replicas. None
+        /// by default.
+        ///
+        /// The section replicas defines which replicas are eligible. A client stays on one
+        /// replica: the one with the fewest clients of this process when it connected. Requires
+        /// verify = "role".
+        replica_listen: Vec<ListenAddr> = ValueKind::Listen, Some(""), Restart;
+        /// Mode of the files of Unix sockets in listen and replica_listen, in octal.
+        ///
+        /// A client needs write permission to connect. The group of the file is that of the
+        /// process. Limits per source do not apply to these clients, because they have no address.
+        unix_socket_mode: String = ValueKind::Mode, Some("0660"), Restart;
+        /// Sentinels to query, as host:port; required.
+        ///
+        /// DNS names are resolved repeatedly and may have several addresses. IPv6 addresses need
+        /// brackets if a port follows. The default port is 26379. One reachable sentinel is enough
+        /// to find all sentinels of the master; list several, so that a start does not depend on
+        /// one of them.
+        sentinels: Vec<Endpoint> = ValueKind::Endpoints, None, Restart;
+        /// Whether to use further sentinels that the configured ones report.
+        ///
+        /// Turn it off if the reported addresses cannot be reached from here and address_map does
+        /// not solve that.
+        learn_sentinels: bool = ValueKind::Bool, Some("true"), Restart;
+        /// Timeout of one attempt to connect to the master.
+        ///
+        /// A failed attempt is repeated until hold_timeout, because a master that does not answer
+        /// is likely to be replaced or to return.
+        connect_timeout: Duration = ValueKind::Duration, Some("1s"), Live;
+        /// How long a client waits while there is no master.
+        ///
+        /// The default covers an ordinary failover, so that clients see a pause and not an error.
+        /// Keep it below the timeout of your clients. When it expires, a request that was certainly
+        /// not forwarded is answered with an error on which clients retry (LOADING), and the
+        /// connection is closed.
+        /// See also admin.ready_without_master.
+        hold_timeout: Duration = ValueKind::Duration, Some("10s"), Live;
+        /// What happens to sessions when the master is replaced: carry or close.
+        ///
+        /// "carry" connects every idle session to the new master and replays its state there
+        /// (credentials, database, names), so that its client notices nothing. Sessions with a
+        /// request in flight, in a transaction, blocked or subscribed are closed, because only
+        /// their clients can decide what to do. "close" closes all sessions, and keeps no
+        /// credentials of clients in memory.
+        sessions: Sessions = ValueKind::Choice(Sessions::NAMES), Some("carry"), Live;
+        /// What happens to subscribed sessions when the master is replaced: close or replay.
+        ///
+        /// "close" closes them, so that their clients subscribe again and know that they may have
+        /// missed messages. "replay" subscribes again on the new master without the client
+        /// noticing: messages published in between are lost, because Pub/Sub stores none, and the
+        /// client is not informed. A session is closed if its names exceed 512 KiB, or if the names
+        /// of all sessions exceed 32 MiB. A change applies to sessions that begin after it.
+        subscriptions: Subscriptions = ValueKind::Choice(Subscriptions::NAMES), Some("close"), Live;
+        /// Commands that leave no state on their connection, in addition to the known commands;
+        /// none by default.
+        ///
+        /// A session that sent a command unknown to Pointsman is closed when the master is
+        /// replaced, because the command may have left any state on the connection: it may belong
+        /// to a module, or be renamed by rename-command. Name commands here that leave no state, in
+        /// any case, as "NAME" or "CONTAINER|SUBCOMMAND"; at most 1024. docs/commands.md lists the
+        /// known ones. pointsman_sessions_by_state{state="unknown_command"} counts the sessions concerned,
+        /// and the log names the command when such a session is closed. A change applies to
+        /// sessions that begin after it.
+        stateless_commands: Vec<String> = ValueKind::Commands, Some(""), Live;
+        /// Whether to announce failovers and drains to clients that request it with CLIENT
+        /// MAINT_NOTIFICATIONS.
+        ///
+        /// Recent client libraries request it automatically with RESP3 ("smart client handoffs").
+        /// They are notified when a failover begins, so that they extend their timeouts, and when
+        /// it is over. In a drain they are asked to move to another connection, and close the old
+        /// one between two commands. The master does not need to support the command: its refusal
+        /// is replaced by an OK.
+        maintenance_push: bool = ValueKind::Bool, Some("true"), Live;
+        /// Address to which clients are asked to move in a drain, as host:port: the address of this
+        /// service as clients know it.
+        ///
+        /// Only for clients that request an address; client libraries do, unless they are
+        /// configured with "none". Without this key such clients are not asked to move, and are
+        /// closed at a command boundary like any other. Use the name of the Kubernetes Service or
+        /// of the virtual address, never that of a single process. The port is required.
+        moving_to: Option<String> = ValueKind::Endpoint, None, Live;
+        /// Time without any byte from a client after which its connection is closed; "0s" for
+        /// never.
+        ///
+        /// Off by default, because Redis clients keep idle connections in pools, and blocked or
+        /// subscribed clients send nothing. A client that stops in the middle of a request counts
+        /// as idle; one whose large value arrives slowly does not.
+        client_idle_timeout: Duration = ValueKind::DurationOrOff, Some("0s"), Live;
+        /// Time from connecting to the first byte after which a client is closed; "0s" for never.
+        ///
+        /// Set it where clients are not trusted, against connections that are opened and never
+        /// used. Until the first request is complete, the timeout applies to each further byte as
+        /// well. Keep it off or long for pools that connect in advance. Time spent waiting for a
+        /// master does not count.
+        first_byte_timeout: Duration = ValueKind::DurationOrOff, Some("0s"), Live;
+        /// How long the second direction may stay open after one side has closed; below 60s.
+        ///
+        /// The connection tracking of Linux drops half-closed connections after 60 s, and a FIN
+        /// sent later never arrives.
+        half_close_timeout: Duration = ValueKind::Duration, Some("30s"), Live;
+        /// How long a client waits for a replica that was ejected because it does not answer; "0s"
+        /// for no limit.
+        ///
+        /// Counts from the ejection (replicas.unanswered). An idle client is moved to another
+        /// replica at that moment; any other is closed at the end of this time, unless the replica
+        /// answers again. Keep it above the duration of the longest command of your readers.
+        /// Clients of a hung master are closed when another master is confirmed.
+        silent_timeout: Duration = ValueKind::DurationOrOff, Some("10s"), Live;
+        /// Idle time before TCP keepalive probes are sent, to clients and to Redis; "0s" turns them
+        /// off.
+        tcp_keepalive: Duration = ValueKind::DurationOrOff, Some("60s"), Live;
+        /// How long sent bytes may stay unacknowledged before a connection is closed; "0s" for the
+        /// kernel's default.
+        ///
+        /// Detects a peer without power or network within this time, instead of about 15 minutes by
+        /// the kernel's default.
+        tcp_user_timeout: Duration = ValueKind::DurationOrOff, Some("30s"), Live;
+        /// Whether values above 512 KiB are moved between sockets inside the kernel: on or off.
+        ///
+        /// Saves a quarter to a half of the CPU time for such values. If the system does not allow
+        /// splice, they are copied. A change applies to connections opened after it.
+        splice: Splice = ValueKind::Choice(Splice::NAMES), Some("on"), Live;
+        /// Maximum number of client connections of this service; 0 for an equal share of the
+        /// process's limit.
+        ///
+        /// A client beyond the limit receives "-ERR max number of clients reached" and is closed.
+        /// Shares are computed from what remains after the services with a configured limit. With
+        /// replica_listen, readers are counted separately and have the same limit.
+        max_connections: usize = ValueKind::Count(0, MAX_CONNECTIONS), Some("0"), Live;
+        /// Maximum number of client connections from one source; 0 for no limit.
+        ///
+        /// A source is an IPv4 address, or the first 64 bits of an IPv6 address. Many clients share
+        /// a source when a load balancer or NAT is in front. A client beyond the limit is answered
+        /// as with max_connections.
+        max_connections_per_source: usize = ValueKind::Count(0, MAX_CONNECTIONS), Some("0"), Restart;
+        /// What a candidate must prove before traffic is sent to it: role, ping or tcp.
+        ///
+        /// "role" requires that ROLE reports a master and that PING is answered. "ping" requires
+        /// only the latter, for a user without the permission to run ROLE. "tcp" requires only that
+        /// a connection opens, and relies on the sentinels for everything else.
+        verify: Verify = ValueKind::Choice(Verify::NAMES), Some("role"), Restart;
+        /// What to do while only a minority of the sentinels can be reached: keep, hold or cut.
+        ///
+        /// "keep" continues with the verified master, "hold" lets requests wait, and "cut" closes
+        /// the sessions as well. The latter two protect against writes to a master that is being
+        /// replaced on the other side of a network partition, at the price of an outage. With
+        /// "hold" and "cut", three seconds without an answer from a majority count as a minority,
+        /// and only a majority ends it.
+        minority: Minority = ValueKind::Choice(Minority::NAMES), Some("keep"), Restart;
+        /// Announced addresses and the addresses to connect to instead, for NAT and port mapping.
+        ///
+        /// A table of "host:port" = "host:port". The left address is compared with the addresses
+        /// that sentinels announce, for masters, replicas and further sentinels. The default port
+        /// is 6379.
+        address_map: BTreeMap<Endpoint, Endpoint> = ValueKind::AddressMap, Some(""), Restart;
+    }
+    with {
+        /// Credentials with which this proxy checks masters and replicas. Clients authenticate
+        /// themselves.
+        auth: Credentials;
+        /// Credentials for the sentinels.
+        sentinel_auth: Credentials;
+        /// Which replicas serve readers.
+        replicas: ReplicasConfig;
+        /// Intervals and timeouts of discovery.
+        timers: TimersConfig;
+    }
+}
+
+section! {
+    /// Which replicas serve the readers that connect to replica_listen.
+    ReplicasConfig {
+        /// What readers get while no replica is eligible: reject or master.
+        ///
+        /// "reject" answers a new client with "-MASTERDOWN ...", on which clients retry later, and
+        /// closes the connection; no reader ever reaches the master. "master" sends readers to the
+        /// master until a replica is eligible again, and then closes them at a command boundary.
+        empty: NoReplica = ValueKind::Choice(NoReplica::NAMES), Some("reject"), Restart;
+        /// A replica that lags by more than this gets no readers; "0s" for no limit.
+        ///
+        /// It becomes eligible again at half of this lag.
+        max_lag: Duration = ValueKind::DurationOrOff, Some("10s"), Restart;
+        /// A replica that lags by more than this many bytes gets no readers; 0 for no limit.
+        ///
+        /// It becomes eligible again at half of this lag. The default is 64 MiB, which is the lag
+        /// at which a Redis master disconnects a replica after a minute
+        /// (client-output-buffer-limit).
+        max_lag_bytes: usize = ValueKind::Count(0, MAX_LAG_BYTES), Some("67108864"), Restart;
+        /// A replica whose last answer is older than this gets no readers.
+        ///
+        /// Each replica is probed once per timers.probe_replicas, and answers late while it runs a
+        /// long command.
+        unanswered: Duration = ValueKind::Duration, Some("3s"), Restart;
+        /// How long an ineligible replica must be healthy without interruption before it gets
+        /// readers again.
+        readmit_after: Duration = ValueKind::DurationOrOff, Some("2s"), Restart;
+        /// How long after a failover the state of replication links, and the sentinels' view of
+        /// them, are ignored.
+        ///
+        /// Right after a failover, sentinels list every replica as disconnected. During this time,
+        /// the replica's own answers decide.
+        settle: Duration = ValueKind::DurationOrOff, Some("2s"), Restart;
+        /// Number of clients per second that are moved from replicas with more clients to replicas
+        /// with fewer; 0 for none.
+        ///
+        /// Applies after a failover or a readmission, until no two replicas differ by more than one
+        /// client of this process. Only idle clients are moved, which do not notice it, and none
+        /// before the set of replicas has been unchanged for three seconds.
+        rebalance_per_second: usize = ValueKind::Count(0, 10_000), Some("10"), Restart;
+    }
+}
+
+section! {
+    /// The keys that define a user and a password. At most one of the three password keys may be
+    /// set.
+    CredentialKeys {
+        /// ACL user name; the default user if it is not set.
+        ///
+        /// Requires one of the three password keys.
+        username: Option<String> = ValueKind::Text, None, Restart;
+        /// The password itself; password_file or password_env are safer.
+        ///
+        /// Never printed. There is no flag for it, because other users can read the command line.
+        password: Option<Secret> = ValueKind::Secret, None, Restart;
+        /// File that contains the password; a line break at its end is ignored.
+        ///
+        /// At most 64 KiB. A relative path is relative to the working directory.
+        password_file: Option<String> = ValueKind::Path, None, Restart;
+        /// Name of the environment variable that contains the password.
+        password_env: Option<String> = ValueKind::EnvName, None, Restart;
+    }
+}
+
+section! {
+    /// Intervals and timeouts of discovery. The defaults follow from measurements of Sentinel's own
+    /// timing and rarely need a change.
+    TimersConfig {
+        /// Interval of polling each sentinel while the master is healthy.
+        ///
+        /// Sentinels send events immediately; polling compensates for lost ones.
+        poll: Duration = ValueKind::Duration, Some("1s"), Restart;
+        /// Interval of polling each sentinel while the master is suspect.
+        poll_suspect: Duration = ValueKind::Duration, Some("100ms"), Restart;
+        /// Timeout of connecting to a sentinel.
+        sentinel_connect_timeout: Duration = ValueKind::Duration, Some("300ms"), Restart;
+        /// Timeout of one command to a sentinel or a Redis node.
+        command_timeout: Duration = ValueKind::Duration, Some("500ms"), Restart;
+        /// Shortest wait before reconnecting to a lost sentinel.
+        reconnect_min: Duration = ValueKind::Duration, Some("50ms"), Restart;
+        /// Longest wait before reconnecting to a lost sentinel; waits double, with jitter.
+        reconnect_max: Duration = ValueKind::Duration, Some("1s"), Restart;
+        /// Interval of probing the master while it is healthy.
+        probe_master: Duration = ValueKind::Duration, Some("500ms"), Restart;
+        /// Interval of probing each replica while the master is healthy.
+        probe_replicas: Duration = ValueKind::Duration, Some("1s"), Restart;
+        /// Interval of probing master and replicas while the master is suspect.
+        probe_suspect: Duration = ValueKind::Duration, Some("20ms"), Restart;
+        /// Timeout of one attempt to verify a candidate.
+        verify_timeout: Duration = ValueKind::Duration, Some("250ms"), Restart;
+        /// How long the attempts to verify one candidate continue.
+        verify_deadline: Duration = ValueKind::Duration, Some("10s"), Restart;
+        /// How long a sentinel's answer counts as its vote.
+        view_expiry: Duration = ValueKind::Duration, Some("5s"), Restart;
+        /// Maximum time for which traffic is held for an announced failover; if no master is
+        /// confirmed by then, traffic resumes.
+        ///
+        /// Measured from the selection of a replica, and again from its promotion.
+        hold_max: Duration = ValueKind::Duration, Some("3s"), Restart;
+        /// How long the new view of a single sentinel must stay without contradiction before it is
+        /// accepted.
+        solo_grace: Duration = ValueKind::Duration, Some("250ms"), Restart;
+        /// How long a majority must agree on a lower epoch before it is accepted.
+        ///
+        /// Sentinel's epoch returns to 0 after SENTINEL REMOVE and MONITOR. A stale sentinel looks
+        /// the same for some time.
+        regress_grace: Duration = ValueKind::Duration, Some("10s"), Restart;
+        /// How long a start waits for a majority before the best verified view of fewer sentinels
+        /// is accepted.
+        bootstrap_grace: Duration = ValueKind::Duration, Some("3s"), Restart;
+        /// How long the master must be unreachable, without a candidate, before the service counts
+        /// as having no master.
+        unreachable_after: Duration = ValueKind::Duration, Some("1s"), Restart;
+        /// How long bytes sent to a sentinel may stay unacknowledged before its connection is
+        /// closed.
+        sentinel_user_timeout: Duration = ValueKind::Duration, Some("3s"), Restart;
+    }
+}
+
+section! {
+    /// The admin server, for probes, metrics, status and commands.
+    AdminConfig {
+        /// Addresses of probes, metrics and status.
+        ///
+        /// Kubernetes probes come from the node, so the default accepts connections from outside.
+        /// Bind it to a private address, or restrict it with a network policy, if that matters. The
+        /// pages contain addresses and counters, never passwords or data.
+        listen: Vec<SocketAddr> = ValueKind::ListenTcp, Some("0.0.0.0:8888"), Restart;
+        /// Maximum number of connections to the admin server.
+        max_connections: usize = ValueKind::Count(1, 4096), Some("64"), Restart;
+        /// Whether /ready stays 200 when there has been no master for longer than hold_timeout.
+        ///
+        /// All instances lose a master at the same time. If all become unready, Kubernetes has no
+        /// instance for clients: they are refused, until some seconds after the failover, instead
+        /// of held and then answered. "true" therefore suits several instances on one Service. With
+        /// "false", an instance that alone cannot reach Redis gets no new clients; this suits
+        /// failovers shorter than hold_timeout, or a load balancer that chooses between sites. An
+        /// instance is never ready before it has found its first master.
+        ready_without_master: bool = ValueKind::Bool, Some("true"), Live;
+        /// Whether the admin server accepts commands: pause, resume and switchover.
+        ///
+        /// Requires a token or control_socket; otherwise any host that can reach the port could
+        /// stop the traffic.
+        control: bool = ValueKind::Bool, Some("false"), Restart;
+        /// Path of a Unix socket for commands, which needs no token.
+        ///
+        /// Only the user of this process and root can use it: its mode is 0600, and the kernel
+        /// reports the user of the peer. The file is created at the start and removed on exit; its
+        /// folder must exist. A file left by a dead process is replaced.
+        control_socket: Option<String> = ValueKind::Path, None, Restart;
+        /// File that contains the token for commands, which has at least 16 characters.
+        control_token_file: Option<String> = ValueKind::Path, None, Restart;
+        /// Name of the environment variable that contains the token for commands.
+        control_token_env: Option<String> = ValueKind::EnvName, None, Restart;
+    }
+    with {
+        /// The token that commands must present.
+        control_token: Token;
+    }
+}
+
+section! {
+    /// What /metrics contains.
+    MetricsConfig {
+        /// Whether /metrics also contains the metrics of haproxy, for dashboards and alerts made
+        /// for haproxy.
+        ///
+        /// In these, a proxy is a service (NAME, and NAME/replicas for its readers), and a server
+        /// is a Redis node. docs/metrics.md has the list.
+        haproxy_names: bool = ValueKind::Bool, Some("false"), Restart;
+    }
+}
+
+section! {
+    /// What happens on SIGTERM, phase by phase.
+    ShutdownConfig {
+        /// Minimum time for which new clients are accepted after SIGTERM.
+        ///
+        /// Load balancers notice only after some seconds that this instance is leaving. Use "0s" in
+        /// a sidecar.
+        accept_min: Duration = ValueKind::DurationOrOff, Some("5s"), Live;
+        /// After accept_min, new clients are accepted until none has connected for this long.
+        accept_quiet: Duration = ValueKind::DurationOrOff, Some("3s"), Live;
+        /// Maximum time for which new clients are accepted after SIGTERM.
+        accept_max: Duration = ValueKind::DurationOrOff, Some("15s"), Live;
+        /// Time over which the closing of idle sessions is spread, so that their clients do not all
+        /// reconnect at once.
+        drain_spread: Duration = ValueKind::DurationOrOff, Some("5s"), Live;
+        /// How long sessions may continue after the listeners are closed; the rest is closed then.
+        ///
+        /// In Kubernetes, accept_max + drain_timeout + 1 s must not exceed
+        /// terminationGracePeriodSeconds.
+        drain_timeout: Duration = ValueKind::DurationOrOff, Some("20s"), Live;
+        /// Whether /ready stays 200 while clients are still accepted after SIGTERM.
+        ///
+        /// By default /ready answers 503. Kubernetes sends traffic to a terminating pod, if there
+        /// is no other, only while it is ready.
+        ready_while_leaving: bool = ValueKind::Bool, Some("false"), Live;
+    }
+}
+
+section! {
+    /// What is logged, and in which format. Lines are written to the standard output.
+    LogConfig {
+        /// Log level: error, warn, info, debug or trace.
+        level: LogLevel = ValueKind::Choice(LogLevel::NAMES), Some("info"), Live;
+        /// Format of the lines: auto, human, json or journald.
+        ///
+        /// "auto" is human on a terminal, journald if the output is the systemd journal, and json
+        /// otherwise. On a terminal, the variable NO_COLOR turns colours off.
+        format: LogFormat = ValueKind::Choice(LogFormat::NAMES), Some("auto"), Restart;
+        /// Maximum number of lines per second from one call site; 0 for no limit.
+        ///
+        /// Further lines are dropped and counted (pointsman_log_lines_suppressed_total), so that a
+        /// failover with ten thousand sessions does not cause ten thousand lines.
+        lines_per_second: usize = ValueKind::Count(0, 1_000_000), Some("100"), Live;
+        /// Which sessions are logged when they end: off, failed or all.
+        ///
+        /// The line has the client, the target, the duration, bytes, commands, and the reason for
+        /// the end. A session has failed if it was ended neither by its client nor by an operator.
+        /// At level debug, every session is logged.
+        sessions: SessionLines = ValueKind::Choice(SessionLines::NAMES), Some("failed"), Live;
+        /// Level of the lines about sessions: error, warn, info, debug or trace.
+        sessions_level: LogLevel = ValueKind::Choice(LogLevel::NAMES), Some("info"), Live;
+        /// With sessions = "all", one in this many successful sessions is logged. Failed sessions
+        /// are always logged.
+        sessions_one_in: usize = ValueKind::Count(1, 1_000_000), Some("1"), Live;
+    }
+}
+
+section! {
+    /// Resources of the process.
+    ProcessConfig {
+        /// Number of worker threads; 0 for one per core, by CPU affinity and the cgroup's quota.
+        ///
+        /// The number of cores is rounded down: with a quota of 1.5 there is one worker, and the
+        /// rest is left for discovery and probes.
+        workers: usize = ValueKind::Count(0, 256), Some("0"), Restart;
+        /// Maximum number of client connections of all services together; 0 to derive it from the
+        /// memory.
+        ///
+        /// The derived limit is 10000 per service (the default of Redis), or what the memory limit
+        /// of the cgroup or machine allows at 32 KiB per connection, if that is less. It does not
+        /// follow the limit on open files, which container runtimes set to a billion. A connection
+        /// takes two open files; a configured limit for which the system allows too few files is an
+        /// error at the start.
+        max_connections: usize = ValueKind::Count(0, MAX_CONNECTIONS), Some("0"), Restart;
+        /// Folder for the socket through which a new process takes over from this one (run
+        /// --takeover).
+        ///
+        /// It must exist and belong to this user; /run/pointsman is suitable. Without it, takeover
+        /// is not possible.
+        state_dir: Option<String> = ValueKind::Path, None, Restart;
+    }
+}
+
+/// Maximum of the options that limit connections.
+pub(super) const MAX_CONNECTIONS: usize = 1_000_000;
+
+/// Maximum of `max_lag_bytes`: a petabyte.
+const MAX_LAG_BYTES: usize = 1_000_000_000_000_000;

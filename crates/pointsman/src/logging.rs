@@ -1,0 +1,197 @@
+//! Logging: human-readable lines on a terminal, native entries for systemd's journal, JSON
+//! otherwise.
+//!
+//! Logging never blocks. A worker hands each line to a separate thread through a bounded queue
+//! (`writer`). If the reader stops reading, lines are dropped and counted; data is never delayed by
+//! the log. Before that, `rate_limiter` bounds the number of lines from one call site.
+//!
+//! A panic is logged the same way: the standard hook writes to the standard error, and a thread
+//! that panics would wait there for a reader that has stopped.
+
+mod journal;
+mod rate_limiter;
+mod writer;
+
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::io::{self, IsTerminal as _};
+use std::panic;
+
+use tracing::level_filters::LevelFilter;
+use tracing::{error, warn};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{Layer as _, Registry, reload};
+
+use crate::config::{LogConfig, LogFormat, LogLevel};
+use journal::{JournalLayer, JournalSocket};
+use rate_limiter::LogRateLimiter;
+use writer::{Descriptor, DropCounter, WriterGuard};
+
+/// Keeps the log's thread alive. Dropping it writes the remaining lines, for at most one second.
+pub struct Logging {
+    _guard: WriterGuard,
+    dropped: DropCounter,
+    settings: LogSettings,
+}
+
+/// Changes the log's level and rate limit.
+#[derive(Debug, Clone)]
+pub struct LogSettings {
+    level: reload::Handle<LevelFilter, Registry>,
+    rate_limiter: LogRateLimiter,
+}
+
+impl LogSettings {
+    /// Applies these settings from now on.
+    pub fn set(&self, log: &LogConfig) {
+        // Fails only if another log is installed in this process, as in tests.
+        drop(self.level.reload(filter(log.level)));
+        self.rate_limiter.set(lines_per_second(log));
+    }
+}
+
+fn lines_per_second(log: &LogConfig) -> u32 {
+    u32::try_from(log.lines_per_second).unwrap_or(u32::MAX)
+}
+
+fn filter(level: LogLevel) -> LevelFilter {
+    LevelFilter::from_level(level.into())
+}
+
+impl From<LogLevel> for tracing::Level {
+    fn from(level: LogLevel) -> Self {
+        match level {
+            LogLevel::Error => Self::ERROR,
+            LogLevel::Warn => Self::WARN,
+            LogLevel::Info => Self::INFO,
+            LogLevel::Debug => Self::DEBUG,
+            LogLevel::Trace => Self::TRACE,
+        }
+    }
+}
+
+/// Counts lines that were lost. Can outlive [`Logging`].
+#[derive(Clone)]
+pub struct LostLines {
+    dropped: DropCounter,
+    rate_limiter: LogRateLimiter,
+}
+
+impl LostLines {
+    /// Returns the number of lines dropped because the reader was too slow or the write failed.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.dropped.count()
+    }
+
+    /// Returns the number of lines suppressed by the rate limit.
+    #[must_use]
+    pub fn suppressed(&self) -> u64 {
+        self.rate_limiter.suppressed()
+    }
+}
+
+/// The format of lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LineFormat {
+    Human,
+    Json,
+    Journal,
+}
+
+fn line_format(format: LogFormat) -> LineFormat {
+    match format {
+        LogFormat::Human => LineFormat::Human,
+        LogFormat::Json => LineFormat::Json,
+        LogFormat::Journald => LineFormat::Journal,
+        LogFormat::Auto if io::stdout().is_terminal() => LineFormat::Human,
+        LogFormat::Auto if journal::is_stdout(std::env::var("JOURNAL_STREAM").ok().as_deref()) => {
+            LineFormat::Journal
+        }
+        LogFormat::Auto => LineFormat::Json,
+    }
+}
+
+impl Logging {
+    /// Starts the log as configured. Later calls in the same process have no effect, which concerns
+    /// tests only.
+    ///
+    /// # Errors
+    ///
+    /// If the system provides no thread.
+    pub fn start(log: &LogConfig) -> io::Result<Self> {
+        let line_format = line_format(log.format);
+        let sender = (line_format == LineFormat::Journal).then(JournalSocket::open).flatten();
+        // Without a journal, JSON is the most useful format.
+        let line_format = if line_format == LineFormat::Journal && sender.is_none() {
+            LineFormat::Json
+        } else {
+            line_format
+        };
+        let (writer, guard) = match sender {
+            Some(sender) => writer::start(sender, report)?,
+            None => writer::start(Descriptor::new(io::stdout()), report)?,
+        };
+        let dropped = writer.dropped();
+        let (level, handle) = reload::Layer::new(filter(log.level));
+        let rate_limiter = LogRateLimiter::new(lines_per_second(log));
+        let colour = io::stdout().is_terminal()
+            && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        let lines = || tracing_subscriber::fmt::layer().with_writer(writer.clone());
+        let lines = match line_format {
+            LineFormat::Human => lines().with_ansi(colour).boxed(),
+            // Without the module, which would be a second `target` in a line that has one.
+            LineFormat::Json => {
+                lines().with_ansi(false).with_target(false).json().flatten_event(true).boxed()
+            }
+            LineFormat::Journal => JournalLayer(writer.clone()).boxed(),
+        };
+        let started = tracing_subscriber::registry()
+            .with(level)
+            .with(rate_limiter.clone())
+            .with(lines)
+            .try_init();
+        // Only a second start in one process fails; the first log stays installed.
+        drop(started);
+        panic::set_hook(Box::new(log_panic));
+        Ok(Self { _guard: guard, dropped, settings: LogSettings { level: handle, rate_limiter } })
+    }
+
+    /// Returns a handle that changes the log's settings.
+    #[must_use]
+    pub fn settings(&self) -> LogSettings {
+        self.settings.clone()
+    }
+
+    /// Returns the counters of lost lines.
+    #[must_use]
+    pub fn lost_lines(&self) -> LostLines {
+        LostLines {
+            dropped: self.dropped.clone(),
+            rate_limiter: self.settings.rate_limiter.clone(),
+        }
+    }
+}
+
+/// Reports in the log itself that lines are missing.
+fn report(lines: u64, error: Option<&io::Error>) {
+    match error {
+        Some(error) => warn!(lines, %error, "log lines dropped"),
+        None => warn!(lines, "log lines dropped"),
+    }
+}
+
+fn log_panic(info: &panic::PanicHookInfo<'_>) {
+    let thread = std::thread::current();
+    let place = info.location().map(tracing::field::display);
+    let backtrace = Backtrace::capture();
+    let backtrace = (backtrace.status() == BacktraceStatus::Captured)
+        .then(|| tracing::field::display(&backtrace));
+    let payload = info.payload();
+    let text = payload
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    let payload = text.unwrap_or("no message");
+    error!(thread = thread.name(), place, backtrace, "thread panicked: {payload}");
+}

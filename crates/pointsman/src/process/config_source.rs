@@ -1,0 +1,156 @@
+//! The source of the configuration, and the watch that notices a changed file.
+//!
+//! A reload begins with SIGHUP, or because the file has changed. The file is checked every second
+//! instead of with inotify: the check sees exactly what a reader would see, through the symbolic
+//! links that Kubernetes replaces for a ConfigMap as well as on file systems without notifications,
+//! and it uses none of the machine's inotify instances, of which a Kubernetes node has few. A file
+//! is read only once two checks agree, so one that is being written is left alone. A missing file
+//! is a reload that is refused: the process continues, but its next start would fail.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::config::{self, CONFIG_VARIABLE, Flags, PendingReads};
+
+/// How often the file is checked.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The source of the configuration, which can be read again.
+#[derive(Debug, Clone)]
+pub struct ConfigSource {
+    flags: Flags,
+}
+
+impl ConfigSource {
+    /// Creates a source from these flags. Environment and file are read as they are at each
+    /// reading.
+    #[must_use]
+    pub fn new(flags: Flags) -> Self {
+        Self { flags }
+    }
+
+    /// Reads everything, on a thread that may block. `files` reports which file is being read.
+    #[must_use]
+    pub(crate) fn load(&self, files: &PendingReads) -> config::Loaded {
+        config::load_tracked(&self.flags, std::env::vars_os(), files)
+    }
+
+    /// Returns the file's metadata; the same limits hold as for a read.
+    pub(crate) fn stamp(&self) -> FileStamp {
+        self.file().filter(|_| !self.is_stdin()).and_then(|path| stamp(&path))
+    }
+
+    /// Returns the path of the file, if there is one.
+    fn file(&self) -> Option<PathBuf> {
+        let from_env = || {
+            std::env::var_os(CONFIG_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from)
+        };
+        self.flags.config.clone().or_else(from_env)
+    }
+
+    pub(crate) fn is_stdin(&self) -> bool {
+        self.file().as_deref() == Some(Path::new("-"))
+    }
+}
+
+/// The metadata by which a changed file is recognised.
+pub(crate) type FileStamp = Option<(u64, u64, u64, i64, i64)>;
+
+fn stamp(path: &Path) -> FileStamp {
+    let found = std::fs::metadata(path).ok()?;
+    Some((
+        found.dev(),
+        found.ino(),
+        found.size(),
+        found.mtime_nsec() ^ (found.mtime() << 20),
+        found.ctime_nsec(),
+    ))
+}
+
+/// Decides when to read: when the file differs from the one that was read, and two checks agree. A
+/// file that is missing or not accessible is read as well: that fails once, with the reason.
+#[derive(Debug)]
+struct ChangeDetector {
+    read: FileStamp,
+    before: FileStamp,
+}
+
+impl ChangeDetector {
+    fn new(now: FileStamp) -> Self {
+        Self { read: now, before: now }
+    }
+
+    fn is_due(&mut self, now: FileStamp) -> bool {
+        let settled = now == self.before;
+        self.before = now;
+        let time = settled && now != self.read;
+        if time {
+            self.read = now;
+        }
+        time
+    }
+}
+
+/// Notifies `changed` whenever the configuration file differs from the one that was read, whose
+/// metadata is `read`. Never returns; a check never blocks this thread.
+pub(crate) async fn watch(source: ConfigSource, read: FileStamp, changed: Arc<Notify>) {
+    let Some(path) = source.file().filter(|_| !source.is_stdin()) else {
+        return std::future::pending().await;
+    };
+    let mut detector = ChangeDetector::new(read);
+    loop {
+        tokio::time::sleep(CHECK_INTERVAL).await;
+        let path = path.clone();
+        if let Ok(now) = tokio::task::spawn_blocking(move || stamp(&path)).await
+            && detector.is_due(now)
+        {
+            changed.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_file_once_it_is_stable() {
+        let at = |size| Some((1, 1, size, 0, 0));
+        let mut detector = ChangeDetector::new(at(1));
+        assert!(!detector.is_due(at(1)));
+        assert!(!detector.is_due(at(2)), "it may still be written");
+        assert!(!detector.is_due(at(3)));
+        assert!(detector.is_due(at(3)));
+        assert!(!detector.is_due(at(3)), "read only once");
+        assert!(!detector.is_due(None), "it may be about to be replaced");
+        assert!(detector.is_due(None) && !detector.is_due(None), "its absence is reported once");
+        assert!(!detector.is_due(at(3)) && detector.is_due(at(3)), "it is back");
+        assert!(
+            !detector.is_due(None) && !detector.is_due(at(3)) && !detector.is_due(at(3)),
+            "it was replaced"
+        );
+    }
+
+    #[test]
+    fn detects_replaced_symbolic_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let make = |name: &str| {
+            let folder_of_version = folder.path().join(name);
+            std::fs::create_dir(&folder_of_version).unwrap();
+            std::fs::write(folder_of_version.join("pointsman.toml"), "x = 1\n").unwrap();
+        };
+        make("one");
+        make("two");
+        let link = folder.path().join("..data");
+        std::os::unix::fs::symlink("one", &link).unwrap();
+        let path = link.join("pointsman.toml");
+        let before = stamp(&path);
+        std::os::unix::fs::symlink("two", folder.path().join("next")).unwrap();
+        std::fs::rename(folder.path().join("next"), &link).unwrap();
+        assert!(before.is_some() && stamp(&path).is_some() && stamp(&path) != before);
+    }
+}

@@ -1,0 +1,132 @@
+//! Translates the configuration into the settings of discovery, the workers and the drain.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use sentinel::doctor::Examination;
+use sentinel::{Credentials, DiscoveryConfig, MachineRules, NodeAddr, Replicas, Timeouts};
+use target::TargetWriter;
+
+use crate::config::{self, Config};
+use crate::system::cgroup;
+
+/// Returns the discovery settings of one service.
+#[must_use]
+pub fn discovery(
+    service: &config::ServiceConfig,
+    points: TargetWriter,
+    replicas: Option<Replicas>,
+) -> DiscoveryConfig {
+    let address_map = address_map(service);
+    DiscoveryConfig {
+        name: Arc::from(service.name.as_str()),
+        sentinels: service.sentinels.iter().map(node).collect(),
+        sentinel_auth: credentials(&service.sentinel_auth),
+        auth: credentials(&service.auth),
+        rules: rules(service),
+        probe_timeout: service.timers.verify_timeout,
+        learn: service.learn_sentinels,
+        address_map,
+        target_writer: points,
+        replicas,
+    }
+}
+
+/// Returns what the doctor needs of the same service; `own` are our listen addresses.
+#[must_use]
+pub fn examination(service: &config::ServiceConfig, own: Vec<SocketAddr>) -> Examination {
+    Examination {
+        name: Arc::from(service.name.as_str()),
+        sentinels: service.sentinels.iter().map(node).collect(),
+        sentinel_auth: credentials(&service.sentinel_auth),
+        auth: credentials(&service.auth),
+        verify: verify(service),
+        learn: service.learn_sentinels,
+        address_map: address_map(service),
+        own,
+    }
+}
+
+fn address_map(service: &config::ServiceConfig) -> BTreeMap<NodeAddr, NodeAddr> {
+    service.address_map.iter().map(|(announced, dial)| (node(announced), node(dial))).collect()
+}
+
+fn verify(service: &config::ServiceConfig) -> sentinel::Verify {
+    match service.verify {
+        config::Verify::Role => sentinel::Verify::Role,
+        config::Verify::Ping => sentinel::Verify::Ping,
+        config::Verify::Tcp => sentinel::Verify::Tcp,
+    }
+}
+
+/// All services share the connections to sentinels, and therefore the timeouts: the longest timeout
+/// of any service applies.
+#[must_use]
+pub fn sentinel_timeouts(services: &[config::ServiceConfig]) -> Timeouts {
+    let most = |of: fn(&config::TimersConfig) -> std::time::Duration| {
+        services.iter().map(|service| of(&service.timers)).max().unwrap_or_default()
+    };
+    Timeouts {
+        connect: most(|timers| timers.sentinel_connect_timeout),
+        command: most(|timers| timers.command_timeout),
+        reconnect_min: most(|timers| timers.reconnect_min),
+        reconnect_max: most(|timers| timers.reconnect_max),
+        user: most(|timers| timers.sentinel_user_timeout),
+    }
+}
+
+fn rules(service: &config::ServiceConfig) -> MachineRules {
+    let timers = &service.timers;
+    MachineRules {
+        verify: verify(service),
+        minority: match service.minority {
+            config::Minority::Keep => sentinel::Minority::Keep,
+            config::Minority::Hold => sentinel::Minority::Hold,
+            config::Minority::Cut => sentinel::Minority::Cut,
+        },
+        poll: timers.poll,
+        poll_suspect: timers.poll_suspect,
+        probe_master: timers.probe_master,
+        probe_replica: timers.probe_replicas,
+        probe_suspect: timers.probe_suspect,
+        view_expiry: timers.view_expiry,
+        hold_max: timers.hold_max,
+        solo_grace: timers.solo_grace,
+        regress_grace: timers.regress_grace,
+        bootstrap_grace: timers.bootstrap_grace,
+        verify_deadline: timers.verify_deadline,
+        unreachable: timers.unreachable_after,
+        ..MachineRules::default()
+    }
+}
+
+fn node(endpoint: &config::Endpoint) -> NodeAddr {
+    NodeAddr { host: endpoint.host.as_str().into(), port: endpoint.port }
+}
+
+fn credentials(configured: &config::Credentials) -> Option<Credentials> {
+    configured
+        .password
+        .as_ref()
+        .map(|password| Credentials::new(configured.username.as_deref(), password.reveal()))
+}
+
+/// Returns the number of workers: the configured one, or one that suits CPUs and CPU limit.
+pub(crate) fn workers(config: &Config) -> NonZeroUsize {
+    let suitable = || cgroup::workers(proxy::worker_count(), cgroup::cores(&cgroup::read));
+    NonZeroUsize::new(config.process.workers).unwrap_or_else(suitable)
+}
+
+/// Returns the settings of the drain.
+pub(crate) fn drain(config: &Config) -> drain::ShutdownSettings {
+    let shutdown = &config.shutdown;
+    drain::ShutdownSettings {
+        accept_min: shutdown.accept_min,
+        accept_quiet: shutdown.accept_quiet,
+        accept_max: shutdown.accept_max,
+        drain_spread: shutdown.drain_spread,
+        drain_timeout: shutdown.drain_timeout,
+    }
+}

@@ -1,0 +1,133 @@
+//! Generates `docs/commands.md`, the reference of commands: what happens to a session that sent
+//! each of them.
+//!
+//! The source is the table that classifies requests; a test compares.
+
+use std::fmt::Write as _;
+
+use proxy::{CarryEffect, ListedCommand, Pin};
+
+/// Returns the page.
+#[must_use]
+pub fn commands() -> String {
+    let mut out = INTRODUCTION.to_owned();
+    out.push_str("\n## Commands with an effect on their session\n\n");
+    out.push_str("| Command | Session | Why |\n|---|---|---|\n");
+    let (ordinary, special): (Vec<ListedCommand>, Vec<ListedCommand>) =
+        proxy::listed_commands().into_iter().partition(|it| it.ordinary);
+    for ListedCommand { name, effect, reason, .. } in special {
+        let effect = match effect {
+            CarryEffect::Carried => "carried".to_owned(),
+            CarryEffect::Until(what) => format!("pinned until {what}"),
+            CarryEffect::Never => "never carried".to_owned(),
+            CarryEffect::Ends => "ends".to_owned(),
+        };
+        // Writing to a string cannot fail.
+        let _ = writeln!(out, "| `{name}` | {effect} | {reason} |");
+    }
+    out.push_str(
+        "\n## Commands without an effect on their session\n\n\
+         A session that sent only these commands is carried over: they leave no state on the\n\
+         connection. Their changes to the data are replicated like any write. A listed container\n\
+         (`XGROUP`) includes all its subcommands.\n",
+    );
+    for (title, prefixes) in FAMILIES {
+        let of = |it: &&ListedCommand| match prefixes {
+            [] => !FAMILIES
+                .iter()
+                .any(|(_, all)| all.iter().any(|prefix| it.name.starts_with(prefix))),
+            prefixes => prefixes.iter().any(|prefix| it.name.starts_with(prefix)),
+        };
+        let names: Vec<String> =
+            ordinary.iter().filter(of).map(|it| format!("`{}`", it.name)).collect();
+        let _ = write!(out, "\n### {title}\n\n{}\n", wrap(&names));
+    }
+    out.push_str(STATES);
+    for pin in Pin::ALL {
+        let _ = writeln!(out, "| `{}` | {} |", pin.label(), pin.meaning());
+    }
+    out
+}
+
+/// Commands of modules begin with the module's name.
+const FAMILIES: &[(&str, &[&str])] = &[
+    ("Redis and Valkey", &[]),
+    ("Search", &["FT."]),
+    ("JSON", &["JSON."]),
+    ("Probabilistic", &["BF.", "CF.", "CMS.", "TDIGEST.", "TOPK."]),
+    ("Time series", &["TS."]),
+];
+
+/// Joins names with commas, in lines of about a hundred characters.
+fn wrap(names: &[String]) -> String {
+    const WIDTH: usize = 110;
+    let mut lines = vec![String::new()];
+    for (at, name) in names.iter().enumerate() {
+        let word = if at + 1 < names.len() { format!("{name},") } else { name.clone() };
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => *line = word,
+            Some(line) if line.len() + word.len() < WIDTH => {
+                line.push(' ');
+                line.push_str(&word);
+            }
+            _ => lines.push(word),
+        }
+    }
+    lines.join("\n")
+}
+
+const INTRODUCTION: &str = "\
+# Commands and failovers
+
+This page is generated from the command table in `crates/resp`; a test compares them, and
+`UPDATE=1 cargo test --test deploy` writes it. The table contains the commands of Redis 7.0 to 8.10,
+of Valkey to 9.1, and of the modules that come with Redis 8.
+
+With `sessions = \"carry\"`, the default, a failover does not close a client's connection if
+Pointsman can connect the session to the new master in its previous state: user, database,
+protocol version, names and modes are restored there, and the client notices only a pause. For
+each command, this page states whether a session that sent it can be **carried** over.
+
+- **carried**: the command does not prevent it.
+- **pinned until**: the session depends on state that only its server has. It can be carried again
+  after the event in the table.
+- **never carried**: the same for the rest of the connection.
+
+A pinned session is closed when its master is replaced. A session with a request in flight is
+closed as well, because only its client can decide whether to repeat it. Clients see a closed
+connection, as in any failover without Pointsman, and client libraries reconnect.
+
+**A command that is not listed here** is forwarded like any other, and pins its session for the
+rest of the connection: it may belong to another module or to a newer server, and its state on the
+connection is unknown. A command renamed with `rename-command` is unknown under its new name, too.
+If a command leaves no state on its connection (it opens no cursor, no transaction and no
+subscription, and has no effect on later commands of the same connection), declare it:
+
+```toml
+[[service]]
+sentinels = [\"redis-sentinel:26379\"]
+stateless_commands = [\"GRAPH.QUERY\", \"MYMODULE.GET\", \"CONTAINER|SUBCOMMAND\"]
+```
+
+Case does not matter. Commands that are known to leave state are refused. A reload can change the
+list; it applies to sessions that begin afterwards. `pointsman status`, the status page and the
+metric `pointsman_sessions_by_state` show which sessions are pinned, and why; the log line at the
+end of a session that was closed because of an unknown command names it (`unknown_command`).
+
+Readers (`replica_listen`) are carried by the same rules, from one replica to another.
+";
+
+const STATES: &str = "
+## States
+
+The reasons for which a failover would close a session, as named in `pointsman status` and
+`pointsman_sessions_by_state{state=...}`; a session with several reasons is counted under one. All
+other sessions are `ordinary`. `pointsman_sessions_not_carried_total` uses the same labels, and
+also `in_flight` (a request or a reply was in transit), `disabled` (`sessions = \"close\"`),
+`refused` (the new master did not accept the session's state), `no_server` (none was available
+within `hold_timeout`) and `closed_by_server` (the server closed this connection and still answers
+on others, as after `CLIENT KILL`).
+
+| State | Meaning |
+|---|---|
+";

@@ -1,0 +1,336 @@
+//! Dial permits: how many sessions of a worker may connect to a target at a time, and in which
+//! order.
+//!
+//! A master that was just promoted receives ten thousand sessions at once, and each costs it a
+//! connection and some commands. So only a bounded number connects at a time, and the next one
+//! starts when one has finished: when the target has answered it, since an accepted connection
+//! proves nothing.
+//!
+//! **Order.** Sessions with a waiting request go before idle ones. Every eighth permit goes to an
+//! idle one even so, so that those never starve. Idle sessions hold at most half of the permits, so
+//! a request that arrives later finds one.
+//!
+//! **Pace.** Permits are returned as fast as the target answers. After a failure all sessions of
+//! the worker slow down: fewer permits at a time, and none before a pause that doubles. Each
+//! success doubles the number of permits again. A session returns its permit before it pauses, so a
+//! session that can never connect does not hold up others. Attempts that were under way together
+//! count as one failure. A change of the target ends the pause.
+//!
+//! Deliberately absent: when a session gives up, and what a failure is.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tokio::time::{Instant, Sleep};
+
+use crate::runtime::tasks;
+
+/// Maximum sessions of one worker and service that connect at a time. A quarter of the connections
+/// that Redis lets wait to be accepted (`tcp-backlog` is 511), because there are other workers and
+/// other proxies.
+const MAX_PERMITS: usize = 64;
+
+/// The same after a failure. More than one, so that a session that cannot connect for reasons of
+/// its own does not hold up others for long.
+const MAX_AFTER_FAILURE: usize = 8;
+
+/// Consecutive permits for sessions with a request while idle ones wait, too.
+const URGENT_IN_A_ROW: u8 = 7;
+
+/// The first pause after a failure; each pause is twice the one before.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+/// The longest pause.
+const MAX_PAUSE: Duration = Duration::from_millis(125);
+
+/// Idle sessions that prepare to enter the queue in one round of the event loop.
+const IDLE_PER_ROUND: usize = 256;
+
+/// Maximum rounds of the event loop for which an idle session yields.
+const MAX_ROUNDS: usize = 64;
+
+/// The permits of one worker for one service.
+#[derive(Debug, Default)]
+pub(crate) struct DialPermits {
+    state: Mutex<PermitQueue>,
+    /// Idle sessions that yielded since the target last changed.
+    idle: AtomicUsize,
+}
+
+/// A permit, returned when dropped. A drop says nothing about the target.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct DialPermit<'a> {
+    permits: &'a DialPermits,
+    permit: GrantedPermit,
+}
+
+/// The record of a permit that is out.
+#[derive(Debug, Clone, Copy)]
+struct GrantedPermit {
+    urgent: bool,
+    /// The number of failures counted when it was granted.
+    failures: u64,
+}
+
+/// The queue of sessions, and the number and pace of permits.
+#[derive(Debug)]
+struct PermitQueue {
+    next: u64,
+    urgent: BTreeMap<u64, Waker>,
+    idle: BTreeMap<u64, Waker>,
+    /// Sessions that left the queue with a permit and have not been polled since.
+    granted: BTreeMap<u64, GrantedPermit>,
+    /// The session whose timer ends the pause for all of them.
+    timed: Option<u64>,
+    out: usize,
+    idle_out: usize,
+    in_a_row: u8,
+    most: usize,
+    failures: u64,
+    pause: Duration,
+    /// The end of the pause.
+    not_before: Option<Instant>,
+}
+
+impl Default for PermitQueue {
+    fn default() -> Self {
+        Self {
+            next: 0,
+            urgent: BTreeMap::new(),
+            idle: BTreeMap::new(),
+            granted: BTreeMap::new(),
+            timed: None,
+            out: 0,
+            idle_out: 0,
+            in_a_row: 0,
+            most: MAX_PERMITS,
+            failures: 0,
+            pause: FIRST_PAUSE,
+            not_before: None,
+        }
+    }
+}
+
+impl DialPermits {
+    /// Waits for a permit, first come, first served among sessions with a request and among idle
+    /// ones. Cancel safe.
+    pub(crate) fn take(&self, urgent: bool) -> impl Future<Output = DialPermit<'_>> {
+        PermitRequest { permits: self, urgent, id: None, timer: None }
+    }
+
+    /// Lets some rounds of the event loop pass before an idle session starts to connect. If all of
+    /// them prepared in one round, sessions with a request, and their replies, would have to wait
+    /// for its end.
+    pub(crate) async fn yield_to_requests(&self) {
+        let before = self.idle.fetch_add(1, Ordering::Relaxed);
+        for _ in 0..(before / IDLE_PER_ROUND).min(MAX_ROUNDS) {
+            tasks::yield_now().await;
+        }
+    }
+
+    /// Forgets past failures, because the target has changed or may be used again.
+    pub(crate) fn reset(&self) {
+        self.idle.store(0, Ordering::Relaxed);
+        self.change(PermitQueue::reset);
+    }
+
+    /// Changes the state and wakes the sessions that got a permit by that.
+    fn change<T>(&self, change: impl FnOnce(&mut PermitQueue, &mut Vec<Waker>) -> T) -> T {
+        let mut wakers = Vec::new();
+        let mut state = self.state();
+        let result = change(&mut state, &mut wakers);
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
+        result
+    }
+
+    fn state(&self) -> MutexGuard<'_, PermitQueue> {
+        // No code under the lock can panic half-way.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl DialPermit<'_> {
+    /// The target has answered the session.
+    pub(crate) fn succeeded(self) {
+        self.permits.change(|state, _| state.succeeded());
+    }
+
+    /// The target did not answer, or cannot serve at present.
+    pub(crate) fn failed(self) {
+        self.permits.change(|state, wakers| state.failed(self.permit, Instant::now(), wakers));
+    }
+}
+
+impl Drop for DialPermit<'_> {
+    fn drop(&mut self) {
+        self.permits.change(|state, wakers| state.give_back(self.permit, Instant::now(), wakers));
+    }
+}
+
+impl PermitQueue {
+    fn line(&mut self, urgent: bool) -> &mut BTreeMap<u64, Waker> {
+        if urgent { &mut self.urgent } else { &mut self.idle }
+    }
+
+    fn enter(&mut self, urgent: bool, waker: &Waker) -> u64 {
+        let id = self.next;
+        self.next += 1;
+        self.line(urgent).insert(id, waker.clone());
+        id
+    }
+
+    /// Grants as many permits as may be out.
+    fn grant(&mut self, now: Instant, wakers: &mut Vec<Waker>) {
+        match self.not_before {
+            Some(end) if now < end => return,
+            // The first session to notice ends the pause, even if another one has the timer: that
+            // one may leave with a permit now.
+            _ => (self.not_before, self.timed) = (None, None),
+        }
+        while let Some(urgent) = self.next_kind() {
+            let Some((id, waker)) = self.line(urgent).pop_first() else { return };
+            self.in_a_row = if urgent { self.in_a_row.saturating_add(1) } else { 0 };
+            self.out += 1;
+            self.idle_out += usize::from(!urgent);
+            self.granted.insert(id, GrantedPermit { urgent, failures: self.failures });
+            wakers.push(waker);
+        }
+    }
+
+    /// Whether the next permit goes to a session with a request; `None` if there is no permit or no
+    /// session for it.
+    fn next_kind(&self) -> Option<bool> {
+        let any = self.out < self.most;
+        let idle = any && !self.idle.is_empty() && self.idle_out < (self.most / 2).max(1);
+        let urgent = any && !self.urgent.is_empty();
+        (urgent || idle).then_some(urgent && !(idle && self.in_a_row >= URGENT_IN_A_ROW))
+    }
+
+    fn give_back(&mut self, permit: GrantedPermit, now: Instant, wakers: &mut Vec<Waker>) {
+        self.out = self.out.saturating_sub(1);
+        self.idle_out = self.idle_out.saturating_sub(usize::from(!permit.urgent));
+        self.grant(now, wakers);
+    }
+
+    /// The permit is returned afterwards, which grants the permits that have become free.
+    fn succeeded(&mut self) {
+        self.most = (self.most * 2).min(MAX_PERMITS);
+        self.end_pause();
+    }
+
+    fn failed(&mut self, permit: GrantedPermit, now: Instant, wakers: &mut Vec<Waker>) {
+        if permit.failures != self.failures {
+            // It was under way when another attempt failed: that is the same failure.
+            return;
+        }
+        self.failures += 1;
+        self.most = MAX_AFTER_FAILURE;
+        self.not_before = Some(now + self.pause);
+        self.pause = (self.pause * 2).min(MAX_PAUSE);
+        self.call_timed(wakers);
+    }
+
+    fn end_pause(&mut self) {
+        (self.pause, self.not_before, self.timed) = (FIRST_PAUSE, None, None);
+    }
+
+    fn reset(&mut self, wakers: &mut Vec<Waker>) {
+        self.failures += 1;
+        self.most = MAX_PERMITS;
+        self.end_pause();
+        self.grant(Instant::now(), wakers);
+    }
+
+    /// Wakes a session to set its timer, if there is a pause and no session has a timer.
+    fn call_timed(&self, wakers: &mut Vec<Waker>) {
+        if self.not_before.is_some() && self.timed.is_none() {
+            let first = self.urgent.values().next().or_else(|| self.idle.values().next());
+            wakers.extend(first.cloned());
+        }
+    }
+
+    /// The end of the pause, if session `id` is the one to wait for it.
+    fn end_to_wait_for(&mut self, id: u64) -> Option<Instant> {
+        let end = self.not_before?;
+        if *self.timed.get_or_insert(id) == id { Some(end) } else { None }
+    }
+
+    /// Removes a session, with or without a permit.
+    fn leave(&mut self, id: u64, urgent: bool, now: Instant, wakers: &mut Vec<Waker>) {
+        if let Some(permit) = self.granted.remove(&id) {
+            self.give_back(permit, now, wakers);
+        }
+        self.line(urgent).remove(&id);
+        if self.timed == Some(id) {
+            self.timed = None;
+            self.call_timed(wakers);
+        }
+    }
+}
+
+/// A session in the queue.
+struct PermitRequest<'a> {
+    permits: &'a DialPermits,
+    urgent: bool,
+    /// Its number, once it is in the queue.
+    id: Option<u64>,
+    /// Set if it ends the pause for all sessions.
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl<'a> Future for PermitRequest<'a> {
+    type Output = DialPermit<'a>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<DialPermit<'a>> {
+        let this = self.get_mut();
+        let (permits, urgent) = (this.permits, this.urgent);
+        loop {
+            let (id, permit, end) = permits.change(|state, wakers| {
+                let id = match this.id {
+                    Some(id) => id,
+                    None => {
+                        let id = state.enter(urgent, cx.waker());
+                        state.grant(Instant::now(), wakers);
+                        id
+                    }
+                };
+                let permit = state.granted.remove(&id);
+                if permit.is_none() {
+                    state.line(urgent).entry(id).and_modify(|it| it.clone_from(cx.waker()));
+                }
+                let end = if permit.is_none() { state.end_to_wait_for(id) } else { None };
+                (id, permit, end)
+            });
+            this.id = Some(id);
+            if let Some(permit) = permit {
+                this.id = None;
+                return Poll::Ready(DialPermit { permits, permit });
+            }
+            let Some(end) = end else {
+                this.timer = None;
+                return Poll::Pending;
+            };
+            let timer = this.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(end)));
+            if timer.deadline() != end {
+                timer.as_mut().reset(end);
+            }
+            std::task::ready!(timer.as_mut().poll(cx));
+            this.timer = None;
+            permits.change(|state, wakers| state.grant(Instant::now(), wakers));
+        }
+    }
+}
+
+impl Drop for PermitRequest<'_> {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            self.permits
+                .change(|state, wakers| state.leave(id, self.urgent, Instant::now(), wakers));
+        }
+    }
+}

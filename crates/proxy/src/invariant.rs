@@ -1,0 +1,122 @@
+//! Checks of invariants whose violation would lose, repeat or misplace bytes of a stream.
+//!
+//! The caller of each checked bound guarantees it, so a violation is a bug in this program. If one
+//! is found, continuing with the remaining bytes would corrupt data silently. Instead the session
+//! ends with [`EndReason::InternalError`], which is counted, and the log names the check and its
+//! source location.
+//!
+//! A violation travels as an I/O error of the connection on which it was noticed, because every
+//! path of a session ends at such an error.
+
+use std::fmt;
+use std::io;
+use std::panic::Location;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use crate::end_reason::EndReason;
+
+/// An invariant that does not hold.
+#[derive(Debug)]
+struct Violation(&'static str);
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for Violation {}
+
+/// Logs the violation and returns it as an error that ends the session.
+#[cold]
+#[track_caller]
+pub(crate) fn violation(what: &'static str) -> io::Error {
+    log(what, Location::caller());
+    io::Error::other(Violation(what))
+}
+
+/// The first `n` bytes of a buffer, where `n` is what an I/O call returned.
+#[inline]
+#[track_caller]
+pub(crate) fn first_bytes(bytes: &[u8], n: usize) -> io::Result<&[u8]> {
+    match bytes.get(..n) {
+        Some(first) => Ok(first),
+        None => Err(violation("more bytes were read than the buffer holds")),
+    }
+}
+
+/// The bytes after the first `n`, where `n` is what an I/O call returned.
+#[inline]
+#[track_caller]
+pub(crate) fn rest_after(bytes: &[u8], n: usize) -> io::Result<&[u8]> {
+    match bytes.get(n..) {
+        Some(rest) => Ok(rest),
+        None => Err(violation("more bytes were written than were given")),
+    }
+}
+
+/// Logs the violation and returns the end reason of the session.
+#[cold]
+#[track_caller]
+pub(crate) fn report(what: &'static str) -> EndReason {
+    log(what, Location::caller());
+    EndReason::InternalError
+}
+
+/// Whether the error is a violated invariant, and not an error of the connection.
+pub(crate) fn is_violation(error: &io::Error) -> bool {
+    error.get_ref().and_then(|inner| inner.downcast_ref::<Violation>()).is_some()
+}
+
+/// Logs at most one line per second: a bug in the path of every session must not fill the log.
+fn log(what: &'static str, place: &Location<'_>) {
+    static ORIGIN: OnceLock<Instant> = OnceLock::new();
+    static LIMIT: SecondLimit = SecondLimit(AtomicU64::new(0));
+    if LIMIT.allows(ORIGIN.get_or_init(Instant::now).elapsed().as_secs()) {
+        tracing::error!(
+            what,
+            file = place.file(),
+            line = place.line(),
+            "internal error, closing the session"
+        );
+    }
+}
+
+/// The first second in which another line is allowed.
+struct SecondLimit(AtomicU64);
+
+impl SecondLimit {
+    /// Whether a line is allowed in second `now`. If it is, the next one is not before `now + 1`.
+    fn allows(&self, now: u64) -> bool {
+        let next = |next| (now >= next).then_some(now + 1);
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logs_once_per_second() {
+        let limit = SecondLimit(AtomicU64::new(0));
+        let allowed: Vec<u64> =
+            [0, 0, 0, 1, 1, 5, 5, 6].into_iter().filter(|now| limit.allows(*now)).collect();
+        assert_eq!(allowed, [0, 1, 5, 6]);
+    }
+
+    #[test]
+    fn distinguishes_violations_from_connection_errors() {
+        let violations =
+            [first_bytes(b"ab", 3).unwrap_err(), rest_after(b"ab", 3).unwrap_err(), violation("x")];
+        assert!(violations.iter().all(is_violation));
+        assert!(
+            !is_violation(&io::ErrorKind::ConnectionReset.into())
+                && !is_violation(&io::Error::other("x"))
+        );
+        let (all, none) = (first_bytes(b"ab", 2).unwrap(), rest_after(b"ab", 2).unwrap());
+        assert_eq!((all, none), (&b"ab"[..], &b""[..]));
+    }
+}

@@ -1,0 +1,151 @@
+//! The buffers of a worker: one large scratch buffer for reading, and what was read but could not
+//! be written yet.
+//!
+//! A byte is read into the scratch buffer, processed, and written out of it before anything else
+//! happens on the thread, so all sessions of a worker can share one. It is large because its size
+//! determines the cost of large values: with 256 KiB a value of 1 MiB costs a fifth of what it
+//! costs with 16 KiB.
+//!
+//! A direction of a session keeps at most one read. Ten thousand receivers that do not read would
+//! keep 2.5 GB, and refusing new clients does not reduce that. So the more a worker keeps, the less
+//! it reads at a time, down to what a session is assumed to need when memory is divided. Receivers
+//! that keep up pay for that with more system calls for large values, but only while many others do
+//! not.
+//!
+//! Deliberately absent: the kernel's buffers, which shrink by themselves when a cgroup approaches
+//! its limit.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+
+use crate::invariant;
+
+/// The size in bytes of the scratch buffer, and thus the most that is [kept](KeptBytes) for one
+/// direction of a session.
+pub(crate) const SCRATCH_SIZE: usize = 256 * 1024;
+
+thread_local! {
+    static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH_SIZE].into_boxed_slice());
+}
+
+/// Lends the worker's scratch buffer to `f`, which must not borrow it again. Its content is left
+/// over from other sessions and has no meaning.
+pub(crate) fn with_scratch<R>(f: impl FnOnce(&mut [u8]) -> R) -> R {
+    SCRATCH.with_borrow_mut(|scratch| f(scratch))
+}
+
+/// The minimum size of a read.
+pub(crate) const MIN_READ: usize = 16 * 1024;
+
+/// Each time a worker keeps this many more bytes, the size of a read is halved. Four halvings lead
+/// to [`MIN_READ`].
+const HALVING_STEP: usize = 4 << 20;
+
+thread_local! {
+    static KEPT_BYTES: Cell<usize> = const { Cell::new(0) };
+    /// The resulting maximum, precomputed for every read.
+    static MAX_READ: Cell<usize> = const { Cell::new(SCRATCH_SIZE) };
+}
+
+/// The maximum size of a read now.
+#[inline]
+pub(crate) fn max_read() -> usize {
+    MAX_READ.get()
+}
+
+fn set_kept(all: usize) {
+    KEPT_BYTES.set(all);
+    MAX_READ
+        .set((SCRATCH_SIZE >> (all / HALVING_STEP).min(usize::BITS as usize - 1)).max(MIN_READ));
+}
+
+fn add_kept(n: usize) {
+    set_kept(KEPT_BYTES.get().saturating_add(n));
+}
+
+fn remove_kept(n: usize) {
+    set_kept(KEPT_BYTES.get().saturating_sub(n));
+}
+
+/// Bytes read and not yet written: those from index `from`.
+#[derive(Debug)]
+pub(crate) struct KeptBytes {
+    bytes: Vec<u8>,
+    from: usize,
+}
+
+impl KeptBytes {
+    pub(crate) fn new(bytes: Vec<u8>) -> Self {
+        add_kept(bytes.len());
+        Self { bytes, from: 0 }
+    }
+
+    /// Appends these bytes.
+    pub(crate) fn add(&mut self, bytes: &[u8]) {
+        add_kept(bytes.len());
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// What remains to be written.
+    pub(crate) fn rest(&self) -> &[u8] {
+        // `consume` keeps `from` in range.
+        self.bytes.get(self.from..).unwrap_or(&[])
+    }
+
+    /// Removes the first `n` bytes, which were written.
+    ///
+    /// # Errors
+    ///
+    /// There are fewer.
+    pub(crate) fn consume(&mut self, n: usize) -> io::Result<()> {
+        let rest = invariant::rest_after(self.rest(), n)?.len();
+        self.from = self.bytes.len().saturating_sub(rest);
+        Ok(())
+    }
+
+    pub(crate) fn into_rest(mut self) -> Vec<u8> {
+        let from = self.from.min(self.bytes.len());
+        remove_kept(self.bytes.len());
+        let mut bytes = std::mem::take(&mut self.bytes);
+        bytes.drain(..from);
+        bytes
+    }
+
+    /// Bytes of memory.
+    #[cfg(test)]
+    pub(crate) fn memory(&self) -> usize {
+        self.bytes.capacity()
+    }
+}
+
+impl Drop for KeptBytes {
+    fn drop(&mut self) {
+        // A session ends on the worker on which it began.
+        remove_kept(self.bytes.len());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_less_the_more_is_kept() {
+        assert_eq!(max_read(), SCRATCH_SIZE);
+        let mut all = Vec::new();
+        for read in [256, 128, 64, 32, 16, 16, 16, 16] {
+            assert_eq!(max_read(), read * 1024);
+            all.push(KeptBytes::new(vec![0; HALVING_STEP]));
+        }
+        let (mut first, second) = (all.remove(0), all.remove(0));
+        first.consume(HALVING_STEP - 1).unwrap();
+        assert!(first.consume(2).is_err());
+        first.add(b"x");
+        assert_eq!((first.rest().len(), first.into_rest().len(), max_read()), (2, 2, MIN_READ));
+        drop(second);
+        all.truncate(1);
+        assert_eq!(max_read(), SCRATCH_SIZE / 2);
+        all.clear();
+        assert_eq!((max_read(), KEPT_BYTES.get()), (SCRATCH_SIZE, 0));
+    }
+}

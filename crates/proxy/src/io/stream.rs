@@ -1,0 +1,246 @@
+//! A connection of a session, over TCP or a Unix socket, and the interface through which the pump
+//! uses it.
+//!
+//! Twelve bytes: a descriptor, the number of a slot in the [reactor](crate::runtime::reactor), its
+//! cached readiness, a flag. Receiving stops at the first incomplete read, which has shown that
+//! there is nothing more for now. So there is no second read per message that would only return
+//! `EAGAIN`.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, Shutdown};
+use socket2::{SockAddr, SockRef, Socket, TcpKeepalive};
+
+use crate::io::pipe::Pipe;
+use crate::options::Options;
+use crate::runtime::reactor::{Readiness, Registration};
+
+/// Unanswered keepalive probes that end a connection.
+const KEEPALIVE_PROBES: u32 = 3;
+
+/// One end of a session: the few operations that forwarding needs. A TCP socket implements it, and
+/// a TLS session over one could. After `Pending`, the task of `cx` is woken when another attempt
+/// may succeed.
+pub(crate) trait ByteStream {
+    /// Takes over the readiness recorded by the event loop. The task of `cx` is woken when it
+    /// changes.
+    fn update_readiness(&mut self, cx: &mut Context<'_>);
+
+    /// Whether a read may succeed, as of the last update.
+    fn is_readable(&self) -> bool;
+
+    /// Reads available bytes into `buffer` and returns how many; 0 when the peer has closed its
+    /// direction.
+    fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>>;
+
+    /// Writes as much of `bytes` as possible without waiting, and returns how much.
+    fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
+
+    /// Closes our direction: the peer reads an end after the last byte written.
+    fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// Whether the peer has closed its direction or the connection, as of the last update, even if
+    /// unread bytes precede that.
+    fn peer_closed(&self) -> bool;
+
+    /// Whether bytes are waiting to be read now, whatever the event loop has recorded. A system
+    /// call.
+    fn has_unread(&self) -> bool;
+
+    /// Whether its bytes may go through a pipe. An end that has to process every byte keeps the
+    /// default.
+    fn can_splice(&self) -> bool {
+        false
+    }
+
+    /// Moves up to `most` bytes into `pipe`, which is empty, and returns how many; 0 when the peer
+    /// has closed its direction.
+    fn poll_fill(
+        &mut self,
+        _cx: &mut Context<'_>,
+        _pipe: &mut Pipe,
+        _most: usize,
+    ) -> Poll<io::Result<usize>> {
+        Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
+    }
+
+    /// Moves as much as possible out of `pipe`, which is not empty, without waiting, and returns
+    /// how much.
+    fn poll_drain(&mut self, _cx: &mut Context<'_>, _pipe: &mut Pipe) -> Poll<io::Result<usize>> {
+        Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
+    }
+}
+
+/// A connection. Belongs to the thread that created it.
+#[derive(Debug)]
+pub(crate) struct SocketStream {
+    // Before the socket, so that an event of it never finds a slot of another socket.
+    registration: Registration,
+    socket: OwnedFd,
+}
+
+impl SocketStream {
+    /// A connection that was just accepted, in non-blocking mode. It is assumed to be readable,
+    /// since most clients have sent something by now.
+    pub(crate) fn accepted(socket: OwnedFd, can_splice: bool) -> io::Result<Self> {
+        Ok(Self { registration: Registration::new(&socket, Readiness::BOTH, can_splice)?, socket })
+    }
+
+    /// Starts to connect `socket`, in non-blocking mode, to `addr`.
+    /// [`poll_connected`](Self::poll_connected) returns the result.
+    pub(crate) fn connect(socket: Socket, addr: SocketAddr, can_splice: bool) -> io::Result<Self> {
+        match socket.connect(&SockAddr::from(addr)) {
+            Ok(()) => {}
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::INPROGRESS) => {}
+            Err(error) => return Err(error),
+        }
+        // Within one host the handshake is complete before connect(2) returns, although it returns
+        // EINPROGRESS.
+        let ready = if socket.peer_addr().is_ok() { Readiness::WRITE } else { Readiness::NONE };
+        let socket = OwnedFd::from(socket);
+        Ok(Self { registration: Registration::new(&socket, ready, can_splice)?, socket })
+    }
+
+    /// Whether the connection was established immediately, as happens within one host.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.registration.cached().has(Readiness::WRITE)
+    }
+
+    /// Returns when the connection is established, or the error.
+    pub(crate) fn poll_connected(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
+        while self.registration.is_ready(cx, Readiness::WRITE) {
+            let socket = SockRef::from(&self.socket);
+            if let Some(error) = socket.take_error()? {
+                return Poll::Ready(Err(error));
+            }
+            match socket.peer_addr() {
+                Err(error) if Errno::from_io_error(&error) == Some(Errno::NOTCONN) => {
+                    self.registration.set_not_ready(Readiness::WRITE);
+                }
+                result => return Poll::Ready(result.map(drop)),
+            }
+        }
+        Poll::Pending
+    }
+
+    /// Waits until the connection breaks. That the peer closes its direction is not enough.
+    pub(crate) fn poll_broken(&mut self, cx: &Context<'_>) -> Poll<()> {
+        if self.registration.is_ready(cx, Readiness::BROKEN) {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    }
+
+    /// Whether the peer has closed its direction or the connection, as far as the event loop knows,
+    /// even if unread bytes precede that.
+    pub(crate) fn peer_closed_now(&self) -> bool {
+        self.registration.ready().has(Readiness::ENDED)
+    }
+
+    /// Makes close discard what the kernel still holds for this connection, with a reset instead of
+    /// a FIN.
+    pub(crate) fn reset_on_close(&self) {
+        // Only a broken socket can refuse this, and it sends nothing.
+        drop(SockRef::from(&self.socket).set_linger(Some(Duration::ZERO)));
+    }
+}
+
+impl AsFd for SocketStream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl ByteStream for SocketStream {
+    #[inline]
+    fn update_readiness(&mut self, cx: &mut Context<'_>) {
+        self.registration.update_readiness(cx);
+    }
+
+    #[inline]
+    fn is_readable(&self) -> bool {
+        self.registration.cached().has(Readiness::READ)
+    }
+
+    fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        let capacity = buffer.len();
+        let attempt = || {
+            rustix::net::recv(&self.socket, &mut *buffer, RecvFlags::empty())
+                .map(|(n, _)| (n, n == capacity))
+        };
+        self.registration.attempt(cx, Readiness::READ, attempt).map_err(io::Error::from)
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let attempt = || match rustix::net::send(&self.socket, bytes, SendFlags::NOSIGNAL) {
+            Ok(0) if !bytes.is_empty() => Err(Errno::PIPE),
+            result => result.map(|n| (n, n == bytes.len())),
+        };
+        self.registration.attempt(cx, Readiness::WRITE, attempt).map_err(io::Error::from)
+    }
+
+    fn poll_shutdown(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(rustix::net::shutdown(&self.socket, Shutdown::Write).map_err(io::Error::from))
+    }
+
+    fn peer_closed(&self) -> bool {
+        self.registration.cached().has(Readiness::ENDED)
+    }
+
+    fn has_unread(&self) -> bool {
+        let peeked =
+            rustix::net::recv(&self.socket, &mut [0], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        matches!(peeked, Ok((1.., _)))
+    }
+
+    fn can_splice(&self) -> bool {
+        self.registration.flag()
+    }
+
+    fn poll_fill(
+        &mut self,
+        cx: &mut Context<'_>,
+        pipe: &mut Pipe,
+        most: usize,
+    ) -> Poll<io::Result<usize>> {
+        // An incomplete move means nothing: a pipe may be full of fragments long before it is full
+        // of bytes.
+        let attempt = || pipe.fill(&self.socket, most).map(|n| (n, true));
+        self.registration.attempt(cx, Readiness::READ, attempt).map_err(io::Error::from)
+    }
+
+    // On a broken connection, splice(2) raises SIGPIPE, which Rust's runtime ignores.
+    fn poll_drain(&mut self, cx: &mut Context<'_>, pipe: &mut Pipe) -> Poll<io::Result<usize>> {
+        let attempt = || match pipe.drain(&self.socket) {
+            Ok(0) => Err(Errno::PIPE),
+            result => result.map(|n| (n, true)),
+        };
+        self.registration.attempt(cx, Readiness::WRITE, attempt).map_err(io::Error::from)
+    }
+}
+
+/// Sets no-delay, keepalive and user timeout as configured. To be called before connect or bind, so
+/// that they apply from the first byte.
+pub(crate) fn set_socket_options(socket: &Socket, options: &Options) -> io::Result<()> {
+    socket.set_tcp_nodelay(true)?;
+    if !options.keepalive.is_zero() {
+        // The kernel counts in whole seconds.
+        let idle = options.keepalive.max(Duration::from_secs(1));
+        let between = (idle / 4).max(Duration::from_secs(1));
+        let keepalive = TcpKeepalive::new()
+            .with_time(idle)
+            .with_interval(between)
+            .with_retries(KEEPALIVE_PROBES);
+        socket.set_tcp_keepalive(&keepalive)?;
+    } else {
+        socket.set_keepalive(false)?;
+    }
+    socket.set_tcp_user_timeout(Some(options.user_timeout))?;
+    Ok(())
+}

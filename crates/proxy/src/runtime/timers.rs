@@ -1,0 +1,86 @@
+//! The timers of all workers, on a thread of their own.
+//!
+//! Timers are for rare events: a connect without an answer, a hold, a drain. tokio's timer wheel
+//! may be used from any thread, so one small runtime that does nothing else serves all workers,
+//! whose event loops need not know the time. A due timer wakes its task like any other event from
+//! another thread.
+//!
+//! Setting a timer that is due before all others would wake this thread. So the thread always has a
+//! timer of its own that is due soon, and a worker that connects a thousand times per second only
+//! takes a lock for each timer.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Waker};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::sync::mpsc;
+use tokio::time::Sleep;
+
+/// The interval of the thread's own timer.
+const TICK: Duration = Duration::from_millis(100);
+
+/// A handle to the timer thread, which runs while there is a handle. Nothing is sent through the
+/// channel.
+#[derive(Debug, Clone)]
+pub(crate) struct TimerThread {
+    handle: Handle,
+    _keep_alive: mpsc::Sender<()>,
+}
+
+impl TimerThread {
+    /// Starts the thread. It ends when the last clone is dropped.
+    pub(crate) fn start() -> io::Result<(Self, JoinHandle<()>)> {
+        let runtime = Builder::new_current_thread().enable_time().build()?;
+        let (keep_alive, mut stopped) = mpsc::channel(1);
+        let clock = Self { handle: runtime.handle().clone(), _keep_alive: keep_alive };
+        let tick =
+            async move { while tokio::time::timeout(TICK, stopped.recv()).await.is_err() {} };
+        let thread = std::thread::Builder::new()
+            .name("timers".into())
+            .spawn(move || Runtime::block_on(&runtime, tick))?;
+        Ok((clock, thread))
+    }
+
+    /// Makes tokio's timers on the calling thread use this thread, until the returned guard is
+    /// dropped.
+    pub(crate) fn enter(&self) -> tokio::runtime::EnterGuard<'_> {
+        self.handle.enter()
+    }
+}
+
+/// A timer that allocates only while it is set.
+#[derive(Debug, Default)]
+pub(crate) struct LazyTimer(Option<Pin<Box<Sleep>>>);
+
+impl LazyTimer {
+    /// Sets it to wake `waker` after `span`, replacing an earlier setting.
+    pub(crate) fn set(&mut self, span: Duration, waker: &Waker) {
+        let mut sleep = Box::pin(tokio::time::sleep(span));
+        // The first poll registers it with the timer wheel. If it is due already, no later poll
+        // wakes the task.
+        if sleep.as_mut().poll(&mut Context::from_waker(waker)).is_ready() {
+            waker.wake_by_ref();
+        }
+        self.0 = Some(sleep);
+    }
+
+    /// Clears it.
+    pub(crate) fn clear(&mut self) {
+        self.0 = None;
+    }
+
+    /// Whether it is set, due or not.
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Whether it is due.
+    pub(crate) fn is_due(&mut self, waker: &Waker) -> bool {
+        self.0.as_mut().is_some_and(|sleep| {
+            sleep.is_elapsed() || sleep.as_mut().poll(&mut Context::from_waker(waker)).is_ready()
+        })
+    }
+}

@@ -1,0 +1,302 @@
+//! Sessions whose target is lost: each is carried, held, refused or closed.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::time::Duration;
+
+use crate::session::carry::proof_tests::{PING, answer_proof};
+use crate::testing::{Backend, TestProxy, expect, is_silent, rest, session};
+use crate::{DialFailure, EndReason, Options, Sessions};
+
+const LOADING: &str = "-LOADING No master is known at present. \
+     This request was not forwarded and can be tried again.\r\n";
+
+fn short_hold() -> Options {
+    Options { hold_timeout: Duration::from_millis(300), ..Options::default() }
+}
+
+/// Sends a request and plays its reply.
+fn exchange(client: &mut TcpStream, upstream: &mut TcpStream, request: &str, answer: &str) {
+    client.write_all(request.as_bytes()).unwrap();
+    expect(upstream, request.as_bytes());
+    upstream.write_all(answer.as_bytes()).unwrap();
+    expect(client, answer.as_bytes());
+}
+
+#[test]
+fn carries_a_session_without_state_unnoticed() {
+    let (old, new) = (Backend::new(), Backend::new());
+    let mut proxy = TestProxy::with_target(&old);
+    let (mut client, mut upstream) = session(&proxy, &old);
+    proxy.commit(new.addr());
+    let mut next = new.accept_carried();
+    assert!(is_silent(&mut next) && is_silent(&mut client));
+    exchange(&mut client, &mut next, "GET k\r\n", "$1\r\nv\r\n");
+    proxy.wait_for("the count", |stats| stats.carried == 1);
+    // The former target got an end, and nothing else.
+    assert!(matches!(std::io::Read::read(&mut upstream, &mut [0; 8]), Ok(0) | Err(_)));
+    assert_eq!(proxy.stats().open, 1);
+}
+
+#[test]
+fn replays_state_before_waiting_requests() {
+    let (old, new) = (Backend::new(), Backend::new());
+    let mut proxy = TestProxy::with_target(&old);
+    let (mut client, mut upstream) = session(&proxy, &old);
+    exchange(&mut client, &mut upstream, "AUTH me pw\r\n", "+OK\r\n");
+    exchange(&mut client, &mut upstream, "SELECT 4\r\n", "+OK\r\n");
+    proxy.publisher.hold();
+    client.write_all(b"GET k\r\nGET l\r\n").unwrap();
+    proxy.commit(new.addr());
+    let mut next = new.accept();
+    expect(
+        &mut next,
+        b"*3\r\n$4\r\nAUTH\r\n$2\r\nme\r\n$2\r\npw\r\n*2\r\n$6\r\nSELECT\r\n$1\r\n4\r\n",
+    );
+    expect(&mut next, PING);
+    assert!(is_silent(&mut next), "requests are sent only after the answers");
+    next.write_all(b"+OK\r\n+OK\r\n+PONG\r\n").unwrap();
+    expect(&mut next, b"GET k\r\nGET l\r\n");
+    next.write_all(b"$1\r\na\r\n$1\r\nb\r\n").unwrap();
+    expect(&mut client, b"$1\r\na\r\n$1\r\nb\r\n");
+    // It is carried a second time.
+    proxy.commit(old.addr());
+    let mut third = old.accept();
+    expect(&mut third, b"*3\r\n$4\r\nAUTH\r\n");
+}
+
+#[test]
+fn closes_sessions_whose_state_is_refused() {
+    for (answer, reason) in [
+        ("-WRONGPASS no\r\n", EndReason::CarryRefused),
+        ("+OK\r\n+PONG\r\n+news\r\n", EndReason::CarryRefused),
+    ] {
+        let (old, new) = (Backend::new(), Backend::new());
+        let mut proxy = TestProxy::with_target(&old);
+        let (mut client, mut upstream) = session(&proxy, &old);
+        exchange(&mut client, &mut upstream, "AUTH pw\r\n", "+OK\r\n");
+        proxy.commit(new.addr());
+        new.accept().write_all(answer.as_bytes()).unwrap();
+        assert_eq!(rest(&mut client), b"");
+        proxy.wait_for_end(reason);
+    }
+}
+
+#[test]
+fn retries_a_target_that_is_not_ready() {
+    let (old, new) = (Backend::new(), Backend::new());
+    let mut proxy = TestProxy::with_target(&old);
+    let (mut client, mut upstream) = session(&proxy, &old);
+    exchange(&mut client, &mut upstream, "SELECT 4\r\n", "+OK\r\n");
+    proxy.commit(new.addr());
+    new.accept().write_all(b"-LOADING soon\r\n").unwrap();
+    drop(new.accept());
+    let mut next = new.accept();
+    expect(&mut next, b"*2\r\n$6\r\nSELECT\r\n$1\r\n4\r\n");
+    next.write_all(b"+OK\r\n").unwrap();
+    answer_proof(&mut next);
+    exchange(&mut client, &mut next, "GET k\r\n", "$1\r\nv\r\n");
+}
+
+#[test]
+fn closes_sessions_in_flight_or_pinned_on_switch() {
+    for request in ["INCR k\r\n", "WATCH k\r\n", "MULTI\r\n", "GET half of a requ"] {
+        let (old, new) = (Backend::new(), Backend::new());
+        let mut proxy = TestProxy::with_target(&old);
+        let (mut client, mut upstream) = session(&proxy, &old);
+        if request.ends_with('\n') && !request.starts_with("INCR") {
+            exchange(&mut client, &mut upstream, request, "+OK\r\n");
+        } else {
+            client.write_all(request.as_bytes()).unwrap();
+            expect(&mut upstream, request.as_bytes());
+        }
+        proxy.commit(new.addr());
+        assert_eq!(rest(&mut client), b"");
+        proxy.wait_for_end(EndReason::Fenced);
+        assert!(!new.has_pending_connection(), "{request}");
+    }
+}
+
+#[test]
+fn closes_sessions_where_carrying_is_disabled() {
+    let (old, new) = (Backend::new(), Backend::new());
+    let mut proxy = TestProxy::new(Options { sessions: Sessions::Close, ..Options::default() });
+    proxy.commit(old.addr());
+    let (mut client, _upstream) = session(&proxy, &old);
+    proxy.commit(new.addr());
+    assert_eq!(rest(&mut client), b"");
+    proxy.wait_for_end(EndReason::Fenced);
+}
+
+#[test]
+fn closes_sessions_that_a_live_target_closed() {
+    let backend = Backend::new();
+    let proxy = TestProxy::with_target(&backend);
+    let (mut client, upstream) = session(&proxy, &backend);
+    drop(upstream);
+    let mut asked = backend.accept();
+    expect(&mut asked, b"*1\r\n$4\r\nPING\r\n");
+    assert!(is_silent(&mut client), "closed before the cause is known");
+    asked.write_all(b"-NOAUTH Authentication required.\r\n").unwrap();
+    assert_eq!(rest(&mut client), b"");
+    proxy.wait_for_end(EndReason::UpstreamClosed);
+}
+
+#[test]
+fn holds_sessions_of_a_dead_target_for_the_next() {
+    let (old, new) = (Backend::new(), Backend::new());
+    let mut proxy = TestProxy::with_target(&old);
+    let (mut client, mut upstream) = session(&proxy, &old);
+    exchange(&mut client, &mut upstream, "SELECT 4\r\n", "+OK\r\n");
+    let _closed = old.close();
+    drop(upstream);
+    proxy.wait_for("a failed dial", |stats| stats.dial_failures[DialFailure::Refused as usize] > 0);
+    client.write_all(b"GET k\r\n").unwrap();
+    proxy.commit(new.addr());
+    let mut next = new.accept();
+    expect(&mut next, b"*2\r\n$6\r\nSELECT\r\n$1\r\n4\r\n");
+    next.write_all(b"+OK\r\n").unwrap();
+    answer_proof(&mut next);
+    expect(&mut next, b"GET k\r\n");
+    assert_eq!(proxy.stats().held, 0);
+}
+
+#[test]
+fn asks_no_target_about_a_loss_at_a_closed_gate() {
+    let (old, new) = (Backend::new(), Backend::new());
+    let mut proxy = TestProxy::with_target(&old);
+    let (mut client, upstream) = session(&proxy, &old);
+    proxy.publisher.hold();
+    drop(upstream);
+    proxy.wait_for("the hold", |stats| stats.held == 1);
+    proxy.commit(new.addr());
+    exchange(&mut client, &mut new.accept_carried(), "GET k\r\n", "$1\r\nv\r\n");
+    assert!(!old.has_pending_connection());
+}
+
+#[test]
+fn drops_requests_of_carried_clients_that_leave() {
+    let (old, new) = (Backend::new(), Backend::new());
+    let mut proxy = TestProxy::with_target(&old);
+    // The second is more than is read of a held client, so its end follows unread bytes.
+    for (round, size) in [(1, 10), (2, 5_000)] {
+        let (mut client, upstream) = session(&proxy, &old);
+        proxy.publisher.hold();
+        drop(upstream);
+        proxy.wait_for("the hold", |stats| stats.held == 1);
+        client.write_all(&b"INCR k\r\n".repeat(size)).unwrap();
+        drop(client);
+        proxy.wait_for("the end", |stats| {
+            stats.closed_for(EndReason::HoldAbandoned) == round && stats.open == 0
+        });
+        proxy.commit(new.addr());
+        assert!(!new.has_pending_connection());
+        proxy.commit(old.addr());
+    }
+}
+
+#[test]
+fn refuses_each_held_request_at_the_end_of_a_hold() {
+    for (requests, answers) in
+        [(&b""[..], 0), (b"GET k\r\n", 1), (b"*1\r\n$4\r\nPING\r\nMULTI\r\nEXEC\r\nSET k", 3)]
+    {
+        let backend = Backend::new();
+        // The requests are there before the hold begins: with no target from the start, and at a
+        // gate where no other client is held.
+        let (mut proxy, mut newcomer) =
+            TestProxy::with_waiting_client(short_hold(), None, requests);
+        assert_eq!(String::from_utf8(rest(&mut newcomer)).unwrap(), LOADING.repeat(answers));
+        proxy.commit(backend.addr());
+        let (mut client, upstream) = session(&proxy, &backend);
+        proxy.publisher.hold();
+        client.write_all(requests).unwrap();
+        drop(upstream);
+        assert_eq!(String::from_utf8(rest(&mut client)).unwrap(), LOADING.repeat(answers));
+        proxy.wait_for("both ends", |stats| stats.closed_for(EndReason::HoldTimeout) == 2);
+    }
+}
+
+#[test]
+fn refuses_requests_that_wait_too_long_at_the_gate() {
+    let backend = Backend::new();
+    let mut proxy = TestProxy::new(short_hold());
+    proxy.commit(backend.addr());
+    let (mut idle, _idle) = session(&proxy, &backend);
+    let (mut client, _upstream) = session(&proxy, &backend);
+    let (mut other, mut transaction) = session(&proxy, &backend);
+    let (mut busy, mut asked) = session(&proxy, &backend);
+    exchange(&mut other, &mut transaction, "MULTI\r\n", "+OK\r\n");
+    busy.write_all(b"INCR k\r\n").unwrap();
+    expect(&mut asked, b"INCR k\r\n");
+    proxy.publisher.hold();
+    client.write_all(b"GET k\r\nGET l\r\n").unwrap();
+    other.write_all(b"GET k\r\nEXEC\r\n").unwrap();
+    busy.write_all(b"GET k\r\n").unwrap();
+    assert_eq!(String::from_utf8(rest(&mut client)).unwrap(), LOADING.repeat(2));
+    let aborted =
+        format!("{LOADING}-EXECABORT Transaction discarded because of: {}", &LOADING[1..]);
+    assert_eq!(String::from_utf8(rest(&mut other)).unwrap(), aborted);
+    // A request that may have been executed gets no error reply.
+    assert_eq!(rest(&mut busy), b"");
+    assert_eq!(rest(&mut transaction), b"");
+    proxy.publisher.release();
+    assert!(is_silent(&mut idle), "an idle client was closed");
+    proxy.wait_for("the three ends", |stats| stats.open == 1);
+}
+
+#[test]
+fn bounds_the_number_of_held_carried_sessions() {
+    let backend = Backend::new();
+    let mut proxy = TestProxy::new(Options { max_held: 1, ..Options::default() });
+    proxy.commit(backend.addr());
+    let (_first, one) = session(&proxy, &backend);
+    let (mut second, two) = session(&proxy, &backend);
+    proxy.publisher.hold();
+    drop(one);
+    proxy.wait_for("the hold", |stats| stats.held == 1);
+    second.write_all(b"GET k\r\n").unwrap();
+    drop(two);
+    assert_eq!(String::from_utf8(rest(&mut second)).unwrap(), LOADING);
+    proxy.wait_for_end(EndReason::HoldFull);
+}
+
+#[test]
+fn closes_carried_sessions_that_send_wait() {
+    let (old, new) = (Backend::new(), Backend::new());
+    let mut proxy = TestProxy::with_target(&old);
+    let (mut client, mut upstream) = session(&proxy, &old);
+    exchange(&mut client, &mut upstream, "INCR k\r\n", ":1\r\n");
+    proxy.commit(new.addr());
+    let mut next = new.accept_carried();
+    proxy.wait_for("the carry", |stats| stats.carried == 1);
+    client.write_all(b"WAIT 1 100\r\n").unwrap();
+    // A server may reply at once, because nothing was written on this connection.
+    drop(next.write_all(b":1\r\n"));
+    assert_eq!(rest(&mut client), b"");
+    proxy.wait_for_end(EndReason::StateLost);
+}
+
+#[test]
+fn bounds_the_number_of_sessions_carried_at_a_time() {
+    let (old, new) = (Backend::new(), Backend::new());
+    let mut proxy = TestProxy::with_target(&old);
+    let mut clients: Vec<(TcpStream, TcpStream)> =
+        (0..200).map(|_| session(&proxy, &old)).collect();
+    for (client, upstream) in &mut clients {
+        exchange(client, upstream, "SELECT 1\r\n", "+OK\r\n");
+    }
+    proxy.commit(new.addr());
+    // Idle sessions get half of the permits, and none is returned before an answer.
+    let mut carried: Vec<TcpStream> = (0..32).map(|_| new.accept()).collect();
+    assert!(!new.has_pending_connection());
+    while carried.len() < clients.len() {
+        let first = carried.len() - 32;
+        carried[first].write_all(b"+OK\r\n+PONG\r\n").unwrap();
+        carried.push(new.accept());
+    }
+    let last = carried.len() - 32;
+    carried[last..]
+        .iter_mut()
+        .for_each(|upstream| upstream.write_all(b"+OK\r\n+PONG\r\n").unwrap());
+    proxy.wait_for("all sessions", |stats| stats.carried == 200);
+}

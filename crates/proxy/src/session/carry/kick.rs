@@ -1,0 +1,103 @@
+//! Decides whether a replica closed a session's connection on purpose.
+//!
+//! Sentinel closes all connections of a replica that it points to another master, and the replica
+//! keeps answering. So an answer proves nothing here, unlike a [master's](crate::session::carry):
+//! the session waits for discovery, which asks the replica which master it follows. Decision 83
+//! says why that answer is certain.
+//!
+//! A replica that does not answer a new connection has not closed this session on purpose, and
+//! needs no further question. All of it is bounded. Without evidence of a failover the replica
+//! meant this session, and the client's connection ends, too.
+//!
+//! Deliberately absent: how a session continues that may continue.
+
+use std::time::{Duration, Instant};
+
+use drain::Ticket;
+use target::{CloseCause, TargetRef};
+
+use crate::context::WorkerContext;
+use crate::end_reason::EndReason;
+use crate::io::stream::SocketStream;
+use crate::service::DialFailure;
+use crate::session::carry::replay::{self, Failed};
+use crate::session::dial::is_superseded;
+use crate::session::hold;
+
+/// How long to wait for discovery, which asks within one round trip.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// A session whose connection a replica has closed.
+pub(crate) struct Kicked<'a> {
+    pub(crate) context: &'a WorkerContext,
+    pub(crate) ticket: &'a Ticket,
+    pub(crate) client: &'a mut SocketStream,
+    /// Bytes that the client sends meanwhile are added here.
+    pub(crate) unsent: &'a mut Vec<u8>,
+    /// The replica.
+    pub(crate) from: &'a TargetRef,
+}
+
+impl Kicked<'_> {
+    /// Returns when the session may continue over another connection.
+    ///
+    /// # Errors
+    ///
+    /// Why the session has to end: `reason` if the replica meant this session.
+    pub(crate) async fn decide(self, reason: EndReason, until: Instant) -> Result<(), EndReason> {
+        let Self { context, ticket, client, unsent, from } = self;
+        let ended = Instant::now();
+        let permit = hold::permit(client, unsent, &context.dial_permits, ticket, until).await?;
+        let meant = async {
+            if is_superseded(from) || cause(from, ended) == CloseCause::Failover {
+                return false;
+            }
+            let options = &context.shared.service.options;
+            match replay::answers(from, options, until).await {
+                // One answer is valid for all sessions, so none has to wait for another one here.
+                Ok(()) => permit.succeeded(),
+                // It must not be sent anything now: a failover is believed to be under way.
+                Err(Failed::Superseded) => drop(permit),
+                Err(failed) => {
+                    if failed != Failed::Dial(DialFailure::Exhausted) {
+                        // New sessions try other replicas first.
+                        from.defer();
+                    }
+                    return false;
+                }
+            }
+            learn_cause(context, from, ended).await != CloseCause::Failover
+        };
+        tokio::select! {
+            biased;
+            () = ticket.cut() => Err(EndReason::Cut),
+            gone = hold::client_gone(client, unsent) => Err(gone),
+            meant = meant => if meant { Err(reason) } else { Ok(()) },
+        }
+    }
+}
+
+fn cause(from: &TargetRef, ended: Instant) -> CloseCause {
+    from.replica_status().map_or(CloseCause::Other, |look| look.cause(from.since(), ended))
+}
+
+/// Waits until the cause is known. A session that has to leave its replica, or must not be there
+/// any more, was not meant either.
+async fn learn_cause(context: &WorkerContext, from: &TargetRef, ended: Instant) -> CloseCause {
+    let learned = async {
+        loop {
+            let (changed, examined) =
+                (context.shared.service.route.changed(), from.replica_status_changed());
+            match cause(from, ended) {
+                _ if is_superseded(from) => return CloseCause::Failover,
+                CloseCause::NotKnown => {}
+                known => return known,
+            }
+            tokio::select! {
+                () = changed => {}
+                () = examined => {}
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, learned).await.unwrap_or(CloseCause::NotKnown)
+}

@@ -1,0 +1,97 @@
+//! Carrying a session to another target: its connection is gone, and its client need not notice.
+//!
+//! A session can be carried when no reply is owed in either direction and everything that the
+//! server kept for it can be replayed elsewhere ([`resp::Replay`]), subscriptions included if the
+//! operator wants that. It [connects](crate::session::connect) in mode resume: waits for a target
+//! and for a permit, dials, [replays](replay) its state, checks the answers, and continues;
+//! requests that were read and never forwarded go first.
+//!
+//! After a master change that is all. A target that is full, busy or unresponsive is tried again
+//! until `hold_timeout`. If the target ended the connection while it was still the target, it is
+//! asked first whether it is alive: one that answers has ended this session on purpose (`CLIENT
+//! KILL`, its idle timeout, a full output buffer), so the client's connection ends too. One that
+//! does not answer is about to be replaced. For a replica an answer proves less: see [`kick`].
+//!
+//! Deliberately absent: sessions with a request in flight. Its outcome is unknown, and only their
+//! clients can decide.
+
+pub(crate) mod kick;
+pub(crate) mod replay;
+
+#[cfg(test)]
+mod carry_tests;
+#[cfg(test)]
+pub(crate) mod proof_tests;
+#[cfg(test)]
+mod property_tests;
+#[cfg(test)]
+pub(crate) mod testing;
+
+use std::time::Instant;
+
+use resp::Ledger;
+use target::{Generation, Target, TargetRef};
+
+use crate::end_reason::EndReason;
+use crate::io::stream::SocketStream;
+use crate::options::LiveOptions;
+use crate::session::carry::replay::{Failed, Replayed};
+use crate::session::dial::may_be_used;
+
+/// The state that a session takes to another target.
+#[derive(Debug)]
+pub(crate) struct CarryState {
+    /// Its replayable state and its position in the protocol.
+    pub(crate) ledger: Box<Ledger>,
+    /// Bytes read from the client and not forwarded; they begin at a frame boundary.
+    pub(crate) unsent: Vec<u8>,
+    /// How the target ended the connection, if it did.
+    pub(crate) lost: Option<EndReason>,
+}
+
+/// A session between two targets.
+pub(crate) struct Migration<'a> {
+    pub(crate) ledger: Box<Ledger>,
+    /// The former target.
+    pub(crate) from: Option<&'a TargetRef>,
+    /// The generation of the target that ended the connection, and how; until it is known that this
+    /// session was not meant.
+    pub(crate) lost: Option<(Generation, EndReason)>,
+    /// The former connection, if it still stands. To close thousands of them takes as long as to
+    /// open them: each is closed when its session gets a permit, and not before sessions that have
+    /// a request waiting.
+    pub(crate) old: Option<SocketStream>,
+    /// Why the last attempt failed.
+    pub(crate) failed: Option<EndReason>,
+}
+
+/// A connection on which a session can continue, or why there is none.
+type Opened = Result<(SocketStream, Option<Box<Replayed>>), Failed>;
+
+impl Migration<'_> {
+    /// One attempt to open a connection to `target` in the state of the session. If `target` ended
+    /// the last one, only asks whether it is alive.
+    ///
+    /// # Errors
+    ///
+    /// The end reason of the session, if the target is alive and so ended it on purpose.
+    pub(crate) async fn open(
+        &self,
+        target: &Target,
+        options: &LiveOptions,
+        until: Instant,
+    ) -> Result<Opened, EndReason> {
+        let lost = self.lost.filter(|(generation, _)| *generation == target.generation());
+        let Some((_, reason)) = lost else {
+            let replayed = replay::replay(target, options, &self.ledger, until).await;
+            return Ok(replayed.map(|(upstream, replayed)| (upstream, Some(replayed))));
+        };
+        match replay::answers(target, options, until).await {
+            Ok(()) if may_be_used(target) => Err(reason),
+            // The answer of a server that is no longer the target, or must not be used now, says
+            // nothing about the time when it was.
+            Ok(()) => Ok(Err(Failed::Superseded)),
+            Err(failed) => Ok(Err(failed)),
+        }
+    }
+}

@@ -1,0 +1,398 @@
+//! Property: clients do not notice master changes. A client sends any commands, with failovers,
+//! crashes and kicks at any point. It never sees a reply that belongs to another command, a lost or
+//! duplicate reply, a push inside a frame, a message of a channel that it is not subscribed to, or
+//! a command that ran under another identity or twice. A session with nothing in flight and nothing
+//! that pins it never loses its connection, nor a subscription, unless its server closed it on
+//! purpose: then it does lose it.
+//!
+//! The property was checked by breaking the program and putting it right again:
+//!
+//! | Broken | Seen as |
+//! |---|---|
+//! | pushes are written at any position in the replies (`maintenance/pending.rs`, `take_due`) | a push in a frame |
+//! | what the client was notified of is not carried (`resp`, `take_over`) | no `FAILED_OVER` |
+//! | no push before an end (`maintenance/pending.rs`, `last_push`) | the end, and no `FAILED_OVER` |
+//! | that push comes after the end that the master's brings (`session/end`, `append_last_push`) | the same, on a busy machine |
+//! | a kick while the gate is closed counts as one (`session/connect.rs`) | a free session is closed |
+//! | a kick is taken for a crash (`session/carry`, `open`) | a kicked client that is not closed |
+//! | the handshake is agreed to in RESP2 (`resp`, `agree`) | `+OK` instead of a refusal |
+//! | messages after the last confirmation are dropped (`resp`, `follow`) | a session is closed |
+//! | no `SELECT` from database 8 on (`resp`, replay) | a session is closed |
+//! | requests that were read and not forwarded are dropped (`session/end`) | a session is closed |
+//! | a cursor does not pin its session (`resp`, `is_bound`) | an iteration that leaves out keys |
+//! | `CLIENT ID`, `SCRIPT LOAD` or an unknown command does not pin its session (`resp`, `asked`) | another number, a script that is missing |
+//! | nothing is replayed of a session without state, not even a `PING` (`resp`, replay) | the refusal of a full or busy server |
+//! | "max number of clients" and `-BUSY` refuse a session (`resp`, `judge`) | a session is closed |
+//! | the server's own agreement does not pin (`resp`) | a connection that lost its agreement |
+
+use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop, prop_oneof, proptest};
+
+use crate::session::carry::testing::client::{GameRules, ModelClient};
+use crate::session::carry::testing::model::Agreement;
+use crate::session::carry::testing::{ExecutionLog, ModelServer, ServerFault};
+use crate::testing::{SOON, TestProxy, destination};
+use crate::{EndReason, Options, Subscriptions};
+
+#[derive(Debug, Clone)]
+enum GameStep {
+    Send(Vec<String>),
+    Echo,
+    /// Reads the replies to everything sent so far.
+    ReadReplies,
+    /// Publishes a message at the master, to which the client has just been connected.
+    Publish(String),
+    /// Publishes a message at the master or at the other server, whatever else is under way.
+    PublishAnywhere(String, bool),
+    /// A reply stops half-way to the client; the next step that needs it releases it.
+    StopHalfway,
+    /// The gate closes; whether to wait for the notification that is due then.
+    Hold(bool),
+    /// The gate opens without a master change.
+    Release,
+    Commit,
+    /// The master closes every connection, and stays alive.
+    Kick,
+    /// The master crashes; the next commit is to the other server.
+    Crash(bool),
+    /// The master or the other server does not serve the next new connections.
+    RefuseConnections(ServerFault, usize, bool),
+}
+
+const FAULTS: [ServerFault; 3] = [ServerFault::Full, ServerFault::Busy, ServerFault::Loading];
+
+fn send(words: &str) -> GameStep {
+    GameStep::Send(words.split(' ').map(str::to_owned).collect())
+}
+
+fn steps() -> impl Strategy<Value = Vec<GameStep>> {
+    let channel = || (0..4).prop_map(|it| format!("c{it}"));
+    let step = prop_oneof![
+        9 => Just(GameStep::Echo),
+        9 => Just(GameStep::ReadReplies),
+        4 => Just(GameStep::Commit),
+        4 => any::<bool>().prop_map(GameStep::Hold),
+        2 => Just(GameStep::Release),
+        2 => Just(GameStep::Kick),
+        1 => any::<bool>().prop_map(GameStep::Crash),
+        3 => Just(GameStep::StopHalfway),
+        4 => (0..3_usize, 1..4_usize, any::<bool>())
+            .prop_map(|(it, count, here)| GameStep::RefuseConnections(FAULTS[it], count, here)),
+        4 => channel().prop_map(GameStep::Publish),
+        3 => (channel(), any::<bool>())
+            .prop_map(|(channel, here)| GameStep::PublishAnywhere(channel, here)),
+        24 => command().prop_map(|words| send(&words)),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+fn command() -> impl Strategy<Value = String> {
+    let text = |words: &str| Just(words.to_owned());
+    let either = |one: &'static str, other: &'static str| {
+        any::<bool>().prop_map(move |it| if it { one } else { other }.to_owned())
+    };
+    let handshake = (0..4_usize).prop_map(|it| {
+        let agreement =
+            ["OFF", "ON moving-endpoint-type none", "ON moving-endpoint-type internal-ip", "ON"]
+                [it];
+        format!("CLIENT MAINT_NOTIFICATIONS {agreement}")
+    });
+    let names = |command: &'static str, many: std::ops::Range<usize>| {
+        prop::collection::vec((0..4).prop_map(|it| format!(" c{it}")), many)
+            .prop_map(|it| command.to_owned() + &it.concat())
+    };
+    prop_oneof![
+        3 => (0..18_u8).prop_map(|it| format!("SELECT {it}")),
+        2 => either("AUTH ann pw", "AUTH bob pw"),
+        1 => text("AUTH eve wrong"),
+        2 => (0..99_u8).prop_map(|it| format!("CLIENT SETNAME n{it}")),
+        1 => (0..99_u8).prop_map(|it| format!("CLIENT SETINFO LIB-NAME l{it}")),
+        1 => either("CLIENT NO-TOUCH ON", "CLIENT NO-TOUCH OFF"),
+        1 => either("READONLY", "READWRITE"),
+        4 => text("HELLO 3"),
+        1 => text("HELLO 2"),
+        5 => handshake,
+        1 => text("RESET"),
+        3 => either("MULTI", "EXEC"),
+        1 => either("EXEC", "DISCARD"),
+        1 => either("WATCH k", "UNWATCH"),
+        2 => either("SCAN 0", "SCAN next"),
+        2 => text("SCAN next"),
+        3 => either("CLIENT ID", "SCRIPT LOAD x"),
+        1 => either("EVAL x 0", "EVALSHA x 0"),
+        1 => text("MODULE.X"),
+        3 => names("SUBSCRIBE", 1..4),
+        1 => names("PSUBSCRIBE", 1..4),
+        1 => names("SSUBSCRIBE", 1..4),
+        2 => names("UNSUBSCRIBE", 0..3),
+        1 => names("PUNSUBSCRIBE", 0..2),
+        1 => names("SUNSUBSCRIBE", 0..2),
+    ]
+}
+
+/// The servers and their state.
+struct Game {
+    servers: [ModelServer; 2],
+    publisher: target::TargetWriter,
+    master: usize,
+    number: u32,
+    held: bool,
+    dead: bool,
+    /// The master has closed connections while the gate was closed.
+    kicked: bool,
+    /// The reply under way may have stopped half-way.
+    stopped_halfway: bool,
+}
+
+impl Game {
+    fn number(&mut self) -> u32 {
+        self.number += 1;
+        self.number
+    }
+
+    fn echo(&mut self, client: &mut ModelClient<'_>) {
+        client.send(&["ECHO".to_owned(), self.number().to_string()]);
+    }
+
+    fn master(&self) -> &ModelServer {
+        &self.servers[self.master]
+    }
+
+    /// Reads the replies to everything sent. Whether the connection is still open.
+    fn read_replies(&mut self, client: &mut ModelClient<'_>) -> bool {
+        self.master().release();
+        self.stopped_halfway = false;
+        client.read_replies()
+    }
+
+    /// Whether the client is certainly connected to the master, and has read everything sent to it.
+    fn is_at_rest(&mut self, client: &mut ModelClient<'_>) -> bool {
+        !self.held
+            && !self.dead
+            && client.is_settled()
+            && self.read_replies(client)
+            && client.is_settled()
+    }
+
+    fn step(&mut self, step: GameStep, client: &mut ModelClient<'_>) {
+        match step {
+            GameStep::Send(command) => client.send(&command),
+            GameStep::Echo => self.echo(client),
+            // While no server may answer there is nothing to read.
+            GameStep::ReadReplies | GameStep::Publish(_) if self.held || self.dead => {}
+            GameStep::ReadReplies => drop(self.read_replies(client)),
+            GameStep::Publish(channel) => {
+                client.send(&["PING".to_owned()]);
+                self.read_replies(client);
+                let number = self.number();
+                self.master().publish(&channel, number);
+                client.receive_message(&channel, number);
+            }
+            GameStep::PublishAnywhere(channel, here) => {
+                let number = self.number();
+                let at = if here { self.master } else { 1 - self.master };
+                if !here && client.is_settled() {
+                    client.elsewhere.insert(number);
+                }
+                self.servers[at].publish(&channel, number);
+            }
+            GameStep::StopHalfway => self.stop_halfway(client),
+            GameStep::Hold(wait) => self.hold(wait, client),
+            GameStep::Release => {
+                // A session that notices the kick only now cannot know that the gate was closed.
+                client.may_end |= self.kicked;
+                self.publisher.release();
+                client.note_disturbance();
+                (self.held, self.kicked) = (false, false);
+            }
+            GameStep::Kick if self.dead => {}
+            GameStep::Kick => self.kick(client),
+            GameStep::Crash(_) if self.dead => {}
+            GameStep::Crash(wait) => self.crash(wait, client),
+            GameStep::Commit => self.commit(client),
+            // Only an established session is protected from noticing.
+            GameStep::RefuseConnections(..) if !client.is_established() => {}
+            GameStep::RefuseConnections(fault, count, here) => {
+                let at = if here { self.master } else { 1 - self.master };
+                self.servers[at].faults.begin(fault, count);
+                // The client is notified that this takes time, once per attempt to connect.
+                client.announcements_left += u32::try_from(count).unwrap();
+            }
+        }
+        // Sent to a crashing master, or after something that was.
+        client.may_end |= self.dead && !client.is_idle();
+    }
+
+    fn stop_halfway(&mut self, client: &mut ModelClient<'_>) {
+        if !self.is_at_rest(client) {
+            return;
+        }
+        self.master().stop_replies_halfway();
+        self.echo(client);
+        self.master().wait_for_stopped_reply();
+        client.wait_for_a_byte();
+        self.stopped_halfway = true;
+    }
+
+    fn hold(&mut self, wait: bool, client: &mut ModelClient<'_>) {
+        let notified = wait
+            && !self.stopped_halfway
+            && self.is_at_rest(client)
+            && client.agreement_now() != Agreement::Off;
+        client.announcements_left += 1;
+        self.publisher.hold();
+        self.held = true;
+        if notified {
+            client.wait_for_failover_push(true);
+        }
+    }
+
+    fn kick(&mut self, client: &mut ModelClient<'_>) {
+        // With a reply half-way, or with nothing in flight; and if the master can answer the
+        // question whether it is alive.
+        let must_end =
+            (self.stopped_halfway || self.is_at_rest(client)) && !self.master().faults.is_any();
+        if self.held {
+            self.kicked = true;
+            client.disturb();
+        } else {
+            client.may_end = true;
+            // The session may be connecting to this master. A close during its replay is that of a
+            // server that does not answer.
+            client.announcements_left += u32::from(!client.is_settled());
+            client.note_disturbance();
+        }
+        self.master().kick();
+        if must_end && !self.held {
+            client.wait_for_end();
+        }
+        self.stopped_halfway = false;
+    }
+
+    fn crash(&mut self, wait: bool, client: &mut ModelClient<'_>) {
+        let notified = wait && self.is_at_rest(client) && client.agreement_now() != Agreement::Off;
+        client.disturb();
+        client.announcements_left += 1;
+        self.master().kill();
+        self.dead = true;
+        if notified && !client.may_end {
+            client.wait_for_failover_push(true);
+        }
+        self.stopped_halfway = false;
+    }
+
+    fn commit(&mut self, client: &mut ModelClient<'_>) {
+        client.disturb();
+        let old = self.master;
+        self.master = 1 - old;
+        self.publisher.commit(destination(self.master().addr));
+        self.servers[old].revive();
+        (self.held, self.dead, self.kicked, self.stopped_halfway) = (false, false, false, false);
+    }
+}
+
+fn play(steps: Vec<GameStep>, rules: GameRules, to: Option<&str>, drained: bool) {
+    let log = ExecutionLog::default();
+    let servers = [
+        ModelServer::start(&log, rules.servers_know),
+        ModelServer::start(&log, rules.servers_know),
+    ];
+    let mut proxy = TestProxy::new(Options {
+        subscriptions: rules.subscriptions,
+        maintenance_push: rules.notifies,
+        moving_to: to.map(Into::into),
+        // A server that does not answer here has crashed, and never just waits for the processor.
+        connect_timeout: SOON,
+        ..Options::default()
+    });
+    proxy.commit(servers[0].addr);
+    let publisher = std::mem::replace(&mut proxy.publisher, target::TargetWriter::new().0);
+    let mut game = Game {
+        servers,
+        publisher,
+        master: 0,
+        number: 0,
+        held: false,
+        dead: false,
+        kicked: false,
+        stopped_halfway: false,
+    };
+    let faults = game.servers.iter().map(|it| it.faults.clone()).collect();
+    let mut client = ModelClient::new(&proxy, rules, faults);
+    // At the end, everything the client may rely on is asked for once more.
+    let known = ["CLIENT ID", "EVALSHA x 0", "SCAN next"].map(send);
+    let last = [GameStep::Commit, GameStep::ReadReplies]
+        .into_iter()
+        .chain(known)
+        .chain([GameStep::Echo, GameStep::ReadReplies]);
+    for step in steps.into_iter().chain(last) {
+        game.step(step, &mut client);
+    }
+    if client.agreement_now() != Agreement::Off {
+        client.wait_for_failover_push(false);
+    }
+    assert!(client.is_idle() && client.is_silent(), "more than was requested");
+    if drained {
+        leave(&proxy, &mut game, &mut client, to);
+    }
+    let mut executed = log.lock().unwrap().clone();
+    executed.sort_unstable();
+    let count = executed.len();
+    executed.dedup();
+    assert_eq!(executed.len(), count, "a command ran twice");
+    for number in &client.acknowledged {
+        assert!(
+            executed.binary_search(number).is_ok(),
+            "{number} was acknowledged and did not run"
+        );
+    }
+    let known = client.acknowledged.len() + client.unknown.len();
+    assert!(count <= known, "{count} commands ran, {known} were sent");
+    assert_eq!(proxy.stats().closed_for(EndReason::Aborted), 0);
+}
+
+/// The end of the game: the proxy is drained. A client that can be asked to move is asked, and
+/// served until it does.
+fn leave(proxy: &TestProxy, game: &mut Game, client: &mut ModelClient<'_>, to: Option<&str>) {
+    let moves = match client.agreement_now() {
+        Agreement::Off => false,
+        Agreement::OtherAddress => to.is_some(),
+        Agreement::SameAddress => true,
+    };
+    client.may_end = !moves;
+    let here = client.agreement_now() == Agreement::SameAddress;
+    game.echo(client);
+    proxy.drain.request_stop(drain::StopRequest::DrainAtOnce);
+    if moves {
+        let moved = client.wait_for_moving_push();
+        let address =
+            to.filter(|_| !here).map_or("_ ".to_owned(), |to| format!("${} {to} ", to.len()));
+        assert!(moved.ends_with(&address), "{moved:?}");
+    }
+    game.echo(client);
+    client.may_end |= !moves;
+    game.read_replies(client);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 224,
+        max_shrink_iters: 100,
+        max_shrink_time: 10_000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn hides_master_changes_from_clients(
+        steps in steps(),
+        replay: bool,
+        servers_know in prop::bool::weighted(0.2),
+        notifies in prop::bool::weighted(0.9),
+        named: bool,
+        drained: bool,
+    ) {
+        let subscriptions = if replay { Subscriptions::Replay } else { Subscriptions::Close };
+        let rules = GameRules { subscriptions, servers_know, notifies };
+        play(steps, rules, named.then_some("redis.example:6379"), drained);
+    }
+}

@@ -1,0 +1,172 @@
+//! Replay of a session's state on a new connection: opened, sent what the session had set, and its
+//! answers checked.
+//!
+//! The target is proved by its answers and by nothing less ([`resp::Replay`] contains a `PING`).
+//! Its fence and its gate are checked before every write to it, as in the pump.
+//!
+//! Deliberately absent: when to try and how often, and what a failure means for the client.
+
+use std::future::poll_fn;
+use std::io;
+use std::task::{Poll, ready};
+use std::time::Instant;
+
+use crate::io::stream::SocketStream;
+use resp::{Ledger, Limits, Replay, ReplayError};
+use target::Target;
+
+use crate::invariant;
+use crate::io::buffer;
+use crate::io::stream::ByteStream;
+use crate::options::LiveOptions;
+use crate::service::DialFailure;
+use crate::session::dial;
+
+/// The request that asks whether a server is alive.
+const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
+
+/// Why an attempt to connect failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Failed {
+    /// The connection could not be opened.
+    Dial(DialFailure),
+    /// The connection broke, or no answer came in time.
+    Broken,
+    /// The server replied that it cannot serve now.
+    NotReady(resp::Hint),
+    /// The server has too many clients, or runs a script.
+    Unavailable,
+    /// The target must not be sent anything any more, or at present.
+    Superseded,
+    /// The server does not accept the session's state.
+    Refused,
+}
+
+impl Failed {
+    /// Whether the cause is on this host, so that it says nothing about the target.
+    pub(crate) fn is_local(self) -> bool {
+        matches!(self, Self::Dial(failure) if failure.is_ours())
+    }
+}
+
+/// The state of a session on its new connection.
+#[derive(Debug)]
+pub(crate) struct Replayed {
+    pub(crate) ledger: Ledger,
+    /// Messages for the client that arrived during the replay.
+    pub(crate) messages: Vec<u8>,
+}
+
+/// Opens a connection to `target` and replays the state of the session of `ledger` on it.
+///
+/// # Errors
+///
+/// Why the attempt failed.
+pub(crate) async fn replay(
+    target: &Target,
+    options: &LiveOptions,
+    ledger: &Ledger,
+    deadline: Instant,
+) -> Result<(SocketStream, Box<Replayed>), Failed> {
+    let mut upstream =
+        dial::connect(target.addr(), options, deadline).await.map_err(Failed::Dial)?;
+    let Some(mut replay) = Replay::of(ledger) else { return Err(Failed::Refused) };
+    let answered = async {
+        send(&mut upstream, target, replay.requests()).await?;
+        while !replay.is_answered() {
+            let answered = |bytes: &[u8]| {
+                let taken = replay.answer(bytes)?;
+                let after =
+                    invariant::rest_after(bytes, taken).map_err(|_| ReplayError::Unexpected)?;
+                replay.follow(after)?;
+                Ok(!after.is_empty())
+            };
+            match read(&mut upstream, answered).await? {
+                Ok(false) => {}
+                // The server has answered everything: what follows the answers was sent after them.
+                Ok(true) => break,
+                Err(ReplayError::NotReady(hint)) => return Err(Failed::NotReady(hint)),
+                Err(ReplayError::Unavailable) => return Err(Failed::Unavailable),
+                Err(ReplayError::Refused | ReplayError::Unexpected) => return Err(Failed::Refused),
+            }
+        }
+        Ok(())
+    };
+    within(options, deadline, answered).await?;
+    let (ledger, messages) = replay.finish(ledger).map_err(|_| Failed::Refused)?;
+    Ok((upstream, Box::new(Replayed { ledger, messages })))
+}
+
+/// Returns when `target` has accepted a connection and answered on it. Any answer counts, even that
+/// a password is needed, that there are too many clients or that a script runs: the server is
+/// alive, with its data. Only a server that replies that it has lost its role or its data counts as
+/// failed.
+pub(crate) async fn answers(
+    target: &Target,
+    options: &LiveOptions,
+    deadline: Instant,
+) -> Result<(), Failed> {
+    let mut upstream =
+        dial::connect(target.addr(), options, deadline).await.map_err(Failed::Dial)?;
+    let mut ledger = Ledger::new(&Limits::default());
+    ledger.request(PING);
+    let asked = async {
+        send(&mut upstream, target, PING).await?;
+        while ledger.owed() > 0 {
+            read(&mut upstream, |bytes| ledger.reply(bytes)).await?;
+            if let Some(hint) = ledger.take_hint() {
+                return Err(Failed::NotReady(hint));
+            }
+            if ledger.session_state() == resp::SessionState::Opaque {
+                return Err(Failed::Broken);
+            }
+        }
+        Ok(())
+    };
+    within(options, deadline, asked).await
+}
+
+/// An answer may take as long as a dial.
+async fn within(
+    options: &LiveOptions,
+    deadline: Instant,
+    work: impl Future<Output = Result<(), Failed>>,
+) -> Result<(), Failed> {
+    let deadline = deadline.min(Instant::now() + options.now().connect_timeout);
+    tokio::time::timeout_at(deadline.into(), work).await.unwrap_or(Err(Failed::Broken))
+}
+
+/// Writes all bytes, as long as the target may be sent anything.
+async fn send(upstream: &mut SocketStream, target: &Target, bytes: &[u8]) -> Result<(), Failed> {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let written = poll_fn(|cx| {
+            if !target.accepts_requests() {
+                return Poll::Ready(Err(Failed::Superseded));
+            }
+            upstream.poll_write(cx, rest).map_err(broken)
+        });
+        rest = invariant::rest_after(rest, written.await?).map_err(broken)?;
+    }
+    Ok(())
+}
+
+/// Reads once and parses the received bytes.
+async fn read<T>(
+    upstream: &mut SocketStream,
+    mut parse: impl FnMut(&[u8]) -> T,
+) -> Result<T, Failed> {
+    poll_fn(|cx| {
+        buffer::with_scratch(|scratch| {
+            let read = ready!(upstream.poll_read(cx, scratch)).map_err(broken)?;
+            let bytes =
+                scratch.get(..read).filter(|bytes| !bytes.is_empty()).ok_or(Failed::Broken)?;
+            Poll::Ready(Ok(parse(bytes)))
+        })
+    })
+    .await
+}
+
+fn broken(_: io::Error) -> Failed {
+    Failed::Broken
+}

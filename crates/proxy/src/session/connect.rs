@@ -1,0 +1,338 @@
+//! Connecting a session to a target: a new session, or one whose connection is gone.
+//!
+//! One loop serves both [modes](Mode). It takes the current target, or waits at the gate until
+//! there is one; gets a [dial permit](crate::dial_permits) if it needs one; opens the connection;
+//! and then checks fence and gate again, because both may have changed meanwhile. It gives up after
+//! `hold_timeout`, a new session not before one `connect_timeout`.
+//!
+//! - **Fresh**: the first attempt needs no permit, so an accepted connection costs one dial and
+//!   nothing else. A session that waited at the gate needs one, also after each failure. A failed
+//!   attempt is repeated after a pause that doubles.
+//! - **Resume** ([`resume`]): always with a permit, because all sessions of a service arrive at
+//!   once. The connection counts only when the target has answered the [`replay`] of the session's
+//!   state.
+//!
+//! The number of sessions that wait is bounded by `max_held`.
+//!
+//! Deliberately absent: the replay, and the decision whether a replica closed a connection on
+//! purpose, which are [`carry`](crate::session::carry)'s.
+
+mod resume;
+
+use std::time::{Duration, Instant};
+
+use drain::Ticket;
+use target::{Generation, Target, TargetRef};
+
+use crate::context::WorkerContext;
+use crate::dial_permits::DialPermit;
+use crate::end_reason::EndReason;
+use crate::io::stream::SocketStream;
+use crate::service::{Hint, Service};
+use crate::session::carry::replay::{self, Failed, Replayed};
+use crate::session::carry::{CarryState, Migration};
+use crate::session::dial::{self, is_superseded, may_be_used};
+use crate::session::hold::{self, Held};
+use crate::session::pump::Start;
+
+/// The first pause after a failed dial; each pause is twice the one before.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+/// The longest pause.
+const MAX_PAUSE: Duration = Duration::from_millis(250);
+
+/// Maximum time for which a session that is moved to another replica is not served.
+const REBALANCE_TIMEOUT: Duration = Duration::from_millis(if cfg!(test) { 30_000 } else { 250 });
+
+/// A target, and a session's connection to it.
+#[derive(Debug)]
+pub(crate) struct Connected {
+    pub(crate) target: TargetRef,
+    pub(crate) upstream: SocketStream,
+    /// The replayed state that the pump starts with on it.
+    pub(crate) replayed: Option<Box<Replayed>>,
+}
+
+/// The purpose for which a session is connected.
+pub(crate) enum Mode<'a> {
+    /// It is new.
+    Fresh,
+    /// Its connection is gone, and its state has to be replayed.
+    Resume(Migration<'a>),
+}
+
+/// A session on its way to a target.
+pub(crate) struct Connecting<'a> {
+    pub(crate) context: &'a WorkerContext,
+    pub(crate) ticket: &'a Ticket,
+    pub(crate) client: &'a mut SocketStream,
+    /// Bytes that the client has sent and that were not forwarded, also after a failure.
+    pub(crate) unsent: &'a mut Vec<u8>,
+    pub(crate) mode: Mode<'a>,
+    /// When to give up.
+    until: Instant,
+    permit: Option<DialPermit<'a>>,
+    attempts: Option<Attempts>,
+}
+
+/// The state of the attempts of a new session to reach one target.
+struct Attempts {
+    generation: Generation,
+    /// When to give up on it. One attempt never takes longer than `connect_timeout`.
+    until: Instant,
+    pause: Duration,
+}
+
+/// The outcome of one attempt.
+enum Attempt {
+    Connected(SocketStream, Option<Box<Replayed>>),
+    /// The target is fenced or draining, or must not be used at present. That says nothing about
+    /// the next one.
+    Superseded,
+    /// Another attempt may succeed.
+    Failed(Failed),
+}
+
+impl<'a> Connecting<'a> {
+    pub(crate) fn new(
+        (context, ticket): (&'a WorkerContext, &'a Ticket),
+        client: &'a mut SocketStream,
+        unsent: &'a mut Vec<u8>,
+        mode: Mode<'a>,
+    ) -> Self {
+        let until = hold_until(context);
+        Self { context, ticket, client, unsent, mode, until, permit: None, attempts: None }
+    }
+
+    /// Connects the session to a target that may be used at the moment this returns. After an error
+    /// the permit is returned when `self` is dropped: before the client is sent anything.
+    ///
+    /// # Errors
+    ///
+    /// Why the session has to end.
+    pub(crate) async fn connect(&mut self) -> Result<Connected, EndReason> {
+        let context = self.context;
+        let _held = match &self.mode {
+            Mode::Fresh => None,
+            Mode::Resume(_) => {
+                self.yield_to_requests().await;
+                let place = context.shared.held.take().ok_or(EndReason::HoldFull)?;
+                let held = (place, Held::new(&context.counters));
+                self.until = hold_until(context);
+                // In a box, as everything that only a resumed session needs: the future of a new
+                // session that dials has no memory for it.
+                Box::pin(self.examine_loss()).await?;
+                Some(held)
+            }
+        };
+        loop {
+            let Some(target) = self.usable_target().await? else { continue };
+            match self.attempt(&target).await? {
+                Attempt::Connected(upstream, replayed) => {
+                    if let (Some(permit), Mode::Resume(_)) = (self.permit.take(), &self.mode) {
+                        permit.succeeded();
+                    }
+                    return Ok(Connected { target, upstream, replayed });
+                }
+                Attempt::Superseded => self.attempts = None,
+                Attempt::Failed(failed) => match &self.mode {
+                    Mode::Fresh => self.after_failed_dial(&target, failed).await?,
+                    Mode::Resume(_) => Box::pin(self.after_failed_resume(&target, failed)).await?,
+                },
+            }
+        }
+    }
+
+    /// The target to connect to, with a permit to dial it if one is needed. `None` if the target
+    /// was lost while the session waited for its permit.
+    async fn usable_target(&mut self) -> Result<Option<TargetRef>, EndReason> {
+        let route = &self.context.shared.service.route;
+        let target = route.usable_target();
+        match &self.mode {
+            Mode::Fresh => {
+                if target.is_none() {
+                    // A session that had to wait was not the only one: they get in line.
+                    self.permit = None;
+                    self.permit = Some(self.wait_at_gate().await?);
+                }
+                Ok(target)
+            }
+            Mode::Resume(_) => {
+                self.permit = None;
+                Box::pin(self.permit_to_resume(target.is_none())).await?;
+                Ok(route.usable_target())
+            }
+        }
+    }
+
+    /// Waits until a target may be used, if there is a free place to wait, and then for a permit.
+    async fn wait_at_gate(&mut self) -> Result<DialPermit<'a>, EndReason> {
+        let context = self.context;
+        let _place = context.shared.held.take().ok_or(EndReason::HoldFull)?;
+        let _held = Held::new(&context.counters);
+        let Self { ticket, client, unsent, until, .. } = self;
+        let waiting = async move {
+            hold::wait(client, unsent, &context.shared.service.route, ticket, *until).await?;
+            hold::permit(client, unsent, &context.dial_permits, ticket, *until).await
+        };
+        // In a box: a session that dials has no memory for this.
+        Box::pin(waiting).await
+    }
+
+    /// One attempt. Ends early if the target is superseded meanwhile: a dead master does not answer
+    /// a dial, and there is no point in waiting for its timeout.
+    async fn attempt(&mut self, target: &TargetRef) -> Result<Attempt, EndReason> {
+        let (context, ticket) = (self.context, self.ticket);
+        let options = &context.shared.service.options;
+        let begin = Instant::now();
+        let opened = match &self.mode {
+            Mode::Fresh => {
+                // A pool may return to an earlier target; a writer never does.
+                let kept = self.attempts.take().filter(|it| it.generation >= target.generation());
+                let attempts = self.attempts.insert(kept.unwrap_or_else(|| Attempts {
+                    generation: target.generation(),
+                    until: self.until.max(begin + options.now().connect_timeout),
+                    pause: FIRST_PAUSE,
+                }));
+                let until = attempts.until;
+                tokio::select! {
+                    biased;
+                    dialled = dial::connect(target.addr(), options, until) =>
+                        dialled.map(|upstream| (upstream, None)).map_err(Failed::Dial),
+                    () = superseded(context, target, ticket) => Err(Failed::Superseded),
+                }
+            }
+            Mode::Resume(migration) => {
+                tokio::select! {
+                    biased;
+                    resumed = Box::pin(migration.open(target, options, self.until)) => resumed?,
+                    () = superseded(context, target, ticket) => Err(Failed::Superseded),
+                }
+            }
+        };
+        match opened {
+            Ok((upstream, replayed)) => {
+                context.counters.dials.increment();
+                if matches!(self.mode, Mode::Fresh) {
+                    context.counters.dialled_in.record(begin.elapsed());
+                }
+                // The target may have been superseded meanwhile: then nothing may be sent to it.
+                if !may_be_used(target) {
+                    return Ok(Attempt::Superseded);
+                }
+                if matches!(self.mode, Mode::Resume(_)) {
+                    if self.client.peer_closed_now() {
+                        return Err(EndReason::HoldAbandoned);
+                    }
+                    context.counters.carried.increment();
+                }
+                target.record_use();
+                Ok(Attempt::Connected(upstream, replayed))
+            }
+            Err(Failed::Superseded) if ticket.is_cut() => Err(EndReason::Cut),
+            // Its answer, if it gave one, says nothing about the time when it was the target.
+            Err(Failed::Superseded) => Ok(Attempt::Superseded),
+            Err(failed) => Ok(Attempt::Failed(failed)),
+        }
+    }
+
+    /// Pauses before the next attempt of a new session, or gives up. A master that does not accept
+    /// connections is about to be replaced or to come back, so the client waits for as long as any
+    /// client may be held; `connect_timeout` is for one attempt.
+    async fn after_failed_dial(
+        &mut self,
+        target: &TargetRef,
+        failed: Failed,
+    ) -> Result<(), EndReason> {
+        report_failure(self.context, target, failed);
+        // Given back before the pause, in which it would keep other sessions from their attempts.
+        let in_line = self.permit.take().map(DialPermit::failed).is_some();
+        if failed.is_local() {
+            return Err(EndReason::ResourcesExhausted);
+        }
+        let route = &self.context.shared.service.route;
+        // In a box: a session that dials has no memory for this.
+        let changed = Box::pin(route.changed());
+        // If the target is about to change, or there is another replica, this failure says nothing
+        // about the next attempt.
+        if let Some(attempts) = &mut self.attempts
+            && !route.has_alternative_to(target)
+        {
+            if Instant::now() + attempts.pause >= attempts.until {
+                return Err(EndReason::DialFailed);
+            }
+            tokio::select! {
+                () = self.ticket.cut() => return Err(EndReason::Cut),
+                () = changed => {}
+                () = tokio::time::sleep(attempts.pause) => {}
+            }
+            attempts.pause = (attempts.pause * 2).min(MAX_PAUSE);
+        }
+        if in_line {
+            let (permits, until) = (&self.context.dial_permits, self.until);
+            let permit = hold::permit(self.client, self.unsent, permits, self.ticket, until);
+            self.permit = Some(Box::pin(permit).await?);
+        }
+        Ok(())
+    }
+}
+
+/// Moves a session to a replica with fewer sessions, or leaves it where it is: its connection is
+/// kept until the new one works, and there is one attempt.
+pub(crate) async fn rebalance(
+    context: &WorkerContext,
+    (here, upstream): (TargetRef, SocketStream),
+    state: CarryState,
+) -> (TargetRef, SocketStream, Start) {
+    let CarryState { ledger, unsent: early, .. } = state;
+    let WorkerContext { shared, counters, .. } = context;
+    let Service { route, options, .. } = &*shared.service;
+    if let Some(there) = route.usable_target().filter(|there| here.has_more_sessions_than(there)) {
+        let until = Instant::now() + REBALANCE_TIMEOUT;
+        let resumed = replay::replay(&there, options, &ledger, until).await;
+        if let Some((upstream, replayed)) = resumed.ok().filter(|_| may_be_used(&there)) {
+            counters.dials.increment();
+            counters.rebalanced.increment();
+            there.record_use();
+            return (there, upstream, Start { early, replayed: Some(replayed) });
+        }
+    }
+    let replayed = Replayed { ledger: *ledger, messages: Vec::new() };
+    (here, upstream, Start { early, replayed: Some(Box::new(replayed)) })
+}
+
+fn hold_until(context: &WorkerContext) -> Instant {
+    Instant::now() + context.shared.service.options.now().hold_timeout
+}
+
+/// Counts a failed attempt, and reports to discovery what it says about the target.
+fn report_failure(context: &WorkerContext, target: &Target, failed: Failed) {
+    let WorkerContext { shared, counters, .. } = context;
+    let hint = match failed {
+        Failed::Dial(failure) => {
+            counters.dial_failed(failure);
+            // Missing descriptors or ports on this host say nothing about the target.
+            (!failed.is_local()).then_some(Hint::DialFailed(failure))
+        }
+        // A server with too many clients has ended a connection that its client had not ended. A
+        // server that runs a script is examined, too.
+        Failed::Broken | Failed::Unavailable => Some(Hint::UpstreamEnded),
+        Failed::NotReady(hint) => Some(Hint::Replied(hint)),
+        Failed::Refused | Failed::Superseded => None,
+    };
+    if let Some(hint) = hint {
+        target.defer();
+        counters.hints.increment();
+        shared.service.hints.hint(target, hint);
+    }
+}
+
+/// Returns when there is no point in connecting to `target` any more, or the session is cut.
+async fn superseded(context: &WorkerContext, target: &Target, ticket: &Ticket) {
+    loop {
+        let news = context.session_notify.notified();
+        if ticket.is_cut() || is_superseded(target) {
+            return;
+        }
+        news.await;
+    }
+}

@@ -1,0 +1,109 @@
+//! The steps of mode resume: why the connection was lost, the permit for the next one, and what
+//! follows a failed attempt.
+
+use std::pin::pin;
+use std::time::Instant;
+
+use target::TargetRef;
+
+use super::{Connecting, Mode, report_failure};
+use crate::end_reason::EndReason;
+use crate::io::stream::ByteStream;
+use crate::maintenance::pending;
+use crate::session::carry::kick::Kicked;
+use crate::session::carry::replay::Failed;
+use crate::session::hold::{self, CHECK_INTERVAL};
+
+impl Connecting<'_> {
+    /// Lets sessions with a request go first, unless this is one.
+    pub(super) async fn yield_to_requests(&self) {
+        if self.unsent.is_empty() && !self.client.is_readable() {
+            self.context.dial_permits.yield_to_requests().await;
+        }
+    }
+
+    /// If a replica ended the connection: returns when it is known that it did not mean this
+    /// session.
+    pub(super) async fn examine_loss(&mut self) -> Result<(), EndReason> {
+        let Self { context, ticket, client, unsent, mode, until, .. } = self;
+        let Mode::Resume(migration) = mode else { return Ok(()) };
+        let replica = migration.from.filter(|from| from.replica_status().is_some());
+        if let (Some(from), Some((_, reason))) = (replica, migration.lost) {
+            migration.lost = None;
+            Kicked { context, ticket, client, unsent, from }.decide(reason, *until).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits for a permit to resume, and before that at the gate if there is no target.
+    pub(super) async fn permit_to_resume(&mut self, at_gate: bool) -> Result<(), EndReason> {
+        let Self { context, ticket, client, unsent, mode, until, .. } = self;
+        let Mode::Resume(migration) = mode else { return Ok(()) };
+        let (context, route, until) = (*context, &context.shared.service.route, *until);
+        if at_gate {
+            // A failover is under way: whatever ended the connection is part of it.
+            (migration.lost, migration.old, migration.failed) = (None, None, None);
+            pending::announce_failover(*client, &mut migration.ledger, context, until).await?;
+            hold::wait(client, unsent, route, ticket, until).await?;
+            self.yield_to_requests().await;
+        }
+        let Self { ticket, client, unsent, mode, .. } = self;
+        let Mode::Resume(migration) = mode else { return Ok(()) };
+        let permit = {
+            let mut permit =
+                pin!(hold::permit(client, unsent, &context.dial_permits, ticket, until));
+            // The old connection is closed when it is this session's turn, or when that takes long.
+            let old = migration.old.take();
+            let first = match old.is_some() {
+                true => tokio::time::timeout(CHECK_INTERVAL, permit.as_mut()).await.ok(),
+                false => None,
+            };
+            match first {
+                Some(permit) => permit,
+                None => {
+                    drop(old);
+                    permit.await
+                }
+            }
+        };
+        self.permit = Some(match permit {
+            Err(EndReason::HoldTimeout) => {
+                return Err(migration.failed.unwrap_or(EndReason::HoldTimeout));
+            }
+            permit => permit?,
+        });
+        Ok(())
+    }
+
+    /// Decides how a session resumes after a failed attempt, or that it does not.
+    pub(super) async fn after_failed_resume(
+        &mut self,
+        target: &TargetRef,
+        failed: Failed,
+    ) -> Result<(), EndReason> {
+        let Mode::Resume(migration) = &mut self.mode else { return Ok(()) };
+        if failed == Failed::Refused {
+            return Err(EndReason::CarryRefused);
+        }
+        // The target does not answer, so it did not end this session on purpose.
+        migration.lost = None;
+        report_failure(self.context, target, failed);
+        let reason = match failed.is_local() {
+            true => EndReason::ResourcesExhausted,
+            false => EndReason::DialFailed,
+        };
+        // A failure of one replica says nothing about another one.
+        let permit = self.permit.take();
+        if self.context.shared.service.route.has_alternative_to(target) {
+            drop(permit);
+        } else {
+            migration.failed = Some(reason);
+            if let Some(permit) = permit {
+                permit.failed();
+            }
+        }
+        let ledger = &mut migration.ledger;
+        pending::announce_failover(self.client, ledger, self.context, self.until).await?;
+        if Instant::now() >= self.until { Err(reason) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,137 @@
+//! Error replies to requests that were never forwarded.
+//!
+//! A client whose requests waited in vain gets one error reply per request ([`ErrorReplies`]).
+//! Requests that are still in the socket count too, because the client expects as many replies as
+//! it has sent requests. A client that has sent nothing gets nothing: it would take an unrequested
+//! line for the reply to its next request.
+//!
+//! The amount read for that is bounded, in all and per poll.
+//!
+//! Deliberately absent: writing the replies, which [`finish`](crate::session::finish) does.
+
+use std::future::poll_fn;
+use std::task::Poll;
+
+use resp::ErrorReplies;
+
+use crate::end_reason::EndReason;
+use crate::invariant;
+use crate::io::buffer;
+use crate::io::stream::ByteStream;
+
+/// No master is known. A server that will soon be able to answer replies `LOADING`; redis-py and
+/// go-redis retry after it by themselves.
+const NO_MASTER: &str =
+    "LOADING No master is known at present. This request was not forwarded and can be tried again.";
+
+/// The target is known, and the cause is on this host.
+const EXHAUSTED: &str = "LOADING The proxy has no file descriptors or local ports left at present. \
+                         This request was not forwarded and can be tried again.";
+
+/// No replica may be used. The prefix is that of a Redis replica that must not answer
+/// (`redis:src/server.c`, `shared.masterdownerr`).
+const NO_REPLICA: &str = "MASTERDOWN No replica is in sync and able to serve reads.";
+
+/// Maximum bytes read before other sessions are polled.
+const READ_PER_POLL: usize = 64 * 1024;
+
+/// Maximum bytes read of one client: more than the kernel queues of its requests. Beyond that, a
+/// client that keeps sending gets no more replies.
+const MAX_READ: usize = 16 * 1024 * 1024;
+
+/// The error replies for a session that ends for `reason` before any of `unsent` was forwarded,
+/// which begins at a frame boundary. Often none.
+pub(crate) async fn refuse(
+    client: &mut impl ByteStream,
+    unsent: Vec<u8>,
+    reason: EndReason,
+    transaction: bool,
+) -> Vec<u8> {
+    let why = match reason {
+        EndReason::HoldTimeout | EndReason::HoldFull | EndReason::DialFailed => NO_MASTER,
+        EndReason::ResourcesExhausted => EXHAUSTED,
+        EndReason::NoReplica => NO_REPLICA,
+        _ => return Vec::new(),
+    };
+    let mut replies = ErrorReplies::new(why, transaction);
+    replies.request(&unsent);
+    let mut left = MAX_READ;
+    poll_fn(|cx| {
+        let Poll::Ready(Ok(read)) = buffer::with_scratch(|scratch| {
+            let Some(buffer) = scratch.get_mut(..left.min(READ_PER_POLL)) else {
+                return Poll::Pending;
+            };
+            if buffer.is_empty() || !replies.wants_more() {
+                return Poll::Ready(Ok(0));
+            }
+            let read = client.poll_read(cx, buffer);
+            let Poll::Ready(Ok(read)) = read else { return read };
+            replies.request(invariant::first_bytes(buffer, read)?);
+            Poll::Ready(Ok(read))
+        }) else {
+            // Nothing more for now, or an error: a client that is gone is noticed when it is
+            // written to.
+            return Poll::Ready(());
+        };
+        left = left.saturating_sub(read);
+        if read == 0 {
+            return Poll::Ready(());
+        }
+        // The client may send as fast as it is read, and other sessions have to be polled.
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+    replies.lines().to_vec()
+}
+
+/// The reply to a new client that cannot be served and has sent no request yet, as Redis replies
+/// beyond its `maxclients`.
+pub(crate) fn greeting(reason: EndReason) -> Vec<u8> {
+    if reason == EndReason::NoReplica {
+        format!("-{NO_REPLICA}\r\n").into_bytes()
+    } else {
+        Vec::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use super::{MAX_READ, READ_PER_POLL, refuse};
+    use crate::EndReason;
+    use crate::testing::FakeStream;
+
+    /// The replies to a client that sends these pieces, and the number of polls.
+    fn refusals(client: &mut FakeStream) -> (String, usize) {
+        let mut replies =
+            pin!(refuse(client, b"GET k\r\n".to_vec(), EndReason::HoldTimeout, false));
+        let mut polls = 1;
+        loop {
+            match replies.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(replies) => return (String::from_utf8(replies).unwrap(), polls),
+                Poll::Pending => polls += 1,
+            }
+        }
+    }
+
+    #[test]
+    fn refuses_requests_still_in_the_socket() {
+        let (replies, polls) =
+            refusals(&mut FakeStream::sending(&[b"GET a\r\nGE", b"T b\r\n", b""]));
+        assert_eq!((replies.matches("-LOADING ").count(), polls), (3, 3));
+        assert_eq!(refusals(&mut FakeStream::sending(&[])).1, 1);
+    }
+
+    #[test]
+    fn reads_a_flood_in_bounded_pieces() {
+        // Empty lines get no reply, so they never end it.
+        let flood = vec![b'\n'; READ_PER_POLL];
+        let mut client = FakeStream::sending(&vec![flood.as_slice(); MAX_READ / READ_PER_POLL + 7]);
+        let (replies, polls) = refusals(&mut client);
+        assert_eq!(replies.matches("-LOADING ").count(), 1);
+        assert_eq!((polls, client.incoming.len()), (MAX_READ / READ_PER_POLL + 1, 7));
+    }
+}

@@ -1,0 +1,305 @@
+//! Commands that the operator has declared stateless, in addition to the built-in table.
+//!
+//! They are looked up only for commands that are not in the table, so that all other commands cost
+//! nothing.
+//!
+//! Deliberately absent: any check that the declaration is true.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::commands::carry_effect::objection;
+use crate::commands::class::Class;
+use crate::commands::table::ClassLookup;
+
+/// Maximum length of a command name, in bytes. A hash of the name, which `redis.conf` suggests for
+/// `rename-command`, has 40 or 64.
+pub const MAX_COMMAND_NAME: usize = 64;
+
+/// Bytes of a request that are examined to find its name: two words with their lengths.
+pub(crate) const HEAD: usize = 2 * (MAX_COMMAND_NAME + 8) + 16;
+
+/// A list of stateless commands: `NAME`, or `CONTAINER|SUBCOMMAND`. Cheap to clone.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StatelessCommands(Option<Arc<Vec<String>>>);
+
+/// Why a command cannot be declared stateless.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StatelessError {
+    /// The text is not the name of a command.
+    NotAName,
+    /// The command is in the table and leaves state; a phrase says which.
+    LeavesState(&'static str),
+}
+
+impl fmt::Display for StatelessError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotAName => f.write_str("it is not the name of a command"),
+            Self::LeavesState(why) => f.write_str(why),
+        }
+    }
+}
+
+impl StatelessCommands {
+    /// Creates a list of these commands, in upper or lower case.
+    ///
+    /// # Errors
+    ///
+    /// The first command that cannot be declared, and why.
+    pub fn new<'a>(
+        commands: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Self, (String, StatelessError)> {
+        let declared =
+            |command: &str| Self::check(command).map_err(|why| (command.to_owned(), why));
+        let mut all = commands.into_iter().map(declared).collect::<Result<Vec<_>, _>>()?;
+        all.sort();
+        all.dedup();
+        Ok(Self(if all.is_empty() { None } else { Some(Arc::new(all)) }))
+    }
+
+    /// The command in upper case, if it can be declared.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot.
+    pub fn check(command: &str) -> Result<String, StatelessError> {
+        let (name, sub) =
+            command.split_once('|').map_or((command, None), |(name, sub)| (name, Some(sub)));
+        let is_name = |word: &str| {
+            (1..=MAX_COMMAND_NAME).contains(&word.len())
+                && word.bytes().all(|byte| {
+                    byte.is_ascii_graphic() && !matches!(byte, b'|' | b',' | b'"' | b'\'')
+                })
+        };
+        if !is_name(name) || !sub.is_none_or(is_name) {
+            return Err(StatelessError::NotAName);
+        }
+        match objection(name, sub) {
+            Some(why) => Err(StatelessError::LeavesState(why)),
+            None => Ok(command.to_ascii_uppercase()),
+        }
+    }
+
+    /// Whether a command is declared by its name alone, in upper or lower case.
+    fn has(&self, name: &[u8]) -> bool {
+        let compare = |it: &String| it.bytes().cmp(name.iter().map(u8::to_ascii_uppercase));
+        self.0.as_ref().is_some_and(|all| all.binary_search_by(compare).is_ok())
+    }
+
+    /// Whether subcommands of `name` are declared.
+    fn has_within(&self, name: &str) -> bool {
+        let within = |it: &String| it.strip_prefix(name).is_some_and(|rest| rest.starts_with('|'));
+        self.0.as_ref().is_some_and(|all| all.iter().any(within))
+    }
+
+    /// Whether the request that begins with `head` has a command that is declared by its name
+    /// alone.
+    #[inline]
+    pub(crate) fn has_command_of(&self, head: &[u8]) -> bool {
+        self.0.is_some() && leading_words(head).next().is_some_and(|name| self.has(name))
+    }
+
+    /// Looks up a request whose command is not in the table. `head` is its beginning; `whole` is
+    /// whether that is the whole request.
+    pub(crate) fn look_up(&self, head: &[u8], whole: bool) -> StatelessLookup {
+        let mut words = leading_words(head);
+        let Some(word) = words.next() else {
+            return if whole {
+                StatelessLookup::Unknown(String::new())
+            } else {
+                StatelessLookup::NotYet
+            };
+        };
+        // The table has containers with unknown subcommands.
+        let known_container = ClassLookup::START.with(word) != ClassLookup::Known(Class::Unknown);
+        let name = shown(word);
+        if !known_container && self.has(word) {
+            return StatelessLookup::Declared;
+        }
+        if !known_container && !self.has_within(&name) {
+            return StatelessLookup::Unknown(name);
+        }
+        match words.next() {
+            Some(sub) => {
+                let both = format!("{name}|{}", shown(sub));
+                if self.has(both.as_bytes()) {
+                    StatelessLookup::Declared
+                } else {
+                    StatelessLookup::Unknown(both)
+                }
+            }
+            None if whole => StatelessLookup::Unknown(name),
+            None => StatelessLookup::NotYet,
+        }
+    }
+}
+
+/// The result of looking up a request whose command is not in the table.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum StatelessLookup {
+    /// Its command is declared stateless.
+    Declared,
+    /// It is not declared; its name, safe for a log.
+    Unknown(String),
+    /// Another word is needed.
+    NotYet,
+}
+
+/// A name in upper case, truncated, and without characters that a terminal or log could interpret.
+fn shown(word: &[u8]) -> String {
+    let plain = |byte: &u8| {
+        if byte.is_ascii_graphic() { char::from(*byte).to_ascii_uppercase() } else { '?' }
+    };
+    let mut name: String = word.iter().take(MAX_COMMAND_NAME).map(plain).collect();
+    if word.len() > MAX_COMMAND_NAME {
+        name.push('…');
+    }
+    name
+}
+
+/// An iterator over the words at the beginning of a request.
+enum Words<'a> {
+    Array(&'a [u8]),
+    Line(std::vec::IntoIter<&'a [u8]>),
+}
+
+/// The complete words at the beginning of `head`. Those of an inline command only if its line is
+/// complete and without quotes.
+fn leading_words(head: &[u8]) -> Words<'_> {
+    match head.strip_prefix(b"*") {
+        Some(rest) => {
+            Words::Array(line_end(rest).and_then(|end| rest.get(end..)).unwrap_or_default())
+        }
+        None if head.ends_with(b"\n") => {
+            Words::Line(crate::scan::request_words::words(head).unwrap_or_default().into_iter())
+        }
+        None => Words::Line(Vec::new().into_iter()),
+    }
+}
+
+/// The end of the line at the beginning of `bytes`.
+fn line_end(bytes: &[u8]) -> Option<usize> {
+    bytes.iter().position(|byte| *byte == b'\n').map(|at| at + 1)
+}
+
+impl<'a> Iterator for Words<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let rest = match self {
+            Self::Line(words) => return words.next(),
+            Self::Array(rest) => rest,
+        };
+        let (line, body) = rest.split_at_checked(line_end(rest)?)?;
+        let len =
+            std::str::from_utf8(line).ok()?.trim_end().strip_prefix('$')?.parse::<usize>().ok()?;
+        // The beginning of a word that is too long is enough.
+        let (word, after) = body
+            .split_at_checked(len)
+            .or_else(|| (len > MAX_COMMAND_NAME).then_some((body, &[][..])))?;
+        *rest = after.strip_prefix(b"\r\n").unwrap_or_default();
+        Some(word)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(words: &[&str]) -> Vec<u8> {
+        let words: Vec<String> =
+            words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+        format!("*{}\r\n{}", words.len(), words.concat()).into_bytes()
+    }
+
+    #[test]
+    fn finds_declared_names_and_subcommands_in_any_case() {
+        let long = "x".repeat(MAX_COMMAND_NAME);
+        let all = StatelessCommands::new([
+            "fetch",
+            "Graph|query",
+            "CLIENT|novelty",
+            "FETCH",
+            long.as_str(),
+        ])
+        .unwrap();
+        for words in [
+            &["FETCH", "k"][..],
+            &["fetch"],
+            &["graph", "QUERY", "g"],
+            &["client", "novelty"],
+            &[&long],
+        ] {
+            assert_eq!(all.look_up(&request(words), true), StatelessLookup::Declared, "{words:?}");
+        }
+        let unknown = |words: &[&str]| match all.look_up(&request(words), true) {
+            StatelessLookup::Unknown(name) => name,
+            other => panic!("{words:?}: {other:?}"),
+        };
+        assert_eq!(unknown(&["FETCHES"]), "FETCHES");
+        assert_eq!(
+            (unknown(&["graph"]), unknown(&["graph", "delete"])),
+            ("GRAPH".into(), "GRAPH|DELETE".into())
+        );
+        assert_eq!(unknown(&["client", "other"]), "CLIENT|OTHER");
+        assert_eq!(unknown(&["a\u{1b}[2J\nb"]), "A?[2J?B");
+        assert_eq!(unknown(&[&"y".repeat(500)]), format!("{}…", "Y".repeat(MAX_COMMAND_NAME)));
+        assert_eq!(all.look_up(b"fetch k\r\n", true), StatelessLookup::Declared);
+        assert_eq!(all.look_up(b"fe'tch' k\r\n", true), StatelessLookup::Unknown(String::new()));
+    }
+
+    #[test]
+    fn waits_for_the_words_that_determine_the_command() {
+        let all = StatelessCommands::new(["fetch", "graph|query"]).unwrap();
+        let whole = request(&["GRAPH", "QUERY", "g"]);
+        let name_end = whole.len() - b"\r\n$5\r\nQUERY\r\n$1\r\ng\r\n".len();
+        for end in 0..whole.len() {
+            let found = all.look_up(&whole[..end], false);
+            assert_ne!(found, StatelessLookup::Unknown("GRAPH".into()), "{end} of {name_end}");
+            assert_eq!(
+                found == StatelessLookup::Declared,
+                end >= whole.len() - b"\r\n$1\r\ng\r\n".len(),
+                "{end}"
+            );
+        }
+        assert_eq!(
+            StatelessCommands::default().look_up(&request(&["GRAPH"])[..14], false),
+            StatelessLookup::Unknown("GRAPH".into())
+        );
+    }
+
+    #[test]
+    fn refuses_commands_that_leave_state() {
+        for command in [
+            "MULTI",
+            "scan",
+            "SUBSCRIBE",
+            "Client|Id",
+            "SCRIPT|LOAD",
+            "CLIENT",
+            "WAIT",
+            "CLIENT|TRACKING",
+        ] {
+            assert!(
+                matches!(
+                    StatelessCommands::new([command]),
+                    Err((_, StatelessError::LeavesState(_)))
+                ),
+                "{command}"
+            );
+        }
+        for odd in ["", "A|", "|B", "A|B|C", "A B", "A,B", "Ä", &"x".repeat(MAX_COMMAND_NAME + 1)]
+        {
+            assert!(
+                matches!(StatelessCommands::new([odd]), Err((_, StatelessError::NotAName))),
+                "{odd}"
+            );
+        }
+        for harmless in ["JSON.GET", "get", "CLIENT|LIST", "EVALSHA", "FT.CURSOR|GC", "HELLO|X"] {
+            let _either = StatelessCommands::check(harmless);
+        }
+        assert_eq!(StatelessCommands::check("json.get"), Ok("JSON.GET".to_owned()));
+        assert_eq!(StatelessCommands::check("client|list"), Ok("CLIENT|LIST".to_owned()));
+    }
+}

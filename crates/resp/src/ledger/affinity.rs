@@ -1,0 +1,217 @@
+//! Tracks what a session uses that only its server has: cursors of unfinished iterations, the
+//! connection's ID, and the script cache.
+//!
+//! A cursor is a position in the hash table of the server that returned it, and every server has
+//! its own hash seed (`redis:src/dict.c`, `dictScan`). Another server accepts the same cursor and
+//! silently skips keys. A session that holds a cursor is therefore pinned.
+//!
+//! All iterations of a session are tracked in one number: the sum of the digests of the cursors
+//! that were returned, minus those that were sent back. It is zero if every cursor has been used,
+//! however iterations are interleaved. An iteration that is never finished, or is finished on
+//! another connection, leaves a number other than zero; the session stays pinned, without any
+//! allocation.
+//!
+//! An unknown command may leave any state. It pins the session permanently.
+//!
+//! A session that sends `CLIENT ID`, or that loads or looks up a script, is assumed to rely on the
+//! result from that request on. A script does not pin a session that received `NOSCRIPT` before,
+//! because its client has a fallback and will use it again. Running a script pins only within a
+//! transaction, where the client has no fallback for `NOSCRIPT`.
+//!
+//! Deliberately absent: the cursors themselves, their age, and the scripts.
+
+use crate::commands::class::Class;
+use crate::ledger::pin::Pin;
+
+/// A digest must fit into a [mark](crate::ledger::in_flight).
+const DIGEST_BITS: u32 = 24;
+
+/// The digest of an invalid cursor, which the server refuses.
+const UNREADABLE: u32 = 1;
+
+/// The digest of a cursor. It is zero only for the cursor that begins and ends an iteration.
+pub(crate) fn digest(cursor: &[u8]) -> u32 {
+    number(cursor).map_or(UNREADABLE, |cursor| {
+        // Multiplication by an odd number close to 2^64 divided by the golden ratio spreads all
+        // bits into the highest bits.
+        let spread = cursor.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - DIGEST_BITS);
+        if cursor == 0 { 0 } else { u32::try_from(spread).unwrap_or(UNREADABLE).max(UNREADABLE) }
+    })
+}
+
+fn number(cursor: &[u8]) -> Option<u64> {
+    let plain = !cursor.is_empty() && cursor.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(cursor).ok().filter(|_| plain)?.parse().ok()
+}
+
+/// Flags of a session.
+mod flag {
+    /// The client sent `CLIENT ID`.
+    pub(crate) const CLIENT_ID: u8 = 1;
+    /// The client may rely on a cached script.
+    pub(crate) const SCRIPT: u8 = 1 << 1;
+    /// The client received `NOSCRIPT` and continued.
+    pub(crate) const FALLS_BACK: u8 = 1 << 2;
+    /// The client added scripts to the cache of this server.
+    pub(crate) const CACHED_HERE: u8 = 1 << 3;
+    /// The client added scripts to the cache of a former server.
+    pub(crate) const CACHED_ELSEWHERE: u8 = 1 << 4;
+    /// In a transaction, the client called a script that only a former server may have.
+    pub(crate) const FORMER_SCRIPT: u8 = 1 << 5;
+}
+
+/// What pins one session to its server.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ServerAffinity {
+    /// The sum of the digests of all cursors returned and not sent back, modulo 2^32.
+    cursors: u32,
+    /// A permanent pin: a cursor may have been returned unseen, or an unknown command was sent. Of
+    /// an opaque session: the reason why it is opaque.
+    permanent: Option<Pin>,
+    flags: u8,
+}
+
+impl ServerAffinity {
+    fn is(self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    fn set(&mut self, flag: u8, on: bool) {
+        self.flags |= if on { flag } else { 0 };
+    }
+
+    /// A request of that class was sent.
+    pub(crate) fn sent(&mut self, class: Class) {
+        match class {
+            Class::Unknown => self.pin_permanently(Pin::UnknownCommand),
+            Class::ClientId => self.set(flag::CLIENT_ID, true),
+            Class::Script => {
+                self.set(flag::SCRIPT, !self.is(flag::FALLS_BACK));
+                self.set(flag::CACHED_HERE, true);
+            }
+            Class::Eval => self.set(flag::CACHED_HERE, true),
+            _ => {}
+        }
+    }
+
+    /// A request of that class was queued in a transaction.
+    pub(crate) fn queued(&mut self, class: Class) {
+        self.set(flag::SCRIPT, class.runs_script());
+        self.set(flag::FORMER_SCRIPT, class == Class::EvalSha && self.is(flag::CACHED_ELSEWHERE));
+    }
+
+    /// An error was received, which may be `NOSCRIPT`.
+    pub(crate) fn error_received(&mut self, error: &[u8]) {
+        self.set(flag::FALLS_BACK, error.starts_with(b"NOSCRIPT "));
+    }
+
+    /// The session was carried here.
+    pub(crate) fn carry_from(&mut self, before: Self) {
+        self.flags = before.flags & (flag::CLIENT_ID | flag::FALLS_BACK | flag::CACHED_ELSEWHERE);
+        self.set(flag::CACHED_ELSEWHERE, before.is(flag::CACHED_HERE));
+    }
+
+    /// Whether the client relies on scripts that this server does not have, where it has no
+    /// fallback.
+    pub(crate) fn relies_on_former_scripts(self) -> bool {
+        self.is(flag::FORMER_SCRIPT)
+    }
+
+    /// The reply to the cursor with the digest `sent` contained the cursor `returned`, possibly
+    /// with a carriage return.
+    pub(crate) fn cursor_returned(&mut self, sent: u32, returned: Option<&[u8]>) {
+        let returned = returned.map(|cursor| cursor.strip_suffix(b"\r").unwrap_or(cursor));
+        match returned.filter(|cursor| number(cursor).is_some()) {
+            Some(cursor) => {
+                self.cursors = self.cursors.wrapping_sub(sent).wrapping_add(digest(cursor));
+            }
+            None => self.pin_permanently(Pin::Cursor),
+        }
+    }
+
+    /// The cursor with that digest was deleted.
+    pub(crate) fn cursor_closed(&mut self, sent: u32) {
+        self.cursors = self.cursors.wrapping_sub(sent);
+    }
+
+    /// A cursor may be returned where it is not seen.
+    pub(crate) fn cursor_missed(&mut self) {
+        self.pin_permanently(Pin::Cursor);
+    }
+
+    fn pin_permanently(&mut self, pin: Pin) {
+        self.permanent = self.permanent.or(Some(pin));
+    }
+
+    /// Whether the session is pinned permanently.
+    pub(crate) fn is_permanent(self) -> bool {
+        self.permanent.is_some()
+    }
+
+    /// Records why the session is about to become opaque.
+    pub(crate) fn record_opaque_reason(&mut self, pin: Pin) {
+        self.permanent = Some(pin);
+    }
+
+    /// Why the session is opaque, if it is.
+    pub(crate) fn opaque_reason(self) -> Pin {
+        let makes_opaque =
+            |pin| matches!(pin, Pin::Monitor | Pin::Replication | Pin::Debugger | Pin::NotFollowed);
+        self.permanent.filter(|pin| makes_opaque(*pin)).unwrap_or(Pin::NotResp)
+    }
+
+    /// What pins the session. `library` is the name of its client library.
+    pub(crate) fn pin(self, library: &[u8]) -> Option<Pin> {
+        // StackExchange.Redis requests the ID of each new connection and only logs it.
+        let client_id = self.is(flag::CLIENT_ID) && !library.starts_with(b"SE.Redis");
+        let pins = [
+            (self.cursors != 0, Pin::Cursor),
+            (client_id, Pin::ClientId),
+            (self.is(flag::SCRIPT), Pin::Script),
+        ];
+        self.permanent.or_else(|| pins.into_iter().find(|(is, _)| *is).map(|(_, pin)| pin))
+    }
+
+    /// Whether the session must stay on its server.
+    pub(crate) fn is_pinned(self, library: &[u8]) -> bool {
+        self.pin(library).is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ServerAffinity, digest};
+
+    #[test]
+    fn digests_only_the_first_cursor_to_zero() {
+        assert_eq!((digest(b"0"), digest(b"00")), (0, 0));
+        let others = [
+            &b"1"[..],
+            b"17",
+            b"18446744073709551615",
+            b"18446744073709551616",
+            b"",
+            b"-1",
+            b"x",
+            b"+1",
+        ];
+        for cursor in others {
+            assert!((1..1 << 24).contains(&digest(cursor)), "{cursor:?}");
+        }
+        assert!((1..100_000_u64).all(|cursor| digest(cursor.to_string().as_bytes()) != 0));
+    }
+
+    #[test]
+    fn unpins_when_every_cursor_was_sent_back() {
+        let mut affinity = ServerAffinity::default();
+        let cursors: Vec<String> = (1..500_u64).map(|it| (it * 7919).to_string()).collect();
+        cursors.iter().for_each(|cursor| affinity.cursor_returned(0, Some(cursor.as_bytes())));
+        for cursor in cursors.iter().rev() {
+            assert!(affinity.is_pinned(b""));
+            affinity.cursor_returned(digest(cursor.as_bytes()), Some(b"0\r"));
+        }
+        assert!(!affinity.is_pinned(b""));
+        affinity.cursor_returned(0, Some(b"abc"));
+        assert!(affinity.is_pinned(b""));
+    }
+}

@@ -1,0 +1,103 @@
+//! Publishes the snapshot of one service.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::ServiceRuntime;
+use crate::discovery::snapshot::{
+    DiscoverySnapshot, MasterSnapshot, NodeSnapshot, SentinelSnapshot,
+};
+use crate::link::links::Links;
+use crate::replicas::publisher::ReplicaPublisher;
+use crate::{NodeAddr, View, VoteOutcome};
+
+/// The problem of a configured sentinel without a vote.
+const STRANGER: &str = concat!(
+    "it has no vote: no sentinel with a vote knows it, and it knows none of them; ",
+    "check that it watches the same master"
+);
+
+impl ServiceRuntime {
+    /// What the sentinels' views are compared with: the published master, or else the leading
+    /// claim.
+    fn reference(&self) -> Option<(NodeAddr, u64)> {
+        let published = self
+            .machine
+            .committed()
+            .filter(|it| it.published)
+            .map(|it| (it.addr.clone(), it.epoch));
+        published.or_else(|| match self.machine.vote_outcome() {
+            VoteOutcome::Claimed(claim) | VoteOutcome::Regressed(claim) => {
+                Some((claim.addr.clone(), claim.epoch))
+            }
+            VoteOutcome::Silence | VoteOutcome::Confirmed { .. } => None,
+        })
+    }
+
+    /// Publishes a snapshot.
+    pub(crate) fn publish(&self, links: &Links) {
+        let reference = self.reference();
+        let sentinels = links.for_service(self.number).map(|link| {
+            let id = link.id().cloned();
+            let view = self.machine.views().find(|(voter, ..)| id.as_ref() == Some(*voter));
+            let unknown =
+                view.as_ref().is_some_and(|(_, member, view, _)| !member && !view.is_empty_state());
+            let stranger = unknown && !link.is_learned();
+            SentinelSnapshot {
+                addr: link.addr.clone(),
+                stranger,
+                up: link.up.is_some(),
+                events: link.events,
+                member: view.as_ref().is_some_and(|(_, member, ..)| *member),
+                disagrees: view.as_ref().is_some_and(|(_, _, view, _)| {
+                    reference
+                        .as_ref()
+                        .is_some_and(|(addr, epoch)| view.addr != *addr || view.epoch != *epoch)
+                }),
+                tilt: view.as_ref().is_some_and(|(_, _, view, _)| view.tilt),
+                view: view.map(|(_, _, view, at)| (view.addr.clone(), view.epoch, at)),
+                problem: link
+                    .problem_for(self.number)
+                    .or_else(|| stranger.then(|| STRANGER.to_owned())),
+                id,
+            }
+        });
+        let nodes = self.machine.nodes().map(|(addr, probe)| {
+            let (answered_in, failures) = self.probers.stats(addr);
+            let lists = |view: &View| view.replicas.iter().any(|it| it.healthy && it.addr == *addr);
+            let listed_healthy =
+                self.machine.views().filter(|(_, member, view, _)| *member && lists(view)).count();
+            let (addr, problem) = (addr.clone(), self.probers.problem(addr));
+            NodeSnapshot {
+                addr,
+                probe: probe.cloned(),
+                answered_in,
+                failures,
+                problem,
+                listed_healthy,
+            }
+        });
+        self.snapshot.store(Arc::new(DiscoverySnapshot {
+            name: Arc::clone(&self.name),
+            at: Instant::now(),
+            state: self.machine.state().label(),
+            holding: self.machine.is_holding(),
+            // The epoch may fall without a switch, when the sentinels were reconfigured from
+            // scratch.
+            master: self.master.clone().map(|master| MasterSnapshot {
+                epoch: self.machine.committed().map_or(master.epoch, |it| it.epoch),
+                ..master
+            }),
+            stopped_since: self.stopped_since,
+            held_since: self.held_since,
+            disagreement: self.machine.named_masters().len() > 1,
+            minority: self.machine.is_minority(),
+            quorum: self.machine.quorum(),
+            sentinels: sentinels.collect(),
+            nodes: nodes.collect(),
+            replicas: self.replica_publisher.as_ref().map(ReplicaPublisher::snapshot),
+            failovers: self.failover_history.failovers().to_vec(),
+            counts: self.counts,
+        }));
+    }
+}

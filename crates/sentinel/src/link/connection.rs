@@ -1,0 +1,230 @@
+//! A RESP connection to a sentinel or Redis node: sends commands, reads whole replies, bounds
+//! everything.
+//!
+//! The incremental scanner of the data plane finds the end of each frame. It enforces limits for
+//! length, number and depth and never scans a byte twice; only whole frames reach the decoder. A
+//! peer that sends garbage, announces gigabytes, nests without end or sends a byte at a time
+//! therefore affects this connection only.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use redis_protocol::{resp2, resp3};
+use resp::Limits;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::link::reply::Reply;
+
+/// Limit for one reply, in bytes. No reply to the commands used here comes near it.
+const LONGEST_REPLY: usize = 1024 * 1024;
+
+/// Replies nest at most three levels deep; the bound matters because the decoder recurses.
+const LIMITS: Limits = Limits {
+    inline_bytes: 64 * 1024,
+    bulk_bytes: LONGEST_REPLY as u64,
+    elements: 64 * 1024,
+    depth: 16,
+    marks: 0,
+    memory: 0,
+    names: 0,
+};
+
+/// For connections to Redis nodes: an unanswered write or keepalive probe ends the connection after
+/// this time.
+pub(crate) const USER_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How often the kernel probes an idle peer's kernel. A host that took over another's address
+/// answers with a reset at once; nothing else detects that while a request is unanswered.
+const KEEPALIVE: Duration = Duration::from_secs(1);
+
+/// The RESP version of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    Resp2,
+    Resp3,
+}
+
+/// Why a connection is unusable.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConnectionError {
+    /// The dial failed.
+    #[error("cannot connect")]
+    Connect(#[source] io::Error),
+    /// The dial took too long.
+    #[error("cannot connect within {} ms", .0.as_millis())]
+    ConnectTimeout(Duration),
+    /// The peer closed the connection.
+    #[error("the peer closed the connection")]
+    Closed,
+    /// Reading or writing failed.
+    #[error("the connection broke")]
+    Io(#[source] io::Error),
+    /// The reply exceeds a limit, or is not RESP.
+    #[error("the peer sends invalid or oversized RESP: {0}")]
+    Malformed(&'static str),
+}
+
+/// A connection with its read buffer and frame scanner.
+#[derive(Debug)]
+pub(crate) struct RespConnection {
+    stream: TcpStream,
+    input: BytesMut,
+    frames: resp::Frames,
+    /// Bytes of `input` that `frames` has scanned.
+    scanned: usize,
+    /// When the last bytes were read.
+    read_at: Instant,
+    pub(crate) protocol: Protocol,
+}
+
+impl RespConnection {
+    /// Connects within `timeout`. The kernel ends the connection after `user_timeout` without
+    /// acknowledgement from the peer.
+    pub(crate) async fn connect(
+        addr: SocketAddr,
+        timeout: Duration,
+        user_timeout: Duration,
+    ) -> Result<Self, ConnectionError> {
+        let stream = tokio::time::timeout(timeout, TcpStream::connect(addr))
+            .await
+            .map_err(|_| ConnectionError::ConnectTimeout(timeout))?
+            .map_err(ConnectionError::Connect)?;
+        let socket = SockRef::from(&stream);
+        // The number of keepalive probes has no effect with a user timeout.
+        let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
+        socket
+            .set_tcp_nodelay(true)
+            .and_then(|()| socket.set_tcp_keepalive(&keepalive))
+            .and_then(|()| socket.set_tcp_user_timeout(Some(user_timeout)))
+            .map_err(ConnectionError::Connect)?;
+        Ok(Self {
+            stream,
+            input: BytesMut::new(),
+            frames: resp::Frames::new(LIMITS),
+            scanned: 0,
+            read_at: Instant::now(),
+            protocol: Protocol::Resp2,
+        })
+    }
+
+    /// Writes all of it. Commands are small, so this blocks only if the peer has stopped reading;
+    /// callers wrap it in a timeout.
+    pub(crate) async fn send(&mut self, commands: &[u8]) -> Result<(), ConnectionError> {
+        self.stream.write_all(commands).await.map_err(ConnectionError::Io)
+    }
+
+    /// The next whole reply. Cancel-safe: no bytes that were read are lost.
+    pub(crate) async fn next(&mut self) -> Result<Reply, ConnectionError> {
+        loop {
+            if let Some(length) = self.frame_end()? {
+                let frame = self.input.split_to(length).freeze();
+                self.scanned = 0;
+                return decode(&frame, self.protocol);
+            }
+            if self.input.len() > LONGEST_REPLY {
+                return Err(ConnectionError::Malformed("a reply is longer than 1 MiB"));
+            }
+            self.input.reserve(4096);
+            if self.stream.read_buf(&mut self.input).await.map_err(ConnectionError::Io)? == 0 {
+                return Err(ConnectionError::Closed);
+            }
+            self.read_at = Instant::now();
+        }
+    }
+
+    /// When the end of the most recently returned reply was read from the socket.
+    pub(crate) fn read_at(&self) -> Instant {
+        self.read_at
+    }
+
+    /// Whether bytes were read that have not been returned as a reply.
+    pub(crate) fn has_input(&self) -> bool {
+        !self.input.is_empty()
+    }
+
+    /// Where the first frame of the input ends, if it is complete.
+    fn frame_end(&mut self) -> Result<Option<usize>, ConnectionError> {
+        let unseen = self.input.get(self.scanned..).unwrap_or_default();
+        let end = self
+            .frames
+            .end(unseen)
+            .map_err(|_| ConnectionError::Malformed("not RESP, or beyond the limits"))?;
+        match end {
+            Some(length) => Ok(Some(self.scanned + length)),
+            None => {
+                self.scanned = self.input.len();
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// Decodes one complete frame.
+fn decode(frame: &bytes::Bytes, protocol: Protocol) -> Result<Reply, ConnectionError> {
+    let malformed = || ConnectionError::Malformed("a frame that cannot be decoded");
+    match protocol {
+        Protocol::Resp2 => match resp2::decode::decode_bytes(frame) {
+            Ok(Some((decoded, _))) => Ok(Reply::from(decoded)),
+            _ => Err(malformed()),
+        },
+        Protocol::Resp3 => match resp3::decode::complete::decode_bytes(frame) {
+            Ok(Some((decoded, _))) => Ok(Reply::from(decoded)),
+            _ => Err(malformed()),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Fragments of valid frames, and fragments that occur in no valid frame.
+    fn piece() -> impl Strategy<Value = Vec<u8>> {
+        let header = (prop::sample::select(b"*$%~>|+-:#,_(!=;.".to_vec()), -2_i64..9)
+            .prop_map(|(kind, number)| format!("{}{number}\r\n", char::from(kind)).into_bytes());
+        let odd = prop::sample::select(vec![
+            &b"_\r\n"[..],
+            b"#t\r\n",
+            b",nan\r\n",
+            b",-inf\r\n",
+            b"$?\r\n",
+            b"*?\r\n",
+            b";0\r\n",
+            b".\r\n",
+            b"$5\r\nhello\r\n",
+            b"=7\r\ntxt:abc\r\n",
+            b"=3\r\nabc\r\n",
+            b"!3\r\n\xff\xfe\x00\r\n",
+            b"$0\r\n\r\n",
+            b"(99999999999999999999\r\n",
+            b":99999999999999999999\r\n",
+            b"-\xff\xff\r\n",
+            b"|1\r\n+a\r\n+b\r\n",
+            b"%1\r\n*1\r\n+k\r\n,nan\r\n",
+            b"+HELLO\r\n",
+        ]);
+        prop_oneof![3 => header, 2 => odd.prop_map(<[u8]>::to_vec), 1 => prop::collection::vec(any::<u8>(), 0..6)]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 4000, ..ProptestConfig::default() })]
+
+        #[test]
+        fn decodes_or_rejects_every_scanned_frame(pieces in prop::collection::vec(piece(), 1..24)) {
+            let wire = pieces.concat();
+            if let Ok(Some(length)) = resp::Frames::new(LIMITS).end(&wire) {
+                prop_assert!(length <= wire.len() && length > 0);
+                let frame = bytes::Bytes::copy_from_slice(&wire[..length]);
+                for protocol in [Protocol::Resp2, Protocol::Resp3] {
+                    let _ = decode(&frame, protocol);
+                }
+            }
+        }
+    }
+}

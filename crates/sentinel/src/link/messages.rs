@@ -1,0 +1,97 @@
+//! The messages of links, node probers and name lookups to the discovery driver, and the timeouts of
+//! the links.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::link::auth::Denied;
+use crate::link::connection::{ConnectionError, Protocol};
+use crate::link::poll::PollOutcome;
+use crate::net::resolve::ResolveError;
+use crate::{MyId, NodeAddr, Notice, Probe};
+
+/// Identifies a link; never reused within a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct LinkId(pub(crate) u64);
+
+/// An event of a link.
+#[derive(Debug)]
+pub(crate) enum LinkEvent {
+    /// Connected, and the handshake is complete.
+    Up { id: MyId, addr: SocketAddr, protocol: Protocol, events: bool },
+    /// A poll about one master was answered. Its commands were written at `asked_at`, and the last
+    /// reply was read from the socket at `received_at`.
+    Polled {
+        master: Arc<str>,
+        asked_at: Instant,
+        received_at: std::time::Instant,
+        outcome: PollOutcome,
+    },
+    /// An event was published; `master` is `None` for an event about the sentinel itself. Read from
+    /// the socket at `received_at`.
+    Notice { master: Option<Box<str>>, notice: Notice, received_at: std::time::Instant },
+    /// The connection ended, or could not be made.
+    Down(LinkError),
+}
+
+/// Why a link is down.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LinkError {
+    /// Its name has no address.
+    #[error(transparent)]
+    Resolve(#[from] ResolveError),
+    /// The connection failed.
+    #[error(transparent)]
+    Connection(#[from] ConnectionError),
+    /// The sentinel refused the connection or a command.
+    #[error(transparent)]
+    Denied(#[from] Denied),
+    /// It did not answer a poll in time.
+    #[error("it does not answer within {} ms", .0.as_millis())]
+    Unresponsive(Duration),
+    /// Another sentinel answers at this address than the one that was announced.
+    #[error("another sentinel answers at this address than the one that was announced")]
+    WrongIdentity,
+    /// The announced address is one of our own listeners.
+    #[error("this address is one of our own listeners")]
+    LeadsBack,
+    /// It does not know `SENTINEL MYID`.
+    #[error("it does not support SENTINEL MYID: Sentinel 6.2 or newer is required")]
+    NoIdentity,
+}
+
+/// An event of a node prober.
+#[derive(Debug)]
+pub(crate) enum ProbeEvent {
+    /// A probe was answered, or failed.
+    Probed { probe: Box<Probe>, denied: Option<Denied> },
+    /// The idle connection ended.
+    ConnectionLost,
+}
+
+/// Timeouts of the sentinel connections.
+#[derive(Debug, Clone, Copy)]
+pub struct Timeouts {
+    /// Of a dial.
+    pub connect: Duration,
+    /// Of a command.
+    pub command: Duration,
+    /// The shortest pause before a lost sentinel is dialled again.
+    pub reconnect_min: Duration,
+    /// The longest pause; pauses double in between, with jitter.
+    pub reconnect_max: Duration,
+    /// How long sent bytes may stay unacknowledged.
+    pub user: Duration,
+}
+
+/// A message to the driver.
+#[derive(Debug)]
+pub(crate) enum DriverMessage {
+    Link(LinkId, LinkEvent),
+    NodeProber(usize, NodeAddr, ProbeEvent),
+    /// The seed with this index now has these addresses.
+    Seed(usize, Vec<SocketAddr>),
+}

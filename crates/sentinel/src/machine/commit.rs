@@ -1,0 +1,280 @@
+//! From complete evidence to the commit, and the removal of a target.
+
+use std::time::Instant;
+
+use super::events::HINT_PAUSE_MIN;
+use super::nodes::{self, MAX_NODES};
+use super::state::{Basis, MachineState, NoMasterReason};
+use super::{Commit, Committed, Machine, MachineAction, Warning};
+use crate::machine::rules::verify_pause;
+use crate::{Epoch, Minority, NodeAddr, NodeReport, Probe, Role};
+
+impl Machine {
+    /// The evidence for `addr` at `epoch` is complete. From here on traffic is held, and the node's
+    /// next answer to a query sent from now on decides. Better evidence for the same claim counts
+    /// as new: it may be sufficient where the older was not, and therefore needs an answer of its
+    /// own.
+    pub(super) fn pursue(&mut self, now: Instant, addr: NodeAddr, epoch: Epoch, basis: Basis) {
+        if let MachineState::Committing { addr: same, epoch: as_of, basis: known, .. } = &self.state
+            && *same == addr
+            && *as_of == epoch
+            && *known >= basis
+        {
+            return;
+        }
+        self.timeline.evidence(now);
+        if basis == Basis::Majority
+            && let Some(report) = self.verified_ahead(now, &addr, epoch)
+        {
+            return self.commit(now, &addr, epoch, basis, &report);
+        }
+        let until = now + self.rules.verify_deadline;
+        self.nodes.ask_at(now, &addr);
+        self.enter(MachineState::Committing {
+            addr,
+            epoch,
+            basis,
+            evidence_at: now,
+            attempts: 0,
+            until,
+        });
+    }
+
+    /// The answer that makes another query unnecessary. The leader names the new master about 85 ms
+    /// before the first observer does, and the node is probed throughout. An answer to a query sent
+    /// after the *first* vote for this exact claim, which has stood since, proves as much as one
+    /// sent after the last vote, if both are about equally recent. Only while the gate is closed,
+    /// when no byte depends on the exact moment.
+    fn verified_ahead(&self, now: Instant, addr: &NodeAddr, epoch: Epoch) -> Option<NodeReport> {
+        let claim = self
+            .pending
+            .as_ref()
+            .filter(|it| self.held && it.addr == *addr && it.epoch == epoch)?;
+        let report = self.nodes.get(addr)?.recent_report(now, claim.since)?;
+        nodes::verifies(report, self.rules.verify).then(|| report.clone())
+    }
+
+    /// Handles an answer of the node that is about to be committed.
+    pub(super) fn verify(&mut self, now: Instant, node: &NodeAddr, probe: &Probe) {
+        let reconfirming =
+            matches!(self.state, MachineState::Committing { basis: Basis::Reconfirmed, .. });
+        if reconfirming && self.renew_doubt(now, probe) {
+            return;
+        }
+        let MachineState::Committing { epoch, basis, evidence_at, attempts, .. } = &mut self.state
+        else {
+            return;
+        };
+        if probe.asked_at < *evidence_at {
+            // The query is older than the evidence, so the answer proves nothing about it.
+            self.nodes.ask_at(now, node);
+            return;
+        }
+        let (epoch, basis, retry_at) = (*epoch, *basis, now + verify_pause(*attempts));
+        *attempts = attempts.saturating_add(1);
+        match &probe.outcome {
+            Ok(report)
+                if nodes::verifies(report, self.rules.verify)
+                    && self.may_succeed(node, basis, report) =>
+            {
+                self.commit(now, node, epoch, basis, report);
+            }
+            _ => self.nodes.ask_at(retry_at, node),
+        }
+    }
+
+    /// A single sentinel's vote can commit only a node that continues the current master's history
+    /// or, if the histories cannot be read, one that was listed as its replica.
+    pub(super) fn may_succeed(&self, node: &NodeAddr, basis: Basis, report: &NodeReport) -> bool {
+        match (basis, self.continues(report)) {
+            (Basis::SingleSentinel, Some(continues)) => continues,
+            (Basis::SingleSentinel, None) => self.family.contains(node),
+            _ => true,
+        }
+    }
+
+    fn continues(&self, report: &NodeReport) -> Option<bool> {
+        let old = self.committed.as_ref()?.lineage.as_ref()?;
+        report.lineage.as_ref().map(|new| new.continues(old))
+    }
+
+    fn commit(
+        &mut self,
+        now: Instant,
+        addr: &NodeAddr,
+        epoch: Epoch,
+        basis: Basis,
+        report: &NodeReport,
+    ) {
+        let continues = self.continues(report);
+        if continues == Some(false) {
+            self.actions.push(MachineAction::Warning(Warning::LineageBroken));
+        }
+        let lost_bytes = if continues == Some(true) { self.lost_bytes(report) } else { None };
+        self.record_succession(addr, epoch, basis);
+        self.timeline.committed(now);
+        self.last_timeline = std::mem::take(&mut self.timeline);
+        self.committed = Some(Committed {
+            addr: addr.clone(),
+            dialled: report.dialled,
+            epoch,
+            lineage: report.lineage.clone(),
+            since: now,
+            published: true,
+        });
+        self.enter(MachineState::Stable);
+        (self.pending, self.doubt) = (None, None);
+        self.weigh_minority_after(now, basis);
+        self.failed_holds.clear();
+        self.exhausted = false;
+        self.hint_pause = HINT_PAUSE_MIN;
+        // A commit opens the gate, unless a pause or the policy for a minority keeps it closed.
+        self.held = self.pause_outlives_commit() || self.is_held_by_policy();
+        let run_id = report.lineage.as_ref().map(|lineage| lineage.run_id.clone());
+        let held = self.held;
+        let commit = Commit {
+            addr: addr.clone(),
+            dialled: report.dialled,
+            epoch,
+            run_id,
+            basis,
+            lost_bytes,
+            held,
+        };
+        self.actions.push(MachineAction::Commit(commit));
+    }
+
+    /// Updates the records of former masters and of the possible successors for a new master.
+    fn record_succession(&mut self, addr: &NodeAddr, epoch: Epoch, basis: Basis) {
+        if basis == Basis::EpochRegression {
+            self.superseded.clear();
+            self.zombies.clear();
+        }
+        if let Some(old) = self.committed.take().filter(|old| old.addr != *addr) {
+            self.mark_zombie(old.addr.clone());
+            self.supersede(old.addr, epoch);
+        }
+        // Any other node that reports `role:master` at this moment was an intermediate master.
+        let others: Vec<NodeAddr> = self
+            .nodes
+            .iter()
+            .filter(|(_, node)| node.report().is_some_and(|report| report.role == Role::Master))
+            .map(|(node, _)| node.clone())
+            .collect();
+        others.into_iter().for_each(|other| self.mark_zombie(other));
+        self.superseded.remove(addr);
+        self.zombies.remove(addr);
+        // The next failover may come before the next view.
+        let listed = self.electorate.member_views().filter(|(_, view)| view.addr == *addr);
+        self.family = listed
+            .flat_map(|(_, view)| view.replicas.iter().map(|it| it.addr.clone()))
+            .take(MAX_NODES)
+            .collect();
+    }
+
+    /// Ignores `role:master` from `addr` until the node has been seen as a replica.
+    pub(super) fn mark_zombie(&mut self, addr: NodeAddr) {
+        if self.zombies.len() >= 2 * MAX_NODES {
+            let nodes = &self.nodes;
+            self.zombies.retain(|zombie| nodes.get(zombie).is_some());
+        }
+        self.zombies.insert(addr);
+    }
+
+    /// The bytes that the old master wrote beyond the offset at which the new one left its history.
+    /// `second_repl_offset` is the first offset that is no longer shared.
+    fn lost_bytes(&self, report: &NodeReport) -> Option<u64> {
+        let old = self.committed.as_ref()?.lineage.as_ref()?;
+        let new = report.lineage.as_ref()?;
+        let shared = u64::try_from(new.second_offset.checked_sub(1)?).ok()?;
+        (old.run_id != new.run_id).then(|| old.offset.saturating_sub(shared))
+    }
+
+    fn supersede(&mut self, old: NodeAddr, by: Epoch) {
+        if self.superseded.len() >= MAX_NODES {
+            let oldest = self
+                .superseded
+                .iter()
+                .min_by_key(|(_, epoch)| **epoch)
+                .map(|(addr, _)| addr.clone());
+            if let Some(oldest) = oldest {
+                self.superseded.remove(&oldest);
+            }
+        }
+        self.superseded.insert(old, by);
+    }
+
+    /// There is no master: closes the sessions of the current target, if one is published.
+    pub(super) fn take_away(&mut self, now: Instant, reason: NoMasterReason) {
+        self.enter(MachineState::NoMaster { reason, since: now });
+        self.next_ask = self.next_ask.min(now);
+        self.nodes.probe_soon(now);
+        self.doubt(now, now, true);
+        self.unpublish(now, reason);
+    }
+
+    /// The target reports that it is a replica. A verification of its successor continues.
+    pub(super) fn demoted(&mut self, now: Instant) {
+        if matches!(self.state, MachineState::Committing { .. }) {
+            self.unpublish(now, NoMasterReason::Demoted);
+        } else {
+            self.take_away(now, NoMasterReason::Demoted);
+        }
+    }
+
+    fn unpublish(&mut self, now: Instant, reason: NoMasterReason) {
+        if let Some(committed) = self.committed.as_mut().filter(|committed| committed.published) {
+            committed.published = false;
+            self.held = false;
+            self.timeline.suspected(now);
+            self.actions.push(MachineAction::Clear(reason));
+        }
+    }
+
+    /// This process was suspended. A failover may have happened meanwhile: all answers are
+    /// outdated, and so is the evidence for a verification in progress.
+    pub(super) fn wake_from_stall(&mut self, now: Instant) {
+        self.electorate.forget_views();
+        self.majority_at = now;
+        self.nodes.forget(now);
+        self.pending = None;
+        self.updating_from.clear();
+        self.armed_by = None;
+        self.next_ask = now;
+        self.actions.push(MachineAction::Warning(Warning::Stalled));
+        self.enter(match (&self.committed, &self.state) {
+            (None, _) => MachineState::Bootstrap { first_view_at: None },
+            (Some(committed), _) if committed.published => MachineState::Unconfirmed { since: now },
+            (Some(_), MachineState::NoMaster { reason, .. }) => {
+                MachineState::NoMaster { reason: *reason, since: now }
+            }
+            (Some(_), _) => {
+                MachineState::NoMaster { reason: NoMasterReason::Unverified, since: now }
+            }
+        });
+        if self.committed.is_some() {
+            self.doubt(now, now, true);
+        }
+    }
+
+    pub(super) fn is_target(&self, node: &NodeAddr) -> bool {
+        self.committed
+            .as_ref()
+            .is_some_and(|committed| committed.published && committed.addr == *node)
+    }
+
+    /// Since when queries are sent more often; `None` in normal operation.
+    pub(super) fn alert_since(&self) -> Option<Instant> {
+        match &self.state {
+            MachineState::Stable => self.minority.filter(|_| self.rules.minority != Minority::Keep),
+            MachineState::Suspect { since, .. }
+            | MachineState::Unconfirmed { since }
+            | MachineState::Armed { since, .. }
+            | MachineState::NoMaster { since, .. } => Some(*since),
+            MachineState::Committing { evidence_at, .. } => Some(*evidence_at),
+            MachineState::Bootstrap { first_view_at } => {
+                Some(first_view_at.unwrap_or(self.last_step))
+            }
+        }
+    }
+}

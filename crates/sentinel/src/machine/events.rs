@@ -1,0 +1,242 @@
+//! How each event changes what the machine knows. Notices and probes may raise suspicion or arm a
+//! hold; nothing here commits.
+
+use std::time::{Duration, Instant};
+
+use super::electorate::{MAX_VOTERS, ReceivedView};
+use super::nodes::{MAX_NODES, verifies};
+use super::state::{HoldCause, MachineState};
+
+use super::{Announced, Machine, MachineAction, MachineEvent, Warning};
+use crate::{MyId, NodeAddr, NodeReport, Notice, Probe, ProbeFailure, Role, Verify, View};
+
+/// The minimum interval between two hints of the data plane that are acted upon. It doubles while
+/// hints lead to nothing, since some `-READONLY` replies are legitimate.
+pub(super) const HINT_PAUSE_MIN: Duration = Duration::from_millis(100);
+/// The maximum interval between two hints that are acted upon.
+pub(super) const HINT_PAUSE_MAX: Duration = Duration::from_secs(5);
+
+impl Machine {
+    pub(super) fn apply(&mut self, now: Instant, event: MachineEvent) {
+        match event {
+            MachineEvent::View { from, view, asked_at, configured } => {
+                self.handle_view(
+                    now,
+                    &from,
+                    ReceivedView { view, asked_at: asked_at.min(now), at: now, configured },
+                );
+            }
+            MachineEvent::ExpectedSentinels(sentinels) => self.electorate.expect(sentinels),
+            MachineEvent::Notice { from, notice } => self.handle_notice(now, from.as_ref(), notice),
+            MachineEvent::Probed { node, probe } => self.handle_probe(now, &node, &probe),
+            MachineEvent::ProbeConnectionLost { node } => {
+                self.nodes.ended(now, &node);
+                if self.is_target(&node) {
+                    self.suspect(now);
+                }
+            }
+            MachineEvent::Hint if now >= self.hint_after => {
+                self.hint_after = now + self.hint_pause;
+                self.hint_pause = (self.hint_pause * 2).min(HINT_PAUSE_MAX);
+                self.suspect(now);
+            }
+            MachineEvent::Pause(pause) => self.pause = Some(pause),
+            MachineEvent::Resume => self.pause = None,
+            MachineEvent::Hint | MachineEvent::Stalled | MachineEvent::Tick => {}
+        }
+    }
+
+    fn handle_view(&mut self, now: Instant, from: &MyId, received: ReceivedView) {
+        let view = &received.view;
+        let committed = self.committed.as_ref().map(|it| (it.addr.clone(), it.epoch));
+        let newer = committed.as_ref().is_some_and(|(_, epoch)| view.epoch > *epoch);
+        if committed.as_ref().is_some_and(|(_, epoch)| view.epoch < *epoch) {
+            self.actions.push(MachineAction::Warning(Warning::StaleView));
+        } else if let Some((addr, _)) = &committed {
+            let troubled = !view.tilt && (view.down || view.failing_over) && view.addr == *addr;
+            if newer {
+                self.timeline.switched(now);
+            }
+            if troubled || newer {
+                self.suspect(now);
+            }
+            if view.addr == *addr && self.electorate.is_member(from) {
+                self.extend_family(&received.view);
+            }
+        }
+        self.follow_announcement(now, from, &received.view, newer);
+        self.electorate.record(from, received);
+        let followers =
+            self.updating_from.iter().filter(|(_, it)| it.peer == *from).map(|(id, _)| id.clone());
+        followers
+            .collect::<Vec<_>>()
+            .iter()
+            .for_each(|follower| self.count_announced_switch(now, follower));
+    }
+
+    /// Handles the first view with a higher epoch after the sentinel announced whose hello it
+    /// adopts: the peer names what this view names. Later views may have another origin, so the
+    /// announcement is valid for this one view only.
+    fn follow_announcement(&mut self, now: Instant, from: &MyId, view: &View, newer: bool) {
+        let Some(announced) = self.updating_from.get(from) else { return };
+        let fresh = now.saturating_duration_since(announced.at) <= self.rules.view_expiry;
+        let rose = view.epoch > announced.was;
+        if rose || !fresh {
+            let peer = announced.peer.clone();
+            let left = announced.leaving != view.addr;
+            self.updating_from.remove(from);
+            if rose && left && fresh && newer {
+                self.electorate.endorse(now, &peer, view.addr.clone(), view.epoch);
+            }
+        }
+    }
+
+    /// A sentinel that announced whose hello it adopts and then where it switched to, names what
+    /// the peer names: the hello carried the peer's address and epoch. Its vote therefore need not
+    /// wait for its next view, and two sentinels have voted. If no view of the peer is known yet,
+    /// this runs again when one arrives. It is valid for one switch.
+    fn count_announced_switch(&mut self, now: Instant, follower: &MyId) {
+        let Some(announced) = self.updating_from.get_mut(follower) else { return };
+        let fresh = now.saturating_duration_since(announced.at) <= self.rules.view_expiry;
+        let Some((addr, epoch)) = self.electorate.named_by(&announced.peer).filter(|_| fresh)
+        else {
+            return;
+        };
+        let newer = self.committed.as_ref().is_some_and(|committed| epoch > committed.epoch);
+        let same = announced.to.as_ref() == Some(&addr) && epoch > announced.was;
+        if newer && same && self.electorate.is_member(&announced.peer) {
+            announced.to = None;
+            self.electorate.endorse(now, follower, addr, epoch);
+        }
+    }
+
+    /// Adds the listed replicas to the family. If the family is full, nodes that are no longer
+    /// listed are removed first.
+    fn extend_family(&mut self, view: &View) {
+        let new = || view.replicas.iter().map(|replica| &replica.addr);
+        if self.family.len() + new().filter(|addr| !self.family.contains(*addr)).count() > MAX_NODES
+        {
+            let listed = self.electorate.listed_replicas();
+            self.family.retain(|addr| listed.contains(addr));
+        }
+        let free = MAX_NODES.saturating_sub(self.family.len());
+        let fresh: Vec<NodeAddr> =
+            new().filter(|addr| !self.family.contains(*addr)).take(free).cloned().collect();
+        self.family.extend(fresh);
+    }
+
+    fn handle_notice(&mut self, now: Instant, from: Option<&MyId>, notice: Notice) {
+        self.next_ask = self.next_ask.min(now);
+        let member = from.filter(|id| self.electorate.is_member(id)).cloned();
+        match (notice, member) {
+            (Notice::Switched { to }, member) => {
+                if self.committed.as_ref().is_some_and(|it| it.addr != to) {
+                    self.timeline.switched(now);
+                }
+                self.suspect(now);
+                if let Some((from, announced)) =
+                    member.and_then(|it| Some((it.clone(), self.updating_from.get_mut(&it)?)))
+                {
+                    announced.to = Some(to);
+                    self.count_announced_switch(now, &from);
+                }
+            }
+            (Notice::ConfigUpdateFrom { peer, leaving }, Some(from)) => {
+                // The sentinel must leave the address it named last: then the next view with a
+                // higher epoch is the one that follows the hello. An announcement that arrives
+                // late, after that view, belongs to an earlier switch.
+                if let Some((addr, was)) = self.electorate.named_by(&from)
+                    && addr == leaving
+                    && self.updating_from.len() < MAX_VOTERS
+                {
+                    self.updating_from
+                        .insert(from, Announced { peer, leaving, at: now, was, to: None });
+                }
+            }
+            (Notice::CandidateSelected { candidate }, Some(from)) => {
+                self.updating_from.remove(&from);
+                self.arm(now, HoldCause::Selected, &candidate, Some(from));
+            }
+            (Notice::PromotionOrdered { candidate }, Some(from)) => {
+                self.updating_from.remove(&from);
+                self.arm(now, HoldCause::Ordered, &candidate, Some(from));
+            }
+            (Notice::Promoted { candidate }, Some(from)) => {
+                self.updating_from.remove(&from);
+                self.arm(now, HoldCause::Promoted, &candidate, Some(from));
+            }
+            (Notice::Aborted, Some(from)) => {
+                // A failed attempt of another sentinel says nothing about the failover in progress.
+                let same_sentinel = self.armed_by.as_ref().is_none_or(|by| *by == from);
+                if same_sentinel && matches!(self.state, MachineState::Armed { .. }) {
+                    self.disarm(now);
+                }
+                self.suspect(now);
+            }
+            (Notice::ConfigUpdateFrom { .. } | Notice::ReplicaDone | Notice::Changed, _) => {}
+            (_, _) => self.suspect(now),
+        }
+    }
+
+    fn handle_probe(&mut self, now: Instant, node: &NodeAddr, probe: &Probe) {
+        if !self.nodes.record(node, probe.clone()) {
+            return;
+        }
+        let since_commit =
+            self.committed.as_ref().is_none_or(|committed| probe.asked_at >= committed.since);
+        if since_commit
+            && matches!(&probe.outcome, Ok(NodeReport { role: Role::Replica { .. }, .. }))
+        {
+            self.zombies.remove(node);
+        }
+        if matches!(&self.state, MachineState::Committing { addr, .. } if addr == node) {
+            self.verify(now, node, probe);
+        } else if self.committed.as_ref().is_some_and(|committed| committed.addr == *node) {
+            self.handle_target_probe(now, node, probe);
+        } else if let Ok(report) = &probe.outcome
+            && since_commit
+            && verifies(report, Verify::Role)
+            && self.is_promoted_replica(node, report)
+        {
+            self.arm(now, HoldCause::Promoted, node, None);
+        }
+    }
+
+    fn handle_target_probe(&mut self, now: Instant, node: &NodeAddr, probe: &Probe) {
+        let Some(committed) = self.committed.as_ref().filter(|it| it.addr == *node) else { return };
+        if probe.asked_at < committed.since {
+            return;
+        }
+        let published = committed.published;
+        match &probe.outcome {
+            Ok(NodeReport { role: Role::Replica { .. }, .. }) if published => self.demoted(now),
+            Ok(report) if verifies(report, self.rules.verify) => {
+                if published {
+                    self.target_answered(now, probe.asked_at, report);
+                } else {
+                    self.detect_restart(now, probe.asked_at, report);
+                }
+            }
+            // The credentials do not permit the query. It is neither a good nor a bad sign, but a
+            // server is present.
+            Err(ProbeFailure::Denied) => {}
+            // The server is present but full: no sign that it was replaced.
+            Err(ProbeFailure::ConnectionRejected) => self.suspect(now),
+            Ok(_) | Err(_) => {
+                self.doubt(now, probe.asked_at, !published);
+                self.suspect(now);
+            }
+        }
+    }
+
+    /// Whether `node`, which reports `role:master`, is a promoted replica of the committed master
+    /// and not a zombie or a stranger.
+    fn is_promoted_replica(&self, node: &NodeAddr, report: &NodeReport) -> bool {
+        let Some(committed) = &self.committed else { return false };
+        let continues = match (&committed.lineage, &report.lineage) {
+            (Some(old), Some(new)) => new.continues(old),
+            _ => true,
+        };
+        continues && self.family.contains(node) && !self.zombies.contains(node)
+    }
+}

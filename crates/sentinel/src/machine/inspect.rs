@@ -1,0 +1,68 @@
+//! Read-only views of the machine: its electorate, its nodes, and a check of its invariants.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use super::{Admission, Machine, MachineState};
+use crate::{Epoch, MyId, NodeAddr, Probe, View};
+
+impl Machine {
+    /// Whether this sentinel belongs to the electorate.
+    #[must_use]
+    pub fn is_member(&self, id: &MyId) -> bool {
+        self.electorate.is_member(id)
+    }
+
+    /// How each member was admitted to the electorate, and when.
+    pub fn members(&self) -> impl Iterator<Item = (&MyId, Admission, Instant)> {
+        self.electorate.members()
+    }
+
+    /// Whether more than a single sentinel's list supports this node: it is the current or the last
+    /// master, or the evidence for it is complete.
+    #[must_use]
+    pub fn is_corroborated(&self, node: &NodeAddr) -> bool {
+        let claimed = matches!(&self.state, MachineState::Committing { addr, .. } if addr == node);
+        claimed || self.committed.as_ref().is_some_and(|it| it.addr == *node)
+    }
+
+    /// Each unexpired view: the sentinel, whether it votes, the view, and when it was received.
+    pub fn views(&self) -> impl Iterator<Item = (&MyId, bool, &View, Instant)> {
+        self.electorate
+            .all_views()
+            .map(|(id, member, received)| (id, member, &received.view, received.at))
+    }
+
+    /// What the voting and the configured sentinels name. An operator has to know of differences.
+    pub fn named_masters(&self) -> BTreeSet<(&NodeAddr, Epoch)> {
+        let known = self
+            .electorate
+            .all_views()
+            .filter(|(_, member, received)| *member || received.configured);
+        let naming =
+            known.filter(|(_, member, received)| *member || !received.view.is_empty_state());
+        naming.map(|(_, _, received)| (&received.view.addr, received.view.epoch)).collect()
+    }
+
+    /// Each watched node with its last answer.
+    pub fn nodes(&self) -> impl Iterator<Item = (&NodeAddr, Option<&Probe>)> {
+        self.nodes.iter().map(|(addr, node)| (addr, node.last.as_ref()))
+    }
+
+    /// The first violated safety rule, if any; for tests and for an assertion of the driver in
+    /// debug builds.
+    #[must_use]
+    pub fn broken_invariant(&self) -> Option<&'static str> {
+        let votes = self.electorate.votes();
+        let distinct: BTreeSet<&MyId> = votes.iter().map(|vote| &vote.voter).collect();
+        if distinct.len() != votes.len() {
+            return Some("S6: a sentinel votes twice");
+        }
+        let committed = self.committed.as_ref()?;
+        let superseded = self.superseded.get(&committed.addr).copied();
+        if superseded.is_some_and(|epoch| epoch >= committed.epoch) && committed.published {
+            return Some("zombie guard: a superseded address is published");
+        }
+        None
+    }
+}

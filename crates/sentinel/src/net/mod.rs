@@ -1,0 +1,4 @@
+//! Address lookups and the loop guard, used by all modules that open connections.
+
+pub(crate) mod loop_guard;
+pub(crate) mod resolve;

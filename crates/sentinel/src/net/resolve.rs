@@ -1,0 +1,281 @@
+//! Name resolution that never blocks a worker and never accumulates lookups.
+//!
+//! The system's resolver may block for minutes. Each [`Lookup`] therefore has at most one request
+//! in progress, on the runtime's bounded pool of blocking threads. A caller waits for a limited
+//! time and gets a late answer with a later call. The last good answer is kept while lookups fail.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio_util::task::AbortOnDropHandle;
+
+/// The maximum number of addresses taken from one name.
+const MAX_ADDRESSES: usize = 32;
+
+/// The maximum number of lookups of one process in progress. A resolver that hangs blocks these
+/// threads and no others.
+const MAX_LOOKUPS: usize = 16;
+
+/// How long to wait for a slow resolver if an earlier answer is available.
+const PATIENCE_WITH_CACHE: Duration = Duration::from_millis(50);
+
+/// Why a name has no address now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ResolveError {
+    /// The resolver returned an error or no address.
+    #[error("the name does not resolve")]
+    NotFound,
+    /// The resolver did not answer in time; the request continues in the background.
+    #[error("the name server does not answer")]
+    TimedOut,
+}
+
+type LookupFn = dyn Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync;
+
+/// A source of addresses for host names. Clones share the limit on lookups in progress.
+#[derive(Clone)]
+pub struct Resolver {
+    ask: Arc<LookupFn>,
+    permits: Arc<Semaphore>,
+}
+
+impl Resolver {
+    /// Uses `ask` to look up a host and port. It may block: it runs on the runtime's blocking
+    /// threads.
+    #[must_use]
+    pub fn new(
+        ask: impl Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static,
+    ) -> Self {
+        Self { ask: Arc::new(ask), permits: Arc::new(Semaphore::new(MAX_LOOKUPS)) }
+    }
+
+    async fn look_up(self, host: Box<str>, port: u16) -> Vec<SocketAddr> {
+        // The blocking task keeps the permit until the resolver returns, even if the answer is no
+        // longer awaited.
+        let Ok(permit) = self.permits.acquire_owned().await else { return Vec::new() };
+        let ask = self.ask;
+        let answer = tokio::task::spawn_blocking(move || {
+            let found = ask(&host, port).unwrap_or_default();
+            drop(permit);
+            found
+        });
+        let mut found = answer.await.unwrap_or_default();
+        found.sort_unstable();
+        found.dedup();
+        found.truncate(MAX_ADDRESSES);
+        found
+    }
+}
+
+impl Default for Resolver {
+    /// The system's resolver.
+    fn default() -> Self {
+        Self::new(|host, port| (host, port).to_socket_addrs().map(Iterator::collect))
+    }
+}
+
+impl std::fmt::Debug for Resolver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Resolver")
+    }
+}
+
+/// One name with its port.
+#[derive(Debug)]
+pub(crate) struct Lookup {
+    host: Box<str>,
+    port: u16,
+    resolver: Resolver,
+    pending: Option<AbortOnDropHandle<Vec<SocketAddr>>>,
+    last_good: Vec<SocketAddr>,
+    /// The address that worked last.
+    worked: Option<SocketAddr>,
+    /// Failed attempts since then.
+    failures: usize,
+}
+
+impl Lookup {
+    pub(crate) fn new(resolver: &Resolver, host: &str, port: u16) -> Self {
+        Self {
+            host: host.into(),
+            port,
+            resolver: resolver.clone(),
+            pending: None,
+            last_good: Vec::new(),
+            worked: None,
+            failures: 0,
+        }
+    }
+
+    /// The current addresses: at once for an IP address, otherwise by a lookup. Waits up to
+    /// `patience`, and much less if an earlier answer is available. Fails only without any answer.
+    /// Cancel-safe.
+    pub(crate) async fn addresses(
+        &mut self,
+        patience: Duration,
+    ) -> Result<Vec<SocketAddr>, ResolveError> {
+        if let Ok(ip) = self.host.parse::<IpAddr>() {
+            return Ok(vec![SocketAddr::new(ip, self.port)]);
+        }
+        let patience =
+            if self.last_good.is_empty() { patience } else { patience.min(PATIENCE_WITH_CACHE) };
+        let pending = self.pending.get_or_insert_with(|| {
+            AbortOnDropHandle::new(tokio::spawn(
+                self.resolver.clone().look_up(self.host.clone(), self.port),
+            ))
+        });
+        let error = match tokio::time::timeout(patience, pending).await {
+            Err(_) => ResolveError::TimedOut,
+            Ok(answer) => {
+                self.pending = None;
+                let found = answer.unwrap_or_default();
+                if !found.is_empty() {
+                    self.last_good.clone_from(&found);
+                    return Ok(found);
+                }
+                ResolveError::NotFound
+            }
+        };
+        if self.last_good.is_empty() { Err(error) } else { Ok(self.last_good.clone()) }
+    }
+
+    /// The address to dial now: the one that worked last, as long as the name still has it. A
+    /// single failure may be a lost packet, and another address of the same server looks like
+    /// another server. It is therefore tried a second time before the other addresses, and twice in
+    /// each round after that. If none has worked yet, they are tried in turn.
+    pub(crate) async fn address(&mut self, patience: Duration) -> Result<SocketAddr, ResolveError> {
+        let found = self.addresses(patience).await?;
+        let known = self.worked.filter(|worked| found.contains(worked));
+        let order = known
+            .into_iter()
+            .chain(known)
+            .chain(found.iter().copied().filter(|it| known != Some(*it)));
+        let order: Vec<SocketAddr> = order.collect();
+        let next = self.failures.checked_rem(order.len()).unwrap_or_default();
+        order.get(next).copied().ok_or(ResolveError::NotFound)
+    }
+
+    /// Called when a dial of the last [`Self::address`] failed.
+    pub(crate) fn failed(&mut self) {
+        self.failures = self.failures.wrapping_add(1);
+    }
+
+    /// Called when a server answered at this address.
+    pub(crate) fn worked(&mut self, addr: SocketAddr) {
+        (self.worked, self.failures) = (Some(addr), 0);
+    }
+}
+
+/// Whether an address that a sentinel at `announced_by` announces can be meant for this process. A
+/// sentinel on another host that announces a loopback address means itself.
+pub(crate) fn is_usable(ip: IpAddr, announced_by: IpAddr) -> bool {
+    let (ip, announced_by) = (ip.to_canonical(), announced_by.to_canonical());
+    !ip.is_unspecified() && !ip.is_multicast() && (!ip.is_loopback() || announced_by.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn resolves_ip_addresses_and_rejects_bad_names() {
+        let mut lookup = Lookup::new(&Resolver::default(), "::1", 26379);
+        assert_eq!(
+            lookup.addresses(Duration::ZERO).await,
+            Ok(vec!["[::1]:26379".parse().expect("address")])
+        );
+        // Rejected before a resolver is used, so the test does not depend on this host's name
+        // server.
+        let mut lookup = Lookup::new(&Resolver::default(), "no\0name", 1);
+        assert_eq!(lookup.addresses(Duration::from_secs(30)).await, Err(ResolveError::NotFound));
+    }
+
+    #[tokio::test]
+    async fn keeps_last_good_answer_while_lookups_fail() {
+        let good: SocketAddr = "10.1.2.3:1".parse().expect("address");
+        let mut lookup = Lookup::new(&Resolver::default(), "no\0name", 1);
+        lookup.last_good = vec![good];
+        assert_eq!(lookup.addresses(Duration::from_secs(30)).await, Ok(vec![good]));
+    }
+
+    #[tokio::test]
+    async fn tries_all_addresses_of_a_name_in_turn() {
+        let both: [SocketAddr; 2] =
+            ["10.0.0.1:5", "10.0.0.2:5"].map(|it| it.parse().expect("address"));
+        let resolver = Resolver::new(move |_, _| Ok(both.to_vec()));
+        let mut lookup = Lookup::new(&resolver, "both.example", 5);
+        for turn in [0, 1, 0] {
+            assert_eq!(lookup.address(Duration::from_secs(30)).await, Ok(both[turn]));
+            lookup.failed();
+        }
+    }
+
+    #[tokio::test]
+    async fn tries_last_working_address_twice_first() {
+        let all: [SocketAddr; 3] =
+            ["10.0.0.1:5", "10.0.0.2:5", "[fd00::1]:5"].map(|it| it.parse().expect("address"));
+        let found = Arc::new(std::sync::Mutex::new(all.to_vec()));
+        let resolver = Resolver::new({
+            let found = Arc::clone(&found);
+            move |_, _| Ok(found.lock().map(|it| it.clone()).unwrap_or_default())
+        });
+        let mut lookup = Lookup::new(&resolver, "both.example", 5);
+        lookup.failed();
+        lookup.failed();
+        assert_eq!(lookup.address(Duration::from_secs(30)).await, Ok(all[2]));
+        lookup.worked(all[2]);
+        for turn in [2, 2, 0, 1, 2, 2, 0] {
+            assert_eq!(lookup.address(Duration::from_secs(30)).await, Ok(all[turn]));
+            lookup.failed();
+        }
+        // It is preferred again after one success, and dropped when the name no longer has it.
+        lookup.worked(all[2]);
+        assert_eq!(lookup.address(Duration::from_secs(30)).await, Ok(all[2]));
+        *found.lock().expect("no poison") = all[..2].to_vec();
+        assert_eq!(lookup.address(Duration::from_secs(30)).await, Ok(all[0]));
+    }
+
+    #[tokio::test]
+    async fn bounds_threads_blocked_by_a_hanging_resolver() {
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let held = std::sync::Mutex::new(held);
+        let calls = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let resolver = Resolver::new({
+            let calls = Arc::clone(&calls);
+            move |_, _| {
+                calls.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                let _ = held.lock().map(|held| held.recv());
+                Ok(Vec::new())
+            }
+        });
+        let mut lookups: Vec<Lookup> = (0..100)
+            .map(|number| Lookup::new(&resolver, &format!("name{number}.example"), 1))
+            .collect();
+        for lookup in &mut lookups {
+            assert_eq!(
+                lookup.addresses(Duration::from_millis(1)).await,
+                Err(ResolveError::TimedOut)
+            );
+        }
+        assert!(calls.load(std::sync::atomic::Ordering::SeqCst) <= MAX_LOOKUPS);
+        let good: SocketAddr = "10.1.2.3:1".parse().expect("address");
+        let mut lookup = Lookup::new(&resolver, "late.example", 1);
+        lookup.last_good = vec![good];
+        let asked = tokio::time::Instant::now();
+        assert_eq!(lookup.addresses(Duration::from_secs(30)).await, Ok(vec![good]));
+        assert!(asked.elapsed() < Duration::from_secs(10));
+        drop(release);
+    }
+
+    #[test]
+    fn accepts_loopback_only_from_the_same_host() {
+        let ip = |text: &str| text.parse::<IpAddr>().expect("address");
+        assert!(!is_usable(ip("127.0.0.1"), ip("10.0.0.1")));
+        assert!(is_usable(ip("127.0.0.1"), ip("127.0.0.2")));
+        assert!(!is_usable(ip("0.0.0.0"), ip("127.0.0.1")));
+        assert!(is_usable(ip("10.0.0.1"), ip("10.0.0.2")));
+    }
+}

@@ -1,0 +1,153 @@
+//! Replica health as the sessions connected to a replica need it: when it last answered, which
+//! master it follows, whether it is unresponsive.
+//!
+//! Kept apart from the last report, which is dropped after a stall of this process: a replica that
+//! was reconfigured during the stall must be noticed afterwards.
+
+use std::time::{Duration, Instant};
+
+use crate::{NodeAddr, Probe, ProbeFailure, Role};
+
+/// Tracks the health of one replica. See the module's header.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct HealthTracker {
+    /// When the most recent successful probe was sent.
+    asked_at: Option<Instant>,
+    /// The same for any answer. A replica that refuses our commands is busy or full, but alive.
+    alive_at: Option<Instant>,
+    /// The master that it followed at that time; `Some(None)` if it was a master itself.
+    follows: Option<Option<NodeAddr>>,
+    repointed_at: Option<Instant>,
+}
+
+/// The health of one replica, published to its sessions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ReplicaHealth<'a> {
+    pub(crate) addr: &'a NodeAddr,
+    /// The run ID in its last answer, if known.
+    pub(crate) run_id: Option<&'a str>,
+    pub(crate) asked_at: Option<Instant>,
+    /// When it was learned that it follows another master than before.
+    pub(crate) repointed_at: Option<Instant>,
+    /// The master that it follows, if any.
+    pub(crate) follows: Option<&'a NodeAddr>,
+    /// It has not answered for longer than allowed.
+    pub(crate) silent: bool,
+    /// It is about to be promoted.
+    pub(crate) candidate: bool,
+}
+
+impl HealthTracker {
+    /// Records a probe whose result arrived at `now`.
+    pub(super) fn record_probe(&mut self, now: Instant, probe: &Probe) {
+        match &probe.outcome {
+            Ok(report) => {
+                self.alive_at = self.alive_at.max(Some(probe.asked_at));
+                if self.asked_at.is_some_and(|at| probe.asked_at < at) {
+                    // A later probe was answered before it: this answer is outdated.
+                    return;
+                }
+                self.asked_at = Some(probe.asked_at);
+                let follows = match &report.role {
+                    Role::Master => None,
+                    Role::Replica { master, .. } => Some(master.clone()),
+                    Role::Unknown => return,
+                };
+                if self.follows.as_ref().is_some_and(|before| *before != follows) {
+                    self.repointed_at = Some(now);
+                }
+                self.follows = Some(follows);
+            }
+            Err(ProbeFailure::Denied | ProbeFailure::ConnectionRejected) => {
+                self.alive_at = self.alive_at.max(Some(probe.asked_at));
+            }
+            Err(
+                ProbeFailure::Unreachable
+                | ProbeFailure::UnusableAddress
+                | ProbeFailure::Unresponsive,
+            ) => {}
+        }
+    }
+
+    /// The health at `now`. `unanswered`: how long it may stay without an answer; `None` while it
+    /// has not been probed yet.
+    pub(super) fn report<'a>(
+        &'a self,
+        now: Instant,
+        (addr, run_id): (&'a NodeAddr, Option<&'a str>),
+        unanswered: Option<Duration>,
+    ) -> ReplicaHealth<'a> {
+        let since = |at: Instant| now.saturating_duration_since(at);
+        let silent = unanswered.is_some_and(|span| self.alive_at.is_none_or(|at| since(at) > span));
+        let (asked_at, repointed_at) = (self.asked_at, self.repointed_at);
+        let follows = self.follows.as_ref().and_then(Option::as_ref);
+        ReplicaHealth { addr, run_id, asked_at, repointed_at, follows, silent, candidate: false }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::NodeReport;
+    use crate::replicas::eligibility::tests::{follower, ms, node, report};
+
+    fn answer(asked_at: Instant, role: Role) -> Probe {
+        Probe { asked_at, outcome: Ok(NodeReport { role, ..report(2, Role::Unknown, 0, "x") }) }
+    }
+
+    #[test]
+    fn notes_when_replica_follows_another_master() {
+        let (mut health, start, addr) = (HealthTracker::default(), Instant::now(), node(2));
+        let mut record_probe = |at: u64, role| {
+            health.record_probe(start + ms(at), &answer(start + ms(at), role));
+            health.report(start + ms(at), (&addr, None), None).repointed_at
+        };
+        assert_eq!(record_probe(1, follower(1, true)), None, "the first answer is not a change");
+        assert_eq!(record_probe(2, follower(1, false)), None, "a broken link is not a change");
+        assert_eq!(record_probe(3, Role::Unknown), None);
+        assert_eq!(record_probe(4, follower(3, false)), Some(start + ms(4)));
+        assert_eq!(record_probe(5, follower(3, true)), Some(start + ms(4)));
+        assert_eq!(
+            record_probe(6, Role::Master),
+            Some(start + ms(6)),
+            "a promotion ends all connections, too"
+        );
+        assert_eq!(record_probe(7, follower(3, true)), Some(start + ms(7)));
+        // An answer that was overtaken by a later one.
+        health.record_probe(start + ms(9), &answer(start + ms(2), follower(1, true)));
+        let health = health.report(start + ms(9), (&addr, None), None);
+        assert_eq!(
+            (health.repointed_at, health.asked_at),
+            (Some(start + ms(7)), Some(start + ms(7)))
+        );
+    }
+
+    #[test]
+    fn is_silent_only_without_any_answer() {
+        let (mut health, start, addr) = (HealthTracker::default(), Instant::now(), node(2));
+        health.record_probe(start, &answer(start, follower(1, true)));
+        let failed = |failure| Probe { asked_at: start + ms(3000), outcome: Err(failure) };
+        let silent = |health: &HealthTracker, at| {
+            health.report(start + ms(at), (&addr, None), Some(ms(3000))).silent
+        };
+        for failure in
+            [ProbeFailure::Unresponsive, ProbeFailure::Unreachable, ProbeFailure::UnusableAddress]
+        {
+            health.record_probe(start + ms(3000), &failed(failure));
+            assert_eq!(
+                (silent(&health, 3000), silent(&health, 3001)),
+                (false, true),
+                "{failure:?}"
+            );
+        }
+        assert!(
+            !health.report(start + ms(9000), (&addr, None), None).silent,
+            "it has not been probed since a stall"
+        );
+        for failure in [ProbeFailure::ConnectionRejected, ProbeFailure::Denied] {
+            let mut alive = health.clone();
+            alive.record_probe(start + ms(3000), &failed(failure));
+            assert!(!silent(&alive, 3001), "{failure:?} is an answer");
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Chooses the sentinel that starts the failover, and executes the commands for it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use tokio::sync::mpsc;
+
+use super::SwitchoverLimits;
+use super::command_connection::CommandConnection;
+use super::error::SwitchoverError;
+use super::leader::{self, LeaderView, read_event, read_view};
+use super::participants::Participants;
+use super::steps::{FailoverReply, Input};
+use crate::NodeAddr;
+use crate::discovery::handle::ConnectionSettings;
+use crate::link::auth::Denied;
+use crate::link::connection::{ConnectionError, RespConnection};
+use crate::link::links::describe;
+use crate::link::poll::{SENTINEL_AUTH, has_flag, put_command, read_tilt};
+use crate::link::reply::Reply;
+use crate::net::resolve::Lookup;
+
+/// Timeout for the other sentinels, since traffic is held while they are asked.
+const OTHERS_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// Commands for the leader.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum LeaderCommand {
+    StartFailover,
+    View,
+}
+
+/// The sentinel that starts the failover.
+#[derive(Debug)]
+pub(super) struct FailoverLeader {
+    pub(super) addr: NodeAddr,
+    pub(super) view: LeaderView,
+    pub(super) connection: CommandConnection,
+    /// The sentinels that do not start the failover.
+    pub(super) others: Vec<(NodeAddr, CommandConnection)>,
+    /// `None` if its ACL does not allow SUBSCRIBE: its answers say the same, later.
+    pub(super) events: Option<RespConnection>,
+}
+
+impl FailoverLeader {
+    /// The first sentinel that can start the failover, with a subscription to its events. All are
+    /// asked, because none may be failing over already: two failovers at once can promote two
+    /// replicas.
+    pub(super) async fn choose(
+        access: &ConnectionSettings,
+        participants: &Participants,
+        limits: SwitchoverLimits,
+    ) -> Result<Self, SwitchoverError> {
+        let mut problem = String::from("no sentinel is reachable");
+        let (mut chosen, mut others): (Option<Self>, Vec<(NodeAddr, CommandConnection)>) =
+            (None, Vec::new());
+        for sentinel in &participants.sentinels {
+            match Self::open(access, sentinel, limits).await {
+                Ok(leader) if leader.view.failing_over => {
+                    return Err(SwitchoverError::FailingOver(leader.addr));
+                }
+                Ok(leader) if chosen.is_some() => others.push((leader.addr, leader.connection)),
+                Ok(leader) if leader.view.master != participants.master => {
+                    problem = format!("{sentinel}: it names {} as the master", leader.view.master);
+                }
+                Ok(leader) if leader.view.down => {
+                    problem = format!("{sentinel}: it considers the master down");
+                }
+                Ok(leader) => chosen = Some(leader),
+                Err(why) => problem = format!("{sentinel}: {why}"),
+            }
+        }
+        chosen.map(|leader| Self { others, ..leader }).ok_or(SwitchoverError::Refused(problem))
+    }
+
+    async fn open(
+        access: &ConnectionSettings,
+        sentinel: &NodeAddr,
+        limits: SwitchoverLimits,
+    ) -> Result<Self, String> {
+        let auth = (access.sentinel_auth.as_ref(), SENTINEL_AUTH);
+        let mut lookup = Lookup::new(&access.resolver, &sentinel.host, sentinel.port);
+        let addr = lookup.address(limits.timeout).await.map_err(|error| error.to_string())?;
+        // A sentinel does not answer while it writes its configuration to a slow disk.
+        let mut connection = CommandConnection::open(addr, auth, limits.timeout * 2).await?;
+        if read_tilt(&connection.ask(&["INFO", "sentinel"]).await?) {
+            return Err("it is in TILT".to_owned());
+        }
+        let view = view(&mut connection, &access.name).await?;
+        let events =
+            subscribe(CommandConnection::open(addr, auth, limits.timeout).await?, limits.timeout)
+                .await?;
+        Ok(Self { addr: sentinel.clone(), view, connection, others: Vec::new(), events })
+    }
+}
+
+async fn view(connection: &mut CommandConnection, name: &str) -> Result<LeaderView, String> {
+    let master = connection.ask(&["SENTINEL", "MASTER", name]).await?;
+    let replicas = connection.ask(&["SENTINEL", "REPLICAS", name]).await?;
+    for (reply, command, rule) in [
+        (&master, "SENTINEL MASTER", "+sentinel|master"),
+        (&replicas, "SENTINEL REPLICAS", "+sentinel|replicas"),
+    ] {
+        if let Some(denied) =
+            reply.error().and_then(|line| Denied::read(line, command, rule, SENTINEL_AUTH))
+        {
+            return Err(denied.to_string());
+        }
+    }
+    read_view(&master, &replicas)
+        .ok_or_else(|| "SENTINEL MASTER and REPLICAS returned no usable view".to_owned())
+}
+
+/// Subscribes on a dedicated connection. `None` if the sentinel refuses.
+async fn subscribe(
+    connection: CommandConnection,
+    timeout: Duration,
+) -> Result<Option<RespConnection>, String> {
+    let Some(mut connection) = connection.into_connection() else { return Ok(None) };
+    let mut command = BytesMut::new();
+    let words: Vec<&str> =
+        std::iter::once("SUBSCRIBE").chain(leader::CHANNELS.iter().copied()).collect();
+    put_command(&mut command, &words);
+    let subscribing = async {
+        connection.send(&command).await?;
+        let mut confirmed = 0;
+        while confirmed < leader::CHANNELS.len() {
+            match connection.next().await? {
+                Reply::List(items) | Reply::Push(items) => {
+                    confirmed +=
+                        usize::from(items.first().and_then(Reply::text) == Some("subscribe"));
+                }
+                _ => return Ok(None),
+            }
+        }
+        Ok(Some(connection))
+    };
+    match tokio::time::timeout(timeout, subscribing).await {
+        Ok(done) => done.map_err(|error: ConnectionError| describe(&error)),
+        Err(_) => Err(format!("no answer to SUBSCRIBE within {} ms", timeout.as_millis())),
+    }
+}
+
+/// Forwards events. When the connection ends, the answers to polls still show the progress.
+pub(super) async fn listen(
+    mut connection: RespConnection,
+    name: Arc<str>,
+    out: mpsc::Sender<Input>,
+) {
+    while let Ok(reply) = connection.next().await {
+        let (Reply::List(items) | Reply::Push(items)) = reply else { continue };
+        let [kind, channel, payload] = items.as_slice() else { continue };
+        let (Some("message"), Some(channel), Some(payload)) =
+            (kind.text(), channel.text(), payload.text())
+        else {
+            continue;
+        };
+        if let Some(event) = read_event(channel, payload, &name)
+            && out.send(Input::Event(event)).await.is_err()
+        {
+            return;
+        }
+    }
+}
+
+pub(super) async fn answer(
+    (mut connection, mut others): (CommandConnection, Vec<(NodeAddr, CommandConnection)>),
+    name: Arc<str>,
+    mut asked: mpsc::Receiver<LeaderCommand>,
+    out: mpsc::Sender<Input>,
+) {
+    while let Some(question) = asked.recv().await {
+        let input = match question {
+            LeaderCommand::StartFailover => {
+                Input::FailoverReply(match begun_elsewhere(&mut others, &name).await {
+                    Some(other) => FailoverReply::Refused(SwitchoverError::FailingOver(other)),
+                    None => order(&mut connection, &name).await,
+                })
+            }
+            LeaderCommand::View => {
+                view(&mut connection, &name).await.map_or_else(Input::LeaderLost, Input::View)
+            }
+        };
+        if out.send(input).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The sentinel that has started a failover since it was first asked. One that does not answer in
+/// time counts as not having started one.
+async fn begun_elsewhere(
+    others: &mut [(NodeAddr, CommandConnection)],
+    name: &str,
+) -> Option<NodeAddr> {
+    let asking = async {
+        for (sentinel, connection) in others {
+            let reply = connection.ask(&["SENTINEL", "MASTER", name]).await;
+            if reply.is_ok_and(|reply| has_flag(&reply, "failover_in_progress")) {
+                return Some(sentinel.clone());
+            }
+        }
+        None
+    };
+    tokio::time::timeout(OTHERS_TIMEOUT, asking).await.ok().flatten()
+}
+
+/// Sends the failover command. Whatever the answer, no other sentinel is asked: two failovers could
+/// follow each other.
+async fn order(connection: &mut CommandConnection, name: &str) -> FailoverReply {
+    // Where COORDINATED is supported, the master takes part and stops accepting writes by itself.
+    let coordinated = connection.ask(&["SENTINEL", "FAILOVER", name, "COORDINATED"]).await;
+    let reply = match coordinated {
+        Ok(reply) if reply.error().is_some_and(|line| line.starts_with("ERR ")) => {
+            connection.ask(&["SENTINEL", "FAILOVER", name]).await
+        }
+        reply => reply,
+    };
+    match reply {
+        Ok(reply) => match reply.error() {
+            None => FailoverReply::Accepted,
+            Some(line) => {
+                let denied =
+                    Denied::read(line, "SENTINEL FAILOVER", "+sentinel|failover", SENTINEL_AUTH);
+                let line = line.chars().take(120).collect();
+                FailoverReply::Refused(SwitchoverError::Refused(
+                    denied.map_or(line, |denied| denied.to_string()),
+                ))
+            }
+        },
+        Err(problem) => FailoverReply::Unknown(problem),
+    }
+}

@@ -1,0 +1,221 @@
+//! The servers that take part in a switchover, and whether it may start.
+
+use std::net::SocketAddr;
+
+use super::error::SwitchoverError;
+use crate::{DiscoverySnapshot, MasterSnapshot, NodeAddr, NodeSnapshot, Role, SentinelSnapshot};
+
+/// The servers that take part in a switchover.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Participants {
+    pub(super) master: NodeAddr,
+    pub(super) dialled: SocketAddr,
+    pub(super) generation: u64,
+    /// The config-epoch before.
+    pub(super) epoch: u64,
+    /// The replicas that may be promoted, with the addresses that were probed.
+    pub(super) replicas: Vec<(NodeAddr, SocketAddr)>,
+    /// The sentinels that agree and are not in TILT, in the order in which to ask them: by MYID, so
+    /// that two proxies that receive a request at once ask the same sentinel, which refuses the
+    /// second.
+    pub(super) sentinels: Vec<NodeAddr>,
+}
+
+/// Whether a switchover may start, and with which servers.
+pub(super) fn select_participants(
+    seen: &DiscoverySnapshot,
+) -> Result<Participants, SwitchoverError> {
+    let master = seen
+        .master
+        .as_ref()
+        .filter(|_| seen.stopped_since.is_none())
+        .ok_or(SwitchoverError::Unsettled)?;
+    let agree = |it: &&SentinelSnapshot| it.up && it.member && !it.disagrees && it.view.is_some();
+    let mut sentinels: Vec<&SentinelSnapshot> = seen.sentinels.iter().filter(agree).collect();
+    let (members, majority) = seen.quorum;
+    if sentinels.len() < majority.max(1) {
+        return Err(SwitchoverError::NoMajority { agree: sentinels.len(), members, majority });
+    }
+    // In TILT a sentinel still learns and repeats the right master, but would not execute a
+    // failover command for half a minute.
+    sentinels.retain(|it| !it.tilt);
+    sentinels.sort_by(|one, other| (&one.id, &one.addr).cmp(&(&other.id, &other.addr)));
+    if sentinels.is_empty() {
+        return Err(SwitchoverError::Refused("every reachable sentinel is in TILT".to_owned()));
+    }
+    let replicas = eligible(master, &seen.nodes)?;
+    let sentinels = sentinels.into_iter().map(|it| it.addr.clone()).collect();
+    let MasterSnapshot { addr, dialled, generation, epoch, .. } = master.clone();
+    Ok(Participants { master: addr, dialled, generation, epoch, replicas, sentinels })
+}
+
+/// The replicas of the master, with the link up or not: catching up is waited for. No sentinel may
+/// consider any other node a candidate for promotion.
+fn eligible(
+    master: &MasterSnapshot,
+    nodes: &[NodeSnapshot],
+) -> Result<Vec<(NodeAddr, SocketAddr)>, SwitchoverError> {
+    let ours = |of: &NodeAddr| *of == master.addr || of.to_string() == master.dialled.to_string();
+    let mut replicas = Vec::new();
+    for node in nodes.iter().filter(|node| node.addr != master.addr) {
+        let problem = match node.probe.as_ref().map(|probe| &probe.outcome) {
+            Some(Ok(report)) => match &report.role {
+                Role::Replica { master: of, .. } if ours(of) => {
+                    replicas.push((node.addr.clone(), report.dialled));
+                    continue;
+                }
+                Role::Replica { master: of, .. } => format!("it follows {of}"),
+                _ => "it does not report that it follows the master".to_owned(),
+            },
+            Some(Err(_)) | None => "it does not report its replication state".to_owned(),
+        };
+        if node.listed_healthy > 0 {
+            let problem =
+                format!("{problem}, and a sentinel that considers it up might promote it");
+            return Err(SwitchoverError::Node { node: node.addr.clone(), problem });
+        }
+    }
+    if replicas.is_empty() { Err(SwitchoverError::NoReplica) } else { Ok(replicas) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::{MyId, NodeReport, Probe, ProbeFailure};
+
+    fn node(port: u16) -> NodeAddr {
+        NodeAddr { host: "10.0.0.1".into(), port }
+    }
+
+    #[test]
+    fn every_promotable_node_must_follow_master() {
+        let at = Instant::now();
+        let (addr, dialled) = (node(1), "10.0.0.1:1".parse().unwrap());
+        let master =
+            MasterSnapshot { addr, dialled, generation: 1, epoch: 1, run_id: None, since: at };
+        let seen =
+            |port: u16, outcome: Option<Result<Role, ProbeFailure>>, listed_healthy: usize| {
+                let report = |role| NodeReport {
+                    role,
+                    pong: true,
+                    dialled: SocketAddr::from(([10, 0, 0, 1], port)),
+                    lineage: None,
+                    offset: None,
+                };
+                let probe = outcome.map(|it| Probe { asked_at: at, outcome: it.map(report) });
+                NodeSnapshot {
+                    addr: node(port),
+                    probe,
+                    answered_in: None,
+                    failures: 0,
+                    problem: None,
+                    listed_healthy,
+                }
+            };
+        let follows = |of: u16, connected| Some(Ok(Role::Replica { master: node(of), connected }));
+        let own = seen(1, Some(Ok(Role::Master)), 0);
+        let found = |others: &[NodeSnapshot]| {
+            let all: Vec<NodeSnapshot> = std::iter::once(&own).chain(others).cloned().collect();
+            eligible(&master, &all)
+                .map(|them| them.into_iter().map(|(it, _)| it.port).collect::<Vec<_>>())
+        };
+        assert_eq!(
+            found(&[seen(2, follows(1, true), 3), seen(3, follows(1, false), 3)]),
+            Ok(vec![2, 3]),
+            "both count"
+        );
+        assert_eq!(found(&[]), Err(SwitchoverError::NoReplica));
+        let silent = || Some(Err(ProbeFailure::Unresponsive));
+        for other in [
+            silent(),
+            None,
+            Some(Err(ProbeFailure::Unreachable)),
+            follows(2, true),
+            Some(Ok(Role::Master)),
+        ] {
+            let refused = found(&[seen(2, follows(1, true), 3), seen(3, other.clone(), 1)]);
+            assert!(
+                matches!(&refused, Err(SwitchoverError::Node { node, .. }) if node.port == 3),
+                "{other:?}: {refused:?}"
+            );
+            assert_eq!(
+                found(&[seen(2, follows(1, true), 3), seen(3, other, 0)]),
+                Ok(vec![2]),
+                "no sentinel would choose it"
+            );
+        }
+    }
+
+    /// Three sentinels whose MYIDs are in the opposite order of their addresses, and one replica.
+    fn seen(tilted: &[u16]) -> DiscoverySnapshot {
+        let (at, dialled) = (Instant::now(), SocketAddr::from(([10, 0, 0, 1], 1)));
+        let sentinel = |port: u16| SentinelSnapshot {
+            stranger: false,
+            addr: node(port),
+            id: MyId::parse(&format!("{:040x}", 100 - port)),
+            up: true,
+            events: true,
+            member: true,
+            disagrees: false,
+            tilt: tilted.contains(&port),
+            view: Some((node(1), 6, at)),
+            problem: None,
+        };
+        let role = Role::Replica { master: node(1), connected: true };
+        let report = NodeReport { role, pong: true, dialled, lineage: None, offset: None };
+        let probe = Some(Probe { asked_at: at, outcome: Ok(report) });
+        let replica = NodeSnapshot {
+            addr: node(2),
+            probe,
+            answered_in: None,
+            failures: 0,
+            problem: None,
+            listed_healthy: 3,
+        };
+        DiscoverySnapshot {
+            name: "mymaster".into(),
+            at,
+            state: "stable",
+            holding: false,
+            master: Some(MasterSnapshot {
+                addr: node(1),
+                dialled,
+                generation: 4,
+                epoch: 6,
+                run_id: None,
+                since: at,
+            }),
+            stopped_since: None,
+            held_since: None,
+            disagreement: false,
+            minority: false,
+            quorum: (3, 2),
+            sentinels: [7, 8, 9].map(sentinel).to_vec(),
+            nodes: vec![replica],
+            replicas: None,
+            failovers: Vec::new(),
+            counts: crate::DiscoveryCounts::default(),
+        }
+    }
+
+    #[test]
+    fn orders_by_identity_and_skips_tilt() {
+        let ports = |tilted: &[u16]| {
+            select_participants(&seen(tilted)).map(|participants| {
+                participants.sentinels.iter().map(|it| it.port).collect::<Vec<_>>()
+            })
+        };
+        assert_eq!(ports(&[]), Ok(vec![9, 8, 7]), "every proxy asks the same one first");
+        assert_eq!(ports(&[9]), Ok(vec![8, 7]));
+        assert_eq!(ports(&[9, 8]), Ok(vec![7]), "those in TILT still count for the majority");
+        assert!(matches!(ports(&[7, 8, 9]), Err(SwitchoverError::Refused(_))));
+        let mut cut_off = seen(&[]);
+        cut_off.sentinels.truncate(1);
+        assert_eq!(
+            select_participants(&cut_off),
+            Err(SwitchoverError::NoMajority { agree: 1, members: 3, majority: 2 })
+        );
+    }
+}
