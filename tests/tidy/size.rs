@@ -19,12 +19,28 @@ const LONGEST_TEST_NAME: usize = 60;
 /// Longer files with one subject, and why they are not split.
 const LONG_FILES: &[(&str, &str)] = &[
     ("crates/pointsman/src/admin/metrics/catalogue.rs", "one table: every metric with its help"),
+    ("crates/pointsman/src/cli/args.rs", "one table: every command with its flags"),
     ("crates/pointsman/src/config/options.rs", "one table: every configuration key"),
     ("crates/pointsman/src/config/tests.rs", "one subject: the layers of the configuration"),
+    ("crates/resp/src/commands/table.rs", "one table: the class of every command, with its tests"),
+    ("crates/resp/src/ledger/affinity_tests.rs", "one subject: state that only one server has"),
+    ("crates/resp/src/ledger/ledger_tests.rs", "one test per rule of the ledger"),
+    ("crates/resp/src/ledger/matcher.rs", "one state machine: replies matched to requests"),
     ("crates/resp/src/ledger/mod.rs", "one type: what both directions add to the ledger"),
     ("crates/resp/src/replay/recorder.rs", "one type: what is recorded of requests and replies"),
+    ("crates/resp/src/scan/reply.rs", "one state machine: the frames of the server"),
+    ("crates/sentinel/src/machine/tests/oracle.rs", "one independent oracle with its records"),
+    ("crates/sentinel/src/machine/tests/rig.rs", "one scenario language"),
+    ("crates/sentinel/src/prober/mod.rs", "one prober"),
+    ("crates/sentinel/src/replicas/eligibility/tests.rs", "one test per rule of eligibility"),
+    ("crates/sentinel/src/switchover/state_machine.rs", "one state machine"),
+    ("crates/sentinel/src/switchover/state_machine/tests.rs", "the scenarios of one state machine"),
     ("crates/sentinel/tests/model/world.rs", "one model: its state, steps and books"),
+    ("crates/simulator/src/oracle.rs", "one oracle: every invariant"),
     ("crates/simulator/src/proxy/driver.rs", "all that knows the machine's events and actions"),
+    ("tests/cli.rs", "one list: independent checks of one program"),
+    ("tests/e2e/replicas.rs", "one subject: the listener for readers"),
+    ("tests/import/model.rs", "one model, its writer and its comparison"),
 ];
 
 #[test]

@@ -28,30 +28,16 @@ const COPIED: &[&str] = &[
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Number of seeds [default: 2000].
-    #[arg(long)]
-    seeds: Option<u64>,
-    /// The first seed. Without --seeds, run only this one and print its timeline.
-    #[arg(long)]
-    seed: Option<u64>,
-    /// Continue after a failure, and list all failures at the end.
-    #[arg(long)]
-    keep_going: bool,
-    /// Print how often each pair of faults occurred.
-    #[arg(long)]
-    pairs: bool,
     /// Put every known fault back, one at a time, and check that it is found.
-    #[arg(long, conflicts_with_all = ["seed", "keep_going", "pairs"])]
+    #[arg(long, conflicts_with = "args")]
     mutations: bool,
-    /// Ignore violations of these rules, to see what they hide; separated by commas.
-    #[arg(long, value_name = "RULES")]
-    ignore: Option<String>,
-    /// Run only seeds with these kinds of faults, separated by commas.
-    #[arg(long, value_name = "KINDS")]
-    with: Option<String>,
     /// With --mutations: only those whose name contains this text.
     #[arg(long, requires = "mutations")]
     only: Option<String>,
+    /// Arguments of the simulator, such as `--seeds 3000`, `--seed S` or `--with KINDS`; `-- --help`
+    /// lists them.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
+    args: Vec<String>,
 }
 
 /// A fault that is put back, and the rule that it has to violate.
@@ -74,16 +60,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     if options.mutations {
         return mutations(options.only.as_deref());
     }
-    let mut args = Vec::new();
-    for (name, value) in [("seeds", options.seeds), ("seed", options.seed)] {
-        args.extend(value.map(|value| format!("--{name}={value}")));
-    }
-    for (name, value) in [("ignore", &options.ignore), ("with", &options.with)] {
-        args.extend(value.as_ref().map(|value| format!("--{name}={value}")));
-    }
-    args.extend(options.keep_going.then(|| "--keep-going".to_owned()));
-    args.extend(options.pairs.then(|| "--pairs".to_owned()));
-    let status = simulator(&root(), &args)
+    let status = simulator(&root(), &options.args)
         .status()
         .map_err(|error| format!("cargo could not be started: {error}"))?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
