@@ -70,6 +70,7 @@ mod replicas;
 mod resources;
 mod restart;
 mod schema;
+mod sentinel_listen;
 mod services;
 mod session_bounds;
 mod shutdown;

@@ -26,6 +26,8 @@ pub struct ReportedService {
     pub listen: Vec<ListenAddr>,
     /// The index of its listener for readers in the data plane, and their addresses.
     pub readers: Option<(usize, Vec<ListenAddr>)>,
+    /// The same for the listener that leads to the sentinels.
+    pub sentinels: Option<(usize, Vec<ListenAddr>)>,
     /// Its index.
     pub number: usize,
     /// The effective settings, for all services.
@@ -43,6 +45,11 @@ impl ReportedService {
     /// Returns the counters of the listener for readers, if there is one.
     pub(crate) fn reader_traffic<'a, T>(&self, listeners: &'a [T]) -> Option<&'a T> {
         listeners.get(self.readers.as_ref()?.0)
+    }
+
+    /// Returns the counters of the listener that leads to the sentinels, if there is one.
+    pub(crate) fn sentinel_traffic<'a, T>(&self, listeners: &'a [T]) -> Option<&'a T> {
+        listeners.get(self.sentinels.as_ref()?.0)
     }
 }
 

@@ -48,11 +48,13 @@ impl Config {
         configured.saturating_add(open).max(self.process.max_connections)
     }
 
-    /// The sum of the configured limits, and the number of services without one. A service with
-    /// readers counts twice, since readers have the same limit separately.
+    /// The sum of the configured limits, and the number of services without one. Each further
+    /// kind of listener of a service has the same limit separately.
     fn configured(&self) -> (usize, usize) {
-        let times =
-            |service: &super::ServiceConfig| 1 + usize::from(!service.replica_listen.is_empty());
+        let times = |service: &super::ServiceConfig| {
+            let additional = [&service.replica_listen, &service.sentinel_listen];
+            1 + additional.into_iter().filter(|listen| !listen.is_empty()).count()
+        };
         let own = || {
             self.services.iter().flat_map(|it| std::iter::repeat_n(it.max_connections, times(it)))
         };

@@ -159,7 +159,7 @@ fn check_names(settings: &Settings, findings: &mut Vec<Finding>) {
 }
 
 /// The keys with the listen addresses of a service.
-const LISTEN: [&str; 2] = ["service.listen", "service.replica_listen"];
+const LISTEN: [&str; 3] = ["service.listen", "service.replica_listen", "service.sentinel_listen"];
 
 /// Reports listen addresses that conflict. A wildcard conflicts with every address of its family
 /// and port; `[::]` does not conflict with IPv4, which is left to an IPv4 address if there is one.

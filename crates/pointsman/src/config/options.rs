@@ -43,7 +43,14 @@ section! {
         /// replica: the one with the fewest clients of this process when it connected. Requires
         /// verify = "role".
         replica_listen: Vec<ListenAddr> = ValueKind::Listen, Some(""), Restart;
-        /// Mode of the files of Unix sockets in listen and replica_listen, in octal.
+        /// Addresses on which clients reach any live sentinel; none by default.
+        ///
+        /// For clients that support Sentinel where a Service exposes the sentinel port beside Redis.
+        /// A client stays on one sentinel; if that fails, the connection is closed. The sentinels
+        /// answer with the addresses of Redis itself, so these clients bypass Pointsman for their
+        /// data.
+        sentinel_listen: Vec<ListenAddr> = ValueKind::Listen, Some(""), Restart;
+        /// Mode of the files of Unix sockets in listen, replica_listen and sentinel_listen, in octal.
         ///
         /// A client needs write permission to connect. The group of the file is that of the
         /// process. Limits per source do not apply to these clients, because they have no address.

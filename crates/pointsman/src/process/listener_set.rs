@@ -1,8 +1,8 @@
 //! Derives from the configuration the listeners of the data plane and the target that each follows.
 //!
 //! A service has one listener set for writers, and another one for readers if `replica_listen` is
-//! configured. Both follow the decisions of the same discovery: the first through the target, the
-//! second through the replica pool. Sessions report what they notice to that discovery, but a hint
+//! configured, and a third one for clients of the sentinels if `sentinel_listen` is. All follow the
+//! same discovery: the first through the target, the others through pools. Sessions report what they notice to that discovery, but a hint
 //! from a reader concerns its replica and never the master.
 
 use std::sync::{Arc, OnceLock};
@@ -18,6 +18,19 @@ use crate::process::settings;
 
 /// Suffix of the name of a listener set for readers. A master's name contains no slash.
 pub const READERS: &str = "/replicas";
+/// Suffix of the name of a listener set that leads to the sentinels.
+pub const SENTINELS: &str = "/sentinels";
+
+/// The nodes that a listener leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Destinations {
+    /// The master.
+    Master,
+    /// The replicas that serve reads.
+    Replicas,
+    /// The sentinels.
+    Sentinels,
+}
 
 /// One listener of the data plane: a set of addresses with sessions of one kind.
 #[derive(Debug, Clone)]
@@ -30,12 +43,12 @@ pub struct ListenerSet {
     pub listen: Vec<ListenAddr>,
     /// The mode of its Unix socket files.
     pub mode: u32,
-    /// Whether its sessions go to replicas.
-    pub reads: bool,
+    /// The nodes that it leads to.
+    pub to: Destinations,
 }
 
 /// Returns the listener sets of a configuration: one for each service in order, then those for
-/// readers. Their indices are those of the data plane's services.
+/// readers, then those for clients of the sentinels. Their indices are those of the data plane's services.
 #[must_use]
 pub fn all(config: &Config) -> Vec<ListenerSet> {
     let services = || config.services.iter().enumerate();
@@ -44,7 +57,7 @@ pub fn all(config: &Config) -> Vec<ListenerSet> {
         service,
         listen: it.listen.clone(),
         mode: mode(it),
-        reads: false,
+        to: Destinations::Master,
     });
     let readers =
         services().filter(|(_, it)| !it.replica_listen.is_empty()).map(|(service, it)| {
@@ -53,10 +66,20 @@ pub fn all(config: &Config) -> Vec<ListenerSet> {
                 service,
                 listen: it.replica_listen.clone(),
                 mode: mode(it),
-                reads: true,
+                to: Destinations::Replicas,
             }
         });
-    writers.chain(readers).collect()
+    let sentinels =
+        services().filter(|(_, it)| !it.sentinel_listen.is_empty()).map(|(service, it)| {
+            ListenerSet {
+                name: format!("{}{SENTINELS}", it.name),
+                service,
+                listen: it.sentinel_listen.clone(),
+                mode: mode(it),
+                to: Destinations::Sentinels,
+            }
+        });
+    writers.chain(readers).chain(sentinels).collect()
 }
 
 /// The value was checked when it was read; the fallback grants access to the owner only.
@@ -70,7 +93,11 @@ pub(crate) fn options_of(config: &Config, limits: &[usize]) -> Vec<(usize, Strin
     let sets = all(config).into_iter().enumerate();
     let all = sets.filter_map(|(number, set)| {
         let (service, limit) = (config.services.get(set.service)?, limits.get(set.service)?);
-        let make = if set.reads { options_of_readers } else { options };
+        let make = match set.to {
+            Destinations::Master => options,
+            Destinations::Replicas => options_of_readers,
+            Destinations::Sentinels => options_of_sentinels,
+        };
         Some((number, set.name, make(service, *limit, &config.log)))
     });
     all.collect()
@@ -92,7 +119,7 @@ impl ServiceWiring {
     pub fn new(config: &Config, limits: &[usize]) -> Self {
         let mut wiring =
             Self { services: Vec::new(), watches: Vec::new(), hints: HintChannels::default() };
-        let mut for_readers = Vec::new();
+        let (mut for_readers, mut for_sentinels) = (Vec::new(), Vec::new());
         for (service, limit) in config.services.iter().zip(limits) {
             let (points, route) = TargetWriter::new();
             let channel = Arc::<OnceLock<DiscoveryHandle>>::default();
@@ -112,11 +139,22 @@ impl ServiceWiring {
                 });
                 Replicas { rules: rules(service), writer }
             });
-            wiring.watches.push(settings::discovery(service, points, replicas));
+            let sentinels = (!service.sentinel_listen.is_empty()).then(|| {
+                let (writer, pool) = PoolWriter::new(&route, EmptyPool::Reject);
+                for_sentinels.push(proxy::Service {
+                    name: format!("{}{SENTINELS}", service.name).into(),
+                    route: pool.into(),
+                    options: options_of_sentinels(service, *limit, &config.log).into(),
+                    hints: Arc::new(proxy::NoHints),
+                });
+                writer
+            });
+            wiring.watches.push(settings::discovery(service, points, (replicas, sentinels)));
             wiring.hints.0.push(channel);
         }
         // In the same order as `all` returns them.
         wiring.services.extend(for_readers);
+        wiring.services.extend(for_sentinels);
         wiring
     }
 }
@@ -216,6 +254,23 @@ fn access_log(log: &LogConfig) -> proxy::AccessLog {
 /// `moving_to` is an address for writers and does not apply to readers.
 fn options_of_readers(service: &ServiceConfig, max_connections: usize, log: &LogConfig) -> Options {
     Options { moving_to: None, ..options(service, max_connections, log) }
+}
+
+/// Returns the options of sessions with a sentinel. None is carried to another sentinel: its
+/// subscriptions refer to events that each sentinel publishes by itself.
+fn options_of_sentinels(
+    service: &ServiceConfig,
+    max_connections: usize,
+    log: &LogConfig,
+) -> Options {
+    Options {
+        sessions: proxy::Sessions::Close,
+        subscriptions: proxy::Subscriptions::Close,
+        maintenance_push: false,
+        moving_to: None,
+        splice: proxy::Splice::Off,
+        ..options(service, max_connections, log)
+    }
 }
 
 fn empty(service: &ServiceConfig) -> EmptyPool {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use sentinel::doctor::Examination;
 use sentinel::{Credentials, DiscoveryConfig, MachineRules, NodeAddr, Replicas, Timeouts};
-use target::TargetWriter;
+use target::{PoolWriter, TargetWriter};
 
 use crate::config::{self, Config};
 use crate::system::cgroup;
@@ -17,7 +17,7 @@ use crate::system::cgroup;
 pub fn discovery(
     service: &config::ServiceConfig,
     points: TargetWriter,
-    replicas: Option<Replicas>,
+    (replicas, sentinel_pool): (Option<Replicas>, Option<PoolWriter>),
 ) -> DiscoveryConfig {
     let address_map = address_map(service);
     DiscoveryConfig {
@@ -31,6 +31,7 @@ pub fn discovery(
         address_map,
         target_writer: points,
         replicas,
+        sentinel_pool,
     }
 }
 

@@ -13,7 +13,7 @@ use crate::testing::{
 };
 use crate::{EndReason, Options};
 
-const NO_REPLICA: &str = "-MASTERDOWN No replica is in sync and able to serve reads.\r\n";
+const NO_REPLICA: &str = "-MASTERDOWN No node of this listener is in sync and able to answer.\r\n";
 
 fn publish(writer: &mut PoolWriter, backends: &[&Backend]) {
     writer.publish(backends.iter().map(|it| destination(it.addr())).collect());

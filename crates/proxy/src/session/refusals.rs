@@ -28,9 +28,9 @@ const NO_MASTER: &str =
 const EXHAUSTED: &str = "LOADING The proxy has no file descriptors or local ports left at present. \
                          This request was not forwarded and can be tried again.";
 
-/// No replica may be used. The prefix is that of a Redis replica that must not answer
+/// No replica or sentinel may be used. The prefix is that of a Redis replica that must not answer
 /// (`redis:src/server.c`, `shared.masterdownerr`).
-const NO_REPLICA: &str = "MASTERDOWN No replica is in sync and able to serve reads.";
+const NO_REPLICA: &str = "MASTERDOWN No node of this listener is in sync and able to answer.";
 
 /// Maximum bytes read before other sessions are polled.
 const READ_PER_POLL: usize = 64 * 1024;

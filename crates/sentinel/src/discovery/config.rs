@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use target::TargetWriter;
+use target::{PoolWriter, TargetWriter};
 
 use crate::link::auth::Credentials;
 use crate::net::resolve::Resolver;
@@ -36,6 +36,8 @@ pub struct DiscoveryConfig {
     pub target_writer: TargetWriter,
     /// The replicas for readers, if configured.
     pub replicas: Option<Replicas>,
+    /// The pool of live sentinels for a listener, if configured.
+    pub sentinel_pool: Option<PoolWriter>,
 }
 
 /// The factory for the node probers of the service.

@@ -17,6 +17,7 @@ pub(crate) mod learned_addresses;
 pub(crate) mod majority_clock;
 mod reconcile;
 pub(crate) mod seeds;
+pub(crate) mod sentinel_pool;
 pub(crate) mod service_runtime;
 pub(crate) mod snapshot;
 
@@ -131,7 +132,7 @@ impl Discovery {
             services.push(ServiceRuntime::new(
                 number,
                 &watch.name,
-                (watch.target_writer, watch.replicas),
+                (watch.target_writer, watch.replicas, watch.sentinel_pool),
                 rules,
                 prober_factory,
                 out.clone(),

@@ -11,12 +11,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use target::{ClockReading, Destination, ReplyPolicy, TargetWriter};
+use target::{ClockReading, Destination, PoolWriter, ReplyPolicy, TargetWriter};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
 use crate::discovery::failover_history::FailoverHistory;
 use crate::discovery::learned_addresses::LearnedAddresses;
+use crate::discovery::sentinel_pool::{LiveSentinel, SentinelPool};
 use crate::discovery::snapshot::{DiscoveryCounts, DiscoverySnapshot, MasterSnapshot};
 use crate::link::auth::Denied;
 use crate::link::links::Links;
@@ -38,6 +39,8 @@ pub(crate) struct ServiceRuntime {
     target_writer: TargetWriter,
     /// Publishes the replicas, if readers are configured.
     replica_publisher: Option<ReplicaPublisher>,
+    /// Publishes the live sentinels, if a listener for them is configured.
+    sentinel_pool: Option<SentinelPool>,
     /// For how long workers may trust the target after a check of all deadlines. The machine calls
     /// a longer gap a stall.
     lease: Duration,
@@ -59,7 +62,11 @@ impl ServiceRuntime {
     pub(crate) fn new(
         number: usize,
         name: &Arc<str>,
-        (target_writer, replicas): (TargetWriter, Option<Replicas>),
+        (target_writer, replicas, sentinel_pool): (
+            TargetWriter,
+            Option<Replicas>,
+            Option<PoolWriter>,
+        ),
         (rules, seeds): (MachineRules, usize),
         prober_factory: ProberFactory,
         out: mpsc::Sender<DriverMessage>,
@@ -90,6 +97,7 @@ impl ServiceRuntime {
             machine,
             target_writer,
             replica_publisher: replicas.map(ReplicaPublisher::new),
+            sentinel_pool: sentinel_pool.map(SentinelPool::new),
             lease,
             probers: ProberSet::new(number, prober_factory, out),
             learned_addresses: LearnedAddresses::default(),
@@ -170,6 +178,9 @@ impl ServiceRuntime {
         self.target_writer.renew(checked_at, self.lease);
         if let Some(replica_publisher) = &mut self.replica_publisher {
             replica_publisher.renew(checked_at, self.lease);
+        }
+        if let Some(pool) = &mut self.sentinel_pool {
+            pool.renew(checked_at, self.lease);
         }
     }
 
@@ -347,7 +358,21 @@ impl ServiceRuntime {
         self.failover_history.flush_logs(now);
         self.log_limiter.flush(now);
         self.update_replicas();
+        self.update_sentinel_pool(links);
         self.publish(links);
+    }
+
+    /// Updates the pool of sentinels from the connections to them.
+    fn update_sentinel_pool(&mut self, links: &Links) {
+        let Some(pool) = &mut self.sentinel_pool else { return };
+        let live = links.for_service(self.number).filter_map(|link| {
+            let (id, dialled) = link.up.clone()?;
+            let view = self.machine.views().find(|(voter, ..)| **voter == id);
+            let in_tilt = view.is_some_and(|(_, _, view, _)| view.tilt);
+            let is_useful = !in_tilt && !link.poll_errors.contains_key(&self.number);
+            Some(LiveSentinel { id, dialled, is_useful })
+        });
+        pool.publish(live.collect());
     }
 
     fn handle_warning(&mut self, warning: Warning) {

@@ -32,6 +32,7 @@ async fn dials_seeds_at_once_and_limits_learned_sentinels() {
         address_map: BTreeMap::new(),
         target_writer,
         replicas: None,
+        sentinel_pool: None,
     };
     let (mut discovery, _handles) = Discovery::with_resolver(vec![watch], timeouts, &[], &resolver);
     let addr = |host: u8| vec![SocketAddr::from(([127, 0, 0, host], 1))];

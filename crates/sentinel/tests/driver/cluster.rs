@@ -217,6 +217,7 @@ pub(crate) fn watch(name: &str, sentinels: Vec<NodeAddr>) -> (DiscoveryConfig, A
         address_map: BTreeMap::new(),
         target_writer: points,
         replicas: None,
+        sentinel_pool: None,
     };
     (watch, route)
 }

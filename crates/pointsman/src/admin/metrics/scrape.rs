@@ -59,12 +59,17 @@ impl Scraper {
         services::sentinels(&mut page, seen.iter().map(|seen| &**seen), now);
         for ((service, seen), (_, writers)) in report.services.iter().zip(&seen).zip(&traffic) {
             services::discovery(&mut page, seen, now);
-            services::traffic(&mut page, &service.name, false, service.limits().0, writers);
+            services::traffic(&mut page, &service.name, None, service.limits().0, writers);
             if let (Some((_, readers)), Some(replicas)) =
                 (service.reader_traffic(&traffic), &seen.replicas)
             {
                 services::replicas(&mut page, &service.name, replicas);
-                services::traffic(&mut page, &service.name, true, service.limits().0, readers);
+                let (label, limit) = (Some(services::READERS), service.limits().0);
+                services::traffic(&mut page, &service.name, label, limit, readers);
+            }
+            if let Some((_, clients)) = service.sentinel_traffic(&traffic) {
+                let (label, limit) = (Some(services::SENTINELS), service.limits().0);
+                services::traffic(&mut page, &service.name, label, limit, clients);
             }
         }
         self.failovers(&mut page, &seen);

@@ -12,7 +12,9 @@ use crate::admin::status::ORDINARY;
 
 /// The label of a listener for readers. The master's listener has none, so that queries are the
 /// same with and without readers.
-const READERS: LabelPair<'static> = ("listener", "replica");
+pub(super) const READERS: &str = "replica";
+/// The label value of a listener that leads to the sentinels.
+pub(super) const SENTINELS: &str = "sentinel";
 
 /// Writes discovery's snapshot.
 pub(super) fn discovery(page: &mut Exposition, seen: &DiscoverySnapshot, now: Instant) {
@@ -115,16 +117,17 @@ pub(super) fn replicas(page: &mut Exposition, service: &str, seen: &ReplicaPoolS
     page.count("pointsman_replica_readmissions_total", &of, seen.readmissions);
 }
 
-/// Writes the counters of one listener; `reads` marks a listener for readers.
+/// Writes the counters of one listener; `listener` is its label; the listener of the master
+/// has none.
 pub(super) fn traffic(
     page: &mut Exposition,
     service: &str,
-    reads: bool,
+    listener: Option<&'static str>,
     limit: usize,
     traffic: &ServiceSnapshot,
 ) {
-    let both = [("service", service), READERS];
-    let of = if reads { &both[..] } else { &both[..1] };
+    let both = [("service", service), ("listener", listener.unwrap_or_default())];
+    let of = if listener.is_some() { &both[..] } else { &both[..1] };
     let and = |name: &'static str, value: &'static str| -> Vec<LabelPair<'_>> {
         [of, &[(name, value)]].concat()
     };
@@ -145,7 +148,7 @@ pub(super) fn traffic(
     ] {
         page.count(name, of, value);
     }
-    if reads {
+    if listener == Some(READERS) {
         page.count("pointsman_sessions_rebalanced_total", of, traffic.rebalanced);
     }
     for (limit, count) in Limit::ALL.into_iter().zip(traffic.refused) {

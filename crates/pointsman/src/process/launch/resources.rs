@@ -25,7 +25,7 @@ use crate::logging::Logging;
 use crate::process::config_reader::ConfigReader;
 use crate::process::error::RunError;
 use crate::process::inherit::{self, SocketAssignment};
-use crate::process::listener_set::{self, ServiceWiring};
+use crate::process::listener_set::{self, Destinations, ServiceWiring};
 use crate::process::settings;
 use crate::process::signals::Signals;
 use crate::process::takeover::{self, TakenSockets, TakeoverError, TakeoverSocket};
@@ -346,15 +346,21 @@ impl RunningDiscovery {
         let services =
             config.services.iter().zip(self.bound.local_addrs()).zip(&self.handles).enumerate();
         let watched = services.map(|(number, ((service, listen), discovery))| {
-            let readers = sets.iter().position(|it| it.reads && it.service == number);
-            let readers =
-                readers.and_then(|set| Some((set, self.bound.local_addrs().get(set)?.clone())));
+            let listener = |to| {
+                let set = sets.iter().position(|it| it.to == to && it.service == number)?;
+                Some((set, self.bound.local_addrs().get(set)?.clone()))
+            };
+            let readers = listener(Destinations::Replicas);
+            let sentinels = listener(Destinations::Sentinels);
             let replica_listen = readers.as_ref().map(|(_, listen)| tracing::field::debug(listen));
-            info!(service = %service.name, ?listen, replica_listen, "serving");
+            let sentinel_listen =
+                sentinels.as_ref().map(|(_, listen)| tracing::field::debug(listen));
+            info!(service = %service.name, ?listen, replica_listen, sentinel_listen, "serving");
             ReportedService {
                 name: service.name.clone(),
                 listen: listen.clone(),
                 readers: readers.clone(),
+                sentinels: sentinels.clone(),
                 number,
                 effective: effective.clone(),
                 discovery: discovery.clone(),

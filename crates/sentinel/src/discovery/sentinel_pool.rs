@@ -1,0 +1,99 @@
+//! Publishes the sentinels that answer, for listeners that lead to any live sentinel.
+//!
+//! Some deployments expose the sentinel port beside Redis, and clients that support Sentinel connect
+//! to it. The pool holds the sentinels to which discovery has a connection right now. Sentinels in
+//! TILT and sentinels that do not know the master's name are left out while another one is
+//! connected: they would give a client an outdated answer or none.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use target::{ClockReading, Destination, PoolWriter};
+
+use crate::MyId;
+
+/// A connected sentinel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LiveSentinel {
+    pub(crate) id: MyId,
+    pub(crate) dialled: SocketAddr,
+    /// It knows the master's name and is not in TILT.
+    pub(crate) is_useful: bool,
+}
+
+/// The pool of one service.
+#[derive(Debug)]
+pub(crate) struct SentinelPool {
+    writer: PoolWriter,
+    published: Option<Vec<LiveSentinel>>,
+}
+
+impl SentinelPool {
+    pub(crate) fn new(writer: PoolWriter) -> Self {
+        Self { writer, published: None }
+    }
+
+    /// Publishes the sentinels that are connected now, if they have changed.
+    pub(crate) fn publish(&mut self, live: Vec<LiveSentinel>) {
+        let members = choose(live);
+        if self.published.as_ref() == Some(&members) {
+            return;
+        }
+        let destinations = members.iter().map(|it| Destination {
+            addr: it.dialled,
+            name: it.dialled.to_string().into(),
+            epoch: 0,
+            run_id: Some(it.id.as_str().into()),
+        });
+        self.writer.publish(destinations.collect());
+        self.published = Some(members);
+    }
+
+    /// Confirms what was published, for `span` from `checked_at` on.
+    pub(crate) fn renew(&mut self, checked_at: ClockReading, span: Duration) {
+        self.writer.renew(checked_at, span);
+    }
+}
+
+/// The useful sentinels, or all of them if none is.
+fn choose(mut live: Vec<LiveSentinel>) -> Vec<LiveSentinel> {
+    if live.iter().any(|it| it.is_useful) {
+        live.retain(|it| it.is_useful);
+    }
+    live
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sentinel(number: u8, is_useful: bool) -> LiveSentinel {
+        let id = MyId::parse(&format!("{number:040x}")).unwrap();
+        LiveSentinel { id, dialled: SocketAddr::from(([127, 0, 0, number], 26379)), is_useful }
+    }
+
+    #[test]
+    fn prefers_sentinels_that_know_the_master() {
+        let (good, bad) = (sentinel(1, true), sentinel(2, false));
+        assert_eq!(choose(vec![good.clone(), bad.clone()]), [good]);
+        assert_eq!(choose(vec![bad.clone()]), [bad]);
+        assert_eq!(choose(Vec::new()), []);
+    }
+
+    #[test]
+    fn publishes_only_changes_and_turns_clients_away_without_sentinels() {
+        let (_master, reader) = target::TargetWriter::new();
+        let (writer, pool) = PoolWriter::new(&reader, target::EmptyPool::Reject);
+        let source = target::TargetSource::from(std::sync::Arc::clone(&pool));
+        let mut sentinels = SentinelPool::new(writer);
+        sentinels.publish(vec![sentinel(1, true), sentinel(2, true)]);
+        sentinels.renew(ClockReading::now(), Duration::from_secs(5));
+        let target = source.usable_target().expect("a live sentinel");
+        let generation = target.generation();
+        sentinels.publish(vec![sentinel(1, true), sentinel(2, true)]);
+        assert_eq!(pool.members().map(|it| it.len()), Some(2));
+        assert!(pool.members().iter().flatten().any(|it| it.generation() == generation));
+        sentinels.publish(Vec::new());
+        assert!(target.is_draining() && source.usable_target().is_none());
+    }
+}
