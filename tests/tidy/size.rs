@@ -22,7 +22,7 @@ const LONG_FILES: &[(&str, &str)] = &[
     ("crates/pointsman/src/config/options.rs", "one table: every configuration key"),
     ("crates/pointsman/src/config/tests.rs", "one subject: the layers of the configuration"),
     ("crates/resp/src/ledger/mod.rs", "one type: what both directions add to the ledger"),
-    ("crates/resp/src/replay/recorder.rs", "one type: what is recorded of requests and replies"),
+    ("crates/resp/src/ledger/recorder.rs", "one type: what is recorded of requests and replies"),
     ("crates/sentinel/tests/model/world.rs", "one model: its state, steps and books"),
     ("crates/simulator/src/proxy/driver.rs", "all that knows the machine's events and actions"),
 ];
