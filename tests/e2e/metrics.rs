@@ -60,7 +60,7 @@ fn series(text: &str) -> BTreeSet<&str> {
 /// for this process.
 fn missing_from(text: &str) -> Vec<&'static str> {
     let there = series(text);
-    let is_missing = |it: &&Metric| {
+    let is_missing = |it: &&pointsman::admin::metrics::Metric| {
         let name = match it.kind {
             MetricKind::Histogram => format!("{}_count", it.name),
             _ => it.name.to_owned(),

@@ -27,7 +27,7 @@ const LONG_FILES: &[(&str, &str)] = &[
     ("crates/resp/src/ledger/ledger_tests.rs", "one test per rule of the ledger"),
     ("crates/resp/src/ledger/matcher.rs", "one state machine: replies matched to requests"),
     ("crates/resp/src/ledger/mod.rs", "one type: what both directions add to the ledger"),
-    ("crates/resp/src/replay/recorder.rs", "one type: what is recorded of requests and replies"),
+    ("crates/resp/src/ledger/recorder.rs", "one type: what is recorded of requests and replies"),
     ("crates/resp/src/scan/reply.rs", "one state machine: the frames of the server"),
     ("crates/sentinel/src/machine/tests/oracle.rs", "one independent oracle with its records"),
     ("crates/sentinel/src/machine/tests/rig.rs", "one scenario language"),

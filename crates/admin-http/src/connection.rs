@@ -32,7 +32,7 @@ use crate::listener::Stream;
 use crate::registry::{ConnectionSlot, Registry, SharedClock, count, lock};
 use crate::report::Reporter;
 use crate::routes::{Body, Reply, Routes, Streams};
-use crate::server::ServerSettings;
+use crate::settings::ServerSettings;
 
 /// The smallest buffer that hyper accepts.
 const SMALLEST_BUFFER: usize = 8192;

@@ -8,7 +8,7 @@
 
 use std::time::Instant;
 
-use crate::server::ServerSettings;
+use crate::settings::ServerSettings;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RequestState {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 
 use crate::connection_clock::ConnectionClock;
-use crate::server::ServerSettings;
+use crate::settings::ServerSettings;
 
 fn settings() -> ServerSettings {
     ServerSettings {

@@ -40,6 +40,7 @@ mod registry;
 mod report;
 mod routes;
 mod server;
+mod settings;
 
 #[cfg(test)]
 mod bounds_tests;
@@ -55,4 +56,5 @@ mod testing;
 pub use registry::{ServerCounts, ServerStats};
 pub use report::{Format, Reporter, Verdict};
 pub use routes::{Body, Handler, Method, NONCE, Reply, Request, StreamPermit};
-pub use server::{BindError, Handle, Server, ServerSettings, StartError};
+pub use server::{BindError, Handle, Server, StartError};
+pub use settings::ServerSettings;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::plan::{CUT_GRACE, Phase, ShutdownSettings, StopRequest};
-use crate::ticket::Exit;
+use crate::shared::Exit;
 use crate::{SessionCounts, new};
 
 const SECOND: Duration = Duration::from_secs(1);

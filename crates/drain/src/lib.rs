@@ -48,5 +48,5 @@ pub use plan::{
     CUT_GRACE, Phase, Plan, REPEAT_WINDOW, ShutdownAction, ShutdownEvent, ShutdownSettings,
     StopRequest,
 };
-pub use shared::SessionCounts;
-pub use ticket::{AcceptPermit, Drain, Exit, Ticket};
+pub use shared::{Exit, SessionCounts};
+pub use ticket::{AcceptPermit, Drain, Ticket};

@@ -1,4 +1,5 @@
-//! The state that tickets, accept permits and the controller share.
+//! The state that tickets, accept permits and the controller share, and the types in which it is
+//! reported.
 //!
 //! The counts are exact: each of them only grows, by one per ticket, and the number of open
 //! sessions is computed as opened minus closed. The closed ones are read first, so a reader may
@@ -15,7 +16,6 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
 use crate::plan::{Phase, ShutdownSettings, StopRequest};
-use crate::ticket::Exit;
 
 /// The number of `Notify`s that tickets are spread over, so that workers whose sessions begin and
 /// end waits rarely contend for one lock.
@@ -29,6 +29,17 @@ const NOT_ASKED: u64 = u64::MAX;
 
 /// The value of `DrainState::leaving_from` when every session has to leave immediately.
 const ALL_NOW: u64 = 0;
+
+/// How a session ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Exit {
+    /// By itself: the client or the server closed it, or an error did.
+    Left,
+    /// Because it was asked to leave, at a boundary.
+    Asked,
+    /// Because the remaining sessions were cut.
+    Cut,
+}
 
 /// How many sessions are open, and how many ended in which way. `open + left + asked + cut` is the
 /// number ever opened.

@@ -14,21 +14,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::plan::{Phase, ShutdownSettings, StopRequest};
-use crate::shared::{DrainState, SessionCounts, now};
+use crate::shared::{DrainState, Exit, SessionCounts, now};
 
 /// 2^64 divided by the golden ratio, rounded to an odd number.
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
-
-/// How a session ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Exit {
-    /// By itself: the client or the server closed it, or an error did.
-    Left,
-    /// Because it was asked to leave, at a boundary.
-    Asked,
-    /// Because the remaining sessions were cut.
-    Cut,
-}
 
 /// The handle to a drain: cheap to clone, usable from any thread. Without a running
 /// [`Controller`](crate::Controller), requests wait and the phase does not change.

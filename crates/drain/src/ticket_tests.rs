@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 
 use crate::plan::{Phase, ShutdownSettings, StopRequest};
-use crate::ticket::{Exit, Ticket, spread_position};
+use crate::shared::Exit;
+use crate::ticket::{Ticket, spread_position};
 use crate::{Drain, SessionCounts, new};
 
 fn settings(spread: u64, timeout: u64) -> ShutdownSettings {

@@ -39,6 +39,7 @@ mod latency;
 mod limits;
 mod listener;
 mod maintenance;
+mod maintenance_kind;
 mod not_carried;
 mod options;
 mod runtime;
@@ -63,7 +64,7 @@ pub use latency::Distribution;
 pub use limits::{Limit, ResourceShortage};
 pub use listener::sockets::{Socket, Sockets};
 pub use listener::{BindError, Bound, InheritedSockets};
-pub use maintenance::push::MaintenanceKind;
+pub use maintenance_kind::MaintenanceKind;
 pub use not_carried::NotCarried;
 pub use options::{LiveOptions, Options, Sessions, Splice, Subscriptions};
 pub use resp::{

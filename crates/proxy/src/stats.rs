@@ -15,7 +15,7 @@ use resp::Pin;
 use crate::end_reason::EndReason;
 use crate::latency::{CommandTimes, Counter, Distribution, Histogram};
 use crate::limits::Limit;
-use crate::maintenance::push::MaintenanceKind;
+use crate::maintenance_kind::MaintenanceKind;
 use crate::not_carried::NotCarried;
 use crate::service::DialFailure;
 

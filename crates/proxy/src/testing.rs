@@ -42,6 +42,7 @@ pub(crate) struct TestProxy {
     pub(crate) publisher: TargetWriter,
     pub(crate) drain: Drain,
     addr: SocketAddr,
+    route: TargetSource,
     hints: Arc<RecordedHints>,
     running: Option<Running>,
     controller: Option<JoinHandle<drain::Summary>>,
@@ -135,6 +136,7 @@ impl TestProxy {
                 publisher,
                 drain,
                 addr,
+                route: route.clone(),
                 hints,
                 running: Some(running),
                 controller: Some(controller),
@@ -149,6 +151,11 @@ impl TestProxy {
 
     pub(crate) fn addr(&self) -> SocketAddr {
         self.addr
+    }
+
+    /// The target or the pool of the service, as its sessions see it.
+    pub(crate) fn route(&self) -> &TargetSource {
+        &self.route
     }
 
     /// A new client.

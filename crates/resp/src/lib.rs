@@ -31,8 +31,9 @@ pub use ledger::Ledger;
 pub use ledger::maintenance::MaintenanceHandshake;
 pub use ledger::pin::Pin;
 pub use ledger::session_state::{
-    Direction, FrameCounts, Hint, LedgerFault, MustEnd, ReplyOutcome, SessionState,
+    Direction, FrameCounts, LedgerFault, MustEnd, ReplyOutcome, SessionState,
 };
 pub use replay::{Replay, ReplayError};
 pub use scan::frames::{Frames, NotResp};
 pub use scan::limits::Limits;
+pub use scan::message_kind::Hint;

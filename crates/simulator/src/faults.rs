@@ -1,12 +1,12 @@
-//! Applies each kind of fault to the simulation.
+//! Applies each kind of fault to the cluster.
 
+use crate::cluster::{Cluster, FaultEnd};
 use crate::plan::{Fault, FaultKind};
 use crate::redis::RestartMode;
 use crate::sentinel::SentinelFile;
 use crate::wire::{Addr, MS, Micros, Pid, SECOND};
-use crate::world::{FaultEnd, Simulation};
 
-impl Simulation {
+impl Cluster {
     pub(crate) fn apply(&mut self, fault: Fault) {
         self.pending -= 1;
         self.healed_at = self.healed_at.max(self.net.now);

@@ -20,7 +20,8 @@
 //!
 //! # Where to find what
 //!
-//! - `plan` derives the cluster and its faults from the seed; `faults` applies them.
+//! - `plan` derives the cluster and its faults from the seed; `cluster` holds the processes,
+//!   `faults` applies the faults to them, `world` runs all of it.
 //! - `sentinel` and `redis` model the servers, `net` the network, the processes and the time.
 //! - `proxy` models the driver of discovery; `proxy/driver.rs` is the only file that knows the
 //!   machine's events and actions.
@@ -33,6 +34,7 @@
     reason = "indices are created by the simulation itself: a wrong one is a bug that should panic"
 )]
 
+mod cluster;
 mod faults;
 mod net;
 mod oracle;

@@ -10,14 +10,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sentinel::Minority;
 
-use crate::net::Observation;
+use crate::cluster::Cluster;
+use crate::net::{Observation, RouteEvent};
 use crate::plan::FaultPlan;
-use crate::proxy::driver::RouteEvent;
 use crate::proxy::mono;
 use crate::report::{Rule, Violation};
 use crate::sentinel::Sentinel;
 use crate::wire::{Addr, MS, Micros, Pid, SECOND};
-use crate::world::Simulation;
 
 /// Bounds from the moment at which a majority with the new master is reachable: for a redial, a
 /// handshake, a poll and a verification. With `keep` the last master may be used again after no
@@ -86,7 +85,7 @@ fn since(slot: &mut Option<Micros>, is: bool, now: Micros) {
     }
 }
 
-impl Simulation {
+impl Cluster {
     /// The address that a majority of all sentinels names.
     pub(crate) fn majority_master(&self) -> Option<Addr> {
         let named = self
@@ -137,31 +136,31 @@ impl Oracle {
         self.acks.len() as u64
     }
 
-    fn violate(&mut self, rule: Rule, pid: Pid, mut text: String, simulation: &mut Simulation) {
+    fn violate(&mut self, rule: Rule, pid: Pid, mut text: String, cluster: &mut Cluster) {
         if self.violation.is_none() && !self.ignored.contains(&rule) {
             text.push_str(&format!(" [minority = {:?}]", self.minority));
-            simulation.net.trace_line(pid, || format!("VIOLATION of {rule:?}: {text}"));
-            let who = simulation.net.process(pid).name.clone();
-            self.violation = Some(Violation { rule, at: simulation.net.now, who, text });
+            cluster.net.trace_line(pid, || format!("VIOLATION of {rule:?}: {text}"));
+            let who = cluster.net.process(pid).name.clone();
+            self.violation = Some(Violation { rule, at: cluster.net.now, who, text });
         }
     }
 
-    pub(crate) fn take(&mut self, observation: Observation, simulation: &mut Simulation) {
+    pub(crate) fn take(&mut self, observation: Observation, cluster: &mut Cluster) {
         match observation {
             Observation::Acked { pid, node, id, executed } => {
-                let at = simulation.net.now;
+                let at = cluster.net.now;
                 self.acks.push(Ack { id, pid, node, at });
-                self.judge_ack(pid, node, executed, simulation);
+                self.judge_ack(pid, node, executed, cluster);
             }
             Observation::RouteEvent(pid, RouteEvent::InvariantBroken(text)) => {
-                self.violate(Rule::Safety, pid, text, simulation);
+                self.violate(Rule::Safety, pid, text, cluster);
             }
             Observation::RouteEvent(
                 pid,
                 RouteEvent::Opened { to, how, fresh, minority, shut_for },
             ) => {
-                self.proxies[pid].opened_at = simulation.net.now;
-                let right = simulation.right_master();
+                self.proxies[pid].opened_at = cluster.net.now;
+                let right = cluster.right_master();
                 let superseded = right.is_some_and(|right| right != to);
                 if !superseded || shut_for.is_none() {
                     return;
@@ -179,39 +178,35 @@ impl Oracle {
                     // used again.
                     let patient = self.minority == Minority::Keep && shut_for >= Some(SILENT);
                     if !patient {
-                        self.violate(rule, pid, text, simulation);
+                        self.violate(rule, pid, text, cluster);
                     }
                 } else if minority
                     && self.minority == Minority::Hold
-                    && named <= simulation.sentinels.len() / 2
+                    && named <= cluster.sentinels.len() / 2
                 {
                     let text = format!(
                         "held as a minority, then opened to {to} ({how}) by {named} views; \
                          {right} is right"
                     );
-                    self.violate(Rule::HoldOpened, pid, text, simulation);
+                    self.violate(Rule::HoldOpened, pid, text, cluster);
                 }
             }
         }
     }
 
-    fn judge_ack(&mut self, pid: Pid, node: Pid, executed: Micros, simulation: &mut Simulation) {
-        let (now, addr) = (simulation.net.now, simulation.net.addr(node));
-        let wrong = simulation.right_master().is_some_and(|right| right != addr);
+    fn judge_ack(&mut self, pid: Pid, node: Pid, executed: Micros, cluster: &mut Cluster) {
+        let (now, addr) = (cluster.net.now, cluster.net.addr(node));
+        let wrong = cluster.right_master().is_some_and(|right| right != addr);
         let it = &self.proxies[pid];
         let resumed =
-            simulation.proxies[pid].driver.unproven_since.filter(|at| wrong && executed > *at);
-        let newer = simulation
-            .redis
-            .iter()
-            .filter(|it| it.pid != node)
-            .filter_map(|it| it.promoted_at)
-            .max();
+            cluster.proxies[pid].driver.unproven_since.filter(|at| wrong && executed > *at);
+        let newer =
+            cluster.redis.iter().filter(|it| it.pid != node).filter_map(|it| it.promoted_at).max();
         let after = newer.is_some_and(|at| at <= executed && at > it.opened_at);
-        let evidence = simulation.proxies[pid].driver.evidence.filter(|_| after);
+        let evidence = cluster.proxies[pid].driver.evidence.filter(|_| after);
         let late = it
             .wrong_since
-            .filter(|at| wrong && now - at > self.heard_bound(pid, simulation) && executed > *at);
+            .filter(|at| wrong && now - at > self.heard_bound(pid, cluster) && executed > *at);
         let blind = it.silent_since.zip(it.superseded_since).map(|(one, two)| one.max(two));
         let blind = blind.filter(|at| {
             wrong && self.minority != Minority::Keep && now - at > SILENCE && executed > *at
@@ -222,7 +217,7 @@ impl Oracle {
                  until {} ms",
                 at / MS
             );
-            self.violate(Rule::WroteAfterSleep, pid, text, simulation);
+            self.violate(Rule::WroteAfterSleep, pid, text, cluster);
         } else if let Some(at) = evidence {
             let text = format!(
                 "acknowledged what {addr} executed at {} ms, after another node was promoted at \
@@ -231,64 +226,64 @@ impl Oracle {
                 newer.unwrap_or(0) / MS,
                 at / MS
             );
-            self.violate(Rule::AckAfterEvidence, pid, text, simulation);
+            self.violate(Rule::AckAfterEvidence, pid, text, cluster);
         } else if let Some(at) = late {
             let text = format!(
                 "{addr} acknowledged, although a majority that names another was reachable for \
                  {} ms",
                 (now - at) / MS
             );
-            self.violate(Rule::LateMajority, pid, text, simulation);
+            self.violate(Rule::LateMajority, pid, text, cluster);
         } else if let Some(at) = blind {
             let text = format!(
                 "{addr} acknowledged after {} ms of silence under {:?}",
                 (now - at) / MS,
                 self.minority
             );
-            self.violate(Rule::BlindWrites, pid, text, simulation);
+            self.violate(Rule::BlindWrites, pid, text, cluster);
         }
     }
 
-    fn heard_bound(&self, pid: Pid, simulation: &Simulation) -> Micros {
-        let epoch = simulation.proxies[pid].driver.committed().map_or(0, |(_, epoch, _)| epoch);
-        if self.right_epoch < epoch || simulation.are_strangers() {
+    fn heard_bound(&self, pid: Pid, cluster: &Cluster) -> Micros {
+        let epoch = cluster.proxies[pid].driver.committed().map_or(0, |(_, epoch, _)| epoch);
+        if self.right_epoch < epoch || cluster.are_strangers() {
             INSIST
         } else {
-            HEARD + simulation.slowest()
+            HEARD + cluster.slowest()
         }
     }
 
-    pub(crate) fn sample(&mut self, simulation: &mut Simulation) {
-        let right = simulation.right_master();
+    pub(crate) fn sample(&mut self, cluster: &mut Cluster) {
+        let right = cluster.right_master();
         if right != self.right {
             self.right = right;
             self.proxies.iter_mut().for_each(|it| it.wrong_since = None);
         }
-        let epochs = simulation.sentinels.iter().filter(|it| Some(it.current_master()) == right);
+        let epochs = cluster.sentinels.iter().filter(|it| Some(it.current_master()) == right);
         self.right_epoch = epochs.map(|it| it.config_epoch).max().unwrap_or(0);
         for pid in 0..self.proxies.len() {
-            let process = simulation.net.process(pid);
+            let process = cluster.net.process(pid);
             if !process.up || process.stopped {
                 self.proxies[pid] = ProxyRecord::default();
                 continue;
             }
-            simulation.proxies[pid].driver.epoch_now();
-            self.watch(pid, simulation);
+            cluster.proxies[pid].driver.epoch_now();
+            self.watch(pid, cluster);
         }
-        self.watch_end(simulation);
+        self.watch_end(cluster);
     }
 
-    fn watch(&mut self, pid: Pid, simulation: &mut Simulation) {
-        let (now, majority) = (simulation.net.now, simulation.sentinels.len() / 2 + 1);
+    fn watch(&mut self, pid: Pid, cluster: &mut Cluster) {
+        let (now, majority) = (cluster.net.now, cluster.sentinels.len() / 2 + 1);
         let right = self.right;
-        let (heard, naming) = simulation.heard(pid, right);
-        let driver = &simulation.proxies[pid].driver;
+        let (heard, naming) = cluster.heard(pid, right);
+        let driver = &cluster.proxies[pid].driver;
         let target = driver.route.target.clone();
-        let shut = driver.is_closed(mono(pid, &simulation.net)) || target.is_none();
-        let (held_for, state) = (driver.held_for(mono(pid, &simulation.net)), driver.state());
+        let shut = driver.is_closed(mono(pid, &cluster.net)) || target.is_none();
+        let (held_for, state) = (driver.held_for(mono(pid, &cluster.net)), driver.state());
         let superseded =
             target.as_ref().is_some_and(|it| right.is_some_and(|right| right != it.addr));
-        let healthy = self.is_healthy(pid, heard, simulation);
+        let healthy = self.is_healthy(pid, heard, cluster);
         let it = &mut self.proxies[pid];
         it.awake_since.get_or_insert(now);
         since(&mut it.wrong_since, superseded && naming >= majority, now);
@@ -296,77 +291,71 @@ impl Oracle {
         since(&mut it.superseded_since, superseded, now);
         since(&mut it.healthy_shut_since, healthy && shut, now);
         since(&mut it.open_since, !shut && target.as_ref().map(|it| it.addr) == right, now);
-        let taken =
-            it.healthy_shut_since.filter(|at| now - at > HEALTHY_SHUT + simulation.slowest());
+        let taken = it.healthy_shut_since.filter(|at| now - at > HEALTHY_SHUT + cluster.slowest());
         if let Some(at) = taken {
             let text = format!(
                 "closed for {} ms, although the committed master is healthy and the only one \
                  ({state})",
                 (now - at) / MS
             );
-            self.violate(Rule::HealthyTaken, pid, text, simulation);
+            self.violate(Rule::HealthyTaken, pid, text, cluster);
         }
-        if held_for > HOLD + simulation.slowest() {
+        if held_for > HOLD + cluster.slowest() {
             self.violate(
                 Rule::EndlessHold,
                 pid,
                 format!("{state} for {} ms", held_for / MS),
-                simulation,
+                cluster,
             );
         }
-        self.watch_readers(pid, simulation);
+        self.watch_readers(pid, cluster);
     }
 
     /// Whether nothing is wrong with the committed master, and a majority of the sentinels is
     /// reachable.
-    fn is_healthy(&self, pid: Pid, heard: usize, simulation: &Simulation) -> bool {
-        let driver = &simulation.proxies[pid].driver;
+    fn is_healthy(&self, pid: Pid, heard: usize, cluster: &Cluster) -> bool {
+        let driver = &cluster.proxies[pid].driver;
         let Some((addr, _, run_id)) = driver.committed().filter(|_| !driver.is_paused()) else {
             return false;
         };
-        let Some(node) = simulation.redis.iter().find(|it| simulation.net.addr(it.pid) == addr)
-        else {
+        let Some(node) = cluster.redis.iter().find(|it| cluster.net.addr(it.pid) == addr) else {
             return false;
         };
-        let process = simulation.net.process(node.pid);
+        let process = cluster.net.process(node.pid);
         let same = run_id.is_none_or(|id| *id == *crate::wire::hex(node.run_id));
-        let alive = process.up
-            && !process.stopped
-            && node.is_master()
-            && simulation.net.reach(pid, node.pid);
-        let alone =
-            simulation.redis.iter().all(|it| it.pid == node.pid || it.master() == Some(addr));
-        let quiet = simulation.sentinels.iter().all(|it| !it.failing_over);
+        let alive =
+            process.up && !process.stopped && node.is_master() && cluster.net.reach(pid, node.pid);
+        let alone = cluster.redis.iter().all(|it| it.pid == node.pid || it.master() == Some(addr));
+        let quiet = cluster.sentinels.iter().all(|it| !it.failing_over);
         // With `hold` and `cut` views of strangers do not count yet, a majority has to name it, and
         // a master that was cut has to be verified anew.
-        let naming = simulation.sentinels.iter().filter(|it| it.current_master() == addr).count();
-        let strict =
-            !simulation.are_strangers() && naming > simulation.sentinels.len() / 2 && !node.full;
-        let strict = strict && simulation.slowest() == 0;
+        let naming = cluster.sentinels.iter().filter(|it| it.current_master() == addr).count();
+        let strict = !cluster.are_strangers() && naming > cluster.sentinels.len() / 2 && !node.full;
+        let strict = strict && cluster.slowest() == 0;
         // A master that was cleared is used again on votes only, and strangers have none for half a
         // minute.
-        let published = driver.route.target.is_some() || !simulation.are_strangers();
+        let published = driver.route.target.is_some() || !cluster.are_strangers();
         let known = (self.minority == Minority::Keep && published) || strict;
-        same && alive && alone && quiet && known && heard > simulation.sentinels.len() / 2
+        same && alive && alone && quiet && known && heard > cluster.sentinels.len() / 2
     }
 
-    fn watch_readers(&mut self, pid: Pid, simulation: &mut Simulation) {
-        let now = simulation.net.now;
-        let members = simulation.proxies[pid].driver.pool_update.members.iter().flatten();
+    fn watch_readers(&mut self, pid: Pid, cluster: &mut Cluster) {
+        let now = cluster.net.now;
+        let members = cluster.proxies[pid].driver.pool_update.members.iter().flatten();
         let members: BTreeSet<Addr> = members.filter_map(|it| Addr::of(&it.addr)).collect();
         let wrong = |addr: &Addr| {
-            let node = simulation.redis.iter().find(|it| simulation.net.addr(it.pid) == *addr);
+            let node = cluster.redis.iter().find(|it| cluster.net.addr(it.pid) == *addr);
             node.is_some_and(|it| {
-                let process = simulation.net.process(it.pid);
+                let process = cluster.net.process(it.pid);
                 it.is_master()
                     && process.up
                     && !process.stopped
                     && !it.full
-                    && simulation.net.reach(pid, it.pid)
+                    && cluster.net.reach(pid, it.pid)
             })
         };
         let wrong: BTreeSet<Addr> = members.into_iter().filter(wrong).collect();
-        let slow = simulation.slowest();
+        let slow = cluster.slowest();
         let it = &mut self.proxies[pid];
         it.reads_wrong.retain(|addr, _| wrong.contains(addr));
         for addr in wrong {
@@ -379,37 +368,37 @@ impl Oracle {
                 "readers are sent to {addr}, which has been a master for {} ms",
                 (now - at) / MS
             );
-            self.violate(Rule::ReaderOnMaster, pid, text, simulation);
+            self.violate(Rule::ReaderOnMaster, pid, text, cluster);
         }
     }
 
     /// After the last fault has ended: all sentinels agree, and then every proxy serves.
-    fn watch_end(&mut self, simulation: &mut Simulation) {
-        let now = simulation.net.now;
-        let agreed = simulation.pending == 0 && simulation.agree(self.right);
+    fn watch_end(&mut self, cluster: &mut Cluster) {
+        let now = cluster.net.now;
+        let agreed = cluster.pending == 0 && cluster.agree(self.right);
         since(&mut self.agreed_since, agreed, now);
         let Some(at) = self.agreed_since else { return };
         let serving = self.proxies.iter().all(|it| it.open_since.is_some());
         since(&mut self.calm_since, serving, now);
-        let bound = if simulation.are_strangers() { LIVE + INSIST } else { LIVE };
+        let bound = if cluster.are_strangers() { LIVE + INSIST } else { LIVE };
         if let Some(pid) = self.proxies.iter().position(|it| it.open_since.is_none())
             && now - at > bound
         {
-            let state = simulation.proxies[pid].driver.state();
+            let state = cluster.proxies[pid].driver.state();
             let text = format!(
                 "no writes {} ms after all has healed and all sentinels agree ({state})",
                 (now - at) / MS
             );
-            self.violate(Rule::Liveness, pid, text, simulation);
+            self.violate(Rule::Liveness, pid, text, cluster);
         }
         self.converged = self.calm_since.is_some_and(|at| now - at > CALM);
     }
 
     /// Compares the acknowledged writes with those of the last master.
-    pub(crate) fn verdict(&mut self, simulation: &Simulation) -> Option<Violation> {
-        let right = self.right.and_then(|addr| {
-            simulation.redis.iter().find(|it| simulation.net.addr(it.pid) == addr)
-        });
+    pub(crate) fn verdict(&mut self, cluster: &Cluster) -> Option<Violation> {
+        let right = self
+            .right
+            .and_then(|addr| cluster.redis.iter().find(|it| cluster.net.addr(it.pid) == addr));
         if let Some(master) = right {
             let kept: BTreeSet<u32> = master.writes.iter().copied().collect();
             let lost: Vec<&Ack> = self.acks.iter().filter(|ack| !kept.contains(&ack.id)).collect();
@@ -417,7 +406,7 @@ impl Oracle {
             if let (Some(ack), None, true, true) =
                 (lost.first(), &self.violation, self.only_planned, self.converged)
             {
-                let name = |pid: Pid| simulation.net.process(pid).name.clone();
+                let name = |pid: Pid| cluster.net.process(pid).name.clone();
                 let text = format!(
                     "{} writes lost, the first acknowledged by {} at {} ms",
                     lost.len(),
@@ -436,7 +425,7 @@ impl Oracle {
     }
 }
 
-impl Simulation {
+impl Cluster {
     /// Whether all sentinels and Redis nodes agree.
     fn agree(&self, right: Option<Addr>) -> bool {
         let Some(right) = right else { return false };

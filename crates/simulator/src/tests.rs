@@ -40,7 +40,7 @@ fn quiet(seed: u64) -> Simulation {
 
 /// Milliseconds from the cause to the first line that matches.
 fn first(simulation: &Simulation, who: &str, text: &str) -> u64 {
-    let times = simulation.net.trace.times(who, text);
+    let times = simulation.cluster.net.trace.times(who, text);
     let time = times.into_iter().find(|at| *at >= CAUSE).unwrap_or_else(|| panic!("no {text}"));
     (time - CAUSE) / MS
 }
@@ -53,10 +53,10 @@ fn check(simulation: &Simulation, limits: &[(&str, std::ops::Range<u64>)]) {
         assert!(
             range.contains(&at),
             "{text} after {at} ms, not in {range:?}\n{}",
-            simulation.net.trace.text()
+            simulation.cluster.net.trace.text()
         );
     }
-    let switches = simulation.net.trace.times("sentinel", "+switch-master");
+    let switches = simulation.cluster.net.trace.times("sentinel", "+switch-master");
     let leaders = first(simulation, "", "+failover-end master");
     let observers: Vec<u64> =
         switches.iter().filter(|at| **at >= CAUSE).map(|at| (at - CAUSE) / MS).collect();
@@ -70,7 +70,7 @@ fn check(simulation: &Simulation, limits: &[(&str, std::ops::Range<u64>)]) {
 fn planned_failover_takes_as_long_as_measured() {
     for seed in 1..8 {
         let mut simulation = quiet(seed);
-        assert!(simulation.sentinels[0].order_failover(&mut simulation.net));
+        assert!(simulation.cluster.sentinels[0].order_failover(&mut simulation.cluster.net));
         simulation.run_until(CAUSE + 30 * SECOND);
         // Measured: 8, 84, 175, 1061, 1146, 11198.
         check(
@@ -97,8 +97,8 @@ fn planned_failover_takes_as_long_as_measured() {
 fn failover_after_a_kill_takes_as_long_as_measured() {
     for seed in 1..8 {
         let mut simulation = quiet(seed);
-        let master = simulation.redis[0].pid;
-        simulation.net.crash(master, false);
+        let master = simulation.cluster.redis[0].pid;
+        simulation.cluster.net.crash(master, false);
         simulation.run_until(CAUSE + 20 * SECOND);
         // Measured: 2051, 2112, 2203, 2279, 2351, 3124, 3191.
         check(
@@ -119,8 +119,8 @@ fn failover_after_a_kill_takes_as_long_as_measured() {
 fn failover_of_a_stopped_master_takes_as_long_as_measured() {
     for seed in 1..8 {
         let mut simulation = quiet(seed);
-        let master = simulation.redis[0].pid;
-        simulation.net.stop(master);
+        let master = simulation.cluster.redis[0].pid;
+        simulation.cluster.net.stop(master);
         simulation.run_until(CAUSE + 20 * SECOND);
         // Measured: 2024, 2429, 2485, 2585, 2638, 3472, 3536.
         check(
@@ -139,10 +139,10 @@ fn failover_of_a_stopped_master_takes_as_long_as_measured() {
 fn failover_of_a_cut_master_takes_as_long_as_measured() {
     for seed in 1..8 {
         let mut simulation = quiet(seed);
-        let host = simulation.net.process(simulation.redis[0].pid).host;
+        let host = simulation.cluster.net.process(simulation.cluster.redis[0].pid).host;
         for other in 0..7 {
-            simulation.net.cut(host, other);
-            simulation.net.cut(other, host);
+            simulation.cluster.net.cut(host, other);
+            simulation.cluster.net.cut(other, host);
         }
         simulation.run_until(CAUSE + 20 * SECOND);
         // Measured: 2233, 2801, 2891, 2993, 3056, 3850, 3935.
@@ -163,14 +163,16 @@ fn failover_of_a_cut_master_takes_as_long_as_measured() {
 #[test]
 fn leader_reports_old_address_with_new_epoch() {
     let mut simulation = quiet(3);
-    simulation.sentinels[0].order_failover(&mut simulation.net);
-    while simulation.net.trace.times("sentinel0", "+promoted-slave").is_empty() {
-        let soon = simulation.net.now + MS;
+    simulation.cluster.sentinels[0].order_failover(&mut simulation.cluster.net);
+    while simulation.cluster.net.trace.times("sentinel0", "+promoted-slave").is_empty() {
+        let soon = simulation.cluster.net.now + MS;
         simulation.run_until(soon);
     }
-    let replies: Vec<Reply> = simulation.sentinels[0].answers();
-    let (old, new) =
-        (simulation.net.addr(simulation.redis[0].pid), simulation.sentinels[0].current_master());
+    let replies: Vec<Reply> = simulation.cluster.sentinels[0].answers();
+    let (old, new) = (
+        simulation.cluster.net.addr(simulation.cluster.redis[0].pid),
+        simulation.cluster.sentinels[0].current_master(),
+    );
     assert_ne!(old, new);
     assert_eq!(replies[1].field("ip"), Some(old.host().as_str()));
     let PollOutcome::View { view, .. } = read_poll(&replies, false) else { panic!("a view") };
@@ -186,27 +188,27 @@ fn leader_reports_old_address_with_new_epoch() {
 #[test]
 fn stopped_server_runs_what_was_queued() {
     let mut simulation = quiet(1);
-    let (proxy, master) = (0, simulation.redis[0].pid);
-    let addr = simulation.net.addr(master);
-    simulation.net.stop(master);
-    simulation.net.dial(proxy, addr, SECOND, 77);
-    let connection = simulation.net.last_conn();
-    simulation.net.send(connection, proxy, Message::Write { id: u32::MAX });
+    let (proxy, master) = (0, simulation.cluster.redis[0].pid);
+    let addr = simulation.cluster.net.addr(master);
+    simulation.cluster.net.stop(master);
+    simulation.cluster.net.dial(proxy, addr, SECOND, 77);
+    let connection = simulation.cluster.net.last_conn();
+    simulation.cluster.net.send(connection, proxy, Message::Write { id: u32::MAX });
     simulation.run_until(CAUSE + 10 * MS);
-    simulation.net.close(connection, proxy);
-    assert!(!simulation.redis[0].writes.contains(&u32::MAX));
-    simulation.net.resume(master, false);
+    simulation.cluster.net.close(connection, proxy);
+    assert!(!simulation.cluster.redis[0].writes.contains(&u32::MAX));
+    simulation.cluster.net.resume(master, false);
     simulation.run_until(CAUSE + 20 * MS);
-    assert!(simulation.redis[0].writes.contains(&u32::MAX));
+    assert!(simulation.cluster.redis[0].writes.contains(&u32::MAX));
 }
 
 #[test]
 fn sentinel_stopped_for_seconds_enters_tilt() {
     let mut simulation = quiet(1);
-    let pid = simulation.sentinels[1].pid;
-    simulation.net.stop(pid);
+    let pid = simulation.cluster.sentinels[1].pid;
+    simulation.cluster.net.stop(pid);
     simulation.run_until(CAUSE + 8 * SECOND);
-    simulation.net.resume(pid, false);
+    simulation.cluster.net.resume(pid, false);
     simulation.run_until(CAUSE + 45 * SECOND);
     let entered = first(&simulation, "sentinel1", "+tilt");
     assert!((8000..8200).contains(&entered), "{entered}");
@@ -218,7 +220,7 @@ fn sentinel_stopped_for_seconds_enters_tilt() {
 fn planned_failover_loses_nothing_and_kill_little() {
     for seed in 1..6 {
         let mut simulation = quiet(seed);
-        simulation.sentinels[0].order_failover(&mut simulation.net);
+        simulation.cluster.sentinels[0].order_failover(&mut simulation.cluster.net);
         let (run, text) = simulation.run();
         assert!(
             run.acknowledged > 1000 && run.lost == 0 && run.violation.is_none(),
@@ -246,11 +248,11 @@ fn same_seed_gives_the_same_run() {
 #[test]
 fn replicas_continue_and_lone_masters_start_over() {
     let mut simulation = quiet(5);
-    simulation.sentinels[0].order_failover(&mut simulation.net);
+    simulation.cluster.sentinels[0].order_failover(&mut simulation.cluster.net);
     simulation.run_until(CAUSE + 40 * SECOND);
-    let master = simulation.redis.iter().find(|it| it.is_master()).expect("a master");
-    assert!(simulation.redis.iter().filter(|it| it.is_master()).count() == 1);
-    for node in &simulation.redis {
+    let master = simulation.cluster.redis.iter().find(|it| it.is_master()).expect("a master");
+    assert!(simulation.cluster.redis.iter().filter(|it| it.is_master()).count() == 1);
+    for node in &simulation.cluster.redis {
         assert_eq!(node.replid, master.replid);
         let behind = master.writes.len() - node.writes.len();
         assert!(master.writes.starts_with(&node.writes) && behind < 10, "{behind}");

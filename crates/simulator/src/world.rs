@@ -1,15 +1,12 @@
 //! One run of a seed, from the start to the verdict.
 
-use crate::net::{Event, Net, Observation, ProcessInput};
+use crate::cluster::Cluster;
+use crate::net::{Event, Observation};
 use crate::oracle::Oracle;
-use crate::plan::{ClusterConfig, FaultKind, FaultPlan};
-use crate::proxy::{self, Proxy};
-use crate::redis::Redis;
+use crate::plan::{FaultKind, FaultPlan};
 use crate::report::{Rule, RunResult, Violation};
 use crate::rng::Rng;
-use crate::sentinel::{Sentinel, SentinelConfig, SentinelFile};
-use crate::trace::Trace;
-use crate::wire::{Addr, MS, Micros, Pid, SECOND, SENTINEL};
+use crate::wire::{MS, Micros, SECOND};
 
 /// Interval at which the oracle checks everything.
 const SAMPLE: Micros = 25 * MS;
@@ -17,34 +14,10 @@ const SAMPLE: Micros = 25 * MS;
 /// Limit of a run, counted from the end of its last fault.
 const MAX_RUN: Micros = 200 * SECOND;
 
-/// The end of a fault.
-#[derive(Debug, Clone)]
-pub(crate) enum FaultEnd {
-    Mend(usize, usize),
-    Resume(Pid, bool),
-    StartRedis(usize, crate::redis::RestartMode),
-    StartSentinel(usize, Option<SentinelFile>),
-    StartProxy(usize),
-    Admit(usize),
-    Dns,
-    Fast(usize),
-}
-
 /// A simulation. See the module's header.
 #[derive(Debug)]
 pub(crate) struct Simulation {
-    pub(crate) net: Net,
-    pub(crate) plan: FaultPlan,
-    pub(crate) proxies: Vec<Proxy>,
-    pub(crate) sentinels: Vec<Sentinel>,
-    pub(crate) redis: Vec<Redis>,
-    pub(crate) undo: Vec<FaultEnd>,
-    /// Faults in effect.
-    pub(crate) pending: usize,
-    pub(crate) healed_at: Micros,
-    pub(crate) next_ip: u8,
-    /// How many sentinels have lost their identity so far, and when the last one did.
-    pub(crate) identities_lost: (usize, Micros),
+    pub(crate) cluster: Cluster,
     oracle: Oracle,
 }
 
@@ -56,92 +29,16 @@ impl Simulation {
     }
 
     pub(crate) fn with_plan(plan: FaultPlan, rng: Rng, traced: bool, ignored: &[Rule]) -> Self {
-        let ClusterConfig { proxies, sentinels, redis, colocated, latency, .. } = plan.cluster;
-        let hosts = proxies + sentinels + redis;
-        let net = Net::new(rng, hosts, latency, Trace::new(traced));
         let oracle = Oracle::new(&plan, ignored);
-        let mut simulation = Self {
-            net,
-            proxies: Vec::new(),
-            sentinels: Vec::new(),
-            redis: Vec::new(),
-            undo: Vec::new(),
-            pending: plan.faults.len(),
-            healed_at: plan.last_begins(),
-            next_ip: 100,
-            identities_lost: (0, 0),
-            oracle,
-            plan,
-        };
-        for at in 0..proxies {
-            simulation.net.add(format!("proxy{at}"), at, Addr { ip: 1 + at as u8, port: 1 });
-        }
-        for at in 0..sentinels {
-            simulation.net.add(
-                format!("sentinel{at}"),
-                proxies + at,
-                Addr { ip: 10 + at as u8, port: SENTINEL },
-            );
-        }
-        for at in 0..redis {
-            let shares = colocated && at < sentinels;
-            let host = if shares { proxies + at } else { proxies + sentinels + at };
-            let ip = if shares { 10 } else { 50 } + at as u8;
-            simulation.net.add(format!("redis{at}"), host, Addr::redis(ip));
-        }
-        simulation.populate();
-        simulation
-    }
-
-    fn populate(&mut self) {
-        let cluster = self.plan.cluster.clone();
-        let net = &mut self.net;
-        let first_redis = cluster.proxies + cluster.sentinels;
-        let master = net.addr(first_redis);
-        for at in 0..cluster.redis {
-            let replid = net.rng.next();
-            self.redis.push(Redis::new(first_redis + at, replid, (at > 0).then_some(master), net));
-        }
-        let settings = SentinelConfig {
-            quorum: cluster.quorum,
-            down_after: cluster.down_after,
-            failover_timeout: cluster.failover_timeout,
-        };
-        let ids: Vec<(u64, Addr)> = (0..cluster.sentinels)
-            .map(|at| (net.rng.next(), net.addr(cluster.proxies + at)))
-            .collect();
-        let replicas: Vec<Addr> = (1..cluster.redis).map(|at| net.addr(first_redis + at)).collect();
-        for (at, (id, _)) in ids.iter().enumerate() {
-            let (config_epoch, current_epoch) = (cluster.epoch, cluster.epoch);
-            let mut file =
-                SentinelFile { config_epoch, current_epoch, ..SentinelFile::fresh(*id, master) };
-            if cluster.knows_peers {
-                file.replicas.clone_from(&replicas);
-                file.peers = ids.iter().filter(|(other, _)| other != id).copied().collect();
-            }
-            self.sentinels.push(Sentinel::new(cluster.proxies + at, &file, settings, net));
-        }
-        net.dns.sentinels = (0..cluster.sentinels).map(|at| cluster.proxies + at).collect();
-        let names = if cluster.one_name { 1 } else { cluster.sentinels };
-        let settings = proxy::ProxyConfig {
-            minority: cluster.minority,
-            names,
-            clients: cluster.clients,
-            think: cluster.think,
-        };
-        for at in 0..cluster.proxies {
-            self.proxies.push(Proxy::new(at, settings.clone(), 1, net));
-        }
-        for (at, fault) in self.plan.faults.iter().enumerate() {
-            net.at(fault.at, Event::Fault(at));
-        }
-        net.at(SAMPLE, Event::Sample);
+        let mut cluster = Cluster::new(plan, rng, traced);
+        cluster.net.at(SAMPLE, Event::Sample);
+        Self { cluster, oracle }
     }
 
     /// Runs to the end.
     pub(crate) fn run(mut self) -> (RunResult, String) {
         let limit = |healed: Micros| healed + MAX_RUN;
-        while self.net.now < limit(self.healed_at) {
+        while self.cluster.net.now < limit(self.cluster.healed_at) {
             if !self.step() || self.oracle.is_over() {
                 break;
             }
@@ -152,125 +49,47 @@ impl Simulation {
     /// Runs until a time, for tests.
     #[cfg(test)]
     pub(crate) fn run_until(&mut self, until: Micros) {
-        while self.net.now < until && self.step() {}
+        while self.cluster.net.now < until && self.step() {}
     }
 
     fn step(&mut self) -> bool {
-        let Some(event) = self.net.next() else { return false };
+        let Some(event) = self.cluster.net.next() else { return false };
         match event {
-            Event::To(pid, _, input) => self.dispatch(pid, input),
-            Event::Fault(at) => self.apply(self.plan.faults[at]),
-            Event::Heal(at) => self.undo(at),
+            Event::To(pid, _, input) => self.cluster.dispatch(pid, input),
+            Event::Fault(at) => self.cluster.apply(self.cluster.plan.faults[at]),
+            Event::Heal(at) => self.cluster.undo(at),
             Event::Sample => {
-                let mut oracle = std::mem::take(&mut self.oracle);
-                oracle.sample(self);
-                self.oracle = oracle;
-                self.net.at(self.net.now + SAMPLE, Event::Sample);
+                self.oracle.sample(&mut self.cluster);
+                self.cluster.net.at(self.cluster.net.now + SAMPLE, Event::Sample);
             }
         }
-        if !self.net.facts.is_empty() {
-            let facts: Vec<Observation> = std::mem::take(&mut self.net.facts);
-            let mut oracle = std::mem::take(&mut self.oracle);
-            facts.into_iter().for_each(|observation| oracle.take(observation, self));
-            self.oracle = oracle;
+        if !self.cluster.net.facts.is_empty() {
+            let facts: Vec<Observation> = std::mem::take(&mut self.cluster.net.facts);
+            for observation in facts {
+                self.oracle.take(observation, &mut self.cluster);
+            }
         }
         true
     }
 
-    fn dispatch(&mut self, pid: Pid, input: ProcessInput) {
-        let (proxies, sentinels) = (self.proxies.len(), self.sentinels.len());
-        if pid < proxies {
-            self.proxies[pid].handle(input, &mut self.net);
-        } else if pid < proxies + sentinels {
-            self.sentinels[pid - proxies].handle(input, &mut self.net);
-        } else {
-            self.redis[pid - proxies - sentinels].handle(input, &mut self.net);
-        }
-    }
-
-    /// Schedules the end of a fault, or of a part of it.
-    pub(crate) fn undo_at(&mut self, at: Micros, what: FaultEnd) {
-        self.undo.push(what);
-        self.pending += 1;
-        self.net.at(at, Event::Heal(self.undo.len() - 1));
-    }
-
-    fn undo(&mut self, at: usize) {
-        self.pending -= 1;
-        self.healed_at = self.net.now;
-        match self.undo[at].clone() {
-            FaultEnd::Mend(from, to) => self.net.mend(from, to),
-            FaultEnd::Resume(pid, suspended) => {
-                self.net.trace_line(pid, || "continues".to_owned());
-                self.net.resume(pid, suspended);
-            }
-            FaultEnd::StartRedis(at, how) => {
-                let pid = self.redis[at].pid;
-                if self.net.process(pid).up {
-                    return;
-                }
-                self.net.start(pid);
-                self.redis[at].restart(how, &mut self.net);
-                let (addr, role) = (
-                    self.net.addr(pid),
-                    if self.redis[at].is_master() { "master" } else { "replica" },
-                );
-                self.net
-                    .trace_line(pid, || format!("starts again at {addr} ({how:?}), as a {role}"));
-            }
-            FaultEnd::StartSentinel(at, file) => self.start_sentinel(at, file),
-            FaultEnd::StartProxy(at) => {
-                if self.net.process(at).up {
-                    return;
-                }
-                self.net.trace_line(at, || "starts again".to_owned());
-                self.net.start(at);
-                self.proxies[at].restart(&mut self.net);
-            }
-            FaultEnd::Admit(at) => self.redis[at].full = false,
-            FaultEnd::Dns => {
-                (self.net.dns.missing, self.net.dns.late) = (false, 0);
-                self.net.dns.left_out.clear();
-            }
-            FaultEnd::Fast(host) => self.net.slow(host, 0),
-        }
-    }
-
-    fn start_sentinel(&mut self, at: usize, file: Option<SentinelFile>) {
-        let pid = self.sentinels[at].pid;
-        if self.net.process(pid).up {
-            return;
-        }
-        self.net.start(pid);
-        if file.as_ref().is_some_and(|file| file.id != self.sentinels[at].id) {
-            self.identities_lost = (self.identities_lost.0 + 1, self.net.now);
-        }
-        self.sentinels[at].restart(file, &mut self.net);
-        let it = &self.sentinels[at];
-        let (addr, master, epoch) = (self.net.addr(pid), it.master.addr, it.config_epoch);
-        self.net
-            .trace_line(pid, || format!("starts again at {addr}: names {master} at epoch {epoch}"));
-    }
-
     fn finish(mut self) -> (RunResult, String) {
-        let mut oracle = std::mem::take(&mut self.oracle);
-        let violation: Option<Violation> = oracle.verdict(&self);
-        let counts = self.proxies.iter().map(|it| it.driver.counts);
+        let violation: Option<Violation> = self.oracle.verdict(&self.cluster);
+        let counts = self.cluster.proxies.iter().map(|it| it.driver.counts);
         let (mut commits, mut holds) = (0, 0);
         counts.for_each(|it| (commits, holds) = (commits + it.commits, holds + it.holds));
-        let kinds: Vec<FaultKind> = self.plan.kinds();
+        let kinds: Vec<FaultKind> = self.cluster.plan.kinds();
         let run = RunResult {
             kinds,
-            simulated: self.net.now,
-            events: self.net.events,
-            failovers: self.sentinels.iter().map(|it| it.switched).sum(),
+            simulated: self.cluster.net.now,
+            events: self.cluster.net.events,
+            failovers: self.cluster.sentinels.iter().map(|it| it.switched).sum(),
             commits,
             holds,
-            acknowledged: oracle.acknowledged(),
-            lost: oracle.lost,
-            converged: oracle.converged,
+            acknowledged: self.oracle.acknowledged(),
+            lost: self.oracle.lost,
+            converged: self.oracle.converged,
             violation,
         };
-        (run, self.net.trace.text())
+        (run, self.cluster.net.trace.text())
     }
 }

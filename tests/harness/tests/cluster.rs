@@ -15,8 +15,8 @@ fn exists(pid: u32) -> bool {
     PathBuf::from(format!("/proc/{pid}")).exists()
 }
 
-/// Whether a process of this id runs. An orphan that ended stays a zombie until the process that adopted it
-/// looks.
+/// Whether a process of this id runs. An orphan that ended stays a zombie until the process that
+/// adopted it looks.
 fn runs(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with('Z'))

@@ -12,6 +12,7 @@ use proxy::ListenAddr;
 use super::credentials::HIDDEN;
 use super::duration;
 use super::finding::Finding;
+use super::options::TAKEOVER_SOCKET;
 use super::settings::{Origin, SettingMap, Settings};
 use super::value::Value;
 
@@ -170,11 +171,8 @@ fn check_addresses(settings: &Settings, findings: &mut Vec<Finding>) {
     for key in ["admin.control_socket", "process.state_dir"] {
         let Some(Value::Text(path)) = process.value(key) else { continue };
         let path = Path::new(path);
-        let path = if key == "process.state_dir" {
-            path.join(crate::process::takeover::FILE)
-        } else {
-            path.to_owned()
-        };
+        let path =
+            if key == "process.state_dir" { path.join(TAKEOVER_SOCKET) } else { path.to_owned() };
         taken.push((ListenAddr::Unix(path), process.origin(key), key));
     }
     for (values, key) in services.chain([(&settings.process, "admin.listen")]) {

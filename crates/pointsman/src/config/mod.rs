@@ -54,6 +54,7 @@ pub use flags::Flags;
 pub(crate) use load::read_config;
 pub use load::{Loaded, load, load_tracked};
 pub use option_spec::{OptionSpec, Reload};
+pub(crate) use options::TAKEOVER_SOCKET;
 pub use options::{
     AdminConfig, CredentialKeys, LogConfig, MetricsConfig, ProcessConfig, ReplicasConfig,
     ServiceConfig, ShutdownConfig, TimersConfig,

@@ -77,7 +77,10 @@ macro_rules! section {
     (
         $(#[doc = $about:literal])*
         $name:ident {
-            $( $(#[doc = $doc:literal])* $field:ident: $ty:ty = $kind:expr, $default:expr, $reload:ident; )*
+            $(
+                $(#[doc = $doc:literal])*
+                $field:ident: $ty:ty = $kind:expr, $default:expr, $reload:ident;
+            )*
         }
         $( with { $( $(#[doc = $inner_doc:literal])* $inner:ident: $inner_ty:ty; )* } )?
     ) => {
@@ -106,7 +109,11 @@ macro_rules! section {
         impl $crate::config::option_spec::FromSettings for $name {
             fn read(values: &$crate::config::settings::SettingMap, section: &str) -> Self {
                 Self {
-                    $( $field: $crate::config::option_spec::field(values, section, stringify!($field)), )*
+                    $( $field: $crate::config::option_spec::field(
+                        values,
+                        section,
+                        stringify!($field),
+                    ), )*
                     $( $( $inner: $crate::config::option_spec::FromSettings::read(
                         values,
                         &format!("{section}.{}", stringify!($inner)),

@@ -103,9 +103,9 @@ section! {
         /// replaced, because the command may have left any state on the connection: it may belong
         /// to a module, or be renamed by rename-command. Name commands here that leave no state, in
         /// any case, as "NAME" or "CONTAINER|SUBCOMMAND"; at most 1024. docs/commands.md lists the
-        /// known ones. pointsman_sessions_by_state{state="unknown_command"} counts the sessions concerned,
-        /// and the log names the command when such a session is closed. A change applies to
-        /// sessions that begin after it.
+        /// known ones. pointsman_sessions_by_state{state="unknown_command"} counts the sessions
+        /// concerned, and the log names the command when such a session is closed. A change applies
+        /// to sessions that begin after it.
         stateless_commands: Vec<String> = ValueKind::Commands, Some(""), Live;
         /// Whether to announce failovers and drains to clients that request it with CLIENT
         /// MAINT_NOTIFICATIONS.
@@ -467,6 +467,9 @@ section! {
         state_dir: Option<String> = ValueKind::Path, None, Restart;
     }
 }
+
+/// Name of the takeover socket in `process.state_dir`.
+pub(crate) const TAKEOVER_SOCKET: &str = "takeover.sock";
 
 /// Maximum of the options that limit connections.
 pub(super) const MAX_CONNECTIONS: usize = 1_000_000;

@@ -512,11 +512,19 @@ const FAULTS: [(&str, &str, &str); 16] = [
 
 proptest! {
     #[test]
-    fn reports_every_subset_of_faults_completely(chosen in proptest::collection::btree_set(0..FAULTS.len(), 0..FAULTS.len())) {
+    fn reports_every_subset_of_faults_completely(
+        chosen in proptest::collection::btree_set(0..FAULTS.len(), 0..FAULTS.len()),
+    ) {
         let (mut text, mut expected) = (String::new(), BTreeSet::new());
-        for section in ["service", "service.auth", "service.timers", "admin", "shutdown", "log", "process"] {
-            text += &if section == "service" { "[[service]]\nsentinels = [\"s\"]\n".to_owned() } else { format!("[{section}]\n") };
-            for (_, line, key) in chosen.iter().map(|at| FAULTS[*at]).filter(|(inside, ..)| *inside == section) {
+        let sections =
+            ["service", "service.auth", "service.timers", "admin", "shutdown", "log", "process"];
+        for section in sections {
+            text += &match section {
+                "service" => "[[service]]\nsentinels = [\"s\"]\n".to_owned(),
+                _ => format!("[{section}]\n"),
+            };
+            let faults = chosen.iter().map(|at| FAULTS[*at]);
+            for (_, line, key) in faults.filter(|(inside, ..)| *inside == section) {
                 text += &format!("{line}\n");
                 expected.insert(format!("{}: {key}", text.lines().count()));
             }
@@ -531,14 +539,22 @@ proptest! {
     }
 
     #[test]
-    fn loads_what_it_prints(chosen in proptest::collection::vec(any::<(proptest::sample::Index, u16, bool)>(), 0..12)) {
-        let flags = Flags { sentinels: strings(&["s1", "[::1]"]), set: random_sets(&chosen), ..Flags::default() };
+    fn loads_what_it_prints(
+        chosen in proptest::collection::vec(
+            any::<(proptest::sample::Index, u16, bool)>(),
+            0..12,
+        ),
+    ) {
+        let sentinels = strings(&["s1", "[::1]"]);
+        let flags = Flags { sentinels, set: random_sets(&chosen), ..Flags::default() };
         let first = with("", &[("POINTSMAN_AUTH_PASSWORD", "hunter2")], &flags);
         // Random values may contradict each other; invalid values are not printed.
         if let Ok(config) = first.config() {
             let printed = first.print();
             let second = with(&printed, &[], &Flags::default());
-            let again = second.config().map_err(|faults| TestCaseError::fail(format!("{faults}\n{printed}")))?;
+            let again = second
+                .config()
+                .map_err(|faults| TestCaseError::fail(format!("{faults}\n{printed}")))?;
             prop_assert_eq!(&again.hash, &config.hash);
             prop_assert!(!printed.contains("hunter2"));
             prop_assert_eq!(again.warnings.len(), 1, "only the placeholder: {:?}", again.warnings);

@@ -49,14 +49,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::config::TAKEOVER_SOCKET;
 use crate::process::inherit::NamedSocket;
 
 pub(crate) use offer::{HandedOver, OfferedSockets};
 pub(crate) use predecessor::{TakeoverSocket, TakeoverThread};
 pub(crate) use successor::{TakenSockets, is_unused, take};
 
-/// Name of the socket in the state folder.
-pub(crate) const FILE: &str = "takeover.sock";
 /// Deadline of one step of a conversation with a process that runs.
 pub const STEP: Duration = Duration::from_secs(5);
 /// How long the new process may take until it serves.
@@ -108,5 +107,5 @@ pub type Offer = Box<dyn Fn() -> io::Result<Vec<NamedSocket>> + Send>;
 /// Returns the path of the takeover socket in a state folder.
 #[must_use]
 pub fn path(folder: &str) -> PathBuf {
-    Path::new(folder).join(FILE)
+    Path::new(folder).join(TAKEOVER_SOCKET)
 }

@@ -27,7 +27,8 @@ use crate::context::WorkerContext;
 use crate::end_reason::EndReason;
 use crate::invariant;
 use crate::io::stream::ByteStream;
-use crate::maintenance::push::{self, MaintenanceKind, MaintenancePush};
+use crate::maintenance::push::{self, MaintenancePush};
+use crate::maintenance_kind::MaintenanceKind;
 
 /// The longest refusal of the handshake that is held back. A real one has less than 100 bytes.
 const LONGEST_REFUSAL: usize = 1024;

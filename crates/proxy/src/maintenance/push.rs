@@ -15,6 +15,8 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::maintenance_kind::MaintenanceKind;
+
 /// A push message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum MaintenancePush {
@@ -25,33 +27,6 @@ pub(crate) enum MaintenancePush {
     FailingOver { number: u64, seconds: u64 },
     /// Replies take no longer than usual again.
     FailedOver { number: u64 },
-}
-
-/// The kinds of pushes, for the counters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum MaintenanceKind {
-    /// `MOVING`.
-    Moving,
-    /// `FAILING_OVER`.
-    FailingOver,
-    /// `FAILED_OVER`.
-    FailedOver,
-}
-
-impl MaintenanceKind {
-    /// Every kind, in numerical order.
-    pub const ALL: [Self; 3] = [Self::Moving, Self::FailingOver, Self::FailedOver];
-
-    /// The label in metrics, in snake case. It does not change between releases.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Moving => "moving",
-            Self::FailingOver => "failing_over",
-            Self::FailedOver => "failed_over",
-        }
-    }
 }
 
 impl MaintenancePush {

@@ -3,13 +3,15 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use target::{EmptyPool, PoolWriter, ReplicaStatus};
 
 use crate::session::carry::proof_tests::answer_proof;
 use crate::testing::{Backend, TestProxy, destination, expect, is_silent, rest, session};
-use crate::{EndReason, Options};
+use crate::{DialFailure, EndReason, Options};
 
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 const GET: &[u8] = b"GET k\r\n";
@@ -121,6 +123,43 @@ fn keeps_readers_of_a_dead_replica() {
     let mut again = other.accept();
     serve(&mut client, &mut again);
     assert_eq!(proxy.stats().carried, 1);
+}
+
+/// Set in the process in which [`does_not_defer_a_replica_for_lack_of_files`] takes the files away.
+const WITHOUT_FILES: &str = "POINTSMAN_TEST_WITHOUT_FILES";
+
+/// A limit on open files applies to the whole process, so the test runs again in one of its own.
+#[test]
+fn does_not_defer_a_replica_for_lack_of_files() {
+    if std::env::var_os(WITHOUT_FILES).is_some() {
+        return ask_a_replica_without_files();
+    }
+    let name = "session::replica_tests::does_not_defer_a_replica_for_lack_of_files";
+    let mut alone = Command::new(std::env::current_exe().unwrap());
+    let output = alone.args(["--exact", name]).env(WITHOUT_FILES, "1").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("1 passed"), "the test has another name: {text}");
+}
+
+fn ask_a_replica_without_files() {
+    let (proxy, mut writer) = TestProxy::for_readers(EmptyPool::Reject, Options::default());
+    let one = Backend::new();
+    publish(&mut writer, &[&one]);
+    let (mut client, upstream) = session(&proxy, &one);
+    note_role(&mut writer, &one, false);
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(3), ..limit.clone() }).unwrap();
+    drop(upstream);
+    // Counted at the first attempt to continue, which follows the question at once.
+    proxy.wait_for("a failed dial", |stats| {
+        stats.dial_failures[DialFailure::OutOfFiles as usize] > 0
+    });
+    // The pool has no other replica: an alternative is this one, unless it was deferred.
+    let replica = &writer.targets()[0];
+    assert!(proxy.route().has_alternative_to(replica), "deferred for a fault of this host");
+    setrlimit(Resource::Nofile, limit).unwrap();
+    serve(&mut client, &mut one.accept());
 }
 
 #[test]

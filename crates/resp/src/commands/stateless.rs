@@ -172,7 +172,7 @@ fn leading_words(head: &[u8]) -> Words<'_> {
             Words::Array(line_end(rest).and_then(|end| rest.get(end..)).unwrap_or_default())
         }
         None if head.ends_with(b"\n") => {
-            Words::Line(crate::scan::request_words::words(head).unwrap_or_default().into_iter())
+            Words::Line(crate::commands::request_words::words(head).unwrap_or_default().into_iter())
         }
         None => Words::Line(Vec::new().into_iter()),
     }

@@ -8,8 +8,8 @@
 //! An iterating command has a cursor among its words, of which a digest is kept.
 
 use crate::commands::class::Class;
+use crate::commands::cursor::digest;
 use crate::commands::ordinary::{StatelessKind, stateless_kind};
-use crate::ledger::affinity::digest;
 
 /// The state of a lookup: the class of a request as far as its words determine it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

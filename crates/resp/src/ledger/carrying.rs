@@ -9,8 +9,8 @@
 //! Deliberately absent: what is sent to the other server ([`replay`](crate::replay)).
 
 use crate::ledger::matcher::Matcher;
+use crate::ledger::replay_state::ReplayState;
 use crate::ledger::session_state::ReplyOutcome;
-use crate::replay::state::ReplayState;
 use crate::scan::reply::ReplyScanner;
 
 /// The use of `WAIT` in a session.

@@ -94,8 +94,15 @@ proptest! {
             if few_marks && ledger.session_state() == SessionState::Opaque {
                 return Ok(());
             }
-            prop_assert_eq!(ledger.owed(), talk.owed(sent, received) as u64, "sent {} received {}", sent, received);
-            if pieces.iter().all(|(direction, _)| direction == request) || received == talk.replies.len() {
+            prop_assert_eq!(
+                ledger.owed(),
+                talk.owed(sent, received) as u64,
+                "sent {} received {}",
+                sent,
+                received
+            );
+            let one_direction = pieces.iter().all(|(direction, _)| direction == request);
+            if one_direction || received == talk.replies.len() {
                 break;
             }
         }
@@ -109,12 +116,17 @@ proptest! {
             prop_assert_eq!(ledger.owed(), talk.owed(talk.requests.len(), received) as u64);
         }
         // An unmarked request may be a transaction; then the session is pinned, or subscribed.
-        let unknown = matches!(ledger.session_state(), SessionState::Pinned | SessionState::Subscribed);
+        let unknown =
+            matches!(ledger.session_state(), SessionState::Pinned | SessionState::Subscribed);
         if !few_marks || !unknown {
             prop_assert_eq!(ledger.session_state(), session_state);
         }
         prop_assert_eq!((ledger.owed(), ledger.allocated()), (0, 0));
         let counts = ledger.take_counts();
-        prop_assert_eq!((counts.replies as usize, (counts.replies + counts.pushes) as usize), (talk.answered.len(), talk.frames.len()));
+        let frames = (counts.replies + counts.pushes) as usize;
+        prop_assert_eq!(
+            (counts.replies as usize, frames),
+            (talk.answered.len(), talk.frames.len())
+        );
     }
 }

@@ -179,8 +179,11 @@ proptest! {
         let (mut requests, mut replies) = (&requests[..], &replies[..]);
         // The rest comes at once in the end, so that there are long runs.
         for (request, size) in pieces.into_iter().chain([(true, usize::MAX), (false, usize::MAX)]) {
-            let (direction, left) =
-                if request { (Direction::Request, &mut requests) } else { (Direction::Reply, &mut replies) };
+            let (direction, left) = if request {
+                (Direction::Request, &mut requests)
+            } else {
+                (Direction::Reply, &mut replies)
+            };
             // More replies than requests would make the session opaque too soon.
             if !request && runs.owed() == 0 {
                 continue;

@@ -348,10 +348,14 @@ mod tests {
     proptest! {
         #[test]
         fn keeps_fifo_order_for_any_repetition(
-            steps in prop::collection::vec((prop::bool::weighted(0.55), 0_usize..5, 1_u32..3, 0_u32..2), 1..400),
+            steps in prop::collection::vec(
+                (prop::bool::weighted(0.55), 0_usize..5, 1_u32..3, 0_u32..2),
+                1..400,
+            ),
             from in prop::sample::select(vec![0_u32, u32::MAX - 20]),
         ) {
-            let classes = [Class::Multi, Class::Exec, Class::Select, Class::Subscribe, Class::Blocking];
+            let classes =
+                [Class::Multi, Class::Exec, Class::Select, Class::Subscribe, Class::Blocking];
             let (mut marks, mut model, mut at) = (InFlightMarks::new(), VecDeque::new(), from);
             for (push, class, gap, expected) in steps {
                 if push {

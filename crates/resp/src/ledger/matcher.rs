@@ -18,9 +18,9 @@ use crate::ledger::carrying::WaitUse;
 use crate::ledger::connection_state::{ConnectionState, SubscriptionCounts};
 use crate::ledger::in_flight::{InFlightMarks, Mark};
 use crate::ledger::maintenance::ConnectionFeatures;
+use crate::ledger::recorder::{Answered, Recorder};
 use crate::ledger::reply_suppression::ReplySuppression;
 use crate::ledger::session_state::{FrameCounts, LedgerFault, MustEnd, ReplyOutcome, SessionState};
-use crate::replay::recorder::{Answered, Recorder};
 use crate::scan::message_kind::MessageKind;
 use crate::scan::reply::ReplyScanner;
 

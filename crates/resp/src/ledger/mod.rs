@@ -11,6 +11,7 @@
 pub(crate) mod affinity;
 pub(crate) mod budget;
 mod carrying;
+pub(crate) mod channel_names;
 mod connection_state;
 mod counting;
 pub(crate) mod in_flight;
@@ -19,6 +20,8 @@ mod marking;
 pub(crate) mod matcher;
 pub(crate) mod pin;
 mod pinning;
+pub(crate) mod recorder;
+pub(crate) mod replay_state;
 mod reply_suppression;
 pub(crate) mod session_state;
 
@@ -42,14 +45,14 @@ use crate::commands::stateless::StatelessCommands;
 use crate::ledger::maintenance::MaintenanceHandshake;
 use crate::ledger::matcher::{Matcher, Untrackable};
 use crate::ledger::pin::Pin;
+use crate::ledger::recorder::may_be_copied;
+use crate::ledger::replay_state::ReplayState;
 use crate::ledger::session_state::{
-    Direction, FrameCounts, Hint, LedgerFault, MustEnd, ReplyOutcome, SessionState,
+    Direction, FrameCounts, LedgerFault, MustEnd, ReplyOutcome, SessionState,
 };
-use crate::replay::recorder::may_be_copied;
-use crate::replay::state::ReplayState;
 use crate::scan::frame_runs::{self, RequestRun};
 use crate::scan::limits::{Bounds, Limits};
-use crate::scan::message_kind::MessageKind;
+use crate::scan::message_kind::{Hint, MessageKind};
 use crate::scan::reply::{FrameScan, ReplyScanner};
 use crate::scan::request::{RequestScan, RequestScanner};
 

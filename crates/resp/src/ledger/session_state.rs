@@ -36,28 +36,6 @@ pub enum SessionState {
     Quiet,
 }
 
-/// An error at the start of a reply that is a reason to verify at once that the server is still the
-/// master. A healthy master sends some of them too, when it is busy or loading, so verification
-/// must back off.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Hint {
-    /// `-READONLY`: a replica refused a write.
-    ReadOnly,
-    /// `-UNBLOCKED`: a master that became a replica unblocked its blocked clients.
-    Unblocked,
-    /// `-MASTERDOWN`: a replica that has lost its master.
-    MasterDown,
-    /// `-LOADING`: the server was started and loads its data.
-    Loading,
-    /// `-CLUSTERDOWN`.
-    ClusterDown,
-    /// `-NOREPLICAS`: too few replicas are connected for a write to be accepted.
-    NoReplicas,
-    /// `-TRYAGAIN`.
-    TryAgain,
-}
-
 /// Why a session must be closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MustEnd {

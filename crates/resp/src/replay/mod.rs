@@ -14,10 +14,6 @@
 //!
 //! Deliberately absent: I/O, and the reaction to a refusal.
 
-pub(crate) mod channel_names;
-pub(crate) mod recorder;
-pub(crate) mod state;
-
 #[cfg(test)]
 mod resubscription_tests;
 #[cfg(test)]
@@ -28,10 +24,10 @@ use std::fmt;
 use zeroize::Zeroizing;
 
 use crate::ledger::Ledger;
-use crate::ledger::session_state::{Direction, Hint, ReplyOutcome, SessionState};
-use crate::replay::channel_names::SUBSCRIPTION_KINDS;
-use crate::replay::state::{AuthMethod, ReplayState, Text, part};
-use crate::scan::message_kind;
+use crate::ledger::channel_names::SUBSCRIPTION_KINDS;
+use crate::ledger::replay_state::{AuthMethod, ReplayState, Text, part};
+use crate::ledger::session_state::{Direction, ReplyOutcome, SessionState};
+use crate::scan::message_kind::{self, Hint};
 
 /// Why a session cannot continue on that connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

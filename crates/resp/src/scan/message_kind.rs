@@ -5,7 +5,6 @@
 //! distinguishes them from replies (`redis:src/pubsub.c`).
 
 use crate::commands::class::Class;
-use crate::ledger::session_state::Hint;
 
 /// The kind of an array or push message, by its first element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +35,28 @@ impl MessageKind {
 /// The number in a confirmation, from its line with or without the carriage return.
 pub(crate) fn count(line: &[u8]) -> Option<u32> {
     std::str::from_utf8(line.strip_suffix(b"\r").unwrap_or(line)).ok()?.parse().ok()
+}
+
+/// An error at the start of a reply that is a reason to verify at once that the server is still the
+/// master. A healthy master sends some of them too, when it is busy or loading, so verification
+/// must back off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Hint {
+    /// `-READONLY`: a replica refused a write.
+    ReadOnly,
+    /// `-UNBLOCKED`: a master that became a replica unblocked its blocked clients.
+    Unblocked,
+    /// `-MASTERDOWN`: a replica that has lost its master.
+    MasterDown,
+    /// `-LOADING`: the server was started and loads its data.
+    Loading,
+    /// `-CLUSTERDOWN`.
+    ClusterDown,
+    /// `-NOREPLICAS`: too few replicas are connected for a write to be accepted.
+    NoReplicas,
+    /// `-TRYAGAIN`.
+    TryAgain,
 }
 
 /// All hints, in order of severity.

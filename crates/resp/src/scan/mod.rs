@@ -10,7 +10,6 @@ pub(crate) mod message_kind;
 pub(crate) mod number;
 pub(crate) mod reply;
 pub(crate) mod request;
-pub(crate) mod request_words;
 pub(crate) mod short_word;
 pub(crate) mod stack;
 

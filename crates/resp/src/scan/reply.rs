@@ -7,10 +7,9 @@
 //! the frame, the first bytes of a line that is the whole frame, and, if requested, the first
 //! element of an array and the count in a confirmation.
 
-use crate::ledger::session_state::Hint;
 use crate::scan::bulk::{CRLF, find_feed, len, size, skip};
 use crate::scan::limits::Bounds;
-use crate::scan::message_kind::{self, MessageKind};
+use crate::scan::message_kind::{self, Hint, MessageKind};
 use crate::scan::number::{Length, Number, NumberScan};
 use crate::scan::short_word::{SHORT_WORD_LEN, ShortWord};
 use crate::scan::stack::{Stack, ValueEnd};

@@ -282,8 +282,15 @@ proptest! {
         pieces in prop::collection::vec(1_usize..9, 1..20),
     ) {
         let bytes = values.concat();
-        let expected: Vec<usize> = values.iter().scan(0, |end, value| { *end += value.len(); Some(*end) }).collect();
-        prop_assert_eq!(&ends(&bytes, &[usize::MAX], &Limits::default()), &(expected.clone(), false));
+        let lengths = values.iter().map(Vec::len);
+        let expected: Vec<usize> = lengths
+            .scan(0, |end, length| {
+                *end += length;
+                Some(*end)
+            })
+            .collect();
+        let at_once = ends(&bytes, &[usize::MAX], &Limits::default());
+        prop_assert_eq!(&at_once, &(expected.clone(), false));
         prop_assert_eq!(&ends(&bytes, &pieces, &Limits::default()), &(expected.clone(), false));
         prop_assert_eq!(&ends(&bytes, &[1], &Limits::default()), &(expected, false));
     }
@@ -291,7 +298,13 @@ proptest! {
     #[test]
     fn agrees_on_damaged_frames_in_any_pieces(
         values in prop::collection::vec(value(), 1..4),
-        damage in prop::collection::vec((any::<prop::sample::Index>(), prop::sample::select(&b"*$%>|~.;?-0129\r\n+x"[..])), 1..3),
+        damage in prop::collection::vec(
+            (
+                any::<prop::sample::Index>(),
+                prop::sample::select(&b"*$%>|~.;?-0129\r\n+x"[..]),
+            ),
+            1..3,
+        ),
         pieces in prop::collection::vec(1_usize..9, 1..20),
     ) {
         let mut bytes = values.concat();
@@ -307,7 +320,10 @@ proptest! {
 
     #[test]
     fn never_panics_and_bounds_memory(
-        exchanges in prop::collection::vec((any::<bool>(), prop::collection::vec(any::<u8>(), 0..40)), 0..20),
+        exchanges in prop::collection::vec(
+            (any::<bool>(), prop::collection::vec(any::<u8>(), 0..40)),
+            0..20,
+        ),
     ) {
         let limits = Limits { depth: 10, marks: 6, ..Limits::default() };
         let mut ledger = Ledger::new(&limits);

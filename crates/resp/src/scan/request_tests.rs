@@ -183,7 +183,10 @@ fn requestlike() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn finds_the_same_ends_in_any_pieces(bytes in requestlike(), pieces in prop::collection::vec(1_usize..9, 1..20)) {
+    fn finds_the_same_ends_in_any_pieces(
+        bytes in requestlike(),
+        pieces in prop::collection::vec(1_usize..9, 1..20),
+    ) {
         let expected = at_once(&bytes);
         prop_assert_eq!(&ends(&bytes, &pieces, &Limits::default()), &expected);
         prop_assert_eq!(&ends(&bytes, &[1], &Limits::default()), &expected);

@@ -209,7 +209,11 @@ mod tests {
             b"%1\r\n*1\r\n+k\r\n,nan\r\n",
             b"+HELLO\r\n",
         ]);
-        prop_oneof![3 => header, 2 => odd.prop_map(<[u8]>::to_vec), 1 => prop::collection::vec(any::<u8>(), 0..6)]
+        prop_oneof![
+            3 => header,
+            2 => odd.prop_map(<[u8]>::to_vec),
+            1 => prop::collection::vec(any::<u8>(), 0..6),
+        ]
     }
 
     proptest! {

@@ -1,5 +1,5 @@
-//! The messages of links, node probers and name lookups to the discovery driver, and the timeouts of
-//! the links.
+//! The messages of links, node probers and name lookups to the discovery driver, and the timeouts
+//! of the links.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

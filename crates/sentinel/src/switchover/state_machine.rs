@@ -1,8 +1,11 @@
 //! The state machine of one switchover: events and the time go in, actions and the result come out.
 //!
 //! ```text
-//! ClosingGate -> Settling -> Pausing -> CatchUp -> StartingFailover -> Following -> Lingering -> Ending
-//!                '--- only with --pause-clients ---'                      '-> LeaderLost
+//! ClosingGate -> Settling -> Pausing -> CatchUp -> StartingFailover -> Following
+//!                '--- only with --pause-clients ---'
+//!
+//! Following -> Lingering -> Ending
+//!          '-> LeaderLost
 //! ```
 //!
 //! Until the failover command everything can be revoked, and is, at the first irregularity. After

@@ -137,7 +137,7 @@ async fn lost_probe_connection_is_first_sign_of_promotion() {
     let driver = Driver::one((watched, route));
     driver.wait_for_target(cluster.addr(0)).await;
     driver
-        .wait_for("canaries", |seen| {
+        .wait_for("node probers", |seen| {
             seen.nodes.len() == 3 && seen.nodes.iter().all(|it| it.probe.is_some())
         })
         .await;

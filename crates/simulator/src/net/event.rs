@@ -1,7 +1,10 @@
 //! Events: what is handled, by which process and when.
 
-use crate::proxy::driver::RouteEvent;
-use crate::wire::{Message, Micros, Pid};
+use std::collections::BTreeSet;
+
+use sentinel::MyId;
+
+use crate::wire::{Addr, Message, Micros, Pid};
 
 /// A connection by its number; never reused within a run.
 pub(crate) type ConnId = usize;
@@ -30,6 +33,25 @@ pub(crate) enum Observation {
     Acked { pid: Pid, node: Pid, id: u32, executed: Micros },
     /// A change of a proxy's target.
     RouteEvent(Pid, RouteEvent),
+}
+
+/// A change of the target of a proxy, for the oracle.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum RouteEvent {
+    /// Requests are forwarded again, or for the first time.
+    Opened {
+        to: Addr,
+        how: String,
+        /// Distinct sentinels that named this address in a poll that was sent after the gate
+        /// closed.
+        fresh: BTreeSet<MyId>,
+        /// The gate was closed because the reachable sentinels were a minority.
+        minority: bool,
+        /// How long it was closed, if it was.
+        shut_for: Option<Micros>,
+    },
+    /// An invariant of the machine was violated.
+    InvariantBroken(String),
 }
 
 /// How names resolve now.

@@ -13,7 +13,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use event::Queued;
-pub(crate) use event::{ConnId, Dns, Event, Observation, ProcessInput};
+pub(crate) use event::{ConnId, Dns, Event, Observation, ProcessInput, RouteEvent};
 
 use crate::rng::Rng;
 use crate::trace::Trace;

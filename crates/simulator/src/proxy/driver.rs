@@ -14,6 +14,7 @@ use sentinel::{
 };
 use target::ReplyPolicy;
 
+use crate::net::RouteEvent;
 use crate::wire::{Addr, MS, Micros};
 
 /// Minimum interval of evaluating eligibility.
@@ -47,25 +48,6 @@ pub(crate) enum Request {
     PollSentinels,
     /// Probe this node; `true`: a decision waits for the answer.
     Probe(NodeAddr, bool),
-}
-
-/// A change of the target, for the oracle.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum RouteEvent {
-    /// Requests are forwarded again, or for the first time.
-    Opened {
-        to: Addr,
-        how: String,
-        /// Distinct sentinels that named this address in a poll that was sent after the gate
-        /// closed.
-        fresh: BTreeSet<MyId>,
-        /// The gate was closed because the reachable sentinels were a minority.
-        minority: bool,
-        /// How long it was closed, if it was.
-        shut_for: Option<Micros>,
-    },
-    /// An invariant of the machine was violated.
-    InvariantBroken(String),
 }
 
 /// The driver. See the module's header.
@@ -312,9 +294,11 @@ impl MachineDriver {
         }
         let probe = Probe { asked_at: self.instant(asked), outcome };
         let done = self.step(now, MachineEvent::Probed { node: node.clone(), probe });
-        if is_master
-            && matches!(self.machine.state(), MachineState::Armed { candidate: Some(it), .. } if it == node)
-        {
+        let is_candidate = matches!(
+            self.machine.state(),
+            MachineState::Armed { candidate: Some(it), .. } if it == node
+        );
+        if is_master && is_candidate {
             self.note_evidence(now, node);
         }
         done
@@ -384,7 +368,7 @@ impl MachineDriver {
                 (self.route.target, self.route.shut) = (None, false);
             }
             MachineAction::Warning(Warning::Stalled) => {
-                self.eligibility.on_resume(self.instant(now))
+                self.eligibility.on_resume(self.instant(now));
             }
             MachineAction::Warning(_) => {}
         }

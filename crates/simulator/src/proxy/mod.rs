@@ -16,14 +16,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use sentinel::simulation::{AddressMap, LearnedAddresses, PollOutcome, parse_notice};
 use sentinel::{Minority, MyId, NodeAddr};
 
-use driver::{MachineDriver, Request, RouteEvent};
+use driver::{MachineDriver, Request};
 use links::{LinkEvent, Links};
 use prober::{ProbeEvent, ProberSet};
 use seeds::Seed;
 use sessions::Sessions;
 use switchover::Switchover;
 
-use crate::net::{Net, Observation, ProcessInput};
+use crate::net::{Net, Observation, ProcessInput, RouteEvent};
 use crate::sentinel::NAME;
 use crate::wire::{Addr, MS, Micros, Pid};
 

@@ -211,8 +211,11 @@ impl Sessions {
         };
         match body {
             Message::Written { id, at: executed } => {
-                if matches!(self.clients[at].phase, SessionPhase::InFlight { id: open, .. } if open == *id)
-                {
+                let is_answer = matches!(
+                    self.clients[at].phase,
+                    SessionPhase::InFlight { id: open, .. } if open == *id
+                );
+                if is_answer {
                     self.reply(at, (connection, *id, *executed), driver, net);
                 }
             }

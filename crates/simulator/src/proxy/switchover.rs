@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use sentinel::NodeAddr;
 use sentinel::simulation::{CatchUp, CatchUpStatus, ReplicationOffsets};
 
-use super::driver::{MachineDriver, Request, RouteEvent};
+use super::driver::{MachineDriver, Request};
 use super::links::Links;
-use crate::net::{ConnId, Net};
+use crate::net::{ConnId, Net, RouteEvent};
 use crate::wire::{Addr, Info, MS, Message, Micros, Pid, SECOND};
 
 /// Dial tokens of switchovers are above this.

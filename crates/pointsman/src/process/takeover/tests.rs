@@ -22,7 +22,7 @@ struct TakeoverFixture {
 impl TakeoverFixture {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join(FILE);
+        let path = folder.path().join(TAKEOVER_SOCKET);
         Self { _folder: folder, path, listener: TcpListener::bind("127.0.0.1:0").unwrap() }
     }
 

@@ -19,7 +19,6 @@ use target::{CloseCause, TargetRef};
 use crate::context::WorkerContext;
 use crate::end_reason::EndReason;
 use crate::io::stream::SocketStream;
-use crate::service::DialFailure;
 use crate::session::carry::replay::{self, Failed};
 use crate::session::dial::is_superseded;
 use crate::session::hold;
@@ -59,7 +58,7 @@ impl Kicked<'_> {
                 // It must not be sent anything now: a failover is believed to be under way.
                 Err(Failed::Superseded) => drop(permit),
                 Err(failed) => {
-                    if failed != Failed::Dial(DialFailure::Exhausted) {
+                    if !failed.is_local() {
                         // New sessions try other replicas first.
                         from.defer();
                     }

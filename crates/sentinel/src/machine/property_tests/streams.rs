@@ -88,7 +88,8 @@ pub(super) fn probe_outcome() -> impl Strategy<Value = ProbeOutcome> {
         1 => Just(ProbeOutcome::Loading),
         3 => Just(ProbeOutcome::Replica),
         3 => Just(ProbeOutcome::Failed(Unreachable)),
-        1 => prop::sample::select(vec![Unresponsive, Denied, UnusableAddress]).prop_map(ProbeOutcome::Failed),
+        1 => prop::sample::select(vec![Unresponsive, Denied, UnusableAddress])
+            .prop_map(ProbeOutcome::Failed),
     ]
 }
 

@@ -39,7 +39,8 @@ fn node_answer() -> impl Strategy<Value = NodeAnswer> {
     ];
     prop_oneof![
         2 => Just(NodeAnswer::Master),
-        4 => (1_u8..6, any::<bool>()).prop_map(|(of, connected)| NodeAnswer::Follows(of, connected)),
+        4 => (1_u8..6, any::<bool>())
+            .prop_map(|(of, connected)| NodeAnswer::Follows(of, connected)),
         2 => (0_u64..5000).prop_map(NodeAnswer::At),
         1 => (1_u8..6).prop_map(NodeAnswer::Foreign),
         2 => failure.prop_map(NodeAnswer::Fails),
@@ -49,8 +50,10 @@ fn node_answer() -> impl Strategy<Value = NodeAnswer> {
 fn step() -> impl Strategy<Value = ClusterStep> {
     prop_oneof![
         5 => (1_u64..4000).prop_map(ClusterStep::Time),
-        6 => (1_u8..6, node_answer()).prop_map(|(who, node_answer)| ClusterStep::Says(who, node_answer)),
-        2 => prop::collection::btree_map(1_u8..6, any::<bool>(), 0..5).prop_map(ClusterStep::Listed),
+        6 => (1_u8..6, node_answer())
+            .prop_map(|(who, node_answer)| ClusterStep::Says(who, node_answer)),
+        2 => prop::collection::btree_map(1_u8..6, any::<bool>(), 0..5)
+            .prop_map(ClusterStep::Listed),
         1 => any::<bool>().prop_map(ClusterStep::Calm),
         1 => prop::option::of(1_u8..6).prop_map(ClusterStep::Candidate),
         1 => (1_u8..6).prop_map(ClusterStep::Leads),
@@ -103,8 +106,9 @@ proptest! {
                 prop_assert_ne!(&member.addr, &node(cluster.master));
                 prop_assert!(cluster.candidate.is_none_or(|it| node(it) != member.addr));
                 if asks {
-                    let answer = cluster.answers.iter().find(|(who, _)| node(**who) == member.addr).map(|(_, it)| it);
-                    match answer {
+                    let mut answers = cluster.answers.iter();
+                    let answer = answers.find(|(who, _)| node(**who) == member.addr);
+                    match answer.map(|(_, it)| it) {
                         Some(Ok(report)) => {
                             let follows = matches!(report.role, Role::Replica { .. });
                             prop_assert!(follows && report.pong);
@@ -119,15 +123,18 @@ proptest! {
 
     /// From any state: once all is well for long enough, every replica is eligible, and stays so.
     #[test]
-    fn admits_all_replicas_when_all_is_well(steps in prop::collection::vec((step(), any::<bool>()), 0..60)) {
+    fn admits_all_replicas_when_all_is_well(
+        steps in prop::collection::vec((step(), any::<bool>()), 0..60),
+    ) {
         let mut cluster = TestCluster::new();
         for (step, asks) in steps {
             apply(&mut cluster, step);
             if asks { cluster.ask() } else { cluster.evaluate() };
         }
-        let TestCluster { master, candidate, stable, listed, silent_sentinels, answers, .. } = TestCluster::new();
-        (cluster.master, cluster.candidate, cluster.stable, cluster.silent_sentinels) = (master, candidate, stable, silent_sentinels);
-        (cluster.listed, cluster.answers) = (listed, answers);
+        let well = TestCluster::new();
+        (cluster.master, cluster.candidate) = (well.master, well.candidate);
+        (cluster.stable, cluster.silent_sentinels) = (well.stable, well.silent_sentinels);
+        (cluster.listed, cluster.answers) = (well.listed, well.answers);
         cluster.run(5000);
         prop_assert_eq!(cluster.members(), [2, 3]);
         prop_assert!(cluster.run(5000).changes.is_empty());

@@ -16,12 +16,12 @@ use std::fmt;
 use zeroize::Zeroizing;
 
 use crate::commands::class::{Class, ClassGroup};
+use crate::commands::request_words::words;
 use crate::commands::stateless::{HEAD, StatelessCommands, StatelessLookup};
 use crate::ledger::budget::{self, Share};
+use crate::ledger::replay_state::{ReplayState, Text, parts};
 use crate::ledger::session_state::ReplyOutcome;
-use crate::replay::state::{ReplayState, Text, parts};
 use crate::scan::limits::CopyLimits;
-use crate::scan::request_words::words;
 
 /// A copy of a request, overwritten with zeros when dropped. Memory for names of channels is taken
 /// from the budget of all sessions.

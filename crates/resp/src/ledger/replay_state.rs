@@ -17,7 +17,7 @@ use std::fmt;
 use zeroize::Zeroizing;
 
 use crate::commands::class::{Class, ClassGroup};
-use crate::replay::channel_names::ChannelNames;
+use crate::ledger::channel_names::ChannelNames;
 
 /// The texts of the state, in the order in which they are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
