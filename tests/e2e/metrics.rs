@@ -56,8 +56,8 @@ fn series(text: &str) -> BTreeSet<&str> {
     lines.map(|line| line.split(['{', ' ']).next().unwrap_or(line)).collect()
 }
 
-/// The metrics of the catalogue that a text lacks. Not every machine limits or counts memory and CPU
-/// for this process.
+/// The metrics of the catalogue that a text lacks. Not every machine limits or counts memory and
+/// CPU for this process.
 fn missing_from(text: &str) -> Vec<&'static str> {
     let there = series(text);
     let is_missing = |it: &&pointsman::admin::metrics::Metric| {

@@ -34,8 +34,8 @@ pub(crate) struct Options {
     /// With --mutations: only those whose name contains this text.
     #[arg(long, requires = "mutations")]
     only: Option<String>,
-    /// Arguments of the simulator, such as `--seeds 3000`, `--seed S` or `--with KINDS`; `-- --help`
-    /// lists them.
+    /// Arguments of the simulator, such as `--seeds 3000`, `--seed S` or `--with KINDS`; `--
+    /// --help` lists them.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
     args: Vec<String>,
 }

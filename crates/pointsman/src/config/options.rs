@@ -45,12 +45,13 @@ section! {
         replica_listen: Vec<ListenAddr> = ValueKind::Listen, Some(""), Restart;
         /// Addresses on which clients reach any live sentinel; none by default.
         ///
-        /// For clients that support Sentinel where a Service exposes the sentinel port beside Redis.
-        /// A client stays on one sentinel; if that fails, the connection is closed. The sentinels
-        /// answer with the addresses of Redis itself, so these clients bypass Pointsman for their
-        /// data.
+        /// For clients that support Sentinel where a Service exposes the sentinel port beside
+        /// Redis. A client stays on one sentinel; if that fails, the connection is closed. The
+        /// sentinels answer with the addresses of Redis itself, so these clients bypass Pointsman
+        /// for their data.
         sentinel_listen: Vec<ListenAddr> = ValueKind::Listen, Some(""), Restart;
-        /// Mode of the files of Unix sockets in listen, replica_listen and sentinel_listen, in octal.
+        /// Mode of the files of Unix sockets in listen, replica_listen and sentinel_listen, in
+        /// octal.
         ///
         /// A client needs write permission to connect. The group of the file is that of the
         /// process. Limits per source do not apply to these clients, because they have no address.

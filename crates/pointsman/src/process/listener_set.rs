@@ -2,8 +2,9 @@
 //!
 //! A service has one listener set for writers, and another one for readers if `replica_listen` is
 //! configured, and a third one for clients of the sentinels if `sentinel_listen` is. All follow the
-//! same discovery: the first through the target, the others through pools. Sessions report what they notice to that discovery, but a hint
-//! from a reader concerns its replica and never the master.
+//! same discovery: the first through the target, the others through pools. Sessions report what
+//! they notice to that discovery, but a hint from a reader concerns its replica and never the
+//! master.
 
 use std::sync::{Arc, OnceLock};
 
@@ -48,7 +49,8 @@ pub struct ListenerSet {
 }
 
 /// Returns the listener sets of a configuration: one for each service in order, then those for
-/// readers, then those for clients of the sentinels. Their indices are those of the data plane's services.
+/// readers, then those for clients of the sentinels. Their indices are those of the data plane's
+/// services.
 #[must_use]
 pub fn all(config: &Config) -> Vec<ListenerSet> {
     let services = || config.services.iter().enumerate();

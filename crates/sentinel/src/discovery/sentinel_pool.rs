@@ -1,9 +1,9 @@
 //! Publishes the sentinels that answer, for listeners that lead to any live sentinel.
 //!
-//! Some deployments expose the sentinel port beside Redis, and clients that support Sentinel connect
-//! to it. The pool holds the sentinels to which discovery has a connection right now. Sentinels in
-//! TILT and sentinels that do not know the master's name are left out while another one is
-//! connected: they would give a client an outdated answer or none.
+//! Some deployments expose the sentinel port beside Redis, and clients that support Sentinel
+//! connect to it. The pool holds the sentinels to which discovery has a connection right now.
+//! Sentinels in TILT and sentinels that do not know the master's name are left out while another
+//! one is connected: they would give a client an outdated answer or none.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn publishes_only_changes_and_turns_clients_away_without_sentinels() {
+    fn publishes_only_changes_of_live_sentinels() {
         let (_master, reader) = target::TargetWriter::new();
         let (writer, pool) = PoolWriter::new(&reader, target::EmptyPool::Reject);
         let source = target::TargetSource::from(std::sync::Arc::clone(&pool));

@@ -17,7 +17,7 @@ use tracing::{info, warn};
 
 use crate::discovery::failover_history::FailoverHistory;
 use crate::discovery::learned_addresses::LearnedAddresses;
-use crate::discovery::sentinel_pool::{LiveSentinel, SentinelPool};
+use crate::discovery::sentinel_pool::SentinelPool;
 use crate::discovery::snapshot::{DiscoveryCounts, DiscoverySnapshot, MasterSnapshot};
 use crate::link::auth::Denied;
 use crate::link::links::Links;
@@ -360,19 +360,6 @@ impl ServiceRuntime {
         self.update_replicas();
         self.update_sentinel_pool(links);
         self.publish(links);
-    }
-
-    /// Updates the pool of sentinels from the connections to them.
-    fn update_sentinel_pool(&mut self, links: &Links) {
-        let Some(pool) = &mut self.sentinel_pool else { return };
-        let live = links.for_service(self.number).filter_map(|link| {
-            let (id, dialled) = link.up.clone()?;
-            let view = self.machine.views().find(|(voter, ..)| **voter == id);
-            let in_tilt = view.is_some_and(|(_, _, view, _)| view.tilt);
-            let is_useful = !in_tilt && !link.poll_errors.contains_key(&self.number);
-            Some(LiveSentinel { id, dialled, is_useful })
-        });
-        pool.publish(live.collect());
     }
 
     fn handle_warning(&mut self, warning: Warning) {

@@ -167,7 +167,10 @@ impl ProberSet {
         net: &mut Net,
     ) -> Vec<ProbeEvent> {
         let pid = self.pid;
-        let mine = |it: &&mut NodeProber| matches!(it.phase, ProbePhase::Dialling { token: pending, .. } if pending == token);
+        let mine = |it: &&mut NodeProber| match it.phase {
+            ProbePhase::Dialling { token: pending, .. } => pending == token,
+            _ => false,
+        };
         let Some(it) = self.all.iter_mut().find(mine) else {
             connection.into_iter().for_each(|connection| net.close(connection, pid));
             return Vec::new();

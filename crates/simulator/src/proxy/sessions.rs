@@ -176,7 +176,10 @@ impl Sessions {
         now: Micros,
         net: &mut Net,
     ) {
-        let mine = |it: &Client| matches!(it.phase, SessionPhase::Dialling { token: open, .. } if open == token);
+        let mine = |it: &Client| match it.phase {
+            SessionPhase::Dialling { token: open, .. } => open == token,
+            _ => false,
+        };
         let Some(at) = self.clients.iter().position(mine) else {
             return connection.into_iter().for_each(|connection| net.close(connection, self.pid));
         };

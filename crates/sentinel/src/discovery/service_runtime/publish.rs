@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::ServiceRuntime;
+use crate::discovery::sentinel_pool::LiveSentinel;
 use crate::discovery::snapshot::{
     DiscoverySnapshot, MasterSnapshot, NodeSnapshot, SentinelSnapshot,
 };
@@ -18,6 +19,19 @@ const STRANGER: &str = concat!(
 );
 
 impl ServiceRuntime {
+    /// Updates the pool of sentinels from the connections to them.
+    pub(super) fn update_sentinel_pool(&mut self, links: &Links) {
+        let Some(pool) = &mut self.sentinel_pool else { return };
+        let live = links.for_service(self.number).filter_map(|link| {
+            let (id, dialled) = link.up.clone()?;
+            let view = self.machine.views().find(|(voter, ..)| **voter == id);
+            let in_tilt = view.is_some_and(|(_, _, view, _)| view.tilt);
+            let is_useful = !in_tilt && !link.poll_errors.contains_key(&self.number);
+            Some(LiveSentinel { id, dialled, is_useful })
+        });
+        pool.publish(live.collect());
+    }
+
     /// What the sentinels' views are compared with: the published master, or else the leading
     /// claim.
     fn reference(&self) -> Option<(NodeAddr, u64)> {
