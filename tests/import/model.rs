@@ -257,7 +257,7 @@ impl Model {
         match self.stats {
             Stats::None => {}
             Stats::Listen => {
-                out.push_str("listen page\n  mode http\n  bind :8404\n  stats enable\n")
+                out.push_str("listen page\n  mode http\n  bind :8404\n  stats enable\n");
             }
             Stats::Backend => out.push_str(
                 "frontend page\n  mode http\n  bind :8404\n  default_backend numbers\n\
@@ -348,7 +348,7 @@ impl Model {
             Auth::Literal => self.send(out, &format!("AUTH secret{at}")),
             Auth::Variable => self.send(out, "AUTH ${REDIS_PASSWORD}"),
             Auth::LogFormat => {
-                out.push_str("  tcp-check send-lf \"AUTH %[env(REDIS_PASSWORD)]\\r\\n\"\n")
+                out.push_str("  tcp-check send-lf \"AUTH %[env(REDIS_PASSWORD)]\\r\\n\"\n");
             }
         }
     }

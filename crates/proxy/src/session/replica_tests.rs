@@ -149,7 +149,7 @@ fn ask_a_replica_without_files() {
     let (mut client, upstream) = session(&proxy, &one);
     note_role(&mut writer, &one, false);
     let limit = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: Some(3), ..limit.clone() }).unwrap();
+    setrlimit(Resource::Nofile, Rlimit { current: Some(3), ..limit }).unwrap();
     drop(upstream);
     // Counted at the first attempt to continue, which follows the question at once.
     proxy.wait_for("a failed dial", |stats| {

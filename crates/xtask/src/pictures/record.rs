@@ -156,7 +156,7 @@ fn write(writer: u32, proxy: SocketAddr, tally: &Tally) {
         let key = format!("{writer}:{number}");
         match set(&mut client, proxy, &key) {
             Ok(()) => {
-                drop(tally.acknowledged.lock().map(|mut all| all.push((Instant::now(), key))))
+                drop(tally.acknowledged.lock().map(|mut all| all.push((Instant::now(), key))));
             }
             Err(_) if tally.stop.load(Ordering::Acquire) => {}
             Err(_) => {
