@@ -76,7 +76,7 @@ impl Closed {
             }
             match start {
                 None if now >= begin => {
-                    start = Some((done, meter.sample(), Instant::now() + self.time))
+                    start = Some((done, meter.sample(), Instant::now() + self.time));
                 }
                 Some((from, sample, end)) if now >= end => {
                     let window = sample.until(&meter.sample());

@@ -113,14 +113,14 @@ impl<'a> Chained<'a> {
         match position(self.kind, &key, &reply) {
             Some(position) => {
                 let verdict = self.chain.read(position);
-                if verdict != Verdict::Right || self.chain.next() != position + 1 {
+                if verdict != Verdict::Right || !self.chain.settled() {
                     self.judge(verdict);
                     self.renew();
                 }
             }
             None => {
                 let text = excerpt(&reply);
-                self.shared.finding(format!("{}: not a value that it wrote: {text}", self.who()));
+                self.shared.finding(&format!("{}: not a value that it wrote: {text}", self.who()));
                 self.renew();
             }
         }
@@ -143,7 +143,7 @@ impl<'a> Chained<'a> {
             Verdict::Lost(count) => self.shared.lost(&self.who(), count),
             Verdict::Duplicated(count) => {
                 self.shared
-                    .finding(format!("{}: {count} writes ran that were not sent", self.who()));
+                    .finding(&format!("{}: {count} writes ran that were not sent", self.who()));
             }
         }
     }
@@ -199,7 +199,7 @@ impl<'a> Chained<'a> {
         let last = client.read_value()?;
         let right = early.iter().map(Value::text).eq([Some("OK"), Some("QUEUED"), Some("QUEUED")]);
         if !right && !last.is_error() {
-            self.shared.finding(format!("{}: MULTI was answered by {early:?}", self.who()));
+            self.shared.finding(&format!("{}: MULTI was answered by {early:?}", self.who()));
         }
         // The field is new, except after a loss, when an old field of that name is overwritten.
         let position = last.items().get(1).and_then(number);
@@ -230,7 +230,7 @@ impl<'a> Chained<'a> {
                 self.refuse(phase, message);
             } else if echo.text() != Some(mark) {
                 let text = excerpt(&echo);
-                self.shared.finding(format!("{}: ECHO {mark} was answered {text}", self.who()));
+                self.shared.finding(&format!("{}: ECHO {mark} was answered {text}", self.who()));
             }
         }
         Ok(())
@@ -246,7 +246,7 @@ impl<'a> Chained<'a> {
         }
         let Some(position) = position else {
             let text = excerpt(reply);
-            self.shared.finding(format!("{}: a reply of another request: {text}", self.who()));
+            self.shared.finding(&format!("{}: a reply of another request: {text}", self.who()));
             self.renew();
             return;
         };

@@ -212,10 +212,8 @@ impl Stage {
                 sentinel.kill();
                 if step.fault == Fault::LoseSentinelFiles {
                     let fresh = without_memory(text, master);
-                    std::fs::write(path, fresh).unwrap_or_else(|error| {
-                        // The step fails with this message, not the soak.
-                        std::panic::panic_any(format!("{}: {error}", path.display()))
-                    });
+                    let written = std::fs::write(path, fresh);
+                    assert!(written.is_ok(), "{}: {written:?}", path.display());
                 }
                 pause(step.hold);
                 sentinel.restart();
@@ -268,13 +266,13 @@ impl Stage {
             let clients: Vec<_> =
                 (0..CHURN).map_while(|_| Client::connect(shared.addr).ok()).collect();
             if clients.len() < CHURN {
-                shared.finding(format!("only {} of {CHURN} clients connected", clients.len()));
+                shared.finding(&format!("only {} of {CHURN} clients connected", clients.len()));
             }
             for (index, mut client) in clients.into_iter().enumerate() {
                 if index % 3 > 0 {
                     match client.cmd(&["PING"]) {
                         Ok(reply) if reply.text() == Some("PONG") => {}
-                        other => shared.finding(format!("churn: PING was answered {other:?}")),
+                        other => shared.finding(&format!("churn: PING was answered {other:?}")),
                     }
                 }
                 if index % 2 > 0 {

@@ -190,7 +190,7 @@ fn conduct(
         );
         println!("{said}");
         if let Err(why) = done.and(verified) {
-            shared.finding(format!("{}: {why}", step.fault.name()));
+            shared.finding(&format!("{}: {why}", step.fault.name()));
             // What follows would only report the same again.
             break;
         }
@@ -228,5 +228,22 @@ fn measure(stage: &Stage, shared: &Shared, begin: Instant, samples: &Mutex<Vec<S
         if let (Some(kib), Ok(mut all)) = (books::private_dirty(pid), samples.lock()) {
             all.push(Sample { at: begin.elapsed(), pid, kib });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[ignore = "takes two minutes: cargo test -p pointsman-bench soak -- --ignored"]
+    fn finds_nothing_within_a_minute() {
+        let options =
+            Options { minutes: 1, seed: 1, plan: false, program: None, namespaced: false };
+        let program = build::pointsman().expect("a pointsman");
+        let summary = soak(&options, &program, false, &AtomicBool::new(false)).expect("a run");
+        println!("{}", report::summary(&summary));
+        assert!(summary.replies > 1000 && !summary.performed.is_empty());
+        assert!(summary.findings.is_empty(), "{:?}", summary.findings);
     }
 }

@@ -52,6 +52,12 @@ impl Chain {
         verdict
     }
 
+    /// Whether the outcome of every write is known. Otherwise the key cannot be continued, even after
+    /// a read: a write without a reply may still run.
+    pub(super) fn settled(&self) -> bool {
+        self.open == 0
+    }
+
     /// A later read found this position.
     pub(super) fn read(&self, position: u64) -> Verdict {
         between(self.acknowledged, position, self.acknowledged + self.open)
@@ -120,6 +126,16 @@ mod tests {
             assert_eq!(chain.read(position), Verdict::Right);
         }
         assert_eq!(chain.read(13), Verdict::Duplicated(1));
+    }
+
+    #[test]
+    fn settles_only_without_open_writes() {
+        let mut chain = at(10);
+        assert!(chain.settled());
+        chain.sent();
+        assert_eq!((chain.read(11), chain.settled()), (Verdict::Right, false));
+        assert_eq!(chain.replied(11), Verdict::Right);
+        assert!(chain.settled());
     }
 
     #[test]

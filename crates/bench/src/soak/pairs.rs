@@ -125,7 +125,7 @@ impl Pair<'_> {
     }
 
     fn wrong(&self, what: &str, reply: &Value) -> bool {
-        self.shared.finding(format!("{}: {what}: {}", self.who(), excerpt(reply)));
+        self.shared.finding(&format!("{}: {what}: {}", self.who(), excerpt(reply)));
         false
     }
 

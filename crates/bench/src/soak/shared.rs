@@ -106,7 +106,7 @@ impl Shared {
         if self.at_risk.load(Ordering::Acquire) {
             self.lost.fetch_add(count, Ordering::AcqRel);
         } else {
-            self.finding(format!("{who}: {count} acknowledged writes are gone"));
+            self.finding(&format!("{who}: {count} acknowledged writes are gone"));
         }
     }
 
@@ -118,7 +118,7 @@ impl Shared {
     pub(super) fn refused(&self, who: &str, phase: u64, message: &str) {
         *self.errors().entry(shortened(message)).or_default() += 1;
         if self.calm_since(phase) {
-            self.finding(format!("{who}: error reply without a fault: {message}"));
+            self.finding(&format!("{who}: error reply without a fault: {message}"));
         }
     }
 
@@ -126,11 +126,11 @@ impl Shared {
     pub(super) fn broken(&self, who: &str, phase: u64, why: &std::io::Error) {
         self.closed.fetch_add(1, Ordering::AcqRel);
         if self.calm_since(phase) && !self.stopped() {
-            self.finding(format!("{who}: connection lost without a fault: {why}"));
+            self.finding(&format!("{who}: connection lost without a fault: {why}"));
         }
     }
 
-    pub(super) fn finding(&self, what: String) {
+    pub(super) fn finding(&self, what: &str) {
         let step = self.step.load(Ordering::Acquire);
         let mut findings = self.findings.lock().unwrap_or_else(PoisonError::into_inner);
         if findings.len() < MOST_FINDINGS {
