@@ -137,8 +137,8 @@ pub(super) fn close(admin: SocketAddr, files: f64) -> Result<(Books, Vec<String>
     Ok((books, found))
 }
 
-/// One client with known requests: the proxy's counts of bytes, commands, sessions and dials have to
-/// match to the byte.
+/// One client with known requests: the proxy's counts of bytes, commands, sessions and dials have
+/// to match to the byte.
 pub(super) fn exact(addr: SocketAddr, admin: SocketAddr) -> Result<Vec<String>, String> {
     let words = |error: std::io::Error| format!("the exact account: {error}");
     let before = Books::read(admin)?;

@@ -1,12 +1,12 @@
 //! The checking clients: each compares every reply with its model.
 //!
-//! A client owns its keys, so that its model is exact. After lost writes, or an end of the connection
+//! A client owns its keys, so that its model is exact. After lost writes, or an end of a connection
 //! with requests in flight, it measures the difference once and continues with a new key, so that a
 //! late effect of the past cannot be mistaken for a fault of the present.
 
 use std::io;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use harness::{Client, Value, encode, pause};
 
@@ -45,6 +45,8 @@ pub(super) struct Chained<'a> {
     generation: u64,
     chain: Chain,
     rng: Rng,
+    /// When the last write was acknowledged.
+    last: Option<Instant>,
     /// Error replies since the last pause; a refused client waits before it asks again.
     refused: bool,
 }
@@ -52,7 +54,8 @@ pub(super) struct Chained<'a> {
 impl<'a> Chained<'a> {
     pub(super) fn new(shared: &'a Shared, id: usize, kind: Kind, seed: u64) -> Self {
         let rng = Rng::new(seed ^ u64::try_from(id).unwrap_or(0));
-        Self { shared, id, kind, generation: 0, chain: Chain::default(), rng, refused: false }
+        let chain = Chain::default();
+        Self { shared, id, kind, generation: 0, chain, rng, last: None, refused: false }
     }
 
     fn key(&self) -> String {
@@ -140,7 +143,7 @@ impl<'a> Chained<'a> {
     fn judge(&mut self, verdict: Verdict) {
         match verdict {
             Verdict::Right => {}
-            Verdict::Lost(count) => self.shared.lost(&self.who(), count),
+            Verdict::Lost(count) => self.shared.lost(&self.who(), count, self.last),
             Verdict::Duplicated(count) => {
                 self.shared
                     .finding(&format!("{}: {count} writes ran that were not sent", self.who()));
@@ -255,6 +258,7 @@ impl<'a> Chained<'a> {
             self.judge(verdict);
             self.renew();
         }
+        self.last = Some(Instant::now());
     }
 }
 

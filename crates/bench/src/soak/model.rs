@@ -52,8 +52,8 @@ impl Chain {
         verdict
     }
 
-    /// Whether the outcome of every write is known. Otherwise the key cannot be continued, even after
-    /// a read: a write without a reply may still run.
+    /// Whether the outcome of every write is known. Otherwise the key cannot be continued, even
+    /// after a read: a write without a reply may still run.
     pub(super) fn settled(&self) -> bool {
         self.open == 0
     }

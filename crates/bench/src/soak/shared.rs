@@ -4,9 +4,14 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Findings of this many are kept; the rest are only counted.
 const MOST_FINDINGS: usize = 50;
+
+/// A reply of a failed master may still be on its way for this long; no successor is promoted earlier
+/// than Sentinel's `down-after-milliseconds` of two seconds.
+const ON_ITS_WAY: Duration = Duration::from_millis(1500);
 
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -16,6 +21,8 @@ pub(super) struct Shared {
     phase: AtomicU64,
     /// Set while Redis may lose acknowledged writes.
     at_risk: AtomicBool,
+    /// When the current step began.
+    began: Mutex<Instant>,
     /// The current step, for messages.
     step: AtomicU64,
     /// Every client verifies its whole state once per number.
@@ -38,6 +45,7 @@ impl Shared {
             stop: AtomicBool::new(false),
             phase: AtomicU64::new(0),
             at_risk: AtomicBool::new(false),
+            began: Mutex::new(Instant::now()),
             step: AtomicU64::new(0),
             round: AtomicU64::new(0),
             verified: (0..clients).map(|_| AtomicU64::new(0)).collect(),
@@ -59,6 +67,7 @@ impl Shared {
     /// Begins a step, `disturbing` if clients may notice it.
     pub(super) fn begin(&self, step: usize, disturbing: bool, at_risk: bool) {
         self.step.store(u64::try_from(step).unwrap_or(u64::MAX), Ordering::Release);
+        *self.began.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         self.at_risk.store(at_risk, Ordering::Release);
         if disturbing {
             self.phase.fetch_add(1, Ordering::AcqRel);
@@ -101,12 +110,21 @@ impl Shared {
         self.verified.iter().enumerate().filter(|(_, it)| late(it)).map(|(at, _)| at).collect()
     }
 
-    /// Acknowledged writes that are gone: allowed only after an unplanned change of master.
-    pub(super) fn lost(&self, who: &str, count: u64) {
-        if self.at_risk.load(Ordering::Acquire) {
-            self.lost.fetch_add(count, Ordering::AcqRel);
-        } else {
+    /// Acknowledged writes that are gone: allowed only after an unplanned change of master, and only
+    /// if the last one was acknowledged before the fault. A later acknowledgement came from a master
+    /// that had been superseded.
+    pub(super) fn lost(&self, who: &str, count: u64, last: Option<Instant>) {
+        let began = *self.began.lock().unwrap_or_else(PoisonError::into_inner);
+        let late = last.and_then(|last| last.checked_duration_since(began));
+        if !self.at_risk.load(Ordering::Acquire) {
             self.finding(&format!("{who}: {count} acknowledged writes are gone"));
+        } else if let Some(late) = late.filter(|late| *late > ON_ITS_WAY) {
+            let ms = late.as_millis();
+            self.finding(&format!(
+                "{who}: {count} writes acknowledged {ms} ms after the fault are gone"
+            ));
+        } else {
+            self.lost.fetch_add(count, Ordering::AcqRel);
         }
     }
 
@@ -161,4 +179,47 @@ impl Shared {
 /// Without numbers and addresses, so that equal causes are counted together.
 fn shortened(message: &str) -> String {
     message.chars().filter(|it| !it.is_ascii_digit()).take(70).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shared() -> Shared {
+        Shared::new(SocketAddr::from(([127, 0, 0, 1], 1)), 1)
+    }
+
+    #[test]
+    fn allows_losses_of_unplanned_failovers_only() {
+        let shared = shared();
+        shared.begin(1, true, false);
+        shared.lost("planned", 1, None);
+        assert_eq!((shared.lost_so_far(), shared.findings().len()), (0, 1));
+        let before = Instant::now();
+        shared.begin(2, true, true);
+        shared.lost("unplanned", 3, Some(before));
+        assert_eq!((shared.lost_so_far(), shared.findings().len()), (3, 1));
+    }
+
+    #[test]
+    fn finds_late_acknowledgements_of_lost_writes() {
+        let shared = shared();
+        shared.begin(1, true, true);
+        shared.lost("late", 1, Some(Instant::now() + 2 * ON_ITS_WAY));
+        assert_eq!((shared.lost_so_far(), shared.findings().len()), (0, 1));
+    }
+
+    #[test]
+    fn explains_errors_only_during_disturbing_steps() {
+        let shared = shared();
+        shared.refused("calm", shared.phase(), "ERR x");
+        assert_eq!(shared.findings().len(), 1);
+        shared.begin(1, true, false);
+        shared.refused("fault", shared.phase(), "ERR x");
+        shared.end(true);
+        assert_eq!(shared.findings().len(), 1);
+        shared.begin(2, false, false);
+        shared.refused("harmless", shared.phase(), "ERR x");
+        assert_eq!(shared.findings().len(), 2);
+    }
 }
