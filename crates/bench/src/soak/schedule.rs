@@ -1,7 +1,7 @@
 //! The schedule of a soak: a pure function of seed, length and abilities.
 //!
 //! The same seed gives the same steps on every machine. Times are pauses between steps, not
-//! moments: each step also waits until the cluster is complete again, which takes as long as it takes.
+//! moments: each step also waits until the cluster is complete again, however long that takes.
 
 use std::time::Duration;
 

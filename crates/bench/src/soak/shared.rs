@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 /// Findings of this many are kept; the rest are only counted.
 const MOST_FINDINGS: usize = 50;
 
-/// A reply of a failed master may still be on its way for this long; no successor is promoted earlier
-/// than Sentinel's `down-after-milliseconds` of two seconds.
+/// A reply of a failed master may still be on its way for this long; no successor is promoted
+/// earlier than Sentinel's `down-after-milliseconds` of two seconds.
 const ON_ITS_WAY: Duration = Duration::from_millis(1500);
 
 #[derive(Debug)]
@@ -110,9 +110,9 @@ impl Shared {
         self.verified.iter().enumerate().filter(|(_, it)| late(it)).map(|(at, _)| at).collect()
     }
 
-    /// Acknowledged writes that are gone: allowed only after an unplanned change of master, and only
-    /// if the last one was acknowledged before the fault. A later acknowledgement came from a master
-    /// that had been superseded.
+    /// Acknowledged writes that are gone: allowed only after an unplanned change of master, and
+    /// only if the last one was acknowledged before the fault. A later acknowledgement came from
+    /// a master that had been superseded.
     pub(super) fn lost(&self, who: &str, count: u64, last: Option<Instant>) {
         let began = *self.began.lock().unwrap_or_else(PoisonError::into_inner);
         let late = last.and_then(|last| last.checked_duration_since(began));
