@@ -217,6 +217,9 @@ impl Stage {
                 }
                 pause(step.hold);
                 sentinel.restart();
+                if step.fault == Fault::LoseSentinelFiles {
+                    self.forget_lost_identity(index);
+                }
             }
             Fault::PartitionSentinel => {
                 let cut = Cut::between(&[PROXY], &[sentinel.addr().ip()]);
@@ -228,6 +231,19 @@ impl Stage {
                 pause(step.hold);
                 sentinel.cont();
             }
+        }
+    }
+
+    /// Removes the lost identity from the other sentinels, one after the other, as an operator
+    /// does. It counts as a voter otherwise: four voters need three votes, and a third loss of
+    /// files would make failovers impossible.
+    fn forget_lost_identity(&self, lost: usize) {
+        self.cluster.wait_whole();
+        let others = self.cluster.sentinels().iter().enumerate().filter(|(at, _)| *at != lost);
+        for (_, other) in others {
+            let reset = other.ask(&["SENTINEL", "RESET", self.cluster.name()]);
+            assert!(reset.is_ok(), "SENTINEL RESET: {reset:?}");
+            self.cluster.wait_whole();
         }
     }
 
