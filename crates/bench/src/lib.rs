@@ -12,6 +12,7 @@ mod machine;
 mod peers;
 mod raw;
 mod scrapes;
+pub mod soak;
 mod space;
 mod stats;
 mod swap;

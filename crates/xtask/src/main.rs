@@ -67,6 +67,8 @@ enum Command {
     Dist(dist::Options),
     /// Simulate failovers with faults, one run per seed; print a timeline of the first violation.
     Simulate(simulate::Options),
+    /// Run checking clients through random faults drawn from a seed; books must balance at the end.
+    Soak(bench::soak::Options),
     /// Build the documentation as a book in target/book. Installs mdBook below target/ if needed.
     Docs,
     /// Create the two pictures of the README from real failovers, in docs/images.
@@ -85,6 +87,7 @@ fn main() -> ExitCode {
         Command::DeployCheck(options) => deploy::check(&options),
         Command::Dist(options) => dist::dist(&options),
         Command::Simulate(options) => simulate::run(&options),
+        Command::Soak(options) => bench::soak::run(&options),
         Command::Docs => docs::build(),
         Command::Pictures(options) => pictures::run(&options),
         Command::Manifests => deploy::write_manifests(),
