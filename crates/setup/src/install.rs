@@ -1,4 +1,4 @@
-//! Looks at the machine and installs what [`needs`](crate::needs) decides.
+//! Looks at the machine and installs what the module `needs` decides.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
