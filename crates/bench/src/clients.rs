@@ -37,7 +37,7 @@ const FAILOVER: Duration = Duration::from_secs(9);
 
 /// Options of `bench clients`.
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct ClientsOptions {
     /// Clients of each library.
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
     clients: u32,
@@ -63,7 +63,7 @@ struct Seen {
 ///
 /// # Errors
 /// A message for people, if something is missing or a run fails.
-pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
+pub(crate) fn run(options: &ClientsOptions) -> Result<ExitCode, String> {
     install::for_failovers()?;
     let stand = Stand {
         pointsman: build::pointsman()?,

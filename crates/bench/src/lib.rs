@@ -33,7 +33,7 @@ pub struct Bench {
     #[command(subcommand)]
     what: Option<What>,
     #[command(flatten)]
-    traffic: traffic::Options,
+    traffic: traffic::TrafficOptions,
 }
 
 #[derive(Debug, Subcommand)]
@@ -44,30 +44,30 @@ enum What {
     /// and, alternating, through haproxy configured like the redis-ha chart. Installs what is
     /// missing. Uses loopback addresses only; as root, in its own network namespace. Takes about
     /// half a minute per failover and leaves nothing behind.
-    Failover(failover::Options),
+    Failover(failover::FailoverOptions),
     /// Client libraries in a failover: what redis-py, ioredis, redis-rs, go-redis and hiredis
     /// notice.
     ///
     /// A planned failover and a master's death, beside haproxy. Needs python3 and npm, and installs
     /// the libraries into a temporary folder. go-redis needs Go 1.24 and its modules, or a program
     /// built before; otherwise it is left out. Takes about four minutes.
-    Clients(clients::Options),
+    Clients(clients::ClientsOptions),
     /// Repeated `pointsman switchover` under writers: lost writes, errors and duration.
-    Switchover(switchover::Options),
+    Switchover(switchover::SwitchoverBenchOptions),
     /// Time from the deciding `+switch-master` to the switch, over many real failovers.
     ///
     /// Several masters under the same three sentinels fail over one after the other. The figures
     /// are those that pointsman records in its log and in its histogram. Takes about three seconds
     /// per failover.
-    Swap(swap::Options),
+    Swap(swap::SwapOptions),
     /// Effect of continuous `/metrics` scrapes on clients: p99 of a fixed load with and without.
-    Scrapes(scrapes::Options),
+    Scrapes(scrapes::ScrapesOptions),
     /// User-space instructions per request, counted by valgrind and compared with
     /// benches/instructions.json.
     ///
     /// The scanner alone, and the data plane between a client and a backend. The result is the same
     /// on every machine with the same kind of CPU, so CI runs it. Installs what is missing.
-    Instructions(instructions::Options),
+    Instructions(instructions::InstructionsOptions),
 }
 
 /// Runs a benchmark.

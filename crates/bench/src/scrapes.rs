@@ -38,7 +38,7 @@ const MOST: f64 = 1.25;
 
 /// Options of `bench scrapes`.
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct ScrapesOptions {
     /// Pairs of windows.
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
@@ -57,7 +57,7 @@ pub(crate) struct Options {
 ///
 /// # Errors
 /// A message for people, if it cannot start, or if a request or a scrape fails.
-pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
+pub(crate) fn run(options: &ScrapesOptions) -> Result<ExitCode, String> {
     install::whatever_is_missing()?;
     let program = match &options.program {
         Some(program) => {
@@ -160,7 +160,7 @@ fn first_core() -> Result<usize, String> {
 }
 
 fn window(
-    options: &Options,
+    options: &ScrapesOptions,
     loader: &Loader,
     pointsman: &Pointsman,
     meter: &Meter,

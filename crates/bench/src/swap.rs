@@ -32,7 +32,7 @@ const ENOUGH: usize = 100;
 
 /// Options of `bench swap`.
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct SwapOptions {
     /// Number of masters.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=16))]
     masters: u32,
@@ -63,7 +63,7 @@ type Part = fn(&Swap) -> Option<u64>;
 ///
 /// # Errors
 /// A message for people, if it cannot start.
-pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
+pub(crate) fn run(options: &SwapOptions) -> Result<ExitCode, String> {
     install::whatever_is_missing()?;
     let program = match &options.program {
         Some(program) => {
@@ -222,13 +222,13 @@ fn at(sorted: &[u64], per_mille: usize) -> u64 {
 
 /// The report as Markdown; `RAW` stands for the name of the file of raw data.
 fn document(
-    options: &Options,
+    options: &SwapOptions,
     swaps: &[Swap],
     buckets: &[(f64, u64)],
     given_up: usize,
     described: &Value,
 ) -> String {
-    let Options { masters, rounds, .. } = options;
+    let SwapOptions { masters, rounds, .. } = options;
     let took = sorted(swaps, |it| Some(it.switched));
     let mut text = format!(
         "# From the deciding `+switch-master` to the swap\n\n\
@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn writes_promise_and_abandoned_failovers() {
-        let options = Options { masters: 2, rounds: 50, program: None, dry: true };
+        let options = SwapOptions { masters: 2, rounds: 50, program: None, dry: true };
         let swaps: Vec<Swap> =
             (1..=100).map(|us| Swap { switched: us * 20, verified: Some(us) }).collect();
         let buckets = [(0.001, 50), (f64::INFINITY, 100)];

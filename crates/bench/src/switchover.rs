@@ -23,7 +23,7 @@ const BEYOND: Duration = Duration::from_millis(300);
 
 /// Options of `bench switchover`.
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct SwitchoverBenchOptions {
     /// Number of switchovers.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=200))]
     times: u32,
@@ -48,7 +48,7 @@ struct Move {
 ///
 /// # Errors
 /// A message for people, if a switchover fails or the measurement cannot start.
-pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
+pub(crate) fn run(options: &SwitchoverBenchOptions) -> Result<ExitCode, String> {
     install::whatever_is_missing()?;
     let program = build::released_pointsman()?;
     let cluster = Cluster::builder().start();
@@ -145,8 +145,12 @@ fn order(program: &Path, pointsman: &Pointsman) -> Result<Value, String> {
     last.ok_or_else(|| format!("the order ended without a last line: {text}"))
 }
 
-fn document(options: &Options, moves: &[Move], (acknowledged, missing): (u64, u64)) -> String {
-    let Options { times, writers, .. } = options;
+fn document(
+    options: &SwitchoverBenchOptions,
+    moves: &[Move],
+    (acknowledged, missing): (u64, u64),
+) -> String {
+    let SwitchoverBenchOptions { times, writers, .. } = options;
     let errors: u64 = moves.iter().map(|it| it.errors).sum();
     let mut text = format!(
         "# Switchovers by order, counted\n\n\
@@ -191,7 +195,7 @@ mod tests {
             errors: 1,
             text: String::new(),
         };
-        let options = Options { times: 3, writers: 2, dry: true };
+        let options = SwitchoverBenchOptions { times: 3, writers: 2, dry: true };
         let text = document(&options, &[of(1100), of(1040), of(1070)], (5, 0));
         assert!(
             text.contains(

@@ -41,7 +41,7 @@ enum Command {
     /// Installs what is missing, builds pointsman, starts one master, two replicas, three sentinels
     /// and pointsman on loopback addresses, writes through it, kills the master and shows what
     /// happens. Leaves nothing behind.
-    Demo(demo::Options),
+    Demo(demo::DemoOptions),
     /// Run every test with real servers, count instructions, and check deploy/.
     ///
     /// With arguments: only `cargo test` with them.
@@ -58,21 +58,21 @@ enum Command {
     /// behind.
     Bench(bench::Bench),
     /// Check deploy/: chart, manifests, units, alerts; with tools from the package registries.
-    DeployCheck(deploy::Options),
+    DeployCheck(deploy::DeployCheckOptions),
     /// Produce the files of a release in target/dist: archive, chart, packages, image, SBOM,
     /// checksums.
     ///
     /// As root it tests them: the image in an empty root folder, the Debian package in a minimal
     /// Debian.
-    Dist(dist::Options),
+    Dist(dist::DistOptions),
     /// Simulate failovers with faults, one run per seed; print a timeline of the first violation.
-    Simulate(simulate::Options),
+    Simulate(simulate::SimulateOptions),
     /// Run checking clients through random faults drawn from a seed; books must balance at the end.
-    Soak(bench::soak::Options),
+    Soak(bench::soak::SoakOptions),
     /// Build the documentation as a book in target/book. Installs mdBook below target/ if needed.
     Docs,
     /// Create the two pictures of the README from real failovers, in docs/images.
-    Pictures(pictures::Options),
+    Pictures(pictures::PicturesOptions),
     /// Generate the plain manifest and the kustomize base from the chart.
     Manifests,
     /// Run what CI runs: formatting, lints, tests, documentation, dependencies.

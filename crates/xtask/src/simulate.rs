@@ -27,7 +27,7 @@ const COPIED: &[&str] = &[
 ];
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Options {
+pub(crate) struct SimulateOptions {
     /// Put every known fault back, one at a time, and check that it is found.
     #[arg(long, conflicts_with = "args")]
     mutations: bool,
@@ -56,7 +56,7 @@ fn root() -> PathBuf {
 }
 
 /// Runs the command.
-pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
+pub(crate) fn run(options: &SimulateOptions) -> Result<ExitCode, String> {
     if options.mutations {
         return mutations(options.only.as_deref());
     }

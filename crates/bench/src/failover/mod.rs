@@ -36,7 +36,7 @@ use targets::Target;
 
 /// Options of `bench failover`.
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct FailoverOptions {
     /// Runs of each scenario through each proxy.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     runs: u32,
@@ -59,7 +59,7 @@ pub(crate) struct Options {
     namespaced: bool,
 }
 
-impl Options {
+impl FailoverOptions {
     fn runs(&self) -> u32 {
         if self.quick { 1 } else { self.runs }
     }
@@ -96,7 +96,7 @@ impl Options {
 ///
 /// # Errors
 /// A message for people, if it cannot begin, or if a file cannot be written.
-pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
+pub(crate) fn run(options: &FailoverOptions) -> Result<ExitCode, String> {
     if !options.namespaced {
         install::for_failovers()?;
     }
@@ -228,8 +228,8 @@ fn space_for_partitions(namespaced: bool) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    fn options(runs: u32, quick: bool) -> Options {
-        Options {
+    fn options(runs: u32, quick: bool) -> FailoverOptions {
+        FailoverOptions {
             runs,
             quick,
             scenario: Vec::new(),

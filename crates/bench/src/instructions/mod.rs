@@ -28,7 +28,7 @@ use setup::{cargo, seconds};
 
 /// Options of `bench instructions`.
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct InstructionsOptions {
     /// Record the counts as budgets of this kind of CPU, to be committed.
     #[arg(long)]
     record: bool,
@@ -38,7 +38,7 @@ pub(crate) struct Options {
 ///
 /// # Errors
 /// A message for people, if counting fails.
-pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
+pub(crate) fn run(options: &InstructionsOptions) -> Result<ExitCode, String> {
     install::for_instructions()?;
     let start = Instant::now();
     let programs = build::examples(&[("pointsman-resp", "count"), ("pointsman-proxy", "fixed")])?;

@@ -43,7 +43,7 @@ const VERIFY: Duration = Duration::from_secs(60);
 
 /// Options of `soak`.
 #[derive(Debug, Args)]
-pub struct Options {
+pub struct SoakOptions {
     /// Length in minutes.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     minutes: u64,
@@ -65,7 +65,7 @@ pub struct Options {
 ///
 /// # Errors
 /// A message for people, if it cannot start.
-pub fn run(options: &Options) -> Result<ExitCode, String> {
+pub fn run(options: &SoakOptions) -> Result<ExitCode, String> {
     let length = Duration::from_secs(60 * options.minutes);
     if options.plan {
         println!("{}", report::plan(&schedule(options.seed, length, true)));
@@ -92,7 +92,7 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
 }
 
 fn soak(
-    options: &Options,
+    options: &SoakOptions,
     program: &std::path::Path,
     partitions: bool,
     stop: &AtomicBool,
@@ -239,7 +239,7 @@ mod tests {
     #[ignore = "takes two minutes: cargo test -p pointsman-bench soak -- --ignored"]
     fn finds_nothing_within_a_minute() {
         let options =
-            Options { minutes: 1, seed: 1, plan: false, program: None, namespaced: false };
+            SoakOptions { minutes: 1, seed: 1, plan: false, program: None, namespaced: false };
         let program = build::pointsman().expect("a pointsman");
         let summary = soak(&options, &program, false, &AtomicBool::new(false)).expect("a run");
         println!("{}", report::summary(&summary));

@@ -43,7 +43,7 @@ const IN_VAIN: u32 = 8;
 
 /// Options of the traffic benchmark.
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct TrafficOptions {
     /// Rounds; each measures everything once.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=50))]
     runs: u32,
@@ -69,7 +69,7 @@ pub(crate) struct Options {
     namespaced: bool,
 }
 
-impl Options {
+impl TrafficOptions {
     fn peers(&self) -> Vec<Peer> {
         let wanted = |peer: &Peer| self.peers.is_empty() || self.peers.contains(peer);
         Peer::ALL.into_iter().filter(wanted).collect()
@@ -116,7 +116,7 @@ impl Options {
 ///
 /// # Errors
 /// A message for people, if it cannot start, or if a file cannot be written.
-pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
+pub(crate) fn run(options: &TrafficOptions) -> Result<ExitCode, String> {
     if !options.namespaced {
         install::for_traffic()?;
         peers::fetch(&options.peers());
@@ -178,7 +178,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
 }
 
 /// The programs that are built here, or given by an option.
-fn built(options: &Options) -> Result<Built, String> {
+fn built(options: &TrafficOptions) -> Result<Built, String> {
     let pointsman = match &options.program {
         Some(program) => {
             fs::canonicalize(program).map_err(|error| format!("{}: {error}", program.display()))?
@@ -236,7 +236,7 @@ fn versions(peers: &[Peer]) -> Vec<(&'static str, Option<String>)> {
 /// Runs all rounds and returns the records. A measurement that fails is reported and does not stop
 /// the others.
 fn play(
-    options: &Options,
+    options: &TrafficOptions,
     scene: &mut Scene,
     admitted: &[Peer],
     stop: &AtomicBool,
@@ -332,9 +332,9 @@ fn stage<T: Send>(act: impl FnOnce() -> Result<T, String> + Send) -> Result<T, S
 mod tests {
     use super::*;
 
-    fn options(runs: u32) -> Options {
+    fn options(runs: u32) -> TrafficOptions {
         let (only, peers) = (Vec::new(), Vec::new());
-        Options {
+        TrafficOptions {
             runs,
             quick: false,
             only,
@@ -362,8 +362,11 @@ mod tests {
     #[test]
     fn writes_no_document_for_a_partial_run() {
         assert!(options(5).whole());
-        assert!(!Options { only: vec![Row::Small], ..options(5) }.whole());
-        assert!(!Options { quick: true, ..options(5) }.whole());
-        assert!(Options { only: vec![Row::Idle], ..options(1) }.playlist(1, &Peer::ALL).len() == 7);
+        assert!(!TrafficOptions { only: vec![Row::Small], ..options(5) }.whole());
+        assert!(!TrafficOptions { quick: true, ..options(5) }.whole());
+        assert!(
+            TrafficOptions { only: vec![Row::Idle], ..options(1) }.playlist(1, &Peer::ALL).len()
+                == 7
+        );
     }
 }

@@ -36,7 +36,7 @@ const KILL: Duration = Duration::from_secs(8);
 
 /// Options of the demo.
 #[derive(Debug, Clone, Copy, Args)]
-pub(crate) struct Options {
+pub(crate) struct DemoOptions {
     /// End after this many seconds, at least 10. Without it, Ctrl-C ends the demo.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(10..))]
     seconds: Option<u64>,
@@ -45,7 +45,7 @@ pub(crate) struct Options {
     keep: bool,
 }
 
-impl Options {
+impl DemoOptions {
     /// When the master is killed: early enough to see the whole failover.
     fn kill_after(self) -> Option<Duration> {
         let third = self.seconds.map_or(KILL, |seconds| Duration::from_secs(seconds / 3));
@@ -57,7 +57,7 @@ impl Options {
 ///
 /// # Errors
 /// A message for people, if it cannot start.
-pub(crate) fn run(options: Options) -> Result<ExitCode, String> {
+pub(crate) fn run(options: DemoOptions) -> Result<ExitCode, String> {
     let mut screen = Screen::of_this_terminal();
     install::whatever_is_missing()?;
     let program = build::pointsman()?;
@@ -92,7 +92,7 @@ fn stop_on_signals() -> io::Result<Arc<AtomicBool>> {
 fn show(
     screen: &mut Screen,
     stage: &Stage,
-    options: Options,
+    options: DemoOptions,
     stop: &AtomicBool,
 ) -> io::Result<Timeline> {
     let start = Instant::now();
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn kills_master_early_enough() {
-        let after = |seconds, keep| Options { seconds, keep }.kill_after();
+        let after = |seconds, keep| DemoOptions { seconds, keep }.kill_after();
         assert_eq!(after(None, false), Some(KILL));
         assert_eq!(after(Some(40), false), Some(KILL));
         assert_eq!(after(Some(12), false), Some(Duration::from_secs(4)));

@@ -36,7 +36,7 @@ use setup::seconds;
 
 /// How to check.
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct DeployCheckOptions {
     /// Pass, with a word on it, where a tool cannot be had: that says nothing of what is in deploy/
     #[arg(long)]
     lenient: bool,
@@ -78,7 +78,7 @@ const CHECKS: &[Check] = &[
 ///
 /// # Errors
 /// The tools could not be had.
-pub(crate) fn check(options: &Options) -> Result<ExitCode, String> {
+pub(crate) fn check(options: &DeployCheckOptions) -> Result<ExitCode, String> {
     let tools = match Tools::find(options.redis_ha.clone()) {
         Ok(tools) => tools,
         Err(why) if options.lenient => {

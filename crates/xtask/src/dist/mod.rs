@@ -31,7 +31,7 @@ use setup::seconds;
 
 /// Options of `cargo xtask dist`.
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct DistOptions {
     /// The target triple to build for
     #[arg(long, default_value = env!("XTASK_HOST"))]
     target: String,
@@ -86,7 +86,7 @@ const STEPS: &[Step] = &[
 ///
 /// # Errors
 /// What could not be produced, and why.
-pub(crate) fn dist(options: &Options) -> Result<ExitCode, String> {
+pub(crate) fn dist(options: &DistOptions) -> Result<ExitCode, String> {
     if let Some(tag) = &options.check_version {
         println!("{}", version::check(tag)?);
         return Ok(ExitCode::SUCCESS);

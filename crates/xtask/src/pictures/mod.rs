@@ -24,7 +24,7 @@ use setup::{build, install};
 
 /// Options of `cargo xtask pictures`.
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct PicturesOptions {
     /// The folder for the pictures, instead of docs/images below the current folder.
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,
@@ -34,7 +34,7 @@ pub(crate) struct Options {
 ///
 /// # Errors
 /// A message for people: what is missing, which run failed, or which file cannot be written.
-pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
+pub(crate) fn run(options: &PicturesOptions) -> Result<ExitCode, String> {
     install::for_pictures()?;
     let program = build::pointsman()?;
     let folder = options.folder.clone().unwrap_or_else(|| PathBuf::from("docs/images"));
