@@ -135,7 +135,7 @@ fn options(path: &str, name: &str) -> BTreeSet<String> {
 #[test]
 fn commands_of_workflows_exist() {
     let known = variants("crates/xtask/src/main.rs", "Command");
-    let of_dist = options(DIST, "Options");
+    let of_dist = options(DIST, "DistOptions");
     let mut faults = Vec::new();
     let mut called = BTreeSet::new();
     for (place, step) in all_steps() {

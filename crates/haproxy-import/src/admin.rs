@@ -11,7 +11,7 @@ use crate::{Refusal, keywords};
 /// Paths of haproxy's probes that the admin server answers.
 const PROBES: &[&str] = &["/healthz", "/livez", "/readyz", "/alive", "/ready", "/startup"];
 const SENTINELS: &str =
-    "leads to sentinels: keep it in haproxy, or let its clients connect to the sentinels directly";
+    "leads to sentinels: keep it in haproxy, or set sentinel_listen = [\"ADDRESS\"] in the service";
 
 /// Properties of a `bind` that Pointsman lacks.
 const LOSSES: &[(&str, &str)] = &[

@@ -44,6 +44,10 @@ Every template reads it once, so none of them knows about compatibility.
 {{- $name := include "pointsman.portName" (dict "at" $at "name" $own.portNames.replica) -}}
 {{- $replicaPorts = append $replicaPorts (dict "name" $name "port" . "target" (int .)) -}}
 {{- end -}}
+{{- with $master.sentinelPort -}}
+{{- $name := include "pointsman.portName" (dict "at" $at "name" "sentinels") -}}
+{{- $ports = append $ports (dict "name" $name "port" . "target" (int .)) -}}
+{{- end -}}
 {{- end -}}
 {{- if not .replicaService.enabled -}}{{- $ports = concat $ports $replicaPorts -}}{{- end -}}
 {{- $mode := toString .service.adminPort -}}
@@ -126,14 +130,14 @@ without 24 MiB for the process, at 32 KiB per connection.
 {{- end -}}
 
 {{/*
-How many connections the masters ask for by the same rule (crates/pointsman/src/config/limits.rs): each its own number or 10,000,
-and as many again for its readers.
+How many connections the masters ask for by the same rule (crates/pointsman/src/config/connection_limits.rs): each its own number or 10,000,
+and as many again for its readers, and for clients of the sentinels.
 */}}
 {{- define "pointsman.wanted" -}}
 {{- $sum := 0 -}}
 {{- range . -}}
 {{- $one := int (((.settings | default dict).max_connections) | default 10000) -}}
-{{- $sum = add $sum $one (ternary $one 0 (not (empty .replicaPort))) -}}
+{{- $sum = add $sum $one (ternary $one 0 (not (empty .replicaPort))) (ternary $one 0 (not (empty .sentinelPort))) -}}
 {{- end -}}
 {{- $sum -}}
 {{- end -}}
@@ -182,7 +186,7 @@ and as many again for its readers.
 
 {{/* Keys of [[service]] that the chart writes from other values; a second one would be a duplicate. */}}
 {{- define "pointsman.checkSettings" -}}
-{{- range $key, $instead := dict "name" "name" "listen" "port" "replica_listen" "replicaPort" "sentinels" "sentinels" "auth" "auth" "sentinel_auth" "sentinelAuth" -}}
+{{- range $key, $instead := dict "name" "name" "listen" "port" "replica_listen" "replicaPort" "sentinel_listen" "sentinelPort" "sentinels" "sentinels" "auth" "auth" "sentinel_auth" "sentinelAuth" -}}
 {{- if hasKey ($.master.settings | default dict) $key -}}
 {{- fail (printf "masters[%d].settings.%s: set masters[%d].%s instead" (int $.at) $key (int $.at) $instead) -}}
 {{- end -}}
@@ -230,6 +234,9 @@ name = {{ $master.name | toJson }}
 listen = {{ include "pointsman.listen" (dict "any" $v.anyFamily "port" $master.port) }}
 {{- with $master.replicaPort }}
 replica_listen = {{ include "pointsman.listen" (dict "any" $v.anyFamily "port" .) }}
+{{- end }}
+{{- with $master.sentinelPort }}
+sentinel_listen = {{ include "pointsman.listen" (dict "any" $v.anyFamily "port" .) }}
 {{- end }}
 sentinels = {{ include "pointsman.toml" $master.sentinels }}
 {{- range $key := keys ($master.settings | default dict) | sortAlpha }}
