@@ -203,7 +203,11 @@ impl Oracle {
         let newer =
             cluster.redis.iter().filter(|it| it.pid != node).filter_map(|it| it.promoted_at).max();
         let after = newer.is_some_and(|at| at <= executed && at > it.opened_at);
-        let evidence = cluster.proxies[pid].driver.evidence.filter(|_| after);
+        let driver = &cluster.proxies[pid].driver;
+        // The order to promote follows the selection within 70 ms. On a slow network it may arrive
+        // after a reply that was executed after the promotion, and nothing else tells the proxy.
+        let selected = driver.selected.filter(|_| !cluster.net.was_slow());
+        let evidence = driver.evidence.or(selected).filter(|_| after);
         let late = it
             .wrong_since
             .filter(|at| wrong && now - at > self.heard_bound(pid, cluster) && executed > *at);

@@ -265,6 +265,16 @@ impl Discovery {
         }
     }
 
+    /// A sentinel of these services reported its number of connections.
+    fn handle_connections(&mut self, services: &[usize]) {
+        for number in services {
+            let event = MachineEvent::SentinelConnections(self.links.connections(*number));
+            if let Some(service) = self.services.get_mut(*number) {
+                service.step(event, &self.links);
+            }
+        }
+    }
+
     fn handle_link_event(&mut self, id: LinkId, event: LinkEvent) {
         // Messages of a link that was closed meanwhile are ignored.
         let Some(link) = self.links.get_mut(id) else { return };
@@ -291,6 +301,11 @@ impl Discovery {
                 link.problem = Some(problem);
                 link.poll_errors.clear();
                 self.reconcile_soon();
+            }
+            LinkEvent::Connections(count) => {
+                link.connections = count;
+                let services = link.services.clone();
+                self.handle_connections(&services);
             }
             LinkEvent::Notice { master, notice, received_at: heard_at } => {
                 let from = link.id().cloned();

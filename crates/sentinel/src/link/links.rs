@@ -56,6 +56,8 @@ pub(crate) struct Link {
     /// The sentinel that answers and its resolved address; `None` while the link is down.
     pub(crate) up: Option<(MyId, SocketAddr)>,
     pub(crate) events: bool,
+    /// How many connections the sentinel last reported.
+    pub(crate) connections: u32,
     /// Why the link is down, for operators.
     pub(crate) problem: Option<String>,
     /// Problems of its answers about a service, by the service's number.
@@ -214,6 +216,7 @@ impl Links {
             services,
             up: None,
             events: false,
+            connections: 0,
             problem: None,
             poll_errors,
             log_limiter,
@@ -236,6 +239,12 @@ impl Links {
     /// Writes delayed log lines of every link.
     pub(crate) fn flush_logs(&mut self, now: Instant) {
         self.by_key.values_mut().for_each(|link| link.log_limiter.flush(now));
+    }
+
+    /// The largest number of connections that a reachable sentinel of this service reported.
+    pub(crate) fn connections(&self, service: usize) -> u32 {
+        let up = self.for_service(service).filter(|link| link.up.is_some());
+        up.map(|link| link.connections).max().unwrap_or(0)
     }
 
     /// Requests a poll of every sentinel of this service about its master.

@@ -42,6 +42,7 @@ impl Machine {
             }
             MachineEvent::Pause(pause) => self.pause = Some(pause),
             MachineEvent::Resume => self.pause = None,
+            MachineEvent::SentinelConnections(count) => self.pacing.set_connections(count),
             MachineEvent::Hint | MachineEvent::Stalled | MachineEvent::Tick => {}
         }
     }
@@ -126,7 +127,11 @@ impl Machine {
     }
 
     fn handle_notice(&mut self, now: Instant, from: Option<&MyId>, notice: Notice) {
-        self.next_ask = self.next_ask.min(now);
+        let at = match notice {
+            Notice::Switched { .. } => now,
+            _ => self.pacing.earliest_ask(now, &self.rules),
+        };
+        self.next_ask = self.next_ask.min(at);
         let member = from.filter(|id| self.electorate.is_member(id)).cloned();
         match (notice, member) {
             (Notice::Switched { to }, member) => {

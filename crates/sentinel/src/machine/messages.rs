@@ -26,6 +26,9 @@ pub enum MachineEvent {
     /// The configuration now resolves to this many sentinels. Until a majority has decided once, a
     /// majority means a majority of at least these.
     ExpectedSentinels(usize),
+    /// This many connections to a sentinel are open, of this and of all other proxies: the largest
+    /// number that a reachable sentinel reports. See `pacing`.
+    SentinelConnections(u32),
     /// A sentinel published an event about this master, or about itself.
     Notice {
         /// The sentinel; `None` while its identity is unknown.

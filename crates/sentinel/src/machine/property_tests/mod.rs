@@ -85,6 +85,7 @@ impl World {
                 self.step(MachineEvent::ProbeConnectionLost { node: node(letter) });
             }
             Happening::Hint => self.step(MachineEvent::Hint),
+            Happening::Connections(count) => self.step(MachineEvent::SentinelConnections(count)),
             Happening::Pause { millis, ends_with_commit } => {
                 let (since, until) = (self.now, self.now + ms(millis));
                 self.step(MachineEvent::Pause(Pause { since, until, ends_with_commit }));
