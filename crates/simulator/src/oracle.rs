@@ -295,7 +295,8 @@ impl Oracle {
         since(&mut it.superseded_since, superseded, now);
         since(&mut it.healthy_shut_since, healthy && shut, now);
         since(&mut it.open_since, !shut && target.as_ref().map(|it| it.addr) == right, now);
-        let taken = it.healthy_shut_since.filter(|at| now - at > HEALTHY_SHUT + cluster.slowest());
+        let bound = HEALTHY_SHUT + cluster.slowest() + cluster.poll_spacing();
+        let taken = it.healthy_shut_since.filter(|at| now - at > bound);
         if let Some(at) = taken {
             let text = format!(
                 "closed for {} ms, although the committed master is healthy and the only one \
@@ -461,5 +462,10 @@ impl Cluster {
         } else {
             0
         }
+    }
+
+    /// Additional time because a proxy of a large fleet polls at most once per second.
+    fn poll_spacing(&self) -> Micros {
+        if self.plan.cluster.connections > 0 { SECOND } else { 0 }
     }
 }
