@@ -14,9 +14,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::plan::{
-    Phase, Plan, ShutdownAction, ShutdownEvent, ShutdownSettings, StopRequest,
-};
+use crate::plan::{Phase, Plan, ShutdownAction, ShutdownEvent, ShutdownSettings, StopRequest};
 use crate::shared::{DrainState, SessionCounts, now};
 use crate::ticket::Drain;
 

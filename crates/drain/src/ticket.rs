@@ -61,6 +61,12 @@ impl Drain {
         AcceptPermit { shared: Arc::clone(&self.shared) }
     }
 
+    /// The number of listeners of this drain, or group, that are open.
+    #[must_use]
+    pub fn accept_permits(&self) -> u64 {
+        self.shared.accept_permits()
+    }
+
     /// Records that a real client has arrived: one that sent a byte. Not to be called for health
     /// checks that connect and close. One load while serving, plus one store while leaving; never a
     /// lock.

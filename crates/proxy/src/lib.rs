@@ -55,6 +55,8 @@ mod dial_permits_tests;
 #[cfg(test)]
 mod proxy_tests;
 #[cfg(test)]
+mod service_set_tests;
+#[cfg(test)]
 mod testing;
 
 pub use access_log::{AccessLog, LoggedSessions};
@@ -62,8 +64,9 @@ pub use address::ListenAddr;
 pub use end_reason::{EndReason, Side};
 pub use latency::Distribution;
 pub use limits::{Limit, ResourceShortage};
+pub use listener::reload::{AddressPlan, NewListener};
 pub use listener::sockets::{Socket, Sockets};
-pub use listener::{BindError, Bound, InheritedSockets};
+pub use listener::{BindError, Bound, InheritedSockets, ListenerId};
 pub use maintenance_kind::MaintenanceKind;
 pub use not_carried::NotCarried;
 pub use options::{LiveOptions, Options, Sessions, Splice, Subscriptions};
@@ -73,5 +76,5 @@ pub use resp::{
 };
 pub use runtime::heartbeat::{Heartbeat, STALL, Stalls};
 pub use service::{DialFailure, Hint, Hints, NoHints, Service};
-pub use stats::{ServiceSnapshot, Stats};
+pub use stats::{ServiceCounters, ServiceSnapshot, Stats};
 pub use workers::{Running, StartError, WorkerError, worker_count};
