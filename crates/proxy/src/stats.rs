@@ -105,14 +105,14 @@ impl WorkerCounters {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct ServiceBlocks {
     name: Arc<str>,
     workers: Vec<Arc<WorkerCounters>>,
 }
 
 /// Read access to the counters of one service, one set per worker. Cheap to clone.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct ServiceCounters(Arc<ServiceBlocks>);
 
 impl ServiceCounters {

@@ -199,6 +199,24 @@ impl ServiceRuntime {
         self.update_replicas();
     }
 
+    /// Begins or ends to publish the replicas for readers.
+    pub(crate) fn set_replicas(&mut self, replicas: Option<Replicas>, links: &Links) {
+        self.replica_publisher = replicas.map(ReplicaPublisher::new);
+        self.update_replicas();
+        self.publish(links);
+    }
+
+    /// Begins or ends to publish the live sentinels.
+    pub(crate) fn set_sentinel_pool(&mut self, pool: Option<PoolWriter>, links: &Links) {
+        self.sentinel_pool = pool.map(SentinelPool::new);
+        self.update_sentinel_pool(links);
+    }
+
+    /// Forgets the sentinels that others list.
+    pub(crate) fn forget_learned(&mut self) {
+        self.learned_addresses = LearnedAddresses::default();
+    }
+
     /// A node prober's answer, and what it was denied.
     pub(crate) fn probed(
         &mut self,
@@ -314,6 +332,9 @@ impl ServiceRuntime {
         if let Some(replica_publisher) = &mut self.replica_publisher {
             replica_publisher.fence(commit.dialled);
         }
+        if commit.new_lineage {
+            self.target_writer.begin_lineage();
+        }
         let target = if commit.held {
             self.target_writer.commit_held(destination)
         } else {
@@ -367,7 +388,7 @@ impl ServiceRuntime {
         match warning {
             Warning::StaleView => counts.stale_views += 1,
             Warning::Split => counts.splits += 1,
-            Warning::LineageBroken => counts.lineage_broken += 1,
+            Warning::LineageBroken | Warning::OtherData => counts.lineage_broken += 1,
             Warning::HoldExpired => counts.holds_expired += 1,
             Warning::Stalled => {
                 counts.stalls += 1;

@@ -93,6 +93,7 @@ impl World {
             Happening::Wait(millis) => self.wait(ms(millis), |_| {}),
             Happening::Stall(millis) => self.now += ms(millis),
             Happening::Suspend => self.step(MachineEvent::Stalled),
+            Happening::SentinelsReplaced => self.step(MachineEvent::SentinelsReplaced(3)),
         }
     }
 
@@ -315,7 +316,10 @@ proptest! {
                 // not tested here.
                 Happening::Notice { notice: Notice::ConfigUpdateFrom { .. }, .. } => false,
                 Happening::Notice { from, .. } => from.is_none_or(|from| from == 1 || from > 3),
-                Happening::Stall(_) | Happening::Suspend | Happening::Pause { .. } => false,
+                Happening::Stall(_)
+                | Happening::Suspend
+                | Happening::SentinelsReplaced
+                | Happening::Pause { .. } => false,
                 _ => true,
             };
             match happening {
