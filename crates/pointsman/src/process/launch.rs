@@ -97,21 +97,8 @@ impl RunningProcess {
         let memory = watch_capacity(&inputs, &effective, &workers);
         let admin = add_control_api(config, &registry, admin);
         let admin = record_history(&registry, admin);
-        let report = Arc::new(ProcessReport {
-            start,
-            effective: effective.clone(),
-            files: inputs.reader.files(),
-            services: registry,
-            drain: drain.clone(),
-            stats: workers.stats().clone(),
-            scarcity: workers.resource_shortage().clone(),
-            workers: workers.heartbeats().to_vec(),
-            discovery: running.heartbeat,
-            lost_lines: inputs.logging.lost_lines(),
-            memory: inputs.memory.clone(),
-            admin: admin.stats(),
-            scraper: Mutex::new(Scraper::new(config.metrics.haproxy_names)),
-        });
+        let parts = (start, registry, effective.clone(), drain.clone());
+        let report = Arc::new(report(&inputs, parts, &workers, (running.heartbeat, &admin)));
         let version = env!("CARGO_PKG_VERSION");
         info!(admin = ?admin.addresses(), version, config = %config.hash, "started");
         let probe = admin.serve(report.clone())?;
@@ -147,6 +134,30 @@ impl RunningProcess {
             takeover_server,
             last_conversation: None,
         }))
+    }
+}
+
+/// What the admin server reports.
+fn report(
+    inputs: &StartupInputs<'_>,
+    (start, services, effective, drain): (Instant, ServiceRegistry, EffectiveConfig, Drain),
+    workers: &Running,
+    (discovery, admin): (sentinel::Heartbeat, &admin_http::Server),
+) -> ProcessReport {
+    ProcessReport {
+        start,
+        effective,
+        files: inputs.reader.files(),
+        services,
+        drain,
+        stats: workers.stats().clone(),
+        scarcity: workers.resource_shortage().clone(),
+        workers: workers.heartbeats().to_vec(),
+        discovery,
+        lost_lines: inputs.logging.lost_lines(),
+        memory: inputs.memory.clone(),
+        admin: admin.stats(),
+        scraper: Mutex::new(Scraper::new(inputs.config.metrics.haproxy_names)),
     }
 }
 

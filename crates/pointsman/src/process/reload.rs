@@ -138,7 +138,7 @@ fn changes_services(before: &Config, after: &Config) -> bool {
             .iter()
             .map(|it| {
                 let listen =
-                    [&it.listen, &it.replica_listen, &it.sentinel_listen].map(|it| it.clone());
+                    [&it.listen, &it.replica_listen, &it.sentinel_listen].map(Clone::clone);
                 (it.name.clone(), listen, it.sentinels.clone(), it.learn_sentinels)
             })
             .collect();
