@@ -7,9 +7,9 @@ use std::sync::{Arc, OnceLock};
 use drain::{Drain, Phase};
 use tokio::sync::Notify;
 
+use crate::address::ListenerId;
 use crate::dial_permits::DialPermits;
 use crate::limits::{Limits, Slots};
-use crate::listener::ListenerId;
 use crate::service::Service;
 use crate::stats::WorkerCounters;
 

@@ -60,13 +60,13 @@ mod service_set_tests;
 mod testing;
 
 pub use access_log::{AccessLog, LoggedSessions};
-pub use address::ListenAddr;
+pub use address::{ListenAddr, ListenerId};
 pub use end_reason::{EndReason, Side};
 pub use latency::Distribution;
 pub use limits::{Limit, ResourceShortage};
 pub use listener::reload::{AddressPlan, NewListener};
 pub use listener::sockets::{Socket, Sockets};
-pub use listener::{BindError, Bound, InheritedSockets, ListenerId};
+pub use listener::{BindError, Bound, InheritedSockets};
 pub use maintenance_kind::MaintenanceKind;
 pub use not_carried::NotCarried;
 pub use options::{LiveOptions, Options, Sessions, Splice, Subscriptions};

@@ -17,9 +17,9 @@ use drain::{Drain, ShutdownSettings, StopRequest};
 use socket2::{Domain, Socket, Type};
 use target::{Destination, EmptyPool, PoolWriter, Target, TargetSource, TargetWriter};
 
+use crate::address::ListenerId;
 use crate::context::{ListenerContext, ServiceContext, WorkerContext};
 use crate::limits::{Limits, ResourceShortage, Slots};
-use crate::listener::ListenerId;
 use crate::stats::ServiceCounters;
 use crate::{Bound, EndReason, Hint, Hints, NoHints, Options, Running, Service, ServiceSnapshot};
 

@@ -124,8 +124,7 @@ impl TargetWriter {
         target
     }
 
-    /// The next commit leads to other data than all earlier ones. To be called directly before it:
-    /// sessions of earlier targets are closed instead of carried.
+    /// The next commit leads to other data: sessions of earlier targets are not carried to it.
     pub fn begin_lineage(&mut self) {
         self.reader.gate.begin_lineage();
     }

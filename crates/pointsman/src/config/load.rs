@@ -42,8 +42,8 @@ impl Loaded {
         }
     }
 
-    /// What a reload of this configuration changes in a running process. `leaving` are services that
-    /// were removed earlier and still close their sessions.
+    /// What a reload of this configuration changes in a running process. `leaving` are services
+    /// that were removed earlier and still close their sessions.
     ///
     /// # Errors
     ///

@@ -1,9 +1,9 @@
-//! Decides what a reload does with each listening address: serve it on, move it to another service,
+//! Decides what a reload does with each listening address: keep it, move it to another service,
 //! open it, or close it.
 //!
-//! An address belongs to a listener set, such as `mymaster` or `mymaster/replicas`. One that changes
-//! its set keeps its sockets, so that no client is refused, and the sessions of the former set
-//! leave. Port 0 names no address, so it never moves.
+//! An address belongs to a listener set, such as `mymaster` or `mymaster/replicas`. One that
+//! changes its set keeps its sockets, so that no client is refused, and the sessions of the former
+//! set leave. Port 0 names no address, so it never moves.
 //!
 //! Deliberately absent: binding and closing.
 

@@ -16,6 +16,7 @@ pub mod reload;
 pub mod run;
 pub mod service_manager;
 pub(crate) mod service_set;
+pub(crate) mod session_options;
 pub mod settings;
 pub mod signals;
 pub mod startup;

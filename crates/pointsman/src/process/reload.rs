@@ -7,8 +7,8 @@
 //! A fault leaves everything as it was. Keys that need a restart are named and keep their value
 //! until then.
 //!
-//! Services are added, changed and removed by `service_set`. While the process stops, only values are
-//! changed, and a reload that changes services is refused.
+//! Services are added, changed and removed by `service_set`. While the process stops, a reload that
+//! changes services is refused.
 //!
 //! Deliberately absent: reading the standard input a second time.
 

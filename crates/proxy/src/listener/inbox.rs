@@ -23,10 +23,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use drain::AcceptPermit;
 
+use crate::address::ListenerId;
 use crate::address::{ListenAddr, Peer};
 use crate::context::WorkerContext;
 use crate::limits::Admission;
-use crate::listener::ListenerId;
 use crate::runtime::tasks::WorkerHandle;
 
 /// The capacity of an inbox; further connections stay on the worker that accepted them.

@@ -43,7 +43,7 @@ use std::sync::Arc;
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use crate::address::ListenAddr;
+use crate::address::{ListenAddr, ListenerId};
 use crate::io::stream;
 use crate::listener::sockets::Sockets;
 use crate::options::Options;
@@ -115,16 +115,6 @@ impl BindError {
             io::ErrorKind::AddrNotAvailable => Self::NotHere { addr, source },
             _ => Self::Other { addr, source },
         }
-    }
-}
-
-/// Identifies one listening address of one service. Never used again for another one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct ListenerId(u64);
-
-impl ListenerId {
-    pub(crate) const fn nth(number: usize) -> Self {
-        Self(number as u64)
     }
 }
 

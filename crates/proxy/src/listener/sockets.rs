@@ -13,9 +13,10 @@ use std::sync::Arc;
 use socket2::SockRef;
 
 use crate::address::ListenAddr;
+use crate::address::ListenerId;
 use crate::io::stream;
+use crate::listener::WorkerListener;
 use crate::listener::reload::NewListener;
-use crate::listener::{ListenerId, WorkerListener};
 use crate::options::Options;
 
 /// One listening socket.

@@ -14,12 +14,13 @@ use drain::{Controller, Drain, ShutdownSettings};
 use tokio::sync::Notify;
 
 use crate::address::ListenAddr;
+use crate::address::ListenerId;
 use crate::context::{ListenerContext, ServiceContext, WorkerContext};
 use crate::dial_permits::DialPermits;
 use crate::limits::{Limits, Slots};
+use crate::listener::WorkerListener;
 use crate::listener::inbox::{Inboxes, WorkerCommand};
 use crate::listener::reload::NewListener;
-use crate::listener::{ListenerId, WorkerListener};
 use crate::options::Options;
 use crate::service::Service;
 use crate::stats::ServiceCounters;

@@ -8,14 +8,15 @@ use std::time::Duration;
 use drain::{Drain, Phase};
 use tokio::sync::mpsc;
 
+use crate::address::ListenerId;
 use crate::address::Peer;
 use crate::context::WorkerContext;
 use crate::io::pipe;
 use crate::io::stream::SocketStream;
 use crate::limits::Admission;
+use crate::listener::accept_loop;
 use crate::listener::inbox::{Inboxes, WorkerCommand};
 use crate::listener::listen_socket::ListenSocket;
-use crate::listener::{ListenerId, accept_loop};
 use crate::runtime::heartbeat::{self, Heartbeat};
 use crate::runtime::reactor::{self, Reactor};
 use crate::runtime::tasks::{self, Panicked, Tasks, WorkerHandle};

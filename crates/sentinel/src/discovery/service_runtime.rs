@@ -199,24 +199,6 @@ impl ServiceRuntime {
         self.update_replicas();
     }
 
-    /// Begins or ends to publish the replicas for readers.
-    pub(crate) fn set_replicas(&mut self, replicas: Option<Replicas>, links: &Links) {
-        self.replica_publisher = replicas.map(ReplicaPublisher::new);
-        self.update_replicas();
-        self.publish(links);
-    }
-
-    /// Begins or ends to publish the live sentinels.
-    pub(crate) fn set_sentinel_pool(&mut self, pool: Option<PoolWriter>, links: &Links) {
-        self.sentinel_pool = pool.map(SentinelPool::new);
-        self.update_sentinel_pool(links);
-    }
-
-    /// Forgets the sentinels that others list.
-    pub(crate) fn forget_learned(&mut self) {
-        self.learned_addresses = LearnedAddresses::default();
-    }
-
     /// A node prober's answer, and what it was denied.
     pub(crate) fn probed(
         &mut self,

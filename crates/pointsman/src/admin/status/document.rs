@@ -84,7 +84,7 @@ pub struct ServiceStatus {
     pub name: String,
     /// The addresses of its listener; none once they are closed.
     pub listen: Vec<String>,
-    /// Whether it was removed from the configuration by a reload, and its last sessions are leaving.
+    /// Whether a reload removed it from the configuration, and its last sessions are leaving.
     pub removed: bool,
     /// State of discovery: `bootstrap`, `stable`, `suspect`, `unconfirmed`, `armed`, `committing`,
     /// `no_master`.
