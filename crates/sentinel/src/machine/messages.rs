@@ -152,7 +152,7 @@ impl Warning {
             Self::Split => "sentinels name different masters at the same epoch",
             Self::LineageBroken => "new master does not continue the history of the old one",
             Self::OtherData => {
-                "the changed sentinels lead to other data, closing sessions instead of carrying them"
+                "the changed sentinels lead to other data, sessions are closed and not carried"
             }
             Self::HoldExpired => "hold expired without a switch",
             Self::HoldsExhausted => "too many holds without a switch, the next one is skipped",

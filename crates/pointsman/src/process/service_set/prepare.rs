@@ -77,8 +77,8 @@ impl ServiceSet {
         wanted
     }
 
-    /// Whether an address can be served without a restart. The file of a Unix socket is only created
-    /// at a start, because a file system can hang.
+    /// Whether an address can be served without a restart. The file of a Unix socket is only
+    /// created at a start, because a file system can hang.
     fn can_serve(&self, addr: &ListenAddr) -> bool {
         addr.tcp().is_some() || self.running().iter().any(|(_, served)| served.addr == *addr)
     }
