@@ -141,7 +141,7 @@ impl PoolWriter {
     pub fn new(master: &Arc<TargetReader>, when_empty: EmptyPool) -> (Self, Arc<Pool>) {
         let pool = Arc::new(Pool {
             set: ArcSwapOption::empty(),
-            gate: Arc::new(Gate::read_only()),
+            gate: Arc::new(Gate::read_only(master.gate())),
             master: Arc::clone(master),
             when_empty,
             search_start: AtomicUsize::new(0),
@@ -294,6 +294,7 @@ impl PoolWriter {
             let targets = target.destination();
             targets.addr == destination.addr
                 && targets.run_id == destination.run_id
+                && target.lineage() == self.pool.gate.lineage()
                 && !self.is_fallback(target)
         };
         if let Some(targets) = self.targets.iter().find(same) {

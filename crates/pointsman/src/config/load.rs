@@ -14,7 +14,7 @@ use super::finding::{Faults, Finding};
 use super::flags::{self, Flags};
 use super::merge::merge;
 use super::reload_plan::ReloadPlan;
-use super::settings::{Origin, Setting, Settings};
+use super::settings::{Origin, Setting, SettingMap, Settings};
 use super::value::Value;
 use super::{Config, consistency, toml_file};
 
@@ -42,16 +42,17 @@ impl Loaded {
         }
     }
 
-    /// What a reload of this configuration changes in a running process.
+    /// What a reload of this configuration changes in a running process. `leaving` are services
+    /// that were removed earlier and still close their sessions.
     ///
     /// # Errors
     ///
     /// All faults of this configuration, or of the combination of the running configuration with
     /// the values that a reload can change.
-    pub fn change(&self, running: &Settings) -> Result<ReloadPlan, Faults> {
+    pub fn change(&self, running: &Settings, leaving: &[SettingMap]) -> Result<ReloadPlan, Faults> {
         match &self.faults {
             Some(faults) => Err(faults.clone()),
-            None => ReloadPlan::of(running, &self.settings),
+            None => ReloadPlan::of(running, leaving, &self.settings),
         }
     }
 

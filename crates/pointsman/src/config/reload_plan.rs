@@ -3,9 +3,12 @@
 //!
 //! Each option says whether a reload changes it. The result is the running configuration with the
 //! new values of those options. It is checked as a whole, because this combination of values is in
-//! no file. Services are matched by name.
+//! no file. Services are matched by name: one that is new gets all its values now, and one that is
+//! missing is removed. A service that was removed and still closes its sessions keeps the values
+//! that need a restart if it is added again.
 //!
-//! Deliberately absent: applying the plan.
+//! Deliberately absent: applying the plan, and which listening socket serves which service
+//! (`listener_plan`).
 
 use super::Config;
 use super::consistency;
@@ -29,26 +32,39 @@ pub struct ReloadPlan {
 }
 
 impl ReloadPlan {
-    /// The plan for a reload from `running` to `new`.
+    /// The plan for a reload from `running` to `new`. `leaving` are services that were removed
+    /// earlier and still close their sessions.
     ///
     /// # Errors
     ///
     /// Faults of the combined configuration.
-    pub(super) fn of(running: &Settings, new: &Settings) -> Result<Self, Faults> {
+    pub(super) fn of(
+        running: &Settings,
+        leaving: &[SettingMap],
+        new: &Settings,
+    ) -> Result<Self, Faults> {
         let (mut settings, mut applied, mut pending) = (running.clone(), Vec::new(), Vec::new());
         plan_values(&mut settings.process, &new.process, None, (&mut applied, &mut pending));
-        for service in &mut settings.services {
-            let name = name_of(service);
-            match new.services.iter().find(|other| name_of(other) == name) {
-                Some(other) => {
-                    plan_values(service, other, Some(&name), (&mut applied, &mut pending));
-                }
-                None => pending.push(format!("service {name} (removed)")),
+        let known = std::mem::take(&mut settings.services);
+        for other in &new.services {
+            let name = name_of(other);
+            let is_same = |it: &&SettingMap| name_of(it) == name;
+            let serves = known.iter().find(is_same);
+            if serves.is_none() {
+                applied.push(format!("service {name} (added)"));
             }
+            let service = serves.or_else(|| leaving.iter().find(is_same)).cloned();
+            settings.services.push(match service {
+                Some(mut service) => {
+                    plan_values(&mut service, other, Some(&name), (&mut applied, &mut pending));
+                    service
+                }
+                None => other.clone(),
+            });
         }
-        let known: Vec<String> = settings.services.iter().map(name_of).collect();
-        let added = new.services.iter().map(name_of).filter(|name| !known.contains(name));
-        pending.extend(added.map(|name| format!("service {name} (added)")));
+        let names: Vec<String> = new.services.iter().map(name_of).collect();
+        let removed = known.iter().map(name_of).filter(|name| !names.contains(name));
+        applied.extend(removed.map(|name| format!("service {name} (removed)")));
         match Faults::of(consistency::faults(&settings, false)) {
             Some(faults) => Err(faults),
             None => Ok(Self { config: settings.to_config(&[]), settings, applied, pending }),
@@ -89,7 +105,8 @@ fn plan_values(
     }
 }
 
-fn name_of(service: &SettingMap) -> String {
+/// The name of a service.
+pub(crate) fn name_of(service: &SettingMap) -> String {
     match service.value("service.name") {
         Some(Value::Text(name)) => name.clone(),
         _ => String::new(),
@@ -111,7 +128,7 @@ mod tests {
     }
 
     fn change(old: &str, new: &str) -> ReloadPlan {
-        ReloadPlan::of(&settings(old), &settings(new)).unwrap()
+        ReloadPlan::of(&settings(old), &[], &settings(new)).unwrap()
     }
 
     const A: &str = "[[service]]\nname=\"a\"\nsentinels=[\"s\"]\nlisten=[\"127.0.0.1:1\"]\n";
@@ -138,20 +155,48 @@ mod tests {
     }
 
     #[test]
-    fn lists_added_and_removed_services_as_pending() {
+    fn applies_added_removed_and_changed_services() {
+        let moved = B.replace("127.0.0.1:2", "127.0.0.1:3").replace("[\"s\"]", "[\"t\"]");
         let change = change(
             &format!("{A}{B}"),
-            &format!("{}{B}hold_timeout=\"4s\"\n", A.replace("\"a\"", "\"c\"")),
+            &format!("{}verify=\"ping\"\n{moved}", A.replace("\"a\"", "\"c\"")),
         );
-        assert_eq!(change.pending, ["service a (removed)", "service c (added)"]);
-        assert_eq!(change.applied, ["service.hold_timeout (b)"]);
+        assert_eq!(
+            change.applied,
+            [
+                "service c (added)",
+                "service.listen (b)",
+                "service.sentinels (b)",
+                "service a (removed)"
+            ]
+        );
+        assert!(change.pending.is_empty(), "{:?}", change.pending);
+        let names: Vec<&str> = change.config.services.iter().map(|it| it.name.as_str()).collect();
+        assert_eq!(names, ["c", "b"]);
+        assert_eq!(change.config.services[0].verify.as_str(), "ping");
+    }
+
+    #[test]
+    fn keeps_restart_values_of_service_added_again() {
+        let (running, old) = (settings(A), settings(B));
+        let new = settings(&format!("{A}{B}verify=\"ping\"\n"));
+        let change = ReloadPlan::of(&running, &old.services, &new).unwrap();
+        assert_eq!(change.applied, ["service b (added)"]);
+        assert_eq!(change.pending, ["service.verify (b)"]);
+        assert_eq!(change.config.services[1].verify.as_str(), "role");
+    }
+
+    #[test]
+    fn ignores_order_of_services() {
+        let change = change(&format!("{A}{B}"), &format!("{B}{A}"));
+        assert!(change.applied.is_empty() && change.pending.is_empty());
     }
 
     #[test]
     fn refuses_contradicting_combination() {
         let old = format!("{A}[process]\nmax_connections=10\n");
         let new = format!("{A}max_connections=50\n[process]\nmax_connections=100\n");
-        let faults = ReloadPlan::of(&settings(&old), &settings(&new)).unwrap_err();
+        let faults = ReloadPlan::of(&settings(&old), &[], &settings(&new)).unwrap_err();
         assert!(faults.to_string().contains("process.max_connections"), "{faults}");
     }
 

@@ -123,6 +123,11 @@ impl Settings {
         }
     }
 
+    /// The structs of a configuration that was checked before.
+    pub(crate) fn in_force(&self) -> Config {
+        self.to_config(&[])
+    }
+
     /// A hash of the effective configuration, as 16 hexadecimal digits, by which an operator sees
     /// which instances differ.
     ///

@@ -11,7 +11,6 @@ use std::time::Instant;
 
 use drain::{Drain, Summary};
 use proxy::Running;
-use sentinel::DiscoveryHandle;
 use tokio::sync::Notify;
 use tracing::{debug, info, warn};
 
@@ -22,15 +21,16 @@ use crate::admin::effective_config::{EffectiveConfig, EffectiveSettings};
 use crate::admin::history::History;
 use crate::admin::metrics::Scraper;
 use crate::admin::report::ProcessReport;
+use crate::admin::service_registry::ServiceRegistry;
 use crate::config::{Config, Splice};
 use crate::process::config_reader::ConfigReader;
 use crate::process::error::RunError;
 use crate::process::reload::Reloader;
 use crate::process::service_manager::ServiceManager;
+use crate::process::service_set::{ServiceSet, ServiceSetParts};
 use crate::process::signals::Signals;
 use crate::process::takeover::{self, HandedOver, OfferedSockets, TakeoverThread};
 use crate::process::{capacity, config_source, settings};
-use crate::system::descriptors;
 use crate::system::threads;
 use crate::system::unix_sockets::UnixFiles;
 
@@ -53,6 +53,7 @@ pub(crate) struct RunningProcess {
     pub(crate) report: Arc<ProcessReport>,
     pub(crate) reader: ConfigReader,
     pub(crate) reloader: Reloader,
+    pub(crate) services: ServiceSet,
     /// Notified when the configuration file has changed.
     pub(crate) changed: Arc<Notify>,
     pub(crate) watch: tokio::task::JoinHandle<()>,
@@ -79,39 +80,35 @@ impl RunningProcess {
         let offered_sockets = OfferedSockets::new(Arc::clone(&sockets), admin.handles()?);
         let (drain, controller) = drain::new(settings::drain(config));
         let controller = tokio::spawn(controller.run());
-        let effective = EffectiveSettings::of(config, inputs.connections, Vec::new());
+        let effective = EffectiveSettings::of(config, inputs.connections, inputs.files, Vec::new());
         let effective = EffectiveConfig::new(effective);
-        let services = running.watched(config, &effective);
+        let admin_addresses = admin.addresses().to_vec();
         let workers = running.bound.serve(&drain)?;
+        let parts = ServiceSetParts {
+            control: running.control,
+            sockets,
+            effective: effective.clone(),
+            admin: admin_addresses,
+        };
+        let services = ServiceSet::new(config, running.started, &workers, parts);
+        let registry = services.registry().clone();
         publish_unix(&unix).await?;
         warn_of_copying(config, workers.splices());
         let memory = watch_capacity(&inputs, &effective, &workers);
-        let admin = add_control_api(config, &running.handles, admin);
-        let admin = record_history(config, &running.handles, workers.stats(), admin);
-        let report = Arc::new(ProcessReport {
-            start,
-            effective: effective.clone(),
-            files: inputs.reader.files(),
-            services,
-            drain: drain.clone(),
-            stats: workers.stats().clone(),
-            scarcity: workers.resource_shortage().clone(),
-            workers: workers.heartbeats().to_vec(),
-            discovery: running.heartbeat,
-            lost_lines: inputs.logging.lost_lines(),
-            memory: inputs.memory.clone(),
-            admin: admin.stats(),
-            scraper: Mutex::new(Scraper::new(config.metrics.haproxy_names)),
-        });
+        let admin = add_control_api(config, &registry, admin);
+        let admin = record_history(&registry, admin);
+        let parts = (start, registry, effective.clone(), drain.clone());
+        let report = Arc::new(report(&inputs, parts, &workers, (running.heartbeat, &admin)));
         let version = env!("CARGO_PKG_VERSION");
         info!(admin = ?admin.addresses(), version, config = %config.hash, "started");
         let probe = admin.serve(report.clone())?;
         let (changed, watch) = watch_config(&inputs.reader);
         publish_control(control.as_ref()).await?;
         let (values, log) = (inputs.settings.clone(), inputs.logging.settings());
-        let reloader = Reloader { running: values, effective, sockets, memory: inputs.memory, log };
+        let (memory_limit, leaving) = (inputs.memory, Vec::new());
+        let reloader = Reloader { running: values, leaving, effective, memory: memory_limit, log };
         let takeover_server = takeover_socket
-            .map(|socket| offered_sockets.serve_takeover(config, socket, taken, unix.paths()))
+            .map(|socket| offered_sockets.serve_takeover(socket, taken, unix.paths()))
             .transpose()?;
         // After the last thread that is started here: threads inherit the priority.
         threads::raise_priority();
@@ -129,6 +126,7 @@ impl RunningProcess {
             report,
             reader: inputs.reader,
             reloader,
+            services,
             changed,
             watch,
             service_manager,
@@ -136,6 +134,30 @@ impl RunningProcess {
             takeover_server,
             last_conversation: None,
         }))
+    }
+}
+
+/// What the admin server reports.
+fn report(
+    inputs: &StartupInputs<'_>,
+    (start, services, effective, drain): (Instant, ServiceRegistry, EffectiveConfig, Drain),
+    workers: &Running,
+    (discovery, admin): (sentinel::Heartbeat, &admin_http::Server),
+) -> ProcessReport {
+    ProcessReport {
+        start,
+        effective,
+        files: inputs.reader.files(),
+        services,
+        drain,
+        stats: workers.stats().clone(),
+        scarcity: workers.resource_shortage().clone(),
+        workers: workers.heartbeats().to_vec(),
+        discovery,
+        lost_lines: inputs.logging.lost_lines(),
+        memory: inputs.memory.clone(),
+        admin: admin.stats(),
+        scraper: Mutex::new(Scraper::new(inputs.config.metrics.haproxy_names)),
     }
 }
 
@@ -151,9 +173,8 @@ fn watch_capacity(
     effective: &EffectiveConfig,
     workers: &Running,
 ) -> tokio::task::JoinHandle<()> {
-    let files = descriptors::LimitWatch::new(inputs.files);
     let (memory, shortage) = (inputs.memory.clone(), workers.resource_shortage().clone());
-    tokio::spawn(capacity::watch(memory, files, effective.clone(), shortage))
+    tokio::spawn(capacity::watch(memory, effective.clone(), shortage))
 }
 
 /// Starts to watch the configuration file; the first value is notified of a change.
@@ -165,14 +186,8 @@ fn watch_config(reader: &ConfigReader) -> (Arc<Notify>, tokio::task::JoinHandle<
 }
 
 /// Records the last minutes for the status page.
-fn record_history(
-    config: &Config,
-    handles: &[DiscoveryHandle],
-    stats: &proxy::Stats,
-    admin: admin_http::Server,
-) -> admin_http::Server {
-    let names = config.services.iter().map(|service| service.name.clone());
-    let history = History::new(names.zip(handles.iter().cloned()), stats.clone());
+fn record_history(services: &ServiceRegistry, admin: admin_http::Server) -> admin_http::Server {
+    let history = History::new(services.clone());
     // The task ends with the runtime. Without it the page has no plots.
     tokio::spawn(Arc::clone(&history).record());
     admin.route("/history", history)
@@ -192,15 +207,13 @@ fn warn_of_copying(config: &Config, splices: Result<(), &std::io::Error>) {
 /// Adds the control API to the admin server if it is enabled.
 fn add_control_api(
     config: &Config,
-    handles: &[DiscoveryHandle],
+    services: &ServiceRegistry,
     admin: admin_http::Server,
 ) -> admin_http::Server {
     if !config.admin.control {
         return admin;
     }
-    let names = config.services.iter().map(|service| service.name.clone());
-    Control::new(config.admin.control_token.0.clone(), names.zip(handles.iter().cloned()).collect())
-        .add_to(admin)
+    Control::new(config.admin.control_token.0.clone(), services.clone()).add_to(admin)
 }
 
 /// Publishes the Unix sockets. Bounded, since TCP clients are served by now.

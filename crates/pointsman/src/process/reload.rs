@@ -7,18 +7,19 @@
 //! A fault leaves everything as it was. Keys that need a restart are named and keep their value
 //! until then.
 //!
-//! Deliberately absent: adding and removing services, and reading the standard input a second time.
+//! Services are added, changed and removed by `service_set`. While the process stops, a reload that
+//! changes services is refused.
+//!
+//! Deliberately absent: reading the standard input a second time.
 
-use std::sync::{Arc, Mutex, PoisonError};
-
-use drain::Drain;
-use proxy::{Running, Sockets};
+use drain::{Drain, Phase};
+use proxy::Running;
 use tracing::{error, info, warn};
 
 use crate::admin::effective_config::{EffectiveConfig, EffectiveSettings, ReloadOutcome};
-use crate::config::{self, Config, ReloadPlan, Settings};
+use crate::config::{self, Config, ReloadPlan, SettingMap, Settings, name_of};
 use crate::logging::LogSettings;
-use crate::process::listener_set;
+use crate::process::service_set::ServiceSet;
 use crate::process::settings::{self, workers};
 use crate::system::connection_capacity;
 use crate::system::descriptors::Files;
@@ -28,10 +29,10 @@ use crate::system::memory::Memory;
 pub struct Reloader {
     /// The values in force.
     pub running: Settings,
+    /// The values of services that were removed and still close their sessions.
+    pub leaving: Vec<SettingMap>,
     /// The settings that reports use.
     pub effective: EffectiveConfig,
-    /// The listening sockets.
-    pub sockets: Arc<Mutex<Sockets>>,
     /// The memory, for the limits on connections.
     pub memory: Option<Memory>,
     /// The level of the log.
@@ -40,22 +41,23 @@ pub struct Reloader {
 
 impl Reloader {
     /// Applies what was read, and reports the result.
-    pub(crate) fn take(
+    pub(crate) async fn take(
         &mut self,
         why: &'static str,
         loaded: &config::Loaded,
         drain: &Drain,
-        data_plane: &Running,
+        (services, workers): (&mut ServiceSet, &mut Running),
     ) {
-        let change = match loaded.change(&self.running) {
+        self.leaving.retain(|it| services.leaving().any(|name| name == name_of(it)));
+        let change = match loaded.change(&self.running, &self.leaving) {
             Ok(change) => change,
             Err(faults) => {
                 self.refuse(why, faults.findings().iter().map(ToString::to_string).collect());
                 return;
             }
         };
-        match self.apply(&change, drain, data_plane) {
-            Ok(()) => self.report(why, &change),
+        match self.apply(&change, drain, (services, workers)).await {
+            Ok(pending) => self.report(why, &change, &pending),
             Err(fault) => self.refuse(why, vec![fault]),
         }
     }
@@ -68,56 +70,80 @@ impl Reloader {
         self.effective.record(ReloadOutcome::Refused, faults);
     }
 
-    fn report(&mut self, why: &'static str, change: &ReloadPlan) {
+    fn report(&mut self, why: &'static str, change: &ReloadPlan, pending: &[String]) {
         let outcome = if change.applied.is_empty() {
             ReloadOutcome::Unchanged
         } else {
             ReloadOutcome::Applied
         };
-        self.running = change.settings.clone();
+        let old = std::mem::replace(&mut self.running, change.settings.clone());
+        let names: Vec<String> = self.running.services.iter().map(name_of).collect();
+        self.leaving.extend(old.services);
+        self.leaving.retain(|it| !names.contains(&name_of(it)));
         self.effective.record(outcome, Vec::new());
         let (applied, hash) = (&change.applied, &change.config.hash);
         info!(why, ?applied, config = %hash, "configuration reloaded");
-        if !change.pending.is_empty() {
-            warn!(keys = ?change.pending, "changed keys need a restart to take effect");
+        if !pending.is_empty() {
+            warn!(keys = ?pending, "changed keys need a restart to take effect");
         }
     }
 
-    /// The steps that may fail come first, so that a failure leaves everything as it was.
-    fn apply(
+    /// The steps that may fail come first, so that a failure leaves everything as it was. Returns
+    /// what needs a restart.
+    async fn apply(
         &self,
         change: &ReloadPlan,
         drain: &Drain,
-        data_plane: &Running,
-    ) -> Result<(), String> {
+        (services, data_plane): (&mut ServiceSet, &mut Running),
+    ) -> Result<Vec<String>, String> {
         let config = &change.config;
         let files = Files::allowed(config, workers(config).get());
         let plan = connection_capacity::plan(config, self.memory.as_ref(), files)
             .map_err(|error| error.to_string())?;
         files.raise(plan.connections.total).map_err(|error| error.to_string())?;
-        self.retune(config, &plan.connections.services)?;
-        for (number, _, options) in listener_set::options_of(config, &plan.connections.services) {
-            data_plane.tune(number, options);
+        let limits = &plan.connections.services;
+        let before = self.running.in_force();
+        let mut pending = change.pending.clone();
+        pending.extend(services.unserved(config));
+        let prepared = if drain.phase() == Phase::Serving {
+            Some(services.prepare(config, limits, data_plane).await?)
+        } else if changes_services(&before, config) {
+            return Err("services are not changed while the process stops".to_owned());
+        } else {
+            None
+        };
+        services.retune(config, limits)?;
+        if let Some(prepared) = prepared {
+            services.apply(prepared, (&before, config), limits, data_plane);
         }
+        services.tune(config, limits, data_plane);
         data_plane.allow(plan.connections.total);
         drain.configure(settings::drain(config));
         self.log.set(&config.log);
         self.effective.set(EffectiveSettings::of(
             config,
             &plan.connections,
-            change.pending.clone(),
+            files,
+            pending.clone(),
         ));
-        Ok(())
+        Ok(pending)
     }
+}
 
-    fn retune(&self, config: &Config, limits: &[usize]) -> Result<(), String> {
-        let sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
-        for (number, name, options) in listener_set::options_of(config, limits) {
-            let retuned = sockets.retune(number, &options);
-            retuned.map_err(|error| {
-                format!("cannot change the listening sockets of {name}: {error}")
-            })?;
-        }
-        Ok(())
-    }
+/// Whether the new configuration has other services, addresses or sentinels.
+fn changes_services(before: &Config, after: &Config) -> bool {
+    let of = |config: &Config| {
+        let mut services: Vec<_> = config
+            .services
+            .iter()
+            .map(|it| {
+                let listen =
+                    [&it.listen, &it.replica_listen, &it.sentinel_listen].map(Clone::clone);
+                (it.name.clone(), listen, it.sentinels.clone(), it.learn_sentinels)
+            })
+            .collect();
+        services.sort_by(|one, other| one.0.cmp(&other.0));
+        services
+    };
+    of(before) != of(after)
 }

@@ -103,7 +103,7 @@ fn rules(service: &config::ServiceConfig) -> MachineRules {
     }
 }
 
-fn node(endpoint: &config::Endpoint) -> NodeAddr {
+pub(crate) fn node(endpoint: &config::Endpoint) -> NodeAddr {
     NodeAddr { host: endpoint.host.as_str().into(), port: endpoint.port }
 }
 

@@ -1,13 +1,13 @@
 //! The configuration of one service's discovery.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use target::{PoolWriter, TargetWriter};
 
 use crate::link::auth::Credentials;
+use crate::net::own_addresses::OwnAddresses;
 use crate::net::resolve::Resolver;
 use crate::prober::ProberFactory;
 use crate::replicas::publisher::Replicas;
@@ -43,7 +43,7 @@ pub struct DiscoveryConfig {
 /// The factory for the node probers of the service.
 pub(crate) fn prober_factory(
     watch: &DiscoveryConfig,
-    own: &[SocketAddr],
+    own: &OwnAddresses,
     resolver: &Resolver,
 ) -> ProberFactory {
     let address_map = watch.address_map.iter();
@@ -52,7 +52,7 @@ pub(crate) fn prober_factory(
         verify: watch.rules.verify,
         timeout: watch.probe_timeout,
         address_map: address_map.map(|(from, to)| (from.clone().normal(), to.clone())).collect(),
-        own: own.to_vec(),
+        own: own.clone(),
         resolver: resolver.clone(),
     }
 }

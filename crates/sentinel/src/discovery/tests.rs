@@ -34,7 +34,8 @@ async fn dials_seeds_at_once_and_limits_learned_sentinels() {
         replicas: None,
         sentinel_pool: None,
     };
-    let (mut discovery, _handles) = Discovery::with_resolver(vec![watch], timeouts, &[], &resolver);
+    let (mut discovery, _control, _handles) =
+        Discovery::with_resolver(vec![watch], timeouts, &[], &resolver);
     let addr = |host: u8| vec![SocketAddr::from(([127, 0, 0, host], 1))];
     let is_due = |it: &Discovery| it.reconcile_at.is_some_and(|at| at <= Instant::now());
     for (number, host) in (0..3).zip(1..) {

@@ -18,6 +18,7 @@ use crate::link::messages::LinkId;
 use crate::link::messages::{DriverMessage, Timeouts};
 use crate::link::poll_queue::PollQueue;
 use crate::link::{self, LinkConfig};
+use crate::net::own_addresses::OwnAddresses;
 use crate::net::resolve::Resolver;
 use crate::rate_limiter::RateLimiter;
 use crate::{MyId, NodeAddr};
@@ -122,27 +123,39 @@ impl Link {
 pub(crate) struct Links {
     by_key: BTreeMap<LinkKey, Link>,
     credentials: Vec<Option<Credentials>>,
-    names: Vec<Arc<str>>,
+    names: BTreeMap<usize, Arc<str>>,
     made: u64,
     timeouts: Timeouts,
     resolver: Resolver,
-    own: Arc<[SocketAddr]>,
+    own: OwnAddresses,
     out: mpsc::Sender<DriverMessage>,
 }
 
 impl Links {
-    /// `names` are the services' names by number; `own` are our listeners, which no link may lead
-    /// back to.
+    /// No links yet. `own` are our listeners, which no link may lead back to.
     pub(crate) fn new(
-        names: Vec<Arc<str>>,
         timeouts: Timeouts,
-        own: &[SocketAddr],
+        own: &OwnAddresses,
         resolver: &Resolver,
         out: mpsc::Sender<DriverMessage>,
     ) -> Self {
         let (by_key, credentials, own, resolver) =
-            (BTreeMap::new(), Vec::new(), own.into(), resolver.clone());
+            (BTreeMap::new(), Vec::new(), own.clone(), resolver.clone());
+        let names = BTreeMap::new();
         Self { by_key, credentials, names, made: 0, timeouts, resolver, own, out }
+    }
+
+    /// Sets or removes the name of a service.
+    pub(crate) fn set_name(&mut self, service: usize, name: Option<Arc<str>>) {
+        match name {
+            Some(name) => drop(self.names.insert(service, name)),
+            None => drop(self.names.remove(&service)),
+        }
+    }
+
+    /// Sets the timeouts of links opened from now on.
+    pub(crate) fn set_timeouts(&mut self, timeouts: Timeouts) {
+        self.timeouts = timeouts;
     }
 
     /// The number that identifies these credentials in a [`LinkKey`].
@@ -204,7 +217,7 @@ impl Links {
             polls: Arc::clone(&polls),
             timeouts: self.timeouts,
             resolver: self.resolver.clone(),
-            own: Arc::clone(&self.own),
+            own: self.own.clone(),
         };
         let task = AbortOnDropHandle::new(tokio::spawn(link::run(config, self.out.clone())));
         let (addr, services) = (key.0.clone(), request.services.clone());
@@ -249,7 +262,7 @@ impl Links {
 
     /// Requests a poll of every sentinel of this service about its master.
     pub(crate) fn ask(&self, service: usize) {
-        let Some(name) = self.names.get(service) else { return };
+        let Some(name) = self.names.get(&service) else { return };
         self.for_service(service).for_each(|link| link.ask(name));
     }
 
@@ -283,9 +296,9 @@ impl Links {
 }
 
 /// The masters to poll, each once.
-fn names_of(names: &[Arc<str>], request: &LinkRequest) -> Vec<Arc<str>> {
+fn names_of(names: &BTreeMap<usize, Arc<str>>, request: &LinkRequest) -> Vec<Arc<str>> {
     let asked: BTreeSet<&Arc<str>> =
-        request.services.iter().filter_map(|service| names.get(*service)).collect();
+        request.services.iter().filter_map(|service| names.get(service)).collect();
     asked.into_iter().map(Arc::clone).collect()
 }
 

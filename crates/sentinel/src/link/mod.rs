@@ -20,7 +20,6 @@ pub(crate) mod poll_queue;
 pub(crate) mod reply;
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,7 +34,7 @@ use crate::link::messages::{DriverMessage, LinkError, LinkEvent, LinkId, Timeout
 use crate::link::poll::{PollOutcome, REPLIES_PER_POLL, put_command};
 use crate::link::poll_queue::PollQueue;
 use crate::link::reply::Reply;
-use crate::net::loop_guard::leads_back;
+use crate::net::own_addresses::OwnAddresses;
 use crate::net::resolve::{Lookup, Resolver};
 use crate::{MyId, NodeAddr};
 
@@ -65,7 +64,7 @@ pub(crate) struct LinkConfig {
     /// For names.
     pub(crate) resolver: Resolver,
     /// Our own listeners, which must not be dialled.
-    pub(crate) own: Arc<[SocketAddr]>,
+    pub(crate) own: OwnAddresses,
 }
 
 /// Runs until its owner drops it.
@@ -95,7 +94,7 @@ async fn connection(
     out: &mpsc::Sender<DriverMessage>,
 ) -> Result<(), LinkError> {
     let addr = lookup.address(config.timeouts.command).await?;
-    if leads_back(addr, &config.own) {
+    if config.own.contain(addr) {
         lookup.failed();
         return Err(LinkError::LeadsBack);
     }

@@ -27,6 +27,7 @@ impl Machine {
                 );
             }
             MachineEvent::ExpectedSentinels(sentinels) => self.electorate.expect(sentinels),
+            MachineEvent::SentinelsReplaced(names) => self.replace_sentinels(now, names),
             MachineEvent::Notice { from, notice } => self.handle_notice(now, from.as_ref(), notice),
             MachineEvent::Probed { node, probe } => self.handle_probe(now, &node, &probe),
             MachineEvent::ProbeConnectionLost { node } => {
@@ -45,6 +46,17 @@ impl Machine {
             MachineEvent::SentinelConnections(count) => self.pacing.set_connections(count),
             MachineEvent::Hint | MachineEvent::Stalled | MachineEvent::Tick => {}
         }
+    }
+
+    /// The views of the former sentinels and what they announced do not count any more.
+    fn replace_sentinels(&mut self, now: Instant, names: usize) {
+        self.electorate.refound(names);
+        self.majority_at = now;
+        self.pending = None;
+        self.updating_from.clear();
+        self.armed_by = None;
+        self.next_ask = now;
+        self.foreign = self.committed.is_some();
     }
 
     fn handle_view(&mut self, now: Instant, from: &MyId, received: ReceivedView) {

@@ -137,6 +137,8 @@ pub struct Machine {
     /// Why the published master must not be used, or may have to be queried again.
     doubt: Option<Doubt>,
     minority: Option<Instant>,
+    /// Other sentinels were configured, and no majority of them has confirmed the committed master.
+    foreign: bool,
     /// When the most recent queries were sent that a majority answered. Initially and after a
     /// stall: the time since which a majority could have answered.
     majority_at: Instant,
@@ -180,6 +182,7 @@ impl Machine {
             pending: None,
             doubt: None,
             minority: None,
+            foreign: false,
             majority_at: now,
             strangers: false,
             unverified_regress: false,

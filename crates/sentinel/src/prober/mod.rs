@@ -16,7 +16,6 @@ pub(crate) mod probe_connection;
 pub(crate) mod prober_set;
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,7 +26,7 @@ use crate::link::auth::{Credentials, Denied};
 use crate::link::backoff::Backoff;
 use crate::link::connection::{RespConnection, USER_TIMEOUT};
 use crate::link::messages::{DriverMessage, ProbeEvent};
-use crate::net::loop_guard::leads_back;
+use crate::net::own_addresses::OwnAddresses;
 use crate::net::resolve::{Lookup, Resolver};
 use crate::prober::probe_connection::{ProbeConnection, ProbeError, ProbeResult};
 use crate::{NodeAddr, NodeReport, Probe, ProbeFailure, Role, Verify};
@@ -90,7 +89,7 @@ pub(crate) struct ProberFactory {
     /// Announced address to the address to dial, for NAT.
     pub(crate) address_map: BTreeMap<NodeAddr, NodeAddr>,
     /// Our own listeners, which must not be dialled.
-    pub(crate) own: Vec<SocketAddr>,
+    pub(crate) own: OwnAddresses,
     /// Resolves host names.
     pub(crate) resolver: Resolver,
 }
@@ -362,7 +361,7 @@ impl NodeProber {
         let Ok(dialled) = self.lookup.address(self.factory.timeout).await else {
             return Err(unreachable);
         };
-        if leads_back(dialled, &self.factory.own) {
+        if self.factory.own.contain(dialled) {
             self.lookup.failed();
             return Err(ProbeError::Failed(ProbeFailure::UnusableAddress));
         }

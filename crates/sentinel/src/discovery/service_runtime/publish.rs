@@ -3,13 +3,16 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use target::PoolWriter;
+
 use super::ServiceRuntime;
-use crate::discovery::sentinel_pool::LiveSentinel;
+use crate::discovery::learned_addresses::LearnedAddresses;
+use crate::discovery::sentinel_pool::{LiveSentinel, SentinelPool};
 use crate::discovery::snapshot::{
     DiscoverySnapshot, MasterSnapshot, NodeSnapshot, SentinelSnapshot,
 };
 use crate::link::links::Links;
-use crate::replicas::publisher::ReplicaPublisher;
+use crate::replicas::publisher::{ReplicaPublisher, Replicas};
 use crate::{NodeAddr, View, VoteOutcome};
 
 /// The problem of a configured sentinel without a vote.
@@ -19,6 +22,24 @@ const STRANGER: &str = concat!(
 );
 
 impl ServiceRuntime {
+    /// Begins or ends to publish the replicas for readers.
+    pub(crate) fn set_replicas(&mut self, replicas: Option<Replicas>, links: &Links) {
+        self.replica_publisher = replicas.map(ReplicaPublisher::new);
+        self.update_replicas();
+        self.publish(links);
+    }
+
+    /// Begins or ends to publish the live sentinels.
+    pub(crate) fn set_sentinel_pool(&mut self, pool: Option<PoolWriter>, links: &Links) {
+        self.sentinel_pool = pool.map(SentinelPool::new);
+        self.update_sentinel_pool(links);
+    }
+
+    /// Forgets the sentinels that others list.
+    pub(crate) fn forget_learned(&mut self) {
+        self.learned_addresses = LearnedAddresses::default();
+    }
+
     /// Updates the pool of sentinels from the connections to them.
     pub(super) fn update_sentinel_pool(&mut self, links: &Links) {
         let Some(pool) = &mut self.sentinel_pool else { return };

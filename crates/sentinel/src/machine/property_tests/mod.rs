@@ -94,6 +94,7 @@ impl World {
             Happening::Wait(millis) => self.wait(ms(millis), |_| {}),
             Happening::Stall(millis) => self.now += ms(millis),
             Happening::Suspend => self.step(MachineEvent::Stalled),
+            Happening::SentinelsReplaced => self.step(MachineEvent::SentinelsReplaced(3)),
         }
     }
 
@@ -316,7 +317,10 @@ proptest! {
                 // not tested here.
                 Happening::Notice { notice: Notice::ConfigUpdateFrom { .. }, .. } => false,
                 Happening::Notice { from, .. } => from.is_none_or(|from| from == 1 || from > 3),
-                Happening::Stall(_) | Happening::Suspend | Happening::Pause { .. } => false,
+                Happening::Stall(_)
+                | Happening::Suspend
+                | Happening::SentinelsReplaced
+                | Happening::Pause { .. } => false,
                 _ => true,
             };
             match happening {

@@ -47,6 +47,7 @@ pub(super) enum Happening {
     Wait(u64),
     Stall(u64),
     Suspend,
+    SentinelsReplaced,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -133,6 +134,7 @@ pub(super) fn happening(any_peers: bool) -> impl Strategy<Value = Happening> {
             .prop_map(Happening::Wait),
         1 => prop_oneof![9 => Just(1_u64), 1 => 3_000_u64..40_000].prop_map(Happening::Stall),
         1 => Just(Happening::Suspend),
+        1 => Just(Happening::SentinelsReplaced),
     ]
 }
 
