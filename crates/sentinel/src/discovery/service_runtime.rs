@@ -4,6 +4,7 @@
 //! It publishes the target, closes and opens the gate, and owns the node probers. It makes no
 //! decisions.
 
+pub(crate) mod overrides;
 mod publish;
 
 use std::collections::BTreeSet;
@@ -18,7 +19,10 @@ use tracing::{info, warn};
 use crate::discovery::failover_history::FailoverHistory;
 use crate::discovery::learned_addresses::LearnedAddresses;
 use crate::discovery::sentinel_pool::SentinelPool;
-use crate::discovery::snapshot::{DiscoveryCounts, DiscoverySnapshot, MasterSnapshot};
+use crate::discovery::service_runtime::overrides::OverrideReport;
+use crate::discovery::snapshot::{
+    DiscoveryCounts, DiscoverySnapshot, MasterSnapshot, OverridesSnapshot,
+};
 use crate::link::auth::Denied;
 use crate::link::links::Links;
 use crate::link::messages::DriverMessage;
@@ -54,6 +58,7 @@ pub(crate) struct ServiceRuntime {
     /// Rate limit for the log lines of this service.
     log_limiter: RateLimiter,
     failover_history: FailoverHistory,
+    overrides: OverrideReport,
     counts: DiscoveryCounts,
     snapshot: Arc<ArcSwap<DiscoverySnapshot>>,
 }
@@ -89,6 +94,7 @@ impl ServiceRuntime {
             nodes: Vec::new(),
             replicas: None,
             failovers: Vec::new(),
+            overrides: OverridesSnapshot::default(),
             counts: DiscoveryCounts::default(),
         };
         Self {
@@ -107,6 +113,7 @@ impl ServiceRuntime {
             held_since: None,
             log_limiter: RateLimiter::new(60, Duration::from_millis(500)),
             failover_history: FailoverHistory::default(),
+            overrides: OverrideReport::default(),
             counts: DiscoveryCounts::default(),
             snapshot: Arc::new(ArcSwap::from_pointee(first)),
         }
@@ -291,6 +298,10 @@ impl ServiceRuntime {
                     );
                 });
             }
+            MachineAction::Override(news) => {
+                self.overrides.record(&self.name, news, &self.machine);
+                self.publish(links);
+            }
             MachineAction::Warning(warning) => self.handle_warning(warning),
         }
     }
@@ -357,6 +368,7 @@ impl ServiceRuntime {
         self.failover_history.note_first_session(&self.name);
         self.failover_history.flush_logs(now);
         self.log_limiter.flush(now);
+        self.overrides.remind(now, &self.name, &self.machine);
         self.update_replicas();
         self.update_sentinel_pool(links);
         self.publish(links);

@@ -286,6 +286,7 @@ impl ModelState {
             Basis::Majority | Basis::EpochRegression => 2,
             Basis::SingleSentinel | Basis::BootstrapMinority => 1,
             Basis::Reconfirmed => 0,
+            Basis::Operator => unreachable!("this model has no operator"),
         };
         self.expect(named_by >= needed, "committed what too few sentinels ever named");
         self.expect(by_now >= needed, "committed what too few sentinels were heard to name");

@@ -10,7 +10,10 @@ use proptest::prelude::*;
 use self::streams::{Happening, LETTERS, ProbeOutcome, happening, letter, rules};
 use super::tests::Oracle;
 use super::tests::rig::{Answer, Letter, id, lineage, master, ms, node, replica, view};
-use super::{Machine, MachineAction, MachineEvent, MachineState, Pause};
+use super::{
+    FollowOrder, FollowRefusal, Machine, MachineAction, MachineEvent, MachineState, OverrideNews,
+    Pause,
+};
 use crate::{Epoch, MachineRules, NodeAddr, NodeReport, Notice, Probe, ProbeFailure, Role, View};
 
 /// A machine, its clock, its open queries, and the oracle.
@@ -90,6 +93,11 @@ impl World {
                 self.step(MachineEvent::Pause(Pause { since, until, ends_with_commit }));
             }
             Happening::Resume => self.step(MachineEvent::Resume),
+            Happening::Follow { addr, millis, force } => {
+                let (id, addr) = (self.log.len() as u64, node(addr));
+                self.step(MachineEvent::Follow(FollowOrder { id, addr, lasts: ms(millis), force }));
+            }
+            Happening::Unfollow => self.step(MachineEvent::Unfollow),
             Happening::Wait(millis) => self.wait(ms(millis), |_| {}),
             Happening::Stall(millis) => self.now += ms(millis),
             Happening::Suspend => self.step(MachineEvent::Stalled),
@@ -270,6 +278,7 @@ proptest! {
         );
         prop_assert!(took <= ms(46_000), "{took:?}");
         prop_assert!(world.publishes(addr, 100));
+        prop_assert_eq!(world.machine.override_in_force(), None);
         prop_assert_eq!(world.machine.state(), &MachineState::Stable);
     }
 
@@ -297,6 +306,39 @@ proptest! {
         });
         let took = done_at.expect("it is committed").duration_since(start);
         prop_assert!(took <= ms(1_010), "{took:?}");
+        prop_assert_eq!(world.machine.override_in_force(), None);
+    }
+
+    /// With all sentinels but one lost, whatever that one reports: an order for a master is
+    /// carried out, and only the operator, the time limit and the node itself change the target.
+    #[test]
+    fn follows_orders_against_a_single_sentinel(
+        rules in rules(), wanted in letter(),
+        stream in prop::collection::vec(happening(false), 1..200),
+    ) {
+        let mut world = World::new(rules.clone(), Oracle::new(rules).of_electorate(3));
+        world.boot();
+        world.wait(ms(20_000), |_| {});
+        world.open.clear();
+        world.happens(&Happening::Follow { addr: wanted, millis: 3_600_000, force: true });
+        let asked = world.open.iter().position(|(it, _)| *it == node(wanted));
+        let which = asked.expect("the node is queried");
+        let answer = ProbeOutcome::Promoted;
+        world.happens(&Happening::Answer { which, answer, keep: false });
+        prop_assert!(world.machine.committed().is_some_and(|it| it.addr == node(wanted)));
+        prop_assert!(world.machine.override_in_force().is_some() && !world.machine.is_holding());
+        world.log.clear();
+        for happening in &stream {
+            match happening {
+                Happening::View { from, .. } if *from != 1 => {}
+                Happening::Notice { notice: Notice::ConfigUpdateFrom { .. }, .. } => {}
+                Happening::Notice { from, .. } if from.is_some_and(|from| from != 1) => {}
+                Happening::Follow { .. } | Happening::Unfollow => {}
+                _ => world.happens(happening),
+            }
+        }
+        prop_assert!(world.machine.override_in_force().is_some());
+        prop_assert!(world.machine.committed().is_some_and(|it| it.addr == node(wanted)));
     }
 
     /// A single sentinel among three, whatever it reports and whatever the other nodes do, neither
@@ -334,6 +376,14 @@ proptest! {
             |it: &MachineAction| matches!(it, MachineAction::Commit(_) | MachineAction::Clear(_));
         let last = world.log.iter().rev().find(|(_, it)| changes(it));
         prop_assert!(last.is_none(), "{last:?}");
+        let refused = |it: &MachineAction| match it {
+            MachineAction::Override(OverrideNews::Answered(_, answer)) => {
+                *answer == Err(FollowRefusal::MajorityAnswers)
+            }
+            MachineAction::Override(OverrideNews::Ended(..)) => false,
+            _ => true,
+        };
+        prop_assert!(world.log.iter().all(|(_, it)| refused(it)), "an order was not refused");
         prop_assert!(most_in_a_minute(&world.log, &MachineAction::Hold) <= 3);
     }
 
