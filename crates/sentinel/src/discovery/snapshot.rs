@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::discovery::service_runtime::overrides::OrderAnswer;
 use crate::replicas::snapshot::ReplicaPoolSnapshot;
-use crate::{Basis, Epoch, FailoverTimeline, MyId, NodeAddr, OverrideEnd, Probe};
+use crate::{Basis, Epoch, FailoverTimeline, Minority, MyId, NodeAddr, OverrideEnd, Probe};
 
 /// The number of failovers kept.
 pub(crate) const MAX_FAILOVERS: usize = 16;
@@ -61,6 +61,8 @@ pub struct OverridesSnapshot {
     pub answers: Vec<OrderAnswer>,
     /// Why the last override ended.
     pub last_end: Option<OverrideEnd>,
+    /// The policy for a minority, which an override suspends.
+    pub minority: Minority,
 }
 
 /// An override in force.

@@ -161,7 +161,13 @@ impl Machine {
         self.override_in_force.as_ref()
     }
 
-    /// The policy for a minority. An override suspends it.
+    /// The configured policy for a minority.
+    #[must_use]
+    pub fn configured_minority_policy(&self) -> Minority {
+        self.rules.minority
+    }
+
+    /// The policy for a minority in force. An override suspends it.
     pub(super) fn minority_policy(&self) -> Minority {
         if self.override_in_force.is_some() { Minority::Keep } else { self.rules.minority }
     }

@@ -80,6 +80,7 @@ impl OverrideReport {
                 .collect(),
         });
         let answers = self.answers.iter().cloned().collect();
-        OverridesSnapshot { in_force, answers, last_end: self.last_end }
+        let (last_end, minority) = (self.last_end, machine.configured_minority_policy());
+        OverridesSnapshot { in_force, answers, last_end, minority }
     }
 }
