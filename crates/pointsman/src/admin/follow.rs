@@ -217,12 +217,16 @@ fn majority(name: &str, seen: &DiscoverySnapshot) -> String {
     named.sort_unstable();
     named.dedup();
     let (voters, majority) = seen.quorum;
+    if named.is_empty() {
+        return "a majority of the sentinels answered within the last seconds: if they are lost, \
+                repeat the order in five seconds"
+            .to_owned();
+    }
     format!(
         "a majority of the sentinels answers ({majority} of {voters} are enough) and names {}: \
          use `pointsman switchover {name}`; if they name the wrong master, correct them with \
-         SENTINEL REMOVE and SENTINEL MONITOR; if they were lost a moment ago, repeat the order \
-         in five seconds",
-        if named.is_empty() { "no master".to_owned() } else { named.join(", ") }
+         SENTINEL REMOVE and SENTINEL MONITOR",
+        named.join(", ")
     )
 }
 

@@ -6,6 +6,7 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use proxy::Sockets;
+use sentinel::DiscoveryHandle;
 use tokio::sync::mpsc::Receiver;
 
 use super::{Offer, STEP, TakenSockets, TakeoverSocket, TakeoverThread};
@@ -19,14 +20,19 @@ use crate::process::listener_set;
 pub(crate) struct OfferedSockets {
     sockets: Arc<Mutex<Sockets>>,
     admin: Arc<Mutex<Vec<TcpListener>>>,
+    discovery: Vec<DiscoveryHandle>,
 }
 
 /// Reports a process that serves on our sockets, with a channel to confirm that we leave.
 pub(crate) type HandedOver = Receiver<SyncSender<()>>;
 
 impl OfferedSockets {
-    pub(crate) fn new(sockets: Arc<Mutex<Sockets>>, admin: Vec<TcpListener>) -> Self {
-        Self { sockets, admin: Arc::new(Mutex::new(admin)) }
+    pub(crate) fn new(
+        sockets: Arc<Mutex<Sockets>>,
+        admin: Vec<TcpListener>,
+        discovery: Vec<DiscoveryHandle>,
+    ) -> Self {
+        Self { sockets, admin: Arc::new(Mutex::new(admin)), discovery }
     }
 
     /// Closes the duplicates when a stop begins. See [`Sockets`] for why this comes before the
@@ -48,11 +54,19 @@ impl OfferedSockets {
         let names: Vec<String> =
             listener_set::all(config).into_iter().map(|set| set.name).collect();
         let (sockets, admin) = (Arc::clone(&self.sockets), Arc::clone(&self.admin));
+        let discovery = self.discovery.clone();
         let offer: Offer = Box::new(move || {
             let (sockets, admin) = (
                 sockets.lock().unwrap_or_else(PoisonError::into_inner),
                 admin.lock().unwrap_or_else(PoisonError::into_inner),
             );
+            // The successor knows nothing of the order: it would follow the few sentinels that it
+            // finds, to another master.
+            if discovery.iter().any(|it| it.snapshot().overrides.in_force.is_some()) {
+                return Err(std::io::Error::other(
+                    "an override is in force: end it with `pointsman unfollow` first",
+                ));
+            }
             if sockets.all().is_empty() {
                 return Err(std::io::Error::other("this process is stopping"));
             }
