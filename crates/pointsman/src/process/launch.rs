@@ -76,11 +76,8 @@ impl RunningProcess {
         };
         let config = inputs.config;
         let sockets = Arc::new(Mutex::new(running.bound.sockets()?));
-        let offered_sockets = OfferedSockets::new(
-            Arc::clone(&sockets),
-            admin.handles()?,
-            running.handles.clone(),
-        );
+        let offered_sockets =
+            OfferedSockets::new(Arc::clone(&sockets), admin.handles()?, running.handles.clone());
         let (drain, controller) = drain::new(settings::drain(config));
         let controller = tokio::spawn(controller.run());
         let effective = EffectiveSettings::of(config, inputs.connections, Vec::new());

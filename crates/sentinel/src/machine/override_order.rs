@@ -269,7 +269,7 @@ impl Machine {
         let order = pending.order;
         let checked = self.order_conflict().map_or_else(|| self.check_order(&order, probe), Err);
         let id = order.id;
-        let answer = checked.map(|report| self.follow(now, order, &report));
+        let answer = checked.map(|report| self.follow(now, &order, &report));
         let done = answer.is_ok();
         self.answer_order(id, answer);
         done
@@ -300,7 +300,7 @@ impl Machine {
     }
 
     /// Carries out an order whose node verified.
-    fn follow(&mut self, now: Instant, order: FollowOrder, report: &NodeReport) -> Followed {
+    fn follow(&mut self, now: Instant, order: &FollowOrder, report: &NodeReport) -> Followed {
         let same = self.committed.as_ref().is_some_and(|it| {
             it.published && it.addr == order.addr && relation(it, report) == ProcessRelation::Same
         });

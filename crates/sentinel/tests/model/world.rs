@@ -199,6 +199,7 @@ impl ModelState {
                         "replies are dropped or wait although traffic flows",
                     );
                 }
+                MachineAction::Override(_) => unreachable!("this model has no operator"),
                 MachineAction::Ask | MachineAction::Warning(_) | MachineAction::Redirect(_) => {}
             }
         }

@@ -394,9 +394,8 @@ impl Oracle {
         match news {
             OverrideNews::Answered(id, answer) => {
                 // An order that another one replaces is answered in the step of the other one.
-                let (order, since) = match self.order.take_if(|(it, _)| it.id == *id) {
-                    Some(known) => known,
-                    None => return assert!(answer.is_err(), "an unknown order was followed"),
+                let Some((order, since)) = self.order.take_if(|(it, _)| it.id == *id) else {
+                    return assert!(answer.is_err(), "an unknown order was followed");
                 };
                 let Ok(followed) = answer else { return };
                 let probe = self.answers.get(&order.addr).expect("followed without an answer");
