@@ -76,8 +76,7 @@ impl RunningProcess {
         };
         let config = inputs.config;
         let sockets = Arc::new(Mutex::new(running.bound.sockets()?));
-        let offered_sockets =
-            OfferedSockets::new(Arc::clone(&sockets), admin.handles()?, running.handles.clone());
+        let offered_sockets = OfferedSockets::new(&sockets, admin.handles()?, &running.handles);
         let (drain, controller) = drain::new(settings::drain(config));
         let controller = tokio::spawn(controller.run());
         let effective = EffectiveSettings::of(config, inputs.connections, Vec::new());

@@ -20,9 +20,7 @@ use crate::discovery::failover_history::FailoverHistory;
 use crate::discovery::learned_addresses::LearnedAddresses;
 use crate::discovery::sentinel_pool::SentinelPool;
 use crate::discovery::service_runtime::overrides::OverrideReport;
-use crate::discovery::snapshot::{
-    DiscoveryCounts, DiscoverySnapshot, MasterSnapshot, OverridesSnapshot,
-};
+use crate::discovery::snapshot::{DiscoveryCounts, DiscoverySnapshot, MasterSnapshot};
 use crate::link::auth::Denied;
 use crate::link::links::Links;
 use crate::link::messages::DriverMessage;
@@ -94,7 +92,7 @@ impl ServiceRuntime {
             nodes: Vec::new(),
             replicas: None,
             failovers: Vec::new(),
-            overrides: OverridesSnapshot::default(),
+            overrides: Default::default(),
             counts: DiscoveryCounts::default(),
         };
         Self {
@@ -298,10 +296,7 @@ impl ServiceRuntime {
                     );
                 });
             }
-            MachineAction::Override(news) => {
-                self.overrides.record(&self.name, news, &self.machine);
-                self.publish(links);
-            }
+            MachineAction::Override(news) => self.report_override(news, links),
             MachineAction::Warning(warning) => self.handle_warning(warning),
         }
     }
@@ -368,7 +363,7 @@ impl ServiceRuntime {
         self.failover_history.note_first_session(&self.name);
         self.failover_history.flush_logs(now);
         self.log_limiter.flush(now);
-        self.overrides.remind(now, &self.name, &self.machine);
+        self.remind_of_override(now);
         self.update_replicas();
         self.update_sentinel_pool(links);
         self.publish(links);

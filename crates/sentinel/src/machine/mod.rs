@@ -341,9 +341,9 @@ impl Machine {
     }
 
     /// The nodes named besides the committed master: the next master by the current state, the node
-    /// of an order, and the node of the pending claim. While the claim is pending, its node is probed and its connection
-    /// is watched, whatever else is expected. Otherwise an answer could be taken for newer than the
-    /// end of the connection.
+    /// of an order, and the node of the pending claim. While the claim is pending, its node is
+    /// probed and its connection is watched, whatever else is expected. Otherwise an answer could
+    /// be taken for newer than the end of the connection.
     fn named(&self) -> [Option<NodeAddr>; 3] {
         let by_state = match &self.state {
             MachineState::Armed { candidate, .. } => candidate.clone(),

@@ -28,10 +28,11 @@ pub(crate) type HandedOver = Receiver<SyncSender<()>>;
 
 impl OfferedSockets {
     pub(crate) fn new(
-        sockets: Arc<Mutex<Sockets>>,
+        sockets: &Arc<Mutex<Sockets>>,
         admin: Vec<TcpListener>,
-        discovery: Vec<DiscoveryHandle>,
+        discovery: &[DiscoveryHandle],
     ) -> Self {
+        let (sockets, discovery) = (Arc::clone(sockets), discovery.to_vec());
         Self { sockets, admin: Arc::new(Mutex::new(admin)), discovery }
     }
 

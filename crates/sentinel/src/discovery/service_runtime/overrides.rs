@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use tracing::warn;
 
+use super::ServiceRuntime;
 use crate::discovery::snapshot::{OverrideSnapshot, OverridesSnapshot};
+use crate::link::links::Links;
 use crate::{FollowRefusal, Followed, Machine, OverrideEnd, OverrideNews};
 
 /// How often an override in force is logged.
@@ -28,8 +30,21 @@ pub(super) struct OverrideReport {
     last_end: Option<OverrideEnd>,
 }
 
+impl ServiceRuntime {
+    /// An order was answered, or an override ended. The sender of an order waits to see it in the
+    /// snapshot.
+    pub(super) fn report_override(&mut self, news: OverrideNews, links: &Links) {
+        self.overrides.record(&self.name, news, &self.machine);
+        self.publish(links);
+    }
+
+    pub(super) fn remind_of_override(&mut self, now: Instant) {
+        self.overrides.remind(now, &self.name, &self.machine);
+    }
+}
+
 impl OverrideReport {
-    pub(super) fn record(&mut self, service: &Arc<str>, news: OverrideNews, machine: &Machine) {
+    fn record(&mut self, service: &Arc<str>, news: OverrideNews, machine: &Machine) {
         match news {
             OverrideNews::Answered(order, answer) => {
                 if let Some(it) = machine.override_in_force().filter(|_| answer.is_ok()) {
@@ -54,7 +69,7 @@ impl OverrideReport {
     }
 
     /// Repeats the log line while an override is in force.
-    pub(super) fn remind(&mut self, now: Instant, service: &Arc<str>, machine: &Machine) {
+    fn remind(&mut self, now: Instant, service: &Arc<str>, machine: &Machine) {
         let Some(it) = machine.override_in_force() else { return };
         let due = |at: Instant| now.saturating_duration_since(at) >= REMIND_EVERY;
         if self.logged_at.is_some_and(due) {

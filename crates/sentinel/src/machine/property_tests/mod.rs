@@ -1,6 +1,7 @@
 //! Arbitrary streams of events, checked by the independent oracle: the safety rules hold whatever
 //! sentinels and nodes report, in any order; and as soon as they agree, the machine converges.
 
+mod orders;
 mod streams;
 
 use std::time::{Duration, Instant};
@@ -10,10 +11,7 @@ use proptest::prelude::*;
 use self::streams::{Happening, LETTERS, ProbeOutcome, happening, letter, rules};
 use super::tests::Oracle;
 use super::tests::rig::{Answer, Letter, id, lineage, master, ms, node, replica, view};
-use super::{
-    FollowOrder, FollowRefusal, Machine, MachineAction, MachineEvent, MachineState, OverrideNews,
-    Pause,
-};
+use super::{FollowOrder, Machine, MachineAction, MachineEvent, MachineState, Pause};
 use crate::{Epoch, MachineRules, NodeAddr, NodeReport, Notice, Probe, ProbeFailure, Role, View};
 
 /// A machine, its clock, its open queries, and the oracle.
@@ -309,38 +307,6 @@ proptest! {
         prop_assert_eq!(world.machine.override_in_force(), None);
     }
 
-    /// With all sentinels but one lost, whatever that one reports: an order for a master is
-    /// carried out, and only the operator, the time limit and the node itself change the target.
-    #[test]
-    fn follows_orders_against_a_single_sentinel(
-        rules in rules(), wanted in letter(),
-        stream in prop::collection::vec(happening(false), 1..200),
-    ) {
-        let mut world = World::new(rules.clone(), Oracle::new(rules).of_electorate(3));
-        world.boot();
-        world.wait(ms(20_000), |_| {});
-        world.open.clear();
-        world.happens(&Happening::Follow { addr: wanted, millis: 3_600_000, force: true });
-        let asked = world.open.iter().position(|(it, _)| *it == node(wanted));
-        let which = asked.expect("the node is queried");
-        let answer = ProbeOutcome::Promoted;
-        world.happens(&Happening::Answer { which, answer, keep: false });
-        prop_assert!(world.machine.committed().is_some_and(|it| it.addr == node(wanted)));
-        prop_assert!(world.machine.override_in_force().is_some() && !world.machine.is_holding());
-        world.log.clear();
-        for happening in &stream {
-            match happening {
-                Happening::View { from, .. } if *from != 1 => {}
-                Happening::Notice { notice: Notice::ConfigUpdateFrom { .. }, .. } => {}
-                Happening::Notice { from, .. } if from.is_some_and(|from| from != 1) => {}
-                Happening::Follow { .. } | Happening::Unfollow => {}
-                _ => world.happens(happening),
-            }
-        }
-        prop_assert!(world.machine.override_in_force().is_some());
-        prop_assert!(world.machine.committed().is_some_and(|it| it.addr == node(wanted)));
-    }
-
     /// A single sentinel among three, whatever it reports and whatever the other nodes do, neither
     /// causes a commit nor removes the master, and closes the gate at most three times per minute.
     #[test]
@@ -376,14 +342,7 @@ proptest! {
             |it: &MachineAction| matches!(it, MachineAction::Commit(_) | MachineAction::Clear(_));
         let last = world.log.iter().rev().find(|(_, it)| changes(it));
         prop_assert!(last.is_none(), "{last:?}");
-        let refused = |it: &MachineAction| match it {
-            MachineAction::Override(OverrideNews::Answered(_, answer)) => {
-                *answer == Err(FollowRefusal::MajorityAnswers)
-            }
-            MachineAction::Override(OverrideNews::Ended(..)) => false,
-            _ => true,
-        };
-        prop_assert!(world.log.iter().all(|(_, it)| refused(it)), "an order was not refused");
+        prop_assert!(world.log.iter().all(|(_, it)| orders::is_refused(it)), "an order was not refused");
         prop_assert!(most_in_a_minute(&world.log, &MachineAction::Hold) <= 3);
     }
 
