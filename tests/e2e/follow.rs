@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::process::Output;
 use std::time::{Duration, Instant};
 
-use harness::{Client, Cluster, Node, Pointsman, Value, wait_until};
+use harness::{Client, Cluster, Launch, Node, Pointsman, Process, Value, wait_until};
 use serde_json::Value as Json;
 
 use crate::switchover::{TOKEN, controlled, generation, order, stderr, stdout};
@@ -264,4 +264,34 @@ fn refuses_to_follow_without_control() {
     let cluster = Cluster::builder().replicas(0).sentinels(1).start();
     let pointsman = crate::pointsman(&cluster);
     refused(&follow(&pointsman, cluster.master().addr(), &[]), "control = true");
+}
+
+#[test]
+fn refuses_takeover_while_override_is_in_force() {
+    let cluster = Cluster::builder().down_after(SLOW).start();
+    let state = cluster.folder().to_owned();
+    let old = builder(&cluster)
+        .lines(&format!("control = true\ncontrol_token_env = \"E2E_TOKEN\"\n[process]\nstate_dir = {state:?}"))
+        .env("E2E_TOKEN", TOKEN)
+        .start();
+    let master = cluster.master().addr();
+    lose_sentinels(&cluster, &old);
+    followed(&follow(&old, master, &[]));
+    // The successor would find one sentinel, and follow what that one names.
+    cluster.sentinels()[0].restart();
+    let config = old.process().log_path().with_file_name("pointsman.toml");
+    let args = ["run".into(), "--takeover".into(), "--config".into(), config.into_os_string()];
+    let env = vec![("E2E_TOKEN".into(), TOKEN.into())];
+    let (name, folder) = ("takeover".to_owned(), cluster.folder().to_owned());
+    let launch = Launch { name, program: PROGRAM.into(), args: Vec::from(args), env, folder };
+    let new = Process::start(&launch);
+    wait_until("the refusal", PATIENCE, || {
+        let log = old.process().log();
+        if log.contains("an override is in force: end it") { Ok(()) } else { Err(log) }
+    });
+    assert!(set(&mut old.client(), "served by the old process"));
+    assert!(active(&old));
+    // Without the override the same successor takes over.
+    assert!(order(&old, &["unfollow"], TOKEN).status.success());
+    assert_eq!(old.wait_exit(PATIENCE).code(), Some(0), "{}", new.tail());
 }

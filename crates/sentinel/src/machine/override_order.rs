@@ -3,9 +3,10 @@
 //!
 //! An order is an input like any other. It replaces the evidence that sentinels would give, and
 //! nothing else: the node is queried after the order, has to report `role:master` itself, and has
-//! to continue the history of the last master, unless the order says that another history is meant. A
-//! wrong order changes nothing. A good one is committed like any other master, as a new generation.
-//! If the node is the published process already, the order confirms it instead, which ends a doubt.
+//! to continue the history of the last master, unless the order says that another history is meant.
+//! A wrong order changes nothing. A good one is committed like any other master, as a new
+//! generation. If the node is the published process already, the order confirms it instead, which
+//! ends a doubt.
 //!
 //! While the override is in force,
 //!
