@@ -271,7 +271,9 @@ fn refuses_takeover_while_override_is_in_force() {
     let cluster = Cluster::builder().down_after(SLOW).start();
     let state = cluster.folder().to_owned();
     let old = builder(&cluster)
-        .lines(&format!("control = true\ncontrol_token_env = \"E2E_TOKEN\"\n[process]\nstate_dir = {state:?}"))
+        .lines(&format!(
+            "control = true\ncontrol_token_env = \"E2E_TOKEN\"\n[process]\nstate_dir = {state:?}"
+        ))
         .env("E2E_TOKEN", TOKEN)
         .start();
     let master = cluster.master().addr();
