@@ -55,6 +55,7 @@ mod faults_probe;
 mod faults_process;
 mod faults_replies;
 mod faults_takeover;
+mod follow;
 mod import;
 mod isolation;
 mod liveness;

@@ -292,6 +292,18 @@ impl PageTest<'_> {
             ),
             ("minority", "v.minority = true", "! ", "only a minority"),
             (
+                "override",
+                "v.minority = true; v.override = { master: v.target.name, age_s: 5, left_s: 595, contradicted_by: ['10.0.0.9:6379'] }",
+                "! ",
+                "is followed by an operator's order, without the sentinels; sentinels name 10.0.0.9:6379",
+            ),
+            (
+                "override-held",
+                "v.gate = 'closed'; v.state = 'unconfirmed'; v.minority = true; v.override = { master: v.target.name, age_s: 5, left_s: 595, contradicted_by: [] }",
+                "! ",
+                "OVERRIDE for",
+            ),
+            (
                 "no-sentinel",
                 "v.sentinels.forEach(n => { n.up = false; n.problem = 'connection refused' })",
                 "! ",

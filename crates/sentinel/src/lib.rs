@@ -39,15 +39,16 @@ pub use discovery::config::DiscoveryConfig;
 pub use discovery::handle::{CommandId, DiscoveryHandle, Heartbeat};
 pub use discovery::snapshot::{
     DiscoveryCounts, DiscoverySnapshot, FailoverRecord, MasterSnapshot, NodeSnapshot,
-    SentinelSnapshot,
+    OverrideSnapshot, OverridesSnapshot, SentinelSnapshot,
 };
 pub use link::auth::{Credentials, Denied};
 pub use link::messages::Timeouts;
 pub use link::notice::Notice;
 pub use machine::rules::{MachineRules, Minority, ReplicaRules, Verify};
 pub use machine::{
-    Admission, Basis, Claim, Commit, Committed, FailoverTimeline, HoldCause, Machine,
-    MachineAction, MachineEvent, MachineState, NoMasterReason, Pause, VoteOutcome, Warning,
+    Admission, Basis, Claim, Commit, Committed, FailoverTimeline, FollowOrder, FollowRefusal,
+    Followed, HoldCause, Machine, MachineAction, MachineEvent, MachineState, NoMasterReason,
+    Override, OverrideEnd, OverrideNews, Pause, VoteOutcome, Warning,
 };
 pub use net::resolve::Resolver;
 pub use replicas::eligibility::{Lag, ReplicaState};

@@ -1,4 +1,4 @@
-//! The control API of the admin server: pause, resume, switchover.
+//! The control API of the admin server: pause, resume, switchover, follow, unfollow.
 //!
 //! Disabled unless the configuration enables it and sets a token or a Unix socket, because every
 //! client of the admin port could otherwise use it. A command is a POST, through the socket (where
@@ -20,6 +20,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
+use super::follow::{self, Order};
 use crate::admin::service_registry::{ReportedService, ServiceRegistry};
 use crate::config::{Secret, parse_duration};
 
@@ -37,6 +38,8 @@ enum ControlCommand {
     Pause,
     Resume,
     Switchover,
+    Follow,
+    Unfollow,
 }
 
 /// The state of the control API.
@@ -60,6 +63,8 @@ impl Control {
             .route("/control/pause", handler(ControlCommand::Pause))
             .route("/control/resume", handler(ControlCommand::Resume))
             .route("/control/switchover", handler(ControlCommand::Switchover))
+            .route("/control/follow", handler(ControlCommand::Follow))
+            .route("/control/unfollow", handler(ControlCommand::Unfollow))
     }
 
     /// Returns the refusal of a request without permission.
@@ -105,11 +110,12 @@ impl Control {
         &self,
         handle: &DiscoveryHandle,
         command: sentinel::CommandId,
-        done: &serde_json::Value,
+        done: &[serde_json::Value],
         permit: StreamPermit,
     ) -> Reply {
         let (lines, body) = mpsc::channel(1);
-        let (handle, done) = (handle.clone(), format!("{done}\n"));
+        let done: String = done.iter().map(|line| format!("{line}\n")).collect();
+        let handle = handle.clone();
         self.runtime.spawn(async move {
             let since = Instant::now();
             while handle.is_pending(command) && since.elapsed() <= APPLY_DEADLINE {
@@ -125,6 +131,49 @@ impl Control {
             let _ = lines.send(answer.into()).await;
         });
         Reply::stream("application/x-ndjson", body, permit)
+    }
+
+    /// Follows a node by an operator's order, and responds with what the order led to.
+    fn follow(
+        &self,
+        name: &str,
+        handle: &DiscoveryHandle,
+        order: Order,
+        permit: StreamPermit,
+    ) -> Reply {
+        let (lines, body) = mpsc::channel(1);
+        let (name, handle, since) = (name.to_owned(), handle.clone(), Instant::now());
+        let addr = order.addr.to_string();
+        warn!(service = name, addr, force = order.force, "order received: follow this master");
+        self.runtime.spawn(async move {
+            let outcome = follow::follow(&name, &handle, order).await;
+            if let Err(reason) = &outcome {
+                warn!(service = name, addr, "order refused: {reason}");
+            }
+            let text = follow::lines("follow", since.elapsed(), &outcome);
+            let _ = lines.send(text.into()).await;
+        });
+        Reply::stream("application/x-ndjson", body, permit)
+    }
+
+    /// Ends an override. Without one this succeeds, too, so that one loop serves a fleet.
+    fn unfollow(&self, name: &str, handle: &DiscoveryHandle, permit: StreamPermit) -> Reply {
+        let overrides = &handle.snapshot().overrides;
+        let text = match &overrides.in_force {
+            Some(it) => {
+                format!(
+                    "{} is not followed any more; {}",
+                    it.addr,
+                    follow::then(overrides.minority)
+                )
+            }
+            None => "no override was in force".to_owned(),
+        };
+        let command = handle.unfollow();
+        info!(service = name, "order received: end the override");
+        let step = json!({ "after_ms": 0, "step": "unfollow", "text": text });
+        let done = json!({ "ok": true, "service": name });
+        self.respond_when_applied(handle, command, &[step, done], permit)
     }
 
     fn switch_over(
@@ -211,7 +260,7 @@ impl Handler for CommandHandler {
                 );
                 let done =
                     json!({ "ok": true, "service": name, "seconds": duration.as_secs_f64() });
-                self.control.respond_when_applied(handle, command, &done, permit)
+                self.control.respond_when_applied(handle, command, &[done], permit)
             }
             ControlCommand::Resume => {
                 let command = handle.resume();
@@ -219,10 +268,15 @@ impl Handler for CommandHandler {
                 self.control.respond_when_applied(
                     handle,
                     command,
-                    &json!({ "ok": true, "service": name }),
+                    &[json!({ "ok": true, "service": name })],
                     permit,
                 )
             }
+            ControlCommand::Follow => match Order::read(|name| parameter(request, name)) {
+                Ok(order) => self.control.follow(name, handle, order, permit),
+                Err(problem) => Reply::text(400, problem + "\n"),
+            },
+            ControlCommand::Unfollow => self.control.unfollow(name, handle, permit),
             ControlCommand::Switchover => {
                 let pause_clients = match parameter(request, "pause_clients") {
                     None | Some("false") => false,

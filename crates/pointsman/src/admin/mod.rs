@@ -6,6 +6,7 @@
 pub(crate) mod control;
 pub(crate) mod control_socket;
 pub mod effective_config;
+mod follow;
 pub mod health;
 pub(crate) mod history;
 pub mod metrics;

@@ -105,6 +105,8 @@ pub fn service(
         held_s: seen.held_since.map(age),
         disagreement: seen.disagreement,
         minority: seen.minority,
+        follow: seen.overrides.in_force.as_ref().map(|it| override_status(it, now)),
+        last_override_end: seen.overrides.last_end.map(sentinel::OverrideEnd::label),
         electorate: ElectorateStatus { voters, majority },
         sentinels: seen.sentinels.iter().map(|it| sentinel(it, age)).collect(),
         nodes: seen.nodes.iter().map(|it| node(it, age)).collect(),
@@ -112,6 +114,15 @@ pub fn service(
         replicas: seen.replicas.iter().flat_map(|it| it.replicas.iter().map(replica)).collect(),
         failovers: seen.failovers.iter().map(|it| failover(it, age)).collect(),
         traffic,
+    }
+}
+
+fn override_status(seen: &sentinel::OverrideSnapshot, now: Instant) -> OverrideStatus {
+    OverrideStatus {
+        master: seen.addr.to_string(),
+        age_s: seconds(now.saturating_duration_since(seen.since)),
+        left_s: seconds(seen.until.saturating_duration_since(now)),
+        contradicted_by: seen.contradicted_by.iter().map(ToString::to_string).collect(),
     }
 }
 

@@ -78,6 +78,20 @@ pub(super) enum Command {
     Pause(PauseArgs),
     /// Release the traffic of a paused service.
     Resume(ControlArgs),
+    /// Follow a node without the sentinels, when all of them are lost.
+    ///
+    /// An order to one running pointsman. The node must report `role:master` and continue the
+    /// replication history of the last master; then requests go to it as after a failover. The
+    /// override ends when a majority of the sentinels confirms a master, after --for, or with
+    /// `unfollow`. Refused while a majority of the sentinels answers: use `switchover` then.
+    /// Requires `control = true` and a socket or a token in [admin].
+    ///
+    /// For example: pointsman follow mymaster 10.0.0.2:6379 --for 30m
+    Follow(FollowArgs),
+    /// End the override that `follow` began; the sentinels decide again.
+    ///
+    /// For example: pointsman unfollow mymaster
+    Unfollow(ControlArgs),
     /// Convert the configuration of another proxy.
     #[command(subcommand)]
     Import(ImportFrom),
@@ -294,6 +308,30 @@ pub(super) struct PauseArgs {
     /// Maximum duration, up to 10m
     #[arg(long = "for", value_name = "TIME", default_value = "30s")]
     pub(super) duration: String,
+}
+
+/// The arguments of `follow`.
+#[derive(Debug, Args)]
+#[command(allow_missing_positional = true)]
+pub(super) struct FollowArgs {
+    #[command(flatten)]
+    pub(super) control: ControlArgs,
+
+    /// The node to follow, host:port, as the sentinels would announce it
+    #[arg(value_name = "HOST:PORT", required = true)]
+    pub(super) addr: String,
+
+    /// Maximum duration, up to 24h; another order renews it
+    #[arg(long = "for", value_name = "TIME", default_value = "10m")]
+    pub(super) duration: String,
+
+    /// Follow a node that does not continue the history of the last master
+    ///
+    /// For a restored backup or a copy. Whatever the last master held and this node does not is
+    /// lost, and the node may hold the data of another service. Nothing else is permitted by this
+    /// flag: the node must still report `role:master`.
+    #[arg(long)]
+    pub(super) force: bool,
 }
 
 /// The arguments of `sentinels`.

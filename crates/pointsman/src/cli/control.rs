@@ -1,4 +1,5 @@
-//! `pointsman switchover`, `pause` and `resume`: control commands for a running pointsman.
+//! `pointsman switchover`, `pause`, `resume`, `follow` and `unfollow`: control commands for a
+//! running pointsman.
 //!
 //! The steps of a switchover are printed as they happen, and the last line is the result. A script
 //! reads the exit code, or the JSON lines.
@@ -114,9 +115,12 @@ fn print(line: &str) {
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
-/// Service names and durations consist of these characters; others are dropped.
+/// Service names, durations and hosts consist of these characters; others are dropped.
 fn plain(value: &str) -> String {
-    value.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-')).collect()
+    value
+        .chars()
+        .filter(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | ':'))
+        .collect()
 }
 
 /// Returns the endpoint of the command: the one given on the command line, else the control socket

@@ -23,7 +23,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
 
-use args::{Arguments, Command, ImportFrom, SourceArgs};
+use args::{Arguments, Command, FollowArgs, ImportFrom, SourceArgs};
 use failure::{Failure, is_broken_pipe};
 
 use crate::config::{self, Finding};
@@ -87,6 +87,10 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Resume(args) => {
             control::send("resume", (&args, &[]), &environment().collect::<Vec<_>>())?
         }
+        Command::Follow(args) => follow(&args)?,
+        Command::Unfollow(args) => {
+            control::send("unfollow", (&args, &[]), &environment().collect::<Vec<_>>())?
+        }
         Command::Import(ImportFrom::Haproxy(args)) => {
             let (toml, report) = import::haproxy(&args)?;
             write(io::stderr().lock(), &report)?;
@@ -101,6 +105,20 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
     };
     write(io::stdout().lock(), &text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Orders a running pointsman to follow a node.
+fn follow(args: &FollowArgs) -> Result<String, Failure> {
+    let force = if args.force { "true" } else { "false" };
+    let (host, port) = args.addr.rsplit_once(':').unwrap_or((&args.addr, ""));
+    let parameters = [
+        ("host", host.trim_start_matches('[').trim_end_matches(']')),
+        ("port", port),
+        ("for", &args.duration),
+        ("force", force),
+    ];
+    let env = environment().collect::<Vec<_>>();
+    Ok(control::send("follow", (&args.control, &parameters), &env)?)
 }
 
 /// Reads the environment in one place, so that tests of the parts do not depend on it.

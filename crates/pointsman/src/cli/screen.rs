@@ -59,6 +59,14 @@ fn service(out: &mut String, it: &Json, rate: Option<f64>) {
     if it.get("minority").and_then(Json::as_bool) == Some(true) {
         out.push_str("  MINORITY   fewer than half of the sentinels are reachable\n");
     }
+    if let Some(order) = it.get("override").filter(|order| order.is_object()) {
+        let (master, left) = (text(order, "master"), span(number(order, "left_s")));
+        let _ =
+            writeln!(out, "  OVERRIDE   follows {master} by an operator's order, for {left} more");
+        for other in list(order, "contradicted_by").iter().filter_map(Json::as_str) {
+            let _ = writeln!(out, "             sentinels name {}", printable(other));
+        }
+    }
     traffic(out, "clients", it.get("traffic"), rate);
     if let Some(readers) = it.get("readers").filter(|readers| readers.is_object()) {
         traffic(out, "readers", readers.get("traffic"), None);

@@ -77,7 +77,7 @@ impl RunningProcess {
         };
         let config = inputs.config;
         let sockets = Arc::new(Mutex::new(running.bound.sockets()?));
-        let offered_sockets = OfferedSockets::new(Arc::clone(&sockets), admin.handles()?);
+        let offered_sockets = OfferedSockets::new(&sockets, admin.handles()?);
         let (drain, controller) = drain::new(settings::drain(config));
         let controller = tokio::spawn(controller.run());
         let effective = EffectiveSettings::of(config, inputs.connections, inputs.files, Vec::new());
@@ -108,7 +108,14 @@ impl RunningProcess {
         let (memory_limit, leaving) = (inputs.memory, Vec::new());
         let reloader = Reloader { running: values, leaving, effective, memory: memory_limit, log };
         let takeover_server = takeover_socket
-            .map(|socket| offered_sockets.serve_takeover(socket, taken, unix.paths()))
+            .map(|socket| {
+                offered_sockets.serve_takeover(
+                    socket,
+                    taken,
+                    unix.paths(),
+                    services.registry().clone(),
+                )
+            })
             .transpose()?;
         // After the last thread that is started here: threads inherit the priority.
         threads::raise_priority();

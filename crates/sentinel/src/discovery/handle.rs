@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use crate::link::auth::Credentials;
 use crate::net::resolve::Resolver;
-use crate::{DiscoverySnapshot, MachineEvent, Pause};
+use crate::{DiscoverySnapshot, FollowOrder, MachineEvent, NodeAddr, Pause};
 
 /// Credentials and resolver for connections to the servers of a service that are made outside of
 /// discovery.
@@ -27,6 +27,14 @@ pub(crate) struct ConnectionSettings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CommandId(u64);
 
+impl CommandId {
+    /// The number under which a snapshot has the answer to an order.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
 /// Commands that discovery has not executed yet, oldest first. A command never replaces another
 /// one, because the client of each is answered that it was executed.
 #[derive(Debug, Default)]
@@ -37,8 +45,12 @@ struct CommandQueue {
 
 impl CommandQueue {
     fn push(&mut self, event: MachineEvent) -> CommandId {
+        self.push_numbered(|_| event)
+    }
+
+    fn push_numbered(&mut self, event: impl FnOnce(u64) -> MachineEvent) -> CommandId {
         self.last_id += 1;
-        self.pending.push_back((CommandId(self.last_id), event));
+        self.pending.push_back((CommandId(self.last_id), event(self.last_id)));
         CommandId(self.last_id)
     }
 
@@ -93,6 +105,21 @@ impl DiscoveryHandle {
     /// Ends a pause, if there is one.
     pub fn resume(&self) -> CommandId {
         self.command(MachineEvent::Resume)
+    }
+
+    /// Orders to follow `addr` without the sentinels for at most `lasts`; `force` accepts a node
+    /// with another history. A snapshot has the answer under the number of the command.
+    pub fn follow(&self, addr: NodeAddr, lasts: Duration, force: bool) -> CommandId {
+        let command = self
+            .commands()
+            .push_numbered(|id| MachineEvent::Follow(FollowOrder { id, addr, lasts, force }));
+        self.wake.notify_one();
+        command
+    }
+
+    /// Ends an override, if there is one.
+    pub fn unfollow(&self) -> CommandId {
+        self.command(MachineEvent::Unfollow)
     }
 
     fn command(&self, event: MachineEvent) -> CommandId {

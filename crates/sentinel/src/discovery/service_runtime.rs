@@ -4,6 +4,7 @@
 //! It publishes the target, closes and opens the gate, and owns the node probers. It makes no
 //! decisions.
 
+pub(crate) mod overrides;
 mod publish;
 
 use std::collections::BTreeSet;
@@ -18,6 +19,7 @@ use tracing::{info, warn};
 use crate::discovery::failover_history::FailoverHistory;
 use crate::discovery::learned_addresses::LearnedAddresses;
 use crate::discovery::sentinel_pool::SentinelPool;
+use crate::discovery::service_runtime::overrides::OverrideReport;
 use crate::discovery::snapshot::{DiscoveryCounts, DiscoverySnapshot, MasterSnapshot};
 use crate::link::auth::Denied;
 use crate::link::links::Links;
@@ -54,6 +56,7 @@ pub(crate) struct ServiceRuntime {
     /// Rate limit for the log lines of this service.
     log_limiter: RateLimiter,
     failover_history: FailoverHistory,
+    overrides: OverrideReport,
     counts: DiscoveryCounts,
     snapshot: Arc<ArcSwap<DiscoverySnapshot>>,
 }
@@ -89,6 +92,7 @@ impl ServiceRuntime {
             nodes: Vec::new(),
             replicas: None,
             failovers: Vec::new(),
+            overrides: Default::default(),
             counts: DiscoveryCounts::default(),
         };
         Self {
@@ -107,6 +111,7 @@ impl ServiceRuntime {
             held_since: None,
             log_limiter: RateLimiter::new(60, Duration::from_millis(500)),
             failover_history: FailoverHistory::default(),
+            overrides: OverrideReport::default(),
             counts: DiscoveryCounts::default(),
             snapshot: Arc::new(ArcSwap::from_pointee(first)),
         }
@@ -291,6 +296,7 @@ impl ServiceRuntime {
                     );
                 });
             }
+            MachineAction::Override(news) => self.report_override(news, links),
             MachineAction::Warning(warning) => self.handle_warning(warning),
         }
     }
@@ -360,6 +366,7 @@ impl ServiceRuntime {
         self.failover_history.note_first_session(&self.name);
         self.failover_history.flush_logs(now);
         self.log_limiter.flush(now);
+        self.remind_of_override(now);
         self.update_replicas();
         self.update_sentinel_pool(links);
         self.publish(links);

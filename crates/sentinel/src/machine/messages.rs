@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use target::ReplyPolicy;
 
-use super::{Basis, NoMasterReason, Pause};
+use super::{Basis, FollowOrder, NoMasterReason, OverrideNews, Pause};
 use crate::{Epoch, MyId, NodeAddr, Notice, Probe, View};
 
 /// Something that happened.
@@ -59,6 +59,10 @@ pub enum MachineEvent {
     Pause(Pause),
     /// An operator ends the pause.
     Resume,
+    /// An operator orders to follow a node without the sentinels; see `override_order`.
+    Follow(FollowOrder),
+    /// An operator ends the override.
+    Unfollow,
     /// The process or the host was suspended, although the clock of
     /// [`Machine::step`](super::Machine::step) may not show it.
     Stalled,
@@ -88,6 +92,8 @@ pub enum MachineAction {
     Redirect(SocketAddr),
     /// Remove the target and close its sessions.
     Clear(NoMasterReason),
+    /// An order was answered, or an override ended.
+    Override(OverrideNews),
     /// Warn the operator. Not a decision.
     Warning(Warning),
 }

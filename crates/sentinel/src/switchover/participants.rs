@@ -196,6 +196,7 @@ mod tests {
             nodes: vec![replica],
             replicas: None,
             failovers: Vec::new(),
+            overrides: crate::OverridesSnapshot::default(),
             counts: crate::DiscoveryCounts::default(),
         }
     }

@@ -271,6 +271,12 @@ pub const CATALOGUE: &[Metric] = &[
          minority = \"keep\", because too few are reachable, else 0.",
     ),
     gauge(
+        "pointsman_override_active",
+        SERVICE,
+        "Override: 1 while a master is followed by an operator's order instead of the sentinels, \
+         else 0.",
+    ),
+    gauge(
         "pointsman_sentinels_without_vote",
         SERVICE,
         "Configured sentinels without a vote, because they and the electorate do not know each \

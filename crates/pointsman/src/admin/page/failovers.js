@@ -1,5 +1,5 @@
 // The failovers of a service, the plots of the last minutes, and the tables of sentinels and nodes.
-const DECIDED_BY = { majority: "a majority of the sentinels", single_sentinel: "one sentinel, uncontradicted", reconfirmed: "the same master, confirmed again", epoch_regression: "a majority at an older epoch", bootstrap_minority: "the best view at the start, without a majority" };
+const DECIDED_BY = { majority: "a majority of the sentinels", single_sentinel: "one sentinel, uncontradicted", reconfirmed: "the same master, confirmed again", epoch_regression: "a majority at an older epoch", bootstrap_minority: "the best view at the start, without a majority", operator: "an operator's order" };
 // Replication bytes that the old master had and the new one lacks. The count includes Redis' own pings, and offsets are
 // sampled, so as much as one second of traffic proves no lost write.
 const unreplicated = (f, h) => {

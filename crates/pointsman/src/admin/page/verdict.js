@@ -11,7 +11,7 @@ const held = v => {
   if (v.state === "armed" || v.state === "committing") return ["warn", `Traffic held${time}: a failover is in progress${waiting(v)}.`];
   if (v.state === "unconfirmed") return ["warn", `Traffic held${time}: the master may have been replaced, waiting for confirmation by the sentinels${waiting(v)}.`];
   if (v.state === "no_master") return ["bad", `Traffic held${time}: no node can be verified as the master${waiting(v)}.`];
-  if (v.minority) return ["bad", `Traffic held${time}: only a minority of the sentinels is reachable${waiting(v)}.`];
+  if (v.minority && !v.override) return ["bad", `Traffic held${time}: only a minority of the sentinels is reachable${waiting(v)}.`];
   return ["warn", `Traffic held${time}: paused by an operator${waiting(v)}.`];
 };
 const suspected = v => {
@@ -20,13 +20,19 @@ const suspected = v => {
   const what = node && how[node.role] ? `The master ${v.target.name} ${how[node.role]}` : `The master ${v.target.name} may have failed`;
   return ["warn", `${what}; sessions stay on it until the sentinels decide${waiting(v)}.`];
 };
+const overridden = v => {
+  const others = v.override.contradicted_by, names = others.length ? `; sentinels name ${others.join(", ")}` : "";
+  return `OVERRIDE for ${span(v.override.left_s)} more: ${v.override.master} is followed by an operator's order, without the sentinels${names}.`;
+};
 // The most severe condition comes first.
 const verdict = v => {
   const up = v.sentinels.filter(n => n.up).length, replicas = v.nodes.filter(n => !v.target || n.addr !== v.target.name), mute = replicas.filter(n => !n.pong);
   if (!v.target) {
     const found = v.generation || v.failovers.length ? "No master" : "No master found yet";
+    if (v.override) return ["bad", `${found}: ${overridden(v)}`];
     return ["bad", `${found}: ${up ? `${up} of ${v.sentinels.length} sentinels are reachable` : "no sentinel is reachable"}${waiting(v)}.`];
   }
+  if (v.override) return v.gate === "open" ? ["warn", overridden(v)] : [held(v)[0], `${held(v)[1]} ${overridden(v)}`];
   if (v.gate !== "open") return held(v);
   if (v.state === "suspect") return suspected(v);
   const to = `Master: ${v.target.name}`;

@@ -104,6 +104,12 @@ pub struct ServiceStatus {
     pub disagreement: bool,
     /// Whether the reachable sentinels are provably a minority.
     pub minority: bool,
+    /// The operator's order that replaces the sentinels; absent if none is in force.
+    #[serde(rename = "override", skip_serializing_if = "Option::is_none")]
+    pub follow: Option<OverrideStatus>,
+    /// Why the last override ended: `confirmed`, `switched`, `expired`, `unfollowed`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_override_end: Option<&'static str>,
     /// Size of the electorate and of its majority.
     pub electorate: ElectorateStatus,
     /// The sentinels.
@@ -166,6 +172,19 @@ pub struct TargetStatus {
     pub run_id: Option<String>,
     /// Seconds since the commit.
     pub age_s: f64,
+}
+
+/// An override in force: a master that is followed without the sentinels, by an operator's order.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct OverrideStatus {
+    /// The address of the order.
+    pub master: String,
+    /// Seconds since the order.
+    pub age_s: f64,
+    /// Seconds until it ends by itself.
+    pub left_s: f64,
+    /// What sentinels that answer name instead.
+    pub contradicted_by: Vec<String>,
 }
 
 /// Size of the electorate.
@@ -232,7 +251,7 @@ pub struct FailoverStatus {
     /// Config-epoch of the commit.
     pub epoch: u64,
     /// The evidence: `majority`, `single_sentinel`, `reconfirmed`, `epoch_regression`,
-    /// `bootstrap_minority`.
+    /// `bootstrap_minority`; `operator` for an order to follow a node.
     pub decided_by: String,
     /// Seconds since the commit.
     pub age_s: Option<f64>,

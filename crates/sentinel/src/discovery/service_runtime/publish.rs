@@ -132,6 +132,7 @@ impl ServiceRuntime {
             nodes: nodes.collect(),
             replicas: self.replica_publisher.as_ref().map(ReplicaPublisher::snapshot),
             failovers: self.failover_history.failovers().to_vec(),
+            overrides: self.overrides.snapshot(&self.machine),
             counts: self.counts,
         }));
     }
