@@ -155,14 +155,14 @@ impl Discovery {
         self.handles.insert(number, handle);
         self.services.insert(number, runtime);
         for sentinel in sentinels {
-            self.add_seed((number, auth), sentinel);
+            self.add_seed((number, auth), &sentinel);
         }
     }
 
-    fn add_seed(&mut self, of: (usize, usize), name: NodeAddr) {
+    fn add_seed(&mut self, of: (usize, usize), name: &NodeAddr) {
         let (number, out) = (self.next_seed, self.out.clone());
         self.next_seed += 1;
-        let seed = Seed::new(number, of, &name, self.timeouts.command, &self.resolver, out);
+        let seed = Seed::new(number, of, name, self.timeouts.command, &self.resolver, out);
         self.seeds.insert(number, seed);
     }
 
@@ -213,7 +213,7 @@ impl Discovery {
             .collect();
         let (removed, count) = (before - self.seeds.len(), sentinels.len());
         for sentinel in sentinels.into_iter().filter(|it| !kept.contains(it)) {
-            self.add_seed((number, auth), sentinel);
+            self.add_seed((number, auth), &sentinel);
         }
         let Some(service) = self.services.get_mut(&number) else { return };
         info!(
