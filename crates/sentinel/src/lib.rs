@@ -36,6 +36,7 @@ pub mod simulation {
 pub use discovery::Discovery;
 pub use discovery::config::DiscoveryConfig;
 pub use discovery::handle::{CommandId, DiscoveryHandle, Heartbeat};
+pub use discovery::operations::{FleetPauseStatus, OperationsSnapshot};
 pub use discovery::snapshot::{
     DiscoveryCounts, DiscoverySnapshot, FailoverRecord, MasterSnapshot, NodeSnapshot,
     SentinelSnapshot,
@@ -53,8 +54,8 @@ pub use replicas::eligibility::{Lag, ReplicaState};
 pub use replicas::publisher::Replicas;
 pub use replicas::snapshot::{ReplicaPoolSnapshot, ReplicaSnapshot};
 pub use switchover::{
-    SwitchoverError, SwitchoverLimits, SwitchoverOptions, SwitchoverOutcome, SwitchoverStep,
-    switchover,
+    FleetPauseError, PriorityChange, SwitchoverError, SwitchoverLimits, SwitchoverOptions,
+    SwitchoverOutcome, SwitchoverStep, pause_fleet, restore_priorities, resume_fleet, switchover,
 };
 pub use types::{
     Epoch, Lineage, MyId, NodeAddr, NodeReport, Probe, ProbeFailure, ReplicaView, Role, View,

@@ -197,7 +197,7 @@ impl Reporter for ProcessReport {
             let readers = service.readers.as_ref().zip(service.reader_traffic(&traffic));
             let readers = readers.map(|((_, listen), traffic)| of(listen, traffic));
             status::service(
-                &service.discovery.snapshot(),
+                (&service.discovery.snapshot(), &service.discovery.operations_snapshot()),
                 of(&service.listen, writers),
                 readers,
                 now,

@@ -10,7 +10,7 @@ mod document;
 use std::time::{Duration, Instant};
 
 use proxy::{Distribution, EndReason, NotCarried, Pin, ServiceSnapshot};
-use sentinel::{DiscoverySnapshot, ProbeFailure, Role};
+use sentinel::{DiscoverySnapshot, OperationsSnapshot, ProbeFailure, Role};
 
 pub use document::*;
 
@@ -78,7 +78,7 @@ pub fn traffic(limit: usize, counted: &ServiceSnapshot) -> TrafficStatus {
 /// those of the data plane, for writers and, if configured, for readers.
 #[must_use]
 pub fn service(
-    seen: &DiscoverySnapshot,
+    (seen, operations): (&DiscoverySnapshot, &OperationsSnapshot),
     (listen, traffic): ListenerStatus,
     readers: Option<ListenerStatus>,
     now: Instant,
@@ -101,6 +101,8 @@ pub fn service(
         target,
         outage_s: seen.stopped_since.map(age),
         held_s: seen.held_since.map(age),
+        fleet_pause: operations.fleet_pause.as_ref().map(|it| fleet_pause(it, now)),
+        changed_priorities: operations.changed_priorities.iter().map(changed_priority).collect(),
         disagreement: seen.disagreement,
         minority: seen.minority,
         electorate: ElectorateStatus { voters, majority },
@@ -110,6 +112,24 @@ pub fn service(
         replicas: seen.replicas.iter().flat_map(|it| it.replicas.iter().map(replica)).collect(),
         failovers: seen.failovers.iter().map(|it| failover(it, age)).collect(),
         traffic,
+    }
+}
+
+fn fleet_pause(seen: &sentinel::FleetPauseStatus, now: Instant) -> FleetPauseStatus {
+    FleetPauseStatus {
+        for_s: seconds(now.saturating_duration_since(seen.since)),
+        left_s: seconds(seen.until.saturating_duration_since(now)),
+        node: seen.node.as_ref().map(ToString::to_string),
+        problem: seen.problem.clone(),
+    }
+}
+
+fn changed_priority(seen: &sentinel::PriorityChange) -> ChangedPriorityStatus {
+    ChangedPriorityStatus {
+        node: seen.node.to_string(),
+        from: seen.from,
+        to: seen.to,
+        restore: seen.remedy(),
     }
 }
 

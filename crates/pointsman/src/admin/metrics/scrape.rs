@@ -59,6 +59,8 @@ impl Scraper {
         services::sentinels(&mut page, seen.iter().map(|seen| &**seen), now);
         for ((service, seen), (_, writers)) in report.services.iter().zip(&seen).zip(&traffic) {
             services::discovery(&mut page, seen, now);
+            let operations = service.discovery.operations_snapshot();
+            services::operations(&mut page, &service.name, &operations);
             services::traffic(&mut page, &service.name, None, service.limits().0, writers);
             if let (Some((_, readers)), Some(replicas)) =
                 (service.reader_traffic(&traffic), &seen.replicas)
