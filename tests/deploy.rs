@@ -66,6 +66,9 @@ const LOOKED_UP: &[&str] = &[
     "pointsman_cgroup_cpu_limit_cores",
     "pointsman_cgroup_cpu_throttled_seconds_total",
     "pointsman_worker_stalls_total",
+    // While an operator's command runs, which reports its end itself.
+    "pointsman_fleet_pause",
+    "pointsman_switchover_changed_priorities",
     // A read that does not end becomes a refused reload, for which there is an alert.
     "pointsman_config_read_pending_seconds",
     "pointsman_worker_stalled_seconds_total",

@@ -12,7 +12,13 @@ pub(crate) const TOKEN: &str = "a-token-of-more-than-16";
 
 /// A pointsman with control, which has seen every node: before that, a switchover is refused.
 pub(crate) fn controlled(cluster: &Cluster) -> Pointsman {
+    controlled_with(cluster, "--set=log.level=info")
+}
+
+/// The same with another argument.
+pub(crate) fn controlled_with(cluster: &Cluster, arg: &str) -> Pointsman {
     let pointsman = Pointsman::builder(PROGRAM, cluster)
+        .arg(arg)
         .arg("--set=admin.control=true")
         .arg("--set=admin.control_token_env=E2E_TOKEN")
         .env("E2E_TOKEN", TOKEN)

@@ -37,6 +37,7 @@ pub use discovery::Discovery;
 pub use discovery::changes::DiscoveryControl;
 pub use discovery::config::DiscoveryConfig;
 pub use discovery::handle::{CommandId, DiscoveryHandle, Heartbeat};
+pub use discovery::operations::{FleetPauseStatus, OperationsSnapshot};
 pub use discovery::snapshot::{
     DiscoveryCounts, DiscoverySnapshot, FailoverRecord, MasterSnapshot, NodeSnapshot,
     OverrideSnapshot, OverridesSnapshot, SentinelSnapshot,
@@ -55,8 +56,8 @@ pub use replicas::eligibility::{Lag, ReplicaState};
 pub use replicas::publisher::Replicas;
 pub use replicas::snapshot::{ReplicaPoolSnapshot, ReplicaSnapshot};
 pub use switchover::{
-    SwitchoverError, SwitchoverLimits, SwitchoverOptions, SwitchoverOutcome, SwitchoverStep,
-    switchover,
+    FleetPauseError, PriorityChange, SwitchoverError, SwitchoverLimits, SwitchoverOptions,
+    SwitchoverOutcome, SwitchoverStep, pause_fleet, restore_priorities, resume_fleet, switchover,
 };
 pub use types::{
     Epoch, Lineage, MyId, NodeAddr, NodeReport, Probe, ProbeFailure, ReplicaView, Role, View,

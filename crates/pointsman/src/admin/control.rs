@@ -10,16 +10,20 @@
 //! Deliberately absent: the implementation of the commands (in `sentinel`), and request bodies: all
 //! parameters are in the query.
 
+mod steps;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use admin_http::{Handler, Method, Reply, Request, StreamPermit};
-use bytes::Bytes;
-use sentinel::{DiscoveryHandle, Pause, SwitchoverOptions, SwitchoverStep, switchover};
+use sentinel::{
+    DiscoveryHandle, NodeAddr, Pause, SwitchoverOptions, pause_fleet, resume_fleet, switchover,
+};
 use serde_json::json;
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
+use self::steps::stream_steps;
 use super::follow::{self, Order};
 use crate::admin::service_registry::{ReportedService, ServiceRegistry};
 use crate::config::{Secret, parse_duration};
@@ -31,6 +35,8 @@ const MAX_PAUSE: Duration = Duration::from_secs(600);
 
 /// Discovery applies a command in its next iteration, so this time suffices.
 const APPLY_DEADLINE: Duration = Duration::from_secs(2);
+
+const WITHDRAWN: &str = "discovery did not respond, the command was withdrawn; see /alive";
 
 /// A control command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,15 +123,10 @@ impl Control {
         let done: String = done.iter().map(|line| format!("{line}\n")).collect();
         let handle = handle.clone();
         self.runtime.spawn(async move {
-            let since = Instant::now();
-            while handle.is_pending(command) && since.elapsed() <= APPLY_DEADLINE {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-            let answer = if handle.cancel(command) {
-                let error = "discovery did not respond, the command was withdrawn; see /alive";
-                format!("{}\n", json!({ "ok": false, "error": error }))
-            } else {
+            let answer = if is_applied(&handle, command).await {
                 done
+            } else {
+                format!("{}\n", json!({ "ok": false, "error": WITHDRAWN }))
             };
             // The client may be gone; the command has taken effect anyway.
             let _ = lines.send(answer.into()).await;
@@ -152,6 +153,62 @@ impl Control {
             }
             let text = follow::lines("follow", since.elapsed(), &outcome);
             let _ = lines.send(text.into()).await;
+        });
+        Reply::stream("application/x-ndjson", body, permit)
+    }
+
+    /// Responds once the writes of all clients are held, or with the reason why none are.
+    fn pause_fleet(
+        &self,
+        name: &str,
+        handle: &DiscoveryHandle,
+        duration: Option<Duration>,
+        permit: StreamPermit,
+    ) -> Reply {
+        let (name, handle) = (name.to_owned(), handle.clone());
+        self.respond(permit, async move {
+            match pause_fleet(&handle, duration, DEFAULT_PAUSE).await {
+                Ok(duration) => {
+                    let seconds = duration.as_secs_f64();
+                    json!({ "ok": true, "service": name, "seconds": seconds, "fleet": true })
+                }
+                Err(reason) => {
+                    warn!(service = name, "pause of the fleet failed: {reason}");
+                    json!({ "ok": false, "error": reason.to_string() })
+                }
+            }
+        })
+    }
+
+    /// Opens the gate, and ends a pause of the fleet.
+    fn resume(&self, name: &str, handle: &DiscoveryHandle, permit: StreamPermit) -> Reply {
+        let command = handle.resume();
+        let done = json!({ "ok": true, "service": name });
+        if handle.operations_snapshot().fleet_pause.is_none() {
+            return self.respond_when_applied(handle, command, &[done], permit);
+        }
+        let handle = handle.clone();
+        self.respond(permit, async move {
+            let is_applied = is_applied(&handle, command).await;
+            match resume_fleet(&handle).await {
+                Ok(()) if is_applied => done,
+                Ok(()) => json!({ "ok": false, "error": WITHDRAWN }),
+                Err(error) => json!({ "ok": false, "error": error }),
+            }
+        })
+    }
+
+    /// Responds with one line when `answer` completes.
+    fn respond(
+        &self,
+        permit: StreamPermit,
+        answer: impl Future<Output = serde_json::Value> + Send + 'static,
+    ) -> Reply {
+        let (lines, body) = mpsc::channel(1);
+        self.runtime.spawn(async move {
+            let line = format!("{}\n", answer.await);
+            // The client may be gone; the command has taken effect anyway.
+            let _ = lines.send(line.into()).await;
         });
         Reply::stream("application/x-ndjson", body, permit)
     }
@@ -186,7 +243,8 @@ impl Control {
         let (steps, steps_received) = mpsc::channel(16);
         let (lines, body) = mpsc::channel(16);
         let (name, handle) = (name.to_owned(), handle.clone());
-        info!(service = name, pause_clients = plan.pause_clients, "switchover started");
+        let to = plan.to.as_ref().map_or("any".to_owned(), ToString::to_string);
+        info!(service = name, to, pause_clients = plan.pause_clients, "switchover started");
         self.runtime.spawn(async move {
             let switchover = switchover(&handle, plan, steps);
             let (done, lines) = tokio::join!(switchover, stream_steps(steps_received, lines));
@@ -215,6 +273,15 @@ impl Control {
     }
 }
 
+/// Waits until discovery has applied the command, or withdraws it.
+async fn is_applied(handle: &DiscoveryHandle, command: sentinel::CommandId) -> bool {
+    let since = Instant::now();
+    while handle.is_pending(command) && since.elapsed() <= APPLY_DEADLINE {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    !handle.cancel(command)
+}
+
 struct CommandHandler {
     control: Arc<Control>,
     command: ControlCommand,
@@ -240,37 +307,10 @@ impl Handler for CommandHandler {
         // Reserved first: a command without a response stream must not be executed.
         let Some(permit) = request.reserve_stream() else { return Reply::no_stream() };
         match self.command {
-            ControlCommand::Pause => {
-                let duration = match parameter(request, "for").map(parse_duration) {
-                    None => DEFAULT_PAUSE,
-                    Some(Some(duration)) if !duration.is_zero() && duration <= MAX_PAUSE => {
-                        duration
-                    }
-                    Some(_) => {
-                        return Reply::text(400, "write the duration as 30s or 2m, up to 10m\n");
-                    }
-                };
-                let since = Instant::now();
-                let command =
-                    handle.pause(Pause { since, until: since + duration, ends_with_commit: false });
-                info!(
-                    service = name,
-                    seconds = duration.as_secs_f64(),
-                    "traffic paused by command"
-                );
-                let done =
-                    json!({ "ok": true, "service": name, "seconds": duration.as_secs_f64() });
-                self.control.respond_when_applied(handle, command, &[done], permit)
-            }
+            ControlCommand::Pause => self.pause(request, (name, handle), permit),
             ControlCommand::Resume => {
-                let command = handle.resume();
                 info!(service = name, "traffic resumed by command");
-                self.control.respond_when_applied(
-                    handle,
-                    command,
-                    &[json!({ "ok": true, "service": name })],
-                    permit,
-                )
+                self.control.resume(name, handle, permit)
             }
             ControlCommand::Follow => match Order::read(|name| parameter(request, name)) {
                 Ok(order) => self.control.follow(name, handle, order, permit),
@@ -283,44 +323,51 @@ impl Handler for CommandHandler {
                     Some("true") => true,
                     Some(_) => return Reply::text(400, "pause_clients must be true or false\n"),
                 };
-                self.control.switch_over(
-                    name,
-                    handle,
-                    SwitchoverOptions { pause_clients, ..SwitchoverOptions::default() },
-                    permit,
-                )
+                let to = match parameter(request, "to").map(node_addr) {
+                    None => None,
+                    Some(Some(to)) => Some(to),
+                    Some(None) => return Reply::text(400, "write the replica as host:port\n"),
+                };
+                let plan = SwitchoverOptions { pause_clients, to, ..SwitchoverOptions::default() };
+                self.control.switch_over(name, handle, plan, permit)
             }
         }
     }
 }
 
-/// Interval of the empty lines sent while no step happens. The admin server notices a client that
-/// left only by writing to it, since one that has merely closed its sending side still expects the
-/// response.
-const KEEP_ALIVE_INTERVAL: Duration = Duration::from_millis(100);
-
-/// Sends the steps as lines until there are no more or the client is gone. The sender of `steps`
-/// notices the latter at once, without waiting for the next step.
-async fn stream_steps(
-    mut steps_received: mpsc::Receiver<SwitchoverStep>,
-    lines: mpsc::Sender<Bytes>,
-) -> mpsc::Sender<Bytes> {
-    loop {
-        let it = tokio::select! {
-            it = steps_received.recv() => it,
-            () = lines.closed() => None,
-            () = tokio::time::sleep(KEEP_ALIVE_INTERVAL) => {
-                // A line that does not fit is not needed: the channel already has data to write.
-                let _ = lines.try_send(Bytes::from_static(b"\n"));
-                continue;
+impl CommandHandler {
+    fn pause(
+        &self,
+        request: &Request<'_>,
+        (name, handle): (&str, &DiscoveryHandle),
+        permit: StreamPermit,
+    ) -> Reply {
+        let duration = match parameter(request, "for").map(parse_duration) {
+            None => None,
+            Some(Some(duration)) if !duration.is_zero() && duration <= MAX_PAUSE => Some(duration),
+            Some(_) => {
+                return Reply::text(400, "write the duration as 30s or 2m, up to 10m\n");
             }
         };
-        let Some(it) = it else { return lines };
-        let line = json!({ "after_ms": millis(it.after), "step": it.step, "text": it.text });
-        if lines.send(format!("{line}\n").into()).await.is_err() {
-            return lines;
+        match parameter(request, "fleet") {
+            Some("true") => return self.control.pause_fleet(name, handle, duration, permit),
+            None | Some("false") => {}
+            Some(_) => return Reply::text(400, "fleet must be true or false\n"),
         }
+        let (since, duration) = (Instant::now(), duration.unwrap_or(DEFAULT_PAUSE));
+        let command =
+            handle.pause(Pause { since, until: since + duration, ends_with_commit: false });
+        info!(service = name, seconds = duration.as_secs_f64(), "traffic paused by command");
+        let done = json!({ "ok": true, "service": name, "seconds": duration.as_secs_f64() });
+        self.control.respond_when_applied(handle, command, &[done], permit)
     }
+}
+
+/// Parses host:port; an IPv6 address may have brackets.
+fn node_addr(text: &str) -> Option<NodeAddr> {
+    let (host, port) = text.rsplit_once(':')?;
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    NodeAddr::parse(bare.unwrap_or(host), port)
 }
 
 /// Returns the value of `name=` in the query. Service names and durations need no decoding.
@@ -345,33 +392,21 @@ fn millis(duration: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use super::{constant_time_eq, node_addr};
 
-    use sentinel::SwitchoverStep;
-    use tokio::sync::mpsc;
-
-    use super::{constant_time_eq, stream_steps};
-
-    #[tokio::test]
-    async fn closes_step_channel_when_client_leaves() {
-        let (steps, steps_received) = mpsc::channel(1);
-        let (lines, mut body) = mpsc::channel(1);
-        let passing = tokio::spawn(stream_steps(steps_received, lines));
-        let it = SwitchoverStep {
-            after: Duration::from_millis(7),
-            step: "hold",
-            text: "held".to_owned(),
-        };
-        steps.send(it).await.unwrap();
-        let line = body.recv().await.unwrap();
-        assert_eq!(&line[..], b"{\"after_ms\":7,\"step\":\"hold\",\"text\":\"held\"}\n");
-        assert!(!steps.is_closed());
-        // Between steps, keep-alives are written.
-        assert_eq!(&body.recv().await.unwrap()[..], b"\n");
-        drop(body);
-        // Without another step.
-        tokio::time::timeout(Duration::from_secs(5), steps.closed()).await.unwrap();
-        drop(passing.await.unwrap());
+    #[test]
+    fn reads_replica_with_and_without_brackets() {
+        for (text, shown) in [
+            ("10.0.0.1:6379", Some("10.0.0.1:6379")),
+            ("[::1]:6379", Some("[::1]:6379")),
+            ("::1:6379", Some("[::1]:6379")),
+            ("Redis-1.local:6379", Some("redis-1.local:6379")),
+            ("redis-1", None),
+            (":6379", None),
+            ("redis-1:0", None),
+        ] {
+            assert_eq!(node_addr(text).map(|it| it.to_string()).as_deref(), shown, "{text}");
+        }
     }
 
     #[test]

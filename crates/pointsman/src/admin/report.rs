@@ -164,7 +164,8 @@ impl Reporter for ProcessReport {
             let writers = of(&service.writers);
             let readers = service.readers.as_ref().map(of);
             let seen = service.discovery.snapshot();
-            status::service(&seen, writers, readers, (service.is_leaving, now))
+            let operations = service.discovery.operations_snapshot();
+            status::service((&seen, &operations), writers, readers, (service.is_leaving, now))
         });
         let status = Status {
             schema: status::SCHEMA,

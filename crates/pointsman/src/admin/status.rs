@@ -10,7 +10,7 @@ mod document;
 use std::time::{Duration, Instant};
 
 use proxy::{Distribution, EndReason, NotCarried, Pin, ServiceSnapshot};
-use sentinel::{DiscoverySnapshot, ProbeFailure, Role};
+use sentinel::{DiscoverySnapshot, OperationsSnapshot, ProbeFailure, Role};
 
 pub use document::*;
 
@@ -79,7 +79,7 @@ pub fn traffic(limit: usize, counted: &ServiceSnapshot) -> TrafficStatus {
 /// was removed from the configuration.
 #[must_use]
 pub fn service(
-    seen: &DiscoverySnapshot,
+    (seen, operations): (&DiscoverySnapshot, &OperationsSnapshot),
     (listen, traffic): ListenerStatus,
     readers: Option<ListenerStatus>,
     (is_leaving, now): (bool, Instant),
@@ -103,6 +103,8 @@ pub fn service(
         target,
         outage_s: seen.stopped_since.map(age),
         held_s: seen.held_since.map(age),
+        fleet_pause: operations.fleet_pause.as_ref().map(|it| fleet_pause(it, now)),
+        changed_priorities: operations.changed_priorities.iter().map(changed_priority).collect(),
         disagreement: seen.disagreement,
         minority: seen.minority,
         follow: seen.overrides.in_force.as_ref().map(|it| override_status(it, now)),
@@ -123,6 +125,24 @@ fn override_status(seen: &sentinel::OverrideSnapshot, now: Instant) -> OverrideS
         age_s: seconds(now.saturating_duration_since(seen.since)),
         left_s: seconds(seen.until.saturating_duration_since(now)),
         contradicted_by: seen.contradicted_by.iter().map(ToString::to_string).collect(),
+    }
+}
+
+fn fleet_pause(seen: &sentinel::FleetPauseStatus, now: Instant) -> FleetPauseStatus {
+    FleetPauseStatus {
+        for_s: seconds(now.saturating_duration_since(seen.since)),
+        left_s: seconds(seen.until.saturating_duration_since(now)),
+        node: seen.node.as_ref().map(ToString::to_string),
+        problem: seen.problem.clone(),
+    }
+}
+
+fn changed_priority(seen: &sentinel::PriorityChange) -> ChangedPriorityStatus {
+    ChangedPriorityStatus {
+        node: seen.node.to_string(),
+        from: seen.from,
+        to: seen.to,
+        restore: seen.remedy(),
     }
 }
 

@@ -73,8 +73,12 @@ pub(super) enum Command {
     /// start the failover, and releases traffic as soon as the new master is verified. Any failed
     /// precondition aborts it before the failover is ordered, with nothing changed. Requires
     /// `control = true` and a socket or a token in [admin].
+    ///
+    /// For example: pointsman switchover mymaster --to 10.0.0.2:6379
     Switchover(SwitchoverArgs),
     /// Hold the traffic of a service: clients wait, no request reaches Redis.
+    ///
+    /// For example: pointsman pause mymaster --fleet --for 5s
     Pause(PauseArgs),
     /// Release the traffic of a paused service.
     Resume(ControlArgs),
@@ -288,6 +292,17 @@ pub(super) struct SwitchoverArgs {
     #[command(flatten)]
     pub(super) control: ControlArgs,
 
+    /// The replica to promote, as the sentinels list it; otherwise Sentinel chooses
+    ///
+    /// Lowers its replica-priority below that of all other replicas, waits for up to ten seconds
+    /// until the sentinel that starts the failover reports that, switches, and restores the
+    /// priority as soon as the replica is selected. Traffic is held only for the switch. If the
+    /// pointsman is killed meanwhile, this command restores the priority itself, or prints the
+    /// commands. Requires +config|get, +config|set, +subscribe, +pubsub|numsub and
+    /// &__pointsman__:priority on the Redis nodes.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(super) to: Option<String>,
+
     /// Also pause clients of the master that do not use a proxy
     ///
     /// Sends CLIENT PAUSE ... WRITE to the master, in short pauses that are renewed until one
@@ -305,9 +320,20 @@ pub(super) struct PauseArgs {
     #[command(flatten)]
     pub(super) control: ControlArgs,
 
-    /// Maximum duration, up to 10m
-    #[arg(long = "for", value_name = "TIME", default_value = "30s")]
-    pub(super) duration: String,
+    /// Maximum duration, up to 10m [default: 30s; with --fleet no longer than the sentinels allow]
+    #[arg(long = "for", value_name = "TIME")]
+    pub(super) duration: Option<String>,
+
+    /// Also hold the writes of all clients that use another proxy, or none
+    ///
+    /// Sends CLIENT PAUSE ... WRITE to the master, for two seconds at a time, renewed until
+    /// `pointsman resume`, the end of --for, or the end of the pointsman. Reads through other
+    /// proxies continue. Moves to the new master if there is a failover; until it is paused, writes
+    /// reach it. Three quarters of `down-after-milliseconds` are the limit, because the sentinels
+    /// get no answers for that long. Requires Redis 6.2, and +client|pause and +client|unpause
+    /// there.
+    #[arg(long)]
+    pub(super) fleet: bool,
 }
 
 /// The arguments of `follow`.

@@ -11,6 +11,7 @@ use serde_json::Value as Json;
 
 use super::args::ControlArgs;
 use super::http::{self, ControlEndpoint};
+use super::recovery::Recovery;
 use super::status::{StatusError, address};
 use crate::config::{self, Flags, PendingReads, Secret, Value};
 
@@ -73,12 +74,14 @@ pub(super) fn send(
     let path = format!("/control/{action}?{}", query.join("&"));
     let mut last = None;
     let mut rest = String::new();
+    let mut recovery = Recovery::default();
     let code = http::post(&endpoint, &path, token.as_ref().map(Secret::reveal), &mut |line| {
         // Empty lines are keep-alives.
         let Ok(document) = serde_json::from_str::<Json>(line) else {
             rest.push_str(line);
             return;
         };
+        recovery.observe(&document);
         if args.json {
             print(line);
         } else if let (Some(after), Some(step), Some(text)) = (
@@ -90,6 +93,9 @@ pub(super) fn send(
         }
         last = Some(document);
     });
+    for (text, document) in recovery.restore(args, env) {
+        print(if args.json { &document } else { &text });
+    }
     let code = code.map_err(|error| ControlError::Unreachable(endpoint.clone(), error))?;
     match (code, last) {
         (404 | 405, _) if rest.starts_with("no such path") => Err(ControlError::Disabled(endpoint)),
@@ -115,12 +121,11 @@ fn print(line: &str) {
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
-/// Service names, durations and hosts consist of these characters; others are dropped.
+/// Service names, durations and addresses consist of these characters; others are dropped.
 fn plain(value: &str) -> String {
-    value
-        .chars()
-        .filter(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | ':'))
-        .collect()
+    let is_plain =
+        |c: &char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | ':' | '[' | ']');
+    value.chars().filter(is_plain).collect()
 }
 
 /// Returns the endpoint of the command: the one given on the command line, else the control socket

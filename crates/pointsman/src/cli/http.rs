@@ -15,8 +15,9 @@ use crate::system::socket_file;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// For a control command: a switchover may take as long as its limits allow.
-const CONTROL_TIMEOUT: Duration = Duration::from_secs(30);
+/// For a control command: a switchover may take as long as its limits allow, after the time until
+/// the sentinels know the replica to promote, and before the time until priorities are restored.
+const CONTROL_TIMEOUT: Duration = Duration::from_secs(90);
 const MAX_RESPONSE: u64 = 8 * 1024 * 1024;
 const MAX_LINE: u64 = 8 * 1024;
 const MAX_HEADERS: usize = 100;

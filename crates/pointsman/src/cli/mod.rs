@@ -13,6 +13,7 @@ mod failure;
 mod http;
 mod import;
 mod man;
+mod recovery;
 mod screen;
 mod sentinels;
 mod status;
@@ -72,18 +73,25 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         }
         Command::Switchover(args) => {
             let pause_clients = if args.pause_clients { "true" } else { "false" };
-            let parameters = [("pause_clients", pause_clients)];
+            let to = args.to.as_deref().map(|to| ("to", to));
+            let parameters: Vec<_> =
+                [("pause_clients", pause_clients)].into_iter().chain(to).collect();
             control::send(
                 "switchover",
                 (&args.control, &parameters),
                 &environment().collect::<Vec<_>>(),
             )?
         }
-        Command::Pause(args) => control::send(
-            "pause",
-            (&args.control, &[("for", &args.duration)]),
-            &environment().collect::<Vec<_>>(),
-        )?,
+        Command::Pause(args) => {
+            let duration = args.duration.as_deref().map(|time| ("for", time));
+            let fleet = args.fleet.then_some(("fleet", "true"));
+            let parameters: Vec<_> = duration.into_iter().chain(fleet).collect();
+            control::send(
+                "pause",
+                (&args.control, &parameters),
+                &environment().collect::<Vec<_>>(),
+            )?
+        }
         Command::Resume(args) => {
             control::send("resume", (&args, &[]), &environment().collect::<Vec<_>>())?
         }

@@ -42,6 +42,21 @@ pub(super) fn render(document: &Json, before: Option<(&Json, f64)>) -> Option<St
     Some(out)
 }
 
+/// What commands have changed on the servers.
+fn operations(out: &mut String, it: &Json) {
+    if let Some(pause) = it.get("fleet_pause").filter(|pause| pause.is_object()) {
+        let (left, node) = (span(number(pause, "left_s")), text(pause, "node"));
+        let node = if node.is_empty() { "no node" } else { &node };
+        let line =
+            format!("  PAUSED     writes at {node}, {left} left  {}", text(pause, "problem"));
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
+    for change in list(it, "changed_priorities") {
+        let (node, restore) = (text(change, "node"), text(change, "restore"));
+        let _ = writeln!(out, "  PRIORITY   of {node} is changed for a switchover: {restore}");
+    }
+}
+
 fn service(out: &mut String, it: &Json, rate: Option<f64>) {
     let (state, generation) = (text(it, "state"), number(it, "generation"));
     let _ = writeln!(out, "\n{}: {state}, generation {generation:.0}", text(it, "name"));
@@ -67,6 +82,7 @@ fn service(out: &mut String, it: &Json, rate: Option<f64>) {
             let _ = writeln!(out, "             sentinels name {}", printable(other));
         }
     }
+    operations(out, it);
     traffic(out, "clients", it.get("traffic"), rate);
     if let Some(readers) = it.get("readers").filter(|readers| readers.is_object()) {
         traffic(out, "readers", readers.get("traffic"), None);

@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 
+use crate::discovery::operations::{Operations, OperationsSnapshot};
 use crate::link::auth::Credentials;
 use crate::net::resolve::Resolver;
 use crate::{DiscoverySnapshot, FollowOrder, MachineEvent, NodeAddr, Pause};
 
 /// Credentials and resolver for connections to the servers of a service that are made outside of
 /// discovery.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct ConnectionSettings {
     pub(crate) name: Arc<str>,
     pub(crate) auth: Option<Credentials>,
@@ -70,6 +71,7 @@ pub struct DiscoveryHandle {
     hinted_by_reader: Arc<AtomicBool>,
     commands: Arc<Mutex<CommandQueue>>,
     switchover_active: Arc<AtomicBool>,
+    operations: Operations,
     connection_settings: Arc<ConnectionSettings>,
     wake: Arc<Notify>,
 }
@@ -88,6 +90,7 @@ impl DiscoveryHandle {
             hinted_by_reader,
             commands: Arc::default(),
             switchover_active,
+            operations: Operations::default(),
             connection_settings: Arc::new(connection_settings),
             wake,
         }
@@ -167,6 +170,27 @@ impl DiscoveryHandle {
 
     pub(crate) fn end_switchover(&self) {
         self.switchover_active.store(false, Ordering::Release);
+    }
+
+    pub(crate) fn operations(&self) -> &Operations {
+        &self.operations
+    }
+
+    /// What commands have changed on the servers and not undone yet.
+    #[must_use]
+    pub fn operations_snapshot(&self) -> OperationsSnapshot {
+        self.operations.snapshot()
+    }
+
+    /// Called when the process stops: a switchover ends if no failover was ordered yet, a pause of
+    /// the fleet ends, and no new one begins.
+    pub fn stop_operations(&self) {
+        self.operations.stop();
+    }
+
+    /// Waits until every change of a command is undone, at most for `limit`. Whether it is.
+    pub async fn wait_operations_undone(&self, limit: Duration) -> bool {
+        self.operations.wait_undone(limit, || self.is_switching()).await
     }
 
     /// The latest snapshot, at most a quarter of a second old.

@@ -16,6 +16,7 @@ pub(crate) mod failover_history;
 pub(crate) mod handle;
 pub(crate) mod learned_addresses;
 pub(crate) mod majority_clock;
+pub(crate) mod operations;
 mod reconcile;
 pub(crate) mod seeds;
 pub(crate) mod sentinel_pool;

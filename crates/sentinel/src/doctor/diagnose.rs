@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::observed::{
     ExamineError, MasterAnswer, Observed, ObservedMaster, ObservedSentinel, SentinelAnswer,
 };
-use super::{electorate, nodes, settings};
+use super::{electorate, nodes, priorities, settings};
 use crate::net::resolve::is_usable;
 use crate::{Denied, NodeAddr, Verify};
 
@@ -107,6 +107,7 @@ pub fn diagnose(observed: &Observed, context: &Context) -> Vec<Finding> {
     electorate::quorum(&mut findings, observed);
     settings::diagnose(&mut findings, observed, context);
     nodes::diagnose(&mut findings, observed, context);
+    priorities::diagnose(&mut findings, observed);
     findings.0.sort();
     findings.0.dedup();
     findings.0

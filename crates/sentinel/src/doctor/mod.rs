@@ -14,6 +14,7 @@ mod diagnose;
 mod electorate;
 mod nodes;
 mod observed;
+mod priorities;
 mod read;
 mod settings;
 #[cfg(test)]

@@ -293,6 +293,10 @@ fn reports_nodes_in_wrong_role_or_state() {
         });
     };
     only("no-candidate", Severity::Fault, none);
+    only("priorities-differ", Severity::Note, |it| {
+        (0..3).for_each(|number| view(it, number).replicas[1].priority = Some(99));
+        (0..3).for_each(|number| view(it, number).replicas[0].priority = Some(100));
+    });
     // Commands that may not be sent are not missed.
     let mut observed = healthy();
     observed.nodes[0].answer =

@@ -255,6 +255,16 @@ pub const CATALOGUE: &[Metric] = &[
          else 0.",
     ),
     gauge("pointsman_gate_closed", SERVICE, "State of the gate: 1 while traffic is held, else 0."),
+    gauge(
+        "pointsman_fleet_pause",
+        SERVICE,
+        "Pause of writes at the master, ordered through this process: 1 while it lasts, else 0.",
+    ),
+    gauge(
+        "pointsman_switchover_changed_priorities",
+        SERVICE,
+        "Nodes whose replica-priority was changed for a switchover and is not restored yet.",
+    ),
     gauge("pointsman_sentinels", SERVICE, "Known sentinels."),
     gauge("pointsman_sentinels_up", SERVICE, "Connected sentinels."),
     gauge("pointsman_sentinel_voters", SERVICE, "Sentinels with a vote, reachable or not."),

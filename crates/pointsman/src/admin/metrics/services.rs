@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use proxy::{DialFailure, EndReason, Limit, MaintenanceKind, NotCarried, Pin, ServiceSnapshot};
-use sentinel::{DiscoverySnapshot, ReplicaPoolSnapshot, ReplicaState};
+use sentinel::{DiscoverySnapshot, OperationsSnapshot, ReplicaPoolSnapshot, ReplicaState};
 
 use super::exposition::{Exposition, LabelPair};
 use super::histogram;
@@ -61,6 +61,13 @@ pub(super) fn discovery(page: &mut Exposition, seen: &DiscoverySnapshot, now: In
     ] {
         page.count(name, service, value);
     }
+}
+
+/// Writes what operators' commands have changed on the servers.
+pub(super) fn operations(page: &mut Exposition, service: &str, seen: &OperationsSnapshot) {
+    let of = &[("service", service)];
+    page.flag("pointsman_fleet_pause", of, seen.fleet_pause.is_some());
+    page.gauge("pointsman_switchover_changed_priorities", of, seen.changed_priorities.len());
 }
 
 /// Writes each sentinel once: services with the same sentinels share the connections to them.

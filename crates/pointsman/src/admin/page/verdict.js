@@ -12,6 +12,7 @@ const held = v => {
   if (v.state === "unconfirmed") return ["warn", `Traffic held${time}: the master may have been replaced, waiting for confirmation by the sentinels${waiting(v)}.`];
   if (v.state === "no_master") return ["bad", `Traffic held${time}: no node can be verified as the master${waiting(v)}.`];
   if (v.minority && !v.override) return ["bad", `Traffic held${time}: only a minority of the sentinels is reachable${waiting(v)}.`];
+  if (v.fleet_pause) return ["warn", `Traffic held${time}: the fleet is paused by an operator, ${v.fleet_pause.node ? `writes at ${v.fleet_pause.node} too` : `but writes at the master are not${v.fleet_pause.problem ? `: ${v.fleet_pause.problem}` : ""}`}${waiting(v)}.`];
   return ["warn", `Traffic held${time}: paused by an operator${waiting(v)}.`];
 };
 const suspected = v => {
@@ -36,6 +37,8 @@ const verdict = v => {
   if (v.gate !== "open") return held(v);
   if (v.state === "suspect") return suspected(v);
   const to = `Master: ${v.target.name}`;
+  const changed = v.changed_priorities || [];
+  if (changed.length) return ["warn", `${to}; replica-priority is changed for a switchover and not restored yet: ${changed.map(n => `${n.node} from ${n.from} to ${n.to}`).join(", ")}.`];
   if (v.minority) return ["warn", `${to}; only a minority of the sentinels is reachable.`];
   if (v.disagreement) return ["warn", `${to}; the sentinels disagree.`];
   if (!up) return ["warn", `${to}; no sentinel is reachable, a failover would not be noticed.`];

@@ -99,6 +99,13 @@ pub struct ServiceStatus {
     pub outage_s: Option<f64>,
     /// Seconds for which traffic has been held; absent while it is not.
     pub held_s: Option<f64>,
+    /// The pause of writes at the master for the whole fleet, ordered through this process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fleet_pause: Option<FleetPauseStatus>,
+    /// Nodes whose `replica-priority` this process has changed for a switchover and not restored
+    /// yet. Omitted while there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub changed_priorities: Vec<ChangedPriorityStatus>,
     /// Whether sentinels with a vote name different masters or epochs, which happens briefly in
     /// every failover.
     pub disagreement: bool,
@@ -125,6 +132,32 @@ pub struct ServiceStatus {
     pub failovers: Vec<FailoverStatus>,
     /// Counters of the data plane.
     pub traffic: TrafficStatus,
+}
+
+/// A pause of writes at the master.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct FleetPauseStatus {
+    /// Seconds since it began.
+    pub for_s: f64,
+    /// Seconds until it ends by itself.
+    pub left_s: f64,
+    /// The master that is paused; absent while none is.
+    pub node: Option<String>,
+    /// Why writes are not paused at present.
+    pub problem: Option<String>,
+}
+
+/// A `replica-priority` that was changed for a switchover.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct ChangedPriorityStatus {
+    /// The node.
+    pub node: String,
+    /// The value before.
+    pub from: u64,
+    /// The value during the switchover.
+    pub to: u64,
+    /// The command that restores it.
+    pub restore: String,
 }
 
 /// The listener for readers.
