@@ -46,6 +46,7 @@ mod cutover;
 mod descriptors;
 mod discovery;
 mod doctor;
+mod doctor_cures;
 mod drain;
 mod failover;
 mod faults_limits;

@@ -5,15 +5,17 @@
 //! and the doctor of the `sentinel` crate examines and diagnoses. This module only prints the
 //! result, as text, coloured on a terminal only, or as JSON.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use sentinel::Resolver;
 use sentinel::doctor::{
-    self, Context, ExamineError, Finding, MasterAnswer, Observed, ObservedMaster, SentinelAnswer,
-    Severity,
+    self, Context, ExamineError, Finding, HostFacts, MasterAnswer, Observed, ObservedMaster,
+    SentinelAnswer, Severity,
 };
 use sentinel::{NodeReport, Role};
 use serde_json::{Value as Json, json};
@@ -67,7 +69,7 @@ pub(super) fn sentinels(
     let examined: Vec<ExaminedService> = runtime.block_on(async {
         let mut examined = Vec::new();
         for (service, is_own) in services {
-            examined.push(examine(&config, service, is_own).await);
+            examined.push(examine(&config, service, is_own, &args.zones()).await);
         }
         examined
     });
@@ -90,6 +92,7 @@ async fn examine(
     config: &Config,
     service: &config::ServiceConfig,
     is_own: bool,
+    zones: &BTreeMap<String, String>,
 ) -> ExaminedService {
     let listen = service.listen.iter().filter_map(proxy::ListenAddr::tcp);
     let own = if is_own {
@@ -102,10 +105,38 @@ async fn examine(
         mapped: patient.address_map.keys().cloned().collect(),
         hold_timeout: Some(service.hold_timeout),
         verify: patient.verify,
+        sentinels_need_login: patient.sentinel_auth.is_some(),
+        nodes_need_login: patient.auth.is_some(),
+        zones: zones.clone(),
+        host: if is_own { host_facts(service) } else { HostFacts::default() },
     };
     let observed = doctor::examine(patient, &Resolver::default()).await;
     let findings = doctor::diagnose(&observed, &context);
     ExaminedService { observed, findings }
+}
+
+/// What the start of this service on this host depends on.
+fn host_facts(service: &config::ServiceConfig) -> HostFacts {
+    let specific = service.listen.iter().filter_map(proxy::ListenAddr::tcp);
+    // An address of this host is its own route: a datagram socket gets it as the source address.
+    let is_ours = |addr: &SocketAddr| {
+        let any = SocketAddr::new(
+            match addr {
+                SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+                SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+            },
+            0,
+        );
+        let source = UdpSocket::bind(any)
+            .and_then(|socket| socket.connect(addr).and_then(|()| socket.local_addr()));
+        source.is_ok_and(|source| source.ip() == addr.ip())
+    };
+    let foreign = specific.filter(|addr| !addr.ip().is_unspecified() && !is_ours(addr));
+    let sysctl = |family: &str| {
+        let path = format!("/proc/sys/net/{family}/ip_nonlocal_bind");
+        std::fs::read_to_string(path).ok().map(|text| text.trim() == "1")
+    };
+    HostFacts { foreign_listen: foreign.collect(), nonlocal_bind: [sysctl("ipv4"), sysctl("ipv6")] }
 }
 
 fn describe(describe: &ExamineError) -> String {
@@ -190,6 +221,7 @@ fn report(examined: &ExaminedService, colour: bool) -> String {
         (it.addr.to_string(), mapped.unwrap_or_default(), text, it.answer.is_ok())
     });
     table(&mut out, "nodes", &rows.collect::<Vec<_>>(), paint);
+    let mut printed: BTreeSet<&[String]> = BTreeSet::new();
     for finding in findings {
         let code = match finding.severity {
             Severity::Fault => "31",
@@ -197,8 +229,15 @@ fn report(examined: &ExaminedService, colour: bool) -> String {
             Severity::Note => "36",
         };
         let head = paint(code, &finding.severity.label().to_uppercase());
-        let Finding { code, about, what, remedy, .. } = finding;
+        let Finding { code, about, what, remedy, commands, .. } = finding;
         let _ = write!(out, "\n  {head} {about}: {what} ({code})\n    -> {remedy}\n");
+        if !commands.is_empty() && !printed.insert(commands) {
+            out.push_str("       (the same commands as above, once)\n");
+            continue;
+        }
+        for command in commands {
+            let _ = writeln!(out, "       {command}");
+        }
     }
     let count = |severity| findings.iter().filter(|it| it.severity == severity).count();
     let verdict = if examined.is_healthy() {
@@ -285,6 +324,7 @@ fn document(examined: &ExaminedService) -> Json {
             "about": it.about,
             "message": it.what,
             "remedy": it.remedy,
+            "commands": it.commands,
         })
     });
     json!({
