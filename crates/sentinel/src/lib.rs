@@ -34,6 +34,7 @@ pub mod simulation {
 }
 
 pub use discovery::Discovery;
+pub use discovery::alarms::{Alarm, AlarmRecord};
 pub use discovery::config::DiscoveryConfig;
 pub use discovery::handle::{CommandId, DiscoveryHandle, Heartbeat};
 pub use discovery::snapshot::{

@@ -59,6 +59,16 @@ fn service(out: &mut String, it: &Json, rate: Option<f64>) {
     if it.get("minority").and_then(Json::as_bool) == Some(true) {
         out.push_str("  MINORITY   fewer than half of the sentinels are reachable\n");
     }
+    for alarm in list(it, "alarms") {
+        if alarm.get("on").and_then(Json::as_bool) == Some(true) {
+            let sentinels: Vec<String> = list(alarm, "sentinels")
+                .iter()
+                .map(|it| printable(it.as_str().unwrap_or_default()))
+                .collect();
+            let (message, age) = (text(alarm, "message"), span(number(alarm, "age_s")));
+            let _ = writeln!(out, "  ALARM      {message}: {}, for {age}", sentinels.join(", "));
+        }
+    }
     traffic(out, "clients", it.get("traffic"), rate);
     if let Some(readers) = it.get("readers").filter(|readers| readers.is_object()) {
         traffic(out, "readers", readers.get("traffic"), None);

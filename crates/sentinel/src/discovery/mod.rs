@@ -8,6 +8,7 @@
 //! Configured sentinels are dialled as soon as their addresses are known. Sentinels learned from
 //! others are dialled a few times per second at most.
 
+pub(crate) mod alarms;
 pub(crate) mod clock_jumps;
 pub(crate) mod clock_watch;
 pub(crate) mod config;
@@ -356,6 +357,7 @@ impl Discovery {
         }
         match round {
             PollOutcome::View { view, peers } => {
+                service.note_name(&from, true);
                 let event = MachineEvent::View { from: from.clone(), view, asked_at, configured };
                 service.handle_event(event, read_at, &self.links);
                 let learn = self.learn.get(number).is_some_and(|(learn, _)| *learn);
@@ -363,7 +365,13 @@ impl Discovery {
                     self.reconcile_soon();
                 }
             }
-            PollOutcome::UnknownName => service.count(|counts| counts.unknown_names += 1),
+            PollOutcome::UnknownName => {
+                service.note_name(&from, false);
+                if configured {
+                    service.step(MachineEvent::NameUnknown { from }, &self.links);
+                }
+                service.count(|counts| counts.unknown_names += 1);
+            }
             // The link repeats a torn round by itself.
             PollOutcome::Torn | PollOutcome::Malformed(_) | PollOutcome::Denied(_) => {
                 service.count(|counts| counts.bad_rounds += 1);

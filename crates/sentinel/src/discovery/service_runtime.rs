@@ -5,6 +5,7 @@
 //! decisions.
 
 mod publish;
+mod watch_sentinels;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use target::{ClockReading, Destination, PoolWriter, ReplyPolicy, TargetWriter};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
+use crate::discovery::alarms::Alarms;
 use crate::discovery::failover_history::FailoverHistory;
 use crate::discovery::learned_addresses::LearnedAddresses;
 use crate::discovery::sentinel_pool::SentinelPool;
@@ -54,6 +56,9 @@ pub(crate) struct ServiceRuntime {
     /// Rate limit for the log lines of this service.
     log_limiter: RateLimiter,
     failover_history: FailoverHistory,
+    alarms: Alarms,
+    /// Connected sentinels whose last answer was that they do not know the master's name.
+    name_unknown_at: BTreeSet<MyId>,
     counts: DiscoveryCounts,
     snapshot: Arc<ArcSwap<DiscoverySnapshot>>,
 }
@@ -89,6 +94,7 @@ impl ServiceRuntime {
             nodes: Vec::new(),
             replicas: None,
             failovers: Vec::new(),
+            alarms: Vec::new(),
             counts: DiscoveryCounts::default(),
         };
         Self {
@@ -107,6 +113,8 @@ impl ServiceRuntime {
             held_since: None,
             log_limiter: RateLimiter::new(60, Duration::from_millis(500)),
             failover_history: FailoverHistory::default(),
+            alarms: Alarms::default(),
+            name_unknown_at: BTreeSet::new(),
             counts: DiscoveryCounts::default(),
             snapshot: Arc::new(ArcSwap::from_pointee(first)),
         }
@@ -359,6 +367,7 @@ impl ServiceRuntime {
         self.log_limiter.flush(now);
         self.update_replicas();
         self.update_sentinel_pool(links);
+        self.update_alarms(now, links);
         self.publish(links);
     }
 
@@ -371,6 +380,7 @@ impl ServiceRuntime {
             Warning::HoldExpired => counts.holds_expired += 1,
             Warning::Stalled => {
                 counts.stalls += 1;
+                self.alarms.restart_delays();
                 if let Some(replica_publisher) = &mut self.replica_publisher {
                     replica_publisher.on_resume(Instant::now());
                 }

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::discovery::alarms::AlarmRecord;
 use crate::replicas::snapshot::ReplicaPoolSnapshot;
 use crate::{Basis, Epoch, FailoverTimeline, MyId, NodeAddr, Probe};
 
@@ -45,6 +46,8 @@ pub struct DiscoverySnapshot {
     pub replicas: Option<ReplicaPoolSnapshot>,
     /// The last commits, oldest first.
     pub failovers: Vec<FailoverRecord>,
+    /// The last alarms that ended, oldest first, then those that are on.
+    pub alarms: Vec<AlarmRecord>,
     /// Counters since the start.
     pub counts: DiscoveryCounts,
 }

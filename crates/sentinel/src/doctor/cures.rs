@@ -103,6 +103,7 @@ pub(super) fn realign(observed: &Observed, context: &Context) -> Vec<String> {
     }
     let known = observed.sentinel_count();
     let newest = newest_epoch(observed, right).unwrap_or(0);
+    let mut waits = Vec::new();
     for answer in misled {
         let Some(view) = settings_for(observed, answer, right) else { return Vec::new() };
         let quorum =
@@ -124,8 +125,10 @@ pub(super) fn realign(observed: &Observed, context: &Context) -> Vec<String> {
         if !options.is_empty() {
             lines.push(shell.command(answer.reached, "SENTINEL SET", &options));
         }
-        lines.push(shell.wait(answer.reached, &[("config-epoch", newest)]));
+        // Not before the last one: the first of them may be the only one that knows the name.
+        waits.push(shell.wait(answer.reached, &[("config-epoch", newest)]));
     }
+    lines.extend(waits);
     if !lines.is_empty() {
         lines.splice(0..0, shell.checks());
     }

@@ -241,6 +241,9 @@ fn assert_realigns(found: &Finding, wrong: &[u8], right: &str) {
             "{cli} SENTINEL SET mymaster down-after-milliseconds 5000 failover-timeout 60000 \
              parallel-syncs 1"
         ));
+    }
+    for it in wrong {
+        let cli = at(it);
         expected.push(format!(
             "until {cli} SENTINEL CKQUORUM mymaster | grep -q ^OK && [ \"$({cli} SENTINEL MASTER \
              mymaster | grep -A 1 -x config-epoch | tail -n 1)\" -ge 5 ]; do sleep 1; done"

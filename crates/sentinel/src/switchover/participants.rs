@@ -196,6 +196,7 @@ mod tests {
             nodes: vec![replica],
             replicas: None,
             failovers: Vec::new(),
+            alarms: Vec::new(),
             counts: crate::DiscoveryCounts::default(),
         }
     }

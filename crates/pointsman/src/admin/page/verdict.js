@@ -32,6 +32,8 @@ const verdict = v => {
   const to = `Master: ${v.target.name}`;
   if (v.minority) return ["warn", `${to}; only a minority of the sentinels is reachable.`];
   if (v.disagreement) return ["warn", `${to}; the sentinels disagree.`];
+  const alarm = (v.alarms || []).find(n => n.on);
+  if (alarm) return ["warn", `${to}; ${alarm.message} (${alarm.sentinels.join(", ")}), for ${span(alarm.age_s)}.`];
   if (!up) return ["warn", `${to}; no sentinel is reachable, a failover would not be noticed.`];
   if (up < v.electorate.majority) return ["warn", `${to}; only ${up} of ${v.electorate.voters} sentinels are reachable, too few to follow a failover.`];
   if (up < v.sentinels.length) return ["warn", `${to}; ${up} of ${v.sentinels.length} sentinels are reachable.`];

@@ -111,6 +111,7 @@ impl ServiceRuntime {
             nodes: nodes.collect(),
             replicas: self.replica_publisher.as_ref().map(ReplicaPublisher::snapshot),
             failovers: self.failover_history.failovers().to_vec(),
+            alarms: self.alarms.records(),
             counts: self.counts,
         }));
     }
