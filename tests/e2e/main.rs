@@ -37,6 +37,7 @@
 )]
 
 mod accounts;
+mod alarms;
 mod bytes;
 mod carry;
 mod carry_state;

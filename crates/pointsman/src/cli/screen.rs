@@ -292,4 +292,21 @@ mymaster: stable, generation 2
         assert!(shown.lines().count() < 24);
         assert_eq!(render(&serde_json::json!({"schema": 2}), None), None);
     }
+
+    #[test]
+    fn renders_alarms_that_are_on() {
+        let alarm = |on: bool, sentinel: &str| {
+            serde_json::json!({
+                "alarm": "ghosts", "on": on, "age_s": 725.0, "message": "gone and listed",
+                "sentinels": [sentinel, "10.0.0.9:26379"],
+            })
+        };
+        let document = serde_json::json!({
+            "schema": 1,
+            "services": [{"name": "m", "alarms": [alarm(false, "ended"), alarm(true, "a\u{1b}b")]}],
+        });
+        let shown = render(&document, None).expect("a document of this schema");
+        let expected = "  ALARM      gone and listed: a?b, 10.0.0.9:26379, for 12m05s\n";
+        assert!(shown.contains(expected) && !shown.contains("ended"), "{shown}");
+    }
 }

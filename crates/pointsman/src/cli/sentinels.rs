@@ -399,6 +399,18 @@ mod tests {
         assert!(super::report(&examined(), true).contains("\u{1b}[31mFAULT\u{1b}[0m"));
     }
 
+    /// Findings with one cause have the same commands, which must not be pasted twice.
+    #[test]
+    fn prints_equal_commands_once() {
+        let mut examined = examined();
+        let commands = vec!["redis-cli -h 10.0.0.2 -p 26379 SENTINEL RESET m".to_owned()];
+        examined.findings.iter_mut().for_each(|it| it.commands.clone_from(&commands));
+        let report = report(&examined, false);
+        assert_eq!(report.matches("\n       redis-cli -h 10.0.0.2").count(), 1, "{report}");
+        assert_eq!(report.matches("(the same commands as above, once)").count(), 1, "{report}");
+        assert_eq!(document(&examined)["findings"][1]["commands"], json!(commands));
+    }
+
     #[test]
     fn renders_findings_as_json() {
         let document = document(&examined());
