@@ -68,11 +68,19 @@ fn monitor(cluster: &Cluster, sentinel: &Node) {
     sentinel.ask(&["SENTINEL", "MONITOR", "mymaster", &ip, &port, "2"]).expect("MONITOR");
 }
 
-/// `SENTINEL REMOVE` on two of three. Traffic continues, and no failover is possible.
+/// `SENTINEL REMOVE` on two of three. No failover is possible, and traffic continues or is held, as
+/// configured for a minority.
 #[test]
 fn reports_name_that_most_sentinels_forgot() {
     let cluster = Cluster::builder().start();
     let pointsman = builder(&cluster).start();
+    let strict = builder(&cluster).service_line("minority = \"hold\"").start();
+    let held = |expected: f64| {
+        wait_until("the gate of minority = hold", PATIENCE, || {
+            let gate = metric(&strict, "pointsman_gate_closed{service=\"mymaster\"}");
+            if gate == Some(expected) { Ok(()) } else { Err(format!("{gate:?}")) }
+        });
+    };
     let mut client = pointsman.client();
     let [one, two, _] = cluster.sentinels() else { panic!("three sentinels") };
     one.ask(&["SENTINEL", "REMOVE", "mymaster"]).expect("REMOVE");
@@ -86,9 +94,11 @@ fn reports_name_that_most_sentinels_forgot() {
     let addrs = [one.addr().to_string(), two.addr().to_string()];
     assert_begun(&pointsman, "name_unknown", &addrs);
     assert!(client.cmd(&["SET", "a", "1"]).expect("SET").is_ok());
+    held(1.0);
     monitor(&cluster, one);
     monitor(&cluster, two);
     assert_ended(&pointsman, "name_unknown");
+    held(0.0);
     assert!(client.cmd(&["SET", "a", "2"]).expect("SET").is_ok());
 }
 

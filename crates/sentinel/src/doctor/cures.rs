@@ -43,27 +43,44 @@ pub(super) fn preparation(context: &Context) -> &'static str {
     }
 }
 
-/// The right master, if the observations determine it: the only node that reports the role of a
-/// master, or else the one of them that more than half of the answering sentinels name. `None`
-/// during a failover.
+/// The right master, if the observations determine it. It reports the role of a master and is
+/// named at the highest epoch, and the other nodes that are named there are replicas, or more than
+/// half of the answering sentinels name it; if other nodes report that role too, only the latter
+/// counts. If all that are named there are replicas, it is the only master there is.
+///
+/// `None` otherwise, and during a failover. A node that is named and does not answer may be the
+/// master: an old one that answers in its place is never chosen.
 pub(super) fn right_master(observed: &Observed) -> Option<&NodeAddr> {
     if observed.views().any(|(_, _, view)| view.failing_over) {
         return None;
     }
-    let masters: Vec<&NodeAddr> = observed
-        .nodes
-        .iter()
-        .filter(|node| node.answer.as_ref().is_ok_and(|it| it.role == Role::Master && it.pong))
-        .map(|node| &node.addr)
+    let highest = observed.views().map(|(_, _, view)| view.epoch).max()?;
+    let newest: BTreeSet<&NodeAddr> = observed
+        .views()
+        .filter(|(_, _, view)| view.epoch == highest)
+        .map(|(_, _, view)| &view.addr)
         .collect();
-    if let [only] = masters[..] {
-        return Some(only);
+    let (mut masters, mut replicas) = (Vec::new(), BTreeSet::new());
+    for node in &observed.nodes {
+        match node.answer.as_ref().map(|report| (&report.role, report.pong)) {
+            Ok((Role::Master, true)) => masters.push(&node.addr),
+            Ok((Role::Replica { .. }, _)) => drop(replicas.insert(&node.addr)),
+            _ => {}
+        }
     }
     let answering = observed.views().count();
-    masters.into_iter().find(|addr| {
-        let named = observed.views().filter(|(_, _, view)| view.addr == **addr).count();
-        named * 2 > answering
-    })
+    let has_most = |addr: &NodeAddr| {
+        observed.views().filter(|(_, _, view)| view.addr == *addr).count() * 2 > answering
+    };
+    let named: Vec<&NodeAddr> =
+        masters.iter().copied().filter(|addr| newest.contains(addr)).collect();
+    let others_are_replicas =
+        |right: &NodeAddr| newest.iter().all(|addr| *addr == right || replicas.contains(addr));
+    match (&named[..], &masters[..]) {
+        ([only], [_]) => (others_are_replicas(only) || has_most(only)).then_some(*only),
+        ([], [only]) => others_are_replicas(only).then_some(*only),
+        (several, _) => several.iter().copied().find(|addr| has_most(addr)),
+    }
 }
 
 /// Sentinels whose view of the master has to be replaced, and those that do not know the name.

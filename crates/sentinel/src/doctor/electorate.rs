@@ -11,15 +11,21 @@ use crate::{MyId, NodeAddr};
 /// Two sentinels with the same MYID were created from one configuration file.
 pub(super) fn identities(findings: &mut Findings, observed: &Observed, context: &Context) {
     let mut by_id: BTreeMap<&MyId, BTreeSet<SocketAddr>> = BTreeMap::new();
+    let mut processes: BTreeMap<&MyId, BTreeSet<Option<&str>>> = BTreeMap::new();
     for (_, answer) in observed.answered() {
         by_id.entry(&answer.id).or_default().insert(answer.reached);
+        processes.entry(&answer.id).or_default().insert(answer.run_id.as_deref());
     }
+    // One process that was reached at two addresses has one run_id.
+    let are_known =
+        |id: &MyId| processes.get(id).is_some_and(|runs| runs.len() > 1 && !runs.contains(&None));
     for (id, places) in by_id.iter().filter(|(_, places)| places.len() > 1) {
         let names: Vec<String> = places.iter().map(ToString::to_string).collect();
         let what =
             format!("the sentinels at {} have the same MYID {}", names.join(" and "), id.short());
         let commands = places
             .last()
+            .filter(|_| are_known(id))
             .map(|last| cures::new_identity(observed, context, *last))
             .unwrap_or_default();
         let remedy = if commands.is_empty() {
@@ -28,8 +34,7 @@ pub(super) fn identities(findings: &mut Findings, observed: &Observed, context: 
                 .to_owned()
         } else {
             format!(
-                "if it is one sentinel with two addresses, configure one of them. If they are two, \
-                 one was started with a copy of the other's file, and they have one vote: stop the \
+                "one was started with a copy of the other's file, and they have one vote: stop the \
                  last one (with its service manager if that would start it again), remove the \
                  line \"sentinel myid\" from its file on its host, and start it as \
                  usual{}",

@@ -63,6 +63,8 @@ pub struct SentinelAnswer {
     pub tilt: bool,
     /// The names of the masters that it monitors, as listed by `INFO`.
     pub watched: Vec<String>,
+    /// The `run_id` of its process, as reported by `INFO`; not its MYID.
+    pub run_id: Option<String>,
     /// The path of its configuration file on its host, as reported by `INFO`.
     pub config_file: Option<String>,
     /// Its answer about our master.

@@ -99,6 +99,7 @@ pub(super) fn read(
         refused,
         tilt: poll::read_tilt(info),
         watched: watched(info),
+        run_id: info_field(server, "run_id").map(printable),
         config_file: info_field(server, "config_file").map(printable).filter(|it| !it.is_empty()),
         master,
     })

@@ -72,6 +72,7 @@ fn healthy() -> Observed {
             refused: Vec::new(),
             tilt: false,
             watched: vec!["mymaster".to_owned()],
+            run_id: Some(format!("process-{number}")),
             config_file: Some("/etc/redis/sentinel.conf".to_owned()),
             master,
         };
@@ -278,6 +279,30 @@ fn distinguishes_disagreement_from_stale_epoch() {
     ];
     assert_eq!(found.commands, expected);
     assert!(found.what.contains("10.0.0.2:26379 and 10.0.0.3:26379"), "{found}");
+    let found = only("same-id", Severity::Warning, |it| {
+        answer(it, 2).id = id(2);
+        answer(it, 2).run_id = Some("process-2".to_owned());
+    });
+    assert!(found.commands.is_empty(), "one process at two addresses: {found}");
+}
+
+/// The master is cut off from the doctor, and an old one, which a stale sentinel names, answers.
+#[test]
+fn never_realigns_to_an_old_master_in_place_of_a_silent_one() {
+    let found = among("stale-epoch", |it| {
+        it.nodes[0].answer = Err(ExamineError::Unreachable("cannot connect".to_owned()));
+        it.nodes[1].answer.as_mut().expect("a report").role = Role::Master;
+        let view = view(it, 2);
+        (view.epoch, view.addr) = (3, node(2));
+    });
+    assert!(found.commands.is_empty(), "{:?}", found.commands);
+    // Two masters, and the higher epoch is that of one sentinel: an operator has to decide.
+    let found = among("stale-epoch", |it| {
+        it.nodes[1].answer.as_mut().expect("a report").role = Role::Master;
+        let view = view(it, 2);
+        (view.epoch, view.addr) = (6, node(2));
+    });
+    assert!(found.commands.is_empty(), "{:?}", found.commands);
 }
 
 #[test]
