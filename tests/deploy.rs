@@ -76,7 +76,6 @@ const LOOKED_UP: &[&str] = &[
     "pointsman_admin_connections",
     "pointsman_admin_requests_total",
     "pointsman_target_generation",
-    "pointsman_target_epoch",
     "pointsman_holds_total",
     "pointsman_replica_lag_bytes",
     "pointsman_sessions_reassigned_total",

@@ -9,7 +9,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use sentinel::Resolver;
@@ -22,6 +21,7 @@ use serde_json::{Value as Json, json};
 
 use super::args::SentinelsArgs;
 use super::failure::Failure;
+use super::host_facts::host_facts;
 use crate::config::{self, Config, Origin};
 use crate::process::error::RunError;
 use crate::process::settings;
@@ -113,30 +113,6 @@ async fn examine(
     let observed = doctor::examine(patient, &Resolver::default()).await;
     let findings = doctor::diagnose(&observed, &context);
     ExaminedService { observed, findings }
-}
-
-/// What the start of this service on this host depends on.
-fn host_facts(service: &config::ServiceConfig) -> HostFacts {
-    let specific = service.listen.iter().filter_map(proxy::ListenAddr::tcp);
-    // An address of this host is its own route: a datagram socket gets it as the source address.
-    let is_ours = |addr: &SocketAddr| {
-        let any = SocketAddr::new(
-            match addr {
-                SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-                SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-            },
-            0,
-        );
-        let source = UdpSocket::bind(any)
-            .and_then(|socket| socket.connect(addr).and_then(|()| socket.local_addr()));
-        source.is_ok_and(|source| source.ip() == addr.ip())
-    };
-    let foreign = specific.filter(|addr| !addr.ip().is_unspecified() && !is_ours(addr));
-    let sysctl = |family: &str| {
-        let path = format!("/proc/sys/net/{family}/ip_nonlocal_bind");
-        std::fs::read_to_string(path).ok().map(|text| text.trim() == "1")
-    };
-    HostFacts { foreign_listen: foreign.collect(), nonlocal_bind: [sysctl("ipv4"), sysctl("ipv6")] }
 }
 
 fn describe(describe: &ExamineError) -> String {

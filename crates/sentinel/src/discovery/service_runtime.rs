@@ -16,7 +16,7 @@ use target::{ClockReading, Destination, PoolWriter, ReplyPolicy, TargetWriter};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
-use crate::discovery::alarms::Alarms;
+use self::watch_sentinels::SentinelAlarms;
 use crate::discovery::failover_history::FailoverHistory;
 use crate::discovery::learned_addresses::LearnedAddresses;
 use crate::discovery::sentinel_pool::SentinelPool;
@@ -56,9 +56,7 @@ pub(crate) struct ServiceRuntime {
     /// Rate limit for the log lines of this service.
     log_limiter: RateLimiter,
     failover_history: FailoverHistory,
-    alarms: Alarms,
-    /// Connected sentinels whose last answer was that they do not know the master's name.
-    name_unknown_at: BTreeSet<MyId>,
+    alarms: SentinelAlarms,
     counts: DiscoveryCounts,
     snapshot: Arc<ArcSwap<DiscoverySnapshot>>,
 }
@@ -113,8 +111,7 @@ impl ServiceRuntime {
             held_since: None,
             log_limiter: RateLimiter::new(60, Duration::from_millis(500)),
             failover_history: FailoverHistory::default(),
-            alarms: Alarms::default(),
-            name_unknown_at: BTreeSet::new(),
+            alarms: SentinelAlarms::default(),
             counts: DiscoveryCounts::default(),
             snapshot: Arc::new(ArcSwap::from_pointee(first)),
         }

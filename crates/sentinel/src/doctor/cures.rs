@@ -9,11 +9,11 @@
 //!   address nor the epoch and cures none of them. Every wrong sentinel is removed before the first
 //!   one monitors the right master again: its epoch is 0 at first, and it adopts what the first
 //!   hello of a peer says, which must not be a peer that is wrong.
-//! - [`forget`] is for listed sentinels and replicas that are gone: `SENTINEL RESET`, on one sentinel
-//!   after the other. A sentinel knows no peer for up to two seconds after it and no replica for
-//!   about three, in which it cannot take part in a failover; the plan waits for both. If the
-//!   master dies in that time, or is down already, the sentinel never learns its replicas. There
-//!   is no plan unless every sentinel finds the master up.
+//! - [`forget`] is for listed sentinels and replicas that are gone: `SENTINEL RESET`, on one
+//!   sentinel after the other. A sentinel knows no peer for up to two seconds after it and no
+//!   replica for about three, in which it cannot take part in a failover; the plan waits for both.
+//!   If the master dies in that time, or is down already, the sentinel never learns its replicas.
+//!   There is no plan unless every sentinel finds the master up.
 //! - [`new_identity`] is for a sentinel that runs with a copy of another one's file.
 
 use std::collections::BTreeSet;

@@ -150,32 +150,7 @@ fn no_answer(
 ) {
     let at = &sentinel.addr;
     if !sentinel.configured && !matches!(error, ExamineError::Denied(_)) {
-        let listed = observed
-            .views()
-            .filter(|(_, _, view)| view.peers.iter().any(|it| it.addr.as_ref() == Some(at)));
-        let who: Vec<String> = listed.map(|(it, ..)| it.addr.to_string()).collect();
-        let what = format!(
-            "it is listed as a sentinel by {}, and {}",
-            who.join(", "),
-            describe_error(error)
-        );
-        let commands = cures::forget(observed, context);
-        let remedy = if commands.is_empty() {
-            "if it is gone for good, the sentinels have to forget it with SENTINEL RESET: until \
-             then it counts towards the majority. Not now: each of them must find the master up, \
-             or RESET would cost it the list of replicas. Run the doctor again then"
-                .to_owned()
-        } else {
-            format!(
-                "if it runs, make its port reachable from this host. If it is gone for good, make \
-                 the sentinels forget it, one after the other: until then it counts towards the \
-                 majority{}",
-                cures::preparation(context)
-            )
-        };
-        findings.add((Severity::Warning, "ghost"), at, what, remedy);
-        findings.with_commands(&commands);
-        return;
+        return ghost(findings, observed, at, error, context);
     }
     let (code, remedy) = match error {
         ExamineError::Unresolved(_) => (
@@ -213,6 +188,42 @@ fn no_answer(
         ),
     };
     findings.add((Severity::Fault, code), at, describe_error(error), remedy);
+}
+
+/// A listed sentinel that is not configured and does not answer.
+fn ghost(
+    findings: &mut Findings,
+    observed: &Observed,
+    at: &NodeAddr,
+    error: &ExamineError,
+    context: &Context,
+) {
+    let listed = observed
+        .views()
+        .filter(|(_, _, view)| view.peers.iter().any(|it| it.addr.as_ref() == Some(at)));
+    let who: Vec<String> = listed.map(|(it, ..)| it.addr.to_string()).collect();
+    let what =
+        format!("it is listed as a sentinel by {}, and {}", who.join(", "), describe_error(error));
+    let commands = cures::forget(observed, context);
+    let is_up =
+        |view: &ObservedMaster| view.peers.iter().any(|it| it.up && it.addr.as_ref() == Some(at));
+    let remedy = if observed.views().any(|(_, _, view)| is_up(view)) {
+        "other sentinels reach it: make its port reachable from this host".to_owned()
+    } else if commands.is_empty() {
+        "if it is gone for good, the sentinels have to forget it with SENTINEL RESET: until \
+         then it counts towards the majority. Not now: each of them must find the master up, \
+         or RESET would cost it the list of replicas. Run the doctor again then"
+            .to_owned()
+    } else {
+        format!(
+            "if it runs, make its port reachable from this host. If it is gone for good, make \
+             the sentinels forget it, one after the other: until then it counts towards the \
+             majority{}",
+            cures::preparation(context)
+        )
+    };
+    findings.add((Severity::Warning, "ghost"), at, what, remedy);
+    findings.with_commands(&commands);
 }
 
 pub(super) fn describe_error(error: &ExamineError) -> String {

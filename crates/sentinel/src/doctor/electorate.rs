@@ -165,24 +165,29 @@ pub(super) fn quorum(findings: &mut Findings, observed: &Observed) {
                       reachable (learn_sentinels, address_map, network policies)";
         findings.add((Severity::Fault, "majority"), name, what, remedy);
     }
-    if all.len() < 3 {
-        let what = format!("there are only {} sentinels", all.len());
+    numbers(findings, observed, all.len(), majority);
+}
+
+/// Whether the number of sentinels and their quorum tolerate a loss.
+fn numbers(findings: &mut Findings, observed: &Observed, all: usize, majority: usize) {
+    let name = &observed.name;
+    if all < 3 {
+        let what = format!("there are only {all} sentinels");
         let remedy = "run at least three, each on a host of its own: with fewer, the loss of one \
                       makes failovers impossible";
         findings.add((Severity::Warning, "few-sentinels"), name, what, remedy);
     }
-    if all.len() > 2 && all.len().is_multiple_of(2) {
-        let what = format!("there is an even number of sentinels: {}", all.len());
+    if all > 2 && all.is_multiple_of(2) {
+        let what = format!("there is an even number of sentinels: {all}");
         let remedy = format!(
-            "add one or remove one: {majority} of {} are a majority, so that no more of them may \
+            "add one or remove one: {majority} of {all} are a majority, so that no more of them may \
              fail than with {}, and two halves that lose each other leave no majority",
-            all.len(),
-            all.len() - 1
+            all - 1
         );
         findings.add((Severity::Warning, "even-sentinels"), name, what, remedy);
     }
     for (sentinel, _, view) in observed.views() {
-        if view.quorum == Some(1) && all.len() > 1 {
+        if view.quorum == Some(1) && all > 1 {
             findings.add(
                 (Severity::Warning, "quorum-one"),
                 &sentinel.addr,
@@ -193,10 +198,8 @@ pub(super) fn quorum(findings: &mut Findings, observed: &Observed) {
                 ),
             );
         }
-        if let Some(quorum) =
-            view.quorum.filter(|quorum| *quorum > all.len() as u64 || *quorum == 0)
-        {
-            let what = format!("its quorum is {quorum}, with {} sentinels in total", all.len());
+        if let Some(quorum) = view.quorum.filter(|quorum| *quorum > all as u64 || *quorum == 0) {
+            let what = format!("its quorum is {quorum}, with {all} sentinels in total");
             findings.add(
                 (Severity::Fault, "quorum-setting"),
                 &sentinel.addr,

@@ -228,8 +228,8 @@ fn commands_contain_no_secret_and_quote_names() {
 }
 
 /// RESET changes neither address nor epoch: sentinels that name the wrong master drop it, and only
-/// then one after the other monitors the right one. Otherwise a peer that is still wrong at the same
-/// epoch is the first to tell it a master.
+/// then one after the other monitors the right one. Otherwise it may adopt the wrong one again from
+/// the hello of a peer that is still wrong at the same epoch.
 #[track_caller]
 fn assert_realigns(found: &Finding, wrong: &[u8], right: &str) {
     let at = |number: &u8| format!("redis-cli -h 10.0.0.{number} -p 26379");

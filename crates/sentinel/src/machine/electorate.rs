@@ -16,9 +16,9 @@
 //!   the members and of the configuration, all sentinels were replaced, and those vote. A single
 //!   stranger, such as the only reachable sentinel after it lost its file, is not an electorate.
 //!
-//! A member is removed when it is silent and at most half of the answering members list it. One that
-//! answers that it does not know the master's name (`SENTINEL REMOVE`, a lost file) abstains; it is
-//! removed only if those that know the name are more than half of the configured sentinels. A
+//! A member is removed when it is silent and at most half of the answering members list it. One
+//! that answers that it does not know the master's name (`SENTINEL REMOVE`, a lost file) abstains;
+//! it is removed only if those that know the name are more than half of the configured sentinels. A
 //! cluster that merges with this one, or a stray sentinel with an old configuration, therefore
 //! cannot vote itself in, and the entries that Sentinel keeps of replaced pods ("ghosts") do not
 //! prevent the running sentinels from being a majority.
@@ -151,8 +151,8 @@ impl Electorate {
         sentinel.received = Some(received);
     }
 
-    /// A sentinel at a configured address does not know the name any more: its last view is void. It
-    /// stays a member, since it is there and may be made to know the name again.
+    /// A sentinel at a configured address does not know the name any more: its last view is void.
+    /// It stays a member, since it is there and may be made to know the name again.
     pub(super) fn record_abstention(&mut self, now: Instant, id: &MyId) {
         if let Some(sentinel) = self.by_id.get_mut(id) {
             (sentinel.received, sentinel.endorsed) = (None, None);

@@ -7,29 +7,49 @@ use std::time::Instant;
 use tracing::{info, warn};
 
 use super::ServiceRuntime;
-use crate::discovery::alarms::Conditions;
+use crate::discovery::alarms::{AlarmRecord, Alarms, Conditions};
 use crate::link::links::Links;
 use crate::{MyId, View};
+
+/// The alarms of one service, and what they need that no view says.
+#[derive(Debug, Default)]
+pub(super) struct SentinelAlarms {
+    alarms: Alarms,
+    /// Connected sentinels whose last answer was that they do not know the master's name.
+    name_unknown_at: BTreeSet<MyId>,
+}
+
+impl SentinelAlarms {
+    /// The process was suspended.
+    pub(super) fn restart_delays(&mut self) {
+        self.alarms.restart_delays();
+    }
+
+    /// For the snapshot.
+    pub(super) fn records(&self) -> Vec<AlarmRecord> {
+        self.alarms.records()
+    }
+}
 
 impl ServiceRuntime {
     /// A sentinel answered, and it does or does not know the master's name.
     pub(crate) fn note_name(&mut self, from: &MyId, known: bool) {
         if known {
-            self.name_unknown_at.remove(from);
+            self.alarms.name_unknown_at.remove(from);
         } else {
-            self.name_unknown_at.insert(from.clone());
+            self.alarms.name_unknown_at.insert(from.clone());
         }
     }
 
     /// Updates the alarms. The log says when one begins and when it ends.
     pub(super) fn update_alarms(&mut self, now: Instant, links: &Links) {
-        self.name_unknown_at.retain(|id| links.is_reached(self.number, id));
+        self.alarms.name_unknown_at.retain(|id| links.is_reached(self.number, id));
         let conditions = Conditions {
             name_unknown: self.without_name(links),
             unlisted: self.unlisted(links),
             ghosts: self.ghosts(links),
         };
-        for record in self.alarms.update(now, &conditions) {
+        for record in self.alarms.alarms.update(now, &conditions) {
             let service = Arc::clone(&self.name);
             let (alarm, sentinels) = (record.alarm, record.sentinels.join(", "));
             match record.ended_at {
@@ -59,7 +79,8 @@ impl ServiceRuntime {
         if knowing > all / 2 {
             return BTreeSet::new();
         }
-        let links = self.name_unknown_at.iter().filter_map(|id| links.voting_link(self.number, id));
+        let links =
+            self.alarms.name_unknown_at.iter().filter_map(|id| links.voting_link(self.number, id));
         links.map(|link| link.addr.to_string()).collect()
     }
 
