@@ -18,9 +18,9 @@ pub(super) fn host_facts(service: &config::ServiceConfig) -> HostFacts {
     HostFacts { foreign_listen: foreign.collect(), nonlocal_bind: [sysctl("ipv4"), sysctl("ipv6")] }
 }
 
-/// Whether this host has the address. Its route then leads to itself, so that a datagram socket gets
-/// it as its source address; nothing is sent. Binding it would prove nothing where any address may
-/// be bound.
+/// Whether this host has the address. Its route then leads to itself, so that a datagram socket
+/// gets it as its source address; nothing is sent. Binding it would prove nothing where any address
+/// may be bound.
 fn is_ours(addr: SocketAddr) -> bool {
     let any = match addr {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
