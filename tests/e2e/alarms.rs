@@ -45,8 +45,11 @@ fn assert_begun(pointsman: &Pointsman, name: &str, sentinels: &[String]) {
     expected.sort();
     assert_eq!(named, expected);
     let message = on[0]["message"].as_str().expect("a message");
-    let log = pointsman.process().log();
-    assert_eq!(log.matches(message).count(), 1, "{log}");
+    // The log is written by a thread of its own.
+    wait_until("the beginning in the log", PATIENCE, || {
+        let log = pointsman.process().log();
+        if log.matches(message).count() == 1 { Ok(()) } else { Err(log) }
+    });
 }
 
 /// The alarm ended, and is remembered.
