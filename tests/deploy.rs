@@ -79,7 +79,6 @@ const LOOKED_UP: &[&str] = &[
     "pointsman_admin_connections",
     "pointsman_admin_requests_total",
     "pointsman_target_generation",
-    "pointsman_target_epoch",
     "pointsman_holds_total",
     "pointsman_service_removed",
     "pointsman_replica_lag_bytes",

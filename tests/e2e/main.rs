@@ -37,6 +37,7 @@
 )]
 
 mod accounts;
+mod alarms;
 mod bytes;
 mod carry;
 mod carry_state;
@@ -46,6 +47,7 @@ mod cutover;
 mod descriptors;
 mod discovery;
 mod doctor;
+mod doctor_cures;
 mod drain;
 mod failover;
 mod faults_limits;

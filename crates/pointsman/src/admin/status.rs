@@ -115,6 +115,7 @@ pub fn service(
         readers: seen.replicas.as_ref().zip(readers).map(|(seen, it)| self::readers(seen, it)),
         replicas: seen.replicas.iter().flat_map(|it| it.replicas.iter().map(replica)).collect(),
         failovers: seen.failovers.iter().map(|it| failover(it, age)).collect(),
+        alarms: seen.alarms.iter().map(|it| alarm(it, age)).collect(),
         traffic,
     }
 }
@@ -207,6 +208,17 @@ fn node(seen: &sentinel::NodeSnapshot, age: impl Fn(Instant) -> f64) -> NodeStat
         offset: report.and_then(|report| report.lineage.as_ref()).map(|lineage| lineage.offset),
         age_s: seen.probe.as_ref().map(|probe| age(probe.asked_at)),
         problem: seen.problem.clone(),
+    }
+}
+
+fn alarm(seen: &sentinel::AlarmRecord, age: impl Fn(Instant) -> f64) -> AlarmStatus {
+    AlarmStatus {
+        alarm: seen.alarm.label(),
+        on: seen.ended_at.is_none(),
+        age_s: age(seen.since),
+        ended_s: seen.ended_at.map(age),
+        sentinels: seen.sentinels.clone(),
+        message: seen.alarm.message(),
     }
 }
 

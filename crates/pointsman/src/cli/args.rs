@@ -1,5 +1,6 @@
 //! Defines the command line. The help of configuration flags comes from the option definitions.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueHint};
@@ -380,12 +381,35 @@ pub(super) struct SentinelsArgs {
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
 
+    /// The zone of a host, as the sentinels announce it; may be repeated
+    ///
+    /// No reply of Redis shows in which zone a server runs. With the zone of every sentinel, the
+    /// doctor reports a zone whose loss would leave no majority. For example: --zone 10.0.0.11=a
+    /// --zone 10.0.0.12=b --zone 10.0.0.13=c
+    #[arg(long = "zone", value_name = "ADDRESS=ZONE", value_parser = zone)]
+    zones: Vec<(String, String)>,
+
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
 }
 
+/// Parses the value of `--zone`.
+fn zone(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((host, zone)) if !host.is_empty() && !zone.is_empty() => {
+            Ok((host.trim_matches(['[', ']']).to_ascii_lowercase(), zone.to_owned()))
+        }
+        _ => Err("expected ADDRESS=ZONE, for example 10.0.0.11=a".to_owned()),
+    }
+}
+
 impl SentinelsArgs {
+    /// The zone of each host.
+    pub(super) fn zones(&self) -> BTreeMap<String, String> {
+        self.zones.iter().cloned().collect()
+    }
+
     pub(super) fn flags(&self) -> Flags {
         Flags {
             config: self.config.clone(),

@@ -10,6 +10,7 @@
 mod args;
 mod control;
 mod failure;
+mod host_facts;
 mod http;
 mod import;
 mod man;

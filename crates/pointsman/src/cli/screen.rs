@@ -83,6 +83,16 @@ fn service(out: &mut String, it: &Json, rate: Option<f64>) {
         }
     }
     operations(out, it);
+    for alarm in list(it, "alarms") {
+        if alarm.get("on").and_then(Json::as_bool) == Some(true) {
+            let sentinels: Vec<String> = list(alarm, "sentinels")
+                .iter()
+                .map(|it| printable(it.as_str().unwrap_or_default()))
+                .collect();
+            let (message, age) = (text(alarm, "message"), span(number(alarm, "age_s")));
+            let _ = writeln!(out, "  ALARM      {message}: {}, for {age}", sentinels.join(", "));
+        }
+    }
     traffic(out, "clients", it.get("traffic"), rate);
     if let Some(readers) = it.get("readers").filter(|readers| readers.is_object()) {
         traffic(out, "readers", readers.get("traffic"), None);
@@ -305,5 +315,22 @@ mymaster: stable, generation 2
         assert_eq!(shown, expected);
         assert!(shown.lines().count() < 24);
         assert_eq!(render(&serde_json::json!({"schema": 2}), None), None);
+    }
+
+    #[test]
+    fn renders_alarms_that_are_on() {
+        let alarm = |on: bool, sentinel: &str| {
+            serde_json::json!({
+                "alarm": "ghosts", "on": on, "age_s": 725.0, "message": "gone and listed",
+                "sentinels": [sentinel, "10.0.0.9:26379"],
+            })
+        };
+        let document = serde_json::json!({
+            "schema": 1,
+            "services": [{"name": "m", "alarms": [alarm(false, "ended"), alarm(true, "a\u{1b}b")]}],
+        });
+        let shown = render(&document, None).expect("a document of this schema");
+        let expected = "  ALARM      gone and listed: a?b, 10.0.0.9:26379, for 12m05s\n";
+        assert!(shown.contains(expected) && !shown.contains("ended"), "{shown}");
     }
 }

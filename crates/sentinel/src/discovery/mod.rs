@@ -9,6 +9,7 @@
 //! others are dialled a few times per second at most.
 
 pub(crate) mod changes;
+pub(crate) mod alarms;
 pub(crate) mod clock_jumps;
 pub(crate) mod clock_watch;
 pub(crate) mod config;
@@ -363,6 +364,7 @@ impl Discovery {
         }
         match round {
             PollOutcome::View { view, peers } => {
+                service.note_name(&from, true);
                 let event = MachineEvent::View { from: from.clone(), view, asked_at, configured };
                 service.handle_event(event, read_at, &self.links);
                 let learn = self.learn.get(&number).is_some_and(|(learn, _)| *learn);
@@ -370,7 +372,13 @@ impl Discovery {
                     self.reconcile_soon();
                 }
             }
-            PollOutcome::UnknownName => service.count(|counts| counts.unknown_names += 1),
+            PollOutcome::UnknownName => {
+                service.note_name(&from, false);
+                if configured {
+                    service.step(MachineEvent::NameUnknown { from }, &self.links);
+                }
+                service.count(|counts| counts.unknown_names += 1);
+            }
             // The link repeats a torn round by itself.
             PollOutcome::Torn | PollOutcome::Malformed(_) | PollOutcome::Denied(_) => {
                 service.count(|counts| counts.bad_rounds += 1);

@@ -6,6 +6,7 @@
 
 pub(crate) mod overrides;
 mod publish;
+mod watch_sentinels;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use target::{ClockReading, Destination, PoolWriter, ReplyPolicy, TargetWriter};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
+use self::watch_sentinels::SentinelAlarms;
 use crate::discovery::failover_history::FailoverHistory;
 use crate::discovery::learned_addresses::LearnedAddresses;
 use crate::discovery::sentinel_pool::SentinelPool;
@@ -57,6 +59,7 @@ pub(crate) struct ServiceRuntime {
     log_limiter: RateLimiter,
     failover_history: FailoverHistory,
     overrides: OverrideReport,
+    alarms: SentinelAlarms,
     counts: DiscoveryCounts,
     snapshot: Arc<ArcSwap<DiscoverySnapshot>>,
 }
@@ -93,6 +96,7 @@ impl ServiceRuntime {
             replicas: None,
             failovers: Vec::new(),
             overrides: Default::default(),
+            alarms: Vec::new(),
             counts: DiscoveryCounts::default(),
         };
         Self {
@@ -112,6 +116,7 @@ impl ServiceRuntime {
             log_limiter: RateLimiter::new(60, Duration::from_millis(500)),
             failover_history: FailoverHistory::default(),
             overrides: OverrideReport::default(),
+            alarms: SentinelAlarms::default(),
             counts: DiscoveryCounts::default(),
             snapshot: Arc::new(ArcSwap::from_pointee(first)),
         }
@@ -369,6 +374,7 @@ impl ServiceRuntime {
         self.remind_of_override(now);
         self.update_replicas();
         self.update_sentinel_pool(links);
+        self.update_alarms(now, links);
         self.publish(links);
     }
 
@@ -381,6 +387,7 @@ impl ServiceRuntime {
             Warning::HoldExpired => counts.holds_expired += 1,
             Warning::Stalled => {
                 counts.stalls += 1;
+                self.alarms.restart_delays();
                 if let Some(replica_publisher) = &mut self.replica_publisher {
                     replica_publisher.on_resume(Instant::now());
                 }

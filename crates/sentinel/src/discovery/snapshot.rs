@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::discovery::service_runtime::overrides::OrderAnswer;
+use crate::discovery::alarms::AlarmRecord;
 use crate::replicas::snapshot::ReplicaPoolSnapshot;
 use crate::{Basis, Epoch, FailoverTimeline, Minority, MyId, NodeAddr, OverrideEnd, Probe};
 
@@ -48,6 +49,8 @@ pub struct DiscoverySnapshot {
     pub failovers: Vec<FailoverRecord>,
     /// Orders to follow a node without the sentinels.
     pub overrides: OverridesSnapshot,
+    /// The last alarms that ended, oldest first, then those that are on.
+    pub alarms: Vec<AlarmRecord>,
     /// Counters since the start.
     pub counts: DiscoveryCounts,
 }

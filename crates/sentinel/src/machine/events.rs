@@ -28,6 +28,7 @@ impl Machine {
             }
             MachineEvent::ExpectedSentinels(sentinels) => self.electorate.expect(sentinels),
             MachineEvent::SentinelsReplaced(names) => self.replace_sentinels(now, names),
+            MachineEvent::NameUnknown { from } => self.electorate.record_abstention(now, &from),
             MachineEvent::Notice { from, notice } => self.handle_notice(now, from.as_ref(), notice),
             MachineEvent::Probed { node, probe } => self.handle_probe(now, &node, &probe),
             MachineEvent::ProbeConnectionLost { node } => {

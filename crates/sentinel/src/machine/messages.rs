@@ -46,6 +46,11 @@ pub enum MachineEvent {
         /// The outcome.
         probe: Probe,
     },
+    /// A sentinel at a configured address answered that it does not know the master's name.
+    NameUnknown {
+        /// The sentinel.
+        from: MyId,
+    },
     /// An idle connection to a node ended by itself. A promotion disconnects clients, and so does a
     /// change of the replicated master, so the node has to be queried.
     ProbeConnectionLost {

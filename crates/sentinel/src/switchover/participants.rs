@@ -197,6 +197,7 @@ mod tests {
             replicas: None,
             failovers: Vec::new(),
             overrides: crate::OverridesSnapshot::default(),
+            alarms: Vec::new(),
             counts: crate::DiscoveryCounts::default(),
         }
     }

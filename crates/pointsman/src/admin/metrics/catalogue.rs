@@ -292,6 +292,12 @@ pub const CATALOGUE: &[Metric] = &[
         "Configured sentinels without a vote, because they and the electorate do not know each \
          other.",
     ),
+    gauge(
+        "pointsman_alarm",
+        &["service", "alarm"],
+        "Sentinels that an alarm is about, by alarm: name_unknown, unlisted or ghosts; 0 while it \
+         is off.",
+    ),
     counter("pointsman_master_switches_total", SERVICE, "Committed master changes."),
     counter("pointsman_holds_total", SERVICE, "Holds of traffic."),
     counter("pointsman_holds_expired_total", SERVICE, "Holds that ended without a master change."),

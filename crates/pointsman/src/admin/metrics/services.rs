@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use proxy::{DialFailure, EndReason, Limit, MaintenanceKind, NotCarried, Pin, ServiceSnapshot};
-use sentinel::{DiscoverySnapshot, OperationsSnapshot, ReplicaPoolSnapshot, ReplicaState};
+use sentinel::{Alarm, DiscoverySnapshot, OperationsSnapshot, ReplicaPoolSnapshot, ReplicaState};
 
 use super::exposition::{Exposition, LabelPair};
 use super::histogram;
@@ -45,6 +45,11 @@ pub(super) fn discovery(page: &mut Exposition, seen: &DiscoverySnapshot, now: In
         service,
         seen.sentinels.iter().filter(|it| it.stranger).count(),
     );
+    for alarm in Alarm::ALL {
+        let on = seen.alarms.iter().filter(|it| it.alarm == alarm && it.ended_at.is_none());
+        let concerned: usize = on.map(|it| it.sentinels.len()).sum();
+        page.gauge("pointsman_alarm", &[service[0], ("alarm", alarm.label())], concerned);
+    }
     let counts = &seen.counts;
     for (name, value) in [
         ("pointsman_master_switches_total", counts.commits),

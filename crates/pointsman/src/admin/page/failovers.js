@@ -78,5 +78,7 @@ const details = v => {
       mark(n.up && !n.problem && !n.disagrees ? "good" : n.up ? "warn" : "bad", n.problem || (n.up ? (n.disagrees ? "disagrees" : n.events ? "agrees" : "agrees, polled only") : "unreachable")),
       n.master, none(n.epoch) ? "–" : String(n.epoch), none(n.age_s) ? "–" : span(n.age_s) + " ago"])),
     table("Redis nodes", v.readers ? [...heads, "Readers"] : heads, nodes),
+    ...((v.alarms || []).length ? [table("Alarms", ["Alarm", "State", "Sentinels", "Began"], v.alarms.slice().reverse().map(n => [n.message,
+      n.on ? mark("warn", "on") : mark("good", `ended ${span(n.ended_s)} ago`), n.sentinels.join(", "), span(n.age_s) + " ago"]))] : []),
   ];
 };

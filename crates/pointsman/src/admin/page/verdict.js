@@ -41,6 +41,8 @@ const verdict = v => {
   if (changed.length) return ["warn", `${to}; replica-priority is changed for a switchover and not restored yet: ${changed.map(n => `${n.node} from ${n.from} to ${n.to}`).join(", ")}.`];
   if (v.minority) return ["warn", `${to}; only a minority of the sentinels is reachable.`];
   if (v.disagreement) return ["warn", `${to}; the sentinels disagree.`];
+  const alarm = (v.alarms || []).find(n => n.on);
+  if (alarm) return ["warn", `${to}; ${alarm.message} (${alarm.sentinels.join(", ")}), for ${span(alarm.age_s)}.`];
   if (!up) return ["warn", `${to}; no sentinel is reachable, a failover would not be noticed.`];
   if (up < v.electorate.majority) return ["warn", `${to}; only ${up} of ${v.electorate.voters} sentinels are reachable, too few to follow a failover.`];
   if (up < v.sentinels.length) return ["warn", `${to}; ${up} of ${v.sentinels.length} sentinels are reachable.`];

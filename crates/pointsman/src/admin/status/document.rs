@@ -130,6 +130,8 @@ pub struct ServiceStatus {
     pub replicas: Vec<ReplicaStatus>,
     /// The last master changes, oldest first.
     pub failovers: Vec<FailoverStatus>,
+    /// The last alarms about the sentinels that ended, oldest first, then those that are on.
+    pub alarms: Vec<AlarmStatus>,
     /// Counters of the data plane.
     pub traffic: TrafficStatus,
 }
@@ -270,6 +272,23 @@ pub struct NodeStatus {
     pub age_s: Option<f64>,
     /// Why it refuses the probes.
     pub problem: Option<String>,
+}
+
+/// An alarm: a lasting condition among the sentinels that an operator has to end.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct AlarmStatus {
+    /// `name_unknown`, `unlisted` or `ghosts`.
+    pub alarm: &'static str,
+    /// Whether it is on.
+    pub on: bool,
+    /// Seconds since the condition began.
+    pub age_s: f64,
+    /// Seconds since it ended; absent while it is on.
+    pub ended_s: Option<f64>,
+    /// The sentinels concerned, now or last.
+    pub sentinels: Vec<String>,
+    /// The condition and its consequence.
+    pub message: &'static str,
 }
 
 /// One master change.

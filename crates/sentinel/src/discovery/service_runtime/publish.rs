@@ -133,6 +133,7 @@ impl ServiceRuntime {
             replicas: self.replica_publisher.as_ref().map(ReplicaPublisher::snapshot),
             failovers: self.failover_history.failovers().to_vec(),
             overrides: self.overrides.snapshot(&self.machine),
+            alarms: self.alarms.records(),
             counts: self.counts,
         }));
     }

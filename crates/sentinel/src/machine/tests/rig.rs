@@ -396,6 +396,12 @@ impl Rig {
         self.publishes(sentinel, Notice::Switched { to: node(addr) });
     }
 
+    /// The sentinel answers that it does not know the master's name.
+    pub(in crate::machine) fn forgets_name(&mut self, sentinel: u8) -> &mut Self {
+        self.step(MachineEvent::NameUnknown { from: id(sentinel) });
+        self
+    }
+
     /// The sentinel becomes unreachable.
     pub(in crate::machine) fn disconnects(&mut self, sentinel: u8) -> &mut Self {
         if let Some(view) = self.sentinels.remove(&sentinel) {
