@@ -8,14 +8,13 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use harness::{Client, Value, encode, pause};
+use harness::{Value, encode, pause};
 
+use super::conn::Conn;
 use super::model::{Chain, Verdict, payload, position_of};
 use super::schedule::Rng;
-use super::shared::Shared;
+use super::shared::{Phase, Shared};
 
-/// Longer than the proxy holds a request, and than a failover takes.
-const TIMEOUT: Duration = Duration::from_secs(30);
 /// The pause between two requests of a client.
 const THINK: Duration = Duration::from_millis(4);
 /// A key is replaced after this many positions, which bounds memory and the cost of an audit.
@@ -71,9 +70,11 @@ impl<'a> Chained<'a> {
         let mut seen = 0;
         while !self.shared.stopped() {
             let mut phase;
-            let Some(mut client) = dial(self.shared, &self.who()) else { continue };
+            self.shared.rest(self.id, || ());
+            let Some(mut client) = Conn::dial(self.shared, &self.who()) else { continue };
             let mut audit = true;
             let end = loop {
+                self.shared.rest(self.id, || client.publish());
                 let round = self.shared.round();
                 phase = self.shared.phase();
                 if self.shared.stopped() {
@@ -100,7 +101,7 @@ impl<'a> Chained<'a> {
     }
 
     /// Compares the whole value with the model. False if the server refused to answer.
-    fn audit(&mut self, client: &mut Client, phase: u64) -> io::Result<bool> {
+    fn audit(&mut self, client: &mut Conn<'_>, phase: Phase) -> io::Result<bool> {
         let key = self.key();
         let reply = match self.kind {
             Kind::Text | Kind::Counter | Kind::Pipeline => client.cmd(&["GET", &key])?,
@@ -151,12 +152,12 @@ impl<'a> Chained<'a> {
         }
     }
 
-    fn refuse(&mut self, phase: u64, message: &str) {
+    fn refuse(&mut self, phase: Phase, message: &str) {
         self.refused = true;
         self.shared.refused(&self.who(), phase, message);
     }
 
-    fn step(&mut self, client: &mut Client, phase: u64) -> io::Result<()> {
+    fn step(&mut self, client: &mut Conn<'_>, phase: Phase) -> io::Result<()> {
         if self.chain.acknowledged() > LONGEST || self.rng.below(20) == 0 {
             return self.audit(client, phase).map(drop);
         }
@@ -167,7 +168,7 @@ impl<'a> Chained<'a> {
         }
     }
 
-    fn single(&mut self, client: &mut Client, phase: u64) -> io::Result<()> {
+    fn single(&mut self, client: &mut Conn<'_>, phase: Phase) -> io::Result<()> {
         let (key, next) = (self.key(), self.chain.next());
         let value = payload(&key, next);
         let args: Vec<&str> = match self.kind {
@@ -188,7 +189,7 @@ impl<'a> Chained<'a> {
         Ok(())
     }
 
-    fn transaction(&mut self, client: &mut Client, phase: u64) -> io::Result<()> {
+    fn transaction(&mut self, client: &mut Conn<'_>, phase: Phase) -> io::Result<()> {
         let (key, next) = (self.key(), self.chain.next());
         let (field, value) = (format!("f{next}"), payload(&key, next));
         let mut wire = encode(&["MULTI"]);
@@ -210,7 +211,7 @@ impl<'a> Chained<'a> {
         Ok(())
     }
 
-    fn pipeline(&mut self, client: &mut Client, phase: u64) -> io::Result<()> {
+    fn pipeline(&mut self, client: &mut Conn<'_>, phase: Phase) -> io::Result<()> {
         let key = self.key();
         let mut wire = Vec::new();
         let marks: Vec<String> =
@@ -240,7 +241,7 @@ impl<'a> Chained<'a> {
     }
 
     /// Compares the reply to the oldest write in flight.
-    fn take(&mut self, phase: u64, reply: &Value, position: Option<u64>) {
+    fn take(&mut self, phase: Phase, reply: &Value, position: Option<u64>) {
         self.shared.replies.fetch_add(1, Ordering::Relaxed);
         if let Some(message) = reply.error() {
             self.chain.refused();
@@ -259,22 +260,6 @@ impl<'a> Chained<'a> {
             self.renew();
         }
         self.last = Some(Instant::now());
-    }
-}
-
-/// Connects through the proxy; without success, reports it and waits.
-pub(super) fn dial(shared: &Shared, who: &str) -> Option<Client> {
-    let phase = shared.phase();
-    match Client::connect_within(shared.addr, TIMEOUT) {
-        Ok(client) => {
-            shared.connections.fetch_add(1, Ordering::Relaxed);
-            Some(client)
-        }
-        Err(error) => {
-            shared.broken(who, phase, &error);
-            pause(THINK * 10);
-            None
-        }
     }
 }
 

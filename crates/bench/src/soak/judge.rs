@@ -1,0 +1,344 @@
+//! Decides which observations of clients are excused by which fault. Pure.
+//!
+//! Clients report what they did not expect while no fault was known to them, and every loss. At the
+//! end of a step it is known what the soak did and which failovers the sentinels performed:
+//!
+//! - A failover that follows no fault of the soak is the environment's: sentinels that got no CPU
+//!   for two seconds find a healthy master down. Redis may then lose writes as in any unplanned
+//!   failover, and sessions may end. Such failovers are counted and reported. They excuse nothing
+//!   else.
+//! - An acknowledged write may be gone only if the master that acknowledged it was replaced without
+//!   handing over, and only if it was acknowledged before that. A later acknowledgement came from a
+//!   master that had been superseded.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use super::schedule::Fault;
+
+/// A reply of a failed master may still be on its way for this long; no successor is promoted
+/// earlier than Sentinel's `down-after-milliseconds` of two seconds.
+const ON_ITS_WAY: Duration = Duration::from_millis(1500);
+/// Sentinels that announce one switch do so within this time.
+const ONE_SWITCH: Duration = Duration::from_secs(60);
+/// A failover follows the first sign of it within this time.
+const FOREBODING: Duration = Duration::from_secs(30);
+
+/// What one sentinel published.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Sighting {
+    pub(super) at: Instant,
+    pub(super) from: SocketAddr,
+    pub(super) channel: String,
+    pub(super) payload: String,
+}
+
+/// A fault that the soak brought about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Deed {
+    pub(super) fault: Fault,
+    /// The server it was about; `None` for sentinels, the proxy and clients.
+    pub(super) node: Option<SocketAddr>,
+    pub(super) begin: Instant,
+    pub(super) end: Option<Instant>,
+}
+
+/// A change of the master that a majority of sentinels announced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Switch {
+    pub(super) at: Instant,
+    /// The first sign of it: a sentinel that found the master down.
+    pub(super) from: Instant,
+    pub(super) old: SocketAddr,
+    pub(super) new: SocketAddr,
+}
+
+/// Why a master was replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cause {
+    Planned,
+    Fault,
+    Environment,
+}
+
+/// What a client observed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Suspicion {
+    pub(super) at: Instant,
+    pub(super) step: u64,
+    pub(super) what: String,
+    pub(super) kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// An error reply, an end of a connection, or something missing, without a known fault.
+    Unexplained,
+    /// Acknowledged writes that are gone, and when the last one was acknowledged.
+    Lost { count: u64, last: Option<Instant> },
+}
+
+/// What follows from a suspicion.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Ruling {
+    /// Redis may lose this many writes in the fault of the soak.
+    LostByFault(u64),
+    /// The same in a failover without a fault of the soak.
+    LostByEnvironment(u64),
+    /// A failover without a fault of the soak explains it.
+    Environment,
+    Finding(String),
+}
+
+/// Everything that happened since the previous judgement.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    pub(super) deeds: Vec<Deed>,
+    pub(super) switches: Vec<Switch>,
+}
+
+impl History {
+    /// With the master in force at `since`; earlier sightings show only how a failover began.
+    pub(super) fn new(
+        deeds: Vec<Deed>,
+        sightings: &[Sighting],
+        since: Instant,
+        master: SocketAddr,
+    ) -> Self {
+        Self { deeds, switches: switches(sightings, since, master) }
+    }
+
+    pub(super) fn cause(&self, switch: &Switch) -> Cause {
+        let about = |deed: &&Deed| deed.begin <= switch.at && deed.node.is_some();
+        let lost =
+            |deed: &Deed| deed.fault != Fault::PlannedFailover && deed.node == Some(switch.old);
+        if self.deeds.iter().filter(about).any(lost) {
+            return Cause::Fault;
+        }
+        let planned = self.deeds.iter().filter(about).any(|deed| {
+            let first = self.switches.iter().find(|it| it.at >= deed.begin);
+            deed.fault == Fault::PlannedFailover
+                && deed.node == Some(switch.old)
+                && first == Some(switch)
+        });
+        if planned { Cause::Planned } else { Cause::Environment }
+    }
+
+    fn by_environment(&self) -> impl Iterator<Item = &Switch> {
+        self.switches.iter().filter(|it| self.cause(it) == Cause::Environment)
+    }
+
+    /// The last acknowledgement that a fault excuses.
+    fn excused_until(&self, deed: &Deed) -> Option<Instant> {
+        if deed.fault.may_lose_writes() {
+            return Some(deed.begin + ON_ITS_WAY);
+        }
+        // A replica that was killed or stopped and is promoted all the same may lack what the
+        // former master acknowledged, and takes with it what it acknowledged itself before.
+        let promoted = self.switches.iter().filter(|it| Some(it.new) == deed.node);
+        promoted.map(|it| it.at.max(deed.begin) + ON_ITS_WAY).max()
+    }
+
+    pub(super) fn judge(&self, it: &Suspicion) -> Ruling {
+        match it.kind {
+            Kind::Unexplained => {
+                let over = |switch: &Switch| switch.from <= it.at;
+                if self.by_environment().any(over) {
+                    Ruling::Environment
+                } else {
+                    Ruling::Finding(format!("step {}: {}", it.step, it.what))
+                }
+            }
+            Kind::Lost { count, last } => self.judge_loss(it, count, last),
+        }
+    }
+
+    fn judge_loss(&self, it: &Suspicion, count: u64, last: Option<Instant>) -> Ruling {
+        let began: Vec<&Deed> = self.deeds.iter().filter(|deed| deed.begin <= it.at).collect();
+        let within = |until: Instant| last.is_none_or(|last| last <= until);
+        let limits: Vec<Instant> = began.iter().filter_map(|it| self.excused_until(it)).collect();
+        if limits.iter().any(|until| within(*until)) {
+            return Ruling::LostByFault(count);
+        }
+        let switched = |switch: &&Switch| switch.from <= it.at;
+        if self.by_environment().filter(switched).any(|it| within(it.at + ON_ITS_WAY)) {
+            return Ruling::LostByEnvironment(count);
+        }
+        let late = limits.iter().max().zip(last).map(|(until, last)| {
+            let late = last.saturating_duration_since(*until - ON_ITS_WAY);
+            format!(", acknowledged {} ms after the fault", late.as_millis())
+        });
+        let late = late.unwrap_or_default();
+        let what = &it.what;
+        Ruling::Finding(format!(
+            "step {}: {what}: {count} acknowledged writes are gone{late}",
+            it.step
+        ))
+    }
+}
+
+/// The changes of the master that at least two sentinels announced, from the first announcement
+/// on. A sentinel that comes back announces old changes again; these are not new.
+fn switches(sightings: &[Sighting], since: Instant, mut master: SocketAddr) -> Vec<Switch> {
+    let announced: Vec<(&Sighting, SocketAddr, SocketAddr)> = sightings
+        .iter()
+        .filter(|it| it.channel == "+switch-master" && it.at >= since)
+        .filter_map(|it| addresses(&it.payload).map(|(old, new)| (it, old, new)))
+        .collect();
+    let mut found = Vec::new();
+    for (first, old, new) in &announced {
+        let again = |(other, from, to): &&(&Sighting, SocketAddr, SocketAddr)| {
+            (from, to) == (old, new)
+                && other.from != first.from
+                && other.at >= first.at
+                && other.at.saturating_duration_since(first.at) < ONE_SWITCH
+        };
+        if *old != master || !announced.iter().any(|it| again(&it)) {
+            continue;
+        }
+        master = *new;
+        let sign = |it: &&Sighting| {
+            matches!(it.channel.as_str(), "+sdown" | "+odown")
+                && it.payload.starts_with("master ")
+                && it.at <= first.at
+                && first.at.saturating_duration_since(it.at) < FOREBODING
+        };
+        let from = sightings.iter().find(sign).map_or(first.at, |it| it.at);
+        found.push(Switch { at: first.at, from, old: *old, new: *new });
+    }
+    found
+}
+
+/// `NAME OLD-IP OLD-PORT NEW-IP NEW-PORT`
+fn addresses(payload: &str) -> Option<(SocketAddr, SocketAddr)> {
+    let words: Vec<&str> = payload.split_whitespace().collect();
+    let [_, old, old_port, new, new_port] = words.as_slice() else { return None };
+    let addr = |ip: &str, port: &str| format!("{ip}:{port}").parse().ok();
+    Some((addr(old, old_port)?, addr(new, new_port)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn node(number: u8) -> SocketAddr {
+        SocketAddr::from(([127, 0, 100, number], 6379))
+    }
+
+    fn switched(at: Instant, old: u8, new: u8) -> Vec<Sighting> {
+        let payload = format!("m 127.0.100.{old} 6379 127.0.100.{new} 6379");
+        let one = |sentinel: u8| Sighting {
+            at,
+            from: SocketAddr::from(([127, 0, 101, sentinel], 26379)),
+            channel: "+switch-master".to_owned(),
+            payload: payload.clone(),
+        };
+        vec![one(1), one(2)]
+    }
+
+    fn deed(fault: Fault, number: u8, begin: Instant) -> Deed {
+        Deed { fault, node: Some(node(number)), begin, end: None }
+    }
+
+    fn lost(at: Instant, last: Instant) -> Suspicion {
+        let kind = Kind::Lost { count: 3, last: Some(last) };
+        Suspicion { at, step: 1, what: "client".to_owned(), kind }
+    }
+
+    fn ended(at: Instant) -> Suspicion {
+        let what = "connection lost".to_owned();
+        Suspicion { at, step: 1, what, kind: Kind::Unexplained }
+    }
+
+    fn is_finding(ruling: &Ruling) -> bool {
+        matches!(ruling, Ruling::Finding(_))
+    }
+
+    #[test]
+    fn excuses_loss_before_death_of_the_master_only() {
+        let start = Instant::now();
+        let kill = vec![deed(Fault::KillMaster, 1, start)];
+        let history = History::new(kill, &switched(start + 3 * SECOND, 1, 2), start, node(1));
+        let found = start + 5 * SECOND;
+        assert_eq!(history.judge(&lost(found, start)), Ruling::LostByFault(3));
+        assert!(is_finding(&history.judge(&lost(found, start + 2 * SECOND))));
+        assert!(is_finding(&history.judge(&ended(found))), "the client knew of no fault");
+    }
+
+    #[test]
+    fn excuses_no_loss_in_a_planned_failover() {
+        let start = Instant::now();
+        let order = vec![deed(Fault::PlannedFailover, 1, start)];
+        let history = History::new(order, &switched(start + SECOND, 1, 2), start, node(1));
+        assert_eq!(history.cause(&history.switches[0]), Cause::Planned);
+        assert!(is_finding(&history.judge(&lost(start + 2 * SECOND, start))));
+    }
+
+    #[test]
+    fn excuses_loss_of_a_master_killed_after_promotion() {
+        let start = Instant::now();
+        let deeds = vec![
+            deed(Fault::PlannedFailover, 1, start),
+            deed(Fault::KillReplica, 2, start + 2 * SECOND),
+        ];
+        let mut seen = switched(start + SECOND, 1, 2);
+        seen.extend(switched(start + 6 * SECOND, 2, 3));
+        let history = History::new(deeds, &seen, start, node(1));
+        let causes: Vec<Cause> = history.switches.iter().map(|it| history.cause(it)).collect();
+        assert_eq!(causes, [Cause::Planned, Cause::Fault]);
+        let found = start + 8 * SECOND;
+        assert_eq!(history.judge(&lost(found, start + 2 * SECOND)), Ruling::LostByFault(3));
+        assert!(is_finding(&history.judge(&lost(found, start + 5 * SECOND))));
+    }
+
+    #[test]
+    fn excuses_nothing_for_a_replica_not_promoted() {
+        let start = Instant::now();
+        let deeds =
+            vec![deed(Fault::PlannedFailover, 1, start), deed(Fault::KillReplica, 3, start)];
+        let history = History::new(deeds, &switched(start + SECOND, 1, 2), start, node(1));
+        assert!(is_finding(&history.judge(&lost(start + 2 * SECOND, start))));
+    }
+
+    #[test]
+    fn recognises_failovers_without_a_fault() {
+        let start = Instant::now();
+        let mut seen = vec![Sighting {
+            at: start,
+            from: node(9),
+            channel: "+sdown".to_owned(),
+            payload: "master m 127.0.100.1 6379".to_owned(),
+        }];
+        seen.extend(switched(start + 2 * SECOND, 1, 2));
+        let history = History::new(Vec::new(), &seen, start, node(1));
+        assert_eq!(history.cause(&history.switches[0]), Cause::Environment);
+        assert_eq!(history.judge(&ended(start + SECOND)), Ruling::Environment);
+        assert!(is_finding(&history.judge(&ended(start - SECOND))), "before the first sign");
+        let found = start + 3 * SECOND;
+        assert_eq!(history.judge(&lost(found, start + SECOND)), Ruling::LostByEnvironment(3));
+        assert!(is_finding(&history.judge(&lost(found, start + 4 * SECOND))));
+    }
+
+    #[test]
+    fn counts_second_failover_after_a_planned_one_as_environment() {
+        let start = Instant::now();
+        let mut seen = switched(start + SECOND, 1, 2);
+        seen.extend(switched(start + 9 * SECOND, 2, 1));
+        let order = vec![deed(Fault::PlannedFailover, 1, start)];
+        let history = History::new(order, &seen, start, node(1));
+        let causes: Vec<Cause> = history.switches.iter().map(|it| history.cause(it)).collect();
+        assert_eq!(causes, [Cause::Planned, Cause::Environment]);
+    }
+
+    #[test]
+    fn ignores_old_switches_announced_again() {
+        let start = Instant::now();
+        let mut seen = switched(start, 1, 2);
+        seen.extend(switched(start + 5 * SECOND, 1, 2));
+        seen.push(switched(start + 6 * SECOND, 2, 3).remove(0));
+        let history = History::new(Vec::new(), &seen, start, node(1));
+        assert_eq!(history.switches.len(), 1, "the last one was announced by one sentinel only");
+    }
+}
