@@ -14,6 +14,8 @@ mod faults;
 mod judge;
 mod model;
 mod pairs;
+#[cfg(test)]
+mod planted_tests;
 mod proxy;
 mod report;
 mod schedule;

@@ -105,26 +105,28 @@ fn command(summary: &Summary) -> String {
     format!("cargo xtask soak --minutes {} --seed {}", summary.minutes, summary.seed)
 }
 
-/// Growth beyond the bound, one message per process.
-pub(super) fn growth(samples: &[Sample]) -> Vec<String> {
+/// The first sample of each process after its warm-up, and its last one.
+fn spans(samples: &[Sample]) -> Vec<(Sample, Sample)> {
     let mut processes: BTreeMap<u32, Vec<Sample>> = BTreeMap::new();
     for sample in samples {
         processes.entry(sample.pid).or_default().push(*sample);
     }
-    let grown = processes.into_values().filter_map(|all| {
+    let span = |all: Vec<Sample>| {
         let start = all.first()?.at;
         let warm = all.iter().find(|it| it.at >= start + WARM)?;
-        let last = all.last()?;
-        (last.kib > warm.kib + GROWTH_KIB).then(|| {
-            format!(
-                "private memory grew from {} to {} KiB in {} s",
-                warm.kib,
-                last.kib,
-                (last.at - warm.at).as_secs()
-            )
-        })
-    });
-    grown.collect()
+        Some((*warm, *all.last()?))
+    };
+    processes.into_values().filter_map(span).collect()
+}
+
+/// Growth beyond the bound, one message per process.
+pub(super) fn growth(samples: &[Sample]) -> Vec<String> {
+    let grown = spans(samples).into_iter().filter(|(warm, last)| last.kib > warm.kib + GROWTH_KIB);
+    let message = |(warm, last): (Sample, Sample)| {
+        let seconds = (last.at - warm.at).as_secs();
+        format!("private memory grew from {} to {} KiB in {seconds} s", warm.kib, last.kib)
+    };
+    grown.map(message).collect()
 }
 
 pub(super) fn summary(it: &Summary) -> String {
@@ -180,6 +182,15 @@ fn accounts(text: &mut String, it: &Summary) {
         memory(it.samples.last()),
         it.samples.len()
     );
+    let longest = spans(&it.samples).into_iter().max_by_key(|(warm, last)| last.at - warm.at);
+    if let Some((warm, last)) = longest {
+        let seconds = (last.at - warm.at).as_secs();
+        let _ = writeln!(
+            text,
+            "  of the process that ran longest: {} KiB, {seconds} s later {} KiB",
+            warm.kib, last.kib
+        );
+    }
     let stocks = &it.stocks;
     let _ = writeln!(
         text,
