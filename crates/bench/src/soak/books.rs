@@ -12,6 +12,7 @@ pub(super) mod metric {
     pub(in super::super) const OPEN: &str = "pointsman_sessions_open";
     pub(in super::super) const WAITING: &str = "pointsman_sessions_waiting";
     pub(in super::super) const ON_WORKERS: &str = "pointsman_worker_sessions";
+    pub(in super::super) const TASKS: &str = "pointsman_worker_tasks";
     pub(in super::super) const DIALS: &str = "pointsman_dials_total";
     pub(in super::super) const CARRIED: &str = "pointsman_sessions_carried_total";
     pub(in super::super) const BYTES: &str = "pointsman_client_bytes_total";

@@ -70,6 +70,11 @@ impl Stock {
         self.books.files() - 2.0 * self.books.sum(metric::OPEN, "")
     }
 
+    /// Tasks of the workers beyond the one of each session.
+    fn other_tasks(&self) -> f64 {
+        self.books.sum(metric::TASKS, "") - self.books.sum(metric::ON_WORKERS, "")
+    }
+
     /// What does not balance by itself.
     fn imbalances(&self) -> Vec<String> {
         let count = |name| self.books.sum(name, "");
@@ -114,6 +119,8 @@ impl Stock {
         };
         let more = self.spare_files() - before.spare_files();
         need(more <= SPARE_FILES, format!("{more} descriptors more beside those of sessions"));
+        let tasks = self.other_tasks() - before.other_tasks();
+        need(!differ(tasks, 0.0), format!("{tasks} tasks more beside those of sessions"));
         need(bytes_in <= sent + 0.5, format!("{bytes_in} bytes from clients, who sent {sent}"));
         if calm && !differ(clients.closed, earlier.closed) {
             let connections = clients.connections - earlier.connections;
@@ -224,6 +231,7 @@ mod tests {
     /// Two open sessions of three, 100 bytes in, 200 bytes out.
     fn stock() -> Stock {
         let text = "pointsman_sessions_open 2\npointsman_worker_sessions 2\n\
+                    pointsman_worker_tasks 6\n\
                     pointsman_sessions_total 3\npointsman_sessions_closed_total{reason=\"x\"} 1\n\
                     pointsman_client_bytes_total{direction=\"in\"} 100\n\
                     pointsman_client_bytes_total{direction=\"out\"} 200\n\
@@ -279,6 +287,7 @@ mod tests {
             ("pointsman_client_bytes_total{direction=\"in\"}", 99, "-1 bytes in, 0 sent"),
             ("pointsman_client_bytes_total{direction=\"out\"}", 201, "1 bytes out, 0 received"),
             ("pointsman_dials_total", 4, "1 dials for 0 sessions without a fault"),
+            ("pointsman_worker_tasks", 7, "1 tasks more beside those of sessions"),
             ("process_open_fds", 29, "5 descriptors more beside those of sessions"),
         ] {
             let found = with(name, value).differences(&stock(), true);

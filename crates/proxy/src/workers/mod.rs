@@ -162,7 +162,7 @@ impl Running {
         let mut workers = Vec::with_capacity(listeners.len());
         for ((number, listeners), handle) in listeners.into_iter().enumerate().zip(handles) {
             let reactor = Reactor::new(handle.wake_fd()).map_err(looping(number))?;
-            let heartbeat = Heartbeat::new();
+            let heartbeat = Heartbeat::new(Arc::clone(&handle));
             running.heartbeats.push(heartbeat.clone());
             let contexts = running.contexts(number, drain);
             let (drain, clock) = (drain.clone(), clock.clone());
