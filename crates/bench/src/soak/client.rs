@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use harness::{Value, encode, pause};
 
 use super::conn::Conn;
+use super::judge::Acknowledged;
 use super::model::{Chain, Verdict, payload, position_of};
 use super::schedule::Rng;
 use super::shared::{Phase, Shared};
@@ -44,8 +45,10 @@ pub(super) struct Chained<'a> {
     generation: u64,
     chain: Chain,
     rng: Rng,
-    /// When the last write was acknowledged.
-    last: Option<Instant>,
+    /// When the writes in flight were sent.
+    sent: Instant,
+    /// The last acknowledged write.
+    last: Option<Acknowledged>,
     /// Error replies since the last pause; a refused client waits before it asks again.
     refused: bool,
 }
@@ -54,7 +57,17 @@ impl<'a> Chained<'a> {
     pub(super) fn new(shared: &'a Shared, id: usize, kind: Kind, seed: u64) -> Self {
         let rng = Rng::new(seed ^ u64::try_from(id).unwrap_or(0));
         let chain = Chain::default();
-        Self { shared, id, kind, generation: 0, chain, rng, last: None, refused: false }
+        Self {
+            shared,
+            id,
+            kind,
+            generation: 0,
+            chain,
+            rng,
+            sent: Instant::now(),
+            last: None,
+            refused: false,
+        }
     }
 
     fn key(&self) -> String {
@@ -129,9 +142,10 @@ impl<'a> Chained<'a> {
             }
         }
         if self.chain.acknowledged() > LONGEST {
-            // The value was just found complete; nothing depends on the outcome of the deletion.
-            client.cmd(&["DEL", &key])?;
+            // The value was just found complete. Whether it is deleted is known only if a reply
+            // arrives, so the key is given up before.
             self.renew();
+            client.cmd(&["DEL", &key])?;
         }
         Ok(true)
     }
@@ -150,6 +164,12 @@ impl<'a> Chained<'a> {
                     .finding(&format!("{}: {count} writes ran that were not sent", self.who()));
             }
         }
+    }
+
+    /// A write is about to be sent.
+    fn sending(&mut self) {
+        self.chain.sent();
+        self.sent = Instant::now();
     }
 
     fn refuse(&mut self, phase: Phase, message: &str) {
@@ -176,7 +196,7 @@ impl<'a> Chained<'a> {
             Kind::List => vec!["RPUSH", &key, &value],
             _ => vec!["INCR", &key],
         };
-        self.chain.sent();
+        self.sending();
         let reply = client.cmd(&args)?;
         let position = match (self.kind, &reply) {
             (Kind::Text, Value::Nil) => Some(1),
@@ -196,7 +216,7 @@ impl<'a> Chained<'a> {
         wire.extend(encode(&["HSET", &key, &field, &value]));
         wire.extend(encode(&["HINCRBY", &key, "position", "1"]));
         wire.extend(encode(&["EXEC"]));
-        self.chain.sent();
+        self.sending();
         client.send(&wire)?;
         let early: Vec<Value> =
             (0..3).map(|_| client.read_value()).collect::<io::Result<Vec<_>>>()?;
@@ -219,7 +239,7 @@ impl<'a> Chained<'a> {
         for mark in &marks {
             wire.extend(encode(&["INCR", &key]));
             wire.extend(encode(&["ECHO", mark]));
-            self.chain.sent();
+            self.sending();
         }
         client.send(&wire)?;
         let generation = self.generation;
@@ -259,7 +279,7 @@ impl<'a> Chained<'a> {
             self.judge(verdict);
             self.renew();
         }
-        self.last = Some(Instant::now());
+        self.last = Some(Acknowledged { sent: self.sent, at: Instant::now() });
     }
 }
 

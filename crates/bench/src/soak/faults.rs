@@ -92,6 +92,7 @@ impl Stage {
         let master = self.cluster.master();
         let number = shared.timeline.begin(act.fault, Some(master.addr()));
         match act.fault {
+            Fault::Switchover => self.switch_over(master, number, other, shared),
             Fault::PlannedFailover => self.fail_over(master, other, shared),
             Fault::KillMaster => {
                 master.kill();
@@ -127,7 +128,7 @@ impl Stage {
             let seen = shared.timeline.sightings(ordered);
             seen.iter().any(|it| it.channel.starts_with("-failover-abort"))
         };
-        let hindered = other.is_some_and(Fault::hinders_failover);
+        let hindered = other.is_some_and(|it| Fault::PlannedFailover.is_hindered_by(it));
         let over = wait_until("another master after SENTINEL FAILOVER", PATIENCE, || {
             match self.cluster.current_master_addr() {
                 Ok(addr) if addr != master.addr() => Ok(true),
@@ -139,6 +140,38 @@ impl Stage {
         });
         if !over {
             shared.failover_failed();
+        }
+    }
+
+    /// Has pointsman switch over. Nothing may be lost if the command succeeds; if it fails although
+    /// nothing hinders it, it is repeated, as by an operator.
+    fn switch_over(&self, master: &Node, number: usize, other: Option<Fault>, shared: &Shared) {
+        let hindered = other.is_some_and(|it| Fault::Switchover.is_hindered_by(it));
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let mut command = self.proxy().switchover();
+            let (succeeded, said) = match command.output() {
+                Ok(done) => {
+                    let out = [done.stdout, done.stderr].concat();
+                    (done.status.success(), String::from_utf8_lossy(&out).into_owned())
+                }
+                Err(error) => (false, error.to_string()),
+            };
+            for line in said.lines() {
+                shared.timeline.note(&format!("switchover: {line}"));
+            }
+            if succeeded {
+                self.wait_successor(master);
+                return;
+            }
+            if hindered {
+                // It may have ordered the failover before, which continues without pointsman.
+                shared.timeline.rename(number, Fault::PlannedFailover);
+                shared.failover_failed();
+                return;
+            }
+            assert!(Instant::now() < deadline, "the switchover fails again and again: {said}");
+            pause(Duration::from_secs(1));
         }
     }
 

@@ -7,7 +7,11 @@
 //!   for two seconds find a healthy master down. Redis may then lose writes as in any unplanned
 //!   failover, and sessions may end. Such failovers are counted and reported. They excuse nothing
 //!   else.
-//! - An acknowledged write may be gone only if the master that acknowledged it was replaced without
+//! - `SENTINEL FAILOVER` promotes a replica without waiting for it. A write that was sent before the
+//!   replica was selected, and acknowledged before the promotion, is gone if the replica lags, as it
+//!   does without CPU time. The proxy holds what is sent later. `pointsman switchover` waits for the
+//!   replicas, so that no write may be lost.
+//! - Otherwise, an acknowledged write may be gone only if the master that acknowledged it was replaced without
 //!   handing over, and only if it was acknowledged before that. A later acknowledgement came from a
 //!   master that had been superseded.
 
@@ -21,6 +25,10 @@ use super::schedule::Fault;
 const ON_ITS_WAY: Duration = Duration::from_millis(1500);
 /// Sentinels that announce one switch do so within this time.
 const ONE_SWITCH: Duration = Duration::from_secs(60);
+/// How late the proxy may receive an event that the soak has received.
+const EVENT: Duration = Duration::from_millis(50);
+/// How late it may act on replies of the former master then.
+const REPLIES: Duration = Duration::from_millis(250);
 /// A failover follows the first sign of it within this time.
 const FOREBODING: Duration = Duration::from_secs(30);
 
@@ -49,6 +57,10 @@ pub(super) struct Switch {
     pub(super) at: Instant,
     /// The first sign of it: a sentinel that found the master down.
     pub(super) from: Instant,
+    /// When the successor was selected, which is when the proxy stops to forward requests.
+    pub(super) selected: Instant,
+    /// When it was asked to become the master.
+    pub(super) promoted: Instant,
     pub(super) old: SocketAddr,
     pub(super) new: SocketAddr,
 }
@@ -59,6 +71,13 @@ pub(super) enum Cause {
     Planned,
     Fault,
     Environment,
+}
+
+/// The last acknowledged write of a client: when it was sent, and when the reply arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Acknowledged {
+    pub(super) sent: Instant,
+    pub(super) at: Instant,
 }
 
 /// What a client observed.
@@ -74,8 +93,8 @@ pub(super) struct Suspicion {
 pub(super) enum Kind {
     /// An error reply, an end of a connection, or something missing, without a known fault.
     Unexplained,
-    /// Acknowledged writes that are gone, and when the last one was acknowledged.
-    Lost { count: u64, last: Option<Instant> },
+    /// Acknowledged writes that are gone.
+    Lost { count: u64, last: Option<Acknowledged> },
 }
 
 /// What follows from a suspicion.
@@ -83,6 +102,8 @@ pub(super) enum Kind {
 pub(super) enum Ruling {
     /// Redis may lose this many writes in the fault of the soak.
     LostByFault(u64),
+    /// The same for `SENTINEL FAILOVER` with a replica that lags.
+    LostByLag(u64),
     /// The same in a failover without a fault of the soak.
     LostByEnvironment(u64),
     /// A failover without a fault of the soak explains it.
@@ -110,16 +131,13 @@ impl History {
 
     pub(super) fn cause(&self, switch: &Switch) -> Cause {
         let about = |deed: &&Deed| deed.begin <= switch.at && deed.node.is_some();
-        let lost =
-            |deed: &Deed| deed.fault != Fault::PlannedFailover && deed.node == Some(switch.old);
+        let lost = |deed: &Deed| !deed.fault.is_planned() && deed.node == Some(switch.old);
         if self.deeds.iter().filter(about).any(lost) {
             return Cause::Fault;
         }
         let planned = self.deeds.iter().filter(about).any(|deed| {
             let first = self.switches.iter().find(|it| it.at >= deed.begin);
-            deed.fault == Fault::PlannedFailover
-                && deed.node == Some(switch.old)
-                && first == Some(switch)
+            deed.fault.is_planned() && deed.node == Some(switch.old) && first == Some(switch)
         });
         if planned { Cause::Planned } else { Cause::Environment }
     }
@@ -153,9 +171,26 @@ impl History {
         }
     }
 
-    fn judge_loss(&self, it: &Suspicion, count: u64, last: Option<Instant>) -> Ruling {
+    /// Whether a write is gone because `SENTINEL FAILOVER` promoted a replica that lagged.
+    fn is_lag(&self, it: &Suspicion, last: Option<Acknowledged>) -> bool {
+        let ordered = |switch: &&Switch| {
+            switch.from <= it.at
+                && self.deeds.iter().any(|deed| {
+                    deed.fault == Fault::PlannedFailover
+                        && deed.node == Some(switch.old)
+                        && deed.begin <= switch.at
+                })
+        };
+        self.switches.iter().filter(ordered).any(|switch| {
+            last.is_none_or(|last| {
+                last.sent <= switch.selected + EVENT && last.at <= switch.promoted + REPLIES
+            })
+        })
+    }
+
+    fn judge_loss(&self, it: &Suspicion, count: u64, last: Option<Acknowledged>) -> Ruling {
         let began: Vec<&Deed> = self.deeds.iter().filter(|deed| deed.begin <= it.at).collect();
-        let within = |until: Instant| last.is_none_or(|last| last <= until);
+        let within = |until: Instant| last.is_none_or(|last| last.at <= until);
         let limits: Vec<Instant> = began.iter().filter_map(|it| self.excused_until(it)).collect();
         if limits.iter().any(|until| within(*until)) {
             return Ruling::LostByFault(count);
@@ -164,8 +199,11 @@ impl History {
         if self.by_environment().filter(switched).any(|it| within(it.at + ON_ITS_WAY)) {
             return Ruling::LostByEnvironment(count);
         }
+        if self.is_lag(it, last) {
+            return Ruling::LostByLag(count);
+        }
         let late = limits.iter().max().zip(last).map(|(until, last)| {
-            let late = last.saturating_duration_since(*until - ON_ITS_WAY);
+            let late = last.at.saturating_duration_since(*until - ON_ITS_WAY);
             format!(", acknowledged {} ms after the fault", late.as_millis())
         });
         let late = late.unwrap_or_default();
@@ -204,7 +242,20 @@ fn switches(sightings: &[Sighting], since: Instant, mut master: SocketAddr) -> V
                 && first.at.saturating_duration_since(it.at) < FOREBODING
         };
         let from = sightings.iter().find(sign).map_or(first.at, |it| it.at);
-        found.push(Switch { at: first.at, from, old: *old, new: *new });
+        let named = format!("slave {new} ");
+        // The latest one before the switch: an earlier failover may have been aborted.
+        let step = |channel: &str| {
+            let mut all = sightings.iter().rev();
+            all.find(|it| {
+                it.channel == channel
+                    && it.payload.starts_with(&named)
+                    && it.at <= first.at
+                    && first.at.saturating_duration_since(it.at) < FOREBODING
+            })
+        };
+        let selected = step("+selected-slave").map_or(from, |it| it.at);
+        let promoted = step("+failover-state-wait-promotion").map_or(selected, |it| it.at);
+        found.push(Switch { at: first.at, from, selected, promoted, old: *old, new: *new });
     }
     found
 }
@@ -238,12 +289,27 @@ mod tests {
         vec![one(1), one(2)]
     }
 
+    /// Selected after one second, asked to take over after two, announced after three.
+    fn selected(start: Instant, old: u8, new: u8) -> Vec<Sighting> {
+        let step = |channel: &str, seconds: u32| Sighting {
+            at: start + seconds * SECOND,
+            from: node(9),
+            channel: channel.to_owned(),
+            payload: format!(
+                "slave 127.0.100.{new}:6379 127.0.100.{new} 6379 @ m 127.0.100.{old} 6379"
+            ),
+        };
+        let mut all = vec![step("+selected-slave", 1), step("+failover-state-wait-promotion", 2)];
+        all.extend(switched(start + 3 * SECOND, old, new));
+        all
+    }
+
     fn deed(fault: Fault, number: u8, begin: Instant) -> Deed {
         Deed { fault, node: Some(node(number)), begin, end: None }
     }
 
     fn lost(at: Instant, last: Instant) -> Suspicion {
-        let kind = Kind::Lost { count: 3, last: Some(last) };
+        let kind = Kind::Lost { count: 3, last: Some(Acknowledged { sent: last, at: last }) };
         Suspicion { at, step: 1, what: "client".to_owned(), kind }
     }
 
@@ -268,12 +334,28 @@ mod tests {
     }
 
     #[test]
-    fn excuses_no_loss_in_a_planned_failover() {
+    fn excuses_no_loss_in_a_switchover() {
+        let start = Instant::now();
+        let order = vec![deed(Fault::Switchover, 1, start)];
+        let history = History::new(order, &selected(start, 1, 2), start, node(1));
+        assert_eq!(history.cause(&history.switches[0]), Cause::Planned);
+        assert!(is_finding(&history.judge(&lost(start + 5 * SECOND, start))));
+    }
+
+    #[test]
+    fn excuses_lag_of_writes_sent_before_selection() {
         let start = Instant::now();
         let order = vec![deed(Fault::PlannedFailover, 1, start)];
-        let history = History::new(order, &switched(start + SECOND, 1, 2), start, node(1));
-        assert_eq!(history.cause(&history.switches[0]), Cause::Planned);
-        assert!(is_finding(&history.judge(&lost(start + 2 * SECOND, start))));
+        let history = History::new(order, &selected(start, 1, 2), start, node(1));
+        let at = |sent, acknowledged| {
+            let last = Some(Acknowledged { sent, at: acknowledged });
+            let (what, kind) = ("client".to_owned(), Kind::Lost { count: 3, last });
+            Suspicion { at: start + 5 * SECOND, step: 1, what, kind }
+        };
+        let (one, two) = (start + SECOND, start + 2 * SECOND);
+        assert_eq!(history.judge(&at(one, two)), Ruling::LostByLag(3));
+        assert!(is_finding(&history.judge(&at(one + SECOND / 10, two))), "it was to be held");
+        assert!(is_finding(&history.judge(&at(one, two + SECOND))), "after the promotion");
     }
 
     #[test]
@@ -296,8 +378,7 @@ mod tests {
     #[test]
     fn excuses_nothing_for_a_replica_not_promoted() {
         let start = Instant::now();
-        let deeds =
-            vec![deed(Fault::PlannedFailover, 1, start), deed(Fault::KillReplica, 3, start)];
+        let deeds = vec![deed(Fault::Switchover, 1, start), deed(Fault::KillReplica, 3, start)];
         let history = History::new(deeds, &switched(start + SECOND, 1, 2), start, node(1));
         assert!(is_finding(&history.judge(&lost(start + 2 * SECOND, start))));
     }

@@ -158,7 +158,6 @@ fn soak(
         stage.cluster.keep_folder();
         stage.cluster.folder().to_owned()
     });
-    let (lost, lost_by_environment, excused) = shared.excused();
     Ok(Summary {
         seed: options.seed,
         minutes: options.minutes,
@@ -168,9 +167,7 @@ fn soak(
         audits: shared.audits.load(Ordering::Acquire),
         connections: shared.connections.load(Ordering::Acquire),
         closed: shared.closed.load(Ordering::Acquire),
-        lost,
-        lost_by_environment,
-        excused,
+        excused: shared.excused(),
         failed_failovers: shared.failed_failovers(),
         errors: shared.error_replies(),
         performed,
@@ -212,7 +209,7 @@ impl Conductor<'_> {
             if over() {
                 return;
             }
-            let (start, lost) = (Instant::now(), self.shared.excused());
+            let (start, lost) = (Instant::now(), self.shared.excused().lost());
             self.shared.begin(index + 1);
             let done = self.perform(step).and_then(|()| verify(self.shared));
             let disturbed = self.shared.end();
@@ -230,7 +227,7 @@ impl Conductor<'_> {
                 "{}  {:.1} s, {} lost",
                 report::line(index + 1, step),
                 start.elapsed().as_secs_f64(),
-                self.shared.excused().0 - lost.0
+                self.shared.excused().lost() - lost
             );
             if let Err(why) = done.and(balanced) {
                 let names: Vec<_> = step.acts().map(|act| act.fault.name()).collect();

@@ -31,6 +31,8 @@ enum Mistake {
     ForeignReply,
     Refuse,
     Close,
+    /// A key is deleted, and the connection is closed instead of a reply.
+    CloseAfterDeletion,
 }
 
 /// A server of counters with one mistake, until the test ends.
@@ -75,6 +77,9 @@ fn serve(
                 return;
             }
             let reply = answer(&words, now.then_some(mistake), store);
+            if words[0] == "DEL" && mistake == Mistake::CloseAfterDeletion {
+                return;
+            }
             if stream.write_all(&reply).is_err() {
                 return;
             }
@@ -128,10 +133,12 @@ fn bulk(text: &str) -> Vec<u8> {
 fn findings(kind: Kind, mistake: Mistake) -> Vec<String> {
     let server = Server::start(mistake);
     let shared = Shared::new(server.addr, 1);
+    // A key is deleted after 400 positions.
+    let enough = if mistake == Mistake::CloseAfterDeletion { 500 } else { 2 * AT };
     std::thread::scope(|scope| {
         scope.spawn(|| Chained::new(&shared, 0, kind, 1).run());
         wait_until("requests after the mistake", PATIENCE, || {
-            server.incremented.load(Ordering::Acquire) > 2 * AT
+            server.incremented.load(Ordering::Acquire) > enough
         });
         // And a comparison of the whole value.
         let round = shared.ask_for_round();
@@ -163,4 +170,13 @@ fn finds_each_planted_mistake() {
             assert!(found.iter().any(|it| it.contains(expected)), "{mistake:?}: {found:?}");
         }
     }
+}
+
+#[test]
+fn reports_no_loss_of_a_key_deleted_without_reply() {
+    let found = findings(Kind::Pipeline, Mistake::CloseAfterDeletion);
+    assert!(
+        !found.is_empty() && found.iter().all(|it| it.contains("connection lost")),
+        "{found:?}"
+    );
 }

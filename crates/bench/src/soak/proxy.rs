@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use harness::{Cluster, Launch, Process, Signal, http_get, pause, wait_until};
@@ -28,9 +29,11 @@ impl Proxy {
         std::fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
         let (addr, admin) = (cluster.address().port(), cluster.address().port());
         let sentinels: Vec<_> = cluster.sentinel_addrs().iter().map(ToString::to_string).collect();
+        let control = folder.join("control.sock");
         let toml = format!(
             "[[service]]\nname = {:?}\nlisten = [\"{addr}\"]\nsentinels = {sentinels:?}\n\
-             [admin]\nlisten = [\"{admin}\"]\n[process]\nstate_dir = {folder:?}\nworkers = 2\n\
+             [admin]\nlisten = [\"{admin}\"]\ncontrol = true\n\
+             control_socket = {control:?}\n[process]\nstate_dir = {folder:?}\nworkers = 2\n\
              [shutdown]\naccept_min = \"0s\"\naccept_quiet = \"0s\"\naccept_max = \"0s\"\n\
              drain_spread = \"0s\"\ndrain_timeout = \"5s\"\n",
             cluster.name()
@@ -83,6 +86,14 @@ impl Proxy {
                 wait_until("the reload", PATIENCE, || reloads().is_ok_and(|it| it > before));
             }
         }
+    }
+
+    /// The command of an operator: `pointsman switchover`.
+    pub(super) fn switchover(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.arg("switchover").arg("--config").arg(self.folder.join("pointsman.toml"));
+        command.env_clear();
+        command
     }
 
     fn wait_ready(&self) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::judge::Cause;
 use super::schedule::{Act, Fault, Step};
-use super::shared::Finding;
+use super::shared::{Excused, Finding};
 use super::stock::Stocks;
 
 /// The growth of a proxy's private memory that counts as flat, from its first sample after the
@@ -68,9 +68,7 @@ pub(super) struct Summary {
     pub(super) audits: u64,
     pub(super) connections: u64,
     pub(super) closed: u64,
-    pub(super) lost: u64,
-    pub(super) lost_by_environment: u64,
-    pub(super) excused: u64,
+    pub(super) excused: Excused,
     pub(super) failed_failovers: u64,
     pub(super) errors: BTreeMap<String, u64>,
     pub(super) performed: Performed,
@@ -136,15 +134,17 @@ pub(super) fn summary(it: &Summary) -> String {
     let _ = writeln!(
         text,
         "\n  {} replies to {} clients, each compared with its model; {} audits of whole values\n  \
-         {} connections, {} of them ended by a fault\n  {} acknowledged writes lost in failovers \
-         by a fault, {} in failovers by the environment, which Redis may lose; 0 allowed elsewhere",
+         {} connections, {} of them ended by a fault\n  acknowledged writes that Redis may lose: {} by \
+         a fault of the master, {} by a replica that lagged at SENTINEL FAILOVER, {} in failovers by \
+         the environment",
         it.replies,
         it.clients,
         it.audits,
         it.connections,
         it.closed,
-        it.lost,
-        it.lost_by_environment
+        it.excused.by_fault,
+        it.excused.by_lag,
+        it.excused.by_environment
     );
     for (message, count) in &it.errors {
         let _ = writeln!(text, "    {count:>6}  {message}");
@@ -167,7 +167,7 @@ fn faults(text: &mut String, it: &Summary) {
         text,
         "  changes of the master: {} planned, {} by a fault, {} by the environment ({} observations \
          explained by these); {} ordered failovers did not take place",
-        done.planned, done.by_fault, done.by_environment, it.excused, it.failed_failovers
+        done.planned, done.by_fault, done.by_environment, it.excused.others, it.failed_failovers
     );
 }
 

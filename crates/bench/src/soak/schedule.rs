@@ -32,6 +32,7 @@ impl Rng {
 /// One disturbance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Fault {
+    Switchover,
     PlannedFailover,
     KillMaster,
     StopMaster,
@@ -77,7 +78,8 @@ const fn kind(fault: Fault, weight: u64, costs: u64, in_force: u64) -> Kind {
 /// Every fault. To add one (the rotation of a secret, a service added or removed by a reload):
 /// name it in `Fault`, give it a line here, and perform it in `faults.rs`.
 const KINDS: &[Kind] = &[
-    kind(Fault::PlannedFailover, 6, 11_000, 2_000),
+    kind(Fault::Switchover, 3, 11_000, 2_000),
+    kind(Fault::PlannedFailover, 4, 11_000, 2_000),
     kind(Fault::KillMaster, 3, 14_000, 4_500),
     kind(Fault::StopMaster, 3, 14_000, 4_500),
     kind(Fault::PartitionMaster, 2, 14_000, 4_500),
@@ -98,7 +100,8 @@ const KINDS: &[Kind] = &[
 impl Fault {
     pub(super) fn name(self) -> &'static str {
         match self {
-            Self::PlannedFailover => "planned failover",
+            Self::Switchover => "pointsman switchover",
+            Self::PlannedFailover => "SENTINEL FAILOVER",
             Self::KillMaster => "SIGKILL of the master",
             Self::StopMaster => "SIGSTOP of the master",
             Self::PartitionMaster => "partition of the master",
@@ -119,9 +122,11 @@ impl Fault {
 
     pub(super) fn part(self) -> Part {
         match self {
-            Self::PlannedFailover | Self::KillMaster | Self::StopMaster | Self::PartitionMaster => {
-                Part::Master
-            }
+            Self::Switchover
+            | Self::PlannedFailover
+            | Self::KillMaster
+            | Self::StopMaster
+            | Self::PartitionMaster => Part::Master,
             Self::KillReplica | Self::StopReplica => Part::Replica,
             Self::KillSentinel
             | Self::LoseSentinelFiles
@@ -148,9 +153,18 @@ impl Fault {
             || matches!(self, Self::Takeover | Self::RestartProxy | Self::KillProxy)
     }
 
-    /// Whether a planned failover may fail because of this fault.
-    pub(super) fn hinders_failover(self) -> bool {
-        matches!(self.part(), Part::Master | Part::Replica | Part::Sentinel)
+    /// Whether a master is replaced on request.
+    pub(super) fn is_planned(self) -> bool {
+        matches!(self, Self::Switchover | Self::PlannedFailover)
+    }
+
+    /// Whether this request may fail because of the other fault.
+    pub(super) fn is_hindered_by(self, other: Self) -> bool {
+        match other.part() {
+            Part::Master | Part::Replica | Part::Sentinel => true,
+            Part::Proxy => self == Self::Switchover && other != Self::Reload,
+            Part::Clients => false,
+        }
     }
 
     /// Whether it needs a private network namespace.
@@ -162,7 +176,7 @@ impl Fault {
     /// other, because the second would end the first, except the loss of the master in a planned
     /// failover.
     fn admits(self, second: Self) -> bool {
-        self.part() != second.part() || (self == Self::PlannedFailover && second.may_lose_writes())
+        self.part() != second.part() || (self.is_planned() && second.may_lose_writes())
     }
 }
 

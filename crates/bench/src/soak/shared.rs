@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use harness::pause;
 
-use super::judge::{History, Kind, Ruling, Suspicion};
+use super::judge::{Acknowledged, History, Kind, Ruling, Suspicion};
 use super::timeline::Timeline;
 
 /// Findings of this many are kept; the rest are only counted.
@@ -26,6 +26,23 @@ pub(super) struct Finding {
     pub(super) what: String,
     /// What happened in the ten seconds before.
     pub(super) before: Vec<String>,
+}
+
+/// Lost writes that are no finding, by their cause.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Excused {
+    pub(super) by_fault: u64,
+    /// Replicas that lagged when `SENTINEL FAILOVER` promoted them.
+    pub(super) by_lag: u64,
+    pub(super) by_environment: u64,
+    /// Other observations that a failover by the environment explains.
+    pub(super) others: u64,
+}
+
+impl Excused {
+    pub(super) fn lost(&self) -> u64 {
+        self.by_fault + self.by_lag + self.by_environment
+    }
 }
 
 #[derive(Debug)]
@@ -53,6 +70,7 @@ pub(super) struct Shared {
     pub(super) closed: AtomicU64,
     pub(super) audits: AtomicU64,
     lost: AtomicU64,
+    lost_by_lag: AtomicU64,
     lost_by_environment: AtomicU64,
     /// Suspicions that a failover without a fault of the soak explains.
     excused: AtomicU64,
@@ -85,6 +103,7 @@ impl Shared {
             closed: AtomicU64::new(0),
             audits: AtomicU64::new(0),
             lost: AtomicU64::new(0),
+            lost_by_lag: AtomicU64::new(0),
             lost_by_environment: AtomicU64::new(0),
             excused: AtomicU64::new(0),
             failed: AtomicU64::new(0),
@@ -177,7 +196,7 @@ impl Shared {
     }
 
     /// Acknowledged writes that are gone.
-    pub(super) fn lost(&self, who: &str, count: u64, last: Option<Instant>) {
+    pub(super) fn lost(&self, who: &str, count: u64, last: Option<Acknowledged>) {
         self.timeline.note(&format!("{who}: {count} acknowledged writes are gone"));
         self.suspect(Kind::Lost { count, last }, who);
     }
@@ -201,6 +220,7 @@ impl Shared {
         for suspicion in std::mem::take(&mut *lock(&self.suspicions)) {
             match history.judge(&suspicion) {
                 Ruling::LostByFault(count) => self.lost.fetch_add(count, Ordering::AcqRel),
+                Ruling::LostByLag(count) => self.lost_by_lag.fetch_add(count, Ordering::AcqRel),
                 Ruling::LostByEnvironment(count) => {
                     self.lost_by_environment.fetch_add(count, Ordering::AcqRel)
                 }
@@ -213,11 +233,14 @@ impl Shared {
         }
     }
 
-    /// Losses in faults of the soak, losses in failovers of the environment, and other suspicions
-    /// that the latter explain.
-    pub(super) fn excused(&self) -> (u64, u64, u64) {
+    pub(super) fn excused(&self) -> Excused {
         let read = |it: &AtomicU64| it.load(Ordering::Acquire);
-        (read(&self.lost), read(&self.lost_by_environment), read(&self.excused))
+        Excused {
+            by_fault: read(&self.lost),
+            by_lag: read(&self.lost_by_lag),
+            by_environment: read(&self.lost_by_environment),
+            others: read(&self.excused),
+        }
     }
 
     /// A planned failover was ordered and did not take place.
@@ -307,12 +330,13 @@ mod tests {
     #[test]
     fn counts_excused_losses_and_reports_others() {
         let shared = shared();
-        shared.lost("calm", 1, Some(Instant::now()));
-        assert_eq!((judged(&shared, Vec::new()), shared.excused().0), (1, 0));
+        let acknowledged = |at| Some(Acknowledged { sent: at, at });
+        shared.lost("calm", 1, acknowledged(Instant::now()));
+        assert_eq!((judged(&shared, Vec::new()), shared.excused().by_fault), (1, 0));
         let begin = Instant::now();
         let kill = Deed { fault: Fault::KillMaster, node: None, begin, end: None };
-        shared.lost("unplanned", 3, Some(begin));
-        assert_eq!((judged(&shared, vec![kill]), shared.excused().0), (1, 3));
+        shared.lost("unplanned", 3, acknowledged(begin));
+        assert_eq!((judged(&shared, vec![kill]), shared.excused().by_fault), (1, 3));
     }
 
     #[test]

@@ -68,6 +68,13 @@ impl Timeline {
         }
     }
 
+    /// The fault turned out to be another one.
+    pub(super) fn rename(&self, number: usize, fault: Fault) {
+        if let Some(deed) = lock(&self.deeds).get_mut(number) {
+            deed.fault = fault;
+        }
+    }
+
     /// Takes the deeds of the step that is over.
     pub(super) fn take_deeds(&self) -> Vec<Deed> {
         std::mem::take(&mut *lock(&self.deeds))
