@@ -85,7 +85,7 @@ pub fn run(options: &SoakOptions) -> Result<ExitCode, String> {
             _ => Ok(ExitCode::SUCCESS),
         };
     }
-    install::for_failovers()?;
+    install::for_failovers_of_ours()?;
     let program = match &options.program {
         Some(program) => std::fs::canonicalize(program)
             .map_err(|error| format!("{}: {error}", program.display()))?,
