@@ -7,40 +7,27 @@
 //!   for two seconds find a healthy master down. Redis may then lose writes as in any unplanned
 //!   failover, and sessions may end. Such failovers are counted and reported. They excuse nothing
 //!   else.
-//! - `SENTINEL FAILOVER` promotes a replica without waiting for it. A write that was sent before the
-//!   replica was selected, and acknowledged before the promotion, is gone if the replica lags, as it
-//!   does without CPU time. The proxy holds what is sent later. `pointsman switchover` waits for the
-//!   replicas, so that no write may be lost.
-//! - Otherwise, an acknowledged write may be gone only if the master that acknowledged it was replaced without
-//!   handing over, and only if it was acknowledged before that. A later acknowledgement came from a
-//!   master that had been superseded.
+//! - `SENTINEL FAILOVER` promotes a replica without waiting for it. A write that was sent before
+//!   the replica was selected, and acknowledged before the promotion, is gone if the replica lags,
+//!   as it does without CPU time. The proxy holds what is sent later. `pointsman switchover` waits
+//!   for the replicas, so that no write may be lost.
+//! - Otherwise, an acknowledged write may be gone only if the master that acknowledged it was
+//!   replaced without handing over, and only if it was acknowledged before that. A later
+//!   acknowledgement came from a master that had been superseded.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use super::schedule::Fault;
+use super::switches::{Sighting, Switch, switches};
 
 /// A reply of a failed master may still be on its way for this long; no successor is promoted
 /// earlier than Sentinel's `down-after-milliseconds` of two seconds.
 const ON_ITS_WAY: Duration = Duration::from_millis(1500);
-/// Sentinels that announce one switch do so within this time.
-const ONE_SWITCH: Duration = Duration::from_secs(60);
 /// How late the proxy may receive an event that the soak has received.
 const EVENT: Duration = Duration::from_millis(50);
 /// How late it may act on replies of the former master then.
 const REPLIES: Duration = Duration::from_millis(250);
-/// A failover follows the first sign of it within this time.
-const FOREBODING: Duration = Duration::from_secs(30);
-
-/// What one sentinel published.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Sighting {
-    pub(super) at: Instant,
-    pub(super) from: SocketAddr,
-    pub(super) channel: String,
-    pub(super) payload: String,
-}
-
 /// A fault that the soak brought about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Deed {
@@ -49,20 +36,6 @@ pub(super) struct Deed {
     pub(super) node: Option<SocketAddr>,
     pub(super) begin: Instant,
     pub(super) end: Option<Instant>,
-}
-
-/// A change of the master that a majority of sentinels announced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Switch {
-    pub(super) at: Instant,
-    /// The first sign of it: a sentinel that found the master down.
-    pub(super) from: Instant,
-    /// When the successor was selected, which is when the proxy stops to forward requests.
-    pub(super) selected: Instant,
-    /// When it was asked to become the master.
-    pub(super) promoted: Instant,
-    pub(super) old: SocketAddr,
-    pub(super) new: SocketAddr,
 }
 
 /// Why a master was replaced.
@@ -213,59 +186,6 @@ impl History {
             it.step
         ))
     }
-}
-
-/// The changes of the master that at least two sentinels announced, from the first announcement
-/// on. A sentinel that comes back announces old changes again; these are not new.
-fn switches(sightings: &[Sighting], since: Instant, mut master: SocketAddr) -> Vec<Switch> {
-    let announced: Vec<(&Sighting, SocketAddr, SocketAddr)> = sightings
-        .iter()
-        .filter(|it| it.channel == "+switch-master" && it.at >= since)
-        .filter_map(|it| addresses(&it.payload).map(|(old, new)| (it, old, new)))
-        .collect();
-    let mut found = Vec::new();
-    for (first, old, new) in &announced {
-        let again = |(other, from, to): &&(&Sighting, SocketAddr, SocketAddr)| {
-            (from, to) == (old, new)
-                && other.from != first.from
-                && other.at >= first.at
-                && other.at.saturating_duration_since(first.at) < ONE_SWITCH
-        };
-        if *old != master || !announced.iter().any(|it| again(&it)) {
-            continue;
-        }
-        master = *new;
-        let sign = |it: &&Sighting| {
-            matches!(it.channel.as_str(), "+sdown" | "+odown")
-                && it.payload.starts_with("master ")
-                && it.at <= first.at
-                && first.at.saturating_duration_since(it.at) < FOREBODING
-        };
-        let from = sightings.iter().find(sign).map_or(first.at, |it| it.at);
-        let named = format!("slave {new} ");
-        // The latest one before the switch: an earlier failover may have been aborted.
-        let step = |channel: &str| {
-            let mut all = sightings.iter().rev();
-            all.find(|it| {
-                it.channel == channel
-                    && it.payload.starts_with(&named)
-                    && it.at <= first.at
-                    && first.at.saturating_duration_since(it.at) < FOREBODING
-            })
-        };
-        let selected = step("+selected-slave").map_or(from, |it| it.at);
-        let promoted = step("+failover-state-wait-promotion").map_or(selected, |it| it.at);
-        found.push(Switch { at: first.at, from, selected, promoted, old: *old, new: *new });
-    }
-    found
-}
-
-/// `NAME OLD-IP OLD-PORT NEW-IP NEW-PORT`
-fn addresses(payload: &str) -> Option<(SocketAddr, SocketAddr)> {
-    let words: Vec<&str> = payload.split_whitespace().collect();
-    let [_, old, old_port, new, new_port] = words.as_slice() else { return None };
-    let addr = |ip: &str, port: &str| format!("{ip}:{port}").parse().ok();
-    Some((addr(old, old_port)?, addr(new, new_port)?))
 }
 
 #[cfg(test)]

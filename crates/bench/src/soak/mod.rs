@@ -21,6 +21,7 @@ mod report;
 mod schedule;
 mod shared;
 mod stock;
+mod switches;
 mod timeline;
 
 use std::cell::Cell;
@@ -45,6 +46,7 @@ use report::{Performed, Sample, Summary};
 use schedule::{Act, Fault, Step, schedule};
 use shared::{Finding, Shared};
 use stock::Stocks;
+use switches::Sighting;
 
 /// Clients of each kind of chain.
 const EACH: usize = 4;
@@ -271,6 +273,10 @@ impl Conductor<'_> {
         }
         let since = self.judged.checked_sub(FOREBODING).unwrap_or(self.judged);
         let sightings = self.shared.timeline.sightings(since);
+        let aborted =
+            |it: &&Sighting| it.at >= self.judged && it.channel.starts_with("-failover-abort");
+        let aborted = sightings.iter().filter(aborted).count();
+        self.performed.aborted += u64::try_from(aborted).unwrap_or(0);
         let history = History::new(deeds, &sightings, self.judged, self.master);
         self.shared.judge(&history);
         for switch in &history.switches {

@@ -37,6 +37,8 @@ pub(super) struct Performed {
     pub(super) planned: u64,
     pub(super) by_fault: u64,
     pub(super) by_environment: u64,
+    /// Failovers that a sentinel began and aborted.
+    pub(super) aborted: u64,
 }
 
 impl Performed {
@@ -166,8 +168,13 @@ fn faults(text: &mut String, it: &Summary) {
     let _ = writeln!(
         text,
         "  changes of the master: {} planned, {} by a fault, {} by the environment ({} observations \
-         explained by these); {} ordered failovers did not take place",
-        done.planned, done.by_fault, done.by_environment, it.excused.others, it.failed_failovers
+         explained by these); {} orders failed; sentinels aborted {} failovers",
+        done.planned,
+        done.by_fault,
+        done.by_environment,
+        it.excused.others,
+        it.failed_failovers,
+        done.aborted
     );
 }
 

@@ -149,8 +149,7 @@ impl Fault {
 
     /// Whether clients may notice it by an error or the end of a connection.
     pub(super) fn disturbs(self) -> bool {
-        self.part() == Part::Master
-            || matches!(self, Self::Takeover | Self::RestartProxy | Self::KillProxy)
+        self.part() == Part::Master || self.replaces_proxy()
     }
 
     /// Whether a master is replaced on request.
@@ -165,6 +164,11 @@ impl Fault {
             Part::Proxy => self == Self::Switchover && other != Self::Reload,
             Part::Clients => false,
         }
+    }
+
+    /// Whether another process of the proxy serves after it.
+    fn replaces_proxy(self) -> bool {
+        matches!(self, Self::Takeover | Self::RestartProxy | Self::KillProxy)
     }
 
     /// Whether it needs a private network namespace.
@@ -205,6 +209,12 @@ impl Step {
     }
 }
 
+/// Whether the proxy is not replaced at this time of the schedule: in the second half of every
+/// hour, so that the memory of one process can be followed for that long.
+fn is_steady(filled: Duration) -> bool {
+    filled.as_secs() % 3600 >= 1800
+}
+
 /// The steps that fill about `length`.
 pub(super) fn schedule(seed: u64, length: Duration, partitions: bool) -> Vec<Step> {
     let mut rng = Rng::new(seed);
@@ -212,6 +222,11 @@ pub(super) fn schedule(seed: u64, length: Duration, partitions: bool) -> Vec<Ste
         KINDS.iter().filter(|it| partitions || !it.fault.needs_partitions()).collect();
     let (mut steps, mut filled) = (Vec::new(), Duration::ZERO);
     while filled < length {
+        let possible: Vec<&Kind> = possible
+            .iter()
+            .copied()
+            .filter(|it| !(is_steady(filled) && it.fault.replaces_proxy()))
+            .collect();
         let pause = Duration::from_millis(500 + rng.below(1500));
         let Some(kind) = choose(&mut rng, &possible) else { break };
         let first = act(&mut rng, kind.fault);
@@ -291,6 +306,14 @@ mod tests {
                 assert!(delay < Duration::from_secs(5));
             }
         }
+    }
+
+    #[test]
+    fn keeps_proxy_in_second_half_of_each_hour() {
+        let half = schedule(1, HOUR / 2, true).len();
+        let rest: Vec<Step> = schedule(1, HOUR, true).split_off(half);
+        let replaced = |it: &Step| it.acts().any(|act| act.fault.replaces_proxy());
+        assert!(rest.len() > 50 && !rest.iter().any(replaced));
     }
 
     #[test]

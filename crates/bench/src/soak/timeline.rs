@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use harness::{Events, Node};
 
-use super::judge::{Deed, Sighting};
+use super::judge::Deed;
 use super::schedule::Fault;
+use super::switches::Sighting;
 
 /// How far back a finding is explained.
 const BEFORE: Duration = Duration::from_secs(10);
