@@ -26,8 +26,6 @@ use super::switches::{Sighting, Switch, switches};
 const ON_ITS_WAY: Duration = Duration::from_millis(1500);
 /// How late the proxy may receive an event that the soak has received.
 const EVENT: Duration = Duration::from_millis(50);
-/// How late it may act on replies of the former master then.
-const REPLIES: Duration = Duration::from_millis(250);
 /// A fault that the soak brought about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Deed {
@@ -154,9 +152,17 @@ impl History {
                         && deed.begin <= switch.at
                 })
         };
-        self.switches.iter().filter(ordered).any(|switch| {
+        // What a stopped proxy had not forwarded yet was sent by its client long before.
+        let stopped = |switch: &Switch| {
+            self.deeds.iter().any(|deed| {
+                deed.fault == Fault::StopProxy
+                    && deed.begin <= switch.at
+                    && deed.end.is_none_or(|end| end >= switch.selected)
+            })
+        };
+        self.switches.iter().filter(ordered).filter(|it| !stopped(it)).any(|switch| {
             last.is_none_or(|last| {
-                last.sent <= switch.selected + EVENT && last.at <= switch.promoted + REPLIES
+                last.sent <= switch.selected + EVENT && last.at <= switch.promoted + EVENT
             })
         })
     }
@@ -276,6 +282,10 @@ mod tests {
         assert_eq!(history.judge(&at(one, two)), Ruling::LostByLag(3));
         assert!(is_finding(&history.judge(&at(one + SECOND / 10, two))), "it was to be held");
         assert!(is_finding(&history.judge(&at(one, two + SECOND))), "after the promotion");
+        let stop = Deed { node: None, ..deed(Fault::StopProxy, 1, start) };
+        let order = vec![deed(Fault::PlannedFailover, 1, start), stop];
+        let history = History::new(order, &selected(start, 1, 2), start, node(1));
+        assert!(is_finding(&history.judge(&at(one, two))), "forwarded when the proxy woke");
     }
 
     #[test]
