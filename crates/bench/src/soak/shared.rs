@@ -13,7 +13,7 @@ use super::timeline::Timeline;
 
 /// Findings of this many are kept; the rest are only counted.
 const MOST_FINDINGS: usize = 50;
-/// Findings of this many are printed with what happened before them.
+/// Steps with findings that are printed with what happened before.
 const EXPLAINED: usize = 5;
 
 /// When a request began, and whether a fault was in progress.
@@ -274,10 +274,18 @@ impl Shared {
         self.add_finding(format!("step {step}: {what}"), Instant::now());
     }
 
+    /// The first finding of a step is kept with what happened before it.
     fn add_finding(&self, what: String, at: Instant) {
-        let number = lock(&self.findings).len();
+        let step = |what: &str| what.split(':').next().map(str::to_owned);
+        let (number, explained, again) = {
+            let findings = lock(&self.findings);
+            let explained = findings.iter().filter(|it| !it.before.is_empty()).count();
+            let again = findings.iter().any(|it| step(&it.what) == step(&what));
+            (findings.len(), explained, again)
+        };
         if number < MOST_FINDINGS {
-            let before = if number < EXPLAINED { self.timeline.around(at) } else { Vec::new() };
+            let explain = explained < EXPLAINED && !again;
+            let before = if explain { self.timeline.around(at) } else { Vec::new() };
             lock(&self.findings).push(Finding { what, before });
         } else {
             self.omitted.fetch_add(1, Ordering::AcqRel);
