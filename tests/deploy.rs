@@ -73,6 +73,7 @@ const LOOKED_UP: &[&str] = &[
     "pointsman_config_read_pending_seconds",
     "pointsman_worker_stalled_seconds_total",
     "pointsman_worker_sessions",
+    "pointsman_worker_tasks",
     "pointsman_config_reloads_total",
     "pointsman_config_last_reload_age_seconds",
     "pointsman_connections_limit",

@@ -34,8 +34,8 @@ pub mod simulation {
 }
 
 pub use discovery::Discovery;
-pub use discovery::changes::DiscoveryControl;
 pub use discovery::alarms::{Alarm, AlarmRecord};
+pub use discovery::changes::DiscoveryControl;
 pub use discovery::config::DiscoveryConfig;
 pub use discovery::handle::{CommandId, DiscoveryHandle, Heartbeat};
 pub use discovery::operations::{FleetPauseStatus, OperationsSnapshot};

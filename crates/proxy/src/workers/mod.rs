@@ -153,7 +153,7 @@ impl Running {
         let mut workers = Vec::with_capacity(commands.len());
         for ((number, commands), handle) in commands.into_iter().enumerate().zip(handles) {
             let reactor = Reactor::new(handle.wake_fd()).map_err(looping(number))?;
-            let heartbeat = Heartbeat::new();
+            let heartbeat = Heartbeat::new(Arc::clone(&handle));
             running.heartbeats.push(heartbeat.clone());
             let (drain, clock) = (drain.clone(), clock.clone());
             let inboxes = inboxes.of(number);

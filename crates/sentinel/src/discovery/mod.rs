@@ -8,8 +8,8 @@
 //! Configured sentinels are dialled as soon as their addresses are known. Sentinels learned from
 //! others are dialled a few times per second at most.
 
-pub(crate) mod changes;
 pub(crate) mod alarms;
+pub(crate) mod changes;
 pub(crate) mod clock_jumps;
 pub(crate) mod clock_watch;
 pub(crate) mod config;

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::discovery::service_runtime::overrides::OrderAnswer;
 use crate::discovery::alarms::AlarmRecord;
+use crate::discovery::service_runtime::overrides::OrderAnswer;
 use crate::replicas::snapshot::ReplicaPoolSnapshot;
 use crate::{Basis, Epoch, FailoverTimeline, Minority, MyId, NodeAddr, OverrideEnd, Probe};
 

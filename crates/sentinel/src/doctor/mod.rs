@@ -15,8 +15,8 @@ mod diagnose;
 mod electorate;
 mod nodes;
 mod observed;
-mod priorities;
 mod placement;
+mod priorities;
 mod read;
 mod settings;
 #[cfg(test)]

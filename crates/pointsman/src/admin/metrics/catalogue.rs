@@ -142,6 +142,11 @@ pub const CATALOGUE: &[Metric] = &[
     ),
     gauge("pointsman_worker_sessions", &["worker"], "Open client connections of a worker."),
     gauge(
+        "pointsman_worker_tasks",
+        &["worker"],
+        "Tasks of a worker: one per session, and a constant number of others.",
+    ),
+    gauge(
         "pointsman_loop_age_seconds",
         &["loop"],
         "Time since the last iteration of an event loop, in seconds; liveness fails above 5.",

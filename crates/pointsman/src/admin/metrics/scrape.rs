@@ -164,6 +164,7 @@ fn process(page: &mut Exposition, report: &ProcessReport, now: Instant) {
         page.count("pointsman_worker_stalls_total", &of, stalls.count);
         page.seconds("pointsman_worker_stalled_seconds_total", &of, stalls.time);
         page.gauge("pointsman_worker_sessions", &of, sessions);
+        page.gauge("pointsman_worker_tasks", &of, worker.tasks());
     }
 }
 
