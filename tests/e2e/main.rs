@@ -81,6 +81,7 @@ mod switchover_faults;
 mod traffic;
 mod two_faults;
 mod unix_socket;
+mod upgrade;
 mod warning;
 #[path = "../docs/yaml.rs"]
 mod yaml;
