@@ -60,7 +60,7 @@ fn upgrades_servers_and_sentinels_without_lost_write() {
     let cluster = Cluster::builder().newer(2, 1).start();
     let pointsman = controlled(&cluster);
     let mut client = known_client(&pointsman);
-    let mut load = Load::to(pointsman.addr()).writers(8).rate(800).start();
+    let mut load = Load::to(pointsman.addr()).writers(8).rate(800).timeout(PATIENCE).start();
     wait_until("some writes", PATIENCE, || load.counts().acknowledged > 300);
     let done = order(&pointsman, &["switchover"], TOKEN);
     assert!(done.status.success(), "{}{}", stdout(&done), stderr(&done));
