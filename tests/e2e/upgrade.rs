@@ -8,11 +8,14 @@ use std::time::Duration;
 
 use harness::{Binary, Client, Cluster, Load, Node, Pointsman, wait_until};
 
-use crate::metric;
-use crate::switchover::{TOKEN, controlled, generation, order, stderr, stdout};
+use crate::switchover::{TOKEN, controlled_by, generation, order, stderr, stdout};
+use crate::{builder, metric};
 
 /// An upgraded node loads all data, and sentinels look at it every ten seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// An election that is lost on a busy machine is repeated after twelve seconds.
+const LONG_HOLD: &str = "hold_timeout = \"60s\"";
 
 /// A client that selected a database and has a name.
 fn known_client(pointsman: &Pointsman) -> Client {
@@ -58,7 +61,7 @@ fn upgrade_server(cluster: &Cluster, node: &Node) {
 fn upgrades_servers_and_sentinels_without_lost_write() {
     // The replicas and one sentinel were upgraded already.
     let cluster = Cluster::builder().newer(2, 1).start();
-    let pointsman = controlled(&cluster);
+    let pointsman = controlled_by(&cluster, builder(&cluster).service_line(LONG_HOLD));
     let mut client = known_client(&pointsman);
     let mut load = Load::to(pointsman.addr()).writers(8).rate(800).timeout(PATIENCE).start();
     wait_until("some writes", PATIENCE, || load.counts().acknowledged > 300);
@@ -96,7 +99,7 @@ fn upgrades_servers_and_sentinels_without_lost_write() {
 #[test]
 fn follows_failover_of_older_servers_by_newer_sentinels() {
     let cluster = Cluster::builder().newer(0, 3).start();
-    let pointsman = controlled(&cluster);
+    let pointsman = controlled_by(&cluster, builder(&cluster).service_line(LONG_HOLD));
     let mut client = known_client(&pointsman);
     cluster.failover();
     wait_until("the switch", PATIENCE, || generation(&pointsman) > 1.9);
