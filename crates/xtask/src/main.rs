@@ -45,8 +45,8 @@ enum Command {
     Demo(demo::DemoOptions),
     /// Run every test with real servers, count instructions, and check deploy/.
     ///
-    /// With arguments: only `cargo test` with them. `--servers [NAME...]` runs the tests that depend
-    /// on the server with every version of Redis and Valkey; `--servers --help` says how.
+    /// With arguments: only `cargo test` with them. `--servers [NAME...]` runs the tests that
+    /// depend on the server with every version of Redis and Valkey; `--servers --help` says how.
     #[command(disable_help_flag = true)]
     Test {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]

@@ -43,7 +43,7 @@ pub(super) fn earlier(page: &str) -> BTreeMap<String, String> {
         let name = line.strip_prefix("| `")?.split('`').next()?;
         Some((name.to_owned(), line.to_owned()))
     };
-    page.lines().filter_map(named).collect()
+    page.lines().filter(|line| !line.contains("| not run |")).filter_map(named).collect()
 }
 
 /// The row of a server without its notes, which may change later.
