@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use harness::{Client, Cluster, Events, Pointsman, wait_until};
 
-use crate::metric;
-use crate::switchover::{TOKEN, controlled, controlled_with, order, stderr, stdout};
+use crate::switchover::{TOKEN, controlled, controlled_by, order, stderr, stdout};
+use crate::{builder, metric};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// After the end of the proxy: one slice, and time for a busy machine.
@@ -49,7 +49,7 @@ fn failovers(events: &Events) -> Vec<String> {
 fn holds_writes_of_all_proxies_and_direct_clients() {
     let cluster = cluster(20);
     // Its clients wait for as long as the pause lasts.
-    let one = controlled_with(&cluster, "--set=service.hold_timeout=60s");
+    let one = controlled_by(&cluster, builder(&cluster).arg("--set=service.hold_timeout=60s"));
     let other = controlled(&cluster);
     let events = Events::of_all(cluster.sentinels());
     let direct = cluster.master().client();

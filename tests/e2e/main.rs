@@ -87,6 +87,7 @@ mod switchover_to;
 mod traffic;
 mod two_faults;
 mod unix_socket;
+mod upgrade;
 mod warning;
 #[path = "../docs/yaml.rs"]
 mod yaml;

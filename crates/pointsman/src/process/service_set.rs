@@ -191,6 +191,7 @@ impl ServiceSet {
             let is_configured = config.services.iter().any(|it| it.name == service.name);
             if !is_configured && !std::mem::replace(&mut service.is_leaving, true) {
                 info!(service = service.name, "service removed, its sessions leave");
+                service.handle.stop_operations();
             }
         }
         let closing: Vec<(Arc<str>, ListenerId, bool)> = plan
