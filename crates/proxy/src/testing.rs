@@ -17,8 +17,10 @@ use drain::{Drain, ShutdownSettings, StopRequest};
 use socket2::{Domain, Socket, Type};
 use target::{Destination, EmptyPool, PoolWriter, Target, TargetSource, TargetWriter};
 
+use crate::address::Peer;
 use crate::context::{ServiceContext, WorkerContext};
 use crate::limits::{Limits, ResourceShortage, Slots};
+use crate::session::report::SessionBase;
 use crate::stats::Stats;
 use crate::{Bound, EndReason, Hint, Hints, NoHints, Options, Running, Service, ServiceSnapshot};
 
@@ -321,7 +323,7 @@ pub(crate) fn session(proxy: &TestProxy, backend: &Backend) -> (TcpStream, TcpSt
 }
 
 /// The context of one worker and service, with a target.
-pub(crate) fn context() -> (TargetWriter, WorkerContext) {
+pub(crate) fn context() -> (TargetWriter, Arc<WorkerContext>) {
     let (mut publisher, route) = TargetWriter::new();
     let addr = "127.0.0.1:1".parse().unwrap();
     publisher.commit(Destination { addr, name: "x".into(), epoch: 0, run_id: None });
@@ -342,13 +344,13 @@ pub(crate) fn context() -> (TargetWriter, WorkerContext) {
     let (drain, _controller) = drain::new(ShutdownSettings::default());
     (
         publisher,
-        WorkerContext {
+        Arc::new(WorkerContext {
             shared,
             counters,
             drain,
             session_notify: tokio::sync::Notify::new(),
             dial_permits: crate::dial_permits::DialPermits::default(),
-        },
+        }),
     )
 }
 
@@ -381,4 +383,9 @@ pub(crate) fn is_silent(stream: &mut TcpStream) -> bool {
 pub(crate) fn reset(stream: TcpStream) {
     let socket = Socket::from(stream);
     socket.set_linger(Some(Duration::ZERO)).unwrap();
+}
+
+/// The facts of a session of `context`.
+pub(crate) fn session_base(context: &Arc<WorkerContext>) -> SessionBase {
+    SessionBase::new(Peer::UNIX, Arc::clone(context))
 }

@@ -10,6 +10,9 @@
 //!
 //! Deliberately absent: work stealing, and pinning to cores, which the operator's tools do better.
 
+mod session_visitor;
+#[cfg(test)]
+mod session_visitor_tests;
 mod worker;
 
 use std::io;
@@ -34,6 +37,8 @@ use crate::runtime::timers::TimerThread;
 use crate::service::Service;
 use crate::stats::Stats;
 use crate::workers::worker::{ExitReport, Worker};
+
+pub use crate::workers::session_visitor::{KillError, NoAnswer, SessionBatch, SessionVisits};
 
 /// The number of CPUs that this process may use, by its affinity and its cgroup as reported by the
 /// standard library: the maximum number of workers.
@@ -116,6 +121,7 @@ pub struct Running {
     shortage: ResourceShortage,
     splices: Result<(), io::Error>,
     heartbeats: Vec<Heartbeat>,
+    sessions: SessionVisits,
     threads: Vec<JoinHandle<()>>,
     ended: mpsc::Receiver<Result<(), WorkerError>>,
 }
@@ -135,6 +141,12 @@ impl Running {
             Arc::new(ServiceContext { service, limits, held, moving: OnceLock::new() })
         };
         let shared: Vec<Arc<ServiceContext>> = services.into_iter().map(shared).collect();
+        // Create every event loop before any thread: after a failure in between, there would be
+        // workers that nothing stops.
+        let looping = |worker| move |source| StartError::Loop { worker, source };
+        let handles =
+            (0..listeners.len()).map(|number| WorkerHandle::new().map_err(looping(number)));
+        let handles = handles.collect::<Result<Vec<_>, _>>()?;
         let (end, ended) = mpsc::channel(listeners.len().max(1));
         let (heartbeats, threads) = (Vec::new(), Vec::new());
         let splices = pipe::unsupported().map_or(Ok(()), Err);
@@ -146,18 +158,13 @@ impl Running {
             shortage,
             splices,
             heartbeats,
+            sessions: SessionVisits::new(handles.iter()),
             threads,
             ended,
         };
         let (clock, thread) =
             TimerThread::start().map_err(|source| StartError::TimerThread { source })?;
         running.threads.push(thread);
-        // Create every event loop before any thread: after a failure in between, there would be
-        // workers that nothing stops.
-        let looping = |worker| move |source| StartError::Loop { worker, source };
-        let handles =
-            (0..listeners.len()).map(|number| WorkerHandle::new().map_err(looping(number)));
-        let handles = handles.collect::<Result<Vec<_>, _>>()?;
         let inboxes = Inboxes::new(handles.iter().map(Arc::clone));
         let mut workers = Vec::with_capacity(listeners.len());
         for ((number, listeners), handle) in listeners.into_iter().enumerate().zip(handles) {
@@ -178,6 +185,7 @@ impl Running {
                 inboxes,
                 reactor,
                 splice_disabled,
+                visitor: running.sessions.visitor(number),
             });
         }
         for worker in workers {
@@ -228,6 +236,12 @@ impl Running {
     #[must_use]
     pub fn heartbeats(&self) -> &[Heartbeat] {
         &self.heartbeats
+    }
+
+    /// The sessions.
+    #[must_use]
+    pub fn sessions(&self) -> &SessionVisits {
+        &self.sessions
     }
 
     /// The flag that rejects new clients while memory is low. The data plane only reads it.
