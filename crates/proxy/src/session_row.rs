@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use resp::ClientFacts;
 
-use crate::address::{ListenAddr, Peer};
+use crate::address::ListenAddr;
 use crate::not_carried::NotCarried;
 
 /// Maximum characters of a name that are reported.
@@ -172,7 +172,8 @@ pub struct SessionRow {
     pub id: SessionId,
     /// The name of its service in the data plane.
     pub service: Arc<str>,
-    pub(crate) client: Peer,
+    /// The address of its client; `None` at a Unix socket.
+    pub client: Option<SocketAddr>,
     /// The address that its client connected to; `None` while it has no target.
     pub listener: Option<ListenAddr>,
     /// What its client has said; nothing is known while it has no target.
@@ -204,13 +205,13 @@ impl SessionRow {
     /// The address of the client; `None` at a Unix socket.
     #[must_use]
     pub fn client_ip(&self) -> Option<IpAddr> {
-        self.client.ip()
+        self.client.map(|addr| addr.ip())
     }
 
     /// The address of the client with its port, or `unix`.
     #[must_use]
-    pub fn client(&self) -> String {
-        self.client.to_string()
+    pub fn client_name(&self) -> String {
+        self.client.map_or_else(|| "unix".to_owned(), |addr| addr.to_string())
     }
 }
 

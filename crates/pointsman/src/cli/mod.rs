@@ -15,6 +15,7 @@ mod import;
 mod man;
 mod screen;
 mod sentinels;
+mod sessions;
 mod status;
 
 use std::ffi::OsString;
@@ -87,6 +88,10 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Resume(args) => {
             control::send("resume", (&args, &[]), &environment().collect::<Vec<_>>())?
         }
+        Command::Sessions(args) => {
+            return Ok(sessions::sessions(&args, &environment().collect::<Vec<_>>())?);
+        }
+        Command::Kill(args) => sessions::kill(&args, &environment().collect::<Vec<_>>())?,
         Command::Import(ImportFrom::Haproxy(args)) => {
             let (toml, report) = import::haproxy(&args)?;
             write(io::stderr().lock(), &report)?;

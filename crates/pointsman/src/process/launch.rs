@@ -22,6 +22,7 @@ use crate::admin::effective_config::{EffectiveConfig, EffectiveSettings};
 use crate::admin::history::History;
 use crate::admin::metrics::Scraper;
 use crate::admin::report::ProcessReport;
+use crate::admin::sessions::SessionsApi;
 use crate::config::{Config, Splice};
 use crate::process::config_reader::ConfigReader;
 use crate::process::error::RunError;
@@ -86,7 +87,7 @@ impl RunningProcess {
         publish_unix(&unix).await?;
         warn_of_copying(config, workers.splices());
         let memory = watch_capacity(&inputs, &effective, &workers);
-        let admin = add_control_api(config, &running.handles, admin);
+        let admin = add_control_api(config, &running.handles, workers.sessions(), admin);
         let admin = record_history(config, &running.handles, workers.stats(), admin);
         let report = Arc::new(ProcessReport {
             start,
@@ -193,14 +194,18 @@ fn warn_of_copying(config: &Config, splices: Result<(), &std::io::Error>) {
 fn add_control_api(
     config: &Config,
     handles: &[DiscoveryHandle],
+    sessions: &proxy::SessionVisits,
     admin: admin_http::Server,
 ) -> admin_http::Server {
+    let sessions = SessionsApi::new(sessions.clone());
+    let admin = sessions.add_to(admin);
     if !config.admin.control {
         return admin;
     }
     let names = config.services.iter().map(|service| service.name.clone());
-    Control::new(config.admin.control_token.0.clone(), names.zip(handles.iter().cloned()).collect())
-        .add_to(admin)
+    let names = names.zip(handles.iter().cloned()).collect();
+    let control = Control::new(config.admin.control_token.0.clone(), names);
+    sessions.add_control_to(&control, control.add_to(admin))
 }
 
 /// Publishes the Unix sockets. Bounded, since TCP clients are served by now.

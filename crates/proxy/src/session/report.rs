@@ -84,7 +84,7 @@ impl SessionBase {
             // The worker knows it.
             id: SessionId { process: 0, worker: 0, slot: 0, generation: 0 },
             service: Arc::clone(&self.context.shared.service.name),
-            client: self.peer,
+            client: self.peer.addr(),
             listener: None,
             said: session_row::ListedClient::default(),
             state,

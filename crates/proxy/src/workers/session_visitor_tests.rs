@@ -67,7 +67,7 @@ fn lists_a_session_with_what_its_client_said() {
     say(&mut client, &mut upstream, b"CLIENT SETNAME shop\r\n", b"+OK\r\n");
     say(&mut client, &mut upstream, b"SELECT 3\r\n", b"+OK\r\n");
     let row = wait_for(&proxy, "an idle session", |row| row.state == ListedState::Idle);
-    assert_eq!(row.client(), client.local_addr().unwrap().to_string());
+    assert_eq!(row.client_name(), client.local_addr().unwrap().to_string());
     assert_eq!(row.listener.as_ref().unwrap().tcp(), Some(proxy.addr()));
     assert_eq!(row.upstream, Some((backend.addr(), 1)));
     assert_eq!(
@@ -175,7 +175,7 @@ fn lists_every_session_once_in_batches() {
     for most in [1, 7, 32, 33, 1000] {
         let rows = list(&proxy, most);
         let ids: BTreeSet<SessionId> = rows.iter().map(|row| row.id).collect();
-        let clients: BTreeSet<String> = rows.iter().map(SessionRow::client).collect();
+        let clients: BTreeSet<String> = rows.iter().map(SessionRow::client_name).collect();
         assert_eq!((rows.len(), ids.len(), clients.len()), (149, 149, 149), "{most}");
         let workers: BTreeSet<u32> = rows.iter().map(|row| row.id.worker).collect();
         assert_eq!(workers.len(), 3);
@@ -220,7 +220,7 @@ fn kills_one_session_and_no_other() {
     let sessions = proxy.running().sessions();
     let row = |client: &TcpStream| {
         let addr = client.local_addr().unwrap().to_string();
-        list(&proxy, 100).into_iter().find(|row| row.client() == addr).unwrap()
+        list(&proxy, 100).into_iter().find(|row| row.client_name() == addr).unwrap()
     };
     let id = row(&one).id;
     for wrong in [
