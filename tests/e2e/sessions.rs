@@ -74,7 +74,7 @@ fn lists_real_sessions_in_each_state_without_secrets() {
         ("idle-one", &[&["SET", SECRETS[1], SECRETS[2]], &["SELECT", "2"]], "idle", ""),
         ("multi-one", &[&["MULTI"], &["GET", SECRETS[1]]], "pinned", "transaction"),
         ("watch-one", &[&["WATCH", SECRETS[1]]], "pinned", "watch"),
-        ("blpop-one", &[&["BLPOP", SECRETS[1], "0"]], "blocked", "blocking"),
+        ("blpop-one", &[&["BLPOP", SECRETS[3], "0"]], "blocked", "blocking"),
         ("sub-one", &[&["SUBSCRIBE", SECRETS[1]]], "subscribed", "subscribed"),
         ("script-one", &[&["SCRIPT", "LOAD", "return 'private-script'"]], "pinned", "script"),
     ];
@@ -172,7 +172,7 @@ fn kills_by_id_and_refuses_wrong_ones() {
     let foreign = format!("{:08x}-{rest}", u32::from_str_radix(process, 16).expect("hex") ^ 1);
     for (wrong, problem) in [
         (foreign.as_str(), "another process"),
-        (&format!("{id}0"), "no such session"),
+        (&format!("{process}-0-4000000-0"), "no such session"),
         ("17", "must be the ID"),
     ] {
         let refused = command(&socket, &["kill", wrong]);

@@ -123,8 +123,8 @@ pub(super) fn get(addr: SocketAddr, path: &str) -> io::Result<(u16, Vec<u8>)> {
     response(&mut BufReader::new(bounded.take(MAX_RESPONSE)))
 }
 
-/// Requests `path` of an endpoint, with a bearer token if given. For an answer that may be large and
-/// takes a while.
+/// Requests `path` of an endpoint, with a bearer token if given. For an answer that may be large
+/// and takes a while.
 ///
 /// # Errors
 ///

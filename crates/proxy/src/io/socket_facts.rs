@@ -26,7 +26,7 @@ struct TcpInfo;
 pub(crate) struct SocketFacts {
     /// The address that the client connected to.
     pub(crate) listener: Option<ListenAddr>,
-    /// Since the last bytes arrived, or since the connection was opened. Not known of a Unix socket.
+    /// Since the last bytes arrived, or since the connection was opened. Unknown at a Unix socket.
     pub(crate) silent: Option<Duration>,
 }
 

@@ -328,8 +328,8 @@ impl Tasks {
         Ok(())
     }
 
-    /// Records what the task has moved in its last poll, and the flag that it has registered. Called
-    /// only if it has done one of them, or if the task is heavy.
+    /// Records what the task has moved in its last poll, and the flag that it has registered.
+    /// Called only if it has done one of them, or if the task is heavy.
     #[cold]
     fn record_weight(&mut self, key: TaskKey) {
         let (bytes, flag) = (BYTES.take(), visits::take_registered());

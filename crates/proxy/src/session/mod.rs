@@ -34,6 +34,7 @@ mod session_tests;
 #[cfg(test)]
 mod target_tests;
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use target::TargetRef;
@@ -70,6 +71,14 @@ type SessionEnd = (EndReason, Vec<u8>);
 /// The end by an order.
 const KILLED: SessionEnd = (EndReason::Killed, Vec::new());
 
+/// The result of `next`, unless the session is killed meanwhile.
+async fn or_killed<T>(
+    base: &SessionBase,
+    next: Pin<Box<impl Future<Output = Result<T, SessionEnd>>>>,
+) -> Result<T, SessionEnd> {
+    while_visited(base, next).await.unwrap_or(Err(KILLED))
+}
+
 impl Session {
     /// Counts the client in.
     pub(crate) fn new(peer: Peer, context: Arc<WorkerContext>, admission: Admission) -> Self {
@@ -88,32 +97,18 @@ impl Session {
     pub(crate) fn run(mut self, mut client: SocketStream) -> impl Future<Output = ()> {
         async move {
             let (reason, last_bytes) = 'served: {
-                let (mut target, mut upstream, mut start) = match while_visited(
-                    &self.base,
-                    Box::pin(self.connect_first(&mut client)),
-                )
-                .await
-                {
-                    Some(Ok(ready)) => ready,
-                    Some(Err(ending)) => break 'served ending,
-                    None => break 'served KILLED,
-                };
+                let (mut target, mut upstream, mut start) =
+                    match or_killed(&self.base, Box::pin(self.connect_first(&mut client))).await {
+                        Ok(ready) => ready,
+                        Err(ending) => break 'served ending,
+                    };
                 loop {
                     let current = &*self.target.insert(target);
-                    let Stopped {
-                        reason,
-                        undelivered,
-                        after,
-                        bytes: (bytes_in, bytes_out),
-                        commands,
-                        uncarried,
-                    } = Pump::new((&mut client, &mut upstream), &self.base.context, current, start)
-                        .run(&self.base)
-                        .await;
-                    let base = &mut self.base;
-                    base.bytes = (base.bytes.0 + bytes_in, base.bytes.1 + bytes_out);
-                    base.commands = base.commands.saturating_add(commands);
-                    base.stage.set(Stage::Moving);
+                    let Stopped { reason, undelivered, after, bytes, commands, uncarried } =
+                        Pump::new((&mut client, &mut upstream), &self.base.context, current, start)
+                            .run(&self.base)
+                            .await;
+                    self.base.add(bytes, commands);
                     self.uncarried = uncarried;
                     if matches!(
                         reason,
@@ -144,10 +139,9 @@ impl Session {
                         break 'served (reason, undelivered);
                     };
                     let next = self.continue_after(after, upstream, &mut client, undelivered);
-                    match while_visited(&self.base, Box::pin(next)).await {
-                        Some(Ok(ready)) => (target, upstream, start) = ready,
-                        None => break 'served KILLED,
-                        Some(Err(ending)) => {
+                    match or_killed(&self.base, Box::pin(next)).await {
+                        Ok(ready) => (target, upstream, start) = ready,
+                        Err(ending) => {
                             let failed = NotCarried::after_an_attempt(ending.0).map(Uncarried::new);
                             self.uncarried = self.uncarried.take().or(failed);
                             break 'served ending;

@@ -66,6 +66,13 @@ impl SessionBase {
         Self { peer, context, ticket, bytes, commands, since, stage, reason }
     }
 
+    /// Adds what was forwarded on a connection that it leaves.
+    pub(crate) fn add(&mut self, (bytes_in, bytes_out): (u64, u64), commands: u32) {
+        self.bytes = (self.bytes.0 + bytes_in, self.bytes.1 + bytes_out);
+        self.commands = self.commands.saturating_add(commands);
+        self.stage.set(Stage::Moving);
+    }
+
     /// How long it has lasted.
     pub(crate) fn age(&self) -> Duration {
         let now = self.context.counters.measured.elapsed();

@@ -1,10 +1,11 @@
 //! The sessions of all workers, for an operator: lists them, and ends one of them.
 //!
 //! There is no list of sessions. Each worker walks the slots of its own tasks when it is asked, a
-//! few per iteration of its event loop ([`SLICE`]), and asks each session for its row. The rows go
-//! to whoever asked, in batches that are asked for one by one, so neither side keeps more than a
-//! batch. A listing is therefore no snapshot: a session that begins or ends meanwhile may be missing
-//! or listed, and rows are of different moments. None is listed twice, because none changes its slot.
+//! few per iteration of its event loop ([`SLICE`], [`SLICE_TIME`]), and asks each session for its
+//! row. The rows go to the caller in batches that it asks for one by one, so neither side keeps
+//! more than a batch. A listing is therefore no snapshot: a session that begins or ends meanwhile
+//! may be missing or listed, and rows are of different moments. None is listed twice, because none
+//! changes its slot.
 //!
 //! A worker that hangs answers nothing: the caller decides how long to wait. A request whose caller
 //! has gone is dropped, so no session is ended after an error was reported.
@@ -13,6 +14,7 @@
 //! permission.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
@@ -20,8 +22,11 @@ use crate::runtime::tasks::visits::{Visit, VisitRequests, Visitor};
 use crate::runtime::tasks::{Tasks, WorkerHandle};
 use crate::session_row::{self, SessionId, SessionRow};
 
-/// Sessions visited in one iteration of the event loop: some 50 µs.
+/// Maximum sessions visited in one iteration of the event loop.
 const SLICE: usize = 32;
+
+/// Time after which no further one is visited in the same iteration.
+const SLICE_TIME: Duration = Duration::from_micros(100);
 
 /// Slots examined in one iteration; most of them may be free after a flood.
 const SLOTS: usize = 2048;
@@ -188,13 +193,13 @@ impl Visitor for SessionVisitor {
 impl SessionVisitor {
     /// Visits some sessions. Returns the listing unless it is complete.
     fn advance(&self, mut listing: Listing, tasks: &mut Tasks) -> Option<Listing> {
-        let slots = tasks.slots();
+        let (slots, begin) = (tasks.slots(), Instant::now());
         let (mut slice, mut examined) = (SLICE.min(listing.most - listing.rows.len()), SLOTS);
         while slice > 0 && examined > 0 && listing.next < slots {
             let slot = listing.next;
             (listing.next, examined) = (slot + 1, examined - 1);
             let Some(generation) = tasks.generation(slot) else { continue };
-            slice -= 1;
+            slice = if begin.elapsed() < SLICE_TIME { slice - 1 } else { 0 };
             tasks.visit(slot, Visit::Report);
             if let Some(mut row) = session_row::take() {
                 let (process, worker) = (self.process, self.worker);

@@ -1,6 +1,6 @@
 //! How many sessions come from which network, for the status page. Pure.
 //!
-//! Deliberately absent: addresses of single clients, names and users. Whoever can read the status
+//! Deliberately absent: addresses of single clients, names and users: every reader of the status
 //! page can read this.
 
 use std::collections::BTreeMap;

@@ -7,8 +7,6 @@ use std::net::IpAddr;
 
 use proxy::{ListedState, NotCarried, Pin, SessionRow};
 
-use crate::process::listener_set::{READERS, SENTINELS};
-
 /// Rows without a limit in the query.
 const DEFAULT_LIMIT: usize = 1000;
 /// The largest limit: some 6 MB of JSON.
@@ -201,13 +199,11 @@ fn words() -> impl Iterator<Item = &'static str> {
 
 /// The name of the service, and where the listener leads to.
 pub(super) fn service_of(row: &SessionRow) -> (&str, &'static str) {
-    let name = &*row.service;
-    if let Some(name) = name.strip_suffix(READERS) {
-        (name, "replicas")
-    } else if let Some(name) = name.strip_suffix(SENTINELS) {
-        (name, "sentinels")
-    } else {
-        (name, "master")
+    // The name of a listener set: that of a service, which contains no slash, and a suffix.
+    match row.service.split_once('/') {
+        Some((name, "replicas")) => (name, "replicas"),
+        Some((name, _)) => (name, "sentinels"),
+        None => (&row.service, "master"),
     }
 }
 

@@ -1,10 +1,10 @@
 //! Visits: an operator's question to every task of a worker, or an order to one of them.
 //!
-//! A visit polls one task while this thread's [visit](current) is set. A session that finds one set
-//! reports itself, or ends, and does nothing else in that poll. Ordinary polls pay nothing for this:
+//! A visit polls one task while this thread's [visit](current) is set. A session that finds one
+//! set reports itself, or ends, and does nothing else in that poll. Ordinary polls pay nothing:
 //!
 //! - A session looks for a visit only where it looks for other rare events: when its
-//!   [flag](crate::runtime::wake_flag) is set. So the worker sets that flag first. It knows the flag
+//!   [flag](crate::runtime::wake_flag) is set. So the worker sets that flag first. It knows it
 //!   because the session [registers](register) it when it begins to pump, and that is passed on
 //!   through the path of polls that have moved much, which is checked after each poll anyway.
 //! - The visitor itself runs as the task with a [key](VISITOR) that no slot has. The worker finds
@@ -65,7 +65,7 @@ pub(super) fn take_registered() -> Option<Arc<WakeFlag>> {
     REGISTERED.take()
 }
 
-/// Whoever visits the tasks of a worker.
+/// Visits the tasks of a worker.
 pub(crate) trait Visitor {
     /// Visits a few tasks. Returns whether there is more to do.
     fn turn(&mut self, tasks: &mut Tasks) -> bool;
@@ -127,7 +127,7 @@ impl Tasks {
             return;
         }
         let Some(mut visitor) = self.visitor.take() else { return };
-        // A visitor that panics is dropped: those who wait for it see a worker that does not answer.
+        // A visitor that panics is dropped: its callers see a worker that does not answer.
         if let Ok(more) = catch_unwind(AssertUnwindSafe(|| visitor.turn(self))) {
             self.visitor = Some(visitor);
             if more {
