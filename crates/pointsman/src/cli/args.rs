@@ -82,9 +82,9 @@ pub(super) enum Command {
     /// List the sessions: which clients are connected, in what state, and what pins them.
     ///
     /// Each worker is asked for its sessions, a few at a time, so the list is no snapshot: a
-    /// session that begins or ends meanwhile may be missing. Shows addresses, users and names of clients,
-    /// never a password, key, value or argument. Requires `control = true` and a socket or a token
-    /// in [admin].
+    /// session that begins or ends meanwhile may be missing. Shows addresses, users and names of
+    /// clients, never a password, key, value or argument. Requires `control = true` and a socket
+    /// or a token in [admin].
     Sessions(SessionsArgs),
     /// End one session at once, given by the ID that `sessions` prints.
     ///
