@@ -78,6 +78,7 @@ mod schema;
 mod sentinel_listen;
 mod services;
 mod session_bounds;
+mod sessions;
 mod shutdown;
 mod subscribers;
 mod supervised;

@@ -163,6 +163,13 @@ impl PageTest<'_> {
         tab.wait_text("section:first-of-type", "Would close at a failover");
         tab.wait_text("section:first-of-type", "1 transaction");
         self.check("healthy", &SCREENS);
+        // Totals by network are requested only while their section is open.
+        assert!(!self.tab.requests().iter().any(|it| it.ends_with("/networks")));
+        tab.eval("document.getElementById('networks').open = true");
+        tab.wait_text("#networks-live", "sessions from 1 network");
+        tab.wait_text("#networks-live table", "127.");
+        self.check("networks", &SCREENS);
+        tab.eval("document.getElementById('networks').open = false");
     }
 
     /// The Tab key reaches every control in the order of the page, each with a visible frame, and

@@ -74,7 +74,7 @@ impl Control {
     }
 
     /// Returns the refusal of a request without permission.
-    fn refuse(&self, request: &Request<'_>) -> Option<Reply> {
+    pub(crate) fn refuse(&self, request: &Request<'_>) -> Option<Reply> {
         if request.is_from_socket_owner() {
             return None;
         }
@@ -91,6 +91,11 @@ impl Control {
         (!is_valid).then(|| {
             Reply::text(401, "a control command requires the token: Authorization: Bearer TOKEN\n")
         })
+    }
+
+    /// Whether there is a service of this name.
+    pub(crate) fn knows(&self, name: &str) -> Result<(), String> {
+        self.service(Some(name)).map(drop)
     }
 
     /// A service that is being removed takes no commands.
@@ -371,7 +376,7 @@ fn node_addr(text: &str) -> Option<NodeAddr> {
 }
 
 /// Returns the value of `name=` in the query. Service names and durations need no decoding.
-fn parameter<'a>(request: &'a Request<'_>, name: &str) -> Option<&'a str> {
+pub(crate) fn parameter<'a>(request: &'a Request<'_>, name: &str) -> Option<&'a str> {
     let mut pairs = request.query()?.split('&').filter_map(|pair| pair.split_once('='));
     pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
 }

@@ -12,4 +12,5 @@ pub(crate) mod history;
 pub mod metrics;
 pub mod report;
 pub mod service_registry;
+pub(crate) mod sessions;
 pub mod status;

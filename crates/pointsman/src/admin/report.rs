@@ -59,6 +59,7 @@ const PAGE: &str = concat!(
     include_str!("page/topology.js"),
     include_str!("page/failovers.js"),
     include_str!("page/page.js"),
+    include_str!("page/networks.js"),
     include_str!("page/foot.html"),
 );
 

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 
+use super::sessions::{KillArgs, SessionsArgs};
 use crate::config::{Flags, schema};
 
 const EXAMPLES: &str = "\
@@ -97,6 +98,18 @@ pub(super) enum Command {
     ///
     /// For example: pointsman unfollow mymaster
     Unfollow(ControlArgs),
+    /// List the sessions: which clients are connected, in what state, and what pins them.
+    ///
+    /// Each worker is asked for its sessions, a few at a time, so the list is no snapshot: a
+    /// session that begins or ends meanwhile may be missing. Shows addresses, users and names of
+    /// clients, never a password, key, value or argument. Requires `control = true` and a socket
+    /// or a token in [admin].
+    Sessions(SessionsArgs),
+    /// End one session at once, given by the ID that `sessions` prints.
+    ///
+    /// Its client sees the connection close, whatever is in flight. Requires `control = true` and a
+    /// socket or a token in [admin].
+    Kill(KillArgs),
     /// Convert the configuration of another proxy.
     #[command(subcommand)]
     Import(ImportFrom),

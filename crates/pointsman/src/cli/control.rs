@@ -60,11 +60,7 @@ pub(super) fn send(
     (args, parameters): (&ControlArgs, &[(&str, &str)]),
     env: &[(OsString, OsString)],
 ) -> Result<String, ControlError> {
-    let endpoint = endpoint(args, env)?;
-    let token = match endpoint {
-        ControlEndpoint::Network(_) => Some(token(args, env)?),
-        ControlEndpoint::Socket(_) => None,
-    };
+    let (endpoint, token) = access(args, env)?;
     let service = args.service.as_deref().map(|name| ("service", name));
     let query: Vec<String> = service
         .iter()
@@ -126,6 +122,19 @@ fn plain(value: &str) -> String {
     let is_plain =
         |c: &char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | ':' | '[' | ']');
     value.chars().filter(is_plain).collect()
+}
+
+/// Returns the endpoint, and the token that it wants.
+pub(super) fn access(
+    args: &ControlArgs,
+    env: &[(OsString, OsString)],
+) -> Result<(ControlEndpoint, Option<Secret>), ControlError> {
+    let endpoint = endpoint(args, env)?;
+    let token = match endpoint {
+        ControlEndpoint::Network(_) => Some(token(args, env)?),
+        ControlEndpoint::Socket(_) => None,
+    };
+    Ok((endpoint, token))
 }
 
 /// Returns the endpoint of the command: the one given on the command line, else the control socket

@@ -17,6 +17,7 @@ mod man;
 mod recovery;
 mod screen;
 mod sentinels;
+mod sessions;
 mod status;
 
 use std::ffi::OsString;
@@ -100,6 +101,10 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Unfollow(args) => {
             control::send("unfollow", (&args, &[]), &environment().collect::<Vec<_>>())?
         }
+        Command::Sessions(args) => {
+            return Ok(sessions::sessions(&args, &environment().collect::<Vec<_>>())?);
+        }
+        Command::Kill(args) => sessions::kill(&args, &environment().collect::<Vec<_>>())?,
         Command::Import(ImportFrom::Haproxy(args)) => {
             let (toml, report) = import::haproxy(&args)?;
             write(io::stderr().lock(), &report)?;

@@ -205,16 +205,16 @@ fn list<'a>(it: &'a Json, key: &str) -> &'a [Json] {
     it.get(key).and_then(Json::as_array).map_or(&[], Vec::as_slice)
 }
 
-fn text(it: &Json, key: &str) -> String {
+pub(super) fn text(it: &Json, key: &str) -> String {
     printable(it.get(key).and_then(Json::as_str).unwrap_or_default())
 }
 
-fn number(it: &Json, key: &str) -> f64 {
+pub(super) fn number(it: &Json, key: &str) -> f64 {
     it.get(key).and_then(Json::as_f64).unwrap_or(0.0)
 }
 
 /// Formats a duration: to a tenth of a second below ten seconds, then in whole units.
-fn span(seconds: f64) -> String {
+pub(super) fn span(seconds: f64) -> String {
     if seconds < 10.0 {
         return format!("{seconds:.1} s");
     }
@@ -232,7 +232,7 @@ fn span(seconds: f64) -> String {
     }
 }
 
-fn bytes(count: f64) -> String {
+pub(super) fn bytes(count: f64) -> String {
     let units = ["B", "kB", "MB", "GB", "TB"];
     let at = units
         .iter()

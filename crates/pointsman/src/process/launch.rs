@@ -22,6 +22,7 @@ use crate::admin::history::History;
 use crate::admin::metrics::Scraper;
 use crate::admin::report::ProcessReport;
 use crate::admin::service_registry::ServiceRegistry;
+use crate::admin::sessions::SessionsApi;
 use crate::config::{Config, Splice};
 use crate::process::config_reader::ConfigReader;
 use crate::process::error::RunError;
@@ -95,7 +96,7 @@ impl RunningProcess {
         publish_unix(&unix).await?;
         warn_of_copying(config, workers.splices());
         let memory = watch_capacity(&inputs, &effective, &workers);
-        let admin = add_control_api(config, &registry, admin);
+        let admin = add_control_api(config, &registry, workers.sessions(), admin);
         let admin = record_history(&registry, admin);
         let parts = (start, registry, effective.clone(), drain.clone());
         let report = Arc::new(report(&inputs, parts, &workers, (running.heartbeat, &admin)));
@@ -215,12 +216,16 @@ fn warn_of_copying(config: &Config, splices: Result<(), &std::io::Error>) {
 fn add_control_api(
     config: &Config,
     services: &ServiceRegistry,
+    sessions: &proxy::SessionVisits,
     admin: admin_http::Server,
 ) -> admin_http::Server {
+    let sessions = SessionsApi::new(sessions.clone());
+    let admin = sessions.add_to(admin);
     if !config.admin.control {
         return admin;
     }
-    Control::new(config.admin.control_token.0.clone(), services.clone()).add_to(admin)
+    let control = Control::new(config.admin.control_token.0.clone(), services.clone());
+    sessions.add_control_to(&control, control.add_to(admin))
 }
 
 /// Publishes the Unix sockets. Bounded, since TCP clients are served by now.
