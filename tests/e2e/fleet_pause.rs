@@ -144,7 +144,7 @@ fn moves_fleet_pause_to_the_new_master() {
     let writers =
         [write(one.client(), "one"), write(other.client(), "other"), write(new.client(), "direct")];
     for_a_while(Duration::from_secs(2));
-    let finished: Vec<bool> = writers.iter().map(|it| it.is_finished()).collect();
+    let finished: Vec<bool> = writers.iter().map(JoinHandle::is_finished).collect();
     assert_eq!(finished, [false; 3], "a write passed the pause");
     let resumed = Instant::now();
     assert!(order(&one, &["resume"], TOKEN).status.success());

@@ -100,8 +100,7 @@ impl RunningProcess {
         let admin = record_history(&registry, admin);
         let parts = (start, registry, effective.clone(), drain.clone());
         let report = Arc::new(report(&inputs, parts, &workers, (running.heartbeat, &admin)));
-        let version = env!("CARGO_PKG_VERSION");
-        info!(admin = ?admin.addresses(), version, config = %config.hash, "started");
+        log_start(&admin, config);
         let probe = admin.serve(report.clone())?;
         let (changed, watch) = watch_config(&inputs.reader);
         publish_control(control.as_ref()).await?;
@@ -110,12 +109,8 @@ impl RunningProcess {
         let reloader = Reloader { running: values, leaving, effective, memory: memory_limit, log };
         let takeover_server = takeover_socket
             .map(|socket| {
-                offered_sockets.serve_takeover(
-                    socket,
-                    taken,
-                    unix.paths(),
-                    services.registry().clone(),
-                )
+                let registry = services.registry().clone();
+                offered_sockets.serve_takeover(socket, taken, unix.paths(), registry)
             })
             .transpose()?;
         // After the last thread that is started here: threads inherit the priority.
@@ -210,6 +205,12 @@ fn warn_of_copying(config: &Config, splices: Result<(), &std::io::Error>) {
         }
         Err(_) => {}
     }
+}
+
+/// Logs that the process has started.
+fn log_start(admin: &admin_http::Server, config: &Config) {
+    let (admin, version) = (admin.addresses(), env!("CARGO_PKG_VERSION"));
+    info!(?admin, version, config = %config.hash, "started");
 }
 
 /// Adds the control API to the admin server if it is enabled.

@@ -236,8 +236,8 @@ pub(crate) struct Driver {
     pub(crate) route: Arc<TargetReader>,
     pub(crate) handle: DiscoveryHandle,
     pub(crate) heartbeat: Heartbeat,
-    /// Changes the services of this driver.
-    pub(crate) control: Arc<Mutex<DiscoveryControl>>,
+    /// Discovery without it would serve the same services for ever; kept as a process keeps it.
+    _control: Arc<Mutex<DiscoveryControl>>,
     changes: Arc<Mutex<Vec<(Instant, TargetChange)>>>,
     _tasks: Vec<Arc<AbortOnDropHandle<()>>>,
 }
@@ -269,7 +269,7 @@ impl Driver {
             let watcher = tokio::spawn(record(Arc::clone(&route), Arc::clone(&changes)));
             let tasks = vec![Arc::clone(&task), Arc::new(AbortOnDropHandle::new(watcher))];
             let (heartbeat, control) = (heartbeat.clone(), Arc::clone(&control));
-            Self { route, handle, heartbeat, control, changes, _tasks: tasks }
+            Self { route, handle, heartbeat, _control: control, changes, _tasks: tasks }
         };
         routes.into_iter().zip(handles).map(driver).collect()
     }
