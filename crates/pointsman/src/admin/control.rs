@@ -10,6 +10,7 @@
 //! Deliberately absent: the implementation of the commands (in `sentinel`), and request bodies: all
 //! parameters are in the query.
 
+mod overrides;
 mod steps;
 
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use tokio::sync::mpsc;
 use tracing::{info, warn};
 
 use self::steps::stream_steps;
-use super::follow::{self, Order};
+use super::follow::Order;
 use crate::admin::service_registry::{ReportedService, ServiceRegistry};
 use crate::config::{Secret, parse_duration};
 
@@ -139,29 +140,6 @@ impl Control {
         Reply::stream("application/x-ndjson", body, permit)
     }
 
-    /// Follows a node by an operator's order, and responds with what the order led to.
-    fn follow(
-        &self,
-        name: &str,
-        handle: &DiscoveryHandle,
-        order: Order,
-        permit: StreamPermit,
-    ) -> Reply {
-        let (lines, body) = mpsc::channel(1);
-        let (name, handle, since) = (name.to_owned(), handle.clone(), Instant::now());
-        let addr = order.addr.to_string();
-        warn!(service = name, addr, force = order.force, "order received: follow this master");
-        self.runtime.spawn(async move {
-            let outcome = follow::follow(&name, &handle, order).await;
-            if let Err(reason) = &outcome {
-                warn!(service = name, addr, "order refused: {reason}");
-            }
-            let text = follow::lines("follow", since.elapsed(), &outcome);
-            let _ = lines.send(text.into()).await;
-        });
-        Reply::stream("application/x-ndjson", body, permit)
-    }
-
     /// Responds once the writes of all clients are held, or with the reason why none are.
     fn pause_fleet(
         &self,
@@ -216,26 +194,6 @@ impl Control {
             let _ = lines.send(line.into()).await;
         });
         Reply::stream("application/x-ndjson", body, permit)
-    }
-
-    /// Ends an override. Without one this succeeds, too, so that one loop serves a fleet.
-    fn unfollow(&self, name: &str, handle: &DiscoveryHandle, permit: StreamPermit) -> Reply {
-        let overrides = &handle.snapshot().overrides;
-        let text = match &overrides.in_force {
-            Some(it) => {
-                format!(
-                    "{} is not followed any more; {}",
-                    it.addr,
-                    follow::then(overrides.minority)
-                )
-            }
-            None => "no override was in force".to_owned(),
-        };
-        let command = handle.unfollow();
-        info!(service = name, "order received: end the override");
-        let step = json!({ "after_ms": 0, "step": "unfollow", "text": text });
-        let done = json!({ "ok": true, "service": name });
-        self.respond_when_applied(handle, command, &[step, done], permit)
     }
 
     fn switch_over(

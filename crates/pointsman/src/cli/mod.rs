@@ -26,7 +26,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
 
-use args::{Arguments, Command, FollowArgs, ImportFrom, SourceArgs};
+use args::{Arguments, Command, FollowArgs, ImportFrom, RunArgs, SourceArgs};
 use failure::{Failure, is_broken_pipe};
 
 use crate::config::{self, Finding};
@@ -50,15 +50,7 @@ pub fn main() -> ExitCode {
 
 fn dispatch(command: Command) -> Result<ExitCode, Failure> {
     let text = match command {
-        Command::Run(args) => {
-            let mut startup =
-                Startup::new(ConfigSource::new(args.source.flags())).map_err(RunError::from)?;
-            let Some(loaded) = startup.read().map_err(RunError::from)? else {
-                return Ok(ExitCode::SUCCESS);
-            };
-            let config = loaded.config().cloned_faults()?;
-            return Ok(run::run(startup, &config, loaded.settings(), args.takeover)?);
-        }
+        Command::Run(args) => return serve(&args),
         Command::Check(source) => check(&source)?,
         Command::Config(source) => {
             let loaded = load(&source);
@@ -119,6 +111,17 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
     };
     write(io::stdout().lock(), &text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Runs the proxy until it is stopped.
+fn serve(args: &RunArgs) -> Result<ExitCode, Failure> {
+    let mut startup =
+        Startup::new(ConfigSource::new(args.source.flags())).map_err(RunError::from)?;
+    let Some(loaded) = startup.read().map_err(RunError::from)? else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    let config = loaded.config().cloned_faults()?;
+    Ok(run::run(startup, &config, loaded.settings(), args.takeover)?)
 }
 
 /// Orders a running pointsman to follow a node.

@@ -4,6 +4,7 @@
 //! It publishes the target, closes and opens the gate, and owns the node probers. It makes no
 //! decisions.
 
+mod commit;
 pub(crate) mod overrides;
 mod publish;
 mod watch_sentinels;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use target::{ClockReading, Destination, PoolWriter, ReplyPolicy, TargetWriter};
+use target::{ClockReading, PoolWriter, ReplyPolicy, TargetWriter};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
@@ -32,9 +33,7 @@ use crate::prober::prober_set::ProberSet;
 use crate::rate_limiter::RateLimiter;
 use crate::replicas::publisher::{ReplicaPublisher, Replicas};
 use crate::types::AddressMap;
-use crate::{
-    Commit, Machine, MachineAction, MachineEvent, MachineRules, MyId, NodeAddr, Probe, Warning,
-};
+use crate::{Machine, MachineAction, MachineEvent, MachineRules, MyId, NodeAddr, Probe, Warning};
 
 pub(crate) struct ServiceRuntime {
     pub(crate) number: usize,
@@ -316,51 +315,6 @@ impl ServiceRuntime {
                 "replica is being promoted, dropping replies of the old master"
                 );
             });
-        }
-    }
-
-    fn commit(&mut self, commit: Commit, links: &Links) {
-        let (name, run_id) = (commit.addr.to_string().into(), commit.run_id.clone());
-        let destination = Destination { addr: commit.dialled, name, epoch: commit.epoch, run_id };
-        if let Some(replica_publisher) = &mut self.replica_publisher {
-            replica_publisher.fence(commit.dialled);
-        }
-        if commit.new_lineage {
-            self.target_writer.begin_lineage();
-        }
-        let target = if commit.held {
-            self.target_writer.commit_held(destination)
-        } else {
-            self.target_writer.commit(destination)
-        };
-        // Statistics and logs come after the switch.
-        let published_at = Instant::now();
-        self.failover_history.note_first_session(&self.name);
-        if commit.held {
-            self.stopped_since.get_or_insert(published_at);
-            self.held_since.get_or_insert(published_at);
-        } else {
-            self.end_outage(published_at);
-        }
-        let generation = target.generation().get();
-        let from = self.master.take().map(|master| master.addr);
-        let failover =
-            self.failover_history.record((from, &commit), (target, published_at), &self.machine);
-        self.counts.commits += 1;
-        self.counts.held += failover.timeline.hold().unwrap_or_default();
-        self.failover_history.log(&self.name, failover);
-        let Commit { addr, dialled, epoch, run_id, .. } = commit;
-        self.master =
-            Some(MasterSnapshot { addr, dialled, generation, epoch, run_id, since: published_at });
-        self.publish(links);
-    }
-
-    /// Traffic can reach a master again. The time before the first master does not count as an
-    /// outage.
-    fn end_outage(&mut self, now: Instant) {
-        self.held_since = None;
-        if let Some(since) = self.stopped_since.take().filter(|_| self.counts.commits > 0) {
-            self.counts.stopped += now.saturating_duration_since(since);
         }
     }
 
