@@ -22,6 +22,10 @@ pub(super) fn host_facts(service: &config::ServiceConfig) -> HostFacts {
 /// gets it as its source address; nothing is sent. Binding it would prove nothing where any address
 /// may be bound.
 fn is_ours(addr: SocketAddr) -> bool {
+    // Every loopback address can be bound, but its route has one source address only.
+    if addr.ip().is_loopback() {
+        return true;
+    }
     let any = match addr {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),

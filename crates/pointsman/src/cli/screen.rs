@@ -326,7 +326,7 @@ mymaster: stable, generation 2
             })
         };
         let document = serde_json::json!({
-            "schema": 1,
+            "schema": 1, "ready": true, "uptime_s": 1.0, "config": {},
             "services": [{"name": "m", "alarms": [alarm(false, "ended"), alarm(true, "a\u{1b}b")]}],
         });
         let shown = render(&document, None).expect("a document of this schema");

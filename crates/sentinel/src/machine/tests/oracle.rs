@@ -54,6 +54,9 @@ pub(in crate::machine) struct Oracle {
     ended: BTreeMap<NodeAddr, (Instant, bool)>,
     /// When this process was last suspended: answers to earlier queries prove nothing.
     stalled_at: Option<Instant>,
+    /// The same, until a commit or an order settles which master there is. A doubt that follows may
+    /// begin in the same instant.
+    stall_in_doubt: Option<Instant>,
     /// The last sign that the last target may have been superseded unnoticed: a stall of this
     /// process, a bad answer, another process at its address, or its removal.
     doubted_at: Option<Instant>,
@@ -88,6 +91,7 @@ impl Oracle {
             answers: BTreeMap::new(),
             ended: BTreeMap::new(),
             stalled_at: None,
+            stall_in_doubt: None,
             doubted_at: None,
             processes: (None, None),
             asked_about: BTreeMap::new(),
@@ -121,6 +125,7 @@ impl Oracle {
         }
         if stalled {
             (self.stalled_at, self.doubted_at) = (Some(now), Some(now));
+            self.stall_in_doubt = Some(now);
         }
         self.record_event(now, event);
         assert!(actions.len() <= MOST_ACTIONS, "{} actions in one step", actions.len());
@@ -296,7 +301,7 @@ impl Oracle {
     /// The gate opens to the same target. After a stall this needs a view that is newer, or silence
     /// for as long as a view remains valid.
     fn released(&self, now: Instant) {
-        let Some(doubted_at) = self.doubted_at.filter(|at| Some(*at) == self.stalled_at) else {
+        let Some(doubted_at) = self.doubted_at.filter(|at| Some(*at) == self.stall_in_doubt) else {
             return;
         };
         let patient = now >= doubted_at + self.rules.view_expiry;
@@ -377,7 +382,7 @@ impl Oracle {
         }
         self.published = Some(claim.clone());
         self.last = Some(claim);
-        self.doubted_at = None;
+        (self.doubted_at, self.stall_in_doubt) = (None, None);
         self.processes = (probe.outcome.ok().and_then(|it| it.lineage).map(|it| it.run_id), None);
         // Only a pause that does not end with a commit, or the policy for a minority, keeps the
         // gate closed after it.
@@ -404,7 +409,7 @@ impl Oracle {
                 assert_eq!(target, Some(&order.addr), "followed, but not published");
                 if *followed == Followed::Confirmed {
                     // The operator confirms what sentinels otherwise would.
-                    self.doubted_at = None;
+                    (self.doubted_at, self.stall_in_doubt) = (None, None);
                 }
                 self.following = Some((order.addr, now + order.lasts));
             }
