@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use harness::{Client, Cluster, Load, Pointsman, Signal, wait_until};
 
+use crate::switchover::{TOKEN, order, stderr};
 use crate::{builder, metric};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -253,9 +254,14 @@ fn changes_nothing_if_an_address_is_in_use() {
 
 #[test]
 fn adds_service_again_while_it_drains() {
-    let cluster = Cluster::builder().masters(&["alpha", "beta"]).replicas(0).start();
+    let cluster = Cluster::builder().masters(&["alpha", "beta"]).replicas(1).start();
     let drain = QUICK_DRAIN.replace("3s", "60s");
-    let pointsman = builder(&cluster).lines(&drain).start();
+    let pointsman = builder(&cluster)
+        .lines(&drain)
+        .arg("--set=admin.control=true")
+        .arg("--set=admin.control_token_env=E2E_TOKEN")
+        .env("E2E_TOKEN", TOKEN)
+        .start();
     let [alpha, beta] = ["alpha", "beta"].map(|name| pointsman.addr_of(name).expect("an address"));
     let mut pinned = Client::connect(beta).expect("a connection");
     assert_eq!(said(&mut pinned, &["MULTI"]), "OK");
@@ -273,6 +279,11 @@ fn adds_service_again_while_it_drains() {
         Some(0.0),
         "it is not being removed any more"
     );
+    // A removed service takes no commands, and one that returned does.
+    let paused = order(&pointsman, &["pause", "beta", "--fleet", "--for", "1s"], TOKEN);
+    assert!(paused.status.success(), "{}", stderr(&paused));
+    let resumed = order(&pointsman, &["resume", "beta"], TOKEN);
+    assert!(resumed.status.success(), "{}", stderr(&resumed));
     assert_eq!(said(&mut pinned, &["SET", "k", "v"]), "QUEUED");
     assert!(pinned.cmd(&["EXEC"]).is_ok());
     // A stop in the middle of a removal.

@@ -247,6 +247,9 @@ impl ServiceSet {
         };
         running.limits = (limit, service.hold_timeout);
         let returns = std::mem::replace(&mut running.is_leaving, false);
+        if returns {
+            running.handle.allow_operations();
+        }
         if returns || old.is_none_or(|old| old.sentinels != service.sentinels) {
             let sentinels = service.sentinels.iter().map(settings::node).collect();
             self.control.set_sentinels(running.discovery, sentinels);

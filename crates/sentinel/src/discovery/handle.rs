@@ -182,10 +182,15 @@ impl DiscoveryHandle {
         self.operations.snapshot()
     }
 
-    /// Called when the process stops: a switchover ends if no failover was ordered yet, a pause of
-    /// the fleet ends, and no new one begins.
+    /// Called when the process stops or the service is removed: a switchover ends if no failover
+    /// was ordered yet, a pause of the fleet ends, and no new one begins.
     pub fn stop_operations(&self) {
         self.operations.stop();
+    }
+
+    /// Called when a removed service is configured again before its last session has ended.
+    pub fn allow_operations(&self) {
+        self.operations.allow();
     }
 
     /// Waits until every change of a command is undone, at most for `limit`. Whether it is.

@@ -74,11 +74,16 @@ impl Operations {
         self.stopping.store(true, Ordering::Release);
     }
 
+    /// Operations may begin again.
+    pub(crate) fn allow(&self) {
+        self.stopping.store(false, Ordering::Release);
+    }
+
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// Completes when the process stops.
+    /// Completes when the process stops or the service is removed.
     pub(crate) async fn stopped(&self) {
         while !self.is_stopping() {
             tokio::time::sleep(CHECK_INTERVAL).await;
