@@ -34,7 +34,7 @@ pub mod simulation {
 }
 
 pub use discovery::Discovery;
-pub use discovery::config::DiscoveryConfig;
+pub use discovery::config::{DiscoveryChange, DiscoveryConfig};
 pub use discovery::handle::{CommandId, DiscoveryHandle, Heartbeat};
 pub use discovery::snapshot::{
     DiscoveryCounts, DiscoverySnapshot, FailoverRecord, MasterSnapshot, NodeSnapshot,
@@ -43,6 +43,7 @@ pub use discovery::snapshot::{
 pub use link::auth::{Credentials, Denied};
 pub use link::messages::Timeouts;
 pub use link::notice::Notice;
+pub use link::rotation::{CredentialStatus, RefusedCredentials};
 pub use machine::rules::{MachineRules, Minority, ReplicaRules, Verify};
 pub use machine::{
     Admission, Basis, Claim, Commit, Committed, FailoverTimeline, HoldCause, Machine,

@@ -14,13 +14,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use admin_http::{Handler, Method, Reply, Request, StreamPermit};
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use sentinel::{DiscoveryHandle, Pause, SwitchoverOptions, SwitchoverStep, switchover};
 use serde_json::json;
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
-use crate::config::{Secret, parse_duration};
+use crate::config::{Config, Secret, parse_duration};
 
 /// Duration of a pause without a `for` parameter.
 const DEFAULT_PAUSE: Duration = Duration::from_secs(30);
@@ -38,10 +39,39 @@ enum ControlCommand {
     Switchover,
 }
 
-/// The state of the control API.
-pub(crate) struct Control {
+/// Who may give commands. A reload changes it. Cheap to clone; all clones share one state.
+#[derive(Debug, Clone)]
+pub(crate) struct ControlAccess(Arc<ArcSwap<AccessRules>>);
+
+#[derive(Debug)]
+struct AccessRules {
+    enabled: bool,
     /// Without a token only the control socket accepts commands.
     token: Option<Secret>,
+}
+
+impl AccessRules {
+    fn of(config: &Config) -> Self {
+        let (enabled, token) = (config.admin.control, config.admin.control_token.0.clone());
+        Self { enabled, token }
+    }
+}
+
+impl ControlAccess {
+    /// The access as configured.
+    pub(crate) fn of(config: &Config) -> Self {
+        Self(Arc::new(ArcSwap::from_pointee(AccessRules::of(config))))
+    }
+
+    /// Applies a changed configuration. A replaced token is invalid from now on.
+    pub(crate) fn set(&self, config: &Config) {
+        self.0.store(Arc::new(AccessRules::of(config)));
+    }
+}
+
+/// The state of the control API.
+pub(crate) struct Control {
+    access: ControlAccess,
     services: Vec<(String, DiscoveryHandle)>,
     runtime: tokio::runtime::Handle,
 }
@@ -49,10 +79,10 @@ pub(crate) struct Control {
 impl Control {
     /// Creates the API. Commands run on the runtime of the caller.
     pub(crate) fn new(
-        token: Option<Secret>,
+        access: ControlAccess,
         services: Vec<(String, DiscoveryHandle)>,
     ) -> Arc<Self> {
-        Arc::new(Self { token, services, runtime: tokio::runtime::Handle::current() })
+        Arc::new(Self { access, services, runtime: tokio::runtime::Handle::current() })
     }
 
     /// Adds its paths to the admin server.
@@ -66,10 +96,14 @@ impl Control {
 
     /// Returns the refusal of a request without permission.
     fn refuse(&self, request: &Request<'_>) -> Option<Reply> {
+        let access = self.access.0.load();
+        if !access.enabled {
+            return Some(Reply::text(404, "control commands are disabled: set admin.control\n"));
+        }
         if request.is_from_socket_owner() {
             return None;
         }
-        let Some(token) = &self.token else {
+        let Some(token) = &access.token else {
             return Some(Reply::text(
                 403,
                 "control commands are accepted through the control socket only\n",

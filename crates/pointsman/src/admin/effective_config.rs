@@ -27,6 +27,10 @@ pub struct EffectiveSettings {
     pub services: Vec<(usize, Duration)>,
     /// The maximum number of client connections of all services together.
     pub max_connections: usize,
+    /// Whether /metrics also contains the metrics of haproxy.
+    pub haproxy_names: bool,
+    /// The number of secret files that could not be read by the last reload.
+    pub unread_secrets: usize,
     /// Keys whose configured value differs from the one in force until a restart.
     pub pending: Vec<String>,
 }
@@ -42,6 +46,8 @@ impl EffectiveSettings {
             ready_without_master: config.admin.ready_without_master,
             services: services.map(|(service, limit)| (*limit, service.hold_timeout)).collect(),
             max_connections: connections.total,
+            haproxy_names: config.metrics.haproxy_names,
+            unread_secrets: 0,
             pending,
         }
     }
@@ -56,11 +62,13 @@ pub enum ReloadOutcome {
     Unchanged,
     /// The configuration has faults; everything is as before.
     Refused,
+    /// A secret file could not be read: its secret is as before, everything else was applied.
+    Partial,
 }
 
 impl ReloadOutcome {
     /// All values, in the order of their numbers.
-    pub const ALL: [Self; 3] = [Self::Applied, Self::Unchanged, Self::Refused];
+    pub const ALL: [Self; 4] = [Self::Applied, Self::Unchanged, Self::Refused, Self::Partial];
 
     /// Returns a stable label for metrics and status.
     #[must_use]
@@ -69,6 +77,7 @@ impl ReloadOutcome {
             Self::Applied => "applied",
             Self::Unchanged => "unchanged",
             Self::Refused => "refused",
+            Self::Partial => "partial",
         }
     }
 }

@@ -10,7 +10,7 @@ mod document;
 use std::time::{Duration, Instant};
 
 use proxy::{Distribution, EndReason, NotCarried, Pin, ServiceSnapshot};
-use sentinel::{DiscoverySnapshot, ProbeFailure, Role};
+use sentinel::{CredentialStatus, DiscoverySnapshot, ProbeFailure, Role};
 
 pub use document::*;
 
@@ -74,6 +74,15 @@ pub fn traffic(limit: usize, counted: &ServiceSnapshot) -> TrafficStatus {
     }
 }
 
+fn credentials(seen: &CredentialStatus) -> ServerCredentialsStatus {
+    let refused = seen.refused.iter().map(|it| RefusedStatus {
+        addr: it.addr.to_string(),
+        problem: it.denied.to_string(),
+        fallback: it.fallback,
+    });
+    ServerCredentialsStatus { outdated: seen.outdated, refused: refused.collect() }
+}
+
 /// Returns the part of the document for one service, from discovery's snapshot. The listeners are
 /// those of the data plane, for writers and, if configured, for readers.
 #[must_use]
@@ -103,6 +112,10 @@ pub fn service(
         held_s: seen.held_since.map(age),
         disagreement: seen.disagreement,
         minority: seen.minority,
+        credentials: CredentialsStatus {
+            redis: credentials(&seen.auth),
+            sentinels: credentials(&seen.sentinel_auth),
+        },
         electorate: ElectorateStatus { voters, majority },
         sentinels: seen.sentinels.iter().map(|it| sentinel(it, age)).collect(),
         nodes: seen.nodes.iter().map(|it| node(it, age)).collect(),

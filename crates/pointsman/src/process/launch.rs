@@ -12,11 +12,12 @@ use std::time::Instant;
 use drain::{Drain, Summary};
 use proxy::Running;
 use sentinel::DiscoveryHandle;
-use tokio::sync::Notify;
+use tokio::sync::mpsc;
 use tracing::{debug, info, warn};
 
 use self::resources::{BoundResources, acquire};
 use crate::admin::control::Control;
+use crate::admin::control::ControlAccess;
 use crate::admin::control_socket::ControlSocket;
 use crate::admin::effective_config::{EffectiveConfig, EffectiveSettings};
 use crate::admin::history::History;
@@ -26,6 +27,7 @@ use crate::config::{Config, Splice};
 use crate::process::config_reader::ConfigReader;
 use crate::process::error::RunError;
 use crate::process::reload::Reloader;
+use crate::process::secret_watch::SecretWatch;
 use crate::process::service_manager::ServiceManager;
 use crate::process::signals::Signals;
 use crate::process::takeover::{self, HandedOver, OfferedSockets, TakeoverThread};
@@ -53,8 +55,9 @@ pub(crate) struct RunningProcess {
     pub(crate) report: Arc<ProcessReport>,
     pub(crate) reader: ConfigReader,
     pub(crate) reloader: Reloader,
-    /// Notified when the configuration file has changed.
-    pub(crate) changed: Arc<Notify>,
+    /// Receives the reasons for reloads: changed files.
+    pub(crate) changed: mpsc::Receiver<&'static str>,
+    pub(crate) secret_watch: SecretWatch,
     pub(crate) watch: tokio::task::JoinHandle<()>,
     pub(crate) service_manager: ServiceManager,
     pub(crate) offered_sockets: OfferedSockets,
@@ -86,7 +89,8 @@ impl RunningProcess {
         publish_unix(&unix).await?;
         warn_of_copying(config, workers.splices());
         let memory = watch_capacity(&inputs, &effective, &workers);
-        let admin = add_control_api(config, &running.handles, admin);
+        let control_access = ControlAccess::of(config);
+        let admin = add_control_api(config, &control_access, &running.handles, admin);
         let admin = record_history(config, &running.handles, workers.stats(), admin);
         let report = Arc::new(ProcessReport {
             start,
@@ -101,15 +105,23 @@ impl RunningProcess {
             lost_lines: inputs.logging.lost_lines(),
             memory: inputs.memory.clone(),
             admin: admin.stats(),
-            scraper: Mutex::new(Scraper::new(config.metrics.haproxy_names)),
+            scraper: Mutex::new(Scraper::new()),
         });
         let version = env!("CARGO_PKG_VERSION");
         info!(admin = ?admin.addresses(), version, config = %config.hash, "started");
         let probe = admin.serve(report.clone())?;
-        let (changed, watch) = watch_config(&inputs.reader);
+        let (changed, watch, secret_watch) = watch_config(&inputs);
         publish_control(control.as_ref()).await?;
         let (values, log) = (inputs.settings.clone(), inputs.logging.settings());
-        let reloader = Reloader { running: values, effective, sockets, memory: inputs.memory, log };
+        let reloader = Reloader {
+            running: values,
+            effective,
+            sockets,
+            memory: inputs.memory,
+            log,
+            discovery: running.handles,
+            control: control_access,
+        };
         let takeover_server = takeover_socket
             .map(|socket| offered_sockets.serve_takeover(config, socket, taken, unix.paths()))
             .transpose()?;
@@ -131,6 +143,7 @@ impl RunningProcess {
             reloader,
             changed,
             watch,
+            secret_watch,
             service_manager,
             offered_sockets,
             takeover_server,
@@ -156,12 +169,19 @@ fn watch_capacity(
     tokio::spawn(capacity::watch(memory, files, effective.clone(), shortage))
 }
 
-/// Starts to watch the configuration file; the first value is notified of a change.
-fn watch_config(reader: &ConfigReader) -> (Arc<Notify>, tokio::task::JoinHandle<()>) {
-    let changed = Arc::new(Notify::new());
+/// Starts to watch the configuration file and the secret files. The first value receives the reason
+/// for a reload.
+fn watch_config(
+    inputs: &StartupInputs<'_>,
+) -> (mpsc::Receiver<&'static str>, tokio::task::JoinHandle<()>, SecretWatch) {
+    let (sender, changed) = mpsc::channel(1);
+    let reader = &inputs.reader;
+    reader.files().report_late_reads(sender.clone());
     let (source, stamp) = (reader.source().clone(), reader.stamp());
-    let watch = config_source::watch(source, stamp, Arc::clone(&changed));
-    (changed, tokio::spawn(watch))
+    let watch = tokio::spawn(config_source::watch(source, stamp, sender.clone()));
+    let mut secrets = SecretWatch::new(sender);
+    secrets.watch(reader.secret_files());
+    (changed, watch, secrets)
 }
 
 /// Records the last minutes for the status page.
@@ -189,18 +209,15 @@ fn warn_of_copying(config: &Config, splices: Result<(), &std::io::Error>) {
     }
 }
 
-/// Adds the control API to the admin server if it is enabled.
+/// Adds the control API to the admin server. It answers only while it is enabled.
 fn add_control_api(
     config: &Config,
+    access: &ControlAccess,
     handles: &[DiscoveryHandle],
     admin: admin_http::Server,
 ) -> admin_http::Server {
-    if !config.admin.control {
-        return admin;
-    }
     let names = config.services.iter().map(|service| service.name.clone());
-    Control::new(config.admin.control_token.0.clone(), names.zip(handles.iter().cloned()).collect())
-        .add_to(admin)
+    Control::new(access.clone(), names.zip(handles.iter().cloned()).collect()).add_to(admin)
 }
 
 /// Publishes the Unix sockets. Bounded, since TCP clients are served by now.

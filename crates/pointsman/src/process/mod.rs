@@ -13,6 +13,7 @@ pub(crate) mod launch;
 pub mod listener_set;
 pub mod reload;
 pub mod run;
+mod secret_watch;
 pub mod service_manager;
 pub mod settings;
 pub mod signals;

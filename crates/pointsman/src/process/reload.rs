@@ -4,7 +4,8 @@
 //! `config_reader` reads on a thread of its own; this module applies the result. `config_source`
 //! notices that the file has changed.
 //!
-//! A fault leaves everything as it was. Keys that need a restart are named and keep their value
+//! A fault leaves everything as it was. Only a secret file that cannot be read does not prevent the
+//! rest: its secret stays in use. Keys that need a restart are named and keep their value
 //! until then.
 //!
 //! Deliberately absent: adding and removing services, and reading the standard input a second time.
@@ -13,8 +14,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use drain::Drain;
 use proxy::{Running, Sockets};
+use sentinel::DiscoveryHandle;
 use tracing::{error, info, warn};
 
+use crate::admin::control::ControlAccess;
 use crate::admin::effective_config::{EffectiveConfig, EffectiveSettings, ReloadOutcome};
 use crate::config::{self, Config, ReloadPlan, Settings};
 use crate::logging::LogSettings;
@@ -36,6 +39,10 @@ pub struct Reloader {
     pub memory: Option<Memory>,
     /// The level of the log.
     pub log: LogSettings,
+    /// The discovery of each service, in the order of the configuration.
+    pub discovery: Vec<DiscoveryHandle>,
+    /// Who may give commands.
+    pub(crate) control: ControlAccess,
 }
 
 impl Reloader {
@@ -54,8 +61,8 @@ impl Reloader {
                 return;
             }
         };
-        match self.apply(&change, drain, data_plane) {
-            Ok(()) => self.report(why, &change),
+        match self.apply(&change, drain, data_plane, loaded.unread_secrets().len()) {
+            Ok(()) => self.report(why, &change, loaded.unread_secrets()),
             Err(fault) => self.refuse(why, vec![fault]),
         }
     }
@@ -68,14 +75,19 @@ impl Reloader {
         self.effective.record(ReloadOutcome::Refused, faults);
     }
 
-    fn report(&mut self, why: &'static str, change: &ReloadPlan) {
-        let outcome = if change.applied.is_empty() {
+    fn report(&mut self, why: &'static str, change: &ReloadPlan, unread: Vec<String>) {
+        for secret in &unread {
+            error!(why, "secret not reloaded, the one before stays in use: {secret}");
+        }
+        let outcome = if !unread.is_empty() {
+            ReloadOutcome::Partial
+        } else if change.applied.is_empty() {
             ReloadOutcome::Unchanged
         } else {
             ReloadOutcome::Applied
         };
         self.running = change.settings.clone();
-        self.effective.record(outcome, Vec::new());
+        self.effective.record(outcome, unread);
         let (applied, hash) = (&change.applied, &change.config.hash);
         info!(why, ?applied, config = %hash, "configuration reloaded");
         if !change.pending.is_empty() {
@@ -89,6 +101,7 @@ impl Reloader {
         change: &ReloadPlan,
         drain: &Drain,
         data_plane: &Running,
+        unread: usize,
     ) -> Result<(), String> {
         let config = &change.config;
         let files = Files::allowed(config, workers(config).get());
@@ -100,13 +113,17 @@ impl Reloader {
             data_plane.tune(number, options);
         }
         data_plane.allow(plan.connections.total);
+        // Without a pause in between: discovery applies the changes of all services together.
+        let timeouts = settings::sentinel_timeouts(&config.services);
+        for (service, handle) in config.services.iter().zip(&self.discovery) {
+            let replicas = (listener_set::rules(service), listener_set::empty(service));
+            handle.change(settings::discovery_change(service, timeouts, replicas));
+        }
+        self.control.set(config);
         drain.configure(settings::drain(config));
         self.log.set(&config.log);
-        self.effective.set(EffectiveSettings::of(
-            config,
-            &plan.connections,
-            change.pending.clone(),
-        ));
+        let settings = EffectiveSettings::of(config, &plan.connections, change.pending.clone());
+        self.effective.set(EffectiveSettings { unread_secrets: unread, ..settings });
         Ok(())
     }
 

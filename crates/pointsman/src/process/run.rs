@@ -114,7 +114,7 @@ impl RunningProcess {
                     }
                     SignalRequest::Reload => self.reload(name),
                 },
-                () = self.changed.notified() => self.reload("the file has changed"),
+                Some(why) = self.changed.recv() => self.reload(why),
                 read = self.reader.next() => self.reloaded(read),
                 Some(done) = handed_over(&mut self.takeover_server) => {
                     self.leave_to_another().await;
@@ -181,6 +181,7 @@ impl RunningProcess {
     fn reloaded(&mut self, read: ConfigRead) {
         match read {
             ConfigRead::Done(why, loaded) => {
+                self.secret_watch.watch(loaded.secret_files());
                 self.reloader.take(why, &loaded, &self.drain, &self.workers);
             }
             ConfigRead::Overdue(why, fault) | ConfigRead::Failed(why, fault) => {

@@ -247,10 +247,9 @@ impl Running {
 
     /// Changes the options of a service, given by its index, while it runs.
     /// [`LiveOptions`](crate::LiveOptions) explains what that means for existing sessions.
-    /// `max_connections_per_source` does not change.
     pub fn tune(&self, service: usize, options: Options) {
         let Some(shared) = self.shared.get(service) else { return };
-        shared.limits.set_service(options.max_connections);
+        shared.limits.set(options.max_connections, options.max_connections_per_source);
         shared.held.set_limit(options.max_held);
         shared.service.options.set(options);
     }

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 
-use crate::link::auth::Credentials;
+use crate::discovery::config::DiscoveryChange;
+use crate::link::login::Login;
 use crate::net::resolve::Resolver;
 use crate::{DiscoverySnapshot, MachineEvent, Pause};
 
@@ -18,8 +19,9 @@ use crate::{DiscoverySnapshot, MachineEvent, Pause};
 #[derive(Debug)]
 pub(crate) struct ConnectionSettings {
     pub(crate) name: Arc<str>,
-    pub(crate) auth: Option<Credentials>,
-    pub(crate) sentinel_auth: Option<Credentials>,
+    pub(crate) auth: Login,
+    /// Replaced if the service no longer shares its credentials with the same other services.
+    pub(crate) sentinel_auth: ArcSwap<Login>,
     pub(crate) resolver: Resolver,
 }
 
@@ -59,6 +61,8 @@ pub struct DiscoveryHandle {
     commands: Arc<Mutex<CommandQueue>>,
     switchover_active: Arc<AtomicBool>,
     connection_settings: Arc<ConnectionSettings>,
+    /// The change that discovery has not applied yet. A later one replaces it.
+    change: Arc<Mutex<Option<DiscoveryChange>>>,
     wake: Arc<Notify>,
 }
 
@@ -77,12 +81,25 @@ impl DiscoveryHandle {
             commands: Arc::default(),
             switchover_active,
             connection_settings: Arc::new(connection_settings),
+            change: Arc::default(),
             wake,
         }
     }
 
     pub(crate) fn connection_settings(&self) -> &ConnectionSettings {
         &self.connection_settings
+    }
+
+    /// Applies these settings in the next iteration of discovery, together with those of all other
+    /// services that were changed before it.
+    pub fn change(&self, change: DiscoveryChange) {
+        *self.change.lock().unwrap_or_else(PoisonError::into_inner) = Some(change);
+        self.wake.notify_one();
+    }
+
+    /// The settings to apply.
+    pub(crate) fn take_change(&self) -> Option<DiscoveryChange> {
+        self.change.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Keeps the gate closed as `pause` says. The next snapshot shows it.

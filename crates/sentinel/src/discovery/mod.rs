@@ -11,11 +11,13 @@
 pub(crate) mod clock_jumps;
 pub(crate) mod clock_watch;
 pub(crate) mod config;
+mod credential_log;
 pub(crate) mod failover_history;
 pub(crate) mod handle;
 pub(crate) mod learned_addresses;
 pub(crate) mod majority_clock;
 mod reconcile;
+mod reconfigure;
 pub(crate) mod seeds;
 pub(crate) mod sentinel_pool;
 pub(crate) mod service_runtime;
@@ -28,6 +30,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwap;
 use target::ClockReading;
 use tokio::sync::{Notify, mpsc};
 use tracing::info;
@@ -62,6 +65,11 @@ const RECONCILE_EVERY: Duration = Duration::from_millis(250);
 /// The problem of a sentinel that has another one's identity.
 const DUPLICATE_ID: &str =
     "another connection leads to a sentinel with this MYID, its vote is not counted twice";
+
+/// How old an answer may be when it is processed.
+fn stale_after(timeouts: Timeouts) -> Duration {
+    timeouts.command * 2 + PROCESSING_SLACK
+}
 
 /// The discovery driver. Must be created and run inside a tokio runtime.
 pub struct Discovery {
@@ -114,18 +122,17 @@ impl Discovery {
                     seeds.len(),
                     (number, auth),
                     seed,
-                    timeouts.command,
+                    links.timeouts(),
                     resolver,
                     out.clone(),
                 ));
             }
             learn.push((watch.learn, auth));
-            let prober_factory = prober_factory(&watch, own, resolver);
-            let sentinel_auth = watch.sentinel_auth;
+            let prober_factory = prober_factory(&watch, own, (resolver, links.permit()));
             settings.push(ConnectionSettings {
                 name: Arc::clone(&watch.name),
-                auth: prober_factory.credentials.clone(),
-                sentinel_auth,
+                auth: prober_factory.login.clone(),
+                sentinel_auth: ArcSwap::from_pointee(links.login(auth)),
                 resolver: resolver.clone(),
             });
             let rules = (watch.rules, watch.sentinels.len());
@@ -154,7 +161,7 @@ impl Discovery {
             handles: handles.clone(),
             wake,
             heartbeat: Heartbeat::new(),
-            stale_after: timeouts.command * 2 + PROCESSING_SLACK,
+            stale_after: stale_after(timeouts),
             reconcile_at: None,
             reconciled_at: None,
             incoming,
@@ -224,6 +231,7 @@ impl Discovery {
     }
 
     fn handle_requests(&mut self) {
+        self.apply_changes();
         for (service, handle) in self.services.iter_mut().zip(&self.handles) {
             if handle.take_hint() {
                 service.step(MachineEvent::Hint, &self.links);

@@ -15,6 +15,8 @@ use target::{ClockReading, Destination, PoolWriter, ReplyPolicy, TargetWriter};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
+use crate::discovery::config::{DiscoveryChange, probe_settings};
+use crate::discovery::credential_log::CredentialLog;
 use crate::discovery::failover_history::FailoverHistory;
 use crate::discovery::learned_addresses::LearnedAddresses;
 use crate::discovery::sentinel_pool::SentinelPool;
@@ -23,6 +25,7 @@ use crate::link::auth::Denied;
 use crate::link::links::Links;
 use crate::link::messages::DriverMessage;
 use crate::link::poll::Peer;
+use crate::link::rotation::CredentialStatus;
 use crate::prober::ProberFactory;
 use crate::prober::prober_set::ProberSet;
 use crate::rate_limiter::RateLimiter;
@@ -31,6 +34,11 @@ use crate::types::AddressMap;
 use crate::{
     Commit, Machine, MachineAction, MachineEvent, MachineRules, MyId, NodeAddr, Probe, Warning,
 };
+
+/// For how long a check of all deadlines is trusted.
+fn lease(rules: &MachineRules) -> Duration {
+    rules.stall.max(rules.poll * 2)
+}
 
 pub(crate) struct ServiceRuntime {
     pub(crate) number: usize,
@@ -51,6 +59,7 @@ pub(crate) struct ServiceRuntime {
     master: Option<MasterSnapshot>,
     stopped_since: Option<Instant>,
     held_since: Option<Instant>,
+    credential_log: CredentialLog,
     /// Rate limit for the log lines of this service.
     log_limiter: RateLimiter,
     failover_history: FailoverHistory,
@@ -71,7 +80,7 @@ impl ServiceRuntime {
         prober_factory: ProberFactory,
         out: mpsc::Sender<DriverMessage>,
     ) -> Self {
-        let (now, lease) = (Instant::now(), rules.stall.max(rules.poll * 2));
+        let (now, lease) = (Instant::now(), lease(&rules));
         let machine = Machine::new(now, rules, seeds);
         let name = Arc::clone(name);
         let first = DiscoverySnapshot {
@@ -88,6 +97,8 @@ impl ServiceRuntime {
             sentinels: Vec::new(),
             nodes: Vec::new(),
             replicas: None,
+            auth: CredentialStatus::default(),
+            sentinel_auth: CredentialStatus::default(),
             failovers: Vec::new(),
             counts: DiscoveryCounts::default(),
         };
@@ -105,6 +116,7 @@ impl ServiceRuntime {
             master: None,
             stopped_since: Some(now),
             held_since: None,
+            credential_log: CredentialLog::default(),
             log_limiter: RateLimiter::new(60, Duration::from_millis(500)),
             failover_history: FailoverHistory::default(),
             counts: DiscoveryCounts::default(),
@@ -130,6 +142,25 @@ impl ServiceRuntime {
             self.expected = sentinels;
             self.step(MachineEvent::ExpectedSentinels(sentinels), links);
         }
+    }
+
+    /// Applies changed settings.
+    pub(crate) fn change(&mut self, change: DiscoveryChange, links: &Links) {
+        let rules = &change.rules;
+        self.lease = lease(rules);
+        self.probers.set(probe_settings(rules.verify, change.probe_timeout, &change.address_map));
+        self.probers.set_credentials(change.auth.as_ref());
+        if let Some(publisher) = &mut self.replica_publisher {
+            publisher.set_rules(change.replicas.0, change.replicas.1);
+        }
+        if self.machine.rules() != rules {
+            self.step(MachineEvent::Rules(Box::new(change.rules)), links);
+        }
+    }
+
+    /// Sentinels that others list are not used any more.
+    pub(crate) fn forget_learned(&mut self) {
+        self.learned_addresses = LearnedAddresses::default();
     }
 
     /// Processes an event that has just happened.
@@ -360,6 +391,8 @@ impl ServiceRuntime {
         self.update_replicas();
         self.update_sentinel_pool(links);
         self.publish(links);
+        let snapshot = self.snapshot.load();
+        self.credential_log.update((now, &self.name), &snapshot, &mut self.log_limiter);
     }
 
     fn handle_warning(&mut self, warning: Warning) {

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::link::rotation::CredentialStatus;
 use crate::replicas::snapshot::ReplicaPoolSnapshot;
 use crate::{Basis, Epoch, FailoverTimeline, MyId, NodeAddr, Probe};
 
@@ -43,6 +44,10 @@ pub struct DiscoverySnapshot {
     pub nodes: Vec<NodeSnapshot>,
     /// The replicas for readers; `None` if readers are not configured.
     pub replicas: Option<ReplicaPoolSnapshot>,
+    /// The credentials for the redis nodes.
+    pub auth: CredentialStatus,
+    /// The credentials for the sentinels.
+    pub sentinel_auth: CredentialStatus,
     /// The last commits, oldest first.
     pub failovers: Vec<FailoverRecord>,
     /// Counters since the start.

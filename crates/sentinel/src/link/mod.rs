@@ -13,11 +13,14 @@ pub(crate) mod backoff;
 pub(crate) mod connection;
 pub(crate) mod handshake;
 pub(crate) mod links;
+pub(crate) mod login;
 pub(crate) mod messages;
 pub(crate) mod notice;
 pub(crate) mod poll;
 pub(crate) mod poll_queue;
+pub(crate) mod renewal;
 pub(crate) mod reply;
+pub(crate) mod rotation;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -28,13 +31,15 @@ use bytes::BytesMut;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use crate::link::auth::Credentials;
 use crate::link::backoff::Backoff;
 use crate::link::connection::{ConnectionError, RespConnection};
+use crate::link::login::{Login, LoginChanges, ServerLogin};
 use crate::link::messages::{DriverMessage, LinkError, LinkEvent, LinkId, Timeouts};
 use crate::link::poll::{PollOutcome, REPLIES_PER_POLL, put_command};
 use crate::link::poll_queue::PollQueue;
+use crate::link::renewal::{Renewal, RenewalPermit, RenewalStep};
 use crate::link::reply::Reply;
+use crate::link::rotation::{CredentialsId, Presented};
 use crate::net::loop_guard::leads_back;
 use crate::net::resolve::{Lookup, Resolver};
 use crate::{MyId, NodeAddr};
@@ -49,7 +54,8 @@ const RETRY_MAX: Duration = Duration::from_secs(1);
 pub(crate) struct LinkConfig {
     pub(crate) id: LinkId,
     pub(crate) sentinel: NodeAddr,
-    pub(crate) credentials: Option<Credentials>,
+    /// Lets one connection at a time be replaced after a change of credentials.
+    pub(crate) permit: RenewalPermit,
     /// Set for a sentinel that was learned from other sentinels: the link is used only if its MYID
     /// is one that they announced.
     pub(crate) expected_ids: watch::Receiver<Option<BTreeSet<MyId>>>,
@@ -57,68 +63,89 @@ pub(crate) struct LinkConfig {
     pub(crate) masters: watch::Receiver<Vec<Arc<str>>>,
     /// Requests for polls.
     pub(crate) polls: Arc<PollQueue>,
-    pub(crate) timeouts: Timeouts,
+    pub(crate) timeouts: watch::Receiver<Timeouts>,
     /// For names.
     pub(crate) resolver: Resolver,
     /// Our own listeners, which must not be dialled.
     pub(crate) own: Arc<[SocketAddr]>,
 }
 
-/// Runs until its owner drops it.
-pub(crate) async fn run(mut config: LinkConfig, out: mpsc::Sender<DriverMessage>) {
+impl LinkConfig {
+    fn timeouts(&self) -> Timeouts {
+        *self.timeouts.borrow()
+    }
+}
+
+/// Runs until its owner drops it. `logins` has the credentials to use.
+pub(crate) async fn run(
+    config: LinkConfig,
+    mut logins: watch::Receiver<Login>,
+    out: mpsc::Sender<DriverMessage>,
+) {
     let mut lookup = Lookup::new(&config.resolver, &config.sentinel.host, config.sentinel.port);
-    let mut backoff = Backoff::new(config.timeouts.reconnect_min, config.timeouts.reconnect_max);
+    let login = logins.borrow_and_update().register(config.sentinel.clone());
+    let mut login = LinkLogin { changes: login.changes(), logins, server: login };
+    let pauses = |timeouts: Timeouts| (timeouts.reconnect_min, timeouts.reconnect_max);
+    let mut bounds = pauses(config.timeouts());
+    let mut backoff = Backoff::new(bounds.0, bounds.1);
     loop {
         let began = Instant::now();
-        let error = match connection(&mut config, &mut lookup, &out).await {
+        let error = match connection(&config, &mut login, &mut lookup, &out).await {
             Ok(()) => return,
             Err(error) => error,
         };
-        if began.elapsed() > Duration::from_secs(5) {
+        let configured = pauses(config.timeouts());
+        if configured != bounds {
+            bounds = configured;
+            backoff = Backoff::new(bounds.0, bounds.1);
+        } else if began.elapsed() > Duration::from_secs(5) {
             backoff.reset();
         }
         if out.send(DriverMessage::Link(config.id, LinkEvent::Down(error))).await.is_err() {
             return;
         }
-        tokio::time::sleep(backoff.pause()).await;
+        tokio::select! {
+            () = tokio::time::sleep(backoff.pause()) => {}
+            // The sentinel may have refused the credentials before.
+            () = login.changes.next() => backoff.reset(),
+            Ok(()) = login.logins.changed() => login.adopt(),
+        }
+    }
+}
+
+/// The credentials of a link. Its services may be given others than those that they shared with
+/// other services so far.
+struct LinkLogin {
+    logins: watch::Receiver<Login>,
+    server: ServerLogin,
+    changes: LoginChanges,
+}
+
+impl LinkLogin {
+    /// The link belongs to other shared credentials.
+    fn adopt(&mut self) {
+        self.server = self.logins.borrow_and_update().register(self.server.addr().clone());
+        self.changes = self.server.changes();
     }
 }
 
 /// Runs one connection. `Ok` only when the receiver of the events is gone.
 async fn connection(
-    config: &mut LinkConfig,
+    config: &LinkConfig,
+    login: &mut LinkLogin,
     lookup: &mut Lookup,
     out: &mpsc::Sender<DriverMessage>,
 ) -> Result<(), LinkError> {
-    let addr = lookup.address(config.timeouts.command).await?;
-    if leads_back(addr, &config.own) {
-        lookup.failed();
-        return Err(LinkError::LeadsBack);
-    }
-    let timeout = config.timeouts.command * 2;
-    let greeting = tokio::time::timeout(
-        config.timeouts.connect + timeout,
-        handshake::open_connection(addr, config),
-    );
-    let greeted = greeting.await.unwrap_or(Err(LinkError::Unresponsive(timeout)));
-    let mut connection = greeted.inspect_err(|_| lookup.failed())?;
-    let id = connection.id.clone();
-    if config.expected_ids.borrow().as_ref().is_some_and(|expected| !expected.contains(&id)) {
-        lookup.failed();
-        return Err(LinkError::WrongIdentity);
-    }
-    lookup.worked(addr);
-    let up = LinkEvent::Up {
-        id,
-        addr,
-        protocol: connection.queries.protocol,
-        events: connection.subscribed,
-    };
-    if out.send(DriverMessage::Link(config.id, up)).await.is_err() {
+    let (mut connection, mut credentials, addr) = establish(config, &login.server, lookup).await?;
+    if out.send(DriverMessage::Link(config.id, connection.up(addr))).await.is_err() {
         return Ok(());
     }
+    let id = connection.id.clone();
+    let mut renewal = Renewal::new(!login.server.is_newest(credentials));
     loop {
         let (deadline, retry_at) = (connection.deadline, connection.retry_at);
+        let timeout = config.timeouts().command * 2;
+        let LinkLogin { logins, server, changes } = &mut *login;
         let events = tokio::select! {
             // Received data takes precedence over deadlines: after a stall of this process both may
             // be ready.
@@ -134,6 +161,34 @@ async fn connection(
                 Vec::new()
             }
             () = expiry(deadline) => return Err(LinkError::Unresponsive(timeout)),
+            Ok(()) = logins.changed() => {
+                login.adopt();
+                login.server.accept(credentials);
+                renewal.begin_soon();
+                Vec::new()
+            }
+            step = renewal.next(changes) => match step {
+                RenewalStep::Due => {
+                    let newest = server.newest();
+                    if newest.id != credentials {
+                        renewal.start(replace(config, addr, newest, connection.subscribed));
+                    }
+                    Vec::new()
+                }
+                RenewalStep::Ended((newest, Ok((opened, mut events)))) if opened.id == id => {
+                    server.accept(newest);
+                    (connection, credentials) = (opened, newest);
+                    events.insert(0, connection.up(addr));
+                    events
+                }
+                RenewalStep::Ended((newest, outcome)) => {
+                    if let Err(LinkError::Denied(denied)) = outcome {
+                        server.refuse(newest, &denied);
+                    }
+                    renewal.retry_later();
+                    Vec::new()
+                }
+            },
         };
         for event in events {
             if out.send(DriverMessage::Link(config.id, event)).await.is_err() {
@@ -148,6 +203,42 @@ async fn connection(
         connection.queued.retain(|name| config.masters.borrow().contains(name));
         connection.begin_poll(timeout).await?;
     }
+}
+
+/// Opens a connection to the expected sentinel.
+async fn establish(
+    config: &LinkConfig,
+    login: &ServerLogin,
+    lookup: &mut Lookup,
+) -> Result<(SentinelConnection, CredentialsId, SocketAddr), LinkError> {
+    let addr = lookup.address(config.timeouts().command).await?;
+    if leads_back(addr, &config.own) {
+        lookup.failed();
+        return Err(LinkError::LeadsBack);
+    }
+    let opened = handshake::open_connection(addr, config, login).await;
+    let (connection, credentials) = opened.inspect_err(|_| lookup.failed())?;
+    let id = &connection.id;
+    if config.expected_ids.borrow().as_ref().is_some_and(|expected| !expected.contains(id)) {
+        lookup.failed();
+        return Err(LinkError::WrongIdentity);
+    }
+    lookup.worked(addr);
+    Ok((connection, credentials, addr))
+}
+
+type Replacement = Result<(SentinelConnection, Vec<LinkEvent>), LinkError>;
+
+/// Opens a connection that replaces the present one; see `renewal`.
+async fn replace(
+    config: &LinkConfig,
+    addr: SocketAddr,
+    newest: Presented,
+    subscribed: bool,
+) -> (CredentialsId, Replacement) {
+    let opening =
+        handshake::open_replacement(addr, config, newest.credentials.as_ref(), subscribed);
+    (newest.id, config.permit.clone().run(opening).await)
 }
 
 async fn expiry(deadline: Option<Instant>) {
@@ -215,6 +306,16 @@ impl SentinelConnection {
             deadline: None,
             retry_at,
             retry_pause,
+        }
+    }
+
+    /// The event that this connection is established.
+    fn up(&self, addr: SocketAddr) -> LinkEvent {
+        LinkEvent::Up {
+            id: self.id.clone(),
+            addr,
+            protocol: self.queries.protocol,
+            events: self.subscribed,
         }
     }
 

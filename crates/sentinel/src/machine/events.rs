@@ -40,6 +40,7 @@ impl Machine {
                 self.hint_pause = (self.hint_pause * 2).min(HINT_PAUSE_MAX);
                 self.suspect(now);
             }
+            MachineEvent::Rules(rules) => self.set_rules(now, *rules),
             MachineEvent::Pause(pause) => self.pause = Some(pause),
             MachineEvent::Resume => self.pause = None,
             MachineEvent::Hint | MachineEvent::Stalled | MachineEvent::Tick => {}

@@ -45,6 +45,7 @@ mod nodes;
 mod pause;
 mod replies;
 pub(crate) mod rules;
+mod rules_change;
 mod state;
 mod vote_count;
 
@@ -135,6 +136,8 @@ pub struct Machine {
     /// Why the published master must not be used, or may have to be queried again.
     doubt: Option<Doubt>,
     minority: Option<Instant>,
+    /// What the views said last about a minority, whatever the policy is: the policy may change.
+    proven_minority: bool,
     /// When the most recent queries were sent that a majority answered. Initially and after a
     /// stall: the time since which a majority could have answered.
     majority_at: Instant,
@@ -177,6 +180,7 @@ impl Machine {
             pending: None,
             doubt: None,
             minority: None,
+            proven_minority: false,
             majority_at: now,
             strangers: false,
             unverified_regress: false,

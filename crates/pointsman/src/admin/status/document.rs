@@ -41,13 +41,14 @@ pub struct Status {
 pub struct ConfigStatus {
     /// Its hash.
     pub hash: String,
-    /// Number of reloads by result: `applied`, `unchanged`, `refused`.
+    /// Number of reloads by result: `applied`, `unchanged`, `refused`, `partial` (a secret file
+    /// could not be read, all else was applied).
     pub reloads: BTreeMap<&'static str, u64>,
     /// Result of the last reload.
     pub last_reload: Option<&'static str>,
     /// Seconds since the last reload.
     pub last_reload_age_s: Option<f64>,
-    /// Why the last reload was refused, if it was.
+    /// Why the last reload was refused, or which secrets it could not read.
     pub faults: Vec<String>,
     /// The file that is being read. A read takes milliseconds unless its file system hangs.
     pub reading: Option<FileRead>,
@@ -102,6 +103,8 @@ pub struct ServiceStatus {
     pub disagreement: bool,
     /// Whether the reachable sentinels are provably a minority.
     pub minority: bool,
+    /// The credentials for the Redis nodes and for the sentinels.
+    pub credentials: CredentialsStatus,
     /// Size of the electorate and of its majority.
     pub electorate: ElectorateStatus,
     /// The sentinels.
@@ -117,6 +120,36 @@ pub struct ServiceStatus {
     pub failovers: Vec<FailoverStatus>,
     /// Counters of the data plane.
     pub traffic: TrafficStatus,
+}
+
+/// The credentials of one service.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct CredentialsStatus {
+    /// For the Redis nodes (service.auth).
+    pub redis: ServerCredentialsStatus,
+    /// For the sentinels (service.sentinel_auth).
+    pub sentinels: ServerCredentialsStatus,
+}
+
+/// The credentials for one kind of servers. After a change, connections are replaced one after
+/// another, and the former credentials are kept until every server has accepted the new ones.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct ServerCredentialsStatus {
+    /// Number of servers on which credentials from before the last change are in use.
+    pub outdated: usize,
+    /// The servers that refuse the configured credentials.
+    pub refused: Vec<RefusedStatus>,
+}
+
+/// A server that refuses the configured credentials.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct RefusedStatus {
+    /// Its address.
+    pub addr: String,
+    /// Why, with a remedy.
+    pub problem: String,
+    /// Whether former credentials are in use there.
+    pub fallback: bool,
 }
 
 /// The listener for readers.

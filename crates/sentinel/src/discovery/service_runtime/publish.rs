@@ -110,6 +110,8 @@ impl ServiceRuntime {
             sentinels: sentinels.collect(),
             nodes: nodes.collect(),
             replicas: self.replica_publisher.as_ref().map(ReplicaPublisher::snapshot),
+            auth: self.probers.login().status(|_| true),
+            sentinel_auth: links.credential_status(self.number),
             failovers: self.failover_history.failovers().to_vec(),
             counts: self.counts,
         }));

@@ -85,6 +85,7 @@ pub(crate) mod oracle;
 mod pause;
 mod replies;
 pub(super) mod rig;
+mod rules_change;
 mod single_sentinel;
 mod stall;
 mod voters;

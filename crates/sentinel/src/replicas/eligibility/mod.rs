@@ -158,6 +158,11 @@ pub struct Eligibility {
 }
 
 impl Eligibility {
+    /// Applies these rules from the next evaluation on.
+    pub(crate) fn set_rules(&mut self, rules: ReplicaRules) {
+        self.rules = rules;
+    }
+
     /// No replica is known yet.
     #[must_use]
     pub fn new(rules: ReplicaRules) -> Self {
