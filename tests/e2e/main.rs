@@ -42,6 +42,7 @@ mod carry;
 mod carry_state;
 mod compose;
 mod control_socket;
+mod credentials;
 mod cutover;
 mod descriptors;
 mod discovery;

@@ -177,7 +177,8 @@ section! {
         ///
         /// A source is an IPv4 address, or the first 64 bits of an IPv6 address. Many clients share
         /// a source when a load balancer or NAT is in front. A client beyond the limit is answered
-        /// as with max_connections.
+        /// as with max_connections. If a change introduces the limit, clients that are connected by
+        /// then do not count.
         max_connections_per_source: usize = ValueKind::Count(0, MAX_CONNECTIONS), Some("0"), Live;
         /// What a candidate must prove before traffic is sent to it: role, ping or tcp.
         ///
@@ -191,7 +192,9 @@ section! {
         /// the sessions as well. The latter two protect against writes to a master that is being
         /// replaced on the other side of a network partition, at the price of an outage. With
         /// "hold" and "cut", three seconds without an answer from a majority count as a minority,
-        /// and only a majority ends it.
+        /// and only a majority ends it. A change takes effect at once, also in the middle of a
+        /// minority: "hold" then stops the traffic, and "keep" resumes it. After "cut", a master is
+        /// used again as soon as a reachable sentinel confirms it.
         minority: Minority = ValueKind::Choice(Minority::NAMES), Some("keep"), Live;
         /// Announced addresses and the addresses to connect to instead, for NAT and port mapping.
         ///
@@ -270,7 +273,10 @@ section! {
         password: Option<Secret> = ValueKind::Secret, None, Live;
         /// File that contains the password; a line break at its end is ignored.
         ///
-        /// At most 64 KiB. A relative path is relative to the working directory.
+        /// At most 64 KiB. A relative path is relative to the working directory. The file is watched:
+        /// a changed password is used within seconds, without a change of the configuration. While
+        /// a server refuses it, the password before it stays in use there. A file that is missing,
+        /// empty, too large or does not respond leaves the password as it is.
         password_file: Option<String> = ValueKind::Path, None, Live;
         /// Name of the environment variable that contains the password.
         password_env: Option<String> = ValueKind::EnvName, None, Live;
@@ -342,6 +348,8 @@ section! {
         /// pages contain addresses and counters, never passwords or data.
         listen: Vec<SocketAddr> = ValueKind::ListenTcp, Some("0.0.0.0:8888"), Restart;
         /// Maximum number of connections to the admin server.
+        ///
+        /// Reserved at the start, so that probes are answered when memory is short.
         max_connections: usize = ValueKind::Count(1, 4096), Some("64"), Restart;
         /// Whether /ready stays 200 when there has been no master for longer than hold_timeout.
         ///
@@ -355,7 +363,8 @@ section! {
         /// Whether the admin server accepts commands: pause, resume and switchover.
         ///
         /// Requires a token or control_socket; otherwise any host that can reach the port could
-        /// stop the traffic.
+        /// stop the traffic. A reload that turns it on does not create control_socket, which needs
+        /// a restart.
         control: bool = ValueKind::Bool, Some("false"), Live;
         /// Path of a Unix socket for commands, which needs no token.
         ///
@@ -364,6 +373,8 @@ section! {
         /// folder must exist. A file left by a dead process is replaced.
         control_socket: Option<String> = ValueKind::Path, None, Restart;
         /// File that contains the token for commands, which has at least 16 characters.
+        ///
+        /// The file is watched. A token that was replaced is invalid from then on.
         control_token_file: Option<String> = ValueKind::Path, None, Live;
         /// Name of the environment variable that contains the token for commands.
         control_token_env: Option<String> = ValueKind::EnvName, None, Live;
@@ -422,7 +433,8 @@ section! {
         /// Format of the lines: auto, human, json or journald.
         ///
         /// "auto" is human on a terminal, journald if the output is the systemd journal, and json
-        /// otherwise. On a terminal, the variable NO_COLOR turns colours off.
+        /// otherwise. On a terminal, the variable NO_COLOR turns colours off. The output is opened
+        /// once, at the start.
         format: LogFormat = ValueKind::Choice(LogFormat::NAMES), Some("auto"), Restart;
         /// Maximum number of lines per second from one call site; 0 for no limit.
         ///
@@ -449,7 +461,8 @@ section! {
         /// Number of worker threads; 0 for one per core, by CPU affinity and the cgroup's quota.
         ///
         /// The number of cores is rounded down: with a quota of 1.5 there is one worker, and the
-        /// rest is left for discovery and probes.
+        /// rest is left for discovery and probes. Workers own their sessions and sockets, so their
+        /// number does not change.
         workers: usize = ValueKind::Count(0, 256), Some("0"), Restart;
         /// Maximum number of client connections of all services together; 0 to derive it from the
         /// memory.
