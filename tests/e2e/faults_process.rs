@@ -110,9 +110,7 @@ fn refuses_fifo_as_password_file() {
     let config = pointsman.process().log_path().with_file_name("pointsman.toml");
     let text = std::fs::read_to_string(&config).expect("the configuration");
     std::fs::write(&config, text + "[log]\nlevel = \"debug\"\n").expect("the configuration");
-    wait_until("the other key", PATIENCE, || {
-        pointsman.process().log().contains("log.level")
-    });
+    wait_until("the other key", PATIENCE, || pointsman.process().log().contains("log.level"));
     assert_eq!(metric(&pointsman, "pointsman_config_secrets_unread"), Some(1.0));
     load.stop();
     pointsman.sigterm();

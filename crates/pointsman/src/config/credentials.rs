@@ -198,7 +198,7 @@ pub(super) fn resolve_control_token(
                 "admin.control",
                 what,
                 "add control_socket, control_token_file or control_token_env",
-            )
+            );
         }
         [] => {}
         [first, second, ..] => fault(

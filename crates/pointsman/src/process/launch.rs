@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use drain::{Drain, Summary};
-use proxy::Running;
+use proxy::{Running, Sockets};
 use sentinel::DiscoveryHandle;
 use tokio::sync::mpsc;
 use tracing::{debug, info, warn};
@@ -89,8 +89,8 @@ impl RunningProcess {
         publish_unix(&unix).await?;
         warn_of_copying(config, workers.splices());
         let memory = watch_capacity(&inputs, &effective, &workers);
-        let control_access = ControlAccess::of(config);
-        let admin = add_control_api(config, &control_access, &running.handles, admin);
+        let access = ControlAccess::of(config);
+        let admin = add_control_api(config, &access, &running.handles, admin);
         let admin = record_history(config, &running.handles, workers.stats(), admin);
         let report = Arc::new(ProcessReport {
             start,
@@ -105,23 +105,14 @@ impl RunningProcess {
             lost_lines: inputs.logging.lost_lines(),
             memory: inputs.memory.clone(),
             admin: admin.stats(),
-            scraper: Mutex::new(Scraper::new()),
+            scraper: Mutex::new(Scraper::find()),
         });
         let version = env!("CARGO_PKG_VERSION");
         info!(admin = ?admin.addresses(), version, config = %config.hash, "started");
         let probe = admin.serve(report.clone())?;
         let (changed, watch, secret_watch) = watch_config(&inputs);
         publish_control(control.as_ref()).await?;
-        let (values, log) = (inputs.settings.clone(), inputs.logging.settings());
-        let reloader = Reloader {
-            running: values,
-            effective,
-            sockets,
-            memory: inputs.memory,
-            log,
-            discovery: running.handles,
-            control: control_access,
-        };
+        let reloader = make_reloader(&inputs, (effective, sockets, running.handles, access));
         let takeover_server = takeover_socket
             .map(|socket| offered_sockets.serve_takeover(config, socket, taken, unix.paths()))
             .transpose()?;
@@ -149,6 +140,27 @@ impl RunningProcess {
             takeover_server,
             last_conversation: None,
         }))
+    }
+}
+
+/// Collects what a reload changes.
+fn make_reloader(
+    inputs: &StartupInputs<'_>,
+    (effective, sockets, discovery, control): (
+        EffectiveConfig,
+        Arc<Mutex<Sockets>>,
+        Vec<DiscoveryHandle>,
+        ControlAccess,
+    ),
+) -> Reloader {
+    Reloader {
+        running: inputs.settings.clone(),
+        effective,
+        sockets,
+        memory: inputs.memory.clone(),
+        log: inputs.logging.settings(),
+        discovery,
+        control,
     }
 }
 

@@ -123,7 +123,7 @@ impl LoginChanges {
     /// Waits until the credentials are replaced. Cancel-safe.
     pub(crate) async fn next(&mut self) {
         if self.0.changed().await.is_err() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }

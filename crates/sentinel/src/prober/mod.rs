@@ -247,7 +247,7 @@ impl NodeProber {
     async fn probe(&mut self) -> ProbeEvent {
         let (mut asked_at, mut outcome) = self.try_probe().await;
         // Refused credentials have ended the connection: others may be accepted.
-        while self.others_untried && self.connection.is_none() {
+        while std::mem::take(&mut self.others_untried) && self.connection.is_none() {
             (asked_at, outcome) = self.ask_once().await;
         }
         self.finish(asked_at, outcome)

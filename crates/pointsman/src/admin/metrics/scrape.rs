@@ -37,7 +37,7 @@ pub struct Scraper {
 impl Scraper {
     /// Creates the state before the first scrape.
     #[must_use]
-    pub fn new() -> Self {
+    pub fn find() -> Self {
         Self { failovers: Vec::new(), cpu: CpuCgroup::find(&read), haproxy: None }
     }
 
