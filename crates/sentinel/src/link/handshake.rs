@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use bytes::BytesMut;
 
 use super::messages::{LinkError, LinkEvent};
-use super::{LinkConfig, SentinelConnection, notice};
+use super::sentinel_connection::SentinelConnection;
+use super::{LinkConfig, notice};
 use crate::MyId;
 use crate::link::auth::{Credentials, Denied};
 use crate::link::connection::{ConnectionError, Protocol, RespConnection};
