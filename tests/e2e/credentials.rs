@@ -311,13 +311,14 @@ fn applies_minority_policy_while_in_a_minority() {
     assert_eq!(cluster.nodes()[0].ask(&["GET", "a"]).expect("GET").text(), Some("1"));
     set("keep");
     assert!(client.read_value().expect("the held write").is_ok());
-    assert_eq!(of_service(&pointsman, "gate_closed"), 0.0);
+    wait_until("the gate", PATIENCE, || of_service(&pointsman, "gate_closed") == 0.0);
     set("cut");
     wait_until("the end of the session", PATIENCE, || client.cmd(&["PING"]).is_err());
-    assert_eq!(of_service(&pointsman, "target_generation"), 0.0);
+    let generation = || of_service(&pointsman, "target_generation");
+    wait_until("the master to be gone", PATIENCE, || generation() == 0.0);
     // Healed.
     cluster.sentinels()[1..].iter().for_each(Node::start);
-    wait_until("the master", PATIENCE, || of_service(&pointsman, "target_generation") >= 2.0);
+    wait_until("the master", PATIENCE, || generation() >= 2.0);
     assert!(pointsman.client().cmd(&["SET", "a", "3"]).expect("SET").is_ok());
     assert_eq!(metric(&pointsman, "pointsman_config_pending_restart"), Some(0.0));
 }
