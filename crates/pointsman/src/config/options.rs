@@ -273,10 +273,10 @@ section! {
         password: Option<Secret> = ValueKind::Secret, None, Live;
         /// File that contains the password; a line break at its end is ignored.
         ///
-        /// At most 64 KiB. A relative path is relative to the working directory. The file is watched:
-        /// a changed password is used within seconds, without a change of the configuration. While
-        /// a server refuses it, the password before it stays in use there. A file that is missing,
-        /// empty, too large or does not respond leaves the password as it is.
+        /// At most 64 KiB. A relative path is relative to the working directory. The file is
+        /// watched: a changed password is used within seconds, without a change of the
+        /// configuration. While a server refuses it, the password before it stays in use there. A
+        /// file that is missing, empty, too large or does not respond leaves the password as it is.
         password_file: Option<String> = ValueKind::Path, None, Live;
         /// Name of the environment variable that contains the password.
         password_env: Option<String> = ValueKind::EnvName, None, Live;

@@ -8,8 +8,8 @@
 //! remaining cases, so requests do not accumulate threads. As soon as an abandoned read ends, the
 //! file is readable again, and the configuration is read again.
 //!
-//! A secret file that hangs is waited for at the start only. After that it is read on a thread of its
-//! own with a limit (`file_reader`), so that it delays nothing else.
+//! A secret file that hangs is waited for at the start only. After that it is read on a thread of
+//! its own with a limit (`file_reader`), so that it delays nothing else.
 //!
 //! [`Schedule`] decides, without a clock and without threads; [`ConfigReader`] executes.
 

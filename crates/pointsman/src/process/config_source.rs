@@ -87,8 +87,8 @@ impl ChangeDetector {
     }
 }
 
-/// Sends the reason for a reload whenever the configuration file differs from the one that was read,
-/// whose metadata is `read`. Never returns; a check never blocks this thread.
+/// Sends the reason for a reload whenever the configuration file differs from the one that was
+/// read, whose metadata is `read`. Never returns; a check never blocks this thread.
 pub(crate) async fn watch(
     source: ConfigSource,
     read: FileStamp,

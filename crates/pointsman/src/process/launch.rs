@@ -107,8 +107,7 @@ impl RunningProcess {
             admin: admin.stats(),
             scraper: Mutex::new(Scraper::find()),
         });
-        let version = env!("CARGO_PKG_VERSION");
-        info!(admin = ?admin.addresses(), version, config = %config.hash, "started");
+        info!(admin = ?admin.addresses(), version = env!("CARGO_PKG_VERSION"), config = %config.hash, "started");
         let probe = admin.serve(report.clone())?;
         let (changed, watch, secret_watch) = watch_config(&inputs);
         publish_control(control.as_ref()).await?;

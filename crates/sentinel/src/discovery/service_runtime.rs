@@ -4,6 +4,7 @@
 //! It publishes the target, closes and opens the gate, and owns the node probers. It makes no
 //! decisions.
 
+mod change;
 mod publish;
 
 use std::collections::BTreeSet;
@@ -15,7 +16,8 @@ use target::{ClockReading, Destination, PoolWriter, ReplyPolicy, TargetWriter};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
-use crate::discovery::config::{DiscoveryChange, probe_settings};
+use change::lease;
+
 use crate::discovery::credential_log::CredentialLog;
 use crate::discovery::failover_history::FailoverHistory;
 use crate::discovery::learned_addresses::LearnedAddresses;
@@ -34,11 +36,6 @@ use crate::types::AddressMap;
 use crate::{
     Commit, Machine, MachineAction, MachineEvent, MachineRules, MyId, NodeAddr, Probe, Warning,
 };
-
-/// For how long a check of all deadlines is trusted.
-fn lease(rules: &MachineRules) -> Duration {
-    rules.stall.max(rules.poll * 2)
-}
 
 pub(crate) struct ServiceRuntime {
     pub(crate) number: usize,
@@ -142,25 +139,6 @@ impl ServiceRuntime {
             self.expected = sentinels;
             self.step(MachineEvent::ExpectedSentinels(sentinels), links);
         }
-    }
-
-    /// Applies changed settings.
-    pub(crate) fn change(&mut self, change: DiscoveryChange, links: &Links) {
-        let rules = &change.rules;
-        self.lease = lease(rules);
-        self.probers.set(probe_settings(rules.verify, change.probe_timeout, &change.address_map));
-        self.probers.set_credentials(change.auth.as_ref());
-        if let Some(publisher) = &mut self.replica_publisher {
-            publisher.set_rules(change.replicas.0, change.replicas.1);
-        }
-        if self.machine.rules() != rules {
-            self.step(MachineEvent::Rules(Box::new(change.rules)), links);
-        }
-    }
-
-    /// Sentinels that others list are not used any more.
-    pub(crate) fn forget_learned(&mut self) {
-        self.learned_addresses = LearnedAddresses::default();
     }
 
     /// Processes an event that has just happened.
@@ -379,20 +357,6 @@ impl ServiceRuntime {
         if let Some(since) = self.stopped_since.take().filter(|_| self.counts.commits > 0) {
             self.counts.stopped += now.saturating_duration_since(since);
         }
-    }
-
-    /// Periodic work: detects the first session on the current master, flushes delayed log lines
-    /// and publishes a snapshot.
-    pub(crate) fn refresh(&mut self, links: &Links) {
-        let now = Instant::now();
-        self.failover_history.note_first_session(&self.name);
-        self.failover_history.flush_logs(now);
-        self.log_limiter.flush(now);
-        self.update_replicas();
-        self.update_sentinel_pool(links);
-        self.publish(links);
-        let snapshot = self.snapshot.load();
-        self.credential_log.update((now, &self.name), &snapshot, &mut self.log_limiter);
     }
 
     fn handle_warning(&mut self, warning: Warning) {

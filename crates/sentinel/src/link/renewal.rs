@@ -4,7 +4,7 @@
 //! connection is opened with the new credentials and does the same work once; only then does it
 //! replace the first. Wrong credentials are therefore noticed, within seconds, without losing sight
 //! of the server. The attempts of one process share a permit, so the servers see them one after
-//! another, and they begin after a random pause, so that the proxies of a fleet do not come in step.
+//! another. They begin after a random pause, so that the proxies of a fleet do not come in step.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -107,6 +107,11 @@ impl<'a, T> Renewal<'a, T> {
     /// Starts an attempt, which [`Self::next`] continues.
     pub(crate) fn start(&mut self, attempt: impl Future<Output = T> + Send + 'a) {
         self.attempt = Some(Box::pin(attempt));
+    }
+
+    /// Whether an attempt is scheduled or in progress.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.at.is_some() || self.attempt.is_some()
     }
 
     /// The next attempt is due after a pause.

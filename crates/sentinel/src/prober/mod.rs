@@ -180,6 +180,10 @@ pub(crate) async fn run(
                 }
             },
         };
+        // The connection may be one on which the node refused the newest credentials.
+        if !renewal.is_pending() && prober.is_outdated() {
+            renewal.retry_later();
+        }
         let Some(event) = event else { continue };
         if out.send(DriverMessage::NodeProber(service, node.clone(), event)).await.is_err() {
             return;
@@ -253,13 +257,17 @@ impl NodeProber {
         self.finish(asked_at, outcome)
     }
 
+    /// Whether the connection was opened with older credentials.
+    fn is_outdated(&self) -> bool {
+        let Some(connection) = &self.connection else { return false };
+        // Without commands, nothing is sent to authenticate.
+        !self.login.is_newest(connection.credentials()) && self.factory.verify() != Verify::Tcp
+    }
+
     /// The address and the newest credentials, if the connection was opened with older ones.
     fn outdated(&self) -> Option<(SocketAddr, Presented)> {
-        let (connection, newest) = (self.connection.as_ref()?, self.login.newest());
-        // Without commands, nothing is sent to authenticate.
-        let outdated =
-            connection.credentials() != newest.id && self.factory.verify() != Verify::Tcp;
-        outdated.then(|| (connection.dialled(), newest))
+        let connection = self.connection.as_ref().filter(|_| self.is_outdated())?;
+        Some((connection.dialled(), self.login.newest()))
     }
 
     /// Uses the replacement if the node answered on it. `None` if the present connection stays.

@@ -73,7 +73,7 @@ impl ReplicaPublisher {
     /// Applies these rules from the next update on.
     pub(crate) fn set_rules(&mut self, rules: ReplicaRules, when_empty: EmptyPool) {
         self.rebalance = rules.rebalance;
-        self.eligibility.set_rules(rules);
+        self.eligibility.rules = rules;
         self.writer.set_when_empty(when_empty);
     }
 

@@ -19,6 +19,20 @@ const STRANGER: &str = concat!(
 );
 
 impl ServiceRuntime {
+    /// Periodic work: detects the first session on the current master, flushes delayed log lines
+    /// and publishes a snapshot.
+    pub(crate) fn refresh(&mut self, links: &Links) {
+        let now = Instant::now();
+        self.failover_history.note_first_session(&self.name);
+        self.failover_history.flush_logs(now);
+        self.log_limiter.flush(now);
+        self.update_replicas();
+        self.update_sentinel_pool(links);
+        self.publish(links);
+        let snapshot = self.snapshot.load();
+        self.credential_log.update((now, &self.name), &snapshot, &mut self.log_limiter);
+    }
+
     /// Updates the pool of sentinels from the connections to them.
     pub(super) fn update_sentinel_pool(&mut self, links: &Links) {
         let Some(pool) = &mut self.sentinel_pool else { return };

@@ -146,7 +146,7 @@ struct ReplicaRecord {
 /// The eligibility of all replicas of one master.
 #[derive(Debug, Clone)]
 pub struct Eligibility {
-    rules: ReplicaRules,
+    pub(in crate::replicas) rules: ReplicaRules,
     replicas: BTreeMap<NodeAddr, ReplicaRecord>,
     history: OffsetHistory,
     master: Option<NodeAddr>,
@@ -158,11 +158,6 @@ pub struct Eligibility {
 }
 
 impl Eligibility {
-    /// Applies these rules from the next evaluation on.
-    pub(crate) fn set_rules(&mut self, rules: ReplicaRules) {
-        self.rules = rules;
-    }
-
     /// No replica is known yet.
     #[must_use]
     pub fn new(rules: ReplicaRules) -> Self {
