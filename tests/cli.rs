@@ -186,7 +186,7 @@ fn prints_default_and_origin_of_every_key() {
         "[default \"10s\"; set by flag --set; POINTSMAN_HOLD_TIMEOUT; changed by a reload]\nhold_timeout = \"9s\"",
         "[default \"info\"; set by environment POINTSMAN_LOG_LEVEL; POINTSMAN_LOG_LEVEL; changed by a reload]\nlevel = \"debug\"",
         &format!(
-            "[no default; set by {}:2; POINTSMAN_SENTINEL; needs a restart]\nsentinels = [\"a:26379\"]",
+            "[no default; set by {}:2; POINTSMAN_SENTINEL; changed by a reload]\nsentinels = [\"a:26379\"]",
             path(&config)
         ),
         "[default \"5s\"; not changed; POINTSMAN_SHUTDOWN_ACCEPT_MIN; changed by a reload]\naccept_min = \"5s\"",

@@ -81,6 +81,7 @@ const LOOKED_UP: &[&str] = &[
     "pointsman_target_generation",
     "pointsman_target_epoch",
     "pointsman_holds_total",
+    "pointsman_service_removed",
     "pointsman_replica_lag_bytes",
     "pointsman_sessions_reassigned_total",
     "pointsman_spliced_bytes_total",

@@ -6,6 +6,7 @@
 
 mod clients;
 mod failover;
+mod fleet;
 mod instructions;
 pub mod load;
 mod machine;
@@ -60,6 +61,11 @@ enum What {
     /// are those that pointsman records in its log and in its histogram. Takes about three seconds
     /// per failover.
     Swap(swap::SwapOptions),
+    /// Load of 1, 10 and 100 proxies on each sentinel and each Redis node.
+    ///
+    /// In a calm period, during a planned failover and after a sentinel's restart; with 1 and with
+    /// 50 services. Takes about ten minutes.
+    Fleet(fleet::FleetOptions),
     /// Effect of continuous `/metrics` scrapes on clients: p99 of a fixed load with and without.
     Scrapes(scrapes::ScrapesOptions),
     /// User-space instructions per request, counted by valgrind and compared with
@@ -81,6 +87,7 @@ pub fn run(bench: &Bench) -> Result<ExitCode, String> {
         Some(What::Clients(options)) => clients::run(options),
         Some(What::Switchover(options)) => switchover::run(options),
         Some(What::Swap(options)) => swap::run(options),
+        Some(What::Fleet(options)) => fleet::run(options),
         Some(What::Scrapes(options)) => scrapes::run(options),
         Some(What::Instructions(options)) => instructions::run(options),
     }

@@ -14,7 +14,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::plan::{Phase, Plan, ShutdownAction, ShutdownEvent, ShutdownSettings};
+use crate::plan::{Phase, Plan, ShutdownAction, ShutdownEvent, ShutdownSettings, StopRequest};
 use crate::shared::{DrainState, SessionCounts, now};
 use crate::ticket::Drain;
 
@@ -29,6 +29,20 @@ pub fn new(settings: ShutdownSettings) -> (Drain, Controller) {
     let plan = Plan::new(settings, now);
     let shared = Arc::new(DrainState::new(now, plan.settings().drain_spread));
     (Drain::new(Arc::clone(&shared)), Controller { shared, plan, ask_since: None })
+}
+
+impl Drain {
+    /// Begins to close this group alone: its listeners close, and its sessions leave by the same
+    /// plan as in a shutdown of the process, without the accepting phase. The controller is to be
+    /// run once. A shutdown of the process meanwhile applies to the group as well, and whichever
+    /// deadline comes first.
+    pub fn close_group(&self, settings: ShutdownSettings) -> Controller {
+        let shared = self.state();
+        let plan = Plan::new(settings, now());
+        shared.set_spread(plan.settings().drain_spread);
+        shared.put_request(now(), StopRequest::DrainAtOnce);
+        Controller { shared, plan, ask_since: None }
+    }
 }
 
 /// Carries out one shutdown. Created by [`new`].

@@ -260,3 +260,54 @@ async fn reports_time_left_until_cut() {
     remaining.close(Exit::Cut);
     running.await.unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn closes_one_group_and_leaves_the_others() {
+    let (drain, _controller) = new(ShutdownSettings::default());
+    let (closing, staying) = (drain.group(), drain.group());
+    let (permit, asked, kept) = (closing.accept_permit(), closing.ticket(), staying.ticket());
+    let stuck = closing.ticket();
+    let closed = tokio::spawn(closing.close_group(ShutdownSettings::default()).run());
+    closing.reached(Phase::Draining).await;
+    assert_eq!((drain.phase(), staying.phase()), (Phase::Serving, Phase::Serving));
+    drop(permit);
+    asked.asked().await;
+    assert!(!kept.is_asked() && staying.time_left().is_none());
+    asked.close(Exit::Asked);
+    stuck.cut().await;
+    assert!(!kept.is_cut());
+    stuck.close(Exit::Cut);
+    let summary = closed.await.unwrap();
+    assert_eq!((summary.leaving, summary.draining), (Duration::ZERO, 20 * SECOND));
+    assert_eq!(closing.phase(), Phase::Stopped);
+    // The process counts the sessions of all groups.
+    assert_eq!(drain.session_counts(), SessionCounts { open: 1, left: 0, asked: 1, cut: 1 });
+}
+
+#[tokio::test(start_paused = true)]
+async fn stops_groups_with_the_process() {
+    let settings = ShutdownSettings::default();
+    let (drain, controller) = new(settings);
+    let (closing, staying) = (drain.group(), drain.group());
+    let long = ShutdownSettings { drain_timeout: 3600 * SECOND, ..settings };
+    let (early, late) = (closing.ticket(), staying.ticket());
+    let closed = tokio::spawn(closing.close_group(long).run());
+    early.asked().await;
+    let running = tokio::spawn(controller.run());
+    drain.request_stop(StopRequest::DrainAtOnce);
+    late.asked().await;
+    assert!(early.is_asked(), "it keeps the earlier time");
+    // The earlier of the two deadlines applies.
+    assert!(closing.time_left().is_some_and(|left| left <= settings.drain_timeout));
+    // A group that begins now is in the same phase.
+    let newest = drain.group().ticket();
+    newest.asked().await;
+    newest.close(Exit::Asked);
+    early.cut().await;
+    early.close(Exit::Cut);
+    late.close(Exit::Cut);
+    let summary = running.await.unwrap();
+    assert_eq!(summary.since_stop_request, SessionCounts { open: 0, left: 0, asked: 1, cut: 2 });
+    assert_eq!((closing.phase(), staying.phase()), (Phase::Stopped, Phase::Stopped));
+    closed.await.unwrap();
+}

@@ -9,7 +9,7 @@
 //! `Notify`s.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
@@ -117,6 +117,10 @@ pub(crate) struct DrainState {
     phase_notify: Notify,
     /// Notified when sessions are asked to leave and when they are cut.
     session_notify: [CacheAligned<Notify>; NOTIFY_SHARDS],
+    /// The drain that this group belongs to; `None` for the drain of the process.
+    parent: Option<Arc<DrainState>>,
+    /// The groups of this drain. They follow its phases, so that a session asks its group only.
+    groups: Mutex<Vec<Weak<DrainState>>>,
 }
 
 impl DrainState {
@@ -133,7 +137,34 @@ impl DrainState {
             controller_notify: Notify::new(),
             phase_notify: Notify::new(),
             session_notify: Default::default(),
+            parent: None,
+            groups: Mutex::default(),
         }
+    }
+
+    /// A group: counted here as well as by itself, and in no earlier phase than this.
+    pub(crate) fn group(self: &Arc<Self>) -> Arc<Self> {
+        let spread = Duration::from_nanos(self.spread.load(Ordering::Relaxed));
+        let mut group = Self::new(self.origin, spread);
+        group.parent = Some(Arc::clone(self));
+        let group = Arc::new(group);
+        // Under the lock, so that no change of the phase passes between the copy and the entry.
+        let mut groups = self.groups();
+        groups.retain(|it| it.strong_count() > 0);
+        groups.push(Arc::downgrade(&group));
+        group.phase.store(self.phase.load(Ordering::SeqCst), Ordering::SeqCst);
+        group.leaving_from.store(self.leaving_from.load(Ordering::Acquire), Ordering::Release);
+        drop(groups);
+        group
+    }
+
+    fn groups(&self) -> MutexGuard<'_, Vec<Weak<Self>>> {
+        // No critical section can panic half-way.
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn for_groups(&self, act: impl Fn(&Self)) {
+        self.groups().iter().filter_map(Weak::upgrade).for_each(|group| act(&group));
     }
 
     /// Sequentially consistent, as are the counts: a ticket increments a count and then reads the
@@ -152,13 +183,16 @@ impl DrainState {
     pub(crate) fn publish(&self, phase: Phase) {
         self.phase.fetch_max(phase as u8, Ordering::SeqCst);
         self.phase_notify.notify_waiters();
+        self.for_groups(|group| group.publish(phase));
     }
 
     /// Asks the sessions to leave, the first one at `from`.
     pub(crate) fn ask(&self, from: Instant) {
-        // Neither marker can occur: 0 is replaced by 1, and the other one is 584 years away.
-        self.leaving_from.store(self.stamp(from).max(1), Ordering::Release);
+        // Neither marker can occur: 0 is replaced by 1, and the other one is 584 years away. A
+        // group may have asked its sessions already: then they keep the earlier time.
+        self.leaving_from.fetch_min(self.stamp(from).max(1), Ordering::AcqRel);
         self.notify_sessions();
+        self.for_groups(|group| group.ask(from));
     }
 
     /// Sets when the remaining sessions will be cut.
@@ -168,16 +202,19 @@ impl DrainState {
 
     /// The time left until then.
     pub(crate) fn time_left(&self) -> Option<Duration> {
-        match self.cut_at.load(Ordering::Relaxed) {
+        let own = match self.cut_at.load(Ordering::Relaxed) {
             0 => None,
             at => Some(Duration::from_nanos(at.saturating_sub(self.stamp(now())))),
-        }
+        };
+        let of_parent = self.parent.as_ref().and_then(|parent| parent.time_left());
+        own.into_iter().chain(of_parent).min()
     }
 
     /// Makes every session leave immediately. The phase has been published before.
     pub(crate) fn cut(&self) {
         self.leaving_from.store(ALL_NOW, Ordering::Release);
         self.notify_sessions();
+        self.for_groups(Self::cut);
     }
 
     fn notify_sessions(&self) {
@@ -226,6 +263,9 @@ impl DrainState {
 
     /// Counts a new session and returns its number.
     pub(crate) fn open_session(&self) -> u64 {
+        if let Some(parent) = &self.parent {
+            parent.open_session();
+        }
         self.counts.0.opened.fetch_add(1, Ordering::SeqCst)
     }
 
@@ -239,21 +279,33 @@ impl DrainState {
         };
         count.fetch_add(1, Ordering::SeqCst);
         self.notify_controller_if_draining();
+        if let Some(parent) = &self.parent {
+            parent.close_session(exit);
+        }
     }
 
     pub(crate) fn open_accept_permit(&self) {
+        if let Some(parent) = &self.parent {
+            parent.open_accept_permit();
+        }
         self.counts.0.accept_permits.fetch_add(1, Ordering::SeqCst);
     }
 
     pub(crate) fn close_accept_permit(&self) {
         self.counts.0.accept_permits.fetch_sub(1, Ordering::SeqCst);
         self.notify_controller_if_draining();
+        if let Some(parent) = &self.parent {
+            parent.close_accept_permit();
+        }
     }
 
     /// Records that a real client has arrived.
     pub(crate) fn record_arrival(&self) {
         // Only Leaving waits for quiet. In any other phase the write would only cost cache traffic.
         if self.phase.load(Ordering::Relaxed) == Phase::Leaving as u8 {
+            if let Some(parent) = &self.parent {
+                parent.record_arrival();
+            }
             self.counts.0.last_arrival.store(self.stamp(now()).max(1), Ordering::Relaxed);
         }
     }
@@ -308,6 +360,7 @@ impl DrainState {
     pub(crate) fn put_settings(&self, settings: ShutdownSettings) {
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = Some(settings);
         self.controller_notify.notify_one();
+        self.for_groups(|group| group.put_settings(settings));
     }
 
     /// The settings stored since the last call.
@@ -320,6 +373,7 @@ impl DrainState {
         if self.leaving_from.load(Ordering::Acquire) == NOT_ASKED {
             self.spread.store(as_nanos(spread), Ordering::Relaxed);
         }
+        self.for_groups(|group| group.set_spread(spread));
     }
 
     /// The requests queued since the last call, oldest first.

@@ -31,6 +31,18 @@ impl Drain {
         Self { shared }
     }
 
+    pub(crate) fn state(&self) -> Arc<DrainState> {
+        Arc::clone(&self.shared)
+    }
+
+    /// A group of sessions and listeners within this drain, such as those of one listening
+    /// address. It follows every phase of this drain and is counted in it, and it can be
+    /// [closed](Self::close_group) by itself.
+    #[must_use]
+    pub fn group(&self) -> Self {
+        Self { shared: self.shared.group() }
+    }
+
     /// A ticket for a new session, in any phase. A session that begins after the drain is asked to
     /// leave like any other, possibly immediately.
     pub fn ticket(&self) -> Ticket {
@@ -47,6 +59,12 @@ impl Drain {
     pub fn accept_permit(&self) -> AcceptPermit {
         self.shared.open_accept_permit();
         AcceptPermit { shared: Arc::clone(&self.shared) }
+    }
+
+    /// The number of listeners of this drain, or group, that are open.
+    #[must_use]
+    pub fn accept_permits(&self) -> u64 {
+        self.shared.accept_permits()
     }
 
     /// Records that a real client has arrived: one that sent a byte. Not to be called for health

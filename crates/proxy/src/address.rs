@@ -94,6 +94,16 @@ impl fmt::Display for Peer {
     }
 }
 
+/// Identifies one listening address of one service. Never used again for another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ListenerId(u64);
+
+impl ListenerId {
+    pub(crate) const fn nth(number: usize) -> Self {
+        Self(number as u64)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

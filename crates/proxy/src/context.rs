@@ -1,11 +1,13 @@
 //! The context of sessions: what they share with other sessions of their service, and of their
 //! worker.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use drain::{Drain, Phase};
 use tokio::sync::Notify;
 
+use crate::address::ListenerId;
 use crate::dial_permits::DialPermits;
 use crate::limits::{Limits, Slots};
 use crate::service::Service;
@@ -17,27 +19,57 @@ pub(crate) struct ServiceContext {
     pub(crate) service: Arc<Service>,
     pub(crate) limits: Arc<Limits>,
     pub(crate) held: Arc<Slots>,
-    /// The number of the process's drain, for the pushes that announce it.
-    pub(crate) moving: OnceLock<u64>,
 }
 
-/// The state of a service on one worker: the part shared with other workers, and its own counters.
+/// The state of one listening address that all workers share. It is a group of the drain, so that
+/// it can be closed with its sessions while other addresses serve.
+#[derive(Debug)]
+pub(crate) struct ListenerContext {
+    pub(crate) id: ListenerId,
+    pub(crate) drain: Drain,
+    /// The number of the drain, for the pushes that announce it.
+    pub(crate) moving: OnceLock<u64>,
+    /// Another service accepts on these sockets now: their queues are left to it.
+    moved: AtomicBool,
+}
+
+impl ListenerContext {
+    /// `drain` is that of the process.
+    pub(crate) fn new(id: ListenerId, drain: &Drain) -> Arc<Self> {
+        let (drain, moving) = (drain.group(), OnceLock::new());
+        Arc::new(Self { id, drain, moving, moved: AtomicBool::new(false) })
+    }
+
+    /// Leaves the queues to another service. To be called before the drain begins.
+    pub(crate) fn leave_queue(&self) {
+        self.moved.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn leaves_queue(&self) -> bool {
+        self.moved.load(Ordering::Acquire)
+    }
+}
+
+/// The state of a listening address on one worker: the parts shared with other workers and with
+/// other addresses of the service, and its own.
 #[derive(Debug)]
 pub(crate) struct WorkerContext {
     pub(crate) shared: Arc<ServiceContext>,
     pub(crate) counters: Arc<WorkerCounters>,
+    pub(crate) listener: Arc<ListenerContext>,
+    /// The drain of the listener.
     pub(crate) drain: Drain,
     /// Notified after a master change, when the drain begins, and when it cuts. Each session waits
     /// on this one list instead of one per kind of event, and no list is shared between workers.
     pub(crate) session_notify: Notify,
-    /// The permits of its sessions to connect to a target.
-    pub(crate) dial_permits: DialPermits,
+    /// The permits of the service's sessions on this worker to connect to a target.
+    pub(crate) dial_permits: Arc<DialPermits>,
 }
 
 impl WorkerContext {
     /// Forwards events to the sessions. The futures for all kinds of events are created before the
     /// sessions are notified, and a session creates its future before it checks. So no event is
-    /// lost in either step.
+    /// lost in either step. Ends with the drain.
     pub(crate) async fn forward_events(self: Arc<Self>) {
         let Self { shared, drain, session_notify, dial_permits, .. } = &*self;
         let route = &shared.service.route;
@@ -49,9 +81,11 @@ impl WorkerContext {
             tokio::select! {
                 () = target_changed => dial_permits.reset(),
                 () = options_changed => {}
-                () = drain.reached(next), if next <= Phase::Cutting => {
-                    next = if next == Phase::Draining { Phase::Cutting } else { Phase::Stopped };
-                }
+                () = drain.reached(next) => match next {
+                    Phase::Draining => next = Phase::Cutting,
+                    Phase::Cutting => next = Phase::Stopped,
+                    _ => return session_notify.notify_waiters(),
+                },
             }
         }
     }

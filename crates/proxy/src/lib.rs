@@ -55,13 +55,16 @@ mod dial_permits_tests;
 #[cfg(test)]
 mod proxy_tests;
 #[cfg(test)]
+mod service_set_tests;
+#[cfg(test)]
 mod testing;
 
 pub use access_log::{AccessLog, LoggedSessions};
-pub use address::ListenAddr;
+pub use address::{ListenAddr, ListenerId};
 pub use end_reason::{EndReason, Side};
 pub use latency::Distribution;
 pub use limits::{Limit, ResourceShortage};
+pub use listener::reload::{AddressPlan, NewListener};
 pub use listener::sockets::{Socket, Sockets};
 pub use listener::{BindError, Bound, InheritedSockets};
 pub use maintenance_kind::MaintenanceKind;
@@ -73,5 +76,5 @@ pub use resp::{
 };
 pub use runtime::heartbeat::{Heartbeat, STALL, Stalls};
 pub use service::{DialFailure, Hint, Hints, NoHints, Service};
-pub use stats::{ServiceSnapshot, Stats};
+pub use stats::{ServiceCounters, ServiceSnapshot, Stats};
 pub use workers::{Running, StartError, WorkerError, worker_count};

@@ -25,13 +25,21 @@ pub enum NotCarried {
     NoServer,
     /// The target closed this connection and still answers other ones: it meant this session.
     ClosedByServer,
+    /// The service now leads to another deployment with other data.
+    OtherData,
 }
 
 impl NotCarried {
     /// The number of reasons.
     pub const COUNT: usize = Pin::COUNT + Self::OTHERS.len();
-    const OTHERS: [Self; 5] =
-        [Self::InFlight, Self::Disabled, Self::Refused, Self::NoServer, Self::ClosedByServer];
+    const OTHERS: [Self; 6] = [
+        Self::InFlight,
+        Self::Disabled,
+        Self::Refused,
+        Self::NoServer,
+        Self::ClosedByServer,
+        Self::OtherData,
+    ];
 
     /// Every reason, in numerical order.
     pub fn all() -> impl Iterator<Item = Self> {
@@ -47,6 +55,7 @@ impl NotCarried {
             Self::Refused => Pin::COUNT + 2,
             Self::NoServer => Pin::COUNT + 3,
             Self::ClosedByServer => Pin::COUNT + 4,
+            Self::OtherData => Pin::COUNT + 5,
         }
     }
 
@@ -60,6 +69,7 @@ impl NotCarried {
             Self::Refused => "refused",
             Self::NoServer => "no_server",
             Self::ClosedByServer => "closed_by_server",
+            Self::OtherData => "other_data",
         }
     }
 
@@ -68,6 +78,7 @@ impl NotCarried {
     pub(crate) const fn after_an_attempt(reason: EndReason) -> Option<Self> {
         match reason {
             EndReason::CarryRefused => Some(Self::Refused),
+            EndReason::Fenced => Some(Self::OtherData),
             EndReason::HoldTimeout
             | EndReason::HoldFull
             | EndReason::DialFailed

@@ -10,6 +10,7 @@
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use resp::Pin;
 
 use crate::end_reason::EndReason;
@@ -104,17 +105,49 @@ impl WorkerCounters {
     }
 }
 
-/// The counters of one service, one set per worker.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct ServiceBlocks {
     name: Arc<str>,
     workers: Vec<Arc<WorkerCounters>>,
 }
 
-/// Read access to every counter, from any thread, at any time. Cheap to clone.
-#[derive(Debug, Clone)]
+/// Read access to the counters of one service, one set per worker. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct ServiceCounters(Arc<ServiceBlocks>);
+
+impl ServiceCounters {
+    /// Creates the counters of `workers` workers.
+    pub(crate) fn new(name: Arc<str>, workers: usize) -> Self {
+        let workers = (0..workers).map(|_| Arc::default()).collect();
+        Self(Arc::new(ServiceBlocks { name, workers }))
+    }
+
+    /// The name of the service.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// The counters of one worker.
+    pub(crate) fn of_worker(&self, worker: usize) -> Option<Arc<WorkerCounters>> {
+        self.0.workers.get(worker).cloned()
+    }
+
+    /// The counters, summed over all workers.
+    #[must_use]
+    pub fn snapshot(&self) -> ServiceSnapshot {
+        let mut snapshot = ServiceSnapshot::default();
+        self.0.workers.iter().for_each(|counters| snapshot.add(counters));
+        snapshot.open = snapshot.accepted.saturating_sub(snapshot.closed_in_all());
+        snapshot
+    }
+}
+
+/// Read access to every counter, from any thread, at any time. Cheap to clone. Services come and go
+/// with reloads.
+#[derive(Debug, Clone, Default)]
 pub struct Stats {
-    services: Arc<[ServiceBlocks]>,
+    services: Arc<ArcSwap<Vec<ServiceCounters>>>,
 }
 
 /// The counters of one service since the start of the process, summed over all workers.
@@ -242,35 +275,35 @@ impl ServiceSnapshot {
 }
 
 impl Stats {
-    /// Creates the counters of `workers` workers for the named services.
-    pub(crate) fn new(workers: usize, names: impl IntoIterator<Item = Arc<str>>) -> Self {
-        let service =
-            |name| ServiceBlocks { name, workers: (0..workers).map(|_| Arc::default()).collect() };
-        Self { services: names.into_iter().map(service).collect() }
+    /// Adds the counters of a service.
+    pub(crate) fn add(&self, counters: ServiceCounters) {
+        let mut services = self.services.load().to_vec();
+        services.push(counters);
+        self.services.store(Arc::new(services));
     }
 
-    /// The counters of one worker for one service. `None` if there is no such worker or service.
-    pub(crate) fn counters(&self, service: usize, worker: usize) -> Option<Arc<WorkerCounters>> {
-        self.services.get(service)?.workers.get(worker).cloned()
+    /// Removes the counters of a service.
+    pub(crate) fn remove(&self, counters: &ServiceCounters) {
+        let mut services = self.services.load().to_vec();
+        services.retain(|it| !Arc::ptr_eq(&it.0, &counters.0));
+        self.services.store(Arc::new(services));
     }
 
-    /// Each service with its counters, in the order given to `Bound::bind`.
-    pub fn services(&self) -> impl Iterator<Item = (&str, ServiceSnapshot)> {
-        self.services.iter().map(|service| {
-            let mut snapshot = ServiceSnapshot::default();
-            service.workers.iter().for_each(|counters| snapshot.add(counters));
-            snapshot.open = snapshot.accepted.saturating_sub(snapshot.closed_in_all());
-            (&*service.name, snapshot)
-        })
+    /// The counters of each service, in the order in which they were added.
+    #[must_use]
+    pub fn services(&self) -> Vec<ServiceCounters> {
+        self.services.load().to_vec()
     }
 
     /// The number of sessions per worker of the service called `name`.
     #[cfg(test)]
     pub(crate) fn open_by_worker(&self, name: &str) -> Vec<u64> {
-        let service = self.services.iter().filter(|service| &*service.name == name);
         let ended = |counters: &WorkerCounters| counters.closed.iter().map(Counter::get).sum();
-        service
-            .flat_map(|it| &it.workers)
+        let services = self.services();
+        services
+            .iter()
+            .filter(|service| service.name() == name)
+            .flat_map(|it| &it.0.workers)
             .map(|counters| counters.accepted.get().saturating_sub(ended(counters)))
             .collect()
     }
@@ -278,21 +311,22 @@ impl Stats {
     /// The current number of sessions per worker, of all services together.
     #[must_use]
     pub fn open_on_workers(&self) -> Vec<u64> {
-        let workers = self.services.iter().map(|service| service.workers.len()).max().unwrap_or(0);
+        let services = self.services.load();
+        let workers = services.iter().map(|service| service.0.workers.len()).max().unwrap_or(0);
         let open = |counters: &Arc<WorkerCounters>| {
             // In this order, as in `ServiceSnapshot::add`.
             let ended: u64 = counters.closed.iter().map(Counter::get).sum();
             counters.accepted.get().saturating_sub(ended)
         };
-        let of =
-            |worker| self.services.iter().filter_map(|it| it.workers.get(worker)).map(open).sum();
+        let of = |worker| services.iter().filter_map(|it| it.0.workers.get(worker)).map(open).sum();
         (0..workers).map(of).collect()
     }
 
     /// The counters of the service called `name`.
     #[must_use]
     pub fn service(&self, name: &str) -> Option<ServiceSnapshot> {
-        self.services().find(|(it, _)| *it == name).map(|(_, snapshot)| snapshot)
+        let services = self.services.load();
+        services.iter().find(|it| it.name() == name).map(ServiceCounters::snapshot)
     }
 }
 
@@ -302,14 +336,17 @@ mod tests {
 
     #[test]
     fn sums_workers_and_separates_services() {
-        let stats = Stats::new(2, [Arc::from("a"), Arc::from("b")]);
+        let stats = Stats::default();
+        let [one, two] = ["a", "b"].map(|name| ServiceCounters::new(Arc::from(name), 2));
+        stats.add(one.clone());
+        stats.add(two.clone());
         for worker in 0..2 {
-            let counters = stats.counters(0, worker).unwrap();
+            let counters = one.of_worker(worker).unwrap();
             counters.accepted.add(2);
             counters.close(EndReason::Fenced);
             counters.bytes_in.add(10);
         }
-        stats.counters(1, 0).unwrap().dial_failed(DialFailure::Unreachable);
+        two.of_worker(0).unwrap().dial_failed(DialFailure::Unreachable);
         let (a, b) = (stats.service("a").unwrap(), stats.service("b").unwrap());
         assert_eq!(
             (a.accepted, a.open, a.closed_for(EndReason::Fenced), a.bytes_in),
@@ -317,8 +354,11 @@ mod tests {
         );
         assert_eq!(b.dial_failures, [0, 0, 1, 0, 0, 0]);
         assert_eq!((b.accepted, b.open), (0, 0));
-        stats.counters(1, 1).unwrap().accepted.add(5);
+        two.of_worker(1).unwrap().accepted.add(5);
         assert_eq!(stats.open_on_workers(), [1, 6]);
-        assert_eq!((stats.counters(2, 0).is_none(), stats.counters(0, 2).is_none()), (true, true));
+        assert!(one.of_worker(2).is_none());
+        stats.remove(&one);
+        assert!(stats.service("a").is_none() && stats.service("b").is_some());
+        assert_eq!(stats.open_on_workers(), [0, 5]);
     }
 }

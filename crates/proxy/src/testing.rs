@@ -17,9 +17,10 @@ use drain::{Drain, ShutdownSettings, StopRequest};
 use socket2::{Domain, Socket, Type};
 use target::{Destination, EmptyPool, PoolWriter, Target, TargetSource, TargetWriter};
 
-use crate::context::{ServiceContext, WorkerContext};
+use crate::address::ListenerId;
+use crate::context::{ListenerContext, ServiceContext, WorkerContext};
 use crate::limits::{Limits, ResourceShortage, Slots};
-use crate::stats::Stats;
+use crate::stats::ServiceCounters;
 use crate::{Bound, EndReason, Hint, Hints, NoHints, Options, Running, Service, ServiceSnapshot};
 
 pub(crate) use fake_stream::FakeStream;
@@ -226,7 +227,7 @@ impl Drop for TestProxy {
     }
 }
 
-fn connect(addr: SocketAddr) -> TcpStream {
+pub(crate) fn connect(addr: SocketAddr) -> TcpStream {
     let client = TcpStream::connect(addr).unwrap();
     client.set_read_timeout(Some(SOON)).unwrap();
     client.set_write_timeout(Some(SOON)).unwrap();
@@ -332,22 +333,19 @@ pub(crate) fn context() -> (TargetWriter, WorkerContext) {
         hints: Arc::new(NoHints),
     });
     let limits = Limits::new(1, 0, Slots::new(1), ResourceShortage::default());
-    let shared = Arc::new(ServiceContext {
-        service,
-        limits,
-        held: Slots::new(1),
-        moving: std::sync::OnceLock::new(),
-    });
-    let counters = Stats::new(1, [Arc::from("s")]).counters(0, 0).unwrap();
+    let shared = Arc::new(ServiceContext { service, limits, held: Slots::new(1) });
+    let counters = ServiceCounters::new(Arc::from("s"), 1).of_worker(0).unwrap();
     let (drain, _controller) = drain::new(ShutdownSettings::default());
+    let listener = ListenerContext::new(ListenerId::default(), &drain);
     (
         publisher,
         WorkerContext {
             shared,
             counters,
-            drain,
+            drain: listener.drain.clone(),
+            listener,
             session_notify: tokio::sync::Notify::new(),
-            dial_permits: crate::dial_permits::DialPermits::default(),
+            dial_permits: Arc::default(),
         },
     )
 }

@@ -34,6 +34,7 @@ pub mod simulation {
 }
 
 pub use discovery::Discovery;
+pub use discovery::changes::DiscoveryControl;
 pub use discovery::config::{DiscoveryChange, DiscoveryConfig};
 pub use discovery::handle::{CommandId, DiscoveryHandle, Heartbeat};
 pub use discovery::snapshot::{

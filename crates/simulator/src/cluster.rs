@@ -112,6 +112,7 @@ impl Cluster {
             names,
             clients: cluster.clients,
             think: cluster.think,
+            connections: cluster.connections,
         };
         for at in 0..cluster.proxies {
             self.proxies.push(Proxy::new(at, settings.clone(), 1, net));

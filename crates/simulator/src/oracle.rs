@@ -203,7 +203,11 @@ impl Oracle {
         let newer =
             cluster.redis.iter().filter(|it| it.pid != node).filter_map(|it| it.promoted_at).max();
         let after = newer.is_some_and(|at| at <= executed && at > it.opened_at);
-        let evidence = cluster.proxies[pid].driver.evidence.filter(|_| after);
+        let driver = &cluster.proxies[pid].driver;
+        // The order to promote follows the selection within 70 ms. On a slow network it may arrive
+        // after a reply that was executed after the promotion, and nothing else tells the proxy.
+        let selected = driver.selected.filter(|_| !cluster.net.was_slow());
+        let evidence = driver.evidence.or(selected).filter(|_| after);
         let late = it
             .wrong_since
             .filter(|at| wrong && now - at > self.heard_bound(pid, cluster) && executed > *at);
@@ -291,7 +295,8 @@ impl Oracle {
         since(&mut it.superseded_since, superseded, now);
         since(&mut it.healthy_shut_since, healthy && shut, now);
         since(&mut it.open_since, !shut && target.as_ref().map(|it| it.addr) == right, now);
-        let taken = it.healthy_shut_since.filter(|at| now - at > HEALTHY_SHUT + cluster.slowest());
+        let bound = HEALTHY_SHUT + cluster.slowest() + cluster.poll_spacing();
+        let taken = it.healthy_shut_since.filter(|at| now - at > bound);
         if let Some(at) = taken {
             let text = format!(
                 "closed for {} ms, although the committed master is healthy and the only one \
@@ -457,5 +462,10 @@ impl Cluster {
         } else {
             0
         }
+    }
+
+    /// Additional time because a proxy of a large fleet polls at most once per second.
+    fn poll_spacing(&self) -> Micros {
+        if self.plan.cluster.connections > 0 { SECOND } else { 0 }
     }
 }

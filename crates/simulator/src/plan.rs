@@ -172,6 +172,8 @@ pub(crate) struct ClusterConfig {
     pub(crate) latency: (Micros, Micros),
     /// The sentinels' files list their peers and the replicas from the start.
     pub(crate) knows_peers: bool,
+    /// The number of connections that the sentinels report: the size of the fleet.
+    pub(crate) connections: u32,
 }
 
 /// The plan of a run.
@@ -287,6 +289,7 @@ impl ClusterConfig {
             epoch: *rng.pick(&[0, 0, 1, 7]),
             latency: *rng.pick(&[(50, 300), (50, 300), (200, 2000), (1000, 8000)]),
             knows_peers: rng.percent(80),
+            connections: *rng.pick(&[0, 0, 60, 1000]),
         }
     }
 }

@@ -31,6 +31,7 @@ fn quiet(seed: u64) -> Simulation {
         epoch: 0,
         latency: (50, 300),
         knows_peers: true,
+        connections: 0,
     };
     let mut simulation =
         Simulation::with_plan(FaultPlan { cluster, faults: Vec::new() }, Rng::new(seed), true, &[]);

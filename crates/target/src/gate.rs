@@ -8,7 +8,8 @@
 //! atomic: they pass while a planned failover is only announced, wait after a stop of the process
 //! until discovery has polled, and are discarded once another node is known to be promoted.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -44,17 +45,36 @@ pub(crate) struct Gate {
     state: AtomicU8,
     lease: Lease,
     pub(crate) changed_notify: Notify,
+    /// The number of the data set that targets published now belong to. A pool shares it with its
+    /// master.
+    lineage: Arc<AtomicU64>,
 }
 
 impl Gate {
     /// An open gate with a lease that never expires.
     pub(crate) fn new() -> Self {
-        Self { state: AtomicU8::new(0), lease: Lease::unbounded(), changed_notify: Notify::new() }
+        Self {
+            state: AtomicU8::new(0),
+            lease: Lease::unbounded(),
+            changed_notify: Notify::new(),
+            lineage: Arc::default(),
+        }
     }
 
-    /// The same for targets that are only read from.
-    pub(crate) fn read_only() -> Self {
-        Self { state: AtomicU8::new(READS), ..Self::new() }
+    /// The same for targets that are only read from, and have the data of `master`.
+    pub(crate) fn read_only(master: &Self) -> Self {
+        let lineage = Arc::clone(&master.lineage);
+        Self { state: AtomicU8::new(READS), lineage, ..Self::new() }
+    }
+
+    /// The number of the data set that a target published now belongs to.
+    pub(crate) fn lineage(&self) -> u64 {
+        self.lineage.load(Ordering::Acquire)
+    }
+
+    /// Targets published from now on have other data than all earlier ones.
+    pub(crate) fn begin_lineage(&self) {
+        self.lineage.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Two atomic loads and a read of the coarse clocks, cheap enough for the hot path.

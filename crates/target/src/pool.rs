@@ -147,7 +147,7 @@ impl PoolWriter {
     pub fn new(master: &Arc<TargetReader>, when_empty: EmptyPool) -> (Self, Arc<Pool>) {
         let pool = Arc::new(Pool {
             set: ArcSwapOption::empty(),
-            gate: Arc::new(Gate::read_only()),
+            gate: Arc::new(Gate::read_only(master.gate())),
             master: Arc::clone(master),
             master_when_empty: AtomicBool::new(when_empty == EmptyPool::Master),
             search_start: AtomicUsize::new(0),
@@ -310,6 +310,7 @@ impl PoolWriter {
             let targets = target.destination();
             targets.addr == destination.addr
                 && targets.run_id == destination.run_id
+                && target.lineage() == self.pool.gate.lineage()
                 && !self.is_fallback(target)
         };
         if let Some(targets) = self.targets.iter().find(same) {

@@ -97,6 +97,7 @@ pub struct Destination {
 #[derive(Debug)]
 pub struct Target {
     generation: Generation,
+    lineage: u64,
     destination: Destination,
     fence: Arc<Fence>,
     gate: Arc<Gate>,
@@ -115,6 +116,7 @@ impl Target {
     pub(crate) fn new(generation: Generation, destination: Destination, gate: Arc<Gate>) -> Self {
         Self {
             generation,
+            lineage: gate.lineage(),
             destination,
             fence: Arc::default(),
             gate,
@@ -134,6 +136,7 @@ impl Target {
     pub(crate) fn sharing_fence(&self, generation: Generation) -> Self {
         let mut target = Self::new(generation, self.destination.clone(), Arc::clone(&self.gate));
         target.fence = Arc::clone(&self.fence);
+        target.lineage = self.lineage;
         target
     }
 
@@ -158,6 +161,17 @@ impl Target {
     #[must_use]
     pub fn generation(&self) -> Generation {
         self.generation
+    }
+
+    /// Whether a session of this target may continue on `other`: as far as known, both have the
+    /// same data. They have not if the service was pointed to another deployment in between.
+    #[must_use]
+    pub fn has_data_of(&self, other: &Self) -> bool {
+        self.lineage == other.lineage
+    }
+
+    pub(crate) fn lineage(&self) -> u64 {
+        self.lineage
     }
 
     /// What was committed.

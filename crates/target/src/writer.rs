@@ -60,6 +60,10 @@ impl TargetReader {
         }
     }
 
+    pub(crate) fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
     /// Returns at the next change: a commit, a closed or opened gate, a cleared target, a late
     /// renewal of the lease. Create the future, check, then await it, and no change is lost.
     pub fn changed(&self) -> impl Future<Output = ()> + '_ {
@@ -118,6 +122,11 @@ impl TargetWriter {
             old.fence().raise();
         }
         target
+    }
+
+    /// The next commit leads to other data: sessions of earlier targets are not carried to it.
+    pub fn begin_lineage(&mut self) {
+        self.reader.gate.begin_lineage();
     }
 
     /// New connections to the committed node use `addr` from now on. Its generation and fence stay,
@@ -206,6 +215,23 @@ mod tests {
         tokio::task::yield_now().await;
         let second = writer.commit(to(2));
         assert_eq!(reader.await.expect("reader"), Some(second.generation()));
+    }
+
+    #[test]
+    fn separates_targets_of_another_lineage() {
+        let (mut writer, reader) = TargetWriter::new();
+        let (mut pool, _) = crate::PoolWriter::new(&reader, crate::EmptyPool::Reject);
+        let (first, second) = (writer.commit(to(1)), writer.commit(to(2)));
+        assert!(first.has_data_of(&second));
+        pool.publish(vec![to(3)]);
+        let replica = pool.pool().members().unwrap().remove(0);
+        writer.begin_lineage();
+        let other = writer.commit(to(1));
+        writer.redirect(to(4).addr);
+        assert!(!first.has_data_of(&other) && !replica.has_data_of(&other));
+        assert!(reader.current().is_some_and(|moved| moved.has_data_of(&other)));
+        pool.publish(vec![to(3)]);
+        assert!(pool.pool().members().unwrap().remove(0).has_data_of(&other));
     }
 
     #[tokio::test]

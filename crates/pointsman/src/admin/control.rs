@@ -21,6 +21,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
+use crate::admin::service_registry::{ReportedService, ServiceRegistry};
 use crate::config::{Config, Secret, parse_duration};
 
 /// Duration of a pause without a `for` parameter.
@@ -72,16 +73,13 @@ impl ControlAccess {
 /// The state of the control API.
 pub(crate) struct Control {
     access: ControlAccess,
-    services: Vec<(String, DiscoveryHandle)>,
+    services: ServiceRegistry,
     runtime: tokio::runtime::Handle,
 }
 
 impl Control {
     /// Creates the API. Commands run on the runtime of the caller.
-    pub(crate) fn new(
-        access: ControlAccess,
-        services: Vec<(String, DiscoveryHandle)>,
-    ) -> Arc<Self> {
+    pub(crate) fn new(access: ControlAccess, services: ServiceRegistry) -> Arc<Self> {
         Arc::new(Self { access, services, runtime: tokio::runtime::Handle::current() })
     }
 
@@ -118,15 +116,18 @@ impl Control {
         })
     }
 
-    fn service(&self, name: Option<&str>) -> Result<&(String, DiscoveryHandle), String> {
-        let names =
-            || self.services.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
-        match (name, self.services.as_slice()) {
-            (None, [only]) => Ok(only),
+    /// A service that is being removed takes no commands.
+    fn service(&self, name: Option<&str>) -> Result<Arc<ReportedService>, String> {
+        let mut services = self.services.list();
+        services.retain(|it| !it.is_leaving);
+        let names = || services.iter().map(|it| it.name.as_str()).collect::<Vec<_>>().join(", ");
+        match (name, services.as_slice()) {
+            (None, [only]) => Ok(Arc::clone(only)),
             (None, _) => Err(format!("parameter service is required; services: {}", names())),
             (Some(expected), all) => all
                 .iter()
-                .find(|(name, _)| name == expected)
+                .find(|it| it.name == expected)
+                .cloned()
                 .ok_or_else(|| format!("no such service; services: {}", names())),
         }
     }
@@ -213,10 +214,11 @@ impl Handler for CommandHandler {
         if let Some(refusal) = self.control.refuse(request) {
             return refusal;
         }
-        let (name, handle) = match self.control.service(parameter(request, "service")) {
+        let service = match self.control.service(parameter(request, "service")) {
             Ok(service) => service,
             Err(problem) => return Reply::text(404, problem + "\n"),
         };
+        let (name, handle) = (service.name.as_str(), &service.discovery);
         if self.command != ControlCommand::Switchover && handle.is_switching() {
             return Reply::text(409, "a switchover of this service is in progress\n");
         }

@@ -4,12 +4,14 @@
 //!
 //! Deliberately absent: the configuration itself.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 
 use crate::config::{Config, ConnectionLimits};
+use crate::system::descriptors::Files;
 
 /// Maximum number of fault lines kept of a reload.
 const MAX_FAULTS: usize = 20;
@@ -23,8 +25,11 @@ pub struct EffectiveSettings {
     pub ready_while_leaving: bool,
     /// Whether the process stays ready without a master.
     pub ready_without_master: bool,
-    /// For each service: the maximum number of connections, and how long a client may be held.
-    pub services: Vec<(usize, Duration)>,
+    /// For each service, by name: the maximum number of connections, and how long a client may be
+    /// held.
+    pub services: BTreeMap<String, (usize, Duration)>,
+    /// The limits on open files.
+    pub files: Files,
     /// The maximum number of client connections of all services together.
     pub max_connections: usize,
     /// Whether /metrics also contains the metrics of haproxy.
@@ -38,13 +43,21 @@ pub struct EffectiveSettings {
 impl EffectiveSettings {
     /// Collects the settings of a configuration with these connection limits.
     #[must_use]
-    pub fn of(config: &Config, connections: &ConnectionLimits, pending: Vec<String>) -> Self {
+    pub fn of(
+        config: &Config,
+        connections: &ConnectionLimits,
+        files: Files,
+        pending: Vec<String>,
+    ) -> Self {
         let services = config.services.iter().zip(&connections.services);
         Self {
             hash: config.hash.clone(),
             ready_while_leaving: config.shutdown.ready_while_leaving,
             ready_without_master: config.admin.ready_without_master,
-            services: services.map(|(service, limit)| (*limit, service.hold_timeout)).collect(),
+            services: services
+                .map(|(service, limit)| (service.name.clone(), (*limit, service.hold_timeout)))
+                .collect(),
+            files,
             max_connections: connections.total,
             haproxy_names: config.metrics.haproxy_names,
             unread_secrets: 0,

@@ -4,14 +4,15 @@
 //! One sample every two seconds, five numbers each, independent of the traffic. Longer periods are
 //! for Prometheus.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use admin_http::{Handler, Reply, Request};
-use proxy::{Distribution, Stats};
-use sentinel::DiscoveryHandle;
+use proxy::Distribution;
 use serde_json::{Value, json};
+
+use crate::admin::service_registry::ServiceRegistry;
 
 /// Interval of samples.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(2);
@@ -79,28 +80,20 @@ impl ServiceHistory {
     }
 }
 
-/// One service that is sampled.
-struct SampledService {
-    name: String,
-    discovery: DiscoveryHandle,
-    history: Mutex<ServiceHistory>,
-}
-
 /// The samples of all services.
 pub(crate) struct History {
-    services: Vec<SampledService>,
-    stats: Stats,
+    services: ServiceRegistry,
+    histories: Mutex<BTreeMap<String, ServiceHistory>>,
 }
 
 impl History {
-    /// Creates an empty history. The services are in the order of `stats`.
-    pub(crate) fn new(
-        services: impl Iterator<Item = (String, DiscoveryHandle)>,
-        stats: Stats,
-    ) -> Arc<Self> {
-        let sampled =
-            |(name, discovery)| SampledService { name, discovery, history: Mutex::default() };
-        Arc::new(Self { services: services.map(sampled).collect(), stats })
+    /// Creates an empty history.
+    pub(crate) fn new(services: ServiceRegistry) -> Arc<Self> {
+        Arc::new(Self { services, histories: Mutex::default() })
+    }
+
+    fn histories(&self) -> MutexGuard<'_, BTreeMap<String, ServiceHistory>> {
+        self.histories.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes samples until dropped.
@@ -109,7 +102,11 @@ impl History {
         timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             timer.tick().await;
-            for (sampled, (_, traffic)) in self.services.iter().zip(self.stats.services()) {
+            let services = self.services.list();
+            let mut histories = self.histories();
+            histories.retain(|name, _| services.iter().any(|it| it.name == *name));
+            for service in services {
+                let traffic = service.writers.0.snapshot();
                 let (commands, bytes) = (traffic.commands, traffic.bytes_in + traffic.bytes_out);
                 let totals = TrafficTotals {
                     at: Instant::now(),
@@ -118,8 +115,8 @@ impl History {
                     times: traffic.command_time,
                 };
                 let generation =
-                    sampled.discovery.snapshot().master.as_ref().map(|master| master.generation);
-                let mut history = sampled.history.lock().unwrap_or_else(PoisonError::into_inner);
+                    service.discovery.snapshot().master.as_ref().map(|master| master.generation);
+                let history = histories.entry(service.name.clone()).or_default();
                 history.add(totals, traffic.open, generation);
             }
         }
@@ -128,9 +125,12 @@ impl History {
 
 impl Handler for History {
     fn answer(&self, _request: &Request<'_>) -> Reply {
-        let services = self.services.iter().map(|sampled| {
-            sampled.history.lock().unwrap_or_else(PoisonError::into_inner).document(&sampled.name)
-        });
+        let histories = self.histories();
+        let empty = ServiceHistory::default();
+        let services =
+            self.services.list().into_iter().map(|service| {
+                histories.get(&service.name).unwrap_or(&empty).document(&service.name)
+            });
         Reply::json(
             200,
             json!({ "schema": 1, "services": services.collect::<Vec<_>>() }).to_string(),

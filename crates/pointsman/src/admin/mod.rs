@@ -10,4 +10,5 @@ pub mod health;
 pub(crate) mod history;
 pub mod metrics;
 pub mod report;
+pub mod service_registry;
 pub mod status;

@@ -3,55 +3,21 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use admin_http::{Format, Reporter, Verdict};
 use drain::Drain;
-use proxy::{ListenAddr, ResourceShortage, ServiceSnapshot};
+use proxy::{ListenAddr, ResourceShortage, ServiceCounters};
 
 use crate::admin::effective_config::EffectiveConfig;
 use crate::admin::health::{self, CapacityLimit, EventLoop};
 use crate::admin::metrics::Scraper;
+use crate::admin::service_registry::{ReportedService, ServiceRegistry};
 use crate::admin::status::{self, Status};
 use crate::config::PendingReads;
 use crate::logging::LostLines;
 use crate::system::memory::Memory;
-
-/// One service, as reports need it.
-pub struct ReportedService {
-    /// Its name.
-    pub name: String,
-    /// Its addresses.
-    pub listen: Vec<ListenAddr>,
-    /// The index of its listener for readers in the data plane, and their addresses.
-    pub readers: Option<(usize, Vec<ListenAddr>)>,
-    /// The same for the listener that leads to the sentinels.
-    pub sentinels: Option<(usize, Vec<ListenAddr>)>,
-    /// Its index.
-    pub number: usize,
-    /// The effective settings, for all services.
-    pub effective: EffectiveConfig,
-    /// The handle on its discovery.
-    pub discovery: sentinel::DiscoveryHandle,
-}
-
-impl ReportedService {
-    /// Returns the maximum number of connections, and how long its clients may be held.
-    pub(crate) fn limits(&self) -> (usize, Duration) {
-        self.effective.settings().services.get(self.number).copied().unwrap_or_default()
-    }
-
-    /// Returns the counters of the listener for readers, if there is one.
-    pub(crate) fn reader_traffic<'a, T>(&self, listeners: &'a [T]) -> Option<&'a T> {
-        listeners.get(self.readers.as_ref()?.0)
-    }
-
-    /// Returns the counters of the listener that leads to the sentinels, if there is one.
-    pub(crate) fn sentinel_traffic<'a, T>(&self, listeners: &'a [T]) -> Option<&'a T> {
-        listeners.get(self.sentinels.as_ref()?.0)
-    }
-}
 
 /// Everything that reports are made from.
 pub struct ProcessReport {
@@ -61,8 +27,8 @@ pub struct ProcessReport {
     pub effective: EffectiveConfig,
     /// The configuration files that are being read.
     pub files: PendingReads,
-    /// The services, in the order of the configuration.
-    pub services: Vec<ReportedService>,
+    /// The services.
+    pub services: ServiceRegistry,
     /// The shutdown.
     pub drain: Drain,
     /// The data plane's counters.
@@ -109,11 +75,12 @@ impl ProcessReport {
     /// Summarises the state in one line, for the service manager.
     #[must_use]
     pub fn summary(&self) -> String {
+        let services = self.services.list();
         let with_master =
-            self.services.iter().filter(|it| it.discovery.snapshot().master.is_some()).count();
+            services.iter().filter(|it| it.discovery.snapshot().master.is_some()).count();
         let open = self.drain.session_counts().open;
         let phase = self.drain.phase().name();
-        format!("{phase}; {with_master} of {} masters known; {open} sessions", self.services.len())
+        format!("{phase}; {with_master} of {} masters known; {open} sessions", services.len())
     }
 
     fn config_status(&self, now: Instant) -> status::ConfigStatus {
@@ -141,17 +108,18 @@ impl ProcessReport {
     }
 
     fn services(&self) -> Vec<health::ServiceHealth> {
-        let settings = |service: &ReportedService| {
+        let settings = |service: &Arc<ReportedService>| {
             let seen = service.discovery.snapshot();
             health::ServiceHealth {
                 name: service.name.clone(),
                 outage: seen.stopped_since.map(|at| at.elapsed()),
-                had_master: seen.counts.commits > 0,
+                had_master: seen.counts.commits > 0 || service.was_added,
                 hold_timeout: service.limits().1,
                 replicas: seen.replicas.as_ref().and_then(|it| it.eligible).unwrap_or(0),
             }
         };
-        self.services.iter().map(settings).collect()
+        // One that is being removed gets no new clients.
+        self.services.list().iter().filter(|it| !it.is_leaving).map(settings).collect()
     }
 }
 
@@ -161,7 +129,7 @@ impl Reporter for ProcessReport {
     }
 
     fn ready(&self) -> Verdict {
-        let open: u64 = self.stats.services().map(|(_, traffic)| traffic.open).sum();
+        let open: u64 = self.stats.open_on_workers().iter().sum();
         let full = if open >= self.effective.settings().max_connections as u64 {
             Some(CapacityLimit::Connections)
         } else if open >= self.scarcity.files() as u64 {
@@ -188,21 +156,16 @@ impl Reporter for ProcessReport {
 
     fn status(&self) -> String {
         let (now, ready, tally) = (Instant::now(), self.ready(), self.drain.session_counts());
-        let traffic: Vec<ServiceSnapshot> =
-            self.stats.services().map(|(_, traffic)| traffic).collect();
-        let services = self.services.iter().zip(&traffic).map(|(service, writers)| {
-            let of = |listen: &[ListenAddr], traffic: &ServiceSnapshot| {
+        let services = self.services.list();
+        let services = services.iter().map(|service| {
+            let of = |(counters, listen): &(ServiceCounters, Vec<ListenAddr>)| {
                 let listen = listen.iter().map(ToString::to_string).collect();
-                (listen, status::traffic(service.limits().0, traffic))
+                (listen, status::traffic(service.limits().0, &counters.snapshot()))
             };
-            let readers = service.readers.as_ref().zip(service.reader_traffic(&traffic));
-            let readers = readers.map(|((_, listen), traffic)| of(listen, traffic));
-            status::service(
-                &service.discovery.snapshot(),
-                of(&service.listen, writers),
-                readers,
-                now,
-            )
+            let writers = of(&service.writers);
+            let readers = service.readers.as_ref().map(of);
+            let seen = service.discovery.snapshot();
+            status::service(&seen, writers, readers, (service.is_leaving, now))
         });
         let status = Status {
             schema: status::SCHEMA,

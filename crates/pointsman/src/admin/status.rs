@@ -84,13 +84,14 @@ fn credentials(seen: &CredentialStatus) -> ServerCredentialsStatus {
 }
 
 /// Returns the part of the document for one service, from discovery's snapshot. The listeners are
-/// those of the data plane, for writers and, if configured, for readers.
+/// those of the data plane, for writers and, if configured, for readers. `is_leaving`: the service
+/// was removed from the configuration.
 #[must_use]
 pub fn service(
     seen: &DiscoverySnapshot,
     (listen, traffic): ListenerStatus,
     readers: Option<ListenerStatus>,
-    now: Instant,
+    (is_leaving, now): (bool, Instant),
 ) -> ServiceStatus {
     let age = |at: Instant| seconds(now.saturating_duration_since(at));
     let target = seen.master.as_ref().map(|master| TargetStatus {
@@ -104,6 +105,7 @@ pub fn service(
     ServiceStatus {
         name: seen.name.to_string(),
         listen,
+        removed: is_leaving,
         state: seen.state,
         gate: if seen.holding { "closed" } else { "open" },
         generation: seen.master.as_ref().map(|master| master.generation),

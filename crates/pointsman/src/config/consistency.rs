@@ -28,6 +28,7 @@ pub(super) fn faults(settings: &Settings, damaged: bool) -> Vec<Finding> {
         check_service(service, damaged, &mut findings);
     }
     check_names(settings, &mut findings);
+    check_number(settings, &mut findings);
     check_addresses(settings, &mut findings);
     check_orders(settings, &mut findings);
     check_connections(settings, &mut findings);
@@ -156,6 +157,21 @@ fn check_names(settings: &Settings, findings: &mut Vec<Finding>) {
         } else {
             seen.insert(name, origin);
         }
+    }
+}
+
+/// The maximum number of services. Discovery does all of them on one thread.
+const MAX_SERVICES: usize = 1024;
+
+fn check_number(settings: &Settings, findings: &mut Vec<Finding>) {
+    if let Some(first) = settings.services.get(MAX_SERVICES) {
+        let count = settings.services.len();
+        findings.push(Finding::new(
+            first.origin("service.name"),
+            "service",
+            format!("{count} services are more than one process can watch"),
+            format!("use at most {MAX_SERVICES} per process"),
+        ));
     }
 }
 

@@ -16,7 +16,7 @@ use super::finding::{Faults, Finding};
 use super::flags::{self, Flags};
 use super::merge::merge;
 use super::reload_plan::ReloadPlan;
-use super::settings::{Origin, Setting, Settings};
+use super::settings::{Origin, Setting, SettingMap, Settings};
 use super::value::Value;
 use super::{Config, consistency, toml_file};
 
@@ -52,21 +52,25 @@ impl Loaded {
         }
     }
 
-    /// What a reload of this configuration changes in a running process. A secret whose file could
-    /// not be read stays as it is; [`Self::unread_secrets`] has the reasons.
+    /// What a reload of this configuration changes in a running process. `leaving` are services
+    /// that were removed earlier and still close their sessions. A secret whose file could not be
+    /// read stays as it is; [`Self::unread_secrets`] has the reasons. A service that is new has no
+    /// secret to keep: its unreadable file is a fault.
     ///
     /// # Errors
     ///
     /// All faults of this configuration, or of the combination of the running configuration with
     /// the values that a reload can change.
-    pub fn change(&self, running: &Settings) -> Result<ReloadPlan, Faults> {
-        let Some(faults) = &self.faults else { return ReloadPlan::of(running, &self.settings) };
+    pub fn change(&self, running: &Settings, leaving: &[SettingMap]) -> Result<ReloadPlan, Faults> {
+        let Some(faults) = &self.faults else {
+            return ReloadPlan::of(running, leaving, &self.settings);
+        };
         let mut settings = self.settings.clone();
-        let kept = self.unread.iter().all(|secret| settings.keep_secret(secret, running));
+        let kept = self.unread.iter().all(|it| settings.keep_secret(it, running, leaving));
         if self.is_broken || !kept {
             return Err(faults.clone());
         }
-        ReloadPlan::of(running, &settings)
+        ReloadPlan::of(running, leaving, &settings)
     }
 
     /// Why secret files could not be read.

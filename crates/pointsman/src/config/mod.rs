@@ -62,6 +62,7 @@ pub use options::{
 };
 pub use reference::reference;
 pub use reload_plan::ReloadPlan;
+pub(crate) use reload_plan::name_of;
 pub use settings::{Origin, Setting, SettingMap, Settings};
 pub use value::{Problem, Value, ValueKind};
 

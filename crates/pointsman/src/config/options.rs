@@ -26,7 +26,7 @@ section! {
         /// Name of the master, as in the sentinels' "sentinel monitor" line.
         ///
         /// Letters, digits, '.', '_' and '-'. Each service has its own name.
-        name: String = ValueKind::MasterName, Some("mymaster"), Restart;
+        name: String = ValueKind::MasterName, Some("mymaster"), Live;
         /// Addresses where clients of this master connect.
         ///
         /// IP addresses with a port, IPv6 in brackets, and Unix sockets as "unix:/path". Two
@@ -35,21 +35,21 @@ section! {
         /// the same port is configured. The file of a Unix socket has the mode unix_socket_mode. It
         /// replaces a file left by a dead process and is removed on exit. With port 0 the kernel
         /// chooses a port, which is useful in tests.
-        listen: Vec<ListenAddr> = ValueKind::Listen, Some("0.0.0.0:6379"), Restart;
+        listen: Vec<ListenAddr> = ValueKind::Listen, Some("0.0.0.0:6379"), Live;
         /// Addresses where clients that only read connect; they are spread over the replicas. None
         /// by default.
         ///
         /// The section replicas defines which replicas are eligible. A client stays on one
         /// replica: the one with the fewest clients of this process when it connected. Requires
         /// verify = "role".
-        replica_listen: Vec<ListenAddr> = ValueKind::Listen, Some(""), Restart;
+        replica_listen: Vec<ListenAddr> = ValueKind::Listen, Some(""), Live;
         /// Addresses on which clients reach any live sentinel; none by default.
         ///
         /// For clients that support Sentinel where a Service exposes the sentinel port beside
         /// Redis. A client stays on one sentinel; if that fails, the connection is closed. The
         /// sentinels answer with the addresses of Redis itself, so these clients bypass Pointsman
         /// for their data.
-        sentinel_listen: Vec<ListenAddr> = ValueKind::Listen, Some(""), Restart;
+        sentinel_listen: Vec<ListenAddr> = ValueKind::Listen, Some(""), Live;
         /// Mode of the files of Unix sockets in listen, replica_listen and sentinel_listen, in
         /// octal.
         ///
@@ -62,7 +62,7 @@ section! {
         /// brackets if a port follows. The default port is 26379. One reachable sentinel is enough
         /// to find all sentinels of the master; list several, so that a start does not depend on
         /// one of them.
-        sentinels: Vec<Endpoint> = ValueKind::Endpoints, None, Restart;
+        sentinels: Vec<Endpoint> = ValueKind::Endpoints, None, Live;
         /// Whether to use further sentinels that the configured ones report.
         ///
         /// Turn it off if the reported addresses cannot be reached from here and address_map does

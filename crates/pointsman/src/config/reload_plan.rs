@@ -3,9 +3,12 @@
 //!
 //! Each option says whether a reload changes it. The result is the running configuration with the
 //! new values of those options. It is checked as a whole, because this combination of values is in
-//! no file. Services are matched by name.
+//! no file. Services are matched by name: one that is new gets all its values now, and one that is
+//! missing is removed. A service that was removed and still closes its sessions keeps the values
+//! that need a restart if it is added again.
 //!
-//! Deliberately absent: applying the plan.
+//! Deliberately absent: applying the plan, and which listening socket serves which service
+//! (`listener_plan`).
 
 use std::collections::BTreeSet;
 
@@ -31,26 +34,39 @@ pub struct ReloadPlan {
 }
 
 impl ReloadPlan {
-    /// The plan for a reload from `running` to `new`.
+    /// The plan for a reload from `running` to `new`. `leaving` are services that were removed
+    /// earlier and still close their sessions.
     ///
     /// # Errors
     ///
     /// Faults of the combined configuration.
-    pub(super) fn of(running: &Settings, new: &Settings) -> Result<Self, Faults> {
+    pub(super) fn of(
+        running: &Settings,
+        leaving: &[SettingMap],
+        new: &Settings,
+    ) -> Result<Self, Faults> {
         let (mut settings, mut applied, mut pending) = (running.clone(), Vec::new(), Vec::new());
         plan_values(&mut settings.process, &new.process, None, (&mut applied, &mut pending));
-        for service in &mut settings.services {
-            let name = name_of(service);
-            match new.services.iter().find(|other| name_of(other) == name) {
-                Some(other) => {
-                    plan_values(service, other, Some(&name), (&mut applied, &mut pending));
-                }
-                None => pending.push(format!("service {name} (removed)")),
+        let known = std::mem::take(&mut settings.services);
+        for other in &new.services {
+            let name = name_of(other);
+            let is_same = |it: &&SettingMap| name_of(it) == name;
+            let serves = known.iter().find(is_same);
+            if serves.is_none() {
+                applied.push(format!("service {name} (added)"));
             }
+            let service = serves.or_else(|| leaving.iter().find(is_same)).cloned();
+            settings.services.push(match service {
+                Some(mut service) => {
+                    plan_values(&mut service, other, Some(&name), (&mut applied, &mut pending));
+                    service
+                }
+                None => other.clone(),
+            });
         }
-        let known: Vec<String> = settings.services.iter().map(name_of).collect();
-        let added = new.services.iter().map(name_of).filter(|name| !known.contains(name));
-        pending.extend(added.map(|name| format!("service {name} (added)")));
+        let names: Vec<String> = new.services.iter().map(name_of).collect();
+        let removed = known.iter().map(name_of).filter(|name| !names.contains(name));
+        applied.extend(removed.map(|name| format!("service {name} (removed)")));
         match Faults::of(consistency::faults(&settings, false)) {
             Some(faults) => Err(faults),
             None => Ok(Self { config: settings.to_config(&[]), settings, applied, pending }),
@@ -92,7 +108,8 @@ fn plan_values(
     old.passwords.clone_from(&new.passwords);
 }
 
-fn name_of(service: &SettingMap) -> String {
+/// The name of a service.
+pub(crate) fn name_of(service: &SettingMap) -> String {
     match service.value("service.name") {
         Some(Value::Text(name)) => name.clone(),
         _ => String::new(),
@@ -114,7 +131,7 @@ mod tests {
     }
 
     fn change(old: &str, new: &str) -> ReloadPlan {
-        ReloadPlan::of(&settings(old), &settings(new)).unwrap()
+        ReloadPlan::of(&settings(old), &[], &settings(new)).unwrap()
     }
 
     const A: &str = "[[service]]\nname=\"a\"\nsentinels=[\"s\"]\nlisten=[\"127.0.0.1:1\"]\n";
@@ -141,22 +158,51 @@ mod tests {
     }
 
     #[test]
-    fn lists_added_and_removed_services_as_pending() {
+    fn applies_added_removed_and_changed_services() {
+        let moved = B.replace("127.0.0.1:2", "127.0.0.1:3").replace("[\"s\"]", "[\"t\"]");
         let change = change(
             &format!("{A}{B}"),
-            &format!("{}{B}hold_timeout=\"4s\"\n", A.replace("\"a\"", "\"c\"")),
+            &format!("{}verify=\"ping\"\n{moved}", A.replace("\"a\"", "\"c\"")),
         );
-        assert_eq!(change.pending, ["service a (removed)", "service c (added)"]);
-        assert_eq!(change.applied, ["service.hold_timeout (b)"]);
+        assert_eq!(
+            change.applied,
+            [
+                "service c (added)",
+                "service.listen (b)",
+                "service.sentinels (b)",
+                "service a (removed)"
+            ]
+        );
+        assert!(change.pending.is_empty(), "{:?}", change.pending);
+        let names: Vec<&str> = change.config.services.iter().map(|it| it.name.as_str()).collect();
+        assert_eq!(names, ["c", "b"]);
+        assert_eq!(change.config.services[0].verify.as_str(), "ping");
+    }
+
+    #[test]
+    fn keeps_restart_values_of_service_added_again() {
+        let (running, old) = (settings(A), settings(B));
+        let new = settings(&format!("{A}{B}unix_socket_mode=\"0600\"\nverify=\"ping\"\n"));
+        let change = ReloadPlan::of(&running, &old.services, &new).unwrap();
+        assert_eq!(change.applied, ["service b (added)", "service.verify (b)"]);
+        assert_eq!(change.pending, ["service.unix_socket_mode (b)"]);
+        assert_eq!(change.config.services[1].unix_socket_mode, "0660");
+    }
+
+    #[test]
+    fn ignores_order_of_services() {
+        let change = change(&format!("{A}{B}"), &format!("{B}{A}"));
+        assert!(change.applied.is_empty() && change.pending.is_empty());
     }
 
     #[test]
     fn refuses_contradicting_combination() {
-        // The listener for readers stays until a restart, and needs the other rule.
-        let old = format!("{A}replica_listen=[\"127.0.0.1:3\"]\n");
-        let new = format!("{A}verify=\"ping\"\n");
-        let faults = ReloadPlan::of(&settings(&old), &settings(&new)).unwrap_err();
-        assert!(faults.to_string().contains("verify"), "{faults}");
+        // The admin server keeps its address until a restart.
+        let old = format!("{A}[admin]\nlisten=[\"127.0.0.1:9\"]\n");
+        let new = A.replace("127.0.0.1:1", "127.0.0.1:9");
+        let new = format!("{new}[admin]\nlisten=[\"127.0.0.1:1\"]\n");
+        let faults = ReloadPlan::of(&settings(&old), &[], &settings(&new)).unwrap_err();
+        assert!(faults.to_string().contains("127.0.0.1:9 is already used"), "{faults}");
     }
 
     #[test]
@@ -196,18 +242,56 @@ mod tests {
             write(4);
             let loaded = read();
             assert!(loaded.config().is_err(), "a fault at the start");
-            let change = loaded.change(&running).unwrap();
+            let change = loaded.change(&running, &[]).unwrap();
             assert_eq!(change.applied, ["service.hold_timeout (a)"], "the rest applies");
             assert_eq!(password(&change.settings), "hunter2");
             assert_eq!(loaded.unread_secrets().len(), 1);
             assert!(loaded.unread_secrets()[0].contains("password_file"));
         }
         // Nothing to keep: the reload is refused.
-        assert!(read().change(&settings(A)).is_err());
+        assert!(read().change(&settings(A), &[]).is_err());
         std::fs::write(&secret, "hunter3").unwrap();
         let loaded = read();
-        assert_eq!(password(&loaded.change(&running).unwrap().settings), "hunter3");
+        assert_eq!(password(&loaded.change(&running, &[]).unwrap().settings), "hunter3");
         assert!(loaded.unread_secrets().is_empty());
         assert_eq!(loaded.secret_files().keys().collect::<Vec<_>>(), [&secret]);
+    }
+
+    #[test]
+    fn keeps_secret_by_service_in_a_changed_set() {
+        let folder = tempfile::tempdir().unwrap();
+        let secret = |name: &str| folder.path().join(name);
+        let file = secret("pointsman.toml");
+        let auth = |name| format!("[service.auth]\npassword_file={:?}\n", secret(name));
+        let read = |services: &[String]| {
+            std::fs::write(&file, services.concat()).unwrap();
+            load(&Flags { config: Some(file.clone()), ..Flags::default() }, [])
+        };
+        let (a, b) = (format!("{A}{}", auth("a")), format!("{B}{}", auth("b")));
+        let c = a.replace("name=\"a\"", "name=\"c\"").replace("127.0.0.1:1", "127.0.0.1:3");
+        std::fs::write(secret("a"), "of a").unwrap();
+        std::fs::write(secret("b"), "of b").unwrap();
+        let running = read(&[a.clone(), b.clone()]).settings().clone();
+        // The first service goes, a new one comes, and the other one's file is empty.
+        std::fs::write(secret("b"), "").unwrap();
+        let change = read(&[c.clone(), b.clone()]).change(&running, &[]).unwrap();
+        assert_eq!(change.applied, ["service c (added)", "service a (removed)"]);
+        let passwords: Vec<_> = change
+            .settings
+            .services
+            .iter()
+            .map(|it| it.passwords["service.auth"].reveal())
+            .collect();
+        assert_eq!(passwords, ["of a", "of b"]);
+        // A service that comes back while it leaves keeps its secret, too.
+        let only_b = change.settings.services[1..].to_vec();
+        let running = Settings { services: only_b, ..change.settings.clone() };
+        let leaving = &change.settings.services[..1];
+        std::fs::write(secret("a"), "").unwrap();
+        let back = read(&[b.clone(), c.clone()]).change(&running, leaving).unwrap();
+        assert_eq!(back.settings.services[1].passwords["service.auth"].reveal(), "of a");
+        // A new service has none: the whole reload is refused.
+        let faults = read(&[b, c]).change(&running, &[]).unwrap_err().to_string();
+        assert!(faults.contains("service.auth.password_file"), "{faults}");
     }
 }

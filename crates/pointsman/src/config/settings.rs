@@ -123,15 +123,20 @@ impl Settings {
         }
     }
 
-    /// Takes a secret whose file could not be read from the running configuration. `false` if that
-    /// has none.
-    pub(super) fn keep_secret(&mut self, unread: &UnreadSecret, running: &Self) -> bool {
+    /// Takes a secret whose file could not be read from the running configuration, or from a
+    /// service that was removed and still closes its sessions. `false` if neither has one.
+    pub(super) fn keep_secret(
+        &mut self,
+        unread: &UnreadSecret,
+        running: &Self,
+        leaving: &[SettingMap],
+    ) -> bool {
         let named = |map: &SettingMap| match map.value("service.name") {
             Some(Value::Text(name)) => Some(name) == unread.service.as_ref(),
             _ => false,
         };
         let (ours, old) = if unread.service.is_some() {
-            let old = running.services.iter().find(|map| named(map));
+            let old = running.services.iter().chain(leaving).find(|map| named(map));
             (self.services.iter_mut().find(|map| named(map)), old)
         } else {
             (Some(&mut self.process), Some(&running.process))
@@ -144,6 +149,11 @@ impl Settings {
             }
             None => false,
         }
+    }
+
+    /// The structs of a configuration that was checked before.
+    pub(crate) fn in_force(&self) -> Config {
+        self.to_config(&[])
     }
 
     /// A hash of the effective configuration, as 16 hexadecimal digits, by which an operator sees

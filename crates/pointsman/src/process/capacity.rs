@@ -40,16 +40,17 @@ pub(crate) fn reserve(
 /// returns.
 pub(crate) async fn watch(
     memory: Option<Memory>,
-    mut files: descriptors::LimitWatch,
     effective: EffectiveConfig,
     scarcity: ResourceShortage,
 ) {
+    let mut watch = descriptors::LimitWatch::default();
     let files = async {
         let mut timer = tokio::time::interval(CHECK_INTERVAL);
         timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             timer.tick().await;
-            if let Some((sessions, pipes)) = files.check(effective.settings().max_connections) {
+            let settings = effective.settings();
+            if let Some((sessions, pipes)) = watch.check(settings.files, settings.max_connections) {
                 scarcity.set_files(sessions, pipes);
             }
         }

@@ -132,6 +132,8 @@ pub struct SocketAssignment {
     pub unconfigured: Vec<PathBuf>,
     /// Files of Unix sockets that belong to a service manager.
     pub managed: Vec<PathBuf>,
+    /// The inherited sockets are those of a service manager.
+    pub is_activated: bool,
 }
 
 /// The part of the process that a socket belongs to.
@@ -166,6 +168,7 @@ impl SocketAssignment {
             sets: sets.collect(),
             unconfigured: Vec::new(),
             managed: Vec::new(),
+            is_activated: false,
         }
     }
 
@@ -176,6 +179,7 @@ impl SocketAssignment {
     /// The first socket without an owner.
     pub fn activated(config: &Config, sockets: Vec<NamedSocket>) -> Result<Self, InheritError> {
         let mut assignment = Self::none(config);
+        assignment.is_activated = true;
         for NamedSocket { name, addr, listener } in sockets {
             let Some(owner) = owner_of(&name, &addr, config) else {
                 return Err(InheritError::Unassigned { addr, name });
@@ -232,7 +236,7 @@ impl SocketAssignment {
 }
 
 /// For the IPv4 wildcard address, returns the IPv6 address that covers both families.
-fn both_families(addr: &ListenAddr) -> Option<ListenAddr> {
+pub(crate) fn both_families(addr: &ListenAddr) -> Option<ListenAddr> {
     let addr = addr.tcp().filter(|addr| addr.ip() == Ipv4Addr::UNSPECIFIED)?;
     Some(SocketAddr::from((Ipv6Addr::UNSPECIFIED, addr.port())).into())
 }

@@ -10,8 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use drain::{Drain, Summary};
-use proxy::{Running, Sockets};
-use sentinel::DiscoveryHandle;
+use proxy::Running;
 use tokio::sync::mpsc;
 use tracing::{debug, info, warn};
 
@@ -23,16 +22,17 @@ use crate::admin::effective_config::{EffectiveConfig, EffectiveSettings};
 use crate::admin::history::History;
 use crate::admin::metrics::Scraper;
 use crate::admin::report::ProcessReport;
+use crate::admin::service_registry::ServiceRegistry;
 use crate::config::{Config, Splice};
 use crate::process::config_reader::ConfigReader;
 use crate::process::error::RunError;
 use crate::process::reload::Reloader;
 use crate::process::secret_watch::SecretWatch;
 use crate::process::service_manager::ServiceManager;
+use crate::process::service_set::{ServiceSet, ServiceSetParts};
 use crate::process::signals::Signals;
 use crate::process::takeover::{self, HandedOver, OfferedSockets, TakeoverThread};
 use crate::process::{capacity, config_source, settings};
-use crate::system::descriptors;
 use crate::system::threads;
 use crate::system::unix_sockets::UnixFiles;
 
@@ -55,6 +55,7 @@ pub(crate) struct RunningProcess {
     pub(crate) report: Arc<ProcessReport>,
     pub(crate) reader: ConfigReader,
     pub(crate) reloader: Reloader,
+    pub(crate) services: ServiceSet,
     /// Receives the reasons for reloads: changed files.
     pub(crate) changed: mpsc::Receiver<&'static str>,
     pub(crate) secret_watch: SecretWatch,
@@ -82,38 +83,34 @@ impl RunningProcess {
         let offered_sockets = OfferedSockets::new(Arc::clone(&sockets), admin.handles()?);
         let (drain, controller) = drain::new(settings::drain(config));
         let controller = tokio::spawn(controller.run());
-        let effective = EffectiveSettings::of(config, inputs.connections, Vec::new());
+        let effective = EffectiveSettings::of(config, inputs.connections, inputs.files, Vec::new());
         let effective = EffectiveConfig::new(effective);
-        let services = running.watched(config, &effective);
+        let admin_addresses = admin.addresses().to_vec();
         let workers = running.bound.serve(&drain)?;
+        let parts = ServiceSetParts {
+            control: running.control,
+            sockets,
+            effective: effective.clone(),
+            admin: admin_addresses,
+        };
+        let services = ServiceSet::new(config, running.started, &workers, parts);
+        let registry = services.registry().clone();
         publish_unix(&unix).await?;
         warn_of_copying(config, workers.splices());
         let memory = watch_capacity(&inputs, &effective, &workers);
         let access = ControlAccess::of(config);
-        let admin = add_control_api(config, &access, &running.handles, admin);
-        let admin = record_history(config, &running.handles, workers.stats(), admin);
-        let report = Arc::new(ProcessReport {
-            start,
-            effective: effective.clone(),
-            files: inputs.reader.files(),
-            services,
-            drain: drain.clone(),
-            stats: workers.stats().clone(),
-            scarcity: workers.resource_shortage().clone(),
-            workers: workers.heartbeats().to_vec(),
-            discovery: running.heartbeat,
-            lost_lines: inputs.logging.lost_lines(),
-            memory: inputs.memory.clone(),
-            admin: admin.stats(),
-            scraper: Mutex::new(Scraper::find()),
-        });
-        info!(admin = ?admin.addresses(), version = env!("CARGO_PKG_VERSION"), config = %config.hash, "started");
+        let admin = Control::new(access.clone(), registry.clone()).add_to(admin);
+        let admin = record_history(&registry, admin);
+        let parts = (start, registry, effective.clone(), drain.clone());
+        let report = Arc::new(report(&inputs, parts, &workers, (running.heartbeat, &admin)));
+        let version = env!("CARGO_PKG_VERSION");
+        info!(admin = ?admin.addresses(), version, config = %config.hash, "started");
         let probe = admin.serve(report.clone())?;
         let (changed, watch, secret_watch) = watch_config(&inputs);
         publish_control(control.as_ref()).await?;
-        let reloader = make_reloader(&inputs, (effective, sockets, running.handles, access));
+        let reloader = make_reloader(&inputs, effective, access);
         let takeover_server = takeover_socket
-            .map(|socket| offered_sockets.serve_takeover(config, socket, taken, unix.paths()))
+            .map(|socket| offered_sockets.serve_takeover(socket, taken, unix.paths()))
             .transpose()?;
         // After the last thread that is started here: threads inherit the priority.
         threads::raise_priority();
@@ -131,6 +128,7 @@ impl RunningProcess {
             report,
             reader: inputs.reader,
             reloader,
+            services,
             changed,
             watch,
             secret_watch,
@@ -145,21 +143,40 @@ impl RunningProcess {
 /// Collects what a reload changes.
 fn make_reloader(
     inputs: &StartupInputs<'_>,
-    (effective, sockets, discovery, control): (
-        EffectiveConfig,
-        Arc<Mutex<Sockets>>,
-        Vec<DiscoveryHandle>,
-        ControlAccess,
-    ),
+    effective: EffectiveConfig,
+    control: ControlAccess,
 ) -> Reloader {
     Reloader {
         running: inputs.settings.clone(),
+        leaving: Vec::new(),
         effective,
-        sockets,
         memory: inputs.memory.clone(),
         log: inputs.logging.settings(),
-        discovery,
         control,
+    }
+}
+
+/// What the admin server reports.
+fn report(
+    inputs: &StartupInputs<'_>,
+    (start, services, effective, drain): (Instant, ServiceRegistry, EffectiveConfig, Drain),
+    workers: &Running,
+    (discovery, admin): (sentinel::Heartbeat, &admin_http::Server),
+) -> ProcessReport {
+    ProcessReport {
+        start,
+        effective,
+        files: inputs.reader.files(),
+        services,
+        drain,
+        stats: workers.stats().clone(),
+        scarcity: workers.resource_shortage().clone(),
+        workers: workers.heartbeats().to_vec(),
+        discovery,
+        lost_lines: inputs.logging.lost_lines(),
+        memory: inputs.memory.clone(),
+        admin: admin.stats(),
+        scraper: Mutex::new(Scraper::find()),
     }
 }
 
@@ -175,9 +192,8 @@ fn watch_capacity(
     effective: &EffectiveConfig,
     workers: &Running,
 ) -> tokio::task::JoinHandle<()> {
-    let files = descriptors::LimitWatch::new(inputs.files);
     let (memory, shortage) = (inputs.memory.clone(), workers.resource_shortage().clone());
-    tokio::spawn(capacity::watch(memory, files, effective.clone(), shortage))
+    tokio::spawn(capacity::watch(memory, effective.clone(), shortage))
 }
 
 /// Starts to watch the configuration file and the secret files. The first value receives the reason
@@ -196,14 +212,8 @@ fn watch_config(
 }
 
 /// Records the last minutes for the status page.
-fn record_history(
-    config: &Config,
-    handles: &[DiscoveryHandle],
-    stats: &proxy::Stats,
-    admin: admin_http::Server,
-) -> admin_http::Server {
-    let names = config.services.iter().map(|service| service.name.clone());
-    let history = History::new(names.zip(handles.iter().cloned()), stats.clone());
+fn record_history(services: &ServiceRegistry, admin: admin_http::Server) -> admin_http::Server {
+    let history = History::new(services.clone());
     // The task ends with the runtime. Without it the page has no plots.
     tokio::spawn(Arc::clone(&history).record());
     admin.route("/history", history)
@@ -218,17 +228,6 @@ fn warn_of_copying(config: &Config, splices: Result<(), &std::io::Error>) {
         }
         Err(_) => {}
     }
-}
-
-/// Adds the control API to the admin server. It answers only while it is enabled.
-fn add_control_api(
-    config: &Config,
-    access: &ControlAccess,
-    handles: &[DiscoveryHandle],
-    admin: admin_http::Server,
-) -> admin_http::Server {
-    let names = config.services.iter().map(|service| service.name.clone());
-    Control::new(access.clone(), names.zip(handles.iter().cloned()).collect()).add_to(admin)
 }
 
 /// Publishes the Unix sockets. Bounded, since TCP clients are served by now.

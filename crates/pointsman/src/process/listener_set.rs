@@ -8,13 +8,12 @@
 
 use std::sync::{Arc, OnceLock};
 
-use proxy::{ListenAddr, Options, StatelessCommands};
+use proxy::{ListenAddr, Options};
 use sentinel::{DiscoveryConfig, DiscoveryHandle, ReplicaRules, Replicas};
-use target::{EmptyPool, PoolWriter, TargetWriter};
+use target::{EmptyPool, PoolWriter, TargetReader, TargetSource, TargetWriter};
 
-use crate::config::{
-    Config, LogConfig, NoReplica, ServiceConfig, SessionLines, Sessions, Splice, Subscriptions,
-};
+use crate::config::{Config, LogConfig, NoReplica, ServiceConfig};
+use crate::process::session_options::options_to;
 use crate::process::settings;
 
 /// Suffix of the name of a listener set for readers. A master's name contains no slash.
@@ -33,6 +32,17 @@ pub enum Destinations {
     Sentinels,
 }
 
+impl Destinations {
+    /// The key of its addresses in the configuration.
+    pub(crate) fn key(self) -> &'static str {
+        match self {
+            Self::Master => "service.listen",
+            Self::Replicas => "service.replica_listen",
+            Self::Sentinels => "service.sentinel_listen",
+        }
+    }
+}
+
 /// One listener of the data plane: a set of addresses with sessions of one kind.
 #[derive(Debug, Clone)]
 pub struct ListenerSet {
@@ -49,8 +59,7 @@ pub struct ListenerSet {
 }
 
 /// Returns the listener sets of a configuration: one for each service in order, then those for
-/// readers, then those for clients of the sentinels. Their indices are those of the data plane's
-/// services.
+/// readers, then those for clients of the sentinels.
 #[must_use]
 pub fn all(config: &Config) -> Vec<ListenerSet> {
     let services = || config.services.iter().enumerate();
@@ -89,92 +98,114 @@ fn mode(service: &ServiceConfig) -> u32 {
     u32::from_str_radix(&service.unix_socket_mode, 8).unwrap_or(0o600)
 }
 
-/// Returns the session options of every listener set, with its index and name. `limits` are the
-/// maximum numbers of connections of each service.
-pub(crate) fn options_of(config: &Config, limits: &[usize]) -> Vec<(usize, String, Options)> {
-    let sets = all(config).into_iter().enumerate();
-    let all = sets.filter_map(|(number, set)| {
+/// Returns the session options of every listener set, with its name. `limits` are the maximum
+/// numbers of connections of each service.
+pub(crate) fn options_of(config: &Config, limits: &[usize]) -> Vec<(String, Options)> {
+    let all = all(config).into_iter().filter_map(|set| {
         let (service, limit) = (config.services.get(set.service)?, limits.get(set.service)?);
-        let make = match set.to {
-            Destinations::Master => options,
-            Destinations::Replicas => options_of_readers,
-            Destinations::Sentinels => options_of_sentinels,
-        };
-        Some((number, set.name, make(service, *limit, &config.log)))
+        Some((set.name, options_to(set.to, service, *limit, &config.log)))
     });
     all.collect()
 }
 
-/// The services and discovery settings, prepared before anything is bound.
-pub struct ServiceWiring {
+/// The target of a service, and the channel by which its sessions send hints to discovery; they are
+/// dropped before it is connected. Discovery must know our own addresses before it starts, and the
+/// services must have their channels before they are bound, so it is connected in between.
+#[derive(Clone)]
+pub(crate) struct ServiceRoute {
+    target: Arc<TargetReader>,
+    discovery: Arc<OnceLock<DiscoveryHandle>>,
+}
+
+/// What publishes the nodes that a set leads to, if it is not the target itself.
+pub(crate) enum SetPublisher {
+    Target,
+    Replicas(Replicas),
+    Sentinels(PoolWriter),
+}
+
+impl ServiceRoute {
+    fn new() -> (TargetWriter, Self) {
+        let (writer, target) = TargetWriter::new();
+        (writer, Self { target, discovery: Arc::default() })
+    }
+
+    /// Connects the hints of sessions with the discovery of their service.
+    pub(crate) fn connect(&self, handle: &DiscoveryHandle) {
+        let _first = self.discovery.set(handle.clone());
+    }
+
+    /// Prepares a listener set.
+    pub(crate) fn set(
+        &self,
+        to: Destinations,
+        service: &ServiceConfig,
+        limit: usize,
+        log: &LogConfig,
+    ) -> (proxy::Service, SetPublisher) {
+        let (suffix, route, hints, publisher): (_, TargetSource, Arc<dyn proxy::Hints>, _) =
+            match to {
+                Destinations::Master => (
+                    "",
+                    Arc::clone(&self.target).into(),
+                    Arc::new(WriterHints(Arc::clone(&self.discovery))),
+                    SetPublisher::Target,
+                ),
+                Destinations::Replicas => {
+                    let (writer, pool) = PoolWriter::new(&self.target, empty(service));
+                    let replicas = Replicas { rules: rules(service), writer };
+                    let hints = Arc::new(ReaderHints(Arc::clone(&self.discovery)));
+                    (READERS, pool.into(), hints, SetPublisher::Replicas(replicas))
+                }
+                Destinations::Sentinels => {
+                    let (writer, pool) = PoolWriter::new(&self.target, EmptyPool::Reject);
+                    let hints = Arc::new(proxy::NoHints);
+                    (SENTINELS, pool.into(), hints, SetPublisher::Sentinels(writer))
+                }
+            };
+        let name = format!("{}{suffix}", service.name).into();
+        let options = options_to(to, service, limit, log).into();
+        (proxy::Service { name, route, options, hints }, publisher)
+    }
+}
+
+/// One service, prepared before anything of it runs.
+pub(crate) struct WiredService {
     /// The services of the data plane, one per listener set.
-    pub services: Vec<proxy::Service>,
-    /// The discovery settings, in the order of the configuration.
-    pub watches: Vec<DiscoveryConfig>,
-    /// The channels by which sessions send hints to discovery.
-    pub hints: HintChannels,
+    pub(crate) sets: Vec<(Destinations, proxy::Service)>,
+    /// The discovery settings.
+    pub(crate) watch: DiscoveryConfig,
+    /// Its target.
+    pub(crate) route: ServiceRoute,
 }
 
-impl ServiceWiring {
-    /// Prepares them. `limits` are the maximum numbers of connections of each service.
-    #[must_use]
-    pub fn new(config: &Config, limits: &[usize]) -> Self {
-        let mut wiring =
-            Self { services: Vec::new(), watches: Vec::new(), hints: HintChannels::default() };
-        let (mut for_readers, mut for_sentinels) = (Vec::new(), Vec::new());
-        for (service, limit) in config.services.iter().zip(limits) {
-            let (points, route) = TargetWriter::new();
-            let channel = Arc::<OnceLock<DiscoveryHandle>>::default();
-            wiring.services.push(proxy::Service {
-                name: Arc::from(service.name.as_str()),
-                route: Arc::clone(&route).into(),
-                options: options(service, *limit, &config.log).into(),
-                hints: Arc::new(WriterHints(Arc::clone(&channel))),
-            });
-            let replicas = (!service.replica_listen.is_empty()).then(|| {
-                let (writer, pool) = PoolWriter::new(&route, empty(service));
-                for_readers.push(proxy::Service {
-                    name: format!("{}{READERS}", service.name).into(),
-                    route: pool.into(),
-                    options: options_of_readers(service, *limit, &config.log).into(),
-                    hints: Arc::new(ReaderHints(Arc::clone(&channel))),
-                });
-                Replicas { rules: rules(service), writer }
-            });
-            let sentinels = (!service.sentinel_listen.is_empty()).then(|| {
-                let (writer, pool) = PoolWriter::new(&route, EmptyPool::Reject);
-                for_sentinels.push(proxy::Service {
-                    name: format!("{}{SENTINELS}", service.name).into(),
-                    route: pool.into(),
-                    options: options_of_sentinels(service, *limit, &config.log).into(),
-                    hints: Arc::new(proxy::NoHints),
-                });
-                writer
-            });
-            wiring.watches.push(settings::discovery(service, points, (replicas, sentinels)));
-            wiring.hints.0.push(channel);
+impl WiredService {
+    /// Prepares a service with at most `limit` connections per listener set.
+    pub(crate) fn new(service: &ServiceConfig, limit: usize, log: &LogConfig) -> Self {
+        let (target_writer, route) = ServiceRoute::new();
+        let (mut sets, mut replicas, mut sentinels) = (Vec::new(), None, None);
+        for to in destinations(service) {
+            let (set, publisher) = route.set(to, service, limit, log);
+            match publisher {
+                SetPublisher::Target => {}
+                SetPublisher::Replicas(it) => replicas = Some(it),
+                SetPublisher::Sentinels(it) => sentinels = Some(it),
+            }
+            sets.push((to, set));
         }
-        // In the same order as `all` returns them.
-        wiring.services.extend(for_readers);
-        wiring.services.extend(for_sentinels);
-        wiring
+        let watch = settings::discovery(service, target_writer, (replicas, sentinels));
+        Self { sets, watch, route }
     }
 }
 
-/// The hint channels of all services; hints are dropped before they are connected. Discovery must
-/// know our own addresses before it starts, and the services must have their hint channels before
-/// they are bound, so the channels are connected in between.
-#[derive(Default)]
-pub struct HintChannels(Vec<Arc<OnceLock<DiscoveryHandle>>>);
-
-impl HintChannels {
-    /// Connects the hints of sessions with the discovery of their service, in the order of the
-    /// configuration.
-    pub fn connect(&self, handles: &[DiscoveryHandle]) {
-        for (channel, handle) in self.0.iter().zip(handles) {
-            let _first = channel.set(handle.clone());
-        }
-    }
+/// Returns where the listeners of a service lead to.
+pub(crate) fn destinations(service: &ServiceConfig) -> Vec<Destinations> {
+    let optional = [
+        (Destinations::Replicas, &service.replica_listen),
+        (Destinations::Sentinels, &service.sentinel_listen),
+    ];
+    let used = optional.into_iter().filter(|(_, listen)| !listen.is_empty()).map(|(to, _)| to);
+    std::iter::once(Destinations::Master).chain(used).collect()
 }
 
 /// Hints from sessions of writers. Connected before any session exists.
@@ -200,78 +231,6 @@ impl proxy::Hints for ReaderHints {
         if let (true, Some(handle)) = (news, self.0.get()) {
             handle.hint_from_reader();
         }
-    }
-}
-
-/// Returns the options of a service's sessions.
-pub(crate) fn options(service: &ServiceConfig, max_connections: usize, log: &LogConfig) -> Options {
-    Options {
-        connect_timeout: service.connect_timeout,
-        hold_timeout: service.hold_timeout,
-        client_idle_timeout: service.client_idle_timeout,
-        first_byte_timeout: service.first_byte_timeout,
-        half_close_timeout: service.half_close_timeout,
-        silent_timeout: service.silent_timeout,
-        sessions: match service.sessions {
-            Sessions::Carry => proxy::Sessions::Carry,
-            Sessions::Close => proxy::Sessions::Close,
-        },
-        subscriptions: match service.subscriptions {
-            Subscriptions::Close => proxy::Subscriptions::Close,
-            Subscriptions::Replay => proxy::Subscriptions::Replay,
-        },
-        // Every name was checked when the configuration was read.
-        stateless_commands: StatelessCommands::new(
-            service.stateless_commands.iter().map(String::as_str),
-        )
-        .unwrap_or_default(),
-        maintenance_push: service.maintenance_push,
-        moving_to: service.moving_to.as_deref().map(Arc::from),
-        keepalive: service.tcp_keepalive,
-        user_timeout: service.tcp_user_timeout,
-        splice: match service.splice {
-            Splice::On => proxy::Splice::On,
-            Splice::Off => proxy::Splice::Off,
-        },
-        max_held: max_connections,
-        max_connections,
-        max_connections_per_source: service.max_connections_per_source,
-        lines: access_log(log),
-    }
-}
-
-/// Returns which session ends are logged.
-fn access_log(log: &LogConfig) -> proxy::AccessLog {
-    proxy::AccessLog {
-        which: match log.sessions {
-            SessionLines::Off => proxy::LoggedSessions::Off,
-            SessionLines::Failed => proxy::LoggedSessions::Failed,
-            SessionLines::All => proxy::LoggedSessions::All,
-        },
-        level: log.sessions_level.into(),
-        one_in: u32::try_from(log.sessions_one_in).unwrap_or(u32::MAX),
-    }
-}
-
-/// `moving_to` is an address for writers and does not apply to readers.
-fn options_of_readers(service: &ServiceConfig, max_connections: usize, log: &LogConfig) -> Options {
-    Options { moving_to: None, ..options(service, max_connections, log) }
-}
-
-/// Returns the options of sessions with a sentinel. None is carried to another sentinel: its
-/// subscriptions refer to events that each sentinel publishes by itself.
-fn options_of_sentinels(
-    service: &ServiceConfig,
-    max_connections: usize,
-    log: &LogConfig,
-) -> Options {
-    Options {
-        sessions: proxy::Sessions::Close,
-        subscriptions: proxy::Subscriptions::Close,
-        maintenance_push: false,
-        moving_to: None,
-        splice: proxy::Splice::Off,
-        ..options(service, max_connections, log)
     }
 }
 
@@ -321,16 +280,22 @@ mod tests {
     }
 
     #[test]
-    fn numbers_sets_and_services_alike() {
+    fn names_sets_and_services_alike() {
         let config = config("replicas.empty = \"master\"").unwrap();
         let limits = config.connections(usize::MAX);
-        let (sets, wiring) = (all(&config), ServiceWiring::new(&config, &limits.services));
+        let sets = all(&config);
         let names: Vec<&str> = sets.iter().map(|it| it.name.as_str()).collect();
         assert_eq!(names, ["a", "b", "b/replicas"]);
-        assert_eq!(wiring.services.iter().map(|it| &*it.name).collect::<Vec<_>>(), names);
         assert_eq!(sets[2].listen, ["127.0.0.1:3".parse::<std::net::SocketAddr>().unwrap().into()]);
-        assert!(wiring.watches[0].replicas.is_none());
-        let replicas = wiring.watches[1].replicas.as_ref().expect("readers");
+        let wire = |number: usize| {
+            WiredService::new(&config.services[number], limits.services[number], &config.log)
+        };
+        let (first, second) = (wire(0), wire(1));
+        let wired: Vec<&str> =
+            first.sets.iter().chain(&second.sets).map(|(_, it)| &*it.name).collect();
+        assert_eq!(wired, names);
+        assert!(first.watch.replicas.is_none());
+        let replicas = second.watch.replicas.as_ref().expect("readers");
         assert_eq!(
             (replicas.writer.pool().when_empty(), replicas.rules.clone()),
             (EmptyPool::Master, ReplicaRules::default())
@@ -338,7 +303,7 @@ mod tests {
         assert_eq!(
             options_of(&config, &limits.services)
                 .iter()
-                .map(|it| it.1.as_str())
+                .map(|it| it.0.as_str())
                 .collect::<Vec<_>>(),
             names
         );

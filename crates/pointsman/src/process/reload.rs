@@ -8,20 +8,20 @@
 //! rest: its secret stays in use. Keys that need a restart are named and keep their value
 //! until then.
 //!
-//! Deliberately absent: adding and removing services, and reading the standard input a second time.
+//! Services are added, changed and removed by `service_set`. While the process stops, a reload that
+//! changes services is refused.
+//!
+//! Deliberately absent: reading the standard input a second time.
 
-use std::sync::{Arc, Mutex, PoisonError};
-
-use drain::Drain;
-use proxy::{Running, Sockets};
-use sentinel::DiscoveryHandle;
+use drain::{Drain, Phase};
+use proxy::Running;
 use tracing::{error, info, warn};
 
 use crate::admin::control::ControlAccess;
 use crate::admin::effective_config::{EffectiveConfig, EffectiveSettings, ReloadOutcome};
-use crate::config::{self, Config, ReloadPlan, Settings};
+use crate::config::{self, Config, ReloadPlan, SettingMap, Settings, name_of};
 use crate::logging::LogSettings;
-use crate::process::listener_set;
+use crate::process::service_set::ServiceSet;
 use crate::process::settings::{self, workers};
 use crate::system::connection_capacity;
 use crate::system::descriptors::Files;
@@ -31,38 +31,37 @@ use crate::system::memory::Memory;
 pub struct Reloader {
     /// The values in force.
     pub running: Settings,
+    /// The values of services that were removed and still close their sessions.
+    pub leaving: Vec<SettingMap>,
     /// The settings that reports use.
     pub effective: EffectiveConfig,
-    /// The listening sockets.
-    pub sockets: Arc<Mutex<Sockets>>,
     /// The memory, for the limits on connections.
     pub memory: Option<Memory>,
     /// The level of the log.
     pub log: LogSettings,
-    /// The discovery of each service, in the order of the configuration.
-    pub discovery: Vec<DiscoveryHandle>,
     /// Who may give commands.
     pub(crate) control: ControlAccess,
 }
 
 impl Reloader {
     /// Applies what was read, and reports the result.
-    pub(crate) fn take(
+    pub(crate) async fn take(
         &mut self,
         why: &'static str,
         loaded: &config::Loaded,
         drain: &Drain,
-        data_plane: &Running,
+        (services, workers): (&mut ServiceSet, &mut Running),
     ) {
-        let change = match loaded.change(&self.running) {
+        self.forget_ended(services);
+        let change = match loaded.change(&self.running, &self.leaving) {
             Ok(change) => change,
             Err(faults) => {
                 self.refuse(why, faults.findings().iter().map(ToString::to_string).collect());
                 return;
             }
         };
-        match self.apply(&change, drain, data_plane, loaded.unread_secrets().len()) {
-            Ok(()) => self.report(why, &change, loaded.unread_secrets()),
+        match self.apply(&change, drain, (services, workers), loaded.unread_secrets().len()).await {
+            Ok(pending) => self.report(why, &change, &pending, loaded.unread_secrets()),
             Err(fault) => self.refuse(why, vec![fault]),
         }
     }
@@ -75,7 +74,18 @@ impl Reloader {
         self.effective.record(ReloadOutcome::Refused, faults);
     }
 
-    fn report(&mut self, why: &'static str, change: &ReloadPlan, unread: Vec<String>) {
+    /// Forgets the values of removed services that have ended, secrets included.
+    pub(crate) fn forget_ended(&mut self, services: &ServiceSet) {
+        self.leaving.retain(|it| services.leaving().any(|name| name == name_of(it)));
+    }
+
+    fn report(
+        &mut self,
+        why: &'static str,
+        change: &ReloadPlan,
+        pending: &[String],
+        unread: Vec<String>,
+    ) {
         for secret in &unread {
             error!(why, "secret not reloaded, the one before stays in use: {secret}");
         }
@@ -86,55 +96,72 @@ impl Reloader {
         } else {
             ReloadOutcome::Applied
         };
-        self.running = change.settings.clone();
+        let old = std::mem::replace(&mut self.running, change.settings.clone());
+        let names: Vec<String> = self.running.services.iter().map(name_of).collect();
+        self.leaving.extend(old.services);
+        self.leaving.retain(|it| !names.contains(&name_of(it)));
         self.effective.record(outcome, unread);
         let (applied, hash) = (&change.applied, &change.config.hash);
         info!(why, ?applied, config = %hash, "configuration reloaded");
-        if !change.pending.is_empty() {
-            warn!(keys = ?change.pending, "changed keys need a restart to take effect");
+        if !pending.is_empty() {
+            warn!(keys = ?pending, "changed keys need a restart to take effect");
         }
     }
 
-    /// The steps that may fail come first, so that a failure leaves everything as it was.
-    fn apply(
+    /// The steps that may fail come first, so that a failure leaves everything as it was. Returns
+    /// what needs a restart.
+    async fn apply(
         &self,
         change: &ReloadPlan,
         drain: &Drain,
-        data_plane: &Running,
+        (services, data_plane): (&mut ServiceSet, &mut Running),
         unread: usize,
-    ) -> Result<(), String> {
+    ) -> Result<Vec<String>, String> {
         let config = &change.config;
         let files = Files::allowed(config, workers(config).get());
         let plan = connection_capacity::plan(config, self.memory.as_ref(), files)
             .map_err(|error| error.to_string())?;
         files.raise(plan.connections.total).map_err(|error| error.to_string())?;
-        self.retune(config, &plan.connections.services)?;
-        for (number, _, options) in listener_set::options_of(config, &plan.connections.services) {
-            data_plane.tune(number, options);
+        let limits = &plan.connections.services;
+        let before = self.running.in_force();
+        let mut pending = change.pending.clone();
+        pending.extend(services.unserved(config));
+        let prepared = if drain.phase() == Phase::Serving {
+            Some(services.prepare(config, limits, data_plane).await?)
+        } else if changes_services(&before, config) {
+            return Err("services are not changed while the process stops".to_owned());
+        } else {
+            None
+        };
+        services.retune(config, limits)?;
+        if let Some(prepared) = prepared {
+            services.apply(prepared, (&before, config), limits, data_plane);
         }
+        services.tune(config, limits, data_plane);
         data_plane.allow(plan.connections.total);
-        // Without a pause in between: discovery applies the changes of all services together.
-        let timeouts = settings::sentinel_timeouts(&config.services);
-        for (service, handle) in config.services.iter().zip(&self.discovery) {
-            let replicas = (listener_set::rules(service), listener_set::empty(service));
-            handle.change(settings::discovery_change(service, timeouts, replicas));
-        }
         self.control.set(config);
         drain.configure(settings::drain(config));
         self.log.set(&config.log);
-        let settings = EffectiveSettings::of(config, &plan.connections, change.pending.clone());
+        let settings = EffectiveSettings::of(config, &plan.connections, files, pending.clone());
         self.effective.set(EffectiveSettings { unread_secrets: unread, ..settings });
-        Ok(())
+        Ok(pending)
     }
+}
 
-    fn retune(&self, config: &Config, limits: &[usize]) -> Result<(), String> {
-        let sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
-        for (number, name, options) in listener_set::options_of(config, limits) {
-            let retuned = sockets.retune(number, &options);
-            retuned.map_err(|error| {
-                format!("cannot change the listening sockets of {name}: {error}")
-            })?;
-        }
-        Ok(())
-    }
+/// Whether the new configuration has other services, addresses or sentinels.
+fn changes_services(before: &Config, after: &Config) -> bool {
+    let of = |config: &Config| {
+        let mut services: Vec<_> = config
+            .services
+            .iter()
+            .map(|it| {
+                let listen =
+                    [&it.listen, &it.replica_listen, &it.sentinel_listen].map(Clone::clone);
+                (it.name.clone(), listen, it.sentinels.clone(), it.learn_sentinels)
+            })
+            .collect();
+        services.sort_by(|one, other| one.0.cmp(&other.0));
+        services
+    };
+    of(before) != of(after)
 }

@@ -115,13 +115,21 @@ impl RunningProcess {
                     SignalRequest::Reload => self.reload(name),
                 },
                 Some(why) = self.changed.recv() => self.reload(why),
-                read = self.reader.next() => self.reloaded(read),
+                read = self.reader.next() => self.reloaded(read).await,
+                (id, summary) = self.services.next_closed() => {
+                    self.services.closed(id, &summary, &mut self.workers);
+                    self.reloader.forget_ended(&self.services);
+                }
                 Some(done) = handed_over(&mut self.takeover_server) => {
                     self.leave_to_another().await;
                     // The receiver stops waiting for this after a while.
                     let _waits = done.try_send(());
                 }
                 _ = timer.tick() => {
+                    if self.services.has_unused() {
+                        self.services.collect(&mut self.workers);
+                        self.reloader.forget_ended(&self.services);
+                    }
                     let line = self.report.summary();
                     self.service_manager.tick(self.report.alive().ok, self.drain.phase(), line);
                 }
@@ -178,11 +186,12 @@ impl RunningProcess {
     }
 
     /// Handles the result of a configuration read.
-    fn reloaded(&mut self, read: ConfigRead) {
+    async fn reloaded(&mut self, read: ConfigRead) {
         match read {
             ConfigRead::Done(why, loaded) => {
                 self.secret_watch.watch(loaded.secret_files());
-                self.reloader.take(why, &loaded, &self.drain, &self.workers);
+                let parts = (&mut self.services, &mut self.workers);
+                self.reloader.take(why, &loaded, &self.drain, parts).await;
             }
             ConfigRead::Overdue(why, fault) | ConfigRead::Failed(why, fault) => {
                 self.reloader.refuse(why, vec![fault]);

@@ -41,7 +41,6 @@ pub fn discovery(
 /// Returns what a reload changes in the discovery of one service.
 pub(crate) fn discovery_change(
     service: &config::ServiceConfig,
-    timeouts: Timeouts,
     replicas: (ReplicaRules, EmptyPool),
 ) -> DiscoveryChange {
     DiscoveryChange {
@@ -52,7 +51,6 @@ pub(crate) fn discovery_change(
         learn: service.learn_sentinels,
         address_map: address_map(service),
         replicas,
-        timeouts,
     }
 }
 
@@ -124,7 +122,7 @@ fn rules(service: &config::ServiceConfig) -> MachineRules {
     }
 }
 
-fn node(endpoint: &config::Endpoint) -> NodeAddr {
+pub(crate) fn node(endpoint: &config::Endpoint) -> NodeAddr {
     NodeAddr { host: endpoint.host.as_str().into(), port: endpoint.port }
 }
 

@@ -185,28 +185,23 @@ fn reserve(config: &Config, workers: usize) -> usize {
 }
 
 /// Watches the limit in force.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct LimitWatch {
-    files: Files,
-    limit: Option<u64>,
+    before: Option<(u64, u64)>,
 }
 
 impl LimitWatch {
-    pub(crate) fn new(files: Files) -> Self {
-        Self { files, limit: None }
-    }
-
     /// Returns the number of sessions, and of pipes per worker, that the limit allows, if it has
-    /// changed. `most` is the configured maximum of sessions.
-    pub(crate) fn check(&mut self, most: usize) -> Option<(usize, usize)> {
+    /// changed, or the reserve has. `most` is the configured maximum of sessions.
+    pub(crate) fn check(&mut self, files: Files, most: usize) -> Option<(usize, usize)> {
         // The kernel answers from memory, so this call is safe on the main thread.
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        let before = self.limit.replace(limit);
-        if before == Some(limit) {
+        let before = self.before.replace((limit, files.reserve));
+        if before == self.before {
             return None;
         }
-        let sessions = usize::try_from(self.files.sessions(limit)).unwrap_or(usize::MAX);
-        let reserve = self.files.reserve;
+        let sessions = usize::try_from(files.sessions(limit)).unwrap_or(usize::MAX);
+        let reserve = files.reserve;
         if sessions < most {
             warn!(
                 limit,
@@ -217,7 +212,7 @@ impl LimitWatch {
         } else if before.is_some() {
             info!(limit, reserve, sessions, "the limit on open files suffices for max_connections");
         }
-        Some((sessions, self.files.pipes_per_worker(limit)))
+        Some((sessions, files.pipes_per_worker(limit)))
     }
 }
 

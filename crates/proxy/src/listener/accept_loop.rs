@@ -40,12 +40,12 @@ const ACCEPTS_PER_TURN: usize = 32;
 /// Starts the session of an accepted client on this worker.
 pub(crate) type StartSession = fn(SocketStream, Peer, Arc<WorkerContext>, Admission);
 
-/// Accepts until the drain closes the listeners and the queue is empty. `service` is the index of
-/// the service, `inboxes` are the workers to which a client may be handed over.
+/// Accepts until the drain closes the listener and the queue is empty. `inboxes` are the workers to
+/// which a client may be handed over.
 pub(crate) async fn serve(
     mut listen_socket: impl AcceptSource,
     context: Arc<WorkerContext>,
-    (service, inboxes): (usize, Inboxes),
+    inboxes: Inboxes,
     start: StartSession,
     permit: AcceptPermit,
 ) {
@@ -62,7 +62,9 @@ pub(crate) async fn serve(
             Ok((socket, peer)) => match admit(socket, peer, &context) {
                 None => Ok(()),
                 Some(client) => {
-                    match inboxes.hand_over(service, client, || context.drain.accept_permit()) {
+                    match inboxes
+                        .hand_over(context.listener.id, client, || context.drain.accept_permit())
+                    {
                         Ok(()) => {
                             context.counters.handed_over.increment();
                             Ok(())
@@ -96,7 +98,9 @@ pub(crate) async fn serve(
             () = tokio::time::sleep(advice.pause) => {}
         }
     }
-    drain_queue(&listen_socket, &context, start).await;
+    if !context.listener.leaves_queue() {
+        drain_queue(&listen_socket, &context, start).await;
+    }
     drop(listen_socket);
     drop(permit);
 }

@@ -92,7 +92,7 @@ async fn accept_after(faults: &[Errno], shortages: usize) -> (usize, Duration, u
         }
     };
     let (inboxes, permit) = (Inboxes::new([worker]), context.drain.accept_permit());
-    let serving = serve(source, Arc::clone(&context), (0, inboxes), start, permit);
+    let serving = serve(source, Arc::clone(&context), inboxes, start, permit);
     tokio::select! {
         () = serving => panic!("it ended"),
         () = accepted => {}

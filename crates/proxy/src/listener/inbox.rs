@@ -23,7 +23,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use drain::AcceptPermit;
 
-use crate::address::Peer;
+use crate::address::ListenerId;
+use crate::address::{ListenAddr, Peer};
+use crate::context::WorkerContext;
 use crate::limits::Admission;
 use crate::runtime::tasks::WorkerHandle;
 
@@ -36,13 +38,25 @@ const SLACK: usize = 4;
 /// A connection on its way to another worker.
 #[derive(Debug)]
 pub(crate) struct HandedOver {
-    /// The index of its service.
-    pub(crate) service: usize,
+    /// The listener that it came through.
+    pub(crate) listener: ListenerId,
     pub(crate) socket: OwnedFd,
     pub(crate) peer: Peer,
     pub(crate) admission: Admission,
     /// Held until the session has a ticket.
     pub(crate) permit: AcceptPermit,
+}
+
+/// A change of the listeners of a worker.
+#[derive(Debug)]
+pub(crate) enum WorkerCommand {
+    /// A listener exists. Sent to every worker before any of them listens, so that each knows it
+    /// before a connection is handed over.
+    Attach(Arc<WorkerContext>),
+    /// Accepts on this socket until the drain of the listener begins.
+    Listen(ListenerId, OwnedFd, ListenAddr, AcceptPermit),
+    /// The drain of the listener is over.
+    Detach(ListenerId),
 }
 
 /// An admitted connection.
@@ -53,13 +67,19 @@ pub(crate) type Client = (OwnedFd, Peer, Admission);
 struct Inbox {
     worker: Arc<WorkerHandle>,
     handed_over: Mutex<VecDeque<HandedOver>>,
+    commands: Mutex<Vec<WorkerCommand>>,
     /// The length of `handed_over`, readable without its lock.
     waiting: AtomicUsize,
 }
 
 impl Inbox {
     fn new(worker: Arc<WorkerHandle>) -> Self {
-        Self { worker, handed_over: Mutex::default(), waiting: AtomicUsize::new(0) }
+        Self {
+            worker,
+            handed_over: Mutex::default(),
+            commands: Mutex::default(),
+            waiting: AtomicUsize::new(0),
+        }
     }
 
     fn handed_over(&self) -> MutexGuard<'_, VecDeque<HandedOver>> {
@@ -104,7 +124,7 @@ impl Inboxes {
     /// The connection, if it should stay on this worker.
     pub(crate) fn hand_over(
         &self,
-        service: usize,
+        listener: ListenerId,
         client: Client,
         permit: impl FnOnce() -> AcceptPermit,
     ) -> Result<(), Client> {
@@ -114,11 +134,25 @@ impl Inboxes {
             return Err(client);
         }
         let (socket, peer, admission) = client;
-        handed_over.push_back(HandedOver { service, socket, peer, admission, permit: permit() });
+        handed_over.push_back(HandedOver { listener, socket, peer, admission, permit: permit() });
         inbox.waiting.store(handed_over.len(), Ordering::Relaxed);
         drop(handed_over);
         inbox.worker.wake();
         Ok(())
+    }
+
+    /// Sends a command to worker `number`.
+    pub(crate) fn command(&self, number: usize, command: WorkerCommand) {
+        let Some(inbox) = self.all.get(number) else { return };
+        inbox.commands.lock().unwrap_or_else(PoisonError::into_inner).push(command);
+        inbox.worker.wake();
+    }
+
+    /// The commands to this worker. To be called after [`handed_over`](Self::handed_over): the
+    /// listener of each connection is then known.
+    pub(crate) fn commands(&self) -> Vec<WorkerCommand> {
+        let Some(inbox) = self.all.get(self.own) else { return Vec::new() };
+        std::mem::take(&mut *inbox.commands.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The connections handed over to this worker. To be called after `woken` was cleared.
@@ -166,15 +200,18 @@ mod tests {
         };
         workers[0].set_tasks(3);
         assert!(
-            from.hand_over(0, (socket(), peer(9), limits.admit(None).unwrap()), || drain
-                .accept_permit())
-                .is_err()
+            from.hand_over(
+                ListenerId::nth(0),
+                (socket(), peer(9), limits.admit(None).unwrap()),
+                || drain.accept_permit()
+            )
+            .is_err()
         );
         workers[0].set_tasks(10_000);
         for number in 0..MAX_WAITING {
             assert!(
                 from.hand_over(
-                    number,
+                    ListenerId::nth(number),
                     (socket(), peer(number), limits.admit(None).unwrap()),
                     || drain.accept_permit()
                 )
@@ -182,17 +219,23 @@ mod tests {
             );
         }
         assert!(
-            from.hand_over(0, (socket(), peer(9), limits.admit(None).unwrap()), || drain
-                .accept_permit())
-                .is_err()
+            from.hand_over(
+                ListenerId::nth(0),
+                (socket(), peer(9), limits.admit(None).unwrap()),
+                || drain.accept_permit()
+            )
+            .is_err()
         );
-        let arrived: Vec<usize> = to.handed_over().iter().map(|client| client.service).collect();
-        assert_eq!(arrived, (0..MAX_WAITING).collect::<Vec<_>>());
+        let arrived: Vec<_> = to.handed_over().iter().map(|client| client.listener).collect();
+        assert_eq!(arrived, (0..MAX_WAITING).map(ListenerId::nth).collect::<Vec<_>>());
         assert!(to.handed_over().is_empty() && from.handed_over().is_empty());
         assert!(
-            from.hand_over(0, (socket(), peer(9), limits.admit(None).unwrap()), || drain
-                .accept_permit())
-                .is_ok()
+            from.hand_over(
+                ListenerId::nth(0),
+                (socket(), peer(9), limits.admit(None).unwrap()),
+                || drain.accept_permit()
+            )
+            .is_ok()
         );
     }
 }

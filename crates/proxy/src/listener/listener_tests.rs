@@ -185,7 +185,7 @@ fn shares_unix_socket_among_workers() {
     let bound = Bound::bind_or_take(two(), 10, &[], [(service(), Vec::new(), inherited)]).unwrap();
     assert_eq!(bound.listeners.iter().map(Vec::len).collect::<Vec<_>>(), [1, 1]);
     let mut sockets = bound.sockets().unwrap();
-    sockets.retune(0, &Options::default()).unwrap();
+    sockets.retune("s", &Options::default()).unwrap();
     sockets.release();
     let _client = UnixStream::connect_addr(&at).unwrap();
     assert_eq!(accepted(&bound).1, addr);

@@ -1,4 +1,4 @@
-//! Listening sockets: bound at the start, served later.
+//! Listening sockets: bound at the start or by a [reload], served later.
 //!
 //! Binding happens in the caller's thread before anything else starts, so an address in use is an
 //! error at the start and not a later log line. Each worker gets a socket of its own for each
@@ -27,6 +27,7 @@ pub(crate) mod accept_errors;
 pub(crate) mod accept_loop;
 pub(crate) mod inbox;
 pub(crate) mod listen_socket;
+pub(crate) mod reload;
 pub(crate) mod sockets;
 
 #[cfg(test)]
@@ -42,7 +43,7 @@ use std::sync::Arc;
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use crate::address::ListenAddr;
+use crate::address::{ListenAddr, ListenerId};
 use crate::io::stream;
 use crate::listener::sockets::Sockets;
 use crate::options::Options;
@@ -120,6 +121,7 @@ impl BindError {
 /// One listening socket of one worker.
 #[derive(Debug)]
 pub(crate) struct WorkerListener {
+    pub(crate) id: ListenerId,
     /// The index of its service.
     pub(crate) service: usize,
     pub(crate) socket: OwnedFd,
@@ -144,6 +146,7 @@ pub struct Bound {
     pub(crate) listeners: Vec<Vec<WorkerListener>>,
     pub(crate) max_connections: usize,
     addrs: Vec<Vec<ListenAddr>>,
+    ids: Vec<Vec<ListenerId>>,
 }
 
 impl Bound {
@@ -184,48 +187,51 @@ impl Bound {
             listeners: (0..workers.get()).map(|_| Vec::new()).collect(),
             max_connections,
             addrs: Vec::new(),
+            ids: Vec::new(),
         };
+        let mut next = 0;
         for (number, (service, addrs, inherited)) in services.into_iter().enumerate() {
             let options = service.options.now();
             let mut actual = Vec::with_capacity(addrs.len() + inherited.len());
+            let mut ids = Vec::new();
             for addr in addrs {
+                let id = ListenerId::nth(next);
                 let at = |source| BindError::new(addr, source);
-                actual.push(bound.bind_one(number, addr, &families, &options).map_err(at)?.into());
+                let of = (id, number);
+                actual.push(bound.bind_addr(of, addr, &families, &options).map_err(at)?.into());
+                ids.push(id);
+                next += 1;
             }
             for inherited in inherited {
-                actual.extend(
-                    bound.take(number, inherited, &options).map_err(BindError::InheritedSockets)?,
-                );
+                let id = ListenerId::nth(next);
+                let taken = bound
+                    .take((id, number), inherited, &options)
+                    .map_err(BindError::InheritedSockets)?;
+                if let Some(addr) = taken {
+                    actual.push(addr);
+                    ids.push(id);
+                    next += 1;
+                }
             }
             bound.addrs.push(actual);
+            bound.ids.push(ids);
             bound.services.push(Arc::new(service));
         }
         Ok(bound)
     }
 
     /// Binds one address for each worker and returns it with its actual port.
-    fn bind_one(
+    fn bind_addr(
         &mut self,
-        service: usize,
+        (id, service): (ListenerId, usize),
         addr: SocketAddr,
         families: &AddressFamilies,
         options: &Options,
     ) -> io::Result<SocketAddr> {
-        let only_v6 = families.only_v6(addr);
-        let mut actual = None;
-        // All are bound before the first one listens, so that no client arrives at an incomplete
-        // group.
-        let mut sockets = Vec::with_capacity(self.listeners.len());
-        for _ in 0..self.listeners.len() {
-            let joins = actual.is_some() || families.joins(addr);
-            let socket = open(actual.unwrap_or(addr), joins, only_v6, options)?;
-            actual = socket.local_addr()?.as_socket();
-            sockets.push(socket);
-        }
-        let actual = actual.unwrap_or(addr);
+        let mode = (families.joins(addr), families.only_v6(addr));
+        let (actual, sockets) = bind_one(self.listeners.len(), addr, mode, options)?;
         for (socket, listeners) in sockets.into_iter().zip(&mut self.listeners) {
-            socket.listen(BACKLOG)?;
-            listeners.push(WorkerListener { service, socket: socket.into(), addr: actual.into() });
+            listeners.push(WorkerListener { id, service, socket, addr: actual.into() });
         }
         Ok(actual)
     }
@@ -235,7 +241,7 @@ impl Bound {
     /// worker gets a socket.
     fn take(
         &mut self,
-        service: usize,
+        (id, service): (ListenerId, usize),
         inherited: InheritedSockets,
         options: &Options,
     ) -> io::Result<Option<ListenAddr>> {
@@ -262,7 +268,7 @@ impl Bound {
         let workers = self.listeners.len().max(1);
         for (number, socket) in sockets.into_iter().chain(shared).enumerate() {
             if let Some(listeners) = self.listeners.get_mut(number % workers) {
-                listeners.push(WorkerListener { service, socket, addr: addr.clone() });
+                listeners.push(WorkerListener { id, service, socket, addr: addr.clone() });
             }
         }
         Ok(Some(addr))
@@ -274,7 +280,21 @@ impl Bound {
     ///
     /// If there are no file descriptors for them.
     pub fn sockets(&self) -> io::Result<Sockets> {
-        Sockets::of(self.listeners.iter().flatten())
+        let workers = self.listeners.iter().enumerate();
+        Sockets::of(workers.flat_map(|(worker, listeners)| {
+            let named = move |it| {
+                let it: &WorkerListener = it;
+                let service = self.services.get(it.service)?;
+                Some((worker, Arc::clone(&service.name), it))
+            };
+            listeners.iter().filter_map(named)
+        }))
+    }
+
+    /// The listeners of each service, in the order of [`local_addrs`](Self::local_addrs).
+    #[must_use]
+    pub fn listener_ids(&self) -> &[Vec<ListenerId>] {
+        &self.ids
     }
 
     /// The addresses of each service in the order given, with their actual ports.
@@ -331,6 +351,30 @@ impl AddressFamilies {
     fn joins(&self, addr: SocketAddr) -> bool {
         addr.is_ipv4() && self.dual.contains(&addr.port())
     }
+}
+
+/// Binds one address for each worker and returns it with its actual port, and the sockets, which
+/// listen.
+fn bind_one(
+    workers: usize,
+    addr: SocketAddr,
+    (joins, only_v6): (bool, bool),
+    options: &Options,
+) -> io::Result<(SocketAddr, Vec<OwnedFd>)> {
+    let mut actual = None;
+    // All are bound before the first one listens, so that no client arrives at an incomplete
+    // group.
+    let mut sockets = Vec::with_capacity(workers);
+    for _ in 0..workers {
+        let joins = actual.is_some() || joins;
+        let socket = open(actual.unwrap_or(addr), joins, only_v6, options)?;
+        actual = socket.local_addr()?.as_socket();
+        sockets.push(socket);
+    }
+    for socket in &sockets {
+        socket.listen(BACKLOG)?;
+    }
+    Ok((actual.unwrap_or(addr), sockets.into_iter().map(OwnedFd::from).collect()))
 }
 
 /// A bound socket; with `joins` it joins a group that already has the address.

@@ -1,5 +1,5 @@
-//! Duplicates of the listening sockets, to pass them to another process and to change their
-//! options.
+//! Duplicates of the listening sockets, to pass them to another process or another service and to
+//! change their options.
 //!
 //! A listening socket exists, together with its queue, as long as any process has it open. So these
 //! duplicates must be closed before the workers empty their queues for the last time: connections
@@ -8,23 +8,30 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use socket2::SockRef;
 
 use crate::address::ListenAddr;
+use crate::address::ListenerId;
 use crate::io::stream;
 use crate::listener::WorkerListener;
+use crate::listener::reload::NewListener;
 use crate::options::Options;
 
 /// One listening socket.
 #[derive(Debug)]
 pub struct Socket {
-    /// The index of its service.
-    pub service: usize,
+    /// The listener that it belongs to.
+    pub id: ListenerId,
+    /// The name of its service.
+    pub service: Arc<str>,
     /// Its address.
     pub addr: ListenAddr,
     /// The duplicate.
     pub listener: OwnedFd,
+    /// The index of its worker.
+    worker: usize,
 }
 
 /// All listening sockets of the data plane.
@@ -32,10 +39,12 @@ pub struct Socket {
 pub struct Sockets(Vec<Socket>);
 
 impl Sockets {
-    pub(crate) fn of<'a>(listeners: impl Iterator<Item = &'a WorkerListener>) -> io::Result<Self> {
-        let handle = |from: &WorkerListener| {
+    pub(crate) fn of<'a>(
+        listeners: impl Iterator<Item = (usize, Arc<str>, &'a WorkerListener)>,
+    ) -> io::Result<Self> {
+        let handle = |(worker, service, from): (usize, Arc<str>, &WorkerListener)| {
             let listener = from.socket.try_clone()?;
-            Ok(Socket { service: from.service, addr: from.addr.clone(), listener })
+            Ok(Socket { id: from.id, service, addr: from.addr.clone(), listener, worker })
         };
         listeners.map(handle).collect::<io::Result<_>>().map(Self)
     }
@@ -46,15 +55,60 @@ impl Sockets {
         &self.0
     }
 
+    /// Duplicates of the sockets of a new listener, not kept yet: the step that may fail.
+    ///
+    /// # Errors
+    ///
+    /// If there are no file descriptors for them.
+    pub fn duplicate_new(listener: &NewListener) -> io::Result<Self> {
+        let of = |(worker, socket): &(usize, OwnedFd)| {
+            let (id, service) = (ListenerId::default(), Arc::from(""));
+            let (addr, listener) = (listener.addr.clone(), socket.try_clone()?);
+            Ok(Socket { id, service, addr, listener, worker: *worker })
+        };
+        listener.sockets.iter().map(of).collect::<io::Result<_>>().map(Self)
+    }
+
+    /// Duplicates of the sockets of an existing listener, to serve them under another service.
+    ///
+    /// # Errors
+    ///
+    /// If there are no file descriptors for them.
+    pub fn duplicate(&self, id: ListenerId) -> io::Result<Vec<NewListener>> {
+        let mut listeners: Vec<NewListener> = Vec::new();
+        for socket in self.0.iter().filter(|socket| socket.id == id) {
+            let duplicate = (socket.worker, socket.listener.try_clone()?);
+            match listeners.iter_mut().find(|it| it.addr == socket.addr) {
+                Some(listener) => listener.sockets.push(duplicate),
+                None => listeners
+                    .push(NewListener { addr: socket.addr.clone(), sockets: vec![duplicate] }),
+            }
+        }
+        Ok(listeners)
+    }
+
+    /// Keeps the duplicates of a listener that now has this number and service.
+    pub fn add(&mut self, new: Self, id: ListenerId, service: &Arc<str>) {
+        let own = |socket| Socket { id, service: Arc::clone(service), ..socket };
+        self.0.extend(new.0.into_iter().map(own));
+    }
+
+    /// Closes the duplicates of one listener. To be called before it is closed.
+    pub fn remove(&mut self, id: ListenerId) {
+        self.0.retain(|socket| socket.id != id);
+    }
+
     /// Sets the options that accepted connections inherit from the sockets of a service: keepalive
     /// and user timeout.
     ///
     /// # Errors
     ///
     /// If the system rejects a value.
-    pub fn retune(&self, service: usize, options: &Options) -> io::Result<()> {
-        let mut own =
-            self.0.iter().filter(|socket| socket.service == service && socket.addr.tcp().is_some());
+    pub fn retune(&self, service: &str, options: &Options) -> io::Result<()> {
+        let mut own = self
+            .0
+            .iter()
+            .filter(|socket| *socket.service == *service && socket.addr.tcp().is_some());
         own.try_for_each(|socket| {
             stream::set_socket_options(&SockRef::from(&socket.listener), options)
         })

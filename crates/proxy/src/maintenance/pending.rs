@@ -75,7 +75,7 @@ pub(crate) fn moving(ledger: &Ledger, worker: &WorkerContext) -> Option<(u64, Ma
     };
     let time = worker.drain.time_left()?.mul_f64(MOVE_PART).min(LONGEST_MOVE);
     let seconds = push::whole_seconds(time);
-    let number = *worker.shared.moving.get_or_init(push::event_number);
+    let number = *worker.listener.moving.get_or_init(push::event_number);
     Some((seconds, MaintenancePush::Moving { number, seconds, to }))
 }
 

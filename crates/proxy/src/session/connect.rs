@@ -181,6 +181,12 @@ impl<'a> Connecting<'a> {
     /// One attempt. Ends early if the target is superseded meanwhile: a dead master does not answer
     /// a dial, and there is no point in waiting for its timeout.
     async fn attempt(&mut self, target: &TargetRef) -> Result<Attempt, EndReason> {
+        if let Mode::Resume(migration) = &self.mode
+            && migration.from.is_some_and(|from| !from.has_data_of(target))
+        {
+            // The state of a session means nothing in another database.
+            return Err(EndReason::Fenced);
+        }
         let (context, ticket) = (self.context, self.ticket);
         let options = &context.shared.service.options;
         let begin = Instant::now();
@@ -286,7 +292,10 @@ pub(crate) async fn rebalance(
     let CarryState { ledger, unsent: early, .. } = state;
     let WorkerContext { shared, counters, .. } = context;
     let Service { route, options, .. } = &*shared.service;
-    if let Some(there) = route.usable_target().filter(|there| here.has_more_sessions_than(there)) {
+    if let Some(there) = route
+        .usable_target()
+        .filter(|there| here.has_more_sessions_than(there) && here.has_data_of(there))
+    {
         let until = Instant::now() + REBALANCE_TIMEOUT;
         let resumed = replay::replay(&there, options, &ledger, until).await;
         if let Some((upstream, replayed)) = resumed.ok().filter(|_| may_be_used(&there)) {

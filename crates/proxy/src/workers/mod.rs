@@ -10,29 +10,27 @@
 //!
 //! Deliberately absent: work stealing, and pinning to cores, which the operator's tools do better.
 
+mod service_set;
 mod worker;
 
 use std::io;
 use std::num::NonZeroUsize;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use drain::Drain;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 
-use crate::context::{ServiceContext, WorkerContext};
-use crate::dial_permits::DialPermits;
 use crate::io::pipe;
-use crate::limits::{Limits, ResourceShortage, Slots};
+use crate::limits::{ResourceShortage, Slots};
 use crate::listener::Bound;
 use crate::listener::inbox::Inboxes;
-use crate::options::Options;
 use crate::runtime::heartbeat::Heartbeat;
 use crate::runtime::reactor::Reactor;
 use crate::runtime::tasks::WorkerHandle;
 use crate::runtime::timers::TimerThread;
-use crate::service::Service;
 use crate::stats::Stats;
+use crate::workers::service_set::ServiceSet;
 use crate::workers::worker::{ExitReport, Worker};
 
 /// The number of CPUs that this process may use, by its affinity and its cgroup as reported by the
@@ -111,7 +109,7 @@ impl Bound {
 #[derive(Debug)]
 pub struct Running {
     stats: Stats,
-    shared: Vec<Arc<ServiceContext>>,
+    services: ServiceSet,
     total: Arc<Slots>,
     shortage: ResourceShortage,
     splices: Result<(), io::Error>,
@@ -124,34 +122,8 @@ impl Running {
     /// Starts a thread for each worker of `bound`.
     pub(crate) fn start(bound: Bound, drain: &Drain) -> Result<Self, StartError> {
         let Bound { services, listeners, max_connections, .. } = bound;
-        let stats =
-            Stats::new(listeners.len(), services.iter().map(|service| Arc::clone(&service.name)));
         let (total, shortage) = (Slots::new(max_connections), ResourceShortage::default());
-        let shared = |service: Arc<Service>| {
-            let options = service.options.now();
-            let (most, per_source) = (options.max_connections, options.max_connections_per_source);
-            let limits = Limits::new(most, per_source, Arc::clone(&total), shortage.clone());
-            let held = Slots::new(options.max_held);
-            Arc::new(ServiceContext { service, limits, held, moving: OnceLock::new() })
-        };
-        let shared: Vec<Arc<ServiceContext>> = services.into_iter().map(shared).collect();
         let (end, ended) = mpsc::channel(listeners.len().max(1));
-        let (heartbeats, threads) = (Vec::new(), Vec::new());
-        let splices = pipe::unsupported().map_or(Ok(()), Err);
-        let splice_disabled = splices.is_err();
-        let mut running = Self {
-            stats,
-            shared,
-            total: Arc::clone(&total),
-            shortage,
-            splices,
-            heartbeats,
-            threads,
-            ended,
-        };
-        let (clock, thread) =
-            TimerThread::start().map_err(|source| StartError::TimerThread { source })?;
-        running.threads.push(thread);
         // Create every event loop before any thread: after a failure in between, there would be
         // workers that nothing stops.
         let looping = |worker| move |source| StartError::Loop { worker, source };
@@ -159,18 +131,35 @@ impl Running {
             (0..listeners.len()).map(|number| WorkerHandle::new().map_err(looping(number)));
         let handles = handles.collect::<Result<Vec<_>, _>>()?;
         let inboxes = Inboxes::new(handles.iter().map(Arc::clone));
-        let mut workers = Vec::with_capacity(listeners.len());
-        for ((number, listeners), handle) in listeners.into_iter().enumerate().zip(handles) {
+        let splices = pipe::unsupported().map_or(Ok(()), Err);
+        let splice_disabled = splices.is_err();
+        let mut running = Self {
+            stats: Stats::default(),
+            services: ServiceSet::new(listeners.len(), drain.clone(), inboxes.clone()),
+            total,
+            shortage,
+            splices,
+            heartbeats: Vec::new(),
+            threads: Vec::new(),
+            ended,
+        };
+        for service in services {
+            running.add_shared(service);
+        }
+        let (clock, thread) =
+            TimerThread::start().map_err(|source| StartError::TimerThread { source })?;
+        running.threads.push(thread);
+        let commands = running.services.first(listeners);
+        let mut workers = Vec::with_capacity(commands.len());
+        for ((number, commands), handle) in commands.into_iter().enumerate().zip(handles) {
             let reactor = Reactor::new(handle.wake_fd()).map_err(looping(number))?;
             let heartbeat = Heartbeat::new();
             running.heartbeats.push(heartbeat.clone());
-            let contexts = running.contexts(number, drain);
             let (drain, clock) = (drain.clone(), clock.clone());
             let inboxes = inboxes.of(number);
             workers.push(Worker {
                 number,
-                listeners,
-                contexts,
+                commands,
                 heartbeat,
                 drain,
                 clock,
@@ -184,20 +173,6 @@ impl Running {
             running.spawn(worker, end.clone())?;
         }
         Ok(running)
-    }
-
-    /// The contexts of worker `number`, one per service.
-    fn contexts(&self, number: usize, drain: &Drain) -> Vec<Arc<WorkerContext>> {
-        let context = |(index, shared): (usize, &Arc<ServiceContext>)| {
-            Some(Arc::new(WorkerContext {
-                shared: Arc::clone(shared),
-                counters: self.stats.counters(index, number)?,
-                drain: drain.clone(),
-                session_notify: Notify::new(),
-                dial_permits: DialPermits::default(),
-            }))
-        };
-        self.shared.iter().enumerate().filter_map(context).collect()
     }
 
     /// Starts the thread of a worker.
@@ -243,15 +218,6 @@ impl Running {
     /// Why not. They are copied then, whatever the [options](crate::Splice) say.
     pub fn splices(&self) -> Result<(), &io::Error> {
         self.splices.as_ref().copied()
-    }
-
-    /// Changes the options of a service, given by its index, while it runs.
-    /// [`LiveOptions`](crate::LiveOptions) explains what that means for existing sessions.
-    pub fn tune(&self, service: usize, options: Options) {
-        let Some(shared) = self.shared.get(service) else { return };
-        shared.limits.set(options.max_connections, options.max_connections_per_source);
-        shared.held.set_limit(options.max_held);
-        shared.service.options.set(options);
     }
 
     /// Changes the maximum number of client connections of all services together.

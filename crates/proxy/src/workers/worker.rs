@@ -1,19 +1,22 @@
 //! The thread of one worker: its tasks, its listeners and its event loop.
 
+use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use drain::{Drain, Phase};
 use tokio::sync::mpsc;
 
+use crate::address::ListenerId;
 use crate::address::Peer;
 use crate::context::WorkerContext;
 use crate::io::pipe;
 use crate::io::stream::SocketStream;
 use crate::limits::Admission;
-use crate::listener::inbox::Inboxes;
+use crate::listener::accept_loop;
+use crate::listener::inbox::{Inboxes, WorkerCommand};
 use crate::listener::listen_socket::ListenSocket;
-use crate::listener::{WorkerListener, accept_loop};
 use crate::runtime::heartbeat::{self, Heartbeat};
 use crate::runtime::reactor::{self, Reactor};
 use crate::runtime::tasks::{self, Panicked, Tasks, WorkerHandle};
@@ -50,8 +53,8 @@ impl Drop for ExitReport {
 /// A worker before its thread runs.
 pub(super) struct Worker {
     pub(super) number: usize,
-    pub(super) listeners: Vec<WorkerListener>,
-    pub(super) contexts: Vec<Arc<WorkerContext>>,
+    /// What it begins with.
+    pub(super) commands: Vec<WorkerCommand>,
     pub(super) heartbeat: Heartbeat,
     pub(super) drain: Drain,
     pub(super) clock: TimerThread,
@@ -66,8 +69,7 @@ impl Worker {
     pub(super) fn run(self) -> Result<(), WorkerError> {
         let Self {
             number: worker,
-            listeners,
-            contexts,
+            commands,
             heartbeat,
             drain,
             clock,
@@ -83,27 +85,10 @@ impl Worker {
             pipe::disable();
         }
         let mut tasks = Tasks::new(handle);
-        for context in &contexts {
-            tasks::spawn_essential(Arc::clone(context).forward_events());
-        }
-        for listener in listeners {
-            let Some(context) = contexts.get(listener.service) else { continue };
-            // The permit is taken here and not in the task, so that a drain that begins immediately
-            // waits for it.
-            let permit = drain.accept_permit();
-            let listen_socket = ListenSocket::new(listener.socket, &listener.addr);
-            let listen_socket =
-                listen_socket.map_err(|source| WorkerError::Listener { worker, source })?;
-            let service = &*context.shared.service.name;
-            tracing::debug!(service, addr = %listener.addr, worker, "accepting connections");
-            let target = (listener.service, inboxes.clone());
-            tasks::spawn_essential(accept_loop::serve(
-                listen_socket,
-                Arc::clone(context),
-                target,
-                start_session,
-                permit,
-            ));
+        let mut listeners = Listeners { by_id: BTreeMap::new(), worker, inboxes };
+        for command in commands {
+            let executed = listeners.execute(command);
+            executed.map_err(|source| WorkerError::Listener { worker, source })?;
         }
         let end = drain.clone();
         tasks::spawn_essential(async move { end.reached(Phase::Stopped).await });
@@ -119,12 +104,61 @@ impl Worker {
                 .map_err(|source| WorkerError::Loop { worker, source })?
             {
                 tasks.collect_remote_wakes();
-                for client in inboxes.handed_over() {
-                    if let Some(context) = contexts.get(client.service) {
-                        accept_loop::start_handed_over(client, context, start_session);
-                    }
-                }
+                listeners.receive();
             }
+        }
+        Ok(())
+    }
+}
+
+/// The listeners of one worker.
+struct Listeners {
+    by_id: BTreeMap<ListenerId, Arc<WorkerContext>>,
+    worker: usize,
+    inboxes: Inboxes,
+}
+
+impl Listeners {
+    /// Takes what other threads have sent.
+    fn receive(&mut self) {
+        // In this order, see `Inboxes::commands`.
+        let clients = self.inboxes.handed_over();
+        for command in self.inboxes.commands() {
+            if let Err(error) = self.execute(command) {
+                let worker = self.worker;
+                tracing::error!(
+                    worker, %error,
+                    "cannot serve a new listening socket, other workers accept its clients"
+                );
+            }
+        }
+        for client in clients {
+            if let Some(context) = self.by_id.get(&client.listener) {
+                accept_loop::start_handed_over(client, context, start_session);
+            }
+        }
+    }
+
+    fn execute(&mut self, command: WorkerCommand) -> io::Result<()> {
+        match command {
+            WorkerCommand::Attach(context) => {
+                tasks::spawn_essential(Arc::clone(&context).forward_events());
+                self.by_id.insert(context.listener.id, context);
+            }
+            WorkerCommand::Listen(id, socket, addr, permit) => {
+                let Some(context) = self.by_id.get(&id) else { return Ok(()) };
+                let listen_socket = ListenSocket::new(socket, &addr)?;
+                let (service, worker) = (&*context.shared.service.name, self.worker);
+                tracing::debug!(service, %addr, worker, "accepting connections");
+                tasks::spawn_essential(accept_loop::serve(
+                    listen_socket,
+                    Arc::clone(context),
+                    self.inboxes.clone(),
+                    start_session,
+                    permit,
+                ));
+            }
+            WorkerCommand::Detach(id) => drop(self.by_id.remove(&id)),
         }
         Ok(())
     }

@@ -1,7 +1,6 @@
 //! The configuration of one service's discovery.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,8 +9,8 @@ use target::{EmptyPool, PoolWriter, TargetWriter};
 
 use crate::link::auth::Credentials;
 use crate::link::login::Login;
-use crate::link::messages::Timeouts;
 use crate::link::renewal::RenewalPermit;
+use crate::net::own_addresses::OwnAddresses;
 use crate::net::resolve::Resolver;
 use crate::prober::{ProbeSettings, ProberFactory};
 use crate::replicas::publisher::Replicas;
@@ -47,7 +46,7 @@ pub struct DiscoveryConfig {
 /// The factory for the node probers of the service.
 pub(crate) fn prober_factory(
     watch: &DiscoveryConfig,
-    own: &[SocketAddr],
+    own: &OwnAddresses,
     (resolver, permit): (&Resolver, &RenewalPermit),
 ) -> ProberFactory {
     let settings = probe_settings(watch.rules.verify, watch.probe_timeout, &watch.address_map);
@@ -55,7 +54,7 @@ pub(crate) fn prober_factory(
         login: Login::new(watch.auth.clone()),
         permit: permit.clone(),
         settings: ArcSwap::from_pointee(settings),
-        own: own.to_vec(),
+        own: own.clone(),
         resolver: resolver.clone(),
     }
 }
@@ -71,7 +70,8 @@ pub(crate) fn probe_settings(
     ProbeSettings { verify, timeout, address_map }
 }
 
-/// What can be changed in one service's discovery while it runs.
+/// What can be changed in one service's discovery while it runs. Its sentinels and its pools are
+/// changed by themselves.
 #[derive(Debug, Clone)]
 pub struct DiscoveryChange {
     /// Credentials for the sentinels.
@@ -88,6 +88,4 @@ pub struct DiscoveryChange {
     pub address_map: BTreeMap<NodeAddr, NodeAddr>,
     /// Rules for eligible replicas, and what readers get without one.
     pub replicas: (ReplicaRules, EmptyPool),
-    /// Timeouts of the connections to sentinels, which all services share.
-    pub timeouts: Timeouts,
 }

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 
-use crate::discovery::config::DiscoveryChange;
 use crate::link::login::Login;
 use crate::net::resolve::Resolver;
 use crate::{DiscoverySnapshot, MachineEvent, Pause};
@@ -61,8 +60,6 @@ pub struct DiscoveryHandle {
     commands: Arc<Mutex<CommandQueue>>,
     switchover_active: Arc<AtomicBool>,
     connection_settings: Arc<ConnectionSettings>,
-    /// The change that discovery has not applied yet. A later one replaces it.
-    change: Arc<Mutex<Option<DiscoveryChange>>>,
     wake: Arc<Notify>,
 }
 
@@ -81,25 +78,12 @@ impl DiscoveryHandle {
             commands: Arc::default(),
             switchover_active,
             connection_settings: Arc::new(connection_settings),
-            change: Arc::default(),
             wake,
         }
     }
 
     pub(crate) fn connection_settings(&self) -> &ConnectionSettings {
         &self.connection_settings
-    }
-
-    /// Applies these settings in the next iteration of discovery, together with those of all other
-    /// services that were changed before it.
-    pub fn change(&self, change: DiscoveryChange) {
-        *self.change.lock().unwrap_or_else(PoisonError::into_inner) = Some(change);
-        self.wake.notify_one();
-    }
-
-    /// The settings to apply.
-    pub(crate) fn take_change(&self) -> Option<DiscoveryChange> {
-        self.change.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Keeps the gate closed as `pause` says. The next snapshot shows it.

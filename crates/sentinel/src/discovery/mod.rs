@@ -8,6 +8,7 @@
 //! Configured sentinels are dialled as soon as their addresses are known. Sentinels learned from
 //! others are dialled a few times per second at most.
 
+pub(crate) mod changes;
 pub(crate) mod clock_jumps;
 pub(crate) mod clock_watch;
 pub(crate) mod config;
@@ -26,18 +27,19 @@ pub(crate) mod snapshot;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwap;
 use target::ClockReading;
 use tokio::sync::{Notify, mpsc};
 use tracing::info;
 
+use crate::discovery::changes::{Change, DiscoveryControl};
 use crate::discovery::clock_watch::ClockWatch;
-use crate::discovery::config::{DiscoveryConfig, prober_factory};
-use crate::discovery::handle::{ConnectionSettings, DiscoveryHandle, Heartbeat};
+use crate::discovery::config::DiscoveryConfig;
+use crate::discovery::handle::{DiscoveryHandle, Heartbeat};
 use crate::discovery::learned_addresses::usable;
 use crate::discovery::seeds::Seed;
 use crate::discovery::service_runtime::ServiceRuntime;
@@ -46,6 +48,7 @@ use crate::link::messages::ProbeEvent;
 use crate::link::messages::{DriverMessage, Timeouts};
 use crate::link::messages::{LinkEvent, LinkId};
 use crate::link::poll::{PollOutcome, poll_error};
+use crate::net::own_addresses::OwnAddresses;
 use crate::net::resolve::Resolver;
 use crate::{MachineEvent, MyId};
 
@@ -73,20 +76,25 @@ fn stale_after(timeouts: Timeouts) -> Duration {
 
 /// The discovery driver. Must be created and run inside a tokio runtime.
 pub struct Discovery {
-    services: Vec<ServiceRuntime>,
+    /// By number, as are `learn` and `handles`: all three have the same keys.
+    services: BTreeMap<usize, ServiceRuntime>,
     links: Links,
-    seeds: Vec<Seed>,
-    learn: Vec<(bool, usize)>,
-    handles: Vec<DiscoveryHandle>,
+    seeds: BTreeMap<usize, Seed>,
+    next_seed: usize,
+    learn: BTreeMap<usize, (bool, usize)>,
+    handles: BTreeMap<usize, DiscoveryHandle>,
     wake: Arc<Notify>,
     heartbeat: Heartbeat,
     /// An answer that arrives later than this after its query is outdated: this process was
     /// suspended meanwhile.
     stale_after: Duration,
+    resolver: Resolver,
     /// When the connections have to be updated next; `None` while they are up to date.
     reconcile_at: Option<Instant>,
     reconciled_at: Option<Instant>,
     incoming: mpsc::Receiver<DriverMessage>,
+    out: mpsc::Sender<DriverMessage>,
+    changes: mpsc::UnboundedReceiver<Vec<Change>>,
     clocks: ClockWatch,
 }
 
@@ -98,7 +106,7 @@ impl Discovery {
         watches: Vec<DiscoveryConfig>,
         timeouts: Timeouts,
         own: &[SocketAddr],
-    ) -> (Self, Vec<DiscoveryHandle>) {
+    ) -> (Self, DiscoveryControl, Vec<DiscoveryHandle>) {
         Self::with_resolver(watches, timeouts, own, &Resolver::default())
     }
 
@@ -109,65 +117,38 @@ impl Discovery {
         timeouts: Timeouts,
         own: &[SocketAddr],
         resolver: &Resolver,
-    ) -> (Self, Vec<DiscoveryHandle>) {
+    ) -> (Self, DiscoveryControl, Vec<DiscoveryHandle>) {
         let (out, incoming) = mpsc::channel(QUEUE_LENGTH);
-        let names = watches.iter().map(|watch| Arc::clone(&watch.name)).collect();
-        let mut links = Links::new(names, timeouts, own, resolver, out.clone());
-        let (mut services, mut seeds, mut learn) = (Vec::new(), Vec::new(), Vec::new());
-        let mut settings = Vec::new();
-        for (number, watch) in watches.into_iter().enumerate() {
-            let auth = links.number(watch.sentinel_auth.as_ref());
-            for seed in &watch.sentinels {
-                seeds.push(Seed::new(
-                    seeds.len(),
-                    (number, auth),
-                    seed,
-                    links.timeouts(),
-                    resolver,
-                    out.clone(),
-                ));
-            }
-            learn.push((watch.learn, auth));
-            let prober_factory = prober_factory(&watch, own, (resolver, links.permit()));
-            settings.push(ConnectionSettings {
-                name: Arc::clone(&watch.name),
-                auth: prober_factory.login.clone(),
-                sentinel_auth: ArcSwap::from_pointee(links.login(auth)),
-                resolver: resolver.clone(),
-            });
-            let rules = (watch.rules, watch.sentinels.len());
-            services.push(ServiceRuntime::new(
-                number,
-                &watch.name,
-                (watch.target_writer, watch.replicas, watch.sentinel_pool),
-                rules,
-                prober_factory,
-                out.clone(),
-            ));
-        }
-        let wake = Arc::new(Notify::new());
-        let handles: Vec<DiscoveryHandle> = services
-            .iter()
-            .zip(settings)
-            .map(|(service, settings)| {
-                DiscoveryHandle::new(service.snapshot(), settings, Arc::clone(&wake))
-            })
-            .collect();
-        let discovery = Self {
-            services,
+        let (changes, changes_received) = mpsc::unbounded_channel();
+        let (own, wake) = (OwnAddresses::new(own), Arc::new(Notify::new()));
+        let links = Links::new(timeouts, &own, resolver, out.clone());
+        let (permit, notify) = (links.permit().clone(), Arc::clone(&wake));
+        let parts = (own, resolver.clone());
+        let mut control = DiscoveryControl::new(changes, out.clone(), parts, permit, notify);
+        let mut discovery = Self {
+            services: BTreeMap::new(),
             links,
-            seeds,
-            learn,
-            handles: handles.clone(),
+            seeds: BTreeMap::new(),
+            next_seed: 0,
+            learn: BTreeMap::new(),
+            handles: BTreeMap::new(),
             wake,
             heartbeat: Heartbeat::new(),
             stale_after: stale_after(timeouts),
+            resolver: resolver.clone(),
             reconcile_at: None,
             reconciled_at: None,
             incoming,
+            out,
+            changes: changes_received,
             clocks: ClockWatch::new(),
         };
-        (discovery, handles)
+        for watch in watches {
+            let service = control.prepare(watch);
+            discovery.begin(service);
+        }
+        let handles = discovery.handles.values().cloned().collect();
+        (discovery, control, handles)
     }
 
     /// The heartbeat of the loop.
@@ -183,7 +164,7 @@ impl Discovery {
             self.heartbeat.beat();
             let deadline = self
                 .services
-                .iter()
+                .values()
                 .map(ServiceRuntime::next_deadline)
                 .chain(self.reconcile_at)
                 .min();
@@ -192,6 +173,10 @@ impl Discovery {
             let incoming = tokio::select! {
                 biased;
                 () = self.clocks.jumped() => None,
+                Some(changes) = self.changes.recv() => {
+                    self.apply_changes(changes);
+                    None
+                }
                 Some(incoming) = self.incoming.recv() => Some(incoming),
                 () = self.wake.notified() => None,
                 () = tokio::time::sleep_until(deadline) => None,
@@ -199,7 +184,7 @@ impl Discovery {
             // Before the message is processed: it may have waited while the host was suspended.
             self.clocks.notice_absence(|away| {
                 self.services
-                    .iter_mut()
+                    .values_mut()
                     .map(|it| it.check_absence(away, &self.links))
                     .filter(|long| *long)
                     .count()
@@ -211,7 +196,7 @@ impl Discovery {
             // the lease is renewed only up to this time.
             let checked_at = ClockReading::now();
             let now = Instant::now();
-            for service in &mut self.services {
+            for service in self.services.values_mut() {
                 if service.next_deadline() <= now {
                     service.step(MachineEvent::Tick, &self.links);
                 }
@@ -223,7 +208,7 @@ impl Discovery {
             if tokio::time::Instant::now() >= publish_at {
                 publish_at = tokio::time::Instant::now() + PUBLISH_EVERY;
                 self.links.flush_logs(now);
-                for service in &mut self.services {
+                for service in self.services.values_mut() {
                     service.refresh(&self.links);
                 }
             }
@@ -231,8 +216,7 @@ impl Discovery {
     }
 
     fn handle_requests(&mut self) {
-        self.apply_changes();
-        for (service, handle) in self.services.iter_mut().zip(&self.handles) {
+        for (service, handle) in self.services.values_mut().zip(self.handles.values()) {
             if handle.take_hint() {
                 service.step(MachineEvent::Hint, &self.links);
             }
@@ -252,7 +236,7 @@ impl Discovery {
         match message {
             DriverMessage::Link(id, event) => self.handle_link_event(id, event),
             DriverMessage::NodeProber(number, node, event) => {
-                let Some(service) = self.services.get_mut(number) else { return };
+                let Some(service) = self.services.get_mut(&number) else { return };
                 match event {
                     ProbeEvent::Probed { probe, denied } => {
                         service.probed(node, *probe, denied, &self.links);
@@ -263,12 +247,22 @@ impl Discovery {
                 }
             }
             DriverMessage::Seed(number, found) => {
-                if let Some(seed) = self.seeds.get_mut(number) {
+                if let Some(seed) = self.seeds.get_mut(&number) {
                     seed.update(found, Instant::now());
                 }
                 // Seeds are not rate limited: they are reported only when they change, and a
                 // majority must not wait for the interval that the first one started.
                 self.reconcile_at = Some(Instant::now());
+            }
+        }
+    }
+
+    /// A sentinel of these services reported its number of connections.
+    fn handle_connections(&mut self, services: &[usize]) {
+        for number in services {
+            let event = MachineEvent::SentinelConnections(self.links.connections(*number));
+            if let Some(service) = self.services.get_mut(number) {
+                service.step(event, &self.links);
             }
         }
     }
@@ -300,11 +294,16 @@ impl Discovery {
                 link.poll_errors.clear();
                 self.reconcile_soon();
             }
+            LinkEvent::Connections(count) => {
+                link.connections = count;
+                let services = link.services.clone();
+                self.handle_connections(&services);
+            }
             LinkEvent::Notice { master, notice, received_at: heard_at } => {
                 let from = link.id().cloned();
                 let services = link.services.clone();
                 for number in services {
-                    let Some(service) = self.services.get_mut(number) else { continue };
+                    let Some(service) = self.services.get_mut(&number) else { continue };
                     let may_vote = from
                         .as_ref()
                         .is_some_and(|from| self.links.is_voting_link(number, id, from));
@@ -326,7 +325,7 @@ impl Discovery {
                 let (up, services) = (link.up.clone(), link.services.clone());
                 let Some((from, addr)) = up else { return };
                 for number in services {
-                    if self.services.get(number).is_some_and(|service| service.name == master) {
+                    if self.services.get(&number).is_some_and(|service| service.name == master) {
                         self.handle_round(
                             number,
                             id,
@@ -346,7 +345,7 @@ impl Discovery {
         (from, addr): (MyId, SocketAddr),
         (asked_at, read_at, round): (Instant, Instant, PollOutcome),
     ) {
-        let Some(service) = self.services.get_mut(number) else { return };
+        let Some(service) = self.services.get_mut(&number) else { return };
         let round = usable(round, addr.ip(), service.address_map());
         let may_vote = self.links.is_voting_link(number, link, &from);
         let problem = if may_vote {
@@ -366,7 +365,7 @@ impl Discovery {
             PollOutcome::View { view, peers } => {
                 let event = MachineEvent::View { from: from.clone(), view, asked_at, configured };
                 service.handle_event(event, read_at, &self.links);
-                let learn = self.learn.get(number).is_some_and(|(learn, _)| *learn);
+                let learn = self.learn.get(&number).is_some_and(|(learn, _)| *learn);
                 if learn && service.learn(from, peers, &self.links) {
                     self.reconcile_soon();
                 }

@@ -23,13 +23,13 @@ impl Discovery {
     pub(super) fn reconcile(&mut self, now: Instant) {
         (self.reconcile_at, self.reconciled_at) = (None, Some(now));
         let mut requests: BTreeMap<LinkKey, LinkRequest> = BTreeMap::new();
-        for seed in &mut self.seeds {
+        for seed in self.seeds.values_mut() {
             let (group, auth) = (seed.service, seed.auth);
             for addr in seed.wanted(now, |addr| self.links.is_up(&(NodeAddr::from(addr), auth))) {
                 requests.entry((NodeAddr::from(addr), auth)).or_default().add_service(group);
             }
         }
-        for (service, (_, auth)) in self.services.iter().zip(&self.learn) {
+        for (service, (_, auth)) in self.services.values().zip(self.learn.values()) {
             let group = service.number;
             for (id, addrs) in service.learned_addresses().candidates() {
                 // A sentinel that is reached needs no second connection. Until then, each of its
@@ -54,8 +54,8 @@ impl Discovery {
             }
         }
         self.links.reconcile(&requests);
-        for service in &mut self.services {
-            let seeds = || self.seeds.iter().filter(|seed| seed.service == service.number);
+        for service in self.services.values_mut() {
+            let seeds = || self.seeds.values().filter(|seed| seed.service == service.number);
             let found = seeds().map(Seed::found);
             let expected = seeds::expected(found, |addr| {
                 let auth = seeds().find(|seed| seed.found().contains(&addr))?.auth;

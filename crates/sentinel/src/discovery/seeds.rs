@@ -32,10 +32,11 @@ const MAX_PAST: usize = 32;
 /// One configured sentinel.
 #[derive(Debug)]
 pub(crate) struct Seed {
-    /// The index of its service.
+    /// The number of its service.
     pub(crate) service: usize,
     /// The index of its credentials.
     pub(crate) auth: usize,
+    name: NodeAddr,
     found: Vec<SocketAddr>,
     /// Former addresses, each with the time when it was last in use.
     past: BTreeMap<SocketAddr, Instant>,
@@ -58,10 +59,16 @@ impl Seed {
         Self {
             service,
             auth,
+            name: name.clone(),
             found: Vec::new(),
             past: BTreeMap::new(),
             _task: Some(AbortOnDropHandle::new(task)),
         }
+    }
+
+    /// The configured name.
+    pub(crate) fn name(&self) -> &NodeAddr {
+        &self.name
     }
 
     /// The name now has these addresses.
@@ -186,8 +193,14 @@ mod tests {
     #[test]
     fn keeps_former_address_while_connected_and_after() {
         let addr = |number: u8| SocketAddr::from(([10, 0, 0, number], 26379));
-        let mut seed =
-            Seed { service: 0, auth: 0, found: Vec::new(), past: BTreeMap::new(), _task: None };
+        let mut seed = Seed {
+            service: 0,
+            auth: 0,
+            name: NodeAddr { host: "s".into(), port: 26379 },
+            found: Vec::new(),
+            past: BTreeMap::new(),
+            _task: None,
+        };
         let start = Instant::now();
         let at = |seconds: u64| start + Duration::from_secs(seconds);
         seed.update(vec![addr(1)], at(0));

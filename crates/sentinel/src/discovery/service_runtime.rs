@@ -323,6 +323,9 @@ impl ServiceRuntime {
         if let Some(replica_publisher) = &mut self.replica_publisher {
             replica_publisher.fence(commit.dialled);
         }
+        if commit.new_lineage {
+            self.target_writer.begin_lineage();
+        }
         let target = if commit.held {
             self.target_writer.commit_held(destination)
         } else {
@@ -364,7 +367,7 @@ impl ServiceRuntime {
         match warning {
             Warning::StaleView => counts.stale_views += 1,
             Warning::Split => counts.splits += 1,
-            Warning::LineageBroken => counts.lineage_broken += 1,
+            Warning::LineageBroken | Warning::OtherData => counts.lineage_broken += 1,
             Warning::HoldExpired => counts.holds_expired += 1,
             Warning::Stalled => {
                 counts.stalls += 1;

@@ -15,12 +15,12 @@ use tracing::warn;
 
 use crate::link::auth::Credentials;
 use crate::link::login::Login;
-use crate::link::messages::LinkId;
-use crate::link::messages::{DriverMessage, Timeouts};
+use crate::link::messages::{DriverMessage, LinkId, Timeouts};
 use crate::link::poll_queue::PollQueue;
 use crate::link::renewal::RenewalPermit;
 use crate::link::rotation::CredentialStatus;
 use crate::link::{self, LinkConfig};
+use crate::net::own_addresses::OwnAddresses;
 use crate::net::resolve::Resolver;
 use crate::rate_limiter::RateLimiter;
 use crate::{MyId, NodeAddr};
@@ -59,6 +59,8 @@ pub(crate) struct Link {
     /// The sentinel that answers and its resolved address; `None` while the link is down.
     pub(crate) up: Option<(MyId, SocketAddr)>,
     pub(crate) events: bool,
+    /// How many connections the sentinel last reported.
+    pub(crate) connections: u32,
     /// Why the link is down, for operators.
     pub(crate) problem: Option<String>,
     /// Problems of its answers about a service, by the service's number.
@@ -124,35 +126,43 @@ impl Link {
 pub(crate) struct Links {
     by_key: BTreeMap<LinkKey, Link>,
     /// By the number in a [`LinkKey`].
-    logins: Vec<Login>,
+    pub(crate) logins: BTreeMap<usize, Login>,
+    next_login: usize,
     permit: RenewalPermit,
-    names: Vec<Arc<str>>,
+    names: BTreeMap<usize, Arc<str>>,
     made: u64,
     timeouts: watch::Sender<Timeouts>,
     resolver: Resolver,
-    own: Arc<[SocketAddr]>,
+    own: OwnAddresses,
     out: mpsc::Sender<DriverMessage>,
 }
 
 impl Links {
-    /// `names` are the services' names by number; `own` are our listeners, which no link may lead
-    /// back to.
+    /// No links yet. `own` are our listeners, which no link may lead back to.
     pub(crate) fn new(
-        names: Vec<Arc<str>>,
         timeouts: Timeouts,
-        own: &[SocketAddr],
+        own: &OwnAddresses,
         resolver: &Resolver,
         out: mpsc::Sender<DriverMessage>,
     ) -> Self {
-        let (by_key, logins, own, resolver) =
-            (BTreeMap::new(), Vec::new(), own.into(), resolver.clone());
         let (permit, timeouts) = (RenewalPermit::default(), watch::Sender::new(timeouts));
-        Self { by_key, logins, permit, names, made: 0, timeouts, resolver, own, out }
+        Self {
+            by_key: BTreeMap::new(),
+            logins: BTreeMap::new(),
+            next_login: 0,
+            permit,
+            names: BTreeMap::new(),
+            made: 0,
+            timeouts,
+            resolver: resolver.clone(),
+            own: own.clone(),
+            out,
+        }
     }
 
-    /// Applies these timeouts to all links from now on. `false` if they are not new.
-    pub(crate) fn set_timeouts(&mut self, timeouts: Timeouts) -> bool {
-        self.timeouts.send_if_modified(|known| std::mem::replace(known, timeouts) != timeouts)
+    /// Applies these timeouts to all links from now on.
+    pub(crate) fn set_timeouts(&mut self, timeouts: Timeouts) {
+        self.timeouts.send_if_modified(|known| std::mem::replace(known, timeouts) != timeouts);
     }
 
     /// The timeouts of all links.
@@ -167,7 +177,12 @@ impl Links {
 
     /// The credentials with this number.
     pub(crate) fn login(&self, number: usize) -> Login {
-        self.logins.get(number).cloned().unwrap_or_else(|| Login::new(None))
+        self.logins.get(&number).cloned().unwrap_or_else(|| Login::new(None))
+    }
+
+    /// Forgets all other credentials: no service uses them any more.
+    pub(crate) fn retain_logins(&mut self, used: &BTreeSet<usize>) {
+        self.logins.retain(|number, _| used.contains(number));
     }
 
     /// The state of the credentials for the sentinels of this service.
@@ -189,11 +204,13 @@ impl Links {
         movers: &BTreeSet<usize>,
         credentials: Option<&Credentials>,
     ) -> usize {
-        let Some(login) = self.logins.get(number) else { return number };
-        let (login, branch) = (login.branch(credentials), self.logins.len());
-        self.logins.push(login.clone());
+        let Some(login) = self.logins.get(&number) else { return number };
+        let login = login.branch(credentials);
+        let branch = self.add_login(login.clone());
+        // A service that has just been removed is still listed.
+        let exists = |service: &&usize| self.names.contains_key(service);
         let moves = |(key, link): (&LinkKey, &Link)| {
-            key.1 == number && link.services.iter().all(|service| movers.contains(service))
+            key.1 == number && link.services.iter().filter(exists).all(|it| movers.contains(it))
         };
         let keys: Vec<LinkKey> =
             self.by_key.iter().filter(|it| moves(*it)).map(|(key, _)| key.clone()).collect();
@@ -206,13 +223,26 @@ impl Links {
         branch
     }
 
+    /// Sets or removes the name of a service.
+    pub(crate) fn set_name(&mut self, service: usize, name: Option<Arc<str>>) {
+        match name {
+            Some(name) => drop(self.names.insert(service, name)),
+            None => drop(self.names.remove(&service)),
+        }
+    }
+
     /// The number that identifies these credentials in a [`LinkKey`].
     pub(crate) fn number(&mut self, credentials: Option<&Credentials>) -> usize {
-        let known = self.logins.iter().position(|login| login.is(credentials));
-        known.unwrap_or_else(|| {
-            self.logins.push(Login::new(credentials.cloned()));
-            self.logins.len() - 1
-        })
+        let known = self.logins.iter().find(|(_, login)| login.is(credentials));
+        let known = known.map(|(number, _)| *number);
+        known.unwrap_or_else(|| self.add_login(Login::new(credentials.cloned())))
+    }
+
+    fn add_login(&mut self, login: Login) -> usize {
+        let number = self.next_login;
+        self.next_login += 1;
+        self.logins.insert(number, login);
+        number
     }
 
     /// Opens requested links and closes all other links. If there are more requests than
@@ -266,7 +296,7 @@ impl Links {
             polls: Arc::clone(&polls),
             timeouts: self.timeouts.subscribe(),
             resolver: self.resolver.clone(),
-            own: Arc::clone(&self.own),
+            own: self.own.clone(),
         };
         let task = AbortOnDropHandle::new(tokio::spawn(link::run(config, login, self.out.clone())));
         let (addr, services) = (key.0.clone(), request.services.clone());
@@ -278,6 +308,7 @@ impl Links {
             services,
             up: None,
             events: false,
+            connections: 0,
             problem: None,
             poll_errors,
             log_limiter,
@@ -303,9 +334,15 @@ impl Links {
         self.by_key.values_mut().for_each(|link| link.log_limiter.flush(now));
     }
 
+    /// The largest number of connections that a reachable sentinel of this service reported.
+    pub(crate) fn connections(&self, service: usize) -> u32 {
+        let up = self.for_service(service).filter(|link| link.up.is_some());
+        up.map(|link| link.connections).max().unwrap_or(0)
+    }
+
     /// Requests a poll of every sentinel of this service about its master.
     pub(crate) fn ask(&self, service: usize) {
-        let Some(name) = self.names.get(service) else { return };
+        let Some(name) = self.names.get(&service) else { return };
         self.for_service(service).for_each(|link| link.ask(name));
     }
 
@@ -339,9 +376,9 @@ impl Links {
 }
 
 /// The masters to poll, each once.
-fn names_of(names: &[Arc<str>], request: &LinkRequest) -> Vec<Arc<str>> {
+fn names_of(names: &BTreeMap<usize, Arc<str>>, request: &LinkRequest) -> Vec<Arc<str>> {
     let asked: BTreeSet<&Arc<str>> =
-        request.services.iter().filter_map(|service| names.get(*service)).collect();
+        request.services.iter().filter_map(|service| names.get(service)).collect();
     asked.into_iter().map(Arc::clone).collect()
 }
 

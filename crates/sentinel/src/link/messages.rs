@@ -30,6 +30,8 @@ pub(crate) enum LinkEvent {
         received_at: std::time::Instant,
         outcome: PollOutcome,
     },
+    /// The sentinel reported its number of connections.
+    Connections(u32),
     /// An event was published; `master` is `None` for an event about the sentinel itself. Read from
     /// the socket at `received_at`.
     Notice { master: Option<Box<str>>, notice: Notice, received_at: std::time::Instant },

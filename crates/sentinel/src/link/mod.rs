@@ -38,7 +38,7 @@ use crate::link::poll_queue::PollQueue;
 use crate::link::renewal::{Renewal, RenewalPermit, RenewalStep};
 use crate::link::rotation::{CredentialsId, Presented};
 use crate::link::sentinel_connection::SentinelConnection;
-use crate::net::loop_guard::leads_back;
+use crate::net::own_addresses::OwnAddresses;
 use crate::net::resolve::{Lookup, Resolver};
 use crate::{MyId, NodeAddr};
 
@@ -60,7 +60,7 @@ pub(crate) struct LinkConfig {
     /// For names.
     pub(crate) resolver: Resolver,
     /// Our own listeners, which must not be dialled.
-    pub(crate) own: Arc<[SocketAddr]>,
+    pub(crate) own: OwnAddresses,
 }
 
 impl LinkConfig {
@@ -205,7 +205,7 @@ async fn establish(
     lookup: &mut Lookup,
 ) -> Result<(SentinelConnection, CredentialsId, SocketAddr), LinkError> {
     let addr = lookup.address(config.timeouts().command).await?;
-    if leads_back(addr, &config.own) {
+    if config.own.contain(addr) {
         lookup.failed();
         return Err(LinkError::LeadsBack);
     }

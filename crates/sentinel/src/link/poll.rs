@@ -140,6 +140,12 @@ pub(crate) fn read_tilt(info: &Reply) -> bool {
     info.text().is_some_and(|text| text.lines().any(|line| line.trim_end() == "sentinel_tilt:1"))
 }
 
+/// Reads `connected_clients`, which only an `INFO` without a section contains.
+pub(crate) fn read_connections(info: &Reply) -> Option<u32> {
+    let text = info.text()?;
+    text.lines().find_map(|line| line.strip_prefix("connected_clients:")?.trim_end().parse().ok())
+}
+
 fn is_unknown_name(line: &str) -> bool {
     line.contains("No such master with that name")
 }

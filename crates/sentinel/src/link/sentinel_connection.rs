@@ -20,6 +20,10 @@ use crate::link::reply::Reply;
 const RETRY_MIN: Duration = Duration::from_millis(2);
 const RETRY_MAX: Duration = Duration::from_secs(1);
 
+/// One poll in this many asks for the sentinel's number of connections, too, as a bound of the
+/// fleet's size. Not every poll, since it makes the reply three times as long.
+const CONNECTIONS_EVERY: u32 = 16;
+
 /// The connection to a sentinel, with its polls and subscription.
 pub(super) struct SentinelConnection {
     pub(super) id: MyId,
@@ -28,6 +32,8 @@ pub(super) struct SentinelConnection {
     pub(super) events: Option<RespConnection>,
     pub(super) subscribed: bool,
     pub(super) poll: Option<PendingPoll>,
+    /// Polls so far, modulo [`CONNECTIONS_EVERY`].
+    polls: u32,
     /// The masters to be polled after the poll in progress.
     pub(super) queued: BTreeSet<Arc<str>>,
     /// The masters whose last poll was torn.
@@ -74,6 +80,7 @@ impl SentinelConnection {
             events,
             subscribed,
             poll: None,
+            polls: 0,
             queued,
             torn,
             deadline: None,
@@ -99,7 +106,9 @@ impl SentinelConnection {
         }
         let masters: Vec<Arc<str>> = std::mem::take(&mut self.queued).into_iter().collect();
         let mut commands = BytesMut::new();
-        put_command(&mut commands, &["INFO", "sentinel"]);
+        let info: &[&str] = if self.polls == 0 { &["INFO"] } else { &["INFO", "sentinel"] };
+        put_command(&mut commands, info);
+        self.polls = (self.polls + 1) % CONNECTIONS_EVERY;
         for master in &masters {
             poll::put_poll(&mut commands, master);
         }
@@ -155,6 +164,7 @@ impl SentinelConnection {
         };
         self.deadline = None;
         let tilt = answers.first().is_some_and(poll::read_tilt);
+        let connections = answers.first().and_then(poll::read_connections);
         let replies = answers.get(1..).unwrap_or_default().chunks(REPLIES_PER_POLL);
         let read = |answers: &[Reply]| poll::read_poll(answers, tilt);
         let outcomes: Vec<(Arc<str>, PollOutcome)> =
@@ -173,10 +183,13 @@ impl SentinelConnection {
         } else if self.torn.is_empty() {
             self.retry_pause = RETRY_MIN;
         }
-        outcomes
-            .into_iter()
-            .map(|(master, outcome)| LinkEvent::Polled { master, asked_at, received_at, outcome })
-            .collect()
+        let polled = outcomes.into_iter().map(|(master, outcome)| LinkEvent::Polled {
+            master,
+            asked_at,
+            received_at,
+            outcome,
+        });
+        connections.map(LinkEvent::Connections).into_iter().chain(polled).collect()
     }
 }
 

@@ -110,6 +110,10 @@ impl Machine {
         if continues == Some(false) {
             self.actions.push(MachineAction::Warning(Warning::LineageBroken));
         }
+        let new_lineage = std::mem::take(&mut self.foreign) && continues != Some(true);
+        if new_lineage {
+            self.actions.push(MachineAction::Warning(Warning::OtherData));
+        }
         let lost_bytes = if continues == Some(true) { self.lost_bytes(report) } else { None };
         self.record_succession(addr, epoch, basis);
         self.timeline.committed(now);
@@ -140,6 +144,7 @@ impl Machine {
             basis,
             lost_bytes,
             held,
+            new_lineage,
         };
         self.actions.push(MachineAction::Commit(commit));
     }

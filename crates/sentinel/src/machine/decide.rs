@@ -15,7 +15,7 @@ impl Machine {
     pub(super) fn decide(&mut self, now: Instant) {
         self.electorate.refresh(now, self.rules.view_expiry);
         let committed = self.committed.as_ref().map(|it| (&it.addr, it.epoch));
-        let is_majority = |voters: &BTreeSet<&MyId>| self.electorate.is_majority(voters);
+        let is_majority = |voters: &BTreeSet<&MyId>| self.electorate.may_decide(voters);
         let finding = vote_count::count(&self.electorate.votes(), &is_majority, committed);
         let was_split = matches!(self.vote_outcome, VoteOutcome::Confirmed { split: true, .. });
         self.vote_outcome = finding.clone();
@@ -66,6 +66,7 @@ impl Machine {
             && self.has_founders(&committed.addr, committed.epoch)
         {
             self.electorate.close_founding();
+            self.foreign = false;
         }
         let strangers = self.electorate.has_configured_strangers();
         if strangers && !self.strangers {

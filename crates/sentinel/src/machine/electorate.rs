@@ -110,6 +110,9 @@ pub(super) struct Electorate {
     expected: usize,
     /// No majority has decided yet.
     founding: bool,
+    /// The same, after other sentinels were configured: a master is published, and no few of the
+    /// new sentinels may replace it.
+    refounding: bool,
     /// Since when outsiders answer and no member does.
     outsiders_since: Option<Instant>,
 }
@@ -118,7 +121,13 @@ impl Electorate {
     /// An empty electorate. `expected` is the number of sentinels that the configuration resolves
     /// to, as far as known.
     pub(super) fn new(expected: usize) -> Self {
-        Self { by_id: BTreeMap::new(), expected, founding: true, outsiders_since: None }
+        Self {
+            by_id: BTreeMap::new(),
+            expected,
+            founding: true,
+            refounding: false,
+            outsiders_since: None,
+        }
     }
 
     /// The configuration now resolves to this many sentinels.
@@ -128,7 +137,13 @@ impl Electorate {
 
     /// A majority has decided: from now on a sentinel needs a member that confirms it.
     pub(super) fn close_founding(&mut self) {
-        self.founding = false;
+        (self.founding, self.refounding) = (false, false);
+    }
+
+    /// Other sentinels were configured: they form a new electorate. Until a majority of them has
+    /// decided, it takes as many as a start does.
+    pub(super) fn refound(&mut self, expected: usize) {
+        *self = Self { refounding: true, ..Self::new(expected.min(MAX_VOTERS)) };
     }
 
     /// Stores a view. Lists that are longer than any real one are truncated, since they are kept

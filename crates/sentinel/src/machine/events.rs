@@ -27,6 +27,7 @@ impl Machine {
                 );
             }
             MachineEvent::ExpectedSentinels(sentinels) => self.electorate.expect(sentinels),
+            MachineEvent::SentinelsReplaced(names) => self.replace_sentinels(now, names),
             MachineEvent::Notice { from, notice } => self.handle_notice(now, from.as_ref(), notice),
             MachineEvent::Probed { node, probe } => self.handle_probe(now, &node, &probe),
             MachineEvent::ProbeConnectionLost { node } => {
@@ -43,8 +44,20 @@ impl Machine {
             MachineEvent::Rules(rules) => self.set_rules(now, *rules),
             MachineEvent::Pause(pause) => self.pause = Some(pause),
             MachineEvent::Resume => self.pause = None,
+            MachineEvent::SentinelConnections(count) => self.pacing.set_connections(count),
             MachineEvent::Hint | MachineEvent::Stalled | MachineEvent::Tick => {}
         }
+    }
+
+    /// The views of the former sentinels and what they announced do not count any more.
+    fn replace_sentinels(&mut self, now: Instant, names: usize) {
+        self.electorate.refound(names);
+        self.majority_at = now;
+        self.pending = None;
+        self.updating_from.clear();
+        self.armed_by = None;
+        self.next_ask = now;
+        self.foreign = self.committed.is_some();
     }
 
     fn handle_view(&mut self, now: Instant, from: &MyId, received: ReceivedView) {
@@ -127,7 +140,11 @@ impl Machine {
     }
 
     fn handle_notice(&mut self, now: Instant, from: Option<&MyId>, notice: Notice) {
-        self.next_ask = self.next_ask.min(now);
+        let at = match notice {
+            Notice::Switched { .. } => now,
+            _ => self.pacing.earliest_ask(now, &self.rules),
+        };
+        self.next_ask = self.next_ask.min(at);
         let member = from.filter(|id| self.electorate.is_member(id)).cloned();
         match (notice, member) {
             (Notice::Switched { to }, member) => {

@@ -26,6 +26,12 @@ pub enum MachineEvent {
     /// The configuration now resolves to this many sentinels. Until a majority has decided once, a
     /// majority means a majority of at least these.
     ExpectedSentinels(usize),
+    /// This many connections to a sentinel are open, of this and of all other proxies: the largest
+    /// number that a reachable sentinel reports. See `pacing`.
+    SentinelConnections(u32),
+    /// The operator configured other sentinels, this many names, and none of the former ones. They
+    /// form a new electorate, as at a start; the master stays until a majority of it disagrees.
+    SentinelsReplaced(usize),
     /// A sentinel published an event about this master, or about itself.
     Notice {
         /// The sentinel; `None` while its identity is unknown.
@@ -107,6 +113,9 @@ pub struct Commit {
     pub lost_bytes: Option<u64>,
     /// The gate stays closed, because of a pause or of the policy for a minority.
     pub held: bool,
+    /// Other sentinels were configured, and they lead to a node that is not known to have the data
+    /// of the former master: no session may be carried to it.
+    pub new_lineage: bool,
 }
 
 /// Conditions that an operator should know of. Each is reported once, when it begins; only
@@ -119,6 +128,8 @@ pub enum Warning {
     Split,
     /// The new master does not continue the old one's replication history.
     LineageBroken,
+    /// Other sentinels were configured, and they lead to other data.
+    OtherData,
     /// A hold ended without a commit.
     HoldExpired,
     /// Holds keep ending without a commit; the next sign of a failover will not cause a hold.
@@ -145,6 +156,9 @@ impl Warning {
             Self::StaleView => "sentinel names an older epoch than the committed one",
             Self::Split => "sentinels name different masters at the same epoch",
             Self::LineageBroken => "new master does not continue the history of the old one",
+            Self::OtherData => {
+                "the changed sentinels lead to other data, sessions are closed and not carried"
+            }
             Self::HoldExpired => "hold expired without a switch",
             Self::HoldsExhausted => "too many holds without a switch, the next one is skipped",
             Self::Minority => "reachable sentinels are a minority",

@@ -42,6 +42,7 @@ mod inspect;
 mod messages;
 mod minority;
 mod nodes;
+mod pacing;
 mod pause;
 mod replies;
 pub(crate) mod rules;
@@ -64,6 +65,7 @@ use electorate::Electorate;
 pub use failover_timeline::FailoverTimeline;
 pub use messages::{Commit, MachineAction, MachineEvent, Warning};
 use nodes::NodeTable;
+use pacing::Pacing;
 pub use pause::Pause;
 pub use state::{Basis, HoldCause, MachineState, NoMasterReason};
 use target::ReplyPolicy;
@@ -138,6 +140,8 @@ pub struct Machine {
     minority: Option<Instant>,
     /// What the views said last about a minority, whatever the policy is: the policy may change.
     proven_minority: bool,
+    /// Other sentinels were configured, and no majority of them has confirmed the committed master.
+    foreign: bool,
     /// When the most recent queries were sent that a majority answered. Initially and after a
     /// stall: the time since which a majority could have answered.
     majority_at: Instant,
@@ -155,6 +159,7 @@ pub struct Machine {
     hint_pause: std::time::Duration,
     last_step: Instant,
     next_ask: Instant,
+    pacing: Pacing,
     vote_outcome: VoteOutcome,
     timeline: FailoverTimeline,
     last_timeline: FailoverTimeline,
@@ -181,6 +186,7 @@ impl Machine {
             doubt: None,
             minority: None,
             proven_minority: false,
+            foreign: false,
             majority_at: now,
             strangers: false,
             unverified_regress: false,
@@ -193,6 +199,7 @@ impl Machine {
             hint_pause: events::HINT_PAUSE_MIN,
             last_step: now,
             next_ask: now,
+            pacing: Pacing::new(now),
             vote_outcome: VoteOutcome::Silence,
             timeline: FailoverTimeline::default(),
             last_timeline: FailoverTimeline::default(),
@@ -320,14 +327,15 @@ impl Machine {
         let first: Vec<&NodeAddr> = committed.into_iter().chain(named.iter().flatten()).collect();
         self.nodes.want(now, &first, &self.electorate.listed_replicas());
         let alert_for = self.alert_since().map(|since| now.saturating_duration_since(since));
-        let (rules, master) = (&self.rules, committed.cloned());
+        let (rules, pacing, master) = (&self.rules, &self.pacing, committed.cloned());
         let due = self.nodes.take_due(now, |addr| {
-            nodes::probe_interval(rules, master.as_ref() == Some(addr), alert_for)
+            let interval = nodes::probe_interval(rules, master.as_ref() == Some(addr), alert_for);
+            pacing.next_probe(now, rules, (interval, alert_for.is_some()))
         });
         self.actions.extend(due.into_iter().map(MachineAction::Probe));
         if self.next_ask <= now {
-            self.next_ask =
-                now + if alert_for.is_some() { self.rules.poll_suspect } else { self.rules.poll };
+            self.next_ask = self.pacing.next_ask(now, &self.rules, alert_for.is_some());
+            self.pacing.asked(now);
             self.actions.push(MachineAction::Ask);
         }
     }

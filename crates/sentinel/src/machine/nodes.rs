@@ -158,7 +158,7 @@ impl NodeTable {
     pub(super) fn take_due(
         &mut self,
         now: Instant,
-        probe_interval: impl Fn(&NodeAddr) -> Duration,
+        next_probe: impl Fn(&NodeAddr) -> Instant,
     ) -> Vec<NodeAddr> {
         let mut due = Vec::new();
         for (addr, node) in &mut self.by_addr {
@@ -166,7 +166,7 @@ impl NodeTable {
                 .in_flight_since
                 .is_some_and(|since| now.saturating_duration_since(since) < LOST_AFTER);
             if node.due <= now && !waiting {
-                node.due = now + probe_interval(addr);
+                node.due = next_probe(addr);
                 node.in_flight_since = Some(now);
                 due.push(addr.clone());
             }

@@ -33,7 +33,7 @@ use crate::link::login::{Login, ServerLogin};
 use crate::link::messages::{DriverMessage, ProbeEvent};
 use crate::link::renewal::{Renewal, RenewalPermit, RenewalStep};
 use crate::link::rotation::{CredentialsId, Presented};
-use crate::net::loop_guard::leads_back;
+use crate::net::own_addresses::OwnAddresses;
 use crate::net::resolve::{Lookup, Resolver};
 use crate::prober::probe_connection::{ProbeConnection, ProbeError, ProbeResult};
 use crate::{NodeAddr, NodeReport, Probe, ProbeFailure, Role, Verify};
@@ -94,7 +94,7 @@ pub(crate) struct ProberFactory {
     pub(crate) permit: RenewalPermit,
     pub(crate) settings: ArcSwap<ProbeSettings>,
     /// Our own listeners, which must not be dialled.
-    pub(crate) own: Vec<SocketAddr>,
+    pub(crate) own: OwnAddresses,
     /// Resolves host names.
     pub(crate) resolver: Resolver,
 }
@@ -478,7 +478,7 @@ impl NodeProber {
         let Ok(dialled) = self.lookup.address(timeout).await else {
             return Err(unreachable);
         };
-        if leads_back(dialled, &self.factory.own) {
+        if self.factory.own.contain(dialled) {
             self.lookup.failed();
             return Err(ProbeError::Failed(ProbeFailure::UnusableAddress));
         }

@@ -258,7 +258,8 @@ impl Driver {
         let (watches, routes): (Vec<DiscoveryConfig>, Vec<Arc<TargetReader>>) =
             watched.into_iter().unzip();
         let resolver = resolver.unwrap_or_default();
-        let (discovery, handles) = Discovery::with_resolver(watches, timeouts, own, &resolver);
+        let (discovery, _control, handles) =
+            Discovery::with_resolver(watches, timeouts, own, &resolver);
         let heartbeat = discovery.heartbeat();
         let task = Arc::new(AbortOnDropHandle::new(tokio::spawn(discovery.run())));
         let driver = |(route, handle): (Arc<TargetReader>, DiscoveryHandle)| {

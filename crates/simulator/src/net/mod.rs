@@ -79,6 +79,8 @@ pub(crate) struct Net {
     conns: Vec<Connection>,
     paths: Vec<Path>,
     latency: (Micros, Micros),
+    /// Until when messages may be under way that a slow host delayed.
+    slow_until: Micros,
 }
 
 impl Net {
@@ -101,6 +103,7 @@ impl Net {
             conns,
             paths,
             latency,
+            slow_until: 0,
         }
     }
 

@@ -3,6 +3,9 @@
 use super::{Event, Net};
 use crate::wire::{MS, Micros, SECOND};
 
+/// How long a message that a slow host delayed may be under way.
+const SLOW_MAX: Micros = SECOND;
+
 impl Net {
     /// Adds a cut in this direction between two hosts.
     pub(crate) fn cut(&mut self, from: usize, to: usize) {
@@ -34,8 +37,14 @@ impl Net {
         }
     }
 
+    /// Whether a message may be under way that a slow host delayed.
+    pub(crate) fn was_slow(&self) -> bool {
+        self.now < self.slow_until
+    }
+
     /// Delays every message between a host and all others; 0 restores the normal latency.
     pub(crate) fn slow(&mut self, host: usize, by: Micros) {
+        self.slow_until = if by == 0 { self.now + SLOW_MAX } else { Micros::MAX };
         for other in 0..self.hosts {
             self.paths[host * self.hosts + other].slow = by;
             self.paths[other * self.hosts + host].slow = by;

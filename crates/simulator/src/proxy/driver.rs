@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 
 use sentinel::simulation::{Eligibility, Peer, PoolUpdate, evaluate};
 use sentinel::{
-    Basis, Commit, Machine, MachineAction, MachineEvent, MachineRules, MachineState, Minority,
-    MyId, NodeAddr, Notice, Pause, Probe, ProbeFailure, ReplicaRules, Role, View, Warning,
+    Basis, Commit, Machine, MachineAction, MachineEvent, MachineRules, MachineState, MyId,
+    NodeAddr, Notice, Pause, Probe, ProbeFailure, ReplicaRules, Role, View, Warning,
 };
 use target::ReplyPolicy;
 
 use crate::net::RouteEvent;
+use crate::proxy::ProxyConfig;
 use crate::wire::{Addr, MS, Micros};
 
 /// Minimum interval of evaluating eligibility.
@@ -57,6 +58,8 @@ pub(crate) struct MachineDriver {
     machine: Machine,
     eligibility: Eligibility,
     pub(crate) pool_update: PoolUpdate,
+    /// The sentinels' number of connections, until the machine was given it.
+    connections: Option<u32>,
     evaluate_at: Micros,
     trust: Micros,
     pub(crate) route: TargetState,
@@ -71,6 +74,8 @@ pub(crate) struct MachineDriver {
     verified: BTreeMap<NodeAddr, Micros>,
     /// Since when there is evidence that another node was, or is being, promoted.
     pub(crate) evidence: Option<Micros>,
+    /// Since when a candidate is known to be selected, which precedes its promotion.
+    pub(crate) selected: Option<Micros>,
     pub(crate) counts: Counts,
     last_epoch: u64,
 }
@@ -88,8 +93,8 @@ fn micros(time: Duration) -> Micros {
 }
 
 impl MachineDriver {
-    /// `expected`: the number of configured sentinels.
-    pub(crate) fn new(now: Micros, minority: Minority, expected: usize) -> Self {
+    pub(crate) fn new(now: Micros, config: &ProxyConfig) -> Self {
+        let ProxyConfig { minority, names: expected, connections, .. } = *config;
         let base = Instant::now();
         let rules = MachineRules { minority, ..MachineRules::default() };
         let trust = micros(rules.stall.max(rules.poll * 2));
@@ -98,6 +103,7 @@ impl MachineDriver {
             machine: Machine::new(base + Duration::from_micros(now), rules, expected),
             eligibility: Eligibility::new(ReplicaRules::default()),
             pool_update: PoolUpdate::default(),
+            connections: Some(connections),
             evaluate_at: 0,
             trust,
             route: TargetState {
@@ -114,6 +120,7 @@ impl MachineDriver {
             claims: BTreeMap::new(),
             verified: BTreeMap::new(),
             evidence: None,
+            selected: None,
             counts: Counts::default(),
             last_epoch: 0,
         }
@@ -261,21 +268,24 @@ impl MachineDriver {
     ) -> (Vec<Request>, Vec<RouteEvent>) {
         let known = from.as_ref().is_some_and(|from| self.machine.is_member(from));
         match &notice {
-            Notice::CandidateSelected { candidate }
-            | Notice::PromotionOrdered { candidate }
-            | Notice::Promoted { candidate }
-                if known =>
-            {
+            Notice::CandidateSelected { candidate } if known && self.is_other(candidate) => {
+                self.selected.get_or_insert(now);
+            }
+            Notice::PromotionOrdered { candidate } | Notice::Promoted { candidate } if known => {
                 self.note_evidence(now, candidate);
             }
-            Notice::Aborted => self.evidence = None,
+            Notice::Aborted => (self.evidence, self.selected) = (None, None),
             _ => {}
         }
         self.step(now, MachineEvent::Notice { from, notice })
     }
 
+    fn is_other(&self, candidate: &NodeAddr) -> bool {
+        self.machine.committed().is_some_and(|it| it.addr != *candidate)
+    }
+
     fn note_evidence(&mut self, now: Micros, candidate: &NodeAddr) {
-        if self.machine.committed().is_some_and(|it| it.addr != *candidate) {
+        if self.is_other(candidate) {
             self.evidence.get_or_insert(now);
         }
     }
@@ -307,7 +317,12 @@ impl MachineDriver {
     fn step(&mut self, now: Micros, event: MachineEvent) -> (Vec<Request>, Vec<RouteEvent>) {
         let (mut requests, mut route_events) = (Vec::new(), Vec::new());
         let before = self.machine.state().label();
-        let actions = self.machine.step(self.instant(now), event);
+        let at = self.instant(now);
+        let mut actions = Vec::new();
+        if let Some(connections) = self.connections.take() {
+            actions = self.machine.step(at, MachineEvent::SentinelConnections(connections));
+        }
+        actions.extend(self.machine.step(at, event));
         for action in actions {
             self.carry_out((now, before), action, &mut requests, &mut route_events);
         }
@@ -356,6 +371,7 @@ impl MachineDriver {
             MachineAction::Release => {
                 self.route.shut = false;
                 self.evidence = None;
+                self.selected = None;
                 let target = self.route.target.as_ref().map(|it| it.addr);
                 target.into_iter().for_each(|to| {
                     route_events.push(self.opened(now, to, format!("released from {before}")));
@@ -409,6 +425,7 @@ impl MachineDriver {
         self.route.target = Some(ProxyTarget { addr, generation, epoch, run_id });
         self.route.shut = commit.held;
         self.evidence = None;
+        self.selected = None;
         if commit.held {
             self.shut(now);
         } else {

@@ -44,6 +44,8 @@ pub(crate) struct ProxyConfig {
     pub(crate) names: usize,
     pub(crate) clients: usize,
     pub(crate) think: Micros,
+    /// What the sentinels report as their number of connections.
+    pub(crate) connections: u32,
 }
 
 /// A proxy. See the module's header.
@@ -75,7 +77,7 @@ impl Proxy {
         let sessions = Sessions::new(pid, config.clients, config.think, starts << 20, net);
         let mut proxy = Self {
             pid,
-            driver: MachineDriver::new(now, config.minority, config.names),
+            driver: MachineDriver::new(now, &config),
             links: Links::new(pid, base),
             probers: ProberSet::new(pid, base),
             learned: LearnedAddresses::default(),

@@ -253,6 +253,12 @@ pub const CATALOGUE: &[Metric] = &[
         SERVICE,
         "Total time without a usable master since the first one was found, in seconds.",
     ),
+    gauge(
+        "pointsman_service_removed",
+        SERVICE,
+        "State of the service: 1 while the sessions of a service that was removed by a reload leave, \
+         else 0.",
+    ),
     gauge("pointsman_gate_closed", SERVICE, "State of the gate: 1 while traffic is held, else 0."),
     gauge("pointsman_sentinels", SERVICE, "Known sentinels."),
     gauge("pointsman_sentinels_up", SERVICE, "Connected sentinels."),

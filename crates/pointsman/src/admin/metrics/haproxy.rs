@@ -48,6 +48,13 @@ pub(super) struct ByteAttribution {
     listeners: BTreeMap<String, (Bytes, BTreeMap<String, Bytes>)>,
 }
 
+impl ByteAttribution {
+    /// Forgets all other listeners.
+    pub(super) fn retain(&mut self, listeners: &[ListenerMetrics<'_>]) {
+        self.listeners.retain(|name, _| listeners.iter().any(|it| it.proxy == name));
+    }
+}
+
 /// The check states of haproxy that are used here.
 const CHECKS: [&str; 6] = ["HANA", "L4CON", "L7TOUT", "L7RSP", "L7STS", "L7OK"];
 

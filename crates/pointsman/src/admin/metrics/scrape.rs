@@ -3,6 +3,7 @@
 //! It reads atomics, snapshots published by discovery, and a few files of the kernel, on the admin
 //! server's thread: no worker waits for it, and nothing of a worker is locked.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,7 @@ use super::failovers::FailoverHistograms;
 use super::{haproxy, histogram, services};
 use crate::admin::effective_config::{EffectiveSettings, ReloadOutcome};
 use crate::admin::report::ProcessReport;
+use crate::admin::service_registry::{ListenerReport, ReportedService};
 use crate::system::cgroup::CpuCgroup;
 use crate::system::cgroup::read;
 use crate::system::process_usage::{ProcessUsage, thread_times};
@@ -28,7 +30,7 @@ pub const SPARSE_ABOVE: usize = 16;
 /// State kept between scrapes.
 #[derive(Debug)]
 pub struct Scraper {
-    failovers: Vec<FailoverHistograms>,
+    failovers: BTreeMap<String, FailoverHistograms>,
     cpu: Option<CpuCgroup>,
     /// The state of haproxy's metrics, if they are enabled.
     haproxy: Option<haproxy::ByteAttribution>,
@@ -38,55 +40,56 @@ impl Scraper {
     /// Creates the state before the first scrape.
     #[must_use]
     pub fn find() -> Self {
-        Self { failovers: Vec::new(), cpu: CpuCgroup::find(&read), haproxy: None }
+        Self { failovers: BTreeMap::new(), cpu: CpuCgroup::find(&read), haproxy: None }
     }
 
     /// Returns the text of one scrape.
     pub fn scrape(&mut self, report: &ProcessReport, format: Format) -> String {
         let now = Instant::now();
-        let mut page = Exposition::new(report.services.len() > SPARSE_ABOVE);
+        let services: Vec<ScrapedService> =
+            report.services.list().into_iter().map(ScrapedService::new).collect();
+        let mut page = Exposition::new(services.len() > SPARSE_ABOVE);
         let settings = report.effective.settings();
         if settings.haproxy_names != self.haproxy.is_some() {
             self.haproxy = settings.haproxy_names.then(haproxy::ByteAttribution::default);
         }
-        let seen: Vec<Arc<DiscoverySnapshot>> =
-            report.services.iter().map(|it| it.discovery.snapshot()).collect();
-        let traffic: Vec<(&str, ServiceSnapshot)> = report.stats.services().collect();
         process(&mut page, report, now);
         kernel(&mut page, report, self.cpu.as_ref());
         config(&mut page, report, &settings, now);
-        services::sentinels(&mut page, seen.iter().map(|seen| &**seen), now);
-        for ((service, seen), (_, writers)) in report.services.iter().zip(&seen).zip(&traffic) {
+        services::sentinels(&mut page, services.iter().map(|it| &*it.seen), now);
+        for ScrapedService { service, seen, writers, readers, clients } in &services {
             services::discovery(&mut page, seen, now);
-            services::traffic(&mut page, &service.name, None, service.limits().0, writers);
-            if let (Some((_, readers)), Some(replicas)) =
-                (service.reader_traffic(&traffic), &seen.replicas)
-            {
-                services::replicas(&mut page, &service.name, replicas);
-                let (label, limit) = (Some(services::READERS), service.limits().0);
-                services::traffic(&mut page, &service.name, label, limit, readers);
+            let (name, limit) = (&service.name, service.limits().0);
+            page.flag("pointsman_service_removed", &[("service", name)], service.is_leaving);
+            services::traffic(&mut page, name, None, limit, writers);
+            if let (Some(readers), Some(replicas)) = (readers, &seen.replicas) {
+                services::replicas(&mut page, name, replicas);
+                services::traffic(&mut page, name, Some(services::READERS), limit, readers);
             }
-            if let Some((_, clients)) = service.sentinel_traffic(&traffic) {
-                let (label, limit) = (Some(services::SENTINELS), service.limits().0);
-                services::traffic(&mut page, &service.name, label, limit, clients);
+            if let Some(clients) = clients {
+                services::traffic(&mut page, name, Some(services::SENTINELS), limit, clients);
             }
         }
-        self.failovers(&mut page, &seen);
+        self.failovers(&mut page, &services);
         if page.is_sparse() {
             let mut dials = Distribution::default();
-            traffic.iter().for_each(|(_, traffic)| dials.merge(&traffic.dial_time));
+            let all = services
+                .iter()
+                .flat_map(|it| std::iter::once(&it.writers).chain(&it.readers).chain(&it.clients));
+            all.for_each(|traffic| dials.merge(&traffic.dial_time));
             histogram::write(&mut page, "pointsman_dial_duration_seconds", &[], &dials);
         }
         if let Some(attribution) = &mut self.haproxy {
-            haproxy_metrics(&mut page, attribution, report, &settings, (&seen, &traffic));
+            haproxy_metrics(&mut page, attribution, report, &settings, &services);
         }
         page.render(format)
     }
 
-    fn failovers(&mut self, page: &mut Exposition, seen: &[Arc<DiscoverySnapshot>]) {
-        self.failovers.resize_with(seen.len(), FailoverHistograms::default);
+    fn failovers(&mut self, page: &mut Exposition, services: &[ScrapedService]) {
+        self.failovers.retain(|name, _| services.iter().any(|it| it.service.name == *name));
         let mut all = FailoverHistograms::default();
-        for (seen, failovers) in seen.iter().zip(&mut self.failovers) {
+        for ScrapedService { service, seen, .. } in services {
+            let failovers = self.failovers.entry(service.name.clone()).or_default();
             failovers.add_new(seen);
             if page.is_sparse() {
                 all.add(failovers);
@@ -95,6 +98,28 @@ impl Scraper {
             }
         }
         all.write(page, &[]);
+    }
+}
+
+/// One service at the moment of the scrape.
+struct ScrapedService {
+    service: Arc<ReportedService>,
+    seen: Arc<DiscoverySnapshot>,
+    writers: ServiceSnapshot,
+    readers: Option<ServiceSnapshot>,
+    clients: Option<ServiceSnapshot>,
+}
+
+impl ScrapedService {
+    fn new(service: Arc<ReportedService>) -> Self {
+        let of = |listener: &Option<ListenerReport>| listener.as_ref().map(|it| it.0.snapshot());
+        Self {
+            seen: service.discovery.snapshot(),
+            writers: service.writers.0.snapshot(),
+            readers: of(&service.readers),
+            clients: of(&service.sentinels),
+            service,
+        }
     }
 }
 
@@ -202,22 +227,22 @@ fn haproxy_metrics(
     attribution: &mut haproxy::ByteAttribution,
     report: &ProcessReport,
     settings: &EffectiveSettings,
-    (seen, traffic): (&[Arc<DiscoverySnapshot>], &[(&str, ServiceSnapshot)]),
+    services: &[ScrapedService],
 ) {
     let mut listeners = Vec::new();
-    for ((service, seen), (listener_name, writers)) in report.services.iter().zip(seen).zip(traffic)
-    {
+    for ScrapedService { service, seen, writers, readers, .. } in services {
         let listener = |proxy, traffic, replicas| {
             let limit = service.limits().0;
             haproxy::ListenerMetrics { proxy, traffic, limit, seen, replicas }
         };
-        listeners.push(listener(*listener_name, writers, None));
-        if let (Some((listener_name, readers)), Some(replicas)) =
-            (service.reader_traffic(traffic), &seen.replicas)
+        listeners.push(listener(service.writers.0.name(), writers, None));
+        if let (Some((counters, _)), Some(readers), Some(replicas)) =
+            (&service.readers, readers, &seen.replicas)
         {
-            listeners.push(listener(*listener_name, readers, Some(replicas)));
+            listeners.push(listener(counters.name(), readers, Some(replicas)));
         }
     }
+    attribution.retain(&listeners);
     let phase = report.drain.phase();
     let process = haproxy::ProcessMetrics {
         uptime: report.start.elapsed(),

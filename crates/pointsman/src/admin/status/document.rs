@@ -83,8 +83,10 @@ pub struct DrainStatus {
 pub struct ServiceStatus {
     /// Sentinel's name of the master.
     pub name: String,
-    /// The addresses of its listener.
+    /// The addresses of its listener; none once they are closed.
     pub listen: Vec<String>,
+    /// Whether a reload removed it from the configuration, and its last sessions are leaving.
+    pub removed: bool,
     /// State of discovery: `bootstrap`, `stable`, `suspect`, `unconfirmed`, `armed`, `committing`,
     /// `no_master`.
     pub state: &'static str,

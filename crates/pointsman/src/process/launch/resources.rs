@@ -13,19 +13,18 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use proxy::{Bound, InheritedSockets, ListenAddr};
-use sentinel::{Discovery, DiscoveryHandle};
+use proxy::{Bound, InheritedSockets, ListenAddr, ListenerId};
+use sentinel::{Discovery, DiscoveryControl};
 use tracing::{debug, info, warn};
 
 use crate::admin::control_socket::{ControlSocket, ControlSocketError};
-use crate::admin::effective_config::EffectiveConfig;
-use crate::admin::report::ReportedService;
 use crate::config::{Config, ConnectionLimits, Settings};
 use crate::logging::Logging;
 use crate::process::config_reader::ConfigReader;
 use crate::process::error::RunError;
 use crate::process::inherit::{self, SocketAssignment};
-use crate::process::listener_set::{self, Destinations, ServiceWiring};
+use crate::process::listener_set::{self, Destinations, WiredService};
+use crate::process::service_set::{ServedAddress, StartedService};
 use crate::process::settings;
 use crate::process::signals::Signals;
 use crate::process::takeover::{self, TakenSockets, TakeoverError, TakeoverSocket};
@@ -169,7 +168,7 @@ async fn prepare(
     };
     let discovery = RunningDiscovery::prepare(inputs, assignment, &admin)?;
     if let Some(taken) = &taken
-        && !wait_for_masters(&discovery.handles, taken, &mut inputs.signals).await?
+        && !wait_for_masters(&discovery.started, taken, &mut inputs.signals).await?
     {
         return Ok(None);
     }
@@ -260,14 +259,14 @@ fn bind_admin(
 /// Waits until there is a master to send clients to, or until no other process can serve them.
 /// Returns `false` if a signal to stop arrived first.
 async fn wait_for_masters(
-    handles: &[DiscoveryHandle],
+    services: &[StartedService],
     taken: &TakenSockets,
     signals: &mut Signals,
 ) -> Result<bool, RunError> {
-    let have = || handles.iter().filter(|handle| handle.snapshot().master.is_some()).count();
+    let have = || services.iter().filter(|it| it.handle.snapshot().master.is_some()).count();
     // Counted and not timed: a process that was stopped meanwhile has not looked.
     let mut checks = MASTER_DEADLINE.as_millis() / CHECK_INTERVAL.as_millis();
-    while have() < handles.len() {
+    while have() < services.len() {
         checks = checks.saturating_sub(1);
         if taken.is_abandoned() {
             let path = taken.path().to_owned();
@@ -305,7 +304,9 @@ async fn wait_for_masters(
 /// The bound data plane and the running discovery.
 pub(super) struct RunningDiscovery {
     pub(super) bound: Bound,
-    pub(super) handles: Vec<DiscoveryHandle>,
+    /// In the order of the configuration.
+    pub(super) started: Vec<StartedService>,
+    pub(super) control: DiscoveryControl,
     pub(super) heartbeat: sentinel::Heartbeat,
     pub(super) discovery: tokio::task::JoinHandle<()>,
 }
@@ -317,11 +318,31 @@ impl RunningDiscovery {
         admin: &admin_http::Server,
     ) -> Result<Self, RunError> {
         let (config, limits) = (inherited.config, &inherited.connections.services);
-        let ServiceWiring { services, watches, hints } = ServiceWiring::new(config, limits);
-        let sets = services.into_iter().zip(assignment.sets);
-        let sets = sets.map(|(service, (listen, inherited))| {
-            (service, listen.iter().filter_map(ListenAddr::tcp).collect(), inherited)
-        });
+        let wired = config.services.iter().zip(limits);
+        let wired = wired.map(|(service, limit)| WiredService::new(service, *limit, &config.log));
+        let (mut watches, mut routes, mut prepared) = (Vec::new(), Vec::new(), Vec::new());
+        for (number, WiredService { sets, watch, route }) in wired.enumerate() {
+            watches.push(watch);
+            routes.push(route);
+            prepared.extend(sets.into_iter().map(|(to, set)| ((number, to), set)));
+        }
+        // The data plane numbers its services in this order.
+        let all = listener_set::all(config);
+        let order = |key: (usize, Destinations)| {
+            all.iter().position(|set| (set.service, set.to) == key).unwrap_or(usize::MAX)
+        };
+        prepared.sort_by_key(|(key, _)| order(*key));
+        let is_managed = assignment.is_activated;
+        let mut configured = Vec::new();
+        let sets = prepared.into_iter().zip(assignment.sets);
+        let sets: Vec<_> = sets
+            .map(|((_, service), (listen, inherited))| {
+                let taken = inherited.iter().map(|it| (it.addr.clone(), is_managed));
+                let bound = listen.iter().map(|addr| (addr.clone(), false));
+                configured.push(bound.chain(taken).collect::<Vec<_>>());
+                (service, listen.iter().filter_map(ListenAddr::tcp).collect(), inherited)
+            })
+            .collect();
         let bound = Bound::bind_or_take(
             settings::workers(config),
             inherited.connections.total,
@@ -330,42 +351,39 @@ impl RunningDiscovery {
         )?;
         let listen = bound.local_addrs().iter().flatten().filter_map(ListenAddr::tcp);
         let own: Vec<_> = listen.chain(admin.addresses().iter().copied()).collect();
-        let (discovery, handles) =
+        let (discovery, control, handles) =
             Discovery::new(watches, settings::sentinel_timeouts(&config.services), &own);
-        hints.connect(&handles);
+        let mut started = Vec::new();
+        for (service, (handle, route)) in handles.into_iter().zip(routes).enumerate() {
+            route.connect(&handle);
+            let own = all.iter().enumerate().filter(|(_, set)| set.service == service);
+            let sets =
+                own.map(|(number, set)| (set.to, number, served(&bound, number, &configured)));
+            started.push(StartedService { handle, route, sets: sets.collect() });
+        }
         let heartbeat = discovery.heartbeat();
-        Ok(Self { bound, handles, heartbeat, discovery: tokio::spawn(discovery.run()) })
+        let discovery = tokio::spawn(discovery.run());
+        Ok(Self { bound, started, control, heartbeat, discovery })
     }
+}
 
-    pub(super) fn watched(
-        &self,
-        config: &Config,
-        effective: &EffectiveConfig,
-    ) -> Vec<ReportedService> {
-        let sets = listener_set::all(config);
-        let services =
-            config.services.iter().zip(self.bound.local_addrs()).zip(&self.handles).enumerate();
-        let watched = services.map(|(number, ((service, listen), discovery))| {
-            let listener = |to| {
-                let set = sets.iter().position(|it| it.to == to && it.service == number)?;
-                Some((set, self.bound.local_addrs().get(set)?.clone()))
-            };
-            let readers = listener(Destinations::Replicas);
-            let sentinels = listener(Destinations::Sentinels);
-            let replica_listen = readers.as_ref().map(|(_, listen)| tracing::field::debug(listen));
-            let sentinel_listen =
-                sentinels.as_ref().map(|(_, listen)| tracing::field::debug(listen));
-            info!(service = %service.name, ?listen, replica_listen, sentinel_listen, "serving");
-            ReportedService {
-                name: service.name.clone(),
-                listen: listen.clone(),
-                readers: readers.clone(),
-                sentinels: sentinels.clone(),
-                number,
-                effective: effective.clone(),
-                discovery: discovery.clone(),
-            }
-        });
-        watched.collect()
-    }
+/// The addresses of a listener set, each with the one that was configured.
+fn served(
+    bound: &Bound,
+    number: usize,
+    configured: &[Vec<(ListenAddr, bool)>],
+) -> Vec<ServedAddress> {
+    let ids = bound.listener_ids().get(number).into_iter().flatten();
+    let addrs = bound.local_addrs().get(number).into_iter().flatten();
+    let configured = configured.get(number).into_iter().flatten();
+    let address = |((id, addr), (configured, is_managed)): (_, &(ListenAddr, bool))| {
+        let (id, addr): (&ListenerId, &ListenAddr) = (id, addr);
+        ServedAddress {
+            id: *id,
+            configured: configured.clone(),
+            addr: addr.clone(),
+            is_managed: *is_managed,
+        }
+    };
+    ids.zip(addrs).zip(configured).map(address).collect()
 }

@@ -9,10 +9,8 @@ use proxy::Sockets;
 use tokio::sync::mpsc::Receiver;
 
 use super::{Offer, STEP, TakenSockets, TakeoverSocket, TakeoverThread};
-use crate::config::Config;
 use crate::process::error::RunError;
 use crate::process::inherit::{ADMIN, NamedSocket, OF_MANAGER};
-use crate::process::listener_set;
 
 /// Duplicates of every listening socket of the process, kept for as long as they may be handed
 /// over.
@@ -40,13 +38,10 @@ impl OfferedSockets {
     /// from has left. `own` are the files of the Unix sockets that belong to this process.
     pub(crate) fn serve_takeover(
         &self,
-        config: &Config,
         takeover_socket: TakeoverSocket,
         taken: Option<TakenSockets>,
         own: Vec<PathBuf>,
     ) -> Result<(TakeoverThread, HandedOver), RunError> {
-        let names: Vec<String> =
-            listener_set::all(config).into_iter().map(|set| set.name).collect();
         let (sockets, admin) = (Arc::clone(&self.sockets), Arc::clone(&self.admin));
         let offer: Offer = Box::new(move || {
             let (sockets, admin) = (
@@ -60,12 +55,7 @@ impl OfferedSockets {
             for socket in sockets.all() {
                 let is_managed =
                     socket.addr.unix().is_some_and(|path| !own.iter().any(|own| own == path));
-                let name = if is_managed {
-                    Some(OF_MANAGER.to_owned())
-                } else {
-                    names.get(socket.service).cloned()
-                };
-                let name = name.unwrap_or_default();
+                let name = if is_managed { OF_MANAGER } else { &*socket.service }.to_owned();
                 offered.push(NamedSocket {
                     name,
                     addr: socket.addr.clone(),

@@ -2,10 +2,14 @@
 
 use std::time::Duration;
 
+use target::PoolWriter;
+
 use super::ServiceRuntime;
 use crate::discovery::config::{DiscoveryChange, probe_settings};
 use crate::discovery::learned_addresses::LearnedAddresses;
+use crate::discovery::sentinel_pool::SentinelPool;
 use crate::link::links::Links;
+use crate::replicas::publisher::{ReplicaPublisher, Replicas};
 use crate::{MachineEvent, MachineRules};
 
 /// For how long a check of all deadlines is trusted.
@@ -28,7 +32,20 @@ impl ServiceRuntime {
         }
     }
 
-    /// Sentinels that others list are not used any more.
+    /// Begins or ends to publish the replicas for readers.
+    pub(crate) fn set_replicas(&mut self, replicas: Option<Replicas>, links: &Links) {
+        self.replica_publisher = replicas.map(ReplicaPublisher::new);
+        self.update_replicas();
+        self.publish(links);
+    }
+
+    /// Begins or ends to publish the live sentinels.
+    pub(crate) fn set_sentinel_pool(&mut self, pool: Option<PoolWriter>, links: &Links) {
+        self.sentinel_pool = pool.map(SentinelPool::new);
+        self.update_sentinel_pool(links);
+    }
+
+    /// Forgets the sentinels that others list.
     pub(crate) fn forget_learned(&mut self) {
         self.learned_addresses = LearnedAddresses::default();
     }

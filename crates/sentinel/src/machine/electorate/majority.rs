@@ -71,6 +71,12 @@ impl Electorate {
         voters.len() >= self.majority() || self.is_own_majority(voters)
     }
 
+    /// Whether these voters may decide: a majority, and after other sentinels were configured as
+    /// many as at a start.
+    pub(in crate::machine) fn may_decide(&self, voters: &BTreeSet<&MyId>) -> bool {
+        if self.refounding { self.may_found(voters) } else { self.is_majority(voters) }
+    }
+
     fn is_own_majority(&self, voters: &BTreeSet<&MyId>) -> bool {
         let could_be_elected = |received: &ReceivedView| {
             let peers: BTreeSet<&MyId> = received.view.peers.iter().map(|(id, _)| id).collect();

@@ -85,6 +85,7 @@ impl World {
                 self.step(MachineEvent::ProbeConnectionLost { node: node(letter) });
             }
             Happening::Hint => self.step(MachineEvent::Hint),
+            Happening::Connections(count) => self.step(MachineEvent::SentinelConnections(count)),
             Happening::Pause { millis, ends_with_commit } => {
                 let (since, until) = (self.now, self.now + ms(millis));
                 self.step(MachineEvent::Pause(Pause { since, until, ends_with_commit }));
@@ -93,6 +94,7 @@ impl World {
             Happening::Wait(millis) => self.wait(ms(millis), |_| {}),
             Happening::Stall(millis) => self.now += ms(millis),
             Happening::Suspend => self.step(MachineEvent::Stalled),
+            Happening::SentinelsReplaced => self.step(MachineEvent::SentinelsReplaced(3)),
         }
     }
 
@@ -315,7 +317,10 @@ proptest! {
                 // not tested here.
                 Happening::Notice { notice: Notice::ConfigUpdateFrom { .. }, .. } => false,
                 Happening::Notice { from, .. } => from.is_none_or(|from| from == 1 || from > 3),
-                Happening::Stall(_) | Happening::Suspend | Happening::Pause { .. } => false,
+                Happening::Stall(_)
+                | Happening::Suspend
+                | Happening::SentinelsReplaced
+                | Happening::Pause { .. } => false,
                 _ => true,
             };
             match happening {

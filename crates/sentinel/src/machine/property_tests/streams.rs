@@ -37,6 +37,8 @@ pub(super) enum Happening {
     },
     Prober(Letter),
     Hint,
+    /// A sentinel reports its number of connections.
+    Connections(u32),
     Pause {
         millis: u64,
         ends_with_commit: bool,
@@ -45,6 +47,7 @@ pub(super) enum Happening {
     Wait(u64),
     Stall(u64),
     Suspend,
+    SentinelsReplaced,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -123,6 +126,7 @@ pub(super) fn happening(any_peers: bool) -> impl Strategy<Value = Happening> {
         1 => any::<usize>().prop_map(|which| Happening::Lose { which }),
         1 => letter().prop_map(Happening::Prober),
         1 => Just(Happening::Hint),
+        1 => prop::sample::select(vec![0, 19, 100, 1000, u32::MAX]).prop_map(Happening::Connections),
         1 => (0_u64..20_000, any::<bool>())
             .prop_map(|(millis, ends_with_commit)| Happening::Pause { millis, ends_with_commit }),
         1 => Just(Happening::Resume),
@@ -130,6 +134,7 @@ pub(super) fn happening(any_peers: bool) -> impl Strategy<Value = Happening> {
             .prop_map(Happening::Wait),
         1 => prop_oneof![9 => Just(1_u64), 1 => 3_000_u64..40_000].prop_map(Happening::Stall),
         1 => Just(Happening::Suspend),
+        1 => Just(Happening::SentinelsReplaced),
     ]
 }
 

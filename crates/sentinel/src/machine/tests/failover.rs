@@ -1,6 +1,6 @@
 //! Failovers: the measured timelines as scripts, and variations that occur in practice.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::rig::{Answer, Rig, id, lineage, master, node, replica};
 use crate::machine::{MachineAction, MachineEvent, MachineState, Warning};
@@ -39,6 +39,32 @@ fn replays_planned_failover() {
     // the node's answer are present.
     assert_eq!(timeline.verification(), Some(Duration::ZERO));
     assert_eq!(timeline.hold().map(|it| it.as_millis()), Some(1062));
+}
+
+/// The polls of all sentinels between two times of the scenario.
+fn asks(rig: &Rig, from: Instant) -> usize {
+    rig.log.iter().filter(|(at, action)| *at >= from && *action == MachineAction::Ask).count()
+}
+
+#[test]
+fn asks_rarely_in_large_fleet_and_switches_as_fast() {
+    let failover = |connections: u32| {
+        let mut rig = Rig::booted();
+        rig.step(MachineEvent::SentinelConnections(connections));
+        let (start, probes) = (rig.now, rig.probes('B'));
+        // What a leader publishes on its way, as a real one does, and the disconnects.
+        for millis in 0..8 {
+            rig.at(10 * millis).publishes(1, Notice::Trouble);
+        }
+        from_selection(&mut rig, [84, 175, 1061, 1146, 1147, 2164]);
+        (rig.outcomes(), asks(&rig, start), rig.probes('B') - probes)
+    };
+    let (alone, asks_alone, probes_alone) = failover(1);
+    let (in_fleet, asks_in_fleet, probes_in_fleet) = failover(1000);
+    assert_eq!(alone, ["84 hold", "1146 commit B@6 majority"]);
+    assert_eq!(in_fleet, ["84 hold", "1148 commit B@6 majority"]);
+    assert!(asks_alone > 25 && asks_in_fleet <= 8, "{asks_alone}, {asks_in_fleet}");
+    assert!(probes_alone > 90 && probes_in_fleet <= 12, "{probes_alone}, {probes_in_fleet}");
 }
 
 #[test]

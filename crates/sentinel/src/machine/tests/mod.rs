@@ -83,6 +83,7 @@ mod master;
 mod minority;
 pub(crate) mod oracle;
 mod pause;
+mod replaced_sentinels;
 mod replies;
 pub(super) mod rig;
 mod rules_change;

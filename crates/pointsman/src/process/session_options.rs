@@ -1,0 +1,94 @@
+//! Translates the configuration into the options of sessions, by what their listener leads to.
+
+use std::sync::Arc;
+
+use proxy::{Options, StatelessCommands};
+
+use crate::config::{LogConfig, ServiceConfig, SessionLines, Sessions, Splice, Subscriptions};
+use crate::process::listener_set::Destinations;
+
+/// Returns the options of sessions that come through a listener to these nodes.
+pub(crate) fn options_to(
+    to: Destinations,
+    service: &ServiceConfig,
+    limit: usize,
+    log: &LogConfig,
+) -> Options {
+    match to {
+        Destinations::Master => options(service, limit, log),
+        Destinations::Replicas => options_of_readers(service, limit, log),
+        Destinations::Sentinels => options_of_sentinels(service, limit, log),
+    }
+}
+
+/// Returns the options of a service's sessions.
+fn options(service: &ServiceConfig, max_connections: usize, log: &LogConfig) -> Options {
+    Options {
+        connect_timeout: service.connect_timeout,
+        hold_timeout: service.hold_timeout,
+        client_idle_timeout: service.client_idle_timeout,
+        first_byte_timeout: service.first_byte_timeout,
+        half_close_timeout: service.half_close_timeout,
+        silent_timeout: service.silent_timeout,
+        sessions: match service.sessions {
+            Sessions::Carry => proxy::Sessions::Carry,
+            Sessions::Close => proxy::Sessions::Close,
+        },
+        subscriptions: match service.subscriptions {
+            Subscriptions::Close => proxy::Subscriptions::Close,
+            Subscriptions::Replay => proxy::Subscriptions::Replay,
+        },
+        // Every name was checked when the configuration was read.
+        stateless_commands: StatelessCommands::new(
+            service.stateless_commands.iter().map(String::as_str),
+        )
+        .unwrap_or_default(),
+        maintenance_push: service.maintenance_push,
+        moving_to: service.moving_to.as_deref().map(Arc::from),
+        keepalive: service.tcp_keepalive,
+        user_timeout: service.tcp_user_timeout,
+        splice: match service.splice {
+            Splice::On => proxy::Splice::On,
+            Splice::Off => proxy::Splice::Off,
+        },
+        max_held: max_connections,
+        max_connections,
+        max_connections_per_source: service.max_connections_per_source,
+        lines: access_log(log),
+    }
+}
+
+/// Returns which session ends are logged.
+fn access_log(log: &LogConfig) -> proxy::AccessLog {
+    proxy::AccessLog {
+        which: match log.sessions {
+            SessionLines::Off => proxy::LoggedSessions::Off,
+            SessionLines::Failed => proxy::LoggedSessions::Failed,
+            SessionLines::All => proxy::LoggedSessions::All,
+        },
+        level: log.sessions_level.into(),
+        one_in: u32::try_from(log.sessions_one_in).unwrap_or(u32::MAX),
+    }
+}
+
+/// `moving_to` is an address for writers and does not apply to readers.
+fn options_of_readers(service: &ServiceConfig, max_connections: usize, log: &LogConfig) -> Options {
+    Options { moving_to: None, ..options(service, max_connections, log) }
+}
+
+/// Returns the options of sessions with a sentinel. None is carried to another sentinel: its
+/// subscriptions refer to events that each sentinel publishes by itself.
+fn options_of_sentinels(
+    service: &ServiceConfig,
+    max_connections: usize,
+    log: &LogConfig,
+) -> Options {
+    Options {
+        sessions: proxy::Sessions::Close,
+        subscriptions: proxy::Subscriptions::Close,
+        maintenance_push: false,
+        moving_to: None,
+        splice: proxy::Splice::Off,
+        ..options(service, max_connections, log)
+    }
+}
