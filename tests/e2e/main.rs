@@ -67,6 +67,7 @@ mod new_master;
 mod pinned;
 mod readers;
 mod reload;
+mod reload_secrets;
 mod reload_services;
 mod replicas;
 mod resources;
