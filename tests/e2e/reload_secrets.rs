@@ -31,6 +31,15 @@ fn service(name: &str, listen: SocketAddr, cluster: &Cluster, files: [&Path; 2])
     )
 }
 
+/// Serves the first service.
+fn start(cluster: &Cluster, [redis, sentinel]: [&Path; 2]) -> Pointsman {
+    let logins = format!(
+        "[service.auth]\nusername = \"probe\"\npassword_file = {redis:?}\n\
+         [service.sentinel_auth]\nusername = \"watch\"\npassword_file = {sentinel:?}\n"
+    );
+    builder(cluster).services(&["alpha"]).without_logins().lines(DRAIN).lines(&logins).start()
+}
+
 /// Writes the configuration and asks for a reload at once.
 fn configure(pointsman: &Pointsman, services: &[&str]) {
     let path = pointsman.process().log_path().with_file_name("pointsman.toml");
@@ -76,12 +85,7 @@ fn rotates_secret_of_added_service_and_removes_it() {
         .start();
     let [of_alpha, of_sentinel] = ["alpha", "sentinel"].map(|it| secret(&cluster, it, "zero"));
     let of_beta: PathBuf = cluster.folder().join("beta");
-    let logins = format!(
-        "[service.auth]\nusername = \"probe\"\npassword_file = {of_alpha:?}\n\
-         [service.sentinel_auth]\nusername = \"watch\"\npassword_file = {of_sentinel:?}\n"
-    );
-    let pointsman =
-        builder(&cluster).services(&["alpha"]).without_logins().lines(DRAIN).lines(&logins).start();
+    let pointsman = start(&cluster, [&of_alpha, &of_sentinel]);
     let (alpha, beta) = (pointsman.addr_of("alpha").expect("an address"), cluster.address().port());
     let one = service("alpha", alpha, &cluster, [&of_alpha, &of_sentinel]);
     let two = service("beta", beta, &cluster, [&of_beta, &of_sentinel]);

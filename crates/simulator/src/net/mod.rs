@@ -79,7 +79,6 @@ pub(crate) struct Net {
     conns: Vec<Connection>,
     paths: Vec<Path>,
     latency: (Micros, Micros),
-    /// Until when messages may be under way that a slow host delayed.
     slow_until: Micros,
 }
 

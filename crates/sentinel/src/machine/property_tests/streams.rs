@@ -126,7 +126,8 @@ pub(super) fn happening(any_peers: bool) -> impl Strategy<Value = Happening> {
         1 => any::<usize>().prop_map(|which| Happening::Lose { which }),
         1 => letter().prop_map(Happening::Prober),
         1 => Just(Happening::Hint),
-        1 => prop::sample::select(vec![0, 19, 100, 1000, u32::MAX]).prop_map(Happening::Connections),
+        1 => prop::sample::select(vec![0, 19, 100, 1000, u32::MAX])
+            .prop_map(Happening::Connections),
         1 => (0_u64..20_000, any::<bool>())
             .prop_map(|(millis, ends_with_commit)| Happening::Pause { millis, ends_with_commit }),
         1 => Just(Happening::Resume),
