@@ -66,6 +66,9 @@ const LOOKED_UP: &[&str] = &[
     "pointsman_cgroup_cpu_limit_cores",
     "pointsman_cgroup_cpu_throttled_seconds_total",
     "pointsman_worker_stalls_total",
+    // While an operator's command runs, which reports its end itself.
+    "pointsman_fleet_pause",
+    "pointsman_switchover_changed_priorities",
     // A read that does not end becomes a refused reload, for which there is an alert.
     "pointsman_config_read_pending_seconds",
     // For both there is an alert on what follows: a partial reload, and refused credentials.
@@ -73,13 +76,13 @@ const LOOKED_UP: &[&str] = &[
     "pointsman_credentials_outdated",
     "pointsman_worker_stalled_seconds_total",
     "pointsman_worker_sessions",
+    "pointsman_worker_tasks",
     "pointsman_config_reloads_total",
     "pointsman_config_last_reload_age_seconds",
     "pointsman_connections_limit",
     "pointsman_admin_connections",
     "pointsman_admin_requests_total",
     "pointsman_target_generation",
-    "pointsman_target_epoch",
     "pointsman_holds_total",
     "pointsman_service_removed",
     "pointsman_replica_lag_bytes",

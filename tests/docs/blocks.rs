@@ -25,6 +25,8 @@ const IGNORED: &[(&str, &str, &str)] = &[
         "docker compose exec sentinel-1",
         "needs Docker; tests/e2e/compose.rs fails over",
     ),
+    ("docs/override.md", "redis-cli -h", "needs a cluster; tests/e2e/follow.rs does the same"),
+    ("docs/override.md", "for pod in", "needs a fleet of pods and hosts"),
     ("docs/docker.md", "docker run --detach", "needs Docker and a registry"),
     ("docs/docker.md", "docker exec pointsman", "needs Docker and a registry"),
     ("docs/docker.md", "docker run --rm", "needs Docker and a registry"),

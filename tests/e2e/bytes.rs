@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server that can return every type of the protocol.
 fn cluster() -> Cluster {
-    Cluster::builder().replicas(0).sentinels(1).redis_line("enable-debug-command yes").start()
+    Cluster::builder().replicas(0).sentinels(1).start()
 }
 
 /// Requests of every kind that get the same replies each time.

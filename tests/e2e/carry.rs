@@ -279,12 +279,13 @@ fn ends_slow_subscriber_at_the_masters_limit() {
     assert!(client.cmd(&["SUBSCRIBE", "c"]).is_ok());
     let limit = ["CONFIG", "SET", "client-output-buffer-limit", "pubsub 1mb 0 0"];
     assert!(cluster.master().ask(&limit).unwrap().is_ok());
-    let text = "x".repeat(256 * 1024);
+    // Short messages: Valkey 9.1 does not count what it sends by reference, from 16 KiB on.
+    let batch = vec![vec!["PUBLISH".to_owned(), "c".to_owned(), "x".repeat(4096)]; 64];
     wait_until("the end by the limit", PATIENCE, || {
-        cluster.master().ask(&["PUBLISH", "c", &text]).unwrap().int() == Some(0)
+        cluster.master().client().pipeline(&batch).unwrap()[63].int() == Some(0)
     });
     let (bytes, _) = client.read_to_end().expect("the end of the connection");
-    assert!(bytes.len() > text.len(), "only {} bytes came first", bytes.len());
+    assert!(bytes.len() > 64 * 4096, "only {} bytes came first", bytes.len());
     assert_eq!(cluster.master().ask(&["PUBLISH", "c", "again"]).unwrap().int(), Some(0));
     assert_eq!(carried(&pointsman), 0.0);
 }

@@ -206,3 +206,37 @@ fn reports_disagreement_and_unreachable_address() {
     assert!(page.contains("(not-dialable)") && page.contains("address_map"), "{page}");
     assert!(page.contains("(few-sentinels)") && page.contains("(no-replicas)"), "{page}");
 }
+
+/// What Redis tells about its write guard, what this host tells about a virtual address, and what
+/// only the operator knows.
+#[test]
+fn reports_write_guard_virtual_address_and_zones() {
+    let cluster = Cluster::builder().start();
+    let (master, first) = (cluster.master(), cluster.sentinel_addrs()[0]);
+    let about = master.addr().to_string();
+    let (_, document) = examine(&cluster, "mymaster", "listen = [\"192.0.2.9:6379\"]");
+    let off = find(&document, "min-replicas", &about).expect("a note");
+    assert!(off.contains("min-replicas-to-write is off"), "{off}");
+    let bind = find(&document, "nonlocal-bind", "192.0.2.9:6379").expect("a finding");
+    assert!(bind.contains("net.ipv4.ip_nonlocal_bind is "), "{bind}");
+
+    let require = |replicas: &str| {
+        master.ask(&["CONFIG", "SET", "min-replicas-to-write", replicas]).expect("CONFIG SET");
+    };
+    require("3");
+    assert!(master.ask(&["SET", "a", "1"]).is_err(), "NOREPLICAS");
+    let (code, document) = examine(&cluster, "mymaster", "");
+    let impossible = find(&document, "min-replicas", &about).expect("a fault");
+    assert!(code == Some(1) && impossible.contains("it refuses all writes"), "{impossible}");
+    require("1");
+    let (code, document) = examine(&cluster, "mymaster", "");
+    assert_eq!(code, Some(0), "{document:#}");
+    assert!(find(&document, "min-replicas", &about).is_err(), "{document:#}");
+
+    let zone = format!("{}=a", first.ip());
+    let (_, page) =
+        run(&["--service", "mymaster", "--sentinel", &first.to_string(), "--zone", &zone]);
+    let expected = "3 of 3 sentinels run in zone a, the zone of the master (one-zone)";
+    assert!(page.contains(expected), "{page}");
+    assert_eq!(run(&["--zone", "nonsense"]).0, Some(64));
+}

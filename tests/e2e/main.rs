@@ -37,6 +37,7 @@
 )]
 
 mod accounts;
+mod alarms;
 mod bytes;
 mod carry;
 mod carry_state;
@@ -47,6 +48,7 @@ mod cutover;
 mod descriptors;
 mod discovery;
 mod doctor;
+mod doctor_cures;
 mod drain;
 mod failover;
 mod faults_limits;
@@ -56,6 +58,8 @@ mod faults_probe;
 mod faults_process;
 mod faults_replies;
 mod faults_takeover;
+mod fleet_pause;
+mod follow;
 mod import;
 mod isolation;
 mod liveness;
@@ -76,14 +80,17 @@ mod schema;
 mod sentinel_listen;
 mod services;
 mod session_bounds;
+mod sessions;
 mod shutdown;
 mod subscribers;
 mod supervised;
 mod switchover;
 mod switchover_faults;
+mod switchover_to;
 mod traffic;
 mod two_faults;
 mod unix_socket;
+mod upgrade;
 mod warning;
 #[path = "../docs/yaml.rs"]
 mod yaml;

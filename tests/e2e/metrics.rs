@@ -227,6 +227,7 @@ fn what_the_process_says(pointsman: &Pointsman, cluster: &Cluster) {
     });
     assert!(of("process_resident_memory_bytes") > 1e6 && of("process_cpu_seconds_total") > 0.0);
     let workers = of("pointsman_worker_sessions{worker=\"0\"}");
+    assert!(of("pointsman_worker_tasks{worker=\"0\"}") > workers);
     assert!(workers <= 2.0 && of("pointsman_worker_stalls_total{worker=\"0\"}") >= 0.0);
     if std::path::Path::new("/proc/self/schedstat").exists() {
         assert!(of("pointsman_worker_cpu_seconds_total{worker=\"0\"}") > 0.0);

@@ -200,10 +200,10 @@ fn ejects_killed_replica_without_errors() {
     wait_eligible(&pointsman, 2);
 }
 
-/// Runs for a fifth of a second. A replica that is kept busy by such scripts answers probes in
-/// between, and reads at most 16 KiB of its master's stream.
-const BUSY: &str = "local function now() local t = redis.call('TIME') return t[1] * 1000000 + t[2] end \
-                    local begin = now() repeat until now() - begin >= 200000 return 'done'";
+/// Blocks a server for a fifth of a second. A replica that is kept busy by such commands answers
+/// probes in between, and reads little of its master's stream. A script that waits for the clock
+/// would never end: since Redis 7.2 the time stands still within a script.
+const BUSY: [&str; 3] = ["DEBUG", "SLEEP", "0.2"];
 
 /// Keeps a server busy until it is dropped: two clients alternate, so that one request is always in
 /// flight.
@@ -219,10 +219,7 @@ impl Busy {
             let (mut client, over) = (server.client(), Arc::clone(&over));
             std::thread::spawn(move || {
                 while !over.load(Ordering::Relaxed) {
-                    assert_eq!(
-                        client.cmd(&["EVAL_RO", BUSY, "0"]).expect("an answer").text(),
-                        Some("done")
-                    );
+                    assert!(client.cmd(&BUSY).expect("an answer").is_ok());
                 }
             })
         };
@@ -259,10 +256,7 @@ fn moves_readers_of_a_lagging_replica() {
         assert!(reader.cmd(&["SELECT", "3"]).expect("SELECT").is_ok());
         let mut answers = 0_u32;
         while port_of(&mut reader) == slow_port {
-            assert_eq!(
-                reader.cmd(&["EVAL_RO", BUSY, "0"]).expect("an answer").text(),
-                Some("done")
-            );
+            assert!(reader.cmd(&BUSY).expect("an answer").is_ok());
             answers += 1;
             let _ = began.send(());
         }

@@ -3,16 +3,21 @@
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use harness::{Cluster, Load, Pointsman, wait_until};
+use harness::{Cluster, Load, Pointsman, PointsmanBuilder, wait_until};
 
-use crate::{PROGRAM, metric};
+use crate::{PROGRAM, builder, metric};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) const TOKEN: &str = "a-token-of-more-than-16";
 
 /// A pointsman with control, which has seen every node: before that, a switchover is refused.
 pub(crate) fn controlled(cluster: &Cluster) -> Pointsman {
-    let pointsman = Pointsman::builder(PROGRAM, cluster)
+    controlled_by(cluster, builder(cluster))
+}
+
+/// Like [`controlled`], with further options.
+pub(crate) fn controlled_by(cluster: &Cluster, builder: PointsmanBuilder<'_>) -> Pointsman {
+    let pointsman = builder
         .arg("--set=admin.control=true")
         .arg("--set=admin.control_token_env=E2E_TOKEN")
         .env("E2E_TOKEN", TOKEN)

@@ -163,6 +163,13 @@ impl PageTest<'_> {
         tab.wait_text("section:first-of-type", "Would close at a failover");
         tab.wait_text("section:first-of-type", "1 transaction");
         self.check("healthy", &SCREENS);
+        // Totals by network are requested only while their section is open.
+        assert!(!self.tab.requests().iter().any(|it| it.ends_with("/networks")));
+        tab.eval("document.getElementById('networks').open = true");
+        tab.wait_text("#networks-live", "sessions from 1 network");
+        tab.wait_text("#networks-live table", "127.");
+        self.check("networks", &SCREENS);
+        tab.eval("document.getElementById('networks').open = false");
     }
 
     /// The Tab key reaches every control in the order of the page, each with a visible frame, and
@@ -291,6 +298,18 @@ impl PageTest<'_> {
                 "No master",
             ),
             ("minority", "v.minority = true", "! ", "only a minority"),
+            (
+                "override",
+                "v.minority = true; v.override = { master: v.target.name, age_s: 5, left_s: 595, contradicted_by: ['10.0.0.9:6379'] }",
+                "! ",
+                "is followed by an operator's order, without the sentinels; sentinels name 10.0.0.9:6379",
+            ),
+            (
+                "override-held",
+                "v.gate = 'closed'; v.state = 'unconfirmed'; v.minority = true; v.override = { master: v.target.name, age_s: 5, left_s: 595, contradicted_by: [] }",
+                "! ",
+                "OVERRIDE for",
+            ),
             (
                 "no-sentinel",
                 "v.sentinels.forEach(n => { n.up = false; n.problem = 'connection refused' })",

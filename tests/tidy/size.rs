@@ -29,6 +29,7 @@ const LONG_FILES: &[(&str, &str)] = &[
     ("crates/resp/src/ledger/mod.rs", "one type: what both directions add to the ledger"),
     ("crates/resp/src/ledger/recorder.rs", "one type: what is recorded of requests and replies"),
     ("crates/resp/src/scan/reply.rs", "one state machine: the frames of the server"),
+    ("crates/sentinel/src/doctor/tests.rs", "one test per finding and its commands"),
     ("crates/sentinel/src/machine/tests/oracle.rs", "one independent oracle with its records"),
     ("crates/sentinel/src/machine/tests/rig.rs", "one scenario language"),
     ("crates/sentinel/src/prober/mod.rs", "one prober"),

@@ -170,6 +170,9 @@ fn build_response(reply: Reply, clock: &SharedClock, last: bool) -> Response<Res
     if let Some(allow) = reply.allow {
         headers.insert(header::ALLOW, HeaderValue::from_static(allow));
     }
+    if let Some(seconds) = reply.retry_after {
+        headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
     if last {
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     }

@@ -100,6 +100,8 @@ pub struct Reply {
     pub policy: Option<String>,
     /// The `Allow` header, for status 405.
     pub allow: Option<&'static str>,
+    /// The `Retry-After` header, in seconds.
+    pub retry_after: Option<u32>,
     /// The content.
     pub body: Body,
 }
@@ -116,6 +118,7 @@ impl Reply {
             content_type: content_type.into(),
             policy: None,
             allow: None,
+            retry_after: None,
             body: Body::Whole(content.into()),
         }
     }
@@ -137,7 +140,21 @@ impl Reply {
         permit: StreamPermit,
     ) -> Self {
         let body = Body::Stream(content, permit);
-        Self { status: 200, content_type: content_type.into(), policy: None, allow: None, body }
+        Self {
+            status: 200,
+            content_type: content_type.into(),
+            policy: None,
+            allow: None,
+            retry_after: None,
+            body,
+        }
+    }
+
+    /// The same reply, with the time after which a client may try again.
+    #[must_use]
+    pub fn retry_after(mut self, seconds: u32) -> Self {
+        self.retry_after = Some(seconds);
+        self
     }
 
     /// The reply if no stream could be reserved. Nothing was executed.

@@ -68,6 +68,11 @@ impl Peer {
     /// The client of a Unix socket, which has no address.
     pub(crate) const UNIX: Self = Self(None);
 
+    /// Its address, if it has one.
+    pub(crate) fn addr(self) -> Option<SocketAddr> {
+        self.0
+    }
+
     /// Its IP address, if it has one.
     pub(crate) fn ip(self) -> Option<IpAddr> {
         self.0.map(|addr| addr.ip())

@@ -101,6 +101,8 @@ reasons! {
     Drained = "drained";
     /// The deadline of the drain, or a fast stop, cut it off.
     Cut = "cut";
+    /// An operator ended it with `pointsman kill`.
+    Killed = "killed";
     /// An invariant of this program was violated: to continue might have lost or changed bytes.
     /// Never in normal operation; the log names the invariant.
     InternalError = "internal_error";
@@ -134,7 +136,8 @@ impl EndReason {
             | Self::IdleTimeout
             | Self::FirstByteTimeout
             | Self::ReplicaEjected
-            | Self::Drained => false,
+            | Self::Drained
+            | Self::Killed => false,
             Self::UpstreamReset
             | Self::UpstreamLost
             | Self::ClientError
@@ -187,7 +190,8 @@ impl EndReason {
             | Self::HoldFull
             | Self::DialFailed
             | Self::ResourcesExhausted
-            | Self::Drained => true,
+            | Self::Drained
+            | Self::Killed => true,
         }
     }
 

@@ -45,6 +45,7 @@ mod options;
 mod runtime;
 mod service;
 mod session;
+mod session_row;
 mod stats;
 mod workers;
 
@@ -76,5 +77,9 @@ pub use resp::{
 };
 pub use runtime::heartbeat::{Heartbeat, STALL, Stalls};
 pub use service::{DialFailure, Hint, Hints, NoHints, Service};
+pub use session_row::{ListedClient, ListedState, SessionId, SessionRow, WaitsFor};
 pub use stats::{ServiceCounters, ServiceSnapshot, Stats};
-pub use workers::{Running, StartError, WorkerError, worker_count};
+pub use workers::{
+    KillError, NoAnswer, Running, SessionBatch, SessionVisits, StartError, WorkerError,
+    worker_count,
+};

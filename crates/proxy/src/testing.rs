@@ -17,9 +17,10 @@ use drain::{Drain, ShutdownSettings, StopRequest};
 use socket2::{Domain, Socket, Type};
 use target::{Destination, EmptyPool, PoolWriter, Target, TargetSource, TargetWriter};
 
-use crate::address::ListenerId;
+use crate::address::{ListenerId, Peer};
 use crate::context::{ListenerContext, ServiceContext, WorkerContext};
 use crate::limits::{Limits, ResourceShortage, Slots};
+use crate::session::report::SessionBase;
 use crate::stats::ServiceCounters;
 use crate::{Bound, EndReason, Hint, Hints, NoHints, Options, Running, Service, ServiceSnapshot};
 
@@ -322,7 +323,7 @@ pub(crate) fn session(proxy: &TestProxy, backend: &Backend) -> (TcpStream, TcpSt
 }
 
 /// The context of one worker and service, with a target.
-pub(crate) fn context() -> (TargetWriter, WorkerContext) {
+pub(crate) fn context() -> (TargetWriter, Arc<WorkerContext>) {
     let (mut publisher, route) = TargetWriter::new();
     let addr = "127.0.0.1:1".parse().unwrap();
     publisher.commit(Destination { addr, name: "x".into(), epoch: 0, run_id: None });
@@ -339,14 +340,14 @@ pub(crate) fn context() -> (TargetWriter, WorkerContext) {
     let listener = ListenerContext::new(ListenerId::default(), &drain);
     (
         publisher,
-        WorkerContext {
+        Arc::new(WorkerContext {
             shared,
             counters,
             drain: listener.drain.clone(),
             listener,
             session_notify: tokio::sync::Notify::new(),
             dial_permits: Arc::default(),
-        },
+        }),
     )
 }
 
@@ -379,4 +380,9 @@ pub(crate) fn is_silent(stream: &mut TcpStream) -> bool {
 pub(crate) fn reset(stream: TcpStream) {
     let socket = Socket::from(stream);
     socket.set_linger(Some(Duration::ZERO)).unwrap();
+}
+
+/// The facts of a session of `context`.
+pub(crate) fn session_base(context: &Arc<WorkerContext>) -> SessionBase {
+    SessionBase::new(Peer::UNIX, Arc::clone(context))
 }

@@ -28,6 +28,7 @@ pub use commands::class::{Class, ClassGroup};
 pub use commands::stateless::{MAX_COMMAND_NAME, StatelessCommands, StatelessError};
 pub use error_replies::ErrorReplies;
 pub use ledger::Ledger;
+pub use ledger::client_facts::ClientFacts;
 pub use ledger::maintenance::MaintenanceHandshake;
 pub use ledger::pin::Pin;
 pub use ledger::session_state::{

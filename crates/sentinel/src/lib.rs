@@ -34,12 +34,14 @@ pub mod simulation {
 }
 
 pub use discovery::Discovery;
+pub use discovery::alarms::{Alarm, AlarmRecord};
 pub use discovery::changes::DiscoveryControl;
 pub use discovery::config::{DiscoveryChange, DiscoveryConfig};
 pub use discovery::handle::{CommandId, DiscoveryHandle, Heartbeat};
+pub use discovery::operations::{FleetPauseStatus, OperationsSnapshot};
 pub use discovery::snapshot::{
     DiscoveryCounts, DiscoverySnapshot, FailoverRecord, MasterSnapshot, NodeSnapshot,
-    SentinelSnapshot,
+    OverrideSnapshot, OverridesSnapshot, SentinelSnapshot,
 };
 pub use link::auth::{Credentials, Denied};
 pub use link::messages::Timeouts;
@@ -47,16 +49,17 @@ pub use link::notice::Notice;
 pub use link::rotation::{CredentialStatus, RefusedCredentials};
 pub use machine::rules::{MachineRules, Minority, ReplicaRules, Verify};
 pub use machine::{
-    Admission, Basis, Claim, Commit, Committed, FailoverTimeline, HoldCause, Machine,
-    MachineAction, MachineEvent, MachineState, NoMasterReason, Pause, VoteOutcome, Warning,
+    Admission, Basis, Claim, Commit, Committed, FailoverTimeline, FollowOrder, FollowRefusal,
+    Followed, HoldCause, Machine, MachineAction, MachineEvent, MachineState, NoMasterReason,
+    Override, OverrideEnd, OverrideNews, Pause, VoteOutcome, Warning,
 };
 pub use net::resolve::Resolver;
 pub use replicas::eligibility::{Lag, ReplicaState};
 pub use replicas::publisher::Replicas;
 pub use replicas::snapshot::{ReplicaPoolSnapshot, ReplicaSnapshot};
 pub use switchover::{
-    SwitchoverError, SwitchoverLimits, SwitchoverOptions, SwitchoverOutcome, SwitchoverStep,
-    switchover,
+    FleetPauseError, PriorityChange, SwitchoverError, SwitchoverLimits, SwitchoverOptions,
+    SwitchoverOutcome, SwitchoverStep, pause_fleet, restore_priorities, resume_fleet, switchover,
 };
 pub use types::{
     Epoch, Lineage, MyId, NodeAddr, NodeReport, Probe, ProbeFailure, ReplicaView, Role, View,

@@ -29,18 +29,26 @@ pub fn released_pointsman() -> Result<PathBuf, String> {
 /// Like [`pointsman`].
 pub fn examples(wanted: &[(&str, &str)]) -> Result<Vec<PathBuf>, String> {
     let build = |(package, example): &(&str, &str)| {
-        made(&["--package", package, "--example", example, "--release"], example)
+        made(&["build", "--package", package, "--example", example, "--release"], example)
     };
     wanted.iter().map(build).collect()
 }
 
+/// Builds a test program of the package `pointsman`, and runs nothing.
+///
+/// # Errors
+/// Like [`pointsman`].
+pub fn tests(name: &str) -> Result<PathBuf, String> {
+    made(&["test", "--no-run", "--package", "pointsman", "--test", name], name)
+}
+
 fn built(args: &[&str]) -> Result<PathBuf, String> {
-    made(&[&["--package", "pointsman", "--bin", "pointsman"], args].concat(), "pointsman")
+    made(&[&["build", "--package", "pointsman", "--bin", "pointsman"], args].concat(), "pointsman")
 }
 
 fn made(args: &[&str], name: &str) -> Result<PathBuf, String> {
     let mut command = cargo();
-    command.arg("build").args(args);
+    command.args(args);
     command
         .args(["--message-format", "json-render-diagnostics"])
         .stdin(Stdio::null())

@@ -44,8 +44,11 @@ pub fn for_tests() -> Result<(), String> {
     Ok(())
 }
 
-/// Redis, and if possible the tools that cut networks.
-fn for_failovers_of_ours() -> Result<(), String> {
+/// Installs Redis, and if possible the tools that cut networks.
+///
+/// # Errors
+/// Like [`whatever_is_missing`]; the tools that cut networks may stay missing.
+pub fn for_failovers_of_ours() -> Result<(), String> {
     install(&[REDIS])?;
     if let Err(why) = install(&[NFTABLES, IPROUTE]) {
         println!("{why}");

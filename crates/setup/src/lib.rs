@@ -1,7 +1,8 @@
 //! Prepares the machine for a command: installs missing packages and builds the program.
 //!
 //! `cargo xtask` and the benchmarks use it. [`install`] looks at the machine and carries out what
-//! the pure module `needs` decides; [`build`] runs cargo and returns the path of what it built.
+//! the pure module `needs` decides; [`build`] runs cargo and returns the path of what it built;
+//! [`packages`] unpacks packages into a folder without installing them.
 //!
 //! Deliberately absent: changes a developer has not asked for. Packages are installed only as root,
 //! which is how containers and CI run; other users get the exact command to run.
@@ -10,6 +11,7 @@
 pub mod build;
 pub mod install;
 mod needs;
+pub mod packages;
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -56,6 +56,7 @@ impl Cluster {
                 self.net.slow(host, by);
                 self.undo_at(until, FaultEnd::Fast(host));
             }
+            FaultKind::OrderFollow => self.order_follow(lasts),
             _ => self.fail_sentinels(kind, until),
         }
     }
@@ -144,6 +145,13 @@ impl Cluster {
                 self.crash(pid, false);
                 self.undo_at(until, FaultEnd::StartSentinel(at, Some(file)));
             }
+            FaultKind::LoseSentinels => {
+                for at in 0..self.sentinels.len() {
+                    self.crash(self.sentinels[at].pid, false);
+                    let late = self.net.rng.range(0, 10 * SECOND);
+                    self.undo_at(until + late, FaultEnd::StartSentinel(at, None));
+                }
+            }
             FaultKind::LoseAllFiles => {
                 let named = self.net.rng.below(self.redis.len());
                 let master = self.net.addr(self.redis[named].pid);
@@ -163,6 +171,25 @@ impl Cluster {
                     self.crash(self.sentinels[at].pid, false);
                     self.undo_at(back, FaultEnd::StartSentinel(at, Some(file)));
                 }
+            }
+        }
+    }
+
+    /// An operator promotes a replica by hand, if no majority of the sentinels runs, and orders the
+    /// proxies to follow it. Or orders them to follow any node: a wrong order must do no harm.
+    fn order_follow(&mut self, lasts: Micros) {
+        let running = self.sentinels.iter().filter(|it| self.net.process(it.pid).up).count();
+        let at = self.net.rng.below(self.redis.len());
+        let pid = self.redis[at].pid;
+        if running <= self.sentinels.len() / 2 && self.net.process(pid).up {
+            self.net.trace_line(pid, || "PROMOTED by hand".to_owned());
+            self.redis[at].promote_by_hand(&mut self.net);
+        }
+        let (node, force) = (self.net.addr(pid), self.net.rng.percent(20));
+        for proxy in 0..self.proxies.len() {
+            let process = self.net.process(proxy);
+            if process.up && !process.stopped && self.net.rng.percent(90) {
+                self.proxies[proxy].follow(node, lasts, force, &mut self.net);
             }
         }
     }

@@ -34,6 +34,9 @@ const HEALTHY_SHUT: Micros = 7 * SECOND;
 const HOLD: Micros = 11 * SECOND;
 /// Bound for writes to succeed after everything has healed and all sentinels agree.
 const LIVE: Micros = 15 * SECOND;
+/// Bound for an override to end when a majority is back: it may have to insist for ten seconds on
+/// the last master.
+const OVERRULE: Micros = 25 * SECOND;
 /// How long all must be well before the run ends.
 const CALM: Micros = 3 * SECOND;
 
@@ -47,6 +50,10 @@ struct ProxyRecord {
     open_since: Option<Micros>,
     opened_at: Micros,
     awake_since: Option<Micros>,
+    /// Since when a majority is reachable that names the right master.
+    heard_since: Option<Micros>,
+    /// Since when an override is in force although such a majority is reachable.
+    overruled_since: Option<Micros>,
     reads_wrong: BTreeMap<Addr, Micros>,
 }
 
@@ -152,6 +159,9 @@ impl Oracle {
                 self.acks.push(Ack { id, pid, node, at });
                 self.judge_ack(pid, node, executed, cluster);
             }
+            Observation::RouteEvent(pid, RouteEvent::Ordered { to }) => {
+                self.judge_order(pid, to, cluster);
+            }
             Observation::RouteEvent(pid, RouteEvent::InvariantBroken(text)) => {
                 self.violate(Rule::Safety, pid, text, cluster);
             }
@@ -163,6 +173,10 @@ impl Oracle {
                 let right = cluster.right_master();
                 let superseded = right.is_some_and(|right| right != to);
                 if !superseded || shut_for.is_none() {
+                    return;
+                }
+                // By order. Its own rule is `WrongOrder`.
+                if cluster.proxies[pid].driver.is_overridden() {
                     return;
                 }
                 let right = right.map(|it| it.to_string()).unwrap_or_default();
@@ -212,8 +226,13 @@ impl Oracle {
             .wrong_since
             .filter(|at| wrong && now - at > self.heard_bound(pid, cluster) && executed > *at);
         let blind = it.silent_since.zip(it.superseded_since).map(|(one, two)| one.max(two));
+        let overridden = cluster.proxies[pid].driver.is_overridden();
         let blind = blind.filter(|at| {
-            wrong && self.minority != Minority::Keep && now - at > SILENCE && executed > *at
+            !overridden
+                && wrong
+                && self.minority != Minority::Keep
+                && now - at > SILENCE
+                && executed > *at
         });
         if let Some(at) = resumed {
             let text = format!(
@@ -248,9 +267,32 @@ impl Oracle {
         }
     }
 
+    /// An order was carried out.
+    fn judge_order(&mut self, pid: Pid, to: Addr, cluster: &mut Cluster) {
+        let now = cluster.net.now;
+        let node = cluster.redis.iter().find(|it| cluster.net.addr(it.pid) == to);
+        // Its answer may be as old as the network is slow.
+        let demoted = node.is_some_and(|it| it.is_replica_for(now, SECOND));
+        if demoted && cluster.slowest() == 0 {
+            let text = format!("follows {to}, which is a replica");
+            self.violate(Rule::WrongOrder, pid, text, cluster);
+        }
+        let heard = self.proxies[pid].heard_since.filter(|at| now - at > LIVE);
+        if let Some(at) = heard.filter(|_| !cluster.are_strangers() && cluster.slowest() == 0) {
+            let text = format!(
+                "follows {to} by order, although a majority has been reachable for {} ms",
+                (now - at) / MS
+            );
+            self.violate(Rule::WrongOrder, pid, text, cluster);
+        }
+    }
+
     fn heard_bound(&self, pid: Pid, cluster: &Cluster) -> Micros {
         let epoch = cluster.proxies[pid].driver.committed().map_or(0, |(_, epoch, _)| epoch);
-        if self.right_epoch < epoch || cluster.are_strangers() {
+        // A majority that names the last master again, at the epoch that the order kept, has to
+        // insist, too.
+        let ordered = cluster.proxies[pid].driver.ordered && self.right_epoch <= epoch;
+        if self.right_epoch < epoch || ordered || cluster.are_strangers() {
             INSIST
         } else {
             HEARD + cluster.slowest()
@@ -288,9 +330,15 @@ impl Oracle {
         let superseded =
             target.as_ref().is_some_and(|it| right.is_some_and(|right| right != it.addr));
         let healthy = self.is_healthy(pid, heard, cluster);
+        let overruled = driver.is_overridden()
+            && naming >= majority
+            && self.is_verifiable(pid, cluster)
+            && !cluster.are_strangers();
         let it = &mut self.proxies[pid];
         it.awake_since.get_or_insert(now);
         since(&mut it.wrong_since, superseded && naming >= majority, now);
+        since(&mut it.heard_since, naming >= majority, now);
+        since(&mut it.overruled_since, overruled, now);
         since(&mut it.silent_since, heard < majority, now);
         since(&mut it.superseded_since, superseded, now);
         since(&mut it.healthy_shut_since, healthy && shut, now);
@@ -305,6 +353,12 @@ impl Oracle {
             );
             self.violate(Rule::HealthyTaken, pid, text, cluster);
         }
+        let overruled = self.proxies[pid].overruled_since;
+        if let Some(at) = overruled.filter(|at| now - at > OVERRULE + cluster.slowest()) {
+            let text =
+                format!("an override is in force {} ms after a majority is back", (now - at) / MS);
+            self.violate(Rule::Liveness, pid, text, cluster);
+        }
         if held_for > HOLD + cluster.slowest() {
             self.violate(
                 Rule::EndlessHold,
@@ -314,6 +368,14 @@ impl Oracle {
             );
         }
         self.watch_readers(pid, cluster);
+    }
+
+    /// Whether a proxy can verify the right master.
+    fn is_verifiable(&self, pid: Pid, cluster: &Cluster) -> bool {
+        let right = cluster.redis.iter().find(|it| Some(cluster.net.addr(it.pid)) == self.right);
+        right.is_some_and(|it| {
+            !it.full && !cluster.net.process(it.pid).stopped && cluster.net.reach(pid, it.pid)
+        })
     }
 
     /// Whether nothing is wrong with the committed master, and a majority of the sentinels is

@@ -69,11 +69,16 @@ pub enum FaultKind {
     ReuseAddress,
     /// Everything to and from a host is slow.
     SlowHost,
+    /// All sentinels are killed, and restart one by one from their files.
+    LoseSentinels,
+    /// An operator promotes a replica by hand while the sentinels are lost, or not, and orders the
+    /// proxies to follow some node, rightly or wrongly.
+    OrderFollow,
 }
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 31] = [
         Self::KillMaster,
         Self::StopMaster,
         Self::KillReplica,
@@ -103,6 +108,8 @@ impl FaultKind {
         Self::ReplacePod,
         Self::ReuseAddress,
         Self::SlowHost,
+        Self::LoseSentinels,
+        Self::OrderFollow,
     ];
 
     /// Faults that lead to another master, which make other faults interesting.
@@ -126,7 +133,7 @@ impl FaultKind {
     ];
 
     /// Pairs that have revealed bugs.
-    const KNOWN: [(Self, Self); 9] = [
+    const KNOWN: [(Self, Self); 11] = [
         (Self::ReplacePod, Self::RestartProxy),
         (Self::LoseSentinelFile, Self::RestartProxy),
         (Self::CutProxy, Self::Failover),
@@ -136,6 +143,8 @@ impl FaultKind {
         (Self::StopMaster, Self::StopMaster),
         (Self::LoseAllFiles, Self::BusyMaster),
         (Self::BusyMaster, Self::DnsMissing),
+        (Self::LoseSentinels, Self::OrderFollow),
+        (Self::CutProxyFromSentinels, Self::OrderFollow),
     ];
 
     /// A planned failover without any fault.

@@ -40,11 +40,14 @@ pub enum Rule {
     Liveness,
     /// A planned failover without any fault loses nothing.
     PlannedLoss,
+    /// An order to follow a node is refused while a majority of the sentinels is reachable, and
+    /// for a node that is no master.
+    WrongOrder,
 }
 
 impl Rule {
     /// All rules.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Safety,
         Self::LateMajority,
         Self::OpenedUnheard,
@@ -58,6 +61,7 @@ impl Rule {
         Self::ReaderOnMaster,
         Self::Liveness,
         Self::PlannedLoss,
+        Self::WrongOrder,
     ];
 
     /// Parses a rule's name.

@@ -17,6 +17,7 @@ mod deploy;
 mod dist;
 mod docs;
 mod pictures;
+mod servers;
 mod simulate;
 mod steps;
 
@@ -44,7 +45,8 @@ enum Command {
     Demo(demo::DemoOptions),
     /// Run every test with real servers, count instructions, and check deploy/.
     ///
-    /// With arguments: only `cargo test` with them.
+    /// With arguments: only `cargo test` with them. `--servers [NAME...]` runs the tests that
+    /// depend on the server with every version of Redis and Valkey; `--servers --help` says how.
     #[command(disable_help_flag = true)]
     Test {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
@@ -103,6 +105,9 @@ fn main() -> ExitCode {
 }
 
 fn test(args: &[OsString]) -> Result<ExitCode, String> {
+    if servers::wanted(args) {
+        return servers::run(args);
+    }
     install_for_tests()?;
     let given = steps::with_separator(std::env::args_os(), "test", args);
     let mut all = vec![steps::test(&given)];

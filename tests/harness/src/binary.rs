@@ -5,8 +5,11 @@
 //! daemon, so it is the preferred dependency. A link with the right name in a folder of the test is
 //! enough.
 
+use std::collections::HashMap;
 use std::env;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 /// A program of Redis. The environment variable named by [`Binary::variable`] replaces it, for
 /// example by a Valkey.
@@ -43,6 +46,15 @@ impl Binary {
         choose(env::var_os(self.variable()).map(PathBuf::from), find_in_path, self)
     }
 
+    /// The environment variable with the path of the version to upgrade to.
+    #[must_use]
+    pub fn newer_variable(self) -> &'static str {
+        match self {
+            Self::Server => "REDIS_SERVER_NEWER",
+            Self::Sentinel => "REDIS_SENTINEL_NEWER",
+        }
+    }
+
     /// The program as a path that ends in the right name: the program itself, or a link created in
     /// `folder`.
     ///
@@ -57,6 +69,28 @@ impl Binary {
                 self.variable()
             );
         };
+        self.named(found, folder)
+    }
+
+    /// Like [`in_folder`](Self::in_folder), the version that an upgrade leads to: the same program
+    /// unless the environment names another one.
+    ///
+    /// # Panics
+    /// Like [`in_folder`](Self::in_folder).
+    #[must_use]
+    pub fn newer_in_folder(self, folder: &Path) -> PathBuf {
+        match env::var_os(self.newer_variable()) {
+            Some(newer) => {
+                let folder = folder.join("newer");
+                std::fs::create_dir_all(&folder)
+                    .unwrap_or_else(|error| panic!("cannot make {}: {error}", folder.display()));
+                self.named(newer.into(), &folder)
+            }
+            None => self.in_folder(folder),
+        }
+    }
+
+    fn named(self, found: PathBuf, folder: &Path) -> PathBuf {
         if found.file_name().is_some_and(|name| name == self.name()) {
             return found;
         }
@@ -68,6 +102,41 @@ impl Binary {
         }
         link
     }
+}
+
+/// Major and minor version of the redis-server that the tests run. The first Valkey is 7.2.
+///
+/// # Panics
+/// If there is no such program, or it does not report its version.
+#[must_use]
+pub fn server_version() -> (u32, u32) {
+    let found = Binary::Server.find().expect("a redis-server");
+    // Under the name redis-check-rdb it would check a file.
+    let folder = tempfile::tempdir().expect("a folder for temporary files");
+    version_of(&Binary::Server.named(found, folder.path()))
+}
+
+/// Major and minor version of the server at this path, asked once.
+pub(crate) fn version_of(program: &Path) -> (u32, u32) {
+    static KNOWN: Mutex<Option<HashMap<PathBuf, (u32, u32)>>> = Mutex::new(None);
+    // Links in folders of tests lead to few programs.
+    let target = program.canonicalize().unwrap_or_else(|_| program.to_owned());
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    *known.get_or_insert_default().entry(target).or_insert_with(|| {
+        let output = Command::new(program).arg("--version").output();
+        let output =
+            output.unwrap_or_else(|error| panic!("cannot start {}: {error}", program.display()));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        parse_version(&text)
+            .unwrap_or_else(|| panic!("{} reports no version: {text}", program.display()))
+    })
+}
+
+/// `Redis server v=7.0.15 sha=…` or `Valkey server v=9.1.2 sha=…`.
+fn parse_version(text: &str) -> Option<(u32, u32)> {
+    let version = text.split_whitespace().find_map(|word| word.strip_prefix("v="))?;
+    let mut parts = version.split('.').map(str::parse);
+    Some((parts.next()?.ok()?, parts.next()?.ok()?))
 }
 
 /// Chooses the override first, then a program with the right name, then redis-check-rdb, which is
@@ -91,6 +160,14 @@ pub fn find_in_path(name: &str) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reads_versions_of_redis_and_valkey() {
+        let redis = "Redis server v=6.2.14 sha=40305114:0 malloc=libc bits=64 build=dff95a8e\n";
+        let valkey = "Valkey server v=9.1.2 sha=00000000:1 malloc=libc bits=64 build=1536df31\n";
+        assert_eq!((parse_version(redis), parse_version(valkey)), (Some((6, 2)), Some((9, 1))));
+        assert_eq!((parse_version("v=7"), parse_version("Redis 7.0")), (None, None));
+    }
 
     #[test]
     fn prefers_override_then_name_then_alias() {

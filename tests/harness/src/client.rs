@@ -43,6 +43,8 @@ pub struct Client {
     /// The start of the unread part of the buffer. The part before it is removed occasionally, not
     /// for every reply.
     at: usize,
+    sent: u64,
+    received: u64,
 }
 
 impl Client {
@@ -61,9 +63,13 @@ impl Client {
     pub fn connect_within(addr: SocketAddr, timeout: Duration) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&addr, timeout)?;
         stream.set_nodelay(true)?;
-        let client = Self { stream, buffer: Vec::new(), at: 0 };
+        let client = Self::on(stream);
         client.set_timeout(timeout)?;
         Ok(client)
+    }
+
+    fn on(stream: TcpStream) -> Self {
+        Self { stream, buffer: Vec::new(), at: 0, sent: 0, received: 0 }
     }
 
     /// Connects from a given source address of this machine.
@@ -83,7 +89,7 @@ impl Client {
         rustix::net::connect(&socket, &addr)?;
         let stream = TcpStream::from(socket);
         stream.set_nodelay(true)?;
-        let client = Self { stream, buffer: Vec::new(), at: 0 };
+        let client = Self::on(stream);
         client.set_timeout(TIMEOUT)?;
         Ok(client)
     }
@@ -136,6 +142,7 @@ impl Client {
     /// Like [`cmd`](Self::cmd).
     pub fn pipeline<A: AsRef<[u8]>>(&mut self, commands: &[Vec<A>]) -> io::Result<Vec<Value>> {
         let wire: Vec<u8> = commands.iter().flat_map(|args| encode(args)).collect();
+        let length = length(&wire);
         let mut writing = self.stream.try_clone()?;
         std::thread::scope(|scope| {
             let writer = scope.spawn(move || writing.write_all(&wire));
@@ -148,6 +155,7 @@ impl Client {
             let written = writer
                 .join()
                 .unwrap_or_else(|_| Err(io::Error::other("the writing thread panicked")));
+            self.sent += length;
             let replies = replies?;
             written.map(|()| replies)
         })
@@ -158,7 +166,15 @@ impl Client {
     /// # Errors
     /// An error of the connection.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        // Counted even if it fails: a part of them may have been sent.
+        self.sent += length(bytes);
         self.stream.write_all(bytes).map_err(named)
+    }
+
+    /// The bytes sent and received so far.
+    #[must_use]
+    pub fn bytes(&self) -> (u64, u64) {
+        (self.sent, self.received)
     }
 
     /// Reads one reply or push message.
@@ -269,6 +285,7 @@ impl Client {
             self.buffer.resize(end + CHUNK.max(wanted - end), 0);
             let read = self.stream.read(&mut self.buffer[end..]);
             self.buffer.truncate(end + *read.as_ref().unwrap_or(&0));
+            self.received += length(&self.buffer[end..]);
             if read.map_err(named)? == 0 {
                 return Err(io::Error::new(
                     io::ErrorKind::UnexpectedEof,
@@ -311,6 +328,10 @@ fn named(error: io::Error) -> io::Error {
         return io::Error::new(io::ErrorKind::TimedOut, "no answer within the client's timeout");
     }
     error
+}
+
+fn length(bytes: &[u8]) -> u64 {
+    u64::try_from(bytes.len()).unwrap_or(u64::MAX)
 }
 
 fn invalid(message: String) -> io::Error {

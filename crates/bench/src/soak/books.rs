@@ -6,26 +6,27 @@ use std::time::Duration;
 use harness::{Client, encode, http_get, pause};
 
 /// The names of the metrics, in one place because they may change.
-mod metric {
-    pub(super) const SESSIONS: &str = "pointsman_sessions_total";
-    pub(super) const CLOSED: &str = "pointsman_sessions_closed_total";
-    pub(super) const OPEN: &str = "pointsman_sessions_open";
-    pub(super) const WAITING: &str = "pointsman_sessions_waiting";
-    pub(super) const ON_WORKERS: &str = "pointsman_worker_sessions";
-    pub(super) const DIALS: &str = "pointsman_dials_total";
-    pub(super) const CARRIED: &str = "pointsman_sessions_carried_total";
-    pub(super) const BYTES: &str = "pointsman_client_bytes_total";
-    pub(super) const COMMANDS: &str = "pointsman_commands_total";
-    pub(super) const FILES: &str = "process_open_fds";
-    pub(super) const TARGET: &str = "pointsman_target_info";
-    pub(super) const RELOADS: &str = "pointsman_config_reloads_total";
-    pub(super) const DROPPED: &str = "pointsman_log_lines_dropped_total";
-    pub(super) const INTERNAL: &str = "internal_error";
+pub(super) mod metric {
+    pub(in super::super) const SESSIONS: &str = "pointsman_sessions_total";
+    pub(in super::super) const CLOSED: &str = "pointsman_sessions_closed_total";
+    pub(in super::super) const OPEN: &str = "pointsman_sessions_open";
+    pub(in super::super) const WAITING: &str = "pointsman_sessions_waiting";
+    pub(in super::super) const ON_WORKERS: &str = "pointsman_worker_sessions";
+    pub(in super::super) const TASKS: &str = "pointsman_worker_tasks";
+    pub(in super::super) const DIALS: &str = "pointsman_dials_total";
+    pub(in super::super) const CARRIED: &str = "pointsman_sessions_carried_total";
+    pub(in super::super) const BYTES: &str = "pointsman_client_bytes_total";
+    pub(in super::super) const COMMANDS: &str = "pointsman_commands_total";
+    pub(in super::super) const FILES: &str = "process_open_fds";
+    pub(in super::super) const TARGET: &str = "pointsman_target_info";
+    pub(in super::super) const RELOADS: &str = "pointsman_config_reloads_total";
+    pub(in super::super) const DROPPED: &str = "pointsman_log_lines_dropped_total";
+    pub(in super::super) const INTERNAL: &str = "internal_error";
 }
 
 /// How many descriptors more than at the start are allowed at the end: a probe connection per node
 /// and sentinel that was being replaced.
-const SPARE_FILES: f64 = 4.0;
+pub(super) const SPARE_FILES: f64 = 4.0;
 /// Requests of the exact account.
 const REQUESTS: usize = 500;
 /// How long closed sessions may take to leave the books.
@@ -44,8 +45,21 @@ impl Books {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn new(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+
+    /// Replaces or adds one value.
+    #[cfg(test)]
+    pub(super) fn set(&mut self, name: &str, value: u32) {
+        let kept = self.0.lines().filter(|it| !it.starts_with(&format!("{name} ")));
+        self.0 = kept.map(|it| format!("{it}\n")).collect();
+        self.0.push_str(&format!("{name} {value}\n"));
+    }
+
     /// The sum over all labels that contain `label`.
-    fn sum(&self, name: &str, label: &str) -> f64 {
+    pub(super) fn sum(&self, name: &str, label: &str) -> f64 {
         self.lines(name, label)
             .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
             .fold(0.0, |sum, value| sum + value)
@@ -184,7 +198,7 @@ pub(super) fn private_dirty(pid: u32) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-fn differ(one: f64, other: f64) -> bool {
+pub(super) fn differ(one: f64, other: f64) -> bool {
     (one - other).abs() > 0.5
 }
 
@@ -193,7 +207,7 @@ mod tests {
     use super::*;
 
     fn books(text: &str) -> Books {
-        Books(text.to_owned())
+        Books::new(text)
     }
 
     #[test]

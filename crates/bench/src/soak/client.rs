@@ -8,14 +8,14 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use harness::{Client, Value, encode, pause};
+use harness::{Value, encode, pause};
 
+use super::conn::Conn;
+use super::judge::Acknowledged;
 use super::model::{Chain, Verdict, payload, position_of};
 use super::schedule::Rng;
-use super::shared::Shared;
+use super::shared::{Phase, Shared};
 
-/// Longer than the proxy holds a request, and than a failover takes.
-const TIMEOUT: Duration = Duration::from_secs(30);
 /// The pause between two requests of a client.
 const THINK: Duration = Duration::from_millis(4);
 /// A key is replaced after this many positions, which bounds memory and the cost of an audit.
@@ -45,8 +45,10 @@ pub(super) struct Chained<'a> {
     generation: u64,
     chain: Chain,
     rng: Rng,
-    /// When the last write was acknowledged.
-    last: Option<Instant>,
+    /// When the writes in flight were sent.
+    sent: Instant,
+    /// The last acknowledged write.
+    last: Option<Acknowledged>,
     /// Error replies since the last pause; a refused client waits before it asks again.
     refused: bool,
 }
@@ -55,7 +57,17 @@ impl<'a> Chained<'a> {
     pub(super) fn new(shared: &'a Shared, id: usize, kind: Kind, seed: u64) -> Self {
         let rng = Rng::new(seed ^ u64::try_from(id).unwrap_or(0));
         let chain = Chain::default();
-        Self { shared, id, kind, generation: 0, chain, rng, last: None, refused: false }
+        Self {
+            shared,
+            id,
+            kind,
+            generation: 0,
+            chain,
+            rng,
+            sent: Instant::now(),
+            last: None,
+            refused: false,
+        }
     }
 
     fn key(&self) -> String {
@@ -71,9 +83,11 @@ impl<'a> Chained<'a> {
         let mut seen = 0;
         while !self.shared.stopped() {
             let mut phase;
-            let Some(mut client) = dial(self.shared, &self.who()) else { continue };
+            self.shared.rest(self.id, || ());
+            let Some(mut client) = Conn::dial(self.shared, &self.who()) else { continue };
             let mut audit = true;
             let end = loop {
+                self.shared.rest(self.id, || client.publish());
                 let round = self.shared.round();
                 phase = self.shared.phase();
                 if self.shared.stopped() {
@@ -100,7 +114,7 @@ impl<'a> Chained<'a> {
     }
 
     /// Compares the whole value with the model. False if the server refused to answer.
-    fn audit(&mut self, client: &mut Client, phase: u64) -> io::Result<bool> {
+    fn audit(&mut self, client: &mut Conn<'_>, phase: Phase) -> io::Result<bool> {
         let key = self.key();
         let reply = match self.kind {
             Kind::Text | Kind::Counter | Kind::Pipeline => client.cmd(&["GET", &key])?,
@@ -128,9 +142,10 @@ impl<'a> Chained<'a> {
             }
         }
         if self.chain.acknowledged() > LONGEST {
-            // The value was just found complete; nothing depends on the outcome of the deletion.
-            client.cmd(&["DEL", &key])?;
+            // The value was just found complete. Whether it is deleted is known only if a reply
+            // arrives, so the key is given up before.
             self.renew();
+            client.cmd(&["DEL", &key])?;
         }
         Ok(true)
     }
@@ -151,12 +166,18 @@ impl<'a> Chained<'a> {
         }
     }
 
-    fn refuse(&mut self, phase: u64, message: &str) {
+    /// A write is about to be sent.
+    fn sending(&mut self) {
+        self.chain.sent();
+        self.sent = Instant::now();
+    }
+
+    fn refuse(&mut self, phase: Phase, message: &str) {
         self.refused = true;
         self.shared.refused(&self.who(), phase, message);
     }
 
-    fn step(&mut self, client: &mut Client, phase: u64) -> io::Result<()> {
+    fn step(&mut self, client: &mut Conn<'_>, phase: Phase) -> io::Result<()> {
         if self.chain.acknowledged() > LONGEST || self.rng.below(20) == 0 {
             return self.audit(client, phase).map(drop);
         }
@@ -167,7 +188,7 @@ impl<'a> Chained<'a> {
         }
     }
 
-    fn single(&mut self, client: &mut Client, phase: u64) -> io::Result<()> {
+    fn single(&mut self, client: &mut Conn<'_>, phase: Phase) -> io::Result<()> {
         let (key, next) = (self.key(), self.chain.next());
         let value = payload(&key, next);
         let args: Vec<&str> = match self.kind {
@@ -175,7 +196,7 @@ impl<'a> Chained<'a> {
             Kind::List => vec!["RPUSH", &key, &value],
             _ => vec!["INCR", &key],
         };
-        self.chain.sent();
+        self.sending();
         let reply = client.cmd(&args)?;
         let position = match (self.kind, &reply) {
             (Kind::Text, Value::Nil) => Some(1),
@@ -188,14 +209,14 @@ impl<'a> Chained<'a> {
         Ok(())
     }
 
-    fn transaction(&mut self, client: &mut Client, phase: u64) -> io::Result<()> {
+    fn transaction(&mut self, client: &mut Conn<'_>, phase: Phase) -> io::Result<()> {
         let (key, next) = (self.key(), self.chain.next());
         let (field, value) = (format!("f{next}"), payload(&key, next));
         let mut wire = encode(&["MULTI"]);
         wire.extend(encode(&["HSET", &key, &field, &value]));
         wire.extend(encode(&["HINCRBY", &key, "position", "1"]));
         wire.extend(encode(&["EXEC"]));
-        self.chain.sent();
+        self.sending();
         client.send(&wire)?;
         let early: Vec<Value> =
             (0..3).map(|_| client.read_value()).collect::<io::Result<Vec<_>>>()?;
@@ -210,7 +231,7 @@ impl<'a> Chained<'a> {
         Ok(())
     }
 
-    fn pipeline(&mut self, client: &mut Client, phase: u64) -> io::Result<()> {
+    fn pipeline(&mut self, client: &mut Conn<'_>, phase: Phase) -> io::Result<()> {
         let key = self.key();
         let mut wire = Vec::new();
         let marks: Vec<String> =
@@ -218,7 +239,7 @@ impl<'a> Chained<'a> {
         for mark in &marks {
             wire.extend(encode(&["INCR", &key]));
             wire.extend(encode(&["ECHO", mark]));
-            self.chain.sent();
+            self.sending();
         }
         client.send(&wire)?;
         let generation = self.generation;
@@ -240,7 +261,7 @@ impl<'a> Chained<'a> {
     }
 
     /// Compares the reply to the oldest write in flight.
-    fn take(&mut self, phase: u64, reply: &Value, position: Option<u64>) {
+    fn take(&mut self, phase: Phase, reply: &Value, position: Option<u64>) {
         self.shared.replies.fetch_add(1, Ordering::Relaxed);
         if let Some(message) = reply.error() {
             self.chain.refused();
@@ -258,23 +279,7 @@ impl<'a> Chained<'a> {
             self.judge(verdict);
             self.renew();
         }
-        self.last = Some(Instant::now());
-    }
-}
-
-/// Connects through the proxy; without success, reports it and waits.
-pub(super) fn dial(shared: &Shared, who: &str) -> Option<Client> {
-    let phase = shared.phase();
-    match Client::connect_within(shared.addr, TIMEOUT) {
-        Ok(client) => {
-            shared.connections.fetch_add(1, Ordering::Relaxed);
-            Some(client)
-        }
-        Err(error) => {
-            shared.broken(who, phase, &error);
-            pause(THINK * 10);
-            None
-        }
+        self.last = Some(Acknowledged { sent: self.sent, at: Instant::now() });
     }
 }
 

@@ -1,107 +1,42 @@
 //! The stage of a soak: the cluster, the proxy, and how each fault is brought about and ended.
+//!
+//! Two faults may be in force at once, each performed by a thread of its own. What one of them
+//! leaves to be cleaned up is cleaned up when both are over: an operator does not reset sentinels
+//! in the middle of a failover.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use harness::{
-    Client, Cluster, Cut, Launch, Node, PROXY, Process, Signal, http_get, pause, wait_until,
-};
+use harness::{Cluster, Cut, Node, PROXY, pause, wait_until};
 
 use super::books::Books;
-use super::schedule::{Fault, Step};
+use super::conn::Conn;
+use super::proxy::Proxy;
+use super::schedule::{Act, Fault, Part};
 use super::shared::Shared;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(90);
+/// A sentinel that lost its files while the master is dead knows no replicas. If it wins the
+/// election it aborts with `-failover-abort-no-good-slave`, and the others try again twelve seconds
+/// later; it was seen to win three times in a row. The proxy has no part in that.
+const SUCCESSOR: Duration = Duration::from_secs(300);
+/// A planned failover that another fault hinders may fail, which is known after this long.
+const HINDERED: Duration = Duration::from_secs(15);
 /// Clients of one churn step.
 const CHURN: usize = 150;
 
-/// The proxy, which may be another process after a step.
-pub(super) struct Proxy {
-    program: PathBuf,
-    folder: PathBuf,
-    pub(super) addr: SocketAddr,
-    pub(super) admin: SocketAddr,
-    number: usize,
-    pub(super) process: Process,
-}
-
-impl Proxy {
-    pub(super) fn start(program: &Path, cluster: &Cluster) -> Result<Self, String> {
-        let folder = cluster.folder().join("soak");
-        std::fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
-        let (addr, admin) = (cluster.address().port(), cluster.address().port());
-        let sentinels: Vec<_> = cluster.sentinel_addrs().iter().map(ToString::to_string).collect();
-        let toml = format!(
-            "[[service]]\nname = {:?}\nlisten = [\"{addr}\"]\nsentinels = {sentinels:?}\n\
-             [admin]\nlisten = [\"{admin}\"]\n[process]\nstate_dir = {folder:?}\nworkers = 2\n\
-             [shutdown]\naccept_min = \"0s\"\naccept_quiet = \"0s\"\naccept_max = \"0s\"\n\
-             drain_spread = \"0s\"\ndrain_timeout = \"5s\"\n",
-            cluster.name()
-        );
-        std::fs::write(folder.join("pointsman.toml"), toml).map_err(|error| error.to_string())?;
-        let process = run(program, &folder, 0, false);
-        let proxy = Self { program: program.to_owned(), folder, addr, admin, number: 0, process };
-        proxy.wait_ready();
-        Ok(proxy)
-    }
-
-    /// Replaces the process; the old one has ended, or hands over.
-    fn replace(&mut self, takeover: bool) {
-        self.number += 1;
-        let new = run(&self.program, &self.folder, self.number, takeover);
-        if takeover {
-            let code = self.process.wait_exit(PATIENCE).code();
-            assert_eq!(code, Some(0), "the predecessor: {}", self.process.tail());
-        }
-        self.process = new;
-        self.wait_ready();
-    }
-
-    fn wait_ready(&self) {
-        wait_until("the proxy to be ready", PATIENCE, || {
-            assert!(self.process.is_running(), "the proxy ended: {}", self.process.tail());
-            http_get(self.admin, "/ready").is_ok_and(|(code, _)| code == 200)
-        });
-    }
-
-    /// Lines of all its logs that no fault may cause.
-    pub(super) fn bad_lines(&self) -> Vec<String> {
-        let logs =
-            (0..=self.number).map(|number| self.folder.join(format!("{}.log", name(number))));
-        let text: String =
-            logs.map(|path| std::fs::read_to_string(path).unwrap_or_default()).collect();
-        let bad = |line: &&str| ["panic", "internal_error"].iter().any(|it| line.contains(it));
-        text.lines().filter(bad).map(str::to_owned).collect()
-    }
-}
-
-fn name(number: usize) -> String {
-    format!("pointsman-{number}")
-}
-
-fn run(program: &Path, folder: &Path, number: usize, takeover: bool) -> Process {
-    let file = folder.join("pointsman.toml").into_os_string();
-    let mut args = vec!["run".into(), "--config".into(), file];
-    if takeover {
-        args.push("--takeover".into());
-    }
-    Process::start(&Launch {
-        name: name(number),
-        program: program.to_owned(),
-        args,
-        env: Vec::new(),
-        folder: folder.to_owned(),
-    })
-}
-
 /// Cluster and proxy.
+#[derive(Debug)]
 pub(super) struct Stage {
     pub(super) cluster: Cluster,
     pub(super) proxy: Mutex<Proxy>,
     /// The configuration with which each sentinel started.
     files: Vec<(PathBuf, String)>,
+    /// Sentinels that lost their files in this step.
+    lost: Mutex<BTreeSet<usize>>,
 }
 
 impl Stage {
@@ -117,121 +52,195 @@ impl Stage {
         };
         let files = cluster.sentinels().iter().map(read).collect::<Result<_, String>>()?;
         let proxy = Mutex::new(Proxy::start(program, &cluster)?);
-        Ok(Self { cluster, proxy, files })
+        Ok(Self { cluster, proxy, files, lost: Mutex::default() })
     }
 
-    pub(super) fn proxy(&self) -> std::sync::MutexGuard<'_, Proxy> {
+    pub(super) fn proxy(&self) -> MutexGuard<'_, Proxy> {
         self.proxy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether clients may notice the step by an error or the end of a connection.
-    pub(super) fn disturbs(fault: Fault) -> bool {
-        fault.may_lose_writes()
-            || matches!(
-                fault,
-                Fault::PlannedFailover | Fault::Takeover | Fault::RestartProxy | Fault::KillProxy
-            )
+    /// Records what all sentinels publish.
+    pub(super) fn listen(&self, shared: &Shared) {
+        for sentinel in self.cluster.sentinels() {
+            attend(sentinel, shared);
+        }
     }
 
-    /// Brings a fault about, ends it, and waits until everything is complete again.
+    /// Brings a fault about and ends it. `other` is the other fault of the step.
     ///
     /// # Panics
     /// If something does not happen in time.
-    pub(super) fn perform(&self, step: &Step, shared: &Shared) {
+    pub(super) fn perform(&self, act: &Act, other: Option<Fault>, shared: &Shared) {
+        if act.fault.disturbs() {
+            shared.disturb();
+        }
+        match act.fault.part() {
+            Part::Master => self.replace_master(act, other, shared),
+            Part::Replica => self.disturb_replica(act, shared),
+            Part::Sentinel => self.disturb_sentinel(act, shared),
+            Part::Proxy => {
+                let number = shared.timeline.begin(act.fault, None);
+                self.proxy().perform(act);
+                shared.timeline.end(number);
+            }
+            Part::Clients => {
+                let number = shared.timeline.begin(act.fault, None);
+                churn(act, shared);
+                shared.timeline.end(number);
+            }
+        }
+    }
+
+    fn replace_master(&self, act: &Act, other: Option<Fault>, shared: &Shared) {
         let master = self.cluster.master();
-        match step.fault {
-            Fault::PlannedFailover => drop(self.cluster.failover()),
+        let number = shared.timeline.begin(act.fault, Some(master.addr()));
+        match act.fault {
+            Fault::Switchover => self.switch_over(master, number, other, shared),
+            Fault::PlannedFailover => self.fail_over(master, other, shared),
             Fault::KillMaster => {
                 master.kill();
                 self.wait_successor(master);
-                pause(step.hold);
+                pause(act.hold);
                 master.restart();
             }
             Fault::StopMaster => {
                 master.stop();
                 self.wait_successor(master);
-                pause(step.hold);
+                pause(act.hold);
                 master.cont();
             }
-            Fault::PartitionMaster => {
+            _ => {
                 let all = self.cluster.nodes().iter().chain(self.cluster.sentinels());
                 let mut others: Vec<_> = all.map(|node| node.addr().ip()).collect();
                 others.retain(|ip| *ip != master.addr().ip());
                 others.push(PROXY);
                 let cut = Cut::between(&[master.addr().ip()], &others);
                 self.wait_successor(master);
-                pause(step.hold);
+                pause(act.hold);
                 drop(cut);
             }
-            Fault::KillReplica | Fault::StopReplica => self.disturb_replica(step),
-            Fault::KillSentinel
-            | Fault::LoseSentinelFiles
-            | Fault::StopSentinel
-            | Fault::PartitionSentinel => self.disturb_sentinel(step, master.addr()),
-            Fault::Takeover
-            | Fault::RestartProxy
-            | Fault::KillProxy
-            | Fault::StopProxy
-            | Fault::Reload => self.disturb_proxy(step),
-            Fault::Churn => self.churn(step, shared),
         }
-        self.settle();
+        shared.timeline.end(number);
+    }
+
+    /// Orders a planned failover. It may fail if another fault hinders it, or if a sentinel aborts
+    /// it, as it does when the machine is too slow.
+    fn fail_over(&self, master: &Node, other: Option<Fault>, shared: &Shared) {
+        let ordered = self.cluster.begin_failover_of(self.cluster.name());
+        let aborted = || {
+            let seen = shared.timeline.sightings(ordered);
+            seen.iter().any(|it| it.channel.starts_with("-failover-abort"))
+        };
+        let hindered = other.is_some_and(|it| Fault::PlannedFailover.is_hindered_by(it));
+        let over = wait_until("another master after SENTINEL FAILOVER", PATIENCE, || {
+            match self.cluster.current_master_addr() {
+                Ok(addr) if addr != master.addr() => Ok(true),
+                _ if aborted() => Ok(false),
+                _ if hindered && ordered.elapsed() > HINDERED => Ok(false),
+                Ok(addr) => Err(format!("still {addr}")),
+                Err(why) => Err(why),
+            }
+        });
+        if !over {
+            shared.failover_failed();
+        }
+    }
+
+    /// Has pointsman switch over. Nothing may be lost if the command succeeds; if it fails although
+    /// nothing hinders it, it is repeated, as by an operator.
+    fn switch_over(&self, master: &Node, number: usize, other: Option<Fault>, shared: &Shared) {
+        let hindered = other.is_some_and(|it| Fault::Switchover.is_hindered_by(it));
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let mut command = self.proxy().switchover();
+            let (succeeded, said) = match command.output() {
+                Ok(done) => {
+                    let out = [done.stdout, done.stderr].concat();
+                    (done.status.success(), String::from_utf8_lossy(&out).into_owned())
+                }
+                Err(error) => (false, error.to_string()),
+            };
+            for line in said.lines() {
+                shared.timeline.note(&format!("switchover: {line}"));
+            }
+            if succeeded {
+                self.wait_successor(master);
+                return;
+            }
+            if hindered {
+                // It may have ordered the failover before, which continues without pointsman.
+                shared.timeline.rename(number, Fault::PlannedFailover);
+                shared.failover_failed();
+                return;
+            }
+            assert!(Instant::now() < deadline, "the switchover fails again and again: {said}");
+            pause(Duration::from_secs(1));
+        }
     }
 
     fn wait_successor(&self, old: &Node) {
-        wait_until("another master", PATIENCE, || match self.cluster.current_master_addr() {
+        wait_until("another master", SUCCESSOR, || match self.cluster.current_master_addr() {
             Ok(addr) if addr != old.addr() => Ok(()),
             Ok(addr) => Err(format!("still {addr}")),
             Err(why) => Err(why),
         });
     }
 
-    fn disturb_replica(&self, step: &Step) {
+    fn disturb_replica(&self, act: &Act, shared: &Shared) {
         let replicas = self.cluster.replicas();
-        let Some(replica) = replicas.get(step.which % replicas.len().max(1)) else { return };
-        if step.fault == Fault::KillReplica {
+        let Some(replica) = replicas.get(act.which % replicas.len().max(1)) else { return };
+        let number = shared.timeline.begin(act.fault, Some(replica.addr()));
+        if act.fault == Fault::KillReplica {
             replica.kill();
-            pause(step.hold);
+            pause(act.hold);
             replica.restart();
         } else {
             replica.stop();
-            pause(step.hold);
+            pause(act.hold);
             replica.cont();
         }
+        shared.timeline.end(number);
     }
 
-    fn disturb_sentinel(&self, step: &Step, master: SocketAddr) {
+    fn disturb_sentinel(&self, act: &Act, shared: &Shared) {
         let sentinels = self.cluster.sentinels();
-        let index = step.which % sentinels.len().max(1);
+        let index = act.which % sentinels.len().max(1);
         let (Some(sentinel), Some((path, text))) = (sentinels.get(index), self.files.get(index))
         else {
             return;
         };
-        match step.fault {
+        let master = self.cluster.master().addr();
+        let number = shared.timeline.begin(act.fault, None);
+        shared.timeline.note(&format!("it is {}", sentinel.name()));
+        match act.fault {
             Fault::KillSentinel | Fault::LoseSentinelFiles => {
                 sentinel.kill();
-                if step.fault == Fault::LoseSentinelFiles {
+                if act.fault == Fault::LoseSentinelFiles {
                     let fresh = without_memory(text, master);
                     let written = std::fs::write(path, fresh);
                     assert!(written.is_ok(), "{}: {written:?}", path.display());
+                    self.lost().insert(index);
                 }
-                pause(step.hold);
+                pause(act.hold);
                 sentinel.restart();
-                if step.fault == Fault::LoseSentinelFiles {
-                    self.forget_lost_identity(index);
-                }
+                attend(sentinel, shared);
             }
             Fault::PartitionSentinel => {
                 let cut = Cut::between(&[PROXY], &[sentinel.addr().ip()]);
-                pause(step.hold);
+                pause(act.hold);
                 drop(cut);
             }
             _ => {
                 sentinel.stop();
-                pause(step.hold);
+                pause(act.hold);
                 sentinel.cont();
             }
         }
+        shared.timeline.end(number);
+    }
+
+    fn lost(&self) -> MutexGuard<'_, BTreeSet<usize>> {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes the lost identity from the other sentinels, one after the other, as an operator
@@ -247,56 +256,15 @@ impl Stage {
         }
     }
 
-    fn disturb_proxy(&self, step: &Step) {
-        let mut proxy = self.proxy();
-        match step.fault {
-            Fault::Takeover => proxy.replace(true),
-            Fault::RestartProxy => {
-                proxy.process.signal(Signal::TERM);
-                let code = proxy.process.wait_exit(PATIENCE).code();
-                assert_eq!(code, Some(0), "after SIGTERM: {}", proxy.process.tail());
-                proxy.replace(false);
-            }
-            Fault::KillProxy => {
-                proxy.process.kill();
-                proxy.replace(false);
-            }
-            Fault::StopProxy => {
-                proxy.process.signal(Signal::STOP);
-                pause(step.hold);
-                proxy.process.signal(Signal::CONT);
-            }
-            _ => {
-                let reloads = || Books::read(proxy.admin).map(|it| it.reloads());
-                let before = reloads();
-                proxy.process.signal(Signal::HUP);
-                wait_until("the reload", PATIENCE, || reloads() > before);
-            }
+    /// Cleans up after the faults of a step, and waits until everything is complete again.
+    ///
+    /// # Panics
+    /// If it does not become complete in time.
+    pub(super) fn recover(&self) {
+        for lost in std::mem::take(&mut *self.lost()) {
+            self.forget_lost_identity(lost);
         }
-    }
-
-    /// Many clients at once that say a word and leave, half of them with RST.
-    fn churn(&self, step: &Step, shared: &Shared) {
-        let deadline = Instant::now() + step.hold;
-        while Instant::now() < deadline {
-            let clients: Vec<_> =
-                (0..CHURN).map_while(|_| Client::connect(shared.addr).ok()).collect();
-            if clients.len() < CHURN {
-                shared.finding(&format!("only {} of {CHURN} clients connected", clients.len()));
-            }
-            for (index, mut client) in clients.into_iter().enumerate() {
-                if index % 3 > 0 {
-                    match client.cmd(&["PING"]) {
-                        Ok(reply) if reply.text() == Some("PONG") => {}
-                        other => shared.finding(&format!("churn: PING was answered {other:?}")),
-                    }
-                }
-                if index % 2 > 0 {
-                    // The client is gone either way.
-                    let _ = client.reset();
-                }
-            }
-        }
+        self.settle();
     }
 
     /// Waits until all replicas stream, all sentinels see everything, and the proxy has the master.
@@ -322,6 +290,20 @@ impl Stage {
         });
     }
 
+    /// How many connections of the proxy's clients each server has. Only where the proxy connects
+    /// from an address of its own.
+    pub(super) fn connections(&self) -> Result<Vec<(SocketAddr, usize)>, String> {
+        let ours = format!(" addr={PROXY}:");
+        let count = |node: &Node| {
+            let list = node.ask(&["CLIENT", "LIST"]).map_err(|error| error.to_string())?;
+            let text = list.text().unwrap_or_default();
+            // The proxy's probe connections have a name, connections of clients have none.
+            let lines = text.lines().filter(|it| it.contains(&ours) && it.contains(" name= "));
+            Ok((node.addr(), lines.count()))
+        };
+        self.cluster.nodes().iter().map(count).collect()
+    }
+
     fn follow(&self) -> Result<(), String> {
         let master = self.cluster.current_master_addr()?;
         for node in self.cluster.nodes().iter().filter(|node| node.addr() != master) {
@@ -334,6 +316,40 @@ impl Stage {
             }
         }
         Ok(())
+    }
+}
+
+/// Records what a sentinel publishes, and makes it look at the servers every second instead of
+/// every ten: it notices the completed role changes earlier, so that more faults fit into an hour.
+/// What makes it find a master down is not affected.
+fn attend(sentinel: &Node, shared: &Shared) {
+    shared.timeline.listen(sentinel);
+    // Servers before 7.0 do not have the command, and take longer.
+    let _ = sentinel.ask(&["SENTINEL", "DEBUG", "info-period", "1000"]);
+}
+
+/// Many clients at once that say a word and leave, half of them with RST.
+fn churn(act: &Act, shared: &Shared) {
+    let deadline = Instant::now() + act.hold;
+    while Instant::now() < deadline {
+        let phase = shared.phase();
+        let clients: Vec<_> = (0..CHURN).map_while(|_| Conn::dial(shared, "churn")).collect();
+        for (index, mut client) in clients.into_iter().enumerate() {
+            if index % 3 > 0 {
+                match client.cmd(&["PING"]) {
+                    Ok(reply) if reply.text() == Some("PONG") => {}
+                    Ok(reply) => match reply.error() {
+                        Some(message) => shared.refused("churn", phase, message),
+                        None => shared.finding(&format!("churn: PING was answered {reply}")),
+                    },
+                    Err(error) => shared.broken("churn", phase, &error),
+                }
+            }
+            if index % 2 > 0 {
+                // The client is gone either way.
+                let _ = client.set_linger0();
+            }
+        }
     }
 }
 

@@ -9,16 +9,25 @@
 
 mod books;
 mod client;
+mod conn;
 mod faults;
+mod judge;
 mod model;
 mod pairs;
+#[cfg(test)]
+mod planted_tests;
+mod proxy;
 mod report;
 mod schedule;
 mod shared;
+mod stock;
+mod switches;
+mod timeline;
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,10 +40,13 @@ use setup::{build, install};
 use crate::{space, stop_on_signals, words};
 use client::{Chained, KINDS};
 use faults::Stage;
+use judge::History;
 use pairs::{Pair, ROLES};
-use report::{Sample, Summary};
-use schedule::{Fault, Step, schedule};
-use shared::Shared;
+use report::{Performed, Sample, Summary};
+use schedule::{Act, Fault, Step, schedule};
+use shared::{Finding, Shared};
+use stock::Stocks;
+use switches::Sighting;
 
 /// Clients of each kind of chain.
 const EACH: usize = 4;
@@ -68,10 +80,14 @@ pub struct SoakOptions {
 pub fn run(options: &SoakOptions) -> Result<ExitCode, String> {
     let length = Duration::from_secs(60 * options.minutes);
     if options.plan {
-        println!("{}", report::plan(&schedule(options.seed, length, true)));
-        return Ok(ExitCode::SUCCESS);
+        let plan = report::plan(&schedule(options.seed, length, true));
+        // A reader that has seen enough closes the pipe.
+        return match std::io::stdout().write_all(plan.as_bytes()) {
+            Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.to_string()),
+            _ => Ok(ExitCode::SUCCESS),
+        };
     }
-    install::for_failovers()?;
+    install::for_failovers_of_ours()?;
     let program = match &options.program {
         Some(program) => std::fs::canonicalize(program)
             .map_err(|error| format!("{}: {error}", program.display()))?,
@@ -93,12 +109,12 @@ pub fn run(options: &SoakOptions) -> Result<ExitCode, String> {
 
 fn soak(
     options: &SoakOptions,
-    program: &std::path::Path,
+    program: &Path,
     partitions: bool,
     stop: &AtomicBool,
 ) -> Result<Summary, String> {
     let length = Duration::from_secs(60 * options.minutes);
-    let stage = Stage::start(program, partitions)?;
+    let mut stage = Stage::start(program, partitions)?;
     let (addr, admin) = {
         let proxy = stage.proxy();
         (proxy.addr, proxy.admin)
@@ -107,29 +123,43 @@ fn soak(
     let files = books::Books::read(admin)?.files();
     let clients = KINDS.len() * EACH + ROLES.len();
     let shared = Shared::new(addr, clients);
+    stage.listen(&shared);
     let samples = Mutex::new(Vec::new());
     let begin = Instant::now();
     // More than fit, because a fast machine performs steps faster than estimated.
     let steps = schedule(options.seed, length * 4, partitions);
-    let performed = std::thread::scope(|scope| {
+    let mut conductor = Conductor {
+        stage: &stage,
+        shared: &shared,
+        partitions,
+        judged: begin,
+        master: stage.cluster.master().addr(),
+        stocks: Stocks::default(),
+        performed: Performed::default(),
+    };
+    std::thread::scope(|scope| {
         for id in 0..clients {
             let (shared, seed) = (&shared, options.seed);
             scope.spawn(move || run_client(shared, id, seed));
         }
         scope.spawn(|| measure(&stage, &shared, begin, &samples));
-        let performed = conduct(&stage, &shared, &steps, &|| {
-            begin.elapsed() >= length || stop.load(Ordering::Acquire)
-        });
+        conductor.conduct(&steps, &|| begin.elapsed() >= length || stop.load(Ordering::Acquire));
         shared.stop.store(true, Ordering::Release);
-        performed
     });
+    let Conductor { stocks, performed, .. } = conductor;
     let samples = samples.into_inner().map_err(|error| error.to_string())?;
-    let mut findings = shared.findings();
-    findings.extend(report::growth(&samples));
     let (books, unbalanced) = books::close(admin, files)?;
-    findings.extend(unbalanced);
-    findings.extend(books::exact(addr, admin)?);
-    findings.extend(stage.proxy().bad_lines());
+    let last = report::growth(&samples)
+        .into_iter()
+        .chain(unbalanced)
+        .chain(books::exact(addr, admin)?)
+        .chain(stage.proxy().bad_lines());
+    let mut findings = shared.findings();
+    findings.extend(last.map(|what| Finding { what, before: Vec::new() }));
+    let folder = (!findings.is_empty()).then(|| {
+        stage.cluster.keep_folder();
+        stage.cluster.folder().to_owned()
+    });
     Ok(Summary {
         seed: options.seed,
         minutes: options.minutes,
@@ -139,12 +169,15 @@ fn soak(
         audits: shared.audits.load(Ordering::Acquire),
         connections: shared.connections.load(Ordering::Acquire),
         closed: shared.closed.load(Ordering::Acquire),
-        lost: shared.lost_so_far(),
+        excused: shared.excused(),
+        failed_failovers: shared.failed_failovers(),
         errors: shared.error_replies(),
         performed,
         samples,
+        stocks,
         books: Some(books.line()),
         findings,
+        folder,
     })
 }
 
@@ -153,49 +186,117 @@ fn run_client(shared: &Shared, id: usize, seed: u64) {
         Some(kind) => Chained::new(shared, id, *kind, seed).run(),
         None => {
             if let Some(role) = ROLES.get(id - KINDS.len() * EACH) {
-                Pair { shared, id, role: *role, seed, phase: Cell::new(0) }.run();
+                Pair { shared, id, role: *role, seed, phase: Cell::new(shared.phase()) }.run();
             }
         }
     }
 }
 
-/// Performs the steps until `over`.
-fn conduct(
-    stage: &Stage,
-    shared: &Shared,
-    steps: &[Step],
-    over: &dyn Fn() -> bool,
-) -> BTreeMap<Fault, u64> {
-    let mut performed = BTreeMap::new();
-    for (index, step) in steps.iter().enumerate() {
-        pause(step.pause);
-        if over() {
-            break;
-        }
-        let (start, lost) = (Instant::now(), shared.lost_so_far());
-        let disturbing = Stage::disturbs(step.fault);
-        shared.begin(index + 1, disturbing, step.fault.may_lose_writes());
-        // In a separate thread, because the harness panics if something does not happen.
-        let done = std::thread::scope(|scope| {
-            scope.spawn(|| stage.perform(step, shared)).join().map_err(|panic| words(&*panic))
-        });
-        let verified = verify(shared);
-        shared.end(disturbing);
-        *performed.entry(step.fault).or_default() += 1;
-        let said = format!(
-            "{}  {:>5.1} s, {} lost",
-            report::line(index + 1, step),
-            start.elapsed().as_secs_f64(),
-            shared.lost_so_far() - lost
-        );
-        println!("{said}");
-        if let Err(why) = done.and(verified) {
-            shared.finding(&format!("{}: {why}", step.fault.name()));
-            // What follows would only report the same again.
-            break;
+/// Performs the steps of the schedule and judges each of them.
+struct Conductor<'a> {
+    stage: &'a Stage,
+    shared: &'a Shared,
+    partitions: bool,
+    /// When the previous step was judged, and the master then.
+    judged: Instant,
+    master: SocketAddr,
+    stocks: Stocks,
+    performed: Performed,
+}
+
+impl Conductor<'_> {
+    fn conduct(&mut self, steps: &[Step], over: &dyn Fn() -> bool) {
+        for (index, step) in steps.iter().enumerate() {
+            pause(step.pause);
+            if over() {
+                return;
+            }
+            let (start, lost) = (Instant::now(), self.shared.excused().lost());
+            self.shared.begin(index + 1);
+            let done = self.perform(step).and_then(|()| verify(self.shared));
+            let disturbed = self.shared.end();
+            let calm = !disturbed && self.judge(step);
+            if disturbed {
+                self.judge(step);
+            }
+            let balanced = if done.is_ok() {
+                self.stocks.take(self.stage, self.shared, self.partitions, calm)
+            } else {
+                Ok(())
+            };
+            self.performed.count(step);
+            println!(
+                "{}  {:.1} s, {} lost",
+                report::line(index + 1, step),
+                start.elapsed().as_secs_f64(),
+                self.shared.excused().lost() - lost
+            );
+            if let Err(why) = done.and(balanced) {
+                let names: Vec<_> = step.acts().map(|act| act.fault.name()).collect();
+                self.shared.finding(&format!("{}: {why}", names.join(" and ")));
+                // The following steps would report the same again.
+                return;
+            }
         }
     }
-    performed
+
+    /// Performs both faults and waits until everything is complete again. In separate threads,
+    /// because the harness panics if something does not happen.
+    fn perform(&self, step: &Step) -> Result<(), String> {
+        let (first, second) = (step.first, step.second);
+        let act = |act: Act, other: Option<Fault>| self.stage.perform(&act, other, self.shared);
+        std::thread::scope(|scope| {
+            let one = scope.spawn(move || act(first, second.map(|(_, act)| act.fault)));
+            let other = second.map(|(delay, second)| {
+                scope.spawn(move || {
+                    pause(delay);
+                    act(second, Some(first.fault));
+                })
+            });
+            let one = one.join();
+            let other = other.map_or(Ok(()), std::thread::ScopedJoinHandle::join);
+            one.and(other).map_err(|panic| words(&*panic))
+        })?;
+        std::thread::scope(|scope| scope.spawn(|| self.stage.recover()).join())
+            .map_err(|panic| words(&*panic))
+    }
+
+    /// Judges what clients observed since the previous judgement. Whether no master was replaced.
+    fn judge(&mut self, step: &Step) -> bool {
+        const FOREBODING: Duration = Duration::from_secs(30);
+        let now = Instant::now();
+        let deeds = self.shared.timeline.take_deeds();
+        if let [first, .., last] = deeds.as_slice()
+            && first.end.is_none_or(|end| last.begin < end)
+        {
+            self.performed.overlaps += 1;
+        }
+        let since = self.judged.checked_sub(FOREBODING).unwrap_or(self.judged);
+        let sightings = self.shared.timeline.sightings(since);
+        let aborted =
+            |it: &&Sighting| it.at >= self.judged && it.channel.starts_with("-failover-abort");
+        let aborted = sightings.iter().filter(aborted).count();
+        self.performed.aborted += u64::try_from(aborted).unwrap_or(0);
+        let history = History::new(deeds, &sightings, self.judged, self.master);
+        self.shared.judge(&history);
+        for switch in &history.switches {
+            let cause = history.cause(switch);
+            self.performed.switched(cause);
+            if cause == judge::Cause::Environment {
+                println!(
+                    "      the sentinels replaced {} by {} without a fault (in the step of: {})",
+                    switch.old,
+                    switch.new,
+                    step.first.fault.name()
+                );
+            }
+        }
+        self.judged = now;
+        if let Ok(master) = self.stage.cluster.current_master_addr() {
+            self.master = master;
+        }
+        history.switches.is_empty()
+    }
 }
 
 /// Waits until every client has compared its whole state.
@@ -228,22 +329,5 @@ fn measure(stage: &Stage, shared: &Shared, begin: Instant, samples: &Mutex<Vec<S
         if let (Some(kib), Ok(mut all)) = (books::private_dirty(pid), samples.lock()) {
             all.push(Sample { at: begin.elapsed(), pid, kib });
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    #[ignore = "takes two minutes: cargo test -p pointsman-bench soak -- --ignored"]
-    fn finds_nothing_within_a_minute() {
-        let options =
-            SoakOptions { minutes: 1, seed: 1, plan: false, program: None, namespaced: false };
-        let program = build::pointsman().expect("a pointsman");
-        let summary = soak(&options, &program, false, &AtomicBool::new(false)).expect("a run");
-        println!("{}", report::summary(&summary));
-        assert!(summary.replies > 1000 && !summary.performed.is_empty());
-        assert!(summary.findings.is_empty(), "{:?}", summary.findings);
     }
 }

@@ -1,7 +1,8 @@
 //! The schedule of a soak: a pure function of seed, length and abilities.
 //!
 //! The same seed gives the same steps on every machine. Times are pauses between steps, not
-//! moments: each step also waits until the cluster is complete again, however long that takes.
+//! moments: each step also waits until the cluster is complete again, however long that takes. In
+//! half of the steps a second fault begins while the first one is in force.
 
 use std::time::Duration;
 
@@ -31,6 +32,7 @@ impl Rng {
 /// One disturbance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Fault {
+    Switchover,
     PlannedFailover,
     KillMaster,
     StopMaster,
@@ -49,30 +51,57 @@ pub(super) enum Fault {
     Churn,
 }
 
-/// Every fault with its weight and its expected duration in milliseconds.
-const FAULTS: &[(Fault, u64, u64)] = &[
-    (Fault::PlannedFailover, 6, 6_000),
-    (Fault::KillMaster, 3, 14_000),
-    (Fault::StopMaster, 3, 14_000),
-    (Fault::PartitionMaster, 2, 14_000),
-    (Fault::KillReplica, 2, 4_000),
-    (Fault::StopReplica, 2, 4_000),
-    (Fault::KillSentinel, 2, 3_000),
-    (Fault::LoseSentinelFiles, 2, 5_000),
-    (Fault::StopSentinel, 2, 3_000),
-    (Fault::PartitionSentinel, 2, 4_000),
-    (Fault::Takeover, 3, 2_000),
-    (Fault::RestartProxy, 1, 3_000),
-    (Fault::KillProxy, 1, 2_000),
-    (Fault::StopProxy, 2, 2_000),
-    (Fault::Reload, 3, 500),
-    (Fault::Churn, 4, 1_500),
+/// The part of the deployment that a fault is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    Master,
+    Replica,
+    Sentinel,
+    Proxy,
+    Clients,
+}
+
+/// How often a fault is chosen, and its times in milliseconds.
+struct Kind {
+    fault: Fault,
+    weight: u64,
+    /// The expected duration of its step.
+    costs: u64,
+    /// A second fault begins within this time, while the first one is in force.
+    in_force: u64,
+}
+
+const fn kind(fault: Fault, weight: u64, costs: u64, in_force: u64) -> Kind {
+    Kind { fault, weight, costs, in_force }
+}
+
+/// Every fault. To add one (the rotation of a secret, a service added or removed by a reload):
+/// name it in `Fault`, give it a line here, and perform it in `faults.rs`.
+const KINDS: &[Kind] = &[
+    kind(Fault::Switchover, 3, 11_000, 2_000),
+    kind(Fault::PlannedFailover, 4, 11_000, 2_000),
+    kind(Fault::KillMaster, 3, 14_000, 4_500),
+    kind(Fault::StopMaster, 3, 14_000, 4_500),
+    kind(Fault::PartitionMaster, 2, 14_000, 4_500),
+    kind(Fault::KillReplica, 2, 4_000, 1_000),
+    kind(Fault::StopReplica, 2, 4_000, 1_000),
+    kind(Fault::KillSentinel, 2, 3_000, 1_000),
+    kind(Fault::LoseSentinelFiles, 2, 5_000, 1_500),
+    kind(Fault::StopSentinel, 2, 3_000, 1_000),
+    kind(Fault::PartitionSentinel, 2, 4_000, 1_000),
+    kind(Fault::Takeover, 3, 2_000, 300),
+    kind(Fault::RestartProxy, 1, 3_000, 300),
+    kind(Fault::KillProxy, 1, 2_000, 200),
+    kind(Fault::StopProxy, 2, 2_000, 1_000),
+    kind(Fault::Reload, 3, 500, 100),
+    kind(Fault::Churn, 4, 1_500, 1_000),
 ];
 
 impl Fault {
     pub(super) fn name(self) -> &'static str {
         match self {
-            Self::PlannedFailover => "planned failover",
+            Self::Switchover => "pointsman switchover",
+            Self::PlannedFailover => "SENTINEL FAILOVER",
             Self::KillMaster => "SIGKILL of the master",
             Self::StopMaster => "SIGSTOP of the master",
             Self::PartitionMaster => "partition of the master",
@@ -91,22 +120,73 @@ impl Fault {
         }
     }
 
+    pub(super) fn part(self) -> Part {
+        match self {
+            Self::Switchover
+            | Self::PlannedFailover
+            | Self::KillMaster
+            | Self::StopMaster
+            | Self::PartitionMaster => Part::Master,
+            Self::KillReplica | Self::StopReplica => Part::Replica,
+            Self::KillSentinel
+            | Self::LoseSentinelFiles
+            | Self::StopSentinel
+            | Self::PartitionSentinel => Part::Sentinel,
+            Self::Takeover
+            | Self::RestartProxy
+            | Self::KillProxy
+            | Self::StopProxy
+            | Self::Reload => Part::Proxy,
+            Self::Churn => Part::Clients,
+        }
+    }
+
     /// Whether Redis may lose acknowledged writes, because a master is replaced that did not hand
     /// over.
     pub(super) fn may_lose_writes(self) -> bool {
         matches!(self, Self::KillMaster | Self::StopMaster | Self::PartitionMaster)
     }
 
+    /// Whether clients may notice it by an error or the end of a connection.
+    pub(super) fn disturbs(self) -> bool {
+        self.part() == Part::Master || self.replaces_proxy()
+    }
+
+    /// Whether a master is replaced on request.
+    pub(super) fn is_planned(self) -> bool {
+        matches!(self, Self::Switchover | Self::PlannedFailover)
+    }
+
+    /// Whether this request may fail because of the other fault.
+    pub(super) fn is_hindered_by(self, other: Self) -> bool {
+        match other.part() {
+            Part::Master | Part::Replica | Part::Sentinel => true,
+            Part::Proxy => self == Self::Switchover && other != Self::Reload,
+            Part::Clients => false,
+        }
+    }
+
+    /// Whether another process of the proxy serves after it.
+    fn replaces_proxy(self) -> bool {
+        matches!(self, Self::Takeover | Self::RestartProxy | Self::KillProxy)
+    }
+
     /// Whether it needs a private network namespace.
     pub(super) fn needs_partitions(self) -> bool {
         matches!(self, Self::PartitionMaster | Self::PartitionSentinel)
     }
+
+    /// Whether `second` may begin while this fault is in force. Faults of one part exclude each
+    /// other, because the second would end the first, except the loss of the master in a planned
+    /// failover.
+    fn admits(self, second: Self) -> bool {
+        self.part() != second.part() || (self.is_planned() && second.may_lose_writes())
+    }
 }
 
-/// One step: a calm pause, then a fault.
+/// One fault of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Step {
-    pub(super) pause: Duration,
+pub(super) struct Act {
     pub(super) fault: Fault,
     /// Selects the affected member, modulo their number.
     pub(super) which: usize,
@@ -114,31 +194,67 @@ pub(super) struct Step {
     pub(super) hold: Duration,
 }
 
+/// One step: a calm pause, then a fault, and perhaps a second one while it is in force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Step {
+    pub(super) pause: Duration,
+    pub(super) first: Act,
+    /// The second fault, and how long after the first one it begins.
+    pub(super) second: Option<(Duration, Act)>,
+}
+
+impl Step {
+    pub(super) fn acts(&self) -> impl Iterator<Item = Act> {
+        std::iter::once(self.first).chain(self.second.map(|(_, act)| act))
+    }
+}
+
+/// Whether the proxy is not replaced at this time of the schedule: in the second half of every
+/// hour, so that the memory of one process can be followed for that long.
+fn is_steady(filled: Duration) -> bool {
+    filled.as_secs() % 3600 >= 1800
+}
+
 /// The steps that fill about `length`.
 pub(super) fn schedule(seed: u64, length: Duration, partitions: bool) -> Vec<Step> {
     let mut rng = Rng::new(seed);
-    let possible: Vec<_> =
-        FAULTS.iter().filter(|(fault, ..)| partitions || !fault.needs_partitions()).collect();
-    let total = possible.iter().map(|(_, weight, _)| weight).sum();
+    let possible: Vec<&Kind> =
+        KINDS.iter().filter(|it| partitions || !it.fault.needs_partitions()).collect();
     let (mut steps, mut filled) = (Vec::new(), Duration::ZERO);
     while filled < length {
-        let mut ticket = rng.below(total);
-        let chosen = possible.iter().find(|(_, weight, _)| {
-            let hit = ticket < *weight;
-            ticket = ticket.saturating_sub(*weight);
-            hit
-        });
-        let Some((fault, _, costs)) = chosen else { break };
-        let step = Step {
-            pause: Duration::from_millis(500 + rng.below(1500)),
-            fault: *fault,
-            which: usize::try_from(rng.below(60)).unwrap_or(0),
-            hold: Duration::from_millis(200 + rng.below(1800)),
-        };
-        filled += step.pause + Duration::from_millis(*costs);
-        steps.push(step);
+        let possible: Vec<&Kind> = possible
+            .iter()
+            .copied()
+            .filter(|it| !(is_steady(filled) && it.fault.replaces_proxy()))
+            .collect();
+        let pause = Duration::from_millis(500 + rng.below(1500));
+        let Some(kind) = choose(&mut rng, &possible) else { break };
+        let first = act(&mut rng, kind.fault);
+        let (joint, share) = (rng.below(2) == 0, rng.below(kind.in_force));
+        let partners: Vec<&Kind> =
+            possible.iter().copied().filter(|it| kind.fault.admits(it.fault)).collect();
+        let other = choose(&mut rng, &partners).map(|it| (it.costs, act(&mut rng, it.fault)));
+        let second = other.filter(|_| joint);
+        let costs = kind.costs.max(second.map_or(0, |(costs, _)| costs));
+        filled += pause + Duration::from_millis(costs);
+        let delay = Duration::from_millis(share);
+        steps.push(Step { pause, first, second: second.map(|(_, act)| (delay, act)) });
     }
     steps
+}
+
+fn choose<'a>(rng: &mut Rng, kinds: &[&'a Kind]) -> Option<&'a Kind> {
+    let mut ticket = rng.below(kinds.iter().map(|it| it.weight).sum());
+    kinds.iter().copied().find(|it| {
+        let hit = ticket < it.weight;
+        ticket = ticket.saturating_sub(it.weight);
+        hit
+    })
+}
+
+fn act(rng: &mut Rng, fault: Fault) -> Act {
+    let which = usize::try_from(rng.below(60)).unwrap_or(0);
+    Act { fault, which, hold: Duration::from_millis(200 + rng.below(1800)) }
 }
 
 #[cfg(test)]
@@ -170,14 +286,40 @@ mod tests {
     }
 
     #[test]
-    fn covers_every_fault_within_an_hour() {
-        let seen: BTreeSet<Fault> = schedule(1, HOUR, true).iter().map(|it| it.fault).collect();
-        assert_eq!(seen.len(), FAULTS.len());
+    fn covers_every_fault_first_and_second() {
+        let steps = schedule(1, HOUR, true);
+        let first: BTreeSet<Fault> = steps.iter().map(|it| it.first.fault).collect();
+        let second: BTreeSet<Fault> =
+            steps.iter().filter_map(|it| it.second).map(|(_, act)| act.fault).collect();
+        assert_eq!((first.len(), second.len()), (KINDS.len(), KINDS.len()));
+    }
+
+    #[test]
+    fn overlaps_faults_in_about_half_of_the_steps() {
+        let steps = schedule(2, HOUR, true);
+        let joint = steps.iter().filter(|it| it.second.is_some()).count();
+        assert!((steps.len() / 3..steps.len() * 2 / 3).contains(&joint), "{joint}");
+        for step in steps {
+            if let Some((delay, second)) = step.second {
+                let first = step.first.fault;
+                assert!(first.admits(second.fault), "{first:?} and {second:?}");
+                assert!(delay < Duration::from_secs(5));
+            }
+        }
+    }
+
+    #[test]
+    fn keeps_proxy_in_second_half_of_each_hour() {
+        let half = schedule(1, HOUR / 2, true).len();
+        let rest: Vec<Step> = schedule(1, HOUR, true).split_off(half);
+        let replaced = |it: &Step| it.acts().any(|act| act.fault.replaces_proxy());
+        assert!(rest.len() > 50 && !rest.iter().any(replaced));
     }
 
     #[test]
     fn leaves_out_partitions_where_impossible() {
         let steps = schedule(1, HOUR, false);
-        assert!(steps.len() > 100 && steps.iter().all(|it| !it.fault.needs_partitions()));
+        let impossible = |it: &Step| it.acts().any(|act| act.fault.needs_partitions());
+        assert!(steps.len() > 100 && !steps.iter().any(impossible));
     }
 }

@@ -1,4 +1,4 @@
-//! The control API of the admin server: pause, resume, switchover.
+//! The control API of the admin server: pause, resume, switchover, follow, unfollow.
 //!
 //! Disabled unless the configuration enables it and sets a token or a Unix socket, because every
 //! client of the admin port could otherwise use it. A command is a POST, through the socket (where
@@ -10,19 +10,26 @@
 //! Deliberately absent: the implementation of the commands (in `sentinel`), and request bodies: all
 //! parameters are in the query.
 
+mod access;
+mod overrides;
+mod steps;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use admin_http::{Handler, Method, Reply, Request, StreamPermit};
-use arc_swap::ArcSwap;
-use bytes::Bytes;
-use sentinel::{DiscoveryHandle, Pause, SwitchoverOptions, SwitchoverStep, switchover};
+use sentinel::{
+    DiscoveryHandle, NodeAddr, Pause, SwitchoverOptions, pause_fleet, resume_fleet, switchover,
+};
 use serde_json::json;
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
+pub(crate) use self::access::ControlAccess;
+use self::steps::stream_steps;
+use super::follow::Order;
 use crate::admin::service_registry::{ReportedService, ServiceRegistry};
-use crate::config::{Config, Secret, parse_duration};
+use crate::config::parse_duration;
 
 /// Duration of a pause without a `for` parameter.
 const DEFAULT_PAUSE: Duration = Duration::from_secs(30);
@@ -32,42 +39,16 @@ const MAX_PAUSE: Duration = Duration::from_secs(600);
 /// Discovery applies a command in its next iteration, so this time suffices.
 const APPLY_DEADLINE: Duration = Duration::from_secs(2);
 
+const WITHDRAWN: &str = "discovery did not respond, the command was withdrawn; see /alive";
+
 /// A control command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ControlCommand {
     Pause,
     Resume,
     Switchover,
-}
-
-/// Who may give commands. A reload changes it. Cheap to clone; all clones share one state.
-#[derive(Debug, Clone)]
-pub(crate) struct ControlAccess(Arc<ArcSwap<AccessRules>>);
-
-#[derive(Debug)]
-struct AccessRules {
-    enabled: bool,
-    /// Without a token only the control socket accepts commands.
-    token: Option<Secret>,
-}
-
-impl AccessRules {
-    fn of(config: &Config) -> Self {
-        let (enabled, token) = (config.admin.control, config.admin.control_token.0.clone());
-        Self { enabled, token }
-    }
-}
-
-impl ControlAccess {
-    /// The access as configured.
-    pub(crate) fn of(config: &Config) -> Self {
-        Self(Arc::new(ArcSwap::from_pointee(AccessRules::of(config))))
-    }
-
-    /// Applies a changed configuration. A replaced token is invalid from now on.
-    pub(crate) fn set(&self, config: &Config) {
-        self.0.store(Arc::new(AccessRules::of(config)));
-    }
+    Follow,
+    Unfollow,
 }
 
 /// The state of the control API.
@@ -90,30 +71,18 @@ impl Control {
             .route("/control/pause", handler(ControlCommand::Pause))
             .route("/control/resume", handler(ControlCommand::Resume))
             .route("/control/switchover", handler(ControlCommand::Switchover))
+            .route("/control/follow", handler(ControlCommand::Follow))
+            .route("/control/unfollow", handler(ControlCommand::Unfollow))
     }
 
     /// Returns the refusal of a request without permission.
-    fn refuse(&self, request: &Request<'_>) -> Option<Reply> {
-        let access = self.access.0.load();
-        if !access.enabled {
-            return Some(Reply::text(404, "control commands are disabled: set admin.control\n"));
-        }
-        if request.is_from_socket_owner() {
-            return None;
-        }
-        let Some(token) = &access.token else {
-            return Some(Reply::text(
-                403,
-                "control commands are accepted through the control socket only\n",
-            ));
-        };
-        let given =
-            request.header("authorization").and_then(|header| header.strip_prefix("Bearer "));
-        let is_valid = given
-            .is_some_and(|given| constant_time_eq(given.as_bytes(), token.reveal().as_bytes()));
-        (!is_valid).then(|| {
-            Reply::text(401, "a control command requires the token: Authorization: Bearer TOKEN\n")
-        })
+    pub(crate) fn refuse(&self, request: &Request<'_>) -> Option<Reply> {
+        self.access.refuse(request)
+    }
+
+    /// Whether there is a service of this name.
+    pub(crate) fn knows(&self, name: &str) -> Result<(), String> {
+        self.service(Some(name)).map(drop)
     }
 
     /// A service that is being removed takes no commands.
@@ -139,24 +108,76 @@ impl Control {
         &self,
         handle: &DiscoveryHandle,
         command: sentinel::CommandId,
-        done: &serde_json::Value,
+        done: &[serde_json::Value],
         permit: StreamPermit,
     ) -> Reply {
         let (lines, body) = mpsc::channel(1);
-        let (handle, done) = (handle.clone(), format!("{done}\n"));
+        let done: String = done.iter().map(|line| format!("{line}\n")).collect();
+        let handle = handle.clone();
         self.runtime.spawn(async move {
-            let since = Instant::now();
-            while handle.is_pending(command) && since.elapsed() <= APPLY_DEADLINE {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-            let answer = if handle.cancel(command) {
-                let error = "discovery did not respond, the command was withdrawn; see /alive";
-                format!("{}\n", json!({ "ok": false, "error": error }))
-            } else {
+            let answer = if is_applied(&handle, command).await {
                 done
+            } else {
+                format!("{}\n", json!({ "ok": false, "error": WITHDRAWN }))
             };
             // The client may be gone; the command has taken effect anyway.
             let _ = lines.send(answer.into()).await;
+        });
+        Reply::stream("application/x-ndjson", body, permit)
+    }
+
+    /// Responds once the writes of all clients are held, or with the reason why none are.
+    fn pause_fleet(
+        &self,
+        name: &str,
+        handle: &DiscoveryHandle,
+        duration: Option<Duration>,
+        permit: StreamPermit,
+    ) -> Reply {
+        let (name, handle) = (name.to_owned(), handle.clone());
+        self.respond(permit, async move {
+            match pause_fleet(&handle, duration, DEFAULT_PAUSE).await {
+                Ok(duration) => {
+                    let seconds = duration.as_secs_f64();
+                    json!({ "ok": true, "service": name, "seconds": seconds, "fleet": true })
+                }
+                Err(reason) => {
+                    warn!(service = name, "pause of the fleet failed: {reason}");
+                    json!({ "ok": false, "error": reason.to_string() })
+                }
+            }
+        })
+    }
+
+    /// Opens the gate, and ends a pause of the fleet.
+    fn resume(&self, name: &str, handle: &DiscoveryHandle, permit: StreamPermit) -> Reply {
+        let command = handle.resume();
+        let done = json!({ "ok": true, "service": name });
+        if handle.operations_snapshot().fleet_pause.is_none() {
+            return self.respond_when_applied(handle, command, &[done], permit);
+        }
+        let handle = handle.clone();
+        self.respond(permit, async move {
+            let is_applied = is_applied(&handle, command).await;
+            match resume_fleet(&handle).await {
+                Ok(()) if is_applied => done,
+                Ok(()) => json!({ "ok": false, "error": WITHDRAWN }),
+                Err(error) => json!({ "ok": false, "error": error }),
+            }
+        })
+    }
+
+    /// Responds with one line when `answer` completes.
+    fn respond(
+        &self,
+        permit: StreamPermit,
+        answer: impl Future<Output = serde_json::Value> + Send + 'static,
+    ) -> Reply {
+        let (lines, body) = mpsc::channel(1);
+        self.runtime.spawn(async move {
+            let line = format!("{}\n", answer.await);
+            // The client may be gone; the command has taken effect anyway.
+            let _ = lines.send(line.into()).await;
         });
         Reply::stream("application/x-ndjson", body, permit)
     }
@@ -171,7 +192,8 @@ impl Control {
         let (steps, steps_received) = mpsc::channel(16);
         let (lines, body) = mpsc::channel(16);
         let (name, handle) = (name.to_owned(), handle.clone());
-        info!(service = name, pause_clients = plan.pause_clients, "switchover started");
+        let to = plan.to.as_ref().map_or("any".to_owned(), ToString::to_string);
+        info!(service = name, to, pause_clients = plan.pause_clients, "switchover started");
         self.runtime.spawn(async move {
             let switchover = switchover(&handle, plan, steps);
             let (done, lines) = tokio::join!(switchover, stream_steps(steps_received, lines));
@@ -200,6 +222,15 @@ impl Control {
     }
 }
 
+/// Waits until discovery has applied the command, or withdraws it.
+async fn is_applied(handle: &DiscoveryHandle, command: sentinel::CommandId) -> bool {
+    let since = Instant::now();
+    while handle.is_pending(command) && since.elapsed() <= APPLY_DEADLINE {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    !handle.cancel(command)
+}
+
 struct CommandHandler {
     control: Arc<Control>,
     command: ControlCommand,
@@ -225,98 +256,73 @@ impl Handler for CommandHandler {
         // Reserved first: a command without a response stream must not be executed.
         let Some(permit) = request.reserve_stream() else { return Reply::no_stream() };
         match self.command {
-            ControlCommand::Pause => {
-                let duration = match parameter(request, "for").map(parse_duration) {
-                    None => DEFAULT_PAUSE,
-                    Some(Some(duration)) if !duration.is_zero() && duration <= MAX_PAUSE => {
-                        duration
-                    }
-                    Some(_) => {
-                        return Reply::text(400, "write the duration as 30s or 2m, up to 10m\n");
-                    }
-                };
-                let since = Instant::now();
-                let command =
-                    handle.pause(Pause { since, until: since + duration, ends_with_commit: false });
-                info!(
-                    service = name,
-                    seconds = duration.as_secs_f64(),
-                    "traffic paused by command"
-                );
-                let done =
-                    json!({ "ok": true, "service": name, "seconds": duration.as_secs_f64() });
-                self.control.respond_when_applied(handle, command, &done, permit)
-            }
+            ControlCommand::Pause => self.pause(request, (name, handle), permit),
             ControlCommand::Resume => {
-                let command = handle.resume();
                 info!(service = name, "traffic resumed by command");
-                self.control.respond_when_applied(
-                    handle,
-                    command,
-                    &json!({ "ok": true, "service": name }),
-                    permit,
-                )
+                self.control.resume(name, handle, permit)
             }
+            ControlCommand::Follow => match Order::read(|name| parameter(request, name)) {
+                Ok(order) => self.control.follow(name, handle, order, permit),
+                Err(problem) => Reply::text(400, problem + "\n"),
+            },
+            ControlCommand::Unfollow => self.control.unfollow(name, handle, permit),
             ControlCommand::Switchover => {
                 let pause_clients = match parameter(request, "pause_clients") {
                     None | Some("false") => false,
                     Some("true") => true,
                     Some(_) => return Reply::text(400, "pause_clients must be true or false\n"),
                 };
-                self.control.switch_over(
-                    name,
-                    handle,
-                    SwitchoverOptions { pause_clients, ..SwitchoverOptions::default() },
-                    permit,
-                )
+                let to = match parameter(request, "to").map(node_addr) {
+                    None => None,
+                    Some(Some(to)) => Some(to),
+                    Some(None) => return Reply::text(400, "write the replica as host:port\n"),
+                };
+                let plan = SwitchoverOptions { pause_clients, to, ..SwitchoverOptions::default() };
+                self.control.switch_over(name, handle, plan, permit)
             }
         }
     }
 }
 
-/// Interval of the empty lines sent while no step happens. The admin server notices a client that
-/// left only by writing to it, since one that has merely closed its sending side still expects the
-/// response.
-const KEEP_ALIVE_INTERVAL: Duration = Duration::from_millis(100);
-
-/// Sends the steps as lines until there are no more or the client is gone. The sender of `steps`
-/// notices the latter at once, without waiting for the next step.
-async fn stream_steps(
-    mut steps_received: mpsc::Receiver<SwitchoverStep>,
-    lines: mpsc::Sender<Bytes>,
-) -> mpsc::Sender<Bytes> {
-    loop {
-        let it = tokio::select! {
-            it = steps_received.recv() => it,
-            () = lines.closed() => None,
-            () = tokio::time::sleep(KEEP_ALIVE_INTERVAL) => {
-                // A line that does not fit is not needed: the channel already has data to write.
-                let _ = lines.try_send(Bytes::from_static(b"\n"));
-                continue;
+impl CommandHandler {
+    fn pause(
+        &self,
+        request: &Request<'_>,
+        (name, handle): (&str, &DiscoveryHandle),
+        permit: StreamPermit,
+    ) -> Reply {
+        let duration = match parameter(request, "for").map(parse_duration) {
+            None => None,
+            Some(Some(duration)) if !duration.is_zero() && duration <= MAX_PAUSE => Some(duration),
+            Some(_) => {
+                return Reply::text(400, "write the duration as 30s or 2m, up to 10m\n");
             }
         };
-        let Some(it) = it else { return lines };
-        let line = json!({ "after_ms": millis(it.after), "step": it.step, "text": it.text });
-        if lines.send(format!("{line}\n").into()).await.is_err() {
-            return lines;
+        match parameter(request, "fleet") {
+            Some("true") => return self.control.pause_fleet(name, handle, duration, permit),
+            None | Some("false") => {}
+            Some(_) => return Reply::text(400, "fleet must be true or false\n"),
         }
+        let (since, duration) = (Instant::now(), duration.unwrap_or(DEFAULT_PAUSE));
+        let command =
+            handle.pause(Pause { since, until: since + duration, ends_with_commit: false });
+        info!(service = name, seconds = duration.as_secs_f64(), "traffic paused by command");
+        let done = json!({ "ok": true, "service": name, "seconds": duration.as_secs_f64() });
+        self.control.respond_when_applied(handle, command, &[done], permit)
     }
+}
+
+/// Parses host:port; an IPv6 address may have brackets.
+fn node_addr(text: &str) -> Option<NodeAddr> {
+    let (host, port) = text.rsplit_once(':')?;
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    NodeAddr::parse(bare.unwrap_or(host), port)
 }
 
 /// Returns the value of `name=` in the query. Service names and durations need no decoding.
-fn parameter<'a>(request: &'a Request<'_>, name: &str) -> Option<&'a str> {
+pub(crate) fn parameter<'a>(request: &'a Request<'_>, name: &str) -> Option<&'a str> {
     let mut pairs = request.query()?.split('&').filter_map(|pair| pair.split_once('='));
     pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
-}
-
-/// Compares in a time that depends only on the length of `given`.
-fn constant_time_eq(given: &[u8], expected: &[u8]) -> bool {
-    let mut differ = u8::from(given.len() != expected.len());
-    for (at, byte) in given.iter().enumerate() {
-        let other = expected.get(at.checked_rem(expected.len()).unwrap_or(0)).copied().unwrap_or(0);
-        differ |= byte ^ other;
-    }
-    differ == 0
 }
 
 fn millis(duration: Duration) -> u64 {
@@ -325,41 +331,20 @@ fn millis(duration: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use sentinel::SwitchoverStep;
-    use tokio::sync::mpsc;
-
-    use super::{constant_time_eq, stream_steps};
-
-    #[tokio::test]
-    async fn closes_step_channel_when_client_leaves() {
-        let (steps, steps_received) = mpsc::channel(1);
-        let (lines, mut body) = mpsc::channel(1);
-        let passing = tokio::spawn(stream_steps(steps_received, lines));
-        let it = SwitchoverStep {
-            after: Duration::from_millis(7),
-            step: "hold",
-            text: "held".to_owned(),
-        };
-        steps.send(it).await.unwrap();
-        let line = body.recv().await.unwrap();
-        assert_eq!(&line[..], b"{\"after_ms\":7,\"step\":\"hold\",\"text\":\"held\"}\n");
-        assert!(!steps.is_closed());
-        // Between steps, keep-alives are written.
-        assert_eq!(&body.recv().await.unwrap()[..], b"\n");
-        drop(body);
-        // Without another step.
-        tokio::time::timeout(Duration::from_secs(5), steps.closed()).await.unwrap();
-        drop(passing.await.unwrap());
-    }
+    use super::node_addr;
 
     #[test]
-    fn accepts_complete_token_only() {
-        assert!(constant_time_eq(b"secret", b"secret"));
-        for other in [&b""[..], b"secre", b"secrets", b"secresecret", b"Secret", b"secretsecret"] {
-            assert!(!constant_time_eq(other, b"secret"), "{other:?}");
+    fn reads_replica_with_and_without_brackets() {
+        for (text, shown) in [
+            ("10.0.0.1:6379", Some("10.0.0.1:6379")),
+            ("[::1]:6379", Some("[::1]:6379")),
+            ("::1:6379", Some("[::1]:6379")),
+            ("Redis-1.local:6379", Some("redis-1.local:6379")),
+            ("redis-1", None),
+            (":6379", None),
+            ("redis-1:0", None),
+        ] {
+            assert_eq!(node_addr(text).map(|it| it.to_string()).as_deref(), shown, "{text}");
         }
-        assert!(!constant_time_eq(b"x", b""));
     }
 }

@@ -6,9 +6,11 @@
 pub(crate) mod control;
 pub(crate) mod control_socket;
 pub mod effective_config;
+mod follow;
 pub mod health;
 pub(crate) mod history;
 pub mod metrics;
 pub mod report;
 pub mod service_registry;
+pub(crate) mod sessions;
 pub mod status;

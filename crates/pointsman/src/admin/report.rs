@@ -59,6 +59,7 @@ const PAGE: &str = concat!(
     include_str!("page/topology.js"),
     include_str!("page/failovers.js"),
     include_str!("page/page.js"),
+    include_str!("page/networks.js"),
     include_str!("page/foot.html"),
 );
 
@@ -165,7 +166,8 @@ impl Reporter for ProcessReport {
             let writers = of(&service.writers);
             let readers = service.readers.as_ref().map(of);
             let seen = service.discovery.snapshot();
-            status::service(&seen, writers, readers, (service.is_leaving, now))
+            let operations = service.discovery.operations_snapshot();
+            status::service((&seen, &operations), writers, readers, (service.is_leaving, now))
         });
         let status = Status {
             schema: status::SCHEMA,

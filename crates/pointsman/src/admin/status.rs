@@ -5,13 +5,15 @@
 //! monotonic and a reader's clock may differ. No secret can appear: this module receives addresses,
 //! names and counters only.
 
+mod credentials;
 mod document;
 
 use std::time::{Duration, Instant};
 
 use proxy::{Distribution, EndReason, NotCarried, Pin, ServiceSnapshot};
-use sentinel::{CredentialStatus, DiscoverySnapshot, ProbeFailure, Role};
+use sentinel::{DiscoverySnapshot, OperationsSnapshot, ProbeFailure, Role};
 
+pub use credentials::*;
 pub use document::*;
 
 /// The state of sessions that are not pinned, in metrics and in the status.
@@ -74,21 +76,12 @@ pub fn traffic(limit: usize, counted: &ServiceSnapshot) -> TrafficStatus {
     }
 }
 
-fn credentials(seen: &CredentialStatus) -> ServerCredentialsStatus {
-    let refused = seen.refused.iter().map(|it| RefusedStatus {
-        addr: it.addr.to_string(),
-        problem: it.denied.to_string(),
-        fallback: it.fallback,
-    });
-    ServerCredentialsStatus { outdated: seen.outdated, refused: refused.collect() }
-}
-
 /// Returns the part of the document for one service, from discovery's snapshot. The listeners are
 /// those of the data plane, for writers and, if configured, for readers. `is_leaving`: the service
 /// was removed from the configuration.
 #[must_use]
 pub fn service(
-    seen: &DiscoverySnapshot,
+    (seen, operations): (&DiscoverySnapshot, &OperationsSnapshot),
     (listen, traffic): ListenerStatus,
     readers: Option<ListenerStatus>,
     (is_leaving, now): (bool, Instant),
@@ -112,19 +105,48 @@ pub fn service(
         target,
         outage_s: seen.stopped_since.map(age),
         held_s: seen.held_since.map(age),
+        fleet_pause: operations.fleet_pause.as_ref().map(|it| fleet_pause(it, now)),
+        changed_priorities: operations.changed_priorities.iter().map(changed_priority).collect(),
         disagreement: seen.disagreement,
         minority: seen.minority,
-        credentials: CredentialsStatus {
-            redis: credentials(&seen.auth),
-            sentinels: credentials(&seen.sentinel_auth),
-        },
+        credentials: CredentialsStatus::of(seen),
+        follow: seen.overrides.in_force.as_ref().map(|it| override_status(it, now)),
+        last_override_end: seen.overrides.last_end.map(sentinel::OverrideEnd::label),
         electorate: ElectorateStatus { voters, majority },
         sentinels: seen.sentinels.iter().map(|it| sentinel(it, age)).collect(),
         nodes: seen.nodes.iter().map(|it| node(it, age)).collect(),
         readers: seen.replicas.as_ref().zip(readers).map(|(seen, it)| self::readers(seen, it)),
         replicas: seen.replicas.iter().flat_map(|it| it.replicas.iter().map(replica)).collect(),
         failovers: seen.failovers.iter().map(|it| failover(it, age)).collect(),
+        alarms: seen.alarms.iter().map(|it| alarm(it, age)).collect(),
         traffic,
+    }
+}
+
+fn override_status(seen: &sentinel::OverrideSnapshot, now: Instant) -> OverrideStatus {
+    OverrideStatus {
+        master: seen.addr.to_string(),
+        age_s: seconds(now.saturating_duration_since(seen.since)),
+        left_s: seconds(seen.until.saturating_duration_since(now)),
+        contradicted_by: seen.contradicted_by.iter().map(ToString::to_string).collect(),
+    }
+}
+
+fn fleet_pause(seen: &sentinel::FleetPauseStatus, now: Instant) -> FleetPauseStatus {
+    FleetPauseStatus {
+        for_s: seconds(now.saturating_duration_since(seen.since)),
+        left_s: seconds(seen.until.saturating_duration_since(now)),
+        node: seen.node.as_ref().map(ToString::to_string),
+        problem: seen.problem.clone(),
+    }
+}
+
+fn changed_priority(seen: &sentinel::PriorityChange) -> ChangedPriorityStatus {
+    ChangedPriorityStatus {
+        node: seen.node.to_string(),
+        from: seen.from,
+        to: seen.to,
+        restore: seen.remedy(),
     }
 }
 
@@ -189,6 +211,17 @@ fn node(seen: &sentinel::NodeSnapshot, age: impl Fn(Instant) -> f64) -> NodeStat
         offset: report.and_then(|report| report.lineage.as_ref()).map(|lineage| lineage.offset),
         age_s: seen.probe.as_ref().map(|probe| age(probe.asked_at)),
         problem: seen.problem.clone(),
+    }
+}
+
+fn alarm(seen: &sentinel::AlarmRecord, age: impl Fn(Instant) -> f64) -> AlarmStatus {
+    AlarmStatus {
+        alarm: seen.alarm.label(),
+        on: seen.ended_at.is_none(),
+        age_s: age(seen.since),
+        ended_s: seen.ended_at.map(age),
+        sentinels: seen.sentinels.clone(),
+        message: seen.alarm.message(),
     }
 }
 

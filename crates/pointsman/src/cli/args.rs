@@ -1,10 +1,12 @@
 //! Defines the command line. The help of configuration flags comes from the option definitions.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 
+use super::sessions::{KillArgs, SessionsArgs};
 use crate::config::{Flags, schema};
 
 const EXAMPLES: &str = "\
@@ -73,11 +75,41 @@ pub(super) enum Command {
     /// start the failover, and releases traffic as soon as the new master is verified. Any failed
     /// precondition aborts it before the failover is ordered, with nothing changed. Requires
     /// `control = true` and a socket or a token in [admin].
+    ///
+    /// For example: pointsman switchover mymaster --to 10.0.0.2:6379
     Switchover(SwitchoverArgs),
     /// Hold the traffic of a service: clients wait, no request reaches Redis.
+    ///
+    /// For example: pointsman pause mymaster --fleet --for 5s
     Pause(PauseArgs),
     /// Release the traffic of a paused service.
     Resume(ControlArgs),
+    /// Follow a node without the sentinels, when all of them are lost.
+    ///
+    /// An order to one running pointsman. The node must report `role:master` and continue the
+    /// replication history of the last master; then requests go to it as after a failover. The
+    /// override ends when a majority of the sentinels confirms a master, after --for, or with
+    /// `unfollow`. Refused while a majority of the sentinels answers: use `switchover` then.
+    /// Requires `control = true` and a socket or a token in [admin].
+    ///
+    /// For example: pointsman follow mymaster 10.0.0.2:6379 --for 30m
+    Follow(FollowArgs),
+    /// End the override that `follow` began; the sentinels decide again.
+    ///
+    /// For example: pointsman unfollow mymaster
+    Unfollow(ControlArgs),
+    /// List the sessions: which clients are connected, in what state, and what pins them.
+    ///
+    /// Each worker is asked for its sessions, a few at a time, so the list is no snapshot: a
+    /// session that begins or ends meanwhile may be missing. Shows addresses, users and names of
+    /// clients, never a password, key, value or argument. Requires `control = true` and a socket
+    /// or a token in [admin].
+    Sessions(SessionsArgs),
+    /// End one session at once, given by the ID that `sessions` prints.
+    ///
+    /// Its client sees the connection close, whatever is in flight. Requires `control = true` and a
+    /// socket or a token in [admin].
+    Kill(KillArgs),
     /// Convert the configuration of another proxy.
     #[command(subcommand)]
     Import(ImportFrom),
@@ -274,6 +306,17 @@ pub(super) struct SwitchoverArgs {
     #[command(flatten)]
     pub(super) control: ControlArgs,
 
+    /// The replica to promote, as the sentinels list it; otherwise Sentinel chooses
+    ///
+    /// Lowers its replica-priority below that of all other replicas, waits for up to ten seconds
+    /// until the sentinel that starts the failover reports that, switches, and restores the
+    /// priority as soon as the replica is selected. Traffic is held only for the switch. If the
+    /// pointsman is killed meanwhile, this command restores the priority itself, or prints the
+    /// commands. Requires +config|get, +config|set, +subscribe, +pubsub|numsub and
+    /// &__pointsman__:priority on the Redis nodes.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(super) to: Option<String>,
+
     /// Also pause clients of the master that do not use a proxy
     ///
     /// Sends CLIENT PAUSE ... WRITE to the master, in short pauses that are renewed until one
@@ -291,9 +334,44 @@ pub(super) struct PauseArgs {
     #[command(flatten)]
     pub(super) control: ControlArgs,
 
-    /// Maximum duration, up to 10m
-    #[arg(long = "for", value_name = "TIME", default_value = "30s")]
+    /// Maximum duration, up to 10m [default: 30s; with --fleet no longer than the sentinels allow]
+    #[arg(long = "for", value_name = "TIME")]
+    pub(super) duration: Option<String>,
+
+    /// Also hold the writes of all clients that use another proxy, or none
+    ///
+    /// Sends CLIENT PAUSE ... WRITE to the master, for two seconds at a time, renewed until
+    /// `pointsman resume`, the end of --for, or the end of the pointsman. Reads through other
+    /// proxies continue. Moves to the new master if there is a failover; until it is paused, writes
+    /// reach it. Three quarters of `down-after-milliseconds` are the limit, because the sentinels
+    /// get no answers for that long. Requires Redis 6.2, and +client|pause and +client|unpause
+    /// there.
+    #[arg(long)]
+    pub(super) fleet: bool,
+}
+
+/// The arguments of `follow`.
+#[derive(Debug, Args)]
+#[command(allow_missing_positional = true)]
+pub(super) struct FollowArgs {
+    #[command(flatten)]
+    pub(super) control: ControlArgs,
+
+    /// The node to follow, host:port, as the sentinels would announce it
+    #[arg(value_name = "HOST:PORT", required = true)]
+    pub(super) addr: String,
+
+    /// Maximum duration, up to 24h; another order renews it
+    #[arg(long = "for", value_name = "TIME", default_value = "10m")]
     pub(super) duration: String,
+
+    /// Follow a node that does not continue the history of the last master
+    ///
+    /// For a restored backup or a copy. Whatever the last master held and this node does not is
+    /// lost, and the node may hold the data of another service. Nothing else is permitted by this
+    /// flag: the node must still report `role:master`.
+    #[arg(long)]
+    pub(super) force: bool,
 }
 
 /// The arguments of `sentinels`.
@@ -316,12 +394,35 @@ pub(super) struct SentinelsArgs {
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
 
+    /// The zone of a host, as the sentinels announce it; may be repeated
+    ///
+    /// No reply of Redis shows in which zone a server runs. With the zone of every sentinel, the
+    /// doctor reports a zone whose loss would leave no majority. For example: --zone 10.0.0.11=a
+    /// --zone 10.0.0.12=b --zone 10.0.0.13=c
+    #[arg(long = "zone", value_name = "ADDRESS=ZONE", value_parser = zone)]
+    zones: Vec<(String, String)>,
+
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
 }
 
+/// Parses the value of `--zone`.
+fn zone(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((host, zone)) if !host.is_empty() && !zone.is_empty() => {
+            Ok((host.trim_matches(['[', ']']).to_ascii_lowercase(), zone.to_owned()))
+        }
+        _ => Err("expected ADDRESS=ZONE, for example 10.0.0.11=a".to_owned()),
+    }
+}
+
 impl SentinelsArgs {
+    /// The zone of each host.
+    pub(super) fn zones(&self) -> BTreeMap<String, String> {
+        self.zones.iter().cloned().collect()
+    }
+
     pub(super) fn flags(&self) -> Flags {
         Flags {
             config: self.config.clone(),

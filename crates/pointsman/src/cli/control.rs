@@ -1,4 +1,5 @@
-//! `pointsman switchover`, `pause` and `resume`: control commands for a running pointsman.
+//! `pointsman switchover`, `pause`, `resume`, `follow` and `unfollow`: control commands for a
+//! running pointsman.
 //!
 //! The steps of a switchover are printed as they happen, and the last line is the result. A script
 //! reads the exit code, or the JSON lines.
@@ -10,6 +11,7 @@ use serde_json::Value as Json;
 
 use super::args::ControlArgs;
 use super::http::{self, ControlEndpoint};
+use super::recovery::Recovery;
 use super::status::{StatusError, address};
 use crate::config::{self, Flags, PendingReads, Secret, Value};
 
@@ -58,11 +60,7 @@ pub(super) fn send(
     (args, parameters): (&ControlArgs, &[(&str, &str)]),
     env: &[(OsString, OsString)],
 ) -> Result<String, ControlError> {
-    let endpoint = endpoint(args, env)?;
-    let token = match endpoint {
-        ControlEndpoint::Network(_) => Some(token(args, env)?),
-        ControlEndpoint::Socket(_) => None,
-    };
+    let (endpoint, token) = access(args, env)?;
     let service = args.service.as_deref().map(|name| ("service", name));
     let query: Vec<String> = service
         .iter()
@@ -72,12 +70,14 @@ pub(super) fn send(
     let path = format!("/control/{action}?{}", query.join("&"));
     let mut last = None;
     let mut rest = String::new();
+    let mut recovery = Recovery::default();
     let code = http::post(&endpoint, &path, token.as_ref().map(Secret::reveal), &mut |line| {
         // Empty lines are keep-alives.
         let Ok(document) = serde_json::from_str::<Json>(line) else {
             rest.push_str(line);
             return;
         };
+        recovery.observe(&document);
         if args.json {
             print(line);
         } else if let (Some(after), Some(step), Some(text)) = (
@@ -89,6 +89,9 @@ pub(super) fn send(
         }
         last = Some(document);
     });
+    for (text, document) in recovery.restore(args, env) {
+        print(if args.json { &document } else { &text });
+    }
     let code = code.map_err(|error| ControlError::Unreachable(endpoint.clone(), error))?;
     match (code, last) {
         (404 | 405, _) if rest.starts_with("no such path") => Err(ControlError::Disabled(endpoint)),
@@ -114,9 +117,24 @@ fn print(line: &str) {
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
-/// Service names and durations consist of these characters; others are dropped.
+/// Service names, durations and addresses consist of these characters; others are dropped.
 fn plain(value: &str) -> String {
-    value.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-')).collect()
+    let is_plain =
+        |c: &char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | ':' | '[' | ']');
+    value.chars().filter(is_plain).collect()
+}
+
+/// Returns the endpoint, and the token that it wants.
+pub(super) fn access(
+    args: &ControlArgs,
+    env: &[(OsString, OsString)],
+) -> Result<(ControlEndpoint, Option<Secret>), ControlError> {
+    let endpoint = endpoint(args, env)?;
+    let token = match endpoint {
+        ControlEndpoint::Network(_) => Some(token(args, env)?),
+        ControlEndpoint::Socket(_) => None,
+    };
+    Ok((endpoint, token))
 }
 
 /// Returns the endpoint of the command: the one given on the command line, else the control socket

@@ -15,9 +15,12 @@ use crate::system::socket_file;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// For a control command: a switchover may take as long as its limits allow.
-const CONTROL_TIMEOUT: Duration = Duration::from_secs(30);
+/// For a control command: a switchover may take as long as its limits allow, after the time until
+/// the sentinels know the replica to promote, and before the time until priorities are restored.
+const CONTROL_TIMEOUT: Duration = Duration::from_secs(90);
 const MAX_RESPONSE: u64 = 8 * 1024 * 1024;
+/// For a list of ten thousand sessions with the longest names.
+const MAX_LIST: u64 = 32 * 1024 * 1024;
 const MAX_LINE: u64 = 8 * 1024;
 const MAX_HEADERS: usize = 100;
 
@@ -119,6 +122,27 @@ pub(super) fn get(addr: SocketAddr, path: &str) -> io::Result<(u16, Vec<u8>)> {
     ))?;
     let bounded = DeadlineStream { stream, deadline: Instant::now() + REQUEST_TIMEOUT };
     response(&mut BufReader::new(bounded.take(MAX_RESPONSE)))
+}
+
+/// Requests `path` of an endpoint, with a bearer token if given. For an answer that may be large
+/// and takes a while.
+///
+/// # Errors
+///
+/// As [`get`].
+pub(super) fn get_from(
+    endpoint: &ControlEndpoint,
+    path: &str,
+    token: Option<&str>,
+) -> io::Result<(u16, Vec<u8>)> {
+    let mut stream = Stream::to(endpoint)?;
+    let token = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
+    stream.send(&format!(
+        "GET {path} HTTP/1.1\r\nHost: pointsman\r\n{token}\
+         Accept: application/json\r\nConnection: close\r\n\r\n"
+    ))?;
+    let bounded = DeadlineStream { stream, deadline: Instant::now() + CONTROL_TIMEOUT };
+    response(&mut BufReader::new(bounded.take(MAX_LIST)))
 }
 
 /// Posts to `path`, with a bearer token if given, and passes each line of the response to `sink` as

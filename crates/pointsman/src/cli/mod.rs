@@ -10,11 +10,14 @@
 mod args;
 mod control;
 mod failure;
+mod host_facts;
 mod http;
 mod import;
 mod man;
+mod recovery;
 mod screen;
 mod sentinels;
+mod sessions;
 mod status;
 
 use std::ffi::OsString;
@@ -23,7 +26,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
 
-use args::{Arguments, Command, ImportFrom, SourceArgs};
+use args::{Arguments, Command, FollowArgs, ImportFrom, RunArgs, SourceArgs};
 use failure::{Failure, is_broken_pipe};
 
 use crate::config::{self, Finding};
@@ -47,15 +50,7 @@ pub fn main() -> ExitCode {
 
 fn dispatch(command: Command) -> Result<ExitCode, Failure> {
     let text = match command {
-        Command::Run(args) => {
-            let mut startup =
-                Startup::new(ConfigSource::new(args.source.flags())).map_err(RunError::from)?;
-            let Some(loaded) = startup.read().map_err(RunError::from)? else {
-                return Ok(ExitCode::SUCCESS);
-            };
-            let config = loaded.config().cloned_faults()?;
-            return Ok(run::run(startup, &config, loaded.settings(), args.takeover)?);
-        }
+        Command::Run(args) => return serve(&args),
         Command::Check(source) => check(&source)?,
         Command::Config(source) => {
             let loaded = load(&source);
@@ -72,21 +67,36 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         }
         Command::Switchover(args) => {
             let pause_clients = if args.pause_clients { "true" } else { "false" };
-            let parameters = [("pause_clients", pause_clients)];
+            let to = args.to.as_deref().map(|to| ("to", to));
+            let parameters: Vec<_> =
+                [("pause_clients", pause_clients)].into_iter().chain(to).collect();
             control::send(
                 "switchover",
                 (&args.control, &parameters),
                 &environment().collect::<Vec<_>>(),
             )?
         }
-        Command::Pause(args) => control::send(
-            "pause",
-            (&args.control, &[("for", &args.duration)]),
-            &environment().collect::<Vec<_>>(),
-        )?,
+        Command::Pause(args) => {
+            let duration = args.duration.as_deref().map(|time| ("for", time));
+            let fleet = args.fleet.then_some(("fleet", "true"));
+            let parameters: Vec<_> = duration.into_iter().chain(fleet).collect();
+            control::send(
+                "pause",
+                (&args.control, &parameters),
+                &environment().collect::<Vec<_>>(),
+            )?
+        }
         Command::Resume(args) => {
             control::send("resume", (&args, &[]), &environment().collect::<Vec<_>>())?
         }
+        Command::Follow(args) => follow(&args)?,
+        Command::Unfollow(args) => {
+            control::send("unfollow", (&args, &[]), &environment().collect::<Vec<_>>())?
+        }
+        Command::Sessions(args) => {
+            return Ok(sessions::sessions(&args, &environment().collect::<Vec<_>>())?);
+        }
+        Command::Kill(args) => sessions::kill(&args, &environment().collect::<Vec<_>>())?,
         Command::Import(ImportFrom::Haproxy(args)) => {
             let (toml, report) = import::haproxy(&args)?;
             write(io::stderr().lock(), &report)?;
@@ -101,6 +111,31 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
     };
     write(io::stdout().lock(), &text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Runs the proxy until it is stopped.
+fn serve(args: &RunArgs) -> Result<ExitCode, Failure> {
+    let mut startup =
+        Startup::new(ConfigSource::new(args.source.flags())).map_err(RunError::from)?;
+    let Some(loaded) = startup.read().map_err(RunError::from)? else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    let config = loaded.config().cloned_faults()?;
+    Ok(run::run(startup, &config, loaded.settings(), args.takeover)?)
+}
+
+/// Orders a running pointsman to follow a node.
+fn follow(args: &FollowArgs) -> Result<String, Failure> {
+    let force = if args.force { "true" } else { "false" };
+    let (host, port) = args.addr.rsplit_once(':').unwrap_or((&args.addr, ""));
+    let parameters = [
+        ("host", host.trim_start_matches('[').trim_end_matches(']')),
+        ("port", port),
+        ("for", &args.duration),
+        ("force", force),
+    ];
+    let env = environment().collect::<Vec<_>>();
+    Ok(control::send("follow", (&args.control, &parameters), &env)?)
 }
 
 /// Reads the environment in one place, so that tests of the parts do not depend on it.

@@ -42,6 +42,21 @@ pub(super) fn render(document: &Json, before: Option<(&Json, f64)>) -> Option<St
     Some(out)
 }
 
+/// What commands have changed on the servers.
+fn operations(out: &mut String, it: &Json) {
+    if let Some(pause) = it.get("fleet_pause").filter(|pause| pause.is_object()) {
+        let (left, node) = (span(number(pause, "left_s")), text(pause, "node"));
+        let node = if node.is_empty() { "no node" } else { &node };
+        let line =
+            format!("  PAUSED     writes at {node}, {left} left  {}", text(pause, "problem"));
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
+    for change in list(it, "changed_priorities") {
+        let (node, restore) = (text(change, "node"), text(change, "restore"));
+        let _ = writeln!(out, "  PRIORITY   of {node} is changed for a switchover: {restore}");
+    }
+}
+
 fn service(out: &mut String, it: &Json, rate: Option<f64>) {
     let (state, generation) = (text(it, "state"), number(it, "generation"));
     let _ = writeln!(out, "\n{}: {state}, generation {generation:.0}", text(it, "name"));
@@ -58,6 +73,25 @@ fn service(out: &mut String, it: &Json, rate: Option<f64>) {
     }
     if it.get("minority").and_then(Json::as_bool) == Some(true) {
         out.push_str("  MINORITY   fewer than half of the sentinels are reachable\n");
+    }
+    if let Some(order) = it.get("override").filter(|order| order.is_object()) {
+        let (master, left) = (text(order, "master"), span(number(order, "left_s")));
+        let _ =
+            writeln!(out, "  OVERRIDE   follows {master} by an operator's order, for {left} more");
+        for other in list(order, "contradicted_by").iter().filter_map(Json::as_str) {
+            let _ = writeln!(out, "             sentinels name {}", printable(other));
+        }
+    }
+    operations(out, it);
+    for alarm in list(it, "alarms") {
+        if alarm.get("on").and_then(Json::as_bool) == Some(true) {
+            let sentinels: Vec<String> = list(alarm, "sentinels")
+                .iter()
+                .map(|it| printable(it.as_str().unwrap_or_default()))
+                .collect();
+            let (message, age) = (text(alarm, "message"), span(number(alarm, "age_s")));
+            let _ = writeln!(out, "  ALARM      {message}: {}, for {age}", sentinels.join(", "));
+        }
     }
     traffic(out, "clients", it.get("traffic"), rate);
     if let Some(readers) = it.get("readers").filter(|readers| readers.is_object()) {
@@ -171,16 +205,16 @@ fn list<'a>(it: &'a Json, key: &str) -> &'a [Json] {
     it.get(key).and_then(Json::as_array).map_or(&[], Vec::as_slice)
 }
 
-fn text(it: &Json, key: &str) -> String {
+pub(super) fn text(it: &Json, key: &str) -> String {
     printable(it.get(key).and_then(Json::as_str).unwrap_or_default())
 }
 
-fn number(it: &Json, key: &str) -> f64 {
+pub(super) fn number(it: &Json, key: &str) -> f64 {
     it.get(key).and_then(Json::as_f64).unwrap_or(0.0)
 }
 
 /// Formats a duration: to a tenth of a second below ten seconds, then in whole units.
-fn span(seconds: f64) -> String {
+pub(super) fn span(seconds: f64) -> String {
     if seconds < 10.0 {
         return format!("{seconds:.1} s");
     }
@@ -198,7 +232,7 @@ fn span(seconds: f64) -> String {
     }
 }
 
-fn bytes(count: f64) -> String {
+pub(super) fn bytes(count: f64) -> String {
     let units = ["B", "kB", "MB", "GB", "TB"];
     let at = units
         .iter()
@@ -281,5 +315,22 @@ mymaster: stable, generation 2
         assert_eq!(shown, expected);
         assert!(shown.lines().count() < 24);
         assert_eq!(render(&serde_json::json!({"schema": 2}), None), None);
+    }
+
+    #[test]
+    fn renders_alarms_that_are_on() {
+        let alarm = |on: bool, sentinel: &str| {
+            serde_json::json!({
+                "alarm": "ghosts", "on": on, "age_s": 725.0, "message": "gone and listed",
+                "sentinels": [sentinel, "10.0.0.9:26379"],
+            })
+        };
+        let document = serde_json::json!({
+            "schema": 1, "ready": true, "uptime_s": 1.0, "config": {},
+            "services": [{"name": "m", "alarms": [alarm(false, "ended"), alarm(true, "a\u{1b}b")]}],
+        });
+        let shown = render(&document, None).expect("a document of this schema");
+        let expected = "  ALARM      gone and listed: a?b, 10.0.0.9:26379, for 12m05s\n";
+        assert!(shown.contains(expected) && !shown.contains("ended"), "{shown}");
     }
 }

@@ -5,6 +5,7 @@
 //! and the doctor of the `sentinel` crate examines and diagnoses. This module only prints the
 //! result, as text, coloured on a terminal only, or as JSON.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _};
@@ -12,14 +13,15 @@ use std::time::Duration;
 
 use sentinel::Resolver;
 use sentinel::doctor::{
-    self, Context, ExamineError, Finding, MasterAnswer, Observed, ObservedMaster, SentinelAnswer,
-    Severity,
+    self, Context, ExamineError, Finding, HostFacts, MasterAnswer, Observed, ObservedMaster,
+    SentinelAnswer, Severity,
 };
 use sentinel::{NodeReport, Role};
 use serde_json::{Value as Json, json};
 
 use super::args::SentinelsArgs;
 use super::failure::Failure;
+use super::host_facts::host_facts;
 use crate::config::{self, Config, Origin};
 use crate::process::error::RunError;
 use crate::process::settings;
@@ -67,7 +69,7 @@ pub(super) fn sentinels(
     let examined: Vec<ExaminedService> = runtime.block_on(async {
         let mut examined = Vec::new();
         for (service, is_own) in services {
-            examined.push(examine(&config, service, is_own).await);
+            examined.push(examine(&config, service, is_own, &args.zones()).await);
         }
         examined
     });
@@ -90,6 +92,7 @@ async fn examine(
     config: &Config,
     service: &config::ServiceConfig,
     is_own: bool,
+    zones: &BTreeMap<String, String>,
 ) -> ExaminedService {
     let listen = service.listen.iter().filter_map(proxy::ListenAddr::tcp);
     let own = if is_own {
@@ -102,6 +105,10 @@ async fn examine(
         mapped: patient.address_map.keys().cloned().collect(),
         hold_timeout: Some(service.hold_timeout),
         verify: patient.verify,
+        sentinels_need_login: patient.sentinel_auth.is_some(),
+        nodes_need_login: patient.auth.is_some(),
+        zones: zones.clone(),
+        host: if is_own { host_facts(service) } else { HostFacts::default() },
     };
     let observed = doctor::examine(patient, &Resolver::default()).await;
     let findings = doctor::diagnose(&observed, &context);
@@ -190,6 +197,7 @@ fn report(examined: &ExaminedService, colour: bool) -> String {
         (it.addr.to_string(), mapped.unwrap_or_default(), text, it.answer.is_ok())
     });
     table(&mut out, "nodes", &rows.collect::<Vec<_>>(), paint);
+    let mut printed: BTreeSet<&[String]> = BTreeSet::new();
     for finding in findings {
         let code = match finding.severity {
             Severity::Fault => "31",
@@ -197,8 +205,15 @@ fn report(examined: &ExaminedService, colour: bool) -> String {
             Severity::Note => "36",
         };
         let head = paint(code, &finding.severity.label().to_uppercase());
-        let Finding { code, about, what, remedy, .. } = finding;
+        let Finding { code, about, what, remedy, commands, .. } = finding;
         let _ = write!(out, "\n  {head} {about}: {what} ({code})\n    -> {remedy}\n");
+        if !commands.is_empty() && !printed.insert(commands) {
+            out.push_str("       (the same commands as above, once)\n");
+            continue;
+        }
+        for command in commands {
+            let _ = writeln!(out, "       {command}");
+        }
     }
     let count = |severity| findings.iter().filter(|it| it.severity == severity).count();
     let verdict = if examined.is_healthy() {
@@ -285,6 +300,7 @@ fn document(examined: &ExaminedService) -> Json {
             "about": it.about,
             "message": it.what,
             "remedy": it.remedy,
+            "commands": it.commands,
         })
     });
     json!({
@@ -357,6 +373,18 @@ mod tests {
             "{report}"
         );
         assert!(super::report(&examined(), true).contains("\u{1b}[31mFAULT\u{1b}[0m"));
+    }
+
+    /// Findings with one cause have the same commands, which must not be pasted twice.
+    #[test]
+    fn prints_equal_commands_once() {
+        let mut examined = examined();
+        let commands = vec!["redis-cli -h 10.0.0.2 -p 26379 SENTINEL RESET m".to_owned()];
+        examined.findings.iter_mut().for_each(|it| it.commands.clone_from(&commands));
+        let report = report(&examined, false);
+        assert_eq!(report.matches("\n       redis-cli -h 10.0.0.2").count(), 1, "{report}");
+        assert_eq!(report.matches("(the same commands as above, once)").count(), 1, "{report}");
+        assert_eq!(document(&examined)["findings"][1]["commands"], json!(commands));
     }
 
     #[test]

@@ -149,13 +149,13 @@ pub(super) fn watch(
 /// Overwrites the screen: from the top, each line to its end, and everything below is cleared. Long
 /// lines are truncated by the terminal instead of wrapped, so that every screen begins at the same
 /// place.
-fn overwrite(text: &str) -> String {
+pub(super) fn overwrite(text: &str) -> String {
     let lines: String = text.lines().map(|line| format!("{line}\u{1b}[K\r\n")).collect();
     format!("\u{1b}[?7l\u{1b}[H{lines}\u{1b}[J\u{1b}[?7h")
 }
 
 /// Returns whether there was a reader.
-fn write_all(out: &mut impl io::Write, text: &str) -> Result<bool, StatusError> {
+pub(super) fn write_all(out: &mut impl io::Write, text: &str) -> Result<bool, StatusError> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(StatusError::Output(error)),

@@ -23,6 +23,7 @@ use crate::admin::history::History;
 use crate::admin::metrics::Scraper;
 use crate::admin::report::ProcessReport;
 use crate::admin::service_registry::ServiceRegistry;
+use crate::admin::sessions::SessionsApi;
 use crate::config::{Config, Splice};
 use crate::process::config_reader::ConfigReader;
 use crate::process::error::RunError;
@@ -80,7 +81,7 @@ impl RunningProcess {
         };
         let config = inputs.config;
         let sockets = Arc::new(Mutex::new(running.bound.sockets()?));
-        let offered_sockets = OfferedSockets::new(Arc::clone(&sockets), admin.handles()?);
+        let offered_sockets = OfferedSockets::new(&sockets, admin.handles()?);
         let (drain, controller) = drain::new(settings::drain(config));
         let controller = tokio::spawn(controller.run());
         let effective = EffectiveSettings::of(config, inputs.connections, inputs.files, Vec::new());
@@ -99,18 +100,20 @@ impl RunningProcess {
         warn_of_copying(config, workers.splices());
         let memory = watch_capacity(&inputs, &effective, &workers);
         let access = ControlAccess::of(config);
-        let admin = Control::new(access.clone(), registry.clone()).add_to(admin);
+        let admin = add_control_api(&access, &registry, workers.sessions(), admin);
         let admin = record_history(&registry, admin);
         let parts = (start, registry, effective.clone(), drain.clone());
         let report = Arc::new(report(&inputs, parts, &workers, (running.heartbeat, &admin)));
-        let version = env!("CARGO_PKG_VERSION");
-        info!(admin = ?admin.addresses(), version, config = %config.hash, "started");
+        log_start(&admin, config);
         let probe = admin.serve(report.clone())?;
         let (changed, watch, secret_watch) = watch_config(&inputs);
         publish_control(control.as_ref()).await?;
         let reloader = make_reloader(&inputs, effective, access);
         let takeover_server = takeover_socket
-            .map(|socket| offered_sockets.serve_takeover(socket, taken, unix.paths()))
+            .map(|socket| {
+                let registry = services.registry().clone();
+                offered_sockets.serve_takeover(socket, taken, unix.paths(), registry)
+            })
             .transpose()?;
         // After the last thread that is started here: threads inherit the priority.
         threads::raise_priority();
@@ -228,6 +231,25 @@ fn warn_of_copying(config: &Config, splices: Result<(), &std::io::Error>) {
         }
         Err(_) => {}
     }
+}
+
+/// Logs that the process has started.
+fn log_start(admin: &admin_http::Server, config: &Config) {
+    let (admin, version) = (admin.addresses(), env!("CARGO_PKG_VERSION"));
+    info!(?admin, version, config = %config.hash, "started");
+}
+
+/// Adds the control API to the admin server. It answers only while it is enabled.
+fn add_control_api(
+    access: &ControlAccess,
+    services: &ServiceRegistry,
+    sessions: &proxy::SessionVisits,
+    admin: admin_http::Server,
+) -> admin_http::Server {
+    let sessions = SessionsApi::new(sessions.clone());
+    let admin = sessions.add_to(admin);
+    let control = Control::new(access.clone(), services.clone());
+    sessions.add_control_to(&control, control.add_to(admin))
 }
 
 /// Publishes the Unix sockets. Bounded, since TCP clients are served by now.

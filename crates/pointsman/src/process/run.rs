@@ -29,6 +29,10 @@ use crate::system::cgroup;
 use crate::system::memory::Memory;
 use crate::system::threads;
 
+/// How long a process that stops waits until an operator's command is undone. Nothing is waited for
+/// without one.
+const UNDO_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Runs until a signal to stop. `settings` are the values that `config` was made from, as `startup`
 /// has read them.
 ///
@@ -152,6 +156,8 @@ impl RunningProcess {
         if !workers_ended {
             self.workers.ended().await?;
         }
+        // Before the admin server ends: an operator's command reports its result by it.
+        self.undo_operations().await;
         if let Some(probe) = self.probe {
             probe.stop().await;
         }
@@ -163,7 +169,22 @@ impl RunningProcess {
         Ok(summary)
     }
 
+    /// Waits until no change of an operator's command is left on the servers: a priority that was
+    /// changed for a switchover, or a pause.
+    async fn undo_operations(&self) {
+        let limit = tokio::time::Instant::now() + UNDO_TIMEOUT;
+        for service in self.report.services.list() {
+            let left = limit.saturating_duration_since(tokio::time::Instant::now());
+            if !service.discovery.wait_operations_undone(left).await {
+                warn!(service = service.name, "stopping with changes of a command left on servers");
+            }
+        }
+    }
+
     fn stop(&mut self, request: StopRequest) {
+        for service in self.report.services.list() {
+            service.discovery.stop_operations();
+        }
         if self.drain.phase() == Phase::Serving {
             self.service_manager.stopping();
         }

@@ -17,6 +17,7 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use socket2::{SockAddr, SockRef, Socket, TcpKeepalive};
 
 use crate::io::pipe::Pipe;
+use crate::io::socket_facts::SocketFacts;
 use crate::options::Options;
 use crate::runtime::reactor::{Readiness, Registration};
 
@@ -51,6 +52,11 @@ pub(crate) trait ByteStream {
     /// Whether bytes are waiting to be read now, whatever the event loop has recorded. A system
     /// call.
     fn has_unread(&self) -> bool;
+
+    /// What the kernel knows of it, for an operator. System calls.
+    fn socket_facts(&self) -> SocketFacts {
+        SocketFacts::default()
+    }
 
     /// Whether its bytes may go through a pipe. An end that has to process every byte keeps the
     /// default.
@@ -197,6 +203,10 @@ impl ByteStream for SocketStream {
         let peeked =
             rustix::net::recv(&self.socket, &mut [0], RecvFlags::PEEK | RecvFlags::DONTWAIT);
         matches!(peeked, Ok((1.., _)))
+    }
+
+    fn socket_facts(&self) -> SocketFacts {
+        SocketFacts::of(&self.socket)
     }
 
     fn can_splice(&self) -> bool {

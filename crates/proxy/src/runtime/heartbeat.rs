@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::runtime::tasks::WorkerHandle;
+
 /// The event loop runs an iteration at least this often, even if nothing happens.
 pub(crate) const BEAT_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -37,11 +39,18 @@ struct HeartbeatState {
 pub struct Heartbeat {
     origin: Instant,
     state: Arc<HeartbeatState>,
+    worker: Arc<WorkerHandle>,
 }
 
 impl Heartbeat {
-    pub(crate) fn new() -> Self {
-        Self { origin: Instant::now(), state: Arc::default() }
+    pub(crate) fn new(worker: Arc<WorkerHandle>) -> Self {
+        Self { origin: Instant::now(), state: Arc::default(), worker }
+    }
+
+    /// The tasks of the worker: one per session, and those that run as long as it does.
+    #[must_use]
+    pub fn tasks(&self) -> usize {
+        self.worker.tasks()
     }
 
     /// How long before `now` the loop last ran. It runs at least ten times per second unless
@@ -119,7 +128,8 @@ mod tests {
     #[test]
     fn counts_only_long_iterations_as_stalls() {
         let origin = Instant::now() - Duration::from_secs(10);
-        let heartbeat = Heartbeat { origin, state: Arc::default() };
+        let worker = WorkerHandle::new().expect("an event descriptor");
+        let heartbeat = Heartbeat { origin, state: Arc::default(), worker };
         assert_eq!(heartbeat.thread(), None);
         heartbeat.begin();
         heartbeat.beat();

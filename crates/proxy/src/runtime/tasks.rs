@@ -23,6 +23,9 @@
 //! Deliberately absent: work stealing, join handles, and the loop, which is in
 //! [`workers`](crate::workers).
 
+pub(crate) mod visits;
+
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -37,6 +40,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::runtime::run_queue::{RunQueue, Weight};
+use crate::runtime::tasks::visits::Visitor;
+use crate::runtime::wake_flag::WakeFlag;
 
 type TaskFuture = Pin<Box<dyn Future<Output = ()>>>;
 
@@ -202,6 +207,8 @@ struct Task {
     waker: Waker,
     essential: bool,
     weight: Weight,
+    /// Set to make the task look for rare events, if it has registered one.
+    flag: Option<Arc<WakeFlag>>,
 }
 
 #[derive(Default)]
@@ -222,13 +229,20 @@ pub(crate) struct Tasks {
     free: Vec<u32>,
     /// The ready tasks in the order of their polls.
     ready: RunQueue<TaskKey>,
+    visitor: Option<Box<dyn Visitor>>,
 }
 
 impl Tasks {
     /// Attaches this thread to `worker`.
     pub(crate) fn new(worker: Arc<WorkerHandle>) -> Self {
         LOCAL.with_borrow_mut(|local| local.worker = Some(Arc::clone(&worker)));
-        Self { worker, slots: Vec::new(), free: Vec::new(), ready: RunQueue::default() }
+        Self {
+            worker,
+            slots: Vec::new(),
+            free: Vec::new(),
+            ready: RunQueue::default(),
+            visitor: None,
+        }
     }
 
     /// Whether any task is ready.
@@ -306,6 +320,7 @@ impl Tasks {
                 call,
                 essential,
                 weight: Weight::default(),
+                flag: None,
             });
             self.poll(key, false)?;
             self.record_weight(key);
@@ -313,15 +328,16 @@ impl Tasks {
         Ok(())
     }
 
-    /// Records what the task has moved in its last poll. Called only if that was much or if the
-    /// task is heavy.
+    /// Records what the task has moved in its last poll, and the flag that it has registered.
+    /// Called only if it has done one of them, or if the task is heavy.
     #[cold]
     fn record_weight(&mut self, key: TaskKey) {
-        let bytes = BYTES.take();
-        let slot =
-            self.slots.get_mut(key.index as usize).filter(|slot| slot.generation == key.generation);
-        if let Some(task) = slot.and_then(|slot| slot.task.as_mut()) {
+        let (bytes, flag) = (BYTES.take(), visits::take_registered());
+        if let Some(task) = self.task(key) {
             task.weight.record(bytes);
+            if flag.is_some() {
+                task.flag = flag;
+            }
         }
         self.ready.add_bytes(bytes);
     }
@@ -331,7 +347,10 @@ impl Tasks {
     fn poll(&mut self, key: TaskKey, light: bool) -> Result<bool, Panicked> {
         let slot =
             self.slots.get_mut(key.index as usize).filter(|slot| slot.generation == key.generation);
-        let Some(TaskSlot { task: Some(task), generation }) = slot else { return Ok(false) };
+        let Some(TaskSlot { task: Some(task), .. }) = slot else {
+            self.poll_gone(key);
+            return Ok(false);
+        };
         if light && task.weight.is_heavy() {
             self.ready.defer(key);
             return Ok(false);
@@ -342,25 +361,31 @@ impl Tasks {
         }));
         let essential = task.essential;
         match polled {
-            Ok(Poll::Pending) => return Ok(essential),
-            Ok(Poll::Ready(())) | Err(_) => {}
+            Ok(Poll::Pending) => Ok(essential),
+            polled => self.end(key, &polled).map(|()| essential),
         }
-        *generation = generation.wrapping_add(1);
-        let ended = take_task(&mut self.slots, key);
+    }
+
+    /// Drops a task that has returned or panicked.
+    fn end(&mut self, key: TaskKey, polled: &Polled) -> Result<(), Panicked> {
+        let Some(slot) = self.slots.get_mut(key.index as usize) else { return Ok(()) };
+        slot.generation = slot.generation.wrapping_add(1);
+        let ended = slot.task.take();
         self.free.push(key.index);
         self.worker.set_tasks(self.worker.tasks().saturating_sub(1));
+        let essential = ended.as_ref().is_some_and(|task| task.essential);
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(ended)));
-        if essential && (polled.is_err() || dropped.is_err()) {
-            Err(Panicked)
-        } else {
-            Ok(essential)
-        }
+        if essential && (polled.is_err() || dropped.is_err()) { Err(Panicked) } else { Ok(()) }
+    }
+
+    fn task(&mut self, key: TaskKey) -> Option<&mut Task> {
+        let slot = self.slots.get_mut(key.index as usize);
+        slot.filter(|slot| slot.generation == key.generation)?.task.as_mut()
     }
 }
 
-fn take_task(slots: &mut [TaskSlot], key: TaskKey) -> Option<Task> {
-    slots.get_mut(key.index as usize)?.task.take()
-}
+/// The result of a poll, or of a panic within it.
+type Polled = Result<Poll<()>, Box<dyn Any + Send>>;
 
 impl Drop for Tasks {
     fn drop(&mut self) {

@@ -38,6 +38,11 @@ impl WakeFlag {
         Arc::new(Self { woken: AtomicBool::new(true), task: task.clone() })
     }
 
+    /// Sets it without waking the task.
+    pub(crate) fn set(&self) {
+        self.woken.store(true, Ordering::Release);
+    }
+
     /// Whether it was set since the last call; clears it. A single load if it was not.
     pub(crate) fn take_woken(&self) -> bool {
         self.woken.load(Ordering::Relaxed) && self.woken.swap(false, Ordering::Acquire)

@@ -34,6 +34,7 @@ use crate::session::carry::{CarryState, Migration};
 use crate::session::dial::{self, is_superseded, may_be_used};
 use crate::session::hold::{self, Held};
 use crate::session::pump::Start;
+use crate::session::report::{SessionBase, Stage};
 
 /// The first pause after a failed dial; each pause is twice the one before.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -62,6 +63,7 @@ pub(crate) enum Mode<'a> {
 
 /// A session on its way to a target.
 pub(crate) struct Connecting<'a> {
+    base: &'a SessionBase,
     pub(crate) context: &'a WorkerContext,
     pub(crate) ticket: &'a Ticket,
     pub(crate) client: &'a mut SocketStream,
@@ -94,13 +96,14 @@ enum Attempt {
 
 impl<'a> Connecting<'a> {
     pub(crate) fn new(
-        (context, ticket): (&'a WorkerContext, &'a Ticket),
+        base: &'a SessionBase,
         client: &'a mut SocketStream,
         unsent: &'a mut Vec<u8>,
         mode: Mode<'a>,
     ) -> Self {
+        let (context, ticket) = (&*base.context, &base.ticket);
         let until = hold_until(context);
-        Self { context, ticket, client, unsent, mode, until, permit: None, attempts: None }
+        Self { base, context, ticket, client, unsent, mode, until, permit: None, attempts: None }
     }
 
     /// Connects the session to a target that may be used at the moment this returns. After an error
@@ -169,9 +172,11 @@ impl<'a> Connecting<'a> {
         let context = self.context;
         let _place = context.shared.held.take().ok_or(EndReason::HoldFull)?;
         let _held = Held::new(&context.counters);
-        let Self { ticket, client, unsent, until, .. } = self;
+        let Self { base, ticket, client, unsent, until, .. } = self;
+        base.stage.set(Stage::AtGate);
         let waiting = async move {
             hold::wait(client, unsent, &context.shared.service.route, ticket, *until).await?;
+            base.stage.set(Stage::InLine);
             hold::permit(client, unsent, &context.dial_permits, ticket, *until).await
         };
         // In a box: a session that dials has no memory for this.
@@ -192,6 +197,7 @@ impl<'a> Connecting<'a> {
         let begin = Instant::now();
         let opened = match &self.mode {
             Mode::Fresh => {
+                self.base.stage.set(Stage::Connecting);
                 // A pool may return to an earlier target; a writer never does.
                 let kept = self.attempts.take().filter(|it| it.generation >= target.generation());
                 let attempts = self.attempts.insert(kept.unwrap_or_else(|| Attempts {
@@ -208,6 +214,7 @@ impl<'a> Connecting<'a> {
                 }
             }
             Mode::Resume(migration) => {
+                self.base.stage.set(Stage::Moving);
                 tokio::select! {
                     biased;
                     resumed = Box::pin(migration.open(target, options, self.until)) => resumed?,
@@ -275,6 +282,7 @@ impl<'a> Connecting<'a> {
         }
         if in_line {
             let (permits, until) = (&self.context.dial_permits, self.until);
+            self.base.stage.set(Stage::InLine);
             let permit = hold::permit(self.client, self.unsent, permits, self.ticket, until);
             self.permit = Some(Box::pin(permit).await?);
         }

@@ -19,6 +19,7 @@ pub(crate) mod idle;
 pub(crate) mod leave;
 pub(crate) mod pump;
 pub(crate) mod refusals;
+pub(crate) mod report;
 
 #[cfg(test)]
 mod idle_tests;
@@ -33,10 +34,9 @@ mod session_tests;
 #[cfg(test)]
 mod target_tests;
 
+use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
-use drain::Ticket;
 use target::TargetRef;
 
 use crate::access_log::SessionRecord;
@@ -50,22 +50,16 @@ use crate::not_carried::{NotCarried, Uncarried};
 use crate::session::carry::{CarryState, Migration};
 use crate::session::connect::{Connected, Connecting, Mode};
 use crate::session::pump::{After, Pump, Start, Stopped};
+use crate::session::report::{SessionBase, Stage, while_visited};
 
 /// An admitted client connection.
 #[derive(Debug)]
 pub(crate) struct Session {
-    peer: Peer,
-    context: Arc<WorkerContext>,
-    ticket: Ticket,
+    base: SessionBase,
     _admission: Admission,
-    reason: EndReason,
     target: Option<TargetRef>,
-    bytes: (u64, u64),
-    commands: u32,
     /// Set if it lost its target and could not continue.
     uncarried: Option<Box<Uncarried>>,
-    /// When it began, in microseconds of its worker's clock.
-    since: u64,
 }
 
 /// A target, the connection to it, and what is pumped first.
@@ -74,24 +68,23 @@ type Ready = (TargetRef, SocketStream, Start);
 /// Why a session ends, and what its client is still sent.
 type SessionEnd = (EndReason, Vec<u8>);
 
+/// The end by an order.
+const KILLED: SessionEnd = (EndReason::Killed, Vec::new());
+
+/// The result of `next`, unless the session is killed meanwhile.
+async fn or_killed<T>(
+    base: &SessionBase,
+    next: Pin<Box<impl Future<Output = Result<T, SessionEnd>>>>,
+) -> Result<T, SessionEnd> {
+    while_visited(base, next).await.unwrap_or(Err(KILLED))
+}
+
 impl Session {
     /// Counts the client in.
     pub(crate) fn new(peer: Peer, context: Arc<WorkerContext>, admission: Admission) -> Self {
         context.counters.accepted.increment();
-        let (ticket, since) = (context.drain.ticket(), context.counters.measured.elapsed());
-        let (reason, target, bytes, commands) = (EndReason::Aborted, None, (0, 0), 0);
-        Self {
-            peer,
-            context,
-            ticket,
-            _admission: admission,
-            reason,
-            target,
-            bytes,
-            commands,
-            uncarried: None,
-            since,
-        }
+        let base = SessionBase::new(peer, context);
+        Self { base, _admission: admission, target: None, uncarried: None }
     }
 
     /// Serves the client to its end.
@@ -105,24 +98,17 @@ impl Session {
         async move {
             let (reason, last_bytes) = 'served: {
                 let (mut target, mut upstream, mut start) =
-                    match Box::pin(self.connect_first(&mut client)).await {
+                    match or_killed(&self.base, Box::pin(self.connect_first(&mut client))).await {
                         Ok(ready) => ready,
                         Err(ending) => break 'served ending,
                     };
                 loop {
                     let current = &*self.target.insert(target);
-                    let Stopped {
-                        reason,
-                        undelivered,
-                        after,
-                        bytes: (bytes_in, bytes_out),
-                        commands,
-                        uncarried,
-                    } = Pump::new((&mut client, &mut upstream), &self.context, current, start)
-                        .run(&self.ticket)
-                        .await;
-                    self.bytes = (self.bytes.0 + bytes_in, self.bytes.1 + bytes_out);
-                    self.commands = self.commands.saturating_add(commands);
+                    let Stopped { reason, undelivered, after, bytes, commands, uncarried } =
+                        Pump::new((&mut client, &mut upstream), &self.base.context, current, start)
+                            .run(&self.base)
+                            .await;
+                    self.base.add(bytes, commands);
                     self.uncarried = uncarried;
                     if matches!(
                         reason,
@@ -134,12 +120,12 @@ impl Session {
                     }
                     let after = match (after.map(|after| *after), self.target.take()) {
                         (Some(After::Rebalance(state)), Some(here)) => {
-                            (target, upstream, start) = Box::pin(connect::rebalance(
-                                &self.context,
-                                (here, upstream),
-                                state,
-                            ))
-                            .await;
+                            let moved =
+                                connect::rebalance(&self.base.context, (here, upstream), state);
+                            match while_visited(&self.base, Box::pin(moved)).await {
+                                Some(ready) => (target, upstream, start) = ready,
+                                None => break 'served KILLED,
+                            }
                             continue;
                         }
                         (after, here) => {
@@ -152,9 +138,8 @@ impl Session {
                         drop(upstream);
                         break 'served (reason, undelivered);
                     };
-                    match Box::pin(self.continue_after(after, upstream, &mut client, undelivered))
-                        .await
-                    {
+                    let next = self.continue_after(after, upstream, &mut client, undelivered);
+                    match or_killed(&self.base, Box::pin(next)).await {
                         Ok(ready) => (target, upstream, start) = ready,
                         Err(ending) => {
                             let failed = NotCarried::after_an_attempt(ending.0).map(Uncarried::new);
@@ -164,17 +149,20 @@ impl Session {
                     }
                 }
             };
-            self.reason = reason;
-            finish::finish(&mut client, &last_bytes, self.reason).await;
+            self.base.reason = reason;
+            self.base.stage.set(Stage::Closing);
+            let finish = finish::finish(&mut client, &last_bytes, self.base.reason);
+            // An order changes nothing of why it ends.
+            let _done = while_visited(&self.base, Box::pin(finish)).await;
         }
     }
 
     /// Connects to the first target, or has refusals for the client.
     async fn connect_first(&self, client: &mut SocketStream) -> Result<Ready, SessionEnd> {
         let mut early = Vec::new();
-        let worker = (&*self.context, &self.ticket);
         // Dropped at once, with its permit: error replies may take long.
-        let connected = Connecting::new(worker, client, &mut early, Mode::Fresh).connect().await;
+        let connected =
+            Connecting::new(&self.base, client, &mut early, Mode::Fresh).connect().await;
         match connected {
             Ok(Connected { target, upstream, .. }) => Ok((target, upstream, Start::from(early))),
             Err(reason) => {
@@ -231,13 +219,13 @@ impl Session {
         let lost = from.map(|target| target.generation()).zip(lost);
         let old = Some(upstream).filter(|_| lost.is_none());
         let mode = Mode::Resume(Migration { ledger, from, lost, old, failed: None });
-        let mut connecting = Connecting::new((&self.context, &self.ticket), client, unsent, mode);
+        let mut connecting = Connecting::new(&self.base, client, unsent, mode);
         match connecting.connect().await {
             Ok(connected) => Ok(connected),
             Err(reason) => {
                 let push = match &connecting.mode {
                     Mode::Resume(migration) => {
-                        pending::last_push(&migration.ledger, &self.context, reason)
+                        pending::last_push(&migration.ledger, &self.base.context, reason)
                     }
                     Mode::Fresh => Vec::new(),
                 };
@@ -249,23 +237,23 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.context.counters.close(self.reason);
+        let SessionBase { context, peer, bytes, commands, .. } = &self.base;
+        context.counters.close(self.base.reason);
         if let Some(uncarried) = &self.uncarried {
-            self.context.counters.count_not_carried(uncarried.why);
+            context.counters.count_not_carried(uncarried.why);
         }
-        let shared = &self.context.shared;
-        let lasted = self.context.counters.measured.elapsed().saturating_sub(self.since);
+        let shared = &context.shared;
         let record = SessionRecord {
             service: &shared.service.name,
-            client: self.peer,
+            client: *peer,
             target: self.target.as_deref(),
-            reason: self.reason,
-            lasted: Duration::from_micros(lasted),
-            bytes: self.bytes,
-            commands: self.commands,
+            reason: self.base.reason,
+            lasted: self.base.age(),
+            bytes: *bytes,
+            commands: *commands,
             uncarried: self.uncarried.as_deref(),
         };
         record.log(shared.service.options.now().lines);
-        self.ticket.ends_by(self.reason.exit());
+        self.base.ticket.ends_by(self.base.reason.exit());
     }
 }

@@ -45,12 +45,14 @@ use crate::io::stream::ByteStream;
 use crate::latency::Stopwatch;
 use crate::not_carried::Uncarried;
 use crate::options::Sessions;
+use crate::runtime::tasks::visits;
 use crate::runtime::timers::LazyTimer;
 use crate::runtime::wake_flag::FlaggedWaker;
 use crate::session::carry::CarryState;
 use crate::session::carry::replay::Replayed;
 use crate::session::idle::IdleWatch;
 use crate::session::leave::Leaving;
+use crate::session::report::SessionBase;
 
 pub(crate) use start::Start;
 
@@ -181,15 +183,16 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
     /// Takes `self` by reference, because what an async function takes by value is in its future
     /// twice. It is no async function, because in one even the references are in it twice.
     #[allow(clippy::manual_async_fn)]
-    pub(crate) fn run(&mut self, ticket: &'a Ticket) -> impl Future<Output = Stopped> {
+    pub(crate) fn run(&mut self, base: &'a SessionBase) -> impl Future<Output = Stopped> {
         async move {
             let watch = poll_fn(|cx| Poll::Ready(FlaggedWaker::new(cx.waker()))).await;
+            visits::register(&watch.flag);
             let mut news = pin!(self.context.session_notify.notified());
             let options = &self.context.shared.service.options;
             self.idle.watch(&options.now(), self.has_received, &watch.waker);
-            let reason = poll_fn(|cx| self.poll_once(cx, ticket, &watch, news.as_mut())).await;
+            let reason = poll_fn(|cx| self.poll_once(cx, base, &watch, news.as_mut())).await;
             if reason == EndReason::Fenced {
-                self.last_replies(ticket).await;
+                self.last_replies(base).await;
             }
             self.stop(reason)
         }
@@ -199,7 +202,7 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
     fn poll_once(
         &mut self,
         cx: &mut Context<'_>,
-        ticket: &'a Ticket,
+        base: &'a SessionBase,
         FlaggedWaker { flag, waker }: &FlaggedWaker,
         mut news: Pin<&mut Notified<'a>>,
     ) -> Poll<EndReason> {
@@ -208,12 +211,15 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
         self.upstream.update_readiness(cx);
         let rung = flag.take_woken();
         if rung {
+            if let Some(visit) = visits::current() {
+                return self.visited(visit, base, flag);
+            }
             // The new future is created before fence, gate and drain are checked, so that no event
             // between the two is lost.
             while news.as_mut().poll(&mut Context::from_waker(waker)).is_ready() {
                 news.set(self.context.session_notify.notified());
             }
-            if let Some(reason) = self.check_events(ticket, waker) {
+            if let Some(reason) = self.check_events(&base.ticket, waker) {
                 return Poll::Ready(reason);
             }
         }

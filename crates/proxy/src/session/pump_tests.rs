@@ -10,11 +10,11 @@ use crate::io::stream::SocketStream;
 use crate::runtime::reactor::{self, Reactor};
 use crate::session::Session;
 use crate::session::pump::{Pump, Stopped};
-use crate::testing::{FakeStream, context};
+use crate::testing::{FakeStream, context, session_base};
 use crate::{EndReason, Options, Sessions};
 
 async fn pump(
-    context: &WorkerContext,
+    context: &Arc<WorkerContext>,
     fence_first: Option<&mut TargetWriter>,
     client: &mut FakeStream,
     upstream: &mut FakeStream,
@@ -23,8 +23,8 @@ async fn pump(
     if let Some(publisher) = fence_first {
         publisher.clear();
     }
-    let ticket = context.drain.ticket();
-    Pump::new((client, upstream), context, &target, Vec::new()).run(&ticket).await
+    let base = session_base(context);
+    Pump::new((client, upstream), context, &target, Vec::new()).run(&base).await
 }
 
 #[tokio::test]
@@ -33,11 +33,11 @@ async fn sends_waiting_requests_in_the_first_poll() {
     let (mut client, mut upstream) =
         (FakeStream::sending(&[b"PING\r\n"]), FakeStream::sending(&[]));
     let target = context.shared.service.route.usable_target().unwrap();
-    let ticket = context.drain.ticket();
+    let base = session_base(&context);
     {
         let mut pump =
             Pump::new((&mut client, &mut upstream), &context, &target, b"INFO\r\n".to_vec());
-        let running = pump.run(&ticket);
+        let running = pump.run(&base);
         let mut running = std::pin::pin!(running);
         let polled =
             std::future::poll_fn(|cx| std::task::Poll::Ready(running.as_mut().poll(cx))).await;
@@ -118,7 +118,7 @@ async fn keeps_the_future_of_a_session_small() {
     let (_publisher, context) = context();
     let peer: std::net::SocketAddr = "127.0.0.1:1".parse().unwrap();
     let admission = context.shared.limits.admit(Some(peer.ip())).unwrap();
-    let session = Session::new(peer.into(), Arc::new(context), admission);
+    let session = Session::new(peer.into(), context, admission);
     let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
     let _reactor = reactor::install(Reactor::new(&bell).unwrap());
     let (client, _peer) = std::os::unix::net::UnixStream::pair().unwrap();

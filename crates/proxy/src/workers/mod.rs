@@ -11,6 +11,9 @@
 //! Deliberately absent: work stealing, and pinning to cores, which the operator's tools do better.
 
 mod service_set;
+mod session_visitor;
+#[cfg(test)]
+mod session_visitor_tests;
 mod worker;
 
 use std::io;
@@ -32,6 +35,8 @@ use crate::runtime::timers::TimerThread;
 use crate::stats::Stats;
 use crate::workers::service_set::ServiceSet;
 use crate::workers::worker::{ExitReport, Worker};
+
+pub use crate::workers::session_visitor::{KillError, NoAnswer, SessionBatch, SessionVisits};
 
 /// The number of CPUs that this process may use, by its affinity and its cgroup as reported by the
 /// standard library: the maximum number of workers.
@@ -114,6 +119,7 @@ pub struct Running {
     shortage: ResourceShortage,
     splices: Result<(), io::Error>,
     heartbeats: Vec<Heartbeat>,
+    sessions: SessionVisits,
     threads: Vec<JoinHandle<()>>,
     ended: mpsc::Receiver<Result<(), WorkerError>>,
 }
@@ -140,6 +146,7 @@ impl Running {
             shortage,
             splices,
             heartbeats: Vec::new(),
+            sessions: SessionVisits::new(handles.iter()),
             threads: Vec::new(),
             ended,
         };
@@ -153,7 +160,7 @@ impl Running {
         let mut workers = Vec::with_capacity(commands.len());
         for ((number, commands), handle) in commands.into_iter().enumerate().zip(handles) {
             let reactor = Reactor::new(handle.wake_fd()).map_err(looping(number))?;
-            let heartbeat = Heartbeat::new();
+            let heartbeat = Heartbeat::new(Arc::clone(&handle));
             running.heartbeats.push(heartbeat.clone());
             let (drain, clock) = (drain.clone(), clock.clone());
             let inboxes = inboxes.of(number);
@@ -167,6 +174,7 @@ impl Running {
                 inboxes,
                 reactor,
                 splice_disabled,
+                visitor: running.sessions.visitor(number),
             });
         }
         for worker in workers {
@@ -203,6 +211,12 @@ impl Running {
     #[must_use]
     pub fn heartbeats(&self) -> &[Heartbeat] {
         &self.heartbeats
+    }
+
+    /// The sessions.
+    #[must_use]
+    pub fn sessions(&self) -> &SessionVisits {
+        &self.sessions
     }
 
     /// The flag that rejects new clients while memory is low. The data plane only reads it.

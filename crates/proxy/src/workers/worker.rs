@@ -23,6 +23,7 @@ use crate::runtime::tasks::{self, Panicked, Tasks, WorkerHandle};
 use crate::runtime::timers::TimerThread;
 use crate::session::Session;
 use crate::workers::WorkerError;
+use crate::workers::session_visitor::SessionVisitor;
 
 /// Starts a session as a task of this thread's worker.
 fn start_session(
@@ -63,6 +64,8 @@ pub(super) struct Worker {
     pub(super) reactor: Reactor,
     /// Whether the system is known not to splice.
     pub(super) splice_disabled: bool,
+    /// Lists and ends sessions.
+    pub(super) visitor: Option<SessionVisitor>,
 }
 
 impl Worker {
@@ -77,6 +80,7 @@ impl Worker {
             inboxes,
             reactor,
             splice_disabled,
+            visitor,
         } = self;
         // In this order: the tasks are dropped first and still find what they need.
         let _clock = clock.enter();
@@ -85,6 +89,9 @@ impl Worker {
             pipe::disable();
         }
         let mut tasks = Tasks::new(handle);
+        if let Some(visitor) = visitor {
+            tasks.set_visitor(Box::new(visitor));
+        }
         let mut listeners = Listeners { by_id: BTreeMap::new(), worker, inboxes };
         for command in commands {
             let executed = listeners.execute(command);

@@ -4,6 +4,8 @@ pub(crate) mod carry_effect;
 pub(crate) mod class;
 pub(crate) mod cursor;
 pub(crate) mod ordinary;
+#[cfg(test)]
+mod recorded_tests;
 pub(crate) mod request_words;
 pub(crate) mod stateless;
 pub(crate) mod table;

@@ -68,6 +68,12 @@ impl Matcher {
         }
     }
 
+    /// What is recorded of the replayable state, parts in doubt included; `None` if the client has
+    /// changed nothing of it.
+    pub(crate) fn recorded_state(&self) -> Option<&ReplayState> {
+        self.recorder.recorded_state()
+    }
+
     /// Records that the session was carried here from the connection of `before`.
     pub(crate) fn was_carried(&mut self, before: &Self) {
         (self.wait_use, self.pin_changed) = (WaitUse::Carried, true);

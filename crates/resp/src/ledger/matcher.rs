@@ -385,6 +385,16 @@ impl Matcher {
         self.counts.requests > 0 || self.is_opaque()
     }
 
+    /// The requests that have ended since the counts were last taken.
+    pub(crate) fn uncounted_requests(&self) -> u32 {
+        self.counts.requests
+    }
+
+    /// Whether the connection uses RESP3 now.
+    pub(crate) fn uses_resp3(&self) -> bool {
+        self.connection.resp3
+    }
+
     pub(crate) fn take_counts(&mut self) -> FrameCounts {
         std::mem::take(&mut self.counts)
     }

@@ -12,6 +12,7 @@ pub(crate) mod affinity;
 pub(crate) mod budget;
 mod carrying;
 pub(crate) mod channel_names;
+pub(crate) mod client_facts;
 mod connection_state;
 mod counting;
 pub(crate) mod in_flight;

@@ -144,6 +144,11 @@ impl Recorder {
         sure.then_some(Some(&record.state))
     }
 
+    /// What is recorded, parts in doubt included; `None` if the client has changed nothing.
+    pub(crate) fn recorded_state(&self) -> Option<&ReplayState> {
+        self.record.as_ref().map(|record| &record.state)
+    }
+
     /// Whether a part of the state is unknown.
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.record.as_ref().is_some_and(|record| record.state.is_in_doubt())

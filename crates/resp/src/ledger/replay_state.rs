@@ -107,6 +107,11 @@ impl ReplayState {
         self.doubt != 0
     }
 
+    /// Whether one of these parts is unknown.
+    pub(crate) fn is_doubted(&self, parts: u8) -> bool {
+        self.doubt & parts != 0
+    }
+
     /// Marks these parts as unknown.
     pub(crate) fn doubt(&mut self, parts: u8) {
         self.doubt |= parts;

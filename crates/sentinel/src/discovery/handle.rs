@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 
+use crate::discovery::operations::{Operations, OperationsSnapshot};
 use crate::link::login::Login;
 use crate::net::resolve::Resolver;
-use crate::{DiscoverySnapshot, MachineEvent, Pause};
+use crate::{DiscoverySnapshot, FollowOrder, MachineEvent, NodeAddr, Pause};
 
 /// Credentials and resolver for connections to the servers of a service that are made outside of
 /// discovery.
@@ -28,6 +29,14 @@ pub(crate) struct ConnectionSettings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CommandId(u64);
 
+impl CommandId {
+    /// The number under which a snapshot has the answer to an order.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
 /// Commands that discovery has not executed yet, oldest first. A command never replaces another
 /// one, because the client of each is answered that it was executed.
 #[derive(Debug, Default)]
@@ -38,8 +47,12 @@ struct CommandQueue {
 
 impl CommandQueue {
     fn push(&mut self, event: MachineEvent) -> CommandId {
+        self.push_numbered(|_| event)
+    }
+
+    fn push_numbered(&mut self, event: impl FnOnce(u64) -> MachineEvent) -> CommandId {
         self.last_id += 1;
-        self.pending.push_back((CommandId(self.last_id), event));
+        self.pending.push_back((CommandId(self.last_id), event(self.last_id)));
         CommandId(self.last_id)
     }
 
@@ -59,6 +72,7 @@ pub struct DiscoveryHandle {
     hinted_by_reader: Arc<AtomicBool>,
     commands: Arc<Mutex<CommandQueue>>,
     switchover_active: Arc<AtomicBool>,
+    operations: Operations,
     connection_settings: Arc<ConnectionSettings>,
     wake: Arc<Notify>,
 }
@@ -77,6 +91,7 @@ impl DiscoveryHandle {
             hinted_by_reader,
             commands: Arc::default(),
             switchover_active,
+            operations: Operations::default(),
             connection_settings: Arc::new(connection_settings),
             wake,
         }
@@ -94,6 +109,21 @@ impl DiscoveryHandle {
     /// Ends a pause, if there is one.
     pub fn resume(&self) -> CommandId {
         self.command(MachineEvent::Resume)
+    }
+
+    /// Orders to follow `addr` without the sentinels for at most `lasts`; `force` accepts a node
+    /// with another history. A snapshot has the answer under the number of the command.
+    pub fn follow(&self, addr: NodeAddr, lasts: Duration, force: bool) -> CommandId {
+        let command = self
+            .commands()
+            .push_numbered(|id| MachineEvent::Follow(FollowOrder { id, addr, lasts, force }));
+        self.wake.notify_one();
+        command
+    }
+
+    /// Ends an override, if there is one.
+    pub fn unfollow(&self) -> CommandId {
+        self.command(MachineEvent::Unfollow)
     }
 
     fn command(&self, event: MachineEvent) -> CommandId {
@@ -141,6 +171,32 @@ impl DiscoveryHandle {
 
     pub(crate) fn end_switchover(&self) {
         self.switchover_active.store(false, Ordering::Release);
+    }
+
+    pub(crate) fn operations(&self) -> &Operations {
+        &self.operations
+    }
+
+    /// What commands have changed on the servers and not undone yet.
+    #[must_use]
+    pub fn operations_snapshot(&self) -> OperationsSnapshot {
+        self.operations.snapshot()
+    }
+
+    /// Called when the process stops: a switchover ends if no failover was ordered yet, a pause of
+    /// the fleet ends, and no new one begins.
+    pub fn stop_operations(&self) {
+        self.operations.stop();
+    }
+
+    /// The service was to be removed, and is not: operations may begin again.
+    pub fn allow_operations(&self) {
+        self.operations.allow();
+    }
+
+    /// Waits until every change of a command is undone, at most for `limit`. Whether it is.
+    pub async fn wait_operations_undone(&self, limit: Duration) -> bool {
+        self.operations.wait_undone(limit, || self.is_switching()).await
     }
 
     /// The latest snapshot, at most a quarter of a second old.

@@ -8,6 +8,7 @@
 //! Configured sentinels are dialled as soon as their addresses are known. Sentinels learned from
 //! others are dialled a few times per second at most.
 
+pub(crate) mod alarms;
 pub(crate) mod changes;
 pub(crate) mod clock_jumps;
 pub(crate) mod clock_watch;
@@ -17,6 +18,7 @@ pub(crate) mod failover_history;
 pub(crate) mod handle;
 pub(crate) mod learned_addresses;
 pub(crate) mod majority_clock;
+pub(crate) mod operations;
 mod reconcile;
 mod reconfigure;
 pub(crate) mod seeds;
@@ -363,6 +365,7 @@ impl Discovery {
         }
         match round {
             PollOutcome::View { view, peers } => {
+                service.note_name(&from, true);
                 let event = MachineEvent::View { from: from.clone(), view, asked_at, configured };
                 service.handle_event(event, read_at, &self.links);
                 let learn = self.learn.get(&number).is_some_and(|(learn, _)| *learn);
@@ -370,7 +373,13 @@ impl Discovery {
                     self.reconcile_soon();
                 }
             }
-            PollOutcome::UnknownName => service.count(|counts| counts.unknown_names += 1),
+            PollOutcome::UnknownName => {
+                service.note_name(&from, false);
+                if configured {
+                    service.step(MachineEvent::NameUnknown { from }, &self.links);
+                }
+                service.count(|counts| counts.unknown_names += 1);
+            }
             // The link repeats a torn round by itself.
             PollOutcome::Torn | PollOutcome::Malformed(_) | PollOutcome::Denied(_) => {
                 service.count(|counts| counts.bad_rounds += 1);

@@ -5,23 +5,27 @@
 //! decisions.
 
 mod change;
+mod commit;
+pub(crate) mod overrides;
 mod publish;
+mod watch_sentinels;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use target::{ClockReading, Destination, PoolWriter, ReplyPolicy, TargetWriter};
+use target::{ClockReading, PoolWriter, ReplyPolicy, TargetWriter};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
-use change::lease;
-
+use self::change::lease;
+use self::watch_sentinels::SentinelAlarms;
 use crate::discovery::credential_log::CredentialLog;
 use crate::discovery::failover_history::FailoverHistory;
 use crate::discovery::learned_addresses::LearnedAddresses;
 use crate::discovery::sentinel_pool::SentinelPool;
+use crate::discovery::service_runtime::overrides::OverrideReport;
 use crate::discovery::snapshot::{DiscoveryCounts, DiscoverySnapshot, MasterSnapshot};
 use crate::link::auth::Denied;
 use crate::link::links::Links;
@@ -33,9 +37,7 @@ use crate::prober::prober_set::ProberSet;
 use crate::rate_limiter::RateLimiter;
 use crate::replicas::publisher::{ReplicaPublisher, Replicas};
 use crate::types::AddressMap;
-use crate::{
-    Commit, Machine, MachineAction, MachineEvent, MachineRules, MyId, NodeAddr, Probe, Warning,
-};
+use crate::{Machine, MachineAction, MachineEvent, MachineRules, MyId, NodeAddr, Probe, Warning};
 
 pub(crate) struct ServiceRuntime {
     pub(crate) number: usize,
@@ -60,6 +62,8 @@ pub(crate) struct ServiceRuntime {
     /// Rate limit for the log lines of this service.
     log_limiter: RateLimiter,
     failover_history: FailoverHistory,
+    overrides: OverrideReport,
+    alarms: SentinelAlarms,
     counts: DiscoveryCounts,
     snapshot: Arc<ArcSwap<DiscoverySnapshot>>,
 }
@@ -97,6 +101,8 @@ impl ServiceRuntime {
             auth: CredentialStatus::default(),
             sentinel_auth: CredentialStatus::default(),
             failovers: Vec::new(),
+            overrides: Default::default(),
+            alarms: Vec::new(),
             counts: DiscoveryCounts::default(),
         };
         Self {
@@ -116,6 +122,8 @@ impl ServiceRuntime {
             credential_log: CredentialLog::default(),
             log_limiter: RateLimiter::new(60, Duration::from_millis(500)),
             failover_history: FailoverHistory::default(),
+            overrides: OverrideReport::default(),
+            alarms: SentinelAlarms::default(),
             counts: DiscoveryCounts::default(),
             snapshot: Arc::new(ArcSwap::from_pointee(first)),
         }
@@ -300,6 +308,7 @@ impl ServiceRuntime {
                     );
                 });
             }
+            MachineAction::Override(news) => self.report_override(news, links),
             MachineAction::Warning(warning) => self.handle_warning(warning),
         }
     }
@@ -317,51 +326,6 @@ impl ServiceRuntime {
         }
     }
 
-    fn commit(&mut self, commit: Commit, links: &Links) {
-        let (name, run_id) = (commit.addr.to_string().into(), commit.run_id.clone());
-        let destination = Destination { addr: commit.dialled, name, epoch: commit.epoch, run_id };
-        if let Some(replica_publisher) = &mut self.replica_publisher {
-            replica_publisher.fence(commit.dialled);
-        }
-        if commit.new_lineage {
-            self.target_writer.begin_lineage();
-        }
-        let target = if commit.held {
-            self.target_writer.commit_held(destination)
-        } else {
-            self.target_writer.commit(destination)
-        };
-        // Statistics and logs come after the switch.
-        let published_at = Instant::now();
-        self.failover_history.note_first_session(&self.name);
-        if commit.held {
-            self.stopped_since.get_or_insert(published_at);
-            self.held_since.get_or_insert(published_at);
-        } else {
-            self.end_outage(published_at);
-        }
-        let generation = target.generation().get();
-        let from = self.master.take().map(|master| master.addr);
-        let failover =
-            self.failover_history.record((from, &commit), (target, published_at), &self.machine);
-        self.counts.commits += 1;
-        self.counts.held += failover.timeline.hold().unwrap_or_default();
-        self.failover_history.log(&self.name, failover);
-        let Commit { addr, dialled, epoch, run_id, .. } = commit;
-        self.master =
-            Some(MasterSnapshot { addr, dialled, generation, epoch, run_id, since: published_at });
-        self.publish(links);
-    }
-
-    /// Traffic can reach a master again. The time before the first master does not count as an
-    /// outage.
-    fn end_outage(&mut self, now: Instant) {
-        self.held_since = None;
-        if let Some(since) = self.stopped_since.take().filter(|_| self.counts.commits > 0) {
-            self.counts.stopped += now.saturating_duration_since(since);
-        }
-    }
-
     fn handle_warning(&mut self, warning: Warning) {
         let counts = &mut self.counts;
         match warning {
@@ -371,6 +335,7 @@ impl ServiceRuntime {
             Warning::HoldExpired => counts.holds_expired += 1,
             Warning::Stalled => {
                 counts.stalls += 1;
+                self.alarms.restart_delays();
                 if let Some(replica_publisher) = &mut self.replica_publisher {
                     replica_publisher.on_resume(Instant::now());
                 }

@@ -5,9 +5,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::discovery::alarms::AlarmRecord;
+use crate::discovery::service_runtime::overrides::OrderAnswer;
 use crate::link::rotation::CredentialStatus;
 use crate::replicas::snapshot::ReplicaPoolSnapshot;
-use crate::{Basis, Epoch, FailoverTimeline, MyId, NodeAddr, Probe};
+use crate::{Basis, Epoch, FailoverTimeline, Minority, MyId, NodeAddr, OverrideEnd, Probe};
 
 /// The number of failovers kept.
 pub(crate) const MAX_FAILOVERS: usize = 16;
@@ -50,8 +52,38 @@ pub struct DiscoverySnapshot {
     pub sentinel_auth: CredentialStatus,
     /// The last commits, oldest first.
     pub failovers: Vec<FailoverRecord>,
+    /// Orders to follow a node without the sentinels.
+    pub overrides: OverridesSnapshot,
+    /// The last alarms that ended, oldest first, then those that are on.
+    pub alarms: Vec<AlarmRecord>,
     /// Counters since the start.
     pub counts: DiscoveryCounts,
+}
+
+/// Orders to follow a node without the sentinels, and what they led to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OverridesSnapshot {
+    /// The override in force, if any.
+    pub in_force: Option<OverrideSnapshot>,
+    /// The last answers to orders, by the number of the order.
+    pub answers: Vec<OrderAnswer>,
+    /// Why the last override ended.
+    pub last_end: Option<OverrideEnd>,
+    /// The policy for a minority, which an override suspends.
+    pub minority: Minority,
+}
+
+/// An override in force.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OverrideSnapshot {
+    /// The followed node.
+    pub addr: NodeAddr,
+    /// Since when it is followed.
+    pub since: Instant,
+    /// When the override ends by itself.
+    pub until: Instant,
+    /// What sentinels that answer name instead.
+    pub contradicted_by: Vec<NodeAddr>,
 }
 
 /// The published master.

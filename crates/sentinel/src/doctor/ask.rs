@@ -15,8 +15,8 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::Examination;
-use super::observed::{ExamineError, Observed, ObservedNode, ObservedSentinel};
-use super::read::{self, REPLIES};
+use super::observed::{ExamineError, Observed, ObservedNode, ObservedSentinel, WriteGuard};
+use super::read::{self, REPLIES, WRITE_GUARD_REPLIES};
 use crate::link::connection::{ConnectionError, Protocol, RespConnection, USER_TIMEOUT};
 use crate::link::handshake::hello;
 use crate::link::links::describe;
@@ -226,8 +226,11 @@ async fn ask_node(
 ) -> ObservedNode {
     let (connection, reached) = match dial(&addr, &examination, &resolver).await {
         Ok(connected) => connected,
-        Err((dialled, error)) => return ObservedNode { addr, dialled, answer: Err(error) },
+        Err((dialled, error)) => {
+            return ObservedNode { addr, dialled, answer: Err(error), write_guard: None };
+        }
     };
+    let mut write_guard = None;
     let answer = if examination.verify == Verify::Tcp {
         Ok(NodeReport {
             dialled: reached,
@@ -249,10 +252,32 @@ async fn ask_node(
                 Some((_, denied)) => ExamineError::Denied(denied),
                 None => ExamineError::Unreachable(describe(&error)),
             }),
-            Ok(Ok(())) => connection.take_result().1.map_err(error),
+            Ok(Ok(())) => {
+                let answer = connection.take_result().1.map_err(error);
+                if answer.is_ok() && examination.verify == Verify::Role {
+                    write_guard = ask_write_guard(connection).await;
+                }
+                answer
+            }
         }
     };
-    ObservedNode { addr, dialled: Some(reached), answer }
+    ObservedNode { addr, dialled: Some(reached), answer, write_guard }
+}
+
+/// Asks a node that has answered a probe. `None` if it does not answer this or refuses it.
+async fn ask_write_guard(connection: ProbeConnection) -> Option<WriteGuard> {
+    let mut connection = connection.into_connection()?;
+    let asking = async {
+        let mut commands = BytesMut::new();
+        read::put_write_guard(&mut commands);
+        connection.send(&commands).await.ok()?;
+        let mut replies = Vec::new();
+        while replies.len() < WRITE_GUARD_REPLIES {
+            replies.push(connection.next().await.ok()?);
+        }
+        read::read_write_guard(&replies)
+    };
+    tokio::time::timeout(ANSWER_TIMEOUT, asking).await.ok().flatten()
 }
 
 fn error(error: ProbeError) -> ExamineError {

@@ -3,15 +3,15 @@
 //! Each rule checks one thing and describes it for the operator: what was observed, where, and the
 //! next step. A cause is reported once, and not again for each of its consequences.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use super::observed::{
     ExamineError, MasterAnswer, Observed, ObservedMaster, ObservedSentinel, SentinelAnswer,
 };
-use super::{electorate, nodes, settings};
+use super::{cures, electorate, nodes, placement, priorities, settings};
 use crate::net::resolve::is_usable;
 use crate::{Denied, NodeAddr, Verify};
 
@@ -51,6 +51,9 @@ pub struct Finding {
     pub what: String,
     /// The remedy.
     pub remedy: String,
+    /// The commands of the remedy for a shell, in order; empty if there are none. Findings with one
+    /// cause have the same commands, which are run once.
+    pub commands: Vec<String>,
 }
 
 impl fmt::Display for Finding {
@@ -68,6 +71,23 @@ pub struct Context {
     pub hold_timeout: Option<Duration>,
     /// The required proof of a node: commands that were not sent are not missed.
     pub verify: Verify,
+    /// A password is configured for the sentinels.
+    pub sentinels_need_login: bool,
+    /// The same for Redis.
+    pub nodes_need_login: bool,
+    /// The zone of each host, as far as the operator named it.
+    pub zones: BTreeMap<String, String>,
+    /// Facts of the host on which the doctor runs.
+    pub host: HostFacts,
+}
+
+/// Facts of the host on which the doctor runs, for services that listen on a virtual address.
+#[derive(Debug, Clone, Default)]
+pub struct HostFacts {
+    /// Configured listen addresses that this host does not have at present.
+    pub foreign_listen: Vec<SocketAddr>,
+    /// `net.ipv4.ip_nonlocal_bind` and `net.ipv6.ip_nonlocal_bind`; `None` if unreadable.
+    pub nonlocal_bind: [Option<bool>; 2],
 }
 
 /// The findings so far.
@@ -88,7 +108,15 @@ impl Findings {
             about: about.to_string(),
             what: what.into(),
             remedy: remedy.into(),
+            commands: Vec::new(),
         });
+    }
+
+    /// Adds the commands of its remedy to the finding added last.
+    pub(super) fn with_commands(&mut self, commands: &[String]) {
+        if let Some(last) = self.0.last_mut() {
+            last.commands = commands.to_vec();
+        }
     }
 }
 
@@ -98,15 +126,17 @@ pub fn diagnose(observed: &Observed, context: &Context) -> Vec<Finding> {
     let mut findings = Findings::default();
     for sentinel in &observed.sentinels {
         match &sentinel.answer {
-            Err(error) => no_answer(&mut findings, observed, sentinel, error),
+            Err(error) => no_answer(&mut findings, observed, sentinel, error, context),
             Ok(answer) => one_sentinel(&mut findings, observed, sentinel, answer, context),
         }
     }
-    electorate::identities(&mut findings, observed);
-    electorate::agreement(&mut findings, observed);
+    electorate::identities(&mut findings, observed, context);
+    electorate::agreement(&mut findings, observed, context);
     electorate::quorum(&mut findings, observed);
+    placement::diagnose(&mut findings, observed, context);
     settings::diagnose(&mut findings, observed, context);
     nodes::diagnose(&mut findings, observed, context);
+    priorities::diagnose(&mut findings, observed);
     findings.0.sort();
     findings.0.dedup();
     findings.0
@@ -117,25 +147,11 @@ fn no_answer(
     observed: &Observed,
     sentinel: &ObservedSentinel,
     error: &ExamineError,
+    context: &Context,
 ) {
-    let (at, name) = (&sentinel.addr, &observed.name);
+    let at = &sentinel.addr;
     if !sentinel.configured && !matches!(error, ExamineError::Denied(_)) {
-        let listed = observed
-            .views()
-            .filter(|(_, _, view)| view.peers.iter().any(|it| it.addr.as_ref() == Some(at)));
-        let who: Vec<String> = listed.map(|(it, ..)| it.addr.to_string()).collect();
-        let what = format!(
-            "it is listed as a sentinel by {}, and {}",
-            who.join(", "),
-            describe_error(error)
-        );
-        let remedy = format!(
-            "if it is gone for good, run SENTINEL RESET {name} on one sentinel after the other, \
-             30 seconds apart: until then \
-             it counts towards the majority. If it runs, make its port reachable from this host"
-        );
-        findings.add((Severity::Warning, "ghost"), at, what, remedy);
-        return;
+        return ghost(findings, observed, at, error, context);
     }
     let (code, remedy) = match error {
         ExamineError::Unresolved(_) => (
@@ -173,6 +189,42 @@ fn no_answer(
         ),
     };
     findings.add((Severity::Fault, code), at, describe_error(error), remedy);
+}
+
+/// A listed sentinel that is not configured and does not answer.
+fn ghost(
+    findings: &mut Findings,
+    observed: &Observed,
+    at: &NodeAddr,
+    error: &ExamineError,
+    context: &Context,
+) {
+    let listed = observed
+        .views()
+        .filter(|(_, _, view)| view.peers.iter().any(|it| it.addr.as_ref() == Some(at)));
+    let who: Vec<String> = listed.map(|(it, ..)| it.addr.to_string()).collect();
+    let what =
+        format!("it is listed as a sentinel by {}, and {}", who.join(", "), describe_error(error));
+    let commands = cures::forget(observed, context);
+    let is_up =
+        |view: &ObservedMaster| view.peers.iter().any(|it| it.up && it.addr.as_ref() == Some(at));
+    let remedy = if observed.views().any(|(_, _, view)| is_up(view)) {
+        "other sentinels reach it: make its port reachable from this host".to_owned()
+    } else if commands.is_empty() {
+        "if it is gone for good, the sentinels have to forget it with SENTINEL RESET: until \
+         then it counts towards the majority. Not now: each of them must find the master up, \
+         or RESET would cost it the list of replicas. Run the doctor again then"
+            .to_owned()
+    } else {
+        format!(
+            "if it runs, make its port reachable from this host. If it is gone for good, make \
+             the sentinels forget it, one after the other: until then it counts towards the \
+             majority{}",
+            cures::preparation(context)
+        )
+    };
+    findings.add((Severity::Warning, "ghost"), at, what, remedy);
+    findings.with_commands(&commands);
 }
 
 pub(super) fn describe_error(error: &ExamineError) -> String {
@@ -276,23 +328,29 @@ fn one_sentinel(
     match &answer.master {
         MasterAnswer::UnknownName => {
             let others = answer.watched.join(", ");
-            let remedy = if others.is_empty() {
+            let commands = cures::realign(observed, context);
+            let remedy = if !others.is_empty() {
+                format!(
+                    "it monitors: {others}; correct the service's name, or make it monitor {name}"
+                )
+            } else if commands.is_empty() {
                 format!(
                     "add \"sentinel monitor {name} …\" to its configuration, or configure \
                      another sentinel"
                 )
             } else {
-                format!(
-                    "it monitors: {others}; correct the service's name, or that sentinel's \
-                     configuration"
-                )
+                "it lost its file, or SENTINEL REMOVE was run there: make it monitor the master \
+                 again"
+                    .to_owned()
             };
+            let note = if commands.is_empty() { "" } else { cures::preparation(context) };
             findings.add(
                 (Severity::Fault, "unknown-name"),
                 at,
                 format!("it monitors no master named {name}"),
-                remedy,
+                format!("{remedy}{note}"),
             );
+            findings.with_commands(&commands);
         }
         MasterAnswer::Malformed(what) => {
             findings.add(

@@ -6,14 +6,17 @@
 //! judging are separate: [`examine`] collects [`Observed`], and [`diagnose`] derives [`Finding`]s
 //! from it without a socket.
 //!
-//! Deliberately absent: any change to the cluster. The doctor says what to do, and an operator does
-//! it.
+//! Deliberately absent: any change to the cluster. The doctor prints the commands, and an operator
+//! runs them.
 
 mod ask;
+mod cures;
 mod diagnose;
 mod electorate;
 mod nodes;
 mod observed;
+mod placement;
+mod priorities;
 mod read;
 mod settings;
 #[cfg(test)]
@@ -23,10 +26,10 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-pub use diagnose::{Context, Finding, Severity, diagnose};
+pub use diagnose::{Context, Finding, HostFacts, Severity, diagnose};
 pub use observed::{
     ExamineError, MasterAnswer, Observed, ObservedMaster, ObservedNode, ObservedPeer,
-    ObservedReplica, ObservedSentinel, SentinelAnswer,
+    ObservedReplica, ObservedSentinel, SentinelAnswer, WriteGuard,
 };
 
 use crate::{Credentials, NodeAddr, Resolver, Verify};

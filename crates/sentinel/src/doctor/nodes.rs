@@ -2,9 +2,11 @@
 //! replica could be promoted.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::diagnose::{Context, Findings, Severity, describe_error, refusals};
 use super::observed::{ExamineError, Observed, ObservedNode};
+use super::{cures, electorate};
 use crate::{NodeAddr, Role, Verify};
 
 pub(super) fn diagnose(findings: &mut Findings, observed: &Observed, context: &Context) {
@@ -22,10 +24,13 @@ pub(super) fn diagnose(findings: &mut Findings, observed: &Observed, context: &C
             }
             Err(error) => unreachable(findings, node, error, is_master, context),
             Ok(_) if context.verify == Verify::Tcp => {}
-            Ok(_) => answered(findings, &observed.name, node, is_master, &masters),
+            Ok(_) => answered(findings, (observed, context), node, is_master, &masters),
+        }
+        if is_master {
+            write_guard(findings, observed, node);
         }
     }
-    replicas(findings, observed, &masters);
+    replicas(findings, observed, context, &masters);
 }
 
 fn unreachable(
@@ -73,7 +78,7 @@ fn unreachable(
 
 fn answered(
     findings: &mut Findings,
-    name: &str,
+    (observed, context): (&Observed, &Context),
     node: &ObservedNode,
     is_master: bool,
     masters: &BTreeSet<&NodeAddr>,
@@ -96,16 +101,14 @@ fn answered(
                 "the sentinels name it as the master, and it reports that it is a replica of \
                  {master}"
             );
+            let commands = cures::realign(observed, context);
             let remedy = format!(
-                "a failover may be in progress: run the doctor again. If it stays, determine the \
-                 right master by ROLE and its data. \
-                 If it is this node: REPLICAOF NO ONE there. Otherwise, on each sentinel that is \
-                 wrong, in this order: SENTINEL REMOVE \
-                 {name}, then SENTINEL MONITOR {name} <ip> <port> <quorum>, then SENTINEL SET \
-                 {name} for its other settings \
-                 (SENTINEL RESET changes neither address nor epoch)"
+                "a failover may be in progress: run the doctor again. If it stays and this node \
+                 has the data: REPLICAOF NO ONE there. Otherwise: {}",
+                electorate::cure(observed, context, &commands)
             );
             findings.add((Severity::Fault, "not-master"), &node.addr, what, remedy);
+            findings.with_commands(&commands);
         }
         (Role::Master, false) => {
             let what = "it reports that it is a master, and the sentinels name another";
@@ -143,8 +146,61 @@ fn answered(
     }
 }
 
+/// Whether the master stops accepting writes when it loses its replicas. While a proxy continues in
+/// a minority, or clients bypass it, nothing else bounds what a master that was cut off accepts.
+fn write_guard(findings: &mut Findings, observed: &Observed, node: &ObservedNode) {
+    let listed: BTreeSet<&NodeAddr> = observed
+        .views()
+        .filter(|(_, _, view)| view.addr == node.addr)
+        .flat_map(|(_, _, view)| view.replicas.iter().map(|it| &it.addr))
+        .collect();
+    let replicas = listed.len() as u64;
+    let Some(guard) = node.write_guard.filter(|_| replicas > 0) else { return };
+    let of = (Severity::Warning, "min-replicas");
+    if !guard.enabled {
+        let what = "min-replicas-to-write is off: a master that was cut off from its replicas \
+                    keeps accepting writes, which are lost when another one is promoted";
+        let remedy = "min-replicas-to-write 1 and min-replicas-max-lag 10 on every node bound it \
+                      to ten seconds; writes then need one reachable replica";
+        return findings.add((Severity::Note, "min-replicas"), &node.addr, what, remedy);
+    }
+    let Some(to_write) = guard.to_write else { return };
+    if to_write > replicas {
+        let what = format!(
+            "min-replicas-to-write is {to_write}, and it has {replicas} replicas: it refuses all \
+             writes"
+        );
+        let remedy = format!("add replicas, or CONFIG SET min-replicas-to-write {}", replicas / 2);
+        findings.add((Severity::Fault, "min-replicas"), &node.addr, what, remedy);
+    } else if guard.good.is_some_and(|good| good < to_write) {
+        let what = format!(
+            "it refuses writes: {} of its replicas have acknowledged within \
+             min-replicas-max-lag, and min-replicas-to-write is {to_write}",
+            guard.good.unwrap_or(0)
+        );
+        let remedy = "check the replicas and the network to them; INFO replication shows the lag";
+        findings.add((Severity::Fault, "min-replicas"), &node.addr, what, remedy);
+    } else if to_write == replicas {
+        let what = format!(
+            "min-replicas-to-write is {to_write}, and it has {replicas} replicas: the loss of one \
+             stops all writes, and so does each failover until all follow the new master"
+        );
+        findings.add(of, &node.addr, what, "add a replica, or lower min-replicas-to-write");
+    }
+    // Replicas acknowledge once per second.
+    if guard.max_lag.is_some_and(|lag| lag < Duration::from_secs(2)) {
+        let what = "min-replicas-max-lag is 1, and replicas acknowledge once per second";
+        findings.add(of, &node.addr, what, "set at least 2, or writes are refused now and then");
+    }
+}
+
 /// Whether a failover would find a candidate for promotion.
-fn replicas(findings: &mut Findings, observed: &Observed, masters: &BTreeSet<&NodeAddr>) {
+fn replicas(
+    findings: &mut Findings,
+    observed: &Observed,
+    context: &Context,
+    masters: &BTreeSet<&NodeAddr>,
+) {
     let listed: Vec<_> = observed.views().flat_map(|(_, _, view)| &view.replicas).collect();
     if observed.views().next().is_none() {
         return;
@@ -179,11 +235,15 @@ fn replicas(findings: &mut Findings, observed: &Observed, masters: &BTreeSet<&No
                 "it considers replicas down or without a link to the master: {}",
                 broken.join(", ")
             );
+            let gone = view.replicas.iter().any(|it| it.down && observed.is_node_gone(&it.addr));
+            let commands = if gone { cures::forget(observed, context) } else { Vec::new() };
+            let note = if commands.is_empty() { "" } else { cures::preparation(context) };
             let remedy = format!(
                 "check that they run and follow the master; those that are gone for good stay \
-                 listed until SENTINEL RESET {name}"
+                 listed until SENTINEL RESET, which is safe only while the master is up{note}"
             );
             findings.add((Severity::Warning, "replica-down"), &sentinel.addr, what, remedy);
+            findings.with_commands(&commands);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The observations of an examination: plain values as each sentinel and node reported them.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,6 +63,10 @@ pub struct SentinelAnswer {
     pub tilt: bool,
     /// The names of the masters that it monitors, as listed by `INFO`.
     pub watched: Vec<String>,
+    /// The `run_id` of its process, as reported by `INFO`; not its MYID.
+    pub run_id: Option<String>,
+    /// The path of its configuration file on its host, as reported by `INFO`.
+    pub config_file: Option<String>,
     /// Its answer about our master.
     pub master: MasterAnswer,
 }
@@ -96,6 +101,10 @@ pub struct ObservedMaster {
     pub down_after: Option<Duration>,
     /// `failover-timeout`.
     pub failover_timeout: Option<Duration>,
+    /// `parallel-syncs`.
+    pub parallel_syncs: Option<u64>,
+    /// It runs a notification or reconfiguration script.
+    pub scripts: bool,
     /// The other sentinels that it knows.
     pub peers: Vec<ObservedPeer>,
     /// The replicas that it knows.
@@ -137,6 +146,21 @@ pub struct ObservedNode {
     pub dialled: Option<SocketAddr>,
     /// Its report.
     pub answer: Result<NodeReport, ExamineError>,
+    /// When it refuses writes for lack of replicas; `None` if unknown.
+    pub write_guard: Option<WriteGuard>,
+}
+
+/// `min-replicas-to-write` and `min-replicas-max-lag` of a node.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WriteGuard {
+    /// Both are above 0: the node refuses writes without enough replicas.
+    pub enabled: bool,
+    /// `min-replicas-to-write`; `None` if our user may not read it.
+    pub to_write: Option<u64>,
+    /// `min-replicas-max-lag`; `None` if our user may not read it.
+    pub max_lag: Option<Duration>,
+    /// How many replicas satisfy it now; only reported while it is enabled.
+    pub good: Option<u64>,
 }
 
 impl Observed {
@@ -153,5 +177,36 @@ impl Observed {
             MasterAnswer::Known(view) => Some((sentinel, answer, &**view)),
             _ => None,
         })
+    }
+
+    /// The number of sentinels that answer or are listed, each counted once.
+    pub(super) fn sentinel_count(&self) -> u64 {
+        self.sentinel_ids().len() as u64
+    }
+
+    /// The identities of sentinels that answer or are listed.
+    pub(super) fn sentinel_ids(&self) -> BTreeSet<&MyId> {
+        let reached = self.answered().map(|(_, answer)| &answer.id);
+        let listed = self.views().flat_map(|(_, _, view)| &view.peers);
+        reached.chain(listed.filter_map(|peer| peer.id.as_ref())).collect()
+    }
+
+    /// Whether a listed sentinel considered down does not answer here either. One at a configured
+    /// address may come back; one at the address of a running sentinel was replaced by it.
+    pub(super) fn is_peer_gone(&self, peer: &ObservedPeer) -> bool {
+        let answers = |id: &MyId| self.answered().any(|(_, answer)| answer.id == *id);
+        let expected = self
+            .sentinels
+            .iter()
+            .any(|it| it.configured && it.answer.is_err() && Some(&it.addr) == peer.addr.as_ref());
+        !peer.up && !expected && !peer.id.as_ref().is_some_and(answers)
+    }
+
+    /// Whether a node cannot be reached from here at all. One that hangs or refuses us runs.
+    pub(super) fn is_node_gone(&self, addr: &NodeAddr) -> bool {
+        let gone = |node: &ObservedNode| {
+            matches!(node.answer, Err(ExamineError::Unreachable(_) | ExamineError::Unresolved(_)))
+        };
+        self.nodes.iter().any(|node| node.addr == *addr && gone(node))
     }
 }

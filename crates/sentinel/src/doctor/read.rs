@@ -7,6 +7,7 @@ use bytes::BytesMut;
 
 use super::observed::{
     ExamineError, MasterAnswer, ObservedMaster, ObservedPeer, ObservedReplica, SentinelAnswer,
+    WriteGuard,
 };
 use crate::link::auth::Denied;
 use crate::link::poll::{
@@ -19,8 +20,12 @@ use crate::{MyId, NodeAddr};
 const MAX_LISTED: usize = 64;
 
 /// The commands before and after the poll, each with the ACL rule that allows it.
-const BEFORE: [(&str, &str); 3] =
-    [("CLIENT SETNAME", "+client|setname"), ("SENTINEL MYID", "+sentinel|myid"), ("INFO", "+info")];
+const BEFORE: [(&str, &str); 4] = [
+    ("CLIENT SETNAME", "+client|setname"),
+    ("SENTINEL MYID", "+sentinel|myid"),
+    ("INFO", "+info"),
+    ("INFO", "+info"),
+];
 const AFTER: [(&str, &str); 2] =
     [("SENTINEL CKQUORUM", "+sentinel|ckquorum"), ("SUBSCRIBE", "+subscribe &*")];
 
@@ -32,6 +37,7 @@ pub(super) fn put_questions(out: &mut BytesMut, master: &str) {
     put_command(out, &["CLIENT", "SETNAME", "pointsman-doctor"]);
     put_command(out, &["SENTINEL", "MYID"]);
     put_command(out, &["INFO", "sentinel"]);
+    put_command(out, &["INFO", "server"]);
     put_poll(out, master);
     put_command(out, &["SENTINEL", "CKQUORUM", master]);
     put_command(out, &["SUBSCRIBE", "+switch-master"]);
@@ -47,7 +53,7 @@ pub(super) fn read(
         replies.split_at_checked(BEFORE.len()).ok_or(ExamineError::UnexpectedServer)?;
     let (poll_replies, after) =
         rest.split_at_checked(REPLIES_PER_POLL).ok_or(ExamineError::UnexpectedServer)?;
-    let [_, my_id, info] = before else { return Err(ExamineError::UnexpectedServer) };
+    let [_, my_id, info, server] = before else { return Err(ExamineError::UnexpectedServer) };
     let denied = |(reply, (command, rule)): (&Reply, (&'static str, &'static str))| {
         reply.error().and_then(|line| Denied::read(line, command, rule, SENTINEL_AUTH))
     };
@@ -93,6 +99,8 @@ pub(super) fn read(
         refused,
         tilt: poll::read_tilt(info),
         watched: watched(info),
+        run_id: info_field(server, "run_id").map(printable),
+        config_file: info_field(server, "config_file").map(printable).filter(|it| !it.is_empty()),
         master,
     })
 }
@@ -123,6 +131,10 @@ fn read_master(
         quorum: number("quorum"),
         down_after: number("down-after-milliseconds").map(Duration::from_millis),
         failover_timeout: number("failover-timeout").map(Duration::from_millis),
+        parallel_syncs: number("parallel-syncs"),
+        scripts: ["notification-script", "client-reconfig-script"]
+            .iter()
+            .any(|key| field(key).is_some_and(|path| !path.is_empty())),
         peers: list(2).map(peer).collect(),
         replicas: list(3).filter_map(replica).collect(),
         ckquorum,
@@ -161,6 +173,36 @@ fn watched(info: &Reply) -> Vec<String> {
         .unwrap_or_default()
 }
 
+/// A field of a reply to `INFO`.
+fn info_field<'a>(info: &'a Reply, key: &str) -> Option<&'a str> {
+    let mut lines = info.text()?.lines();
+    lines.find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).map(str::trim_end)
+}
+
+/// The questions about a node's write guard, for [`read_write_guard`].
+pub(super) fn put_write_guard(out: &mut BytesMut) {
+    put_command(out, &["INFO", "replication"]);
+    put_command(out, &["CONFIG", "GET", "min-replicas-*"]);
+}
+
+/// How many replies [`put_write_guard`] causes.
+pub(super) const WRITE_GUARD_REPLIES: usize = 2;
+
+/// Reads the replies to [`put_write_guard`]. `INFO` tells whether there is a guard; the numbers
+/// need `CONFIG GET`, which a narrow ACL refuses: that is no fault.
+pub(super) fn read_write_guard(replies: &[Reply]) -> Option<WriteGuard> {
+    let [info, config] = replies else { return None };
+    info_field(info, "role")?;
+    let good = info_field(info, "min_slaves_good_slaves").and_then(|text| text.parse().ok());
+    let number = |key: &str| config.field(key).and_then(|text| text.parse::<u64>().ok());
+    Some(WriteGuard {
+        enabled: good.is_some(),
+        to_write: number("min-replicas-to-write"),
+        max_lag: number("min-replicas-max-lag").map(Duration::from_secs),
+        good,
+    })
+}
+
 /// Text of a server, made safe to print: bounded, and without control characters.
 fn printable(text: &str) -> String {
     text.chars().take(200).map(|c| if c.is_control() { '?' } else { c }).collect()
@@ -190,6 +232,10 @@ mod tests {
             "master",
             "down-after-milliseconds",
             "5000",
+            "parallel-syncs",
+            "4",
+            "client-reconfig-script",
+            "/notify",
         ];
         let peer = ["ip", "10.0.0.8", "port", "26379", "runid", &id, "flags", "sentinel,s_down"];
         let replica = [
@@ -210,6 +256,7 @@ mod tests {
             text(
                 "# Sentinel\r\nsentinel_tilt:1\r\nmaster0:name=cache,status=ok\r\nmaster1:name=my\u{1b}x,status=ok\r\n",
             ),
+            text("# Server\r\nredis_version:7.0.15\r\nconfig_file:/etc/redis/s.conf\r\n"),
             list(&at),
             list(&master),
             Reply::List(vec![list(&peer)]),
@@ -237,6 +284,8 @@ mod tests {
             ("10.0.0.1:6379", 7, Some(2))
         );
         assert_eq!(view.down_after, Some(Duration::from_secs(5)));
+        assert_eq!((view.parallel_syncs, view.scripts), (Some(4), true));
+        assert_eq!(answer.config_file.as_deref(), Some("/etc/redis/s.conf"));
         assert!(
             !view.peers[0].up && view.replicas[0].priority == Some(0) && !view.replicas[0].linked
         );
@@ -246,7 +295,7 @@ mod tests {
     #[test]
     fn lists_every_refused_command() {
         let mut replies = replies();
-        for at in [2, 5, 8, 9] {
+        for at in [2, 3, 6, 9, 10] {
             replies[at] = Reply::Error("NOPERM this user has no permissions".into());
         }
         let answer = read(&replies, reached(), true).expect("an answer");
@@ -258,8 +307,31 @@ mod tests {
                 _ => None,
             })
             .collect();
-        assert_eq!(rules, ["+info", "+sentinel|sentinels", "+sentinel|ckquorum", "+subscribe &*"]);
+        assert_eq!(
+            rules,
+            ["+info", "+info", "+sentinel|sentinels", "+sentinel|ckquorum", "+subscribe &*"]
+        );
         assert!(matches!(answer.master, MasterAnswer::Denied));
+    }
+
+    #[test]
+    fn reads_write_guard_with_and_without_config() {
+        let info = |extra: &str| text(&format!("# Replication\r\nrole:master\r\n{extra}"));
+        let config = list(&["min-replicas-to-write", "2", "min-replicas-max-lag", "10"]);
+        let guard = |replies: &[Reply]| read_write_guard(replies);
+        let on = info("min_slaves_good_slaves:1\r\n");
+        let expected = WriteGuard {
+            enabled: true,
+            to_write: Some(2),
+            max_lag: Some(Duration::from_secs(10)),
+            good: Some(1),
+        };
+        assert_eq!(guard(&[on.clone(), config.clone()]), Some(expected));
+        let refused = Reply::Error("NOPERM this user has no permissions".into());
+        let expected = WriteGuard { enabled: true, good: Some(1), ..WriteGuard::default() };
+        assert_eq!(guard(&[on, refused.clone()]), Some(expected));
+        assert_eq!(guard(&[info(""), config]).map(|it| it.enabled), Some(false));
+        assert_eq!(guard(&[refused.clone(), refused]), None, "nothing is known without INFO");
     }
 
     #[test]

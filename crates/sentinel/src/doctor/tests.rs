@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    Context, ExamineError, Finding, MasterAnswer, Observed, ObservedMaster, ObservedNode,
-    ObservedPeer, ObservedReplica, ObservedSentinel, SentinelAnswer, Severity, diagnose,
+    Context, ExamineError, Finding, HostFacts, MasterAnswer, Observed, ObservedMaster,
+    ObservedNode, ObservedPeer, ObservedReplica, ObservedSentinel, SentinelAnswer, Severity,
+    WriteGuard, diagnose,
 };
 use crate::{Denied, Lineage, MyId, NodeAddr, NodeReport, Role, Verify};
 
@@ -57,6 +58,8 @@ fn healthy() -> Observed {
             quorum: Some(2),
             down_after: Some(Duration::from_secs(5)),
             failover_timeout: Some(Duration::from_secs(60)),
+            parallel_syncs: Some(1),
+            scripts: false,
             peers: peers.map(peer).collect(),
             replicas: vec![replica(2), replica(3)],
             ckquorum: Some(Ok(())),
@@ -69,6 +72,8 @@ fn healthy() -> Observed {
             refused: Vec::new(),
             tilt: false,
             watched: vec!["mymaster".to_owned()],
+            run_id: Some(format!("process-{number}")),
+            config_file: Some("/etc/redis/sentinel.conf".to_owned()),
             master,
         };
         ObservedSentinel { addr: place(number).into(), configured: true, answer: Ok(answer) }
@@ -77,6 +82,12 @@ fn healthy() -> Observed {
         addr: node(number),
         dialled: Some(SocketAddr::from(([10, 0, 1, number], 6379))),
         answer: Ok(report(number)),
+        write_guard: Some(WriteGuard {
+            enabled: true,
+            to_write: Some(1),
+            max_lag: Some(Duration::from_secs(10)),
+            good: Some(2),
+        }),
     });
     Observed {
         name: Arc::from("mymaster"),
@@ -167,21 +178,87 @@ fn unknown_name_lists_known_names() {
             (MasterAnswer::UnknownName, vec!["cache".to_owned(), "queue".to_owned()]);
     });
     assert!(found.what.contains("mymaster") && found.remedy.contains("cache, queue"), "{found}");
+    // A sentinel that lost its file gets the settings of the others, and has nothing to remove.
+    let found = only("unknown-name", Severity::Fault, |it| {
+        let answer = answer(it, 2);
+        (answer.master, answer.watched) = (MasterAnswer::UnknownName, Vec::new());
+    });
+    assert!(found.commands[0].ends_with("SENTINEL MONITOR mymaster 10.0.1.1 6379 2"), "{found:?}");
+    assert!(found.commands[1].contains("SENTINEL SET mymaster down-after-milliseconds 5000"));
+    assert_eq!(found.commands.len(), 3);
 }
 
-/// RESET changes neither address nor epoch: a sentinel that names the wrong master has to drop it
-/// and monitor the right one, in this order.
+#[test]
+fn prints_no_commands_when_right_master_is_unknown() {
+    let two_masters = |it: &mut Observed| {
+        it.nodes[1].answer.as_mut().expect("a report").role = Role::Master;
+        it.sentinels.truncate(2);
+        view(it, 1).addr = node(2);
+    };
+    let found = among("disagreement", two_masters);
+    assert!(found.commands.is_empty(), "{:?}", found.commands);
+    assert!(found.remedy.contains("determine the right master"), "{found}");
+    let failing = |it: &mut Observed| {
+        view(it, 2).addr = node(2);
+        view(it, 0).failing_over = true;
+    };
+    assert!(among("disagreement", failing).commands.is_empty(), "not during a failover");
+}
+
+/// Passwords come from the shell's environment, and a name that a shell would interpret is quoted.
+#[test]
+fn commands_contain_no_secret_and_quote_names() {
+    let mut observed = healthy();
+    observed.name = Arc::from("my $(x)");
+    view(&mut observed, 2).addr = node(2);
+    let context = Context { sentinels_need_login: true, nodes_need_login: true, ..context() };
+    let findings = diagnose(&observed, &context);
+    let found = findings.iter().find(|it| it.code == "disagreement").expect("a finding");
+    let cli = "redis-cli -h 10.0.0.3 -p 26379 --user \"${SENTINEL_USER:-default}\"";
+    assert!(found.commands[0].starts_with(": \"${REDISCLI_AUTH:?"), "{:?}", found.commands);
+    assert!(found.commands[1].starts_with(": \"${REDIS_PASSWORD:?"), "{:?}", found.commands);
+    assert_eq!(found.commands[2], format!("{cli} SENTINEL REMOVE 'my $(x)'"));
+    let monitor = format!("{cli} SENTINEL MONITOR 'my $(x)' 10.0.1.1 6379 2");
+    assert_eq!(found.commands[3], monitor);
+    let password =
+        format!("printf %s \"$REDIS_PASSWORD\" | {cli} -x SENTINEL SET 'my $(x)' auth-pass");
+    assert!(found.commands[4].contains("auth-user \"$REDIS_USER\""), "{:?}", found.commands);
+    assert_eq!(found.commands[5], password, "before the other settings");
+    assert!(found.remedy.contains("REDISCLI_AUTH") && found.remedy.contains("REDIS_PASSWORD"));
+}
+
+/// RESET changes neither address nor epoch: sentinels that name the wrong master drop it, and only
+/// then one after the other monitors the right one. Otherwise it may adopt the wrong one again from
+/// the hello of a peer that is still wrong at the same epoch.
 #[track_caller]
-fn assert_removes_before_monitoring(found: &Finding) {
-    let at = |command: &str| found.remedy.find(&format!("SENTINEL {command} mymaster"));
-    assert!(at("REMOVE").is_some() && at("REMOVE") < at("MONITOR"), "{found}");
-    assert!(at("MONITOR") < at("SET"), "{found}");
+fn assert_realigns(found: &Finding, wrong: &[u8], right: &str) {
+    let at = |number: &u8| format!("redis-cli -h 10.0.0.{number} -p 26379");
+    let mut expected: Vec<String> =
+        wrong.iter().map(|it| format!("{} SENTINEL REMOVE mymaster", at(it))).collect();
+    for it in wrong {
+        let cli = at(it);
+        expected.push(format!("{cli} SENTINEL MONITOR mymaster {right} 2"));
+        expected.push(format!(
+            "{cli} SENTINEL SET mymaster down-after-milliseconds 5000 failover-timeout 60000 \
+             parallel-syncs 1"
+        ));
+    }
+    for it in wrong {
+        let cli = at(it);
+        expected.push(format!(
+            "until {cli} SENTINEL CKQUORUM mymaster | grep -q ^OK && [ \"$({cli} SENTINEL MASTER \
+             mymaster | grep -A 1 -x config-epoch | tail -n 1)\" -ge 5 ]; do sleep 1; done"
+        ));
+    }
+    assert_eq!(found.commands, expected, "{found}");
 }
 
 #[test]
 fn distinguishes_disagreement_from_stale_epoch() {
     let found = among("disagreement", |it| view(it, 2).addr = node(2));
-    assert_removes_before_monitoring(&found);
+    assert_realigns(&found, &[3], "10.0.1.1 6379");
+    let both = among("disagreement", |it| (1..3).for_each(|at| view(it, at).addr = node(2)));
+    assert_realigns(&both, &[2, 3], "10.0.1.1 6379");
     assert!(
         found
             .what
@@ -194,8 +271,38 @@ fn distinguishes_disagreement_from_stale_epoch() {
     });
     assert_eq!(found.about, "10.0.0.3:26379");
     assert!(found.what.contains("at epoch 3") && found.what.contains("at epoch 5"), "{found}");
+    assert_realigns(&found, &[3], "10.0.1.1 6379");
     let found = only("same-id", Severity::Warning, |it| answer(it, 2).id = id(2));
+    let expected = [
+        "redis-cli -h 10.0.0.3 -p 26379 SHUTDOWN",
+        "sed -i '/^sentinel myid /d' /etc/redis/sentinel.conf",
+    ];
+    assert_eq!(found.commands, expected);
     assert!(found.what.contains("10.0.0.2:26379 and 10.0.0.3:26379"), "{found}");
+    let found = only("same-id", Severity::Warning, |it| {
+        answer(it, 2).id = id(2);
+        answer(it, 2).run_id = Some("process-2".to_owned());
+    });
+    assert!(found.commands.is_empty(), "one process at two addresses: {found}");
+}
+
+/// The master is cut off from the doctor, and an old one, which a stale sentinel names, answers.
+#[test]
+fn never_realigns_to_an_old_master_in_place_of_a_silent_one() {
+    let found = among("stale-epoch", |it| {
+        it.nodes[0].answer = Err(ExamineError::Unreachable("cannot connect".to_owned()));
+        it.nodes[1].answer.as_mut().expect("a report").role = Role::Master;
+        let view = view(it, 2);
+        (view.epoch, view.addr) = (3, node(2));
+    });
+    assert!(found.commands.is_empty(), "{:?}", found.commands);
+    // Two masters, and the higher epoch is that of one sentinel: an operator has to decide.
+    let found = among("stale-epoch", |it| {
+        it.nodes[1].answer.as_mut().expect("a report").role = Role::Master;
+        let view = view(it, 2);
+        (view.epoch, view.addr) = (6, node(2));
+    });
+    assert!(found.commands.is_empty(), "{:?}", found.commands);
 }
 
 #[test]
@@ -232,11 +339,31 @@ fn ghost_is_warning_with_remedy() {
         it.sentinels.push(ObservedSentinel { addr: ghost.clone(), configured: false, answer });
     });
     assert_eq!((found.severity, found.about.as_str()), (Severity::Warning, "10.0.0.9:26379"));
-    assert!(
-        found.what.contains("listed as a sentinel by 10.0.0.1:26379")
-            && found.remedy.contains("RESET"),
-        "{found}"
+    assert!(found.what.contains("listed as a sentinel by 10.0.0.1:26379"), "{found}");
+    let cli = "redis-cli -h 10.0.0.1 -p 26379";
+    let field = |key: &str| {
+        format!("[ \"$({cli} SENTINEL MASTER mymaster | grep -A 1 -x {key} | tail -n 1)\" -ge 2 ]")
+    };
+    let wait = format!(
+        "until {cli} SENTINEL CKQUORUM mymaster | grep -q ^OK && {} && {}; do sleep 1; done",
+        field("num-other-sentinels"),
+        field("num-slaves")
     );
+    assert_eq!(found.commands, [format!("{cli} SENTINEL RESET mymaster"), wait]);
+}
+
+/// RESET while the master is down costs a sentinel its list of replicas for good.
+#[test]
+fn prints_no_reset_while_a_sentinel_finds_the_master_down() {
+    let ghost: NodeAddr = place(9).into();
+    let found = among("ghost", |it| {
+        let peer = ObservedPeer { id: Some(id(9)), addr: Some(ghost.clone()), up: false };
+        view(it, 0).peers.push(peer);
+        view(it, 1).down = true;
+        let answer = Err(ExamineError::Unreachable("cannot connect".to_owned()));
+        it.sentinels.push(ObservedSentinel { addr: ghost.clone(), configured: false, answer });
+    });
+    assert!(found.commands.is_empty() && found.remedy.contains("Not now"), "{found}");
 }
 
 #[test]
@@ -272,7 +399,14 @@ fn reports_nodes_in_wrong_role_or_state() {
     };
     let follows = |number: u8, connected| Role::Replica { master: node(number), connected };
     let found = only("not-master", Severity::Fault, |it| role(it, 0, follows(2, true)));
-    assert_removes_before_monitoring(&found);
+    assert!(found.commands.is_empty(), "no node is a master: {:?}", found.commands);
+    let moved = |it: &mut Observed| {
+        role(it, 0, follows(2, true));
+        role(it, 1, Role::Master);
+    };
+    let found = among("not-master", moved);
+    assert_eq!(found.commands.iter().filter(|it| it.contains(" REMOVE ")).count(), 3);
+    assert!(found.commands[3].ends_with("SENTINEL MONITOR mymaster 10.0.1.2 6379 2"));
     only("second-master", Severity::Fault, |it| role(it, 1, Role::Master));
     only("wrong-master", Severity::Warning, |it| role(it, 1, follows(7, true)));
     only("broken-link", Severity::Warning, |it| role(it, 1, follows(1, false)));
@@ -293,6 +427,10 @@ fn reports_nodes_in_wrong_role_or_state() {
         });
     };
     only("no-candidate", Severity::Fault, none);
+    only("priorities-differ", Severity::Note, |it| {
+        (0..3).for_each(|number| view(it, number).replicas[1].priority = Some(99));
+        (0..3).for_each(|number| view(it, number).replicas[0].priority = Some(100));
+    });
     // Commands that may not be sent are not missed.
     let mut observed = healthy();
     observed.nodes[0].answer =
@@ -319,4 +457,107 @@ fn reports_settings_that_differ_or_do_not_fit() {
     only("tilt", Severity::Warning, |it| answer(it, 0).tilt = true);
     only("master-down", Severity::Fault, |it| view(it, 0).down = true);
     only("failover", Severity::Note, |it| view(it, 0).failing_over = true);
+}
+
+#[test]
+fn reports_electorates_that_tolerate_little() {
+    let four = |it: &mut Observed| {
+        for number in 0..3 {
+            let peer = ObservedPeer { id: Some(id(4)), addr: Some(place(4).into()), up: true };
+            view(it, number).peers.push(peer);
+        }
+    };
+    let found = only("even-sentinels", Severity::Warning, four);
+    assert!(found.what.contains('4') && found.remedy.contains("3 of 4"), "{found}");
+    let found = among("quorum-one", |it| (0..3).for_each(|at| view(it, at).quorum = Some(1)));
+    assert!(found.remedy.contains("quorum 2"), "{found}");
+}
+
+#[test]
+fn reports_write_guard_that_is_off_or_stops_writes() {
+    let guard = |change: fn(&mut WriteGuard)| {
+        move |it: &mut Observed| {
+            for node in &mut it.nodes {
+                change(node.write_guard.as_mut().expect("known"));
+            }
+        }
+    };
+    let off = |it: &mut WriteGuard| *it = WriteGuard { enabled: false, good: None, ..*it };
+    let found = only("min-replicas", Severity::Note, guard(off));
+    assert!(found.about == "10.0.1.1:6379" && found.remedy.contains("max-lag 10"), "{found}");
+    let found = only("min-replicas", Severity::Fault, guard(|it| it.to_write = Some(3)));
+    assert!(found.what.contains("refuses all writes"), "{found}");
+    let found = only("min-replicas", Severity::Fault, guard(|it| it.good = Some(0)));
+    assert!(found.what.contains("0 of its replicas"), "{found}");
+    let found = only("min-replicas", Severity::Warning, guard(|it| it.to_write = Some(2)));
+    assert!(found.what.contains("the loss of one stops all writes"), "{found}");
+    only("min-replicas", Severity::Warning, guard(|it| it.max_lag = Some(Duration::from_secs(1))));
+    // Without CONFIG GET the numbers are unknown, and nothing is said about them.
+    let mut observed = healthy();
+    guard(|it| (it.to_write, it.max_lag) = (None, None))(&mut observed);
+    assert_eq!(diagnose(&observed, &context()), []);
+}
+
+#[test]
+fn reports_names_mixed_with_addresses() {
+    let found = among("mixed-names", |it| {
+        view(it, 0).replicas[0].addr = NodeAddr { host: "redis-2.local".into(), port: 6379 };
+    });
+    assert!(found.what.contains("redis-2.local") && found.remedy.contains("resolve-hostnames"));
+}
+
+#[test]
+fn reports_hosts_and_zones_whose_loss_leaves_no_majority() {
+    let on_one_host = |it: &mut Observed, host: [u8; 4]| {
+        for number in 0..2 {
+            answer(it, number).reached = SocketAddr::from((host, 26379 + number as u16));
+        }
+        let moved =
+            |number: u8| NodeAddr::from(SocketAddr::from((host, 26378 + u16::from(number))));
+        for at in 0..3 {
+            for peer in &mut view(it, at).peers {
+                let number = (1..=2).find(|number| peer.id == Some(id(*number)));
+                if let Some(number) = number {
+                    peer.addr = Some(moved(number));
+                }
+            }
+        }
+    };
+    let found = only("one-host", Severity::Warning, |it| on_one_host(it, [10, 0, 1, 1]));
+    assert!(found.what.contains("2 of 3 sentinels run on 10.0.1.1, the host of the master"));
+    let mut lab = healthy();
+    on_one_host(&mut lab, [127, 0, 0, 1]);
+    let codes: Vec<_> = diagnose(&lab, &context()).iter().map(|it| it.code).collect();
+    assert!(!codes.contains(&"one-host"), "a test on one machine: {codes:?}");
+
+    let zones = |list: [(&str, &str); 3]| Context {
+        zones: list.map(|(host, zone)| (host.to_owned(), zone.to_owned())).into(),
+        ..context()
+    };
+    let spread = zones([("10.0.0.1", "a"), ("10.0.0.2", "b"), ("10.0.0.3", "c")]);
+    assert_eq!(diagnose(&healthy(), &spread), []);
+    let mut crowded = zones([("10.0.0.1", "a"), ("10.0.0.2", "a"), ("10.0.0.3", "c")]);
+    crowded.zones.insert("10.0.1.1".to_owned(), "a".to_owned());
+    let found = diagnose(&healthy(), &crowded);
+    assert_eq!(found.len(), 1, "{found:#?}");
+    assert_eq!(found[0].code, "one-zone");
+    assert!(found[0].what.contains("2 of 3 sentinels run in zone a, the zone of the master"));
+    crowded.zones.remove("10.0.0.3");
+    let found = diagnose(&healthy(), &crowded);
+    assert!(found[0].code == "zones" && found[0].what.contains("10.0.0.3"), "{found:#?}");
+}
+
+#[test]
+fn reports_virtual_address_that_cannot_be_bound() {
+    let of = |v4: Option<bool>| {
+        let host = HostFacts { foreign_listen: vec![place(99)], nonlocal_bind: [v4, Some(true)] };
+        diagnose(&healthy(), &Context { host, ..context() })
+    };
+    assert_eq!(
+        (of(Some(false))[0].severity, of(Some(false))[0].code),
+        (Severity::Fault, "nonlocal-bind")
+    );
+    assert!(of(Some(false))[0].remedy.contains("net.ipv4.ip_nonlocal_bind=1"));
+    assert_eq!(of(Some(true))[0].severity, Severity::Note);
+    assert_eq!(of(None), []);
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::events::HINT_PAUSE_MIN;
 use super::nodes::{self, MAX_NODES};
 use super::state::{Basis, MachineState, NoMasterReason};
-use super::{Commit, Committed, Machine, MachineAction, Warning};
+use super::{Commit, Committed, Machine, MachineAction, OverrideEnd, Warning};
 use crate::machine::rules::verify_pause;
 use crate::{Epoch, Minority, NodeAddr, NodeReport, Probe, Role};
 
@@ -98,7 +98,7 @@ impl Machine {
         report.lineage.as_ref().map(|new| new.continues(old))
     }
 
-    fn commit(
+    pub(super) fn commit(
         &mut self,
         now: Instant,
         addr: &NodeAddr,
@@ -128,6 +128,9 @@ impl Machine {
         });
         self.enter(MachineState::Stable);
         (self.pending, self.doubt) = (None, None);
+        if matches!(basis, Basis::Majority | Basis::EpochRegression) {
+            self.end_override(OverrideEnd::Switched);
+        }
         self.weigh_minority_after(now, basis);
         self.failed_holds.clear();
         self.exhausted = false;

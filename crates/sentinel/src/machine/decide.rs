@@ -14,13 +14,22 @@ impl Machine {
     /// Updates the state from all current knowledge.
     pub(super) fn decide(&mut self, now: Instant) {
         self.electorate.refresh(now, self.rules.view_expiry);
+        self.expire_override(now);
         let committed = self.committed.as_ref().map(|it| (&it.addr, it.epoch));
-        let is_majority = |voters: &BTreeSet<&MyId>| self.electorate.may_decide(voters);
+        let overridden = self.override_in_force.is_some();
+        let is_majority = |voters: &BTreeSet<&MyId>| {
+            if overridden {
+                self.electorate.may_found(voters)
+            } else {
+                self.electorate.may_decide(voters)
+            }
+        };
         let finding = vote_count::count(&self.electorate.votes(), &is_majority, committed);
         let was_split = matches!(self.vote_outcome, VoteOutcome::Confirmed { split: true, .. });
         self.vote_outcome = finding.clone();
         self.weigh_electorate(now);
         self.weigh_minority(now);
+        self.weigh_override();
         self.weigh_denials(now);
         match finding {
             _ if self.is_cut_off() => {
@@ -156,6 +165,7 @@ impl Machine {
         } else if !contradicted
             && now.saturating_duration_since(since) >= self.rules.solo_grace
             && !matches!(self.state, MachineState::Committing { .. })
+            && self.override_in_force.is_none()
             && !self.is_target(&claim.addr)
             && self.may_hold(now)
             && self.is_single_vote_credible(&claim.addr)

@@ -62,7 +62,7 @@ impl Doubt {
 
 /// How the process that answers now is related to the committed one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ProcessRelation {
+pub(super) enum ProcessRelation {
     /// The same process, as far as can be read.
     Same,
     /// Another process with the same history, or a process at another address whose history cannot
@@ -72,7 +72,7 @@ enum ProcessRelation {
     Unrelated,
 }
 
-fn relation(committed: &Committed, report: &NodeReport) -> ProcessRelation {
+pub(super) fn relation(committed: &Committed, report: &NodeReport) -> ProcessRelation {
     match (&committed.lineage, &report.lineage) {
         (Some(old), Some(new)) if old.run_id == new.run_id => ProcessRelation::Same,
         (Some(old), Some(new)) if new.continues(old) => ProcessRelation::Restarted,
@@ -247,7 +247,7 @@ impl Machine {
             return false;
         };
         let long = now.saturating_duration_since(doubt.since) >= self.rules.verify_deadline;
-        long && self.rules.minority == Minority::Keep
+        long && self.minority_policy() == Minority::Keep
             && self.last_confirmation().is_none()
             && !self.electorate.majority_answers()
     }
@@ -362,7 +362,7 @@ impl Machine {
             Some(calm)
         } else if !opposed && !confirming.is_empty() {
             Some(self.rules.bootstrap_grace.max(calm))
-        } else if !same || (self.rules.minority != Minority::Keep && !opposed) {
+        } else if !same || (self.minority_policy() != Minority::Keep && !opposed) {
             None
         } else if opposed {
             Some(self.rules.verify_deadline)

@@ -16,7 +16,9 @@
 //!   the members and of the configuration, all sentinels were replaced, and those vote. A single
 //!   stranger, such as the only reachable sentinel after it lost its file, is not an electorate.
 //!
-//! A member is removed when it is silent and at most half of the answering members list it. A
+//! A member is removed when it is silent and at most half of the answering members list it. One
+//! that answers that it does not know the master's name (`SENTINEL REMOVE`, a lost file) abstains;
+//! it is removed only if those that know the name are more than half of the configured sentinels. A
 //! cluster that merges with this one, or a stray sentinel with an old configuration, therefore
 //! cannot vote itself in, and the entries that Sentinel keeps of replaced pods ("ghosts") do not
 //! prevent the running sentinels from being a majority.
@@ -98,6 +100,8 @@ struct SentinelRecord {
     member: Option<(Admission, Instant)>,
     received: Option<ReceivedView>,
     endorsed: Option<Vote>,
+    /// When it answered last that it does not know the master's name.
+    abstained_at: Option<Instant>,
     /// Since when members answer, but neither it does nor do enough of them list it.
     unlisted_since: Option<Instant>,
 }
@@ -158,8 +162,17 @@ impl Electorate {
         if self.founding && received.knows_something() {
             sentinel.member.get_or_insert((Admission::Founder, received.at));
         }
-        sentinel.endorsed = None;
+        (sentinel.endorsed, sentinel.abstained_at) = (None, None);
         sentinel.received = Some(received);
+    }
+
+    /// A sentinel at a configured address does not know the name any more: its last view is void.
+    /// It stays a member, since it is there and may be made to know the name again.
+    pub(super) fn record_abstention(&mut self, now: Instant, id: &MyId) {
+        if let Some(sentinel) = self.by_id.get_mut(id) {
+            (sentinel.received, sentinel.endorsed) = (None, None);
+            sentinel.abstained_at = Some(now);
+        }
     }
 
     /// A sentinel switched because of another's hello: `who` names the same as the other.
@@ -178,6 +191,7 @@ impl Electorate {
         for sentinel in self.by_id.values_mut() {
             sentinel.received = sentinel.received.take().filter(|received| fresh(received.at));
             sentinel.endorsed = sentinel.endorsed.take().filter(|vote| fresh(vote.received_at));
+            sentinel.abstained_at = sentinel.abstained_at.filter(|at| fresh(*at));
         }
         self.succeed(now, expiry * PATIENCE);
         self.admit(now);
@@ -253,9 +267,14 @@ impl Electorate {
         let majority = self.majority();
         let (speaking, listed) = self.listings();
         let most = speaking >= majority;
+        // If most sentinels lost the name and the rest were RESET, the rest list nobody: they must
+        // not become an electorate of their own.
+        let few_know = speaking <= self.expected / 2;
         self.by_id.retain(|id, sentinel| {
             let few = listed.get(id).copied().unwrap_or(0) * 2 <= speaking;
-            if speaking == 0 || sentinel.member.is_none() || sentinel.received.is_some() || !few {
+            let abstains = few_know && sentinel.abstained_at.is_some();
+            let speaks = sentinel.received.is_some() || abstains;
+            if speaking == 0 || sentinel.member.is_none() || speaks || !few {
                 sentinel.unlisted_since = None;
                 return true;
             }

@@ -28,6 +28,7 @@ impl Machine {
             }
             MachineEvent::ExpectedSentinels(sentinels) => self.electorate.expect(sentinels),
             MachineEvent::SentinelsReplaced(names) => self.replace_sentinels(now, names),
+            MachineEvent::NameUnknown { from } => self.electorate.record_abstention(now, &from),
             MachineEvent::Notice { from, notice } => self.handle_notice(now, from.as_ref(), notice),
             MachineEvent::Probed { node, probe } => self.handle_probe(now, &node, &probe),
             MachineEvent::ProbeConnectionLost { node } => {
@@ -45,6 +46,8 @@ impl Machine {
             MachineEvent::Pause(pause) => self.pause = Some(pause),
             MachineEvent::Resume => self.pause = None,
             MachineEvent::SentinelConnections(count) => self.pacing.set_connections(count),
+            MachineEvent::Follow(order) => self.order_follow(now, order),
+            MachineEvent::Unfollow => self.unfollow(),
             MachineEvent::Hint | MachineEvent::Stalled | MachineEvent::Tick => {}
         }
     }
@@ -207,9 +210,14 @@ impl Machine {
         {
             self.zombies.remove(node);
         }
+        let is_last = self.committed.as_ref().is_some_and(|committed| committed.addr == *node);
+        // A promotion by hand is no failover: the order comes first.
+        if !is_last && self.weigh_order(now, node, probe) {
+            return;
+        }
         if matches!(&self.state, MachineState::Committing { addr, .. } if addr == node) {
             self.verify(now, node, probe);
-        } else if self.committed.as_ref().is_some_and(|committed| committed.addr == *node) {
+        } else if is_last {
             self.handle_target_probe(now, node, probe);
         } else if let Ok(report) = &probe.outcome
             && since_commit
@@ -217,6 +225,9 @@ impl Machine {
             && self.is_promoted_replica(node, report)
         {
             self.arm(now, HoldCause::Promoted, node, None);
+        }
+        if is_last {
+            self.weigh_order(now, node, probe);
         }
     }
 

@@ -19,11 +19,12 @@ impl Machine {
     }
 
     /// Whether more than a single sentinel's list supports this node: it is the current or the last
-    /// master, or the evidence for it is complete.
+    /// master, an operator ordered it, or the evidence for it is complete.
     #[must_use]
     pub fn is_corroborated(&self, node: &NodeAddr) -> bool {
         let claimed = matches!(&self.state, MachineState::Committing { addr, .. } if addr == node);
-        claimed || self.committed.as_ref().is_some_and(|it| it.addr == *node)
+        let ordered = self.pending_order.as_ref().is_some_and(|it| it.addr() == node);
+        claimed || ordered || self.committed.as_ref().is_some_and(|it| it.addr == *node)
     }
 
     /// Each unexpired view: the sentinel, whether it votes, the view, and when it was received.

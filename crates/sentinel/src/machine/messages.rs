@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use target::ReplyPolicy;
 
-use super::{Basis, NoMasterReason, Pause};
+use super::{Basis, FollowOrder, NoMasterReason, OverrideNews, Pause};
 use crate::{Epoch, MachineRules, MyId, NodeAddr, Notice, Probe, View};
 
 /// Something that happened.
@@ -46,6 +46,11 @@ pub enum MachineEvent {
         /// The outcome.
         probe: Probe,
     },
+    /// A sentinel at a configured address answered that it does not know the master's name.
+    NameUnknown {
+        /// The sentinel.
+        from: MyId,
+    },
     /// An idle connection to a node ended by itself. A promotion disconnects clients, and so does a
     /// change of the replicated master, so the node has to be queried.
     ProbeConnectionLost {
@@ -61,6 +66,10 @@ pub enum MachineEvent {
     Pause(Pause),
     /// An operator ends the pause.
     Resume,
+    /// An operator orders to follow a node without the sentinels; see `override_order`.
+    Follow(FollowOrder),
+    /// An operator ends the override.
+    Unfollow,
     /// The process or the host was suspended, although the clock of
     /// [`Machine::step`](super::Machine::step) may not show it.
     Stalled,
@@ -90,6 +99,8 @@ pub enum MachineAction {
     Redirect(SocketAddr),
     /// Remove the target and close its sessions.
     Clear(NoMasterReason),
+    /// An order was answered, or an override ended.
+    Override(OverrideNews),
     /// Warn the operator. Not a decision.
     Warning(Warning),
 }

@@ -83,12 +83,12 @@ impl Machine {
 
     /// Nothing may be published: the sentinels are a minority, and the policy is `cut`.
     pub(super) fn is_cut_off(&self) -> bool {
-        self.minority.is_some() && self.rules.minority == Minority::Cut
+        self.minority.is_some() && self.minority_policy() == Minority::Cut
     }
 
     /// The gate is closed: the sentinels are a minority, and the policy is `hold`.
     pub(super) fn is_held_by_policy(&self) -> bool {
-        self.minority.is_some() && self.rules.minority == Minority::Hold
+        self.minority.is_some() && self.minority_policy() == Minority::Hold
     }
 
     /// A commit without a majority does not end a minority. With the policy `hold`, a first commit

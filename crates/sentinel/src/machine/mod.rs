@@ -42,6 +42,7 @@ mod inspect;
 mod messages;
 mod minority;
 mod nodes;
+mod override_order;
 mod pacing;
 mod pause;
 mod replies;
@@ -65,6 +66,10 @@ use electorate::Electorate;
 pub use failover_timeline::FailoverTimeline;
 pub use messages::{Commit, MachineAction, MachineEvent, Warning};
 use nodes::NodeTable;
+use override_order::PendingOrder;
+pub use override_order::{
+    FollowOrder, FollowRefusal, Followed, Override, OverrideEnd, OverrideNews,
+};
 use pacing::Pacing;
 pub use pause::Pause;
 pub use state::{Basis, HoldCause, MachineState, NoMasterReason};
@@ -153,6 +158,10 @@ pub struct Machine {
     replies: ReplyPolicy,
     /// The operator's pause.
     pause: Option<Pause>,
+    /// The operator's order to follow a node, until the node has answered.
+    pending_order: Option<PendingOrder>,
+    /// The operator's order in force; see `override_order`.
+    override_in_force: Option<Override>,
     failed_holds: VecDeque<Instant>,
     exhausted: bool,
     hint_after: Instant,
@@ -193,6 +202,8 @@ impl Machine {
             held: false,
             replies: ReplyPolicy::Pass,
             pause: None,
+            pending_order: None,
+            override_in_force: None,
             failed_holds: VecDeque::new(),
             exhausted: false,
             hint_after: now,
@@ -254,6 +265,7 @@ impl Machine {
             pause,
             silence,
             doubt,
+            self.override_deadline(),
             self.nodes.next_due(),
             Some(self.next_ask),
         ]
@@ -340,16 +352,17 @@ impl Machine {
         }
     }
 
-    /// The nodes named besides the committed master: the next master by the current state, and the
-    /// node of the pending claim. While the claim is pending, its node is probed and its connection
-    /// is watched, whatever else is expected. Otherwise an answer could be taken for newer than the
-    /// end of the connection.
-    fn named(&self) -> [Option<NodeAddr>; 2] {
+    /// The nodes named besides the committed master: the next master by the current state, the node
+    /// of an order, and the node of the pending claim. While the claim is pending, its node is
+    /// probed and its connection is watched, whatever else is expected. Otherwise an answer could
+    /// be taken for newer than the end of the connection.
+    fn named(&self) -> [Option<NodeAddr>; 3] {
         let by_state = match &self.state {
             MachineState::Armed { candidate, .. } => candidate.clone(),
             MachineState::Committing { addr, .. } => Some(addr.clone()),
             _ => None,
         };
-        [by_state, self.pending.as_ref().map(|pending| pending.addr.clone())]
+        let ordered = self.pending_order.as_ref().map(|it| it.addr().clone());
+        [by_state, ordered, self.pending.as_ref().map(|pending| pending.addr.clone())]
     }
 }

@@ -25,6 +25,8 @@ pub enum Basis {
     SingleSentinel,
     /// A majority insisted on an older epoch: the sentinels were reconfigured from scratch.
     EpochRegression,
+    /// An operator ordered it while no majority of the sentinels answered.
+    Operator,
     /// The same master was confirmed again after a doubt, possibly as another process.
     Reconfirmed,
     /// More than half of the electorate.
@@ -39,6 +41,7 @@ impl Basis {
             Self::BootstrapMinority => "bootstrap_minority",
             Self::SingleSentinel => "single_sentinel",
             Self::EpochRegression => "epoch_regression",
+            Self::Operator => "operator",
             Self::Reconfirmed => "reconfirmed",
             Self::Majority => "majority",
         }

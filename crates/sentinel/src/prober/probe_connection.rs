@@ -93,6 +93,11 @@ impl ProbeConnection {
         self.handshake_sent && self.pending.is_none()
     }
 
+    /// The connection itself, if no reply is owed on it.
+    pub(crate) fn into_connection(self) -> Option<RespConnection> {
+        self.is_idle().then_some(self.connection)
+    }
+
     /// Waits for a late answer, or for the end of the connection: `None`. An unsolicited reply
     /// ends it, too, since answers could not be attributed any more. Cancel-safe.
     pub(crate) async fn wait(&mut self) -> Option<(Instant, ProbeResult)> {

@@ -61,6 +61,77 @@ pub enum SwitchoverError {
         /// The problem, for operators.
         problem: String,
     },
+    /// The requested node is the master.
+    #[error("{0} is the master already")]
+    AlreadyMaster(NodeAddr),
+    /// Not enough sentinels list the requested node.
+    #[error(
+        "{node} is listed as a healthy replica by {listed} of {members} sentinels; {majority} are required"
+    )]
+    NotListed {
+        /// The node.
+        node: NodeAddr,
+        /// Sentinels that list it as up.
+        listed: usize,
+        /// Members of the electorate.
+        members: usize,
+        /// How many would be enough.
+        majority: usize,
+    },
+    /// The requested node cannot be promoted.
+    #[error("{node} cannot be promoted: {problem}")]
+    NotPromotable {
+        /// The node.
+        node: NodeAddr,
+        /// Why, for operators.
+        problem: String,
+    },
+    /// Another process has changed priorities, or is about to.
+    #[error(
+        "another process is switching over to a named replica: it uses the replica-priority of \
+         {0}; repeat it when that is done"
+    )]
+    PrioritiesInUse(NodeAddr),
+    /// The sentinel did not learn of the changed priorities.
+    #[error(
+        "sentinel {sentinel} does not report {node} as the first choice after {} s: {problem}",
+        .wait.as_secs()
+    )]
+    NotReported {
+        /// The sentinel.
+        sentinel: NodeAddr,
+        /// The requested node.
+        node: NodeAddr,
+        /// What it reports instead.
+        problem: String,
+        /// How long it was waited for.
+        wait: Duration,
+    },
+    /// The failover promoted another replica than the requested one.
+    #[error("{to} became the master, not {requested}; traffic flows to it")]
+    OtherReplica {
+        /// The requested node.
+        requested: NodeAddr,
+        /// The new master.
+        to: NodeAddr,
+    },
+    /// The switchover succeeded, and a priority is not restored.
+    #[error(
+        "{to} is the master, but {nodes}; it is tried again every few seconds as long as this \
+         process runs"
+    )]
+    NotRestored {
+        /// The new master.
+        to: NodeAddr,
+        /// The nodes, with the command for each.
+        nodes: String,
+    },
+    /// The process stops.
+    #[error("the process is stopping")]
+    Stopping,
+    /// Writers of all proxies are paused by command.
+    #[error("writes are paused for the fleet; resume first")]
+    FleetPaused,
     /// A failover is in progress already.
     #[error("sentinel {0} is already failing over; repeat it when that is done")]
     FailingOver(NodeAddr),

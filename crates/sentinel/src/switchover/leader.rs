@@ -82,6 +82,41 @@ pub(super) struct LeaderView {
     pub(super) selected: Option<NodeAddr>,
     /// A node without an answer for this long is considered down.
     pub(super) down_after: Option<Duration>,
+    /// The replicas as it would choose among them.
+    pub(super) replicas: Vec<ListedReplica>,
+}
+
+/// A replica as a sentinel lists it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ListedReplica {
+    pub(super) addr: NodeAddr,
+    /// Its `replica-priority` at the sentinel's last INFO. 0: never to be promoted.
+    pub(super) priority: u64,
+    /// Time since that INFO.
+    pub(super) info_age: Option<Duration>,
+    /// Why the sentinel would not promote it, other than by priority.
+    pub(super) unfit: Option<&'static str>,
+}
+
+/// Reads an element of `SENTINEL REPLICAS`. The reasons are those of
+/// `redis:src/sentinel.c:sentinelSelectSlave`, and a broken link, for which that waits longer.
+fn listed_replica(reply: &Reply) -> Option<ListedReplica> {
+    let unfit = if has_flag(reply, "s_down") || has_flag(reply, "o_down") {
+        Some("it considers it down")
+    } else if has_flag(reply, "disconnected") {
+        Some("it is not connected to it")
+    } else if reply.field("master-link-status") == Some("err") {
+        Some("its link to the master is down")
+    } else {
+        None
+    };
+    let millis = |key| reply.field(key)?.parse().ok().map(Duration::from_millis);
+    Some(ListedReplica {
+        addr: NodeAddr::parse(reply.field("ip")?, reply.field("port")?)?,
+        priority: reply.field("slave-priority")?.parse().ok()?,
+        info_age: millis("info-refresh"),
+        unfit,
+    })
 }
 
 /// Reads the answers to `SENTINEL MASTER` and `SENTINEL REPLICAS`.
@@ -95,6 +130,7 @@ pub(super) fn read_view(master: &Reply, replicas: &Reply) -> Option<LeaderView> 
         down: has_flag(master, "s_down") || has_flag(master, "o_down"),
         selected: replicas.list()?.iter().find(|it| has_flag(it, "promoted")).and_then(node),
         down_after: down_after.map(Duration::from_millis),
+        replicas: replicas.list()?.iter().filter_map(listed_replica).collect(),
     })
 }
 
@@ -146,14 +182,32 @@ mod tests {
                 ("down-after-milliseconds", "2000"),
             ])
         };
-        let replica = |port, flags| map(&[("ip", "10.0.0.2"), ("port", port), ("flags", flags)]);
+        let replica = |port, flags| {
+            map(&[
+                ("ip", "10.0.0.2"),
+                ("port", port),
+                ("flags", flags),
+                ("info-refresh", "2500"),
+                ("master-link-status", "ok"),
+                ("slave-priority", "7"),
+            ])
+        };
         let replicas = Reply::List(vec![replica("3", "slave"), replica("2", "slave,promoted")]);
         let view =
             read_view(&master("master,failover_in_progress,force_failover"), &replicas).unwrap();
         assert!(view.failing_over && !view.down);
         assert_eq!((view.master, view.epoch, view.selected), (node(1), 6, Some(node(2))));
         assert_eq!(view.down_after, Some(Duration::from_secs(2)));
-        let calm = Reply::List(vec![replica("2", "slave")]);
+        let fit = |port, unfit| ListedReplica {
+            addr: node(port),
+            priority: 7,
+            info_age: Some(Duration::from_millis(2500)),
+            unfit,
+        };
+        assert_eq!(view.replicas, [fit(3, None), fit(2, None)]);
+        let calm = Reply::List(vec![replica("2", "slave"), replica("4", "s_down,slave")]);
+        let listed = read_view(&master("master"), &calm).unwrap().replicas;
+        assert_eq!(listed, [fit(2, None), fit(4, Some("it considers it down"))]);
         let view = read_view(&master("s_down,master"), &calm).unwrap();
         assert!(!view.failing_over && view.down && view.selected.is_none());
         assert_eq!(

@@ -96,7 +96,10 @@ impl FailoverLeader {
     }
 }
 
-async fn view(connection: &mut CommandConnection, name: &str) -> Result<LeaderView, String> {
+pub(super) async fn view(
+    connection: &mut CommandConnection,
+    name: &str,
+) -> Result<LeaderView, String> {
     let master = connection.ask(&["SENTINEL", "MASTER", name]).await?;
     let replicas = connection.ask(&["SENTINEL", "REPLICAS", name]).await?;
     for (reply, command, rule) in [

@@ -16,29 +16,39 @@
 //! gate opens to the same master and no replica was promoted. A guard does so even if this task is
 //! dropped. `state_machine` decides; this module and `tasks` act.
 //!
+//! With `to` a named replica is promoted: `preference` makes it Sentinel's first choice before
+//! traffic is held, and undoes that when a replica is selected. `fleet_pause` shares the
+//! connections of this module; neither begins during the other.
+//!
 //! Deliberately absent: authorization of the request, and the transport of the reports.
 
 mod catch_up;
 mod command_connection;
 mod error;
 mod failover;
+mod fleet_pause;
 mod leader;
 mod leader_task;
 mod participants;
 mod pausing;
 mod phase;
+mod preference;
 mod state_machine;
 mod steps;
 mod tasks;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
 pub use self::catch_up::{CatchUp, CatchUpStatus, ReplicationOffsets};
 pub use self::error::SwitchoverError;
+pub use self::fleet_pause::{FleetPauseError, pause_fleet, resume_fleet};
 use self::leader_task::{FailoverLeader, LeaderCommand};
 use self::participants::{Participants, select_participants};
+use self::preference::{Preference, Reporter, requested_replica};
+pub use self::preference::{PriorityChange, restore_priorities};
 use self::state_machine::SwitchoverMachine;
 use self::steps::{Action, DiscoveryState, Input};
 use self::tasks::{PauseCommand, ReplicationNodes, ServerTasks};
@@ -72,12 +82,15 @@ impl Default for SwitchoverLimits {
 }
 
 /// Options of a switchover.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SwitchoverOptions {
     /// Time limits of its parts.
     pub limits: SwitchoverLimits,
     /// Also pause the master's clients that do not pass through this proxy.
     pub pause_clients: bool,
+    /// The replica to promote, as sentinels announce it or as it is dialled; `None` leaves the
+    /// choice to Sentinel.
+    pub to: Option<NodeAddr>,
 }
 
 /// A step of a switchover, reported when it is done.
@@ -85,11 +98,13 @@ pub struct SwitchoverOptions {
 pub struct SwitchoverStep {
     /// Time since the start.
     pub after: Duration,
-    /// A stable label: `check`, `hold`, `pause`, `catch-up`, `order`, `select`, `promote`,
-    /// `commit`, `abort`.
+    /// A stable label: `check`, `prefer`, `hold`, `pause`, `catch-up`, `order`, `select`,
+    /// `promote`, `restore`, `commit`, `abort`.
     pub step: &'static str,
     /// A description for operators.
     pub text: String,
+    /// The priorities that are changed after this step, and restored later.
+    pub changes: Vec<PriorityChange>,
 }
 
 /// The result of a successful switchover.
@@ -146,36 +161,105 @@ pub async fn switchover(
         return Err(SwitchoverError::Busy);
     }
     let _exclusive = ExclusiveSwitchover(handle);
-    let run = Run { handle, options, steps, start: Instant::now() };
-    match run.prepare().await {
-        Ok((participants, tasks, leader)) => run.carry_out(participants, tasks, leader).await,
-        Err(reason) => {
-            run.report("abort", reason.to_string());
-            Err(reason)
+    let reporter = Reporter { steps, start: Instant::now() };
+    let run = Run { handle, options, reporter, is_abort_reported: AtomicBool::new(false) };
+    let result = run.run().await.map_err(|reason| match reason {
+        SwitchoverError::Abandoned if handle.operations().is_stopping() => {
+            SwitchoverError::Stopping
         }
+        reason => reason,
+    });
+    if let Err(reason) = &result
+        && !run.is_abort_reported.load(Ordering::Relaxed)
+    {
+        run.report("abort", reason.to_string());
     }
+    result
 }
-
-/// The sentinel that will start the failover, and its `down-after-milliseconds`.
-type Ordered = (NodeAddr, Option<Duration>);
 
 struct Run<'a> {
     handle: &'a DiscoveryHandle,
     options: SwitchoverOptions,
-    steps: mpsc::Sender<SwitchoverStep>,
-    start: Instant,
+    reporter: Reporter,
+    /// The state machine has reported the end already.
+    is_abort_reported: AtomicBool,
 }
 
 impl Run<'_> {
-    /// Never blocks: the switchover must not depend on how fast its steps are read.
     fn report(&self, step: &'static str, text: String) {
-        // A receiver that was dropped is detected before the failover is started.
-        let _ = self.steps.try_send(SwitchoverStep { after: self.start.elapsed(), step, text });
+        self.reporter.report(step, text);
+    }
+
+    async fn run(&self) -> Result<SwitchoverOutcome, SwitchoverError> {
+        self.check_permitted()?;
+        let Some(to) = &self.options.to else {
+            let (participants, nodes, leader) = self.prepare().await?;
+            return self.carry_out(participants, (nodes, leader), None).await;
+        };
+        let mut preference = self.prefer(to).await?;
+        let result = self.switch_to_preferred(&mut preference).await;
+        let requested = preference.requested().clone();
+        let left = preference.settled().await;
+        let outcome = result?;
+        if outcome.to != requested {
+            return Err(SwitchoverError::OtherReplica { requested, to: outcome.to });
+        }
+        if left.is_empty() {
+            return Ok(outcome);
+        }
+        let nodes: Vec<String> = left
+            .iter()
+            .map(|(it, problem)| {
+                format!(
+                    "replica-priority of {} is not restored ({problem}): {}",
+                    it.node,
+                    it.remedy()
+                )
+            })
+            .collect();
+        Err(SwitchoverError::NotRestored { to: outcome.to, nodes: nodes.join("; ") })
+    }
+
+    fn check_permitted(&self) -> Result<(), SwitchoverError> {
+        if self.handle.operations().is_stopping() {
+            return Err(SwitchoverError::Stopping);
+        }
+        if self.handle.operations_snapshot().fleet_pause.is_some() {
+            return Err(SwitchoverError::FleetPaused);
+        }
+        Ok(())
+    }
+
+    /// Starts to give the requested replica the lowest priority.
+    async fn prefer(&self, to: &NodeAddr) -> Result<Preference, SwitchoverError> {
+        let (participants, _nodes, leader) = self.prepare().await?;
+        let node = requested_replica(&self.handle.snapshot(), &participants, to)?;
+        let timing = (self.options.limits.timeout, self.reporter.clone());
+        let leader = (leader.addr, leader.connection);
+        Preference::start(self.handle, &participants, leader, node, timing).await
+    }
+
+    /// The switchover, once the leader reports the requested replica as its first choice. What
+    /// was checked before that is checked again.
+    async fn switch_to_preferred(
+        &self,
+        preference: &mut Preference,
+    ) -> Result<SwitchoverOutcome, SwitchoverError> {
+        tokio::select! {
+            established = preference.established() => established?,
+            () = self.reporter.steps.closed() => return Err(SwitchoverError::Abandoned),
+            () = self.handle.operations().stopped() => return Err(SwitchoverError::Stopping),
+        }
+        let (participants, nodes, leader) = self.prepare().await?;
+        preference.check((&leader.addr, &leader.view))?;
+        self.carry_out(participants, (nodes, leader), Some(preference)).await
     }
 
     /// Connects to every server that takes part, and checks whatever can be checked before traffic
     /// is held.
-    async fn prepare(&self) -> Result<(Participants, ServerTasks, Ordered), SwitchoverError> {
+    async fn prepare(
+        &self,
+    ) -> Result<(Participants, ReplicationNodes, FailoverLeader), SwitchoverError> {
         let (access, limits) = (self.handle.connection_settings(), self.options.limits);
         let participants = self.participants().await?;
         let mut nodes = ReplicationNodes::open(access, &participants, limits).await?;
@@ -192,16 +276,16 @@ impl Run<'_> {
                 leader.addr
             ),
         );
-        let ordered = (leader.addr.clone(), leader.view.down_after);
-        Ok((participants, ServerTasks::start(access, nodes, leader, limits), ordered))
+        Ok((participants, nodes, leader))
     }
 
     /// The nodes and sentinels that take part. Retries briefly while a node has not answered.
     async fn participants(&self) -> Result<Participants, SwitchoverError> {
+        let since = Instant::now();
         loop {
             match select_participants(&self.handle.snapshot()) {
                 Err(SwitchoverError::Node { .. })
-                    if self.start.elapsed() < self.options.limits.timeout =>
+                    if since.elapsed() < self.options.limits.timeout =>
                 {
                     tokio::time::sleep(RETRY_INTERVAL).await;
                 }
@@ -213,26 +297,23 @@ impl Run<'_> {
     async fn carry_out(
         &self,
         participants: Participants,
-        mut tasks: ServerTasks,
-        (leader, down_after): Ordered,
+        (nodes, leader): (ReplicationNodes, FailoverLeader),
+        preference: Option<&Preference>,
     ) -> Result<SwitchoverOutcome, SwitchoverError> {
-        let down_after = self.options.pause_clients.then(|| down_after.unwrap_or_default());
-        let begun = SwitchoverMachine::begin(
-            Instant::now(),
-            (participants, leader),
-            self.options.limits,
-            down_after,
-        );
-        let (mut machine, mut actions) = match begun {
-            Ok(begun) => begun,
-            Err(reason) => {
-                self.report("abort", reason.to_string());
-                return Err(reason);
-            }
+        let (access, limits) = (self.handle.connection_settings(), self.options.limits);
+        let (leader, down_after, mut tasks) = {
+            let (addr, down_after) = (leader.addr.clone(), leader.view.down_after);
+            (addr, down_after, ServerTasks::start(access, nodes, leader, limits))
         };
+        let down_after = self.options.pause_clients.then(|| down_after.unwrap_or_default());
+        let (mut machine, mut actions) =
+            SwitchoverMachine::begin(Instant::now(), (participants, leader), limits, down_after)?;
         let gate = HeldGate(self.handle);
         loop {
             for action in actions {
+                if let (Action::Selected(_), Some(preference)) = (&action, preference) {
+                    preference.restore();
+                }
                 if let Some(done) = self.perform(action, &gate, &tasks) {
                     return done;
                 }
@@ -252,7 +333,9 @@ impl Run<'_> {
             let waiting = std::iter::from_fn(|| tasks.inputs.try_recv().ok());
             let mut inputs: Vec<Input> = first.into_iter().chain(waiting).collect();
             inputs.push(Input::Discovery(self.discovery()));
-            inputs.extend(self.steps.is_closed().then_some(Input::Abandoned));
+            let is_revoked =
+                self.reporter.steps.is_closed() || self.handle.operations().is_stopping();
+            inputs.extend(is_revoked.then_some(Input::Abandoned));
             inputs.push(Input::Tick);
             let now = Instant::now();
             actions = inputs.into_iter().flat_map(|input| machine.step(now, input)).collect();
@@ -283,7 +366,13 @@ impl Run<'_> {
             Action::ReadOffsets => drop(tasks.look.try_send(())),
             Action::StartFailover => drop(tasks.leader.try_send(LeaderCommand::StartFailover)),
             Action::PollLeader => drop(tasks.leader.try_send(LeaderCommand::View)),
-            Action::ReportStep(step, text) => self.report(step, text),
+            Action::ReportStep(step, text) => {
+                if step == "abort" {
+                    self.is_abort_reported.store(true, Ordering::Relaxed);
+                }
+                self.report(step, text);
+            }
+            Action::Selected(_) => {}
             Action::Done(result) => return Some(result),
         }
         None

@@ -198,6 +198,8 @@ mod tests {
             auth: crate::CredentialStatus::default(),
             sentinel_auth: crate::CredentialStatus::default(),
             failovers: Vec::new(),
+            overrides: crate::OverridesSnapshot::default(),
+            alarms: Vec::new(),
             counts: crate::DiscoveryCounts::default(),
         }
     }

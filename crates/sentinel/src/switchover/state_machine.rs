@@ -325,6 +325,7 @@ impl SwitchoverMachine {
             FailoverUpdate::Nothing => {}
             FailoverUpdate::Selected(node) => {
                 self.report("select", format!("{node} is to be promoted"));
+                self.actions.push(Action::Selected(node));
             }
             FailoverUpdate::Promoted(node) => {
                 self.report("promote", format!("{node} was promoted"));

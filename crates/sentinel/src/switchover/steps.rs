@@ -65,6 +65,8 @@ pub(super) enum Action {
     /// Poll the leader about the failover.
     PollLeader,
     ReportStep(&'static str, String),
+    /// The leader will promote this replica: priorities have no effect on the failover any more.
+    Selected(NodeAddr),
     /// It is over, with this result.
     Done(Result<SwitchoverOutcome, SwitchoverError>),
 }

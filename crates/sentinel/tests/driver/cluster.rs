@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use sentinel::{
-    Discovery, DiscoveryConfig, DiscoveryHandle, DiscoverySnapshot, Heartbeat, MachineRules,
-    NodeAddr, Resolver, Timeouts,
+    Discovery, DiscoveryConfig, DiscoveryControl, DiscoveryHandle, DiscoverySnapshot, Heartbeat,
+    MachineRules, NodeAddr, Resolver, Timeouts,
 };
 use target::{TargetReader, TargetWriter};
 use tokio_util::task::AbortOnDropHandle;
@@ -236,6 +236,8 @@ pub(crate) struct Driver {
     pub(crate) route: Arc<TargetReader>,
     pub(crate) handle: DiscoveryHandle,
     pub(crate) heartbeat: Heartbeat,
+    /// Discovery without it would serve the same services for ever; kept as a process keeps it.
+    _control: Arc<Mutex<DiscoveryControl>>,
     changes: Arc<Mutex<Vec<(Instant, TargetChange)>>>,
     _tasks: Vec<Arc<AbortOnDropHandle<()>>>,
 }
@@ -258,15 +260,16 @@ impl Driver {
         let (watches, routes): (Vec<DiscoveryConfig>, Vec<Arc<TargetReader>>) =
             watched.into_iter().unzip();
         let resolver = resolver.unwrap_or_default();
-        let (discovery, _control, handles) =
+        let (discovery, control, handles) =
             Discovery::with_resolver(watches, timeouts, own, &resolver);
-        let heartbeat = discovery.heartbeat();
+        let (heartbeat, control) = (discovery.heartbeat(), Arc::new(Mutex::new(control)));
         let task = Arc::new(AbortOnDropHandle::new(tokio::spawn(discovery.run())));
         let driver = |(route, handle): (Arc<TargetReader>, DiscoveryHandle)| {
             let changes = Arc::new(Mutex::new(Vec::new()));
             let watcher = tokio::spawn(record(Arc::clone(&route), Arc::clone(&changes)));
             let tasks = vec![Arc::clone(&task), Arc::new(AbortOnDropHandle::new(watcher))];
-            Self { route, handle, heartbeat: heartbeat.clone(), changes, _tasks: tasks }
+            let (heartbeat, control) = (heartbeat.clone(), Arc::clone(&control));
+            Self { route, handle, heartbeat, _control: control, changes, _tasks: tasks }
         };
         routes.into_iter().zip(handles).map(driver).collect()
     }

@@ -199,6 +199,7 @@ impl ModelState {
                         "replies are dropped or wait although traffic flows",
                     );
                 }
+                MachineAction::Override(_) => self.expect(false, "an order that nobody gave"),
                 MachineAction::Ask | MachineAction::Warning(_) | MachineAction::Redirect(_) => {}
             }
         }
@@ -286,6 +287,8 @@ impl ModelState {
             Basis::Majority | Basis::EpochRegression => 2,
             Basis::SingleSentinel | Basis::BootstrapMinority => 1,
             Basis::Reconfirmed => 0,
+            // This model has no operator.
+            Basis::Operator => usize::MAX,
         };
         self.expect(named_by >= needed, "committed what too few sentinels ever named");
         self.expect(by_now >= needed, "committed what too few sentinels were heard to name");

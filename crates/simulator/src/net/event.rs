@@ -50,6 +50,8 @@ pub(crate) enum RouteEvent {
         /// How long it was closed, if it was.
         shut_for: Option<Micros>,
     },
+    /// An operator's order was carried out.
+    Ordered { to: Addr },
     /// An invariant of the machine was violated.
     InvariantBroken(String),
 }

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use sentinel::simulation::{Eligibility, Peer, PoolUpdate, evaluate};
 use sentinel::{
-    Basis, Commit, Machine, MachineAction, MachineEvent, MachineRules, MachineState, MyId,
-    NodeAddr, Notice, Pause, Probe, ProbeFailure, ReplicaRules, Role, View, Warning,
+    Basis, Commit, FollowOrder, Machine, MachineAction, MachineEvent, MachineRules, MachineState,
+    MyId, NodeAddr, Notice, OverrideEnd, OverrideNews, Pause, Probe, ProbeFailure, ReplicaRules,
+    Role, View, Warning,
 };
 use target::ReplyPolicy;
 
@@ -78,6 +79,10 @@ pub(crate) struct MachineDriver {
     pub(crate) selected: Option<Micros>,
     pub(crate) counts: Counts,
     last_epoch: u64,
+    /// The last order: its node, when it was given, and its number.
+    order: Option<(NodeAddr, Micros, u64)>,
+    /// The target is used by an operator's order, until sentinels name it or another one.
+    pub(crate) ordered: bool,
 }
 
 /// Totals.
@@ -123,6 +128,8 @@ impl MachineDriver {
             selected: None,
             counts: Counts::default(),
             last_epoch: 0,
+            order: None,
+            ordered: false,
         }
     }
 
@@ -225,6 +232,24 @@ impl MachineDriver {
 
     pub(crate) fn resume(&mut self, now: Micros) -> (Vec<Request>, Vec<RouteEvent>) {
         self.step(now, MachineEvent::Resume)
+    }
+
+    pub(crate) fn follow(
+        &mut self,
+        now: Micros,
+        addr: NodeAddr,
+        lasts: Micros,
+        force: bool,
+    ) -> (Vec<Request>, Vec<RouteEvent>) {
+        let id = self.order.as_ref().map_or(0, |(.., id)| id + 1);
+        self.order = Some((addr.clone(), now, id));
+        let lasts = Duration::from_micros(lasts);
+        self.step(now, MachineEvent::Follow(FollowOrder { id, addr, lasts, force }))
+    }
+
+    /// Whether an override is in force.
+    pub(crate) fn is_overridden(&self) -> bool {
+        self.machine.override_in_force().is_some()
     }
 
     pub(crate) fn stalled(&mut self, now: Micros) -> (Vec<Request>, Vec<RouteEvent>) {
@@ -383,6 +408,16 @@ impl MachineDriver {
                 self.shut(now);
                 (self.route.target, self.route.shut) = (None, false);
             }
+            MachineAction::Override(OverrideNews::Answered(_, Ok(_))) => {
+                // The operator's word replaces that of the sentinels.
+                (self.ordered, self.unproven_since, self.evidence) = (true, None, None);
+                let to = self.route.target.as_ref().map(|it| it.addr);
+                route_events.extend(to.map(|to| RouteEvent::Ordered { to }));
+            }
+            MachineAction::Override(OverrideNews::Ended(_, end)) => {
+                self.ordered &= end != OverrideEnd::Confirmed;
+            }
+            MachineAction::Override(OverrideNews::Answered(_, Err(_))) => {}
             MachineAction::Warning(Warning::Stalled) => {
                 self.eligibility.on_resume(self.instant(now));
             }
@@ -418,6 +453,7 @@ impl MachineDriver {
 
     fn commit(&mut self, now: Micros, commit: Commit, route_events: &mut Vec<RouteEvent>) {
         self.counts.commits += 1;
+        self.ordered = commit.basis == Basis::Operator;
         self.check_commit(&commit, route_events);
         let Some(addr) = Addr::of(&commit.addr) else { return };
         self.route.generation += 1;
@@ -451,6 +487,10 @@ impl MachineDriver {
         self.last_epoch = commit.epoch;
         let claimed = self.claims.get(&(commit.addr.clone(), commit.epoch)).copied();
         let verified = self.verified.get(&commit.addr).copied();
+        let claimed = match (&self.order, commit.basis) {
+            (Some((node, at, _)), Basis::Operator) if *node == commit.addr => Some(*at),
+            _ => claimed,
+        };
         if verified.is_none() || (commit.basis != Basis::Reconfirmed && claimed > verified) {
             route_events.push(RouteEvent::InvariantBroken(format!(
                 "S4: {} was not verified after its evidence",

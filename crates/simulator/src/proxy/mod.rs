@@ -97,6 +97,15 @@ impl Proxy {
         proxy
     }
 
+    /// An operator's order to follow a node.
+    pub(crate) fn follow(&mut self, node: Addr, lasts: Micros, force: bool, net: &mut Net) {
+        let now = mono(self.pid, net);
+        net.trace_line(self.pid, || format!("ORDERED to follow {node}, by force: {force}"));
+        let done = self.driver.follow(now, node.node(), lasts, force);
+        self.perform(done, now, net);
+        self.turn(now, net);
+    }
+
     pub(crate) fn restart(&mut self, net: &mut Net) {
         *self = Self::new(self.pid, self.config.clone(), self.starts + 1, net);
     }

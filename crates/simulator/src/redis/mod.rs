@@ -65,6 +65,8 @@ pub(crate) struct Redis {
     tokens: u64,
     /// When it was last promoted.
     pub(crate) promoted_at: Option<Micros>,
+    /// When it last became a replica, other than at the start.
+    demoted_at: Option<Micros>,
 }
 
 impl Redis {
@@ -89,6 +91,7 @@ impl Redis {
             priority: 100,
             tokens: 0,
             promoted_at: None,
+            demoted_at: None,
         };
         node.upstream = master.map(|master| Upstream::new(master, 0));
         node.set_timers(net);
@@ -107,6 +110,7 @@ impl Redis {
         self.subscribers = Vec::new();
         self.run_id = net.rng.next();
         self.promoted_at = None;
+        self.demoted_at = Some(net.now);
         let master = match how {
             RestartMode::Kept => self.upstream.as_ref().map(|it| it.master),
             RestartMode::RoleLost => self.configured,
@@ -253,6 +257,18 @@ impl Redis {
         }
     }
 
+    /// Whether it has been a replica for longer than `long`.
+    pub(crate) fn is_replica_for(&self, now: Micros, long: Micros) -> bool {
+        !self.is_master() && self.demoted_at.is_none_or(|at| now - at > long)
+    }
+
+    /// `REPLICAOF NO ONE`, typed by an operator.
+    pub(crate) fn promote_by_hand(&mut self, net: &mut Net) {
+        if !self.is_master() {
+            self.slave_of(None, net);
+        }
+    }
+
     fn slave_of(&mut self, master: Option<Addr>, net: &mut Net) {
         if self.master() == master {
             return;
@@ -270,6 +286,7 @@ impl Redis {
             Some(master) => {
                 net.trace_line(self.pid, || format!("is now a replica of {master}"));
                 self.upstream = Some(Upstream::new(master, net.now));
+                self.demoted_at = Some(net.now);
                 self.cron(net);
             }
             None => {

@@ -4,7 +4,7 @@
 //! timeouts. The start returns when the cluster is complete: replicas in sync, every sentinel knows
 //! all other sentinels and the replicas, and a failover is possible.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use super::config::{RedisPlan, SentinelPlan, Watched, redis_conf, sentinel_conf};
 use super::{Cluster, Group, Node};
 use crate::address::{Address, Family};
-use crate::binary::Binary;
+use crate::binary::{Binary, version_of};
 use crate::client::Login;
 use crate::process::Launch;
 
@@ -33,6 +33,8 @@ pub struct Builder {
     pub(super) sentinel_users: Vec<String>,
     pub(super) redis_lines: Vec<String>,
     pub(super) sentinel_lines: Vec<String>,
+    pub(super) newer_replicas: usize,
+    pub(super) newer_sentinels: usize,
 }
 
 impl Default for Builder {
@@ -52,6 +54,8 @@ impl Default for Builder {
             sentinel_users: Vec::new(),
             redis_lines: Vec::new(),
             sentinel_lines: Vec::new(),
+            newer_replicas: 0,
+            newer_sentinels: 0,
         }
     }
 }
@@ -158,6 +162,14 @@ impl Builder {
         self
     }
 
+    /// This many replicas of every master and this many sentinels, the last ones, run the version
+    /// that an upgrade leads to ([`Binary::newer_in_folder`]). Default: none.
+    #[must_use]
+    pub fn newer(mut self, replicas: usize, sentinels: usize) -> Self {
+        (self.newer_replicas, self.newer_sentinels) = (replicas, sentinels);
+        self
+    }
+
     pub(super) fn quorum(&self) -> usize {
         self.quorum.unwrap_or(self.sentinels / 2 + 1)
     }
@@ -173,10 +185,9 @@ impl Builder {
         let prefix = format!("pointsman-harness-{}-", std::process::id());
         let folder = TempDir::with_prefix(prefix).expect("a folder for temporary files");
         let address = Address::claim(self.family);
-        let server = Binary::Server.in_folder(folder.path());
         let groups: Vec<Group> = (0..self.names.len())
             .map(|number| {
-                let group = self.group(number, &address, folder.path(), &server);
+                let group = self.group(number, &address, folder.path());
                 group.nodes().iter().for_each(Node::start);
                 group
             })
@@ -191,22 +202,25 @@ impl Builder {
         cluster
     }
 
-    fn group(&self, number: usize, address: &Address, folder: &Path, server: &Path) -> Group {
+    fn group(&self, number: usize, address: &Address, folder: &Path) -> Group {
         let (bind, announced) = (address.ip().to_string(), address.announced());
         let mut master = None;
         let nodes = (0..=self.replicas)
             .map(|index| {
                 let addr = address.port();
+                let newer = index > self.replicas.saturating_sub(self.newer_replicas);
+                let server = program(Binary::Server, newer, folder);
                 let plan = RedisPlan {
                     builder: self,
                     bind: &bind,
                     announced: &announced,
                     port: addr.port(),
                     master,
+                    version: version_of(&server),
                 };
                 let conf = redis_conf(&plan);
                 master = master.or(Some(addr.port()));
-                let launch = launch(folder, &format!("redis-{number}-{index}"), server, &conf);
+                let launch = launch(folder, &format!("redis-{number}-{index}"), &server, &conf);
                 Node::new(launch, addr, login(self.password.as_ref()))
             })
             .collect();
@@ -215,7 +229,6 @@ impl Builder {
 
     fn sentinel_nodes(&self, cluster: &Cluster) -> Vec<Node> {
         let (bind, announced) = (cluster.address().ip().to_string(), cluster.address().announced());
-        let program = Binary::Sentinel.in_folder(cluster.folder());
         let addrs: Vec<_> = (0..self.sentinels).map(|_| cluster.address().port()).collect();
         let sentinels: Vec<(u16, String)> =
             addrs.iter().map(|addr| (addr.port(), run_id(addr.port(), &bind))).collect();
@@ -241,12 +254,19 @@ impl Builder {
             .enumerate()
             .map(|(index, addr)| {
                 let conf = sentinel_conf(&plan(index));
+                let newer = index >= self.sentinels.saturating_sub(self.newer_sentinels);
+                let program = program(Binary::Sentinel, newer, cluster.folder());
                 let launch =
                     launch(cluster.folder(), &format!("sentinel-{index}"), &program, &conf);
                 Node::new(launch, *addr, login(self.sentinel_password.as_ref()))
             })
             .collect()
     }
+}
+
+/// The program of one node.
+fn program(binary: Binary, newer: bool, folder: &Path) -> PathBuf {
+    if newer { binary.newer_in_folder(folder) } else { binary.in_folder(folder) }
 }
 
 /// Writes the configuration into the server's folder and returns how to start it.

@@ -18,17 +18,24 @@ pub(super) struct RedisPlan<'a> {
     pub(super) port: u16,
     /// The port of its master; `None` for a master.
     pub(super) master: Option<u16>,
+    /// Major and minor version of its program.
+    pub(super) version: (u32, u32),
 }
 
 /// The redis.conf of one server.
 pub(super) fn redis_conf(plan: &RedisPlan<'_>) -> String {
-    let RedisPlan { builder, bind, announced, port, master } = plan;
+    let RedisPlan { builder, bind, announced, port, master, version } = plan;
     let mut conf = format!(
-        "bind {bind}\nport {port}\nprotected-mode no\nenable-debug-command yes\nsave \"\"\nappendonly no\n\
+        "bind {bind}\nport {port}\nprotected-mode no\nsave \"\"\nappendonly no\n\
          repl-diskless-sync yes\nrepl-diskless-sync-delay 0\nrepl-diskless-load swapdb\nrepl-backlog-size 16mb\n\
-         repl-ping-replica-period 1\nreplica-announce-ip {announced}\nreplica-announce-port {port}\nshutdown-timeout 0\n\
+         repl-ping-replica-period 1\nreplica-announce-ip {announced}\nreplica-announce-port {port}\n\
          hz 50\n"
     );
+    // A server of another version would not start with them.
+    if *version >= (7, 0) {
+        line(&mut conf, "enable-debug-command yes");
+        line(&mut conf, "shutdown-timeout 0");
+    }
     if let Some(password) = &builder.password {
         line(&mut conf, &format!("requirepass {password}"));
         line(&mut conf, &format!("masterauth {password}"));
@@ -137,6 +144,7 @@ mod tests {
             announced: "127.1.2.3",
             port: 7,
             master: Some(6),
+            version: (7, 0),
         };
         let conf = redis_conf(&plan);
         for line in

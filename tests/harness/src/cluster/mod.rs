@@ -161,6 +161,11 @@ impl Cluster {
         self.folder.path()
     }
 
+    /// Keeps the folder after the end of the cluster, for inspection.
+    pub fn keep_folder(&mut self) {
+        self.folder.disable_cleanup(true);
+    }
+
     /// The redis server at an address.
     #[must_use]
     pub fn node_at(&self, addr: SocketAddr) -> Option<&Node> {

@@ -2,11 +2,13 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rustix::process::Signal;
 
+use crate::binary::Binary;
 use crate::client::{Client, Login};
 use crate::process::{Launch, Process};
 use crate::value::Value;
@@ -28,11 +30,20 @@ pub struct Node {
     /// The source address from which the harness connects, if not the usual one.
     source: Option<Ipv4Addr>,
     process: Mutex<Option<Process>>,
+    /// The program after an upgrade.
+    upgraded: OnceLock<PathBuf>,
 }
 
 impl Node {
     pub(super) fn new(launch: Launch, addr: SocketAddr, login: Option<Login>) -> Self {
-        Self { launch, addr, login, source: None, process: Mutex::new(None) }
+        Self {
+            launch,
+            addr,
+            login,
+            source: None,
+            process: Mutex::new(None),
+            upgraded: OnceLock::new(),
+        }
     }
 
     /// The same node, with connections from this source address.
@@ -62,7 +73,8 @@ impl Node {
     pub fn start(&self) {
         let mut process = self.process();
         if !process.as_ref().is_some_and(Process::is_running) {
-            *process = Some(Process::start(&self.launch));
+            let program = self.upgraded.get().unwrap_or(&self.launch.program).clone();
+            *process = Some(Process::start(&Launch { program, ..self.launch.clone() }));
         }
     }
 
@@ -71,6 +83,20 @@ impl Node {
     pub fn restart(&self) {
         self.start();
         self.wait_answers();
+    }
+
+    /// Stops it as an operator does, restarts it with the program that an upgrade leads to and the
+    /// configuration file it wrote, and waits until it answers. Further restarts keep the program.
+    ///
+    /// # Panics
+    /// If it does not stop or start in time.
+    #[track_caller]
+    pub fn upgrade(&self, binary: Binary) {
+        self.signal(Signal::TERM);
+        wait_until(&format!("the end of {}", self.name()), GIVE_UP, || !self.is_running());
+        let folder = self.launch.folder.parent().unwrap_or(&self.launch.folder);
+        let _ = self.upgraded.set(binary.newer_in_folder(folder));
+        self.restart();
     }
 
     /// Sends SIGKILL and waits for the end of the process.

@@ -142,6 +142,11 @@ pub const CATALOGUE: &[Metric] = &[
     ),
     gauge("pointsman_worker_sessions", &["worker"], "Open client connections of a worker."),
     gauge(
+        "pointsman_worker_tasks",
+        &["worker"],
+        "Tasks of a worker: one per session, and a constant number of others.",
+    ),
+    gauge(
         "pointsman_loop_age_seconds",
         &["loop"],
         "Time since the last iteration of an event loop, in seconds; liveness fails above 5.",
@@ -260,6 +265,16 @@ pub const CATALOGUE: &[Metric] = &[
          else 0.",
     ),
     gauge("pointsman_gate_closed", SERVICE, "State of the gate: 1 while traffic is held, else 0."),
+    gauge(
+        "pointsman_fleet_pause",
+        SERVICE,
+        "Pause of writes at the master, ordered through this process: 1 while it lasts, else 0.",
+    ),
+    gauge(
+        "pointsman_switchover_changed_priorities",
+        SERVICE,
+        "Nodes whose replica-priority was changed for a switchover and is not restored yet.",
+    ),
     gauge("pointsman_sentinels", SERVICE, "Known sentinels."),
     gauge("pointsman_sentinels_up", SERVICE, "Connected sentinels."),
     gauge("pointsman_sentinel_voters", SERVICE, "Sentinels with a vote, reachable or not."),
@@ -286,10 +301,22 @@ pub const CATALOGUE: &[Metric] = &[
         "Servers on which credentials from before the last change are in use.",
     ),
     gauge(
+        "pointsman_override_active",
+        SERVICE,
+        "Override: 1 while a master is followed by an operator's order instead of the sentinels, \
+         else 0.",
+    ),
+    gauge(
         "pointsman_sentinels_without_vote",
         SERVICE,
         "Configured sentinels without a vote, because they and the electorate do not know each \
          other.",
+    ),
+    gauge(
+        "pointsman_alarm",
+        &["service", "alarm"],
+        "Sentinels that an alarm is about, by alarm: name_unknown, unlisted or ghosts; 0 while it \
+         is off.",
     ),
     counter("pointsman_master_switches_total", SERVICE, "Committed master changes."),
     counter("pointsman_holds_total", SERVICE, "Holds of traffic."),

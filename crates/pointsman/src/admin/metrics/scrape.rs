@@ -61,6 +61,7 @@ impl Scraper {
             services::discovery(&mut page, seen, now);
             let (name, limit) = (&service.name, service.limits().0);
             page.flag("pointsman_service_removed", &[("service", name)], service.is_leaving);
+            services::operations(&mut page, name, &service.discovery.operations_snapshot());
             services::traffic(&mut page, name, None, limit, writers);
             if let (Some(readers), Some(replicas)) = (readers, &seen.replicas) {
                 services::replicas(&mut page, name, replicas);
@@ -162,6 +163,7 @@ fn process(page: &mut Exposition, report: &ProcessReport, now: Instant) {
         page.count("pointsman_worker_stalls_total", &of, stalls.count);
         page.seconds("pointsman_worker_stalled_seconds_total", &of, stalls.time);
         page.gauge("pointsman_worker_sessions", &of, sessions);
+        page.gauge("pointsman_worker_tasks", &of, worker.tasks());
     }
 }
 

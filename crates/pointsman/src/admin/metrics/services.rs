@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use proxy::{DialFailure, EndReason, Limit, MaintenanceKind, NotCarried, Pin, ServiceSnapshot};
-use sentinel::{DiscoverySnapshot, ReplicaPoolSnapshot, ReplicaState};
+use sentinel::{Alarm, DiscoverySnapshot, OperationsSnapshot, ReplicaPoolSnapshot, ReplicaState};
 
 use super::exposition::{Exposition, LabelPair};
 use super::histogram;
@@ -44,11 +44,17 @@ pub(super) fn discovery(page: &mut Exposition, seen: &DiscoverySnapshot, now: In
         page.gauge("pointsman_credentials_refused", labels, status.refused.len());
         page.gauge("pointsman_credentials_outdated", labels, status.outdated);
     }
+    page.flag("pointsman_override_active", service, seen.overrides.in_force.is_some());
     page.gauge(
         "pointsman_sentinels_without_vote",
         service,
         seen.sentinels.iter().filter(|it| it.stranger).count(),
     );
+    for alarm in Alarm::ALL {
+        let on = seen.alarms.iter().filter(|it| it.alarm == alarm && it.ended_at.is_none());
+        let concerned: usize = on.map(|it| it.sentinels.len()).sum();
+        page.gauge("pointsman_alarm", &[service[0], ("alarm", alarm.label())], concerned);
+    }
     let counts = &seen.counts;
     for (name, value) in [
         ("pointsman_master_switches_total", counts.commits),
@@ -65,6 +71,13 @@ pub(super) fn discovery(page: &mut Exposition, seen: &DiscoverySnapshot, now: In
     ] {
         page.count(name, service, value);
     }
+}
+
+/// Writes what operators' commands have changed on the servers.
+pub(super) fn operations(page: &mut Exposition, service: &str, seen: &OperationsSnapshot) {
+    let of = &[("service", service)];
+    page.flag("pointsman_fleet_pause", of, seen.fleet_pause.is_some());
+    page.gauge("pointsman_switchover_changed_priorities", of, seen.changed_priorities.len());
 }
 
 /// Writes each sentinel once: services with the same sentinels share the connections to them.

@@ -1,5 +1,5 @@
 // The failovers of a service, the plots of the last minutes, and the tables of sentinels and nodes.
-const DECIDED_BY = { majority: "a majority of the sentinels", single_sentinel: "one sentinel, uncontradicted", reconfirmed: "the same master, confirmed again", epoch_regression: "a majority at an older epoch", bootstrap_minority: "the best view at the start, without a majority" };
+const DECIDED_BY = { majority: "a majority of the sentinels", single_sentinel: "one sentinel, uncontradicted", reconfirmed: "the same master, confirmed again", epoch_regression: "a majority at an older epoch", bootstrap_minority: "the best view at the start, without a majority", operator: "an operator's order" };
 // Replication bytes that the old master had and the new one lacks. The count includes Redis' own pings, and offsets are
 // sampled, so as much as one second of traffic proves no lost write.
 const unreplicated = (f, h) => {
@@ -78,5 +78,7 @@ const details = v => {
       mark(n.up && !n.problem && !n.disagrees ? "good" : n.up ? "warn" : "bad", n.problem || (n.up ? (n.disagrees ? "disagrees" : n.events ? "agrees" : "agrees, polled only") : "unreachable")),
       n.master, none(n.epoch) ? "–" : String(n.epoch), none(n.age_s) ? "–" : span(n.age_s) + " ago"])),
     table("Redis nodes", v.readers ? [...heads, "Readers"] : heads, nodes),
+    ...((v.alarms || []).length ? [table("Alarms", ["Alarm", "State", "Sentinels", "Began"], v.alarms.slice().reverse().map(n => [n.message,
+      n.on ? mark("warn", "on") : mark("good", `ended ${span(n.ended_s)} ago`), n.sentinels.join(", "), span(n.age_s) + " ago"]))] : []),
   ];
 };

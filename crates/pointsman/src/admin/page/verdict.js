@@ -11,7 +11,8 @@ const held = v => {
   if (v.state === "armed" || v.state === "committing") return ["warn", `Traffic held${time}: a failover is in progress${waiting(v)}.`];
   if (v.state === "unconfirmed") return ["warn", `Traffic held${time}: the master may have been replaced, waiting for confirmation by the sentinels${waiting(v)}.`];
   if (v.state === "no_master") return ["bad", `Traffic held${time}: no node can be verified as the master${waiting(v)}.`];
-  if (v.minority) return ["bad", `Traffic held${time}: only a minority of the sentinels is reachable${waiting(v)}.`];
+  if (v.minority && !v.override) return ["bad", `Traffic held${time}: only a minority of the sentinels is reachable${waiting(v)}.`];
+  if (v.fleet_pause) return ["warn", `Traffic held${time}: the fleet is paused by an operator, ${v.fleet_pause.node ? `writes at ${v.fleet_pause.node} too` : `but writes at the master are not${v.fleet_pause.problem ? `: ${v.fleet_pause.problem}` : ""}`}${waiting(v)}.`];
   return ["warn", `Traffic held${time}: paused by an operator${waiting(v)}.`];
 };
 const suspected = v => {
@@ -20,18 +21,28 @@ const suspected = v => {
   const what = node && how[node.role] ? `The master ${v.target.name} ${how[node.role]}` : `The master ${v.target.name} may have failed`;
   return ["warn", `${what}; sessions stay on it until the sentinels decide${waiting(v)}.`];
 };
+const overridden = v => {
+  const others = v.override.contradicted_by, names = others.length ? `; sentinels name ${others.join(", ")}` : "";
+  return `OVERRIDE for ${span(v.override.left_s)} more: ${v.override.master} is followed by an operator's order, without the sentinels${names}.`;
+};
 // The most severe condition comes first.
 const verdict = v => {
   const up = v.sentinels.filter(n => n.up).length, replicas = v.nodes.filter(n => !v.target || n.addr !== v.target.name), mute = replicas.filter(n => !n.pong);
   if (!v.target) {
     const found = v.generation || v.failovers.length ? "No master" : "No master found yet";
+    if (v.override) return ["bad", `${found}: ${overridden(v)}`];
     return ["bad", `${found}: ${up ? `${up} of ${v.sentinels.length} sentinels are reachable` : "no sentinel is reachable"}${waiting(v)}.`];
   }
+  if (v.override) return v.gate === "open" ? ["warn", overridden(v)] : [held(v)[0], `${held(v)[1]} ${overridden(v)}`];
   if (v.gate !== "open") return held(v);
   if (v.state === "suspect") return suspected(v);
   const to = `Master: ${v.target.name}`;
+  const changed = v.changed_priorities || [];
+  if (changed.length) return ["warn", `${to}; replica-priority is changed for a switchover and not restored yet: ${changed.map(n => `${n.node} from ${n.from} to ${n.to}`).join(", ")}.`];
   if (v.minority) return ["warn", `${to}; only a minority of the sentinels is reachable.`];
   if (v.disagreement) return ["warn", `${to}; the sentinels disagree.`];
+  const alarm = (v.alarms || []).find(n => n.on);
+  if (alarm) return ["warn", `${to}; ${alarm.message} (${alarm.sentinels.join(", ")}), for ${span(alarm.age_s)}.`];
   if (!up) return ["warn", `${to}; no sentinel is reachable, a failover would not be noticed.`];
   if (up < v.electorate.majority) return ["warn", `${to}; only ${up} of ${v.electorate.voters} sentinels are reachable, too few to follow a failover.`];
   if (up < v.sentinels.length) return ["warn", `${to}; ${up} of ${v.sentinels.length} sentinels are reachable.`];

@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::CredentialsStatus;
+
 /// Version of the document's schema.
 pub const SCHEMA: u32 = 1;
 
@@ -100,6 +102,13 @@ pub struct ServiceStatus {
     pub outage_s: Option<f64>,
     /// Seconds for which traffic has been held; absent while it is not.
     pub held_s: Option<f64>,
+    /// The pause of writes at the master for the whole fleet, ordered through this process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fleet_pause: Option<FleetPauseStatus>,
+    /// Nodes whose `replica-priority` this process has changed for a switchover and not restored
+    /// yet. Omitted while there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub changed_priorities: Vec<ChangedPriorityStatus>,
     /// Whether sentinels with a vote name different masters or epochs, which happens briefly in
     /// every failover.
     pub disagreement: bool,
@@ -107,6 +116,12 @@ pub struct ServiceStatus {
     pub minority: bool,
     /// The credentials for the Redis nodes and for the sentinels.
     pub credentials: CredentialsStatus,
+    /// The operator's order that replaces the sentinels; absent if none is in force.
+    #[serde(rename = "override", skip_serializing_if = "Option::is_none")]
+    pub follow: Option<OverrideStatus>,
+    /// Why the last override ended: `confirmed`, `switched`, `expired`, `unfollowed`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_override_end: Option<&'static str>,
     /// Size of the electorate and of its majority.
     pub electorate: ElectorateStatus,
     /// The sentinels.
@@ -120,38 +135,36 @@ pub struct ServiceStatus {
     pub replicas: Vec<ReplicaStatus>,
     /// The last master changes, oldest first.
     pub failovers: Vec<FailoverStatus>,
+    /// The last alarms about the sentinels that ended, oldest first, then those that are on.
+    pub alarms: Vec<AlarmStatus>,
     /// Counters of the data plane.
     pub traffic: TrafficStatus,
 }
 
-/// The credentials of one service.
+/// A pause of writes at the master.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct CredentialsStatus {
-    /// For the Redis nodes (service.auth).
-    pub redis: ServerCredentialsStatus,
-    /// For the sentinels (service.sentinel_auth).
-    pub sentinels: ServerCredentialsStatus,
+pub struct FleetPauseStatus {
+    /// Seconds since it began.
+    pub for_s: f64,
+    /// Seconds until it ends by itself.
+    pub left_s: f64,
+    /// The master that is paused; absent while none is.
+    pub node: Option<String>,
+    /// Why writes are not paused at present.
+    pub problem: Option<String>,
 }
 
-/// The credentials for one kind of servers. After a change, connections are replaced one after
-/// another, and the former credentials are kept until every server has accepted the new ones.
+/// A `replica-priority` that was changed for a switchover.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct ServerCredentialsStatus {
-    /// Number of servers on which credentials from before the last change are in use.
-    pub outdated: usize,
-    /// The servers that refuse the configured credentials.
-    pub refused: Vec<RefusedStatus>,
-}
-
-/// A server that refuses the configured credentials.
-#[derive(Debug, Serialize, JsonSchema)]
-pub struct RefusedStatus {
-    /// Its address.
-    pub addr: String,
-    /// Why, with a remedy.
-    pub problem: String,
-    /// Whether former credentials are in use there.
-    pub fallback: bool,
+pub struct ChangedPriorityStatus {
+    /// The node.
+    pub node: String,
+    /// The value before.
+    pub from: u64,
+    /// The value during the switchover.
+    pub to: u64,
+    /// The command that restores it.
+    pub restore: String,
 }
 
 /// The listener for readers.
@@ -199,6 +212,19 @@ pub struct TargetStatus {
     pub run_id: Option<String>,
     /// Seconds since the commit.
     pub age_s: f64,
+}
+
+/// An override in force: a master that is followed without the sentinels, by an operator's order.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct OverrideStatus {
+    /// The address of the order.
+    pub master: String,
+    /// Seconds since the order.
+    pub age_s: f64,
+    /// Seconds until it ends by itself.
+    pub left_s: f64,
+    /// What sentinels that answer name instead.
+    pub contradicted_by: Vec<String>,
 }
 
 /// Size of the electorate.
@@ -253,6 +279,23 @@ pub struct NodeStatus {
     pub problem: Option<String>,
 }
 
+/// An alarm: a lasting condition among the sentinels that an operator has to end.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct AlarmStatus {
+    /// `name_unknown`, `unlisted` or `ghosts`.
+    pub alarm: &'static str,
+    /// Whether it is on.
+    pub on: bool,
+    /// Seconds since the condition began.
+    pub age_s: f64,
+    /// Seconds since it ended; absent while it is on.
+    pub ended_s: Option<f64>,
+    /// The sentinels concerned, now or last.
+    pub sentinels: Vec<String>,
+    /// The condition and its consequence.
+    pub message: &'static str,
+}
+
 /// One master change.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct FailoverStatus {
@@ -265,7 +308,7 @@ pub struct FailoverStatus {
     /// Config-epoch of the commit.
     pub epoch: u64,
     /// The evidence: `majority`, `single_sentinel`, `reconfirmed`, `epoch_regression`,
-    /// `bootstrap_minority`.
+    /// `bootstrap_minority`; `operator` for an order to follow a node.
     pub decided_by: String,
     /// Seconds since the commit.
     pub age_s: Option<f64>,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::admin::service_registry::{ReportedService, ServiceRegistry};
 use proxy::Sockets;
 use tokio::sync::mpsc::Receiver;
 
@@ -23,8 +24,8 @@ pub(crate) struct OfferedSockets {
 pub(crate) type HandedOver = Receiver<SyncSender<()>>;
 
 impl OfferedSockets {
-    pub(crate) fn new(sockets: Arc<Mutex<Sockets>>, admin: Vec<TcpListener>) -> Self {
-        Self { sockets, admin: Arc::new(Mutex::new(admin)) }
+    pub(crate) fn new(sockets: &Arc<Mutex<Sockets>>, admin: Vec<TcpListener>) -> Self {
+        Self { sockets: Arc::clone(sockets), admin: Arc::new(Mutex::new(admin)) }
     }
 
     /// Closes the duplicates when a stop begins. See [`Sockets`] for why this comes before the
@@ -41,6 +42,7 @@ impl OfferedSockets {
         takeover_socket: TakeoverSocket,
         taken: Option<TakenSockets>,
         own: Vec<PathBuf>,
+        services: ServiceRegistry,
     ) -> Result<(TakeoverThread, HandedOver), RunError> {
         let (sockets, admin) = (Arc::clone(&self.sockets), Arc::clone(&self.admin));
         let offer: Offer = Box::new(move || {
@@ -48,6 +50,16 @@ impl OfferedSockets {
                 sockets.lock().unwrap_or_else(PoisonError::into_inner),
                 admin.lock().unwrap_or_else(PoisonError::into_inner),
             );
+            // The successor knows nothing of the order: it would follow the few sentinels that it
+            // finds, to another master.
+            let is_overridden = |service: &Arc<ReportedService>| {
+                service.discovery.snapshot().overrides.in_force.is_some()
+            };
+            if services.list().iter().any(is_overridden) {
+                return Err(std::io::Error::other(
+                    "an override is in force: end it with `pointsman unfollow` first",
+                ));
+            }
             if sockets.all().is_empty() {
                 return Err(std::io::Error::other("this process is stopping"));
             }

@@ -13,6 +13,7 @@ use crate::maintenance::pending;
 use crate::session::carry::kick::Kicked;
 use crate::session::carry::replay::Failed;
 use crate::session::hold::{self, CHECK_INTERVAL};
+use crate::session::report::Stage;
 
 impl Connecting<'_> {
     /// Lets sessions with a request go first, unless this is one.
@@ -43,10 +44,12 @@ impl Connecting<'_> {
         if at_gate {
             // A failover is under way: whatever ended the connection is part of it.
             (migration.lost, migration.old, migration.failed) = (None, None, None);
+            self.base.stage.set(Stage::AtGate);
             pending::announce_failover(*client, &mut migration.ledger, context, until).await?;
             hold::wait(client, unsent, route, ticket, until).await?;
             self.yield_to_requests().await;
         }
+        self.base.stage.set(Stage::InLine);
         let Self { ticket, client, unsent, mode, .. } = self;
         let Mode::Resume(migration) = mode else { return Ok(()) };
         let permit = {

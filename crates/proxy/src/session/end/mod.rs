@@ -143,7 +143,7 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
 
     /// Why the session cannot continue over another connection; `None` if it can, or if its client
     /// has ended it.
-    fn why_not_carried(&self) -> Option<Box<Uncarried>> {
+    pub(in crate::session) fn why_not_carried(&self) -> Option<Box<Uncarried>> {
         let ended = self.first_end == Some(Side::Client) || self.requests.has_ended();
         if ended || self.ledger.session_state() == SessionState::Ended || self.can_be_carried() {
             return None;

@@ -23,6 +23,7 @@ use super::Pump;
 use crate::io::buffer;
 use crate::io::flow::{EndSignal, FlowStep};
 use crate::io::stream::ByteStream;
+use crate::session::report::{SessionBase, Stage, while_visited};
 
 /// Maximum time without progress: long enough for the retransmission of a lost segment, on either
 /// side.
@@ -41,9 +42,14 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
     #[inline(never)]
     pub(super) fn last_replies<'t>(
         &'t mut self,
-        ticket: &'t Ticket,
+        base: &'t SessionBase,
     ) -> Pin<Box<dyn Future<Output = ()> + 't>> {
-        Box::pin(self.deliver_last_replies(ticket))
+        base.stage.set(Stage::Closing);
+        Box::pin(async move {
+            // An order ends them, and changes nothing of why the session ends.
+            let _ended =
+                while_visited(base, Box::pin(self.deliver_last_replies(&base.ticket))).await;
+        })
     }
 
     /// Delivers them. The event of the fence may have come before that of the bytes, so the event

@@ -15,7 +15,7 @@ use crate::io::buffer;
 use crate::io::stream::ByteStream;
 use crate::session::pump::{Pump, Stopped};
 use crate::testing::{
-    Backend, FakeStream, SOON, TestProxy, context, destination, expect, rest, session,
+    Backend, FakeStream, SOON, TestProxy, context, destination, expect, rest, session, session_base,
 };
 use crate::{EndReason, Options, Sessions};
 
@@ -35,7 +35,7 @@ async fn fenced(
 ) -> (Stopped, FakeStream, FakeStream, Duration) {
     let (mut publisher, context) = context();
     let target = context.shared.service.route.usable_target().unwrap();
-    let ticket = context.drain.ticket();
+    let base = session_base(&context);
     let (mut client, mut upstream) = (client, FakeStream::sending(&[first]));
     client.incoming.push_back(requests.to_vec());
     let (stopped, took) = {
@@ -53,7 +53,7 @@ async fn fenced(
         pump.client.incoming.push_back(b"SET late v\r\n".to_vec());
         move_on(&mut publisher);
         let begin = Instant::now();
-        (pump.run(&ticket).await, begin.elapsed())
+        (pump.run(&base).await, begin.elapsed())
     };
     assert_eq!(upstream.written, requests, "bytes were sent to a superseded master");
     (stopped, client, upstream, took)
@@ -109,11 +109,11 @@ async fn waits_a_bounded_time_for_the_rest_of_a_reply() {
 async fn waits_for_no_reply_that_has_not_begun() {
     let (mut publisher, context) = context();
     let target = context.shared.service.route.usable_target().unwrap();
-    let ticket = context.drain.ticket();
+    let base = session_base(&context);
     let (mut client, mut upstream) =
         (FakeStream::sending(&[b"SET k v\r\n"]), FakeStream::sending(&[]));
     let mut pump = Pump::new((&mut client, &mut upstream), &context, &target, Vec::new());
-    let mut running = std::pin::pin!(pump.run(&ticket));
+    let mut running = std::pin::pin!(pump.run(&base));
     let mut poll = async || poll_fn(|cx| Poll::Ready(running.as_mut().poll(cx))).await;
     assert!(poll().await.is_pending());
     move_on(&mut publisher);

@@ -304,7 +304,8 @@ fn change_master(publisher: &mut TargetWriter) {
 }
 
 /// A target publisher, a worker context, and a target that may be used.
-fn meddling() -> (Rc<RefCell<TargetWriter>>, crate::context::WorkerContext, TargetRef) {
+fn meddling()
+-> (Rc<RefCell<TargetWriter>>, std::sync::Arc<crate::context::WorkerContext>, TargetRef) {
     let (publisher, context) = context();
     let target = context.shared.service.route.usable_target().unwrap();
     (Rc::new(RefCell::new(publisher)), context, target)

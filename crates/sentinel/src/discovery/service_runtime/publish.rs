@@ -26,8 +26,10 @@ impl ServiceRuntime {
         self.failover_history.note_first_session(&self.name);
         self.failover_history.flush_logs(now);
         self.log_limiter.flush(now);
+        self.remind_of_override(now);
         self.update_replicas();
         self.update_sentinel_pool(links);
+        self.update_alarms(now, links);
         self.publish(links);
         let snapshot = self.snapshot.load();
         self.credential_log.update((now, &self.name), &snapshot, &mut self.log_limiter);
@@ -127,6 +129,8 @@ impl ServiceRuntime {
             auth: self.probers.login().status(|_| true),
             sentinel_auth: links.credential_status(self.number),
             failovers: self.failover_history.failovers().to_vec(),
+            overrides: self.overrides.snapshot(&self.machine),
+            alarms: self.alarms.records(),
             counts: self.counts,
         }));
     }

@@ -103,6 +103,12 @@ impl Electorate {
             && voters.len() >= quorum.unwrap_or(0)
     }
 
+    /// Whether a majority answers; before the first decision, or if `strict`, one that may found.
+    pub(in crate::machine) fn has_majority(&self, strict: bool) -> bool {
+        let voters = self.received_from_members().map(|(id, _)| id).collect();
+        if self.founding || strict { self.may_found(&voters) } else { self.is_majority(&voters) }
+    }
+
     /// Whether a majority answers.
     pub(in crate::machine) fn majority_answers(&self) -> bool {
         self.is_majority(&self.received_from_members().map(|(id, _)| id).collect())

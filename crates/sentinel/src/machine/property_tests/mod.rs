@@ -1,6 +1,7 @@
 //! Arbitrary streams of events, checked by the independent oracle: the safety rules hold whatever
 //! sentinels and nodes report, in any order; and as soon as they agree, the machine converges.
 
+mod orders;
 mod streams;
 
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use proptest::prelude::*;
 use self::streams::{Happening, LETTERS, ProbeOutcome, happening, letter, rules};
 use super::tests::Oracle;
 use super::tests::rig::{Answer, Letter, id, lineage, master, ms, node, replica, view};
-use super::{Machine, MachineAction, MachineEvent, MachineState, Pause};
+use super::{FollowOrder, Machine, MachineAction, MachineEvent, MachineState, Pause};
 use crate::{Epoch, MachineRules, NodeAddr, NodeReport, Notice, Probe, ProbeFailure, Role, View};
 
 /// A machine, its clock, its open queries, and the oracle.
@@ -91,6 +92,11 @@ impl World {
                 self.step(MachineEvent::Pause(Pause { since, until, ends_with_commit }));
             }
             Happening::Resume => self.step(MachineEvent::Resume),
+            Happening::Follow { addr, millis, force } => {
+                let (id, addr) = (self.log.len() as u64, node(addr));
+                self.step(MachineEvent::Follow(FollowOrder { id, addr, lasts: ms(millis), force }));
+            }
+            Happening::Unfollow => self.step(MachineEvent::Unfollow),
             Happening::Wait(millis) => self.wait(ms(millis), |_| {}),
             Happening::Stall(millis) => self.now += ms(millis),
             Happening::Suspend => self.step(MachineEvent::Stalled),
@@ -272,6 +278,7 @@ proptest! {
         );
         prop_assert!(took <= ms(46_000), "{took:?}");
         prop_assert!(world.publishes(addr, 100));
+        prop_assert_eq!(world.machine.override_in_force(), None);
         prop_assert_eq!(world.machine.state(), &MachineState::Stable);
     }
 
@@ -299,6 +306,7 @@ proptest! {
         });
         let took = done_at.expect("it is committed").duration_since(start);
         prop_assert!(took <= ms(1_010), "{took:?}");
+        prop_assert_eq!(world.machine.override_in_force(), None);
     }
 
     /// A single sentinel among three, whatever it reports and whatever the other nodes do, neither
@@ -339,6 +347,7 @@ proptest! {
             |it: &MachineAction| matches!(it, MachineAction::Commit(_) | MachineAction::Clear(_));
         let last = world.log.iter().rev().find(|(_, it)| changes(it));
         prop_assert!(last.is_none(), "{last:?}");
+        prop_assert!(world.log.iter().all(|(_, it)| orders::is_refused(it)), "an order was not refused");
         prop_assert!(most_in_a_minute(&world.log, &MachineAction::Hold) <= 3);
     }
 

@@ -44,6 +44,13 @@ pub(super) enum Happening {
         ends_with_commit: bool,
     },
     Resume,
+    /// An operator's order, right or wrong.
+    Follow {
+        addr: Letter,
+        millis: u64,
+        force: bool,
+    },
+    Unfollow,
     Wait(u64),
     Stall(u64),
     Suspend,
@@ -131,6 +138,11 @@ pub(super) fn happening(any_peers: bool) -> impl Strategy<Value = Happening> {
         1 => (0_u64..20_000, any::<bool>())
             .prop_map(|(millis, ends_with_commit)| Happening::Pause { millis, ends_with_commit }),
         1 => Just(Happening::Resume),
+        1 => (letter(), 1_u64..20_000, prop::bool::weighted(0.2))
+            .prop_map(|(addr, millis, force)| Happening::Follow { addr, millis, force }),
+        1 => prop::bool::weighted(0.3).prop_map(|unfollow| {
+            if unfollow { Happening::Unfollow } else { Happening::Wait(0) }
+        }),
         4 => prop_oneof![4 => 0_u64..50, 3 => 50_u64..600, 1 => 600_u64..12_000]
             .prop_map(Happening::Wait),
         1 => prop_oneof![9 => Just(1_u64), 1 => 3_000_u64..40_000].prop_map(Happening::Stall),

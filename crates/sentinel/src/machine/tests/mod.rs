@@ -82,6 +82,7 @@ mod hold;
 mod master;
 mod minority;
 pub(crate) mod oracle;
+mod override_order;
 mod pause;
 mod replaced_sentinels;
 mod replies;

@@ -5,7 +5,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use crate::machine::{Basis, Commit, Committed, MachineAction, MachineEvent, NoMasterReason};
+use crate::machine::{
+    Basis, Commit, Committed, FollowOrder, Followed, MachineAction, MachineEvent, NoMasterReason,
+    OverrideEnd, OverrideNews,
+};
 use crate::{
     Epoch, MachineRules, Minority, MyId, NodeAddr, NodeReport, Notice, Probe, Role, Verify,
 };
@@ -51,6 +54,9 @@ pub(in crate::machine) struct Oracle {
     ended: BTreeMap<NodeAddr, (Instant, bool)>,
     /// When this process was last suspended: answers to earlier queries prove nothing.
     stalled_at: Option<Instant>,
+    /// The same, until a commit or an order settles which master there is. A doubt that follows may
+    /// begin in the same instant.
+    stall_in_doubt: Option<Instant>,
     /// The last sign that the last target may have been superseded unnoticed: a stall of this
     /// process, a bad answer, another process at its address, or its removal.
     doubted_at: Option<Instant>,
@@ -58,6 +64,10 @@ pub(in crate::machine) struct Oracle {
     processes: (Option<Box<str>>, Option<Box<str>>),
     /// When the latest query was sent to which each sentinel answered with each claim.
     asked_about: BTreeMap<(Claim, MyId), Instant>,
+    /// The last order to follow a node, and when it was given, until it is answered.
+    order: Option<(FollowOrder, Instant)>,
+    /// The node of the override in force, and when it has to end.
+    following: Option<(NodeAddr, Instant)>,
     /// The last input other than the passage of time.
     last_input: Option<Instant>,
     last_step: Option<Instant>,
@@ -81,9 +91,12 @@ impl Oracle {
             answers: BTreeMap::new(),
             ended: BTreeMap::new(),
             stalled_at: None,
+            stall_in_doubt: None,
             doubted_at: None,
             processes: (None, None),
             asked_about: BTreeMap::new(),
+            order: None,
+            following: None,
             last_input: None,
             last_step: None,
             majority: None,
@@ -112,6 +125,7 @@ impl Oracle {
         }
         if stalled {
             (self.stalled_at, self.doubted_at) = (Some(now), Some(now));
+            self.stall_in_doubt = Some(now);
         }
         self.record_event(now, event);
         assert!(actions.len() <= MOST_ACTIONS, "{} actions in one step", actions.len());
@@ -150,9 +164,12 @@ impl Oracle {
                 MachineAction::ReplyPolicy(_) => {
                     assert!(self.held, "replies are dropped or wait while the gate is open");
                 }
+                MachineAction::Override(news) => self.overridden(now, event, news),
                 MachineAction::Ask | MachineAction::Warning(_) => {}
             }
         }
+        let over = self.following.as_ref().is_some_and(|(_, until)| now >= *until);
+        assert!(!over, "an override exceeds its time");
         self.pause = self.pause.filter(|(until, _)| now < *until);
         assert!(
             self.held || self.pause.is_none() || self.published.is_none(),
@@ -194,6 +211,7 @@ impl Oracle {
             MachineEvent::Pause(pause) => self.pause = Some((pause.until, pause.ends_with_commit)),
             MachineEvent::Rules(rules) => self.rules = (**rules).clone(),
             MachineEvent::Resume => self.pause = None,
+            MachineEvent::Follow(order) => self.order = Some((order.clone(), now)),
             MachineEvent::View { from, view, asked_at, .. } => {
                 let claim = (view.addr.clone(), view.epoch);
                 if !view.is_empty_state() {
@@ -284,12 +302,12 @@ impl Oracle {
     /// The gate opens to the same target. After a stall this needs a view that is newer, or silence
     /// for as long as a view remains valid.
     fn released(&self, now: Instant) {
-        let Some(doubted_at) = self.doubted_at.filter(|at| Some(*at) == self.stalled_at) else {
+        let Some(doubted_at) = self.doubted_at.filter(|at| Some(*at) == self.stall_in_doubt) else {
             return;
         };
         let patient = now >= doubted_at + self.rules.view_expiry;
         assert!(patient || self.fresh_voters() >= 1, "released on the old master's own answer");
-        let policy = self.rules.minority == Minority::Keep;
+        let policy = self.rules.minority == Minority::Keep || self.following.is_some();
         assert!(
             policy || self.fresh_voters() >= self.majority.unwrap_or(1).min(1),
             "released in a minority"
@@ -355,15 +373,17 @@ impl Oracle {
         if commit.basis == Basis::EpochRegression {
             self.left.clear();
         }
-        if let Some(left) = self.left.get(&commit.addr) {
+        let by_order = commit.basis == Basis::Operator;
+        if let Some(left) = self.left.get(&commit.addr).filter(|_| !by_order) {
             assert!(commit.epoch > *left, "zombie: {commit:?} was left at {left}");
         }
+        self.left.remove(&commit.addr);
         if let Some((old, _)) = self.last.take().filter(|(old, _)| *old != commit.addr) {
             self.left.insert(old, commit.epoch);
         }
         self.published = Some(claim.clone());
         self.last = Some(claim);
-        self.doubted_at = None;
+        (self.doubted_at, self.stall_in_doubt) = (None, None);
         self.processes = (probe.outcome.ok().and_then(|it| it.lineage).map(|it| it.run_id), None);
         // Only a pause that does not end with a commit, or the policy for a minority, keeps the
         // gate closed after it.
@@ -373,6 +393,48 @@ impl Oracle {
         assert!(!commit.held || paused || policy, "closed without a pause: {commit:?}");
         self.held = commit.held;
         self.pause = self.pause.filter(|(_, ends)| !ends);
+    }
+
+    /// An order was answered, or an override ended.
+    fn overridden(&mut self, now: Instant, event: &MachineEvent, news: &OverrideNews) {
+        match news {
+            OverrideNews::Answered(id, answer) => {
+                // An order that another one replaces is answered in the step of the other one.
+                let Some((order, since)) = self.order.take_if(|(it, _)| it.id == *id) else {
+                    return assert!(answer.is_err(), "an unknown order was followed");
+                };
+                let Ok(followed) = answer else { return };
+                let probe = self.answers.get(&order.addr).expect("followed without an answer");
+                assert!(probe.asked_at >= since && verifies(probe, Verify::Role), "{probe:?}");
+                let target = self.published.as_ref().map(|(addr, _)| addr);
+                assert_eq!(target, Some(&order.addr), "followed, but not published");
+                if *followed == Followed::Confirmed {
+                    // The operator confirms what sentinels otherwise would.
+                    (self.doubted_at, self.stall_in_doubt) = (None, None);
+                }
+                self.following = Some((order.addr, now + order.lasts));
+            }
+            OverrideNews::Ended(addr, end) => {
+                let (following, until) = self.following.take().expect("no override to end");
+                assert_eq!(following, *addr);
+                match end {
+                    OverrideEnd::Expired => assert!(now >= until, "ended early"),
+                    OverrideEnd::Unfollowed => assert_eq!(*event, MachineEvent::Unfollow),
+                    OverrideEnd::Confirmed | OverrideEnd::Switched => {
+                        let heard = self.heard_within_expiry(now);
+                        let needed = self.majority.unwrap_or(1);
+                        assert!(heard >= needed, "{heard} of {needed} sentinels ended it");
+                    }
+                }
+            }
+        }
+    }
+
+    /// The number of sentinels that named anything while their vote, and a verification, may last.
+    fn heard_within_expiry(&self, now: Instant) -> usize {
+        let window = self.rules.view_expiry + self.rules.verify_deadline + Duration::from_secs(1);
+        let recent = self.named.values().flatten().filter(|(_, at)| *at + window >= now);
+        recent.map(|(by, _)| by).collect::<BTreeSet<_>>().len()
     }
 
     fn verified_after_its_evidence(
@@ -401,7 +463,17 @@ impl Oracle {
                     "reconfirmed without a vote from after the doubt: {commit:?}"
                 );
             }
+            Basis::Operator => {
+                let (order, since) = self.order.as_ref().expect("a commit without an order");
+                assert_eq!(order.addr, commit.addr, "another node than ordered");
+                assert!(at >= *since, "S4: queried before the order: {commit:?}");
+                let epoch = self.last.as_ref().map_or(0, |(_, epoch)| *epoch);
+                assert_eq!(commit.epoch, epoch, "an epoch that no sentinel gave");
+                let role = probe.outcome.as_ref().map(|report| &report.role);
+                assert_eq!(role, Ok(&Role::Master), "an order for a node that is no master");
+            }
             Basis::SingleSentinel => {
+                assert_eq!(self.following, None, "a single sentinel ended an override");
                 let early = at
                     .checked_sub(self.rules.solo_grace)
                     .expect("a clock that has run for a while");

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use super::oracle::Oracle;
-use crate::machine::{Machine, MachineAction, MachineEvent};
+use crate::machine::{FollowOrder, Machine, MachineAction, MachineEvent, OverrideNews};
 use crate::{
     Epoch, Lineage, MachineRules, MyId, NodeAddr, NodeReport, Notice, Probe, ProbeFailure,
     ReplicaView, Role, View,
@@ -264,6 +264,15 @@ impl Rig {
                         format!("commit {letter}@{} {}", it.epoch, it.basis.label())
                     }
                     MachineAction::Redirect(to) => format!("redirect {to}"),
+                    MachineAction::Override(OverrideNews::Answered(_, Ok(followed))) => {
+                        format!("follow {followed:?}")
+                    }
+                    MachineAction::Override(OverrideNews::Answered(_, Err(refusal))) => {
+                        format!("refuse {refusal:?}")
+                    }
+                    MachineAction::Override(OverrideNews::Ended(_, end)) => {
+                        format!("override {}", end.label())
+                    }
                     MachineAction::Ask
                     | MachineAction::Probe(_)
                     | MachineAction::Warning(_)
@@ -338,6 +347,22 @@ impl Rig {
         self
     }
 
+    /// An operator orders to follow this node for a minute.
+    pub(in crate::machine) fn orders(&mut self, letter: Letter) -> &mut Self {
+        self.order(letter, 60_000, false)
+    }
+
+    pub(in crate::machine) fn order(
+        &mut self,
+        letter: Letter,
+        millis: u64,
+        force: bool,
+    ) -> &mut Self {
+        let (id, addr) = (self.sequence, node(letter));
+        self.step(MachineEvent::Follow(FollowOrder { id, addr, lasts: ms(millis), force }));
+        self
+    }
+
     /// A sentinel that is not configured answers a query sent at this moment.
     pub(in crate::machine) fn answers(&mut self, sentinel: u8, view: View) -> &mut Self {
         self.step(MachineEvent::View {
@@ -369,6 +394,12 @@ impl Rig {
             self.publishes(sentinel, Notice::ConfigUpdateFrom { peer: id(peer), leaving });
         }
         self.publishes(sentinel, Notice::Switched { to: node(addr) });
+    }
+
+    /// The sentinel answers that it does not know the master's name.
+    pub(in crate::machine) fn forgets_name(&mut self, sentinel: u8) -> &mut Self {
+        self.step(MachineEvent::NameUnknown { from: id(sentinel) });
+        self
     }
 
     /// The sentinel becomes unreachable.

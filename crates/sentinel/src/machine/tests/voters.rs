@@ -1,8 +1,8 @@
 //! Membership of the electorate.
 
 use super::rig::{Rig, id, master, node, view};
-use crate::View;
 use crate::machine::{MachineState, Warning};
+use crate::{MachineRules, Minority, View};
 
 fn answers(rig: &mut Rig, sentinel: u8, view: &View) {
     rig.answers(sentinel, view.clone());
@@ -218,4 +218,53 @@ fn rejects_single_stranger_as_successor() {
     rig.run(600_000);
     assert!(rig.outcomes().is_empty(), "{:?}", rig.outcomes());
     assert_eq!(rig.machine.quorum(), (3, 2));
+}
+
+/// Two of three sentinels answer that they do not know the name, and the third was RESET: it lists
+/// nobody, since the others say hello no more. Then it is made to monitor an empty master.
+fn forget_name(rig: &mut Rig) {
+    rig.disconnects(1).disconnects(2).change(3, |it| it.peers.clear());
+    for _ in 0..120 {
+        rig.run(1000);
+        rig.forgets_name(1).forgets_name(2);
+    }
+}
+
+#[test]
+fn keeps_members_that_forgot_the_name() {
+    let mut rig = Rig::booted();
+    forget_name(&mut rig);
+    rig.nodes.insert('D', master('D', "empty", ""));
+    rig.sentinels.insert(3, view('D', 1, &[], &[]));
+    for _ in 0..60 {
+        rig.run(1000);
+        rig.forgets_name(1).forgets_name(2);
+    }
+    assert!(rig.outcomes().is_empty(), "{:?}", rig.outcomes());
+    // Without any answer, as when they are stopped for good, they are removed as before.
+    rig.run(60_000);
+    assert_eq!(rig.machine.quorum(), (1, 1));
+}
+
+/// Sentinels that forget the name are treated as those that cannot be reached.
+#[test]
+fn treats_forgotten_name_as_a_minority() {
+    let rules = |minority| MachineRules { minority, ..MachineRules::default() };
+    for (policy, expected) in [
+        (Minority::Keep, &[][..]),
+        (Minority::Hold, &["hold"]),
+        (Minority::Cut, &["clear Minority"]),
+    ] {
+        let mut rig = Rig::booted_with(rules(policy));
+        rig.disconnects(1).disconnects(2);
+        for _ in 0..60 {
+            rig.run(1000);
+            rig.forgets_name(1).forgets_name(2);
+        }
+        let outcomes = rig.outcomes_untimed();
+        assert_eq!(outcomes, expected, "{policy:?}");
+        rig.reconnects(1).reconnects(2).run(15_000);
+        assert!(rig.machine.committed().is_some_and(|it| it.published), "{policy:?}");
+        assert!(!rig.machine.is_holding(), "{policy:?}");
+    }
 }

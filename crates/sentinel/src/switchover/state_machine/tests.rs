@@ -45,6 +45,7 @@ fn calm_view() -> LeaderView {
         down: false,
         selected: None,
         down_after: None,
+        replicas: Vec::new(),
     }
 }
 
@@ -171,6 +172,7 @@ fn succeeds_with_the_selected_replica_at_its_epoch() {
         outcome.sentinel
     );
     scenario.assert_cleaned_up();
+    assert_eq!(scenario.count(|it| *it == Action::Selected(node(2))), 1);
     assert_eq!(
         scenario.count(|it| matches!(it, Action::Pause(_) | Action::Unpause)),
         0,

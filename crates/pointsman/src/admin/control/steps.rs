@@ -1,0 +1,86 @@
+//! Streams the steps of a switchover as JSON lines, and keeps the connection alive between them.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use sentinel::SwitchoverStep;
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use super::millis;
+
+/// Interval of the empty lines sent while no step happens. The admin server notices a client that
+/// left only by writing to it, since one that has merely closed its sending side still expects the
+/// response.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Sends the steps as lines until there are no more or the client is gone. The sender of `steps`
+/// notices the latter at once, without waiting for the next step.
+pub(super) async fn stream_steps(
+    mut steps_received: mpsc::Receiver<SwitchoverStep>,
+    lines: mpsc::Sender<Bytes>,
+) -> mpsc::Sender<Bytes> {
+    loop {
+        let it = tokio::select! {
+            it = steps_received.recv() => it,
+            () = lines.closed() => None,
+            () = tokio::time::sleep(KEEP_ALIVE_INTERVAL) => {
+                // A line that does not fit is not needed: the channel already has data to write.
+                let _ = lines.try_send(Bytes::from_static(b"\n"));
+                continue;
+            }
+        };
+        let Some(it) = it else { return lines };
+        let mut line = json!({ "after_ms": millis(it.after), "step": it.step, "text": it.text });
+        let is_recovery_data = !it.changes.is_empty();
+        if let Some(line) = line.as_object_mut().filter(|_| is_recovery_data) {
+            line.insert("changes".to_owned(), it.changes.iter().map(change).collect());
+        }
+        if lines.send(format!("{line}\n").into()).await.is_err() {
+            return lines;
+        }
+        // The next step is taken only when this line has been passed on: the values are changed
+        // after that.
+        let since = Instant::now();
+        while is_recovery_data
+            && lines.capacity() < lines.max_capacity()
+            && since.elapsed() < KEEP_ALIVE_INTERVAL
+        {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+/// A changed priority, as the client needs it to restore it if this process is killed.
+fn change(it: &sentinel::PriorityChange) -> serde_json::Value {
+    let (node, addr) = (it.node.to_string(), it.dialled.to_string());
+    json!({ "node": node, "addr": addr, "from": it.from, "to": it.to })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn closes_step_channel_when_client_leaves() {
+        let (steps, steps_received) = mpsc::channel(1);
+        let (lines, mut body) = mpsc::channel(1);
+        let passing = tokio::spawn(stream_steps(steps_received, lines));
+        let it = SwitchoverStep {
+            after: Duration::from_millis(7),
+            step: "hold",
+            text: "held".to_owned(),
+            changes: Vec::new(),
+        };
+        steps.send(it).await.unwrap();
+        let line = body.recv().await.unwrap();
+        assert_eq!(&line[..], b"{\"after_ms\":7,\"step\":\"hold\",\"text\":\"held\"}\n");
+        assert!(!steps.is_closed());
+        // Between steps, keep-alives are written.
+        assert_eq!(&body.recv().await.unwrap()[..], b"\n");
+        drop(body);
+        // Without another step.
+        tokio::time::timeout(Duration::from_secs(5), steps.closed()).await.unwrap();
+        drop(passing.await.unwrap());
+    }
+}

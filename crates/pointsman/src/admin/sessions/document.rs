@@ -1,0 +1,155 @@
+//! The list of sessions as a JSON document, made in pieces. Pure.
+//!
+//! While sessions arrive, at most twice as many rows are kept as are wanted.
+
+use proxy::{NotCarried, SessionRow};
+use serde_json::{Value, json};
+
+use super::query::{Query, service_of};
+
+/// Rows in one piece of the document.
+const PIECE: usize = 64;
+
+/// The version of the document.
+const SCHEMA: u64 = 1;
+
+/// The rows of a list while they arrive.
+#[derive(Debug)]
+pub(super) struct Listing {
+    query: Query,
+    rows: Vec<SessionRow>,
+    sessions: u64,
+    matching: u64,
+}
+
+impl Listing {
+    pub(super) fn new(query: Query) -> Self {
+        Self { query, rows: Vec::new(), sessions: 0, matching: 0 }
+    }
+
+    pub(super) fn add(&mut self, row: SessionRow) {
+        self.sessions += 1;
+        if !self.query.matches(&row) {
+            return;
+        }
+        self.matching += 1;
+        self.rows.push(row);
+        if self.rows.len() >= self.query.limit * 2 {
+            self.query.arrange(&mut self.rows);
+        }
+    }
+
+    /// The document, in pieces. `silent` are the workers whose sessions may be missing.
+    pub(super) fn document(mut self, silent: &[usize]) -> impl Iterator<Item = String> {
+        self.query.arrange(&mut self.rows);
+        let rows = std::mem::take(&mut self.rows);
+        let head = format!(
+            "{{\"schema\":{SCHEMA},\"sessions\":{},\"matching\":{},\"listed\":{},\
+             \"silent_workers\":{},\"list\":[",
+            self.sessions,
+            self.matching,
+            rows.len(),
+            json!(silent),
+        );
+        let pieces = rows.len().div_ceil(PIECE);
+        let piece = move |number: usize| {
+            let mut text = String::new();
+            for (at, row) in rows.iter().enumerate().skip(number * PIECE).take(PIECE) {
+                text.push_str(if at == 0 { "\n" } else { ",\n" });
+                text.push_str(&document_of(row).to_string());
+            }
+            text
+        };
+        std::iter::once(head).chain((0..pieces).map(piece)).chain(std::iter::once("\n]}\n".into()))
+    }
+}
+
+fn document_of(row: &SessionRow) -> Value {
+    let (service, to) = service_of(row);
+    let said = &row.said;
+    json!({
+        "id": row.id.to_string(),
+        "service": service,
+        "to": to,
+        "client": row.client_name(),
+        "listener": row.listener.as_ref().map(ToString::to_string),
+        "user": said.user,
+        "name": said.name,
+        "library": said.library,
+        "library_version": said.library_version,
+        "database": said.database,
+        "protocol": said.protocol,
+        "state": row.state.label(),
+        "waits_for": row.waits_for.label(),
+        "not_carried": row.not_carried.map(NotCarried::label),
+        "because": row.not_carried.map(meaning),
+        "unknown_command": row.unknown_command,
+        "upstream": row.upstream.map(|(addr, _)| addr.to_string()),
+        "generation": row.upstream.map(|(_, generation)| generation),
+        "age_s": row.age.as_secs_f64(),
+        "idle_s": row.idle.map(|idle| idle.as_secs_f64()),
+        "bytes_in": row.bytes.0,
+        "bytes_out": row.bytes.1,
+        "commands": row.commands,
+        "in_flight": row.in_flight,
+    })
+}
+
+fn meaning(why: NotCarried) -> &'static str {
+    match why {
+        NotCarried::Pinned(pin) => pin.meaning(),
+        NotCarried::InFlight => "a request or a reply is in flight",
+        NotCarried::Disabled => "`sessions = \"close\"`",
+        NotCarried::Refused => "the new server does not accept its state",
+        NotCarried::NoServer => "there is no server",
+        NotCarried::ClosedByServer => "its server closed the connection",
+        NotCarried::OtherData => "the service leads to other data now",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::sessions::testing::row;
+
+    fn listed(query: &str, rows: u32) -> (String, Value, usize) {
+        let mut listing = Listing::new(Query::parse(Some(query)).unwrap());
+        let mut most = 0;
+        for number in 0..rows {
+            listing.add(row(number));
+            most = most.max(listing.rows.len());
+        }
+        let text: String = listing.document(&[2]).collect();
+        let document = serde_json::from_str(&text).unwrap();
+        (text, document, most)
+    }
+
+    #[test]
+    fn keeps_the_wanted_rows_and_counts_all() {
+        for wanted in [1, 63, 64, 65, 200] {
+            let (_, document, most) = listed(&format!("sort=commands&limit={wanted}"), 1000);
+            assert!(most <= wanted * 2, "{most}");
+            let list = document["list"].as_array().unwrap();
+            assert_eq!((list.len(), &document["listed"]), (wanted, &json!(wanted)));
+            assert_eq!(
+                (&document["sessions"], &document["matching"]),
+                (&json!(1000), &json!(1000))
+            );
+            let commands: Vec<u64> =
+                list.iter().map(|it| it["commands"].as_u64().unwrap()).collect();
+            assert!(commands.is_sorted_by(|a, b| a > b) && commands[0] == 999, "{commands:?}");
+        }
+        let (_, document, _) = listed("", 0);
+        assert_eq!((&document["list"], &document["silent_workers"]), (&json!([]), &json!([2])));
+    }
+
+    #[test]
+    fn explains_why_a_session_would_be_closed() {
+        let pinned =
+            SessionRow { not_carried: Some(NotCarried::Pinned(proxy::Pin::Watch)), ..row(1) };
+        let document = document_of(&pinned);
+        assert_eq!(document["not_carried"], "watch");
+        assert_eq!(document["because"], proxy::Pin::Watch.meaning());
+        assert_eq!(document_of(&row(1))["because"], Value::Null);
+    }
+}

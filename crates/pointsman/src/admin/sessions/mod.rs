@@ -1,0 +1,205 @@
+//! Which clients are connected: a list of sessions, an order to end one, and totals by network.
+//!
+//! | Path | Who may use it |
+//! |---|---|
+//! | `GET /control/sessions` | as control commands: the owner of the control socket, or with the token |
+//! | `POST /control/kill` | the same |
+//! | `GET /networks` | every client of the admin port, as the status page |
+//!
+//! The list has addresses of clients and names of users, which those who only scrape metrics need
+//! not learn. Nothing is kept between requests, except for the totals, for [a moment](FRESH).
+//!
+//! All of it runs on the admin server's thread, between its other requests. One list is made at a
+//! time: sessions are visited by the workers, and several lists would visit them several times.
+
+mod collect;
+mod document;
+mod networks;
+mod query;
+#[cfg(test)]
+pub(super) mod testing;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use admin_http::{Handler, Method, Reply, Request, Server, StreamPermit};
+use bytes::Bytes;
+use proxy::{KillError, SessionId, SessionVisits};
+use serde_json::json;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tracing::info;
+
+use self::document::Listing;
+use self::networks::Networks;
+use self::query::Query;
+use crate::admin::control::{Control, parameter};
+
+/// How long totals by network are served again.
+const FRESH: Duration = Duration::from_secs(5);
+/// How long a worker may take to end a session.
+const KILL_DEADLINE: Duration = Duration::from_secs(2);
+/// Seconds after which a refused client may ask again.
+const RETRY: u32 = 1;
+
+/// The sessions, as the admin server offers them.
+pub(crate) struct SessionsApi {
+    sessions: SessionVisits,
+    /// One list at a time.
+    turn: Arc<Semaphore>,
+    networks: Mutex<Option<(Instant, Bytes)>>,
+}
+
+impl SessionsApi {
+    pub(crate) fn new(sessions: SessionVisits) -> Arc<Self> {
+        Arc::new(Self { sessions, turn: Arc::new(Semaphore::new(1)), networks: Mutex::default() })
+    }
+
+    /// Adds what every client of the admin port may read.
+    pub(crate) fn add_to(self: &Arc<Self>, server: Server) -> Server {
+        server.route("/networks", Arc::new(NetworksHandler(Arc::clone(self))))
+    }
+
+    /// Adds what requires permission.
+    pub(crate) fn add_control_to(
+        self: &Arc<Self>,
+        control: &Arc<Control>,
+        server: Server,
+    ) -> Server {
+        let parts = || (Arc::clone(self), Arc::clone(control));
+        let (list, kill) = (parts(), parts());
+        server
+            .route("/control/sessions", Arc::new(ListHandler { api: list.0, control: list.1 }))
+            .route("/control/kill", Arc::new(KillHandler { api: kill.0, control: kill.1 }))
+    }
+
+    /// The permits that a list needs.
+    fn permits(
+        &self,
+        request: &Request<'_>,
+    ) -> Result<(OwnedSemaphorePermit, StreamPermit), Reply> {
+        let busy =
+            || Reply::text(429, "another list is being made; try again\n").retry_after(RETRY);
+        let turn = Arc::clone(&self.turn).try_acquire_owned().map_err(|_| busy())?;
+        let stream = request.reserve_stream().ok_or_else(|| Reply::no_stream().retry_after(RETRY));
+        Ok((turn, stream?))
+    }
+
+    /// The last totals by network, if they are fresh.
+    fn fresh_networks(&self) -> Option<Bytes> {
+        let last = self.networks.lock().unwrap_or_else(PoisonError::into_inner);
+        last.as_ref().filter(|(at, _)| at.elapsed() < FRESH).map(|(_, body)| body.clone())
+    }
+}
+
+struct ListHandler {
+    api: Arc<SessionsApi>,
+    control: Arc<Control>,
+}
+
+impl Handler for ListHandler {
+    fn answer(&self, request: &Request<'_>) -> Reply {
+        if let Some(refusal) = self.control.refuse(request) {
+            return refusal;
+        }
+        let query = match Query::parse(request.query()) {
+            Ok(query) => query,
+            Err(problem) => return Reply::text(400, problem + "\n"),
+        };
+        if let Some(name) = query.service()
+            && let Err(problem) = self.control.knows(name)
+        {
+            return Reply::text(404, problem + "\n");
+        }
+        let (turn, stream) = match self.api.permits(request) {
+            Ok(permits) => permits,
+            Err(refusal) => return refusal,
+        };
+        let (pieces, body) = mpsc::channel(1);
+        let sessions = self.api.sessions.clone();
+        tokio::spawn(async move {
+            let mut listing = Listing::new(query);
+            let missing = collect::all(&sessions, |row| listing.add(row)).await;
+            for piece in listing.document(&missing.workers) {
+                if pieces.send(piece.into()).await.is_err() {
+                    break;
+                }
+            }
+            // Not before, so that the rows of one list at most are in memory.
+            drop(turn);
+        });
+        Reply::stream("application/json", body, stream)
+    }
+}
+
+struct NetworksHandler(Arc<SessionsApi>);
+
+impl Handler for NetworksHandler {
+    fn answer(&self, request: &Request<'_>) -> Reply {
+        if let Some(body) = self.0.fresh_networks() {
+            return Reply::json(200, body);
+        }
+        let (turn, stream) = match self.0.permits(request) {
+            Ok(permits) => permits,
+            Err(refusal) => return refusal,
+        };
+        let (pieces, body) = mpsc::channel(1);
+        let api = Arc::clone(&self.0);
+        tokio::spawn(async move {
+            let mut networks = Networks::default();
+            let missing = collect::all(&api.sessions, |row| networks.add(&row)).await;
+            let document = Bytes::from(networks.document(&missing.workers).to_string() + "\n");
+            let last = Some((Instant::now(), document.clone()));
+            *api.networks.lock().unwrap_or_else(PoisonError::into_inner) = last;
+            drop(turn);
+            // The client may be gone.
+            let _ = pieces.send(document).await;
+        });
+        Reply::stream("application/json", body, stream)
+    }
+}
+
+struct KillHandler {
+    api: Arc<SessionsApi>,
+    control: Arc<Control>,
+}
+
+impl Handler for KillHandler {
+    fn methods(&self) -> &'static [Method] {
+        &[Method::Post]
+    }
+
+    fn answer(&self, request: &Request<'_>) -> Reply {
+        if let Some(refusal) = self.control.refuse(request) {
+            return refusal;
+        }
+        let Some(id) = parameter(request, "id").and_then(SessionId::parse) else {
+            return Reply::text(
+                400,
+                "id must be the ID of a session, as `pointsman sessions` prints it\n",
+            );
+        };
+        let by = if request.is_from_socket_owner() { "control socket" } else { "token" };
+        let Some(permit) = request.reserve_stream() else { return Reply::no_stream() };
+        let (lines, body) = mpsc::channel(1);
+        let sessions = self.api.sessions.clone();
+        tokio::spawn(async move {
+            // A worker that has not answered in time finds nobody who waits, and ends nothing.
+            let killed = tokio::time::timeout(KILL_DEADLINE, sessions.kill(id)).await;
+            let line = match killed {
+                Ok(Ok(())) => {
+                    info!(session = %id, by, "session killed by command");
+                    json!({ "ok": true, "session": id.to_string() })
+                }
+                Ok(Err(KillError::NoAnswer(_))) | Err(_) => {
+                    let error = "the worker of this session does not respond, the command was \
+                                 withdrawn; see /alive";
+                    json!({ "ok": false, "error": error })
+                }
+                Ok(Err(error)) => json!({ "ok": false, "error": error.to_string() }),
+            };
+            // The client may be gone; the session has ended anyway.
+            let _ = lines.send(format!("{line}\n").into()).await;
+        });
+        Reply::stream("application/x-ndjson", body, permit)
+    }
+}

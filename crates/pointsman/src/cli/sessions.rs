@@ -1,0 +1,396 @@
+//! `pointsman sessions` and `pointsman kill`: which clients are connected, and how to end one.
+//!
+//! The table has one line per session and as many columns as fit on the terminal; `--json` prints
+//! the document. Text in it comes from clients: the process escapes it, and it is escaped here
+//! again, since any program may answer on that address.
+//!
+//! Deliberately absent: colours.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, ValueHint};
+use serde_json::Value as Json;
+
+use super::args::ControlArgs;
+use super::control::{self, ControlError};
+use super::http;
+use super::screen::{bytes, number, printable, span, text};
+use super::status::{overwrite, write_all};
+use crate::config::Secret;
+
+/// Interval of the requests with `--watch`.
+const INTERVAL: Duration = Duration::from_secs(2);
+
+const EXAMPLES: &str = "\
+Examples:
+  The sessions that a failover would close, and why:
+    pointsman sessions --state pinned,opaque
+
+  The busiest clients of one network:
+    pointsman sessions --source 10.0.3.0/24 --sort bytes --limit 20
+
+  The clients that wait for their server:
+    pointsman sessions --state in_flight,blocked,held
+
+  The number of sessions per user:
+    pointsman sessions --limit 10000 --json | jq -r '.list[].user' | sort | uniq -c
+
+  End one:
+    pointsman kill 5d0c41aa-0-17-3
+
+States: closing, held, connecting, moving, draining, opaque, blocked, in_flight, subscribed, pinned, idle; and the reasons for which a \
+session is pinned, such as transaction or unknown_command. `pinned` includes every session with such a reason.";
+
+/// The process to ask, and how it is asked.
+#[derive(Debug, Args)]
+pub(super) struct EndpointArgs {
+    /// Address of the admin server, host:port [env: POINTSMAN_ADMIN] [default: as configured, else
+    /// 127.0.0.1:8888]
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<String>,
+
+    /// The control socket [default: as configured]
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    #[arg(conflicts_with_all = ["admin", "token_file"])]
+    socket: Option<PathBuf>,
+
+    /// Configuration file that contains the socket, or the address and the token [env:
+    /// POINTSMAN_CONFIG]
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    config: Option<PathBuf>,
+
+    /// File that holds the control token [env: POINTSMAN_CONTROL_TOKEN holds the token itself]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    token_file: Option<PathBuf>,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl EndpointArgs {
+    fn control(&self) -> ControlArgs {
+        ControlArgs {
+            service: None,
+            admin: self.admin.clone(),
+            socket: self.socket.clone(),
+            config: self.config.clone(),
+            token_file: self.token_file.clone(),
+            json: self.json,
+        }
+    }
+}
+
+/// The arguments of `sessions`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct SessionsArgs {
+    #[command(flatten)]
+    endpoint: EndpointArgs,
+
+    /// Only sessions of this service
+    #[arg(long, value_name = "NAME")]
+    service: Option<String>,
+
+    /// Order, the largest value first: age, idle, bytes, commands, in-flight
+    #[arg(long, value_name = "BY", default_value = "age")]
+    sort: String,
+
+    /// Only clients with this address, or of this network, as in 10.0.3.0/24
+    #[arg(long, value_name = "CIDR")]
+    source: Option<String>,
+
+    /// Only sessions in one of these states, separated by commas
+    #[arg(long, value_name = "STATES")]
+    state: Option<String>,
+
+    /// Maximum number of sessions, up to 10000
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    limit: u32,
+
+    /// Repeat every two seconds, until Ctrl-C; with --json one document each
+    #[arg(long, short)]
+    watch: bool,
+}
+
+/// The arguments of `kill`.
+#[derive(Debug, Args)]
+pub(super) struct KillArgs {
+    /// The ID of the session, as `pointsman sessions` prints it
+    id: String,
+
+    #[command(flatten)]
+    endpoint: EndpointArgs,
+}
+
+impl SessionsArgs {
+    fn path(&self) -> String {
+        let given = [
+            ("service", self.service.clone()),
+            ("sort", Some(self.sort.clone())),
+            ("source", self.source.clone()),
+            ("state", self.state.clone()),
+            ("limit", Some(self.limit.to_string())),
+        ];
+        let pairs = given.into_iter().filter_map(|(key, value)| Some((key, value?)));
+        let query: Vec<String> =
+            pairs.map(|(key, value)| format!("{key}={}", encoded(&value))).collect();
+        format!("/control/sessions?{}", query.join("&"))
+    }
+}
+
+/// No valid value has any other character; they become one that is refused by name.
+fn encoded(value: &str) -> String {
+    let plain =
+        |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | ':' | '/' | ',');
+    value.chars().map(|c| if plain(c) { c } else { '?' }).collect()
+}
+
+/// Prints the sessions.
+///
+/// # Errors
+///
+/// Why they are not available, with a remedy.
+pub(super) fn sessions(
+    args: &SessionsArgs,
+    env: &[(OsString, OsString)],
+) -> Result<ExitCode, ControlError> {
+    let mut out = io::stdout().lock();
+    let on_screen = args.watch && !args.endpoint.json && out.is_terminal();
+    if on_screen && !write_all(&mut out, "\u{1b}[2J")? {
+        return Ok(ExitCode::SUCCESS);
+    }
+    loop {
+        let text = match request(args, env) {
+            Ok(text) => text,
+            Err(error) if args.watch => format!("{error}\n"),
+            Err(error) => return Err(error),
+        };
+        let frame = if on_screen { overwrite(&text) } else { text };
+        if !write_all(&mut out, &frame)? || !args.watch {
+            return Ok(ExitCode::SUCCESS);
+        }
+        std::thread::park_timeout(INTERVAL);
+    }
+}
+
+fn request(args: &SessionsArgs, env: &[(OsString, OsString)]) -> Result<String, ControlError> {
+    let control = args.endpoint.control();
+    let (endpoint, token) = control::access(&control, env)?;
+    let (code, body) = http::get_from(&endpoint, &args.path(), token.as_ref().map(Secret::reveal))
+        .map_err(|error| ControlError::Unreachable(endpoint.clone(), error))?;
+    let body = String::from_utf8_lossy(&body);
+    match code {
+        200 if args.endpoint.json => Ok(body.trim_end().to_owned() + "\n"),
+        200 => {
+            let document: Json =
+                serde_json::from_str(&body).map_err(|_| ControlError::Unfinished(endpoint))?;
+            let width = terminal_size::terminal_size().map(|(width, _)| usize::from(width.0));
+            Ok(render(&document, width.filter(|_| io::stdout().is_terminal())))
+        }
+        404 if body.starts_with("no such path") => Err(ControlError::Disabled(endpoint)),
+        _ => Err(ControlError::Refused(endpoint, printable(body.trim()))),
+    }
+}
+
+/// Ends a session.
+///
+/// # Errors
+///
+/// Why it was not ended.
+pub(super) fn kill(args: &KillArgs, env: &[(OsString, OsString)]) -> Result<String, ControlError> {
+    control::send("kill", (&args.endpoint.control(), &[("id", &args.id)]), env)
+}
+
+/// A column: its title, whether numbers are aligned to the right, and when it is dropped: the
+/// highest number first.
+struct Column {
+    title: &'static str,
+    right: bool,
+    drop: u8,
+    value: fn(&Json) -> String,
+}
+
+/// In the order of the table.
+const COLUMNS: [Column; 14] = [
+    Column { title: "ID", right: false, drop: 0, value: |it| text(it, "id") },
+    Column { title: "CLIENT", right: false, drop: 0, value: |it| text(it, "client") },
+    Column { title: "SERVICE", right: false, drop: 4, value: service },
+    Column { title: "STATE", right: false, drop: 0, value: state },
+    Column { title: "WAITS FOR", right: false, drop: 5, value: |it| words(it, "waits_for") },
+    Column { title: "USER", right: false, drop: 6, value: |it| text(it, "user") },
+    Column { title: "DB", right: true, drop: 9, value: |it| whole(it, "database") },
+    Column { title: "NAME", right: false, drop: 2, value: |it| text(it, "name") },
+    Column { title: "LIBRARY", right: false, drop: 10, value: library },
+    Column { title: "UPSTREAM", right: false, drop: 7, value: |it| text(it, "upstream") },
+    Column { title: "AGE", right: true, drop: 3, value: |it| span(number(it, "age_s")) },
+    Column { title: "IDLE", right: true, drop: 1, value: idle },
+    Column {
+        title: "BYTES",
+        right: true,
+        drop: 8,
+        value: |it| bytes(number(it, "bytes_in") + number(it, "bytes_out")),
+    },
+    Column { title: "COMMANDS", right: true, drop: 8, value: |it| whole(it, "commands") },
+];
+
+fn service(it: &Json) -> String {
+    match text(it, "to").as_str() {
+        "master" => text(it, "service"),
+        to => format!("{}/{to}", text(it, "service")),
+    }
+}
+
+/// The state, with what pins the session, and the number of requests in flight.
+fn state(it: &Json) -> String {
+    let (state, why) = (text(it, "state"), text(it, "not_carried"));
+    let shown = match why.as_str() {
+        "" | "in_flight" => state,
+        why if why == state => state,
+        why => format!("{state}: {why}"),
+    };
+    let command = Some(text(it, "unknown_command")).filter(|command| !command.is_empty());
+    let command = command.map(|command| format!(" {command}")).unwrap_or_default();
+    let owed = number(it, "in_flight");
+    let owed = if owed > 1.0 { format!(" ({owed:.0})") } else { String::new() };
+    format!("{}{command}{owed}", shown.replace('_', " "))
+}
+
+fn words(it: &Json, key: &str) -> String {
+    text(it, key).replace('_', " ")
+}
+
+fn library(it: &Json) -> String {
+    format!("{} {}", text(it, "library"), text(it, "library_version")).trim().to_owned()
+}
+
+fn idle(it: &Json) -> String {
+    it.get("idle_s").and_then(Json::as_f64).map(span).unwrap_or_default()
+}
+
+fn whole(it: &Json, key: &str) -> String {
+    it.get(key).and_then(Json::as_u64).map(|number| number.to_string()).unwrap_or_default()
+}
+
+/// The table, with the columns that fit into `width`.
+fn render(document: &Json, width: Option<usize>) -> String {
+    let rows = document.get("list").and_then(Json::as_array).map_or(&[][..], Vec::as_slice);
+    let cells: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| {
+            let cell = |column: &Column| Some((column.value)(row)).filter(|it| !it.is_empty());
+            COLUMNS.iter().map(|it| cell(it).unwrap_or_else(|| "-".to_owned())).collect()
+        })
+        .collect();
+    let width_of = |at: usize| {
+        let longest = cells.iter().filter_map(|row| row.get(at)).map(|it| it.chars().count()).max();
+        let title = COLUMNS.get(at).map_or(0, |column| column.title.len());
+        longest.unwrap_or(0).max(title)
+    };
+    let widths: Vec<usize> = (0..COLUMNS.len()).map(width_of).collect();
+    let mut kept: Vec<usize> = (0..COLUMNS.len()).collect();
+    while let Some(width) = width
+        && kept.iter().filter_map(|at| widths.get(*at)).map(|it| it + 2).sum::<usize>() > width + 2
+    {
+        let order = |at: &usize| COLUMNS.get(*at).map_or(0, |column| column.drop);
+        let Some(last) = kept.iter().copied().max_by_key(order).filter(|at| order(at) > 0) else {
+            break;
+        };
+        kept.retain(|at| *at != last);
+    }
+    let mut out = String::new();
+    let titles: Vec<String> = COLUMNS.iter().map(|column| column.title.to_owned()).collect();
+    for row in std::iter::once(&titles).chain(&cells) {
+        let mut line = String::new();
+        for at in &kept {
+            let (Some(cell), Some(width), Some(column)) =
+                (row.get(*at), widths.get(*at), COLUMNS.get(*at))
+            else {
+                continue;
+            };
+            // Writing to a string does not fail.
+            let _ = match column.right {
+                true => write!(line, "{cell:>width$}  "),
+                false => write!(line, "{cell:<width$}  "),
+            };
+        }
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
+    let of = |key: &str| number(document, key);
+    let _ = writeln!(
+        out,
+        "{:.0} of {:.0} matching sessions; {:.0} sessions in all",
+        of("listed"),
+        of("matching"),
+        of("sessions")
+    );
+    let silent = document.get("silent_workers").and_then(Json::as_array);
+    for worker in silent.into_iter().flatten().filter_map(Json::as_u64) {
+        let _ =
+            writeln!(out, "worker {worker} did not answer: its sessions are missing; see /alive");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn document() -> Json {
+        serde_json::json!({
+            "schema": 1, "sessions": 7, "matching": 3, "listed": 2, "silent_workers": [1],
+            "list": [
+                {"id": "5d0c41aa-0-17-3", "service": "shop", "to": "master",
+                 "client": "10.0.0.1:50122", "user": "alice", "database": 3, "name": "cart",
+                 "library": "redis-py", "library_version": "5.1", "state": "blocked",
+                 "waits_for": "reply", "not_carried": "blocking", "upstream": "10.0.1.2:6379",
+                 "age_s": 7260.0, "idle_s": 12.4, "bytes_in": 1500, "bytes_out": 500,
+                 "commands": 12, "in_flight": 1},
+                {"id": "5d0c41aa-1-2-0", "service": "shop", "to": "replicas", "client": "unix",
+                 "user": null, "state": "opaque", "waits_for": "request", "not_carried": "monitor",
+                 "age_s": 1.0, "idle_s": null, "bytes_in": 0, "bytes_out": 0, "commands": 0,
+                 "in_flight": null, "name": "\u{1b}[2J"},
+            ],
+        })
+    }
+
+    #[test]
+    fn renders_a_table_with_totals_and_silent_workers() {
+        let shown = render(&document(), None);
+        let lines: Vec<&str> = shown.lines().collect();
+        assert!(lines[0].starts_with("ID               CLIENT          SERVICE        STATE"));
+        for part in ["blocked: blocking", "alice", "redis-py 5.1", "2h01m", "2.0 kB", "12"] {
+            assert!(lines[1].contains(part), "{part}: {}", lines[1]);
+        }
+        assert!(lines[2].contains("shop/replicas") && lines[2].contains("opaque: monitor"));
+        assert_eq!(lines[3], "2 of 3 matching sessions; 7 sessions in all");
+        assert_eq!(lines[4], "worker 1 did not answer: its sessions are missing; see /alive");
+        assert!(shown.chars().all(|c| c == '\n' || !c.is_control()), "{shown:?}");
+    }
+
+    #[test]
+    fn drops_columns_that_do_not_fit() {
+        for width in [60, 80, 100, 120, 200] {
+            let shown = render(&document(), Some(width));
+            let table: Vec<&str> = shown.lines().take(3).collect();
+            assert!(table.iter().all(|line| line.chars().count() <= width), "{width}:\n{shown}");
+            assert!(table[0].contains("ID") && table[0].contains("STATE"), "{width}:\n{shown}");
+        }
+        // What identifies a session stays.
+        assert!(render(&document(), Some(10)).contains("5d0c41aa-0-17-3"));
+    }
+
+    #[test]
+    fn renders_an_empty_list() {
+        let empty = serde_json::json!({"sessions": 0, "matching": 0, "listed": 0, "list": []});
+        assert!(
+            render(&empty, Some(80)).ends_with("0 of 0 matching sessions; 0 sessions in all\n")
+        );
+        assert!(!render(&serde_json::json!(3), None).is_empty());
+    }
+}

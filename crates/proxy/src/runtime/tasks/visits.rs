@@ -1,0 +1,166 @@
+//! Visits: an operator's question to every task of a worker, or an order to one of them.
+//!
+//! A visit polls one task while this thread's [visit](current) is set. A session that finds one
+//! set reports itself, or ends, and does nothing else in that poll. Ordinary polls pay nothing:
+//!
+//! - A session looks for a visit only where it looks for other rare events: when its
+//!   [flag](crate::runtime::wake_flag) is set. So the worker sets that flag first. It knows it
+//!   because the session [registers](register) it when it begins to pump, and that is passed on
+//!   through the path of polls that have moved much, which is checked after each poll anyway.
+//! - The visitor itself runs as the task with a [key](VISITOR) that no slot has. The worker finds
+//!   that out where it finds out that a task has ended meanwhile.
+//!
+//! The visitor visits a few tasks and is queued again, so all ready tasks and the event loop run in
+//! between. A visit that only asks leaves the queue alone: a task that is due is polled as if there
+//! had been none.
+//!
+//! Deliberately absent: what is asked, and who asks ([`workers`](crate::workers)).
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+
+use super::{BYTES, LOCAL, Panicked, TaskKey, Tasks, WorkerHandle};
+use crate::runtime::wake_flag::WakeFlag;
+
+/// The key of the visitor. There are never that many tasks.
+pub(super) const VISITOR: TaskKey = TaskKey { index: u32::MAX, generation: u32::MAX };
+
+/// What a visited session does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Visit {
+    /// It reports itself.
+    Report,
+    /// It ends.
+    End,
+}
+
+thread_local! {
+    static CURRENT: Cell<Option<Visit>> = const { Cell::new(None) };
+    /// A flag that a task has registered in its current poll.
+    static REGISTERED: RefCell<Option<Arc<WakeFlag>>> = const { RefCell::new(None) };
+}
+
+/// The visit in progress.
+pub(crate) fn current() -> Option<Visit> {
+    CURRENT.get()
+}
+
+/// Ends the visit in progress: the session has begun to end.
+pub(crate) fn accept_end() {
+    CURRENT.set(None);
+}
+
+/// Registers the flag of the task that is being polled, in place of an earlier one.
+pub(crate) fn register(flag: &Arc<WakeFlag>) {
+    REGISTERED.replace(Some(Arc::clone(flag)));
+    // The cold path after the poll is taken for any number but zero.
+    super::record_bytes(1);
+}
+
+/// Takes the flag that was registered in this poll.
+pub(super) fn take_registered() -> Option<Arc<WakeFlag>> {
+    REGISTERED.take()
+}
+
+/// Visits the tasks of a worker.
+pub(crate) trait Visitor {
+    /// Visits a few tasks. Returns whether there is more to do.
+    fn turn(&mut self, tasks: &mut Tasks) -> bool;
+}
+
+/// Requests to the visitor of a worker, from other threads. Bounded by those who send them.
+#[derive(Debug)]
+pub(crate) struct VisitRequests<R> {
+    worker: Arc<WorkerHandle>,
+    waiting: Mutex<VecDeque<R>>,
+}
+
+impl<R> VisitRequests<R> {
+    pub(crate) fn new(worker: Arc<WorkerHandle>) -> Self {
+        Self { worker, waiting: Mutex::default() }
+    }
+
+    /// Adds a request and wakes the worker, unless `most` are waiting.
+    pub(crate) fn send(&self, request: R, most: usize) -> bool {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if waiting.len() >= most {
+            return false;
+        }
+        waiting.push_back(request);
+        drop(waiting);
+        self.worker.call(VISITOR);
+        true
+    }
+
+    /// The next request.
+    pub(crate) fn next(&self) -> Option<R> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    }
+}
+
+impl Tasks {
+    /// Sets the visitor of this worker.
+    pub(crate) fn set_visitor(&mut self, visitor: Box<dyn Visitor>) {
+        self.visitor = Some(visitor);
+    }
+
+    /// The number of slots, used or not.
+    pub(crate) fn slots(&self) -> u32 {
+        u32::try_from(self.slots.len()).unwrap_or(u32::MAX)
+    }
+
+    /// The generation of the task in this slot; `None` if there is none, or one that is essential
+    /// to the worker.
+    pub(crate) fn generation(&self, slot: u32) -> Option<u32> {
+        let slot = self.slots.get(slot as usize)?;
+        slot.task.as_ref().filter(|task| !task.essential).map(|_| slot.generation)
+    }
+
+    /// Called for a key whose task is gone: lets the visitor run if it is its key.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn poll_gone(&mut self, key: TaskKey) {
+        if key != VISITOR {
+            return;
+        }
+        let Some(mut visitor) = self.visitor.take() else { return };
+        // A visitor that panics is dropped: its callers see a worker that does not answer.
+        if let Ok(more) = catch_unwind(AssertUnwindSafe(|| visitor.turn(self))) {
+            self.visitor = Some(visitor);
+            if more {
+                LOCAL.with_borrow_mut(|local| local.queue.push_back(VISITOR));
+            }
+        }
+    }
+
+    /// Visits the task in this slot, unless it is essential.
+    pub(crate) fn visit(&mut self, slot: u32, visit: Visit) {
+        let Some(generation) = self.generation(slot) else { return };
+        let key = TaskKey { index: slot, generation };
+        if let Some(flag) = self.task(key).and_then(|task| task.flag.as_ref()) {
+            flag.set();
+        }
+        CURRENT.set(Some(visit));
+        // An error would be the panic of an essential task.
+        let _never = match visit {
+            Visit::Report => self.poll_unqueued(key),
+            Visit::End => self.poll(key, false).map(drop),
+        };
+        CURRENT.set(None);
+        if BYTES.get() > 0 {
+            self.record_weight(key);
+        }
+    }
+
+    /// Polls a task without regard to the queue: if it is queued, it stays queued.
+    fn poll_unqueued(&mut self, key: TaskKey) -> Result<(), Panicked> {
+        let Some(task) = self.task(key) else { return Ok(()) };
+        let polled = catch_unwind(AssertUnwindSafe(|| {
+            task.future.as_mut().poll(&mut Context::from_waker(&task.waker))
+        }));
+        if matches!(polled, Ok(Poll::Pending)) { Ok(()) } else { self.end(key, &polled) }
+    }
+}

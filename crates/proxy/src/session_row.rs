@@ -1,0 +1,316 @@
+//! What is reported of one session when an operator asks for the sessions.
+//!
+//! Made by the session itself, on its worker, when its worker visits it
+//! ([`visits`](crate::runtime::tasks::visits)), and nothing of it is kept. Names come from clients:
+//! they are truncated and escaped here, so that nothing that they contain reaches a terminal.
+//!
+//! Deliberately absent: passwords, keys, values and arguments, which the ledger does not give out.
+
+use std::cell::Cell;
+use std::fmt::{self, Write as _};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use resp::ClientFacts;
+
+use crate::address::ListenAddr;
+use crate::not_carried::NotCarried;
+
+/// Maximum characters of a name that are reported.
+const MAX_NAME: usize = 64;
+
+macro_rules! words {
+    ($(#[$about:meta])* $type:ident { $($(#[$doc:meta])* $name:ident = $label:literal;)+ }) => {
+        $(#[$about])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum $type {
+            $($(#[$doc])* $name,)+
+        }
+
+        impl $type {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$name,)+];
+
+            /// The label, in snake case. It does not change between releases.
+            #[must_use]
+            pub const fn label(self) -> &'static str {
+                match self {
+                    $(Self::$name => $label,)+
+                }
+            }
+        }
+    };
+}
+
+words! {
+    /// The state of a session. If several apply, it is the first one listed.
+    ListedState {
+        /// Ends, and delivers its last bytes.
+        Closing = "closing";
+        /// Waits for a target, or for its turn to connect to one.
+        Held = "held";
+        /// Connects to its first target.
+        Connecting = "connecting";
+        /// Moves to another target.
+        Moving = "moving";
+        /// Was asked to leave, by a shutdown or an ejected replica.
+        Draining = "draining";
+        /// Forwarded without being tracked.
+        Opaque = "opaque";
+        /// A blocking command waits for its reply.
+        Blocked = "blocked";
+        /// A reply is owed, or a request or reply is incomplete.
+        InFlight = "in_flight";
+        /// Receives messages of channels or patterns.
+        Subscribed = "subscribed";
+        /// Nothing is in flight, and only its server has its state.
+        Pinned = "pinned";
+        /// Nothing is in flight.
+        Idle = "idle";
+    }
+}
+
+words! {
+    /// What a session waits for.
+    WaitsFor {
+        /// For the next request of its client.
+        Request = "request";
+        /// For a reply.
+        Reply = "reply";
+        /// For its client to read.
+        ClientToRead = "client_to_read";
+        /// For its server to read.
+        ServerToRead = "server_to_read";
+        /// For a target that may be used.
+        Target = "target";
+        /// For its turn to connect.
+        Permit = "permit";
+        /// For a connection to its target.
+        Connection = "connection";
+        /// For a moment at which it can leave.
+        Boundary = "boundary";
+        /// For its client to close the connection.
+        Close = "close";
+    }
+}
+
+/// The name of a session: unique within the process and, since it begins with a number drawn at the
+/// start of the process, nearly certainly among processes. A session keeps it when it moves to
+/// another target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionId {
+    /// Drawn at the start of the process.
+    pub(crate) process: u32,
+    pub(crate) worker: u32,
+    /// The slot of its task, and how often that was used before.
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+}
+
+impl SessionId {
+    /// Parses the output of [`Display`](fmt::Display).
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split('-');
+        let process = parts.next().filter(|part| part.len() == 8)?;
+        let mut number = || {
+            let part = parts.next()?;
+            let plain = !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+            part.parse().ok().filter(|_| plain)
+        };
+        let (worker, slot, generation) = (number()?, number()?, number()?);
+        let process = u32::from_str_radix(process, 16).ok()?;
+        let id = Self { process, worker, slot, generation };
+        // Written in one way only, so that a log can be searched for it.
+        (parts.next().is_none() && id.to_string() == text).then_some(id)
+    }
+}
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { process, worker, slot, generation } = self;
+        write!(f, "{process:08x}-{worker}-{slot}-{generation}")
+    }
+}
+
+/// What a client has said about itself, safe for a terminal. See [`ClientFacts`].
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ListedClient {
+    /// The user.
+    pub user: Option<Box<str>>,
+    /// The name.
+    pub name: Option<Box<str>>,
+    /// The name of its library.
+    pub library: Option<Box<str>>,
+    /// The version of its library.
+    pub library_version: Option<Box<str>>,
+    /// The database.
+    pub database: Option<u32>,
+    /// The version of the protocol.
+    pub protocol: Option<u8>,
+}
+
+impl From<ClientFacts<'_>> for ListedClient {
+    fn from(facts: ClientFacts<'_>) -> Self {
+        let shown = |text: Option<&[u8]>| text.map(printable);
+        Self {
+            user: shown(facts.user),
+            name: shown(facts.name),
+            library: shown(facts.library),
+            library_version: shown(facts.library_version),
+            database: facts.database,
+            protocol: facts.protocol,
+        }
+    }
+}
+
+/// One session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionRow {
+    /// Its name.
+    pub id: SessionId,
+    /// The name of its service in the data plane.
+    pub service: Arc<str>,
+    /// The address of its client; `None` at a Unix socket.
+    pub client: Option<SocketAddr>,
+    /// The address that its client connected to; `None` while it has no target.
+    pub listener: Option<ListenAddr>,
+    /// What its client has said; nothing is known while it has no target.
+    pub said: ListedClient,
+    /// Its state.
+    pub state: ListedState,
+    /// What it waits for.
+    pub waits_for: WaitsFor,
+    /// Why it would be closed if its target were lost now; `None` if it would be carried.
+    pub not_carried: Option<NotCarried>,
+    /// The unknown command that pinned it.
+    pub unknown_command: Option<Box<str>>,
+    /// Its target, and the target's generation.
+    pub upstream: Option<(SocketAddr, u64)>,
+    /// Since it was accepted.
+    pub age: Duration,
+    /// Since its client last sent something, if the system reports that: not for Unix sockets, and
+    /// not while it has no target.
+    pub idle: Option<Duration>,
+    /// Bytes forwarded from the client, and to it.
+    pub bytes: (u64, u64),
+    /// Requests forwarded in full.
+    pub commands: u64,
+    /// Requests without a complete reply; `None` if it is not tracked.
+    pub in_flight: Option<u64>,
+}
+
+impl SessionRow {
+    /// The address of the client; `None` at a Unix socket.
+    #[must_use]
+    pub fn client_ip(&self) -> Option<IpAddr> {
+        self.client.map(|addr| addr.ip())
+    }
+
+    /// The address of the client with its port, or `unix`.
+    #[must_use]
+    pub fn client_name(&self) -> String {
+        self.client.map_or_else(|| "unix".to_owned(), |addr| addr.to_string())
+    }
+}
+
+thread_local! {
+    static ROW: Cell<Option<Box<SessionRow>>> = const { Cell::new(None) };
+}
+
+/// Leaves the row of the session that is being visited for its worker.
+pub(crate) fn leave(row: SessionRow) {
+    ROW.set(Some(Box::new(row)));
+}
+
+/// Takes the row that the visited session has left.
+pub(crate) fn take() -> Option<Box<SessionRow>> {
+    ROW.take()
+}
+
+/// Text from a client, truncated, in which everything that could change how it is displayed is
+/// escaped.
+fn printable(text: &[u8]) -> Box<str> {
+    let mut shown = String::new();
+    // A character takes at most four bytes, so this never cuts what is shown.
+    let beginning = text.get(..MAX_NAME * 4).unwrap_or(text);
+    for (number, c) in String::from_utf8_lossy(beginning).chars().enumerate() {
+        if number == MAX_NAME {
+            shown.push('…');
+            break;
+        }
+        if is_harmless(c) {
+            shown.push(c);
+        } else {
+            // Writing to a string does not fail.
+            let _ = write!(shown, "{}", c.escape_unicode());
+        }
+    }
+    shown.into()
+}
+
+/// Neither a control character nor one that changes the direction, the width or the line of text.
+fn is_harmless(c: char) -> bool {
+    let invisible = matches!(c,
+        '\u{ad}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
+        | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}'
+        | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}');
+    !c.is_control() && !invisible
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn parses_its_own_ids_and_nothing_else() {
+        let id = SessionId { process: 0xab, worker: 1, slot: 42, generation: 7 };
+        assert_eq!(id.to_string(), "000000ab-1-42-7");
+        assert_eq!(SessionId::parse("000000ab-1-42-7"), Some(id));
+        for text in [
+            "",
+            "ab-1-42-7",
+            "000000ab-1-42",
+            "000000ab-1-42-7-1",
+            "000000AB-1-42-7",
+            "000000ab-01-42-7",
+            "000000ab-+1-42-7",
+            "000000ab-1-42-4294967296",
+            "000000ab-1-42-",
+            "000000ag-1-42-7",
+            "+00000ab-1-42-7",
+        ] {
+            assert_eq!(SessionId::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn escapes_what_could_change_a_terminal() {
+        assert_eq!(&*printable(b"shop-7 (eu)"), "shop-7 (eu)");
+        assert_eq!(&*printable("größe".as_bytes()), "größe");
+        assert_eq!(&*printable(b"\x1b[2J\r\n\x9b"), "\\u{1b}[2J\\u{d}\\u{a}\u{fffd}");
+        assert_eq!(&*printable("a\u{202e}b\u{200b}".as_bytes()), "a\\u{202e}b\\u{200b}");
+        let long = printable(&[b'x'; 5000]);
+        assert_eq!((long.chars().count(), long.ends_with('…')), (MAX_NAME + 1, true));
+        let wide = printable("€".repeat(5000).as_bytes());
+        assert_eq!(wide.chars().count(), MAX_NAME + 1);
+        for byte in 0..=u8::MAX {
+            assert!(printable(&[byte]).chars().all(|c| !c.is_control()), "{byte}");
+        }
+    }
+
+    #[test]
+    fn has_distinct_labels_in_snake_case() {
+        let labels: Vec<&str> = ListedState::ALL.iter().map(|it| it.label()).collect();
+        let waits: Vec<&str> = WaitsFor::ALL.iter().map(|it| it.label()).collect();
+        for labels in [labels, waits] {
+            assert_eq!(labels.iter().collect::<BTreeSet<_>>().len(), labels.len());
+            let plain = |label: &str| label.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
+            assert!(labels.iter().all(|label| plain(label)), "{labels:?}");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! What commands of operators have changed on the servers of a service and not undone yet: for
+//! reports, and so that a process that stops waits for it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+
+use crate::{NodeAddr, PriorityChange};
+
+/// Interval of checks while a process that stops waits.
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// A pause of writes at the master, for all proxies and direct clients.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FleetPauseStatus {
+    /// When it began.
+    pub since: Instant,
+    /// When it ends by itself.
+    pub until: Instant,
+    /// The master that is paused; `None` while none is.
+    pub node: Option<NodeAddr>,
+    /// Why it is not, if so.
+    pub problem: Option<String>,
+}
+
+/// The state of operators' commands.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OperationsSnapshot {
+    /// The nodes whose `replica-priority` is not what it was, or may not be.
+    pub changed_priorities: Vec<PriorityChange>,
+    /// The pause of writes at the master.
+    pub fleet_pause: Option<FleetPauseStatus>,
+}
+
+/// The state of operators' commands for one service, shared by its handles.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Operations {
+    state: Arc<Mutex<OperationsSnapshot>>,
+    stopping: Arc<AtomicBool>,
+    fleet_pause_end: Arc<Notify>,
+}
+
+impl Operations {
+    fn state(&self) -> MutexGuard<'_, OperationsSnapshot> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn snapshot(&self) -> OperationsSnapshot {
+        self.state().clone()
+    }
+
+    pub(crate) fn set_changed_priorities(&self, changes: Vec<PriorityChange>) {
+        self.state().changed_priorities = changes;
+    }
+
+    pub(crate) fn set_fleet_pause(&self, pause: Option<FleetPauseStatus>) {
+        self.state().fleet_pause = pause;
+    }
+
+    /// Ends the pause of the fleet that is in force, if any.
+    pub(crate) fn end_fleet_pause(&self) {
+        self.fleet_pause_end.notify_waiters();
+    }
+
+    /// Completes when the pause of the fleet is to end.
+    pub(crate) async fn fleet_pause_ended(&self) {
+        self.fleet_pause_end.notified().await;
+    }
+
+    /// From now on no operation may begin, and those that can be revoked end.
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+    }
+
+    /// Operations may begin again.
+    pub(crate) fn allow(&self) {
+        self.stopping.store(false, Ordering::Release);
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Completes when the process stops.
+    pub(crate) async fn stopped(&self) {
+        while !self.is_stopping() {
+            tokio::time::sleep(CHECK_INTERVAL).await;
+        }
+    }
+
+    /// Waits until everything is undone, at most for `limit`. Whether it is.
+    pub(crate) async fn wait_undone(&self, limit: Duration, is_busy: impl Fn() -> bool) -> bool {
+        let since = Instant::now();
+        loop {
+            if !is_busy() && self.snapshot() == OperationsSnapshot::default() {
+                return true;
+            }
+            if since.elapsed() >= limit {
+                return false;
+            }
+            tokio::time::sleep(CHECK_INTERVAL).await;
+        }
+    }
+}

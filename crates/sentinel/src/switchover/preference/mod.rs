@@ -1,0 +1,252 @@
+//! Makes Sentinel promote a named replica: by `replica-priority`, for the time until the leader has
+//! selected it.
+//!
+//! Traffic flows meanwhile: the leader learns of a new priority from its next INFO, up to ten
+//! seconds later. The values are restored at the selection, 50 ms or more before the promotion,
+//! because the promotion ends with a CONFIG REWRITE that would make the temporary value permanent.
+//!
+//! `plan` decides which values to change, `changes` how they are set and restored; `keeper` acts.
+
+mod changes;
+mod choice;
+mod keeper;
+mod nodes;
+mod plan;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
+
+use self::changes::{PriorityChanges, RestoreReply};
+use self::choice::first_choice;
+use self::keeper::{ChangedNode, PriorityKeeper, restore_once};
+use self::nodes::{LockedReplica, NodeAccess};
+pub use self::plan::PriorityChange;
+use super::SwitchoverStep;
+use super::command_connection::CommandConnection;
+use super::error::SwitchoverError;
+use super::leader::LeaderView;
+use super::participants::Participants;
+use crate::discovery::handle::DiscoveryHandle;
+use crate::link::login::Login;
+use crate::{Credentials, NodeAddr};
+
+/// How long a report of the changes is waited for, so that it precedes them.
+const REPORT_TIMEOUT: Duration = Duration::from_millis(500);
+/// For each node, when another process than the one that changed it restores it.
+const RECOVERY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_millis(250));
+
+/// Reports steps to the one that requested the switchover.
+#[derive(Debug, Clone)]
+pub(super) struct Reporter {
+    pub(super) steps: mpsc::Sender<SwitchoverStep>,
+    pub(super) start: Instant,
+}
+
+impl Reporter {
+    /// Never blocks: the switchover must not depend on how fast its steps are read.
+    pub(super) fn report(&self, step: &'static str, text: String) {
+        self.report_changes(step, text, Vec::new());
+    }
+
+    fn report_changes(&self, step: &'static str, text: String, changes: Vec<PriorityChange>) {
+        let after = self.start.elapsed();
+        // A receiver that was dropped is detected before the failover is started.
+        let _ = self.steps.try_send(SwitchoverStep { after, step, text, changes });
+    }
+
+    /// Waits until every report was taken, or its reader is too slow or gone.
+    async fn taken(&self) {
+        let taken = async {
+            while self.steps.capacity() < self.steps.max_capacity() && !self.steps.is_closed() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let _in_time = tokio::time::timeout(REPORT_TIMEOUT, taken).await;
+    }
+}
+
+/// What the keeper reports.
+#[derive(Debug)]
+pub(super) enum Event {
+    Established,
+    Failed(SwitchoverError),
+    Settled(Vec<(PriorityChange, String)>),
+}
+
+/// The temporary priorities of one switchover. Dropping it restores them.
+#[derive(Debug)]
+pub(super) struct Preference {
+    requested: NodeAddr,
+    wanted: u64,
+    orders: mpsc::Sender<()>,
+    events: mpsc::Receiver<Event>,
+}
+
+impl Preference {
+    /// Locks the replicas, reads their priorities, checks that they may be changed, and starts to
+    /// change them.
+    pub(super) async fn start(
+        handle: &DiscoveryHandle,
+        participants: &Participants,
+        (leader, connection): (NodeAddr, CommandConnection),
+        requested: NodeAddr,
+        (timeout, reporter): (Duration, Reporter),
+    ) -> Result<Self, SwitchoverError> {
+        let settings = handle.connection_settings();
+        let access = NodeAccess { login: settings.auth.clone(), timeout };
+        let mut replicas = participants.replicas.clone();
+        // Every process locks in this order.
+        replicas.sort();
+        let mut locks = Vec::with_capacity(replicas.len());
+        for replica in replicas {
+            locks.push(LockedReplica::open(&access, replica).await?);
+        }
+        let candidates: Vec<_> = locks.iter().map(|it| it.candidate.clone()).collect();
+        let (changes, wanted) = plan::plan(&requested, &candidates)?;
+        for change in &changes {
+            for it in locks.iter_mut().filter(|it| it.candidate.node == change.node) {
+                it.check_writable().await?;
+            }
+        }
+        announce(&reporter, &changes, &leader);
+        reporter.taken().await;
+        let mut nodes = Vec::with_capacity(changes.len());
+        for change in &changes {
+            let lock = locks.iter_mut().find(|it| it.candidate.node == change.node);
+            let (role, connection) =
+                lock.map_or((None, None), |it| (it.role.take(), it.connection.take()));
+            nodes.push(ChangedNode { change: change.clone(), connection, role });
+        }
+        let (orders, ordered) = mpsc::channel(1);
+        let (out, events) = mpsc::channel(4);
+        let begun = PriorityChanges::begin(
+            Instant::now(),
+            (leader, participants.master.clone()),
+            (requested.clone(), wanted),
+            changes,
+        );
+        let keeper = PriorityKeeper {
+            name: Arc::clone(&settings.name),
+            access,
+            operations: handle.operations().clone(),
+            nodes,
+            _locks: locks,
+            leader: Some(connection),
+            orders: ordered,
+            events: out,
+            reporter: Some(reporter),
+        };
+        tokio::spawn(keeper.run(begun));
+        Ok(Self { requested, wanted, orders, events })
+    }
+
+    /// The replica to promote, as sentinels announce it.
+    pub(super) fn requested(&self) -> &NodeAddr {
+        &self.requested
+    }
+
+    /// Waits until the leader reports the requested replica as its first choice.
+    pub(super) async fn established(&mut self) -> Result<(), SwitchoverError> {
+        match self.events.recv().await {
+            Some(Event::Established) => Ok(()),
+            Some(Event::Failed(reason)) => Err(reason),
+            Some(Event::Settled(_)) | None => Err(SwitchoverError::Unsettled),
+        }
+    }
+
+    /// Whether the sentinel that starts the failover would promote the requested replica.
+    pub(super) fn check(
+        &self,
+        (leader, view): (&NodeAddr, &LeaderView),
+    ) -> Result<(), SwitchoverError> {
+        first_choice(view, &self.requested, self.wanted)
+            .map_err(|problem| SwitchoverError::Refused(format!("{leader}: {problem}")))
+    }
+
+    /// Starts to restore the priorities, without waiting for it.
+    pub(super) fn restore(&self) {
+        let _ = self.orders.try_send(());
+    }
+
+    /// Restores the priorities, or reports which ones are left. Bounded.
+    pub(super) async fn settled(mut self) -> Vec<(PriorityChange, String)> {
+        self.restore();
+        while let Some(event) = self.events.recv().await {
+            if let Event::Settled(left) = event {
+                return left;
+            }
+        }
+        Vec::new()
+    }
+}
+
+/// Reports the changes before they are made: if this process is killed, the one that requested
+/// the switchover knows what to restore.
+fn announce(reporter: &Reporter, changes: &[PriorityChange], leader: &NodeAddr) {
+    let text = match changes {
+        [] => "no priority has to be changed".to_owned(),
+        changes => {
+            let list: Vec<String> = changes
+                .iter()
+                .map(|it| format!("{} from {} to {}", it.node, it.from, it.to))
+                .collect();
+            format!("replica-priority changes until a replica is selected: {}", list.join(", "))
+        }
+    };
+    reporter.report_changes("prefer", text, changes.to_vec());
+    // Taken only when the one before has been written.
+    let text = format!("sentinel {leader} learns of priorities within ten seconds; traffic flows");
+    reporter.report("prefer", text);
+}
+
+/// Whether the requested replica can be promoted, from what is known before anything is asked.
+pub(super) fn requested_replica(
+    seen: &crate::DiscoverySnapshot,
+    participants: &Participants,
+    to: &NodeAddr,
+) -> Result<NodeAddr, SwitchoverError> {
+    let is_it = |addr: &NodeAddr, dialled: SocketAddr| addr == to || NodeAddr::from(dialled) == *to;
+    if is_it(&participants.master, participants.dialled) {
+        return Err(SwitchoverError::AlreadyMaster(to.clone()));
+    }
+    let found = participants.replicas.iter().find(|(addr, dialled)| is_it(addr, *dialled));
+    let node = found.map_or(to, |(addr, _)| addr);
+    let listed = seen.nodes.iter().find(|it| it.addr == *node).map_or(0, |it| it.listed_healthy);
+    let (members, majority) = seen.quorum;
+    if listed < majority {
+        return Err(SwitchoverError::NotListed { node: node.clone(), listed, members, majority });
+    }
+    let problem = || "it does not report that it follows the master".to_owned();
+    let refused = || SwitchoverError::NotPromotable { node: to.clone(), problem: problem() };
+    found.map(|(addr, _)| addr.clone()).ok_or_else(refused)
+}
+
+/// Restores priorities that another process has changed and cannot restore. Returns for each node
+/// the problem, if it is not restored.
+pub async fn restore_priorities(
+    auth: Option<Credentials>,
+    changes: Vec<PriorityChange>,
+) -> Vec<(PriorityChange, Result<(), String>)> {
+    let access = NodeAccess { login: Login::new(auth), timeout: Duration::from_millis(500) };
+    let mut results = Vec::with_capacity(changes.len());
+    for change in changes {
+        let since = Instant::now();
+        let result = loop {
+            match restore_once(&access, None, (&change, None)).await.0 {
+                RestoreReply::Restored { .. } => break Ok(()),
+                RestoreReply::Other(value) => {
+                    break Err(format!("it is {value}, which somebody else has set"));
+                }
+                RestoreReply::Failed(problem) if since.elapsed() >= RECOVERY.0 => {
+                    break Err(problem);
+                }
+                RestoreReply::Failed(_) => tokio::time::sleep(RECOVERY.1).await,
+            }
+        };
+        results.push((change, result));
+    }
+    results
+}

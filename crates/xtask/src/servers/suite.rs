@@ -1,0 +1,213 @@
+//! Runs the parts of the end-to-end tests that depend on the server, with a given one.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use harness::Binary;
+
+use super::fetch::Programs;
+
+/// The modules of the end-to-end tests that depend on the server. The others test only the proxy
+/// itself.
+pub(super) const PARTS: [&str; 13] = [
+    "bytes",
+    "carry",
+    "carry_state",
+    "discovery",
+    "doctor",
+    "failover",
+    "maintenance",
+    "new_master",
+    "readers",
+    "replicas",
+    "subscribers",
+    "switchover",
+    "switchover_faults",
+];
+/// The module with the upgrades.
+pub(super) const UPGRADE: &str = "upgrade";
+
+/// How long the tests of one part may take.
+const LIMIT: Duration = Duration::from_secs(15 * 60);
+
+/// What the tests of one server gave.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Outcome {
+    pub(super) passed: usize,
+    /// The names of failed tests.
+    pub(super) failed: Vec<String>,
+    /// Why the run is incomplete, if it is.
+    pub(super) broken: Option<String>,
+}
+
+impl Outcome {
+    pub(super) fn is_good(&self) -> bool {
+        self.passed > 0 && self.failed.is_empty() && self.broken.is_none()
+    }
+
+    /// An outcome without any test.
+    pub(super) fn incomplete(why: String) -> Self {
+        Self { broken: Some(why), ..Self::default() }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed.extend(other.failed);
+        self.broken = self.broken.take().or(other.broken);
+    }
+}
+
+/// Runs one part with these programs. Its output stays in `log`, which is the record of the run.
+///
+/// # Errors
+/// A message for people: the tests cannot be started, or the log cannot be written.
+pub(super) fn run(
+    tests: &Path,
+    part: &str,
+    programs: &Programs,
+    newer: Option<&Programs>,
+    log: &Path,
+) -> Result<Outcome, String> {
+    let mut command = Command::new(tests);
+    command.arg(format!("{part}::"));
+    command.env(Binary::Server.variable(), &programs.server);
+    command.env(Binary::Sentinel.variable(), &programs.sentinel);
+    for binary in [Binary::Server, Binary::Sentinel] {
+        command.env_remove(binary.newer_variable());
+    }
+    if let Some(newer) = newer {
+        command.env(Binary::Server.newer_variable(), &newer.server);
+        command.env(Binary::Sentinel.newer_variable(), &newer.sentinel);
+    }
+    let text = output_of(command)?;
+    let folder = log.parent().unwrap_or(log);
+    std::fs::create_dir_all(folder)
+        .and_then(|()| std::fs::write(log, &text))
+        .map_err(|error| format!("{}: {error}", log.display()))?;
+    Ok(outcome_of(&text))
+}
+
+/// What the recorded runs of these parts gave together.
+pub(super) fn recorded<'a>(logs: impl Iterator<Item = &'a PathBuf>) -> Outcome {
+    let mut all = Outcome::default();
+    for log in logs {
+        let part = log.file_stem().unwrap_or_default().to_string_lossy();
+        all.add(match std::fs::read_to_string(log) {
+            Ok(text) => outcome_of(&text),
+            Err(_) => Outcome::incomplete(format!("{part} was not run")),
+        });
+    }
+    all
+}
+
+/// The output of the tests, which are ended after the limit. Prints failed tests as they end.
+fn output_of(mut command: Command) -> Result<String, String> {
+    command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|error| format!("the tests could not be started: {error}"))?;
+    let (lines, received) = mpsc::channel();
+    let stdout = child.stdout.take().into_iter();
+    let reader = std::thread::spawn(move || {
+        for line in stdout.flat_map(|it| BufReader::new(it).lines()).map_while(Result::ok) {
+            if lines.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    let deadline = Instant::now() + LIMIT;
+    let mut text = String::new();
+    loop {
+        match received.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(line) => {
+                if let Some((name, "FAILED")) = verdict(&line) {
+                    println!("    FAILED {name}");
+                }
+                text.push_str(&line);
+                text.push('\n');
+            }
+            Err(mpsc::RecvTimeoutError::Disconnected) => break,
+            // The servers of its tests end with it.
+            Err(mpsc::RecvTimeoutError::Timeout) => child.kill().map_err(|it| it.to_string())?,
+        }
+    }
+    child.wait().map_err(|error| format!("the tests: {error}"))?;
+    let _ = reader.join();
+    Ok(text)
+}
+
+/// The name of a test and what became of it.
+fn verdict(line: &str) -> Option<(&str, &str)> {
+    line.strip_prefix("test ")?.rsplit_once(" ... ")
+}
+
+/// What the output of the tests says. Ignored tests are ignored here as everywhere.
+fn outcome_of(text: &str) -> Outcome {
+    let of = |wanted| {
+        let named = text.lines().filter_map(verdict).filter(move |(_, it)| *it == wanted);
+        named.map(|(name, _)| name.to_owned())
+    };
+    let ended = text.lines().any(|line| line.starts_with("test result: "));
+    let (passed, failed) = (of("ok").count(), of("FAILED").collect::<Vec<_>>());
+    let broken = match ended {
+        true if passed + failed.len() == 0 => Some("no test was run".to_owned()),
+        true => None,
+        false => Some("the tests ended early".to_owned()),
+    };
+    Outcome { passed, failed, broken }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OUTPUT: &str = "\nrunning 3 tests\ntest carry::one ... ok\ntest carry::two ... FAILED\n\
+                          test carry::three ... ignored\n\ntest result: FAILED. 1 passed; 1 failed\n";
+
+    #[test]
+    fn counts_tests_and_names_failed_ones() {
+        let outcome = outcome_of(OUTPUT);
+        assert_eq!(
+            (outcome.passed, outcome.failed.as_slice()),
+            (1, &["carry::two".to_owned()][..])
+        );
+        assert!(outcome.broken.is_none() && !outcome.is_good());
+        let early = outcome_of(OUTPUT.split_once("\ntest result").expect("the end").0);
+        assert_eq!((early.passed, early.broken.is_some()), (1, true));
+        assert!(outcome_of("test result: ok. 0 passed; 0 failed").broken.is_some());
+    }
+
+    #[test]
+    fn adds_parts_and_misses_absent_ones() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let logs = ["carry.log", "failover.log"].map(|name| folder.path().join(name));
+        std::fs::write(&logs[0], OUTPUT.replace("FAILED", "ok")).expect("a log");
+        let half = recorded(logs.iter());
+        assert_eq!((half.passed, half.broken.as_deref()), (2, Some("failover was not run")));
+        std::fs::write(&logs[1], OUTPUT).expect("a log");
+        let whole = recorded(logs.iter());
+        assert_eq!((whole.passed, whole.failed.len(), whole.broken), (3, 1, None));
+    }
+
+    #[test]
+    fn passes_only_with_tests() {
+        assert!(!Outcome::default().is_good());
+        assert!(Outcome { passed: 1, ..Outcome::default() }.is_good());
+        let broken = Some("ended early".to_owned());
+        assert!(!Outcome { passed: 1, broken, ..Outcome::default() }.is_good());
+    }
+
+    #[test]
+    fn names_existing_modules() {
+        let main = include_str!("../../../../tests/e2e/main.rs");
+        for part in PARTS.iter().chain(&[UPGRADE]) {
+            assert!(main.lines().any(|line| line == format!("mod {part};")), "{part}");
+        }
+    }
+}

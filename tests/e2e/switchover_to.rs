@@ -1,0 +1,253 @@
+//! A switchover to a named replica: by `replica-priority`, which is restored whatever happens.
+
+use std::net::SocketAddr;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use harness::{Cluster, Load, Node, Pointsman, Value, wait_until};
+
+use crate::switchover::{TOKEN, controlled, order, stderr, stdout};
+use crate::switchover_faults::{allow_promotion, wait_settled};
+use crate::{PROGRAM, metric};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn priority(node: &Node) -> Option<u64> {
+    let reply = node.ask(&["CONFIG", "GET", "replica-priority"]).ok()?;
+    reply.field("replica-priority").and_then(Value::text)?.parse().ok()
+}
+
+fn priorities(cluster: &Cluster) -> Vec<Option<u64>> {
+    cluster.nodes().iter().map(priority).collect()
+}
+
+fn set_priority(node: &Node, value: u64) {
+    let command = ["CONFIG", "SET", "replica-priority", &value.to_string()];
+    assert!(node.ask(&command).expect("a reply").is_ok());
+}
+
+fn switch_to(pointsman: &Pointsman, node: SocketAddr) -> Output {
+    order(pointsman, &["switchover", "--to", &node.to_string()], TOKEN)
+}
+
+fn begin_switch_to(pointsman: &Pointsman, node: SocketAddr) -> Child {
+    let admin = pointsman.admin().to_string();
+    let mut command = Command::new(PROGRAM);
+    command
+        .args(["switchover", "--to", &node.to_string(), "--admin", &admin])
+        .env_clear()
+        .env("POINTSMAN_CONTROL_TOKEN", TOKEN)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command.spawn().expect("the order runs")
+}
+
+fn changed(pointsman: &Pointsman) -> Option<f64> {
+    metric(pointsman, "pointsman_switchover_changed_priorities{service=\"mymaster\"}")
+}
+
+fn wait_changed(node: &Node) {
+    wait_until("the priority to change", PATIENCE, || priority(node) != Some(100));
+}
+
+fn wait_restored(cluster: &Cluster) {
+    wait_until("the priorities to be restored", PATIENCE, || {
+        let now = priorities(cluster);
+        if now.iter().all(|it| *it == Some(100)) { Ok(()) } else { Err(format!("{now:?}")) }
+    });
+}
+
+#[test]
+fn promotes_each_named_replica_without_loss() {
+    let cluster = Cluster::builder().replicas(3).start();
+    let pointsman = controlled(&cluster);
+    let mut load = Load::to(pointsman.addr()).writers(8).rate(1000).timeout(PATIENCE).start();
+    wait_until("some writes", PATIENCE, || load.counts().acknowledged > 200);
+    let replicas: Vec<SocketAddr> = cluster.replicas().iter().map(|node| node.addr()).collect();
+    // All equal; the named one is the lowest already; all others have 1.
+    for (number, to) in replicas.into_iter().enumerate() {
+        let others = [100, 100, 1][number];
+        for node in cluster.nodes() {
+            set_priority(node, if node.addr() == to { [100, 7, 100][number] } else { others });
+        }
+        let before = priorities(&cluster);
+        wait_settled(&cluster);
+        let since = Instant::now();
+        let done = switch_to(&pointsman, to);
+        let took = since.elapsed();
+        assert!(done.status.success(), "{}{}", stdout(&done), stderr(&done));
+        eprintln!("switched to {to} in {took:?}:\n{}", stdout(&done));
+        assert_eq!(cluster.master().addr(), to, "{}", stdout(&done));
+        assert_eq!(priorities(&cluster), before, "{}", stdout(&done));
+        let restored = stdout(&done).matches("s  restore ").count();
+        assert_eq!(restored, [1, 0, 3][number], "{}", stdout(&done));
+        assert_eq!(changed(&pointsman), Some(0.0));
+    }
+    load.stop();
+    let verdict = load.verify(cluster.master().addr()).expect("a look at the master");
+    assert_eq!(verdict.missing, 0, "{verdict:?}; {:?}", load.counts());
+    assert_eq!(load.counts().errors, 0, "{:?}", load.errors());
+}
+
+/// The promotion ends with CONFIG REWRITE: the values are restored before that.
+#[test]
+fn writes_no_changed_priority_to_configuration_files() {
+    let cluster = Cluster::builder().start();
+    let pointsman = controlled(&cluster);
+    let to = cluster.replicas()[0].addr();
+    let done = switch_to(&pointsman, to);
+    assert!(done.status.success(), "{}{}", stdout(&done), stderr(&done));
+    assert_eq!(cluster.master().addr(), to);
+    wait_settled(&cluster);
+    let master = cluster.master();
+    // What a restart would read; or the operator was advised, on a machine that is that slow.
+    master.restart();
+    let is_advised = stdout(&done).contains("CONFIG REWRITE");
+    assert!(priority(master) == Some(100) || is_advised, "{}", stdout(&done));
+    eprintln!("{:?}, advised: {is_advised}", priority(master));
+}
+
+#[test]
+fn refuses_named_nodes_that_cannot_be_promoted() {
+    let cluster = Cluster::builder().start();
+    let pointsman = controlled(&cluster);
+    let (master, replica) = (cluster.master(), cluster.replicas()[0]);
+    let refused = |to: SocketAddr, why: &str| {
+        let done = switch_to(&pointsman, to);
+        assert!(!done.status.success(), "{}", stdout(&done));
+        assert!(stderr(&done).contains(why), "{}{}", stdout(&done), stderr(&done));
+    };
+    refused(master.addr(), "is the master already");
+    refused("127.0.0.1:1".parse().expect("an address"), "listed as a healthy replica by 0 of 3");
+    set_priority(replica, 0);
+    refused(replica.addr(), "replica-priority is 0");
+    set_priority(replica, 100);
+    for rule in ["-config|set", "-pubsub|numsub", "-subscribe"] {
+        replica.ask(&["ACL", "SETUSER", "default", rule]).expect("a rule");
+        refused(replica.addr(), "+config|get +config|set +subscribe +pubsub|numsub");
+        let back = rule.replacen('-', "+", 1);
+        replica.ask(&["ACL", "SETUSER", "default", &back]).expect("a rule");
+    }
+    let wrong = order(&pointsman, &["switchover", "--to", "nowhere"], TOKEN);
+    assert!(stderr(&wrong).contains("host:port"), "{}", stderr(&wrong));
+    assert_eq!(cluster.master().addr(), master.addr());
+    assert_eq!(priorities(&cluster), vec![Some(100); 3]);
+}
+
+#[test]
+fn restores_from_the_command_when_the_proxy_is_killed() {
+    let cluster = Cluster::builder().start();
+    let pointsman = controlled(&cluster);
+    let replica = cluster.replicas()[0];
+    let order = begin_switch_to(&pointsman, replica.addr());
+    wait_changed(replica);
+    pointsman.process().kill();
+    let done = order.wait_with_output().expect("the order ends");
+    assert!(!done.status.success(), "{}", stdout(&done));
+    assert_eq!(priorities(&cluster), vec![Some(100); 3], "{}{}", stdout(&done), stderr(&done));
+    assert!(stdout(&done).contains("is 100 again"), "{}", stdout(&done));
+}
+
+#[test]
+fn restores_when_the_command_is_interrupted() {
+    let cluster = Cluster::builder().start();
+    let pointsman = controlled(&cluster);
+    let replica = cluster.replicas()[0];
+    let mut order = begin_switch_to(&pointsman, replica.addr());
+    wait_changed(replica);
+    assert_eq!(changed(&pointsman), Some(1.0));
+    order.kill().expect("it is interrupted");
+    order.wait().expect("it is gone");
+    wait_restored(&cluster);
+    wait_until("the metric to show it", PATIENCE, || changed(&pointsman) == Some(0.0));
+    assert_ne!(cluster.master().addr(), replica.addr());
+}
+
+#[test]
+fn restores_when_the_proxy_is_terminated() {
+    let cluster = Cluster::builder().start();
+    let pointsman = controlled(&cluster);
+    let replica = cluster.replicas()[0];
+    let order = begin_switch_to(&pointsman, replica.addr());
+    wait_changed(replica);
+    pointsman.sigterm();
+    pointsman.wait_exit(PATIENCE);
+    assert_eq!(priorities(&cluster), vec![Some(100); 3]);
+    let done = order.wait_with_output().expect("the order ends");
+    assert!(stderr(&done).contains("the process is stopping"), "{}", stderr(&done));
+}
+
+#[test]
+fn restores_a_replica_that_hangs_when_it_answers_again() {
+    let cluster = Cluster::builder().start();
+    let pointsman = controlled(&cluster);
+    let replica = cluster.replicas()[0];
+    let mut order = begin_switch_to(&pointsman, replica.addr());
+    wait_changed(replica);
+    replica.stop();
+    order.kill().expect("it is interrupted");
+    order.wait().expect("it is gone");
+    wait_until("the status to show what is left", PATIENCE, || {
+        let (_, status) = pointsman.get("/status").expect("status");
+        let log = pointsman.process().log();
+        if status.contains("CONFIG SET replica-priority 100")
+            && log.contains("replica-priority is not restored yet")
+        {
+            Ok(())
+        } else {
+            Err(status)
+        }
+    });
+    replica.cont();
+    wait_restored(&cluster);
+    wait_until("the metric to show it", PATIENCE, || changed(&pointsman) == Some(0.0));
+}
+
+#[test]
+fn restores_when_sentinel_aborts() {
+    let cluster = Cluster::builder().failover_timeout(Duration::from_secs(3)).start();
+    let pointsman = controlled(&cluster);
+    let (master, replica) = (cluster.master().addr(), cluster.replicas()[0].addr());
+    allow_promotion(&cluster, false);
+    let done = switch_to(&pointsman, replica);
+    assert!(!done.status.success(), "{}", stdout(&done));
+    assert!(stderr(&done).contains("aborted the failover"), "{}", stderr(&done));
+    assert_eq!(priorities(&cluster), vec![Some(100); 3], "{}", stdout(&done));
+    assert_eq!(cluster.master().addr(), master);
+}
+
+#[test]
+fn restores_when_another_failover_happens() {
+    let cluster = Cluster::builder().start();
+    let pointsman = controlled(&cluster);
+    let replica = cluster.replicas()[0];
+    let order = begin_switch_to(&pointsman, replica.addr());
+    wait_changed(replica);
+    let busy = cluster.sentinels().last().expect("a sentinel");
+    busy.ask(&["SENTINEL", "FAILOVER", cluster.name()]).expect("it begins");
+    let done = order.wait_with_output().expect("the order ends");
+    assert_eq!(priorities(&cluster), vec![Some(100); 3], "{}{}", stdout(&done), stderr(&done));
+    assert!(!done.status.success(), "{}", stdout(&done));
+    eprintln!("{}{}", stdout(&done), stderr(&done));
+}
+
+#[test]
+fn restores_priorities_of_two_orders_at_once() {
+    let cluster = Cluster::builder().start();
+    let (one, other) = (controlled(&cluster), controlled(&cluster));
+    for node in cluster.nodes() {
+        set_priority(node, 1);
+    }
+    let to: Vec<SocketAddr> = cluster.replicas().iter().map(|node| node.addr()).collect();
+    let orders = [begin_switch_to(&one, to[0]), begin_switch_to(&other, to[1])];
+    let done = orders.map(|order| order.wait_with_output().expect("the order ends"));
+    let told: Vec<String> = done.iter().map(|done| stdout(done) + &stderr(done)).collect();
+    eprintln!("{}", told.join("\n"));
+    let succeeded: Vec<bool> = done.iter().map(|done| done.status.success()).collect();
+    assert!(succeeded.iter().filter(|it| **it).count() < 2, "{}", told.join("\n"));
+    assert!(told.iter().any(|it| it.contains("another process is switching over")));
+    assert_eq!(priorities(&cluster), vec![Some(1); 3], "{}", told.join("\n"));
+    for (to, _) in to.iter().zip(&succeeded).filter(|(_, succeeded)| **succeeded) {
+        assert_eq!(cluster.master().addr(), *to);
+    }
+}
