@@ -106,8 +106,7 @@ pub struct ServiceStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fleet_pause: Option<FleetPauseStatus>,
     /// Nodes whose `replica-priority` this process has changed for a switchover and not restored
-    /// yet. Omitted while there are none.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// yet.
     pub changed_priorities: Vec<ChangedPriorityStatus>,
     /// Whether sentinels with a vote name different masters or epochs, which happens briefly in
     /// every failover.
