@@ -291,6 +291,22 @@ fn replaces_control_token_at_once() {
 }
 
 #[test]
+fn enables_control_commands_by_reload() {
+    let cluster = Cluster::builder().replicas(0).sentinels(1).start();
+    let line = "control_token_env = \"E2E_TOKEN\"\n";
+    let pointsman = builder(&cluster).lines(line).env("E2E_TOKEN", TOKEN).start();
+    let config = pointsman.process().log_path().with_file_name("pointsman.toml");
+    let off = std::fs::read_to_string(&config).expect("the file");
+    let resume = || order(&pointsman, &["resume"], TOKEN);
+    let refused = || stderr(&resume()).contains("does not accept control commands");
+    assert!(refused(), "{}", stderr(&resume()));
+    write(&config, &off.replace(line, &format!("{line}control = true\n")));
+    wait_until("commands", PATIENCE, || resume().status.success());
+    write(&config, &off);
+    wait_until("no commands", PATIENCE, refused);
+}
+
+#[test]
 fn applies_minority_policy_while_in_a_minority() {
     let cluster = Cluster::builder().replicas(1).start();
     let pointsman = builder(&cluster).service_line("hold_timeout = \"60s\"").start();

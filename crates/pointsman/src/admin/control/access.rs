@@ -40,7 +40,8 @@ impl ControlAccess {
     pub(crate) fn refuse(&self, request: &Request<'_>) -> Option<Reply> {
         let access = self.0.load();
         if !access.enabled {
-            return Some(Reply::text(404, "control commands are disabled: set admin.control\n"));
+            // Begins as the answer to an unknown path, by which the command line recognises it.
+            return Some(Reply::text(404, "no such path: admin.control is off\n"));
         }
         if request.is_from_socket_owner() {
             return None;
