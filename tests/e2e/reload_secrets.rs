@@ -90,7 +90,7 @@ fn rotates_secret_of_added_service_and_removes_it() {
     let one = service("alpha", alpha, &cluster, [&of_alpha, &of_sentinel]);
     let two = service("beta", beta, &cluster, [&of_beta, &of_sentinel]);
     let on_beta = cluster.master_addr("beta").expect("a master");
-    let on_beta = cluster.nodes().iter().find(|node| node.addr() == on_beta).expect("its node");
+    let on_beta = cluster.node_at(on_beta).expect("its node");
     let mut load = Load::to(alpha).writers(4).start();
 
     // A new service has no secret to keep: the reload is refused as a whole.
