@@ -71,6 +71,9 @@ const LOOKED_UP: &[&str] = &[
     "pointsman_switchover_changed_priorities",
     // A read that does not end becomes a refused reload, for which there is an alert.
     "pointsman_config_read_pending_seconds",
+    // For both there is an alert on what follows: a partial reload, and refused credentials.
+    "pointsman_config_secrets_unread",
+    "pointsman_credentials_outdated",
     "pointsman_worker_stalled_seconds_total",
     "pointsman_worker_sessions",
     "pointsman_worker_tasks",

@@ -45,7 +45,7 @@ fn applies_live_keys_and_names_others() {
     let text = std::fs::read_to_string(&path).expect("the file");
     let text = text.replace(
         "hold_timeout = \"25s\"",
-        "hold_timeout = \"300ms\"\nmax_connections = 2\nverify = \"ping\"",
+        "hold_timeout = \"300ms\"\nmax_connections = 2\nunix_socket_mode = \"0600\"",
     );
     std::fs::write(&path, text + "[log]\nlevel = \"debug\"\n").expect("the file");
     // A session from before the reload.
@@ -57,7 +57,7 @@ fn applies_live_keys_and_names_others() {
     assert_eq!(metric(&pointsman, "pointsman_config_last_reload_successful"), Some(1.0));
     assert_eq!(metric(&pointsman, "pointsman_config_pending_restart"), Some(1.0));
     let (_, status) = pointsman.get("/status").expect("status");
-    assert!(status.contains("\"service.verify (mymaster)\""), "{status}");
+    assert!(status.contains("\"service.unix_socket_mode (mymaster)\""), "{status}");
     assert!(old.cmd(&["PING"]).is_ok());
     // The new limit on connections.
     let mut second = pointsman.client();

@@ -27,6 +27,7 @@ const PURE: &[(&str, &str)] = &[
     ("crates/sentinel/src/link/notice.rs", "what an event of a sentinel says"),
     ("crates/sentinel/src/link/poll.rs", "what a poll asks and what the replies mean"),
     ("crates/sentinel/src/link/reply.rs", "replies of both protocol versions"),
+    ("crates/sentinel/src/link/rotation.rs", "which credentials a server gets"),
     ("crates/sentinel/src/machine/", "when the target changes"),
     ("crates/sentinel/src/replicas/eligibility/", "which replicas serve readers"),
     ("crates/sentinel/src/switchover/state_machine.rs", "the steps of a switchover"),

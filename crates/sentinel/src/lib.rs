@@ -36,7 +36,7 @@ pub mod simulation {
 pub use discovery::Discovery;
 pub use discovery::alarms::{Alarm, AlarmRecord};
 pub use discovery::changes::DiscoveryControl;
-pub use discovery::config::DiscoveryConfig;
+pub use discovery::config::{DiscoveryChange, DiscoveryConfig};
 pub use discovery::handle::{CommandId, DiscoveryHandle, Heartbeat};
 pub use discovery::operations::{FleetPauseStatus, OperationsSnapshot};
 pub use discovery::snapshot::{
@@ -46,6 +46,7 @@ pub use discovery::snapshot::{
 pub use link::auth::{Credentials, Denied};
 pub use link::messages::Timeouts;
 pub use link::notice::Notice;
+pub use link::rotation::{CredentialStatus, RefusedCredentials};
 pub use machine::rules::{MachineRules, Minority, ReplicaRules, Verify};
 pub use machine::{
     Admission, Basis, Claim, Commit, Committed, FailoverTimeline, FollowOrder, FollowRefusal,

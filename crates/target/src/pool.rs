@@ -18,7 +18,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
@@ -52,7 +52,8 @@ pub struct Pool {
     set: ArcSwapOption<PublishedSet>,
     gate: Arc<Gate>,
     master: Arc<TargetReader>,
-    when_empty: EmptyPool,
+    /// What readers get while it is empty; see [`EmptyPool`].
+    master_when_empty: AtomicBool,
     /// Where the search begins, to spread ties.
     search_start: AtomicUsize,
 }
@@ -78,7 +79,7 @@ impl Pool {
             return Selection::Use(TargetRef::new(member));
         }
         let usable = |target: &&Arc<Target>| !target.is_closed() && !target.fence().is_raised();
-        match (self.when_empty, set.fallback_target.as_ref().filter(usable)) {
+        match (self.when_empty(), set.fallback_target.as_ref().filter(usable)) {
             (EmptyPool::Master, Some(master)) => Selection::Use(TargetRef::new(Arc::clone(master))),
             (EmptyPool::Master, None) => Selection::Wait,
             (EmptyPool::Reject, _) => Selection::Nothing,
@@ -109,7 +110,7 @@ impl Pool {
 
     /// The reader of the master, if the master may serve in place of replicas.
     pub(crate) fn fallback(&self) -> Option<&Arc<TargetReader>> {
-        (self.when_empty == EmptyPool::Master).then_some(&self.master)
+        (self.when_empty() == EmptyPool::Master).then_some(&self.master)
     }
 
     /// The current members, each with its load; `None` before the first publication.
@@ -121,7 +122,12 @@ impl Pool {
     /// What readers get while the pool has no usable replica.
     #[must_use]
     pub fn when_empty(&self) -> EmptyPool {
-        self.when_empty
+        // Used only while there is no member; a publication follows each change.
+        if self.master_when_empty.load(Ordering::Relaxed) {
+            EmptyPool::Master
+        } else {
+            EmptyPool::Reject
+        }
     }
 }
 
@@ -143,7 +149,7 @@ impl PoolWriter {
             set: ArcSwapOption::empty(),
             gate: Arc::new(Gate::read_only(master.gate())),
             master: Arc::clone(master),
-            when_empty,
+            master_when_empty: AtomicBool::new(when_empty == EmptyPool::Master),
             search_start: AtomicUsize::new(0),
         });
         (
@@ -161,6 +167,16 @@ impl PoolWriter {
     #[must_use]
     pub fn pool(&self) -> &Arc<Pool> {
         &self.pool
+    }
+
+    /// Changes what readers get while the pool is empty. The next publication moves the sessions
+    /// that it concerns.
+    pub fn set_when_empty(&mut self, when_empty: EmptyPool) {
+        let master = when_empty == EmptyPool::Master;
+        if self.pool.master_when_empty.swap(master, Ordering::Relaxed) != master {
+            // Those that wait for a master may have nothing to wait for now.
+            self.pool.changed_notify().notify_waiters();
+        }
     }
 
     /// The master that may serve in place of replicas, if that is allowed and there is one.

@@ -10,6 +10,7 @@
 //! Deliberately absent: the implementation of the commands (in `sentinel`), and request bodies: all
 //! parameters are in the query.
 
+mod access;
 mod overrides;
 mod steps;
 
@@ -24,10 +25,11 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
+pub(crate) use self::access::ControlAccess;
 use self::steps::stream_steps;
 use super::follow::Order;
 use crate::admin::service_registry::{ReportedService, ServiceRegistry};
-use crate::config::{Secret, parse_duration};
+use crate::config::parse_duration;
 
 /// Duration of a pause without a `for` parameter.
 const DEFAULT_PAUSE: Duration = Duration::from_secs(30);
@@ -51,16 +53,15 @@ enum ControlCommand {
 
 /// The state of the control API.
 pub(crate) struct Control {
-    /// Without a token only the control socket accepts commands.
-    token: Option<Secret>,
+    access: ControlAccess,
     services: ServiceRegistry,
     runtime: tokio::runtime::Handle,
 }
 
 impl Control {
     /// Creates the API. Commands run on the runtime of the caller.
-    pub(crate) fn new(token: Option<Secret>, services: ServiceRegistry) -> Arc<Self> {
-        Arc::new(Self { token, services, runtime: tokio::runtime::Handle::current() })
+    pub(crate) fn new(access: ControlAccess, services: ServiceRegistry) -> Arc<Self> {
+        Arc::new(Self { access, services, runtime: tokio::runtime::Handle::current() })
     }
 
     /// Adds its paths to the admin server.
@@ -76,22 +77,7 @@ impl Control {
 
     /// Returns the refusal of a request without permission.
     pub(crate) fn refuse(&self, request: &Request<'_>) -> Option<Reply> {
-        if request.is_from_socket_owner() {
-            return None;
-        }
-        let Some(token) = &self.token else {
-            return Some(Reply::text(
-                403,
-                "control commands are accepted through the control socket only\n",
-            ));
-        };
-        let given =
-            request.header("authorization").and_then(|header| header.strip_prefix("Bearer "));
-        let is_valid = given
-            .is_some_and(|given| constant_time_eq(given.as_bytes(), token.reveal().as_bytes()));
-        (!is_valid).then(|| {
-            Reply::text(401, "a control command requires the token: Authorization: Bearer TOKEN\n")
-        })
+        self.access.refuse(request)
     }
 
     /// Whether there is a service of this name.
@@ -339,23 +325,13 @@ pub(crate) fn parameter<'a>(request: &'a Request<'_>, name: &str) -> Option<&'a 
     pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
 }
 
-/// Compares in a time that depends only on the length of `given`.
-fn constant_time_eq(given: &[u8], expected: &[u8]) -> bool {
-    let mut differ = u8::from(given.len() != expected.len());
-    for (at, byte) in given.iter().enumerate() {
-        let other = expected.get(at.checked_rem(expected.len()).unwrap_or(0)).copied().unwrap_or(0);
-        differ |= byte ^ other;
-    }
-    differ == 0
-}
-
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{constant_time_eq, node_addr};
+    use super::node_addr;
 
     #[test]
     fn reads_replica_with_and_without_brackets() {
@@ -370,14 +346,5 @@ mod tests {
         ] {
             assert_eq!(node_addr(text).map(|it| it.to_string()).as_deref(), shown, "{text}");
         }
-    }
-
-    #[test]
-    fn accepts_complete_token_only() {
-        assert!(constant_time_eq(b"secret", b"secret"));
-        for other in [&b""[..], b"secre", b"secrets", b"secresecret", b"Secret", b"secretsecret"] {
-            assert!(!constant_time_eq(other, b"secret"), "{other:?}");
-        }
-        assert!(!constant_time_eq(b"x", b""));
     }
 }

@@ -32,6 +32,10 @@ pub struct EffectiveSettings {
     pub files: Files,
     /// The maximum number of client connections of all services together.
     pub max_connections: usize,
+    /// Whether /metrics also contains the metrics of haproxy.
+    pub haproxy_names: bool,
+    /// The number of secret files that could not be read by the last reload.
+    pub unread_secrets: usize,
     /// Keys whose configured value differs from the one in force until a restart.
     pub pending: Vec<String>,
 }
@@ -55,6 +59,8 @@ impl EffectiveSettings {
                 .collect(),
             files,
             max_connections: connections.total,
+            haproxy_names: config.metrics.haproxy_names,
+            unread_secrets: 0,
             pending,
         }
     }
@@ -69,11 +75,13 @@ pub enum ReloadOutcome {
     Unchanged,
     /// The configuration has faults; everything is as before.
     Refused,
+    /// A secret file could not be read: its secret is as before, everything else was applied.
+    Partial,
 }
 
 impl ReloadOutcome {
     /// All values, in the order of their numbers.
-    pub const ALL: [Self; 3] = [Self::Applied, Self::Unchanged, Self::Refused];
+    pub const ALL: [Self; 4] = [Self::Applied, Self::Unchanged, Self::Refused, Self::Partial];
 
     /// Returns a stable label for metrics and status.
     #[must_use]
@@ -82,6 +90,7 @@ impl ReloadOutcome {
             Self::Applied => "applied",
             Self::Unchanged => "unchanged",
             Self::Refused => "refused",
+            Self::Partial => "partial",
         }
     }
 }

@@ -85,7 +85,7 @@ impl ProcessReport {
     }
 
     fn config_status(&self, now: Instant) -> status::ConfigStatus {
-        let ([applied, unchanged, refused], last) = self.effective.reloads();
+        let ([applied, unchanged, refused, partial], last) = self.effective.reloads();
         let settings = self.effective.settings();
         status::ConfigStatus {
             hash: settings.hash.clone(),
@@ -93,6 +93,7 @@ impl ProcessReport {
                 ("applied", applied),
                 ("unchanged", unchanged),
                 ("refused", refused),
+                ("partial", partial),
             ]),
             last_reload: last.as_ref().map(|last| last.outcome.label()),
             last_reload_age_s: last

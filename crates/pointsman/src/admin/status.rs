@@ -5,6 +5,7 @@
 //! monotonic and a reader's clock may differ. No secret can appear: this module receives addresses,
 //! names and counters only.
 
+mod credentials;
 mod document;
 
 use std::time::{Duration, Instant};
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 use proxy::{Distribution, EndReason, NotCarried, Pin, ServiceSnapshot};
 use sentinel::{DiscoverySnapshot, OperationsSnapshot, ProbeFailure, Role};
 
+pub use credentials::*;
 pub use document::*;
 
 /// The state of sessions that are not pinned, in metrics and in the status.
@@ -107,6 +109,7 @@ pub fn service(
         changed_priorities: operations.changed_priorities.iter().map(changed_priority).collect(),
         disagreement: seen.disagreement,
         minority: seen.minority,
+        credentials: CredentialsStatus::of(seen),
         follow: seen.overrides.in_force.as_ref().map(|it| override_status(it, now)),
         last_override_end: seen.overrides.last_end.map(sentinel::OverrideEnd::label),
         electorate: ElectorateStatus { voters, majority },

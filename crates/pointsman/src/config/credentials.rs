@@ -93,13 +93,49 @@ impl FromSettings for Credentials {
     }
 }
 
-/// Resolves the passwords of one service. Returns the faults found in their keys.
+/// A secret file that could not be read, or whose content is unusable. At the start that is a fault
+/// of the configuration; a running process keeps the secret that it has.
+#[derive(Debug, Clone)]
+pub(super) struct UnreadSecret {
+    /// The service; `None` for the process.
+    pub(super) service: Option<String>,
+    /// The section, as in [`SettingMap::passwords`].
+    pub(super) section: &'static str,
+    pub(super) finding: Finding,
+}
+
+/// Faults of the keys of secrets, and secret files that could not be used.
+#[derive(Debug, Default)]
+pub(super) struct SecretFindings {
+    pub(super) faults: Vec<Finding>,
+    pub(super) unread: Vec<UnreadSecret>,
+}
+
+impl SecretFindings {
+    /// Adds the problem of a key that gives a secret.
+    fn add(&mut self, service: Option<String>, section: &'static str, finding: Finding) {
+        if finding.key.ends_with("_file") {
+            self.unread.push(UnreadSecret { service, section, finding });
+        } else {
+            self.faults.push(finding);
+        }
+    }
+}
+
+/// The section of the token for commands in [`SettingMap::passwords`].
+const CONTROL_TOKEN: &str = "admin.control_token";
+
+/// Resolves the passwords of one service.
 pub(super) fn resolve_passwords(
     service: &mut SettingMap,
     read_file: ReadFile<'_>,
     env: &BTreeMap<&str, &str>,
-) -> Vec<Finding> {
-    let mut findings = Vec::new();
+    found: &mut SecretFindings,
+) {
+    let name = match service.value("service.name") {
+        Some(Value::Text(name)) => name.clone(),
+        _ => String::new(),
+    };
     for section in CREDENTIALS {
         let keys = PASSWORD_KEYS.map(|name| format!("{section}.{name}"));
         let present: Vec<&String> =
@@ -108,7 +144,12 @@ pub(super) fn resolve_passwords(
         if let [first, second, ..] = present.as_slice() {
             let what = format!("{first} is set as well");
             let remedy = "keep only one of password, password_file and password_env";
-            findings.push(Finding::new(service.origin(second), (*second).clone(), what, remedy));
+            found.faults.push(Finding::new(
+                service.origin(second),
+                (*second).clone(),
+                what,
+                remedy,
+            ));
         } else if let [key] = present.as_slice() {
             match read_secret(service.value(key), key, read_file, env) {
                 Ok(Some(secret)) => {
@@ -116,13 +157,14 @@ pub(super) fn resolve_passwords(
                 }
                 Ok(None) => {}
                 Err(problem) => {
-                    findings.push(Finding::of(service.origin(key), (*key).clone(), problem));
+                    let finding = Finding::of(service.origin(key), (*key).clone(), problem);
+                    found.add(Some(name.clone()), section, finding);
                 }
             }
         } else if sound && service.settings.contains_key(&format!("{section}.username")) {
             let key = format!("{section}.username");
             let remedy = "add password, password_file or password_env";
-            findings.push(Finding::new(
+            found.faults.push(Finding::new(
                 service.origin(&key),
                 key,
                 "a user name without a password",
@@ -130,24 +172,24 @@ pub(super) fn resolve_passwords(
             ));
         }
     }
-    findings
 }
 
-/// Resolves the token for commands to the admin server, if commands are enabled. Returns the faults
-/// found in its keys.
+/// Resolves the token for commands to the admin server.
 pub(super) fn resolve_control_token(
     process: &mut SettingMap,
     read_file: ReadFile<'_>,
     env: &BTreeMap<&str, &str>,
-) -> Vec<Finding> {
+    found: &mut SecretFindings,
+) {
     const MIN_LENGTH: usize = 16;
     let keys = ["admin.control_token_file", "admin.control_token_env"];
     let on = matches!(process.value("admin.control"), Some(Value::Bool(true)));
     let sound = !keys.iter().any(|key| process.broken.contains(*key));
     let present: Vec<&str> =
         keys.into_iter().filter(|key| process.settings.contains_key(*key)).collect();
-    let fault = |key: &str, what: String, remedy: &str| {
-        vec![Finding::new(process.origin(key), key, what, remedy)]
+    let origin = |key: &str| process.origin(key);
+    let mut fault = |key: &str, what: String, remedy: &str| {
+        found.add(None, CONTROL_TOKEN, Finding::new(origin(key), key, what, remedy));
     };
     match present.as_slice() {
         [] if on && sound && process.value("admin.control_socket").is_none() => {
@@ -156,9 +198,9 @@ pub(super) fn resolve_control_token(
                 "admin.control",
                 what,
                 "add control_socket, control_token_file or control_token_env",
-            )
+            );
         }
-        [] => Vec::new(),
+        [] => {}
         [first, second, ..] => fault(
             second,
             format!("{first} is set as well"),
@@ -171,12 +213,12 @@ pub(super) fn resolve_control_token(
                 "use at least 16 random characters",
             ),
             Ok(token) => {
-                process
-                    .passwords
-                    .extend(token.map(|token| ("admin.control_token".to_owned(), token)));
-                Vec::new()
+                process.passwords.extend(token.map(|token| (CONTROL_TOKEN.to_owned(), token)));
             }
-            Err(problem) => vec![Finding::of(process.origin(key), *key, problem)],
+            Err(problem) => {
+                let finding = Finding::of(process.origin(key), *key, problem);
+                found.add(None, CONTROL_TOKEN, finding);
+            }
         },
     }
 }

@@ -5,6 +5,8 @@
 //! FUSE daemon. Nothing ends such a read, not even a handled signal. Callers therefore read on a
 //! separate thread, and [`PendingReads`] has the path and the start of each read. A second attempt
 //! to read a file that hangs fails at once; otherwise each reload would block another thread.
+//! Secrets of a running process are read on one thread each, with a time limit, so that one file
+//! that hangs delays no other.
 //!
 //! Anything other than a regular file is refused before it is opened: opening a FIFO waits for a
 //! writer, a device may have no end, and opening some devices has side effects.
@@ -12,47 +14,124 @@
 use std::collections::BTreeMap;
 use std::fs::{File, FileType};
 use std::io::{self, Read};
-use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
+use zeroize::Zeroizing;
 
 use super::value::Problem;
 
+/// How long a secret file is waited for while the process runs. Ten thousand times what a file on a
+/// disk takes.
+pub(crate) const SECRET_PATIENCE: Duration = Duration::from_secs(2);
+
+/// The metadata by which a changed file is recognised; `None` if there is none.
+pub(crate) type FileStamp = Option<(u64, u64, u64, i64, i64)>;
+
+/// The metadata of a file.
+pub(crate) fn stamp(path: &Path) -> FileStamp {
+    let found = std::fs::metadata(path).ok()?;
+    Some((
+        found.dev(),
+        found.ino(),
+        found.size(),
+        found.mtime_nsec() ^ (found.mtime() << 20),
+        found.ctime_nsec(),
+    ))
+}
+
 /// The reads in progress. Cheap to clone; all clones share one record.
 #[derive(Debug, Clone, Default)]
-pub struct PendingReads(Arc<Mutex<BTreeMap<PathBuf, Instant>>>);
+pub struct PendingReads {
+    reads: Arc<Mutex<BTreeMap<PathBuf, Instant>>>,
+    /// Receives a reason to read again when a read ends that was not waited for.
+    late: Arc<OnceLock<mpsc::Sender<&'static str>>>,
+}
 
 impl PendingReads {
     /// The oldest read in progress: its path and its age.
     #[must_use]
     pub fn oldest(&self) -> Option<(PathBuf, Duration)> {
-        let files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let files = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
         let oldest = files.iter().min_by_key(|(_, since)| **since)?;
         Some((oldest.0.clone(), oldest.1.elapsed()))
     }
 
+    /// `late` receives a reason to read again when a read ends that was not waited for.
+    pub(crate) fn report_late_reads(&self, late: mpsc::Sender<&'static str>) {
+        // Set once, at the start.
+        let _first = self.late.set(late);
+    }
+
     /// Records a read until the returned guard is dropped.
-    fn begin(&self, path: &Path) -> io::Result<PendingRead<'_>> {
-        let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    fn begin(&self, path: &Path) -> io::Result<PendingRead> {
+        let mut files = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(since) = files.get(path) {
             let what =
                 format!("an earlier read has not returned for {} s", since.elapsed().as_secs());
             return Err(io::Error::new(io::ErrorKind::TimedOut, what));
         }
         files.insert(path.to_owned(), Instant::now());
-        Ok(PendingRead { files: self, path: path.to_owned() })
+        Ok(PendingRead { files: self.clone(), path: path.to_owned() })
     }
 }
 
-struct PendingRead<'a> {
-    files: &'a PendingReads,
+struct PendingRead {
+    files: PendingReads,
     path: PathBuf,
 }
 
-impl Drop for PendingRead<'_> {
+impl Drop for PendingRead {
     fn drop(&mut self) {
-        self.files.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.path);
+        let mut reads = self.files.reads.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = reads.remove(&self.path);
+        drop(reads);
+        if since.is_some_and(|since| since.elapsed() > SECRET_PATIENCE)
+            && let Some(late) = self.files.late.get()
+        {
+            // If the channel is full, a read is about to begin anyway.
+            let _ = late.try_send("a file that hung can be read again");
+        }
+    }
+}
+
+/// A secret file: its metadata from before the read, and its text.
+pub(crate) type SecretRead = (FileStamp, io::Result<String>);
+
+/// As [`read_file`], but gives up after `patience`. The read that is not waited for keeps its
+/// thread until it ends, and prevents another one of the same file.
+pub(super) fn read_within(
+    path: &Path,
+    bound: u64,
+    in_progress: &PendingReads,
+    patience: Duration,
+) -> SecretRead {
+    let guard = match in_progress.begin(path) {
+        Ok(guard) => guard,
+        Err(error) => return (None, Err(error)),
+    };
+    let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+    let file = path.to_owned();
+    let work = move || {
+        let stamp = stamp(&file);
+        let text = read_regular(&file, bound).map(Zeroizing::new);
+        // The record ends before the answer, so that the next attempt finds none.
+        drop(guard);
+        // The receiver may have given up: the text is wiped then.
+        let _ = sender.send((stamp, text));
+    };
+    if let Err(error) = std::thread::Builder::new().name("secret".to_owned()).spawn(work) {
+        return (None, Err(error));
+    }
+    match receiver.recv_timeout(patience) {
+        Ok((stamp, text)) => (stamp, text.map(|mut text| std::mem::take(&mut *text))),
+        Err(_) => {
+            let what = format!("the read has not returned for {} s", patience.as_secs());
+            (None, Err(io::Error::new(io::ErrorKind::TimedOut, what)))
+        }
     }
 }
 
@@ -64,6 +143,10 @@ impl Drop for PendingRead<'_> {
 /// bound, `TimedOut` while an earlier read of the same file has not returned.
 pub(crate) fn read_file(path: &Path, bound: u64, in_progress: &PendingReads) -> io::Result<String> {
     let _guard = in_progress.begin(path)?;
+    read_regular(path, bound)
+}
+
+fn read_regular(path: &Path, bound: u64) -> io::Result<String> {
     // Checked before opening, because opening a FIFO waits for a writer, and again after opening,
     // because the file may have been replaced in between.
     is_regular(std::fs::metadata(path)?.file_type())?;
@@ -98,7 +181,8 @@ fn is_regular(kind: FileType) -> io::Result<()> {
 }
 
 fn read_bounded(from: impl Read, bound: u64) -> io::Result<String> {
-    let mut text = String::new();
+    // Room for a usual secret: a text that grows leaves copies of it in memory.
+    let mut text = String::with_capacity(4096);
     let length = from.take(bound.saturating_add(1)).read_to_string(&mut text)?;
     if length as u64 > bound {
         return Err(io::Error::new(
@@ -163,6 +247,27 @@ mod tests {
         assert!(error(&large).contains("larger than 16 bytes"));
         std::fs::write(&large, "x".repeat(16)).unwrap();
         assert_eq!(read_file(&large, 16, &PendingReads::default()).unwrap().len(), 16);
+    }
+
+    #[test]
+    fn gives_up_a_read_that_hangs_and_reports_its_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, other) = (folder.path().join("one"), folder.path().join("two"));
+        std::fs::write(&path, "1").unwrap();
+        std::fs::write(&other, "2").unwrap();
+        let (files, (late, mut reasons)) = (PendingReads::default(), mpsc::channel(1));
+        files.report_late_reads(late);
+        let (stamp_before, text) = read_within(&path, 16, &files, SECRET_PATIENCE);
+        assert_eq!((stamp_before, text.unwrap().as_str()), (stamp(&path), "1"));
+        let hangs = files.begin(&path).unwrap();
+        let long_ago = Instant::now().checked_sub(SECRET_PATIENCE * 2).unwrap();
+        files.reads.lock().unwrap().insert(path.clone(), long_ago);
+        let (_, refused) = read_within(&path, 16, &files, SECRET_PATIENCE);
+        assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::TimedOut, "at once");
+        assert_eq!(read_within(&other, 16, &files, SECRET_PATIENCE).1.unwrap(), "2");
+        assert!(reasons.try_recv().is_err());
+        drop(hangs);
+        assert!(reasons.try_recv().unwrap().contains("hung"));
     }
 
     #[test]

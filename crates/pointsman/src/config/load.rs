@@ -1,15 +1,17 @@
 //! Loads the configuration: reads file, environment and flags, merges and checks them.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use zeroize::Zeroizing;
 
-use super::credentials::{self, MAX_PASSWORD_BYTES, Secret};
+use super::credentials::{self, MAX_PASSWORD_BYTES, Secret, SecretFindings, UnreadSecret};
 use super::environment::{self, CONFIG};
-use super::file_reader::{self, PendingReads, file_problem};
+use super::file_reader::{self, FileStamp, PendingReads, file_problem};
 use super::finding::{Faults, Finding};
 use super::flags::{self, Flags};
 use super::merge::merge;
@@ -25,9 +27,17 @@ const MAX_CONFIG_BYTES: u64 = 1024 * 1024;
 #[derive(Debug)]
 pub struct Loaded {
     settings: Settings,
+    /// All faults, with those of secret files.
     faults: Option<Faults>,
+    /// Whether there are others than those of secret files.
+    is_broken: bool,
+    unread: Vec<UnreadSecret>,
+    secret_files: SecretFiles,
     warnings: Vec<Finding>,
 }
+
+/// The secret files that a configuration names, each with its metadata from before it was read.
+pub(crate) type SecretFiles = BTreeMap<PathBuf, FileStamp>;
 
 impl Loaded {
     /// The configuration.
@@ -43,17 +53,35 @@ impl Loaded {
     }
 
     /// What a reload of this configuration changes in a running process. `leaving` are services
-    /// that were removed earlier and still close their sessions.
+    /// that were removed earlier and still close their sessions. A secret whose file could not be
+    /// read stays as it is; [`Self::unread_secrets`] has the reasons. A service that is new has no
+    /// secret to keep: its unreadable file is a fault.
     ///
     /// # Errors
     ///
     /// All faults of this configuration, or of the combination of the running configuration with
     /// the values that a reload can change.
     pub fn change(&self, running: &Settings, leaving: &[SettingMap]) -> Result<ReloadPlan, Faults> {
-        match &self.faults {
-            Some(faults) => Err(faults.clone()),
-            None => ReloadPlan::of(running, leaving, &self.settings),
+        let Some(faults) = &self.faults else {
+            return ReloadPlan::of(running, leaving, &self.settings);
+        };
+        let mut settings = self.settings.clone();
+        let kept = self.unread.iter().all(|it| settings.keep_secret(it, running, leaving));
+        if self.is_broken || !kept {
+            return Err(faults.clone());
         }
+        ReloadPlan::of(running, leaving, &settings)
+    }
+
+    /// Why secret files could not be read.
+    #[must_use]
+    pub fn unread_secrets(&self) -> Vec<String> {
+        self.unread.iter().map(|secret| secret.finding.to_string()).collect()
+    }
+
+    /// The secret files.
+    pub(crate) fn secret_files(&self) -> &SecretFiles {
+        &self.secret_files
     }
 
     /// Warnings: values that are valid and probably not intended.
@@ -79,15 +107,17 @@ impl Loaded {
 /// password files that they name.
 #[must_use]
 pub fn load(flags: &Flags, env: impl IntoIterator<Item = (OsString, OsString)>) -> Loaded {
-    load_tracked(flags, env, &PendingReads::default())
+    load_tracked(flags, env, &PendingReads::default(), None)
 }
 
-/// As [`load`]; while a file is read, `files` has its path.
+/// As [`load`]; while a file is read, `files` has its path. A secret file is waited for at most for
+/// `patience`, if given.
 #[must_use]
 pub fn load_tracked(
     flags: &Flags,
     env: impl IntoIterator<Item = (OsString, OsString)>,
     files: &PendingReads,
+    patience: Option<Duration>,
 ) -> Loaded {
     let vars: Vec<(OsString, OsString)> = env.into_iter().collect();
     let from_env = vars
@@ -107,9 +137,21 @@ pub fn load_tracked(
     });
     let name = path.map(|path| path.display().to_string()).unwrap_or_default();
     let file = text.as_ref().map(|text| (name.as_str(), text.as_str()));
-    assemble(file, missing, &vars, flags, &|path| {
-        file_reader::read_file(path, MAX_PASSWORD_BYTES, files).map(Secret::new)
-    })
+    let secret_files = RefCell::new(SecretFiles::new());
+    let mut loaded = assemble(file, missing, &vars, flags, &|path| {
+        let (stamp, text) = match patience {
+            Some(patience) => file_reader::read_within(path, MAX_PASSWORD_BYTES, files, patience),
+            None => {
+                let stamp = file_reader::stamp(path);
+                (stamp, file_reader::read_file(path, MAX_PASSWORD_BYTES, files))
+            }
+        };
+        // Two keys may name the same file: what was seen first is what a change is compared with.
+        secret_files.borrow_mut().entry(path.to_owned()).or_insert(stamp);
+        text.map(Secret::new)
+    });
+    loaded.secret_files = secret_files.into_inner();
+    loaded
 }
 
 /// Merges and checks what was read. Pure, except for `read_file`.
@@ -137,14 +179,20 @@ pub(super) fn assemble(
 
     let texts: BTreeMap<&str, &str> =
         vars.iter().filter_map(|(name, value)| Some((name.to_str()?, value.to_str()?))).collect();
+    let mut secrets = SecretFindings::default();
     for service in &mut settings.services {
-        findings.extend(credentials::resolve_passwords(service, read_file, &texts));
+        credentials::resolve_passwords(service, read_file, &texts, &mut secrets);
     }
-    findings.extend(credentials::resolve_control_token(&mut settings.process, read_file, &texts));
+    credentials::resolve_control_token(&mut settings.process, read_file, &texts, &mut secrets);
+    let SecretFindings { faults, unread } = secrets;
+    findings.extend(faults);
     findings.extend(consistency::faults(&settings, damaged));
     warnings.extend(consistency::warnings(&settings));
     warnings.sort();
-    Loaded { settings, faults: Faults::of(findings), warnings }
+    let is_broken = !findings.is_empty();
+    findings.extend(unread.iter().map(|secret| secret.finding.clone()));
+    let (faults, secret_files) = (Faults::of(findings), SecretFiles::new());
+    Loaded { settings, faults, is_broken, unread, secret_files, warnings }
 }
 
 /// The environment variable that a setting names.

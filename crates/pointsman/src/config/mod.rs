@@ -48,11 +48,12 @@ pub use credentials::{Credentials, HIDDEN, Secret, Token};
 pub use endpoint::{Endpoint, REDIS_PORT, SENTINEL_PORT};
 pub use environment::CONFIG as CONFIG_VARIABLE;
 pub use file_reader::PendingReads;
-pub(crate) use file_reader::read_file;
+pub(crate) use file_reader::SECRET_PATIENCE;
+pub(crate) use file_reader::{FileStamp, read_file, stamp};
 pub use finding::{Faults, Finding};
 pub use flags::Flags;
-pub(crate) use load::read_config;
 pub use load::{Loaded, load, load_tracked};
+pub(crate) use load::{SecretFiles, read_config};
 pub use option_spec::{OptionSpec, Reload};
 pub(crate) use options::TAKEOVER_SOCKET;
 pub use options::{

@@ -177,28 +177,31 @@ section! {
         ///
         /// A source is an IPv4 address, or the first 64 bits of an IPv6 address. Many clients share
         /// a source when a load balancer or NAT is in front. A client beyond the limit is answered
-        /// as with max_connections.
-        max_connections_per_source: usize = ValueKind::Count(0, MAX_CONNECTIONS), Some("0"), Restart;
+        /// as with max_connections. If a change introduces the limit, clients that are connected by
+        /// then do not count.
+        max_connections_per_source: usize = ValueKind::Count(0, MAX_CONNECTIONS), Some("0"), Live;
         /// What a candidate must prove before traffic is sent to it: role, ping or tcp.
         ///
         /// "role" requires that ROLE reports a master and that PING is answered. "ping" requires
         /// only the latter, for a user without the permission to run ROLE. "tcp" requires only that
         /// a connection opens, and relies on the sentinels for everything else.
-        verify: Verify = ValueKind::Choice(Verify::NAMES), Some("role"), Restart;
+        verify: Verify = ValueKind::Choice(Verify::NAMES), Some("role"), Live;
         /// What to do while only a minority of the sentinels can be reached: keep, hold or cut.
         ///
         /// "keep" continues with the verified master, "hold" lets requests wait, and "cut" closes
         /// the sessions as well. The latter two protect against writes to a master that is being
         /// replaced on the other side of a network partition, at the price of an outage. With
         /// "hold" and "cut", three seconds without an answer from a majority count as a minority,
-        /// and only a majority ends it.
-        minority: Minority = ValueKind::Choice(Minority::NAMES), Some("keep"), Restart;
+        /// and only a majority ends it. A change takes effect at once, also in the middle of a
+        /// minority: "hold" then stops the traffic, and "keep" resumes it. After "cut", a master is
+        /// used again as soon as a reachable sentinel confirms it.
+        minority: Minority = ValueKind::Choice(Minority::NAMES), Some("keep"), Live;
         /// Announced addresses and the addresses to connect to instead, for NAT and port mapping.
         ///
         /// A table of "host:port" = "host:port". The left address is compared with the addresses
         /// that sentinels announce, for masters, replicas and further sentinels. The default port
         /// is 6379.
-        address_map: BTreeMap<Endpoint, Endpoint> = ValueKind::AddressMap, Some(""), Restart;
+        address_map: BTreeMap<Endpoint, Endpoint> = ValueKind::AddressMap, Some(""), Live;
     }
     with {
         /// Credentials with which this proxy checks masters and replicas. Clients authenticate
@@ -221,38 +224,38 @@ section! {
         /// "reject" answers a new client with "-MASTERDOWN ...", on which clients retry later, and
         /// closes the connection; no reader ever reaches the master. "master" sends readers to the
         /// master until a replica is eligible again, and then closes them at a command boundary.
-        empty: NoReplica = ValueKind::Choice(NoReplica::NAMES), Some("reject"), Restart;
+        empty: NoReplica = ValueKind::Choice(NoReplica::NAMES), Some("reject"), Live;
         /// A replica that lags by more than this gets no readers; "0s" for no limit.
         ///
         /// It becomes eligible again at half of this lag.
-        max_lag: Duration = ValueKind::DurationOrOff, Some("10s"), Restart;
+        max_lag: Duration = ValueKind::DurationOrOff, Some("10s"), Live;
         /// A replica that lags by more than this many bytes gets no readers; 0 for no limit.
         ///
         /// It becomes eligible again at half of this lag. The default is 64 MiB, which is the lag
         /// at which a Redis master disconnects a replica after a minute
         /// (client-output-buffer-limit).
-        max_lag_bytes: usize = ValueKind::Count(0, MAX_LAG_BYTES), Some("67108864"), Restart;
+        max_lag_bytes: usize = ValueKind::Count(0, MAX_LAG_BYTES), Some("67108864"), Live;
         /// A replica whose last answer is older than this gets no readers.
         ///
         /// Each replica is probed once per timers.probe_replicas, and answers late while it runs a
         /// long command.
-        unanswered: Duration = ValueKind::Duration, Some("3s"), Restart;
+        unanswered: Duration = ValueKind::Duration, Some("3s"), Live;
         /// How long an ineligible replica must be healthy without interruption before it gets
         /// readers again.
-        readmit_after: Duration = ValueKind::DurationOrOff, Some("2s"), Restart;
+        readmit_after: Duration = ValueKind::DurationOrOff, Some("2s"), Live;
         /// How long after a failover the state of replication links, and the sentinels' view of
         /// them, are ignored.
         ///
         /// Right after a failover, sentinels list every replica as disconnected. During this time,
         /// the replica's own answers decide.
-        settle: Duration = ValueKind::DurationOrOff, Some("2s"), Restart;
+        settle: Duration = ValueKind::DurationOrOff, Some("2s"), Live;
         /// Number of clients per second that are moved from replicas with more clients to replicas
         /// with fewer; 0 for none.
         ///
         /// Applies after a failover or a readmission, until no two replicas differ by more than one
         /// client of this process. Only idle clients are moved, which do not notice it, and none
         /// before the set of replicas has been unchanged for three seconds.
-        rebalance_per_second: usize = ValueKind::Count(0, 10_000), Some("10"), Restart;
+        rebalance_per_second: usize = ValueKind::Count(0, 10_000), Some("10"), Live;
     }
 }
 
@@ -263,17 +266,20 @@ section! {
         /// ACL user name; the default user if it is not set.
         ///
         /// Requires one of the three password keys.
-        username: Option<String> = ValueKind::Text, None, Restart;
+        username: Option<String> = ValueKind::Text, None, Live;
         /// The password itself; password_file or password_env are safer.
         ///
         /// Never printed. There is no flag for it, because other users can read the command line.
-        password: Option<Secret> = ValueKind::Secret, None, Restart;
+        password: Option<Secret> = ValueKind::Secret, None, Live;
         /// File that contains the password; a line break at its end is ignored.
         ///
-        /// At most 64 KiB. A relative path is relative to the working directory.
-        password_file: Option<String> = ValueKind::Path, None, Restart;
+        /// At most 64 KiB. A relative path is relative to the working directory. The file is
+        /// watched: a changed password is used within seconds, without a change of the
+        /// configuration. While a server refuses it, the password before it stays in use there. A
+        /// file that is missing, empty, too large or does not respond leaves the password as it is.
+        password_file: Option<String> = ValueKind::Path, None, Live;
         /// Name of the environment variable that contains the password.
-        password_env: Option<String> = ValueKind::EnvName, None, Restart;
+        password_env: Option<String> = ValueKind::EnvName, None, Live;
     }
 }
 
@@ -284,51 +290,51 @@ section! {
         /// Interval of polling each sentinel while the master is healthy.
         ///
         /// Sentinels send events immediately; polling compensates for lost ones.
-        poll: Duration = ValueKind::Duration, Some("1s"), Restart;
+        poll: Duration = ValueKind::Duration, Some("1s"), Live;
         /// Interval of polling each sentinel while the master is suspect.
-        poll_suspect: Duration = ValueKind::Duration, Some("100ms"), Restart;
+        poll_suspect: Duration = ValueKind::Duration, Some("100ms"), Live;
         /// Timeout of connecting to a sentinel.
-        sentinel_connect_timeout: Duration = ValueKind::Duration, Some("300ms"), Restart;
+        sentinel_connect_timeout: Duration = ValueKind::Duration, Some("300ms"), Live;
         /// Timeout of one command to a sentinel or a Redis node.
-        command_timeout: Duration = ValueKind::Duration, Some("500ms"), Restart;
+        command_timeout: Duration = ValueKind::Duration, Some("500ms"), Live;
         /// Shortest wait before reconnecting to a lost sentinel.
-        reconnect_min: Duration = ValueKind::Duration, Some("50ms"), Restart;
+        reconnect_min: Duration = ValueKind::Duration, Some("50ms"), Live;
         /// Longest wait before reconnecting to a lost sentinel; waits double, with jitter.
-        reconnect_max: Duration = ValueKind::Duration, Some("1s"), Restart;
+        reconnect_max: Duration = ValueKind::Duration, Some("1s"), Live;
         /// Interval of probing the master while it is healthy.
-        probe_master: Duration = ValueKind::Duration, Some("500ms"), Restart;
+        probe_master: Duration = ValueKind::Duration, Some("500ms"), Live;
         /// Interval of probing each replica while the master is healthy.
-        probe_replicas: Duration = ValueKind::Duration, Some("1s"), Restart;
+        probe_replicas: Duration = ValueKind::Duration, Some("1s"), Live;
         /// Interval of probing master and replicas while the master is suspect.
-        probe_suspect: Duration = ValueKind::Duration, Some("20ms"), Restart;
+        probe_suspect: Duration = ValueKind::Duration, Some("20ms"), Live;
         /// Timeout of one attempt to verify a candidate.
-        verify_timeout: Duration = ValueKind::Duration, Some("250ms"), Restart;
+        verify_timeout: Duration = ValueKind::Duration, Some("250ms"), Live;
         /// How long the attempts to verify one candidate continue.
-        verify_deadline: Duration = ValueKind::Duration, Some("10s"), Restart;
+        verify_deadline: Duration = ValueKind::Duration, Some("10s"), Live;
         /// How long a sentinel's answer counts as its vote.
-        view_expiry: Duration = ValueKind::Duration, Some("5s"), Restart;
+        view_expiry: Duration = ValueKind::Duration, Some("5s"), Live;
         /// Maximum time for which traffic is held for an announced failover; if no master is
         /// confirmed by then, traffic resumes.
         ///
         /// Measured from the selection of a replica, and again from its promotion.
-        hold_max: Duration = ValueKind::Duration, Some("3s"), Restart;
+        hold_max: Duration = ValueKind::Duration, Some("3s"), Live;
         /// How long the new view of a single sentinel must stay without contradiction before it is
         /// accepted.
-        solo_grace: Duration = ValueKind::Duration, Some("250ms"), Restart;
+        solo_grace: Duration = ValueKind::Duration, Some("250ms"), Live;
         /// How long a majority must agree on a lower epoch before it is accepted.
         ///
         /// Sentinel's epoch returns to 0 after SENTINEL REMOVE and MONITOR. A stale sentinel looks
         /// the same for some time.
-        regress_grace: Duration = ValueKind::Duration, Some("10s"), Restart;
+        regress_grace: Duration = ValueKind::Duration, Some("10s"), Live;
         /// How long a start waits for a majority before the best verified view of fewer sentinels
         /// is accepted.
-        bootstrap_grace: Duration = ValueKind::Duration, Some("3s"), Restart;
+        bootstrap_grace: Duration = ValueKind::Duration, Some("3s"), Live;
         /// How long the master must be unreachable, without a candidate, before the service counts
         /// as having no master.
-        unreachable_after: Duration = ValueKind::Duration, Some("1s"), Restart;
+        unreachable_after: Duration = ValueKind::Duration, Some("1s"), Live;
         /// How long bytes sent to a sentinel may stay unacknowledged before its connection is
         /// closed.
-        sentinel_user_timeout: Duration = ValueKind::Duration, Some("3s"), Restart;
+        sentinel_user_timeout: Duration = ValueKind::Duration, Some("3s"), Live;
     }
 }
 
@@ -342,6 +348,8 @@ section! {
         /// pages contain addresses and counters, never passwords or data.
         listen: Vec<SocketAddr> = ValueKind::ListenTcp, Some("0.0.0.0:8888"), Restart;
         /// Maximum number of connections to the admin server.
+        ///
+        /// Reserved at the start, so that probes are answered when memory is short.
         max_connections: usize = ValueKind::Count(1, 4096), Some("64"), Restart;
         /// Whether /ready stays 200 when there has been no master for longer than hold_timeout.
         ///
@@ -355,8 +363,9 @@ section! {
         /// Whether the admin server accepts commands: pause, resume and switchover.
         ///
         /// Requires a token or control_socket; otherwise any host that can reach the port could
-        /// stop the traffic.
-        control: bool = ValueKind::Bool, Some("false"), Restart;
+        /// stop the traffic. A reload that turns it on does not create control_socket, which needs
+        /// a restart.
+        control: bool = ValueKind::Bool, Some("false"), Live;
         /// Path of a Unix socket for commands, which needs no token.
         ///
         /// Only the user of this process and root can use it: its mode is 0600, and the kernel
@@ -364,9 +373,11 @@ section! {
         /// folder must exist. A file left by a dead process is replaced.
         control_socket: Option<String> = ValueKind::Path, None, Restart;
         /// File that contains the token for commands, which has at least 16 characters.
-        control_token_file: Option<String> = ValueKind::Path, None, Restart;
+        ///
+        /// The file is watched. A token that was replaced is invalid from then on.
+        control_token_file: Option<String> = ValueKind::Path, None, Live;
         /// Name of the environment variable that contains the token for commands.
-        control_token_env: Option<String> = ValueKind::EnvName, None, Restart;
+        control_token_env: Option<String> = ValueKind::EnvName, None, Live;
     }
     with {
         /// The token that commands must present.
@@ -382,7 +393,7 @@ section! {
         ///
         /// In these, a proxy is a service (NAME, and NAME/replicas for its readers), and a server
         /// is a Redis node. docs/metrics.md has the list.
-        haproxy_names: bool = ValueKind::Bool, Some("false"), Restart;
+        haproxy_names: bool = ValueKind::Bool, Some("false"), Live;
     }
 }
 
@@ -422,7 +433,8 @@ section! {
         /// Format of the lines: auto, human, json or journald.
         ///
         /// "auto" is human on a terminal, journald if the output is the systemd journal, and json
-        /// otherwise. On a terminal, the variable NO_COLOR turns colours off.
+        /// otherwise. On a terminal, the variable NO_COLOR turns colours off. The output is opened
+        /// once, at the start.
         format: LogFormat = ValueKind::Choice(LogFormat::NAMES), Some("auto"), Restart;
         /// Maximum number of lines per second from one call site; 0 for no limit.
         ///
@@ -449,7 +461,8 @@ section! {
         /// Number of worker threads; 0 for one per core, by CPU affinity and the cgroup's quota.
         ///
         /// The number of cores is rounded down: with a quota of 1.5 there is one worker, and the
-        /// rest is left for discovery and probes.
+        /// rest is left for discovery and probes. Workers own their sessions and sockets, so their
+        /// number does not change.
         workers: usize = ValueKind::Count(0, 256), Some("0"), Restart;
         /// Maximum number of client connections of all services together; 0 to derive it from the
         /// memory.
@@ -459,7 +472,7 @@ section! {
         /// follow the limit on open files, which container runtimes set to a billion. A connection
         /// takes two open files; a configured limit for which the system allows too few files is an
         /// error at the start.
-        max_connections: usize = ValueKind::Count(0, MAX_CONNECTIONS), Some("0"), Restart;
+        max_connections: usize = ValueKind::Count(0, MAX_CONNECTIONS), Some("0"), Live;
         /// Folder for the socket through which a new process takes over from this one (run
         /// --takeover).
         ///

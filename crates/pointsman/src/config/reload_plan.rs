@@ -10,6 +10,8 @@
 //! Deliberately absent: applying the plan, and which listening socket serves which service
 //! (`listener_plan`).
 
+use std::collections::BTreeSet;
+
 use super::Config;
 use super::consistency;
 use super::finding::Faults;
@@ -97,12 +99,13 @@ fn plan_values(
         };
         applied.push(named(&path));
     }
-    // The keys may be unchanged while the file or variable has another secret.
-    for (section, secret) in &new.passwords {
-        if old.passwords.get(section).is_some_and(|known| known != secret) {
-            pending.push(named(&format!("{section}: the secret itself")));
+    // The keys may be unchanged while the file has another secret.
+    for section in old.passwords.keys().chain(new.passwords.keys()).collect::<BTreeSet<_>>() {
+        if old.passwords.get(section) != new.passwords.get(section) {
+            applied.push(named(&format!("{section}: the secret itself")));
         }
     }
+    old.passwords.clone_from(&new.passwords);
 }
 
 /// The name of a service.
@@ -137,14 +140,14 @@ mod tests {
     #[test]
     fn applies_live_keys_and_lists_the_rest() {
         let new = format!(
-            "{A}hold_timeout=\"3s\"\nverify=\"ping\"\n{B}[log]\nlevel=\"warn\"\nformat=\"json\"\n"
+            "{A}hold_timeout=\"3s\"\nunix_socket_mode=\"0600\"\n{B}[log]\nlevel=\"warn\"\n\
+             format=\"json\"\n"
         );
         let change = change(&format!("{A}{B}"), &new);
         assert_eq!(change.applied, ["log.level", "service.hold_timeout (a)"]);
-        assert_eq!(change.pending, ["log.format", "service.verify (a)"]);
+        assert_eq!(change.pending, ["log.format", "service.unix_socket_mode (a)"]);
         assert_eq!(change.config.services[0].hold_timeout.as_secs(), 3);
         assert_eq!(change.config.services[1].hold_timeout.as_secs(), 10);
-        assert_eq!(change.config.services[0].verify.as_str(), "role");
     }
 
     #[test]
@@ -179,11 +182,11 @@ mod tests {
     #[test]
     fn keeps_restart_values_of_service_added_again() {
         let (running, old) = (settings(A), settings(B));
-        let new = settings(&format!("{A}{B}verify=\"ping\"\n"));
+        let new = settings(&format!("{A}{B}unix_socket_mode=\"0600\"\nverify=\"ping\"\n"));
         let change = ReloadPlan::of(&running, &old.services, &new).unwrap();
-        assert_eq!(change.applied, ["service b (added)"]);
-        assert_eq!(change.pending, ["service.verify (b)"]);
-        assert_eq!(change.config.services[1].verify.as_str(), "role");
+        assert_eq!(change.applied, ["service b (added)", "service.verify (b)"]);
+        assert_eq!(change.pending, ["service.unix_socket_mode (b)"]);
+        assert_eq!(change.config.services[1].unix_socket_mode, "0660");
     }
 
     #[test]
@@ -194,17 +197,101 @@ mod tests {
 
     #[test]
     fn refuses_contradicting_combination() {
-        let old = format!("{A}[process]\nmax_connections=10\n");
-        let new = format!("{A}max_connections=50\n[process]\nmax_connections=100\n");
+        // The admin server keeps its address until a restart.
+        let old = format!("{A}[admin]\nlisten=[\"127.0.0.1:9\"]\n");
+        let new = A.replace("127.0.0.1:1", "127.0.0.1:9");
+        let new = format!("{new}[admin]\nlisten=[\"127.0.0.1:1\"]\n");
         let faults = ReloadPlan::of(&settings(&old), &[], &settings(&new)).unwrap_err();
-        assert!(faults.to_string().contains("process.max_connections"), "{faults}");
+        assert!(faults.to_string().contains("127.0.0.1:9 is already used"), "{faults}");
     }
 
     #[test]
-    fn lists_a_changed_password_without_showing_it() {
+    fn applies_a_changed_password_without_showing_it() {
         let with = |password: &str| format!("{A}[service.auth]\npassword=\"{password}\"\n");
-        let change = change(&with("hunter2"), &with("hunter3"));
-        assert_eq!(change.pending.len(), 2, "{:?}", change.pending);
-        assert!(!format!("{:?}", change.pending).contains("hunter"));
+        let password = |change: &ReloadPlan| {
+            let auth = &change.config.services[0].auth;
+            auth.password.as_ref().map(|it| it.reveal().to_owned())
+        };
+        let changed = change(&with("hunter2"), &with("hunter3"));
+        assert_eq!(password(&changed).as_deref(), Some("hunter3"));
+        assert!(changed.pending.is_empty(), "{:?}", changed.pending);
+        assert!(changed.applied.iter().any(|it| it == "service.auth: the secret itself (a)"));
+        assert!(!format!("{changed:?}").contains("hunter"));
+        let removed = change(&with("hunter2"), A);
+        assert_eq!(password(&removed), None);
+        assert_eq!(password(&change(A, &with("hunter2"))).as_deref(), Some("hunter2"));
+    }
+
+    #[test]
+    fn keeps_secret_whose_file_cannot_be_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, secret) = (folder.path().join("pointsman.toml"), folder.path().join("secret"));
+        let write = |hold: u8| {
+            let auth = format!("[service.auth]\npassword_file={secret:?}\n");
+            std::fs::write(&file, format!("{A}hold_timeout=\"{hold}s\"\n{auth}")).unwrap();
+        };
+        let read = || load(&Flags { config: Some(file.clone()), ..Flags::default() }, []);
+        let password = |settings: &Settings| {
+            settings.services[0].passwords["service.auth"].reveal().to_owned()
+        };
+        write(3);
+        std::fs::write(&secret, "hunter2\n").unwrap();
+        let running = read().settings().clone();
+        for unusable in ["", "two\nlines\n", &"x".repeat(70_000)] {
+            std::fs::write(&secret, unusable).unwrap();
+            write(4);
+            let loaded = read();
+            assert!(loaded.config().is_err(), "a fault at the start");
+            let change = loaded.change(&running, &[]).unwrap();
+            assert_eq!(change.applied, ["service.hold_timeout (a)"], "the rest applies");
+            assert_eq!(password(&change.settings), "hunter2");
+            assert_eq!(loaded.unread_secrets().len(), 1);
+            assert!(loaded.unread_secrets()[0].contains("password_file"));
+        }
+        // Nothing to keep: the reload is refused.
+        assert!(read().change(&settings(A), &[]).is_err());
+        std::fs::write(&secret, "hunter3").unwrap();
+        let loaded = read();
+        assert_eq!(password(&loaded.change(&running, &[]).unwrap().settings), "hunter3");
+        assert!(loaded.unread_secrets().is_empty());
+        assert_eq!(loaded.secret_files().keys().collect::<Vec<_>>(), [&secret]);
+    }
+
+    #[test]
+    fn keeps_secret_by_service_in_a_changed_set() {
+        let folder = tempfile::tempdir().unwrap();
+        let secret = |name: &str| folder.path().join(name);
+        let file = secret("pointsman.toml");
+        let auth = |name| format!("[service.auth]\npassword_file={:?}\n", secret(name));
+        let read = |services: &[String]| {
+            std::fs::write(&file, services.concat()).unwrap();
+            load(&Flags { config: Some(file.clone()), ..Flags::default() }, [])
+        };
+        let (a, b) = (format!("{A}{}", auth("a")), format!("{B}{}", auth("b")));
+        let c = a.replace("name=\"a\"", "name=\"c\"").replace("127.0.0.1:1", "127.0.0.1:3");
+        std::fs::write(secret("a"), "of a").unwrap();
+        std::fs::write(secret("b"), "of b").unwrap();
+        let running = read(&[a.clone(), b.clone()]).settings().clone();
+        // The first service goes, a new one comes, and the other one's file is empty.
+        std::fs::write(secret("b"), "").unwrap();
+        let change = read(&[c.clone(), b.clone()]).change(&running, &[]).unwrap();
+        assert_eq!(change.applied, ["service c (added)", "service a (removed)"]);
+        let passwords: Vec<_> = change
+            .settings
+            .services
+            .iter()
+            .map(|it| it.passwords["service.auth"].reveal())
+            .collect();
+        assert_eq!(passwords, ["of a", "of b"]);
+        // A service that comes back while it leaves keeps its secret, too.
+        let only_b = change.settings.services[1..].to_vec();
+        let running = Settings { services: only_b, ..change.settings.clone() };
+        let leaving = &change.settings.services[..1];
+        std::fs::write(secret("a"), "").unwrap();
+        let back = read(&[b.clone(), c.clone()]).change(&running, leaving).unwrap();
+        assert_eq!(back.settings.services[1].passwords["service.auth"].reveal(), "of a");
+        // A new service has none: the whole reload is refused.
+        let faults = read(&[b, c]).change(&running, &[]).unwrap_err().to_string();
+        assert!(faults.contains("service.auth.password_file"), "{faults}");
     }
 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use super::credentials::Secret;
+use super::credentials::{Secret, UnreadSecret};
 use super::finding::Finding;
 use super::option_spec::FromSettings as _;
 use super::options::{
@@ -120,6 +120,34 @@ impl Settings {
             process: ProcessConfig::read(&self.process, "process"),
             hash: self.fingerprint(),
             warnings: warnings.iter().map(ToString::to_string).collect(),
+        }
+    }
+
+    /// Takes a secret whose file could not be read from the running configuration, or from a
+    /// service that was removed and still closes its sessions. `false` if neither has one.
+    pub(super) fn keep_secret(
+        &mut self,
+        unread: &UnreadSecret,
+        running: &Self,
+        leaving: &[SettingMap],
+    ) -> bool {
+        let named = |map: &SettingMap| match map.value("service.name") {
+            Some(Value::Text(name)) => Some(name) == unread.service.as_ref(),
+            _ => false,
+        };
+        let (ours, old) = if unread.service.is_some() {
+            let old = running.services.iter().chain(leaving).find(|map| named(map));
+            (self.services.iter_mut().find(|map| named(map)), old)
+        } else {
+            (Some(&mut self.process), Some(&running.process))
+        };
+        let old = old.and_then(|map| map.passwords.get(unread.section));
+        match ours.zip(old) {
+            Some((ours, old)) => {
+                ours.passwords.insert(unread.section.to_owned(), old.clone());
+                true
+            }
+            None => false,
         }
     }
 

@@ -8,6 +8,9 @@
 //! remaining cases, so requests do not accumulate threads. As soon as an abandoned read ends, the
 //! file is readable again, and the configuration is read again.
 //!
+//! A secret file that hangs is waited for at the start only. After that it is read on a thread of
+//! its own with a limit (`file_reader`), so that it delays nothing else.
+//!
 //! [`Schedule`] decides, without a clock and without threads; [`ConfigReader`] executes.
 
 use std::io;
@@ -15,8 +18,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-use crate::config::{Loaded, PendingReads};
-use crate::process::config_source::{ConfigSource, FileStamp};
+use crate::config::{FileStamp, Loaded, PendingReads, SECRET_PATIENCE, SecretFiles};
+use crate::process::config_source::ConfigSource;
 use crate::system::threads;
 
 /// A read that takes longer is overdue. Ten thousand times what a file on a disk takes.
@@ -136,6 +139,9 @@ pub(crate) struct ConfigReader {
     stamp: FileStamp,
     /// A failure that `next` returns first.
     failed: Option<(&'static str, String)>,
+    secret_files: SecretFiles,
+    /// The configuration was read once.
+    is_started: bool,
 }
 
 impl ConfigReader {
@@ -148,6 +154,8 @@ impl ConfigReader {
             ended,
             stamp: None,
             failed: None,
+            secret_files: SecretFiles::new(),
+            is_started: false,
         }
     }
 
@@ -164,6 +172,11 @@ impl ConfigReader {
     /// Returns the file's metadata before the last read.
     pub(crate) fn stamp(&self) -> FileStamp {
         self.stamp
+    }
+
+    /// Returns the secret files of the last read.
+    pub(crate) fn secret_files(&self) -> &SecretFiles {
+        &self.secret_files
     }
 
     /// Requests a read; [`next`](Self::next) returns its result. Returns `false` if the read
@@ -186,10 +199,12 @@ impl ConfigReader {
         let (source, files, sender) =
             (self.source.clone(), self.files.clone(), self.ended.0.clone());
         let mut report = EndReport { number, read: None, sender };
+        // The first read waits for every file: without a secret there is nothing to start with.
+        let patience = self.is_started.then_some(SECRET_PATIENCE);
         // If no thread can be started, `report` is dropped with the closure, and reports that
         // nothing was read.
         let _made: io::Result<_> = threads::spawn("config", move || {
-            report.read = Some((source.stamp(), Box::new(source.load(&files))));
+            report.read = Some((source.stamp(), Box::new(source.load(&files, patience))));
             drop(report);
         });
     }
@@ -222,6 +237,8 @@ impl ConfigReader {
                     return match read {
                         Some((stamp, loaded)) => {
                             self.stamp = stamp;
+                            self.is_started = true;
+                            self.secret_files.clone_from(loaded.secret_files());
                             ConfigRead::Done(why, loaded)
                         }
                         None => ConfigRead::Failed(

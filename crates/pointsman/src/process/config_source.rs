@@ -7,17 +7,15 @@
 //! is read only once two checks agree, so one that is being written is left alone. A missing file
 //! is a reload that is refused: the process continues, but its next start would fail.
 
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::mpsc;
 
-use crate::config::{self, CONFIG_VARIABLE, Flags, PendingReads};
+use crate::config::{self, CONFIG_VARIABLE, FileStamp, Flags, PendingReads, stamp};
 
 /// How often the file is checked.
-const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The source of the configuration, which can be read again.
 #[derive(Debug, Clone)]
@@ -33,10 +31,11 @@ impl ConfigSource {
         Self { flags }
     }
 
-    /// Reads everything, on a thread that may block. `files` reports which file is being read.
+    /// Reads everything, on a thread that may block. `files` reports which file is being read. A
+    /// secret file is waited for at most for `patience`, if given.
     #[must_use]
-    pub(crate) fn load(&self, files: &PendingReads) -> config::Loaded {
-        config::load_tracked(&self.flags, std::env::vars_os(), files)
+    pub(crate) fn load(&self, files: &PendingReads, patience: Option<Duration>) -> config::Loaded {
+        config::load_tracked(&self.flags, std::env::vars_os(), files, patience)
     }
 
     /// Returns the file's metadata; the same limits hold as for a read.
@@ -57,34 +56,27 @@ impl ConfigSource {
     }
 }
 
-/// The metadata by which a changed file is recognised.
-pub(crate) type FileStamp = Option<(u64, u64, u64, i64, i64)>;
-
-fn stamp(path: &Path) -> FileStamp {
-    let found = std::fs::metadata(path).ok()?;
-    Some((
-        found.dev(),
-        found.ino(),
-        found.size(),
-        found.mtime_nsec() ^ (found.mtime() << 20),
-        found.ctime_nsec(),
-    ))
-}
-
 /// Decides when to read: when the file differs from the one that was read, and two checks agree. A
 /// file that is missing or not accessible is read as well: that fails once, with the reason.
 #[derive(Debug)]
-struct ChangeDetector {
+pub(crate) struct ChangeDetector {
     read: FileStamp,
     before: FileStamp,
 }
 
 impl ChangeDetector {
-    fn new(now: FileStamp) -> Self {
+    /// `now` is the metadata of the file that was read.
+    pub(crate) fn new(now: FileStamp) -> Self {
         Self { read: now, before: now }
     }
 
-    fn is_due(&mut self, now: FileStamp) -> bool {
+    /// The file was read by somebody else, with this metadata before it.
+    pub(crate) fn set_read(&mut self, read: FileStamp) {
+        self.read = read;
+    }
+
+    /// Whether to read, given the metadata of a check.
+    pub(crate) fn is_due(&mut self, now: FileStamp) -> bool {
         let settled = now == self.before;
         self.before = now;
         let time = settled && now != self.read;
@@ -95,9 +87,13 @@ impl ChangeDetector {
     }
 }
 
-/// Notifies `changed` whenever the configuration file differs from the one that was read, whose
-/// metadata is `read`. Never returns; a check never blocks this thread.
-pub(crate) async fn watch(source: ConfigSource, read: FileStamp, changed: Arc<Notify>) {
+/// Sends the reason for a reload whenever the configuration file differs from the one that was
+/// read, whose metadata is `read`. Never returns; a check never blocks this thread.
+pub(crate) async fn watch(
+    source: ConfigSource,
+    read: FileStamp,
+    changed: mpsc::Sender<&'static str>,
+) {
     let Some(path) = source.file().filter(|_| !source.is_stdin()) else {
         return std::future::pending().await;
     };
@@ -108,7 +104,8 @@ pub(crate) async fn watch(source: ConfigSource, read: FileStamp, changed: Arc<No
         if let Ok(now) = tokio::task::spawn_blocking(move || stamp(&path)).await
             && detector.is_due(now)
         {
-            changed.notify_one();
+            // If the channel is full, a reload is about to begin anyway.
+            let _ = changed.try_send("the file has changed");
         }
     }
 }

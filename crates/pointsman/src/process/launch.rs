@@ -11,11 +11,12 @@ use std::time::Instant;
 
 use drain::{Drain, Summary};
 use proxy::Running;
-use tokio::sync::Notify;
+use tokio::sync::mpsc;
 use tracing::{debug, info, warn};
 
 use self::resources::{BoundResources, acquire};
 use crate::admin::control::Control;
+use crate::admin::control::ControlAccess;
 use crate::admin::control_socket::ControlSocket;
 use crate::admin::effective_config::{EffectiveConfig, EffectiveSettings};
 use crate::admin::history::History;
@@ -27,6 +28,7 @@ use crate::config::{Config, Splice};
 use crate::process::config_reader::ConfigReader;
 use crate::process::error::RunError;
 use crate::process::reload::Reloader;
+use crate::process::secret_watch::SecretWatch;
 use crate::process::service_manager::ServiceManager;
 use crate::process::service_set::{ServiceSet, ServiceSetParts};
 use crate::process::signals::Signals;
@@ -55,8 +57,9 @@ pub(crate) struct RunningProcess {
     pub(crate) reader: ConfigReader,
     pub(crate) reloader: Reloader,
     pub(crate) services: ServiceSet,
-    /// Notified when the configuration file has changed.
-    pub(crate) changed: Arc<Notify>,
+    /// Receives the reasons for reloads: changed files.
+    pub(crate) changed: mpsc::Receiver<&'static str>,
+    pub(crate) secret_watch: SecretWatch,
     pub(crate) watch: tokio::task::JoinHandle<()>,
     pub(crate) service_manager: ServiceManager,
     pub(crate) offered_sockets: OfferedSockets,
@@ -96,17 +99,16 @@ impl RunningProcess {
         publish_unix(&unix).await?;
         warn_of_copying(config, workers.splices());
         let memory = watch_capacity(&inputs, &effective, &workers);
-        let admin = add_control_api(config, &registry, workers.sessions(), admin);
+        let access = ControlAccess::of(config);
+        let admin = add_control_api(&access, &registry, workers.sessions(), admin);
         let admin = record_history(&registry, admin);
         let parts = (start, registry, effective.clone(), drain.clone());
         let report = Arc::new(report(&inputs, parts, &workers, (running.heartbeat, &admin)));
         log_start(&admin, config);
         let probe = admin.serve(report.clone())?;
-        let (changed, watch) = watch_config(&inputs.reader);
+        let (changed, watch, secret_watch) = watch_config(&inputs);
         publish_control(control.as_ref()).await?;
-        let (values, log) = (inputs.settings.clone(), inputs.logging.settings());
-        let (memory_limit, leaving) = (inputs.memory, Vec::new());
-        let reloader = Reloader { running: values, leaving, effective, memory: memory_limit, log };
+        let reloader = make_reloader(&inputs, effective, access);
         let takeover_server = takeover_socket
             .map(|socket| {
                 let registry = services.registry().clone();
@@ -132,11 +134,28 @@ impl RunningProcess {
             services,
             changed,
             watch,
+            secret_watch,
             service_manager,
             offered_sockets,
             takeover_server,
             last_conversation: None,
         }))
+    }
+}
+
+/// Collects what a reload changes.
+fn make_reloader(
+    inputs: &StartupInputs<'_>,
+    effective: EffectiveConfig,
+    control: ControlAccess,
+) -> Reloader {
+    Reloader {
+        running: inputs.settings.clone(),
+        leaving: Vec::new(),
+        effective,
+        memory: inputs.memory.clone(),
+        log: inputs.logging.settings(),
+        control,
     }
 }
 
@@ -160,7 +179,7 @@ fn report(
         lost_lines: inputs.logging.lost_lines(),
         memory: inputs.memory.clone(),
         admin: admin.stats(),
-        scraper: Mutex::new(Scraper::new(inputs.config.metrics.haproxy_names)),
+        scraper: Mutex::new(Scraper::find()),
     }
 }
 
@@ -180,12 +199,19 @@ fn watch_capacity(
     tokio::spawn(capacity::watch(memory, effective.clone(), shortage))
 }
 
-/// Starts to watch the configuration file; the first value is notified of a change.
-fn watch_config(reader: &ConfigReader) -> (Arc<Notify>, tokio::task::JoinHandle<()>) {
-    let changed = Arc::new(Notify::new());
+/// Starts to watch the configuration file and the secret files. The first value receives the reason
+/// for a reload.
+fn watch_config(
+    inputs: &StartupInputs<'_>,
+) -> (mpsc::Receiver<&'static str>, tokio::task::JoinHandle<()>, SecretWatch) {
+    let (sender, changed) = mpsc::channel(1);
+    let reader = &inputs.reader;
+    reader.files().report_late_reads(sender.clone());
     let (source, stamp) = (reader.source().clone(), reader.stamp());
-    let watch = config_source::watch(source, stamp, Arc::clone(&changed));
-    (changed, tokio::spawn(watch))
+    let watch = tokio::spawn(config_source::watch(source, stamp, sender.clone()));
+    let mut secrets = SecretWatch::new(sender);
+    secrets.watch(reader.secret_files());
+    (changed, watch, secrets)
 }
 
 /// Records the last minutes for the status page.
@@ -213,19 +239,16 @@ fn log_start(admin: &admin_http::Server, config: &Config) {
     info!(?admin, version, config = %config.hash, "started");
 }
 
-/// Adds the control API to the admin server if it is enabled.
+/// Adds the control API to the admin server. It answers only while it is enabled.
 fn add_control_api(
-    config: &Config,
+    access: &ControlAccess,
     services: &ServiceRegistry,
     sessions: &proxy::SessionVisits,
     admin: admin_http::Server,
 ) -> admin_http::Server {
     let sessions = SessionsApi::new(sessions.clone());
     let admin = sessions.add_to(admin);
-    if !config.admin.control {
-        return admin;
-    }
-    let control = Control::new(config.admin.control_token.0.clone(), services.clone());
+    let control = Control::new(access.clone(), services.clone());
     sessions.add_control_to(&control, control.add_to(admin))
 }
 

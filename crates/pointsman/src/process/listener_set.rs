@@ -234,14 +234,16 @@ impl proxy::Hints for ReaderHints {
     }
 }
 
-fn empty(service: &ServiceConfig) -> EmptyPool {
+/// Returns what readers get while no replica is eligible.
+pub(crate) fn empty(service: &ServiceConfig) -> EmptyPool {
     match service.replicas.empty {
         NoReplica::Reject => EmptyPool::Reject,
         NoReplica::Master => EmptyPool::Master,
     }
 }
 
-fn rules(service: &ServiceConfig) -> ReplicaRules {
+/// Returns the rules for eligible replicas.
+pub(crate) fn rules(service: &ServiceConfig) -> ReplicaRules {
     let replicas = &service.replicas;
     ReplicaRules {
         max_lag_bytes: replicas.max_lag_bytes as u64,

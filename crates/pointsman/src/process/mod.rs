@@ -14,6 +14,7 @@ pub(crate) mod listener_plan;
 pub mod listener_set;
 pub mod reload;
 pub mod run;
+mod secret_watch;
 pub mod service_manager;
 pub(crate) mod service_set;
 pub(crate) mod session_options;

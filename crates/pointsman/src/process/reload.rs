@@ -4,7 +4,8 @@
 //! `config_reader` reads on a thread of its own; this module applies the result. `config_source`
 //! notices that the file has changed.
 //!
-//! A fault leaves everything as it was. Keys that need a restart are named and keep their value
+//! A fault leaves everything as it was. Only a secret file that cannot be read does not prevent the
+//! rest: its secret stays in use. Keys that need a restart are named and keep their value
 //! until then.
 //!
 //! Services are added, changed and removed by `service_set`. While the process stops, a reload that
@@ -16,6 +17,7 @@ use drain::{Drain, Phase};
 use proxy::Running;
 use tracing::{error, info, warn};
 
+use crate::admin::control::ControlAccess;
 use crate::admin::effective_config::{EffectiveConfig, EffectiveSettings, ReloadOutcome};
 use crate::config::{self, Config, ReloadPlan, SettingMap, Settings, name_of};
 use crate::logging::LogSettings;
@@ -37,6 +39,8 @@ pub struct Reloader {
     pub memory: Option<Memory>,
     /// The level of the log.
     pub log: LogSettings,
+    /// Who may give commands.
+    pub(crate) control: ControlAccess,
 }
 
 impl Reloader {
@@ -48,7 +52,7 @@ impl Reloader {
         drain: &Drain,
         (services, workers): (&mut ServiceSet, &mut Running),
     ) {
-        self.leaving.retain(|it| services.leaving().any(|name| name == name_of(it)));
+        self.forget_ended(services);
         let change = match loaded.change(&self.running, &self.leaving) {
             Ok(change) => change,
             Err(faults) => {
@@ -56,8 +60,8 @@ impl Reloader {
                 return;
             }
         };
-        match self.apply(&change, drain, (services, workers)).await {
-            Ok(pending) => self.report(why, &change, &pending),
+        match self.apply(&change, drain, (services, workers), loaded.unread_secrets().len()).await {
+            Ok(pending) => self.report(why, &change, &pending, loaded.unread_secrets()),
             Err(fault) => self.refuse(why, vec![fault]),
         }
     }
@@ -70,8 +74,24 @@ impl Reloader {
         self.effective.record(ReloadOutcome::Refused, faults);
     }
 
-    fn report(&mut self, why: &'static str, change: &ReloadPlan, pending: &[String]) {
-        let outcome = if change.applied.is_empty() {
+    /// Forgets the values of removed services that have ended, secrets included.
+    pub(crate) fn forget_ended(&mut self, services: &ServiceSet) {
+        self.leaving.retain(|it| services.leaving().any(|name| name == name_of(it)));
+    }
+
+    fn report(
+        &mut self,
+        why: &'static str,
+        change: &ReloadPlan,
+        pending: &[String],
+        unread: Vec<String>,
+    ) {
+        for secret in &unread {
+            error!(why, "secret not reloaded, the one before stays in use: {secret}");
+        }
+        let outcome = if !unread.is_empty() {
+            ReloadOutcome::Partial
+        } else if change.applied.is_empty() {
             ReloadOutcome::Unchanged
         } else {
             ReloadOutcome::Applied
@@ -80,7 +100,7 @@ impl Reloader {
         let names: Vec<String> = self.running.services.iter().map(name_of).collect();
         self.leaving.extend(old.services);
         self.leaving.retain(|it| !names.contains(&name_of(it)));
-        self.effective.record(outcome, Vec::new());
+        self.effective.record(outcome, unread);
         let (applied, hash) = (&change.applied, &change.config.hash);
         info!(why, ?applied, config = %hash, "configuration reloaded");
         if !pending.is_empty() {
@@ -95,6 +115,7 @@ impl Reloader {
         change: &ReloadPlan,
         drain: &Drain,
         (services, data_plane): (&mut ServiceSet, &mut Running),
+        unread: usize,
     ) -> Result<Vec<String>, String> {
         let config = &change.config;
         let files = Files::allowed(config, workers(config).get());
@@ -118,14 +139,11 @@ impl Reloader {
         }
         services.tune(config, limits, data_plane);
         data_plane.allow(plan.connections.total);
+        self.control.set(config);
         drain.configure(settings::drain(config));
         self.log.set(&config.log);
-        self.effective.set(EffectiveSettings::of(
-            config,
-            &plan.connections,
-            files,
-            pending.clone(),
-        ));
+        let settings = EffectiveSettings::of(config, &plan.connections, files, pending.clone());
+        self.effective.set(EffectiveSettings { unread_secrets: unread, ..settings });
         Ok(pending)
     }
 }

@@ -118,10 +118,11 @@ impl RunningProcess {
                     }
                     SignalRequest::Reload => self.reload(name),
                 },
-                () = self.changed.notified() => self.reload("the file has changed"),
+                Some(why) = self.changed.recv() => self.reload(why),
                 read = self.reader.next() => self.reloaded(read).await,
                 (id, summary) = self.services.next_closed() => {
                     self.services.closed(id, &summary, &mut self.workers);
+                    self.reloader.forget_ended(&self.services);
                 }
                 Some(done) = handed_over(&mut self.takeover_server) => {
                     self.leave_to_another().await;
@@ -131,6 +132,7 @@ impl RunningProcess {
                 _ = timer.tick() => {
                     if self.services.has_unused() {
                         self.services.collect(&mut self.workers);
+                        self.reloader.forget_ended(&self.services);
                     }
                     let line = self.report.summary();
                     self.service_manager.tick(self.report.alive().ok, self.drain.phase(), line);
@@ -208,6 +210,7 @@ impl RunningProcess {
     async fn reloaded(&mut self, read: ConfigRead) {
         match read {
             ConfigRead::Done(why, loaded) => {
+                self.secret_watch.watch(loaded.secret_files());
                 let parts = (&mut self.services, &mut self.workers);
                 self.reloader.take(why, &loaded, &self.drain, parts).await;
             }

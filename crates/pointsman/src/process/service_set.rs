@@ -181,7 +181,6 @@ impl ServiceSet {
             .flat_map(|service| &service.sets)
             .flat_map(|set| set.addresses.iter().map(|it| (Arc::clone(&set.name), it.id)))
             .collect();
-        self.control.set_timeouts(settings::sentinel_timeouts(&config.services));
         self.announce_own(&wanted, &sockets);
         for (service, limit) in config.services.iter().zip(limits) {
             let old = before.services.iter().find(|it| it.name == service.name);
@@ -214,7 +213,7 @@ impl ServiceSet {
             self.close(set, *id, *moved, config, workers);
         }
         self.sort_by(config);
-        self.collect(workers);
+        self.collect_unused(workers);
     }
 
     fn announce_own(
@@ -253,9 +252,6 @@ impl ServiceSet {
         if returns || old.is_none_or(|old| old.sentinels != service.sentinels) {
             let sentinels = service.sentinels.iter().map(settings::node).collect();
             self.control.set_sentinels(running.discovery, sentinels);
-        }
-        if returns || old.is_none_or(|old| old.learn_sentinels != service.learn_sentinels) {
-            self.control.set_learn(running.discovery, service.learn_sentinels);
         }
         for to in listener_set::destinations(service) {
             if running.sets.iter().any(|set| set.to == to) {
@@ -333,14 +329,25 @@ impl ServiceSet {
         set.addresses.push(ServedAddress { id, configured, addr, is_managed: false });
     }
 
-    /// Changes the options of all sessions.
-    pub(crate) fn tune(&self, config: &Config, limits: &[usize], workers: &Running) {
+    /// Changes the options of all sessions and the settings of discovery, which applies these
+    /// together with everything that [`Self::apply`] has changed.
+    pub(crate) fn tune(&mut self, config: &Config, limits: &[usize], workers: &Running) {
         for (name, options) in listener_set::options_of(config, limits) {
             let mut sets = self.services.iter().flat_map(|service| &service.sets);
             if let Some(set) = sets.find(|set| *set.name == *name) {
                 workers.tune(set.number, options);
             }
         }
+        self.control.set_timeouts(settings::sentinel_timeouts(&config.services));
+        for service in &config.services {
+            let Some(running) = self.services.iter().find(|it| it.name == service.name) else {
+                continue;
+            };
+            let replicas = (listener_set::rules(service), listener_set::empty(service));
+            let change = settings::discovery_change(service, replicas);
+            self.control.change(running.discovery, change);
+        }
+        self.control.apply();
     }
 
     /// Sets the options of the listening sockets that exist before a reload.

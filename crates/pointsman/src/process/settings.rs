@@ -6,8 +6,11 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use sentinel::doctor::Examination;
-use sentinel::{Credentials, DiscoveryConfig, MachineRules, NodeAddr, Replicas, Timeouts};
-use target::{PoolWriter, TargetWriter};
+use sentinel::{
+    Credentials, DiscoveryChange, DiscoveryConfig, MachineRules, NodeAddr, ReplicaRules, Replicas,
+    Timeouts,
+};
+use target::{EmptyPool, PoolWriter, TargetWriter};
 
 use crate::config::{self, Config};
 use crate::system::cgroup;
@@ -32,6 +35,22 @@ pub fn discovery(
         target_writer: points,
         replicas,
         sentinel_pool,
+    }
+}
+
+/// Returns what a reload changes in the discovery of one service.
+pub(crate) fn discovery_change(
+    service: &config::ServiceConfig,
+    replicas: (ReplicaRules, EmptyPool),
+) -> DiscoveryChange {
+    DiscoveryChange {
+        sentinel_auth: credentials(&service.sentinel_auth),
+        auth: credentials(&service.auth),
+        rules: rules(service),
+        probe_timeout: service.timers.verify_timeout,
+        learn: service.learn_sentinels,
+        address_map: address_map(service),
+        replicas,
     }
 }
 

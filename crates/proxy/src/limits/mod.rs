@@ -169,7 +169,7 @@ impl ResourceShortage {
 pub(crate) struct Limits {
     service: Arc<Slots>,
     total: Arc<Slots>,
-    sources: Option<SourceTable>,
+    sources: SourceTable,
     shortage: ResourceShortage,
 }
 
@@ -181,13 +181,14 @@ impl Limits {
         total: Arc<Slots>,
         shortage: ResourceShortage,
     ) -> Arc<Self> {
-        let sources = (per_source > 0).then(|| SourceTable::new(per_source));
+        let sources = SourceTable::new(per_source);
         Arc::new(Self { service: Slots::new(service), total, sources, shortage })
     }
 
-    /// Changes the maximum number of sessions of the service.
-    pub(crate) fn set_service(&self, limit: usize) {
+    /// Changes the maximum number of sessions of the service, and that of each source.
+    pub(crate) fn set(&self, limit: usize, per_source: usize) {
         self.service.set_limit(limit);
+        self.sources.set_limit(per_source);
     }
 
     /// Admits a client, or returns the limit that rejects it; of several, the one that is easiest
@@ -215,8 +216,8 @@ impl Limits {
         let mut admission = Admission { limits: Arc::clone(self), source: None };
         // A client without an address uses a Unix socket: it has the permission of this machine's
         // administrator.
-        if let Some((sources, peer)) = self.sources.as_ref().zip(peer) {
-            let source = sources.try_acquire(ClientSource::of(peer)).ok_or(Limit::Source)?;
+        if let Some(peer) = peer.filter(|_| self.sources.is_on()) {
+            let source = self.sources.try_acquire(ClientSource::of(peer)).ok_or(Limit::Source)?;
             admission.source = Some(Box::new(source));
         }
         Ok(admission)
@@ -234,8 +235,8 @@ pub(crate) struct Admission {
 
 impl Drop for Admission {
     fn drop(&mut self) {
-        if let (Some(sources), Some(source)) = (&self.limits.sources, &self.source) {
-            sources.release(**source);
+        if let Some(source) = &self.source {
+            self.limits.sources.release(**source);
         }
         self.limits.total.release();
         self.limits.service.release();
@@ -311,6 +312,24 @@ mod tests {
         shortage.set_files(3, usize::MAX);
         assert!(a.admit(one).is_ok());
         assert_eq!((total.taken(), a.service.taken()), (2, 1));
+    }
+
+    #[test]
+    fn changes_limit_per_source_while_sessions_exist() {
+        let peer: Option<IpAddr> = "192.0.2.1".parse().ok();
+        let limits = Limits::new(9, 0, Slots::new(9), ResourceShortage::default());
+        let before = limits.admit(peer).unwrap();
+        limits.set(9, 1);
+        let counted = limits.admit(peer).unwrap();
+        assert_eq!(limits.admit(peer).unwrap_err(), Limit::Source);
+        limits.set(9, 2);
+        let second = limits.admit(peer).unwrap();
+        limits.set(9, 0);
+        let uncounted = limits.admit(peer).unwrap();
+        limits.set(9, 1);
+        drop((before, counted, second, uncounted));
+        let _again = limits.admit(peer).unwrap();
+        assert_eq!(limits.admit(peer).unwrap_err(), Limit::Source, "counts are exact");
     }
 
     #[test]

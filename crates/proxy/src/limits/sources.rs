@@ -3,13 +3,14 @@
 //! A source is the range of addresses that one party can choose from: an IPv4 address, or a 64-bit
 //! IPv6 network, since the owner of one IPv6 address has 2^64 of them. The table has an entry for a
 //! source only while it has sessions, so it never exceeds the number of sessions, and it is not
-//! used at all if the limit is off. It has a lock, taken once when a connection begins and once
+//! used at all while the limit is off. It has a lock, taken once when a connection begins and once
 //! when it ends, for one hash table access.
 //!
 //! Deliberately absent: rates, and memory of sources without sessions.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The source of sessions.
@@ -33,23 +34,33 @@ impl ClientSource {
 #[derive(Debug)]
 pub(crate) struct SourceTable {
     table: Mutex<HashMap<ClientSource, usize>>,
-    limit: usize,
+    limit: AtomicUsize,
 }
 
 impl SourceTable {
-    /// At most `limit` sessions per source.
+    /// At most `limit` sessions per source; 0 for no limit.
     pub(crate) fn new(limit: usize) -> Self {
-        Self { table: Mutex::default(), limit }
+        Self { table: Mutex::default(), limit: AtomicUsize::new(limit) }
+    }
+
+    /// Changes the limit. Sessions that began while there was none are not counted.
+    pub(crate) fn set_limit(&self, limit: usize) {
+        self.limit.store(limit, Ordering::Relaxed);
+    }
+
+    /// Whether there is a limit.
+    pub(crate) fn is_on(&self) -> bool {
+        self.limit.load(Ordering::Relaxed) > 0
     }
 
     /// Counts a session, if its source is below the limit.
     pub(crate) fn try_acquire(&self, source: ClientSource) -> Option<ClientSource> {
-        let mut table = self.table();
-        let count = table.entry(source).or_insert(0);
-        if *count >= self.limit {
+        let (mut table, limit) = (self.table(), self.limit.load(Ordering::Relaxed));
+        let count = table.get(&source).copied().unwrap_or(0);
+        if limit > 0 && count >= limit {
             return None;
         }
-        *count += 1;
+        table.insert(source, count + 1);
         Some(source)
     }
 

@@ -142,10 +142,10 @@ impl Running {
     }
 
     /// Changes the options of a service while it runs. [`LiveOptions`](crate::LiveOptions) explains
-    /// what that means for existing sessions. `max_connections_per_source` does not change.
+    /// what that means for existing sessions.
     pub fn tune(&self, number: usize, options: Options) {
         let Some(service) = self.services.services.get(&number) else { return };
-        service.shared.limits.set_service(options.max_connections);
+        service.shared.limits.set(options.max_connections, options.max_connections_per_source);
         service.shared.held.set_limit(options.max_held);
         service.shared.service.options.set(options);
     }

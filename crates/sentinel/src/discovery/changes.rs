@@ -1,28 +1,37 @@
 //! Changes of the services while discovery runs, ordered by reloads.
 //!
-//! [`DiscoveryControl`] prepares whatever can be prepared outside of the loop and sends the result;
-//! the loop only stores it. Nothing here can fail, so a reload that has come this far is complete.
-//! Numbers of services and of names are never used again: a message of a removed one finds nothing.
+//! [`DiscoveryControl`] prepares whatever can be prepared outside of the loop, collects the changes
+//! of one reload and sends them together; the loop stores them in one iteration. Nothing here can
+//! fail, so a reload that has come this far is complete. Numbers of services and of names are never
+//! used again: a message of a removed one finds nothing.
+//!
+//! Changed settings, credentials among them, are applied by `reconfigure`. They come before new
+//! services and new sentinels, which share the credentials and the connections of the present ones.
 //!
 //! A changed list of sentinels keeps the target and what is known of the nodes. If no configured
 //! sentinel remains, the electorate begins anew with the new ones, and what the old ones listed is
 //! forgotten. Otherwise the remaining sentinels say which of the new ones belong to them.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use arc_swap::ArcSwap;
 use target::PoolWriter;
 use tokio::sync::{Notify, mpsc};
 use tracing::info;
 
-use super::Discovery;
-use crate::discovery::config::{DiscoveryConfig, prober_factory};
+use super::{Discovery, stale_after};
+use crate::discovery::config::{DiscoveryChange, DiscoveryConfig, prober_factory};
 use crate::discovery::handle::{ConnectionSettings, DiscoveryHandle};
 use crate::discovery::seeds::Seed;
 use crate::discovery::service_runtime::ServiceRuntime;
 use crate::link::auth::Credentials;
+use crate::link::login::Login;
 use crate::link::messages::{DriverMessage, Timeouts};
+use crate::link::renewal::RenewalPermit;
 use crate::net::own_addresses::OwnAddresses;
 use crate::net::resolve::Resolver;
 use crate::{MachineEvent, NodeAddr, Replicas};
@@ -31,8 +40,8 @@ use crate::{MachineEvent, NodeAddr, Replicas};
 pub(super) enum Change {
     Add(Box<NewService>),
     Remove(usize),
+    Settings(usize, Box<DiscoveryChange>),
     Sentinels(usize, Vec<NodeAddr>),
-    Learn(usize, bool),
     Replicas(usize, Option<Replicas>),
     SentinelPool(usize, Option<PoolWriter>),
     Timeouts(Timeouts),
@@ -50,25 +59,42 @@ pub(super) struct NewService {
 }
 
 /// Changes the services of a running [`Discovery`].
-#[derive(Debug)]
 pub struct DiscoveryControl {
     next: usize,
-    changes: mpsc::UnboundedSender<Change>,
+    /// Changes that [`Self::apply`] sends.
+    collected: Vec<Change>,
+    changes: mpsc::UnboundedSender<Vec<Change>>,
     out: mpsc::Sender<DriverMessage>,
     own: OwnAddresses,
     resolver: Resolver,
+    permit: RenewalPermit,
     wake: Arc<Notify>,
+}
+
+impl fmt::Debug for DiscoveryControl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DiscoveryControl").field("next", &self.next).finish_non_exhaustive()
+    }
 }
 
 impl DiscoveryControl {
     pub(super) fn new(
-        changes: mpsc::UnboundedSender<Change>,
+        changes: mpsc::UnboundedSender<Vec<Change>>,
         out: mpsc::Sender<DriverMessage>,
-        own: OwnAddresses,
-        resolver: Resolver,
+        (own, resolver): (OwnAddresses, Resolver),
+        permit: RenewalPermit,
         wake: Arc<Notify>,
     ) -> Self {
-        Self { next: 0, changes, out, own, resolver, wake }
+        let (next, collected) = (0, Vec::new());
+        Self { next, collected, changes, out, own, resolver, permit, wake }
+    }
+
+    /// Applies all changes that were made since the last call, in one iteration of discovery.
+    pub fn apply(&mut self) {
+        if !self.collected.is_empty() {
+            // The loop is gone only when the process ends.
+            let _gone = self.changes.send(std::mem::take(&mut self.collected));
+        }
     }
 
     /// Begins the discovery of a service, and returns its number and handle. Numbers count from 0,
@@ -76,18 +102,19 @@ impl DiscoveryControl {
     pub fn add(&mut self, config: DiscoveryConfig) -> (usize, DiscoveryHandle) {
         let service = self.prepare(config);
         let (number, handle) = (service.number, service.handle.clone());
-        self.send(Change::Add(Box::new(service)));
+        self.collected.push(Change::Add(Box::new(service)));
         (number, handle)
     }
 
     pub(super) fn prepare(&mut self, config: DiscoveryConfig) -> NewService {
         let number = self.next;
         self.next += 1;
-        let prober_factory = prober_factory(&config, &self.own, &self.resolver);
+        let prober_factory = prober_factory(&config, &self.own, (&self.resolver, &self.permit));
         let settings = ConnectionSettings {
             name: Arc::clone(&config.name),
-            auth: prober_factory.credentials.clone(),
-            sentinel_auth: config.sentinel_auth.clone(),
+            auth: prober_factory.login.clone(),
+            // Replaced by the credentials that it shares with other services as soon as it begins.
+            sentinel_auth: ArcSwap::from_pointee(Login::new(config.sentinel_auth.clone())),
             resolver: self.resolver.clone(),
         };
         let DiscoveryConfig { name, sentinels, sentinel_auth, rules, learn, .. } = config;
@@ -105,43 +132,38 @@ impl DiscoveryControl {
 
     /// Ends the discovery of a service: its target is not renewed any more, and its connections
     /// are closed.
-    pub fn remove(&self, number: usize) {
-        self.send(Change::Remove(number));
+    pub fn remove(&mut self, number: usize) {
+        self.collected.push(Change::Remove(number));
     }
 
     /// Replaces the configured sentinels of a service.
-    pub fn set_sentinels(&self, number: usize, sentinels: Vec<NodeAddr>) {
-        self.send(Change::Sentinels(number, sentinels));
+    pub fn set_sentinels(&mut self, number: usize, sentinels: Vec<NodeAddr>) {
+        self.collected.push(Change::Sentinels(number, sentinels));
     }
 
-    /// Sets whether sentinels learned from other sentinels are queried too.
-    pub fn set_learn(&self, number: usize, learn: bool) {
-        self.send(Change::Learn(number, learn));
+    /// Changes the settings of a service.
+    pub fn change(&mut self, number: usize, change: DiscoveryChange) {
+        self.collected.push(Change::Settings(number, Box::new(change)));
     }
 
     /// Begins or ends to publish the replicas for readers.
-    pub fn set_replicas(&self, number: usize, replicas: Option<Replicas>) {
-        self.send(Change::Replicas(number, replicas));
+    pub fn set_replicas(&mut self, number: usize, replicas: Option<Replicas>) {
+        self.collected.push(Change::Replicas(number, replicas));
     }
 
     /// Begins or ends to publish the live sentinels.
-    pub fn set_sentinel_pool(&self, number: usize, pool: Option<PoolWriter>) {
-        self.send(Change::SentinelPool(number, pool));
+    pub fn set_sentinel_pool(&mut self, number: usize, pool: Option<PoolWriter>) {
+        self.collected.push(Change::SentinelPool(number, pool));
     }
 
-    /// Sets the timeouts of connections to sentinels opened from now on.
-    pub fn set_timeouts(&self, timeouts: Timeouts) {
-        self.send(Change::Timeouts(timeouts));
+    /// Sets the timeouts of the connections to sentinels, which all services share.
+    pub fn set_timeouts(&mut self, timeouts: Timeouts) {
+        self.collected.push(Change::Timeouts(timeouts));
     }
 
-    /// Sets this process's listeners, to which no connection may lead back.
+    /// Sets this process's listeners, to which no connection may lead back. Applies at once.
     pub fn set_own(&self, own: Vec<SocketAddr>) {
         self.own.set(own);
-    }
-
-    fn send(&self, change: Change) {
-        // The loop is gone only when the process ends.
-        let _gone = self.changes.send(change);
     }
 }
 
@@ -152,6 +174,7 @@ impl Discovery {
         let auth = self.links.number(sentinel_auth.as_ref());
         self.links.set_name(number, Some(name));
         self.learn.insert(number, (learn, auth));
+        handle.connection_settings().sentinel_auth.store(Arc::new(self.links.login(auth)));
         self.handles.insert(number, handle);
         self.services.insert(number, runtime);
         for sentinel in sentinels {
@@ -162,43 +185,54 @@ impl Discovery {
     fn add_seed(&mut self, of: (usize, usize), name: &NodeAddr) {
         let (number, out) = (self.next_seed, self.out.clone());
         self.next_seed += 1;
-        let seed = Seed::new(number, of, name, self.timeouts.command, &self.resolver, out);
+        let seed = Seed::new(number, of, name, self.links.timeouts(), &self.resolver, out);
         self.seeds.insert(number, seed);
     }
 
-    pub(super) fn change(&mut self, change: Change) {
-        match change {
-            Change::Add(service) => self.begin(*service),
-            Change::Remove(number) => {
-                self.services.remove(&number);
-                self.handles.remove(&number);
-                self.learn.remove(&number);
-                self.seeds.retain(|_, seed| seed.service != number);
-                self.links.set_name(number, None);
-            }
-            Change::Sentinels(number, sentinels) => self.change_sentinels(number, sentinels),
-            Change::Learn(number, learn) => {
-                if let Some((known, _)) = self.learn.get_mut(&number) {
-                    *known = learn;
+    /// Applies the changes of one reload.
+    pub(super) fn apply_changes(&mut self, changes: Vec<Change>) {
+        let (mut settings, mut others) = (BTreeMap::new(), Vec::new());
+        for change in changes {
+            match change {
+                Change::Remove(number) => self.end(number),
+                Change::Settings(number, change) => drop(settings.insert(number, *change)),
+                Change::Timeouts(timeouts) => {
+                    self.links.set_timeouts(timeouts);
+                    self.stale_after = stale_after(timeouts);
                 }
-                if let Some(service) = self.services.get_mut(&number).filter(|_| !learn) {
-                    service.forget_learned();
-                }
+                other => others.push(other),
             }
-            Change::Replicas(number, replicas) => {
-                if let Some(service) = self.services.get_mut(&number) {
-                    service.set_replicas(replicas, &self.links);
+        }
+        self.change_settings(settings);
+        for change in others {
+            match change {
+                Change::Add(service) => self.begin(*service),
+                Change::Sentinels(number, sentinels) => self.change_sentinels(number, sentinels),
+                Change::Replicas(number, replicas) => {
+                    if let Some(service) = self.services.get_mut(&number) {
+                        service.set_replicas(replicas, &self.links);
+                    }
                 }
-            }
-            Change::SentinelPool(number, pool) => {
-                if let Some(service) = self.services.get_mut(&number) {
-                    service.set_sentinel_pool(pool, &self.links);
+                Change::SentinelPool(number, pool) => {
+                    if let Some(service) = self.services.get_mut(&number) {
+                        service.set_sentinel_pool(pool, &self.links);
+                    }
                 }
+                Change::Remove(_) | Change::Settings(..) | Change::Timeouts(_) => {}
             }
-            Change::Timeouts(timeouts) => self.set_timeouts(timeouts),
         }
         // Closes and opens the connections.
         self.reconcile(Instant::now());
+        let used: BTreeSet<usize> = self.learn.values().map(|(_, auth)| *auth).collect();
+        self.links.retain_logins(&used);
+    }
+
+    fn end(&mut self, number: usize) {
+        self.services.remove(&number);
+        self.handles.remove(&number);
+        self.learn.remove(&number);
+        self.seeds.retain(|_, seed| seed.service != number);
+        self.links.set_name(number, None);
     }
 
     fn change_sentinels(&mut self, number: usize, sentinels: Vec<NodeAddr>) {
@@ -224,11 +258,5 @@ impl Discovery {
             service.forget_learned();
             service.step(MachineEvent::SentinelsReplaced(count), &self.links);
         }
-    }
-
-    fn set_timeouts(&mut self, timeouts: Timeouts) {
-        self.timeouts = timeouts;
-        self.stale_after = super::stale_after(&timeouts);
-        self.links.set_timeouts(timeouts);
     }
 }

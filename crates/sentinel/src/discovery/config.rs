@@ -4,14 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use target::{PoolWriter, TargetWriter};
+use arc_swap::ArcSwap;
+use target::{EmptyPool, PoolWriter, TargetWriter};
 
 use crate::link::auth::Credentials;
+use crate::link::login::Login;
+use crate::link::renewal::RenewalPermit;
 use crate::net::own_addresses::OwnAddresses;
 use crate::net::resolve::Resolver;
-use crate::prober::ProberFactory;
+use crate::prober::{ProbeSettings, ProberFactory};
 use crate::replicas::publisher::Replicas;
-use crate::{MachineRules, NodeAddr};
+use crate::{MachineRules, NodeAddr, ReplicaRules, Verify};
 
 /// Configuration of one service's discovery.
 #[derive(Debug)]
@@ -44,15 +47,45 @@ pub struct DiscoveryConfig {
 pub(crate) fn prober_factory(
     watch: &DiscoveryConfig,
     own: &OwnAddresses,
-    resolver: &Resolver,
+    (resolver, permit): (&Resolver, &RenewalPermit),
 ) -> ProberFactory {
-    let address_map = watch.address_map.iter();
+    let settings = probe_settings(watch.rules.verify, watch.probe_timeout, &watch.address_map);
     ProberFactory {
-        credentials: watch.auth.clone(),
-        verify: watch.rules.verify,
-        timeout: watch.probe_timeout,
-        address_map: address_map.map(|(from, to)| (from.clone().normal(), to.clone())).collect(),
+        login: Login::new(watch.auth.clone()),
+        permit: permit.clone(),
+        settings: ArcSwap::from_pointee(settings),
         own: own.clone(),
         resolver: resolver.clone(),
     }
+}
+
+/// The settings of the service's node probers.
+pub(crate) fn probe_settings(
+    verify: Verify,
+    timeout: Duration,
+    address_map: &BTreeMap<NodeAddr, NodeAddr>,
+) -> ProbeSettings {
+    let address_map = address_map.iter();
+    let address_map = address_map.map(|(from, to)| (from.clone().normal(), to.clone())).collect();
+    ProbeSettings { verify, timeout, address_map }
+}
+
+/// What can be changed in one service's discovery while it runs. Its sentinels and its pools are
+/// changed by themselves.
+#[derive(Debug, Clone)]
+pub struct DiscoveryChange {
+    /// Credentials for the sentinels.
+    pub sentinel_auth: Option<Credentials>,
+    /// Credentials for the redis nodes.
+    pub auth: Option<Credentials>,
+    /// The rules of the machine.
+    pub rules: MachineRules,
+    /// The timeout of one probe of a redis node.
+    pub probe_timeout: Duration,
+    /// Whether sentinels learned from other sentinels are queried too.
+    pub learn: bool,
+    /// Announced address to the address to dial.
+    pub address_map: BTreeMap<NodeAddr, NodeAddr>,
+    /// Rules for eligible replicas, and what readers get without one.
+    pub replicas: (ReplicaRules, EmptyPool),
 }

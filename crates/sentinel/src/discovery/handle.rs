@@ -10,17 +10,18 @@ use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 
 use crate::discovery::operations::{Operations, OperationsSnapshot};
-use crate::link::auth::Credentials;
+use crate::link::login::Login;
 use crate::net::resolve::Resolver;
 use crate::{DiscoverySnapshot, FollowOrder, MachineEvent, NodeAddr, Pause};
 
 /// Credentials and resolver for connections to the servers of a service that are made outside of
 /// discovery.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct ConnectionSettings {
     pub(crate) name: Arc<str>,
-    pub(crate) auth: Option<Credentials>,
-    pub(crate) sentinel_auth: Option<Credentials>,
+    pub(crate) auth: Login,
+    /// Replaced if the service no longer shares its credentials with the same other services.
+    pub(crate) sentinel_auth: ArcSwap<Login>,
     pub(crate) resolver: Resolver,
 }
 

@@ -13,12 +13,14 @@ pub(crate) mod changes;
 pub(crate) mod clock_jumps;
 pub(crate) mod clock_watch;
 pub(crate) mod config;
+mod credential_log;
 pub(crate) mod failover_history;
 pub(crate) mod handle;
 pub(crate) mod learned_addresses;
 pub(crate) mod majority_clock;
 pub(crate) mod operations;
 mod reconcile;
+mod reconfigure;
 pub(crate) mod seeds;
 pub(crate) mod sentinel_pool;
 pub(crate) mod service_runtime;
@@ -69,8 +71,8 @@ const RECONCILE_EVERY: Duration = Duration::from_millis(250);
 const DUPLICATE_ID: &str =
     "another connection leads to a sentinel with this MYID, its vote is not counted twice";
 
-/// When an answer counts as outdated.
-fn stale_after(timeouts: &Timeouts) -> Duration {
+/// How old an answer may be when it is processed.
+fn stale_after(timeouts: Timeouts) -> Duration {
     timeouts.command * 2 + PROCESSING_SLACK
 }
 
@@ -88,14 +90,13 @@ pub struct Discovery {
     /// An answer that arrives later than this after its query is outdated: this process was
     /// suspended meanwhile.
     stale_after: Duration,
-    timeouts: Timeouts,
     resolver: Resolver,
     /// When the connections have to be updated next; `None` while they are up to date.
     reconcile_at: Option<Instant>,
     reconciled_at: Option<Instant>,
     incoming: mpsc::Receiver<DriverMessage>,
     out: mpsc::Sender<DriverMessage>,
-    changes: mpsc::UnboundedReceiver<Change>,
+    changes: mpsc::UnboundedReceiver<Vec<Change>>,
     clocks: ClockWatch,
 }
 
@@ -123,8 +124,9 @@ impl Discovery {
         let (changes, changes_received) = mpsc::unbounded_channel();
         let (own, wake) = (OwnAddresses::new(own), Arc::new(Notify::new()));
         let links = Links::new(timeouts, &own, resolver, out.clone());
-        let mut control =
-            DiscoveryControl::new(changes, out.clone(), own, resolver.clone(), Arc::clone(&wake));
+        let (permit, notify) = (links.permit().clone(), Arc::clone(&wake));
+        let parts = (own, resolver.clone());
+        let mut control = DiscoveryControl::new(changes, out.clone(), parts, permit, notify);
         let mut discovery = Self {
             services: BTreeMap::new(),
             links,
@@ -134,8 +136,7 @@ impl Discovery {
             handles: BTreeMap::new(),
             wake,
             heartbeat: Heartbeat::new(),
-            stale_after: stale_after(&timeouts),
-            timeouts,
+            stale_after: stale_after(timeouts),
             resolver: resolver.clone(),
             reconcile_at: None,
             reconciled_at: None,
@@ -174,8 +175,8 @@ impl Discovery {
             let incoming = tokio::select! {
                 biased;
                 () = self.clocks.jumped() => None,
-                Some(change) = self.changes.recv() => {
-                    self.change(change);
+                Some(changes) = self.changes.recv() => {
+                    self.apply_changes(changes);
                     None
                 }
                 Some(incoming) = self.incoming.recv() => Some(incoming),

@@ -9,11 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
-use crate::link::messages::DriverMessage;
+use crate::link::messages::{DriverMessage, Timeouts};
 use crate::net::resolve::{Lookup, Resolver};
 use crate::{MyId, NodeAddr};
 
@@ -50,12 +50,12 @@ impl Seed {
         number: usize,
         (service, auth): (usize, usize),
         name: &NodeAddr,
-        patience: Duration,
+        timeouts: watch::Receiver<Timeouts>,
         resolver: &Resolver,
         out: mpsc::Sender<DriverMessage>,
     ) -> Self {
         let lookup = Lookup::new(resolver, &name.host, name.port);
-        let task = tokio::spawn(look_up_forever(number, name.clone(), lookup, patience, out));
+        let task = tokio::spawn(look_up_forever(number, name.clone(), lookup, timeouts, out));
         Self {
             service,
             auth,
@@ -135,11 +135,12 @@ async fn look_up_forever(
     number: usize,
     name: NodeAddr,
     mut lookup: Lookup,
-    patience: Duration,
+    timeouts: watch::Receiver<Timeouts>,
     out: mpsc::Sender<DriverMessage>,
 ) {
     let (mut last, mut warned): (Option<Vec<SocketAddr>>, bool) = (None, false);
     loop {
+        let patience = timeouts.borrow().command;
         let found = lookup.addresses(patience).await;
         if let Err(error) = &found
             && last.is_none()

@@ -4,6 +4,7 @@
 //! It publishes the target, closes and opens the gate, and owns the node probers. It makes no
 //! decisions.
 
+mod change;
 mod commit;
 pub(crate) mod overrides;
 mod publish;
@@ -18,7 +19,9 @@ use target::{ClockReading, PoolWriter, ReplyPolicy, TargetWriter};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
+use self::change::lease;
 use self::watch_sentinels::SentinelAlarms;
+use crate::discovery::credential_log::CredentialLog;
 use crate::discovery::failover_history::FailoverHistory;
 use crate::discovery::learned_addresses::LearnedAddresses;
 use crate::discovery::sentinel_pool::SentinelPool;
@@ -28,6 +31,7 @@ use crate::link::auth::Denied;
 use crate::link::links::Links;
 use crate::link::messages::DriverMessage;
 use crate::link::poll::Peer;
+use crate::link::rotation::CredentialStatus;
 use crate::prober::ProberFactory;
 use crate::prober::prober_set::ProberSet;
 use crate::rate_limiter::RateLimiter;
@@ -54,6 +58,7 @@ pub(crate) struct ServiceRuntime {
     master: Option<MasterSnapshot>,
     stopped_since: Option<Instant>,
     held_since: Option<Instant>,
+    credential_log: CredentialLog,
     /// Rate limit for the log lines of this service.
     log_limiter: RateLimiter,
     failover_history: FailoverHistory,
@@ -76,7 +81,7 @@ impl ServiceRuntime {
         prober_factory: ProberFactory,
         out: mpsc::Sender<DriverMessage>,
     ) -> Self {
-        let (now, lease) = (Instant::now(), rules.stall.max(rules.poll * 2));
+        let (now, lease) = (Instant::now(), lease(&rules));
         let machine = Machine::new(now, rules, seeds);
         let name = Arc::clone(name);
         let first = DiscoverySnapshot {
@@ -93,6 +98,8 @@ impl ServiceRuntime {
             sentinels: Vec::new(),
             nodes: Vec::new(),
             replicas: None,
+            auth: CredentialStatus::default(),
+            sentinel_auth: CredentialStatus::default(),
             failovers: Vec::new(),
             overrides: Default::default(),
             alarms: Vec::new(),
@@ -112,6 +119,7 @@ impl ServiceRuntime {
             master: None,
             stopped_since: Some(now),
             held_since: None,
+            credential_log: CredentialLog::default(),
             log_limiter: RateLimiter::new(60, Duration::from_millis(500)),
             failover_history: FailoverHistory::default(),
             overrides: OverrideReport::default(),
@@ -316,20 +324,6 @@ impl ServiceRuntime {
                 );
             });
         }
-    }
-
-    /// Periodic work: detects the first session on the current master, flushes delayed log lines
-    /// and publishes a snapshot.
-    pub(crate) fn refresh(&mut self, links: &Links) {
-        let now = Instant::now();
-        self.failover_history.note_first_session(&self.name);
-        self.failover_history.flush_logs(now);
-        self.log_limiter.flush(now);
-        self.remind_of_override(now);
-        self.update_replicas();
-        self.update_sentinel_pool(links);
-        self.update_alarms(now, links);
-        self.publish(links);
     }
 
     fn handle_warning(&mut self, warning: Warning) {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::discovery::alarms::AlarmRecord;
 use crate::discovery::service_runtime::overrides::OrderAnswer;
+use crate::link::rotation::CredentialStatus;
 use crate::replicas::snapshot::ReplicaPoolSnapshot;
 use crate::{Basis, Epoch, FailoverTimeline, Minority, MyId, NodeAddr, OverrideEnd, Probe};
 
@@ -45,6 +46,10 @@ pub struct DiscoverySnapshot {
     pub nodes: Vec<NodeSnapshot>,
     /// The replicas for readers; `None` if readers are not configured.
     pub replicas: Option<ReplicaPoolSnapshot>,
+    /// The credentials for the redis nodes.
+    pub auth: CredentialStatus,
+    /// The credentials for the sentinels.
+    pub sentinel_auth: CredentialStatus,
     /// The last commits, oldest first.
     pub failovers: Vec<FailoverRecord>,
     /// Orders to follow a node without the sentinels.

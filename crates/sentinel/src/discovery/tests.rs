@@ -4,38 +4,139 @@ use std::io;
 
 use std::collections::BTreeMap;
 
-use target::TargetWriter;
+use target::{EmptyPool, TargetWriter};
 
 use super::*;
-use crate::{MachineRules, NodeAddr};
+use crate::{Credentials, DiscoveryChange, MachineRules, NodeAddr, ReplicaRules};
 
-#[tokio::test]
-async fn dials_seeds_at_once_and_limits_learned_sentinels() {
-    // No name resolves; the test provides the addresses. It never awaits, so no other task runs.
-    let resolver = Resolver::new(|_, _| Err(io::Error::other("NXDOMAIN")));
-    let (long, (target_writer, _route)) = (Duration::from_secs(60), TargetWriter::new());
-    let timeouts = Timeouts {
-        connect: long,
-        command: long,
-        reconnect_min: long,
-        reconnect_max: long,
-        user: long,
-    };
-    let watch = DiscoveryConfig {
-        name: "mymaster".into(),
-        sentinels: (1..=3).map(|port| NodeAddr { host: "seed.example".into(), port }).collect(),
+const LONG: Duration = Duration::from_secs(60);
+const TIMEOUTS: Timeouts =
+    Timeouts { connect: LONG, command: LONG, reconnect_min: LONG, reconnect_max: LONG, user: LONG };
+
+fn watch(name: &str, seeds: u16, target_writer: TargetWriter) -> DiscoveryConfig {
+    DiscoveryConfig {
+        name: name.into(),
+        sentinels: (1..=seeds).map(|port| NodeAddr { host: "seed.example".into(), port }).collect(),
         sentinel_auth: None,
         auth: None,
         rules: MachineRules::default(),
-        probe_timeout: long,
+        probe_timeout: LONG,
         learn: true,
         address_map: BTreeMap::new(),
         target_writer,
         replicas: None,
         sentinel_pool: None,
+    }
+}
+
+fn change(password: &str) -> DiscoveryChange {
+    DiscoveryChange {
+        sentinel_auth: secret(password),
+        auth: None,
+        rules: MachineRules::default(),
+        probe_timeout: LONG,
+        learn: true,
+        address_map: BTreeMap::new(),
+        replicas: (ReplicaRules::default(), EmptyPool::Reject),
+    }
+}
+
+fn secret(password: &str) -> Option<Credentials> {
+    Some(Credentials::new(None, password))
+}
+
+fn settings(service: usize, password: &str) -> Change {
+    Change::Settings(service, Box::new(change(password)))
+}
+
+#[tokio::test]
+async fn keeps_links_of_services_that_change_credentials() {
+    let resolver = Resolver::new(|_, _| Err(io::Error::other("NXDOMAIN")));
+    let ((one, _reader), (two, _reader_of_two)) = (TargetWriter::new(), TargetWriter::new());
+    let watches = vec![watch("one", 2, one), watch("two", 1, two)];
+    let (mut discovery, _control, handles) =
+        Discovery::with_resolver(watches, TIMEOUTS, &[], &resolver);
+    // The first seed of each service leads to the same sentinel.
+    let addr = |host: u8| vec![SocketAddr::from(([127, 0, 0, host], 1))];
+    for (seed, host) in [(0, 1), (1, 2), (2, 1)] {
+        discovery.handle_message(DriverMessage::Seed(seed, addr(host)));
+    }
+    discovery.reconcile(Instant::now());
+    let links = |it: &Discovery, service| -> Vec<_> {
+        it.links.for_service(service).map(|link| (link.id, link.services.clone())).collect()
     };
+    let before = (links(&discovery, 0), links(&discovery, 1));
+    assert_eq!((before.0.len(), before.1.len()), (2, 1), "one link is shared");
+    // Both services: all links stay.
+    discovery.apply_changes(vec![settings(0, "new"), settings(1, "new")]);
+    assert_eq!((links(&discovery, 0), links(&discovery, 1)), before);
+    // Only the first one: its own link stays, and it leaves the shared one.
+    discovery.apply_changes(vec![settings(0, "newer")]);
+    let after = links(&discovery, 0);
+    assert_eq!(after.len(), 2);
+    assert!(after.contains(&before.0[1]), "{after:?} {before:?}");
+    assert_eq!(links(&discovery, 1), [(before.1[0].0, vec![1])]);
+    let used = handles[0].connection_settings().sentinel_auth.load();
+    assert!(used.is(secret("newer").as_ref()), "switchovers use it as well");
+    assert!(discovery.links.login(discovery.learn[&1].1).is(secret("new").as_ref()));
+}
+
+#[tokio::test]
+async fn applies_secret_and_services_of_a_reload_together() {
+    let resolver = Resolver::new(|_, _| Err(io::Error::other("NXDOMAIN")));
+    let writer = || TargetWriter::new().0;
+    let with = |name, password| DiscoveryConfig {
+        sentinel_auth: secret(password),
+        ..watch(name, 1, writer())
+    };
+    let watches = vec![with("one", "old"), with("two", "old")];
+    let (mut discovery, mut control, _handles) =
+        Discovery::with_resolver(watches, TIMEOUTS, &[], &resolver);
+    let addr = || vec![SocketAddr::from(([127, 0, 0, 1], 1))];
+    discovery.handle_message(DriverMessage::Seed(0, addr()));
+    discovery.handle_message(DriverMessage::Seed(1, addr()));
+    discovery.reconcile(Instant::now());
+    let links = |it: &Discovery| -> Vec<_> {
+        it.links.for_service(0).map(|link| (link.id, link.services.clone())).collect()
+    };
+    let link = links(&discovery)[0].0;
+    // One secret is rotated, a service goes, and another one comes with the new secret.
+    let (three, handle) = control.add(with("three", "new"));
+    control.change(0, change("new"));
+    control.remove(1);
+    assert!(discovery.changes.try_recv().is_err(), "nothing applies before the whole");
+    control.apply();
+    let batch = discovery.changes.try_recv().expect("one batch");
+    discovery.apply_changes(batch);
+    assert!(discovery.changes.try_recv().is_err());
+    discovery.handle_message(DriverMessage::Seed(2, addr()));
+    discovery.reconcile(Instant::now());
+    assert_eq!(links(&discovery), [(link, vec![0, three])], "the connection stays, and is shared");
+    assert!(handle.connection_settings().sentinel_auth.load().is(secret("new").as_ref()));
+    assert_eq!(discovery.links.logins.len(), 1, "one secret, one login");
+    // A removed service leaves no credentials.
+    control.change(three, change("newer"));
+    control.apply();
+    let batch = discovery.changes.try_recv().expect("one batch");
+    discovery.apply_changes(batch);
+    assert_eq!(discovery.links.logins.len(), 2);
+    control.remove(three);
+    control.apply();
+    let batch = discovery.changes.try_recv().expect("one batch");
+    discovery.apply_changes(batch);
+    assert_eq!(discovery.links.logins.len(), 1, "its secret is wiped");
+    assert!(discovery.links.login(discovery.learn[&0].1).is(secret("new").as_ref()));
+    assert_eq!(links(&discovery), [(link, vec![0])]);
+}
+
+#[tokio::test]
+async fn dials_seeds_at_once_and_limits_learned_sentinels() {
+    // No name resolves; the test provides the addresses. It never awaits, so no other task runs.
+    let resolver = Resolver::new(|_, _| Err(io::Error::other("NXDOMAIN")));
+    let (target_writer, _route) = TargetWriter::new();
+    let watch = watch("mymaster", 3, target_writer);
     let (mut discovery, _control, _handles) =
-        Discovery::with_resolver(vec![watch], timeouts, &[], &resolver);
+        Discovery::with_resolver(vec![watch], TIMEOUTS, &[], &resolver);
     let addr = |host: u8| vec![SocketAddr::from(([127, 0, 0, host], 1))];
     let is_due = |it: &Discovery| it.reconcile_at.is_some_and(|at| at <= Instant::now());
     for (number, host) in (0..3).zip(1..) {

@@ -21,6 +21,7 @@ use crate::link::connection::{ConnectionError, Protocol, RespConnection, USER_TI
 use crate::link::handshake::hello;
 use crate::link::links::describe;
 use crate::link::messages::LinkError;
+use crate::link::rotation::Rotation;
 use crate::net::loop_guard::leads_back;
 use crate::net::resolve::{Lookup, Resolver, is_usable};
 use crate::prober::probe_connection::{ProbeConnection, ProbeError};
@@ -239,13 +240,12 @@ async fn ask_node(
             lineage: None,
         })
     } else {
-        let mut connection = ProbeConnection::new(connection, reached);
-        match tokio::time::timeout(
-            ANSWER_TIMEOUT,
-            connection.ask(examination.verify, examination.auth.as_ref()),
-        )
-        .await
-        {
+        let mut connection = ProbeConnection::new(
+            connection,
+            reached,
+            Rotation::new(examination.auth.clone()).newest().clone(),
+        );
+        match tokio::time::timeout(ANSWER_TIMEOUT, connection.ask(examination.verify)).await {
             Err(_) => Err(ExamineError::Unresponsive),
             Ok(Err(ConnectionError::Malformed(_))) => Err(ExamineError::UnexpectedServer),
             Ok(Err(error)) => Err(match connection.rejection() {
@@ -253,7 +253,7 @@ async fn ask_node(
                 None => ExamineError::Unreachable(describe(&error)),
             }),
             Ok(Ok(())) => {
-                let answer = connection.take_result(examination.verify).1.map_err(error);
+                let answer = connection.take_result().1.map_err(error);
                 if answer.is_ok() && examination.verify == Verify::Role {
                     write_guard = ask_write_guard(connection).await;
                 }

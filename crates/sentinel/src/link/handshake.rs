@@ -4,22 +4,90 @@ use std::net::SocketAddr;
 
 use bytes::BytesMut;
 
-use super::messages::LinkError;
-use super::{LinkConfig, SentinelConnection, notice};
+use super::messages::{LinkError, LinkEvent};
+use super::sentinel_connection::SentinelConnection;
+use super::{LinkConfig, notice};
 use crate::MyId;
 use crate::link::auth::{Credentials, Denied};
 use crate::link::connection::{ConnectionError, Protocol, RespConnection};
-use crate::link::poll::{SENTINEL_AUTH, put_command};
+use crate::link::login::ServerLogin;
+use crate::link::poll::{PollOutcome, SENTINEL_AUTH, put_command};
 use crate::link::reply::Reply;
+use crate::link::rotation::CredentialsId;
 
-/// Connects, authenticates, reads the identity, subscribes and starts the first poll.
+/// Opens a connection with credentials that the sentinel accepts, and returns which ones these are.
 pub(super) async fn open_connection(
     addr: SocketAddr,
     config: &LinkConfig,
+    login: &ServerLogin,
+) -> Result<(SentinelConnection, CredentialsId), LinkError> {
+    loop {
+        let presented = login.present();
+        match open_with(addr, config, presented.credentials.as_ref()).await {
+            Ok(connection) => {
+                login.accept(presented.id);
+                return Ok((connection, presented.id));
+            }
+            // Others may be accepted: those before a change that has not reached the sentinel yet.
+            Err(LinkError::Denied(denied)) if login.refuse(presented.id, &denied) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Opens a connection with these credentials that is to replace an established one, and polls
+/// once: what the established one may do, this one must be allowed to do.
+pub(super) async fn open_replacement(
+    addr: SocketAddr,
+    config: &LinkConfig,
+    credentials: Option<&Credentials>,
+    subscribed: bool,
+) -> Result<(SentinelConnection, Vec<LinkEvent>), LinkError> {
+    let mut connection = open_with(addr, config, credentials).await?;
+    let denied = |command, rule| Err(LinkError::Denied(Denied::NotPermitted { command, rule }));
+    if subscribed && !connection.subscribed {
+        return denied("SUBSCRIBE", "+subscribe allchannels");
+    }
+    let (mut events, timeout) = (Vec::new(), config.timeouts().command * 2);
+    let polling = async {
+        while connection.poll.is_some() {
+            events.append(&mut connection.wait().await?);
+        }
+        Ok::<(), LinkError>(())
+    };
+    tokio::time::timeout(timeout, polling)
+        .await
+        .unwrap_or(Err(LinkError::Unresponsive(timeout)))?;
+    for event in &events {
+        if let LinkEvent::Polled { outcome: PollOutcome::Denied(denied), .. } = event {
+            return Err(LinkError::Denied(denied.clone()));
+        }
+    }
+    Ok((connection, events))
+}
+
+async fn open_with(
+    addr: SocketAddr,
+    config: &LinkConfig,
+    credentials: Option<&Credentials>,
 ) -> Result<SentinelConnection, LinkError> {
-    let mut queries =
-        RespConnection::connect(addr, config.timeouts.connect, config.timeouts.user).await?;
-    hello(&mut queries, config.credentials.as_ref()).await?;
+    let timeouts = config.timeouts();
+    let timeout = timeouts.connect + timeouts.command * 2;
+    let opening = handshake(addr, config, credentials);
+    tokio::time::timeout(timeout, opening)
+        .await
+        .unwrap_or(Err(LinkError::Unresponsive(timeouts.command * 2)))
+}
+
+/// Connects, authenticates, reads the identity, subscribes and starts the first poll.
+async fn handshake(
+    addr: SocketAddr,
+    config: &LinkConfig,
+    credentials: Option<&Credentials>,
+) -> Result<SentinelConnection, LinkError> {
+    let timeouts = config.timeouts();
+    let mut queries = RespConnection::connect(addr, timeouts.connect, timeouts.user).await?;
+    hello(&mut queries, credentials).await?;
     let mut commands = BytesMut::new();
     put_command(&mut commands, &["CLIENT", "SETNAME", "pointsman"]);
     put_command(&mut commands, &["SENTINEL", "MYID"]);
@@ -33,15 +101,14 @@ pub(super) async fn open_connection(
     let id = answer.text().and_then(MyId::parse).ok_or(LinkError::NoIdentity)?;
     let mut events = None;
     if queries.protocol == Protocol::Resp2 {
-        let mut second =
-            RespConnection::connect(addr, config.timeouts.connect, config.timeouts.user).await?;
-        authenticate(&mut second, config.credentials.as_ref()).await?;
+        let mut second = RespConnection::connect(addr, timeouts.connect, timeouts.user).await?;
+        authenticate(&mut second, credentials).await?;
         events = Some(second);
     }
     let subscribed = subscribe(events.as_mut().unwrap_or(&mut queries)).await?;
     let mut connection = SentinelConnection::new(id, queries, events, subscribed);
     connection.queued.extend(config.masters.borrow().iter().cloned());
-    connection.begin_poll(config.timeouts.command * 2).await?;
+    connection.begin_poll(timeouts.command * 2).await?;
     Ok(connection)
 }
 

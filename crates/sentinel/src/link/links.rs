@@ -14,9 +14,11 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
 use crate::link::auth::Credentials;
-use crate::link::messages::LinkId;
-use crate::link::messages::{DriverMessage, Timeouts};
+use crate::link::login::Login;
+use crate::link::messages::{DriverMessage, LinkId, Timeouts};
 use crate::link::poll_queue::PollQueue;
+use crate::link::renewal::RenewalPermit;
+use crate::link::rotation::CredentialStatus;
 use crate::link::{self, LinkConfig};
 use crate::net::own_addresses::OwnAddresses;
 use crate::net::resolve::Resolver;
@@ -66,6 +68,7 @@ pub(crate) struct Link {
     /// Limits the log lines about this link.
     pub(crate) log_limiter: RateLimiter,
     masters: watch::Sender<Vec<Arc<str>>>,
+    logins: watch::Sender<Login>,
     expect: watch::Sender<Option<BTreeSet<MyId>>>,
     polls: Arc<PollQueue>,
     _task: AbortOnDropHandle<()>,
@@ -122,10 +125,13 @@ impl Link {
 #[derive(Debug)]
 pub(crate) struct Links {
     by_key: BTreeMap<LinkKey, Link>,
-    credentials: Vec<Option<Credentials>>,
+    /// By the number in a [`LinkKey`].
+    pub(crate) logins: BTreeMap<usize, Login>,
+    next_login: usize,
+    permit: RenewalPermit,
     names: BTreeMap<usize, Arc<str>>,
     made: u64,
-    timeouts: Timeouts,
+    timeouts: watch::Sender<Timeouts>,
     resolver: Resolver,
     own: OwnAddresses,
     out: mpsc::Sender<DriverMessage>,
@@ -139,10 +145,82 @@ impl Links {
         resolver: &Resolver,
         out: mpsc::Sender<DriverMessage>,
     ) -> Self {
-        let (by_key, credentials, own, resolver) =
-            (BTreeMap::new(), Vec::new(), own.clone(), resolver.clone());
-        let names = BTreeMap::new();
-        Self { by_key, credentials, names, made: 0, timeouts, resolver, own, out }
+        let (permit, timeouts) = (RenewalPermit::default(), watch::Sender::new(timeouts));
+        Self {
+            by_key: BTreeMap::new(),
+            logins: BTreeMap::new(),
+            next_login: 0,
+            permit,
+            names: BTreeMap::new(),
+            made: 0,
+            timeouts,
+            resolver: resolver.clone(),
+            own: own.clone(),
+            out,
+        }
+    }
+
+    /// Applies these timeouts to all links from now on.
+    pub(crate) fn set_timeouts(&mut self, timeouts: Timeouts) {
+        self.timeouts.send_if_modified(|known| std::mem::replace(known, timeouts) != timeouts);
+    }
+
+    /// The timeouts of all links.
+    pub(crate) fn timeouts(&self) -> watch::Receiver<Timeouts> {
+        self.timeouts.subscribe()
+    }
+
+    /// Lets one connection of the process be replaced at a time.
+    pub(crate) fn permit(&self) -> &RenewalPermit {
+        &self.permit
+    }
+
+    /// The credentials with this number.
+    pub(crate) fn login(&self, number: usize) -> Login {
+        self.logins.get(&number).cloned().unwrap_or_else(|| Login::new(None))
+    }
+
+    /// Forgets all other credentials: no service uses them any more.
+    pub(crate) fn retain_logins(&mut self, used: &BTreeSet<usize>) {
+        self.logins.retain(|number, _| used.contains(number));
+    }
+
+    /// The state of the credentials for the sentinels of this service.
+    pub(crate) fn credential_status(&self, service: usize) -> CredentialStatus {
+        let links =
+            |(key, link): (&LinkKey, &Link)| link.services.contains(&service).then(|| key.clone());
+        let keys: Vec<LinkKey> = self.by_key.iter().filter_map(links).collect();
+        let Some((_, number)) = keys.first() else { return CredentialStatus::default() };
+        let is_ours = |addr: &NodeAddr| keys.iter().any(|(it, _)| it == addr);
+        self.login(*number).status(is_ours)
+    }
+
+    /// Gives other credentials to some of the services that share those with `number`, with the
+    /// present ones as the fallback. Links that only these services use are kept. Returns the
+    /// number of the new credentials.
+    pub(crate) fn branch(
+        &mut self,
+        number: usize,
+        movers: &BTreeSet<usize>,
+        credentials: Option<&Credentials>,
+    ) -> usize {
+        let Some(login) = self.logins.get(&number) else { return number };
+        let login = login.branch(credentials);
+        let branch = self.add_login(login.clone());
+        // A service that has just been removed is still listed.
+        let exists = |service: &&usize| self.names.contains_key(service);
+        let moves = |(key, link): (&LinkKey, &Link)| {
+            key.1 == number && link.services.iter().filter(exists).all(|it| movers.contains(it))
+        };
+        let keys: Vec<LinkKey> =
+            self.by_key.iter().filter(|it| moves(*it)).map(|(key, _)| key.clone()).collect();
+        for key in keys {
+            if let Some(link) = self.by_key.remove(&key) {
+                link.logins.send_replace(login.clone());
+                self.by_key.insert((key.0, branch), link);
+            }
+        }
+        branch
     }
 
     /// Sets or removes the name of a service.
@@ -153,18 +231,18 @@ impl Links {
         }
     }
 
-    /// Sets the timeouts of links opened from now on.
-    pub(crate) fn set_timeouts(&mut self, timeouts: Timeouts) {
-        self.timeouts = timeouts;
-    }
-
     /// The number that identifies these credentials in a [`LinkKey`].
     pub(crate) fn number(&mut self, credentials: Option<&Credentials>) -> usize {
-        let known = self.credentials.iter().position(|it| it.as_ref() == credentials);
-        known.unwrap_or_else(|| {
-            self.credentials.push(credentials.cloned());
-            self.credentials.len() - 1
-        })
+        let known = self.logins.iter().find(|(_, login)| login.is(credentials));
+        let known = known.map(|(number, _)| *number);
+        known.unwrap_or_else(|| self.add_login(Login::new(credentials.cloned())))
+    }
+
+    fn add_login(&mut self, login: Login) -> usize {
+        let number = self.next_login;
+        self.next_login += 1;
+        self.logins.insert(number, login);
+        number
     }
 
     /// Opens requested links and closes all other links. If there are more requests than
@@ -208,18 +286,19 @@ impl Links {
         let polls = Arc::<PollQueue>::default();
         let (masters, watch) = watch::channel(names_of(&self.names, request));
         let (expect, expected) = watch::channel(request.expect.clone());
+        let (logins, login) = watch::channel(self.login(key.1));
         let config = LinkConfig {
             id,
             sentinel: key.0.clone(),
-            credentials: self.credentials.get(key.1).cloned().flatten(),
+            permit: self.permit.clone(),
             expected_ids: expected,
             masters: watch,
             polls: Arc::clone(&polls),
-            timeouts: self.timeouts,
+            timeouts: self.timeouts.subscribe(),
             resolver: self.resolver.clone(),
             own: self.own.clone(),
         };
-        let task = AbortOnDropHandle::new(tokio::spawn(link::run(config, self.out.clone())));
+        let task = AbortOnDropHandle::new(tokio::spawn(link::run(config, login, self.out.clone())));
         let (addr, services) = (key.0.clone(), request.services.clone());
         let (log_limiter, poll_errors) =
             (RateLimiter::new(5, Duration::from_secs(10)), BTreeMap::new());
@@ -234,6 +313,7 @@ impl Links {
             poll_errors,
             log_limiter,
             masters,
+            logins,
             expect,
             polls,
             _task: task,

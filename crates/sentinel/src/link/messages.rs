@@ -75,7 +75,7 @@ pub(crate) enum ProbeEvent {
 }
 
 /// Timeouts of the sentinel connections.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
     /// Of a dial.
     pub connect: Duration,

@@ -42,6 +42,7 @@ impl Machine {
                 self.hint_pause = (self.hint_pause * 2).min(HINT_PAUSE_MAX);
                 self.suspect(now);
             }
+            MachineEvent::Rules(rules) => self.set_rules(now, *rules),
             MachineEvent::Pause(pause) => self.pause = Some(pause),
             MachineEvent::Resume => self.pause = None,
             MachineEvent::SentinelConnections(count) => self.pacing.set_connections(count),

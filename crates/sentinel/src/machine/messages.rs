@@ -6,7 +6,7 @@ use std::time::Instant;
 use target::ReplyPolicy;
 
 use super::{Basis, FollowOrder, NoMasterReason, OverrideNews, Pause};
-use crate::{Epoch, MyId, NodeAddr, Notice, Probe, View};
+use crate::{Epoch, MachineRules, MyId, NodeAddr, Notice, Probe, View};
 
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -60,6 +60,8 @@ pub enum MachineEvent {
     /// The data plane saw a failed dial, a connection closed by the master, or a `-READONLY` reply:
     /// query again.
     Hint,
+    /// These rules apply from now on.
+    Rules(Box<MachineRules>),
     /// An operator closes the gate; see `pause`.
     Pause(Pause),
     /// An operator ends the pause.

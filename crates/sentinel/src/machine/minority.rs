@@ -4,6 +4,9 @@
 //! both ways. With `hold` and `cut` it stops traffic. There, silence of a majority counts as a
 //! minority too, because a failover may be in progress out of reach; and only a majority ends it,
 //! by its votes or by a commit.
+//!
+//! The policy may change at any time (`rules_change`). What the views say is recorded whatever the
+//! policy is, so the new one takes effect at once, as if it had applied all along.
 
 use std::time::Instant;
 
@@ -21,12 +24,14 @@ impl Machine {
         let provable = self.electorate.provable_minority();
         let strict = self.rules.minority != Minority::Keep;
         let silent = self.is_majority_silent(now);
+        self.proven_minority = provable.unwrap_or(self.proven_minority);
+        let proven = if strict { provable == Some(true) } else { self.proven_minority };
         match self.minority {
-            None if provable == Some(true) || silent => {
+            None if proven || silent => {
                 self.minority = Some(now);
                 self.actions.push(MachineAction::Warning(Warning::Minority));
             }
-            Some(_) if !strict && provable == Some(false) => self.minority = None,
+            Some(_) if !strict && !proven => self.minority = None,
             Some(since) if strict && provable != Some(true) && !silent => {
                 let leading = match &self.vote_outcome {
                     VoteOutcome::Confirmed { .. } => {
@@ -106,7 +111,7 @@ impl Machine {
                     self.electorate.majority_names_since(since, addr, epoch)
                 };
                 if self.minority.zip(committed).is_some_and(named) {
-                    self.minority = None;
+                    (self.minority, self.proven_minority) = (None, false);
                 }
             }
             _ => {}

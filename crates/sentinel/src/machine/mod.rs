@@ -47,6 +47,7 @@ mod pacing;
 mod pause;
 mod replies;
 pub(crate) mod rules;
+mod rules_change;
 mod state;
 mod vote_count;
 
@@ -142,6 +143,8 @@ pub struct Machine {
     /// Why the published master must not be used, or may have to be queried again.
     doubt: Option<Doubt>,
     minority: Option<Instant>,
+    /// What the views said last about a minority, whatever the policy is: the policy may change.
+    proven_minority: bool,
     /// Other sentinels were configured, and no majority of them has confirmed the committed master.
     foreign: bool,
     /// When the most recent queries were sent that a majority answered. Initially and after a
@@ -191,6 +194,7 @@ impl Machine {
             pending: None,
             doubt: None,
             minority: None,
+            proven_minority: false,
             foreign: false,
             majority_at: now,
             strangers: false,

@@ -11,21 +11,28 @@
 //! a dead node. A probe that has been pending for long is therefore repeated on a new connection,
 //! at growing intervals. The old connection is dropped only when the new one brings an answer, so
 //! there are at most two connections, with one probe on each.
+//!
+//! A change of the credentials replaces the connection in the same way; see `link::renewal`.
 
 pub(crate) mod probe_connection;
 pub(crate) mod prober_set;
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
-use crate::link::auth::{Credentials, Denied};
+use crate::link::auth::Denied;
 use crate::link::backoff::Backoff;
 use crate::link::connection::{RespConnection, USER_TIMEOUT};
+use crate::link::login::{Login, ServerLogin};
 use crate::link::messages::{DriverMessage, ProbeEvent};
+use crate::link::renewal::{Renewal, RenewalPermit, RenewalStep};
+use crate::link::rotation::{CredentialsId, Presented};
 use crate::net::own_addresses::OwnAddresses;
 use crate::net::resolve::{Lookup, Resolver};
 use crate::prober::probe_connection::{ProbeConnection, ProbeError, ProbeResult};
@@ -82,16 +89,41 @@ enum DialPause {
 /// Settings that all node probers of one service share.
 #[derive(Debug)]
 pub(crate) struct ProberFactory {
-    pub(crate) credentials: Option<Credentials>,
+    pub(crate) login: Login,
+    /// Lets one connection of the process be replaced at a time.
+    pub(crate) permit: RenewalPermit,
+    pub(crate) settings: ArcSwap<ProbeSettings>,
+    /// Our own listeners, which must not be dialled.
+    pub(crate) own: OwnAddresses,
+    /// Resolves host names.
+    pub(crate) resolver: Resolver,
+}
+
+/// Settings that may change while the probers run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ProbeSettings {
     pub(crate) verify: Verify,
     /// Timeout of a probe's dial, and of its answer.
     pub(crate) timeout: Duration,
     /// Announced address to the address to dial, for NAT.
     pub(crate) address_map: BTreeMap<NodeAddr, NodeAddr>,
-    /// Our own listeners, which must not be dialled.
-    pub(crate) own: OwnAddresses,
-    /// Resolves host names.
-    pub(crate) resolver: Resolver,
+}
+
+impl ProbeSettings {
+    /// The address to dial for this node.
+    pub(crate) fn dial<'a>(&'a self, node: &'a NodeAddr) -> &'a NodeAddr {
+        self.address_map.get(node).unwrap_or(node)
+    }
+}
+
+impl ProberFactory {
+    fn verify(&self) -> Verify {
+        self.settings.load().verify
+    }
+
+    fn timeout(&self) -> Duration {
+        self.settings.load().timeout
+    }
 }
 
 /// Runs until its owner drops it.
@@ -102,8 +134,10 @@ pub(crate) async fn run(
     trigger: Arc<ProbeTrigger>,
     out: mpsc::Sender<DriverMessage>,
 ) {
-    let dial = factory.address_map.get(&node).unwrap_or(&node);
+    let dial = factory.settings.load().dial(&node).clone();
     let lookup = Lookup::new(&factory.resolver, &dial.host, dial.port);
+    let login = factory.login.register(node.clone());
+    let (mut changes, shared) = (login.changes(), Arc::clone(&factory));
     let (refused, failed) =
         (Backoff::new(REFUSED_MIN, REFUSED_MAX), Backoff::new(FAILED_MIN, FAILED_MAX));
     let triggered = Arc::clone(&trigger);
@@ -113,8 +147,10 @@ pub(crate) async fn run(
     let mut prober = NodeProber {
         lookup,
         factory,
+        login,
         trigger,
         connection,
+        others_untried: false,
         refused,
         rejection,
         failed,
@@ -122,11 +158,32 @@ pub(crate) async fn run(
         retry,
         lost_at,
     };
+    let mut renewal = Renewal::new(false);
     loop {
         let event = tokio::select! {
             () = triggered.ask.notified() => Some(prober.probe().await),
             event = prober.wait() => event,
+            // An attempt rests while a probe is awaited: a decision may depend on the probe.
+            step = renewal.next(&mut changes) => match step {
+                RenewalStep::Due => {
+                    if let Some((dialled, newest)) = prober.outdated() {
+                        renewal.start(replace(Arc::clone(&shared), dialled, newest));
+                    }
+                    None
+                }
+                RenewalStep::Ended(replacement) => {
+                    let event = prober.adopt(replacement);
+                    if event.is_none() {
+                        renewal.retry_later();
+                    }
+                    event
+                }
+            },
         };
+        // The connection may be one on which the node refused the newest credentials.
+        if !renewal.is_pending() && prober.is_outdated() {
+            renewal.retry_later();
+        }
         let Some(event) = event else { continue };
         if out.send(DriverMessage::NodeProber(service, node.clone(), event)).await.is_err() {
             return;
@@ -134,11 +191,34 @@ pub(crate) async fn run(
     }
 }
 
+/// The outcome of the first probe on a connection that is to replace another one.
+type Replacement = (CredentialsId, ProbeConnection, (Instant, ProbeResult));
+
+/// Opens a connection with the newest credentials and probes the node on it once.
+async fn replace(
+    factory: Arc<ProberFactory>,
+    dialled: SocketAddr,
+    newest: Presented,
+) -> Option<Replacement> {
+    let (verify, timeout, id) = (factory.verify(), factory.timeout(), newest.id);
+    let attempt = async {
+        let connection = RespConnection::connect(dialled, timeout, USER_TIMEOUT).await.ok()?;
+        let mut connection = ProbeConnection::new(connection, dialled, newest);
+        tokio::time::timeout(timeout, connection.ask(verify)).await.ok()?.ok()?;
+        let answer = connection.take_result();
+        Some((id, connection, answer))
+    };
+    factory.permit.clone().run(attempt).await
+}
+
 struct NodeProber {
     lookup: Lookup,
     factory: Arc<ProberFactory>,
+    login: ServerLogin,
     trigger: Arc<ProbeTrigger>,
     connection: Option<ProbeConnection>,
+    /// The node refused the credentials of the last connection, and there are others.
+    others_untried: bool,
     /// The pause after a refused password.
     refused: Backoff,
     /// The pause after a rejected connection.
@@ -156,8 +236,7 @@ impl NodeProber {
     /// connection; cancel-safe. `None`: the connection ended shortly after a reported end.
     async fn wait(&mut self) -> Option<ProbeEvent> {
         let Some(connection) = &mut self.connection else { return std::future::pending().await };
-        let verify = self.factory.verify;
-        if let Some((asked_at, outcome)) = connection.wait(verify).await {
+        if let Some((asked_at, outcome)) = connection.wait().await {
             self.settle(&outcome);
             return Some(self.finish(asked_at, outcome));
         }
@@ -170,8 +249,39 @@ impl NodeProber {
     }
 
     async fn probe(&mut self) -> ProbeEvent {
-        let (asked_at, outcome) = self.try_probe().await;
+        let (mut asked_at, mut outcome) = self.try_probe().await;
+        // Refused credentials have ended the connection: others may be accepted.
+        while std::mem::take(&mut self.others_untried) && self.connection.is_none() {
+            (asked_at, outcome) = self.ask_once().await;
+        }
         self.finish(asked_at, outcome)
+    }
+
+    /// Whether the connection was opened with older credentials.
+    fn is_outdated(&self) -> bool {
+        let Some(connection) = &self.connection else { return false };
+        // Without commands, nothing is sent to authenticate.
+        !self.login.is_newest(connection.credentials()) && self.factory.verify() != Verify::Tcp
+    }
+
+    /// The address and the newest credentials, if the connection was opened with older ones.
+    fn outdated(&self) -> Option<(SocketAddr, Presented)> {
+        let connection = self.connection.as_ref().filter(|_| self.is_outdated())?;
+        Some((connection.dialled(), self.login.newest()))
+    }
+
+    /// Uses the replacement if the node answered on it. `None` if the present connection stays.
+    fn adopt(&mut self, replacement: Option<Replacement>) -> Option<ProbeEvent> {
+        let (id, connection, (asked_at, outcome)) = replacement?;
+        if let Err(ProbeError::Denied(denied)) = &outcome {
+            self.login.refuse(id, denied);
+        }
+        if outcome.is_err() || !self.login.is_newest(id) {
+            return None;
+        }
+        self.connection = Some(connection);
+        self.settle(&outcome);
+        Some(self.finish(asked_at, outcome))
     }
 
     fn finish(&mut self, asked_at: Instant, outcome: ProbeResult) -> ProbeEvent {
@@ -216,11 +326,16 @@ impl NodeProber {
     fn settle(&mut self, outcome: &ProbeResult) {
         let Some(connection) = &self.connection else { return };
         let (dialled, has_answered) = (connection.dialled(), connection.has_answered());
+        let credentials = connection.credentials();
+        self.others_untried = false;
         let unusable = match outcome {
             Ok(_) => {
                 self.retry.0.reset();
                 self.retry.1 = None;
                 self.lookup.worked(dialled);
+                if self.factory.verify() != Verify::Tcp {
+                    self.login.accept(credentials);
+                }
                 false
             }
             Err(ProbeError::Failed(ProbeFailure::Unresponsive)) => false,
@@ -234,9 +349,10 @@ impl NodeProber {
             }
             Err(ProbeError::Denied(denied)) => {
                 self.lookup.worked(dialled);
+                self.others_untried = self.login.refuse(credentials, denied);
                 // A missing ACL rule can be added while the connection lasts; everything else
                 // requires a new one.
-                !matches!(denied, Denied::NotPermitted { .. })
+                self.others_untried || !matches!(denied, Denied::NotPermitted { .. })
             }
         };
         if unusable {
@@ -247,7 +363,7 @@ impl NodeProber {
     /// Probes the node. The time that comes with the result is that of the probe which it
     /// answers, or which was not answered.
     async fn try_probe(&mut self) -> (Instant, ProbeResult) {
-        let verify = self.factory.verify;
+        let verify = self.factory.verify();
         // Without commands, a successful dial is the whole result.
         let unusable = |connection: &ProbeConnection| {
             verify == Verify::Tcp || connection.has_unsolicited_input()
@@ -278,11 +394,11 @@ impl NodeProber {
         &mut self,
         mut kept: ProbeConnection,
     ) -> (Instant, ProbeResult) {
-        let (verify, now) = (self.factory.verify, Instant::now());
+        let now = Instant::now();
         let asked_at = kept.asked_at().unwrap_or(now);
         let (at, outcome) = tokio::select! {
             biased;
-            late = kept.wait(verify) => {
+            late = kept.wait() => {
                 // Drops a new connection that is not needed, or the only one that there was.
                 self.connection = None;
                 let Some((at, outcome)) = late else { return self.ask_once().await };
@@ -317,7 +433,7 @@ impl NodeProber {
     }
 
     async fn ask(&mut self) -> (Instant, ProbeResult) {
-        let (timeout, verify) = (self.factory.timeout, self.factory.verify);
+        let (timeout, verify) = (self.factory.timeout(), self.factory.verify());
         if self.connection.is_none() {
             match self.pause.take() {
                 None => {}
@@ -342,7 +458,7 @@ impl NodeProber {
         let Some(connection) = &mut self.connection else {
             return (now, Err(ProbeError::Failed(ProbeFailure::Unreachable)));
         };
-        let asking = connection.ask(verify, self.factory.credentials.as_ref());
+        let asking = connection.ask(verify);
         let answered = tokio::time::timeout(timeout, asking).await;
         let asked_at = connection.asked_at().unwrap_or(now);
         match answered {
@@ -352,22 +468,23 @@ impl NodeProber {
                     connection.rejection().map(|(_, denied)| ProbeError::Denied(denied));
                 (asked_at, Err(rejection.unwrap_or_else(|| error.into())))
             }
-            Ok(Ok(())) => connection.take_result(verify),
+            Ok(Ok(())) => connection.take_result(),
         }
     }
 
     async fn connect(&mut self) -> Result<ProbeConnection, ProbeError> {
         let unreachable = ProbeError::Failed(ProbeFailure::Unreachable);
-        let Ok(dialled) = self.lookup.address(self.factory.timeout).await else {
+        let timeout = self.factory.timeout();
+        let Ok(dialled) = self.lookup.address(timeout).await else {
             return Err(unreachable);
         };
         if self.factory.own.contain(dialled) {
             self.lookup.failed();
             return Err(ProbeError::Failed(ProbeFailure::UnusableAddress));
         }
-        let connected = RespConnection::connect(dialled, self.factory.timeout, USER_TIMEOUT).await;
+        let connected = RespConnection::connect(dialled, timeout, USER_TIMEOUT).await;
         let connection = connected.inspect_err(|_| self.lookup.failed())?;
-        Ok(ProbeConnection::new(connection, dialled))
+        Ok(ProbeConnection::new(connection, dialled, self.login.present()))
     }
 }
 

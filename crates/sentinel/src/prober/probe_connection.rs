@@ -10,10 +10,11 @@ use std::net::SocketAddr;
 use bytes::BytesMut;
 use tokio::time::Instant;
 
-use crate::link::auth::{Credentials, Denied};
+use crate::link::auth::Denied;
 use crate::link::connection::{ConnectionError, RespConnection};
 use crate::link::poll::put_command;
 use crate::link::reply::Reply;
+use crate::link::rotation::{CredentialsId, Presented};
 use crate::{Lineage, NodeAddr, NodeReport, ProbeFailure, Role, Verify};
 
 /// The configuration section that refusals by Redis nodes refer to.
@@ -23,6 +24,8 @@ const AUTH: &str = "service.auth";
 struct PendingProbe {
     /// When it was written.
     asked_at: Instant,
+    /// What it asks for: the rule may change while it is pending.
+    verify: Verify,
     /// Number of handshake replies that precede the answers; 0 unless the connection is new.
     handshake: usize,
     answers: Vec<Reply>,
@@ -32,6 +35,8 @@ struct PendingProbe {
 pub(crate) struct ProbeConnection {
     connection: RespConnection,
     dialled: SocketAddr,
+    /// The credentials of the handshake.
+    login: Presented,
     pending: Option<PendingProbe>,
     /// The handshake was sent.
     handshake_sent: bool,
@@ -60,8 +65,13 @@ impl From<ConnectionError> for ProbeError {
 pub(crate) type ProbeResult = Result<NodeReport, ProbeError>;
 
 impl ProbeConnection {
-    pub(crate) fn new(connection: RespConnection, dialled: SocketAddr) -> Self {
-        Self { connection, dialled, pending: None, handshake_sent: false, answered: false }
+    pub(crate) fn new(connection: RespConnection, dialled: SocketAddr, login: Presented) -> Self {
+        Self { connection, dialled, login, pending: None, handshake_sent: false, answered: false }
+    }
+
+    /// The credentials with which it was opened.
+    pub(crate) fn credentials(&self) -> CredentialsId {
+        self.login.id
     }
 
     pub(crate) fn dialled(&self) -> SocketAddr {
@@ -90,13 +100,13 @@ impl ProbeConnection {
 
     /// Waits for a late answer, or for the end of the connection: `None`. An unsolicited reply
     /// ends it, too, since answers could not be attributed any more. Cancel-safe.
-    pub(crate) async fn wait(&mut self, verify: Verify) -> Option<(Instant, ProbeResult)> {
+    pub(crate) async fn wait(&mut self) -> Option<(Instant, ProbeResult)> {
         if self.pending.is_none() {
             let _ = self.connection.next().await;
             return None;
         }
-        match self.receive(verify).await {
-            Ok(()) => Some(self.take_result(verify)),
+        match self.receive().await {
+            Ok(()) => Some(self.take_result()),
             Err(_) => self
                 .rejection()
                 .map(|(asked_at, denied)| (asked_at, Err(ProbeError::Denied(denied)))),
@@ -119,15 +129,11 @@ impl ProbeConnection {
 
     /// Sends a probe, after the handshake on a new connection, or keeps waiting for the pending
     /// one. Cancel-safe: the probe then stays pending.
-    pub(crate) async fn ask(
-        &mut self,
-        verify: Verify,
-        credentials: Option<&Credentials>,
-    ) -> Result<(), ConnectionError> {
+    pub(crate) async fn ask(&mut self, verify: Verify) -> Result<(), ConnectionError> {
         if self.pending.is_none() {
             let (mut request, mut handshake) = (BytesMut::new(), 0);
             if !self.handshake_sent {
-                if let Some(credentials) = credentials {
+                if let Some(credentials) = &self.login.credentials {
                     put_command(&mut request, &credentials.auth());
                     handshake += 1;
                 }
@@ -139,25 +145,26 @@ impl ProbeConnection {
             for command in commands(verify) {
                 put_command(&mut request, command);
             }
-            self.pending =
-                Some(PendingProbe { asked_at: Instant::now(), handshake, answers: Vec::new() });
+            let (asked_at, answers) = (Instant::now(), Vec::new());
+            self.pending = Some(PendingProbe { asked_at, verify, handshake, answers });
             self.connection.send(&request).await?;
         }
-        self.receive(verify).await
+        self.receive().await
     }
 
     /// Waits for the remaining answers to the pending probe. Cancel-safe.
-    async fn receive(&mut self, verify: Verify) -> Result<(), ConnectionError> {
+    async fn receive(&mut self) -> Result<(), ConnectionError> {
         let Some(pending) = &mut self.pending else { return Ok(()) };
-        while pending.answers.len() < pending.handshake + commands(verify).len() {
+        while pending.answers.len() < pending.handshake + commands(pending.verify).len() {
             pending.answers.push(self.connection.next().await?);
         }
         Ok(())
     }
 
     /// Evaluates the answers to the pending probe, which is complete after that.
-    pub(crate) fn take_result(&mut self, verify: Verify) -> (Instant, ProbeResult) {
-        let Some(PendingProbe { asked_at, handshake, answers }) = self.pending.take() else {
+    pub(crate) fn take_result(&mut self) -> (Instant, ProbeResult) {
+        let Some(PendingProbe { asked_at, verify, handshake, answers }) = self.pending.take()
+        else {
             return (Instant::now(), Err(ProbeError::Failed(ProbeFailure::Unreachable)));
         };
         self.answered = true;

@@ -13,9 +13,10 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::link::auth::Denied;
+use crate::link::auth::{Credentials, Denied};
+use crate::link::login::Login;
 use crate::link::messages::DriverMessage;
-use crate::prober::{self, ProbeTrigger, ProberFactory};
+use crate::prober::{self, ProbeSettings, ProbeTrigger, ProberFactory};
 use crate::rate_limiter::RateLimiter;
 use crate::types::AddressMap;
 use crate::{NodeAddr, Probe};
@@ -38,6 +39,7 @@ struct ProberHandle {
 pub(crate) struct ProberSet {
     service: usize,
     factory: Arc<ProberFactory>,
+    settings: Arc<ProbeSettings>,
     probers: BTreeMap<NodeAddr, ProberHandle>,
     dial_limiter: RateLimiter,
     out: mpsc::Sender<DriverMessage>,
@@ -50,7 +52,34 @@ impl ProberSet {
         out: mpsc::Sender<DriverMessage>,
     ) -> Self {
         let dial_limiter = RateLimiter::new(DIAL_BURST, DIAL_INTERVAL);
-        Self { service, factory: Arc::new(factory), probers: BTreeMap::new(), dial_limiter, out }
+        let (settings, factory) = (factory.settings.load_full(), Arc::new(factory));
+        Self { service, factory, settings, probers: BTreeMap::new(), dial_limiter, out }
+    }
+
+    /// Applies these settings from now on. Nodes that are dialled at another address get a new
+    /// connection.
+    pub(crate) fn set(&mut self, settings: ProbeSettings) {
+        if settings == *self.settings {
+            return;
+        }
+        let before = std::mem::replace(&mut self.settings, Arc::new(settings));
+        self.factory.settings.store(Arc::clone(&self.settings));
+        let moved = |node: &&NodeAddr| before.dial(node) != self.settings.dial(node);
+        let moved: Vec<NodeAddr> = self.probers.keys().filter(moved).cloned().collect();
+        for node in moved {
+            self.probers.remove(&node);
+            self.ask(&node, true);
+        }
+    }
+
+    /// Replaces the credentials.
+    pub(crate) fn set_credentials(&self, credentials: Option<&Credentials>) {
+        self.factory.login.replace(credentials);
+    }
+
+    /// The credentials of these nodes.
+    pub(crate) fn login(&self) -> &Login {
+        &self.factory.login
     }
 
     /// Requests a probe of this node. `urgent`: more than one sentinel names it, so no limit
@@ -116,6 +145,6 @@ impl ProberSet {
 
     /// Announced address to the address to dial.
     pub(crate) fn address_map(&self) -> &AddressMap {
-        &self.factory.address_map
+        &self.settings.address_map
     }
 }

@@ -70,6 +70,13 @@ impl ReplicaPublisher {
         }
     }
 
+    /// Applies these rules from the next update on.
+    pub(crate) fn set_rules(&mut self, rules: ReplicaRules, when_empty: EmptyPool) {
+        self.rebalance = rules.rebalance;
+        self.eligibility.rules = rules;
+        self.writer.set_when_empty(when_empty);
+    }
+
     /// Fences this address as a replica. Must be called before the target changes to it.
     pub(crate) fn fence(&mut self, dialled: SocketAddr) {
         self.writer.fence(dialled);

@@ -5,11 +5,14 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 
+use crate::NodeAddr;
 use crate::link::auth::{Credentials, Denied};
 use crate::link::connection::{RespConnection, USER_TIMEOUT};
 use crate::link::links::describe;
+use crate::link::login::Login;
 use crate::link::poll::put_command;
 use crate::link::reply::Reply;
+use crate::link::rotation::Presented;
 
 /// An authenticated connection.
 #[derive(Debug)]
@@ -21,22 +24,31 @@ pub(super) struct CommandConnection {
 }
 
 impl CommandConnection {
-    /// Connects and authenticates. The error is for operators and contains no secret.
+    /// Connects and authenticates, with older credentials if the server does not know the newest
+    /// ones yet. The error is for operators and contains no secret.
     pub(super) async fn open(
         addr: SocketAddr,
-        (credentials, setting): (Option<&Credentials>, &'static str),
+        (login, setting): (&Login, &'static str),
         timeout: Duration,
     ) -> Result<Self, String> {
         let connection = RespConnection::connect(addr, timeout, USER_TIMEOUT)
             .await
             .map_err(|error| describe(&error))?;
         let mut talk = Self { connection: Some(connection), timeout };
-        if let Some(credentials) = credentials {
-            let reply = talk.ask(&credentials.auth()).await?;
-            if let Some(line) = reply.error() {
-                let denied = Denied::read(line, "AUTH", "+auth", setting);
-                return Err(denied
-                    .map_or_else(|| "it refuses AUTH".to_owned(), |denied| denied.to_string()));
+        let login = login.register(NodeAddr::from(addr));
+        loop {
+            let Presented { id, credentials } = login.present();
+            let words = credentials.as_ref().map_or_else(|| vec!["PING"], Credentials::auth);
+            let reply = talk.ask(&words).await?;
+            let Some(line) = reply.error() else {
+                login.accept(id);
+                break;
+            };
+            match Denied::read(line, "AUTH", "+auth", setting) {
+                Some(denied) if login.refuse(id, &denied) => {}
+                Some(Denied::NotPermitted { .. }) | None if credentials.is_none() => break,
+                Some(denied) => return Err(denied.to_string()),
+                None => return Err("it refuses AUTH".to_owned()),
             }
         }
         Ok(talk)

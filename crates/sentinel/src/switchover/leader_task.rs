@@ -79,7 +79,8 @@ impl FailoverLeader {
         sentinel: &NodeAddr,
         limits: SwitchoverLimits,
     ) -> Result<Self, String> {
-        let auth = (access.sentinel_auth.as_ref(), SENTINEL_AUTH);
+        let login = access.sentinel_auth.load_full();
+        let auth = (&*login, SENTINEL_AUTH);
         let mut lookup = Lookup::new(&access.resolver, &sentinel.host, sentinel.port);
         let addr = lookup.address(limits.timeout).await.map_err(|error| error.to_string())?;
         // A sentinel does not answer while it writes its configuration to a slow disk.

@@ -195,6 +195,8 @@ mod tests {
             sentinels: [7, 8, 9].map(sentinel).to_vec(),
             nodes: vec![replica],
             replicas: None,
+            auth: crate::CredentialStatus::default(),
+            sentinel_auth: crate::CredentialStatus::default(),
             failovers: Vec::new(),
             overrides: crate::OverridesSnapshot::default(),
             alarms: Vec::new(),

@@ -21,6 +21,7 @@ use super::steps::Input;
 use crate::NodeAddr;
 use crate::discovery::handle::ConnectionSettings;
 use crate::link::auth::Denied;
+use crate::link::login::Login;
 use crate::link::reply::Reply;
 
 /// The configuration section that refusals by Redis nodes refer to.
@@ -57,8 +58,8 @@ impl ServerTasks {
         let (clients, pauses) = mpsc::channel(BACKLOG);
         let (questions, asked) = mpsc::channel(BACKLOG);
         let mut tasks = JoinSet::new();
-        let (dialled, credentials) = (nodes.master.1, access.auth.clone());
-        let mut master = MasterClients { dialled, credentials, limits, connection: None };
+        let (dialled, login) = (nodes.master.1, access.auth.clone());
+        let mut master = MasterClients { dialled, login, limits, connection: None };
         tasks.spawn(nodes.serve(looks, out.clone()));
         let unanswered = out.clone();
         tasks.spawn(async move { master.serve(pauses, unanswered).await });
@@ -77,8 +78,7 @@ async fn open_node(
     dialled: SocketAddr,
     limits: SwitchoverLimits,
 ) -> Result<CommandConnection, SwitchoverError> {
-    let connection =
-        CommandConnection::open(dialled, (access.auth.as_ref(), AUTH), limits.timeout).await;
+    let connection = CommandConnection::open(dialled, (&access.auth, AUTH), limits.timeout).await;
     connection.map_err(|problem| SwitchoverError::Node { node: node.clone(), problem })
 }
 
@@ -145,7 +145,7 @@ async fn look(
 /// The connection that pauses and unpauses the master's clients, in the order of the commands.
 struct MasterClients {
     dialled: SocketAddr,
-    credentials: Option<crate::Credentials>,
+    login: Login,
     limits: SwitchoverLimits,
     connection: Option<CommandConnection>,
 }
@@ -189,12 +189,8 @@ impl MasterClients {
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
             None => {
-                CommandConnection::open(
-                    self.dialled,
-                    (self.credentials.as_ref(), AUTH),
-                    self.limits.timeout,
-                )
-                .await?
+                CommandConnection::open(self.dialled, (&self.login, AUTH), self.limits.timeout)
+                    .await?
             }
         };
         let reply = connection.ask(words).await?;

@@ -173,6 +173,11 @@ pub const CATALOGUE: &[Metric] = &[
         "Age of the oldest unfinished file read, in seconds.",
     ),
     gauge(
+        "pointsman_config_secrets_unread",
+        &[],
+        "Secret files that the last reload could not read; their former secrets stay in use.",
+    ),
+    gauge(
         "pointsman_config_pending_restart",
         &[],
         "Changed configuration keys that need a restart to take effect.",
@@ -284,6 +289,16 @@ pub const CATALOGUE: &[Metric] = &[
         SERVICE,
         "Minority: 1 while the reachable sentinels are a minority by their own account, or, unless \
          minority = \"keep\", because too few are reachable, else 0.",
+    ),
+    gauge(
+        "pointsman_credentials_refused",
+        &["service", "servers"],
+        "Servers that refuse the configured credentials.",
+    ),
+    gauge(
+        "pointsman_credentials_outdated",
+        &["service", "servers"],
+        "Servers on which credentials from before the last change are in use.",
     ),
     gauge(
         "pointsman_override_active",

@@ -39,12 +39,8 @@ pub struct Scraper {
 impl Scraper {
     /// Creates the state before the first scrape.
     #[must_use]
-    pub fn new(haproxy_names: bool) -> Self {
-        Self {
-            failovers: BTreeMap::new(),
-            cpu: CpuCgroup::find(&read),
-            haproxy: haproxy_names.then(haproxy::ByteAttribution::default),
-        }
+    pub fn find() -> Self {
+        Self { failovers: BTreeMap::new(), cpu: CpuCgroup::find(&read), haproxy: None }
     }
 
     /// Returns the text of one scrape.
@@ -54,6 +50,9 @@ impl Scraper {
             report.services.list().into_iter().map(ScrapedService::new).collect();
         let mut page = Exposition::new(services.len() > SPARSE_ABOVE);
         let settings = report.effective.settings();
+        if settings.haproxy_names != self.haproxy.is_some() {
+            self.haproxy = settings.haproxy_names.then(haproxy::ByteAttribution::default);
+        }
         process(&mut page, report, now);
         kernel(&mut page, report, self.cpu.as_ref());
         config(&mut page, report, &settings, now);
@@ -208,10 +207,13 @@ fn config(
     for (outcome, count) in ReloadOutcome::ALL.into_iter().zip(counts) {
         page.count("pointsman_config_reloads_total", &[("result", outcome.label())], count);
     }
-    let refused = last.as_ref().is_some_and(|last| last.outcome == ReloadOutcome::Refused);
+    let refused = last.as_ref().is_some_and(|last| {
+        matches!(last.outcome, ReloadOutcome::Refused | ReloadOutcome::Partial)
+    });
     page.flag("pointsman_config_last_reload_successful", &[], !refused);
     let reading = report.files.oldest().map_or(Duration::ZERO, |(_, time)| time);
     page.gauge("pointsman_config_read_pending_seconds", &[], reading.as_secs_f64());
+    page.gauge("pointsman_config_secrets_unread", &[], settings.unread_secrets);
     page.gauge("pointsman_config_pending_restart", &[], settings.pending.len());
     let age = now.saturating_duration_since(last.map_or(report.start, |last| last.at));
     page.gauge("pointsman_config_last_reload_age_seconds", &[], age.as_secs_f64());

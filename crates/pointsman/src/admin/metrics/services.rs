@@ -39,6 +39,11 @@ pub(super) fn discovery(page: &mut Exposition, seen: &DiscoverySnapshot, now: In
     page.gauge("pointsman_sentinel_voters", service, seen.quorum.0);
     page.flag("pointsman_sentinel_disagreement", service, seen.disagreement);
     page.flag("pointsman_sentinel_minority", service, seen.minority);
+    for (servers, status) in [("redis", &seen.auth), ("sentinel", &seen.sentinel_auth)] {
+        let labels = &[service[0], ("servers", servers)];
+        page.gauge("pointsman_credentials_refused", labels, status.refused.len());
+        page.gauge("pointsman_credentials_outdated", labels, status.outdated);
+    }
     page.flag("pointsman_override_active", service, seen.overrides.in_force.is_some());
     page.gauge(
         "pointsman_sentinels_without_vote",

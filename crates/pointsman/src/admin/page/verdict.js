@@ -56,7 +56,12 @@ const notices = s => {
   const list = [], open = many(s.drain.open, "session is open", "sessions are open");
   if (s.phase !== "serving") list.push(["warn", `Shutting down (${s.phase}): ${open}, ${count(s.drain.drained)} drained, ${count(s.drain.cut)} cut.`]);
   else if (!s.ready) list.push(["bad", `Not ready: ${s.not_ready_because.join("; ")}.`]);
-  if (s.config.faults.length) list.push(["warn", `Configuration not reloaded, the previous one stays in force: ${s.config.faults.join("; ")}`]);
+  if (s.config.last_reload === "partial") list.push(["warn", `Secrets not reloaded, those before stay in use: ${s.config.faults.join("; ")}`]);
+  else if (s.config.faults.length) list.push(["warn", `Configuration not reloaded, the previous one stays in force: ${s.config.faults.join("; ")}`]);
   if (s.config.pending_restart.length) list.push(["warn", `Changed keys that need a restart: ${s.config.pending_restart.join(", ")}.`]);
+  for (const v of s.services) for (const [kind, it] of Object.entries(v.credentials)) if (it.refused.length) {
+    const servers = kind === "redis" ? "Redis nodes" : "sentinels", kept = it.refused.every(r => r.fallback) ? "; those before are in use" : "";
+    list.push(["warn", `${v.name}: ${it.refused.length} ${servers} refuse the configured credentials${kept}: ${it.refused[0].problem}.`]);
+  }
   return list;
 };

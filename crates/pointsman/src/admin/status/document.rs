@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::CredentialsStatus;
+
 /// Version of the document's schema.
 pub const SCHEMA: u32 = 1;
 
@@ -41,13 +43,14 @@ pub struct Status {
 pub struct ConfigStatus {
     /// Its hash.
     pub hash: String,
-    /// Number of reloads by result: `applied`, `unchanged`, `refused`.
+    /// Number of reloads by result: `applied`, `unchanged`, `refused`, `partial` (a secret file
+    /// could not be read, all else was applied).
     pub reloads: BTreeMap<&'static str, u64>,
     /// Result of the last reload.
     pub last_reload: Option<&'static str>,
     /// Seconds since the last reload.
     pub last_reload_age_s: Option<f64>,
-    /// Why the last reload was refused, if it was.
+    /// Why the last reload was refused, or which secrets it could not read.
     pub faults: Vec<String>,
     /// The file that is being read. A read takes milliseconds unless its file system hangs.
     pub reading: Option<FileRead>,
@@ -110,6 +113,8 @@ pub struct ServiceStatus {
     pub disagreement: bool,
     /// Whether the reachable sentinels are provably a minority.
     pub minority: bool,
+    /// The credentials for the Redis nodes and for the sentinels.
+    pub credentials: CredentialsStatus,
     /// The operator's order that replaces the sentinels; absent if none is in force.
     #[serde(rename = "override", skip_serializing_if = "Option::is_none")]
     pub follow: Option<OverrideStatus>,

@@ -64,7 +64,13 @@ impl ServiceSet {
 
     /// Ends the listener sets and services that are not used any more.
     pub(crate) fn collect(&mut self, workers: &mut Running) {
-        let control = &self.control;
+        self.collect_unused(workers);
+        self.control.apply();
+    }
+
+    /// As [`Self::collect`], except that discovery applies it with the rest of a reload.
+    pub(super) fn collect_unused(&mut self, workers: &mut Running) {
+        let control = &mut self.control;
         for service in &mut self.services {
             service.sets.retain(|set| {
                 let is_used = set.closing > 0 || !set.addresses.is_empty();

@@ -3,16 +3,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use target::PoolWriter;
-
 use super::ServiceRuntime;
-use crate::discovery::learned_addresses::LearnedAddresses;
-use crate::discovery::sentinel_pool::{LiveSentinel, SentinelPool};
+use crate::discovery::sentinel_pool::LiveSentinel;
 use crate::discovery::snapshot::{
     DiscoverySnapshot, MasterSnapshot, NodeSnapshot, SentinelSnapshot,
 };
 use crate::link::links::Links;
-use crate::replicas::publisher::{ReplicaPublisher, Replicas};
+use crate::replicas::publisher::ReplicaPublisher;
 use crate::{NodeAddr, View, VoteOutcome};
 
 /// The problem of a configured sentinel without a vote.
@@ -22,22 +19,20 @@ const STRANGER: &str = concat!(
 );
 
 impl ServiceRuntime {
-    /// Begins or ends to publish the replicas for readers.
-    pub(crate) fn set_replicas(&mut self, replicas: Option<Replicas>, links: &Links) {
-        self.replica_publisher = replicas.map(ReplicaPublisher::new);
+    /// Periodic work: detects the first session on the current master, flushes delayed log lines
+    /// and publishes a snapshot.
+    pub(crate) fn refresh(&mut self, links: &Links) {
+        let now = Instant::now();
+        self.failover_history.note_first_session(&self.name);
+        self.failover_history.flush_logs(now);
+        self.log_limiter.flush(now);
+        self.remind_of_override(now);
         self.update_replicas();
-        self.publish(links);
-    }
-
-    /// Begins or ends to publish the live sentinels.
-    pub(crate) fn set_sentinel_pool(&mut self, pool: Option<PoolWriter>, links: &Links) {
-        self.sentinel_pool = pool.map(SentinelPool::new);
         self.update_sentinel_pool(links);
-    }
-
-    /// Forgets the sentinels that others list.
-    pub(crate) fn forget_learned(&mut self) {
-        self.learned_addresses = LearnedAddresses::default();
+        self.update_alarms(now, links);
+        self.publish(links);
+        let snapshot = self.snapshot.load();
+        self.credential_log.update((now, &self.name), &snapshot, &mut self.log_limiter);
     }
 
     /// Updates the pool of sentinels from the connections to them.
@@ -131,6 +126,8 @@ impl ServiceRuntime {
             sentinels: sentinels.collect(),
             nodes: nodes.collect(),
             replicas: self.replica_publisher.as_ref().map(ReplicaPublisher::snapshot),
+            auth: self.probers.login().status(|_| true),
+            sentinel_auth: links.credential_status(self.number),
             failovers: self.failover_history.failovers().to_vec(),
             overrides: self.overrides.snapshot(&self.machine),
             alarms: self.alarms.records(),

@@ -87,6 +87,7 @@ mod pause;
 mod replaced_sentinels;
 mod replies;
 pub(super) mod rig;
+mod rules_change;
 mod single_sentinel;
 mod stall;
 mod voters;

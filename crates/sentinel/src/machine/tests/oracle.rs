@@ -209,6 +209,7 @@ impl Oracle {
     fn record_event(&mut self, now: Instant, event: &MachineEvent) {
         match event {
             MachineEvent::Pause(pause) => self.pause = Some((pause.until, pause.ends_with_commit)),
+            MachineEvent::Rules(rules) => self.rules = (**rules).clone(),
             MachineEvent::Resume => self.pause = None,
             MachineEvent::Follow(order) => self.order = Some((order.clone(), now)),
             MachineEvent::View { from, view, asked_at, .. } => {

@@ -146,7 +146,7 @@ struct ReplicaRecord {
 /// The eligibility of all replicas of one master.
 #[derive(Debug, Clone)]
 pub struct Eligibility {
-    rules: ReplicaRules,
+    pub(in crate::replicas) rules: ReplicaRules,
     replicas: BTreeMap<NodeAddr, ReplicaRecord>,
     history: OffsetHistory,
     master: Option<NodeAddr>,

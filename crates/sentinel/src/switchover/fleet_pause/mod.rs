@@ -30,6 +30,7 @@ use super::participants::select_participants;
 use crate::discovery::handle::{ConnectionSettings, DiscoveryHandle};
 use crate::discovery::operations::FleetPauseStatus;
 use crate::link::auth::Denied;
+use crate::link::login::Login;
 use crate::link::poll::SENTINEL_AUTH;
 use crate::net::resolve::Lookup;
 use crate::{NodeAddr, Pause};
@@ -182,8 +183,8 @@ async fn down_after(
 ) -> Result<Duration, String> {
     let mut lookup = Lookup::new(&settings.resolver, &sentinel.host, sentinel.port);
     let addr = lookup.address(TIMEOUT).await.map_err(|error| error.to_string())?;
-    let auth = (settings.sentinel_auth.as_ref(), SENTINEL_AUTH);
-    let mut connection = CommandConnection::open(addr, auth, TIMEOUT).await?;
+    let login = settings.sentinel_auth.load_full();
+    let mut connection = CommandConnection::open(addr, (&login, SENTINEL_AUTH), TIMEOUT).await?;
     let seen = view(&mut connection, &settings.name).await?;
     if seen.failing_over {
         return Err("it is failing over".to_owned());
@@ -298,11 +299,11 @@ impl FleetPauseDriver {
         words: Vec<String>,
         input: fn(SocketAddr, Result<(), String>) -> Input,
     ) {
-        let auth = self.handle.connection_settings().auth.clone();
+        let login = self.handle.connection_settings().auth.clone();
         let connection = self.connections.remove(&addr);
         self.requests.spawn(async move {
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
-            let (answer, connection) = ask(addr, auth, connection, &words).await;
+            let (answer, connection) = ask((addr, &login), connection, &words).await;
             (input(addr, answer), addr, connection)
         });
     }
@@ -310,8 +311,7 @@ impl FleetPauseDriver {
 
 /// Sends a command on `connection`, or on a new one if that is broken.
 async fn ask(
-    addr: SocketAddr,
-    auth: Option<crate::Credentials>,
+    (addr, login): (SocketAddr, &Login),
     connection: Option<CommandConnection>,
     words: &[&str],
 ) -> (Result<(), String>, Option<CommandConnection>) {
@@ -319,7 +319,7 @@ async fn ask(
     for _ in 0..2 {
         let mut connection = match current.take() {
             Some(connection) => connection,
-            None => match CommandConnection::open(addr, (auth.as_ref(), AUTH), TIMEOUT).await {
+            None => match CommandConnection::open(addr, (login, AUTH), TIMEOUT).await {
                 Ok(connection) => connection,
                 Err(why) => return (Err(why), None),
             },

@@ -30,6 +30,7 @@ use super::error::SwitchoverError;
 use super::leader::LeaderView;
 use super::participants::Participants;
 use crate::discovery::handle::DiscoveryHandle;
+use crate::link::login::Login;
 use crate::{Credentials, NodeAddr};
 
 /// How long a report of the changes is waited for, so that it precedes them.
@@ -95,7 +96,7 @@ impl Preference {
         (timeout, reporter): (Duration, Reporter),
     ) -> Result<Self, SwitchoverError> {
         let settings = handle.connection_settings();
-        let access = NodeAccess { auth: settings.auth.clone(), timeout };
+        let access = NodeAccess { login: settings.auth.clone(), timeout };
         let mut replicas = participants.replicas.clone();
         // Every process locks in this order.
         replicas.sort();
@@ -229,7 +230,7 @@ pub async fn restore_priorities(
     auth: Option<Credentials>,
     changes: Vec<PriorityChange>,
 ) -> Vec<(PriorityChange, Result<(), String>)> {
-    let access = NodeAccess { auth, timeout: Duration::from_millis(500) };
+    let access = NodeAccess { login: Login::new(auth), timeout: Duration::from_millis(500) };
     let mut results = Vec::with_capacity(changes.len());
     for change in changes {
         let since = Instant::now();

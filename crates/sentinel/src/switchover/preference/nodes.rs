@@ -12,9 +12,10 @@ use bytes::BytesMut;
 use super::changes::{RestoreReply, SetReply};
 use super::plan::{Candidate, PriorityChange};
 use crate::NodeAddr;
-use crate::link::auth::{Credentials, Denied};
+use crate::link::auth::Denied;
 use crate::link::connection::RespConnection;
 use crate::link::links::describe;
+use crate::link::login::Login;
 use crate::link::poll::put_command;
 use crate::link::reply::Reply;
 use crate::switchover::command_connection::CommandConnection;
@@ -31,13 +32,13 @@ const RULES: &str = "+config|get +config|set +subscribe +pubsub|numsub &__points
 /// How to log in to the nodes.
 #[derive(Debug, Clone)]
 pub(super) struct NodeAccess {
-    pub(super) auth: Option<Credentials>,
+    pub(super) login: Login,
     pub(super) timeout: Duration,
 }
 
 impl NodeAccess {
     pub(super) async fn open(&self, dialled: SocketAddr) -> Result<CommandConnection, String> {
-        CommandConnection::open(dialled, (self.auth.as_ref(), AUTH), self.timeout).await
+        CommandConnection::open(dialled, (&self.login, AUTH), self.timeout).await
     }
 }
 

@@ -1,0 +1,79 @@
+//! Applies changed settings to running services.
+//!
+//! Services share the connections to sentinels, by their credentials. The changes of all services
+//! are therefore applied together: if every service with the same credentials changes them alike,
+//! the connections stay and log in anew, one after another. Otherwise those that change get
+//! credentials of their own, and keep the connections that no other service uses.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::Discovery;
+use crate::Credentials;
+use crate::discovery::config::DiscoveryChange;
+
+impl Discovery {
+    /// Applies changed settings, by the number of their service.
+    pub(super) fn change_settings(&mut self, changes: BTreeMap<usize, DiscoveryChange>) {
+        self.change_sentinel_auth(&changes);
+        for (number, change) in changes {
+            if let Some((learn, _)) = self.learn.get_mut(&number) {
+                *learn = change.learn;
+            }
+            if let Some(service) = self.services.get_mut(&number) {
+                if !change.learn {
+                    service.forget_learned();
+                }
+                service.change(change, &self.links);
+            }
+        }
+    }
+
+    fn change_sentinel_auth(&mut self, changes: &BTreeMap<usize, DiscoveryChange>) {
+        let users: BTreeMap<usize, usize> =
+            self.learn.iter().map(|(service, (_, auth))| (*service, *auth)).collect();
+        for (number, movers, credentials) in regroup(&users, changes) {
+            let login = self.links.login(number);
+            if login.is(credentials) {
+                continue;
+            }
+            let all: BTreeSet<usize> =
+                self.learn.iter().filter(|(_, it)| it.1 == number).map(|it| *it.0).collect();
+            if all == movers {
+                login.replace(credentials);
+                continue;
+            }
+            let branch = self.links.branch(number, &movers, credentials);
+            for seed in self.seeds.values_mut().filter(|seed| movers.contains(&seed.service)) {
+                seed.auth = branch;
+            }
+            for service in movers {
+                if let Some((_, auth)) = self.learn.get_mut(&service) {
+                    *auth = branch;
+                }
+                if let Some(handle) = self.handles.get(&service) {
+                    let settings = handle.connection_settings();
+                    settings.sentinel_auth.store(Arc::new(self.links.login(branch)));
+                }
+            }
+        }
+    }
+}
+
+/// The changes by the number of the present credentials and by the new credentials, each with the
+/// services that change.
+fn regroup<'a>(
+    users: &BTreeMap<usize, usize>,
+    changes: &'a BTreeMap<usize, DiscoveryChange>,
+) -> Vec<(usize, BTreeSet<usize>, Option<&'a Credentials>)> {
+    let mut groups: Vec<(usize, BTreeSet<usize>, Option<&Credentials>)> = Vec::new();
+    for (service, change) in changes {
+        let Some(number) = users.get(service).copied() else { continue };
+        let credentials = change.sentinel_auth.as_ref();
+        match groups.iter_mut().find(|group| group.0 == number && group.2 == credentials) {
+            Some(group) => drop(group.1.insert(*service)),
+            None => groups.push((number, BTreeSet::from([*service]), credentials)),
+        }
+    }
+    groups
+}

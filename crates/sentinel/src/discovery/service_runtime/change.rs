@@ -1,0 +1,52 @@
+//! Applies changed settings to one service.
+
+use std::time::Duration;
+
+use target::PoolWriter;
+
+use super::ServiceRuntime;
+use crate::discovery::config::{DiscoveryChange, probe_settings};
+use crate::discovery::learned_addresses::LearnedAddresses;
+use crate::discovery::sentinel_pool::SentinelPool;
+use crate::link::links::Links;
+use crate::replicas::publisher::{ReplicaPublisher, Replicas};
+use crate::{MachineEvent, MachineRules};
+
+/// For how long a check of all deadlines is trusted.
+pub(super) fn lease(rules: &MachineRules) -> Duration {
+    rules.stall.max(rules.poll * 2)
+}
+
+impl ServiceRuntime {
+    /// Applies changed settings.
+    pub(crate) fn change(&mut self, change: DiscoveryChange, links: &Links) {
+        let rules = &change.rules;
+        self.lease = lease(rules);
+        self.probers.set(probe_settings(rules.verify, change.probe_timeout, &change.address_map));
+        self.probers.set_credentials(change.auth.as_ref());
+        if let Some(publisher) = &mut self.replica_publisher {
+            publisher.set_rules(change.replicas.0, change.replicas.1);
+        }
+        if self.machine.rules() != rules {
+            self.step(MachineEvent::Rules(Box::new(change.rules)), links);
+        }
+    }
+
+    /// Begins or ends to publish the replicas for readers.
+    pub(crate) fn set_replicas(&mut self, replicas: Option<Replicas>, links: &Links) {
+        self.replica_publisher = replicas.map(ReplicaPublisher::new);
+        self.update_replicas();
+        self.publish(links);
+    }
+
+    /// Begins or ends to publish the live sentinels.
+    pub(crate) fn set_sentinel_pool(&mut self, pool: Option<PoolWriter>, links: &Links) {
+        self.sentinel_pool = pool.map(SentinelPool::new);
+        self.update_sentinel_pool(links);
+    }
+
+    /// Forgets the sentinels that others list.
+    pub(crate) fn forget_learned(&mut self) {
+        self.learned_addresses = LearnedAddresses::default();
+    }
+}
