@@ -1,0 +1,221 @@
+//! The settings of the side that opens TLS sessions: towards Redis and Sentinel.
+
+use std::fmt;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use rustls::client::Resumption;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore};
+
+use crate::certificate::{CertificateFacts, CertificateFiles};
+use crate::pem::PemFile;
+use crate::problem::Problem;
+use crate::protocol::Protocols;
+use crate::verify::LenientVerifier;
+
+/// Files in which systems keep the authorities that they trust, the most common first.
+pub const SYSTEM_CA_FILES: &[&str] = &[
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+
+/// Servers whose sessions can be resumed, per set of settings. A session takes about 1 KiB.
+const RESUMABLE_SERVERS: usize = 64;
+
+/// What is verified of a server's certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Verification {
+    /// That it is valid now, leads to a trusted authority and has the server's name.
+    #[default]
+    Full,
+    /// As full, without the name. Redis verifies its masters and replicas like this.
+    Chain,
+    /// Nothing: anybody on the path can read and change everything.
+    None,
+}
+
+/// The authorities that a server's certificate may lead to.
+#[derive(Debug, Clone, Default)]
+pub enum Roots {
+    /// None, which is possible only without verification.
+    #[default]
+    None,
+    /// The certificates in a file. Authorities of the system in forms that cannot be used are
+    /// skipped; in a file of one's own they are a fault.
+    System(PemFile),
+    /// The certificates in a file of the operator.
+    Own(PemFile),
+}
+
+/// The settings of connections to servers.
+#[derive(Debug, Clone, Default)]
+pub struct ClientSettings {
+    /// The authorities.
+    pub roots: Roots,
+    /// What is verified.
+    pub verification: Verification,
+    /// The certificate to show if the server asks for one.
+    pub certificate: Option<CertificateFiles>,
+    /// The name to ask for and to verify, in the place of the name or address that is dialled.
+    pub server_name: Option<String>,
+    /// Versions and ciphers.
+    pub protocols: Protocols,
+}
+
+struct Current {
+    config: Arc<ClientConfig>,
+    certificate: Option<CertificateFacts>,
+    server_name: Option<ServerName<'static>>,
+}
+
+/// The settings of connections to servers, replaceable at run time. Cheap to clone; all clones
+/// share them.
+#[derive(Clone)]
+pub struct ClientTls {
+    current: Arc<ArcSwap<Current>>,
+}
+
+impl fmt::Debug for ClientTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientTls")
+            .field("certificate", &self.certificate())
+            .finish_non_exhaustive()
+    }
+}
+
+impl ClientTls {
+    /// Builds the settings.
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong with them.
+    pub fn new(settings: &ClientSettings) -> Result<Self, Vec<Problem>> {
+        Ok(Self { current: Arc::new(ArcSwap::from_pointee(build(settings)?)) })
+    }
+
+    /// Replaces the settings for connections that are opened from now on.
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong with the new ones; the old ones stay in use.
+    pub fn replace(&self, settings: &ClientSettings) -> Result<(), Vec<Problem>> {
+        self.current.store(Arc::new(build(settings)?));
+        Ok(())
+    }
+
+    /// The configuration for a connection to `dialled`, a host name or an IP address, and the name
+    /// to ask for there.
+    ///
+    /// # Errors
+    ///
+    /// `dialled` is needed and is neither.
+    pub fn connect(
+        &self,
+        dialled: &str,
+    ) -> Result<(Arc<ClientConfig>, ServerName<'static>), Problem> {
+        let current = self.current.load();
+        let name = match &current.server_name {
+            Some(name) => name.clone(),
+            None => parse_name(dialled)?,
+        };
+        Ok((Arc::clone(&current.config), name))
+    }
+
+    /// The certificate that is shown to servers.
+    #[must_use]
+    pub fn certificate(&self) -> Option<CertificateFacts> {
+        self.current.load().certificate.clone()
+    }
+}
+
+fn parse_name(text: &str) -> Result<ServerName<'static>, Problem> {
+    ServerName::try_from(text.to_owned()).map_err(|_| {
+        let what = format!("{text:?} is not the name of a server");
+        Problem::of_setting(what, "give a host name or an IP address, without a port")
+    })
+}
+
+fn build(settings: &ClientSettings) -> Result<Current, Vec<Problem>> {
+    let mut problems = Vec::new();
+    let mut noted = |problem: Problem| problems.push(problem);
+    let provider = settings.protocols.provider().map_err(&mut noted).ok();
+    let roots = settings.roots().map_err(&mut noted).ok();
+    let name = settings.server_name.as_deref().map(parse_name).transpose();
+    let name = name.map_err(&mut noted).ok();
+    let identity = provider.as_ref().and_then(|provider| {
+        let files = settings.certificate.as_ref()?;
+        files.load(provider).map_err(&mut noted).ok()
+    });
+    let (Some(provider), Some(roots), Some(server_name), true) =
+        (provider, roots, name, problems.is_empty())
+    else {
+        return Err(problems);
+    };
+    let unusable = |error: &dyn fmt::Display| {
+        let what = format!("the settings cannot be used: {error}");
+        vec![Problem::of_setting(what, "check versions, ciphers and authorities")]
+    };
+    let roots = Arc::new(roots);
+    let verifier: Arc<dyn ServerCertVerifier> = match settings.verification {
+        Verification::Full => {
+            WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider))
+                .build()
+                .map_err(|error| unusable(&error))?
+        }
+        Verification::Chain => Arc::new(LenientVerifier::of_chain(roots, Arc::clone(&provider))),
+        Verification::None => Arc::new(LenientVerifier::of_nothing(Arc::clone(&provider))),
+    };
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&settings.protocols.versions())
+        .map_err(|error| unusable(&error))?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier);
+    let (mut config, certificate) = match identity {
+        Some((key, facts)) => {
+            let resolver = rustls::sign::SingleCertAndKey::from(key);
+            (builder.with_client_cert_resolver(Arc::new(resolver)), Some(facts))
+        }
+        None => (builder.with_no_client_auth(), None),
+    };
+    config.resumption = Resumption::in_memory_sessions(RESUMABLE_SERVERS);
+    Ok(Current { config: Arc::new(config), certificate, server_name })
+}
+
+impl ClientSettings {
+    fn roots(&self) -> Result<RootCertStore, Problem> {
+        let mut store = RootCertStore::empty();
+        let (file, strict) = match (&self.roots, self.verification) {
+            (Roots::None, Verification::None) => return Ok(store),
+            (Roots::None, _) => {
+                return Err(Problem::of_setting(
+                    "there is no CA to verify servers with",
+                    "name the file of the CA that issues their certificates",
+                ));
+            }
+            (Roots::System(file), _) => (file, false),
+            (Roots::Own(file), _) => (file, true),
+        };
+        for certificate in file.certificates()? {
+            if let Err(error) = store.add(certificate)
+                && strict
+            {
+                return Err(Problem::of_file(
+                    file.path(),
+                    &format!("has a certificate that cannot be used as a CA: {error}"),
+                    "remove it, or replace it",
+                ));
+            }
+        }
+        if store.is_empty() && self.verification != Verification::None {
+            let what = "has no certificate that can be used as a CA";
+            return Err(Problem::of_file(file.path(), what, "write one into it"));
+        }
+        Ok(store)
+    }
+}

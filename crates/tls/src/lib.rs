@@ -1,0 +1,51 @@
+//! TLS without sockets: the settings of both sides, made of certificates, keys and CAs.
+//!
+//! [`ServerTls`] and [`ClientTls`] are handles to one side's settings. They are built from the
+//! texts of PEM files, and replaced whole while the process runs: new sessions use the new
+//! settings, established ones keep theirs, and a fault leaves everything as it was.
+//!
+//! ```no_run
+//! # use tls::*;
+//! # fn example(chain: PemFile, key: PemFile) -> Result<(), Vec<Problem>> {
+//! let settings = ServerSettings {
+//!     certificates: vec![CertificateFiles { chain, key }],
+//!     ..ServerSettings::default()
+//! };
+//! let server = ServerTls::new(&settings)?;
+//! println!("valid until {:?}", server.certificates()[0].not_after);
+//! // After the files have changed:
+//! server.replace(&settings)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The protocol is rustls, the cryptography aws-lc-rs (decision 110).
+//!
+//! Deliberately absent: sockets, reading of files (callers read them with their own limits), time
+//! other than for the validity of certificates, early data (a command that is sent twice is
+//! executed twice), and revocation lists.
+
+mod certificate;
+mod client;
+mod pem;
+mod problem;
+mod protocol;
+mod resolver;
+mod server;
+mod verify;
+
+#[cfg(test)]
+mod client_tests;
+#[cfg(test)]
+mod server_tests;
+#[cfg(test)]
+mod testing;
+
+pub use certificate::{CertificateFacts, CertificateFiles};
+pub use client::{ClientSettings, ClientTls, Roots, SYSTEM_CA_FILES, Verification};
+pub use pem::PemFile;
+pub use problem::Problem;
+pub use protocol::{Protocols, Version, cipher_names};
+/// The library whose configurations the handles contain, for adapters to other I/O.
+pub use rustls;
+pub use server::{ClientCertificates, ServerSettings, ServerTls};

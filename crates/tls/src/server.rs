@@ -1,0 +1,233 @@
+//! The settings of the side that accepts TLS sessions.
+//!
+//! Sessions are resumed by tickets only: the client keeps the state, encrypted with a key that
+//! only this process has and replaces every six hours, and a ticket is accepted for at most twice
+//! that long. So resumption takes no memory here. The keys survive a replacement of the
+//! certificates, since otherwise every rotation would make all clients do full handshakes at once.
+//! They do not survive a change of the rules for client certificates: a ticket stands for a client
+//! that was verified under the old ones.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwap;
+use rustls::crypto::aws_lc_rs::Ticketer;
+use rustls::pki_types::CertificateDer;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, ProducesTickets, WebPkiClientVerifier};
+use rustls::{RootCertStore, ServerConfig};
+
+use crate::certificate::{CertificateFacts, CertificateFiles};
+use crate::pem::PemFile;
+use crate::problem::Problem;
+use crate::protocol::Protocols;
+use crate::resolver::CertificatesByName;
+
+/// Maximum number of certificates of one listener.
+const MAX_CERTIFICATES: usize = 1024;
+
+/// Whether clients have to show a certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ClientCertificates {
+    /// They are not asked for one.
+    #[default]
+    None,
+    /// A client may show one; it is verified then.
+    Optional,
+    /// A client without a valid one is refused.
+    Required,
+}
+
+/// The settings of a listener.
+#[derive(Debug, Clone, Default)]
+pub struct ServerSettings {
+    /// The certificates, selected by the name that the client asks for; at least one. The first is
+    /// the default.
+    pub certificates: Vec<CertificateFiles>,
+    /// Whether clients have to show a certificate.
+    pub client_certificates: ClientCertificates,
+    /// The authorities of the clients' certificates.
+    pub client_ca: Option<PemFile>,
+    /// Versions and ciphers.
+    pub protocols: Protocols,
+    /// The protocols that may be negotiated inside (ALPN), such as `http/1.1`; usually none.
+    pub application_protocols: Vec<Vec<u8>>,
+}
+
+/// What the settings were built into.
+struct Current {
+    config: Arc<ServerConfig>,
+    certificates: Arc<[CertificateFacts]>,
+}
+
+/// The keys of tickets, and the rules for client certificates that they were made under.
+struct Tickets {
+    producer: Arc<dyn ProducesTickets>,
+    rules: ClientRules,
+}
+
+#[derive(PartialEq, Eq)]
+struct ClientRules(ClientCertificates, Vec<CertificateDer<'static>>);
+
+/// The settings of a listener, replaceable while it runs. Cheap to clone; all clones share them.
+#[derive(Clone)]
+pub struct ServerTls {
+    current: Arc<ArcSwap<Current>>,
+    /// Locked only while settings are replaced.
+    tickets: Arc<Mutex<Tickets>>,
+}
+
+impl fmt::Debug for ServerTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let certificates = self.certificates();
+        f.debug_struct("ServerTls").field("certificates", &certificates).finish_non_exhaustive()
+    }
+}
+
+impl ServerTls {
+    /// Builds the settings.
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong with them.
+    pub fn new(settings: &ServerSettings) -> Result<Self, Vec<Problem>> {
+        let built = Built::of(settings)?;
+        let producer = new_ticketer().map_err(|problem| vec![problem])?;
+        let current = built.current(Arc::clone(&producer));
+        let tickets = Tickets { producer, rules: built.rules };
+        Ok(Self {
+            current: Arc::new(ArcSwap::from_pointee(current)),
+            tickets: Arc::new(Mutex::new(tickets)),
+        })
+    }
+
+    /// Replaces the settings for sessions that begin from now on.
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong with the new ones; the old ones stay in use.
+    pub fn replace(&self, settings: &ServerSettings) -> Result<(), Vec<Problem>> {
+        let built = Built::of(settings)?;
+        let mut tickets = self.tickets.lock().unwrap_or_else(PoisonError::into_inner);
+        if tickets.rules != built.rules {
+            tickets.producer = new_ticketer().map_err(|problem| vec![problem])?;
+        }
+        self.current.store(Arc::new(built.current(Arc::clone(&tickets.producer))));
+        tickets.rules = built.rules;
+        Ok(())
+    }
+
+    /// The configuration for a session that begins now.
+    #[must_use]
+    pub fn config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.current.load().config)
+    }
+
+    /// The certificates in use, the default one first.
+    #[must_use]
+    pub fn certificates(&self) -> Arc<[CertificateFacts]> {
+        Arc::clone(&self.current.load().certificates)
+    }
+}
+
+fn new_ticketer() -> Result<Arc<dyn ProducesTickets>, Problem> {
+    Ticketer::new().map_err(|error| {
+        let what = format!("no key for session tickets can be made: {error}");
+        Problem::of_setting(what, "check the system's source of random numbers")
+    })
+}
+
+/// Settings that were found sound.
+struct Built {
+    config: ServerConfig,
+    certificates: Vec<CertificateFacts>,
+    rules: ClientRules,
+}
+
+impl Built {
+    fn of(settings: &ServerSettings) -> Result<Self, Vec<Problem>> {
+        let mut problems = Vec::new();
+        let mut noted = |problem: Problem| {
+            problems.push(problem);
+        };
+        let provider = settings.protocols.provider().map_err(&mut noted).ok();
+        let keys = provider.as_ref().map(|provider| {
+            let load = |files: &CertificateFiles| files.load(provider).map_err(&mut noted).ok();
+            settings.certificates.iter().take(MAX_CERTIFICATES).filter_map(load).collect::<Vec<_>>()
+        });
+        let authorities = settings.authorities().map_err(&mut noted).ok();
+        if settings.certificates.is_empty() {
+            noted(Problem::of_setting("no certificate is set", "add a certificate and its key"));
+        } else if settings.certificates.len() > MAX_CERTIFICATES {
+            let what = format!("there are more than {MAX_CERTIFICATES} certificates");
+            noted(Problem::of_setting(what, "leave only those that clients ask for"));
+        }
+        let (Some(provider), Some(keys), Some(authorities), true) =
+            (provider, keys, authorities, problems.is_empty())
+        else {
+            return Err(problems);
+        };
+        let unusable = |error: &dyn fmt::Display| {
+            let what = format!("the settings cannot be used: {error}");
+            vec![Problem::of_setting(what, "check versions, ciphers and authorities")]
+        };
+        let rules = ClientRules(settings.client_certificates, authorities);
+        let verifier = rules.verifier(&provider).map_err(|error| unusable(&error))?;
+        let (resolver, certificates) = CertificatesByName::new(keys);
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&settings.protocols.versions())
+            .map_err(|error| unusable(&error))?
+            .with_client_cert_verifier(verifier)
+            .with_cert_resolver(Arc::new(resolver));
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.alpn_protocols.clone_from(&settings.application_protocols);
+        Ok(Self { config, certificates, rules })
+    }
+
+    fn current(&self, ticketer: Arc<dyn ProducesTickets>) -> Current {
+        let mut config = self.config.clone();
+        config.ticketer = ticketer;
+        Current { config: Arc::new(config), certificates: self.certificates.clone().into() }
+    }
+}
+
+impl ServerSettings {
+    /// The authorities of the clients' certificates; none if no certificate is asked for.
+    fn authorities(&self) -> Result<Vec<CertificateDer<'static>>, Problem> {
+        match (self.client_certificates, &self.client_ca) {
+            (ClientCertificates::None, None) => Ok(Vec::new()),
+            (ClientCertificates::None, Some(ca)) => Err(Problem::of_file(
+                ca.path(),
+                "is the CA of client certificates, and clients are not asked for one",
+                "set client certificates to \"required\" or \"optional\", or remove the CA",
+            )),
+            (_, None) => Err(Problem::of_setting(
+                "client certificates cannot be verified without a CA",
+                "name the file of the CA that issues them",
+            )),
+            (_, Some(ca)) => ca.certificates(),
+        }
+    }
+}
+
+impl ClientRules {
+    fn verifier(
+        &self,
+        provider: &Arc<rustls::crypto::CryptoProvider>,
+    ) -> Result<Arc<dyn ClientCertVerifier>, Box<dyn std::error::Error>> {
+        let Self(certificates, authorities) = self;
+        if *certificates == ClientCertificates::None {
+            return Ok(WebPkiClientVerifier::no_client_auth());
+        }
+        let mut roots = RootCertStore::empty();
+        for authority in authorities {
+            roots.add(authority.clone())?;
+        }
+        let builder =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
+        Ok(match certificates {
+            ClientCertificates::Optional => builder.allow_unauthenticated().build()?,
+            _ => builder.build()?,
+        })
+    }
+}
