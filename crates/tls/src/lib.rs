@@ -3,6 +3,7 @@
 //! [`ServerTls`] and [`ClientTls`] are handles to one side's settings. They are built from the
 //! texts of PEM files, and replaced whole while the process runs: new sessions use the new
 //! settings, established ones keep theirs, and a fault leaves everything as it was.
+//! [`TlsConnection`] is one end of a connection: ciphertext in, plaintext out, and back.
 //!
 //! ```no_run
 //! # use tls::*;
@@ -27,6 +28,7 @@
 
 mod certificate;
 mod client;
+mod connection;
 mod pem;
 mod problem;
 mod protocol;
@@ -37,12 +39,17 @@ mod verify;
 #[cfg(test)]
 mod client_tests;
 #[cfg(test)]
+mod connection_tests;
+#[cfg(test)]
 mod server_tests;
 #[cfg(test)]
 mod testing;
 
 pub use certificate::{CertificateFacts, CertificateFiles};
 pub use client::{ClientSettings, ClientTls, Roots, SYSTEM_CA_FILES, Verification};
+pub use connection::{
+    ClientSide, MAX_RECORD, MAX_WAITING, RECORD_OVERHEAD, ServerSide, TlsConnection, TlsSide,
+};
 pub use pem::PemFile;
 pub use problem::Problem;
 pub use protocol::{Protocols, Version, cipher_names};
