@@ -82,6 +82,17 @@ pub(crate) trait ByteStream {
     }
 }
 
+/// The connection of a client, while its session does not pump. A TLS session over a socket is one,
+/// too.
+pub(crate) trait ClientStream: ByteStream {
+    /// Whether the peer has closed its direction or the connection, as far as the event loop knows,
+    /// even if unread bytes precede that.
+    fn peer_closed_now(&self) -> bool;
+
+    /// Waits until the connection breaks. That the peer closes its direction is not enough.
+    fn poll_broken(&mut self, cx: &Context<'_>) -> Poll<()>;
+}
+
 /// A connection. Belongs to the thread that created it.
 #[derive(Debug)]
 pub(crate) struct SocketStream {
@@ -134,21 +145,6 @@ impl SocketStream {
         Poll::Pending
     }
 
-    /// Waits until the connection breaks. That the peer closes its direction is not enough.
-    pub(crate) fn poll_broken(&mut self, cx: &Context<'_>) -> Poll<()> {
-        if self.registration.is_ready(cx, Readiness::BROKEN) {
-            Poll::Ready(())
-        } else {
-            Poll::Pending
-        }
-    }
-
-    /// Whether the peer has closed its direction or the connection, as far as the event loop knows,
-    /// even if unread bytes precede that.
-    pub(crate) fn peer_closed_now(&self) -> bool {
-        self.registration.ready().has(Readiness::ENDED)
-    }
-
     /// Makes close discard what the kernel still holds for this connection, with a reset instead of
     /// a FIN.
     pub(crate) fn reset_on_close(&self) {
@@ -160,6 +156,20 @@ impl SocketStream {
 impl AsFd for SocketStream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+impl ClientStream for SocketStream {
+    fn peer_closed_now(&self) -> bool {
+        self.registration.ready().has(Readiness::ENDED)
+    }
+
+    fn poll_broken(&mut self, cx: &Context<'_>) -> Poll<()> {
+        if self.registration.is_ready(cx, Readiness::BROKEN) {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::io::stream::ByteStream;
-use crate::io::stream::SocketStream;
+use crate::io::stream::{ClientStream, SocketStream};
 use crate::runtime::reactor::{self, InstalledReactor, Reactor};
 use crate::runtime::tasks::{self, Panicked, Tasks, WorkerHandle};
 use crate::testing::SOON;

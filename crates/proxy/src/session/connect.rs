@@ -27,7 +27,7 @@ use target::{Generation, Target, TargetRef};
 use crate::context::WorkerContext;
 use crate::dial_permits::DialPermit;
 use crate::end_reason::EndReason;
-use crate::io::stream::SocketStream;
+use crate::io::stream::{ClientStream, SocketStream};
 use crate::service::{Hint, Service};
 use crate::session::carry::replay::{self, Failed, Replayed};
 use crate::session::carry::{CarryState, Migration};
@@ -62,11 +62,11 @@ pub(crate) enum Mode<'a> {
 }
 
 /// A session on its way to a target.
-pub(crate) struct Connecting<'a> {
+pub(crate) struct Connecting<'a, C> {
     base: &'a SessionBase,
     pub(crate) context: &'a WorkerContext,
     pub(crate) ticket: &'a Ticket,
-    pub(crate) client: &'a mut SocketStream,
+    pub(crate) client: &'a mut C,
     /// Bytes that the client has sent and that were not forwarded, also after a failure.
     pub(crate) unsent: &'a mut Vec<u8>,
     pub(crate) mode: Mode<'a>,
@@ -94,10 +94,10 @@ enum Attempt {
     Failed(Failed),
 }
 
-impl<'a> Connecting<'a> {
+impl<'a, C: ClientStream> Connecting<'a, C> {
     pub(crate) fn new(
         base: &'a SessionBase,
-        client: &'a mut SocketStream,
+        client: &'a mut C,
         unsent: &'a mut Vec<u8>,
         mode: Mode<'a>,
     ) -> Self {
@@ -173,6 +173,7 @@ impl<'a> Connecting<'a> {
         let _place = context.shared.held.take().ok_or(EndReason::HoldFull)?;
         let _held = Held::new(&context.counters);
         let Self { base, ticket, client, unsent, until, .. } = self;
+        let client = &mut **client;
         base.stage.set(Stage::AtGate);
         let waiting = async move {
             hold::wait(client, unsent, &context.shared.service.route, ticket, *until).await?;

@@ -21,8 +21,7 @@ use crate::dial_permits::{DialPermit, DialPermits};
 use crate::end_reason::EndReason;
 use crate::invariant;
 use crate::io::buffer;
-use crate::io::stream::ByteStream;
-use crate::io::stream::SocketStream;
+use crate::io::stream::ClientStream;
 use crate::runtime::tasks;
 use crate::stats::WorkerCounters;
 
@@ -54,7 +53,7 @@ impl Drop for Held<'_> {
 ///
 /// Why the session ends instead.
 pub(crate) async fn wait(
-    client: &mut SocketStream,
+    client: &mut impl ClientStream,
     early: &mut Vec<u8>,
     route: &TargetSource,
     ticket: &Ticket,
@@ -80,7 +79,7 @@ pub(crate) async fn wait(
 ///
 /// Why the session ends instead.
 pub(crate) async fn permit<'a>(
-    client: &mut SocketStream,
+    client: &mut impl ClientStream,
     early: &mut Vec<u8>,
     permits: &'a DialPermits,
     ticket: &Ticket,
@@ -111,7 +110,7 @@ async fn take(permits: &DialPermits, urgent: bool) -> DialPermit<'_> {
 /// Returns when the client has disconnected, with the end reason, or when it has sent something,
 /// unless it had `already`.
 async fn receive(
-    client: &mut SocketStream,
+    client: &mut impl ClientStream,
     early: &mut Vec<u8>,
     already: bool,
 ) -> Result<(), EndReason> {
@@ -120,7 +119,7 @@ async fn receive(
 
 /// Returns when the client has disconnected, with the end reason. Reads meanwhile, as much as
 /// `early` has capacity for.
-pub(crate) async fn client_gone(client: &mut SocketStream, early: &mut Vec<u8>) -> EndReason {
+pub(crate) async fn client_gone(client: &mut impl ClientStream, early: &mut Vec<u8>) -> EndReason {
     while early.len() < MAX_EARLY {
         if let Err(reason) = read(client, early).await {
             return reason;
@@ -141,7 +140,7 @@ pub(crate) async fn client_gone(client: &mut SocketStream, early: &mut Vec<u8>) 
 /// # Errors
 ///
 /// The client has disconnected.
-async fn read(client: &mut SocketStream, early: &mut Vec<u8>) -> Result<(), EndReason> {
+async fn read(client: &mut impl ClientStream, early: &mut Vec<u8>) -> Result<(), EndReason> {
     poll_fn(|cx| {
         buffer::with_scratch(|scratch| {
             let Some(buffer) =

@@ -43,7 +43,7 @@ use crate::access_log::SessionRecord;
 use crate::address::Peer;
 use crate::context::WorkerContext;
 use crate::end_reason::EndReason;
-use crate::io::stream::SocketStream;
+use crate::io::stream::{ClientStream, SocketStream};
 use crate::limits::Admission;
 use crate::maintenance::pending;
 use crate::not_carried::{NotCarried, Uncarried};
@@ -94,7 +94,7 @@ impl Session {
     /// stays in the future to the end.
     // Not an async function, because the future of one holds its arguments twice.
     #[allow(clippy::manual_async_fn)]
-    pub(crate) fn run(mut self, mut client: SocketStream) -> impl Future<Output = ()> {
+    pub(crate) fn run(mut self, mut client: impl ClientStream) -> impl Future<Output = ()> {
         async move {
             let (reason, last_bytes) = 'served: {
                 let (mut target, mut upstream, mut start) =
@@ -158,7 +158,7 @@ impl Session {
     }
 
     /// Connects to the first target, or has refusals for the client.
-    async fn connect_first(&self, client: &mut SocketStream) -> Result<Ready, SessionEnd> {
+    async fn connect_first(&self, client: &mut impl ClientStream) -> Result<Ready, SessionEnd> {
         let mut early = Vec::new();
         // Dropped at once, with its permit: error replies may take long.
         let connected =
@@ -181,7 +181,7 @@ impl Session {
         &self,
         after: After,
         upstream: SocketStream,
-        client: &mut SocketStream,
+        client: &mut impl ClientStream,
         undelivered: Vec<u8>,
     ) -> Result<Ready, SessionEnd> {
         let (reason, unsent, transaction, mut push) = match after {
@@ -210,7 +210,7 @@ impl Session {
         &self,
         state: CarryState,
         upstream: SocketStream,
-        client: &mut SocketStream,
+        client: &mut impl ClientStream,
         unsent: &mut Vec<u8>,
     ) -> Result<Connected, SessionEnd> {
         let CarryState { ledger, unsent: requests, lost } = state;

@@ -18,7 +18,7 @@ use target::{CloseCause, TargetRef};
 
 use crate::context::WorkerContext;
 use crate::end_reason::EndReason;
-use crate::io::stream::SocketStream;
+use crate::io::stream::ClientStream;
 use crate::session::carry::replay::{self, Failed};
 use crate::session::dial::is_superseded;
 use crate::session::hold;
@@ -27,17 +27,17 @@ use crate::session::hold;
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// A session whose connection a replica has closed.
-pub(crate) struct Kicked<'a> {
+pub(crate) struct Kicked<'a, C> {
     pub(crate) context: &'a WorkerContext,
     pub(crate) ticket: &'a Ticket,
-    pub(crate) client: &'a mut SocketStream,
+    pub(crate) client: &'a mut C,
     /// Bytes that the client sends meanwhile are added here.
     pub(crate) unsent: &'a mut Vec<u8>,
     /// The replica.
     pub(crate) from: &'a TargetRef,
 }
 
-impl Kicked<'_> {
+impl<C: ClientStream> Kicked<'_, C> {
     /// Returns when the session may continue over another connection.
     ///
     /// # Errors

@@ -8,14 +8,14 @@ use target::TargetRef;
 
 use super::{Connecting, Mode, report_failure};
 use crate::end_reason::EndReason;
-use crate::io::stream::ByteStream;
+use crate::io::stream::ClientStream;
 use crate::maintenance::pending;
 use crate::session::carry::kick::Kicked;
 use crate::session::carry::replay::Failed;
 use crate::session::hold::{self, CHECK_INTERVAL};
 use crate::session::report::Stage;
 
-impl Connecting<'_> {
+impl<C: ClientStream> Connecting<'_, C> {
     /// Lets sessions with a request go first, unless this is one.
     pub(super) async fn yield_to_requests(&self) {
         if self.unsent.is_empty() && !self.client.is_readable() {
@@ -31,6 +31,7 @@ impl Connecting<'_> {
         let replica = migration.from.filter(|from| from.replica_status().is_some());
         if let (Some(from), Some((_, reason))) = (replica, migration.lost) {
             migration.lost = None;
+            let client = &mut **client;
             Kicked { context, ticket, client, unsent, from }.decide(reason, *until).await?;
         }
         Ok(())
@@ -46,7 +47,7 @@ impl Connecting<'_> {
             (migration.lost, migration.old, migration.failed) = (None, None, None);
             self.base.stage.set(Stage::AtGate);
             pending::announce_failover(*client, &mut migration.ledger, context, until).await?;
-            hold::wait(client, unsent, route, ticket, until).await?;
+            hold::wait(&mut **client, unsent, route, ticket, until).await?;
             self.yield_to_requests().await;
         }
         self.base.stage.set(Stage::InLine);
@@ -54,7 +55,7 @@ impl Connecting<'_> {
         let Mode::Resume(migration) = mode else { return Ok(()) };
         let permit = {
             let mut permit =
-                pin!(hold::permit(client, unsent, &context.dial_permits, ticket, until));
+                pin!(hold::permit(&mut **client, unsent, &context.dial_permits, ticket, until));
             // The old connection is closed when it is this session's turn, or when that takes long.
             let old = migration.old.take();
             let first = match old.is_some() {
