@@ -27,6 +27,8 @@ pub(crate) struct ServiceContext {
 pub(crate) struct ListenerContext {
     pub(crate) id: ListenerId,
     pub(crate) drain: Drain,
+    /// Its clients speak TLS.
+    pub(crate) tls: bool,
     /// The number of the drain, for the pushes that announce it.
     pub(crate) moving: OnceLock<u64>,
     /// Another service accepts on these sockets now: their queues are left to it.
@@ -35,9 +37,9 @@ pub(crate) struct ListenerContext {
 
 impl ListenerContext {
     /// `drain` is that of the process.
-    pub(crate) fn new(id: ListenerId, drain: &Drain) -> Arc<Self> {
+    pub(crate) fn new(id: ListenerId, drain: &Drain, tls: bool) -> Arc<Self> {
         let (drain, moving) = (drain.group(), OnceLock::new());
-        Arc::new(Self { id, drain, moving, moved: AtomicBool::new(false) })
+        Arc::new(Self { id, drain, tls, moving, moved: AtomicBool::new(false) })
     }
 
     /// Leaves the queues to another service. To be called before the drain begins.

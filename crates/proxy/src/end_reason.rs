@@ -67,6 +67,8 @@ reasons! {
     IdleTimeout = "idle_timeout";
     /// The client sent no complete request after it connected.
     FirstByteTimeout = "first_byte_timeout";
+    /// The TLS handshake with the client failed, or was not complete in time.
+    TlsHandshakeFailed = "tls_handshake_failed";
     /// The target was fenced: it is no longer the master.
     Fenced = "fenced";
     /// The target replied after another node was promoted: the reply would have acknowledged a
@@ -135,6 +137,7 @@ impl EndReason {
             | Self::HoldAbandoned
             | Self::IdleTimeout
             | Self::FirstByteTimeout
+            | Self::TlsHandshakeFailed
             | Self::ReplicaEjected
             | Self::Drained
             | Self::Killed => false,
@@ -179,6 +182,7 @@ impl EndReason {
             | Self::UpstreamError
             | Self::IdleTimeout
             | Self::FirstByteTimeout
+            | Self::TlsHandshakeFailed
             | Self::Fenced
             | Self::ReplyDropped
             | Self::ReplicaEjected

@@ -47,6 +47,16 @@ pub(crate) fn first_bytes(bytes: &[u8], n: usize) -> io::Result<&[u8]> {
     }
 }
 
+/// The first `n` bytes of a buffer, where the caller has made sure that it is long enough.
+#[inline]
+#[track_caller]
+pub(crate) fn first_bytes_mut(bytes: &mut [u8], n: usize) -> io::Result<&mut [u8]> {
+    match bytes.get_mut(..n) {
+        Some(first) => Ok(first),
+        None => Err(violation("a buffer is shorter than it has to be")),
+    }
+}
+
 /// The bytes after the first `n`, where `n` is what an I/O call returned.
 #[inline]
 #[track_caller]

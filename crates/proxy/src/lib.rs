@@ -47,6 +47,7 @@ mod service;
 mod session;
 mod session_row;
 mod stats;
+mod tls_listening;
 mod workers;
 
 #[cfg(test)]
@@ -79,6 +80,7 @@ pub use runtime::heartbeat::{Heartbeat, STALL, Stalls};
 pub use service::{DialFailure, Hint, Hints, NoHints, Service};
 pub use session_row::{ListedClient, ListedState, SessionId, SessionRow, WaitsFor};
 pub use stats::{ServiceCounters, ServiceSnapshot, Stats};
+pub use tls_listening::{HandshakeLimit, TlsFailure, TlsListening};
 pub use workers::{
     KillError, NoAnswer, Running, SessionBatch, SessionVisits, StartError, WorkerError,
     worker_count,

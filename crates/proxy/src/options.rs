@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
 use crate::access_log::AccessLog;
+use crate::tls_listening::TlsListening;
 
 /// What happens to a session when its target is no longer the master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -102,6 +103,8 @@ pub struct Options {
     pub splice: Splice,
     /// Which sessions are logged when they end, and how.
     pub lines: AccessLog,
+    /// How TLS sessions begin at the listeners that are for them.
+    pub tls: Option<TlsListening>,
 }
 
 impl Default for Options {
@@ -125,6 +128,7 @@ impl Default for Options {
             moving_to: None,
             splice: Splice::On,
             lines: AccessLog::default(),
+            tls: None,
         }
     }
 }

@@ -71,7 +71,7 @@ impl DataPlane {
         let new = plan.bind("127.0.0.1:0".parse().unwrap(), &Options::default()).unwrap();
         let addr = new.addr.tcp().unwrap();
         let number = self.running.add_service(service);
-        (number, self.running.open(number, new), addr)
+        (number, self.running.open(number, new, false), addr)
     }
 
     /// Closes a listener and waits for the end of its drain.
@@ -134,7 +134,7 @@ fn moves_sockets_without_refusing_or_misdirecting() {
     let moved = sockets.duplicate(id).unwrap().remove(0);
     let kept = Sockets::duplicate_new(&moved).unwrap();
     let controller = plane.running.close(id, true, AT_ONCE).unwrap();
-    let new = plane.running.open(number, moved);
+    let new = plane.running.open(number, moved, false);
     sockets.remove(id);
     sockets.add(kept, new, &Arc::from("b"));
     let closing = std::thread::spawn({

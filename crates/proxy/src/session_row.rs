@@ -50,6 +50,8 @@ words! {
         Closing = "closing";
         /// Waits for a target, or for its turn to connect to one.
         Held = "held";
+        /// Completes its TLS handshake.
+        Handshaking = "handshaking";
         /// Connects to its first target.
         Connecting = "connecting";
         /// Moves to another target.
@@ -86,6 +88,8 @@ words! {
         Target = "target";
         /// For its turn to connect.
         Permit = "permit";
+        /// For the rest of the TLS handshake.
+        Handshake = "handshake";
         /// For a connection to its target.
         Connection = "connection";
         /// For a moment at which it can leave.

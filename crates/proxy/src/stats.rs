@@ -19,6 +19,7 @@ use crate::limits::Limit;
 use crate::maintenance_kind::MaintenanceKind;
 use crate::not_carried::NotCarried;
 use crate::service::DialFailure;
+use crate::tls_listening::TlsFailure;
 
 /// The counters of one worker for one service, on cache lines of their own, so that no two workers
 /// write to the same one.
@@ -49,6 +50,10 @@ pub(crate) struct WorkerCounters {
     /// Sessions that are pinned now, by cause.
     pub(crate) pinned: [Counter; Pin::COUNT],
     pub(crate) not_carried: [Counter; NotCarried::COUNT],
+    pub(crate) tls_begun: Counter,
+    pub(crate) tls_full: Counter,
+    pub(crate) tls_resumed: Counter,
+    pub(crate) tls_failures: [Counter; TlsFailure::ALL.len()],
 }
 
 #[cfg(test)]
@@ -88,6 +93,12 @@ impl WorkerCounters {
 
     pub(crate) fn count_not_carried(&self, why: NotCarried) {
         if let Some(count) = self.not_carried.get(why.number()) {
+            count.increment();
+        }
+    }
+
+    pub(crate) fn tls_failed(&self, failure: TlsFailure) {
+        if let Some(count) = self.tls_failures.get(failure as usize) {
             count.increment();
         }
     }
@@ -204,6 +215,14 @@ pub struct ServiceSnapshot {
     /// Sessions that lost their server and were closed instead of carried, in the order of
     /// [`NotCarried::all`].
     pub not_carried: [u64; NotCarried::COUNT],
+    /// TLS handshakes under way now: the client has sent something.
+    pub tls_running: u64,
+    /// TLS handshakes completed with a new session.
+    pub tls_full: u64,
+    /// TLS handshakes completed by resuming an earlier session.
+    pub tls_resumed: u64,
+    /// TLS handshakes that failed, by [`TlsFailure`]'s number.
+    pub tls_failures: [u64; TlsFailure::ALL.len()],
 }
 
 impl ServiceSnapshot {
@@ -271,6 +290,21 @@ impl ServiceSnapshot {
         for (sum, count) in self.not_carried.iter_mut().zip(&counters.not_carried) {
             *sum += count.get();
         }
+        self.add_tls(counters);
+    }
+
+    fn add_tls(&mut self, counters: &WorkerCounters) {
+        // Ends before beginnings, as above.
+        let (full, resumed) = (counters.tls_full.get(), counters.tls_resumed.get());
+        let mut ended = full + resumed;
+        for (sum, count) in self.tls_failures.iter_mut().zip(&counters.tls_failures) {
+            let count = count.get();
+            *sum += count;
+            ended += count;
+        }
+        self.tls_full += full;
+        self.tls_resumed += resumed;
+        self.tls_running += counters.tls_begun.get().saturating_sub(ended);
     }
 }
 

@@ -5,6 +5,7 @@
 //! for what never comes fails and does not hang.
 
 mod fake_stream;
+pub(crate) mod tls_client;
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -111,12 +112,16 @@ impl TestProxy {
             hints: Arc::clone(&hints) as Arc<dyn Hints>,
         };
         let workers = NonZeroUsize::new(workers).unwrap();
-        let bound = Bound::bind(
+        let tls = service.options.now().tls.is_some();
+        let mut bound = Bound::bind(
             workers,
             max_connections,
             [(service, vec!["127.0.0.1:0".parse().unwrap()])],
         )
         .unwrap();
+        if tls {
+            bound.set_tls(bound.listener_ids()[0][0]);
+        }
         let addr = bound.local_addrs()[0][0].tcp().unwrap();
         let greeted = greet(addr);
         let settings = ShutdownSettings {
@@ -337,7 +342,7 @@ pub(crate) fn context() -> (TargetWriter, Arc<WorkerContext>) {
     let shared = Arc::new(ServiceContext { service, limits, held: Slots::new(1) });
     let counters = ServiceCounters::new(Arc::from("s"), 1).of_worker(0).unwrap();
     let (drain, _controller) = drain::new(ShutdownSettings::default());
-    let listener = ListenerContext::new(ListenerId::default(), &drain);
+    let listener = ListenerContext::new(ListenerId::default(), &drain, false);
     (
         publisher,
         Arc::new(WorkerContext {

@@ -77,6 +77,15 @@ pub struct ServerTls {
     tickets: Arc<Mutex<Tickets>>,
 }
 
+/// Handles are equal if they share their settings.
+impl PartialEq for ServerTls {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.current, &other.current)
+    }
+}
+
+impl Eq for ServerTls {}
+
 impl fmt::Debug for ServerTls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let certificates = self.certificates();

@@ -322,7 +322,7 @@ impl ServiceSet {
         let kept = Arc::clone(&self.sockets);
         let Some(set) = self.set_mut(set) else { return };
         let addr = listener.addr.clone();
-        let id = workers.open(set.number, listener);
+        let id = workers.open(set.number, listener, false);
         let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.add(duplicates, id, &set.name);
         info!(listener = %set.name, %addr, "listening");

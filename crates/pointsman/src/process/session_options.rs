@@ -55,6 +55,7 @@ fn options(service: &ServiceConfig, max_connections: usize, log: &LogConfig) -> 
         max_connections,
         max_connections_per_source: service.max_connections_per_source,
         lines: access_log(log),
+        tls: None,
     }
 }
 

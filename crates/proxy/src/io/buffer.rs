@@ -34,6 +34,25 @@ pub(crate) fn with_scratch<R>(f: impl FnOnce(&mut [u8]) -> R) -> R {
     SCRATCH.with_borrow_mut(|scratch| f(scratch))
 }
 
+/// The size in bytes of the scratch buffer for TLS: what an earlier read has left, and one more.
+const TLS_SCRATCH_SIZE: usize = tls::MAX_WAITING + SCRATCH_SIZE;
+
+thread_local! {
+    /// Allocated by the first session that uses TLS.
+    static TLS_SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Lends the worker's scratch buffer for ciphertext to `f`, which must not borrow it again. It may
+/// be borrowed together with the other one, which has the plaintext.
+pub(crate) fn with_tls_scratch<R>(f: impl FnOnce(&mut [u8]) -> R) -> R {
+    TLS_SCRATCH.with_borrow_mut(|scratch| {
+        if scratch.is_empty() {
+            scratch.resize(TLS_SCRATCH_SIZE, 0);
+        }
+        f(scratch)
+    })
+}
+
 /// The minimum size of a read.
 pub(crate) const MIN_READ: usize = 16 * 1024;
 
@@ -122,6 +141,27 @@ impl Drop for KeptBytes {
     fn drop(&mut self) {
         // A session ends on the worker on which it began.
         remove_kept(self.bytes.len());
+    }
+}
+
+/// Counts bytes that are kept elsewhere as kept by this worker.
+#[derive(Debug, Default)]
+pub(crate) struct KeptCount(usize);
+
+impl KeptCount {
+    /// This many are kept now.
+    pub(crate) fn set(&mut self, bytes: usize) {
+        if bytes != self.0 {
+            remove_kept(self.0);
+            add_kept(bytes);
+            self.0 = bytes;
+        }
+    }
+}
+
+impl Drop for KeptCount {
+    fn drop(&mut self) {
+        remove_kept(self.0);
     }
 }
 

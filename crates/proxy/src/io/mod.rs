@@ -7,6 +7,9 @@ pub(crate) mod forwarding;
 pub(crate) mod pipe;
 pub(crate) mod socket_facts;
 pub(crate) mod stream;
+pub(crate) mod tls_stream;
+#[cfg(test)]
+mod tls_stream_tests;
 
 #[cfg(test)]
 mod bulk_tests;

@@ -39,11 +39,23 @@ pub(crate) trait ByteStream {
     /// direction.
     fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>>;
 
-    /// Writes as much of `bytes` as possible without waiting, and returns how much.
+    /// Writes as much of `bytes` as possible without waiting, and returns how much. After `Pending`
+    /// with [a write begun](Self::has_begun_write), the next write has to begin with the same
+    /// bytes.
     fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
+
+    /// Whether a part of the bytes of a write that was pending cannot be taken back. A stream that
+    /// sends bytes as they are has always returned how many it has sent.
+    fn has_begun_write(&self) -> bool {
+        false
+    }
 
     /// Closes our direction: the peer reads an end after the last byte written.
     fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// Says that our direction ends, if the protocol has a word for that, to a peer that has ended
+    /// its own. Does not wait.
+    fn say_end(&mut self, _cx: &mut Context<'_>) {}
 
     /// Whether the peer has closed its direction or the connection, as of the last update, even if
     /// unread bytes precede that.

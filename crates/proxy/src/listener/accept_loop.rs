@@ -158,7 +158,7 @@ fn admit(socket: OwnedFd, peer: Peer, context: &WorkerContext) -> Option<Client>
         Ok(admission) => Some((socket, peer, admission)),
         Err(limit) => {
             context.counters.refuse(limit);
-            refuse(&socket);
+            refuse(&socket, context.listener.tls);
             None
         }
     }
@@ -182,7 +182,12 @@ fn start_session(
 }
 
 /// Does not wait: in a flood, each rejected client costs a few system calls and no memory.
-fn refuse(socket: &OwnedFd) {
+fn refuse(socket: &OwnedFd, tls: bool) {
+    // A client that speaks TLS is not answered, as by Redis: before a handshake it could not read
+    // it, and a flood must not cost handshakes (decision 111).
+    if tls {
+        return;
+    }
     // Each of these may fail, and the client is rejected nevertheless. What it has already sent is
     // read, because closing a socket with unread bytes resets it and may discard the reply.
     let _sent = rustix::net::send(socket, REFUSAL_REPLY, SendFlags::NOSIGNAL);

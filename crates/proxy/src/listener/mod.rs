@@ -35,6 +35,7 @@ mod accept_loop_tests;
 #[cfg(test)]
 mod listener_tests;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -147,6 +148,8 @@ pub struct Bound {
     pub(crate) max_connections: usize,
     addrs: Vec<Vec<ListenAddr>>,
     ids: Vec<Vec<ListenerId>>,
+    /// The listeners whose clients speak TLS.
+    pub(crate) tls: BTreeSet<ListenerId>,
 }
 
 impl Bound {
@@ -188,6 +191,7 @@ impl Bound {
             max_connections,
             addrs: Vec::new(),
             ids: Vec::new(),
+            tls: BTreeSet::new(),
         };
         let mut next = 0;
         for (number, (service, addrs, inherited)) in services.into_iter().enumerate() {
@@ -289,6 +293,11 @@ impl Bound {
             };
             listeners.iter().filter_map(named)
         }))
+    }
+
+    /// Makes the clients of a listener speak TLS, as the options of its service say.
+    pub fn set_tls(&mut self, id: ListenerId) {
+        self.tls.insert(id);
     }
 
     /// The listeners of each service, in the order of [`local_addrs`](Self::local_addrs).

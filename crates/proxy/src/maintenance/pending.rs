@@ -120,8 +120,11 @@ pub(crate) async fn announce_failover(
     // The socket takes so few bytes at once unless the client reads nothing: then it cannot be
     // notified at all.
     let written = poll_fn(|cx| Poll::Ready(client.poll_write(cx, push.as_bytes()))).await;
-    let Poll::Ready(written) = written else { return Ok(()) };
-    let written = written.map_err(|_| EndReason::HoldAbandoned)?;
+    let written = match written {
+        Poll::Pending if client.has_begun_write() => 0,
+        Poll::Pending => return Ok(()),
+        Poll::Ready(written) => written.map_err(|_| EndReason::HoldAbandoned)?,
+    };
     ledger.set_failover_announced(true);
     worker.counters.count_notification(MaintenanceKind::FailingOver);
     let mut rest =

@@ -28,6 +28,13 @@ pub(crate) async fn finish(client: &mut impl ByteStream, undelivered: &[u8], rea
         // After an error the client is gone, and after the timeout it ignores the end: both finish
         // it.
         drop(tokio::time::timeout(CLOSE_TIMEOUT, close_in_order(client, undelivered)).await);
+    } else if reason == EndReason::ClientClosed {
+        // Some libraries wait for the answer when they close a TLS session.
+        poll_fn(|cx| {
+            client.say_end(cx);
+            Poll::Ready(())
+        })
+        .await;
     }
 }
 

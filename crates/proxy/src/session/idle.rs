@@ -63,7 +63,7 @@ impl IdleWatch {
     pub(crate) fn watch(&mut self, options: &Options, has_received: bool, waker: &Waker) {
         let (first, idle) = (options.first_byte_timeout, options.client_idle_timeout);
         let span = match (self.asked || first.is_zero(), has_received && !idle.is_zero()) {
-            (true, _) => idle / QUARTERS.into(),
+            (true, _) => idle / u32::from(QUARTERS),
             (false, true) => first.min(idle),
             (false, false) => first,
         };

@@ -14,6 +14,7 @@ pub(crate) mod connect;
 pub(crate) mod dial;
 mod end;
 pub(crate) mod finish;
+mod handshake;
 pub(crate) mod hold;
 pub(crate) mod idle;
 pub(crate) mod leave;
@@ -33,6 +34,10 @@ mod replica_tests;
 mod session_tests;
 #[cfg(test)]
 mod target_tests;
+#[cfg(test)]
+mod tls_handshake_tests;
+#[cfg(test)]
+mod tls_session_tests;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -85,6 +90,20 @@ impl Session {
         context.counters.accepted.increment();
         let base = SessionBase::new(peer, context);
         Self { base, _admission: admission, target: None, uncarried: None }
+    }
+
+    /// Serves a client that speaks TLS to its end.
+    pub(crate) async fn run_tls(self, socket: SocketStream) {
+        let handshake = Box::pin(handshake::accept(&self.base, socket));
+        match or_killed(&self.base, handshake).await {
+            Ok(client) => self.run(client).await,
+            Err((reason, _)) => self.end(reason),
+        }
+    }
+
+    /// Ends before it has begun.
+    fn end(mut self, reason: EndReason) {
+        self.base.reason = reason;
     }
 
     /// Serves the client to its end.

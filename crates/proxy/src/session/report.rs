@@ -30,6 +30,8 @@ use crate::session_row::{self, ListedState, SessionId, SessionRow, WaitsFor};
 /// What a session does while it does not pump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
+    /// Completes its TLS handshake.
+    Handshaking,
     /// Dials its first target.
     Connecting,
     /// Dials another target and replays its state there.
@@ -81,6 +83,7 @@ impl SessionBase {
 
     fn row(&self) -> SessionRow {
         let (state, waits_for) = match self.stage.get() {
+            Stage::Handshaking => (ListedState::Handshaking, WaitsFor::Handshake),
             Stage::Connecting => (ListedState::Connecting, WaitsFor::Connection),
             Stage::Moving => (ListedState::Moving, WaitsFor::Connection),
             Stage::AtGate => (ListedState::Held, WaitsFor::Target),

@@ -127,7 +127,7 @@ pub struct Running {
 impl Running {
     /// Starts a thread for each worker of `bound`.
     pub(crate) fn start(bound: Bound, drain: &Drain) -> Result<Self, StartError> {
-        let Bound { services, listeners, max_connections, .. } = bound;
+        let Bound { services, listeners, max_connections, tls, .. } = bound;
         let (total, shortage) = (Slots::new(max_connections), ResourceShortage::default());
         let (end, ended) = mpsc::channel(listeners.len().max(1));
         // Create every event loop before any thread: after a failure in between, there would be
@@ -156,7 +156,7 @@ impl Running {
         let (clock, thread) =
             TimerThread::start().map_err(|source| StartError::TimerThread { source })?;
         running.threads.push(thread);
-        let commands = running.services.first(listeners);
+        let commands = running.services.first(listeners, &tls);
         let mut workers = Vec::with_capacity(commands.len());
         for ((number, commands), handle) in commands.into_iter().enumerate().zip(handles) {
             let reactor = Reactor::new(handle.wake_fd()).map_err(looping(number))?;

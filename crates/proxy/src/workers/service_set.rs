@@ -6,7 +6,7 @@
 //! [commands](crate::listener::inbox::WorkerCommand), which cannot fail except for a socket that
 //! the kernel refuses to poll.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -62,13 +62,17 @@ impl ServiceSet {
     }
 
     /// The commands with which each worker begins: the listeners that were bound at the start.
-    pub(super) fn first(&mut self, bound: Vec<Vec<WorkerListener>>) -> Vec<Vec<WorkerCommand>> {
+    pub(super) fn first(
+        &mut self,
+        bound: Vec<Vec<WorkerListener>>,
+        tls: &BTreeSet<ListenerId>,
+    ) -> Vec<Vec<WorkerCommand>> {
         let mut commands: Vec<Vec<WorkerCommand>> = bound.iter().map(|_| Vec::new()).collect();
         for (worker, listeners) in bound.into_iter().enumerate() {
             for WorkerListener { id, service, socket, addr } in listeners {
                 if !self.listeners.contains_key(&id) {
                     for (command, commands) in
-                        self.attach(id, service).into_iter().zip(&mut commands)
+                        self.attach(id, service, tls.contains(&id)).into_iter().zip(&mut commands)
                     {
                         commands.push(command);
                     }
@@ -83,8 +87,8 @@ impl ServiceSet {
     }
 
     /// Creates a listener, and a command for each worker.
-    fn attach(&mut self, id: ListenerId, service: usize) -> Vec<WorkerCommand> {
-        let listener = ListenerContext::new(id, &self.drain);
+    fn attach(&mut self, id: ListenerId, service: usize, tls: bool) -> Vec<WorkerCommand> {
+        let listener = ListenerContext::new(id, &self.drain, tls);
         self.listeners.insert(id, Arc::clone(&listener));
         let Some(service) = self.services.get(&service) else { return Vec::new() };
         let on_worker = |(worker, permits): (usize, &Arc<DialPermits>)| {
@@ -150,12 +154,13 @@ impl Running {
         service.shared.service.options.set(options);
     }
 
-    /// Serves these sockets under a service.
-    pub fn open(&mut self, service: usize, listener: NewListener) -> ListenerId {
+    /// Serves these sockets under a service. With `tls`, their clients speak TLS, as the options of
+    /// the service say.
+    pub fn open(&mut self, service: usize, listener: NewListener, tls: bool) -> ListenerId {
         let set = &mut self.services;
         let id = ListenerId::nth(set.next_listener);
         set.next_listener += 1;
-        for (worker, command) in set.attach(id, service).into_iter().enumerate() {
+        for (worker, command) in set.attach(id, service, tls).into_iter().enumerate() {
             set.inboxes.command(worker, command);
         }
         for (worker, socket) in listener.sockets {

@@ -32,7 +32,12 @@ fn start_session(
     context: Arc<WorkerContext>,
     admission: Admission,
 ) {
-    tasks::spawn(Session::new(peer, context, admission).run(stream));
+    let tls = context.listener.tls;
+    let session = Session::new(peer, context, admission);
+    match tls {
+        false => tasks::spawn(session.run(stream)),
+        true => tasks::spawn(session.run_tls(stream)),
+    }
 }
 
 /// Reports how a worker ended, even after a panic.

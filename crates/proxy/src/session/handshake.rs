@@ -1,0 +1,214 @@
+//! The TLS handshake of a client, before its session connects to a target.
+//!
+//! A signature takes longer than a hundred small requests. So a handshake computes only in turns of
+//! its own: before each step it steps back once, as a task that has moved many bytes does
+//! ([`run_queue`](crate::runtime::run_queue)), and then runs after all sessions that have something
+//! to do. The number of handshakes is
+//! [limited](crate::tls_listening::HandshakeLimit), and each has a deadline that begins
+//! with the connection.
+//!
+//! A client that sends nothing costs a socket and a small future: the state of the library is
+//! created when its first bytes are here. If these are no TLS, the client is told so in its own
+//! protocol, since its user would otherwise see a connection that ends without a word.
+//!
+//! Deliberately absent: what follows, which is the same as without TLS.
+
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use tls::{ServerSide, TlsConnection};
+
+use crate::end_reason::{EndReason, Side};
+use crate::io::stream::SocketStream;
+use crate::io::tls_stream::{self, HandshakeError, HandshakeStep, TlsStream};
+use crate::runtime::run_queue;
+use crate::runtime::tasks;
+use crate::session::SessionEnd;
+use crate::session::finish;
+use crate::session::report::{SessionBase, Stage};
+use crate::stats::WorkerCounters;
+use crate::tls_listening::{TlsFailure, TlsListening};
+
+/// The first byte of a record of a handshake (RFC 8446, section 5.1).
+const HANDSHAKE_RECORD: u8 = 0x16;
+
+/// The reply to a client that sends commands where TLS is spoken.
+const NOT_TLS: &[u8] = b"-ERR this port accepts TLS connections only\r\n";
+
+/// How much a worker copies in a nanosecond: a step of a handshake counts as a value that takes as
+/// long.
+const BYTES_PER_NANOSECOND: u64 = 6;
+
+/// Counts a handshake that has begun, and how it ends.
+struct Running<'a>(&'a WorkerCounters, Option<TlsFailure>);
+
+impl<'a> Running<'a> {
+    fn new(counters: &'a WorkerCounters) -> Self {
+        counters.tls_begun.increment();
+        // Unless it gets to its end.
+        Self(counters, Some(TlsFailure::Closed))
+    }
+
+    fn complete(mut self, is_resumed: bool) {
+        self.1 = None;
+        let counter = if is_resumed { &self.0.tls_resumed } else { &self.0.tls_full };
+        counter.increment();
+    }
+
+    fn failed(mut self, failure: TlsFailure) {
+        self.1 = Some(failure);
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        if let Some(failure) = self.1 {
+            self.0.tls_failed(failure);
+        }
+    }
+}
+
+/// Why a handshake failed, and in the library's words.
+type Failed = (TlsFailure, String);
+
+/// A handshake on its way.
+struct Handshake<'a> {
+    tls: &'a TlsListening,
+    /// Received, and not processed yet.
+    received: Vec<u8>,
+}
+
+/// Completes the handshake of a client that has connected.
+///
+/// # Errors
+///
+/// Why the session ends.
+pub(super) async fn accept(
+    base: &SessionBase,
+    mut socket: SocketStream,
+) -> Result<TlsStream<ServerSide>, SessionEnd> {
+    base.stage.set(Stage::Handshaking);
+    let Some(tls) = base.context.shared.service.options.now().tls.clone() else {
+        // A reload has turned TLS off, and this client was in the queue.
+        return Err((EndReason::TlsHandshakeFailed, Vec::new()));
+    };
+    let deadline = (Instant::now() + tls.handshake_timeout).into();
+    let mut handshake = Handshake { tls: &tls, received: Vec::new() };
+    let ended = tokio::select! {
+        biased;
+        () = base.ticket.cut() => return Err((EndReason::Cut, Vec::new())),
+        first = tokio::time::timeout_at(deadline, handshake.receive_first(&mut socket)) => first,
+    };
+    if let Ok(Err(reason)) = ended {
+        return Err((reason, Vec::new()));
+    }
+    let running = Running::new(&base.context.counters);
+    let result = tokio::select! {
+        biased;
+        () = base.ticket.cut() => return Err((EndReason::Cut, Vec::new())),
+        // Past the deadline, if that is where it is.
+        result = tokio::time::timeout_at(deadline, handshake.complete(socket)) => result,
+    };
+    let late = |_elapsed| Err((TlsFailure::Timeout, "it was not complete in time".to_owned()));
+    match result.unwrap_or_else(late) {
+        Ok(client) => {
+            running.complete(client.connection().is_resumed() == Some(true));
+            Ok(client)
+        }
+        Err((failure, error)) => {
+            running.failed(failure);
+            log(base, failure, &error);
+            Err((EndReason::TlsHandshakeFailed, Vec::new()))
+        }
+    }
+}
+
+/// Clients that only test whether the port is open are frequent, and say nothing to anybody.
+fn log(base: &SessionBase, failure: TlsFailure, error: &str) {
+    let service = &*base.context.shared.service.name;
+    let (client, reason) = (base.peer, failure.label());
+    match failure {
+        TlsFailure::Timeout | TlsFailure::Closed => {
+            tracing::debug!(service, %client, reason, error, "TLS handshake failed");
+        }
+        TlsFailure::Internal => {
+            tracing::error!(service, %client, reason, error, "TLS handshake failed");
+        }
+        _ => tracing::info!(service, %client, reason, error, "TLS handshake failed"),
+    }
+}
+
+impl Handshake<'_> {
+    /// Receives the first bytes of the client.
+    ///
+    /// # Errors
+    ///
+    /// The client has gone without any.
+    async fn receive_first(&mut self, socket: &mut SocketStream) -> Result<(), EndReason> {
+        let read = poll_fn(|cx| tls_stream::poll_receive(socket, cx, &mut self.received)).await;
+        match read {
+            Ok(0) => Err(EndReason::ClientClosed),
+            Ok(_) => Ok(()),
+            Err(error) => Err(EndReason::from_error(Side::Client, error.kind())),
+        }
+    }
+
+    /// Everything after the first bytes.
+    async fn complete(
+        &mut self,
+        mut socket: SocketStream,
+    ) -> Result<TlsStream<ServerSide>, Failed> {
+        match self.received.first() {
+            Some(&HANDSHAKE_RECORD) => {}
+            // The deadline has passed, and the caller sees that first.
+            None => return Err((TlsFailure::Timeout, "the client sent nothing".to_owned())),
+            Some(_) => {
+                finish::finish(&mut socket, NOT_TLS, EndReason::TlsHandshakeFailed).await;
+                return Err((TlsFailure::NotTls, "the client does not speak TLS".to_owned()));
+            }
+        }
+        let turn = self.tls.limit.turn().await;
+        let connection = TlsConnection::accept(self.tls.settings.config())
+            .map_err(|error| (TlsFailure::Internal, error.to_string()))?;
+        let mut client = TlsStream::new(socket, connection);
+        loop {
+            tasks::record_bytes(run_queue::HEAVY);
+            tasks::yield_now().await;
+            match poll_fn(|cx| self.poll_step(cx, &mut client)).await {
+                Ok(HandshakeStep::Complete) => return Ok(client),
+                Ok(HandshakeStep::Receive) => {}
+                Err(HandshakeError::Socket(error)) => {
+                    return Err((TlsFailure::Closed, error.to_string()));
+                }
+                Err(HandshakeError::Protocol(error)) => {
+                    drop(turn);
+                    // So that the alert arrives.
+                    let mut socket = client.into_socket();
+                    finish::finish(&mut socket, &[], EndReason::TlsHandshakeFailed).await;
+                    return Err((TlsFailure::of(&error), error.to_string()));
+                }
+            }
+            let read = poll_fn(|cx| client.poll_receive(cx, &mut self.received)).await;
+            match read {
+                Ok(1..) => {}
+                Ok(0) => return Err((TlsFailure::Closed, "the client closed it".to_owned())),
+                Err(error) => return Err((TlsFailure::Closed, error.to_string())),
+            }
+        }
+    }
+
+    /// Computes a step, and counts the time as that of a session with large values.
+    fn poll_step(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut TlsStream<ServerSide>,
+    ) -> Poll<Result<HandshakeStep, HandshakeError>> {
+        let begin = Instant::now();
+        let step = client.poll_handshake(cx, &mut self.received);
+        let took = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let bytes = took.saturating_mul(BYTES_PER_NANOSECOND);
+        tasks::record_bytes(usize::try_from(bytes).unwrap_or(usize::MAX));
+        step
+    }
+}
