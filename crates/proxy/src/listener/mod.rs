@@ -295,11 +295,6 @@ impl Bound {
         }))
     }
 
-    /// Makes the clients of a listener speak TLS, as the options of its service say.
-    pub fn set_tls(&mut self, id: ListenerId) {
-        self.tls.insert(id);
-    }
-
     /// The listeners of each service, in the order of [`local_addrs`](Self::local_addrs).
     #[must_use]
     pub fn listener_ids(&self) -> &[Vec<ListenerId>] {

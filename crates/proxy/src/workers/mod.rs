@@ -24,6 +24,7 @@ use std::thread::JoinHandle;
 use drain::Drain;
 use tokio::sync::mpsc;
 
+use crate::address::ListenerId;
 use crate::io::pipe;
 use crate::limits::{ResourceShortage, Slots};
 use crate::listener::Bound;
@@ -100,6 +101,11 @@ pub enum WorkerError {
 }
 
 impl Bound {
+    /// Makes the clients of a listener speak TLS, as the options of its service say.
+    pub fn set_tls(&mut self, id: ListenerId) {
+        self.tls.insert(id);
+    }
+
     /// Starts the workers and begins to accept.
     ///
     /// # Errors
