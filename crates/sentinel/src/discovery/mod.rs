@@ -8,6 +8,7 @@
 //! Configured sentinels are dialled as soon as their addresses are known. Sentinels learned from
 //! others are dialled a few times per second at most.
 
+pub(crate) mod absence_limit;
 pub(crate) mod alarms;
 pub(crate) mod changes;
 pub(crate) mod clock_jumps;
@@ -62,6 +63,10 @@ const PROCESSING_SLACK: Duration = Duration::from_millis(250);
 
 /// The maximum age of the published snapshot.
 const PUBLISH_EVERY: Duration = Duration::from_millis(250);
+
+/// The loop iterates at least this often, and thereby renews the leases. The smallest absence limit
+/// is five times as long, so that a thread that is scheduled late does not close the gate.
+pub const RENEW_EVERY: Duration = Duration::from_millis(100);
 
 /// The minimum interval between two updates of the connections to learned sentinels: a peer that
 /// announces other ones each time must not make this process dial without end.
@@ -171,7 +176,8 @@ impl Discovery {
                 .chain(self.reconcile_at)
                 .min();
             let deadline = deadline
-                .map_or(publish_at, |at| publish_at.min(tokio::time::Instant::from_std(at)));
+                .map_or(publish_at, |at| publish_at.min(tokio::time::Instant::from_std(at)))
+                .min(tokio::time::Instant::now() + RENEW_EVERY);
             let incoming = tokio::select! {
                 biased;
                 () = self.clocks.jumped() => None,

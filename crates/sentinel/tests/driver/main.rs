@@ -45,6 +45,7 @@ mod fake;
 mod scripts;
 mod wire;
 
+mod absences;
 mod disagreement;
 mod golden;
 mod links;
