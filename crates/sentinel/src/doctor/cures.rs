@@ -185,7 +185,8 @@ pub(super) fn forget(observed: &Observed, context: &Context) -> Vec<String> {
 /// Whether this view lists a sentinel or a replica that is gone, or a former ID.
 fn lists_gone(observed: &Observed, view: &ObservedMaster) -> bool {
     let is_gone = |it| observed.is_peer_gone(it) || observed.is_former(view, it);
-    view.peers.iter().any(is_gone) || view.replicas.iter().any(|it| it.down && observed.is_node_gone(&it.addr))
+    view.peers.iter().any(is_gone)
+        || view.replicas.iter().any(|it| it.down && observed.is_node_gone(&it.addr))
 }
 
 /// Gives the last of the sentinels with one identity a new one. The lines after the first run on

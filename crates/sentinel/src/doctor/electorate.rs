@@ -54,16 +54,15 @@ pub(super) fn former_ids(findings: &mut Findings, observed: &Observed, context: 
     let commands = cures::forget(observed, context);
     for (sentinel, _, view) in observed.views() {
         for peer in view.peers.iter().filter(|it| observed.is_former(view, it)) {
-            let (Some(id), Some(addr), Some(present)) =
-                (&peer.id, &peer.addr, observed.successor(peer))
-            else {
-                continue;
+            let Some(id) = peer.id.as_ref().map(MyId::short) else { continue };
+            let place = match (&peer.addr, observed.successor(peer)) {
+                (Some(addr), Some(present)) => {
+                    format!("at {addr}, where {} answers", present.short())
+                }
+                _ => "without an address, which another one has now".to_owned(),
             };
             let what = format!(
-                "it lists a sentinel {} at {addr}, where {} answers: a former ID, which counts \
-                 towards its majority",
-                id.short(),
-                present.short()
+                "it lists a sentinel {id} {place}: a former ID, which counts towards its majority"
             );
             let remedy = if commands.is_empty() {
                 "make it forget the former ID with SENTINEL RESET. Not now: every sentinel must \

@@ -188,7 +188,7 @@ impl Observed {
     pub(super) fn sentinel_ids(&self) -> BTreeSet<&MyId> {
         let reached = self.answered().map(|(_, answer)| &answer.id);
         let listed = self.views().flat_map(|(_, _, view)| &view.peers);
-        let present = listed.filter(|peer| self.successor(peer).is_none());
+        let present = listed.filter(|peer| self.successor(peer).is_none() && !self.is_void(peer));
         reached.chain(present.filter_map(|peer| peer.id.as_ref())).collect()
     }
 
@@ -206,6 +206,13 @@ impl Observed {
         there.find(|(_, answer)| !self.shares_its_id(answer)).map(|(_, answer)| &answer.id)
     }
 
+    /// Whether no sentinel answers with the ID of this peer, and it has no address: sentinels before
+    /// Redis 7 keep the entry of a former ID like this.
+    fn is_void(&self, peer: &ObservedPeer) -> bool {
+        let answers = |id: &MyId| self.answered().any(|(_, answer)| answer.id == *id);
+        peer.addr.is_none() && peer.id.as_ref().is_some_and(|id| !answers(id))
+    }
+
     /// Whether the same ID answers at another address as well.
     fn shares_its_id(&self, answer: &SentinelAnswer) -> bool {
         let mut same = self.answered().filter(|(_, other)| other.id == answer.id);
@@ -216,7 +223,7 @@ impl Observed {
     /// too, and did not drop the former one for it, or finds the former one down. Before it has
     /// received the hello with the new ID, the entry may still be replaced.
     pub(super) fn is_former(&self, view: &ObservedMaster, peer: &ObservedPeer) -> bool {
-        let Some(present) = self.successor(peer) else { return false };
+        let Some(present) = self.successor(peer) else { return self.is_void(peer) };
         !peer.up || view.peers.iter().any(|it| it.up && it.id.as_ref() == Some(present))
     }
 

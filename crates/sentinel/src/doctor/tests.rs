@@ -355,17 +355,20 @@ fn ghost_is_warning_with_remedy() {
 /// Sentinel 3 was given a new ID. Sentinel 1 lists both, and sentinel 2 only the new one.
 #[test]
 fn reports_former_id_of_running_sentinel() {
-    let listed = |number, up| ObservedPeer {
-        id: Some(id(number)),
-        addr: Some(place(3).into()),
-        up,
-    };
+    let listed =
+        |number, up| ObservedPeer { id: Some(id(number)), addr: Some(place(3).into()), up };
     let found = only("former-id", Severity::Warning, |it| view(it, 0).peers.push(listed(9, true)));
     assert_eq!(found.about, "10.0.0.1:26379");
     assert_eq!(found.commands[0], "redis-cli -h 10.0.0.1 -p 26379 SENTINEL RESET mymaster");
     assert_eq!(found.commands.len(), 2, "{:?}", found.commands);
     // One that was found down is reported by its lister as well, and has the same cure.
     let found = among("former-id", |it| view(it, 0).peers.push(listed(9, false)));
+    assert_eq!(found.commands.len(), 2, "{:?}", found.commands);
+    // Sentinels before Redis 7 keep it with port 0, and find it down.
+    let found = among("former-id", |it| {
+        view(it, 0).peers.push(ObservedPeer { addr: None, ..listed(9, false) });
+    });
+    assert!(found.what.contains("without an address"), "{found}");
     assert_eq!(found.commands.len(), 2, "{:?}", found.commands);
     let not_now = among("former-id", |it| {
         view(it, 0).peers.push(listed(9, true));
