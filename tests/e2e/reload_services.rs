@@ -290,6 +290,13 @@ fn adds_service_again_while_it_drains() {
     let mut last = Client::connect(beta).expect("a connection");
     assert_eq!(said(&mut last, &["MULTI"]), "OK");
     reload(&pointsman, &both()[..1], "applied");
+    for command in [["pause", "beta", "--fleet"].as_slice(), &["switchover", "beta"]] {
+        let refused = order(&pointsman, command, TOKEN);
+        let reason = stderr(&refused);
+        assert!(!refused.status.success(), "{command:?}");
+        assert!(reason.contains("was removed from the configuration"), "{reason}");
+        assert!(!reason.contains("the process is stopping"), "{reason}");
+    }
     pointsman.sigterm();
     assert_eq!(said(&mut last, &["EXEC"]), "");
     let (bytes, _) = last.read_to_end().expect("an orderly end");
