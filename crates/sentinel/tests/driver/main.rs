@@ -50,6 +50,7 @@ mod golden;
 mod links;
 mod names;
 mod nodes;
+mod pacing;
 mod peers;
 mod pool;
 mod probes;
