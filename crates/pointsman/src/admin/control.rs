@@ -87,8 +87,17 @@ impl Control {
 
     /// A service that is being removed takes no commands.
     fn service(&self, name: Option<&str>) -> Result<Arc<ReportedService>, String> {
-        let mut services = self.services.list();
-        services.retain(|it| !it.is_leaving);
+        let (leaving, services): (Vec<_>, Vec<_>) =
+            self.services.list().into_iter().partition(|it| it.is_leaving);
+        if let Some(removed) = leaving.iter().find(|it| Some(it.name.as_str()) == name)
+            && !services.iter().any(|it| it.name == removed.name)
+        {
+            return Err(format!(
+                "service {} was removed from the configuration, and takes no commands while its \
+                 sessions leave",
+                removed.name
+            ));
+        }
         let names = || services.iter().map(|it| it.name.as_str()).collect::<Vec<_>>().join(", ");
         match (name, services.as_slice()) {
             (None, [only]) => Ok(Arc::clone(only)),

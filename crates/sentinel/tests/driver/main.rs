@@ -51,6 +51,7 @@ mod golden;
 mod links;
 mod names;
 mod nodes;
+mod pacing;
 mod peers;
 mod pool;
 mod probes;
