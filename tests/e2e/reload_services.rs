@@ -323,8 +323,8 @@ fn ends_switchover_of_a_removed_service() {
         reply.field("replica-priority").map(ToString::to_string)
     };
     let (before, to) = (priority(), replica.addr().to_string());
+    let words = ["switchover", "beta", "--to", &to];
     let done = std::thread::scope(|scope| {
-        let words = ["switchover", "beta", "--to", &to];
         let ordered = scope.spawn(|| order(&pointsman, &words, TOKEN));
         wait_until("the priority to change", PATIENCE, || priority() != before);
         reload(&pointsman, &[service("alpha", alpha, &cluster)], "applied");
