@@ -163,7 +163,7 @@ fn restores_when_the_command_is_interrupted() {
     assert_ne!(cluster.master().addr(), replica.addr());
 }
 
-/// `/history` shows what was ordered, how it ended and how long it took; refused requests are absent.
+/// `/history` shows what was ordered, how it ended and how long it took, without refused requests.
 #[test]
 fn shows_orders_in_the_history() {
     let cluster = Cluster::builder().start();

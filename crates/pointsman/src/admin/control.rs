@@ -18,7 +18,7 @@ mod steps;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use admin_http::{Handler, Method, Reply, Request, StreamPermit};
+use admin_http::{Handler, Method, Reply, Request};
 use sentinel::{
     DiscoveryHandle, NodeAddr, Pause, SwitchoverOptions, pause_fleet, resume_fleet, switchover,
 };
@@ -28,7 +28,7 @@ use tracing::{info, warn};
 
 pub(crate) use self::access::ControlAccess;
 pub(crate) use self::command_log::CommandLog;
-use self::command_log::RunningCommand;
+use self::command_log::Responder;
 use self::steps::stream_steps;
 use super::follow::Order;
 use crate::admin::service_registry::{ReportedService, ServiceRegistry};
@@ -60,12 +60,6 @@ pub(crate) struct Control {
     services: ServiceRegistry,
     log: CommandLog,
     runtime: tokio::runtime::Handle,
-}
-
-/// What a command responds with: a stream, and its entry in the log.
-struct Responder {
-    permit: StreamPermit,
-    command: RunningCommand,
 }
 
 impl Control {

@@ -1,5 +1,5 @@
-//! The last commands of operators per service, for `/history`: what was ordered, when, for how long it
-//! ran, and how it ended.
+//! The last commands of operators per service, for `/history`: what was ordered, when, for how long
+//! it ran, and how it ended.
 //!
 //! Refused requests are absent: they change nothing, and only the right to send them would fill the
 //! list. The result is the last line that the operator received, which contains no secret.
@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use admin_http::StreamPermit;
 use serde_json::{Value, json};
 
 /// Commands kept per service.
@@ -86,6 +87,12 @@ impl LoggedCommand {
         }
         row
     }
+}
+
+/// What a command responds with: a stream, and its entry in the log.
+pub(super) struct Responder {
+    pub(super) permit: StreamPermit,
+    pub(super) command: RunningCommand,
 }
 
 /// A command in progress.
