@@ -66,7 +66,7 @@ impl ServiceHistory {
         self.before = Some(totals);
     }
 
-    fn document(&self, name: &str, orders: Value) -> Value {
+    fn document(&self, name: &str, orders: &Value) -> Value {
         let list =
             |of: &dyn Fn(&HistorySample) -> Value| self.samples.iter().map(of).collect::<Vec<_>>();
         json!({
@@ -132,7 +132,7 @@ impl Handler for History {
         let empty = ServiceHistory::default();
         let services = self.services.list().into_iter().map(|service| {
             let orders = self.orders.document(&service.name);
-            histories.get(&service.name).unwrap_or(&empty).document(&service.name, orders)
+            histories.get(&service.name).unwrap_or(&empty).document(&service.name, &orders)
         });
         Reply::json(
             200,
@@ -174,7 +174,7 @@ mod tests {
             generation: Some(1),
         };
         assert_eq!(history.samples.back(), Some(&last));
-        let document = history.document("a", json!([]));
+        let document = history.document("a", &json!([]));
         assert_eq!(document["seconds"], 600);
         assert_eq!(document["commands"][0], 5.0);
     }

@@ -107,10 +107,10 @@ pub(super) struct RunningCommand {
 impl RunningCommand {
     /// Records the result: the last line of the response.
     pub(super) fn end(mut self, result: &Value) {
-        self.record(result.clone());
+        self.record(result);
     }
 
-    fn record(&mut self, result: Value) {
+    fn record(&mut self, result: &Value) {
         self.is_over = true;
         let mut services = self.log.services();
         let commands = services.get_mut(&self.service).into_iter().flat_map(|it| &mut it.last);
@@ -123,7 +123,7 @@ impl RunningCommand {
 impl Drop for RunningCommand {
     fn drop(&mut self) {
         if !self.is_over {
-            self.record(json!({ "ok": false, "error": "the command was not carried out" }));
+            self.record(&json!({ "ok": false, "error": "the command was not carried out" }));
         }
     }
 }
