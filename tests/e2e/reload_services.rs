@@ -307,7 +307,7 @@ fn adds_service_again_while_it_drains() {
 /// The replica has the lowest priority when the service is removed, and no failover was ordered.
 #[test]
 fn ends_switchover_of_a_removed_service() {
-    let cluster = Cluster::builder().masters(&["alpha", "beta"]).replicas(1).start();
+    let cluster = Cluster::builder().masters(&["alpha", "beta"]).replicas(2).start();
     let pointsman = builder(&cluster)
         .lines(QUICK_DRAIN)
         .arg("--set=admin.control=true")
@@ -323,9 +323,9 @@ fn ends_switchover_of_a_removed_service() {
         reply.field("replica-priority").map(ToString::to_string)
     };
     let (before, to) = (priority(), replica.addr().to_string());
-    let words = ["switchover", "beta", "--to", &to];
     let done = std::thread::scope(|scope| {
-        let ordered = scope.spawn(|| order(&pointsman, &words, TOKEN));
+        let ordered =
+            scope.spawn(|| order(&pointsman, &["switchover", "beta", "--to", &to], TOKEN));
         wait_until("the priority to change", PATIENCE, || priority() != before);
         reload(&pointsman, &[service("alpha", alpha, &cluster)], "applied");
         ordered.join().expect("the order")

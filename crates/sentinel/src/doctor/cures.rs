@@ -11,10 +11,11 @@
 //!   hello of a peer says, which must not be a peer that is wrong.
 //! - [`forget`] is for listed sentinels and replicas that are gone, and for former IDs of running
 //!   sentinels: `SENTINEL RESET`, on one sentinel after the other. It is the only command that
-//!   removes such an entry and keeps address, epoch, passwords and settings. A sentinel knows no peer for up to two seconds after it and no
-//!   replica for about three, in which it cannot take part in a failover; the plan waits for both.
-//!   If the master dies in that time, or is down already, the sentinel never learns its replicas.
-//!   There is no plan unless every sentinel finds the master up.
+//!   removes such an entry and keeps address, epoch, passwords and settings. A sentinel knows no
+//!   peer for up to two seconds after it and no replica for about three, in which it cannot take
+//!   part in a failover; the plan waits for both. If the master dies in that time, or is down
+//!   already, the sentinel never learns its replicas. There is no plan unless every sentinel finds
+//!   the master up.
 //! - [`new_identity`] is for a sentinel that runs with a copy of another one's file.
 
 use std::collections::BTreeSet;
@@ -153,8 +154,8 @@ pub(super) fn realign(observed: &Observed, context: &Context) -> Vec<String> {
     lines
 }
 
-/// Makes the sentinels forget listed sentinels and replicas that are gone, and former IDs. Empty unless all find
-/// the master up and no failover is in progress.
+/// Makes the sentinels forget listed sentinels and replicas that are gone, and former IDs. Empty
+/// unless all find the master up and no failover is in progress.
 pub(super) fn forget(observed: &Observed, context: &Context) -> Vec<String> {
     let unsafe_now = observed.views().any(|(_, _, view)| view.down || view.failing_over);
     if unsafe_now || right_master(observed).is_none() {

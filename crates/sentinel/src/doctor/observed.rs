@@ -206,8 +206,8 @@ impl Observed {
         there.find(|(_, answer)| !self.shares_its_id(answer)).map(|(_, answer)| &answer.id)
     }
 
-    /// Whether no sentinel answers with the ID of this peer, and it has no address: sentinels before
-    /// Redis 7 keep the entry of a former ID like this.
+    /// Whether no sentinel answers with the ID of this peer, and it has no address: sentinels
+    /// before Redis 7 keep the entry of a former ID like this.
     fn is_void(&self, peer: &ObservedPeer) -> bool {
         let answers = |id: &MyId| self.answered().any(|(_, answer)| answer.id == *id);
         peer.addr.is_none() && peer.id.as_ref().is_some_and(|id| !answers(id))

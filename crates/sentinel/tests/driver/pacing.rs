@@ -1,5 +1,6 @@
-//! How often sentinels are asked, by the number of clients that they report: without one, and with a
-//! false one. The rules make the difference a matter of minutes, not of the speed of this machine.
+//! How often sentinels are asked, by the number of clients that they report: without one, and with
+//! a false one. The rules make the difference a matter of minutes, not of the speed of this
+//! machine.
 
 use std::time::{Duration, Instant};
 
