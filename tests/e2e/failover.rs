@@ -310,9 +310,9 @@ fn verifies_master_after_sigstop() {
     );
 }
 
-/// The process is stopped for about a second, while a planned failover takes place. Discovery has to
-/// ask the sentinels before requests that waited in the sockets reach a master: the superseded one
-/// still accepts writes.
+/// The process is stopped for about a second, while a planned failover takes place. Discovery has
+/// to ask the sentinels before requests that waited in the sockets reach a master: the superseded
+/// one still accepts writes.
 #[test]
 fn verifies_master_after_a_short_stop() {
     let cluster = Cluster::builder().start();

@@ -538,8 +538,8 @@ impl Cluster {
         sentinels && redis
     }
 
-    /// Whether a majority names another master at a newer epoch. Then the last one must not be used,
-    /// even if the promotion of its successor was undone and the successor follows it.
+    /// Whether a majority names another master at a newer epoch. Then the last one must not be
+    /// used, even if the promotion of its successor was undone and the successor follows it.
     pub(crate) fn is_superseded(&self, addr: Addr, epoch: u64) -> bool {
         let newer = |it: &&Sentinel| it.current_master() != addr && it.config_epoch > epoch;
         self.sentinels.iter().filter(newer).count() > self.sentinels.len() / 2

@@ -86,8 +86,8 @@ impl Sessions {
         net.timer(self.pid, client.due, key);
     }
 
-    /// The process continues, and its workers run before discovery does: they find the requests that
-    /// arrived while it was stopped.
+    /// The process continues, and its workers run before discovery does: they find the requests
+    /// that arrived while it was stopped.
     pub(crate) fn continue_first(&mut self, driver: &MachineDriver, now: Micros, net: &mut Net) {
         for at in 0..self.clients.len() {
             let client = &mut self.clients[at];
