@@ -310,9 +310,9 @@ fn verifies_master_after_sigstop() {
     );
 }
 
-/// The process is stopped for about a second, while a planned failover takes place. Discovery has to
-/// ask the sentinels before requests that waited in the sockets reach a master: the superseded one
-/// still accepts writes.
+/// The process is stopped for about a second, while a planned failover takes place. Discovery has
+/// to ask the sentinels before requests that waited in the sockets reach a master: the superseded
+/// one still accepts writes.
 #[test]
 fn verifies_master_after_a_short_stop() {
     let cluster = Cluster::builder().start();
@@ -361,4 +361,31 @@ fn verifies_master_after_a_short_stop() {
     assert!(
         metric(&pointsman, "pointsman_process_stalls_total{service=\"mymaster\"}") >= Some(1.0)
     );
+}
+
+/// No failover takes place: stops shorter and longer than the absence limit hold requests for a
+/// moment, and nothing else happens.
+#[test]
+fn keeps_sessions_through_short_stops() {
+    let cluster = Cluster::builder().start();
+    let pointsman = pointsman(&cluster);
+    let mut load = Load::to(pointsman.addr()).writers(WRITERS).rate(RATE).start();
+    wait_until("some writes", PATIENCE, || load.counts().acknowledged > 500);
+    let before = generation(&pointsman);
+    let stalls = || metric(&pointsman, "pointsman_process_stalls_total{service=\"mymaster\"}");
+    let first = stalls().unwrap_or(0.0);
+    for stop in [200, 600, 1500] {
+        pointsman.process().signal(Signal::STOP);
+        let stopped = Instant::now();
+        wait_until("a stop", PATIENCE, || stopped.elapsed() >= Duration::from_millis(stop));
+        pointsman.process().signal(Signal::CONT);
+        let seen = load.counts().acknowledged;
+        wait_until("writes to continue", PATIENCE, || load.counts().acknowledged > seen + 200);
+    }
+    assert!(stalls() >= Some(first + 2.0), "the two longer ones are stalls: {:?}", stalls());
+    load.stop();
+    let verdict = load.verify(cluster.master().addr()).expect("a look at the master");
+    assert_eq!((verdict.missing, load.counts().errors), (0, 0), "{verdict:?}");
+    assert_eq!(generation(&pointsman), before, "the master was published anew");
+    assert_eq!(load.counts().connections, WRITERS as u64, "a session ended");
 }

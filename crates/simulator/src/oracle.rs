@@ -159,6 +159,9 @@ impl Oracle {
                 self.acks.push(Ack { id, pid, node, at });
                 self.judge_ack(pid, node, executed, cluster);
             }
+            Observation::ForwardedUnproven { pid, node } => {
+                self.judge_forward(pid, node, cluster);
+            }
             Observation::RouteEvent(pid, RouteEvent::Ordered { to }) => {
                 self.judge_order(pid, to, cluster);
             }
@@ -264,6 +267,29 @@ impl Oracle {
                 self.minority
             );
             self.violate(Rule::BlindWrites, pid, text, cluster);
+        }
+    }
+
+    /// A proxy that was stopped forwards a write before it received any view. Another node must not
+    /// have been promoted meanwhile.
+    fn judge_forward(&mut self, pid: Pid, node: Pid, cluster: &mut Cluster) {
+        let since = cluster.net.process(pid).stopped_at;
+        let promoted = |at: &Micros| *at >= since;
+        let others = cluster.redis.iter().filter(|it| it.pid != node && it.is_master());
+        let Some(at) = others.filter_map(|it| it.promoted_at).find(promoted) else { return };
+        let resumed = cluster.proxies[pid].driver.unproven_since;
+        // With `keep`, silence of all sentinels takes no master away.
+        let patient = self.minority == Minority::Keep
+            && resumed.is_some_and(|resumed| cluster.net.now - resumed >= SILENT);
+        if !patient {
+            let text = format!(
+                "forwarded to {} before any view was received after a stop from {} ms on, in which \
+                 another node was promoted at {} ms",
+                cluster.net.addr(node),
+                since / MS,
+                at / MS
+            );
+            self.violate(Rule::WroteAfterSleep, pid, text, cluster);
         }
     }
 
@@ -512,8 +538,8 @@ impl Cluster {
         sentinels && redis
     }
 
-    /// Whether a majority names another master at a newer epoch. Then the last one must not be used,
-    /// even if the promotion of its successor was undone and the successor follows it.
+    /// Whether a majority names another master at a newer epoch. Then the last one must not be
+    /// used, even if the promotion of its successor was undone and the successor follows it.
     pub(crate) fn is_superseded(&self, addr: Addr, epoch: u64) -> bool {
         let newer = |it: &&Sentinel| it.current_master() != addr && it.config_epoch > epoch;
         self.sentinels.iter().filter(newer).count() > self.sentinels.len() / 2

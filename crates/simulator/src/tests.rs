@@ -230,8 +230,8 @@ fn planned_failover_loses_nothing_and_kill_little() {
     }
 }
 
-/// Seed 2695: after a partition the sentinels regain their peers seconds later than the proxy regains
-/// the sentinels. With `cut` it has no master until then, rightly.
+/// Seed 2695: after a partition the sentinels regain their peers seconds later than the proxy
+/// regains the sentinels. With `cut` it has no master until then, rightly.
 #[test]
 fn reports_minority_until_sentinels_regain_peers() {
     let mut cluster = quiet(1).cluster;

@@ -5,10 +5,11 @@
 //! therefore far shorter than a failover, and an absence beyond it closes the gate until the
 //! sentinels have answered again: a round trip.
 //!
-//! A process that is short of CPU time is absent as well, again and again. If each of these absences
-//! closed the gate, it would hardly ever be open. Absences in close succession are therefore taken
-//! for what they are: the limit rises above them, up to a maximum, and falls back when they end.
-//! The workers of such a process are late, too, and the promise of the longer limit still holds.
+//! A process that is short of CPU time is absent as well, again and again. If each of these
+//! absences closed the gate, it would hardly ever be open. Absences in close succession are
+//! therefore taken for what they are: the limit rises above them, up to a maximum, and falls back
+//! when they end. The workers of such a process are late, too, and the promise of the longer limit
+//! still holds.
 //!
 //! Deliberately absent: reading the clocks ([`clock_jumps`](crate::discovery::clock_jumps)).
 

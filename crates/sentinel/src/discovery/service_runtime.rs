@@ -186,8 +186,8 @@ impl ServiceRuntime {
         if !self.absence_limit.is_exceeded(Instant::now(), away) {
             return false;
         }
-        // Traffic flows although no majority has answered for seconds: a short absence hides nothing
-        // that would have been noticed without it.
+        // Traffic flows although no majority has answered for seconds: a short absence hides
+        // nothing that would have been noticed without it.
         if away <= self.machine.rules().stall && self.machine.is_open_without_majority() {
             return false;
         }

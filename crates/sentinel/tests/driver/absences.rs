@@ -1,5 +1,5 @@
-//! Short absences of this process. Discovery, the scripted servers and the test share one thread, so
-//! a test that sleeps without awaiting delays all of them, as a stop or a lack of CPU time does.
+//! Short absences of this process. Discovery, the scripted servers and the test share one thread,
+//! so a test that sleeps without awaiting delays all of them, as a stop or a lack of CPU time does.
 
 use std::time::{Duration, Instant};
 

@@ -265,8 +265,8 @@ impl MachineDriver {
         self.machine.override_in_force().is_some()
     }
 
-    /// The process was stopped for this long, by the clock that a suspend does not stop, which shows
-    /// `real_now` by now.
+    /// The process was stopped for this long, by the clock that a suspend does not stop, which
+    /// shows `real_now` by now.
     pub(crate) fn absent(
         &mut self,
         (now, real_now): (Micros, Micros),
