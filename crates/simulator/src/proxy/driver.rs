@@ -220,6 +220,14 @@ impl MachineDriver {
         self.route.trusted_until = looked + micros(self.absence_limit.current());
     }
 
+    /// The process was stopped for this long. The lease is over by either clock, and the wall clock
+    /// advances while a host is suspended.
+    pub(crate) fn expire_lease(&mut self, now: Micros, away: Micros) {
+        if away > micros(self.absence_limit.current()) {
+            self.route.trusted_until = self.route.trusted_until.min(now.saturating_sub(1));
+        }
+    }
+
     // Events of the machine, in the types of the simulation.
 
     pub(crate) fn tick(&mut self, now: Micros) -> (Vec<Request>, Vec<RouteEvent>) {

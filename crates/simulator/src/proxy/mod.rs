@@ -156,6 +156,7 @@ impl Proxy {
                 if away > TRUSTED && (away > LONG || self.driver.was_answered(now - away)) {
                     self.driver.resumed(now, net.now);
                 }
+                self.driver.expire_lease(now, away);
                 self.sessions.continue_first(&self.driver, now, net);
                 // The clocks detect a stop and a suspend alike, before anything that arrived is
                 // trusted.
