@@ -106,7 +106,7 @@ impl Cluster {
     }
 
     /// The right master, if it is a master: sentinels that lost their files may name a replica.
-    fn right_master(&self) -> Option<Addr> {
+    pub(crate) fn right_master(&self) -> Option<Addr> {
         let right = self.majority_master()?;
         let node = self.redis.iter().find(|it| self.net.addr(it.pid) == right)?;
         (node.is_master() && self.net.process(node.pid).up).then_some(right)
