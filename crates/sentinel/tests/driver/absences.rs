@@ -11,6 +11,12 @@ use crate::fake::Behavior;
 /// Beyond the limit, and shorter than a failover or the former lease of three seconds.
 const SHORT: Duration = Duration::from_millis(700);
 
+/// The fault: nothing on this thread runs for a short time.
+#[expect(clippy::disallowed_methods, reason = "the absence itself, not a wait for something")]
+fn delay_everything() {
+    std::thread::sleep(SHORT);
+}
+
 fn absence() -> Duration {
     MachineRules::default().absence
 }
@@ -58,7 +64,7 @@ async fn holds_briefly_after_discovery_was_delayed() {
     let cluster = FakeCluster::new(3, 2).await;
     let driver = calm_driver(&cluster, rules()).await;
     let (since, stalls) = (Instant::now(), driver.seen().counts.stalls);
-    std::thread::sleep(SHORT);
+    delay_everything();
     // A worker that runs before discovery does.
     assert!(driver.route.is_closed(), "the lease is longer than the absence");
     assert!(driver.target().is_some());
@@ -87,7 +93,7 @@ async fn finds_failover_after_a_short_absence() {
     cluster.nodes[1].script().promote();
     cluster.all_set_master(1, 2);
     let since = Instant::now();
-    std::thread::sleep(SHORT);
+    delay_everything();
     assert!(driver.route.is_closed(), "the lease is longer than the absence");
     driver.wait_for_target(cluster.addr(1)).await;
     assert_eq!(
@@ -109,7 +115,7 @@ async fn keeps_gate_open_without_sentinels_to_ask() {
     tokio::time::sleep(ms(1000)).await;
     driver.wait_for("calm", |seen| seen.state == "stable").await;
     let (since, stalls) = (Instant::now(), driver.seen().counts.stalls);
-    std::thread::sleep(SHORT);
+    delay_everything();
     // The lease has expired, and the first iteration of discovery renews it.
     driver.wait_for("an iteration", |_| !driver.route.is_closed()).await;
     assert_eq!(driver.seen().counts.stalls, stalls, "asked, although nobody answers");
