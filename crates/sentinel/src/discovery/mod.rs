@@ -178,18 +178,20 @@ impl Discovery {
             let deadline = deadline
                 .map_or(publish_at, |at| publish_at.min(tokio::time::Instant::from_std(at)))
                 .min(tokio::time::Instant::now() + RENEW_EVERY);
+            let mut changes = None;
             let incoming = tokio::select! {
                 biased;
                 () = self.clocks.jumped() => None,
-                Some(changes) = self.changes.recv() => {
-                    self.apply_changes(changes);
+                Some(received) = self.changes.recv() => {
+                    changes = Some(received);
                     None
                 }
                 Some(incoming) = self.incoming.recv() => Some(incoming),
                 () = self.wake.notified() => None,
                 () = tokio::time::sleep_until(deadline) => None,
             };
-            // Before the message is processed: it may have waited while the host was suspended.
+            // Before the message or the changes are processed: they may have waited while the host
+            // was suspended, and after a step with the present time the views would look expired.
             self.clocks.notice_absence(|away| {
                 self.services
                     .values_mut()
@@ -197,6 +199,7 @@ impl Discovery {
                     .filter(|long| *long)
                     .count()
             });
+            changes.into_iter().for_each(|changes| self.apply_changes(changes));
             incoming.into_iter().for_each(|message| self.handle_message(message));
             // In every iteration: however many messages wait, a hint waits for at most one of them.
             self.handle_requests();
