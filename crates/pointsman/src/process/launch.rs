@@ -15,8 +15,8 @@ use tokio::sync::mpsc;
 use tracing::{debug, info, warn};
 
 use self::resources::{BoundResources, acquire};
-use crate::admin::control::Control;
 use crate::admin::control::ControlAccess;
+use crate::admin::control::{CommandLog, Control};
 use crate::admin::control_socket::ControlSocket;
 use crate::admin::effective_config::{EffectiveConfig, EffectiveSettings};
 use crate::admin::history::History;
@@ -100,8 +100,8 @@ impl RunningProcess {
         warn_of_copying(config, workers.splices());
         let memory = watch_capacity(&inputs, &effective, &workers);
         let access = ControlAccess::of(config);
-        let admin = add_control_api(&access, &registry, workers.sessions(), admin);
-        let admin = record_history(&registry, admin);
+        let (admin, orders) = add_control_api(&access, &registry, workers.sessions(), admin);
+        let admin = record_history(&registry, orders, admin);
         let parts = (start, registry, effective.clone(), drain.clone());
         let report = Arc::new(report(&inputs, parts, &workers, (running.heartbeat, &admin)));
         log_start(&admin, config);
@@ -215,8 +215,12 @@ fn watch_config(
 }
 
 /// Records the last minutes for the status page.
-fn record_history(services: &ServiceRegistry, admin: admin_http::Server) -> admin_http::Server {
-    let history = History::new(services.clone());
+fn record_history(
+    services: &ServiceRegistry,
+    orders: CommandLog,
+    admin: admin_http::Server,
+) -> admin_http::Server {
+    let history = History::new(services.clone(), orders);
     // The task ends with the runtime. Without it the page has no plots.
     tokio::spawn(Arc::clone(&history).record());
     admin.route("/history", history)
@@ -239,17 +243,19 @@ fn log_start(admin: &admin_http::Server, config: &Config) {
     info!(?admin, version, config = %config.hash, "started");
 }
 
-/// Adds the control API to the admin server. It answers only while it is enabled.
+/// Adds the control API to the admin server, with the log of its commands. It answers only while it
+/// is enabled.
 fn add_control_api(
     access: &ControlAccess,
     services: &ServiceRegistry,
     sessions: &proxy::SessionVisits,
     admin: admin_http::Server,
-) -> admin_http::Server {
+) -> (admin_http::Server, CommandLog) {
     let sessions = SessionsApi::new(sessions.clone());
     let admin = sessions.add_to(admin);
-    let control = Control::new(access.clone(), services.clone());
-    sessions.add_control_to(&control, control.add_to(admin))
+    let log = CommandLog::default();
+    let control = Control::new(access.clone(), services.clone(), log.clone());
+    (sessions.add_control_to(&control, control.add_to(admin)), log)
 }
 
 /// Publishes the Unix sockets. Bounded, since TCP clients are served by now.
