@@ -117,6 +117,9 @@ async fn respond(
         false => Reply::text(413, "request body too large; send no body\n"),
     };
     count(&shared.registry.stats.counters.requests);
+    if reply.status == StatusCode::MISDIRECTED_REQUEST.as_u16() {
+        count(&shared.registry.stats.counters.foreign_hosts);
+    }
     let last = once || reply.status == StatusCode::PAYLOAD_TOO_LARGE.as_u16();
     build_response(reply, clock, last)
 }

@@ -254,7 +254,12 @@ impl Server {
             let owners = |(listener, users)| {
                 Ok(AdminListener::Owner(tokio::net::UnixListener::from_std(listener)?, users))
             };
-            let registered = self.listeners.into_iter().zip(self.addresses.iter().copied()).map(network).chain(self.owners.map(owners));
+            let registered = self
+                .listeners
+                .into_iter()
+                .zip(self.addresses.iter().copied())
+                .map(network)
+                .chain(self.owners.map(owners));
             registered.collect::<io::Result<Vec<_>>>()?
         };
         std::thread::Builder::new().name("admin".to_owned()).spawn(move || {

@@ -334,7 +334,13 @@ pub(crate) fn context() -> (TargetWriter, Arc<WorkerContext>) {
         hints: Arc::new(NoHints),
     });
     let limits = Limits::new(1, 0, Slots::new(1), ResourceShortage::default());
-    let shared = Arc::new(ServiceContext { service, limits, held: Slots::new(1) });
+    let shared = Arc::new(ServiceContext {
+        service,
+        limits,
+        held: Slots::new(1),
+        awaiting_header: Slots::new(2),
+        rejection_log: RejectionLog::default(),
+    });
     let counters = ServiceCounters::new(Arc::from("s"), 1).of_worker(0).unwrap();
     let (drain, _controller) = drain::new(ShutdownSettings::default());
     let listener = ListenerContext::new(ListenerId::default(), &drain);

@@ -138,6 +138,7 @@ pub fn load_tracked(
     let name = path.map(|path| path.display().to_string()).unwrap_or_default();
     let file = text.as_ref().map(|text| (name.as_str(), text.as_str()));
     let secret_files = RefCell::new(SecretFiles::new());
+    let exposed = RefCell::new(BTreeMap::new());
     let mut loaded = assemble(file, missing, &vars, flags, &|path| {
         let (stamp, text) = match patience {
             Some(patience) => file_reader::read_within(path, MAX_PASSWORD_BYTES, files, patience),
@@ -148,9 +149,15 @@ pub fn load_tracked(
         };
         // Two keys may name the same file: what was seen first is what a change is compared with.
         secret_files.borrow_mut().entry(path.to_owned()).or_insert(stamp);
+        if let Some(mode) = file_reader::exposed_mode(path).filter(|_| text.is_ok()) {
+            exposed.borrow_mut().insert(path.to_owned(), mode);
+        }
         text.map(Secret::new)
     });
     loaded.secret_files = secret_files.into_inner();
+    let exposed = credentials::exposed_files(&loaded.settings, &exposed.into_inner());
+    loaded.warnings.extend(exposed);
+    loaded.warnings.sort();
     loaded
 }
 
@@ -183,7 +190,7 @@ pub(super) fn assemble(
     for service in &mut settings.services {
         credentials::resolve_passwords(service, read_file, &texts, &mut secrets);
     }
-    credentials::resolve_control_token(&mut settings.process, read_file, &texts, &mut secrets);
+    credentials::resolve_tokens(&mut settings.process, read_file, &texts, &mut secrets);
     let SecretFindings { faults, unread } = secrets;
     findings.extend(faults);
     findings.extend(consistency::faults(&settings, damaged));
@@ -198,9 +205,7 @@ pub(super) fn assemble(
 /// The environment variable that a setting names.
 fn referenced_variable((path, setting): (&String, &Setting)) -> Option<String> {
     match &setting.value {
-        Value::Text(name)
-            if path.ends_with(".password_env") || path.ends_with(".control_token_env") =>
-        {
+        Value::Text(name) if path.ends_with(".password_env") || path.ends_with("_token_env") => {
             Some(name.clone())
         }
         _ => None,

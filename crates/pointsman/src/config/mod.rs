@@ -22,6 +22,7 @@ mod environment;
 mod file_reader;
 mod finding;
 mod flags;
+mod hosts;
 mod listen;
 mod load;
 mod merge;

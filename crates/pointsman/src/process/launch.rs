@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use admin_http::HostNames;
 use drain::{Drain, Summary};
 use proxy::Running;
 use tokio::sync::mpsc;
@@ -16,7 +17,7 @@ use tracing::{debug, info, warn};
 
 use self::resources::{BoundResources, acquire};
 use crate::admin::control::Control;
-use crate::admin::control::ControlAccess;
+use crate::admin::control::{ControlAccess, TokenRefusals};
 use crate::admin::control_socket::ControlSocket;
 use crate::admin::effective_config::{EffectiveConfig, EffectiveSettings};
 use crate::admin::history::History;
@@ -38,6 +39,9 @@ use crate::system::threads;
 use crate::system::unix_sockets::UnixFiles;
 
 pub(crate) use self::resources::StartupInputs;
+
+/// The name of this host.
+const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 
 /// All running parts of the process.
 pub(crate) struct RunningProcess {
@@ -100,15 +104,18 @@ impl RunningProcess {
         warn_of_copying(config, workers.splices());
         let memory = watch_capacity(&inputs, &effective, &workers);
         let access = ControlAccess::of(config);
+        let hosts = HostNames::new(admin_hosts(config));
+        let admin = admin.hosts(hosts.clone()).guard(Arc::new(access.clone()));
         let admin = add_control_api(&access, &registry, workers.sessions(), admin);
         let admin = record_history(&registry, admin);
         let parts = (start, registry, effective.clone(), drain.clone());
-        let report = Arc::new(report(&inputs, parts, &workers, (running.heartbeat, &admin)));
+        let admin_parts = (&admin, access.refused());
+        let report = Arc::new(report(&inputs, parts, &workers, (running.heartbeat, admin_parts)));
         log_start(&admin, config);
         let probe = admin.serve(report.clone())?;
         let (changed, watch, secret_watch) = watch_config(&inputs);
         publish_control(control.as_ref()).await?;
-        let reloader = make_reloader(&inputs, effective, access);
+        let reloader = make_reloader(&inputs, effective, (access, hosts));
         let takeover_server = takeover_socket
             .map(|socket| {
                 let registry = services.registry().clone();
@@ -143,11 +150,18 @@ impl RunningProcess {
     }
 }
 
+/// The names by which clients may address the admin server: those of the configuration, and that of
+/// this host.
+pub(crate) fn admin_hosts(config: &Config) -> Vec<String> {
+    let host = std::fs::read_to_string(HOST_NAME).ok().map(|name| name.trim().to_owned());
+    config.admin.hosts.iter().cloned().chain(host.filter(|name| !name.is_empty())).collect()
+}
+
 /// Collects what a reload changes.
 fn make_reloader(
     inputs: &StartupInputs<'_>,
     effective: EffectiveConfig,
-    control: ControlAccess,
+    (control, hosts): (ControlAccess, HostNames),
 ) -> Reloader {
     Reloader {
         running: inputs.settings.clone(),
@@ -156,6 +170,7 @@ fn make_reloader(
         memory: inputs.memory.clone(),
         log: inputs.logging.settings(),
         control,
+        hosts,
     }
 }
 
@@ -164,7 +179,7 @@ fn report(
     inputs: &StartupInputs<'_>,
     (start, services, effective, drain): (Instant, ServiceRegistry, EffectiveConfig, Drain),
     workers: &Running,
-    (discovery, admin): (sentinel::Heartbeat, &admin_http::Server),
+    (discovery, (admin, tokens)): (sentinel::Heartbeat, (&admin_http::Server, Arc<TokenRefusals>)),
 ) -> ProcessReport {
     ProcessReport {
         start,
@@ -179,6 +194,7 @@ fn report(
         lost_lines: inputs.logging.lost_lines(),
         memory: inputs.memory.clone(),
         admin: admin.stats(),
+        tokens,
         scraper: Mutex::new(Scraper::find()),
     }
 }

@@ -28,6 +28,7 @@ pub(crate) mod accept_loop;
 pub(crate) mod inbox;
 pub(crate) mod listen_socket;
 pub(crate) mod reload;
+pub(crate) mod screening;
 pub(crate) mod sockets;
 
 #[cfg(test)]
