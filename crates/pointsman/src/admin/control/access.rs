@@ -141,7 +141,7 @@ impl ControlAccess {
             return None;
         }
         self.refused.wrong.fetch_add(1, Ordering::Relaxed);
-        if attempts.record_wrong(peer, now) == Allowance::UsedUp {
+        if attempts.record_wrong(peer, given, now) == Allowance::UsedUp {
             let source = peer.map(tracing::field::display);
             warn!(source, "too many wrong tokens for the admin server, refusing this source");
         }
