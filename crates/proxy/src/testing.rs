@@ -20,6 +20,7 @@ use target::{Destination, EmptyPool, PoolWriter, Target, TargetSource, TargetWri
 use crate::address::{ListenerId, Peer};
 use crate::context::{ListenerContext, ServiceContext, WorkerContext};
 use crate::limits::{Limits, ResourceShortage, Slots};
+use crate::rejection::RejectionLog;
 use crate::session::report::SessionBase;
 use crate::stats::ServiceCounters;
 use crate::{Bound, EndReason, Hint, Hints, NoHints, Options, Running, Service, ServiceSnapshot};

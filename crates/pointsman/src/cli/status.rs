@@ -17,12 +17,16 @@ use serde_json::{Map, Value as Json};
 use super::args::StatusArgs;
 use super::http;
 use super::screen::{self, printable};
-use crate::config::{self, Flags, Value};
+use crate::config::{self, Flags, PendingReads, Secret, Value};
 
 /// The default address of the admin server.
 const DEFAULT_ADDRESS: &str = "127.0.0.1:8888";
 /// Interval of the requests with `--watch`.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// The variable with the token for reading, unless a file is given.
+const TOKEN_VARIABLE: &str = "POINTSMAN_READ_TOKEN";
+/// Maximum size of a token file.
+const MAX_TOKEN_BYTES: u64 = 64 * 1024;
 /// Maximum depth of nested values; deeper ones are printed as JSON.
 const MAX_DEPTH: usize = 3;
 
@@ -35,6 +39,15 @@ pub(super) enum StatusError {
     Unresolved(String, #[source] io::Error),
     #[error("no status from {0}: is pointsman running there? Set its admin address with --admin")]
     Unreachable(SocketAddr, #[source] io::Error),
+    #[error(
+        "no status from {0}: a token for reading is required, or the one given is wrong; set \
+         POINTSMAN_READ_TOKEN or use --token-file"
+    )]
+    Token(SocketAddr),
+    #[error("no status from {0}: too many wrong tokens from this host; try again later")]
+    Throttled(SocketAddr),
+    #[error("cannot read the token from {0}")]
+    TokenFile(String, #[source] io::Error),
     #[error("no status from {0}: HTTP status {1}; is this the admin address of a pointsman?")]
     Code(SocketAddr, u16),
     #[error("{0} is not ready: {1}")]
@@ -64,26 +77,51 @@ pub(super) fn status(
         };
         return addrs.into_iter().map(ready).collect();
     }
-    let addr = address(args.admin.as_deref(), args.config.as_ref(), env)?;
-    let (document, body) = request(addr)?;
+    let env: Vec<_> = env.into_iter().collect();
+    let addr = address(args.admin.as_deref(), args.config.as_ref(), env.iter().cloned())?;
+    let (document, body) = request(addr, token(args, &env)?.as_ref())?;
     Ok(if args.json { body } else { present(addr, &document, None) })
 }
 
 /// Requests the status document; returns it parsed and as text.
-fn request(addr: SocketAddr) -> Result<(Json, String), StatusError> {
-    let (code, body) =
-        http::get(addr, "/status").map_err(|error| StatusError::Unreachable(addr, error))?;
-    if code != 200 {
-        return Err(StatusError::Code(addr, code));
+fn request(addr: SocketAddr, token: Option<&Secret>) -> Result<(Json, String), StatusError> {
+    let (code, body) = http::get(addr, "/status", token.map(Secret::reveal))
+        .map_err(|error| StatusError::Unreachable(addr, error))?;
+    match code {
+        200 => {}
+        401 => return Err(StatusError::Token(addr)),
+        429 => return Err(StatusError::Throttled(addr)),
+        _ => return Err(StatusError::Code(addr, code)),
     }
     let document = serde_json::from_slice(&body).map_err(|error| StatusError::Json(addr, error))?;
     Ok((document, String::from_utf8_lossy(&body).trim_end().to_owned() + "\n"))
 }
 
+/// Returns the token for reading. That of the local configuration is not sent to another address,
+/// and its faults do not matter here.
+fn token(args: &StatusArgs, env: &[(OsString, OsString)]) -> Result<Option<Secret>, StatusError> {
+    if let Some(path) = &args.token_file {
+        let unreadable = |error| StatusError::TokenFile(path.display().to_string(), error);
+        let text = config::read_file(path, MAX_TOKEN_BYTES, &PendingReads::default())
+            .map_err(unreadable)?;
+        return Ok(Some(Secret::new(text.trim_end_matches(['\n', '\r']).to_owned())));
+    }
+    let given = env.iter().find(|(name, value)| name == TOKEN_VARIABLE && !value.is_empty());
+    if let Some(text) = given.and_then(|(_, value)| value.to_str()) {
+        return Ok(Some(Secret::new(text.to_owned())));
+    }
+    if args.admin.is_some() {
+        return Ok(None);
+    }
+    let flags = Flags { config: args.config.clone(), ..Flags::default() };
+    let admin = config::load(&flags, env.iter().cloned()).config().ok().map(|config| config.admin);
+    Ok(admin.and_then(|admin| admin.read_token.0))
+}
+
 /// Requests what a readiness probe requests, for example for `helm test`.
 fn ready(addr: SocketAddr) -> Result<String, StatusError> {
     let (code, body) =
-        http::get(addr, "/ready").map_err(|error| StatusError::Unreachable(addr, error))?;
+        http::get(addr, "/ready", None).map_err(|error| StatusError::Unreachable(addr, error))?;
     let text = printable(String::from_utf8_lossy(&body).trim());
     if code == 200 {
         Ok(format!("{addr} is ready\n"))
@@ -112,7 +150,9 @@ pub(super) fn watch(
     args: &StatusArgs,
     env: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<ExitCode, StatusError> {
-    let addr = address(args.admin.as_deref(), args.config.as_ref(), env)?;
+    let env: Vec<_> = env.into_iter().collect();
+    let addr = address(args.admin.as_deref(), args.config.as_ref(), env.iter().cloned())?;
+    let token = token(args, &env)?;
     let mut out = io::stdout().lock();
     let on_screen = !args.json && out.is_terminal();
     let mut before: Option<(Json, Instant)> = None;
@@ -120,7 +160,7 @@ pub(super) fn watch(
         return Ok(ExitCode::SUCCESS);
     }
     loop {
-        let text = match request(addr) {
+        let text = match request(addr, token.as_ref()) {
             Ok((document, _)) => {
                 let since =
                     before.as_ref().map(|(before, at)| (before, at.elapsed().as_secs_f64()));

@@ -35,6 +35,8 @@ pub(crate) mod sockets;
 mod accept_loop_tests;
 #[cfg(test)]
 mod listener_tests;
+#[cfg(test)]
+mod screening_tests;
 
 use std::io;
 use std::net::SocketAddr;

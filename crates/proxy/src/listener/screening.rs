@@ -32,7 +32,7 @@ use crate::rejection::Rejection;
 
 /// Connections of one service that may wait for their header at a time. A load balancer sends it
 /// with the first packet.
-pub(crate) const MAX_AWAITING_HEADER: usize = 1024;
+pub(crate) const MAX_AWAITING_HEADER: usize = if cfg!(test) { 8 } else { 1024 };
 
 /// What happens to a client because of its address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -69,19 +69,14 @@ fn parse_v1(bytes: &[u8]) -> Result<Option<ProxyHeader>, HeaderFault> {
         return Err(HeaderFault::Missing);
     }
     let head = bytes.get(..MAX_V1).unwrap_or(bytes);
-    let Some(end) = head.iter().position(|byte| *byte == b'\r') else {
-        let may_continue = head.iter().all(|byte| (b' '..=b'~').contains(byte));
-        return match () {
-            () if !may_continue => Err(HeaderFault::Malformed),
-            () if head.len() == MAX_V1 => Err(HeaderFault::TooLong),
-            () => Ok(None),
-        };
-    };
-    match head.get(end + 1) {
-        Some(b'\n') => {}
-        None if head.len() == MAX_V1 => return Err(HeaderFault::TooLong),
-        None => return Ok(None),
-        Some(_) => return Err(HeaderFault::Malformed),
+    let end = head.iter().position(|byte| !(b' '..=b'~').contains(byte)).unwrap_or(head.len());
+    match (head.get(end), head.get(end + 1)) {
+        (Some(b'\r'), Some(b'\n')) => {}
+        (None, _) | (Some(b'\r'), None) if head.len() == MAX_V1 => {
+            return Err(HeaderFault::TooLong);
+        }
+        (None, _) | (Some(b'\r'), None) => return Ok(None),
+        _ => return Err(HeaderFault::Malformed),
     }
     let line = head.get(KEYWORD.len()..end).and_then(|line| std::str::from_utf8(line).ok());
     let client = v1_client(line.ok_or(HeaderFault::Malformed)?).ok_or(HeaderFault::Malformed)?;
@@ -92,7 +87,7 @@ fn parse_v1(bytes: &[u8]) -> Result<Option<ProxyHeader>, HeaderFault> {
 fn v1_client(line: &str) -> Option<Option<SocketAddr>> {
     // Whatever follows is ignored, as the specification demands.
     if line == "UNKNOWN" || line.starts_with("UNKNOWN ") {
-        return line.bytes().all(|byte| (b' '..=b'~').contains(&byte)).then_some(None);
+        return Some(None);
     }
     let mut words = line.split(' ');
     let family = words.next()?;
