@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use super::*;
 
 mod checks;
+mod clients;
 mod report;
 mod services;
 
