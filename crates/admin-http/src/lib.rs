@@ -55,6 +55,8 @@ mod commands_tests;
 #[cfg(test)]
 mod connection_clock_tests;
 #[cfg(test)]
+mod corpus_tests;
+#[cfg(test)]
 mod permission_tests;
 #[cfg(test)]
 mod server_tests;

@@ -16,17 +16,14 @@ use serde_json::{Map, Value as Json};
 
 use super::args::StatusArgs;
 use super::http;
+use super::read_token::token;
 use super::screen::{self, printable};
-use crate::config::{self, Flags, PendingReads, Secret, Value};
+use crate::config::{self, Flags, Secret, Value};
 
 /// The default address of the admin server.
 const DEFAULT_ADDRESS: &str = "127.0.0.1:8888";
 /// Interval of the requests with `--watch`.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// The variable with the token for reading, unless a file is given.
-const TOKEN_VARIABLE: &str = "POINTSMAN_READ_TOKEN";
-/// Maximum size of a token file.
-const MAX_TOKEN_BYTES: u64 = 64 * 1024;
 /// Maximum depth of nested values; deeper ones are printed as JSON.
 const MAX_DEPTH: usize = 3;
 
@@ -95,27 +92,6 @@ fn request(addr: SocketAddr, token: Option<&Secret>) -> Result<(Json, String), S
     }
     let document = serde_json::from_slice(&body).map_err(|error| StatusError::Json(addr, error))?;
     Ok((document, String::from_utf8_lossy(&body).trim_end().to_owned() + "\n"))
-}
-
-/// Returns the token for reading. That of the local configuration is not sent to another address,
-/// and its faults do not matter here.
-fn token(args: &StatusArgs, env: &[(OsString, OsString)]) -> Result<Option<Secret>, StatusError> {
-    if let Some(path) = &args.token_file {
-        let unreadable = |error| StatusError::TokenFile(path.display().to_string(), error);
-        let text = config::read_file(path, MAX_TOKEN_BYTES, &PendingReads::default())
-            .map_err(unreadable)?;
-        return Ok(Some(Secret::new(text.trim_end_matches(['\n', '\r']).to_owned())));
-    }
-    let given = env.iter().find(|(name, value)| name == TOKEN_VARIABLE && !value.is_empty());
-    if let Some(text) = given.and_then(|(_, value)| value.to_str()) {
-        return Ok(Some(Secret::new(text.to_owned())));
-    }
-    if args.admin.is_some() {
-        return Ok(None);
-    }
-    let flags = Flags { config: args.config.clone(), ..Flags::default() };
-    let admin = config::load(&flags, env.iter().cloned()).config().ok().map(|config| config.admin);
-    Ok(admin.and_then(|admin| admin.read_token.0))
 }
 
 /// Requests what a readiness probe requests, for example for `helm test`.
@@ -375,6 +351,7 @@ mod tests {
         });
         let ask = || {
             let args = StatusArgs {
+                token_file: None,
                 admin: Some(addr.to_string()),
                 config: None,
                 json: false,
@@ -394,6 +371,7 @@ mod tests {
     fn resolves_given_configured_or_default_address() {
         let request = |admin: Option<&str>, env: &[(&str, &str)]| {
             let args = StatusArgs {
+                token_file: None,
                 admin: admin.map(str::to_owned),
                 config: None,
                 json: false,
@@ -408,6 +386,7 @@ mod tests {
         assert_eq!(request(None, &[("POINTSMAN_ADMIN", "[::]:9,1.2.3.4:8")]), "[::1]:9");
         assert_eq!(request(Some("1.2.3.4:5"), &[("POINTSMAN_ADMIN", "0.0.0.0:9")]), "1.2.3.4:5");
         let wrong = StatusArgs {
+            token_file: None,
             admin: Some("nonsense".to_owned()),
             config: None,
             json: false,

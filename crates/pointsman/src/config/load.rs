@@ -110,6 +110,14 @@ pub fn load(flags: &Flags, env: impl IntoIterator<Item = (OsString, OsString)>) 
     load_tracked(flags, env, &PendingReads::default(), None)
 }
 
+/// Loads the configuration from a text in place of a file, without environment, flags and password
+/// files.
+#[must_use]
+pub fn load_text(name: &str, text: &str) -> Loaded {
+    let no_file = |_: &Path| Err(io::Error::from(io::ErrorKind::NotFound));
+    assemble(Some((name, text)), Vec::new(), &[], &Flags::default(), &no_file)
+}
+
 /// As [`load`]; while a file is read, `files` has its path. A secret file is waited for at most for
 /// `patience`, if given.
 #[must_use]

@@ -199,8 +199,8 @@ section! {
         ///
         /// Every TCP connection from these networks must begin with a header; one without is
         /// refused. The address in the header then counts as the client's, for limits, allow, logs
-        /// and `pointsman sessions`. List the load balancers only: whoever may send a header may
-        /// claim any address. Connections from elsewhere are served as they are.
+        /// and `pointsman sessions`. List the load balancers only: any host that may send a header
+        /// may claim any address. Connections from elsewhere are served as they are.
         proxy_protocol_from: Vec<Network> = ValueKind::Networks, Some(""), Live;
         /// How long a connection may take to send its PROXY protocol header.
         proxy_protocol_timeout: Duration = ValueKind::Duration, Some("3s"), Live;

@@ -105,8 +105,7 @@ impl RunningProcess {
         let memory = watch_capacity(&inputs, &effective, &workers);
         let access = ControlAccess::of(config);
         let hosts = HostNames::new(admin_hosts(config));
-        let admin = admin.hosts(hosts.clone()).guard(Arc::new(access.clone()));
-        let admin = add_control_api(&access, &registry, workers.sessions(), admin);
+        let admin = add_control_api((&access, &hosts), &registry, workers.sessions(), admin);
         let admin = record_history(&registry, admin);
         let parts = (start, registry, effective.clone(), drain.clone());
         let admin_parts = (&admin, access.refused());
@@ -255,13 +254,15 @@ fn log_start(admin: &admin_http::Server, config: &Config) {
     info!(?admin, version, config = %config.hash, "started");
 }
 
-/// Adds the control API to the admin server. It answers only while it is enabled.
+/// Adds the control API to the admin server, which answers only while it is enabled, and the rules
+/// of who may read.
 fn add_control_api(
-    access: &ControlAccess,
+    (access, hosts): (&ControlAccess, &HostNames),
     services: &ServiceRegistry,
     sessions: &proxy::SessionVisits,
     admin: admin_http::Server,
 ) -> admin_http::Server {
+    let admin = admin.hosts(hosts.clone()).guard(Arc::new(access.clone()));
     let sessions = SessionsApi::new(sessions.clone());
     let admin = sessions.add_to(admin);
     let control = Control::new(access.clone(), services.clone());
