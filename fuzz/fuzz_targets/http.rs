@@ -57,7 +57,8 @@ fn ask(address: SocketAddr, request: &[u8]) -> Vec<u8> {
 fuzz_target!(|data: &[u8]| {
     let server = SERVER.get_or_init(|| {
         let address = "127.0.0.1:0".parse().unwrap();
-        Server::bind(&[address], ServerSettings::default()).unwrap().serve(Arc::new(Report)).unwrap()
+        let server = Server::bind(&[address], ServerSettings::default()).unwrap();
+        server.serve(Arc::new(Report)).unwrap()
     });
     let address = server.addresses()[0];
     let response = ask(address, data);

@@ -7,8 +7,8 @@
 //!
 //! Permitted without configuration is what nobody on the Internet can own: IP addresses, names
 //! without a dot, `localhost`, and the names of Kubernetes Services (`*.svc`,
-//! `*.svc.cluster.local`). So a port-forward, a browser on the machine, and the usual clients inside
-//! a cluster need no configuration. A request without a host comes from no browser.
+//! `*.svc.cluster.local`). So a port-forward, a browser on the machine, and the usual clients
+//! inside a cluster need no configuration. A request without a host comes from no browser.
 //!
 //! Deliberately absent: resolving names. The attacker decides what a name resolves to.
 
@@ -105,8 +105,8 @@ fn is_name(host: &str) -> bool {
     host.split('.').all(is_label)
 }
 
-/// Whether nobody on the Internet can own the name. A browser reads some names without a dot as IPv4
-/// addresses, such as `2130706433`; these do no harm either.
+/// Whether nobody on the Internet can own the name. A browser reads some names without a dot as
+/// IPv4 addresses, such as `2130706433`; these do no harm either.
 fn is_private(host: &str) -> bool {
     !host.contains('.') || PRIVATE_SUFFIXES.iter().any(|suffix| host.ends_with(suffix))
 }

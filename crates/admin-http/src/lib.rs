@@ -28,13 +28,13 @@
 //! ([`Server::unix_socket`]); a handler can tell whether a request came from it
 //! ([`Request::is_from_socket_owner`]).
 //!
-//! A web page that a browser loads from elsewhere must not read or control the process through a name
-//! that its author points at this server. So a request must name a host that is ours
+//! A web page that a browser loads from elsewhere must not read or control the process through a
+//! name that its author points at this server. So a request must name a host that is ours
 //! ([`HostNames`]). Further rules of who may read come from a [`Guard`], and an address can refuse
 //! all commands ([`Server::read_only`]). Probes are always answered.
 //!
-//! Deliberately absent: Redis, TLS, the rules of who may read, and anything that changes the state of
-//! the process.
+//! Deliberately absent: Redis, TLS, the rules of who may read, and anything that changes the state
+//! of the process.
 
 mod accept;
 mod connection;

@@ -2,8 +2,8 @@
 //!
 //! A plain table. Built-in and added paths are looked up alike, so another event stream or control
 //! path is one more entry. Before a handler is called, a request must name a host that is ours
-//! ([`hosts`](crate::hosts)), must not be a command at a read-only address, and must pass the guard;
-//! probes are exempt. Deliberately absent: patterns, prefixes and parameters in paths, and
+//! ([`hosts`](crate::hosts)), must not be a command at a read-only address, and must pass the
+//! guard; probes are exempt. Deliberately absent: patterns, prefixes and parameters in paths, and
 //! request bodies, which are discarded before a handler is called.
 
 use std::borrow::Cow;
@@ -227,7 +227,8 @@ pub trait Handler: Send + Sync + 'static {
     fn answer(&self, request: &Request<'_>) -> Reply;
 }
 
-/// Decides who may read. It is asked before every answer except those to probes, and must not block.
+/// Decides who may read. It is asked before every answer except those to probes, and must not
+/// block.
 pub trait Guard: Send + Sync + 'static {
     /// The refusal of a request without permission.
     fn refuse(&self, request: &Request<'_>) -> Option<Reply>;

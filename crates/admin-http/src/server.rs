@@ -188,8 +188,8 @@ impl Server {
         self
     }
 
-    /// Makes the listeners at these addresses, among [`addresses`](Self::addresses), read-only: they
-    /// refuse every POST.
+    /// Makes the listeners at these addresses, among [`addresses`](Self::addresses), read-only:
+    /// they refuse every POST.
     #[must_use]
     pub fn read_only(mut self, addresses: impl IntoIterator<Item = SocketAddr>) -> Self {
         self.read_only.extend(addresses);

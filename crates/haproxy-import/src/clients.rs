@@ -1,8 +1,8 @@
 //! Which clients a listener accepted: rules on source networks, and the PROXY protocol.
 //!
-//! haproxy evaluates `tcp-request` rules in order, and the first that applies decides. Converted are
-//! the forms that only permit: `reject` for everyone outside some networks, and `accept` for some
-//! networks before a `reject` for everyone. Rules that refuse single networks, and rules on
+//! haproxy evaluates `tcp-request` rules in order, and the first that applies decides. Converted
+//! are the forms that only permit: `reject` for everyone outside some networks, and `accept` for
+//! some networks before a `reject` for everyone. Rules that refuse single networks, and rules on
 //! anything but the source, have no counterpart and are reported as such.
 //!
 //! With `accept-proxy`, rules of the stage `connection` concern the load balancer and not the

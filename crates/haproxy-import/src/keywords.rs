@@ -33,8 +33,8 @@ const HTTP: &str = "applies to HTTP only";
 const PROCESS: &str = "set by the service manager or the pod";
 const TUNING: &str = "follows from max_connections and the CPU quota";
 const KEEPALIVE: &str = "always on, for clients and for Redis, see service.tcp_keepalive";
-const GUARD: &str = "Pointsman has lists of allowed networks (service.allow) and no other rules on sources or \
-     contents: use a NetworkPolicy or a firewall";
+const GUARD: &str =
+    "Pointsman restricts clients by service.allow alone: use a NetworkPolicy or a firewall";
 const TABLES: &str =
     "Pointsman has no rates or stick tables; see service.max_connections_per_source";
 const IDLE: &str = "idle clients stay connected; tcp_keepalive finds dead ones. \

@@ -53,8 +53,8 @@ impl Rejection {
     }
 
     /// What the client is sent before its connection is closed. It begins as the reply with which
-    /// Redis rejects clients of other hosts in protected mode. Peers that send broken headers are no
-    /// Redis clients and are sent nothing.
+    /// Redis rejects clients of other hosts in protected mode. Peers that send broken headers are
+    /// no Redis clients and are sent nothing.
     pub(crate) const fn reply(self) -> &'static [u8] {
         match self {
             Self::NotAllowed => b"-DENIED the address of this client is not allowed\r\n",

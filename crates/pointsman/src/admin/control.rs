@@ -3,9 +3,9 @@
 //! Disabled unless the configuration enables it and sets a token or a Unix socket, because every
 //! client of the admin port could otherwise use it. A command is a POST, through the socket (where
 //! the kernel identifies the user) or with `Authorization: Bearer TOKEN`; the token is compared in
-//! constant time, and wrong ones are limited by source. A switchover takes longer than a response may, so it runs on discovery's runtime
-//! and streams its steps as JSON lines; if the client disconnects before the failover is ordered,
-//! the switchover is cancelled.
+//! constant time, and wrong ones are limited by source. A switchover takes longer than a response
+//! may, so it runs on discovery's runtime and streams its steps as JSON lines; if the client
+//! disconnects before the failover is ordered, the switchover is cancelled.
 //!
 //! Deliberately absent: the implementation of the commands (in `sentinel`), and request bodies: all
 //! parameters are in the query.

@@ -120,8 +120,6 @@ fn present(addr: SocketAddr, document: &Json, before: Option<(&Json, f64)>) -> S
 /// # Errors
 ///
 /// Of the address, or of the output.
-///
-/// Of the address, or of the output.
 pub(super) fn watch(
     args: &StatusArgs,
     env: impl IntoIterator<Item = (OsString, OsString)>,

@@ -381,8 +381,8 @@ section! {
         /// The page, /status and commands are answered only if the Host header of the request is an
         /// IP address, a name without a dot, localhost, the name of a Kubernetes Service (*.svc,
         /// *.svc.cluster.local), the name of this host, or one of these names; otherwise a web page
-        /// elsewhere could read them through a name that leads here (DNS rebinding). Add the name of
-        /// an Ingress, for example "pointsman.example.com"; "*.example.com" stands for all names
+        /// elsewhere could read them through a name that leads here (DNS rebinding). Add the name
+        /// of an Ingress, for example "pointsman.example.com"; "*.example.com" stands for all names
         /// below, and "*" turns the check off. Probes and /metrics are not checked.
         hosts: Vec<String> = ValueKind::HostNames, Some(""), Live;
         /// Maximum number of connections to the admin server.

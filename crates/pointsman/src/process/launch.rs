@@ -103,13 +103,12 @@ impl RunningProcess {
         publish_unix(&unix).await?;
         warn_of_copying(config, workers.splices());
         let memory = watch_capacity(&inputs, &effective, &workers);
-        let access = ControlAccess::of(config);
-        let hosts = HostNames::new(admin_hosts(config));
+        let (access, hosts) = (ControlAccess::of(config), HostNames::new(admin_hosts(config)));
         let admin = add_control_api((&access, &hosts), &registry, workers.sessions(), admin);
         let admin = record_history(&registry, admin);
         let parts = (start, registry, effective.clone(), drain.clone());
-        let admin_parts = (&admin, access.refused());
-        let report = Arc::new(report(&inputs, parts, &workers, (running.heartbeat, admin_parts)));
+        let admin_parts = (running.heartbeat, (&admin, access.refused()));
+        let report = Arc::new(report(&inputs, parts, &workers, admin_parts));
         log_start(&admin, config);
         let probe = admin.serve(report.clone())?;
         let (changed, watch, secret_watch) = watch_config(&inputs);

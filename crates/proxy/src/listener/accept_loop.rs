@@ -137,7 +137,8 @@ pub(crate) async fn drain_queue(
     }
 }
 
-/// Begins with a client that was accepted. `inboxes` are the workers to which it may be handed over.
+/// Begins with a client that was accepted. `inboxes` are the workers to which it may be handed
+/// over.
 ///
 /// # Errors
 ///

@@ -4,8 +4,8 @@
 //! A connection from a network of load balancers must begin with a header, and the address in the
 //! header counts from then on: for the allowed networks, the limit per source, and everything that
 //! is logged and listed. The header is awaited in a task of its own, so that one silent connection
-//! delays no other. Until it has arrived the connection takes a place of the service and the process,
-//! as a session does, and one of a small number of places for such connections. So silent
+//! delays no other. Until it has arrived the connection takes a place of the service and the
+//! process, as a session does, and one of a small number of places for such connections. So silent
 //! connections can neither exhaust memory nor take all places of the service.
 //!
 //! A load balancer that closes its connection before the first byte has checked whether the port is

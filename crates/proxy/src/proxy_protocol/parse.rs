@@ -1,8 +1,8 @@
 //! Parses the header of the PROXY protocol. Pure.
 //!
-//! Strict: what the specification does not permit is a fault, so that a client cannot pass data as a
-//! header by a small variation. Incomplete input is refused as soon as no continuation can make it
-//! valid, so a client that sends no header is noticed at its first bytes.
+//! Strict: what the specification does not permit is a fault, so that a client cannot pass data as
+//! a header by a small variation. Incomplete input is refused as soon as no continuation can make
+//! it valid, so a client that sends no header is noticed at its first bytes.
 //!
 //! Version 1 is a line of at most 107 bytes. Version 2 is binary and has a length, which is bounded
 //! here; its further fields (TLVs) are skipped, except for the checksum.

@@ -1,7 +1,8 @@
 //! Reads the header of the PROXY protocol from a connection, and nothing beyond it.
 //!
-//! The kernel is asked for a copy of what has arrived, which is parsed; once the header is complete,
-//! exactly its bytes are read. So whatever reads the connection next finds its first byte.
+//! The kernel is asked for a copy of what has arrived, which is parsed; once the header is
+//! complete, exactly its bytes are read. So whatever reads the connection next finds its first
+//! byte.
 //!
 //! Deliberately absent: a deadline, which the caller sets.
 

@@ -1,11 +1,11 @@
 //! Limits how often a source may present a wrong token. Pure: the time is an argument.
 //!
-//! Each source has an allowance of wrong tokens that refills slowly. A token that is presented again
-//! is no further guess and costs nothing, so a script with a token that was replaced, or is not in
-//! force yet, does not use up the allowance. A source without allowance is
-//! refused before its token is compared, so guessing proceeds at the rate of the refill. Other
-//! sources are not affected, and a correct token costs nothing, so nobody elsewhere can lock out the
-//! operator; the control socket has no such limit at all.
+//! Each source has an allowance of wrong tokens that refills slowly. A token that is presented
+//! again is no further guess and costs nothing, so a script with a token that was replaced, or is
+//! not in force yet, does not use up the allowance. A source without allowance is refused before
+//! its token is compared, so guessing proceeds at the rate of the refill. Other sources are not
+//! affected, and a correct token costs nothing, so nobody elsewhere can lock out the operator; the
+//! control socket has no such limit at all.
 //!
 //! Memory is bounded: if there are too many sources, the one with the largest allowance is
 //! forgotten, which is the one that loses least by it. An attacker with more sources than that
