@@ -37,6 +37,9 @@ use crate::settings::ServerSettings;
 /// The smallest buffer that hyper accepts.
 const SMALLEST_BUFFER: usize = 8192;
 
+/// The authentication scheme that browsers know.
+const BASIC: &str = "Basic realm=\"pointsman\", charset=\"UTF-8\"";
+
 /// More header lines than any probe, scraper or browser sends.
 const MAX_HEADERS: usize = 64;
 
@@ -172,8 +175,8 @@ fn build_response(reply: Reply, clock: &SharedClock, last: bool) -> Response<Res
     if let Some(seconds) = reply.retry_after {
         headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
-    if let Some(scheme) = reply.authenticate {
-        headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(scheme));
+    if reply.asks_for_password {
+        headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(BASIC));
     }
     if last {
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));

@@ -49,7 +49,7 @@ impl HostNames {
             return false;
         }
         let host = host.map(|host| host.to_str().unwrap_or("invalid host"));
-        let target = parts.uri.authority().map(|authority| authority.as_str());
+        let target = parts.uri.authority().map(hyper::http::uri::Authority::as_str);
         host.into_iter().chain(target).all(|authority| self.permit_authority(authority))
     }
 

@@ -103,7 +103,7 @@ struct Pass;
 
 impl Guard for Pass {
     fn refuse(&self, request: &Request<'_>) -> Option<Reply> {
-        let refusal = || Reply::text(401, "no\n").authenticate("Basic realm=\"pointsman\"");
+        let refusal = || Reply::text(401, "no\n").ask_for_password();
         request.header("x-pass").is_none().then(refusal)
     }
 }
@@ -122,7 +122,7 @@ fn asks_guard_for_everything_but_probes() {
         let refused = get(path, "");
         assert_eq!(
             (refused.status, refused.header("www-authenticate")),
-            (401, Some("basic realm=\"pointsman\"")),
+            (401, Some("basic realm=\"pointsman\", charset=\"utf-8\"")),
             "{path}"
         );
         assert_eq!(get(path, "X-Pass: 1\r\n").status, 200, "{path}");

@@ -123,8 +123,9 @@ pub struct Reply {
     pub allow: Option<&'static str>,
     /// The `Retry-After` header, in seconds.
     pub retry_after: Option<u32>,
-    /// The `WWW-Authenticate` header, for status 401.
-    pub authenticate: Option<&'static str>,
+    /// Whether browsers ask their user for a password, for status 401: the `WWW-Authenticate` header
+    /// offers Basic authentication.
+    pub asks_for_password: bool,
     /// The content.
     pub body: Body,
 }
@@ -142,7 +143,7 @@ impl Reply {
             policy: None,
             allow: None,
             retry_after: None,
-            authenticate: None,
+            asks_for_password: false,
             body: Body::Whole(content.into()),
         }
     }
@@ -170,7 +171,7 @@ impl Reply {
             policy: None,
             allow: None,
             retry_after: None,
-            authenticate: None,
+            asks_for_password: false,
             body,
         }
     }
@@ -182,10 +183,10 @@ impl Reply {
         self
     }
 
-    /// The same reply, with the scheme by which a client may authenticate itself.
+    /// The same reply, and browsers ask their user for a password.
     #[must_use]
-    pub fn authenticate(mut self, scheme: &'static str) -> Self {
-        self.authenticate = Some(scheme);
+    pub fn ask_for_password(mut self) -> Self {
+        self.asks_for_password = true;
         self
     }
 

@@ -20,9 +20,6 @@ use crate::config::{Config, Secret};
 /// The paths that check the permission of commands themselves.
 const CONTROL_PATHS: &str = "/control/";
 
-/// The scheme that browsers know, for the token for reading.
-const BASIC: &str = "Basic realm=\"pointsman\", charset=\"UTF-8\"";
-
 /// Who may give commands and read. A reload changes it. Cheap to clone; all clones share one state.
 #[derive(Debug, Clone)]
 pub(crate) struct ControlAccess {
@@ -165,7 +162,7 @@ impl Guard for ControlAccess {
             [Some(read_token), access.token.as_ref()].into_iter().flatten().collect();
         self.check(request, given.as_deref(), &tokens, || {
             Reply::text(401, "reading requires the token: Authorization: Bearer TOKEN\n")
-                .authenticate(BASIC)
+                .ask_for_password()
         })
     }
 }
