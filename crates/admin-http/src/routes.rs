@@ -123,8 +123,8 @@ pub struct Reply {
     pub allow: Option<&'static str>,
     /// The `Retry-After` header, in seconds.
     pub retry_after: Option<u32>,
-    /// Whether browsers ask their user for a password, for status 401: the `WWW-Authenticate` header
-    /// offers Basic authentication.
+    /// Whether browsers ask their user for a password, for status 401: the header
+    /// `WWW-Authenticate` offers Basic authentication.
     pub asks_for_password: bool,
     /// The content.
     pub body: Body,
