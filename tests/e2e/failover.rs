@@ -309,3 +309,83 @@ fn verifies_master_after_sigstop() {
         metric(&pointsman, "pointsman_process_stalls_total{service=\"mymaster\"}") >= Some(1.0)
     );
 }
+
+/// The process is stopped for about a second, while a planned failover takes place. Discovery has
+/// to ask the sentinels before requests that waited in the sockets reach a master: the superseded
+/// one still accepts writes.
+#[test]
+fn verifies_master_after_a_short_stop() {
+    let cluster = Cluster::builder().start();
+    let pointsman = pointsman(&cluster);
+    let (old, epoch) = (cluster.master(), generation(&pointsman));
+    let client = |number: usize| {
+        let mut client = pointsman.client();
+        client.set_timeout(PATIENCE).expect("a patient client");
+        assert!(client.cmd(&["SET", &format!("before-{number}"), "1"]).expect("SET").is_ok());
+        client
+    };
+    let mut clients: Vec<harness::Client> = (0..WRITERS).map(client).collect();
+    pointsman.process().signal(Signal::STOP);
+    let stopped = Instant::now();
+    cluster.begin_failover_of("mymaster");
+    let replicas: Vec<_> =
+        cluster.nodes().iter().filter(|node| node.addr() != old.addr()).collect();
+    let new = wait_until("a promoted replica", PATIENCE, || {
+        let promoted = |it: &&&harness::Node| it.role().is_ok_and(|role| role == "master");
+        replicas.iter().find(promoted).copied().ok_or("none yet")
+    });
+    for (number, client) in clients.iter_mut().enumerate() {
+        let key = format!("stale-{number}");
+        client.send(&harness::encode(&["SET", &key, "1"])).expect("send");
+    }
+    wait_until("a stop of a second", PATIENCE, || stopped.elapsed() >= Duration::from_secs(1));
+    assert_eq!(old.role().expect("ROLE"), "master", "the old master is no zombie");
+    pointsman.process().signal(Signal::CONT);
+    let answers: Vec<bool> =
+        clients.iter_mut().map(|it| it.read_value().is_ok_and(|it| it.is_ok())).collect();
+    wait_until("the switch", PATIENCE, || generation(&pointsman) > epoch);
+    let has = |node: &harness::Node, number: usize| {
+        let key = format!("stale-{number}");
+        node.ask(&["EXISTS", &key]).expect("EXISTS").int() == Some(1)
+    };
+    // Sentinel demotes the old master after ten seconds, and its own writes are lost then.
+    assert_eq!(old.role().expect("ROLE"), "master", "the old master is no zombie any more");
+    let stale = (0..WRITERS).filter(|number| has(old, *number)).count();
+    let wrong: Vec<usize> =
+        (0..WRITERS).filter(|number| answers[*number] && !has(new, *number)).collect();
+    assert_eq!(
+        (stale, wrong.as_slice()),
+        (0, [].as_slice()),
+        "writes on the superseded master, and acknowledged writes that the new one lacks"
+    );
+    assert!(
+        metric(&pointsman, "pointsman_process_stalls_total{service=\"mymaster\"}") >= Some(1.0)
+    );
+}
+
+/// No failover takes place: stops shorter and longer than the absence limit hold requests for a
+/// moment, and nothing else happens.
+#[test]
+fn keeps_sessions_through_short_stops() {
+    let cluster = Cluster::builder().start();
+    let pointsman = pointsman(&cluster);
+    let mut load = Load::to(pointsman.addr()).writers(WRITERS).rate(RATE).start();
+    wait_until("some writes", PATIENCE, || load.counts().acknowledged > 500);
+    let before = generation(&pointsman);
+    let stalls = || metric(&pointsman, "pointsman_process_stalls_total{service=\"mymaster\"}");
+    let first = stalls().unwrap_or(0.0);
+    for stop in [200, 600, 1500] {
+        pointsman.process().signal(Signal::STOP);
+        let stopped = Instant::now();
+        wait_until("a stop", PATIENCE, || stopped.elapsed() >= Duration::from_millis(stop));
+        pointsman.process().signal(Signal::CONT);
+        let seen = load.counts().acknowledged;
+        wait_until("writes to continue", PATIENCE, || load.counts().acknowledged > seen + 200);
+    }
+    assert!(stalls() >= Some(first + 2.0), "the two longer ones are stalls: {:?}", stalls());
+    load.stop();
+    let verdict = load.verify(cluster.master().addr()).expect("a look at the master");
+    assert_eq!((verdict.missing, load.counts().errors), (0, 0), "{verdict:?}");
+    assert_eq!(generation(&pointsman), before, "the master was published anew");
+    assert_eq!(load.counts().connections, WRITERS as u64, "a session ended");
+}

@@ -9,6 +9,7 @@
 //! | sentinels of another master with the same name | [`carries_no_session_to_another_deployment`] |
 //! | an address is in use | [`changes_nothing_if_an_address_is_in_use`] |
 //! | a removed service returns while it drains; SIGTERM meanwhile | [`adds_service_again_while_it_drains`] |
+//! | a service is removed during a switchover to a named replica | [`ends_switchover_of_a_removed_service`] |
 //! | fifty additions and removals | [`returns_all_resources_of_removed_services`] |
 
 use std::net::SocketAddr;
@@ -290,11 +291,50 @@ fn adds_service_again_while_it_drains() {
     let mut last = Client::connect(beta).expect("a connection");
     assert_eq!(said(&mut last, &["MULTI"]), "OK");
     reload(&pointsman, &both()[..1], "applied");
+    for command in [["pause", "beta"].as_slice(), &["switchover", "beta"]] {
+        let refused = order(&pointsman, command, TOKEN);
+        let reason = stderr(&refused);
+        assert!(!refused.status.success(), "{command:?}");
+        assert!(reason.contains("beta was removed from the configuration"), "{reason}");
+    }
     pointsman.sigterm();
     assert_eq!(said(&mut last, &["EXEC"]), "");
     let (bytes, _) = last.read_to_end().expect("an orderly end");
     assert!(bytes.is_empty());
     assert!(pointsman.wait_exit(PATIENCE).success());
+}
+
+/// The replica has the lowest priority when the service is removed, and no failover was ordered.
+#[test]
+fn ends_switchover_of_a_removed_service() {
+    let cluster = Cluster::builder().masters(&["alpha", "beta"]).replicas(2).start();
+    let pointsman = builder(&cluster)
+        .lines(QUICK_DRAIN)
+        .arg("--set=admin.control=true")
+        .arg("--set=admin.control_token_env=E2E_TOKEN")
+        .env("E2E_TOKEN", TOKEN)
+        .start();
+    let alpha = pointsman.addr_of("alpha").expect("an address");
+    let master = cluster.master_addr("beta").expect("a master");
+    let replica = cluster.groups()[1].nodes().iter().find(|it| it.addr() != master);
+    let replica = replica.expect("a replica");
+    let priority = || {
+        let reply = replica.ask(&["CONFIG", "GET", "replica-priority"]).expect("a reply");
+        reply.field("replica-priority").map(ToString::to_string)
+    };
+    let (before, to) = (priority(), replica.addr().to_string());
+    let done = std::thread::scope(|scope| {
+        let ordered =
+            scope.spawn(|| order(&pointsman, &["switchover", "beta", "--to", &to], TOKEN));
+        wait_until("the priority to change", PATIENCE, || priority() != before);
+        reload(&pointsman, &[service("alpha", alpha, &cluster)], "applied");
+        ordered.join().expect("the order")
+    });
+    let reason = stderr(&done);
+    assert!(!done.status.success() && reason.contains("was removed from the conf"), "{reason}");
+    assert!(!reason.contains("the process is stopping"), "{reason}");
+    wait_until("the priority to be restored", PATIENCE, || priority() == before);
+    assert_eq!(cluster.master_addr("beta").expect("a master"), master);
 }
 
 #[test]

@@ -16,11 +16,12 @@ const AFTER_THE_ABORT: Duration = Duration::from_secs(1);
 /// machine.
 const AFTER_THE_PROXY: Duration = Duration::from_millis(2500);
 
-/// Sets whether replicas may be promoted. Sentinel notices a refusal only by its timeout.
+/// Sets whether replicas may be promoted. Sentinel notices a refusal only by its timeout. Which of
+/// the two commands it sends depends on its version.
 pub(crate) fn allow_promotion(cluster: &Cluster, allowed: bool) {
-    let rule = if allowed { "+slaveof" } else { "-slaveof" };
+    let rules = if allowed { ["+slaveof", "+replicaof"] } else { ["-slaveof", "-replicaof"] };
     for node in cluster.nodes() {
-        node.ask(&["ACL", "SETUSER", "default", rule]).expect("a rule");
+        node.ask(&[&["ACL", "SETUSER", "default"][..], &rules].concat()).expect("a rule");
     }
 }
 

@@ -163,6 +163,43 @@ fn restores_when_the_command_is_interrupted() {
     assert_ne!(cluster.master().addr(), replica.addr());
 }
 
+/// `/history` shows what was ordered, how it ended and how long it took, without refused requests.
+#[test]
+fn shows_orders_in_the_history() {
+    let cluster = Cluster::builder().start();
+    let pointsman = controlled(&cluster);
+    let orders = || {
+        let (_, text) = pointsman.get("/history").expect("history");
+        let history: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        history["services"][0]["orders"].clone()
+    };
+    assert_eq!(orders(), serde_json::json!([]));
+    let paused = order(&pointsman, &["pause", "--fleet", "--for", "1s"], TOKEN);
+    assert!(paused.status.success(), "{}", stderr(&paused));
+    assert!(order(&pointsman, &["resume"], TOKEN).status.success());
+    assert!(!order(&pointsman, &["resume"], "another token").status.success());
+    let to = cluster.replicas()[0].addr();
+    let done = switch_to(&pointsman, to);
+    assert!(done.status.success(), "{}", stderr(&done));
+    let again = switch_to(&pointsman, to);
+    assert!(!again.status.success(), "it is the master now");
+
+    let orders = orders();
+    let column = |key: &str| -> Vec<serde_json::Value> {
+        orders.as_array().expect("orders").iter().map(|it| it[key].clone()).collect()
+    };
+    assert_eq!(column("command"), ["pause", "resume", "switchover", "switchover"], "{orders}");
+    assert_eq!(orders[0]["parameters"], serde_json::json!({ "fleet": true, "seconds": 1.0 }));
+    assert_eq!(orders[2]["parameters"]["to"], to.to_string());
+    assert_eq!(orders[2]["result"]["to"], to.to_string());
+    let ok: Vec<_> = column("result").iter().map(|it| it["ok"].clone()).collect();
+    assert_eq!(ok, [true, true, true, false], "{orders}");
+    assert!(orders[3]["result"]["error"].is_string(), "{orders}");
+    let times = [column("took_s"), column("age_s")].concat();
+    assert!(times.iter().all(serde_json::Value::is_f64), "{orders}");
+    assert!(!orders.to_string().contains(TOKEN));
+}
+
 #[test]
 fn restores_when_the_proxy_is_terminated() {
     let cluster = Cluster::builder().start();

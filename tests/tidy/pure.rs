@@ -17,6 +17,7 @@ const PURE: &[(&str, &str)] = &[
     ("crates/proxy/src/end_reason.rs", "why a session ended"),
     ("crates/resp/src/", "frame boundaries, classes of commands, what a session is owed"),
     ("crates/sentinel/src/discovery/alarms.rs", "which alarms about sentinels are on"),
+    ("crates/sentinel/src/discovery/absence_limit.rs", "which absence of the process matters"),
     ("crates/sentinel/src/discovery/clock_jumps.rs", "whether the process was suspended"),
     ("crates/sentinel/src/discovery/majority_clock.rs", "when a majority had announced a switch"),
     ("crates/sentinel/src/doctor/cures.rs", "the commands that repair sentinels"),

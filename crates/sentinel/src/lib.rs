@@ -23,6 +23,8 @@ mod types;
 /// The pure parts of the driver for the simulator, which emulates sentinels and redis nodes and
 /// processes their answers with the production code.
 pub mod simulation {
+    pub use crate::discovery::RENEW_EVERY;
+    pub use crate::discovery::absence_limit::AbsenceLimit;
     pub use crate::discovery::learned_addresses::LearnedAddresses;
     pub use crate::link::connection::{read_events, read_replies};
     pub use crate::link::notice::parse as parse_notice;

@@ -106,7 +106,7 @@ impl Cluster {
     }
 
     /// The right master, if it is a master: sentinels that lost their files may name a replica.
-    fn right_master(&self) -> Option<Addr> {
+    pub(crate) fn right_master(&self) -> Option<Addr> {
         let right = self.majority_master()?;
         let node = self.redis.iter().find(|it| self.net.addr(it.pid) == right)?;
         (node.is_master() && self.net.process(node.pid).up).then_some(right)
@@ -158,6 +158,9 @@ impl Oracle {
                 let at = cluster.net.now;
                 self.acks.push(Ack { id, pid, node, at });
                 self.judge_ack(pid, node, executed, cluster);
+            }
+            Observation::ForwardedUnproven { pid, node } => {
+                self.judge_forward(pid, node, cluster);
             }
             Observation::RouteEvent(pid, RouteEvent::Ordered { to }) => {
                 self.judge_order(pid, to, cluster);
@@ -264,6 +267,29 @@ impl Oracle {
                 self.minority
             );
             self.violate(Rule::BlindWrites, pid, text, cluster);
+        }
+    }
+
+    /// A proxy that was stopped forwards a write before it received any view. Another node must not
+    /// have been promoted meanwhile.
+    fn judge_forward(&mut self, pid: Pid, node: Pid, cluster: &mut Cluster) {
+        let since = cluster.net.process(pid).stopped_at;
+        let promoted = |at: &Micros| *at >= since;
+        let others = cluster.redis.iter().filter(|it| it.pid != node && it.is_master());
+        let Some(at) = others.filter_map(|it| it.promoted_at).find(promoted) else { return };
+        let resumed = cluster.proxies[pid].driver.unproven_since;
+        // With `keep`, silence of all sentinels takes no master away.
+        let patient = self.minority == Minority::Keep
+            && resumed.is_some_and(|resumed| cluster.net.now - resumed >= SILENT);
+        if !patient {
+            let text = format!(
+                "forwarded to {} before any view was received after a stop from {} ms on, in which \
+                 another node was promoted at {} ms",
+                cluster.net.addr(node),
+                since / MS,
+                at / MS
+            );
+            self.violate(Rule::WroteAfterSleep, pid, text, cluster);
         }
     }
 
@@ -382,7 +408,7 @@ impl Oracle {
     /// reachable.
     fn is_healthy(&self, pid: Pid, heard: usize, cluster: &Cluster) -> bool {
         let driver = &cluster.proxies[pid].driver;
-        let Some((addr, _, run_id)) = driver.committed().filter(|_| !driver.is_paused()) else {
+        let Some((addr, epoch, run_id)) = driver.committed().filter(|_| !driver.is_paused()) else {
             return false;
         };
         let Some(node) = cluster.redis.iter().find(|it| cluster.net.addr(it.pid) == addr) else {
@@ -398,7 +424,8 @@ impl Oracle {
         // a master that was cut has to be verified anew.
         let naming = cluster.sentinels.iter().filter(|it| it.current_master() == addr).count();
         let strict = !cluster.are_strangers() && naming > cluster.sentinels.len() / 2 && !node.full;
-        let strict = strict && cluster.slowest() == 0;
+        let strict = strict && cluster.slowest() == 0 && !cluster.reports_minority(pid);
+        let quiet = quiet && !cluster.is_superseded(addr, epoch);
         // A master that was cleared is used again on votes only, and strangers have none for half a
         // minute.
         let published = driver.route.target.is_some() || !cluster.are_strangers();
@@ -509,6 +536,27 @@ impl Cluster {
             fine(it.pid) && it.is_master() == is && (is || it.master() == Some(right)) && !it.full
         });
         sentinels && redis
+    }
+
+    /// Whether a majority names another master at a newer epoch. Then the last one must not be
+    /// used, even if the promotion of its successor was undone and the successor follows it.
+    pub(crate) fn is_superseded(&self, addr: Addr, epoch: u64) -> bool {
+        let newer = |it: &&Sentinel| it.current_master() != addr && it.config_epoch > epoch;
+        self.sentinels.iter().filter(newer).count() > self.sentinels.len() / 2
+    }
+
+    /// Whether every sentinel that the proxy reaches reports that it reaches no majority of its
+    /// peers. A partition is over for the proxy before it is for the sentinels: their connections
+    /// recover later.
+    pub(crate) fn reports_minority(&self, pid: Pid) -> bool {
+        let reached = self.sentinels.iter().filter(|it| {
+            let process = self.net.process(it.pid);
+            process.up && !process.stopped && self.net.reach(pid, it.pid)
+        });
+        reached.map(|it| &it.peers).all(|peers| {
+            let up = 1 + peers.iter().filter(|peer| !peer.s_down).count();
+            up * 2 <= 1 + peers.len()
+        })
     }
 
     /// Most sentinels have lost their identity recently: proxies do not know them yet.

@@ -230,6 +230,33 @@ fn planned_failover_loses_nothing_and_kill_little() {
     }
 }
 
+/// Seed 2695: after a partition the sentinels regain their peers seconds later than the proxy
+/// regains the sentinels. With `cut` it has no master until then, rightly.
+#[test]
+fn reports_minority_until_sentinels_regain_peers() {
+    let mut cluster = quiet(1).cluster;
+    assert!(!cluster.reports_minority(0));
+    for sentinel in &mut cluster.sentinels {
+        sentinel.peers.iter_mut().for_each(|peer| peer.s_down = true);
+    }
+    assert!(cluster.reports_minority(0));
+    cluster.sentinels[1].peers[0].s_down = false;
+    assert!(!cluster.reports_minority(0), "two of three");
+}
+
+/// Seed 340: a sentinel that heard of the promotion late made the new master a replica of the old
+/// one. All name it nevertheless, so the old one must not be used.
+#[test]
+fn supersedes_master_that_a_majority_left() {
+    let mut simulation = quiet(1);
+    let (addr, epoch) = (simulation.cluster.right_master().expect("a master"), 0);
+    assert!(!simulation.cluster.is_superseded(addr, epoch));
+    assert!(simulation.cluster.sentinels[0].order_failover(&mut simulation.cluster.net));
+    simulation.run_until(CAUSE + 5 * SECOND);
+    assert!(simulation.cluster.is_superseded(addr, epoch));
+    assert!(!simulation.cluster.is_superseded(addr, epoch + 1), "at no newer epoch");
+}
+
 #[test]
 fn same_seed_gives_the_same_run() {
     for seed in [3, 14, 159] {

@@ -186,7 +186,8 @@ fn mirror(from: &Path, to: &Path) -> std::io::Result<()> {
         }
         for entry in fs::read_dir(from)? {
             let name = entry?.file_name();
-            if name != "target" {
+            // What cargo builds has this file; a crate may be named target.
+            if !from.join(&name).join("CACHEDIR.TAG").exists() {
                 mirror(&from.join(&name), &to.join(&name))?;
             }
         }
@@ -248,7 +249,9 @@ mod tests {
         };
         write(from.path(), "src/kept.rs", "same");
         write(from.path(), "src/changed.rs", "new");
-        write(from.path(), "target/debug", "never");
+        write(from.path(), "target/src/lib.rs", "a crate");
+        write(from.path(), "crates/one/target/CACHEDIR.TAG", "built");
+        write(from.path(), "crates/one/target/debug", "never");
         write(to.path(), "src/kept.rs", "same");
         write(to.path(), "src/changed.rs", "old");
         write(to.path(), "src/gone/away.rs", "old");
@@ -256,7 +259,8 @@ mod tests {
         mirror(from.path(), to.path()).unwrap();
         let read = |name: &str| fs::read_to_string(to.path().join(name)).ok();
         assert_eq!(read("src/changed.rs").as_deref(), Some("new"));
-        assert!(read("src/gone/away.rs").is_none() && read("target/debug").is_none());
+        assert_eq!(read("target/src/lib.rs").as_deref(), Some("a crate"));
+        assert!(read("src/gone/away.rs").is_none() && read("crates/one/target/debug").is_none());
         let kept = fs::metadata(to.path().join("src/kept.rs")).unwrap().modified().unwrap();
         assert_eq!(kept, untouched);
     }

@@ -22,6 +22,7 @@ pub(super) mod metric {
     pub(in super::super) const RELOADS: &str = "pointsman_config_reloads_total";
     pub(in super::super) const DROPPED: &str = "pointsman_log_lines_dropped_total";
     pub(in super::super) const INTERNAL: &str = "internal_error";
+    pub(in super::super) const ABANDONED: &str = "hold_abandoned";
 }
 
 /// How many descriptors more than at the start are allowed at the end: a probe connection per node

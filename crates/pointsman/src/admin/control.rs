@@ -11,6 +11,7 @@
 //! parameters are in the query.
 
 mod access;
+mod command_log;
 mod overrides;
 mod steps;
 mod token_attempts;
@@ -18,7 +19,7 @@ mod token_attempts;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use admin_http::{Handler, Method, Reply, Request, StreamPermit};
+use admin_http::{Handler, Method, Reply, Request};
 use sentinel::{
     DiscoveryHandle, NodeAddr, Pause, SwitchoverOptions, pause_fleet, resume_fleet, switchover,
 };
@@ -28,6 +29,8 @@ use tracing::{info, warn};
 
 pub(crate) use self::access::ControlAccess;
 pub(crate) use self::access::TokenRefusals;
+pub(crate) use self::command_log::CommandLog;
+use self::command_log::Responder;
 use self::steps::stream_steps;
 use super::follow::Order;
 use crate::admin::service_registry::{ReportedService, ServiceRegistry};
@@ -57,13 +60,18 @@ enum ControlCommand {
 pub(crate) struct Control {
     access: ControlAccess,
     services: ServiceRegistry,
+    log: CommandLog,
     runtime: tokio::runtime::Handle,
 }
 
 impl Control {
     /// Creates the API. Commands run on the runtime of the caller.
-    pub(crate) fn new(access: ControlAccess, services: ServiceRegistry) -> Arc<Self> {
-        Arc::new(Self { access, services, runtime: tokio::runtime::Handle::current() })
+    pub(crate) fn new(
+        access: ControlAccess,
+        services: ServiceRegistry,
+        log: CommandLog,
+    ) -> Arc<Self> {
+        Arc::new(Self { access, services, log, runtime: tokio::runtime::Handle::current() })
     }
 
     /// Adds its paths to the admin server.
@@ -89,8 +97,17 @@ impl Control {
 
     /// A service that is being removed takes no commands.
     fn service(&self, name: Option<&str>) -> Result<Arc<ReportedService>, String> {
-        let mut services = self.services.list();
-        services.retain(|it| !it.is_leaving);
+        let (leaving, services): (Vec<_>, Vec<_>) =
+            self.services.list().into_iter().partition(|it| it.is_leaving);
+        if let Some(removed) = leaving.iter().find(|it| Some(it.name.as_str()) == name)
+            && !services.iter().any(|it| it.name == removed.name)
+        {
+            return Err(format!(
+                "service {} was removed from the configuration, and takes no commands while its \
+                 sessions leave",
+                removed.name
+            ));
+        }
         let names = || services.iter().map(|it| it.name.as_str()).collect::<Vec<_>>().join(", ");
         match (name, services.as_slice()) {
             (None, [only]) => Ok(Arc::clone(only)),
@@ -110,20 +127,24 @@ impl Control {
         &self,
         handle: &DiscoveryHandle,
         command: sentinel::CommandId,
-        done: &[serde_json::Value],
-        permit: StreamPermit,
+        done: Vec<serde_json::Value>,
+        responder: Responder,
     ) -> Reply {
         let (lines, body) = mpsc::channel(1);
-        let done: String = done.iter().map(|line| format!("{line}\n")).collect();
         let handle = handle.clone();
+        let Responder { permit, command: logged } = responder;
         self.runtime.spawn(async move {
             let answer = if is_applied(&handle, command).await {
                 done
             } else {
-                format!("{}\n", json!({ "ok": false, "error": WITHDRAWN }))
+                vec![json!({ "ok": false, "error": WITHDRAWN })]
             };
+            if let Some(last) = answer.last() {
+                logged.end(last);
+            }
+            let text: String = answer.iter().map(|line| format!("{line}\n")).collect();
             // The client may be gone; the command has taken effect anyway.
-            let _ = lines.send(answer.into()).await;
+            let _ = lines.send(text.into()).await;
         });
         Reply::stream("application/x-ndjson", body, permit)
     }
@@ -134,10 +155,10 @@ impl Control {
         name: &str,
         handle: &DiscoveryHandle,
         duration: Option<Duration>,
-        permit: StreamPermit,
+        responder: Responder,
     ) -> Reply {
         let (name, handle) = (name.to_owned(), handle.clone());
-        self.respond(permit, async move {
+        self.respond(responder, async move {
             match pause_fleet(&handle, duration, DEFAULT_PAUSE).await {
                 Ok(duration) => {
                     let seconds = duration.as_secs_f64();
@@ -152,14 +173,14 @@ impl Control {
     }
 
     /// Opens the gate, and ends a pause of the fleet.
-    fn resume(&self, name: &str, handle: &DiscoveryHandle, permit: StreamPermit) -> Reply {
+    fn resume(&self, name: &str, handle: &DiscoveryHandle, responder: Responder) -> Reply {
         let command = handle.resume();
         let done = json!({ "ok": true, "service": name });
         if handle.operations_snapshot().fleet_pause.is_none() {
-            return self.respond_when_applied(handle, command, &[done], permit);
+            return self.respond_when_applied(handle, command, vec![done], responder);
         }
         let handle = handle.clone();
-        self.respond(permit, async move {
+        self.respond(responder, async move {
             let is_applied = is_applied(&handle, command).await;
             match resume_fleet(&handle).await {
                 Ok(()) if is_applied => done,
@@ -172,12 +193,15 @@ impl Control {
     /// Responds with one line when `answer` completes.
     fn respond(
         &self,
-        permit: StreamPermit,
+        responder: Responder,
         answer: impl Future<Output = serde_json::Value> + Send + 'static,
     ) -> Reply {
         let (lines, body) = mpsc::channel(1);
+        let Responder { permit, command } = responder;
         self.runtime.spawn(async move {
-            let line = format!("{}\n", answer.await);
+            let answer = answer.await;
+            let line = format!("{answer}\n");
+            command.end(&answer);
             // The client may be gone; the command has taken effect anyway.
             let _ = lines.send(line.into()).await;
         });
@@ -189,8 +213,9 @@ impl Control {
         name: &str,
         handle: &DiscoveryHandle,
         plan: SwitchoverOptions,
-        permit: StreamPermit,
+        responder: Responder,
     ) -> Reply {
+        let Responder { permit, command } = responder;
         let (steps, steps_received) = mpsc::channel(16);
         let (lines, body) = mpsc::channel(16);
         let (name, handle) = (name.to_owned(), handle.clone());
@@ -218,6 +243,7 @@ impl Control {
                     json!({ "ok": false, "error": reason.to_string() })
                 }
             };
+            command.end(&last);
             let _ = lines.send(format!("{last}\n").into()).await;
         });
         Reply::stream("application/x-ndjson", body, permit)
@@ -257,17 +283,26 @@ impl Handler for CommandHandler {
         }
         // Reserved first: a command without a response stream must not be executed.
         let Some(permit) = request.reserve_stream() else { return Reply::no_stream() };
+        let logged = |command, parameters| Responder {
+            permit,
+            command: self.control.log.begin(name, command, parameters),
+        };
         match self.command {
-            ControlCommand::Pause => self.pause(request, (name, handle), permit),
+            ControlCommand::Pause => self.pause(request, (name, handle), logged),
             ControlCommand::Resume => {
                 info!(service = name, "traffic resumed by command");
-                self.control.resume(name, handle, permit)
+                self.control.resume(name, handle, logged("resume", json!({})))
             }
             ControlCommand::Follow => match Order::read(|name| parameter(request, name)) {
-                Ok(order) => self.control.follow(name, handle, order, permit),
+                Ok(order) => {
+                    let parameters = json!({ "to": order.addr.to_string(), "force": order.force });
+                    self.control.follow(name, handle, order, logged("follow", parameters))
+                }
                 Err(problem) => Reply::text(400, problem + "\n"),
             },
-            ControlCommand::Unfollow => self.control.unfollow(name, handle, permit),
+            ControlCommand::Unfollow => {
+                self.control.unfollow(name, handle, logged("unfollow", json!({})))
+            }
             ControlCommand::Switchover => {
                 let pause_clients = match parameter(request, "pause_clients") {
                     None | Some("false") => false,
@@ -279,8 +314,10 @@ impl Handler for CommandHandler {
                     Some(Some(to)) => Some(to),
                     Some(None) => return Reply::text(400, "write the replica as host:port\n"),
                 };
+                let requested = to.as_ref().map(ToString::to_string);
+                let parameters = json!({ "to": requested, "pause_clients": pause_clients });
                 let plan = SwitchoverOptions { pause_clients, to, ..SwitchoverOptions::default() };
-                self.control.switch_over(name, handle, plan, permit)
+                self.control.switch_over(name, handle, plan, logged("switchover", parameters))
             }
         }
     }
@@ -291,7 +328,7 @@ impl CommandHandler {
         &self,
         request: &Request<'_>,
         (name, handle): (&str, &DiscoveryHandle),
-        permit: StreamPermit,
+        logged: impl FnOnce(&'static str, serde_json::Value) -> Responder,
     ) -> Reply {
         let duration = match parameter(request, "for").map(parse_duration) {
             None => None,
@@ -300,17 +337,25 @@ impl CommandHandler {
                 return Reply::text(400, "write the duration as 30s or 2m, up to 10m\n");
             }
         };
+        let parameters = |fleet: bool| {
+            let seconds = duration.map(|it| it.as_secs_f64());
+            json!({ "fleet": fleet, "seconds": seconds })
+        };
         match parameter(request, "fleet") {
-            Some("true") => return self.control.pause_fleet(name, handle, duration, permit),
+            Some("true") => {
+                let responder = logged("pause", parameters(true));
+                return self.control.pause_fleet(name, handle, duration, responder);
+            }
             None | Some("false") => {}
             Some(_) => return Reply::text(400, "fleet must be true or false\n"),
         }
+        let responder = logged("pause", parameters(false));
         let (since, duration) = (Instant::now(), duration.unwrap_or(DEFAULT_PAUSE));
         let command =
             handle.pause(Pause { since, until: since + duration, ends_with_commit: false });
         info!(service = name, seconds = duration.as_secs_f64(), "traffic paused by command");
         let done = json!({ "ok": true, "service": name, "seconds": duration.as_secs_f64() });
-        self.control.respond_when_applied(handle, command, &[done], permit)
+        self.control.respond_when_applied(handle, command, vec![done], responder)
     }
 }
 

@@ -1,5 +1,5 @@
 //! The samples of the last ten minutes that the status page plots, recorded here because the page
-//! is usually opened after the event.
+//! is usually opened after the event, and the last commands of operators (`orders`).
 //!
 //! One sample every two seconds, five numbers each, independent of the traffic. Longer periods are
 //! for Prometheus.
@@ -12,6 +12,7 @@ use admin_http::{Handler, Reply, Request};
 use proxy::Distribution;
 use serde_json::{Value, json};
 
+use crate::admin::control::CommandLog;
 use crate::admin::service_registry::ServiceRegistry;
 
 /// Interval of samples.
@@ -65,7 +66,7 @@ impl ServiceHistory {
         self.before = Some(totals);
     }
 
-    fn document(&self, name: &str) -> Value {
+    fn document(&self, name: &str, orders: &Value) -> Value {
         let list =
             |of: &dyn Fn(&HistorySample) -> Value| self.samples.iter().map(of).collect::<Vec<_>>();
         json!({
@@ -76,6 +77,7 @@ impl ServiceHistory {
             "bytes": list(&|it| json!(it.bytes)),
             "p99_ms": list(&|it| json!(it.p99)),
             "generation": list(&|it| json!(it.generation)),
+            "orders": orders,
         })
     }
 }
@@ -83,13 +85,14 @@ impl ServiceHistory {
 /// The samples of all services.
 pub(crate) struct History {
     services: ServiceRegistry,
+    orders: CommandLog,
     histories: Mutex<BTreeMap<String, ServiceHistory>>,
 }
 
 impl History {
     /// Creates an empty history.
-    pub(crate) fn new(services: ServiceRegistry) -> Arc<Self> {
-        Arc::new(Self { services, histories: Mutex::default() })
+    pub(crate) fn new(services: ServiceRegistry, orders: CommandLog) -> Arc<Self> {
+        Arc::new(Self { services, orders, histories: Mutex::default() })
     }
 
     fn histories(&self) -> MutexGuard<'_, BTreeMap<String, ServiceHistory>> {
@@ -127,10 +130,10 @@ impl Handler for History {
     fn answer(&self, _request: &Request<'_>) -> Reply {
         let histories = self.histories();
         let empty = ServiceHistory::default();
-        let services =
-            self.services.list().into_iter().map(|service| {
-                histories.get(&service.name).unwrap_or(&empty).document(&service.name)
-            });
+        let services = self.services.list().into_iter().map(|service| {
+            let orders = self.orders.document(&service.name);
+            histories.get(&service.name).unwrap_or(&empty).document(&service.name, &orders)
+        });
         Reply::json(
             200,
             json!({ "schema": 1, "services": services.collect::<Vec<_>>() }).to_string(),
@@ -171,7 +174,7 @@ mod tests {
             generation: Some(1),
         };
         assert_eq!(history.samples.back(), Some(&last));
-        let document = history.document("a");
+        let document = history.document("a", &json!([]));
         assert_eq!(document["seconds"], 600);
         assert_eq!(document["commands"][0], 5.0);
     }

@@ -16,8 +16,7 @@ use tokio::sync::mpsc;
 use tracing::{debug, info, warn};
 
 use self::resources::{BoundResources, acquire};
-use crate::admin::control::Control;
-use crate::admin::control::{ControlAccess, TokenRefusals};
+use crate::admin::control::{CommandLog, Control, ControlAccess, TokenRefusals};
 use crate::admin::control_socket::ControlSocket;
 use crate::admin::effective_config::{EffectiveConfig, EffectiveSettings};
 use crate::admin::history::History;
@@ -104,8 +103,9 @@ impl RunningProcess {
         warn_of_copying(config, workers.splices());
         let memory = watch_capacity(&inputs, &effective, &workers);
         let (access, hosts) = (ControlAccess::of(config), HostNames::new(admin_hosts(config)));
-        let admin = add_control_api((&access, &hosts), &registry, workers.sessions(), admin);
-        let admin = record_history(&registry, admin);
+        let listed = (&registry, workers.sessions());
+        let (admin, orders) = add_control_api((&access, &hosts), listed, admin);
+        let admin = record_history(&registry, orders, admin);
         let parts = (start, registry, effective.clone(), drain.clone());
         let admin_parts = (running.heartbeat, (&admin, access.refused()));
         let report = Arc::new(report(&inputs, parts, &workers, admin_parts));
@@ -229,8 +229,12 @@ fn watch_config(
 }
 
 /// Records the last minutes for the status page.
-fn record_history(services: &ServiceRegistry, admin: admin_http::Server) -> admin_http::Server {
-    let history = History::new(services.clone());
+fn record_history(
+    services: &ServiceRegistry,
+    orders: CommandLog,
+    admin: admin_http::Server,
+) -> admin_http::Server {
+    let history = History::new(services.clone(), orders);
     // The task ends with the runtime. Without it the page has no plots.
     tokio::spawn(Arc::clone(&history).record());
     admin.route("/history", history)
@@ -253,19 +257,19 @@ fn log_start(admin: &admin_http::Server, config: &Config) {
     info!(?admin, version, config = %config.hash, "started");
 }
 
-/// Adds the control API to the admin server, which answers only while it is enabled, and the rules
-/// of who may read.
+/// Adds the control API to the admin server, with the log of its commands and the rules of who may
+/// read. It answers only while it is enabled.
 fn add_control_api(
     (access, hosts): (&ControlAccess, &HostNames),
-    services: &ServiceRegistry,
-    sessions: &proxy::SessionVisits,
+    (services, sessions): (&ServiceRegistry, &proxy::SessionVisits),
     admin: admin_http::Server,
-) -> admin_http::Server {
+) -> (admin_http::Server, CommandLog) {
     let admin = admin.hosts(hosts.clone()).guard(Arc::new(access.clone()));
     let sessions = SessionsApi::new(sessions.clone());
     let admin = sessions.add_to(admin);
-    let control = Control::new(access.clone(), services.clone());
-    sessions.add_control_to(&control, control.add_to(admin))
+    let log = CommandLog::default();
+    let control = Control::new(access.clone(), services.clone(), log.clone());
+    (sessions.add_control_to(&control, control.add_to(admin)), log)
 }
 
 /// Publishes the Unix sockets. Bounded, since TCP clients are served by now.

@@ -190,7 +190,7 @@ impl ServiceSet {
             let is_configured = config.services.iter().any(|it| it.name == service.name);
             if !is_configured && !std::mem::replace(&mut service.is_leaving, true) {
                 info!(service = service.name, "service removed, its sessions leave");
-                service.handle.stop_operations();
+                service.handle.set_service_removed(true);
             }
         }
         let closing: Vec<(Arc<str>, ListenerId, bool)> = plan
@@ -247,7 +247,7 @@ impl ServiceSet {
         running.limits = (limit, service.hold_timeout);
         let returns = std::mem::replace(&mut running.is_leaving, false);
         if returns {
-            running.handle.allow_operations();
+            running.handle.set_service_removed(false);
         }
         if returns || old.is_none_or(|old| old.sentinels != service.sentinels) {
             let sentinels = service.sentinels.iter().map(settings::node).collect();

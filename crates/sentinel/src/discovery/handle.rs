@@ -183,15 +183,16 @@ impl DiscoveryHandle {
         self.operations.snapshot()
     }
 
-    /// Called when the process stops or the service is removed: a switchover ends if no failover
-    /// was ordered yet, a pause of the fleet ends, and no new one begins.
+    /// Called when the process stops: a switchover ends if no failover was ordered yet, a pause of
+    /// the fleet ends, and no new one begins.
     pub fn stop_operations(&self) {
         self.operations.stop();
     }
 
-    /// Called when a removed service is configured again before its last session has ended.
-    pub fn allow_operations(&self) {
-        self.operations.allow();
+    /// The same when a reload removes the service, until it is configured again: its last session
+    /// may end later.
+    pub fn set_service_removed(&self, is_removed: bool) {
+        self.operations.set_service_removed(is_removed);
     }
 
     /// Waits until every change of a command is undone, at most for `limit`. Whether it is.

@@ -8,6 +8,7 @@
 //! Configured sentinels are dialled as soon as their addresses are known. Sentinels learned from
 //! others are dialled a few times per second at most.
 
+pub(crate) mod absence_limit;
 pub(crate) mod alarms;
 pub(crate) mod changes;
 pub(crate) mod clock_jumps;
@@ -62,6 +63,10 @@ const PROCESSING_SLACK: Duration = Duration::from_millis(250);
 
 /// The maximum age of the published snapshot.
 const PUBLISH_EVERY: Duration = Duration::from_millis(250);
+
+/// The loop iterates at least this often, and thereby renews the leases. The smallest absence limit
+/// is five times as long, so that a thread that is scheduled late does not close the gate.
+pub const RENEW_EVERY: Duration = Duration::from_millis(100);
 
 /// The minimum interval between two updates of the connections to learned sentinels: a peer that
 /// announces other ones each time must not make this process dial without end.
@@ -171,19 +176,22 @@ impl Discovery {
                 .chain(self.reconcile_at)
                 .min();
             let deadline = deadline
-                .map_or(publish_at, |at| publish_at.min(tokio::time::Instant::from_std(at)));
+                .map_or(publish_at, |at| publish_at.min(tokio::time::Instant::from_std(at)))
+                .min(tokio::time::Instant::now() + RENEW_EVERY);
+            let mut changes = None;
             let incoming = tokio::select! {
                 biased;
                 () = self.clocks.jumped() => None,
-                Some(changes) = self.changes.recv() => {
-                    self.apply_changes(changes);
+                Some(received) = self.changes.recv() => {
+                    changes = Some(received);
                     None
                 }
                 Some(incoming) = self.incoming.recv() => Some(incoming),
                 () = self.wake.notified() => None,
                 () = tokio::time::sleep_until(deadline) => None,
             };
-            // Before the message is processed: it may have waited while the host was suspended.
+            // Before the message or the changes are processed: they may have waited while the host
+            // was suspended, and after a step with the present time the views would look expired.
             self.clocks.notice_absence(|away| {
                 self.services
                     .values_mut()
@@ -191,6 +199,7 @@ impl Discovery {
                     .filter(|long| *long)
                     .count()
             });
+            changes.into_iter().for_each(|changes| self.apply_changes(changes));
             incoming.into_iter().for_each(|message| self.handle_message(message));
             // In every iteration: however many messages wait, a hint waits for at most one of them.
             self.handle_requests();

@@ -39,6 +39,7 @@ pub struct OperationsSnapshot {
 pub(crate) struct Operations {
     state: Arc<Mutex<OperationsSnapshot>>,
     stopping: Arc<AtomicBool>,
+    service_removed: Arc<AtomicBool>,
     fleet_pause_end: Arc<Notify>,
 }
 
@@ -69,17 +70,23 @@ impl Operations {
         self.fleet_pause_end.notified().await;
     }
 
-    /// From now on no operation may begin, and those that can be revoked end.
+    /// The process stops. From now on no operation may begin, and those that can be revoked end.
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
     }
 
-    /// Operations may begin again.
-    pub(crate) fn allow(&self) {
-        self.stopping.store(false, Ordering::Release);
+    /// The same for as long as the service is removed; `false` if it is configured again.
+    pub(crate) fn set_service_removed(&self, is_removed: bool) {
+        self.service_removed.store(is_removed, Ordering::Release);
     }
 
+    /// Whether no operation may begin.
     pub(crate) fn is_stopping(&self) -> bool {
+        self.is_process_stopping() || self.service_removed.load(Ordering::Acquire)
+    }
+
+    /// Whether the whole process stops.
+    pub(crate) fn is_process_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
 

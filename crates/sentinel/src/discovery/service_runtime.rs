@@ -19,8 +19,9 @@ use target::{ClockReading, PoolWriter, ReplyPolicy, TargetWriter};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
-use self::change::lease;
+use self::change::absence_limit;
 use self::watch_sentinels::SentinelAlarms;
+use crate::discovery::absence_limit::AbsenceLimit;
 use crate::discovery::credential_log::CredentialLog;
 use crate::discovery::failover_history::FailoverHistory;
 use crate::discovery::learned_addresses::LearnedAddresses;
@@ -48,9 +49,9 @@ pub(crate) struct ServiceRuntime {
     replica_publisher: Option<ReplicaPublisher>,
     /// Publishes the live sentinels, if a listener for them is configured.
     sentinel_pool: Option<SentinelPool>,
-    /// For how long workers may trust the target after a check of all deadlines. The machine calls
-    /// a longer gap a stall.
-    lease: Duration,
+    /// For how long workers may trust the target after a check of all deadlines. A longer absence
+    /// of this process is a stall.
+    absence_limit: AbsenceLimit,
     probers: ProberSet,
     learned_addresses: LearnedAddresses,
     /// The number of sentinels that the configuration resolves to.
@@ -81,7 +82,7 @@ impl ServiceRuntime {
         prober_factory: ProberFactory,
         out: mpsc::Sender<DriverMessage>,
     ) -> Self {
-        let (now, lease) = (Instant::now(), lease(&rules));
+        let (now, absence_limit) = (Instant::now(), absence_limit(&rules));
         let machine = Machine::new(now, rules, seeds);
         let name = Arc::clone(name);
         let first = DiscoverySnapshot {
@@ -112,7 +113,7 @@ impl ServiceRuntime {
             target_writer,
             replica_publisher: replicas.map(ReplicaPublisher::new),
             sentinel_pool: sentinel_pool.map(SentinelPool::new),
-            lease,
+            absence_limit,
             probers: ProberSet::new(number, prober_factory, out),
             learned_addresses: LearnedAddresses::default(),
             expected: seeds,
@@ -179,25 +180,31 @@ impl ServiceRuntime {
         }
     }
 
-    /// The process was away for this long, by any clock. Beyond the limit of a stall, nothing known
-    /// before is trusted. Returns whether the limit was exceeded.
+    /// The process was away for this long, by any clock. Beyond the limit nothing known before is
+    /// trusted. Returns whether that is the case.
     pub(crate) fn check_absence(&mut self, away: Duration, links: &Links) -> bool {
-        let long = away > self.lease;
-        if long {
-            self.step(MachineEvent::Stalled, links);
+        if !self.absence_limit.is_exceeded(Instant::now(), away) {
+            return false;
         }
-        long
+        // Traffic flows although no majority has answered for seconds: a short absence hides
+        // nothing that would have been noticed without it.
+        if away <= self.machine.rules().stall && self.machine.is_open_without_majority() {
+            return false;
+        }
+        self.step(MachineEvent::Stalled, links);
+        true
     }
 
     /// Renews the lease of the target: all that was due at `checked_at` has been processed. Not
     /// earlier, because after a stall of the process the machine has to close the gate first.
     pub(crate) fn renew(&mut self, checked_at: ClockReading) {
-        self.target_writer.renew(checked_at, self.lease);
+        let lease = self.absence_limit.current();
+        self.target_writer.renew(checked_at, lease);
         if let Some(replica_publisher) = &mut self.replica_publisher {
-            replica_publisher.renew(checked_at, self.lease);
+            replica_publisher.renew(checked_at, lease);
         }
         if let Some(pool) = &mut self.sentinel_pool {
-            pool.renew(checked_at, self.lease);
+            pool.renew(checked_at, lease);
         }
     }
 

@@ -42,7 +42,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// in any case.
 pub(super) async fn examine(examination: Arc<Examination>, resolver: &Resolver) -> Observed {
     let (found, unresolved) = seeds(&examination, resolver).await;
-    let wave = found.into_iter().map(|addr| (NodeAddr::from(addr), true, None)).collect();
+    let configured = |addr| (NodeAddr::from(addr), true, BTreeSet::new());
+    let wave = found.into_iter().map(configured).collect();
     let mut sentinels = ask_sentinels(wave, &examination, resolver).await;
     if examination.learn {
         let learned = learned(&sentinels, &examination);
@@ -105,8 +106,9 @@ async fn seeds(
     (found, unresolved)
 }
 
-/// A sentinel to ask: its address, whether it is configured, and the MYID that was announced.
-type SentinelToAsk = (NodeAddr, bool, Option<MyId>);
+/// A sentinel to ask: its address, whether it is configured, and the MYIDs that were announced
+/// there: several if a former one is listed as well. None if any is right.
+type SentinelToAsk = (NodeAddr, bool, BTreeSet<MyId>);
 
 /// The sentinels that were listed by others and not reached yet.
 fn learned(sentinels: &[ObservedSentinel], examination: &Examination) -> Vec<SentinelToAsk> {
@@ -117,7 +119,7 @@ fn learned(sentinels: &[ObservedSentinel], examination: &Examination) -> Vec<Sen
     };
     let reached: BTreeSet<&MyId> = observed.answered().map(|(_, answer)| &answer.id).collect();
     let asked: BTreeSet<&NodeAddr> = sentinels.iter().map(|it| &it.addr).collect();
-    let mut learned: BTreeMap<NodeAddr, Option<MyId>> = BTreeMap::new();
+    let mut learned: BTreeMap<NodeAddr, BTreeSet<MyId>> = BTreeMap::new();
     for (_, answer, view) in observed.views() {
         for peer in view
             .peers
@@ -130,11 +132,11 @@ fn learned(sentinels: &[ObservedSentinel], examination: &Examination) -> Vec<Sen
                 continue;
             };
             if !asked.contains(addr) {
-                learned.insert(addr.clone(), peer.id.clone());
+                learned.entry(addr.clone()).or_default().extend(peer.id.clone());
             }
         }
     }
-    learned.into_iter().take(MAX_ASKED).map(|(addr, id)| (addr, false, id)).collect()
+    learned.into_iter().take(MAX_ASKED).map(|(addr, ids)| (addr, false, ids)).collect()
 }
 
 /// Whether an announced address is meaningful from this host.
@@ -148,7 +150,7 @@ async fn ask_sentinels(
     examination: &Arc<Examination>,
     resolver: &Resolver,
 ) -> Vec<ObservedSentinel> {
-    let work = wanted.into_iter().take(MAX_ASKED).map(|(addr, configured, id)| {
+    let work = wanted.into_iter().take(MAX_ASKED).map(|(addr, configured, ids)| {
         let (examination, resolver) = (Arc::clone(examination), resolver.clone());
         async move {
             let answer = match dial(&addr, &examination, &resolver).await {
@@ -157,7 +159,7 @@ async fn ask_sentinels(
             };
             // Another sentinel in that place is not the one that was announced.
             let answer = answer.and_then(|it| {
-                if id.is_some_and(|id| id != it.id) {
+                if !ids.is_empty() && !ids.contains(&it.id) {
                     Err(ExamineError::OtherSentinel)
                 } else {
                     Ok(it)

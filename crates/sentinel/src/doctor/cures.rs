@@ -9,11 +9,13 @@
 //!   address nor the epoch and cures none of them. Every wrong sentinel is removed before the first
 //!   one monitors the right master again: its epoch is 0 at first, and it adopts what the first
 //!   hello of a peer says, which must not be a peer that is wrong.
-//! - [`forget`] is for listed sentinels and replicas that are gone: `SENTINEL RESET`, on one
-//!   sentinel after the other. A sentinel knows no peer for up to two seconds after it and no
-//!   replica for about three, in which it cannot take part in a failover; the plan waits for both.
-//!   If the master dies in that time, or is down already, the sentinel never learns its replicas.
-//!   There is no plan unless every sentinel finds the master up.
+//! - [`forget`] is for listed sentinels and replicas that are gone, and for former IDs of running
+//!   sentinels: `SENTINEL RESET`, on one sentinel after the other. It is the only command that
+//!   removes such an entry and keeps address, epoch, passwords and settings. A sentinel knows no
+//!   peer for up to two seconds after it and no replica for about three, in which it cannot take
+//!   part in a failover; the plan waits for both. If the master dies in that time, or is down
+//!   already, the sentinel never learns its replicas. There is no plan unless every sentinel finds
+//!   the master up.
 //! - [`new_identity`] is for a sentinel that runs with a copy of another one's file.
 
 use std::collections::BTreeSet;
@@ -152,8 +154,8 @@ pub(super) fn realign(observed: &Observed, context: &Context) -> Vec<String> {
     lines
 }
 
-/// Makes the sentinels forget listed sentinels and replicas that are gone. Empty unless all find
-/// the master up and no failover is in progress.
+/// Makes the sentinels forget listed sentinels and replicas that are gone, and former IDs. Empty
+/// unless all find the master up and no failover is in progress.
 pub(super) fn forget(observed: &Observed, context: &Context) -> Vec<String> {
     let unsafe_now = observed.views().any(|(_, _, view)| view.down || view.failing_over);
     if unsafe_now || right_master(observed).is_none() {
@@ -181,10 +183,11 @@ pub(super) fn forget(observed: &Observed, context: &Context) -> Vec<String> {
     lines
 }
 
-/// Whether this view lists a sentinel or a replica that is gone.
+/// Whether this view lists a sentinel or a replica that is gone, or a former ID.
 fn lists_gone(observed: &Observed, view: &ObservedMaster) -> bool {
-    let peer = view.peers.iter().any(|peer| observed.is_peer_gone(peer));
-    peer || view.replicas.iter().any(|it| it.down && observed.is_node_gone(&it.addr))
+    let is_gone = |it| observed.is_peer_gone(it) || observed.is_former(view, it);
+    view.peers.iter().any(is_gone)
+        || view.replicas.iter().any(|it| it.down && observed.is_node_gone(&it.addr))
 }
 
 /// Gives the last of the sentinels with one identity a new one. The lines after the first run on

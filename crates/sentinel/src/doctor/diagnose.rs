@@ -131,6 +131,7 @@ pub fn diagnose(observed: &Observed, context: &Context) -> Vec<Finding> {
         }
     }
     electorate::identities(&mut findings, observed, context);
+    electorate::former_ids(&mut findings, observed, context);
     electorate::agreement(&mut findings, observed, context);
     electorate::quorum(&mut findings, observed);
     placement::diagnose(&mut findings, observed, context);

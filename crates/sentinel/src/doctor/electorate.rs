@@ -36,13 +36,49 @@ pub(super) fn identities(findings: &mut Findings, observed: &Observed, context: 
             format!(
                 "one was started with a copy of the other's file, and they have one vote: stop the \
                  last one (with its service manager if that would start it again), remove the \
-                 line \"sentinel myid\" from its file on its host, and start it as \
-                 usual{}",
+                 line \"sentinel myid\" from its file on its host, and start it as usual. Then run \
+                 the doctor again: the other sentinels may keep its former ID, which it \
+                 reports as former-id with the commands to forget it{}",
                 cures::preparation(context)
             )
         };
         findings.add((Severity::Warning, "same-id"), &observed.name, what, remedy);
         findings.with_commands(&commands);
+    }
+}
+
+/// A sentinel that is given a new ID announces it with its next hello, and each peer replaces one
+/// entry at its address. If two IDs were listed there, as after the copy of a file, chance decides
+/// which one stays. PING is answered for it, so that it is never found down, and it counts.
+pub(super) fn former_ids(findings: &mut Findings, observed: &Observed, context: &Context) {
+    let commands = cures::forget(observed, context);
+    for (sentinel, _, view) in observed.views() {
+        for peer in view.peers.iter().filter(|it| observed.is_former(view, it)) {
+            let Some(id) = peer.id.as_ref().map(MyId::short) else { continue };
+            let place = match (&peer.addr, observed.successor(peer)) {
+                (Some(addr), Some(present)) => {
+                    format!("at {addr}, where {} answers", present.short())
+                }
+                _ => "without an address, which another one has now".to_owned(),
+            };
+            let what = format!(
+                "it lists a sentinel {id} {place}: a former ID, which counts towards its majority"
+            );
+            let remedy = if commands.is_empty() {
+                "make it forget the former ID with SENTINEL RESET. Not now: every sentinel must \
+                 find the master up, or RESET would cost it the list of replicas. Run the doctor \
+                 again then"
+                    .to_owned()
+            } else {
+                format!(
+                    "nothing replaces the entry: make the sentinels forget it, one after the \
+                     other{}",
+                    cures::preparation(context)
+                )
+            };
+            findings.add((Severity::Warning, "former-id"), &sentinel.addr, what, remedy);
+            findings.with_commands(&commands);
+        }
     }
 }
 

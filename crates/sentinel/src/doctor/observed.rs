@@ -184,11 +184,47 @@ impl Observed {
         self.sentinel_ids().len() as u64
     }
 
-    /// The identities of sentinels that answer or are listed.
+    /// The identities of sentinels that answer or are listed, without former ones.
     pub(super) fn sentinel_ids(&self) -> BTreeSet<&MyId> {
         let reached = self.answered().map(|(_, answer)| &answer.id);
         let listed = self.views().flat_map(|(_, _, view)| &view.peers);
-        reached.chain(listed.filter_map(|peer| peer.id.as_ref())).collect()
+        let present = listed.filter(|peer| self.successor(peer).is_none() && !self.is_void(peer));
+        reached.chain(present.filter_map(|peer| peer.id.as_ref())).collect()
+    }
+
+    /// The ID with which the sentinel at the address of this peer answers, if no sentinel answers
+    /// with the listed one: it was given a new ID. One whose ID answers elsewhere as well is no
+    /// successor: it may be a copy, which is given a new one first.
+    pub(super) fn successor(&self, peer: &ObservedPeer) -> Option<&MyId> {
+        let (id, addr) = (peer.id.as_ref()?, peer.addr.as_ref()?);
+        if self.answered().any(|(_, answer)| answer.id == *id) {
+            return None;
+        }
+        let mut there = self.answered().filter(|(sentinel, answer)| {
+            sentinel.addr == *addr || NodeAddr::from(answer.reached) == *addr
+        });
+        there.find(|(_, answer)| !self.shares_its_id(answer)).map(|(_, answer)| &answer.id)
+    }
+
+    /// Whether no sentinel answers with the ID of this peer, and it has no address: sentinels
+    /// before Redis 7 keep the entry of a former ID like this.
+    fn is_void(&self, peer: &ObservedPeer) -> bool {
+        let answers = |id: &MyId| self.answered().any(|(_, answer)| answer.id == *id);
+        peer.addr.is_none() && peer.id.as_ref().is_some_and(|id| !answers(id))
+    }
+
+    /// Whether the same ID answers at another address as well.
+    fn shares_its_id(&self, answer: &SentinelAnswer) -> bool {
+        let mut same = self.answered().filter(|(_, other)| other.id == answer.id);
+        same.any(|(_, other)| other.reached != answer.reached)
+    }
+
+    /// Whether a sentinel lists this peer under a former ID and keeps it: it lists its present ID,
+    /// too, and did not drop the former one for it, or finds the former one down. Before it has
+    /// received the hello with the new ID, the entry may still be replaced.
+    pub(super) fn is_former(&self, view: &ObservedMaster, peer: &ObservedPeer) -> bool {
+        let Some(present) = self.successor(peer) else { return self.is_void(peer) };
+        !peer.up || view.peers.iter().any(|it| it.up && it.id.as_ref() == Some(present))
     }
 
     /// Whether a listed sentinel considered down does not answer here either. One at a configured

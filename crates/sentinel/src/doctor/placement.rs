@@ -21,10 +21,12 @@ pub(super) fn diagnose(findings: &mut Findings, observed: &Observed, context: &C
     virtual_address(findings, context);
 }
 
-/// Where each sentinel runs: the host under which others list it, or at which it was reached.
+/// Where each sentinel runs, without former IDs: the host under which others list it, or at which
+/// it was reached.
 fn sentinel_hosts(observed: &Observed) -> BTreeMap<&MyId, String> {
     let reached = observed.answered().map(|(_, it)| (&it.id, it.reached.ip().to_string()));
     let peers = observed.views().flat_map(|(_, _, view)| &view.peers);
+    let peers = peers.filter(|it| observed.successor(it).is_none());
     let listed = peers.filter_map(|it| Some((it.id.as_ref()?, it.addr.as_ref()?.host.to_string())));
     reached.chain(listed).collect()
 }

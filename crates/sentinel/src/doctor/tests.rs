@@ -352,6 +352,41 @@ fn ghost_is_warning_with_remedy() {
     assert_eq!(found.commands, [format!("{cli} SENTINEL RESET mymaster"), wait]);
 }
 
+/// Sentinel 3 was given a new ID. Sentinel 1 lists both, and sentinel 2 only the new one.
+#[test]
+fn reports_former_id_of_running_sentinel() {
+    let listed =
+        |number, up| ObservedPeer { id: Some(id(number)), addr: Some(place(3).into()), up };
+    let found = only("former-id", Severity::Warning, |it| view(it, 0).peers.push(listed(9, true)));
+    assert_eq!(found.about, "10.0.0.1:26379");
+    assert_eq!(found.commands[0], "redis-cli -h 10.0.0.1 -p 26379 SENTINEL RESET mymaster");
+    assert_eq!(found.commands.len(), 2, "{:?}", found.commands);
+    // One that was found down is reported by its lister as well, and has the same cure.
+    let found = among("former-id", |it| view(it, 0).peers.push(listed(9, false)));
+    assert_eq!(found.commands.len(), 2, "{:?}", found.commands);
+    // Sentinels before Redis 7 keep it with port 0, and find it down.
+    let found = among("former-id", |it| {
+        view(it, 0).peers.push(ObservedPeer { addr: None, ..listed(9, false) });
+    });
+    assert!(found.what.contains("without an address"), "{found}");
+    assert_eq!(found.commands.len(), 2, "{:?}", found.commands);
+    let not_now = among("former-id", |it| {
+        view(it, 0).peers.push(listed(9, true));
+        view(it, 1).down = true;
+    });
+    assert!(not_now.commands.is_empty() && not_now.remedy.contains("Not now"), "{not_now}");
+    // Its hello has not arrived: the entry may still be replaced, and is no fourth sentinel.
+    let mut observed = healthy();
+    view(&mut observed, 0).peers[1] = listed(9, true);
+    assert_eq!(diagnose(&observed, &context()), []);
+    // A sentinel that is listed elsewhere and does not answer is no former ID.
+    let mut observed = healthy();
+    let elsewhere = ObservedPeer { addr: Some(place(4).into()), ..listed(9, true) };
+    view(&mut observed, 0).peers.push(elsewhere);
+    let codes: Vec<_> = diagnose(&observed, &context()).iter().map(|it| it.code).collect();
+    assert_eq!(codes, ["even-sentinels"]);
+}
+
 /// RESET while the master is down costs a sentinel its list of replicas for good.
 #[test]
 fn prints_no_reset_while_a_sentinel_finds_the_master_down() {

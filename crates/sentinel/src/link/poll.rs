@@ -140,7 +140,8 @@ pub(crate) fn read_tilt(info: &Reply) -> bool {
     info.text().is_some_and(|text| text.lines().any(|line| line.trim_end() == "sentinel_tilt:1"))
 }
 
-/// Reads `connected_clients`, which only an `INFO` without a section contains.
+/// Reads `connected_clients`, which only an `INFO` without a section contains. A number that does
+/// not fit is no number.
 pub(crate) fn read_connections(info: &Reply) -> Option<u32> {
     let text = info.text()?;
     text.lines().find_map(|line| line.strip_prefix("connected_clients:")?.trim_end().parse().ok())
@@ -222,6 +223,21 @@ mod tests {
 
     fn list(words: &[&str]) -> Reply {
         Reply::List(words.iter().map(|word| text(word)).collect())
+    }
+
+    #[test]
+    fn reads_client_count_unless_refused_or_absurd() {
+        let info = |count: &str| {
+            text(&format!("# Clients\r\nconnected_clients:{count}\r\nblocked_clients:7\r\n"))
+        };
+        assert_eq!(read_connections(&info("21")), Some(21));
+        assert_eq!(read_connections(&info("4294967295")), Some(u32::MAX));
+        for absurd in ["4294967296", "-1", "", "1e3"] {
+            assert_eq!(read_connections(&info(absurd)), None, "{absurd:?}");
+        }
+        assert_eq!(read_connections(&text("# Sentinel\r\nsentinel_tilt:0\r\n")), None);
+        let refused = Reply::Error("NOPERM this user has no permissions".into());
+        assert_eq!(read_connections(&refused), None);
     }
 
     fn round(before: &[&str], after: &[&str]) -> [Reply; REPLIES_PER_POLL] {

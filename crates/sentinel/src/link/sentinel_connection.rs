@@ -34,6 +34,8 @@ pub(super) struct SentinelConnection {
     pub(super) poll: Option<PendingPoll>,
     /// Polls so far, modulo [`CONNECTIONS_EVERY`].
     polls: u32,
+    /// A number of connections was reported.
+    is_counted: bool,
     /// The masters to be polled after the poll in progress.
     pub(super) queued: BTreeSet<Arc<str>>,
     /// The masters whose last poll was torn.
@@ -81,6 +83,7 @@ impl SentinelConnection {
             subscribed,
             poll: None,
             polls: 0,
+            is_counted: false,
             queued,
             torn,
             deadline: None,
@@ -156,6 +159,16 @@ impl SentinelConnection {
         }
     }
 
+    /// The number of connections to report, if this answer to INFO changes it. If INFO is not
+    /// permitted any more, the last number must not slow down this proxy for good.
+    fn connections(&mut self, info: Option<&Reply>) -> Option<u32> {
+        let info = info?;
+        let is_withdrawn = info.error().is_some() && std::mem::take(&mut self.is_counted);
+        let connections = poll::read_connections(info).or(is_withdrawn.then_some(0));
+        self.is_counted |= connections.is_some_and(|count| count > 0);
+        connections
+    }
+
     fn finish_poll(&mut self, received_at: std::time::Instant) -> Vec<LinkEvent> {
         let Some(PendingPoll { masters, asked_at, answers, .. }) =
             self.poll.take_if(|poll| poll.is_over())
@@ -164,7 +177,7 @@ impl SentinelConnection {
         };
         self.deadline = None;
         let tilt = answers.first().is_some_and(poll::read_tilt);
-        let connections = answers.first().and_then(poll::read_connections);
+        let connections = self.connections(answers.first());
         let replies = answers.get(1..).unwrap_or_default().chunks(REPLIES_PER_POLL);
         let read = |answers: &[Reply]| poll::read_poll(answers, tilt);
         let outcomes: Vec<(Arc<str>, PollOutcome)> =

@@ -27,6 +27,15 @@ impl Machine {
         claimed || ordered || self.committed.as_ref().is_some_and(|it| it.addr == *node)
     }
 
+    /// Whether requests pass although no majority of the sentinels has answered lately, since
+    /// silence never removes a master.
+    #[must_use]
+    pub fn is_open_without_majority(&self) -> bool {
+        !self.held
+            && matches!(self.state, MachineState::Stable | MachineState::Suspect { .. })
+            && !self.electorate.majority_answers()
+    }
+
     /// Each unexpired view: the sentinel, whether it votes, the view, and when it was received.
     pub fn views(&self) -> impl Iterator<Item = (&MyId, bool, &View, Instant)> {
         self.electorate

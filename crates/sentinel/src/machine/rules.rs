@@ -67,8 +67,12 @@ pub struct MachineRules {
     pub calm: Duration,
     /// A master that was unreachable for this long, at least three times, is considered gone.
     pub unreachable: Duration,
-    /// A larger gap between two steps means that the process itself was suspended; nothing known
-    /// before is trusted.
+    /// An absence of discovery beyond this means that the process itself was stopped; nothing known
+    /// before is trusted. It is also the lease of the target. Independent of the poll interval, and
+    /// shorter than a failover.
+    pub absence: Duration,
+    /// The same for the gap between two steps, which is coarser: without events the machine is not
+    /// stepped more often than it polls. The absence limit of a starved process rises up to this.
     pub stall: Duration,
 }
 
@@ -92,6 +96,7 @@ impl Default for MachineRules {
             verify_deadline: ms(10_000),
             calm: ms(1000),
             unreachable: ms(1000),
+            absence: ms(500),
             stall: ms(3000),
         }
     }

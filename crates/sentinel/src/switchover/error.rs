@@ -129,6 +129,12 @@ pub enum SwitchoverError {
     /// The process stops.
     #[error("the process is stopping")]
     Stopping,
+    /// A reload removed the service.
+    #[error(
+        "the service was removed from the configuration and its sessions are leaving: no \
+         switchover and no pause of the fleet begins"
+    )]
+    ServiceRemoved,
     /// Writers of all proxies are paused by command.
     #[error("writes are paused for the fleet; resume first")]
     FleetPaused,

@@ -164,9 +164,7 @@ pub async fn switchover(
     let reporter = Reporter { steps, start: Instant::now() };
     let run = Run { handle, options, reporter, is_abort_reported: AtomicBool::new(false) };
     let result = run.run().await.map_err(|reason| match reason {
-        SwitchoverError::Abandoned if handle.operations().is_stopping() => {
-            SwitchoverError::Stopping
-        }
+        SwitchoverError::Abandoned => refusal(handle).unwrap_or(SwitchoverError::Abandoned),
         reason => reason,
     });
     if let Err(reason) = &result
@@ -175,6 +173,15 @@ pub async fn switchover(
         run.report("abort", reason.to_string());
     }
     result
+}
+
+/// Why no command may run now, if so.
+fn refusal(handle: &DiscoveryHandle) -> Option<SwitchoverError> {
+    let operations = handle.operations();
+    if operations.is_process_stopping() {
+        return Some(SwitchoverError::Stopping);
+    }
+    operations.is_stopping().then_some(SwitchoverError::ServiceRemoved)
 }
 
 struct Run<'a> {
@@ -221,8 +228,8 @@ impl Run<'_> {
     }
 
     fn check_permitted(&self) -> Result<(), SwitchoverError> {
-        if self.handle.operations().is_stopping() {
-            return Err(SwitchoverError::Stopping);
+        if let Some(reason) = refusal(self.handle) {
+            return Err(reason);
         }
         if self.handle.operations_snapshot().fleet_pause.is_some() {
             return Err(SwitchoverError::FleetPaused);
@@ -248,7 +255,9 @@ impl Run<'_> {
         tokio::select! {
             established = preference.established() => established?,
             () = self.reporter.steps.closed() => return Err(SwitchoverError::Abandoned),
-            () = self.handle.operations().stopped() => return Err(SwitchoverError::Stopping),
+            () = self.handle.operations().stopped() => {
+                return Err(refusal(self.handle).unwrap_or(SwitchoverError::Abandoned));
+            }
         }
         let (participants, nodes, leader) = self.prepare().await?;
         preference.check((&leader.addr, &leader.view))?;

@@ -164,6 +164,7 @@ pub(crate) fn rules() -> MachineRules {
         probe_suspect: ms(20),
         bootstrap_grace: DEADLINE,
         solo_grace: DEADLINE,
+        absence: DEADLINE,
         stall: DEADLINE,
         ..MachineRules::default()
     }

@@ -45,11 +45,13 @@ mod fake;
 mod scripts;
 mod wire;
 
+mod absences;
 mod disagreement;
 mod golden;
 mod links;
 mod names;
 mod nodes;
+mod pacing;
 mod peers;
 mod pool;
 mod probes;

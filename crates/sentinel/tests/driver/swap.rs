@@ -104,8 +104,16 @@ async fn preverified_candidate_needs_evidence() {
     // Asked as fast as by default. How often it is fast enough depends on the machine; that the
     // books are whole does not. The leader's word alone is out for longer than its grace on a busy
     // machine.
-    measure(10, MachineRules { stall: DEADLINE, solo_grace: DEADLINE, ..MachineRules::default() })
-        .await;
+    measure(
+        10,
+        MachineRules {
+            absence: DEADLINE,
+            stall: DEADLINE,
+            solo_grace: DEADLINE,
+            ..MachineRules::default()
+        },
+    )
+    .await;
 }
 
 /// `cargo test --release -p pointsman-sentinel --test driver -- --ignored --nocapture swap`, on a

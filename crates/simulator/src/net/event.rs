@@ -31,6 +31,8 @@ pub(crate) enum ProcessInput {
 pub(crate) enum Observation {
     /// A write was acknowledged to a client, by this node, at this time.
     Acked { pid: Pid, node: Pid, id: u32, executed: Micros },
+    /// A write was forwarded to this node after a stop of the proxy, before it received any view.
+    ForwardedUnproven { pid: Pid, node: Pid },
     /// A change of a proxy's target.
     RouteEvent(Pid, RouteEvent),
 }

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use sentinel::simulation::{Eligibility, Peer, PoolUpdate, evaluate};
+use sentinel::simulation::{AbsenceLimit, Eligibility, Peer, PoolUpdate, evaluate};
 use sentinel::{
     Basis, Commit, FollowOrder, Machine, MachineAction, MachineEvent, MachineRules, MachineState,
     MyId, NodeAddr, Notice, OverrideEnd, OverrideNews, Pause, Probe, ProbeFailure, ReplicaRules,
@@ -21,6 +21,9 @@ use crate::wire::{Addr, MS, Micros};
 
 /// Minimum interval of evaluating eligibility.
 const EVALUATION_INTERVAL: Micros = 50 * MS;
+
+/// About the interval between two polls.
+const ANSWERED: Micros = 1200 * MS;
 
 /// The published target of this proxy.
 #[derive(Debug, Clone)]
@@ -62,12 +65,15 @@ pub(crate) struct MachineDriver {
     /// The sentinels' number of connections, until the machine was given it.
     connections: Option<u32>,
     evaluate_at: Micros,
-    trust: Micros,
+    /// The lease, and the absence that is a stall.
+    absence_limit: AbsenceLimit,
     pub(crate) route: TargetState,
     shut_since: Option<Micros>,
     minority_while_shut: bool,
     /// The process was stopped until then, in virtual time, and has received no view since.
     pub(crate) unproven_since: Option<Micros>,
+    /// When the last view of each sentinel was received.
+    heard: BTreeMap<MyId, Micros>,
     /// Which address each sentinel named since the gate closed, with the time of the poll.
     named: BTreeMap<MyId, (NodeAddr, Micros)>,
     /// When each claim was first received, and the last good answer of each node.
@@ -102,7 +108,7 @@ impl MachineDriver {
         let ProxyConfig { minority, names: expected, connections, .. } = *config;
         let base = Instant::now();
         let rules = MachineRules { minority, ..MachineRules::default() };
-        let trust = micros(rules.stall.max(rules.poll * 2));
+        let absence_limit = AbsenceLimit::new(rules.absence, rules.stall);
         Self {
             base,
             machine: Machine::new(base + Duration::from_micros(now), rules, expected),
@@ -110,7 +116,7 @@ impl MachineDriver {
             pool_update: PoolUpdate::default(),
             connections: Some(connections),
             evaluate_at: 0,
-            trust,
+            absence_limit,
             route: TargetState {
                 target: None,
                 shut: false,
@@ -121,6 +127,7 @@ impl MachineDriver {
             shut_since: Some(now),
             minority_while_shut: false,
             unproven_since: None,
+            heard: BTreeMap::new(),
             named: BTreeMap::new(),
             claims: BTreeMap::new(),
             verified: BTreeMap::new(),
@@ -202,9 +209,23 @@ impl MachineDriver {
         }
     }
 
+    /// Whether a majority of the sentinels answered shortly before `at`.
+    pub(crate) fn was_answered(&self, at: Micros) -> bool {
+        let recent = |it: &&Micros| **it + ANSWERED >= at;
+        self.heard.values().filter(recent).count() >= self.machine.quorum().1
+    }
+
     /// Renews the lease: everything that was due at `looked` has been processed.
     pub(crate) fn renew(&mut self, looked: Micros) {
-        self.route.trusted_until = looked + self.trust;
+        self.route.trusted_until = looked + micros(self.absence_limit.current());
+    }
+
+    /// The process was stopped for this long. The lease is over by either clock, and the wall clock
+    /// advances while a host is suspended.
+    pub(crate) fn expire_lease(&mut self, now: Micros, away: Micros) {
+        if away > micros(self.absence_limit.current()) {
+            self.route.trusted_until = self.route.trusted_until.min(now.saturating_sub(1));
+        }
     }
 
     // Events of the machine, in the types of the simulation.
@@ -252,7 +273,21 @@ impl MachineDriver {
         self.machine.override_in_force().is_some()
     }
 
-    pub(crate) fn stalled(&mut self, now: Micros) -> (Vec<Request>, Vec<RouteEvent>) {
+    /// The process was stopped for this long, by the clock that a suspend does not stop, which
+    /// shows `real_now` by now.
+    pub(crate) fn absent(
+        &mut self,
+        (now, real_now): (Micros, Micros),
+        away: Micros,
+    ) -> (Vec<Request>, Vec<RouteEvent>) {
+        let away = Duration::from_micros(away);
+        let base = self.base + Duration::from_micros(real_now);
+        let stall = self.machine.rules().stall;
+        if !self.absence_limit.is_exceeded(base, away)
+            || (away <= stall && self.machine.is_open_without_majority())
+        {
+            return (Vec::new(), Vec::new());
+        }
         self.step(now, MachineEvent::Stalled)
     }
 
@@ -277,6 +312,7 @@ impl MachineDriver {
             self.named.insert(from.clone(), (view.addr.clone(), asked));
         }
         self.unproven_since = None;
+        self.heard.insert(from.clone(), now);
         self.claims.entry((view.addr.clone(), view.epoch)).or_insert(now);
         let asked_at = self.instant(asked);
         self.step(

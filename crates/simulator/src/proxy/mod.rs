@@ -28,10 +28,15 @@ use crate::sentinel::NAME;
 use crate::wire::{Addr, MS, Micros, Pid};
 
 const RECONCILE_INTERVAL: Micros = 250 * MS;
-/// A process that did not run for longer than this must not trust its state.
-const STALL: Micros = 3500 * MS;
+/// A process that did not run for longer than this must not trust its state. Longer than the limit
+/// of the product by the time between two looks.
+const TRUSTED: Micros = 650 * MS;
 
-const PUBLISH_INTERVAL: Micros = 250 * MS;
+/// After a longer stop this holds even if the sentinels were silent before.
+const LONG: Micros = 3500 * MS;
+
+/// The loop iterates at least this often.
+const RENEW_EVERY: Micros = sentinel::simulation::RENEW_EVERY.as_micros() as Micros;
 
 /// The key of the loop's only timer.
 const WAKE: u64 = 1;
@@ -62,7 +67,7 @@ pub(crate) struct Proxy {
     pub(crate) switchover: Switchover,
     reconcile_at: Option<Micros>,
     reconciled_at: Option<Micros>,
-    publish_at: Micros,
+    renew_at: Micros,
     wake_at: Micros,
     starts: u64,
     expected: usize,
@@ -86,7 +91,7 @@ impl Proxy {
             switchover: Switchover::default(),
             reconcile_at: None,
             reconciled_at: None,
-            publish_at: now,
+            renew_at: now,
             wake_at: Micros::MAX,
             starts,
             expected: config.names,
@@ -147,13 +152,16 @@ impl Proxy {
             }
             ProcessInput::Continued => {
                 // Input that waited in the stopped process is read before its timers.
-                if net.now - net.process(self.pid).stopped_at > STALL {
+                let away = net.now - net.process(self.pid).stopped_at;
+                if away > TRUSTED && (away > LONG || self.driver.was_answered(now - away)) {
                     self.driver.resumed(now, net.now);
-                    // The clocks detect a stop and a suspend alike, before anything that arrived is
-                    // trusted.
-                    let done = self.driver.stalled(now);
-                    self.perform(done, now, net);
                 }
+                self.driver.expire_lease(now, away);
+                self.sessions.continue_first(&self.driver, now, net);
+                // The clocks detect a stop and a suspend alike, before anything that arrived is
+                // trusted.
+                let done = self.driver.absent((now, net.now), away);
+                self.perform(done, now, net);
                 self.wake_at = net.now + 1;
                 return net.timer(self.pid, net.now + 1, WAKE);
             }
@@ -193,8 +201,8 @@ impl Proxy {
         if self.reconcile_at.is_some_and(|at| at <= now) {
             self.reconcile(now, net);
         }
-        if now >= self.publish_at {
-            self.publish_at = now + PUBLISH_INTERVAL;
+        if now >= self.renew_at {
+            self.renew_at = now + RENEW_EVERY;
         }
         self.sessions.pump(&self.driver, now, net);
         self.show(net);
@@ -223,7 +231,7 @@ impl Proxy {
             self.driver.next_deadline(),
             self.switchover.next_due(),
             self.reconcile_at.unwrap_or(Micros::MAX),
-            self.publish_at,
+            self.renew_at,
         ];
         let due = parts.into_iter().min().unwrap_or(Micros::MAX).max(now + 1);
         let at = net.now + (due - now);

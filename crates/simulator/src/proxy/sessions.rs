@@ -43,6 +43,8 @@ struct Client {
     connection: Option<(ConnId, u64)>,
     /// Counts planned turns; an older timer is void.
     turn: u64,
+    /// When it writes next.
+    due: Micros,
     /// A delayed reply, with its connection and the time of its execution.
     kept: Option<(ConnId, u32, Micros)>,
 }
@@ -60,8 +62,13 @@ pub(crate) struct Sessions {
 
 impl Sessions {
     pub(crate) fn new(pid: Pid, clients: usize, think: Micros, base: u64, net: &mut Net) -> Self {
-        let client =
-            |_| Client { phase: SessionPhase::Thinking, connection: None, turn: base, kept: None };
+        let client = |_| Client {
+            phase: SessionPhase::Thinking,
+            connection: None,
+            turn: base,
+            due: 0,
+            kept: None,
+        };
         let clients: Vec<Client> = (0..clients).map(client).collect();
         let mut sessions = Self { pid, clients, think, tokens: TOKENS + base, hint: false };
         for at in 0..sessions.clients.len() {
@@ -74,8 +81,21 @@ impl Sessions {
         let pause = net.rng.range(about / 2, about * 3 / 2);
         let client = &mut self.clients[at];
         (client.phase, client.turn) = (SessionPhase::Thinking, client.turn + 1);
+        client.due = net.now + pause;
         let key = TIMERS + at as u64 + client.turn * 1000;
-        net.timer(self.pid, net.now + pause, key);
+        net.timer(self.pid, client.due, key);
+    }
+
+    /// The process continues, and its workers run before discovery does: they find the requests
+    /// that arrived while it was stopped.
+    pub(crate) fn continue_first(&mut self, driver: &MachineDriver, now: Micros, net: &mut Net) {
+        for at in 0..self.clients.len() {
+            let client = &mut self.clients[at];
+            if client.phase == SessionPhase::Thinking && client.due <= net.now {
+                (client.phase, client.turn) = (SessionPhase::Waiting, client.turn + 1);
+                self.advance(at, driver, now, net);
+            }
+        }
     }
 
     pub(crate) fn timer(&mut self, key: u64, driver: &MachineDriver, now: Micros, net: &mut Net) {
@@ -157,6 +177,10 @@ impl Sessions {
                 client.turn += 1;
                 let key = TIMERS + at as u64 + client.turn * 1000;
                 net.timer(self.pid, net.now + GIVE_UP, key);
+                if driver.unproven_since.is_some() {
+                    let (pid, node) = (self.pid, net.peer(connection, self.pid));
+                    net.observe(Observation::ForwardedUnproven { pid, node });
+                }
                 net.send(connection, self.pid, Message::Write { id });
             }
             None => {

@@ -258,16 +258,21 @@ fn summary(results: &[(String, Outcome)]) -> String {
     let mut lines: Vec<String> = results
         .iter()
         .map(|(name, outcome)| {
-            let verdict = if outcome.is_good() { "passed" } else { "FAILED" };
+            let verdict = match (outcome.is_good(), outcome.failed.len()) {
+                (true, _) => "passed",
+                (false, 0) => "INCOMPLETE",
+                (false, _) => "FAILED",
+            };
             let (passed, failed) = (outcome.passed, outcome.failed.len());
-            format!("  {name:<24} {verdict} {passed:>4} passed {failed:>3} failed")
+            let why = outcome.broken.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
+            format!("  {name:<24} {verdict:<10} {passed:>4} passed {failed:>3} failed{why}")
         })
         .collect();
     let failed = results.iter().filter(|(_, outcome)| !outcome.is_good()).count();
     lines.push(if failed == 0 {
         format!("All tests passed with {} servers and upgrades.", results.len())
     } else {
-        format!("FAILED with {failed} of {} servers and upgrades.", results.len())
+        format!("Failed or incomplete: {failed} of {} servers and upgrades.", results.len())
     });
     lines.join("\n")
 }
@@ -300,9 +305,12 @@ mod tests {
     fn fails_if_any_server_failed() {
         let good = Outcome { passed: 3, ..Outcome::default() };
         let bad = Outcome { failed: vec!["carry::one".to_owned()], ..good.clone() };
+        let half = Outcome { broken: Some("carry was not run".to_owned()), ..good.clone() };
         let results = [("a".to_owned(), good), ("b".to_owned(), bad)];
+        let text = summary(&[("c".to_owned(), half)]);
+        assert!(text.contains("INCOMPLETE") && text.contains("(carry was not run)"), "{text}");
         assert!(summary(&results[..1]).ends_with("All tests passed with 1 servers and upgrades."));
-        assert!(summary(&results).ends_with("FAILED with 1 of 2 servers and upgrades."));
+        assert!(summary(&results).ends_with("Failed or incomplete: 1 of 2 servers and upgrades."));
         assert_eq!(format!("{:?}", code(&results[..1])), format!("{:?}", ExitCode::SUCCESS));
         assert_eq!(format!("{:?}", code(&results)), format!("{:?}", ExitCode::FAILURE));
     }

@@ -2,13 +2,13 @@
 
 use std::time::Instant;
 
-use admin_http::{Reply, StreamPermit};
+use admin_http::Reply;
 use sentinel::DiscoveryHandle;
 use serde_json::json;
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
-use super::Control;
+use super::{Control, Responder};
 use crate::admin::follow::{self, Order};
 
 impl Control {
@@ -18,8 +18,9 @@ impl Control {
         name: &str,
         handle: &DiscoveryHandle,
         order: Order,
-        permit: StreamPermit,
+        responder: Responder,
     ) -> Reply {
+        let Responder { permit, command } = responder;
         let (lines, body) = mpsc::channel(1);
         let (name, handle, since) = (name.to_owned(), handle.clone(), Instant::now());
         let addr = order.addr.to_string();
@@ -30,6 +31,8 @@ impl Control {
                 warn!(service = name, addr, "order refused: {reason}");
             }
             let text = follow::lines("follow", since.elapsed(), &outcome);
+            let last = text.lines().last().and_then(|it| serde_json::from_str(it).ok());
+            command.end(&last.unwrap_or_default());
             let _ = lines.send(text.into()).await;
         });
         Reply::stream("application/x-ndjson", body, permit)
@@ -40,7 +43,7 @@ impl Control {
         &self,
         name: &str,
         handle: &DiscoveryHandle,
-        permit: StreamPermit,
+        responder: Responder,
     ) -> Reply {
         let overrides = &handle.snapshot().overrides;
         let text = match &overrides.in_force {
@@ -57,6 +60,6 @@ impl Control {
         info!(service = name, "order received: end the override");
         let step = json!({ "after_ms": 0, "step": "unfollow", "text": text });
         let done = json!({ "ok": true, "service": name });
-        self.respond_when_applied(handle, command, &[step, done], permit)
+        self.respond_when_applied(handle, command, vec![step, done], responder)
     }
 }

@@ -367,7 +367,8 @@ pub const CATALOGUE: &[Metric] = &[
     counter(
         "pointsman_process_stalls_total",
         SERVICE,
-        "Detected stops of the process, for example by SIGSTOP or a suspend.",
+        "Detected stops or delays of the process beyond half a second, for example by SIGSTOP, a \
+         suspend or lack of CPU time.",
     ),
     histogram(
         "pointsman_failover_duration_seconds",

@@ -1,7 +1,8 @@
 //! Visits: an operator's question to every task of a worker, or an order to one of them.
 //!
 //! A visit polls one task while this thread's [visit](current) is set. A session that finds one
-//! set reports itself, or ends, and does nothing else in that poll. Ordinary polls pay nothing:
+//! set reports itself, or ends, and does nothing else in that poll. Ordinary polls run no check for
+//! it:
 //!
 //! - A session looks for a visit only where it looks for other rare events: when its
 //!   [flag](crate::runtime::wake_flag) is set. So the worker sets that flag first. It knows it

@@ -1,10 +1,9 @@
 //! Applies changed settings to one service.
 
-use std::time::Duration;
-
 use target::PoolWriter;
 
 use super::ServiceRuntime;
+use crate::discovery::absence_limit::AbsenceLimit;
 use crate::discovery::config::{DiscoveryChange, probe_settings};
 use crate::discovery::learned_addresses::LearnedAddresses;
 use crate::discovery::sentinel_pool::SentinelPool;
@@ -13,21 +12,21 @@ use crate::replicas::publisher::{ReplicaPublisher, Replicas};
 use crate::{MachineEvent, MachineRules};
 
 /// For how long a check of all deadlines is trusted.
-pub(super) fn lease(rules: &MachineRules) -> Duration {
-    rules.stall.max(rules.poll * 2)
+pub(super) fn absence_limit(rules: &MachineRules) -> AbsenceLimit {
+    AbsenceLimit::new(rules.absence, rules.stall)
 }
 
 impl ServiceRuntime {
     /// Applies changed settings.
     pub(crate) fn change(&mut self, change: DiscoveryChange, links: &Links) {
         let rules = &change.rules;
-        self.lease = lease(rules);
         self.probers.set(probe_settings(rules.verify, change.probe_timeout, &change.address_map));
         self.probers.set_credentials(change.auth.as_ref());
         if let Some(publisher) = &mut self.replica_publisher {
             publisher.set_rules(change.replicas.0, change.replicas.1);
         }
         if self.machine.rules() != rules {
+            self.absence_limit = absence_limit(rules);
             self.step(MachineEvent::Rules(Box::new(change.rules)), links);
         }
     }

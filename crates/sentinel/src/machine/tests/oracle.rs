@@ -64,6 +64,9 @@ pub(in crate::machine) struct Oracle {
     processes: (Option<Box<str>>, Option<Box<str>>),
     /// When the latest query was sent to which each sentinel answered with each claim.
     asked_about: BTreeMap<(Claim, MyId), Instant>,
+    /// When the latest query was sent to which each sentinel answered with the last target, at its
+    /// epoch of then or a higher one. The epoch may rise before the gate opens.
+    confirmed: BTreeMap<(NodeAddr, MyId), Instant>,
     /// The last order to follow a node, and when it was given, until it is answered.
     order: Option<(FollowOrder, Instant)>,
     /// The node of the override in force, and when it has to end.
@@ -95,6 +98,7 @@ impl Oracle {
             doubted_at: None,
             processes: (None, None),
             asked_about: BTreeMap::new(),
+            confirmed: BTreeMap::new(),
             order: None,
             following: None,
             last_input: None,
@@ -217,6 +221,10 @@ impl Oracle {
                 if !view.is_empty_state() {
                     self.record_vote(claim.clone(), from.clone(), now);
                     self.asked_about.insert((claim.clone(), from.clone()), *asked_at);
+                    let (last, of) = (self.last.as_ref(), (claim.0.clone(), from.clone()));
+                    if last.is_some_and(|(addr, epoch)| *addr == claim.0 && claim.1 >= *epoch) {
+                        self.confirmed.insert(of, *asked_at);
+                    }
                 }
                 if let Some(Announced { peer, at, was, .. }) = self.announced.get(from).cloned() {
                     let rose = view.epoch > was;
@@ -296,7 +304,12 @@ impl Oracle {
         let ours = |claim: &Claim| {
             self.last.as_ref().is_some_and(|(addr, epoch)| *addr == claim.0 && claim.1 >= *epoch)
         };
-        self.asked_about.iter().filter(|((claim, _), at)| ours(claim) && fresh(at)).count()
+        let asked = self.asked_about.iter().filter(|((claim, _), at)| ours(claim) && fresh(at));
+        let still =
+            |addr: &NodeAddr| self.last.as_ref().is_some_and(|(current, _)| current == addr);
+        let confirmed = self.confirmed.iter().filter(|((addr, _), at)| still(addr) && fresh(at));
+        let voters = asked.map(|((_, by), _)| by).chain(confirmed.map(|((_, by), _)| by));
+        voters.collect::<BTreeSet<_>>().len()
     }
 
     /// The gate opens to the same target. After a stall this needs a view that is newer, or silence

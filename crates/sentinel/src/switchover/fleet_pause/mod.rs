@@ -98,8 +98,8 @@ pub async fn pause_fleet(
     duration: Option<Duration>,
     default: Duration,
 ) -> Result<Duration, FleetPauseError> {
-    if handle.operations().is_stopping() {
-        return Err(super::SwitchoverError::Stopping.into());
+    if let Some(reason) = super::refusal(handle) {
+        return Err(reason.into());
     }
     if !handle.begin_switchover() {
         return Err(FleetPauseError::Switching);
