@@ -16,6 +16,7 @@ use super::books::Books;
 use super::conn::Conn;
 use super::proxy::Proxy;
 use super::schedule::{Act, Fault, Part};
+use super::settings;
 use super::shared::Shared;
 
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -33,6 +34,8 @@ const CHURN: usize = 150;
 pub(super) struct Stage {
     pub(super) cluster: Cluster,
     pub(super) proxy: Mutex<Proxy>,
+    /// The deployment of the service that is added and removed: one server and one sentinel.
+    pub(super) other: Cluster,
     /// The configuration with which each sentinel started.
     files: Vec<(PathBuf, String)>,
     /// Sentinels that lost their files in this step.
@@ -42,7 +45,9 @@ pub(super) struct Stage {
 impl Stage {
     pub(super) fn start(program: &Path, partitions: bool) -> Result<Self, String> {
         // A backlog as in production, so that a replica continues instead of loading everything.
-        let builder = Cluster::builder().redis_line("repl-backlog-size 16mb");
+        let builder = Cluster::builder()
+            .redis_line("repl-backlog-size 16mb")
+            .redis_line(&settings::user_line());
         let cluster = if partitions { builder.start_apart() } else { builder.start() };
         let read = |node: &Node| {
             let name = node.name();
@@ -52,7 +57,8 @@ impl Stage {
         };
         let files = cluster.sentinels().iter().map(read).collect::<Result<_, String>>()?;
         let proxy = Mutex::new(Proxy::start(program, &cluster)?);
-        Ok(Self { cluster, proxy, files, lost: Mutex::default() })
+        let other = Cluster::builder().masters(&[settings::OTHER]).replicas(0).sentinels(1).start();
+        Ok(Self { cluster, proxy, other, files, lost: Mutex::default() })
     }
 
     pub(super) fn proxy(&self) -> MutexGuard<'_, Proxy> {
@@ -80,7 +86,15 @@ impl Stage {
             Part::Sentinel => self.disturb_sentinel(act, shared),
             Part::Proxy => {
                 let number = shared.timeline.begin(act.fault, None);
-                self.proxy().perform(act);
+                let done = match act.fault {
+                    Fault::RotateSecret => self.rotate_secret(other.is_none()),
+                    Fault::ChangeServices => self.change_services(act.hold),
+                    _ => {
+                        self.proxy().perform(act);
+                        Ok(())
+                    }
+                };
+                assert!(done.is_ok(), "{}: {done:?}", act.fault.name());
                 shared.timeline.end(number);
             }
             Part::Clients => {
@@ -264,6 +278,7 @@ impl Stage {
         for lost in std::mem::take(&mut *self.lost()) {
             self.forget_lost_identity(lost);
         }
+        self.allow_both_passwords();
         self.settle();
     }
 

@@ -19,6 +19,7 @@ mod planted_tests;
 mod proxy;
 mod report;
 mod schedule;
+mod settings;
 mod shared;
 mod stock;
 mod switches;
