@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use harness::{Cluster, Cut, Node, PROXY, pause, wait_until};
 
 use super::books::Books;
-use super::conn::Conn;
+use super::churn::churn;
 use super::proxy::Proxy;
 use super::schedule::{Act, Fault, Part};
 use super::settings;
@@ -26,8 +26,6 @@ const PATIENCE: Duration = Duration::from_secs(90);
 const SUCCESSOR: Duration = Duration::from_secs(300);
 /// A planned failover that another fault hinders may fail, which is known after this long.
 const HINDERED: Duration = Duration::from_secs(15);
-/// Clients of one churn step.
-const CHURN: usize = 150;
 
 /// Cluster and proxy.
 #[derive(Debug)]
@@ -341,31 +339,6 @@ fn attend(sentinel: &Node, shared: &Shared) {
     shared.timeline.listen(sentinel);
     // Servers before 7.0 do not have the command, and take longer.
     let _ = sentinel.ask(&["SENTINEL", "DEBUG", "info-period", "1000"]);
-}
-
-/// Many clients at once that say a word and leave, half of them with RST.
-fn churn(act: &Act, shared: &Shared) {
-    let deadline = Instant::now() + act.hold;
-    while Instant::now() < deadline {
-        let phase = shared.phase();
-        let clients: Vec<_> = (0..CHURN).map_while(|_| Conn::dial(shared, "churn")).collect();
-        for (index, mut client) in clients.into_iter().enumerate() {
-            if index % 3 > 0 {
-                match client.cmd(&["PING"]) {
-                    Ok(reply) if reply.text() == Some("PONG") => {}
-                    Ok(reply) => match reply.error() {
-                        Some(message) => shared.refused("churn", phase, message),
-                        None => shared.finding(&format!("churn: PING was answered {reply}")),
-                    },
-                    Err(error) => shared.broken("churn", phase, &error),
-                }
-            }
-            if index % 2 > 0 {
-                // The client is gone either way.
-                let _ = client.set_linger0();
-            }
-        }
-    }
 }
 
 /// A sentinel.conf as an installation script writes it: the current master, no identity, no peers.

@@ -8,6 +8,7 @@
 //! depends on a race may need several runs of its seed.
 
 mod books;
+mod churn;
 mod client;
 mod conn;
 mod faults;
