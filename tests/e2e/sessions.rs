@@ -1,8 +1,10 @@
 //! `pointsman sessions` and `pointsman kill` against real servers.
 
 use std::collections::BTreeSet;
+use std::io::{BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -253,6 +255,76 @@ fn names_a_worker_that_does_not_answer() {
     });
     assert_eq!(document(&socket, &[])["sessions"], 40);
     drop(clients);
+}
+
+/// With `--watch`, documents follow one another until their reader leaves.
+#[test]
+fn repeats_the_list_until_its_reader_leaves() {
+    let cluster = Cluster::builder().replicas(0).sentinels(1).start();
+    let (pointsman, socket) = controlled(&cluster, "");
+    let mut watch = Command::new(PROGRAM)
+        .args(["sessions", "--watch", "--json", "--socket"])
+        .arg(&socket)
+        .env_clear()
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("pointsman");
+    let output = BufReader::new(watch.stdout.take().expect("its output"));
+    let mut documents = serde_json::Deserializer::from_reader(output).into_iter::<Json>();
+    let mut next = || documents.next().expect("a document").expect("JSON");
+    assert_eq!(next()["sessions"], 0);
+    let (kept, address) = client(&pointsman, &[&["PING"]]);
+    // Some may have been made before the client connected.
+    let listed = (0..20).map(|_| next()).find(|it| it["sessions"] == 1).expect("a session");
+    assert_eq!(listed["list"][0]["client"], address);
+    drop((documents, kept));
+    let exit =
+        wait_until("the end of the command", PATIENCE, || watch.try_wait().expect("a child"));
+    assert!(exit.success(), "{exit}");
+}
+
+/// A worker that hangs delays the first list; further ones are refused meanwhile, with a reason.
+#[cfg(debug_assertions)]
+#[test]
+fn refuses_a_second_list_while_one_is_being_made() {
+    let cluster = Cluster::builder().replicas(0).sentinels(1).start();
+    let switch = cluster.folder().join("stall");
+    let socket = cluster.folder().join("control.sock");
+    let lines = format!("control = true\ncontrol_socket = {socket:?}\n[process]\nworkers = 2\n");
+    let _pointsman = builder(&cluster)
+        .env("POINTSMAN_TEST_STALL", switch.to_str().expect("a path"))
+        .lines(&lines)
+        .start();
+    std::fs::write(&switch, "1").expect("a file");
+    wait_until("the worker to hang", PATIENCE, || !switch.exists());
+    // All are sent before an answer is read.
+    let mut asked: Vec<UnixStream> = (0..3)
+        .map(|_| {
+            let mut stream = UnixStream::connect(&socket).expect("the control socket");
+            stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+            let request = b"GET /control/sessions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+            stream.write_all(request).expect("sent");
+            stream
+        })
+        .collect();
+    let mut answers: Vec<String> = asked
+        .iter_mut()
+        .map(|stream| {
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).expect("an answer");
+            answer
+        })
+        .collect();
+    answers.sort();
+    assert!(answers[0].starts_with("HTTP/1.1 200 "), "{answers:?}");
+    for refused in &answers[1..] {
+        assert!(refused.starts_with("HTTP/1.1 429 "), "{answers:?}");
+        assert!(refused.to_lowercase().contains("retry-after: 1\r\n"), "{refused}");
+        assert!(refused.ends_with("another list is being made; try again\n"), "{refused}");
+    }
+    // The turn is given back.
+    wait_until("another list", PATIENCE, || command(&socket, &["sessions"]).status.success());
 }
 
 /// The 99th percentile of `times`.

@@ -8,8 +8,10 @@ mod clients;
 mod failover;
 mod fleet;
 mod instructions;
+mod junk;
 pub mod load;
 mod machine;
+mod paired;
 mod peers;
 mod raw;
 mod scrapes;
@@ -68,6 +70,11 @@ enum What {
     Fleet(fleet::FleetOptions),
     /// Effect of continuous `/metrics` scrapes on clients: p99 of a fixed load with and without.
     Scrapes(scrapes::ScrapesOptions),
+    /// Effect of junk at every port on clients: p99 of a fixed load with and without.
+    ///
+    /// Random bytes, half hellos, slow headers, floods. At the end nothing but counters may have
+    /// changed. Takes twenty minutes by default.
+    Junk(junk::JunkOptions),
     /// User-space instructions per request, counted by valgrind and compared with
     /// benches/instructions.json.
     ///
@@ -89,6 +96,7 @@ pub fn run(bench: &Bench) -> Result<ExitCode, String> {
         Some(What::Swap(options)) => swap::run(options),
         Some(What::Fleet(options)) => fleet::run(options),
         Some(What::Scrapes(options)) => scrapes::run(options),
+        Some(What::Junk(options)) => junk::run(options),
         Some(What::Instructions(options)) => instructions::run(options),
     }
 }

@@ -65,12 +65,7 @@ type Part = fn(&Swap) -> Option<u64>;
 /// A message for people, if it cannot start.
 pub(crate) fn run(options: &SwapOptions) -> Result<ExitCode, String> {
     install::whatever_is_missing()?;
-    let program = match &options.program {
-        Some(program) => {
-            fs::canonicalize(program).map_err(|error| format!("{}: {error}", program.display()))?
-        }
-        None => build::released_pointsman()?,
-    };
+    let program = build::released_or(options.program.as_deref())?;
     let described = machine::describe(&program, false, &[]);
     let names: Vec<String> =
         (0..options.masters).map(|number| format!("master-{number}")).collect();

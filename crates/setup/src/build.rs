@@ -1,10 +1,22 @@
 //! Builds pointsman and finds the path of the program in cargo's messages.
 
 use std::io::{BufRead as _, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use crate::cargo;
+
+/// This program, or else a release build of pointsman.
+///
+/// # Errors
+/// A message for people.
+pub fn released_or(given: Option<&Path>) -> Result<PathBuf, String> {
+    match given {
+        Some(program) => std::fs::canonicalize(program)
+            .map_err(|error| format!("{}: {error}", program.display())),
+        None => released_pointsman(),
+    }
+}
 
 /// Builds the program. Cargo's progress goes to standard error.
 ///

@@ -14,7 +14,7 @@ pub(crate) struct Step {
     /// Arguments for cargo.
     pub(crate) args: Vec<OsString>,
     /// An environment variable to set.
-    pub(crate) env: Option<(&'static str, &'static str)>,
+    pub(crate) env: Option<(&'static str, String)>,
 }
 
 /// The result of a step.
@@ -25,11 +25,17 @@ pub(crate) struct Outcome {
     pub(crate) took: Duration,
 }
 
+/// How many tests of one binary run at once.
+const THREADS: &str = "RUST_TEST_THREADS";
+
 fn step(title: &'static str, args: &str) -> Step {
     Step { title, args: args.split(' ').map(OsString::from).collect(), env: None }
 }
 
 /// All tests of all crates, unless the arguments name a package.
+///
+/// The end-to-end tests take most of the time, and mostly wait for Sentinel: with two per core they
+/// take half as long. A number of threads in the environment or the arguments takes precedence.
 pub(crate) fn test(given: &[OsString]) -> Step {
     let ours = given.split(|arg| arg == "--").next().unwrap_or_default();
     let names = |arg: &OsString| {
@@ -40,6 +46,10 @@ pub(crate) fn test(given: &[OsString]) -> Step {
     };
     let mut step = step("test", if ours.iter().any(names) { "test" } else { "test --workspace" });
     step.args.extend(given.iter().cloned());
+    if std::env::var_os(THREADS).is_none() {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        step.env = Some((THREADS, cores.saturating_mul(2).to_string()));
+    }
     step
 }
 
@@ -68,7 +78,7 @@ pub(crate) fn ci(deny: bool) -> Vec<Step> {
         instructions(),
         deploy(),
         Step {
-            env: Some(("RUSTDOCFLAGS", "-D warnings")),
+            env: Some(("RUSTDOCFLAGS", "-D warnings".to_owned())),
             ..step("doc", "doc --workspace --no-deps")
         },
     ];
@@ -101,7 +111,7 @@ pub(crate) fn run(steps: &[Step]) -> Vec<Outcome> {
                 step.args.join(OsStr::new(" ")).to_string_lossy()
             );
             let start = Instant::now();
-            let status = cargo().args(&step.args).envs(step.env).status();
+            let status = cargo().args(&step.args).envs(step.env.clone()).status();
             if let Err(error) = &status {
                 eprintln!("cargo could not be started: {error}");
             }

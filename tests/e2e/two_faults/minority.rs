@@ -158,10 +158,11 @@ fn part_from_all_sentinels(policy: &str) {
     let old = cluster.master();
     let servers = cluster.nodes().iter().filter(|node| node.addr() != old.addr());
     let others = ips(servers.chain(cluster.sentinels()));
+    // Before the first cut, since nothing is replicated from then on.
+    let before = load.counts().acknowledged;
     let _old_from_others = Cut::between(&[old.addr().ip()], &others);
     let proxy_from_others = Cut::between(&[PROXY], &others);
     let parted = Instant::now();
-    let before = load.counts().acknowledged;
     let to = promoted(&cluster, old);
     let promotion = parted.elapsed();
     elapse(parted, Duration::from_secs(9));

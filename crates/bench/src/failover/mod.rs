@@ -100,12 +100,7 @@ pub(crate) fn run(options: &FailoverOptions) -> Result<ExitCode, String> {
     if !options.namespaced {
         install::for_failovers()?;
     }
-    let program = match &options.program {
-        Some(program) => {
-            fs::canonicalize(program).map_err(|error| format!("{}: {error}", program.display()))?
-        }
-        None => build::released_pointsman()?,
-    };
+    let program = build::released_or(options.program.as_deref())?;
     if !options.namespaced {
         let why = space::enter(&program);
         println!("No network namespace: {why}.");

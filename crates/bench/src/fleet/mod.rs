@@ -74,12 +74,7 @@ struct Cell {
 /// A message for people, if it cannot start, or if a proxy misses the failover.
 pub(crate) fn run(options: &FleetOptions) -> Result<ExitCode, String> {
     install::whatever_is_missing()?;
-    let program = match &options.program {
-        Some(program) => {
-            fs::canonicalize(program).map_err(|error| format!("{}: {error}", program.display()))?
-        }
-        None => build::released_pointsman()?,
-    };
+    let program = build::released_or(options.program.as_deref())?;
     let described = machine::describe(&program, false, &[]);
     let mut cells = Vec::new();
     for services in &options.services {

@@ -8,6 +8,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use harness::{Cluster, Pointsman};
 use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
 
@@ -46,6 +47,14 @@ pub struct Window {
 }
 
 impl Meter {
+    /// For a proxy in front of a cluster.
+    #[must_use]
+    pub fn of(proxy: &Pointsman, cluster: &Cluster) -> Self {
+        let others = cluster.nodes().iter().chain(cluster.sentinels());
+        let others = others.filter_map(harness::Node::pid).collect();
+        Self { proxy: vec![proxy.process().pid()], others }
+    }
+
     pub(crate) fn sample(&self) -> Sample {
         let proxy: Duration = self.proxy.iter().map(|pid| cpu(*pid)).sum();
         let ours: Duration =

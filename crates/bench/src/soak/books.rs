@@ -79,6 +79,11 @@ impl Books {
             .sum()
     }
 
+    /// Reloads that changed something.
+    pub(super) fn applied_reloads(&self) -> f64 {
+        self.sum(metric::RELOADS, "\"applied\"")
+    }
+
     /// The address of the master in force.
     pub(super) fn target(&self) -> Option<String> {
         let line = self.lines(metric::TARGET, "").find(|line| line.ends_with(" 1"))?;

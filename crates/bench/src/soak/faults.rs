@@ -13,9 +13,10 @@ use std::time::{Duration, Instant};
 use harness::{Cluster, Cut, Node, PROXY, pause, wait_until};
 
 use super::books::Books;
-use super::conn::Conn;
+use super::churn::churn;
 use super::proxy::Proxy;
 use super::schedule::{Act, Fault, Part};
+use super::settings;
 use super::shared::Shared;
 
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -25,14 +26,14 @@ const PATIENCE: Duration = Duration::from_secs(90);
 const SUCCESSOR: Duration = Duration::from_secs(300);
 /// A planned failover that another fault hinders may fail, which is known after this long.
 const HINDERED: Duration = Duration::from_secs(15);
-/// Clients of one churn step.
-const CHURN: usize = 150;
 
 /// Cluster and proxy.
 #[derive(Debug)]
 pub(super) struct Stage {
     pub(super) cluster: Cluster,
     pub(super) proxy: Mutex<Proxy>,
+    /// The deployment of the service that is added and removed: one server and one sentinel.
+    pub(super) other: Cluster,
     /// The configuration with which each sentinel started.
     files: Vec<(PathBuf, String)>,
     /// Sentinels that lost their files in this step.
@@ -42,7 +43,9 @@ pub(super) struct Stage {
 impl Stage {
     pub(super) fn start(program: &Path, partitions: bool) -> Result<Self, String> {
         // A backlog as in production, so that a replica continues instead of loading everything.
-        let builder = Cluster::builder().redis_line("repl-backlog-size 16mb");
+        let builder = Cluster::builder()
+            .redis_line("repl-backlog-size 16mb")
+            .redis_line(&settings::user_line());
         let cluster = if partitions { builder.start_apart() } else { builder.start() };
         let read = |node: &Node| {
             let name = node.name();
@@ -52,7 +55,8 @@ impl Stage {
         };
         let files = cluster.sentinels().iter().map(read).collect::<Result<_, String>>()?;
         let proxy = Mutex::new(Proxy::start(program, &cluster)?);
-        Ok(Self { cluster, proxy, files, lost: Mutex::default() })
+        let other = Cluster::builder().masters(&[settings::OTHER]).replicas(0).sentinels(1).start();
+        Ok(Self { cluster, proxy, other, files, lost: Mutex::default() })
     }
 
     pub(super) fn proxy(&self) -> MutexGuard<'_, Proxy> {
@@ -80,7 +84,15 @@ impl Stage {
             Part::Sentinel => self.disturb_sentinel(act, shared),
             Part::Proxy => {
                 let number = shared.timeline.begin(act.fault, None);
-                self.proxy().perform(act);
+                let done = match act.fault {
+                    Fault::RotateSecret => self.rotate_secret(other.is_none()),
+                    Fault::ChangeServices => self.change_services(act.hold),
+                    _ => {
+                        self.proxy().perform(act);
+                        Ok(())
+                    }
+                };
+                assert!(done.is_ok(), "{}: {done:?}", act.fault.name());
                 shared.timeline.end(number);
             }
             Part::Clients => {
@@ -264,6 +276,7 @@ impl Stage {
         for lost in std::mem::take(&mut *self.lost()) {
             self.forget_lost_identity(lost);
         }
+        self.allow_both_passwords();
         self.settle();
     }
 
@@ -326,31 +339,6 @@ fn attend(sentinel: &Node, shared: &Shared) {
     shared.timeline.listen(sentinel);
     // Servers before 7.0 do not have the command, and take longer.
     let _ = sentinel.ask(&["SENTINEL", "DEBUG", "info-period", "1000"]);
-}
-
-/// Many clients at once that say a word and leave, half of them with RST.
-fn churn(act: &Act, shared: &Shared) {
-    let deadline = Instant::now() + act.hold;
-    while Instant::now() < deadline {
-        let phase = shared.phase();
-        let clients: Vec<_> = (0..CHURN).map_while(|_| Conn::dial(shared, "churn")).collect();
-        for (index, mut client) in clients.into_iter().enumerate() {
-            if index % 3 > 0 {
-                match client.cmd(&["PING"]) {
-                    Ok(reply) if reply.text() == Some("PONG") => {}
-                    Ok(reply) => match reply.error() {
-                        Some(message) => shared.refused("churn", phase, message),
-                        None => shared.finding(&format!("churn: PING was answered {reply}")),
-                    },
-                    Err(error) => shared.broken("churn", phase, &error),
-                }
-            }
-            if index % 2 > 0 {
-                // The client is gone either way.
-                let _ = client.set_linger0();
-            }
-        }
-    }
 }
 
 /// A sentinel.conf as an installation script writes it: the current master, no identity, no peers.

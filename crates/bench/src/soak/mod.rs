@@ -8,6 +8,7 @@
 //! depends on a race may need several runs of its seed.
 
 mod books;
+mod churn;
 mod client;
 mod conn;
 mod faults;
@@ -19,6 +20,7 @@ mod planted_tests;
 mod proxy;
 mod report;
 mod schedule;
+mod settings;
 mod shared;
 mod stock;
 mod switches;

@@ -9,6 +9,7 @@ use harness::{Cluster, Launch, Process, Signal, http_get, pause, wait_until};
 
 use super::books::Books;
 use super::schedule::{Act, Fault};
+use super::settings::Config;
 
 const PATIENCE: Duration = Duration::from_secs(90);
 
@@ -17,6 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(90);
 pub(super) struct Proxy {
     program: PathBuf,
     folder: PathBuf,
+    pub(super) config: Config,
     pub(super) addr: SocketAddr,
     pub(super) admin: SocketAddr,
     number: usize,
@@ -28,19 +30,10 @@ impl Proxy {
         let folder = cluster.folder().join("soak");
         std::fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
         let (addr, admin) = (cluster.address().port(), cluster.address().port());
-        let sentinels: Vec<_> = cluster.sentinel_addrs().iter().map(ToString::to_string).collect();
-        let control = folder.join("control.sock");
-        let toml = format!(
-            "[[service]]\nname = {:?}\nlisten = [\"{addr}\"]\nsentinels = {sentinels:?}\n\
-             [admin]\nlisten = [\"{admin}\"]\ncontrol = true\n\
-             control_socket = {control:?}\n[process]\nstate_dir = {folder:?}\nworkers = 2\n\
-             [shutdown]\naccept_min = \"0s\"\naccept_quiet = \"0s\"\naccept_max = \"0s\"\n\
-             drain_spread = \"0s\"\ndrain_timeout = \"5s\"\n",
-            cluster.name()
-        );
-        std::fs::write(folder.join("pointsman.toml"), toml).map_err(|error| error.to_string())?;
+        let config = Config::write(&folder, cluster, addr, admin)?;
         let process = run(program, &folder, 0, false);
-        let proxy = Self { program: program.to_owned(), folder, addr, admin, number: 0, process };
+        let program = program.to_owned();
+        let proxy = Self { program, folder, config, addr, admin, number: 0, process };
         proxy.wait_ready();
         Ok(proxy)
     }

@@ -48,6 +48,8 @@ pub(super) enum Fault {
     KillProxy,
     StopProxy,
     Reload,
+    RotateSecret,
+    ChangeServices,
     Churn,
 }
 
@@ -75,8 +77,7 @@ const fn kind(fault: Fault, weight: u64, costs: u64, in_force: u64) -> Kind {
     Kind { fault, weight, costs, in_force }
 }
 
-/// Every fault. To add one (the rotation of a secret, a service added or removed by a reload):
-/// name it in `Fault`, give it a line here, and perform it in `faults.rs`.
+/// Every fault. To add one: name it in `Fault`, give it a line here, and perform it in `faults.rs`.
 const KINDS: &[Kind] = &[
     kind(Fault::Switchover, 3, 11_000, 2_000),
     kind(Fault::PlannedFailover, 4, 11_000, 2_000),
@@ -93,7 +94,9 @@ const KINDS: &[Kind] = &[
     kind(Fault::RestartProxy, 1, 3_000, 300),
     kind(Fault::KillProxy, 1, 2_000, 200),
     kind(Fault::StopProxy, 2, 2_000, 1_000),
-    kind(Fault::Reload, 3, 500, 100),
+    kind(Fault::Reload, 2, 500, 100),
+    kind(Fault::RotateSecret, 3, 3_000, 1_500),
+    kind(Fault::ChangeServices, 3, 4_000, 2_500),
     kind(Fault::Churn, 4, 1_500, 1_000),
 ];
 
@@ -116,6 +119,8 @@ impl Fault {
             Self::KillProxy => "SIGKILL of the proxy",
             Self::StopProxy => "SIGSTOP of the proxy",
             Self::Reload => "reload",
+            Self::RotateSecret => "rotation of a password",
+            Self::ChangeServices => "service added and removed",
             Self::Churn => "client churn",
         }
     }
@@ -136,7 +141,9 @@ impl Fault {
             | Self::RestartProxy
             | Self::KillProxy
             | Self::StopProxy
-            | Self::Reload => Part::Proxy,
+            | Self::Reload
+            | Self::RotateSecret
+            | Self::ChangeServices => Part::Proxy,
             Self::Churn => Part::Clients,
         }
     }
@@ -161,9 +168,14 @@ impl Fault {
     pub(super) fn is_hindered_by(self, other: Self) -> bool {
         match other.part() {
             Part::Master | Part::Replica | Part::Sentinel => true,
-            Part::Proxy => self == Self::Switchover && other != Self::Reload,
+            Part::Proxy => self == Self::Switchover && !other.is_change_of_settings(),
             Part::Clients => false,
         }
+    }
+
+    /// Whether only the configuration of the proxy changes.
+    fn is_change_of_settings(self) -> bool {
+        matches!(self, Self::Reload | Self::RotateSecret | Self::ChangeServices)
     }
 
     /// Whether another process of the proxy serves after it.

@@ -1,0 +1,180 @@
+//! Pairs of windows under the same load: one quiet, one in which something else happens.
+//!
+//! The load has a fixed rate and measures latencies from the times at which requests were due.
+//! The order is reversed in each pair, and the result is the median of the pairs' ratios. A pair
+//! that was disturbed by other processes is left out.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use rustix::thread::{CpuSet, sched_getaffinity};
+
+use crate::load::{Latency, Loader, Meter, Open, Window, Workload};
+use crate::stats::{Spread, figure, spread};
+
+/// Connections of the load.
+const CLIENTS: usize = 50;
+/// The least number of pairs: quiet windows were seen to differ eightfold.
+const PAIRS: usize = 5;
+/// The part of a core that other processes or the host may take before a pair does not count.
+const FOREIGN: f64 = 0.1;
+
+/// The load of every window.
+#[derive(Debug)]
+pub(crate) struct Load {
+    to: SocketAddr,
+    rate: u32,
+    time: Duration,
+    meter: Meter,
+    loader: Loader,
+}
+
+impl Load {
+    /// A load on `to` with this many requests per second, in windows of this length.
+    ///
+    /// # Errors
+    /// A message for people, if there is no core or thread for it.
+    pub(crate) fn new(
+        to: SocketAddr,
+        rate: u32,
+        seconds: u32,
+        meter: Meter,
+    ) -> Result<Self, String> {
+        let loader = Loader::start(first_core()?, IpAddr::V4(Ipv4Addr::LOCALHOST))
+            .map_err(|error| format!("no load: {error}"))?;
+        Ok(Self { to, rate, time: Duration::from_secs(seconds.into()), meter, loader })
+    }
+
+    /// Measures a pair of windows. `disturb` runs during one of them until the flag is set, and
+    /// returns how often it did what it does. It comes first in odd rounds.
+    ///
+    /// # Errors
+    /// A message for people, if a request fails, or that of `disturb`.
+    pub(crate) fn pair(
+        &self,
+        round: u32,
+        disturb: &(impl Fn(&AtomicBool) -> Result<u64, String> + Sync),
+    ) -> Result<Pair, String> {
+        let (quiet, (disturbed, times)) = if round.is_multiple_of(2) {
+            (self.window()?, self.disturbed_window(disturb)?)
+        } else {
+            let disturbed = self.disturbed_window(disturb)?;
+            (self.window()?, disturbed)
+        };
+        Ok(Pair { quiet, disturbed, times })
+    }
+
+    fn window(&self) -> Result<(Latency, Window), String> {
+        let open = Open {
+            to: self.to,
+            workload: Workload::Ping,
+            clients: CLIENTS,
+            rate: self.rate,
+            warm: Duration::from_millis(300),
+            time: self.time,
+        };
+        let meter = self.meter.clone();
+        self.loader
+            .run(move |engine| open.run(engine, &meter))
+            .map_err(|error| format!("the load: {error}"))
+    }
+
+    fn disturbed_window(
+        &self,
+        disturb: &(impl Fn(&AtomicBool) -> Result<u64, String> + Sync),
+    ) -> Result<((Latency, Window), u64), String> {
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let disturbing = scope.spawn(|| disturb(&over));
+            let measured = self.window();
+            over.store(true, Ordering::Relaxed);
+            let times = disturbing.join().map_err(|panic| crate::words(&*panic))??;
+            Ok((measured?, times))
+        })
+    }
+}
+
+/// Two consecutive windows.
+pub(crate) struct Pair {
+    quiet: (Latency, Window),
+    disturbed: (Latency, Window),
+    times: u64,
+}
+
+impl Pair {
+    fn ratio(&self) -> f64 {
+        self.disturbed.0.p99 / self.quiet.0.p99
+    }
+
+    /// Whether other processes disturbed it.
+    fn is_void(&self) -> bool {
+        [self.quiet.1, self.disturbed.1]
+            .iter()
+            .any(|it| (it.foreign + it.stolen) / it.seconds > FOREIGN)
+    }
+
+    /// CPU time of the proxy per event in milliseconds: the difference of the windows.
+    fn cost(&self) -> f64 {
+        let a_second = |window: Window| window.proxy / window.seconds;
+        let more = a_second(self.disturbed.1) - a_second(self.quiet.1);
+        more * self.disturbed.1.seconds / f64::from(u32::try_from(self.times).unwrap_or(u32::MAX))
+            * 1e3
+    }
+
+    /// The pair for people. `events` is what happened in the second window.
+    pub(crate) fn line(&self, events: &str) -> String {
+        let (quiet, disturbed, ratio) =
+            (figure(self.quiet.0.p99), figure(self.disturbed.0.p99), figure(self.ratio()));
+        let void = if self.is_void() { "  (disturbed)" } else { "" };
+        let (times, cost) = (self.times, figure(self.cost()));
+        format!(
+            "p99 {quiet} us, with {times} {events} of {cost} ms CPU {disturbed} us: {ratio}{void}"
+        )
+    }
+}
+
+/// Prints the result of the pairs that were not disturbed, with at least `enough` `events`; success
+/// if the median of the ratios is at most `most`.
+///
+/// # Errors
+/// There were too few.
+pub(crate) fn verdict(
+    pairs: &[Pair],
+    events: &str,
+    enough: u64,
+    most: f64,
+) -> Result<ExitCode, String> {
+    let good: Vec<&Pair> = pairs.iter().filter(|pair| !pair.is_void()).collect();
+    let of =
+        |what: fn(&Pair) -> f64| spread(&good.iter().map(|pair| what(pair)).collect::<Vec<f64>>());
+    let times: u64 = good.iter().map(|pair| pair.times).sum();
+    println!();
+    for (name, spread) in [
+        ("p99 without, in us".to_owned(), of(|pair| pair.quiet.0.p99)),
+        (format!("p99 with {events}, in us"), of(|pair| pair.disturbed.0.p99)),
+        ("CPU of one, in ms".to_owned(), of(Pair::cost)),
+        ("the ratio of the p99s".to_owned(), of(Pair::ratio)),
+    ] {
+        if let Some(Spread { median, min, max, .. }) = spread {
+            println!("{name:>28}: {} ({} to {})", figure(median), figure(min), figure(max));
+        }
+    }
+    println!("{times} {events} in {} undisturbed pairs of {}", good.len(), pairs.len());
+    match of(Pair::ratio) {
+        Some(ratio) if times >= enough && good.len() >= PAIRS => {
+            Ok(if ratio.median <= most { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+        _ => Err("too few to tell: take more rounds, or a quieter machine".to_owned()),
+    }
+}
+
+fn first_core() -> Result<usize, String> {
+    let allowed = sched_getaffinity(None)
+        .map_err(|error| format!("the CPU cores cannot be read: {error}"))?;
+    (0..CpuSet::MAX_CPU)
+        .find(|core| allowed.is_set(*core))
+        .ok_or_else(|| "there is no core".to_owned())
+}
