@@ -81,6 +81,10 @@ const LOOKED_UP: &[&str] = &[
     "pointsman_connections_limit",
     "pointsman_admin_connections",
     "pointsman_admin_requests_total",
+    // Attacks and misconfigured clients; the log names their addresses.
+    "pointsman_admin_tokens_refused_total",
+    "pointsman_admin_foreign_hosts_total",
+    "pointsman_proxy_headers_total",
     "pointsman_target_generation",
     "pointsman_holds_total",
     "pointsman_service_removed",

@@ -37,6 +37,7 @@
 )]
 
 mod accounts;
+mod admin_surface;
 mod alarms;
 mod bytes;
 mod carry;
@@ -77,6 +78,7 @@ mod replicas;
 mod resources;
 mod restart;
 mod schema;
+mod screening;
 mod sentinel_listen;
 mod services;
 mod session_bounds;

@@ -198,7 +198,7 @@ async fn admit(
         stream,
         clock,
         slot,
-        once,
+        (once, listener.is_read_only()),
         stop.clone(),
     ));
     registry.started(number, task.abort_handle());

@@ -31,11 +31,14 @@ use tokio_util::either::Either;
 use crate::listener::Stream;
 use crate::registry::{ConnectionSlot, Registry, SharedClock, count, lock};
 use crate::report::Reporter;
-use crate::routes::{Body, Reply, Routes, Streams};
+use crate::routes::{Body, Origin, Reply, Routes, Streams};
 use crate::settings::ServerSettings;
 
 /// The smallest buffer that hyper accepts.
 const SMALLEST_BUFFER: usize = 8192;
+
+/// The authentication scheme that browsers know.
+const BASIC: &str = "Basic realm=\"pointsman\", charset=\"UTF-8\"";
 
 /// More header lines than any probe, scraper or browser sends.
 const MAX_HEADERS: usize = 64;
@@ -57,14 +60,19 @@ pub(crate) async fn serve(
     stream: Stream,
     clock: SharedClock,
     slot: ConnectionSlot,
-    once: bool,
+    (once, is_read_only): (bool, bool),
     mut stop: watch::Receiver<bool>,
 ) {
-    let origin = Origin { once, is_owner: matches!(stream, Either::Right(_)) };
+    let (is_owner, peer) = match &stream {
+        // A peer without an address has disconnected already.
+        Either::Left(stream) => (false, stream.peer_addr().ok().map(|addr| addr.ip())),
+        Either::Right(_) => (true, None),
+    };
+    let origin = Origin { is_owner, is_read_only, peer };
     let io = TimedStream { io: TokioIo::new(stream), clock: Arc::clone(&clock) };
     let service = service_fn(|request| {
         let (shared, clock) = (Arc::clone(&shared), Arc::clone(&clock));
-        async move { Ok::<_, Infallible>(respond(&shared, request, &clock, origin).await) }
+        async move { Ok::<_, Infallible>(respond(&shared, request, &clock, (origin, once)).await) }
     });
     let connection = http1::Builder::new()
         .half_close(true)
@@ -98,36 +106,30 @@ pub(crate) async fn serve(
     drop(slot);
 }
 
-/// Properties of the connection that apply to its requests.
-#[derive(Debug, Clone, Copy)]
-struct Origin {
-    /// Serve one request only.
-    once: bool,
-    /// It came through the Unix socket.
-    is_owner: bool,
-}
-
 /// Discards the request's body, gets the reply and builds the response.
 async fn respond(
     shared: &ServerState,
     request: hyper::Request<Incoming>,
     clock: &SharedClock,
-    origin: Origin,
+    (origin, once): (Origin, bool),
 ) -> Response<ResponseBody> {
     lock(clock).requested(Instant::now());
     let (parts, body) = request.into_parts();
     let reply = match discard_body(body, shared.settings.max_body_bytes).await {
-        true => decide(shared, &parts, origin.is_owner),
+        true => decide(shared, &parts, origin),
         false => Reply::text(413, "request body too large; send no body\n"),
     };
     count(&shared.registry.stats.counters.requests);
-    let last = origin.once || reply.status == StatusCode::PAYLOAD_TOO_LARGE.as_u16();
+    if reply.status == StatusCode::MISDIRECTED_REQUEST.as_u16() {
+        count(&shared.registry.stats.counters.foreign_hosts);
+    }
+    let last = once || reply.status == StatusCode::PAYLOAD_TOO_LARGE.as_u16();
     build_response(reply, clock, last)
 }
 
-fn decide(shared: &ServerState, parts: &Parts, is_owner: bool) -> Reply {
+fn decide(shared: &ServerState, parts: &Parts, origin: Origin) -> Reply {
     let nonce = || nonce(&shared.keys);
-    shared.routes.answer((parts, is_owner), &shared.streams, shared.reporter.as_ref(), nonce)
+    shared.routes.answer((parts, origin), &shared.streams, shared.reporter.as_ref(), nonce)
 }
 
 /// Reads and ignores the body; returns whether it ended within the limit.
@@ -172,6 +174,9 @@ fn build_response(reply: Reply, clock: &SharedClock, last: bool) -> Response<Res
     }
     if let Some(seconds) = reply.retry_after {
         headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    if reply.asks_for_password {
+        headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(BASIC));
     }
     if last {
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));

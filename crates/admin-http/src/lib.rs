@@ -28,12 +28,18 @@
 //! ([`Server::unix_socket`]); a handler can tell whether a request came from it
 //! ([`Request::is_from_socket_owner`]).
 //!
-//! Deliberately absent: Redis, TLS, authentication on the network, and anything that changes the
-//! state of the process. Every client that can reach the address can read the report.
+//! A web page that a browser loads from elsewhere must not read or control the process through a
+//! name that its author points at this server. So a request must name a host that is ours
+//! ([`HostNames`]). Further rules of who may read come from a [`Guard`], and an address can refuse
+//! all commands ([`Server::read_only`]). Probes are always answered.
+//!
+//! Deliberately absent: Redis, TLS, the rules of who may read, and anything that changes the state
+//! of the process.
 
 mod accept;
 mod connection;
 mod connection_clock;
+mod hosts;
 mod listener;
 mod negotiate;
 mod registry;
@@ -49,12 +55,17 @@ mod commands_tests;
 #[cfg(test)]
 mod connection_clock_tests;
 #[cfg(test)]
+mod corpus_tests;
+#[cfg(test)]
+mod permission_tests;
+#[cfg(test)]
 mod server_tests;
 #[cfg(test)]
 mod testing;
 
+pub use hosts::HostNames;
 pub use registry::{ServerCounts, ServerStats};
 pub use report::{Format, Reporter, Verdict};
-pub use routes::{Body, Handler, Method, NONCE, Reply, Request, StreamPermit};
+pub use routes::{Body, Guard, Handler, Method, NONCE, Reply, Request, StreamPermit};
 pub use server::{BindError, Handle, Server, StartError};
 pub use settings::ServerSettings;

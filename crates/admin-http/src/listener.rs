@@ -19,8 +19,8 @@ pub(crate) type Stream = Either<TcpStream, UnixStream>;
 /// A listener of either kind.
 #[derive(Debug)]
 pub(crate) enum AdminListener {
-    /// For every peer.
-    Network(TcpListener),
+    /// For every peer, and whether it accepts no commands.
+    Network(TcpListener, bool),
     /// For these users only.
     Owner(UnixListener, Vec<u32>),
 }
@@ -28,7 +28,7 @@ pub(crate) enum AdminListener {
 impl AdminListener {
     pub(crate) async fn accept(&self) -> io::Result<Stream> {
         match self {
-            Self::Network(listener) => {
+            Self::Network(listener, _) => {
                 listener.accept().await.map(|(stream, _)| Either::Left(stream))
             }
             Self::Owner(listener, _) => {
@@ -39,7 +39,7 @@ impl AdminListener {
 
     pub(crate) fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Stream>> {
         match self {
-            Self::Network(listener) => {
+            Self::Network(listener, _) => {
                 listener.poll_accept(cx).map_ok(|(stream, _)| Either::Left(stream))
             }
             Self::Owner(listener, _) => {
@@ -48,13 +48,18 @@ impl AdminListener {
         }
     }
 
+    /// Whether it accepts no commands.
+    pub(crate) fn is_read_only(&self) -> bool {
+        matches!(self, Self::Network(_, true))
+    }
+
     /// Whether this peer may use the server.
     pub(crate) fn is_allowed(&self, stream: &Stream) -> bool {
         match (self, stream) {
             (Self::Owner(_, users), Either::Right(stream)) => {
                 stream.peer_cred().is_ok_and(|peer| users.contains(&peer.uid()))
             }
-            (Self::Network(_), Either::Left(_)) => true,
+            (Self::Network(..), Either::Left(_)) => true,
             _ => false,
         }
     }
@@ -63,7 +68,7 @@ impl AdminListener {
 impl AsFd for AdminListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Self::Network(listener) => listener.as_fd(),
+            Self::Network(listener, _) => listener.as_fd(),
             Self::Owner(listener, _) => listener.as_fd(),
         }
     }

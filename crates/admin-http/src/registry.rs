@@ -27,6 +27,8 @@ pub struct ServerCounts {
     pub timed_out: u64,
     /// Requests answered, with any status.
     pub requests: u64,
+    /// Requests that named a foreign host.
+    pub foreign_hosts: u64,
     /// Failed accepts, for example for lack of file descriptors.
     pub accept_errors: u64,
 }
@@ -38,6 +40,7 @@ pub(crate) struct AtomicCounters {
     pub(crate) refused: AtomicU64,
     pub(crate) timed_out: AtomicU64,
     pub(crate) requests: AtomicU64,
+    pub(crate) foreign_hosts: AtomicU64,
     pub(crate) accept_errors: AtomicU64,
     open: AtomicU64,
 }
@@ -60,6 +63,7 @@ impl ServerStats {
             refused: read(&self.counters.refused),
             timed_out: read(&self.counters.timed_out),
             requests: read(&self.counters.requests),
+            foreign_hosts: read(&self.counters.foreign_hosts),
             accept_errors: read(&self.counters.accept_errors),
         }
     }

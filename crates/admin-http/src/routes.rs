@@ -1,12 +1,15 @@
 //! Routing: a path and a method in, a reply out.
 //!
 //! A plain table. Built-in and added paths are looked up alike, so another event stream or control
-//! path is one more entry. Deliberately absent: patterns, prefixes and parameters in paths, and
+//! path is one more entry. Before a handler is called, a request must name a host that is ours
+//! ([`hosts`](crate::hosts)), must not be a command at a read-only address, and must pass the
+//! guard; probes are exempt. Deliberately absent: patterns, prefixes and parameters in paths, and
 //! request bodies, which are discarded before a handler is called.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -14,6 +17,7 @@ use bytes::Bytes;
 use hyper::http::request::Parts;
 use tokio::sync::mpsc;
 
+use crate::hosts::HostNames;
 use crate::negotiate::metrics_format;
 use crate::report::{Reporter, Verdict};
 
@@ -37,8 +41,19 @@ pub struct Request<'a> {
     /// GET for a HEAD request too.
     pub method: Method,
     parts: &'a Parts,
-    owners: bool,
+    origin: Origin,
     streams: &'a Streams,
+}
+
+/// Where a request came from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Origin {
+    /// It came through the Unix socket, from one of its users.
+    pub(crate) is_owner: bool,
+    /// It came through an address that accepts no commands.
+    pub(crate) is_read_only: bool,
+    /// The address of the peer; none on a Unix socket.
+    pub(crate) peer: Option<IpAddr>,
 }
 
 impl Request<'_> {
@@ -46,7 +61,13 @@ impl Request<'_> {
     /// ([`Server::unix_socket`](crate::Server::unix_socket)).
     #[must_use]
     pub fn is_from_socket_owner(&self) -> bool {
-        self.owners
+        self.origin.is_owner
+    }
+
+    /// The address that the request came from; `None` on the Unix socket.
+    #[must_use]
+    pub fn peer(&self) -> Option<IpAddr> {
+        self.origin.peer
     }
 
     /// Reserves one of the few endless responses; `None` if all are taken.
@@ -102,6 +123,9 @@ pub struct Reply {
     pub allow: Option<&'static str>,
     /// The `Retry-After` header, in seconds.
     pub retry_after: Option<u32>,
+    /// Whether browsers ask their user for a password, for status 401: the header
+    /// `WWW-Authenticate` offers Basic authentication.
+    pub asks_for_password: bool,
     /// The content.
     pub body: Body,
 }
@@ -119,6 +143,7 @@ impl Reply {
             policy: None,
             allow: None,
             retry_after: None,
+            asks_for_password: false,
             body: Body::Whole(content.into()),
         }
     }
@@ -146,6 +171,7 @@ impl Reply {
             policy: None,
             allow: None,
             retry_after: None,
+            asks_for_password: false,
             body,
         }
     }
@@ -154,6 +180,13 @@ impl Reply {
     #[must_use]
     pub fn retry_after(mut self, seconds: u32) -> Self {
         self.retry_after = Some(seconds);
+        self
+    }
+
+    /// The same reply, and browsers ask their user for a password.
+    #[must_use]
+    pub fn ask_for_password(mut self) -> Self {
+        self.asks_for_password = true;
         self
     }
 
@@ -195,6 +228,13 @@ pub trait Handler: Send + Sync + 'static {
     fn answer(&self, request: &Request<'_>) -> Reply;
 }
 
+/// Decides who may read. It is asked before every answer except those to probes, and must not
+/// block.
+pub trait Guard: Send + Sync + 'static {
+    /// The refusal of a request without permission.
+    fn refuse(&self, request: &Request<'_>) -> Option<Reply>;
+}
+
 /// The built-in paths, with the descriptions that a 404 lists.
 const BUILT_IN: [(&str, &str); 9] = [
     ("/", "status page"),
@@ -207,6 +247,12 @@ const BUILT_IN: [(&str, &str); 9] = [
     ("/startup", "whether the start has completed"),
     ("/status", "JSON"),
 ];
+
+/// The paths of probes. They reveal nothing, and a supervisor that is refused restarts the process.
+const PROBES: [&str; 6] = ["/alive", "/livez", "/healthz", "/ready", "/readyz", "/startup"];
+
+/// The path of the metrics. A scraper names its target in any way, and no browser acts on metrics.
+const METRICS: &str = "/metrics";
 
 /// The permitted number of concurrent endless responses. Cheap to clone; all clones share one
 /// count.
@@ -242,6 +288,8 @@ impl Drop for StreamPermit {
 #[derive(Clone, Default)]
 pub(crate) struct Routes {
     added: BTreeMap<Cow<'static, str>, Arc<dyn Handler>>,
+    pub(crate) hosts: HostNames,
+    pub(crate) guard: Option<Arc<dyn Guard>>,
 }
 
 impl Routes {
@@ -249,11 +297,10 @@ impl Routes {
         self.added.insert(path, handler);
     }
 
-    /// The reply to a request and whether the request came through the Unix socket. `nonce` returns
-    /// a fresh value per call.
+    /// The reply to a request. `nonce` returns a fresh value per call.
     pub(crate) fn answer(
         &self,
-        (parts, owners): (&Parts, bool),
+        (parts, origin): (&Parts, Origin),
         streams: &Streams,
         reporter: &dyn Reporter,
         nonce: impl FnOnce() -> String,
@@ -272,11 +319,33 @@ impl Routes {
         if !methods.contains(&method) {
             return not_allowed(methods);
         }
-        let request = Request { method, parts, owners, streams };
+        let request = Request { method, parts, origin, streams };
+        if let Some(refusal) = self.refuse(&request) {
+            return refusal;
+        }
         match added {
             Some(handler) => handler.answer(&request),
             None => built_in(&request, reporter, nonce),
         }
+    }
+
+    /// The refusal of a request that is well-formed and not permitted.
+    fn refuse(&self, request: &Request<'_>) -> Option<Reply> {
+        let (path, origin) = (request.path(), request.origin);
+        if PROBES.contains(&path) || origin.is_owner {
+            return None;
+        }
+        if path != METRICS && !self.hosts.permit(request.parts) {
+            return Some(Reply::text(
+                421,
+                "the Host of this request is not a name of this server: use its IP address, or add \
+                 the name to admin.hosts\n",
+            ));
+        }
+        if origin.is_read_only && request.method == Method::Post {
+            return Some(Reply::text(403, "this address accepts no commands\n"));
+        }
+        self.guard.as_ref()?.refuse(request)
     }
 
     fn directory(&self, path: &str) -> String {

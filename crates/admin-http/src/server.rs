@@ -17,10 +17,11 @@ use tokio::task::JoinSet;
 
 use crate::accept;
 use crate::connection::ServerState;
+use crate::hosts::HostNames;
 use crate::listener::AdminListener;
 use crate::registry::{Registry, ServerStats};
 use crate::report::Reporter;
-use crate::routes::{Handler, Routes, Streams};
+use crate::routes::{Guard, Handler, Routes, Streams};
 use crate::settings::ServerSettings;
 
 /// The accept queue; the system may limit it further.
@@ -101,6 +102,8 @@ pub struct StartError(#[from] io::Error);
 pub struct Server {
     listeners: Vec<TcpListener>,
     addresses: Vec<SocketAddr>,
+    /// Addresses that accept no commands.
+    read_only: Vec<SocketAddr>,
     owners: Option<(UnixListener, Vec<u32>)>,
     settings: ServerSettings,
     routes: Routes,
@@ -147,6 +150,7 @@ impl Server {
         Ok(Self {
             listeners,
             addresses,
+            read_only: Vec::new(),
             owners: None,
             settings,
             routes: Routes::default(),
@@ -181,6 +185,29 @@ impl Server {
     #[must_use]
     pub fn route(mut self, path: impl Into<Cow<'static, str>>, handler: Arc<dyn Handler>) -> Self {
         self.routes.add(path.into(), handler);
+        self
+    }
+
+    /// Makes the listeners at these addresses, among [`addresses`](Self::addresses), read-only:
+    /// they refuse every POST.
+    #[must_use]
+    pub fn read_only(mut self, addresses: impl IntoIterator<Item = SocketAddr>) -> Self {
+        self.read_only.extend(addresses);
+        self
+    }
+
+    /// The names by which clients may address the server, in addition to those that are always
+    /// permitted.
+    #[must_use]
+    pub fn hosts(mut self, names: HostNames) -> Self {
+        self.routes.hosts = names;
+        self
+    }
+
+    /// Asks `guard` before every answer except those to probes and through the Unix socket.
+    #[must_use]
+    pub fn guard(mut self, guard: Arc<dyn Guard>) -> Self {
+        self.routes.guard = Some(guard);
         self
     }
 
@@ -219,12 +246,20 @@ impl Server {
         let listeners = {
             // Registering with the runtime can fail and should do so here.
             let _entered = runtime.enter();
-            let network =
-                |listener| tokio::net::TcpListener::from_std(listener).map(AdminListener::Network);
+            let network = |(listener, address)| {
+                let is_read_only = self.read_only.contains(&address);
+                let listener = tokio::net::TcpListener::from_std(listener)?;
+                Ok(AdminListener::Network(listener, is_read_only))
+            };
             let owners = |(listener, users)| {
                 Ok(AdminListener::Owner(tokio::net::UnixListener::from_std(listener)?, users))
             };
-            let registered = self.listeners.into_iter().map(network).chain(self.owners.map(owners));
+            let registered = self
+                .listeners
+                .into_iter()
+                .zip(self.addresses.iter().copied())
+                .map(network)
+                .chain(self.owners.map(owners));
             registered.collect::<io::Result<Vec<_>>>()?
         };
         std::thread::Builder::new().name("admin".to_owned()).spawn(move || {

@@ -17,7 +17,7 @@ const SENTINELS: &str =
 const LOSSES: &[(&str, &str)] = &[
     ("v6only", "[::] accepts IPv4 as well, unless an IPv4 address has the same port"),
     ("mode", "the mode of the socket file is service.unix_socket_mode, 0660 by default"),
-    ("accept-proxy", "Pointsman does not read the PROXY protocol: its clients will fail"),
+    ("accept-proxy", "the admin server does not read the PROXY protocol: its clients will fail"),
 ];
 
 impl<'a> Planner<'a> {

@@ -34,7 +34,7 @@ const PROCESS: &str = "set by the service manager or the pod";
 const TUNING: &str = "follows from max_connections and the CPU quota";
 const KEEPALIVE: &str = "always on, for clients and for Redis, see service.tcp_keepalive";
 const GUARD: &str =
-    "Pointsman has no rules on sources or contents: use a NetworkPolicy or a firewall";
+    "Pointsman restricts clients by service.allow alone: use a NetworkPolicy or a firewall";
 const TABLES: &str =
     "Pointsman has no rates or stick tables; see service.max_connections_per_source";
 const IDLE: &str = "idle clients stay connected; tcp_keepalive finds dead ones. \
@@ -138,7 +138,7 @@ const KNOWN: &[(&[&str], LineOutcome, &str)] = &[
     (
         &["stats", "auth"],
         Unmatched,
-        "the admin server has no users and shows no secrets: restrict access to its port",
+        "the admin server has no users: a token takes their place, see admin.read_token_file",
     ),
     (
         &["stats", "socket"],

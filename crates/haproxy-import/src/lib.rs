@@ -4,7 +4,7 @@
 //! report on every line, and refusals come out. The stages are `tokenizer` (words and quoting),
 //! `config_file` (sections and inherited defaults), `health_check` (which Redis commands the
 //! checks send), `proxies` (which sections carry Redis traffic), `plan` with `services`,
-//! `names`, `sentinels`, `admin`, `tls` and `settings` (the new configuration as data),
+//! `names`, `sentinels`, `clients`, `admin`, `tls` and `settings` (the new configuration as data),
 //! and `render` (TOML).
 //!
 //! Two rules decide what is refused. A configuration that could lead clients to another dataset, or
@@ -15,6 +15,7 @@
 //! haproxy's way to find the master is not converted either, because the sentinels replace it.
 
 mod admin;
+mod clients;
 mod config_file;
 mod health_check;
 mod keywords;

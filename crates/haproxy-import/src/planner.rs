@@ -27,6 +27,7 @@ pub(super) fn plan(context: &Context<'_>, notes: &mut Notes, refusals: &mut Vec<
     planner.add_services(&mut plan);
     planner.add_admin(&mut plan);
     planner.note_other_sections();
+    planner.add_client_rules(&mut plan);
     planner.check_names();
     planner.check_tls(&mut plan);
     planner.check_addresses(&plan);

@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use crate::address::ListenerId;
 use crate::dial_permits::DialPermits;
 use crate::limits::{Limits, Slots};
+use crate::rejection::RejectionLog;
 use crate::service::Service;
 use crate::stats::WorkerCounters;
 
@@ -19,6 +20,9 @@ pub(crate) struct ServiceContext {
     pub(crate) service: Arc<Service>,
     pub(crate) limits: Arc<Limits>,
     pub(crate) held: Arc<Slots>,
+    /// Places of connections whose PROXY protocol header has not arrived.
+    pub(crate) awaiting_header: Arc<Slots>,
+    pub(crate) rejection_log: RejectionLog,
 }
 
 /// The state of one listening address that all workers share. It is a group of the drain, so that

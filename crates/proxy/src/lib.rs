@@ -40,8 +40,11 @@ mod limits;
 mod listener;
 mod maintenance;
 mod maintenance_kind;
+mod networks;
 mod not_carried;
 mod options;
+mod proxy_protocol;
+mod rejection;
 mod runtime;
 mod service;
 mod session;
@@ -69,8 +72,11 @@ pub use listener::reload::{AddressPlan, NewListener};
 pub use listener::sockets::{Socket, Sockets};
 pub use listener::{BindError, Bound, InheritedSockets};
 pub use maintenance_kind::MaintenanceKind;
+pub use networks::{Network, Networks};
 pub use not_carried::NotCarried;
 pub use options::{LiveOptions, Options, Sessions, Splice, Subscriptions};
+pub use proxy_protocol::parse::{HeaderFault, ProxyHeader, parse as parse_proxy_header};
+pub use rejection::Rejection;
 pub use resp::{
     CarryEffect, ListedCommand, MAX_COMMAND_NAME, Pin, StatelessCommands, StatelessError,
     listed_commands,

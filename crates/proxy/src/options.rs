@@ -6,6 +6,7 @@
 //! keeps for a socket (keepalive, user timeout) apply to connections opened after the change.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -14,6 +15,7 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
 use crate::access_log::AccessLog;
+use crate::networks::Networks;
 
 /// What happens to a session when its target is no longer the master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -85,6 +87,12 @@ pub struct Options {
     /// The maximum number of them per source, which is an IPv4 address or the first 64 bits of an
     /// IPv6 address; zero for no limit.
     pub max_connections_per_source: usize,
+    /// The networks whose clients may connect; everyone if it is empty.
+    pub allow: Networks,
+    /// The networks from which every connection must begin with a header of the PROXY protocol.
+    pub proxy_protocol_from: Networks,
+    /// How long a connection may take to send it.
+    pub proxy_protocol_timeout: Duration,
     /// The idle time after which TCP sends keepalive probes, on both sides; zero turns them off.
     pub keepalive: Duration,
     /// How long sent bytes may stay unacknowledged before the connection is closed, on both sides;
@@ -119,6 +127,9 @@ impl Default for Options {
             stateless_commands: StatelessCommands::default(),
             max_connections: 10_000,
             max_connections_per_source: 0,
+            allow: Networks::default(),
+            proxy_protocol_from: Networks::default(),
+            proxy_protocol_timeout: Duration::from_secs(3),
             keepalive: Duration::from_secs(60),
             user_timeout: Duration::from_secs(30),
             maintenance_push: true,
@@ -129,6 +140,13 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// Whether clients are checked by their address.
+    fn screens(&self) -> bool {
+        !self.allow.is_empty() || !self.proxy_protocol_from.is_empty()
+    }
+}
+
 /// Options that can be replaced while they are used. Cheap to clone; all clones share one value.
 #[derive(Debug, Clone)]
 pub struct LiveOptions(Arc<OptionsState>);
@@ -136,12 +154,16 @@ pub struct LiveOptions(Arc<OptionsState>);
 #[derive(Debug)]
 struct OptionsState {
     now: ArcSwap<Options>,
+    /// Whether clients are checked by their address, readable without loading the options.
+    screens: AtomicBool,
     changed: Notify,
 }
 
 impl From<Options> for LiveOptions {
     fn from(options: Options) -> Self {
-        Self(Arc::new(OptionsState { now: ArcSwap::from_pointee(options), changed: Notify::new() }))
+        let screens = AtomicBool::new(options.screens());
+        let (now, changed) = (ArcSwap::from_pointee(options), Notify::new());
+        Self(Arc::new(OptionsState { now, screens, changed }))
     }
 }
 
@@ -152,8 +174,16 @@ impl LiveOptions {
         self.0.now.load_full()
     }
 
+    /// Whether clients are checked by their address. For the accept path of services that do not.
+    #[inline]
+    pub(crate) fn screen(&self) -> bool {
+        self.0.screens.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn set(&self, options: Options) {
+        let screens = options.screens();
         self.0.now.store(Arc::new(options));
+        self.0.screens.store(screens, Ordering::Release);
         self.0.changed.notify_waiters();
     }
 

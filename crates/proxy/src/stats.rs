@@ -18,6 +18,7 @@ use crate::latency::{CommandTimes, Counter, Distribution, Histogram};
 use crate::limits::Limit;
 use crate::maintenance_kind::MaintenanceKind;
 use crate::not_carried::NotCarried;
+use crate::rejection::Rejection;
 use crate::service::DialFailure;
 
 /// The counters of one worker for one service, on cache lines of their own, so that no two workers
@@ -27,6 +28,8 @@ use crate::service::DialFailure;
 pub(crate) struct WorkerCounters {
     pub(crate) accepted: Counter,
     pub(crate) refused: [Counter; Limit::ALL.len()],
+    pub(crate) rejected: [Counter; Rejection::ALL.len()],
+    pub(crate) proxy_headers: Counter,
     pub(crate) accept_errors: Counter,
     pub(crate) handed_over: Counter,
     pub(crate) closed: [Counter; EndReason::COUNT],
@@ -98,6 +101,12 @@ impl WorkerCounters {
         }
     }
 
+    pub(crate) fn reject(&self, why: Rejection) {
+        if let Some(count) = self.rejected.get(why as usize) {
+            count.increment();
+        }
+    }
+
     pub(crate) fn dial_failed(&self, failure: DialFailure) {
         if let Some(count) = self.dial_failures.get(failure as usize) {
             count.increment();
@@ -163,6 +172,10 @@ pub struct ServiceSnapshot {
     pub accepted: u64,
     /// Connections rejected by a limit, by [`Limit`]'s number.
     pub refused: [u64; Limit::ALL.len()],
+    /// Connections rejected because of where they came from, by [`Rejection`]'s number.
+    pub rejected: [u64; Rejection::ALL.len()],
+    /// Headers of the PROXY protocol received.
+    pub proxy_headers: u64,
     /// Failed calls of `accept(2)`.
     pub accept_errors: u64,
     /// Connections handed over to a less loaded worker after accept.
@@ -228,7 +241,7 @@ impl ServiceSnapshot {
     /// Connections rejected.
     #[must_use]
     pub fn refused_in_all(&self) -> u64 {
-        self.refused.iter().sum()
+        self.refused.iter().chain(&self.rejected).sum()
     }
 
     fn add(&mut self, counters: &WorkerCounters) {
@@ -245,6 +258,10 @@ impl ServiceSnapshot {
         for (sum, count) in self.refused.iter_mut().zip(&counters.refused) {
             *sum += count.get();
         }
+        for (sum, count) in self.rejected.iter_mut().zip(&counters.rejected) {
+            *sum += count.get();
+        }
+        self.proxy_headers += counters.proxy_headers.get();
         self.accept_errors += counters.accept_errors.get();
         self.handed_over += counters.handed_over.get();
         self.bytes_in += counters.bytes_in.get();

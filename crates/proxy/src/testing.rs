@@ -20,6 +20,7 @@ use target::{Destination, EmptyPool, PoolWriter, Target, TargetSource, TargetWri
 use crate::address::{ListenerId, Peer};
 use crate::context::{ListenerContext, ServiceContext, WorkerContext};
 use crate::limits::{Limits, ResourceShortage, Slots};
+use crate::rejection::RejectionLog;
 use crate::session::report::SessionBase;
 use crate::stats::ServiceCounters;
 use crate::{Bound, EndReason, Hint, Hints, NoHints, Options, Running, Service, ServiceSnapshot};
@@ -334,7 +335,13 @@ pub(crate) fn context() -> (TargetWriter, Arc<WorkerContext>) {
         hints: Arc::new(NoHints),
     });
     let limits = Limits::new(1, 0, Slots::new(1), ResourceShortage::default());
-    let shared = Arc::new(ServiceContext { service, limits, held: Slots::new(1) });
+    let shared = Arc::new(ServiceContext {
+        service,
+        limits,
+        held: Slots::new(1),
+        awaiting_header: Slots::new(2),
+        rejection_log: RejectionLog::default(),
+    });
     let counters = ServiceCounters::new(Arc::from("s"), 1).of_worker(0).unwrap();
     let (drain, _controller) = drain::new(ShutdownSettings::default());
     let listener = ListenerContext::new(ListenerId::default(), &drain);

@@ -26,6 +26,7 @@ pub mod simulation {
     pub use crate::discovery::RENEW_EVERY;
     pub use crate::discovery::absence_limit::AbsenceLimit;
     pub use crate::discovery::learned_addresses::LearnedAddresses;
+    pub use crate::link::connection::{read_events, read_replies};
     pub use crate::link::notice::parse as parse_notice;
     pub use crate::link::poll::{Peer, PollOutcome, read_poll};
     pub use crate::link::reply::Reply;

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use super::*;
 
 mod checks;
+mod clients;
 mod report;
 mod services;
 
@@ -172,4 +173,30 @@ proptest! {
         prop_assert_eq!(imported.toml.is_empty(), !imported.refusals.is_empty());
         prop_assert!(imported.toml.parse::<toml::Table>().is_ok(), "{}", imported.toml);
     }
+}
+
+/// The inputs with which the import is fuzzed, and variations of them.
+#[test]
+fn imports_or_refuses_the_fuzz_corpus() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (mut imported_count, mut random) = (0, fastrand::Rng::with_seed(7));
+    for file in std::fs::read_dir(folder.join("../../fuzz/corpus/haproxy_cfg")).unwrap() {
+        let input = std::fs::read(file.unwrap().path()).unwrap();
+        for variation in 0..100 {
+            let mut bytes = input.clone();
+            for _ in 0..variation % 8 {
+                if !bytes.is_empty() {
+                    let at = random.usize(..bytes.len());
+                    bytes[at] = random.u8(b'\n'..b'~');
+                }
+            }
+            let Ok(text) = String::from_utf8(bytes) else { continue };
+            let options = ImportOptions { allow_plaintext: true, ..ImportOptions::default() };
+            let imported = import_with(&text, &options);
+            assert_eq!(imported.toml.is_empty(), !imported.refusals.is_empty());
+            assert!(imported.toml.parse::<toml::Table>().is_ok(), "{text}\n{}", imported.toml);
+            imported_count += usize::from(imported.refusals.is_empty());
+        }
+    }
+    assert!(imported_count > 100, "the corpus is of no use: {imported_count}");
 }

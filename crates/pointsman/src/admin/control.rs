@@ -3,9 +3,9 @@
 //! Disabled unless the configuration enables it and sets a token or a Unix socket, because every
 //! client of the admin port could otherwise use it. A command is a POST, through the socket (where
 //! the kernel identifies the user) or with `Authorization: Bearer TOKEN`; the token is compared in
-//! constant time. A switchover takes longer than a response may, so it runs on discovery's runtime
-//! and streams its steps as JSON lines; if the client disconnects before the failover is ordered,
-//! the switchover is cancelled.
+//! constant time, and wrong ones are limited by source. A switchover takes longer than a response
+//! may, so it runs on discovery's runtime and streams its steps as JSON lines; if the client
+//! disconnects before the failover is ordered, the switchover is cancelled.
 //!
 //! Deliberately absent: the implementation of the commands (in `sentinel`), and request bodies: all
 //! parameters are in the query.
@@ -14,6 +14,7 @@ mod access;
 mod command_log;
 mod overrides;
 mod steps;
+mod token_attempts;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,6 +28,7 @@ use tokio::sync::mpsc;
 use tracing::{info, warn};
 
 pub(crate) use self::access::ControlAccess;
+pub(crate) use self::access::TokenRefusals;
 pub(crate) use self::command_log::CommandLog;
 use self::command_log::Responder;
 use self::steps::stream_steps;

@@ -10,6 +10,7 @@ use admin_http::{Format, Reporter, Verdict};
 use drain::Drain;
 use proxy::{ListenAddr, ResourceShortage, ServiceCounters};
 
+use crate::admin::control::TokenRefusals;
 use crate::admin::effective_config::EffectiveConfig;
 use crate::admin::health::{self, CapacityLimit, EventLoop};
 use crate::admin::metrics::Scraper;
@@ -45,6 +46,8 @@ pub struct ProcessReport {
     pub memory: Option<Memory>,
     /// Counters of the admin server itself.
     pub admin: admin_http::ServerStats,
+    /// Counters of tokens that the admin server refused.
+    pub(crate) tokens: Arc<TokenRefusals>,
     /// State kept between scrapes. Only scrapes lock it, and the admin server makes one at a time.
     pub scraper: Mutex<Scraper>,
 }

@@ -10,7 +10,7 @@ mod document;
 
 use std::time::{Duration, Instant};
 
-use proxy::{Distribution, EndReason, NotCarried, Pin, ServiceSnapshot};
+use proxy::{Distribution, EndReason, NotCarried, Pin, Rejection, ServiceSnapshot};
 use sentinel::{DiscoverySnapshot, OperationsSnapshot, ProbeFailure, Role};
 
 pub use credentials::*;
@@ -61,7 +61,13 @@ pub fn traffic(limit: usize, counted: &ServiceSnapshot) -> TrafficStatus {
         sessions_waiting: counted.held,
         sessions_limit: limit as u64,
         sessions_total: counted.accepted,
-        sessions_refused: counted.refused_in_all(),
+        sessions_refused: counted.refused.iter().sum(),
+        clients_rejected: Rejection::ALL
+            .into_iter()
+            .zip(counted.rejected)
+            .filter(|(_, count)| *count > 0)
+            .map(|(why, count)| (why.label(), count))
+            .collect(),
         sessions_carried: counted.carried,
         sessions_closed: closed.map(|(reason, count)| (reason.label(), count)).collect(),
         commands: counted.commands,

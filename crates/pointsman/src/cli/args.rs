@@ -253,6 +253,11 @@ pub(super) struct StatusArgs {
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(super) config: Option<PathBuf>,
 
+    /// File that holds the token for reading [env: POINTSMAN_READ_TOKEN holds the token itself]
+    /// [default: the token of the configuration, unless --admin is given]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(super) token_file: Option<PathBuf>,
+
     /// Print the JSON document
     #[arg(long)]
     pub(super) json: bool,
@@ -266,7 +271,7 @@ pub(super) struct StatusArgs {
     pub(super) ready: bool,
 
     /// Print the JSON schema of the status, without a request
-    #[arg(long, conflicts_with_all = ["admin", "config", "json"])]
+    #[arg(long, conflicts_with_all = ["admin", "config", "json", "token_file"])]
     pub(super) schema: bool,
 }
 

@@ -109,15 +109,16 @@ impl Read for DeadlineStream {
     }
 }
 
-/// Requests `path` and returns the status code and the body.
+/// Requests `path`, with a bearer token if given, and returns the status code and the body.
 ///
 /// # Errors
 ///
 /// Of the connection; a time-out; or a response that is not HTTP or too large.
-pub(super) fn get(addr: SocketAddr, path: &str) -> io::Result<(u16, Vec<u8>)> {
+pub(super) fn get(addr: SocketAddr, path: &str, token: Option<&str>) -> io::Result<(u16, Vec<u8>)> {
     let mut stream = Stream::to(&ControlEndpoint::Network(addr))?;
+    let token = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
     stream.send(&format!(
-        "GET {path} HTTP/1.1\r\nHost: {addr}\r\n\
+        "GET {path} HTTP/1.1\r\nHost: {addr}\r\n{token}\
          Accept: application/json\r\nConnection: close\r\n\r\n"
     ))?;
     let bounded = DeadlineStream { stream, deadline: Instant::now() + REQUEST_TIMEOUT };

@@ -14,6 +14,7 @@ mod host_facts;
 mod http;
 mod import;
 mod man;
+mod read_token;
 mod recovery;
 mod screen;
 mod sentinels;

@@ -96,7 +96,10 @@ async fn examine(
 ) -> ExaminedService {
     let listen = service.listen.iter().filter_map(proxy::ListenAddr::tcp);
     let own = if is_own {
-        listen.chain(config.admin.listen.iter().copied()).collect()
+        listen
+            .chain(config.admin.listen.iter().copied())
+            .chain(config.admin.read_only_listen.iter().copied())
+            .collect()
     } else {
         Vec::new()
     };

@@ -16,8 +16,9 @@ use serde_json::{Map, Value as Json};
 
 use super::args::StatusArgs;
 use super::http;
+use super::read_token::token;
 use super::screen::{self, printable};
-use crate::config::{self, Flags, Value};
+use crate::config::{self, Flags, Secret, Value};
 
 /// The default address of the admin server.
 const DEFAULT_ADDRESS: &str = "127.0.0.1:8888";
@@ -35,6 +36,15 @@ pub(super) enum StatusError {
     Unresolved(String, #[source] io::Error),
     #[error("no status from {0}: is pointsman running there? Set its admin address with --admin")]
     Unreachable(SocketAddr, #[source] io::Error),
+    #[error(
+        "no status from {0}: a token for reading is required, or the one given is wrong; set \
+         POINTSMAN_READ_TOKEN or use --token-file"
+    )]
+    Token(SocketAddr),
+    #[error("no status from {0}: too many wrong tokens from this host; try again later")]
+    Throttled(SocketAddr),
+    #[error("cannot read the token from {0}")]
+    TokenFile(String, #[source] io::Error),
     #[error("no status from {0}: HTTP status {1}; is this the admin address of a pointsman?")]
     Code(SocketAddr, u16),
     #[error("{0} is not ready: {1}")]
@@ -64,17 +74,21 @@ pub(super) fn status(
         };
         return addrs.into_iter().map(ready).collect();
     }
-    let addr = address(args.admin.as_deref(), args.config.as_ref(), env)?;
-    let (document, body) = request(addr)?;
+    let env: Vec<_> = env.into_iter().collect();
+    let addr = address(args.admin.as_deref(), args.config.as_ref(), env.iter().cloned())?;
+    let (document, body) = request(addr, token(args, &env)?.as_ref())?;
     Ok(if args.json { body } else { present(addr, &document, None) })
 }
 
 /// Requests the status document; returns it parsed and as text.
-fn request(addr: SocketAddr) -> Result<(Json, String), StatusError> {
-    let (code, body) =
-        http::get(addr, "/status").map_err(|error| StatusError::Unreachable(addr, error))?;
-    if code != 200 {
-        return Err(StatusError::Code(addr, code));
+fn request(addr: SocketAddr, token: Option<&Secret>) -> Result<(Json, String), StatusError> {
+    let (code, body) = http::get(addr, "/status", token.map(Secret::reveal))
+        .map_err(|error| StatusError::Unreachable(addr, error))?;
+    match code {
+        200 => {}
+        401 => return Err(StatusError::Token(addr)),
+        429 => return Err(StatusError::Throttled(addr)),
+        _ => return Err(StatusError::Code(addr, code)),
     }
     let document = serde_json::from_slice(&body).map_err(|error| StatusError::Json(addr, error))?;
     Ok((document, String::from_utf8_lossy(&body).trim_end().to_owned() + "\n"))
@@ -83,7 +97,7 @@ fn request(addr: SocketAddr) -> Result<(Json, String), StatusError> {
 /// Requests what a readiness probe requests, for example for `helm test`.
 fn ready(addr: SocketAddr) -> Result<String, StatusError> {
     let (code, body) =
-        http::get(addr, "/ready").map_err(|error| StatusError::Unreachable(addr, error))?;
+        http::get(addr, "/ready", None).map_err(|error| StatusError::Unreachable(addr, error))?;
     let text = printable(String::from_utf8_lossy(&body).trim());
     if code == 200 {
         Ok(format!("{addr} is ready\n"))
@@ -106,13 +120,13 @@ fn present(addr: SocketAddr, document: &Json, before: Option<(&Json, f64)>) -> S
 /// # Errors
 ///
 /// Of the address, or of the output.
-///
-/// Of the address, or of the output.
 pub(super) fn watch(
     args: &StatusArgs,
     env: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<ExitCode, StatusError> {
-    let addr = address(args.admin.as_deref(), args.config.as_ref(), env)?;
+    let env: Vec<_> = env.into_iter().collect();
+    let addr = address(args.admin.as_deref(), args.config.as_ref(), env.iter().cloned())?;
+    let token = token(args, &env)?;
     let mut out = io::stdout().lock();
     let on_screen = !args.json && out.is_terminal();
     let mut before: Option<(Json, Instant)> = None;
@@ -120,7 +134,7 @@ pub(super) fn watch(
         return Ok(ExitCode::SUCCESS);
     }
     loop {
-        let text = match request(addr) {
+        let text = match request(addr, token.as_ref()) {
             Ok((document, _)) => {
                 let since =
                     before.as_ref().map(|(before, at)| (before, at.elapsed().as_secs_f64()));
@@ -335,6 +349,7 @@ mod tests {
         });
         let ask = || {
             let args = StatusArgs {
+                token_file: None,
                 admin: Some(addr.to_string()),
                 config: None,
                 json: false,
@@ -354,6 +369,7 @@ mod tests {
     fn resolves_given_configured_or_default_address() {
         let request = |admin: Option<&str>, env: &[(&str, &str)]| {
             let args = StatusArgs {
+                token_file: None,
                 admin: admin.map(str::to_owned),
                 config: None,
                 json: false,
@@ -368,6 +384,7 @@ mod tests {
         assert_eq!(request(None, &[("POINTSMAN_ADMIN", "[::]:9,1.2.3.4:8")]), "[::1]:9");
         assert_eq!(request(Some("1.2.3.4:5"), &[("POINTSMAN_ADMIN", "0.0.0.0:9")]), "1.2.3.4:5");
         let wrong = StatusArgs {
+            token_file: None,
             admin: Some("nonsense".to_owned()),
             config: None,
             json: false,

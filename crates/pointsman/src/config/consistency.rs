@@ -191,7 +191,8 @@ fn check_addresses(settings: &Settings, findings: &mut Vec<Finding>) {
             if key == "process.state_dir" { path.join(TAKEOVER_SOCKET) } else { path.to_owned() };
         taken.push((ListenAddr::Unix(path), process.origin(key), key));
     }
-    for (values, key) in services.chain([(&settings.process, "admin.listen")]) {
+    let admin = ["admin.listen", "admin.read_only_listen"].map(|key| (&settings.process, key));
+    for (values, key) in services.chain(admin) {
         let Some(Value::Listen(addrs)) = values.value(key) else { continue };
         for addr in addrs {
             let origin = values.origin(key);

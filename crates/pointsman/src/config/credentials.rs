@@ -14,7 +14,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
 
@@ -22,7 +22,7 @@ use super::file_reader::file_problem;
 use super::finding::Finding;
 use super::option_spec::{FromSettings, field};
 use super::schema::{CREDENTIALS, PASSWORD_KEYS};
-use super::settings::SettingMap;
+use super::settings::{SettingMap, Settings};
 use super::value::{Problem, Value};
 
 /// The placeholder that is shown instead of a secret. If it is read back as a password, a warning
@@ -122,8 +122,9 @@ impl SecretFindings {
     }
 }
 
-/// The section of the token for commands in [`SettingMap::passwords`].
+/// The tokens of the admin server, by their section in [`SettingMap::passwords`].
 const CONTROL_TOKEN: &str = "admin.control_token";
+const READ_TOKEN: &str = "admin.read_token";
 
 /// Resolves the passwords of one service.
 pub(super) fn resolve_passwords(
@@ -174,53 +175,82 @@ pub(super) fn resolve_passwords(
     }
 }
 
-/// Resolves the token for commands to the admin server.
-pub(super) fn resolve_control_token(
+/// Resolves the tokens of the admin server.
+pub(super) fn resolve_tokens(
     process: &mut SettingMap,
     read_file: ReadFile<'_>,
     env: &BTreeMap<&str, &str>,
     found: &mut SecretFindings,
 ) {
-    const MIN_LENGTH: usize = 16;
-    let keys = ["admin.control_token_file", "admin.control_token_env"];
+    let keys = resolve_token(process, CONTROL_TOKEN, (read_file, env), found);
     let on = matches!(process.value("admin.control"), Some(Value::Bool(true)));
-    let sound = !keys.iter().any(|key| process.broken.contains(*key));
-    let present: Vec<&str> =
-        keys.into_iter().filter(|key| process.settings.contains_key(*key)).collect();
-    let origin = |key: &str| process.origin(key);
-    let mut fault = |key: &str, what: String, remedy: &str| {
-        found.add(None, CONTROL_TOKEN, Finding::new(origin(key), key, what, remedy));
+    let sound = !keys.iter().any(|key| process.broken.contains(key));
+    let is_given = keys.iter().any(|key| process.settings.contains_key(key));
+    if on && sound && !is_given && process.value("admin.control_socket").is_none() {
+        found.faults.push(Finding::new(
+            process.origin("admin.control"),
+            "admin.control",
+            "commands are enabled without a token or a socket",
+            "add control_socket, control_token_file or control_token_env",
+        ));
+    }
+    resolve_token(process, READ_TOKEN, (read_file, env), found);
+}
+
+/// Resolves one token, and returns the keys that can give it.
+fn resolve_token(
+    process: &mut SettingMap,
+    section: &'static str,
+    (read_file, env): (ReadFile<'_>, &BTreeMap<&str, &str>),
+    found: &mut SecretFindings,
+) -> [String; 2] {
+    const MIN_LENGTH: usize = 16;
+    let keys = ["file", "env"].map(|kind| format!("{section}_{kind}"));
+    let present: Vec<&String> =
+        keys.iter().filter(|key| process.settings.contains_key(*key)).collect();
+    let mut fault = |key: &String, problem: Problem| {
+        found.add(None, section, Finding::of(process.origin(key), key.clone(), problem));
     };
     match present.as_slice() {
-        [] if on && sound && process.value("admin.control_socket").is_none() => {
-            let what = "commands are enabled without a token or a socket".to_owned();
-            fault(
-                "admin.control",
-                what,
-                "add control_socket, control_token_file or control_token_env",
-            );
-        }
         [] => {}
-        [first, second, ..] => fault(
-            second,
-            format!("{first} is set as well"),
-            "keep only one of control_token_file and control_token_env",
-        ),
+        [first, second, ..] => {
+            let what = format!("{first} is set as well");
+            fault(second, Problem::new(what, format!("keep only one of {}", names(&keys))));
+        }
         [key] => match read_secret(process.value(key), key, read_file, env) {
-            Ok(Some(token)) if token.reveal().len() < MIN_LENGTH => fault(
-                key,
-                "the token has fewer than 16 characters".to_owned(),
-                "use at least 16 random characters",
-            ),
-            Ok(token) => {
-                process.passwords.extend(token.map(|token| (CONTROL_TOKEN.to_owned(), token)));
+            Ok(Some(token)) if token.reveal().len() < MIN_LENGTH => {
+                let remedy = "use at least 16 random characters";
+                fault(key, Problem::new("the token has fewer than 16 characters", remedy));
             }
-            Err(problem) => {
-                let finding = Finding::of(process.origin(key), *key, problem);
-                found.add(None, CONTROL_TOKEN, finding);
-            }
+            Ok(token) => process.passwords.extend(token.map(|it| (section.to_owned(), it))),
+            Err(problem) => fault(key, problem),
         },
     }
+    keys
+}
+
+/// Keys without their section, for a message.
+fn names(keys: &[String]) -> String {
+    let names = keys.iter().map(|key| key.rsplit('.').next().unwrap_or(key));
+    names.collect::<Vec<_>>().join(" and ")
+}
+
+/// Warnings about secret files that other users of the machine can read or replace.
+pub(super) fn exposed_files(settings: &Settings, exposed: &BTreeMap<PathBuf, u32>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for map in settings.services.iter().chain([&settings.process]) {
+        for (key, setting) in &map.settings {
+            let is_secret = key.ends_with("password_file") || key.ends_with("token_file");
+            let Value::Text(path) = &setting.value else { continue };
+            if let Some(mode) = exposed.get(Path::new(path)).filter(|_| is_secret) {
+                let what =
+                    format!("{path:?} is open to every user of this machine (mode {mode:04o})");
+                let remedy = format!("run: chmod o-rwx {path}");
+                findings.push(Finding::new(map.origin(key), key, what, remedy));
+            }
+        }
+    }
+    findings
 }
 
 /// The secret to which one of the keys leads.

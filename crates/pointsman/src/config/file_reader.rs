@@ -43,6 +43,13 @@ pub(crate) fn stamp(path: &Path) -> FileStamp {
     ))
 }
 
+/// The mode of a file that users other than its owner and group can read or write; a secret in it
+/// is none. To be called after the file has been read, because the look may hang as well.
+pub(super) fn exposed_mode(path: &Path) -> Option<u32> {
+    let mode = std::fs::metadata(path).ok()?.mode() & 0o7777;
+    (mode & 0o006 != 0).then_some(mode)
+}
+
 /// The reads in progress. Cheap to clone; all clones share one record.
 #[derive(Debug, Clone, Default)]
 pub struct PendingReads {

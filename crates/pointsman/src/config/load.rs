@@ -110,6 +110,14 @@ pub fn load(flags: &Flags, env: impl IntoIterator<Item = (OsString, OsString)>) 
     load_tracked(flags, env, &PendingReads::default(), None)
 }
 
+/// Loads the configuration from a text in place of a file, without environment, flags and password
+/// files.
+#[must_use]
+pub fn load_text(name: &str, text: &str) -> Loaded {
+    let no_file = |_: &Path| Err(io::Error::from(io::ErrorKind::NotFound));
+    assemble(Some((name, text)), Vec::new(), &[], &Flags::default(), &no_file)
+}
+
 /// As [`load`]; while a file is read, `files` has its path. A secret file is waited for at most for
 /// `patience`, if given.
 #[must_use]
@@ -138,6 +146,7 @@ pub fn load_tracked(
     let name = path.map(|path| path.display().to_string()).unwrap_or_default();
     let file = text.as_ref().map(|text| (name.as_str(), text.as_str()));
     let secret_files = RefCell::new(SecretFiles::new());
+    let exposed = RefCell::new(BTreeMap::new());
     let mut loaded = assemble(file, missing, &vars, flags, &|path| {
         let (stamp, text) = match patience {
             Some(patience) => file_reader::read_within(path, MAX_PASSWORD_BYTES, files, patience),
@@ -148,9 +157,15 @@ pub fn load_tracked(
         };
         // Two keys may name the same file: what was seen first is what a change is compared with.
         secret_files.borrow_mut().entry(path.to_owned()).or_insert(stamp);
+        if let Some(mode) = file_reader::exposed_mode(path).filter(|_| text.is_ok()) {
+            exposed.borrow_mut().insert(path.to_owned(), mode);
+        }
         text.map(Secret::new)
     });
     loaded.secret_files = secret_files.into_inner();
+    let exposed = credentials::exposed_files(&loaded.settings, &exposed.into_inner());
+    loaded.warnings.extend(exposed);
+    loaded.warnings.sort();
     loaded
 }
 
@@ -183,7 +198,7 @@ pub(super) fn assemble(
     for service in &mut settings.services {
         credentials::resolve_passwords(service, read_file, &texts, &mut secrets);
     }
-    credentials::resolve_control_token(&mut settings.process, read_file, &texts, &mut secrets);
+    credentials::resolve_tokens(&mut settings.process, read_file, &texts, &mut secrets);
     let SecretFindings { faults, unread } = secrets;
     findings.extend(faults);
     findings.extend(consistency::faults(&settings, damaged));
@@ -198,9 +213,7 @@ pub(super) fn assemble(
 /// The environment variable that a setting names.
 fn referenced_variable((path, setting): (&String, &Setting)) -> Option<String> {
     match &setting.value {
-        Value::Text(name)
-            if path.ends_with(".password_env") || path.ends_with(".control_token_env") =>
-        {
+        Value::Text(name) if path.ends_with(".password_env") || path.ends_with("_token_env") => {
             Some(name.clone())
         }
         _ => None,

@@ -15,6 +15,8 @@
 mod choices;
 mod connection_limits;
 mod consistency;
+#[cfg(test)]
+mod corpus_tests;
 mod credentials;
 mod duration;
 mod endpoint;
@@ -22,6 +24,7 @@ mod environment;
 mod file_reader;
 mod finding;
 mod flags;
+mod hosts;
 mod listen;
 mod load;
 mod merge;
@@ -52,7 +55,7 @@ pub(crate) use file_reader::SECRET_PATIENCE;
 pub(crate) use file_reader::{FileStamp, read_file, stamp};
 pub use finding::{Faults, Finding};
 pub use flags::Flags;
-pub use load::{Loaded, load, load_tracked};
+pub use load::{Loaded, load, load_text, load_tracked};
 pub(crate) use load::{SecretFiles, read_config};
 pub use option_spec::{OptionSpec, Reload};
 pub(crate) use options::TAKEOVER_SOCKET;

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use proxy::ListenAddr;
+use proxy::{ListenAddr, Network};
 
 use super::choices::{
     LogFormat, LogLevel, Minority, NoReplica, SessionLines, Sessions, Splice, Subscriptions, Verify,
@@ -180,6 +180,30 @@ section! {
         /// as with max_connections. If a change introduces the limit, clients that are connected by
         /// then do not count.
         max_connections_per_source: usize = ValueKind::Count(0, MAX_CONNECTIONS), Some("0"), Live;
+        /// Networks whose clients may connect; everyone if it is empty.
+        ///
+        /// Addresses and networks, for example "10.0.0.0/8" or "2001:db8::/32". It applies to all
+        /// addresses of the service. Behind a load balancer with the PROXY protocol, the address
+        /// that it reports counts. Clients of Unix sockets are not checked: the mode of the file
+        /// says who may connect. Another client receives "-DENIED ..." and is closed. A change
+        /// applies to new clients; `pointsman sessions --source` lists those that are connected.
+        allow: Vec<Network> = ValueKind::Networks, Some(""), Live;
+        /// Networks whose clients may connect to replica_listen, in place of allow; the same as
+        /// allow if it is empty.
+        replica_allow: Vec<Network> = ValueKind::Networks, Some(""), Live;
+        /// Networks whose clients may connect to sentinel_listen, in place of allow; the same as
+        /// allow if it is empty.
+        sentinel_allow: Vec<Network> = ValueKind::Networks, Some(""), Live;
+        /// Networks of load balancers that send a PROXY protocol header, version 1 or 2; none by
+        /// default.
+        ///
+        /// Every TCP connection from these networks must begin with a header; one without is
+        /// refused. The address in the header then counts as the client's, for limits, allow, logs
+        /// and `pointsman sessions`. List the load balancers only: any host that may send a header
+        /// may claim any address. Connections from elsewhere are served as they are.
+        proxy_protocol_from: Vec<Network> = ValueKind::Networks, Some(""), Live;
+        /// How long a connection may take to send its PROXY protocol header.
+        proxy_protocol_timeout: Duration = ValueKind::Duration, Some("3s"), Live;
         /// What a candidate must prove before traffic is sent to it: role, ping or tcp.
         ///
         /// "role" requires that ROLE reports a master and that PING is answered. "ping" requires
@@ -347,6 +371,20 @@ section! {
         /// Bind it to a private address, or restrict it with a network policy, if that matters. The
         /// pages contain addresses and counters, never passwords or data.
         listen: Vec<SocketAddr> = ValueKind::ListenTcp, Some("0.0.0.0:8888"), Restart;
+        /// Addresses with the same pages on which no command is accepted; none by default.
+        ///
+        /// For a network that may see the state of the proxy and must not change it, while
+        /// admin.listen is reachable from elsewhere only.
+        read_only_listen: Vec<SocketAddr> = ValueKind::ListenTcp, Some(""), Restart;
+        /// Names under which browsers and other clients reach the admin server.
+        ///
+        /// The page, /status and commands are answered only if the Host header of the request is an
+        /// IP address, a name without a dot, localhost, the name of a Kubernetes Service (*.svc,
+        /// *.svc.cluster.local), the name of this host, or one of these names; otherwise a web page
+        /// elsewhere could read them through a name that leads here (DNS rebinding). Add the name
+        /// of an Ingress, for example "pointsman.example.com"; "*.example.com" stands for all names
+        /// below, and "*" turns the check off. Probes and /metrics are not checked.
+        hosts: Vec<String> = ValueKind::HostNames, Some(""), Live;
         /// Maximum number of connections to the admin server.
         ///
         /// Reserved at the start, so that probes are answered when memory is short.
@@ -378,10 +416,21 @@ section! {
         control_token_file: Option<String> = ValueKind::Path, None, Live;
         /// Name of the environment variable that contains the token for commands.
         control_token_env: Option<String> = ValueKind::EnvName, None, Live;
+        /// File that contains the token for reading, which has at least 16 characters.
+        ///
+        /// With a token for reading, everything but the probes requires it or the token for
+        /// commands: the page, /status and /metrics. Clients send "Authorization: Bearer TOKEN";
+        /// browsers ask for a user and a password, where the token is the password and the user
+        /// does not matter. The file is watched.
+        read_token_file: Option<String> = ValueKind::Path, None, Live;
+        /// Name of the environment variable that contains the token for reading.
+        read_token_env: Option<String> = ValueKind::EnvName, None, Live;
     }
     with {
         /// The token that commands must present.
         control_token: Token;
+        /// The token that readers must present.
+        read_token: Token;
     }
 }
 

@@ -22,13 +22,24 @@ pub(super) fn read(
     let mut problems = Vec::new();
     let read = match kind {
         ValueKind::Bool | ValueKind::Count(..) => scalar(kind, value, &mut problems),
-        ValueKind::Listen | ValueKind::ListenTcp | ValueKind::Endpoints | ValueKind::Commands => {
-            list(kind, value, &mut problems)
-        }
+        _ if is_list(kind) => list(kind, value, &mut problems),
         ValueKind::AddressMap => map(kind, value, &mut problems),
         _ => string(kind, value, &mut problems),
     };
     (if problems.is_empty() { read } else { None }, problems)
+}
+
+/// Whether the value is a list of strings.
+fn is_list(kind: ValueKind) -> bool {
+    matches!(
+        kind,
+        ValueKind::Listen
+            | ValueKind::ListenTcp
+            | ValueKind::Endpoints
+            | ValueKind::Commands
+            | ValueKind::Networks
+            | ValueKind::HostNames
+    )
 }
 
 /// A TOML type with its article.
@@ -61,10 +72,7 @@ fn mismatch(kind: ValueKind, value: &Spanned<DeValue<'_>>) -> LocatedProblem {
         (ValueKind::DurationOrOff, DeValue::Integer(number)) => {
             format!("write \"{number}s\" or \"{number}ms\"")
         }
-        (
-            ValueKind::Listen | ValueKind::ListenTcp | ValueKind::Endpoints | ValueKind::Commands,
-            DeValue::String(text),
-        ) => {
+        (_, DeValue::String(text)) if is_list(kind) => {
             format!("put it in brackets: [{text:?}]")
         }
         (ValueKind::Bool | ValueKind::Count(..), DeValue::String(_)) => {
@@ -72,14 +80,7 @@ fn mismatch(kind: ValueKind, value: &Spanned<DeValue<'_>>) -> LocatedProblem {
         }
         (ValueKind::Bool, _) => "write true or false".to_owned(),
         (ValueKind::Count(least, most), _) => format!("give a number from {least} to {most}"),
-        (
-            ValueKind::Listen
-            | ValueKind::ListenTcp
-            | ValueKind::Endpoints
-            | ValueKind::Commands
-            | ValueKind::AddressMap,
-            _,
-        ) => "write it in this form".to_owned(),
+        _ if is_list(kind) || kind == ValueKind::AddressMap => "write it in this form".to_owned(),
         _ => "put it in double quotes".to_owned(),
     };
     (value.span(), Problem::new(format!("expected {}, found {found}", kind.expected()), remedy))
@@ -125,7 +126,8 @@ fn list(
         problems.push((value.span(), too_many()));
         return None;
     }
-    let (mut listen, mut endpoints, mut commands) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut listen, mut endpoints) = (Vec::new(), Vec::new());
+    let (mut words, mut networks) = (Vec::new(), Vec::new());
     for item in items {
         let Some(text) = item.get_ref().as_str() else {
             let what =
@@ -137,9 +139,15 @@ fn list(
         match kind.parse(text) {
             Ok(Value::Listen(one)) if one.len() == 1 => listen.extend(one),
             Ok(Value::Endpoints(one)) if one.len() == 1 => endpoints.extend(one),
-            Ok(Value::Commands(one)) if one.len() == 1 => commands.extend(one),
+            Ok(Value::Commands(one) | Value::HostNames(one)) if one.len() == 1 => words.extend(one),
+            Ok(Value::Networks(one)) if one.len() == 1 => networks.extend(one),
             Ok(_) => {
-                let one = if kind == ValueKind::Commands { "command" } else { "address" };
+                let one = match kind {
+                    ValueKind::Commands => "command",
+                    ValueKind::Networks => "network",
+                    ValueKind::HostNames => "name",
+                    _ => "address",
+                };
                 let problem = Problem::new(
                     format!("{text:?} is not one {one}"),
                     format!("give each {one} a string of its own"),
@@ -151,7 +159,9 @@ fn list(
     }
     Some(match kind {
         ValueKind::Listen | ValueKind::ListenTcp => Value::Listen(listen),
-        ValueKind::Commands => Value::Commands(commands),
+        ValueKind::Commands => Value::Commands(words),
+        ValueKind::HostNames => Value::HostNames(words),
+        ValueKind::Networks => Value::Networks(networks),
         _ => Value::Endpoints(endpoints),
     })
 }

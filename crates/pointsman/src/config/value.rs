@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use proxy::{ListenAddr, MAX_COMMAND_NAME, StatelessCommands, StatelessError};
+use proxy::{ListenAddr, MAX_COMMAND_NAME, Network, StatelessCommands, StatelessError};
 
 use super::credentials::Secret;
 use super::endpoint::{Endpoint, REDIS_PORT, SENTINEL_PORT};
 use super::finding::nearest;
-use super::{duration, listen};
+use super::{duration, hosts, listen};
 
 /// Maximum number of elements of a list or map in the configuration.
 pub(super) const MAX_ELEMENTS: usize = 1024;
@@ -68,6 +68,10 @@ pub enum ValueKind {
     AddressMap,
     /// Names of Redis commands, each with an optional subcommand after a `|`.
     Commands,
+    /// Networks, each as an address with an optional prefix.
+    Networks,
+    /// Names of this host, `*.example.com` for all names below one.
+    HostNames,
     /// A password.
     Secret,
 }
@@ -91,6 +95,10 @@ pub enum Value {
     AddressMap(BTreeMap<Endpoint, Endpoint>),
     /// Of [`ValueKind::Commands`].
     Commands(Vec<String>),
+    /// Of [`ValueKind::Networks`].
+    Networks(Vec<Network>),
+    /// Of [`ValueKind::HostNames`].
+    HostNames(Vec<String>),
     /// Of [`ValueKind::Secret`].
     Secret(Secret),
 }
@@ -145,6 +153,14 @@ impl ValueKind {
                 elements(text).map(parse_pair).collect::<Result<_, _>>().map(Value::AddressMap)
             }
             Self::Commands => parse_commands(text),
+            Self::Networks => elements(text)
+                .map(hosts::parse_network)
+                .collect::<Result<_, _>>()
+                .map(Value::Networks),
+            Self::HostNames => elements(text)
+                .map(hosts::parse_name)
+                .collect::<Result<_, _>>()
+                .map(Value::HostNames),
             Self::Secret if text.is_empty() => {
                 Err(Problem::new("it is empty", "give a password, or remove the key"))
             }
@@ -168,6 +184,8 @@ impl ValueKind {
             Self::Listen | Self::ListenTcp => "a list of addresses such as [\"0.0.0.0:6379\"]",
             Self::Endpoints => "a list of hosts such as [\"redis-sentinel:26379\"]",
             Self::Commands => "a list of commands such as [\"GRAPH.QUERY\"]",
+            Self::Networks => "a list of networks such as [\"10.0.0.0/8\"]",
+            Self::HostNames => "a list of names such as [\"pointsman.example.com\"]",
             Self::AddressMap => "a table such as { \"10.0.0.1:6379\" = \"203.0.113.1:6379\" }",
         }
     }
@@ -272,7 +290,8 @@ impl Value {
             Self::Text(text) => quote(text),
             Self::Listen(addrs) => list(addrs),
             Self::Endpoints(endpoints) => list(endpoints),
-            Self::Commands(commands) => list(commands),
+            Self::Commands(words) | Self::HostNames(words) => list(words),
+            Self::Networks(networks) => list(networks),
             Self::AddressMap(map) if map.is_empty() => "{}".to_owned(),
             Self::AddressMap(map) => {
                 let pairs = map.iter().map(|(from, to)| {
@@ -336,7 +355,7 @@ typed! {
     String, Text;
     Vec<ListenAddr>, Listen;
     Vec<Endpoint>, Endpoints;
-    Vec<String>, Commands;
+    Vec<Network>, Networks;
     BTreeMap<Endpoint, Endpoint>, AddressMap;
 }
 
@@ -344,6 +363,15 @@ impl FieldType for Vec<SocketAddr> {
     fn from_value(value: Option<&Value>) -> Self {
         match value {
             Some(Value::Listen(addrs)) => addrs.iter().filter_map(ListenAddr::tcp).collect(),
+            _ => Self::default(),
+        }
+    }
+}
+
+impl FieldType for Vec<String> {
+    fn from_value(value: Option<&Value>) -> Self {
+        match value {
+            Some(Value::Commands(words) | Value::HostNames(words)) => words.clone(),
             _ => Self::default(),
         }
     }

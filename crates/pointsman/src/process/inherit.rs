@@ -153,9 +153,14 @@ fn owner_of(name: &str, addr: &ListenAddr, config: &Config) -> Option<SocketOwne
         .or_else(|| (name == ADMIN && of_admin).then_some(SocketOwner::Admin))
         .or_else(|| set(sets.iter().position(|it| it.listen.contains(addr))))
         .or_else(|| {
-            addr.tcp().filter(|addr| config.admin.listen.contains(addr)).map(|_| SocketOwner::Admin)
+            addr.tcp().filter(|addr| is_of_admin(*addr, config)).map(|_| SocketOwner::Admin)
         })
         .or(only)
+}
+
+fn is_of_admin(addr: SocketAddr, config: &Config) -> bool {
+    let admin = &config.admin;
+    admin.listen.contains(&addr) || admin.read_only_listen.contains(&addr)
 }
 
 impl SocketAssignment {
@@ -206,7 +211,7 @@ impl SocketAssignment {
             let at = |addr: &ListenAddr| sets.iter().position(|it| it.listen.contains(addr));
             if let Some(set) = at(&addr).or_else(|| at(&both_families(&addr)?)) {
                 assignment.add(SocketOwner::ListenerSet(set), addr, listener);
-            } else if addr.tcp().is_some_and(|addr| config.admin.listen.contains(&addr)) {
+            } else if addr.tcp().is_some_and(|addr| is_of_admin(addr, config)) {
                 assignment.add(SocketOwner::Admin, addr, listener);
             } else {
                 warn!(%addr, name, "socket not taken over: it is not configured");

@@ -9,14 +9,14 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use admin_http::HostNames;
 use drain::{Drain, Summary};
 use proxy::Running;
 use tokio::sync::mpsc;
 use tracing::{debug, info, warn};
 
 use self::resources::{BoundResources, acquire};
-use crate::admin::control::ControlAccess;
-use crate::admin::control::{CommandLog, Control};
+use crate::admin::control::{CommandLog, Control, ControlAccess, TokenRefusals};
 use crate::admin::control_socket::ControlSocket;
 use crate::admin::effective_config::{EffectiveConfig, EffectiveSettings};
 use crate::admin::history::History;
@@ -38,6 +38,9 @@ use crate::system::threads;
 use crate::system::unix_sockets::UnixFiles;
 
 pub(crate) use self::resources::StartupInputs;
+
+/// The name of this host.
+const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 
 /// All running parts of the process.
 pub(crate) struct RunningProcess {
@@ -99,16 +102,17 @@ impl RunningProcess {
         publish_unix(&unix).await?;
         warn_of_copying(config, workers.splices());
         let memory = watch_capacity(&inputs, &effective, &workers);
-        let access = ControlAccess::of(config);
-        let (admin, orders) = add_control_api(&access, &registry, workers.sessions(), admin);
-        let admin = record_history(&registry, orders, admin);
+        let (access, hosts) = (ControlAccess::of(config), HostNames::new(admin_hosts(config)));
+        let admin = add_control_api((&access, &hosts), (&registry, workers.sessions()), admin);
+        let admin = record_history(&registry, admin);
         let parts = (start, registry, effective.clone(), drain.clone());
-        let report = Arc::new(report(&inputs, parts, &workers, (running.heartbeat, &admin)));
+        let admin_parts = (running.heartbeat, (&admin, access.refused()));
+        let report = Arc::new(report(&inputs, parts, &workers, admin_parts));
         log_start(&admin, config);
         let probe = admin.serve(report.clone())?;
         let (changed, watch, secret_watch) = watch_config(&inputs);
         publish_control(control.as_ref()).await?;
-        let reloader = make_reloader(&inputs, effective, access);
+        let reloader = make_reloader(&inputs, effective, (access, hosts));
         let takeover_server = takeover_socket
             .map(|socket| {
                 let registry = services.registry().clone();
@@ -143,11 +147,18 @@ impl RunningProcess {
     }
 }
 
+/// The names by which clients may address the admin server: those of the configuration, and that of
+/// this host.
+pub(crate) fn admin_hosts(config: &Config) -> Vec<String> {
+    let host = std::fs::read_to_string(HOST_NAME).ok().map(|name| name.trim().to_owned());
+    config.admin.hosts.iter().cloned().chain(host.filter(|name| !name.is_empty())).collect()
+}
+
 /// Collects what a reload changes.
 fn make_reloader(
     inputs: &StartupInputs<'_>,
     effective: EffectiveConfig,
-    control: ControlAccess,
+    (control, hosts): (ControlAccess, HostNames),
 ) -> Reloader {
     Reloader {
         running: inputs.settings.clone(),
@@ -156,6 +167,7 @@ fn make_reloader(
         memory: inputs.memory.clone(),
         log: inputs.logging.settings(),
         control,
+        hosts,
     }
 }
 
@@ -164,7 +176,7 @@ fn report(
     inputs: &StartupInputs<'_>,
     (start, services, effective, drain): (Instant, ServiceRegistry, EffectiveConfig, Drain),
     workers: &Running,
-    (discovery, admin): (sentinel::Heartbeat, &admin_http::Server),
+    (discovery, (admin, tokens)): (sentinel::Heartbeat, (&admin_http::Server, Arc<TokenRefusals>)),
 ) -> ProcessReport {
     ProcessReport {
         start,
@@ -179,6 +191,7 @@ fn report(
         lost_lines: inputs.logging.lost_lines(),
         memory: inputs.memory.clone(),
         admin: admin.stats(),
+        tokens,
         scraper: Mutex::new(Scraper::find()),
     }
 }
@@ -217,8 +230,7 @@ fn watch_config(
 /// Records the last minutes for the status page.
 fn record_history(
     services: &ServiceRegistry,
-    orders: CommandLog,
-    admin: admin_http::Server,
+    (admin, orders): (admin_http::Server, CommandLog),
 ) -> admin_http::Server {
     let history = History::new(services.clone(), orders);
     // The task ends with the runtime. Without it the page has no plots.
@@ -243,14 +255,14 @@ fn log_start(admin: &admin_http::Server, config: &Config) {
     info!(?admin, version, config = %config.hash, "started");
 }
 
-/// Adds the control API to the admin server, with the log of its commands. It answers only while it
-/// is enabled.
+/// Adds the control API to the admin server, with the log of its commands and the rules of who may
+/// read. It answers only while it is enabled.
 fn add_control_api(
-    access: &ControlAccess,
-    services: &ServiceRegistry,
-    sessions: &proxy::SessionVisits,
+    (access, hosts): (&ControlAccess, &HostNames),
+    (services, sessions): (&ServiceRegistry, &proxy::SessionVisits),
     admin: admin_http::Server,
 ) -> (admin_http::Server, CommandLog) {
+    let admin = admin.hosts(hosts.clone()).guard(Arc::new(access.clone()));
     let sessions = SessionsApi::new(sessions.clone());
     let admin = sessions.add_to(admin);
     let log = CommandLog::default();

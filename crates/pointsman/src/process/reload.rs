@@ -13,6 +13,7 @@
 //!
 //! Deliberately absent: reading the standard input a second time.
 
+use admin_http::HostNames;
 use drain::{Drain, Phase};
 use proxy::Running;
 use tracing::{error, info, warn};
@@ -21,6 +22,7 @@ use crate::admin::control::ControlAccess;
 use crate::admin::effective_config::{EffectiveConfig, EffectiveSettings, ReloadOutcome};
 use crate::config::{self, Config, ReloadPlan, SettingMap, Settings, name_of};
 use crate::logging::LogSettings;
+use crate::process::launch::admin_hosts;
 use crate::process::service_set::ServiceSet;
 use crate::process::settings::{self, workers};
 use crate::system::connection_capacity;
@@ -41,6 +43,8 @@ pub struct Reloader {
     pub log: LogSettings,
     /// Who may give commands.
     pub(crate) control: ControlAccess,
+    /// The names by which clients may address the admin server.
+    pub(crate) hosts: HostNames,
 }
 
 impl Reloader {
@@ -140,6 +144,7 @@ impl Reloader {
         services.tune(config, limits, data_plane);
         data_plane.allow(plan.connections.total);
         self.control.set(config);
+        self.hosts.set(admin_hosts(config));
         drain.configure(settings::drain(config));
         self.log.set(&config.log);
         let settings = EffectiveSettings::of(config, &plan.connections, files, pending.clone());

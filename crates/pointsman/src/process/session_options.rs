@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use proxy::{Options, StatelessCommands};
+use proxy::{Network, Networks, Options, StatelessCommands};
 
 use crate::config::{LogConfig, ServiceConfig, SessionLines, Sessions, Splice, Subscriptions};
 use crate::process::listener_set::Destinations;
@@ -53,6 +53,9 @@ fn options(service: &ServiceConfig, max_connections: usize, log: &LogConfig) -> 
         },
         max_held: max_connections,
         max_connections,
+        allow: service.allow.iter().copied().collect(),
+        proxy_protocol_from: service.proxy_protocol_from.iter().copied().collect(),
+        proxy_protocol_timeout: service.proxy_protocol_timeout,
         max_connections_per_source: service.max_connections_per_source,
         lines: access_log(log),
     }
@@ -71,9 +74,16 @@ fn access_log(log: &LogConfig) -> proxy::AccessLog {
     }
 }
 
+/// The networks of a listener that has a list of its own, unless that is empty.
+fn allowed(own: &[Network], of_service: &Options) -> Networks {
+    if own.is_empty() { of_service.allow.clone() } else { own.iter().copied().collect() }
+}
+
 /// `moving_to` is an address for writers and does not apply to readers.
 fn options_of_readers(service: &ServiceConfig, max_connections: usize, log: &LogConfig) -> Options {
-    Options { moving_to: None, ..options(service, max_connections, log) }
+    let options = options(service, max_connections, log);
+    let allow = allowed(&service.replica_allow, &options);
+    Options { moving_to: None, allow, ..options }
 }
 
 /// Returns the options of sessions with a sentinel. None is carried to another sentinel: its
@@ -83,12 +93,14 @@ fn options_of_sentinels(
     max_connections: usize,
     log: &LogConfig,
 ) -> Options {
+    let options = options(service, max_connections, log);
     Options {
+        allow: allowed(&service.sentinel_allow, &options),
         sessions: proxy::Sessions::Close,
         subscriptions: proxy::Subscriptions::Close,
         maintenance_push: false,
         moving_to: None,
         splice: proxy::Splice::Off,
-        ..options(service, max_connections, log)
+        ..options
     }
 }

@@ -178,7 +178,8 @@ fn reserve(config: &Config, workers: usize) -> usize {
         workers.saturating_mul(addresses).saturating_mul(PER_LISTENER),
         config.services.len().saturating_mul(PER_SERVICE),
         sentinels.len().saturating_add(MORE_SENTINELS).saturating_mul(PER_SENTINEL),
-        config.admin.listen.len().saturating_mul(PER_LISTENER),
+        (config.admin.listen.len() + config.admin.read_only_listen.len())
+            .saturating_mul(PER_LISTENER),
         config.admin.max_connections,
     ];
     parts.into_iter().fold(0, usize::saturating_add)

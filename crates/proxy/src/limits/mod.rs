@@ -216,10 +216,7 @@ impl Limits {
         let mut admission = Admission { limits: Arc::clone(self), source: None };
         // A client without an address uses a Unix socket: it has the permission of this machine's
         // administrator.
-        if let Some(peer) = peer.filter(|_| self.sources.is_on()) {
-            let source = self.sources.try_acquire(ClientSource::of(peer)).ok_or(Limit::Source)?;
-            admission.source = Some(Box::new(source));
-        }
+        admission.count_source(peer)?;
         Ok(admission)
     }
 }
@@ -231,6 +228,19 @@ impl Limits {
 pub(crate) struct Admission {
     limits: Arc<Limits>,
     source: Option<Box<ClientSource>>,
+}
+
+impl Admission {
+    /// Counts the session against the limit of its source. For a client whose address becomes known
+    /// after it was admitted without one.
+    pub(crate) fn count_source(&mut self, peer: Option<IpAddr>) -> Result<(), Limit> {
+        let sources = &self.limits.sources;
+        if let Some(peer) = peer.filter(|_| self.source.is_none() && sources.is_on()) {
+            let source = sources.try_acquire(ClientSource::of(peer)).ok_or(Limit::Source)?;
+            self.source = Some(Box::new(source));
+        }
+        Ok(())
+    }
 }
 
 impl Drop for Admission {

@@ -23,6 +23,7 @@ use crate::limits::Admission;
 use crate::listener::accept_errors::{AcceptBackoff, AcceptErrorKind, classify};
 use crate::listener::inbox::{Client, HandedOver, Inboxes};
 use crate::listener::listen_socket::AcceptSource;
+use crate::listener::screening;
 use crate::options::Splice;
 use crate::runtime::tasks;
 
@@ -59,20 +60,7 @@ pub(crate) async fn serve(
             accepted = next(&mut listen_socket, backoff.is_out_of_resources()) => accepted,
         };
         let failure = match accepted {
-            Ok((socket, peer)) => match admit(socket, peer, &context) {
-                None => Ok(()),
-                Some(client) => {
-                    match inboxes
-                        .hand_over(context.listener.id, client, || context.drain.accept_permit())
-                    {
-                        Ok(()) => {
-                            context.counters.handed_over.increment();
-                            Ok(())
-                        }
-                        Err(client) => start_session(client, &context, start),
-                    }
-                }
-            },
+            Ok((socket, peer)) => begin((socket, peer), &context, Some(&inboxes), start),
             Err(errno) => Err(errno),
         };
         let Err(errno) = failure else {
@@ -141,10 +129,7 @@ pub(crate) async fn drain_queue(
         if accepted_count % ACCEPTS_PER_TURN == 0 {
             tasks::yield_now().await;
         }
-        let started = |(socket, peer)| {
-            admit(socket, peer, context)
-                .map_or(Ok(()), |client| start_session(client, context, start))
-        };
+        let started = |client| begin(client, context, None, start);
         let admitted = listen_socket.accept().and_then(started);
         if admitted.is_err_and(|errno| classify(errno) != AcceptErrorKind::Connection) {
             return;
@@ -152,8 +137,55 @@ pub(crate) async fn drain_queue(
     }
 }
 
+/// Begins with a client that was accepted. `inboxes` are the workers to which it may be handed
+/// over.
+///
+/// # Errors
+///
+/// Its session could not be started.
+fn begin(
+    (socket, peer): (OwnedFd, Peer),
+    context: &Arc<WorkerContext>,
+    inboxes: Option<&Inboxes>,
+    start: StartSession,
+) -> Result<(), Errno> {
+    if context.shared.service.options.screen() {
+        return screening::screen(socket, peer, context, inboxes, start);
+    }
+    match admit(socket, peer, context) {
+        Some(client) => deliver(client, context, inboxes, start),
+        None => Ok(()),
+    }
+}
+
+/// Hands an admitted client over to a worker with fewer sessions, or starts its session here.
+///
+/// # Errors
+///
+/// Its session could not be started.
+pub(super) fn deliver(
+    client: Client,
+    context: &Arc<WorkerContext>,
+    inboxes: Option<&Inboxes>,
+    start: StartSession,
+) -> Result<(), Errno> {
+    let client = match inboxes {
+        Some(inboxes) => {
+            match inboxes.hand_over(context.listener.id, client, || context.drain.accept_permit()) {
+                Ok(()) => {
+                    context.counters.handed_over.increment();
+                    return Ok(());
+                }
+                Err(client) => client,
+            }
+        }
+        None => client,
+    };
+    start_session(client, context, start)
+}
+
 /// Admits or rejects a client.
-fn admit(socket: OwnedFd, peer: Peer, context: &WorkerContext) -> Option<Client> {
+pub(super) fn admit(socket: OwnedFd, peer: Peer, context: &WorkerContext) -> Option<Client> {
     match context.shared.limits.admit(peer.ip()) {
         Ok(admission) => Some((socket, peer, admission)),
         Err(limit) => {
@@ -181,11 +213,17 @@ fn start_session(
     Ok(())
 }
 
-/// Does not wait: in a flood, each rejected client costs a few system calls and no memory.
-fn refuse(socket: &OwnedFd) {
+/// Rejects a client beyond a limit.
+pub(super) fn refuse(socket: &OwnedFd) {
+    dismiss(socket, REFUSAL_REPLY);
+}
+
+/// Sends a last reply to a client that is not served. Does not wait: in a flood, each such client
+/// costs a few system calls and no memory.
+pub(super) fn dismiss(socket: &OwnedFd, reply: &[u8]) {
     // Each of these may fail, and the client is rejected nevertheless. What it has already sent is
     // read, because closing a socket with unread bytes resets it and may discard the reply.
-    let _sent = rustix::net::send(socket, REFUSAL_REPLY, SendFlags::NOSIGNAL);
+    let _sent = rustix::net::send(socket, reply, SendFlags::NOSIGNAL);
     let _read = rustix::net::recv(socket, &mut [0; 4096], RecvFlags::empty());
     let _ended = rustix::net::shutdown(socket, Shutdown::Write);
 }

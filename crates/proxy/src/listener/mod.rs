@@ -28,12 +28,15 @@ pub(crate) mod accept_loop;
 pub(crate) mod inbox;
 pub(crate) mod listen_socket;
 pub(crate) mod reload;
+pub(crate) mod screening;
 pub(crate) mod sockets;
 
 #[cfg(test)]
 mod accept_loop_tests;
 #[cfg(test)]
 mod listener_tests;
+#[cfg(test)]
+mod screening_tests;
 
 use std::io;
 use std::net::SocketAddr;

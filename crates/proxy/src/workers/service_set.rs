@@ -21,7 +21,9 @@ use crate::limits::{Limits, Slots};
 use crate::listener::WorkerListener;
 use crate::listener::inbox::{Inboxes, WorkerCommand};
 use crate::listener::reload::NewListener;
+use crate::listener::screening::MAX_AWAITING_HEADER;
 use crate::options::Options;
+use crate::rejection::RejectionLog;
 use crate::service::Service;
 use crate::stats::ServiceCounters;
 use crate::workers::Running;
@@ -123,7 +125,13 @@ impl Running {
         let held = Slots::new(options.max_held);
         let counters = ServiceCounters::new(Arc::clone(&service.name), workers);
         self.stats.add(counters.clone());
-        let shared = Arc::new(ServiceContext { service, limits, held });
+        let shared = Arc::new(ServiceContext {
+            service,
+            limits,
+            held,
+            awaiting_header: Slots::new(MAX_AWAITING_HEADER),
+            rejection_log: RejectionLog::default(),
+        });
         let dial_permits = (0..workers).map(|_| Arc::default()).collect();
         self.services.add(RunningService { shared, counters, dial_permits })
     }

@@ -163,6 +163,38 @@ impl RespConnection {
     }
 }
 
+/// The replies in these bytes, up to the first that is incomplete or malformed, as a connection of
+/// this protocol version reads them. For tests with arbitrary bytes.
+#[must_use]
+pub fn read_replies(mut bytes: &[u8], is_resp3: bool) -> Vec<Reply> {
+    let protocol = if is_resp3 { Protocol::Resp3 } else { Protocol::Resp2 };
+    let (mut frames, mut replies) = (resp::Frames::new(LIMITS), Vec::new());
+    while let Ok(Some(length)) = frames.end(bytes)
+        && let Some((frame, rest)) = bytes.split_at_checked(length)
+        && let Ok(reply) = decode(&bytes::Bytes::copy_from_slice(frame), protocol)
+    {
+        replies.push(reply);
+        bytes = rest;
+    }
+    replies
+}
+
+/// The number of events among these replies, each of which was parsed.
+#[must_use]
+pub fn read_events(replies: &[Reply]) -> usize {
+    let is_event = |reply: &&Reply| match reply {
+        Reply::Push(items) | Reply::List(items) => match items.as_slice() {
+            [_, channel, payload] => channel
+                .text()
+                .zip(payload.text())
+                .is_some_and(|(channel, payload)| super::notice::parse(channel, payload).is_some()),
+            _ => false,
+        },
+        _ => false,
+    };
+    replies.iter().filter(is_event).count()
+}
+
 /// Decodes one complete frame.
 fn decode(frame: &bytes::Bytes, protocol: Protocol) -> Result<Reply, ConnectionError> {
     let malformed = || ConnectionError::Malformed("a frame that cannot be decoded");
@@ -183,6 +215,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::link::poll::PollOutcome;
 
     /// Fragments of valid frames, and fragments that occur in no valid frame.
     fn piece() -> impl Strategy<Value = Vec<u8>> {
@@ -230,5 +263,34 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Every input of the corpus, and variations of it.
+    #[test]
+    fn reads_the_fuzz_corpus() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+        let files = std::fs::read_dir(folder.join("../../fuzz/corpus/sentinel")).unwrap();
+        let (mut views, mut events, mut random) = (0, 0, fastrand::Rng::with_seed(7));
+        for file in files {
+            let input = std::fs::read(file.unwrap().path()).unwrap();
+            for variation in 0..100 {
+                let mut bytes = input.clone();
+                for _ in 0..variation % 8 {
+                    if !bytes.is_empty() {
+                        let at = random.usize(..bytes.len());
+                        bytes[at] = random.u8(..);
+                    }
+                }
+                for is_resp3 in [false, true] {
+                    let replies = read_replies(&bytes, is_resp3);
+                    for poll in replies.windows(5) {
+                        let read = crate::link::poll::read_poll(poll, false);
+                        views += usize::from(matches!(read, PollOutcome::View { .. }));
+                    }
+                    events += read_events(&replies);
+                }
+            }
+        }
+        assert!(views > 50 && events > 100, "the corpus is of no use: {views} {events}");
     }
 }

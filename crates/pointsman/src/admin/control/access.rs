@@ -1,44 +1,94 @@
-//! Who may give control commands: whether they are enabled, and the token. A reload changes both.
+//! Who may give control commands, and who may read: whether commands are enabled, and the tokens. A
+//! reload changes all of it.
+//!
+//! A wrong token is counted against the source that presented it ([`token_attempts`]); a request
+//! without a token is refused and not counted.
+//!
+//! [`token_attempts`]: super::token_attempts
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
-use admin_http::{Reply, Request};
+use admin_http::{Guard, Reply, Request};
 use arc_swap::ArcSwap;
+use tracing::warn;
 
+use super::token_attempts::{Allowance, TokenAttempts};
 use crate::config::{Config, Secret};
 
-/// Who may give commands. A reload changes it. Cheap to clone; all clones share one state.
+/// The paths that check the permission of commands themselves.
+const CONTROL_PATHS: &str = "/control/";
+
+/// Who may give commands and read. A reload changes it. Cheap to clone; all clones share one state.
 #[derive(Debug, Clone)]
-pub(crate) struct ControlAccess(Arc<ArcSwap<AccessRules>>);
+pub(crate) struct ControlAccess {
+    rules: Arc<ArcSwap<AccessRules>>,
+    attempts: Arc<Mutex<TokenAttempts>>,
+    refused: Arc<TokenRefusals>,
+}
 
 #[derive(Debug)]
 struct AccessRules {
     enabled: bool,
     /// Without a token only the control socket accepts commands.
     token: Option<Secret>,
+    /// Without a token everyone may read.
+    read_token: Option<Secret>,
+}
+
+/// Refused tokens since the start.
+#[derive(Debug, Default)]
+pub(crate) struct TokenRefusals {
+    wrong: AtomicU64,
+    throttled: AtomicU64,
+}
+
+impl TokenRefusals {
+    /// Wrong tokens.
+    #[must_use]
+    pub(crate) fn wrong(&self) -> u64 {
+        self.wrong.load(Ordering::Relaxed)
+    }
+
+    /// Tokens that were not compared, because their source had presented too many wrong ones.
+    #[must_use]
+    pub(crate) fn throttled(&self) -> u64 {
+        self.throttled.load(Ordering::Relaxed)
+    }
 }
 
 impl AccessRules {
     fn of(config: &Config) -> Self {
-        let (enabled, token) = (config.admin.control, config.admin.control_token.0.clone());
-        Self { enabled, token }
+        let admin = &config.admin;
+        let (token, read_token) = (admin.control_token.0.clone(), admin.read_token.0.clone());
+        Self { enabled: admin.control, token, read_token }
     }
 }
 
 impl ControlAccess {
     /// The access as configured.
     pub(crate) fn of(config: &Config) -> Self {
-        Self(Arc::new(ArcSwap::from_pointee(AccessRules::of(config))))
+        Self {
+            rules: Arc::new(ArcSwap::from_pointee(AccessRules::of(config))),
+            attempts: Arc::default(),
+            refused: Arc::default(),
+        }
     }
 
     /// Applies a changed configuration. A replaced token is invalid from now on.
     pub(crate) fn set(&self, config: &Config) {
-        self.0.store(Arc::new(AccessRules::of(config)));
+        self.rules.store(Arc::new(AccessRules::of(config)));
     }
 
-    /// Returns the refusal of a request without permission.
+    /// The counts of refused tokens.
+    pub(crate) fn refused(&self) -> Arc<TokenRefusals> {
+        Arc::clone(&self.refused)
+    }
+
+    /// Returns the refusal of a command without permission.
     pub(crate) fn refuse(&self, request: &Request<'_>) -> Option<Reply> {
-        let access = self.0.load();
+        let access = self.rules.load();
         if !access.enabled {
             // Begins as the answer to an unknown path, by which the command line recognises it.
             return Some(Reply::text(404, "no such path: admin.control is off\n"));
@@ -52,14 +102,112 @@ impl ControlAccess {
                 "control commands are accepted through the control socket only\n",
             ));
         };
-        let given =
-            request.header("authorization").and_then(|header| header.strip_prefix("Bearer "));
-        let is_valid = given
-            .is_some_and(|given| constant_time_eq(given.as_bytes(), token.reveal().as_bytes()));
-        (!is_valid).then(|| {
+        // No Basic authentication: a browser sends it along with requests of other sites.
+        let given = request.header("authorization").and_then(bearer);
+        let required = || {
             Reply::text(401, "a control command requires the token: Authorization: Bearer TOKEN\n")
+        };
+        self.check(request, given.map(str::as_bytes), &[token], required)
+    }
+
+    /// Returns the refusal of a token that is none of `tokens`.
+    fn check(
+        &self,
+        request: &Request<'_>,
+        given: Option<&[u8]>,
+        tokens: &[&Secret],
+        required: impl Fn() -> Reply,
+    ) -> Option<Reply> {
+        let Some(given) = given else { return Some(required()) };
+        let (peer, now) = (request.peer(), Instant::now());
+        let mut attempts = self.attempts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(wait) = attempts.wait(peer, now) {
+            self.refused.throttled.fetch_add(1, Ordering::Relaxed);
+            let seconds = u32::try_from(wait.as_secs()).unwrap_or(u32::MAX).saturating_add(1);
+            return Some(
+                Reply::text(429, "too many wrong tokens from this address; try again later\n")
+                    .retry_after(seconds),
+            );
+        }
+        // Every token is compared, so that the time does not tell which one is near.
+        let matching = tokens
+            .iter()
+            .filter(|token| constant_time_eq(given, token.reveal().as_bytes()))
+            .count();
+        if matching > 0 {
+            return None;
+        }
+        self.refused.wrong.fetch_add(1, Ordering::Relaxed);
+        if attempts.record_wrong(peer, given, now) == Allowance::UsedUp {
+            let source = peer.map(tracing::field::display);
+            warn!(source, "too many wrong tokens for the admin server, refusing this source");
+        }
+        Some(required())
+    }
+}
+
+/// Asks readers for the token, if there is one.
+impl Guard for ControlAccess {
+    fn refuse(&self, request: &Request<'_>) -> Option<Reply> {
+        let access = self.rules.load();
+        let read_token = access.read_token.as_ref()?;
+        if request.path().starts_with(CONTROL_PATHS) {
+            return None;
+        }
+        let header = request.header("authorization");
+        let given = header.and_then(|header| {
+            bearer(header).map(|token| token.as_bytes().to_vec()).or_else(|| basic(header))
+        });
+        let tokens: Vec<&Secret> =
+            [Some(read_token), access.token.as_ref()].into_iter().flatten().collect();
+        self.check(request, given.as_deref(), &tokens, || {
+            Reply::text(401, "reading requires the token: Authorization: Bearer TOKEN\n")
+                .ask_for_password()
         })
     }
+}
+
+fn bearer(header: &str) -> Option<&str> {
+    after_scheme(header, "bearer")
+}
+
+/// The password of Basic authentication. The user does not matter.
+fn basic(header: &str) -> Option<Vec<u8>> {
+    let decoded = decode_base64(after_scheme(header, "basic")?)?;
+    let colon = decoded.iter().position(|byte| *byte == b':')?;
+    Some(decoded.get(colon + 1..)?.to_vec())
+}
+
+/// What follows the name of an authentication scheme, which is compared without case (RFC 9110,
+/// 11.1).
+fn after_scheme<'a>(header: &'a str, scheme: &str) -> Option<&'a str> {
+    let (name, rest) = header.split_once(' ')?;
+    name.eq_ignore_ascii_case(scheme).then_some(rest.trim_matches(' '))
+}
+
+/// Decodes base64 (RFC 4648, section 4), with or without padding.
+fn decode_base64(text: &str) -> Option<Vec<u8>> {
+    let text = text.trim_end_matches('=');
+    let mut decoded = Vec::with_capacity(text.len());
+    let (mut bits, mut count) = (0_u32, 0);
+    for byte in text.bytes() {
+        let value = match byte {
+            b'A'..=b'Z' => byte - b'A',
+            b'a'..=b'z' => byte - b'a' + 26,
+            b'0'..=b'9' => byte - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return None,
+        };
+        bits = bits << 6 | u32::from(value);
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            decoded.push(u8::try_from(bits >> count & 0xff).ok()?);
+            bits &= (1 << count) - 1;
+        }
+    }
+    Some(decoded)
 }
 
 /// Compares in a time that depends only on the length of `given`.
@@ -74,6 +222,8 @@ fn constant_time_eq(given: &[u8], expected: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -83,5 +233,26 @@ mod tests {
             assert!(!constant_time_eq(other, b"secret"), "{other:?}");
         }
         assert!(!constant_time_eq(b"x", b""));
+    }
+
+    #[test]
+    fn reads_token_of_either_scheme() {
+        assert_eq!(bearer("Bearer abc"), Some("abc"));
+        assert_eq!(bearer("bearer  abc "), Some("abc"));
+        assert_eq!((bearer("Basic YTpi"), bearer("Bearer"), bearer("")), (None, None, None));
+        // "any:s3cret:with colon", "a:", ":b", and without a colon.
+        assert_eq!(basic("Basic YW55OnMzY3JldDp3aXRoIGNvbG9u").unwrap(), b"s3cret:with colon");
+        assert_eq!(basic("basic YTo=").unwrap(), b"");
+        assert_eq!(basic("Basic OmI=").unwrap(), b"b");
+        for wrong in ["Basic YWJj", "Basic Y!Jj", "Basic ", "Basic", "Bearer YTpi"] {
+            assert_eq!(basic(wrong), None, "{wrong}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics_on_any_header(header in "\\PC{0,60}|[Bb]asic [A-Za-z0-9+/=]{0,60}") {
+            let _ = (bearer(&header), basic(&header));
+        }
     }
 }

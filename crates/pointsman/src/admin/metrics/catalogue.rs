@@ -211,6 +211,17 @@ pub const CATALOGUE: &[Metric] = &[
     gauge("pointsman_admin_connections", &[], "Open connections to the admin server."),
     counter("pointsman_admin_requests_total", &[], "Requests answered by the admin server."),
     counter(
+        "pointsman_admin_tokens_refused_total",
+        &["reason"],
+        "Tokens refused by the admin server, by reason: wrong, or throttled (not compared, because \
+         its source had presented too many wrong ones).",
+    ),
+    counter(
+        "pointsman_admin_foreign_hosts_total",
+        &[],
+        "Requests refused by the admin server because they named a foreign host.",
+    ),
+    counter(
         "pointsman_admin_closed_total",
         &["reason"],
         "Connections closed by the admin server, by reason: evicted, refused or timed_out.",
@@ -422,6 +433,13 @@ pub const CATALOGUE: &[Metric] = &[
         &["service", "listener", "limit"],
         "Client connections refused, by the limit that was reached.",
     ),
+    counter(
+        "pointsman_clients_rejected_total",
+        &["service", "listener", "reason"],
+        "Client connections rejected because of where they came from, by reason: not_allowed, or \
+         what was wrong with the PROXY protocol header.",
+    ),
+    counter("pointsman_proxy_headers_total", TRAFFIC, "PROXY protocol headers received."),
     counter(
         "pointsman_sessions_closed_total",
         &["service", "listener", "reason"],

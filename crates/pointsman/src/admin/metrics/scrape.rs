@@ -142,6 +142,12 @@ fn process(page: &mut Exposition, report: &ProcessReport, now: Instant) {
     let admin = report.admin.counts();
     page.gauge("pointsman_admin_connections", &[], admin.open);
     page.count("pointsman_admin_requests_total", &[], admin.requests);
+    page.count("pointsman_admin_foreign_hosts_total", &[], admin.foreign_hosts);
+    for (reason, count) in
+        [("wrong", report.tokens.wrong()), ("throttled", report.tokens.throttled())]
+    {
+        page.count("pointsman_admin_tokens_refused_total", &[("reason", reason)], count);
+    }
     for (reason, count) in
         [("evicted", admin.evicted), ("refused", admin.refused), ("timed_out", admin.timed_out)]
     {

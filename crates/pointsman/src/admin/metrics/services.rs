@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use proxy::{DialFailure, EndReason, Limit, MaintenanceKind, NotCarried, Pin, ServiceSnapshot};
+use proxy::{
+    DialFailure, EndReason, Limit, MaintenanceKind, NotCarried, Pin, Rejection, ServiceSnapshot,
+};
 use sentinel::{Alarm, DiscoverySnapshot, OperationsSnapshot, ReplicaPoolSnapshot, ReplicaState};
 
 use super::exposition::{Exposition, LabelPair};
@@ -155,6 +157,7 @@ pub(super) fn traffic(
     for (name, value) in [
         ("pointsman_sessions_total", traffic.accepted),
         ("pointsman_sessions_held_total", traffic.waits),
+        ("pointsman_proxy_headers_total", traffic.proxy_headers),
         ("pointsman_accept_errors_total", traffic.accept_errors),
         ("pointsman_sessions_reassigned_total", traffic.handed_over),
         ("pointsman_spliced_bytes_total", traffic.bytes_spliced),
@@ -171,6 +174,9 @@ pub(super) fn traffic(
     }
     for (limit, count) in Limit::ALL.into_iter().zip(traffic.refused) {
         page.count("pointsman_sessions_refused_total", &and("limit", limit.label()), count);
+    }
+    for (why, count) in Rejection::ALL.into_iter().zip(traffic.rejected) {
+        page.count("pointsman_clients_rejected_total", &and("reason", why.label()), count);
     }
     for (failure, count) in DialFailure::ALL.into_iter().zip(traffic.dial_failures) {
         page.count("pointsman_dial_errors_total", &and("reason", failure.label()), count);

@@ -5,10 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use proxy::SessionRow;
+use proxy::{Network, SessionRow};
 use serde_json::{Value, json};
-
-use super::query::Network;
 
 /// Networks that are reported.
 const SHOWN: usize = 20;

@@ -3,9 +3,8 @@
 //! Deliberately absent: percent-decoding. No value needs it.
 
 use std::cmp::Reverse;
-use std::net::IpAddr;
 
-use proxy::{ListedState, NotCarried, Pin, SessionRow};
+use proxy::{ListedState, Network, NotCarried, Pin, SessionRow};
 
 /// Rows without a limit in the query.
 const DEFAULT_LIMIT: usize = 1000;
@@ -40,61 +39,6 @@ impl Sort {
             Self::Commands => row.commands.into(),
             Self::InFlight => row.in_flight.unwrap_or(0).into(),
         }
-    }
-}
-
-/// A network of clients.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Network {
-    base: IpAddr,
-    prefix: u8,
-}
-
-impl Network {
-    /// The network of `ip` with this prefix, at most the length of the address.
-    pub(super) fn of(ip: IpAddr, prefix: u8) -> Self {
-        let (base, prefix) = match ip.to_canonical() {
-            IpAddr::V4(ip) => {
-                let prefix = prefix.min(32);
-                let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
-                (IpAddr::from((u32::from(ip) & mask).to_be_bytes()), prefix)
-            }
-            IpAddr::V6(ip) => {
-                let prefix = prefix.min(128);
-                let mask = u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0);
-                (IpAddr::from((u128::from(ip) & mask).to_be_bytes()), prefix)
-            }
-        };
-        Self { base, prefix }
-    }
-
-    /// Parses an address, or a network as address and prefix.
-    pub(super) fn parse(text: &str) -> Option<Self> {
-        let (ip, prefix) = match text.split_once('/') {
-            Some((ip, prefix)) => (ip, Some(prefix)),
-            None => (text, None),
-        };
-        let ip: IpAddr = ip.parse().ok()?;
-        let most = if ip.is_ipv4() { 32 } else { 128 };
-        let prefix = match prefix {
-            Some(prefix) if prefix.bytes().all(|byte| byte.is_ascii_digit()) => {
-                prefix.parse().ok()?
-            }
-            Some(_) => return None,
-            None => most,
-        };
-        (prefix <= most).then(|| Self::of(ip, prefix))
-    }
-
-    pub(super) fn contains(self, ip: IpAddr) -> bool {
-        let ip = ip.to_canonical();
-        ip.is_ipv4() == self.base.is_ipv4() && Self::of(ip, self.prefix) == self
-    }
-}
-
-impl std::fmt::Display for Network {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}", self.base, self.prefix)
     }
 }
 

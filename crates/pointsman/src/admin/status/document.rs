@@ -342,6 +342,9 @@ pub struct TrafficStatus {
     pub sessions_total: u64,
     /// Client connections refused because of a limit.
     pub sessions_refused: u64,
+    /// Client connections rejected because of where they came from, by reason. Reasons without
+    /// connections are omitted.
+    pub clients_rejected: BTreeMap<&'static str, u64>,
     /// Number of times a session was carried over to another connection without its client
     /// noticing.
     pub sessions_carried: u64,

@@ -249,10 +249,16 @@ fn bind_admin(
         ipv4_ports: v4.map(|addr| addr.port()).collect(),
         ..admin_http::ServerSettings::default()
     };
+    let (all, read_only) = (&config.admin.listen, &config.admin.read_only_listen);
     if inherited.is_empty() {
-        admin_http::Server::bind(&config.admin.listen, settings)
+        let addresses: Vec<SocketAddr> = all.iter().chain(read_only).copied().collect();
+        let server = admin_http::Server::bind(&addresses, settings)?;
+        // With their actual ports, in the same order.
+        let read_only = server.addresses().get(all.len()..).unwrap_or_default().to_vec();
+        Ok(server.read_only(read_only))
     } else {
-        admin_http::Server::from_listeners(inherited, settings)
+        let server = admin_http::Server::from_listeners(inherited, settings)?;
+        Ok(server.read_only(read_only.iter().copied()))
     }
 }
 

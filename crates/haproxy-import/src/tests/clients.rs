@@ -1,0 +1,107 @@
+//! Rules on clients: allowed networks and the PROXY protocol.
+
+use super::*;
+
+fn one(bind: &str, rules: &[&str]) -> Import {
+    let rules: String = rules.iter().map(|rule| format!(" {rule}\n")).collect();
+    let text =
+        format!("defaults\n mode tcp\nlisten redis\n bind :6379 {bind}\n{rules} server a h:6379\n");
+    import_with(&text, &named(&["m"]))
+}
+
+fn value(imported: &Import, key: &str) -> Option<String> {
+    service(imported).get(key).map(ToString::to_string)
+}
+
+#[test]
+fn converts_rules_that_permit_networks() {
+    for rules in [
+        &["tcp-request connection reject if !{ src 10.0.0.0/8 ::1 }"][..],
+        &["tcp-request connection reject unless { src 10.9.9.9/8 ::1 }"],
+        &[
+            "acl inside src 10.0.0.0/8",
+            "acl inside src ::1",
+            "tcp-request content reject if !inside",
+        ],
+        &["acl inside src -- 10.0.0.0/255.0.0.0 ::1", "tcp-request session reject unless inside"],
+        &[
+            "tcp-request connection accept if { src 10.0.0.0/8 }",
+            "tcp-request connection accept if { src ::1 }",
+            "tcp-request connection reject",
+        ],
+        &[
+            "tcp-request connection accept if { src 10.0.0.0/8 }",
+            "tcp-request connection reject if ! { src ::1 }",
+        ],
+    ] {
+        let imported = one("", rules);
+        let allow = value(&imported, "allow");
+        assert_eq!(allow.as_deref(), Some("[\"10.0.0.0/8\", \"::1/128\"]"), "{rules:?}");
+        let rule = imported.report.lines.iter().rfind(|it| it.line.starts_with("tcp-request"));
+        assert_eq!(rule.unwrap().outcome, LineOutcome::Mapped, "{rules:?}");
+    }
+}
+
+#[test]
+fn reports_rules_that_it_cannot_convert() {
+    for rules in [
+        &["tcp-request connection reject if { src 10.0.0.0/8 }"][..],
+        &["tcp-request connection reject"],
+        &["tcp-request connection reject if !{ src -f /etc/allowed }"],
+        &["tcp-request connection reject if !{ src office.example }"],
+        &["tcp-request connection reject if !{ src 10.0.0.0/8 } { dst_port 6379 }"],
+        &["tcp-request connection reject if { src_conn_rate ge 100 }"],
+        &["acl a src 10.0.0.0/8", "acl a dst 10.0.0.1", "tcp-request connection reject if !a"],
+        &[
+            "tcp-request connection accept if { dst 10.0.0.1 }",
+            "tcp-request connection reject if !{ src 10.0.0.0/8 }",
+        ],
+    ] {
+        let imported = one("", rules);
+        assert_eq!(value(&imported, "allow"), None, "{rules:?}");
+        let rule = imported.report.lines.iter().rfind(|it| it.line.starts_with("tcp-request"));
+        assert_eq!(rule.unwrap().outcome, LineOutcome::Unmatched, "{rules:?}");
+    }
+}
+
+#[test]
+fn converts_proxy_protocol_of_all_addresses() {
+    let everyone = "[\"0.0.0.0/0\", \"::/0\"]";
+    let imported = one("accept-proxy", &[]);
+    assert_eq!(value(&imported, "proxy_protocol_from").as_deref(), Some(everyone));
+    assert_eq!(line(&imported, 4).outcome, LineOutcome::Assumed, "everyone may claim an address");
+    let expected = "tcp-request connection expect-proxy layer4 if { src 10.0.0.5 10.0.0.6 }";
+    let imported = one("", &[expected]);
+    let value_of = |key| value(&imported, key);
+    let from = value_of("proxy_protocol_from");
+    assert_eq!(from.as_deref(), Some("[\"10.0.0.5/32\", \"10.0.0.6/32\"]"));
+    assert_eq!(line(&imported, 5).outcome, LineOutcome::Mapped);
+    // A rule before the header concerns the load balancer.
+    let before = "tcp-request connection reject if !{ src 10.0.0.5 }";
+    let after = "tcp-request session reject if !{ src 192.0.2.0/24 }";
+    let imported = one("accept-proxy", &[before, after]);
+    assert_eq!(value(&imported, "allow").as_deref(), Some("[\"192.0.2.0/24\"]"));
+    assert_eq!(line(&imported, 5).outcome, LineOutcome::Unmatched);
+    let imported = one("accept-proxy\n bind :6380", &[]);
+    assert_eq!(value(&imported, "proxy_protocol_from"), None);
+    assert_eq!(line(&imported, 4).outcome, LineOutcome::Unmatched);
+}
+
+#[test]
+fn keeps_readers_open_if_only_the_master_is_restricted() {
+    let readers = |rule: &str| {
+        let text = format!(
+            "defaults\n mode tcp\n\
+             listen redis\n bind :6379\n tcp-request connection reject if !{{ src 10.0.0.0/8 }}\n\
+             \x20option tcp-check\n tcp-check expect string role:master\n server a h:6379\n\
+             listen redis_ro\n bind :6380\n{rule}\
+             \x20option tcp-check\n tcp-check expect string role:slave\n server a h:6379\n"
+        );
+        let imported = import_with(&text, &named(&["m"]));
+        assert_eq!(value(&imported, "allow").as_deref(), Some("[\"10.0.0.0/8\"]"));
+        value(&imported, "replica_allow").unwrap()
+    };
+    assert_eq!(readers(""), "[\"0.0.0.0/0\", \"::/0\"]");
+    let rule = " tcp-request connection reject unless { src 10.1.0.0/16 }\n";
+    assert_eq!(readers(rule), "[\"10.1.0.0/16\"]");
+}

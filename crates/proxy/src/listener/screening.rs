@@ -1,0 +1,185 @@
+//! Checks where a client comes from, for services that restrict it or that are behind load
+//! balancers with the PROXY protocol.
+//!
+//! A connection from a network of load balancers must begin with a header, and the address in the
+//! header counts from then on: for the allowed networks, the limit per source, and everything that
+//! is logged and listed. The header is awaited in a task of its own, so that one silent connection
+//! delays no other. Until it has arrived the connection takes a place of the service and the
+//! process, as a session does, and one of a small number of places for such connections. So silent
+//! connections can neither exhaust memory nor take all places of the service.
+//!
+//! A load balancer that closes its connection before the first byte has checked whether the port is
+//! open: that is neither counted nor logged.
+//!
+//! The header is read from the socket before anything else, and nothing beyond it is read: a TLS
+//! handshake or the first request follows. Clients of Unix sockets have no address; the mode of the
+//! file says who they may be.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use drain::Phase;
+use rustix::io::Errno;
+
+use crate::address::Peer;
+use crate::context::WorkerContext;
+use crate::limits::Admission;
+use crate::listener::accept_loop::{StartSession, admit, deliver, refuse};
+use crate::listener::inbox::Inboxes;
+use crate::options::Options;
+use crate::proxy_protocol::receive::{ReceiveError, receive};
+use crate::rejection::Rejection;
+
+/// Connections of one service that may wait for their header at a time. A load balancer sends it
+/// with the first packet.
+pub(crate) const MAX_AWAITING_HEADER: usize = if cfg!(test) { 8 } else { 1024 };
+
+/// What happens to a client because of its address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Admit,
+    Reject,
+    AwaitHeader,
+}
+
+fn verdict(peer: Peer, options: &Options) -> Verdict {
+    match peer.ip() {
+        None => Verdict::Admit,
+        Some(ip) if options.proxy_protocol_from.contain(ip) => Verdict::AwaitHeader,
+        Some(_) if is_allowed(peer, options) => Verdict::Admit,
+        Some(_) => Verdict::Reject,
+    }
+}
+
+/// Whether a client with this address may connect.
+fn is_allowed(peer: Peer, options: &Options) -> bool {
+    let allow = &options.allow;
+    allow.is_empty() || peer.ip().is_none_or(|ip| allow.contain(ip))
+}
+
+/// Rejects a client, admits it, or awaits its header first. `inboxes` are the workers to which it
+/// may be handed over.
+///
+/// # Errors
+///
+/// The session of an admitted client could not be started.
+pub(super) fn screen(
+    socket: OwnedFd,
+    peer: Peer,
+    context: &Arc<WorkerContext>,
+    inboxes: Option<&Inboxes>,
+    start: StartSession,
+) -> Result<(), Errno> {
+    let options = context.shared.service.options.now();
+    match verdict(peer, &options) {
+        Verdict::Admit => match admit(socket, peer, context) {
+            Some(client) => deliver(client, context, inboxes, start),
+            None => Ok(()),
+        },
+        Verdict::Reject => {
+            reject(&socket, peer, Rejection::NotAllowed, context);
+            Ok(())
+        }
+        Verdict::AwaitHeader => {
+            await_header(socket, peer, context, inboxes, start);
+            Ok(())
+        }
+    }
+}
+
+/// Starts a task that awaits the header and then continues with the client.
+fn await_header(
+    socket: OwnedFd,
+    peer: Peer,
+    context: &Arc<WorkerContext>,
+    inboxes: Option<&Inboxes>,
+    start: StartSession,
+) {
+    let Some(place) = context.shared.awaiting_header.take() else {
+        return reject(&socket, peer, Rejection::TooManyHeaders, context);
+    };
+    // The limit per source applies to the source in the header.
+    let Some((socket, peer, admission)) = admit_without_source(socket, peer, context) else {
+        return;
+    };
+    let (context, inboxes) = (Arc::clone(context), inboxes.cloned());
+    // So that the drain waits for the client as if it were in the queue of the socket.
+    let permit = context.drain.accept_permit();
+    crate::runtime::tasks::spawn(async move {
+        let header = read_header(&socket, &context).await;
+        drop(place);
+        match header {
+            Ok(client) => {
+                let client = client.unwrap_or(peer);
+                let started =
+                    continue_with(socket, client, admission, &context, inboxes.as_ref(), start);
+                if started.is_err() {
+                    context.counters.accept_errors.increment();
+                }
+            }
+            Err(Some(why)) => reject(&socket, peer, why, &context),
+            Err(None) => {}
+        }
+        drop(permit);
+    });
+}
+
+/// Reads the header within its deadline, and returns the client's address, if the header has one.
+///
+/// # Errors
+///
+/// Why the connection is closed; `None` if its peer closed it.
+async fn read_header(
+    socket: &OwnedFd,
+    context: &WorkerContext,
+) -> Result<Option<Peer>, Option<Rejection>> {
+    let timeout = context.shared.service.options.now().proxy_protocol_timeout;
+    let received = tokio::select! {
+        received = receive(socket) => received,
+        () = tokio::time::sleep(timeout) => return Err(Some(Rejection::HeaderTimeout)),
+        () = context.drain.reached(Phase::Cutting) => return Err(None),
+    };
+    match received {
+        Ok(header) => Ok(header.client.map(Peer::from)),
+        Err(ReceiveError::Fault(fault)) => Err(Some(fault.into())),
+        Err(ReceiveError::Closed | ReceiveError::Io(_)) => Err(None),
+    }
+}
+
+/// Continues with a client whose address is now known.
+fn continue_with(
+    socket: OwnedFd,
+    client: Peer,
+    mut admission: Admission,
+    context: &Arc<WorkerContext>,
+    inboxes: Option<&Inboxes>,
+    start: StartSession,
+) -> Result<(), Errno> {
+    context.counters.proxy_headers.increment();
+    if !is_allowed(client, &context.shared.service.options.now()) {
+        reject(&socket, client, Rejection::NotAllowed, context);
+        return Ok(());
+    }
+    if let Err(limit) = admission.count_source(client.ip()) {
+        context.counters.refuse(limit);
+        refuse(&socket);
+        return Ok(());
+    }
+    deliver((socket, client, admission), context, inboxes, start)
+}
+
+/// Admits a client by every limit except the one per source.
+fn admit_without_source(
+    socket: OwnedFd,
+    peer: Peer,
+    context: &WorkerContext,
+) -> Option<(OwnedFd, Peer, Admission)> {
+    let (socket, _, admission) = admit(socket, Peer::UNIX, context)?;
+    Some((socket, peer, admission))
+}
+
+fn reject(socket: &OwnedFd, client: Peer, why: Rejection, context: &WorkerContext) {
+    context.counters.reject(why);
+    context.shared.rejection_log.record(&context.shared.service.name, client, why);
+    super::accept_loop::dismiss(socket, why.reply());
+}

@@ -1,0 +1,140 @@
+//! Why a client was rejected because of where it came from, and the bounded log about it.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::address::Peer;
+use crate::proxy_protocol::parse::HeaderFault;
+
+/// Why a client was rejected before it became a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Rejection {
+    /// Its address is in none of the networks that may connect.
+    NotAllowed,
+    /// It comes from a network of load balancers and sent no PROXY protocol header.
+    HeaderMissing,
+    /// Its header violates the specification, or ended too early.
+    HeaderMalformed,
+    /// Its header is longer than is accepted.
+    HeaderTooLong,
+    /// The checksum of its header is wrong.
+    HeaderChecksum,
+    /// Its header was not complete in time.
+    HeaderTimeout,
+    /// Too many connections had not sent their header yet.
+    TooManyHeaders,
+}
+
+impl Rejection {
+    /// Every reason, in numerical order.
+    pub const ALL: [Self; 7] = [
+        Self::NotAllowed,
+        Self::HeaderMissing,
+        Self::HeaderMalformed,
+        Self::HeaderTooLong,
+        Self::HeaderChecksum,
+        Self::HeaderTimeout,
+        Self::TooManyHeaders,
+    ];
+
+    /// The label in metrics and logs, in snake case. It does not change between releases.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::NotAllowed => "not_allowed",
+            Self::HeaderMissing => "header_missing",
+            Self::HeaderMalformed => "header_malformed",
+            Self::HeaderTooLong => "header_too_long",
+            Self::HeaderChecksum => "header_checksum",
+            Self::HeaderTimeout => "header_timeout",
+            Self::TooManyHeaders => "too_many_headers",
+        }
+    }
+
+    /// What the client is sent before its connection is closed. It begins as the reply with which
+    /// Redis rejects clients of other hosts in protected mode. Peers that send broken headers are
+    /// no Redis clients and are sent nothing.
+    pub(crate) const fn reply(self) -> &'static [u8] {
+        match self {
+            Self::NotAllowed => b"-DENIED the address of this client is not allowed\r\n",
+            Self::HeaderMissing => {
+                b"-DENIED connections from this address need a PROXY protocol header\r\n"
+            }
+            _ => b"",
+        }
+    }
+}
+
+impl From<HeaderFault> for Rejection {
+    fn from(fault: HeaderFault) -> Self {
+        match fault {
+            HeaderFault::Missing => Self::HeaderMissing,
+            HeaderFault::Malformed => Self::HeaderMalformed,
+            HeaderFault::TooLong => Self::HeaderTooLong,
+            HeaderFault::Checksum => Self::HeaderChecksum,
+        }
+    }
+}
+
+/// The minimum interval between two lines for the same reason.
+const LOG_EVERY: Duration = Duration::from_secs(10);
+
+/// Logs rejected clients of one service, at most one line per reason and interval: strangers decide
+/// how many there are.
+#[derive(Debug, Default)]
+pub(crate) struct RejectionLog(Mutex<[Reported; Rejection::ALL.len()]>);
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Reported {
+    last: Option<Instant>,
+    /// Clients rejected since.
+    unlogged: u64,
+}
+
+impl RejectionLog {
+    pub(crate) fn record(&self, service: &str, client: Peer, why: Rejection) {
+        if let Some(unlogged) = self.due(why, Instant::now()) {
+            let reason = why.label();
+            tracing::warn!(service, %client, reason, unlogged, "client rejected");
+        }
+    }
+
+    /// Whether to log, and how many were not logged since the last line.
+    fn due(&self, why: Rejection, now: Instant) -> Option<u64> {
+        let mut reported = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let reported = reported.get_mut(why as usize)?;
+        let is_due =
+            reported.last.is_none_or(|last| now.saturating_duration_since(last) >= LOG_EVERY);
+        if !is_due {
+            reported.unlogged += 1;
+            return None;
+        }
+        reported.last = Some(now);
+        Some(std::mem::take(&mut reported.unlogged))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_labels_by_number() {
+        for (number, reason) in Rejection::ALL.iter().enumerate() {
+            assert_eq!(*reason as usize, number, "{}", reason.label());
+        }
+    }
+
+    #[test]
+    fn logs_one_line_per_reason_and_interval() {
+        let (log, start) = (RejectionLog::default(), Instant::now());
+        assert_eq!(log.due(Rejection::NotAllowed, start), Some(0));
+        for _ in 0..1000 {
+            assert_eq!(log.due(Rejection::NotAllowed, start + LOG_EVERY / 2), None);
+        }
+        assert_eq!(log.due(Rejection::HeaderMissing, start), Some(0));
+        assert_eq!(log.due(Rejection::NotAllowed, start + LOG_EVERY), Some(1000));
+        assert_eq!(log.due(Rejection::NotAllowed, start + LOG_EVERY * 2), Some(0));
+    }
+}
