@@ -27,6 +27,7 @@ mod command_connection;
 mod error;
 mod failover;
 mod fleet_pause;
+mod handover;
 mod leader;
 mod leader_task;
 mod participants;
@@ -51,7 +52,7 @@ use self::preference::{Preference, Reporter, requested_replica};
 pub use self::preference::{PriorityChange, restore_priorities};
 use self::state_machine::SwitchoverMachine;
 use self::steps::{Action, DiscoveryState, Input};
-use self::tasks::{PauseCommand, ReplicationNodes, ServerTasks};
+use self::tasks::{MasterCommand, ReplicationNodes, ServerTasks};
 use crate::discovery::handle::DiscoveryHandle;
 use crate::{NodeAddr, Pause};
 
@@ -370,10 +371,14 @@ impl Run<'_> {
             Action::Release => {
                 self.handle.resume();
             }
-            Action::Pause(span) => drop(tasks.clients.try_send(PauseCommand::Pause(span))),
-            Action::Unpause => drop(tasks.clients.try_send(PauseCommand::Unpause)),
+            Action::Pause(span) => drop(tasks.master.try_send(MasterCommand::Pause(span))),
+            Action::Unpause => drop(tasks.master.try_send(MasterCommand::Unpause)),
+            Action::ReadHandover => drop(tasks.master.try_send(MasterCommand::ReadHandover)),
+            Action::EndHandover => drop(tasks.master.try_send(MasterCommand::EndHandover)),
             Action::ReadOffsets => drop(tasks.look.try_send(())),
-            Action::StartFailover => drop(tasks.leader.try_send(LeaderCommand::StartFailover)),
+            Action::StartFailover(kind) => {
+                let _ = tasks.leader.try_send(LeaderCommand::StartFailover(kind));
+            }
             Action::PollLeader => drop(tasks.leader.try_send(LeaderCommand::View)),
             Action::ReportStep(step, text) => {
                 if step == "abort" {
