@@ -72,6 +72,7 @@ fn resumes_writes_when_the_order_cannot_be_sent() {
 }
 
 /// Orders a switchover that the master does not complete, and checks that writes resume.
+#[allow(clippy::print_stderr, reason = "the measured time is told")]
 fn resumes_after_a_failed_handover(forbid: impl Fn(&Cluster)) {
     // The sentinel waits this long, and the master's clients stay paused as long.
     let cluster = Cluster::builder().failover_timeout(Duration::from_secs(60)).start();

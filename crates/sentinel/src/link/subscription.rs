@@ -2,7 +2,7 @@
 //!
 //! An ACL refuses a whole `SUBSCRIBE` because of a single channel that it does not allow. A channel
 //! that only newer sentinels have is therefore subscribed to by a command of its own: an ACL that
-//! lists the other channels one by one, written before that channel existed, still gets all of them.
+//! lists the other channels one by one, written before that channel existed, still allows those.
 
 use bytes::BytesMut;
 
@@ -16,8 +16,8 @@ pub(crate) const OPTIONAL_CHANNELS: &[&str] = &[
     "-failover-abort-master-timeout",
 ];
 
-/// Subscribes to `channels` and [`OPTIONAL_CHANNELS`]. `false` if the ACL does not allow the former.
-/// Messages that arrive before the last confirmation are dropped.
+/// Subscribes to `channels` and [`OPTIONAL_CHANNELS`]. `false` if the ACL does not allow the
+/// former. Messages that arrive before the last confirmation are dropped.
 pub(crate) async fn subscribe(
     connection: &mut RespConnection,
     channels: &[&str],

@@ -2,9 +2,9 @@
 //!
 //! `SENTINEL FAILOVER … COORDINATED` makes the sentinel send `MULTI`, `CLIENT PAUSE … WRITE`,
 //! `FAILOVER TO …` and `EXEC` to the master. The sentinel ignores the replies and waits for the
-//! promotion until its `failover-timeout`, three minutes by default. So nothing is heard if its user
+//! promotion until its `failover-timeout`, three minutes by default. So nothing happens if its user
 //! may not run these commands, and if only `FAILOVER` fails, the pause outlasts it: no client can
-//! write for the same three minutes. The master's own `INFO replication` tells.
+//! write for the same three minutes. The master's own `INFO replication` shows both.
 
 use std::time::{Duration, Instant};
 

@@ -2,10 +2,10 @@
 //!
 //! The sentinel that accepts `SENTINEL FAILOVER` is the leader of that failover without an election
 //! (`redis:src/sentinel.c:sentinelFailoverWaitStart`); a coordinated one needs the election, and
-//! `-failover-abort-not-elected` ends it if another sentinel wins. So the sentinel's own events, read on a dedicated
-//! connection, distinguish this failover from every other one. Events may get lost; its answers
-//! carry the same information a little later. `notice` reads the same channels for the discovery
-//! machine, which needs other information: when to suspect, when to hold.
+//! `-failover-abort-not-elected` ends it if another sentinel wins. So its own events, read on a
+//! dedicated connection, distinguish this failover from every other one. Events may get lost; its
+//! answers carry the same information a little later. `notice` reads the same channels for the
+//! discovery machine, which needs other information: when to suspect, when to hold.
 
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ use crate::NodeAddr;
 use crate::link::poll::has_flag;
 use crate::link::reply::Reply;
 
-/// The channels that [`read_event`] understands, besides the optional ones of `link::subscription`.
+/// The channels that [`read_event`] understands, besides the optional ones of
+/// `link::subscription`.
 pub(super) const CHANNELS: &[&str] = &[
     "+new-epoch",
     "+try-failover",

@@ -205,8 +205,8 @@ fn lacks_coordination(reply: &Reply) -> bool {
 /// follow each other.
 ///
 /// In a coordinated failover the master takes part: it stops accepting writes, waits until the
-/// replica has everything and hands over. A sentinel before Valkey 9 refuses the option, and a newer
-/// one refuses it for a master before 6.2, which has no such command.
+/// replica has everything and hands over. A sentinel before Valkey 9 refuses the option, and a
+/// newer one refuses it for a master before 6.2, which has no such command.
 async fn order(
     connection: &mut CommandConnection,
     name: &str,

@@ -315,9 +315,9 @@ impl SwitchoverMachine {
         }
     }
 
-    /// With paused clients the failover is a plain one: nothing is written that a handover would have
-    /// to wait for, and a `PUBLISH` of the sentinel that waits at the paused master would keep its
-    /// `FAILOVER` waiting, too.
+    /// With paused clients the failover is a plain one: nothing is written that a handover would
+    /// have to wait for, and a `PUBLISH` of the sentinel that waits at the paused master would keep
+    /// its `FAILOVER` waiting, too.
     fn kind(&self) -> FailoverKind {
         if self.pausing.is_some() { FailoverKind::Plain } else { FailoverKind::Coordinated }
     }

@@ -198,8 +198,8 @@ impl MasterTask {
     }
 
     /// Revokes the `CLIENT PAUSE` that a failed handover leaves. A master that still waits for its
-    /// replica is left alone: between two commands it may hand over, and `FAILOVER ABORT` would then
-    /// make a second master of it.
+    /// replica is left alone: it may hand over between two commands, and `FAILOVER ABORT` would
+    /// then make a second master of it.
     async fn end_handover(&mut self) -> Result<(), String> {
         let node = self.node.clone();
         match self.handover().await {
