@@ -239,3 +239,22 @@ async fn order(
         Err(problem) => FailoverReply::Unknown(problem),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn asks_for_a_plain_failover_where_coordination_is_missing() {
+        for (line, missing) in [
+            ("ERR wrong number of arguments for 'sentinel|failover' command", true),
+            ("NOGOODPRIMARY Primary does not support FAILOVER command", true),
+            ("INPROG Failover already in progress", false),
+            ("NOGOODSLAVE No suitable replica to promote", false),
+            ("NOPERM this user has no permissions to run the 'sentinel|failover' command", false),
+        ] {
+            assert_eq!(lacks_coordination(&Reply::Error(line.into())), missing, "{line}");
+        }
+        assert!(!lacks_coordination(&Reply::Text("OK".into())));
+    }
+}
