@@ -1,6 +1,7 @@
 //! Switchovers with faults: an abort by Sentinel, the end of the proxy, a second proxy, TILT.
 
 mod coordinated;
+mod rounds;
 
 use std::net::{Shutdown, SocketAddr};
 use std::process::{Command, Stdio};
@@ -9,8 +10,8 @@ use std::time::{Duration, Instant};
 use harness::{Absences, Client, Cluster, Events, Load, Node, Pointsman, wait_until};
 
 use crate::switchover::{TOKEN, controlled, generation, order, stderr, stdout};
-use crate::warning::Warning;
 use crate::{PROGRAM, metric};
+use rounds::Round;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// From the abort event to the first write that passes. Otherwise the hold would end seconds later.
@@ -22,10 +23,6 @@ const AFTER_THE_PROXY: Duration = Duration::from_millis(2500);
 /// Writers and writes per second of one load.
 const WRITERS: usize = 18;
 const RATE: u32 = 2000;
-/// Cores that are away for this long in total delay replies and the master change itself, by which
-/// a session may end.
-const MUCH_ABSENCE: Duration = Duration::from_millis(300);
-
 /// Whether these servers have coordinated failovers: since Valkey 9. No Redis has this number.
 fn coordinates() -> bool {
     harness::server_version() >= (9, 0)
@@ -40,6 +37,12 @@ pub(crate) fn allow_promotion(cluster: &Cluster, allowed: bool) {
     for node in cluster.nodes() {
         node.ask(&[&["ACL", "SETUSER", "default"][..], &rules].concat()).expect("a rule");
     }
+}
+
+/// The error of a switchover that fails since promotions are forbidden. A master that carries out
+/// no failover is noticed before the sentinel aborts.
+pub(crate) fn reason_when_forbidden() -> &'static str {
+    if coordinates() { "does not carry out the FAILOVER" } else { "aborted the failover" }
 }
 
 /// Runs a command in the background.
@@ -123,9 +126,7 @@ fn resumes_writes_when_sentinel_aborts() {
     let said = events.all();
     let of = |channel: &str| said.iter().filter(|event| event.channel == channel).count();
     assert!(!done.status.success(), "{}", stdout(&done));
-    // A master that carries out no failover is noticed before the sentinel aborts.
-    let reason = if coordinates() { "does not carry out" } else { "abort" };
-    assert!(stderr(&done).contains(reason), "{}", stderr(&done));
+    assert!(stderr(&done).contains(reason_when_forbidden()), "{}", stderr(&done));
     assert!(late < AFTER_THE_ABORT, "{late:?}");
     assert_eq!((of("+odown"), of("+sdown"), of("+try-failover")), (0, 0, 1), "{said:?}");
     assert_eq!(cluster.master().addr(), old);
@@ -151,59 +152,6 @@ fn ends_pause_soon_after_the_proxy_is_killed() {
     eprintln!("the master took a write {took:?} after the end of the proxy");
     assert!(took < AFTER_THE_PROXY, "{took:?}");
     order.wait().expect("the order ends");
-}
-
-/// One of several switchovers under load, as the writers of two proxies saw it.
-#[derive(Debug)]
-struct Round {
-    warning: Warning,
-    /// The absences of all cores from the order to its end.
-    away: Duration,
-    errors: u64,
-    missing: u64,
-    /// Upper bound of the writes that were acknowledged too late to be replicated.
-    at_risk: u64,
-}
-
-impl Round {
-    /// Orders a switchover through one proxy and compares the acknowledged writes of all with the
-    /// new master.
-    fn of(cluster: &Cluster, one: &Pointsman, loads: &[Load], absences: &Absences) -> Self {
-        let events = Events::of_all(cluster.sentinels());
-        let errors = || loads.iter().map(|load| load.counts().errors).sum::<u64>();
-        let (before, asked) = (errors(), Instant::now());
-        let done = order(one, &["switchover"], TOKEN);
-        let away = absences.between(asked, Instant::now());
-        assert!(done.status.success(), "{}{}", stdout(&done), stderr(&done));
-        wait_settled(cluster);
-        let master = cluster.master().addr();
-        let verify = |load: &Load| load.settle(master).expect("a look at the new master").missing;
-        let missing = loads.iter().map(verify).sum();
-        let warning = Warning::of(&events, absences);
-        let pause = |load: &Load| {
-            let gaps = load.gaps().into_iter().filter(|gap| gap.to > warning.from);
-            gaps.max_by_key(harness::Gap::length).map_or(warning.until, |gap| gap.from)
-        };
-        let until = loads.iter().map(pause).max().unwrap_or(warning.until).min(warning.until);
-        let time = until.saturating_duration_since(warning.from).as_millis();
-        let at_risk = u64::from(RATE) * u64::try_from(time).unwrap_or(u64::MAX) / 1000;
-        let at_risk = (at_risk + WRITERS as u64) * loads.len() as u64;
-        Self { warning, away, errors: errors() - before, missing, at_risk }
-    }
-
-    fn check(&self) {
-        // The promotion is announced at least 50 ms ahead. If the machine leaves nothing of that,
-        // the other proxy closes its gate too late, and the old master acknowledges writes that
-        // the new one never gets; a coordinated failover loses none even then.
-        if coordinates() || self.warning.was_enough("that no acknowledged write is lost") {
-            assert_eq!(self.missing, 0, "{self:?}");
-        } else {
-            assert!(self.missing <= self.at_risk, "{self:?}");
-        }
-        if self.away < MUCH_ABSENCE && self.warning.was_enough("that no request fails") {
-            assert_eq!(self.errors, 0, "{self:?}");
-        }
-    }
 }
 
 #[test]
