@@ -262,6 +262,20 @@ impl Net {
         self.passes(one, two) && self.passes(two, one)
     }
 
+    /// Whether the kernel of the other end acknowledges what this end sends. It does so while its
+    /// process is stopped, too.
+    pub(crate) fn is_acknowledged(&self, connection: ConnId, by: Pid) -> bool {
+        let end = &self.conns[connection].ends[1 - self.side(connection, by)];
+        let peer = &self.processes[end.pid];
+        peer.up && peer.incarnation == end.incarnation && self.reach(by, end.pid)
+    }
+
+    /// Whether a host at this address answers, if only with a reset.
+    pub(crate) fn answers(&self, from: Pid, addr: Addr) -> bool {
+        let owner = self.owner(addr).filter(|owner| self.processes[*owner].up);
+        owner.is_some_and(|owner| self.reach(from, owner))
+    }
+
     fn latency(&mut self, from: Pid, to: Pid) -> Micros {
         let (least, most) = self.latency;
         let slow = self.path(from, to).slow;
