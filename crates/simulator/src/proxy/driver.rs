@@ -189,8 +189,8 @@ impl MachineDriver {
     }
 
     /// The replicas with which a switchover may begin, by the rules of
-    /// `sentinel/src/switchover/participants.rs`; `None` if it is refused. `is_up`: the link to this
-    /// sentinel is up.
+    /// `sentinel/src/switchover/participants.rs`; `None` if it is refused. `is_up`: the link to
+    /// this sentinel is up.
     pub(crate) fn switchover_replicas(&self, is_up: impl Fn(&MyId) -> bool) -> Option<Vec<Addr>> {
         let committed = self.machine.committed()?;
         let views = || self.machine.views().filter(|(_, member, ..)| *member);

@@ -1,11 +1,11 @@
-//! A planned switchover by one proxy, modelled on `sentinel/src/switchover/`, with the product's own
-//! catch-up check.
+//! A planned switchover by one proxy, modelled on `sentinel/src/switchover/`, with the product's
+//! own catch-up check.
 //!
 //! It begins only if a majority of the sentinels names the master and every node that could be
-//! promoted follows it. All nodes are connected and asked once before traffic is held. Then the gate
-//! closes, the offsets of the master and its replicas are read until the replicas have caught up,
-//! and only then a sentinel receives the failover command. The hold ends with the commit, with the
-//! refusal or the abort of the failover, with the first irregularity before it, or by itself.
+//! promoted follows it. All nodes are connected and asked once before traffic is held. Then the
+//! gate closes, the offsets of the master and its replicas are read until the replicas have caught
+//! up, and only then a sentinel receives the failover command. The hold ends with the commit, with
+//! the refusal or the abort of the failover, with the first irregularity before it, or by itself.
 
 use std::time::{Duration, Instant};
 
