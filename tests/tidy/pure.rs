@@ -36,6 +36,7 @@ const PURE: &[(&str, &str)] = &[
     ("crates/sentinel/src/replicas/eligibility/", "which replicas serve readers"),
     ("crates/sentinel/src/switchover/state_machine.rs", "the steps of a switchover"),
     ("crates/sentinel/src/switchover/failover.rs", "the progress of the ordered failover"),
+    ("crates/sentinel/src/switchover/handover.rs", "whether the master carries out a handover"),
     ("crates/sentinel/src/switchover/leader.rs", "what the leader reports about it"),
     ("crates/sentinel/src/switchover/pausing.rs", "when the pause of clients is renewed"),
     ("crates/sentinel/src/switchover/phase.rs", "the phases of a switchover"),

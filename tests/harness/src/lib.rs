@@ -44,7 +44,7 @@ mod web;
 
 pub use absences::Absences;
 pub use address::{Address, Family};
-pub use binary::{Binary, find_in_path, server_version};
+pub use binary::{Binary, Release, find_in_path, server_release, server_version};
 pub use cgroup::{Cgroup, Quota};
 pub use client::{Client, Ending, Login, encode};
 pub use cluster::{Builder, Cluster, Failover, Group, Node, PROXY};

@@ -6,13 +6,12 @@ use bytes::BytesMut;
 
 use super::messages::{LinkError, LinkEvent};
 use super::sentinel_connection::SentinelConnection;
-use super::{LinkConfig, notice};
+use super::{LinkConfig, notice, subscription};
 use crate::MyId;
 use crate::link::auth::{Credentials, Denied};
-use crate::link::connection::{ConnectionError, Protocol, RespConnection};
+use crate::link::connection::{Protocol, RespConnection};
 use crate::link::login::ServerLogin;
 use crate::link::poll::{PollOutcome, SENTINEL_AUTH, put_command};
-use crate::link::reply::Reply;
 use crate::link::rotation::CredentialsId;
 
 /// Opens a connection with credentials that the sentinel accepts, and returns which ones these are.
@@ -105,7 +104,9 @@ async fn handshake(
         authenticate(&mut second, credentials).await?;
         events = Some(second);
     }
-    let subscribed = subscribe(events.as_mut().unwrap_or(&mut queries)).await?;
+    // Without a subscription switches are found by polling only.
+    let subscriber = events.as_mut().unwrap_or(&mut queries);
+    let subscribed = subscription::subscribe(subscriber, notice::CHANNELS).await?;
     let mut connection = SentinelConnection::new(id, queries, events, subscribed);
     connection.queued.extend(config.masters.borrow().iter().cloned());
     connection.begin_poll(timeouts.command * 2).await?;
@@ -144,26 +145,4 @@ async fn authenticate(
     let reply = connection.next().await?;
     let denied = reply.error().and_then(|line| Denied::read(line, "AUTH", "+auth", SENTINEL_AUTH));
     denied.map_or(Ok(()), |denied| Err(denied.into()))
-}
-
-/// Subscribes to all relevant channels. `false` if the ACL does not allow it: then switches are
-/// found by polling only.
-async fn subscribe(connection: &mut RespConnection) -> Result<bool, LinkError> {
-    let mut commands = BytesMut::new();
-    let words: Vec<&str> =
-        std::iter::once("SUBSCRIBE").chain(notice::CHANNELS.iter().copied()).collect();
-    put_command(&mut commands, &words);
-    connection.send(&commands).await?;
-    // One confirmation per channel, or one refusal for all of them; messages may arrive in between.
-    let mut confirmed = 0;
-    while confirmed < notice::CHANNELS.len() {
-        match connection.next().await? {
-            Reply::Error(_) => return Ok(false),
-            Reply::Push(items) | Reply::List(items) => {
-                confirmed += usize::from(items.first().and_then(Reply::text) == Some("subscribe"));
-            }
-            _ => return Err(ConnectionError::Malformed("an unexpected reply to SUBSCRIBE").into()),
-        }
-    }
-    Ok(true)
 }

@@ -22,6 +22,7 @@ pub(crate) mod renewal;
 pub(crate) mod reply;
 pub(crate) mod rotation;
 mod sentinel_connection;
+pub(crate) mod subscription;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
