@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use resp::StatelessCommands;
+use tls::ClientTls;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
@@ -113,6 +114,9 @@ pub struct Options {
     pub lines: AccessLog,
     /// How TLS sessions begin at the listeners that are for them.
     pub tls: Option<TlsListening>,
+    /// How TLS sessions with targets are opened; `None` if targets are connected to without TLS.
+    /// Applies to connections opened after a change.
+    pub target_tls: Option<ClientTls>,
 }
 
 impl Default for Options {
@@ -140,6 +144,7 @@ impl Default for Options {
             splice: Splice::On,
             lines: AccessLog::default(),
             tls: None,
+            target_tls: None,
         }
     }
 }

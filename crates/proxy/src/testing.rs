@@ -6,6 +6,7 @@
 
 mod fake_stream;
 pub(crate) mod tls_client;
+pub(crate) mod tls_target;
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -24,6 +25,7 @@ use crate::limits::{Limits, ResourceShortage, Slots};
 use crate::rejection::RejectionLog;
 use crate::session::report::SessionBase;
 use crate::stats::ServiceCounters;
+use crate::target_tls::TargetTlsLog;
 use crate::{Bound, EndReason, Hint, Hints, NoHints, Options, Running, Service, ServiceSnapshot};
 
 pub(crate) use fake_stream::FakeStream;
@@ -346,6 +348,7 @@ pub(crate) fn context() -> (TargetWriter, Arc<WorkerContext>) {
         held: Slots::new(1),
         awaiting_header: Slots::new(2),
         rejection_log: RejectionLog::default(),
+        target_tls_log: TargetTlsLog::default(),
     });
     let counters = ServiceCounters::new(Arc::from("s"), 1).of_worker(0).unwrap();
     let (drain, _controller) = drain::new(ShutdownSettings::default());

@@ -81,6 +81,15 @@ pub struct ClientTls {
     current: Arc<ArcSwap<Current>>,
 }
 
+/// Handles are equal if they share their settings.
+impl PartialEq for ClientTls {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.current, &other.current)
+    }
+}
+
+impl Eq for ClientTls {}
+
 impl fmt::Debug for ClientTls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClientTls")

@@ -59,6 +59,7 @@ fn options(service: &ServiceConfig, max_connections: usize, log: &LogConfig) -> 
         max_connections_per_source: service.max_connections_per_source,
         lines: access_log(log),
         tls: None,
+        target_tls: None,
     }
 }
 

@@ -27,7 +27,8 @@ use target::{Generation, Target, TargetRef};
 use crate::context::WorkerContext;
 use crate::dial_permits::DialPermit;
 use crate::end_reason::EndReason;
-use crate::io::stream::{ClientStream, SocketStream};
+use crate::io::stream::ClientStream;
+use crate::io::upstream::Upstream;
 use crate::service::{Hint, Service};
 use crate::session::carry::replay::{self, Failed, Replayed};
 use crate::session::carry::{CarryState, Migration};
@@ -48,7 +49,7 @@ const REBALANCE_TIMEOUT: Duration = Duration::from_millis(if cfg!(test) { 30_000
 #[derive(Debug)]
 pub(crate) struct Connected {
     pub(crate) target: TargetRef,
-    pub(crate) upstream: SocketStream,
+    pub(crate) upstream: Upstream,
     /// The replayed state that the pump starts with on it.
     pub(crate) replayed: Option<Box<Replayed>>,
 }
@@ -86,7 +87,7 @@ struct Attempts {
 
 /// The outcome of one attempt.
 enum Attempt {
-    Connected(SocketStream, Option<Box<Replayed>>),
+    Connected(Upstream, Option<Box<Replayed>>),
     /// The target is fenced or draining, or must not be used at present. That says nothing about
     /// the next one.
     Superseded,
@@ -209,7 +210,7 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
                 let until = attempts.until;
                 tokio::select! {
                     biased;
-                    dialled = dial::connect(target.addr(), options, until) =>
+                    dialled = dial::connect(target, context, until) =>
                         dialled.map(|upstream| (upstream, None)).map_err(Failed::Dial),
                     () = superseded(context, target, ticket) => Err(Failed::Superseded),
                 }
@@ -218,7 +219,7 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
                 self.base.stage.set(Stage::Moving);
                 tokio::select! {
                     biased;
-                    resumed = Box::pin(migration.open(target, options, self.until)) => resumed?,
+                    resumed = Box::pin(migration.open(target, context, self.until)) => resumed?,
                     () = superseded(context, target, ticket) => Err(Failed::Superseded),
                 }
             }
@@ -261,7 +262,7 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
         // Given back before the pause, in which it would keep other sessions from their attempts.
         let in_line = self.permit.take().map(DialPermit::failed).is_some();
         if failed.is_local() {
-            return Err(EndReason::ResourcesExhausted);
+            return Err(failed.end_reason());
         }
         let route = &self.context.shared.service.route;
         // In a box: a session that dials has no memory for this.
@@ -272,7 +273,7 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
             && !route.has_alternative_to(target)
         {
             if Instant::now() + attempts.pause >= attempts.until {
-                return Err(EndReason::DialFailed);
+                return Err(failed.end_reason());
             }
             tokio::select! {
                 () = self.ticket.cut() => return Err(EndReason::Cut),
@@ -295,18 +296,18 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
 /// kept until the new one works, and there is one attempt.
 pub(crate) async fn rebalance(
     context: &WorkerContext,
-    (here, upstream): (TargetRef, SocketStream),
+    (here, upstream): (TargetRef, Upstream),
     state: CarryState,
-) -> (TargetRef, SocketStream, Start) {
+) -> (TargetRef, Upstream, Start) {
     let CarryState { ledger, unsent: early, .. } = state;
     let WorkerContext { shared, counters, .. } = context;
-    let Service { route, options, .. } = &*shared.service;
+    let Service { route, .. } = &*shared.service;
     if let Some(there) = route
         .usable_target()
         .filter(|there| here.has_more_sessions_than(there) && here.has_data_of(there))
     {
         let until = Instant::now() + REBALANCE_TIMEOUT;
-        let resumed = replay::replay(&there, options, &ledger, until).await;
+        let resumed = replay::replay(&there, context, &ledger, until).await;
         if let Some((upstream, replayed)) = resumed.ok().filter(|_| may_be_used(&there)) {
             counters.dials.increment();
             counters.rebalanced.increment();

@@ -468,6 +468,16 @@ pub const CATALOGUE: &[Metric] = &[
         &["service", "listener", "reason"],
         "Failed connections to Redis, by reason.",
     ),
+    counter(
+        "pointsman_target_tls_handshakes_total",
+        &["service", "listener", "kind"],
+        "TLS handshakes of sessions with Redis, by kind: full, or resumed.",
+    ),
+    counter(
+        "pointsman_target_tls_errors_total",
+        &["service", "listener", "reason"],
+        "TLS sessions with Redis that could not be opened or broke, by reason.",
+    ),
     histogram(
         "pointsman_command_duration_seconds",
         TRAFFIC,

@@ -116,6 +116,7 @@ pub(super) fn listener(
         EndReason::UpstreamLost,
         EndReason::UpstreamError,
         EndReason::DialFailed,
+        EndReason::TargetTlsFailed,
     ];
     page.count("haproxy_backend_server_aborts_total", of, aborted(&by_server));
     let by_client = [

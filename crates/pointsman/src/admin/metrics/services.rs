@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use proxy::{
     DialFailure, EndReason, Limit, MaintenanceKind, NotCarried, Pin, Rejection, ServiceSnapshot,
+    TargetTlsFailure,
 };
 use sentinel::{Alarm, DiscoverySnapshot, OperationsSnapshot, ReplicaPoolSnapshot, ReplicaState};
 
@@ -180,6 +181,13 @@ pub(super) fn traffic(
     }
     for (failure, count) in DialFailure::ALL.into_iter().zip(traffic.dial_failures) {
         page.count("pointsman_dial_errors_total", &and("reason", failure.label()), count);
+    }
+    let tls = &traffic.target_tls;
+    for (kind, count) in [("full", tls.full), ("resumed", tls.resumed)] {
+        page.count("pointsman_target_tls_handshakes_total", &and("kind", kind), count);
+    }
+    for (failure, count) in TargetTlsFailure::ALL.iter().zip(tls.failures) {
+        page.count("pointsman_target_tls_errors_total", &and("reason", failure.label()), count);
     }
     for (direction, bytes) in [("in", traffic.bytes_in), ("out", traffic.bytes_out)] {
         page.count("pointsman_client_bytes_total", &and("direction", direction), bytes);

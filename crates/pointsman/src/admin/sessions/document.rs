@@ -2,7 +2,7 @@
 //!
 //! While sessions arrive, at most twice as many rows are kept as are wanted.
 
-use proxy::{NotCarried, SessionRow};
+use proxy::{NotCarried, SessionRow, TlsFacts};
 use serde_json::{Value, json};
 
 use super::query::{Query, service_of};
@@ -73,6 +73,10 @@ fn document_of(row: &SessionRow) -> Value {
         "to": to,
         "client": row.client_name(),
         "listener": row.listener.as_ref().map(ToString::to_string),
+        "client_tls": version(row.client_tls),
+        "client_cipher": row.client_tls.map(|tls| tls.cipher),
+        "upstream_tls": version(row.target_tls),
+        "upstream_cipher": row.target_tls.map(|tls| tls.cipher),
         "user": said.user,
         "name": said.name,
         "library": said.library,
@@ -93,6 +97,10 @@ fn document_of(row: &SessionRow) -> Value {
         "commands": row.commands,
         "in_flight": row.in_flight,
     })
+}
+
+fn version(tls: Option<TlsFacts>) -> Option<&'static str> {
+    tls.map(|tls| tls.version.label())
 }
 
 fn meaning(why: NotCarried) -> &'static str {
