@@ -30,6 +30,7 @@ use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop, prop_oneof, p
 use crate::session::carry::testing::client::{GameRules, ModelClient};
 use crate::session::carry::testing::model::Agreement;
 use crate::session::carry::testing::{ExecutionLog, ModelServer, ServerFault};
+use crate::testing::tls_client::TestCa;
 use crate::testing::{SOON, TestProxy, destination};
 use crate::{EndReason, Options, Subscriptions};
 
@@ -290,20 +291,33 @@ impl Game {
     }
 }
 
-fn play(steps: Vec<GameStep>, rules: GameRules, to: Option<&str>, drained: bool) {
+fn play(
+    steps: Vec<GameStep>,
+    rules: GameRules,
+    (to, drained): (Option<&str>, bool),
+    ca: Option<&TestCa>,
+) {
     let log = ExecutionLog::default();
-    let servers = [
-        ModelServer::start(&log, rules.servers_know),
-        ModelServer::start(&log, rules.servers_know),
-    ];
-    let mut proxy = TestProxy::new(Options {
+    let servers = [(); 2].map(|()| {
+        let server = ModelServer::start(&log, rules.servers_know);
+        match ca {
+            Some(ca) => server.over_tls(ca.server()),
+            None => server,
+        }
+    });
+    let options = Options {
         subscriptions: rules.subscriptions,
         maintenance_push: rules.notifies,
         moving_to: to.map(Into::into),
         // A server that does not answer here has crashed, and never just waits for the processor.
         connect_timeout: SOON,
         ..Options::default()
-    });
+    };
+    let options = match ca {
+        Some(ca) => ca.towards_targets(options),
+        None => options,
+    };
+    let mut proxy = TestProxy::new(options);
     proxy.commit(servers[0].addr);
     let publisher = std::mem::replace(&mut proxy.publisher, target::TargetWriter::new().0);
     let mut game = Game {
@@ -348,6 +362,7 @@ fn play(steps: Vec<GameStep>, rules: GameRules, to: Option<&str>, drained: bool)
     let known = client.acknowledged.len() + client.unknown.len();
     assert!(count <= known, "{count} commands ran, {known} were sent");
     assert_eq!(proxy.stats().closed_for(EndReason::Aborted), 0);
+    assert_eq!(proxy.stats().target_tls.full > 0, ca.is_some());
 }
 
 /// The end of the game: the proxy is drained. A client that can be asked to move is asked, and
@@ -393,6 +408,28 @@ proptest! {
     ) {
         let subscriptions = if replay { Subscriptions::Replay } else { Subscriptions::Close };
         let rules = GameRules { subscriptions, servers_know, notifies };
-        play(steps, rules, named.then_some("redis.example:6379"), drained);
+        play(steps, rules, (named.then_some("redis.example:6379"), drained), None);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 64,
+        max_shrink_iters: 100,
+        max_shrink_time: 10_000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn hides_changes_of_tls_masters_from_clients(
+        steps in steps(),
+        replay: bool,
+        notifies in prop::bool::weighted(0.9),
+        drained: bool,
+    ) {
+        let subscriptions = if replay { Subscriptions::Replay } else { Subscriptions::Close };
+        let rules = GameRules { subscriptions, servers_know: false, notifies };
+        play(steps, rules, (None, drained), Some(&TestCa::new()));
     }
 }
