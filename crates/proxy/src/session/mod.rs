@@ -37,6 +37,8 @@ mod target_tests;
 #[cfg(test)]
 mod target_tls_fault_tests;
 #[cfg(test)]
+mod target_tls_reader_tests;
+#[cfg(test)]
 mod target_tls_tests;
 #[cfg(test)]
 mod tls_handshake_tests;
