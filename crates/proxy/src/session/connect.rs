@@ -6,8 +6,8 @@
 //! `hold_timeout`, a new session not before one `connect_timeout`.
 //!
 //! - **Fresh**: the first attempt needs no permit, so an accepted connection costs one dial and
-//!   nothing else. A session that waited at the gate needs one, also after each failure. A failed
-//!   attempt is repeated after a pause that doubles.
+//!   nothing else. A session that waited at the gate needs one, also after each failure, and every
+//!   session after a failed TLS handshake. A failed attempt is repeated after a pause that doubles.
 //! - **Resume** ([`resume`]): always with a permit, because all sessions of a service arrive at
 //!   once. The connection counts only when the target has answered the [`replay`] of the session's
 //!   state.
@@ -29,7 +29,7 @@ use crate::dial_permits::DialPermit;
 use crate::end_reason::EndReason;
 use crate::io::stream::ClientStream;
 use crate::io::upstream::Upstream;
-use crate::service::{Hint, Service};
+use crate::service::{DialFailure, Hint, Service};
 use crate::session::carry::replay::{self, Failed, Replayed};
 use crate::session::carry::{CarryState, Migration};
 use crate::session::dial::{self, is_superseded, may_be_used};
@@ -132,7 +132,13 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
             let Some(target) = self.usable_target().await? else { continue };
             match self.attempt(&target).await? {
                 Attempt::Connected(upstream, replayed) => {
-                    if let (Some(permit), Mode::Resume(_)) = (self.permit.take(), &self.mode) {
+                    let has_answered = match &self.mode {
+                        Mode::Fresh => matches!(upstream, Upstream::Tls(_)),
+                        Mode::Resume(_) => true,
+                    };
+                    if let Some(permit) = self.permit.take()
+                        && has_answered
+                    {
                         permit.succeeded();
                     }
                     return Ok(Connected { target, upstream, replayed });
@@ -260,7 +266,9 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
     ) -> Result<(), EndReason> {
         report_failure(self.context, target, failed);
         // Given back before the pause, in which it would keep other sessions from their attempts.
-        let in_line = self.permit.take().map(DialPermit::failed).is_some();
+        let had_permit = self.permit.take().map(DialPermit::failed).is_some();
+        // A handshake costs as much as a hundred requests.
+        let in_line = had_permit || failed == Failed::Dial(DialFailure::Tls);
         if failed.is_local() {
             return Err(failed.end_reason());
         }
@@ -286,7 +294,10 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
             let (permits, until) = (&self.context.dial_permits, self.until);
             self.base.stage.set(Stage::InLine);
             let permit = hold::permit(self.client, self.unsent, permits, self.ticket, until);
-            self.permit = Some(Box::pin(permit).await?);
+            self.permit = Some(match Box::pin(permit).await {
+                Err(EndReason::HoldTimeout) if !had_permit => return Err(failed.end_reason()),
+                permit => permit?,
+            });
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 //! kind, and the client waits as for a target that refuses connections.
 
 use std::io::{Read, Write};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tls::{ClientSettings, ClientTls, Version};
 
@@ -10,7 +10,7 @@ use crate::session::carry::proof_tests::PING;
 use crate::testing::tls_client::TestCa;
 use crate::testing::tls_target::{expect_from, read_to_end, say};
 use crate::testing::{Backend, SOON, TestProxy, rest};
-use crate::{DialFailure, EndReason, Hint, Options, Sessions, TargetTlsFailure};
+use crate::{DialFailure, EndReason, Hint, Options, Sessions, TargetTlsFailure, WaitsFor};
 
 /// A proxy with these settings towards a server.
 fn proxy(settings: &ClientSettings, backend: &Backend) -> (TestProxy, ClientTls) {
@@ -29,6 +29,17 @@ fn wait_for_failure(proxy: &TestProxy, failure: TargetTlsFailure) {
     let failed = |it: &TargetTlsFailure| stats.target_tls.failed(*it) > 0;
     let all: Vec<_> = TargetTlsFailure::ALL.iter().filter(|it| failed(it)).collect();
     assert_eq!(all, [&failure]);
+}
+
+/// Waits until discovery has received a hint, which comes after the failure is counted.
+#[track_caller]
+fn wait_for_hint(proxy: &TestProxy) {
+    let begin = Instant::now();
+    while proxy.hints().is_empty() {
+        assert!(begin.elapsed() < SOON, "no hint");
+        std::thread::yield_now();
+    }
+    assert_eq!(proxy.hints()[0], Hint::DialFailed(DialFailure::Tls));
 }
 
 /// Lets handshakes fail on their own thread until the test ends.
@@ -61,7 +72,7 @@ fn waits_until_the_certificate_has_the_right_name() {
     };
     assert!(error.contains("certificate") || error.contains("Certificate"), "{error}");
     wait_for_failure(&proxy, TargetTlsFailure::WrongName);
-    assert_eq!(proxy.hints()[0], Hint::DialFailed(DialFailure::Tls));
+    wait_for_hint(&proxy);
     assert!(proxy.stats().dial_failures[DialFailure::Tls as usize] > 0);
     // The client was not disconnected, and is served by the first attempt that succeeds.
     tls.replace(&ca.target_settings()).unwrap();
@@ -210,11 +221,38 @@ fn hints_at_a_failed_target_of_a_carried_session() {
     let mut next = new.accept();
     next.write_all(b"-ERR no\r\n").unwrap();
     wait_for_failure(&proxy, TargetTlsFailure::NotTls);
-    assert_eq!(proxy.hints(), [Hint::DialFailed(DialFailure::Tls)]);
+    wait_for_hint(&proxy);
     let mut next = new.accept_tls(&ca.server());
     expect_from(&mut next, PING);
     assert_eq!(proxy.stats().carried, 0);
     say(&mut next, b"+PONG\r\n");
     proxy.wait_for("the session to continue", |stats| stats.carried == 1);
     assert_eq!(read_to_end(&mut server).0, b"");
+}
+
+#[test]
+fn bounds_attempts_after_failed_handshakes() {
+    let ca = TestCa::new();
+    let backend = Backend::new();
+    let (proxy, _tls) = proxy(&ca.target_settings(), &backend);
+    let clients: Vec<_> = (0..100).map(|_| proxy.client()).collect();
+    while proxy.stats().target_tls.failed(TargetTlsFailure::NotTls) < 100 {
+        if let Some(mut server) = backend.next() {
+            // The proxy may have closed it.
+            drop(server.write_all(b"-ERR no\r\n"));
+        }
+    }
+    // From now on the server answers nothing. A handshake costs as much as a hundred requests, so
+    // only those with a permit try again.
+    let sessions = proxy.running().sessions();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let begin = Instant::now();
+    loop {
+        let rows = runtime.block_on(sessions.list(0, 0, 200)).unwrap().0;
+        let in_line = rows.iter().filter(|row| row.waits_for == WaitsFor::Permit).count();
+        if in_line >= clients.len() - 64 {
+            break;
+        }
+        assert!(begin.elapsed() < SOON, "{in_line} of {} sessions wait", rows.len());
+    }
 }
