@@ -89,6 +89,8 @@ pub use service::{DialFailure, Hint, Hints, NoHints, Service};
 pub use session_row::{ListedClient, ListedState, SessionId, SessionRow, TlsFacts, WaitsFor};
 pub use stats::{ServiceCounters, ServiceSnapshot, Stats};
 pub use target_tls::{TargetTlsFailure, TargetTlsSnapshot};
+/// The versions of TLS, for [`TlsFacts`].
+pub use tls::Version as TlsVersion;
 pub use tls_listening::{HandshakeLimit, TlsFailure, TlsListening};
 pub use workers::{
     KillError, NoAnswer, Running, SessionBatch, SessionVisits, StartError, WorkerError,

@@ -181,7 +181,7 @@ pub(crate) struct FailedTls<'a> {
     pub(crate) target: SocketAddr,
     /// How the target was announced.
     pub(crate) announced: &'a str,
-    /// The name that is asked for, and that its certificate must have unless names are not verified.
+    /// The name that is asked for, and that its certificate must have if names are verified.
     pub(crate) expected: &'a str,
     pub(crate) failure: TargetTlsFailure,
 }

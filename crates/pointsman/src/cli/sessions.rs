@@ -228,7 +228,7 @@ const COLUMNS: [Column; 15] = [
     Column { title: "NAME", right: false, drop: 2, value: |it| text(it, "name") },
     Column { title: "LIBRARY", right: false, drop: 10, value: library },
     Column { title: "UPSTREAM", right: false, drop: 7, value: |it| text(it, "upstream") },
-    Column { title: "TLS", right: false, drop: 11, value: tls },
+    Column { title: "TLS", right: false, drop: 11, value: |it| text(it, "tls") },
     Column { title: "AGE", right: true, drop: 3, value: |it| span(number(it, "age_s")) },
     Column { title: "IDLE", right: true, drop: 1, value: idle },
     Column {
@@ -260,17 +260,6 @@ fn state(it: &Json) -> String {
     let owed = number(it, "in_flight");
     let owed = if owed > 1.0 { format!(" ({owed:.0})") } else { String::new() };
     format!("{}{command}{owed}", shown.replace('_', " "))
-}
-
-/// The TLS versions of the client's connection and of the server's; nothing if neither uses TLS.
-fn tls(it: &Json) -> String {
-    let version = |key| Some(text(it, key)).filter(|version| !version.is_empty());
-    let (client, upstream) = (version("client_tls"), version("upstream_tls"));
-    let shown = |version: Option<String>| version.unwrap_or_else(|| "plain".to_owned());
-    match client.is_some() || upstream.is_some() {
-        true => format!("{}/{}", shown(client), shown(upstream)),
-        false => String::new(),
-    }
 }
 
 fn words(it: &Json, key: &str) -> String {

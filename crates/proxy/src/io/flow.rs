@@ -274,8 +274,8 @@ impl Flow {
         (buffer::SCRATCH_SIZE >> self.size_shift).min(buffer::max_read())
     }
 
-    /// Writes `bytes` and keeps what the sink does not accept. Each direction of each kind of session
-    /// calls it once; out of line it costs 54 instructions per request.
+    /// Writes `bytes` and keeps what the sink does not accept. Each direction of each kind of
+    /// session calls it once; out of line it costs 54 instructions per request.
     #[allow(clippy::inline_always)]
     #[inline(always)]
     fn write(

@@ -321,8 +321,8 @@ impl<S: TlsSide> State<S> {
 }
 
 /// The result of a write after which this much more was sent in whole records. `None` if there were
-/// only messages of the protocol. After an error, what was sent still counts: the peer may have read
-/// these records, and their bytes must not be sent again elsewhere. The next attempt fails.
+/// only messages of the protocol. After an error, what was sent still counts: the peer may have
+/// read these records, and their bytes must not be sent again elsewhere. The next attempt fails.
 fn written_by(written: usize, flushed: Poll<io::Result<()>>) -> Option<Poll<io::Result<usize>>> {
     match (written, flushed) {
         (0, Poll::Pending) => Some(Poll::Pending),

@@ -21,8 +21,8 @@ use crate::service::DialFailure;
 
 pub(crate) use tls_session::note_error;
 
-/// Connects to `target`, within `connect_timeout` and until `deadline`. If sessions with targets use
-/// TLS, its handshake is a part of that.
+/// Connects to `target`, within `connect_timeout` and until `deadline`. The handshake is part of
+/// that, if sessions with targets use TLS.
 ///
 /// # Errors
 ///

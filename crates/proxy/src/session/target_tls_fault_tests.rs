@@ -235,7 +235,7 @@ fn bounds_attempts_after_failed_handshakes() {
     let ca = TestCa::new();
     let backend = Backend::new();
     let (proxy, _tls) = proxy(&ca.target_settings(), &backend);
-    let clients: Vec<_> = (0..100).map(|_| proxy.client()).collect();
+    let clients = [(); 100].map(|()| proxy.client());
     while proxy.stats().target_tls.failed(TargetTlsFailure::NotTls) < 100 {
         if let Some(mut server) = backend.next() {
             // The proxy may have closed it.

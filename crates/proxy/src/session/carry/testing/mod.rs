@@ -7,6 +7,7 @@ pub(crate) mod blanks;
 pub(crate) mod client;
 pub(crate) mod model;
 pub(crate) mod relay;
+pub(crate) mod steps;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

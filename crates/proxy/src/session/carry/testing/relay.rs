@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use tls::rustls::{ServerConfig, ServerConnection};
+use tls::rustls::{IoState, ServerConfig, ServerConnection};
 
 /// Accepts connections until it is dropped.
 pub(crate) struct TlsRelay {
@@ -71,8 +71,8 @@ impl Connection {
             tls.read_tls(&mut received).unwrap();
             let state = tls.process_new_packets();
             let before = requests.len();
-            requests
-                .resize(before + state.as_ref().map_or(0, |it| it.plaintext_bytes_to_read()), 0);
+            let arrived = state.as_ref().map_or(0, IoState::plaintext_bytes_to_read);
+            requests.resize(before + arrived, 0);
             tls.reader().read_exact(&mut requests[before..]).unwrap();
             self.send(&mut tls);
             state.ok()?;
