@@ -33,6 +33,8 @@ pub enum FaultKind {
     Refused,
     /// There is no common version or cipher.
     NoCommonProtocol,
+    /// There was no handshake in time.
+    TimedOut,
     /// The server closed the connection, or it sent something that is not allowed.
     Broken,
 }
@@ -51,6 +53,7 @@ impl FaultKind {
             Self::Unusable => "unusable",
             Self::Refused => "refused",
             Self::NoCommonProtocol => "no_common_protocol",
+            Self::TimedOut => "timed_out",
             Self::Broken => "broken",
         }
     }
@@ -103,6 +106,17 @@ impl Fault {
             FaultKind::NotPlain,
             "it answers with TLS: this port does not speak plain text",
             "set enabled = true, with the CA of the server as ca_file",
+        )
+    }
+
+    /// The server did not complete the handshake in time.
+    #[must_use]
+    pub fn timed_out() -> Self {
+        Self::new(
+            FaultKind::TimedOut,
+            "it does not complete the TLS handshake in time, as a plain port that waits for the end \
+             of a command",
+            "check that the port is the one that the server sets by tls-port",
         )
     }
 
@@ -232,14 +246,14 @@ fn of_alert(alert: AlertDescription) -> Fault {
     }
 }
 
-/// A span in the largest whole unit.
+/// A span in the largest whole unit. Coarse: the text of a fault that lasts must not change with
+/// each attempt, because a new text is logged.
 fn between(from: UnixTime, until: UnixTime) -> String {
     let seconds = until.as_secs().saturating_sub(from.as_secs());
-    match (seconds / 86_400, seconds / 3600, seconds / 60) {
-        (days @ 2.., ..) => format!("{days} days"),
-        (_, hours @ 2.., _) => format!("{hours} hours"),
-        (_, _, minutes @ 2..) => format!("{minutes} minutes"),
-        _ => format!("{seconds} s"),
+    match (seconds / 86_400, seconds / 3600) {
+        (days @ 2.., _) => format!("{days} days"),
+        (_, hours @ 2..) => format!("{hours} hours"),
+        _ => "less than 2 hours".to_owned(),
     }
 }
 
