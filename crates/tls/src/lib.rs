@@ -54,7 +54,7 @@ pub use connection::{
 pub use fault::{Fault, FaultKind};
 pub use pem::PemFile;
 pub use problem::Problem;
-pub use protocol::{Protocols, Version, cipher_names};
+pub use protocol::{Protocols, Version, cipher_names, is_cipher};
 /// The library whose configurations the handles contain, for adapters to other I/O.
 pub use rustls;
 pub use server::{ClientCertificates, ServerSettings, ServerTls};

@@ -14,7 +14,7 @@ use super::*;
 
 const GOOD: &str = "[[service]]\nsentinels = [\"s1\"]\n";
 
-fn files(path: &Path) -> io::Result<Secret> {
+fn files(path: &Path, _: u64) -> io::Result<Secret> {
     match path.to_str() {
         Some("/good") => Ok(Secret::new("hunter2\r\n".to_owned())),
         Some("/empty") => Ok(Secret::new("\n".to_owned())),
