@@ -143,6 +143,33 @@ impl ClientTls {
         Ok((Arc::clone(&self.current.load().unverified), name))
     }
 
+    /// Settings with which every connection fails: no authority is trusted. In the place of settings
+    /// that cannot be built, where plain text would be worse than none.
+    #[must_use]
+    pub fn refusing() -> Self {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let roots = Arc::new(RootCertStore::empty());
+        let verifier = Arc::new(LenientVerifier::of_chain(roots, Arc::clone(&provider)));
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(rustls::ALL_VERSIONS);
+        // The provider has ciphers of both versions, so there is always a configuration.
+        #[expect(clippy::expect_used, reason = "constant input")]
+        let config = config
+            .expect("versions of the default provider")
+            .dangerous()
+            .with_custom_certificate_verifier(verifier)
+            .with_no_client_auth();
+        let (config, certificate, server_name) = (Arc::new(config), None, None);
+        let current = Current { unverified: Arc::clone(&config), config, certificate, server_name };
+        Self { current: Arc::new(ArcSwap::from_pointee(current)) }
+    }
+
+    /// Whether there are other handles to these settings.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.current) > 1
+    }
+
     /// Whether both are handles to the same settings.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
