@@ -101,6 +101,12 @@ pub fn cipher_names() -> impl Iterator<Item = &'static str> {
     CIPHERS.iter().map(|cipher| cipher.iana)
 }
 
+/// Whether this is the name of a supported cipher, as IANA or OpenSSL writes it.
+#[must_use]
+pub fn is_cipher(name: &str) -> bool {
+    CIPHERS.iter().any(|cipher| cipher.iana == name || cipher.openssl == name)
+}
+
 /// The name of a cipher as IANA registers it.
 pub(crate) fn iana_name(suite: SupportedCipherSuite) -> &'static str {
     let name = suite.suite().as_str().unwrap_or_default();

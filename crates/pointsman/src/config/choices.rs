@@ -57,6 +57,40 @@ choice! {
 }
 
 choice! {
+    /// Whether clients of listeners for TLS show a certificate.
+    ClientCertificates {
+        /// They are not asked for one.
+        None = "none",
+        /// A client may show one, which is verified then.
+        Optional = "optional",
+        /// A client without a valid one is refused.
+        Required = "required",
+    }
+}
+
+choice! {
+    /// What is verified of a server's certificate.
+    TlsVerification {
+        /// Validity, authority and name.
+        Full = "full",
+        /// Validity and authority.
+        Chain = "chain",
+        /// Nothing.
+        None = "none",
+    }
+}
+
+choice! {
+    /// A version of TLS.
+    TlsVersion {
+        /// TLS 1.2.
+        Tls12 = "1.2",
+        /// TLS 1.3.
+        Tls13 = "1.3",
+    }
+}
+
+choice! {
     /// What readers get while no replica is eligible.
     NoReplica {
         /// An error at once, and the connection is closed.

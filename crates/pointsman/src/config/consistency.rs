@@ -14,11 +14,15 @@ use super::duration;
 use super::finding::Finding;
 use super::options::TAKEOVER_SOCKET;
 use super::settings::{Origin, SettingMap, Settings};
+use super::tls_clients;
 use super::value::Value;
 
 /// The time after which the connection tracking of Linux drops a connection in CLOSE_WAIT
 /// (`nf_conntrack_tcp_timeout_close_wait`).
 const CONNTRACK_CLOSE_WAIT: Duration = Duration::from_secs(60);
+
+/// Notes a finding: its key, what is wrong, and what to do.
+pub(super) type Note<'a> = dyn FnMut(&str, &str, &str) + 'a;
 
 /// All faults that concern several values. `damaged`: a part of the file could not be parsed, so no
 /// key is reported as missing.
@@ -40,6 +44,9 @@ pub(super) fn warnings(settings: &Settings) -> Vec<Finding> {
     let mut findings = Vec::new();
     for service in &settings.services {
         missing_folders(service, &mut findings);
+        tls_clients::warn(service, &mut |key, what, remedy| {
+            findings.push(Finding::new(service.origin(key), key, what, remedy));
+        });
         if let Some(Value::Endpoints(sentinels)) = service.value("service.sentinels") {
             let mut sorted = sentinels.clone();
             sorted.sort();
@@ -96,12 +103,14 @@ fn check_service(service: &SettingMap, damaged: bool, findings: &mut Vec<Finding
         _ => {}
     }
     let key = "service.listen";
-    if let Some(Value::Listen(addrs)) = service.value(key)
-        && addrs.is_empty()
+    if matches!(service.value(key), Some(Value::Listen(addrs)) if addrs.is_empty())
+        && !has(service, "service.tls_listen")
     {
         note(key, "the list is empty", "add at least one address, for example  \"0.0.0.0:6379\"");
     }
-    let key = "service.replica_listen";
+    check_tls(service, &mut note);
+    tls_clients::check(service, &mut note);
+    let key = if has(service, READERS[0]) { READERS[0] } else { READERS[1] };
     if has_readers(service)
         && !matches!(service.value("service.verify"), Some(Value::Text(verify)) if verify == "role")
     {
@@ -135,9 +144,56 @@ fn missing_folders(service: &SettingMap, findings: &mut Vec<Finding>) {
     }
 }
 
+/// The keys with addresses for readers.
+const READERS: [&str; 2] = ["service.replica_listen", "service.replica_tls_listen"];
+
 /// Whether the service has listen addresses for readers.
 fn has_readers(service: &SettingMap) -> bool {
-    matches!(service.value("service.replica_listen"), Some(Value::Listen(addrs)) if !addrs.is_empty())
+    READERS.iter().any(|key| has(service, key))
+}
+
+/// Whether a list of addresses is not empty.
+fn has(service: &SettingMap, key: &str) -> bool {
+    matches!(service.value(key), Some(Value::Listen(addrs)) if !addrs.is_empty())
+}
+
+/// The keys with addresses for clients with TLS.
+const TLS_LISTEN: [&str; 3] =
+    ["service.tls_listen", "service.replica_tls_listen", "service.sentinel_tls_listen"];
+
+/// Reports addresses for TLS without certificates, and client certificates that nothing verifies.
+/// Whether the files fit together is checked when they are read.
+fn check_tls(service: &SettingMap, note: &mut dyn FnMut(&str, &str, &str)) {
+    let files = |key: &str| match service.value(key) {
+        Some(Value::Paths(paths)) => paths.len(),
+        _ => 0,
+    };
+    let (chains, keys) = ("service.tls.certificate_files", "service.tls.key_files");
+    if let Some(key) = TLS_LISTEN.iter().find(|key| has(service, key))
+        && files(chains) == 0
+        && !service.broken.contains(chains)
+    {
+        note(key, "TLS needs a certificate", "add certificate_files to [service.tls]");
+    }
+    if files(keys) > 0 && files(keys) != files(chains) {
+        note(
+            keys,
+            "there are not as many keys as certificates",
+            "give one key for each of certificate_files, in the same order",
+        );
+    }
+    let (rule, authorities) = ("service.tls.client_certificates", "service.tls.client_ca_file");
+    let demanded = matches!(service.value(rule), Some(Value::Text(rule)) if rule != "none");
+    if demanded && service.value(authorities).is_none() && !service.broken.contains(authorities) {
+        note(rule, "nothing says who issues these certificates", "add client_ca_file");
+    }
+    let (min, max) = ("service.tls.min_version", "service.tls.max_version");
+    if let (Some(Value::Text(oldest)), Some(Value::Text(newest))) =
+        (service.value(min), service.value(max))
+        && oldest > newest
+    {
+        note(min, "it is newer than max_version", "keep min_version <= max_version");
+    }
 }
 
 /// Reports services with equal names: flags, metrics and logs identify a service by its name.
@@ -176,7 +232,14 @@ fn check_number(settings: &Settings, findings: &mut Vec<Finding>) {
 }
 
 /// The keys with the listen addresses of a service.
-const LISTEN: [&str; 3] = ["service.listen", "service.replica_listen", "service.sentinel_listen"];
+const LISTEN: [&str; 6] = [
+    "service.listen",
+    "service.replica_listen",
+    "service.sentinel_listen",
+    TLS_LISTEN[0],
+    TLS_LISTEN[1],
+    TLS_LISTEN[2],
+];
 
 /// Reports listen addresses that conflict. A wildcard conflicts with every address of its family
 /// and port; `[::]` does not conflict with IPv4, which is left to an IPv4 address if there is one.

@@ -21,6 +21,7 @@ use zeroize::Zeroizing;
 use super::file_reader::file_problem;
 use super::finding::Finding;
 use super::option_spec::{FromSettings, field};
+use super::pem_files;
 use super::schema::{CREDENTIALS, PASSWORD_KEYS};
 use super::settings::{SettingMap, Settings};
 use super::value::{Problem, Value};
@@ -32,8 +33,8 @@ pub const HIDDEN: &str = "<hidden>";
 /// Maximum size of a password file, in bytes.
 pub(super) const MAX_PASSWORD_BYTES: u64 = 64 * 1024;
 
-/// Reads a small file. Its text must not appear in any message.
-pub(super) type ReadFile<'a> = &'a dyn Fn(&Path) -> std::io::Result<Secret>;
+/// Reads a file of at most this many bytes. Its text must not appear in any message.
+pub(super) type ReadFile<'a> = &'a dyn Fn(&Path, u64) -> std::io::Result<Secret>;
 
 /// A password. It is overwritten in memory when dropped; `Debug` and `Display` print a placeholder.
 #[derive(Clone, PartialEq, Eq)]
@@ -235,14 +236,26 @@ fn names(keys: &[String]) -> String {
     names.collect::<Vec<_>>().join(" and ")
 }
 
-/// Warnings about secret files that other users of the machine can read or replace.
-pub(super) fn exposed_files(settings: &Settings, exposed: &BTreeMap<PathBuf, u32>) -> Vec<Finding> {
+/// Warnings about secret files that other users of the machine can read or replace. `exposed` has
+/// their modes, and whether they contain a private key.
+pub(super) fn exposed_files(
+    settings: &Settings,
+    exposed: &BTreeMap<PathBuf, (u32, bool)>,
+) -> Vec<Finding> {
     let mut findings = Vec::new();
     for map in settings.services.iter().chain([&settings.process]) {
         for (key, setting) in &map.settings {
             let is_secret = key.ends_with("password_file") || key.ends_with("token_file");
-            let Value::Text(path) = &setting.value else { continue };
-            if let Some(mode) = exposed.get(Path::new(path)).filter(|_| is_secret) {
+            let paths = match &setting.value {
+                Value::Text(path) => std::slice::from_ref(path),
+                Value::Paths(paths) => paths,
+                _ => continue,
+            };
+            for path in paths {
+                let Some((mode, has_key)) = exposed.get(Path::new(path)) else { continue };
+                if !is_secret && !(pem_files::may_hold_key(key) && *has_key) {
+                    continue;
+                }
                 let what =
                     format!("{path:?} is open to every user of this machine (mode {mode:04o})");
                 let remedy = format!("run: chmod o-rwx {path}");
@@ -275,7 +288,8 @@ fn read_secret(
 }
 
 fn secret_from_file(path: &str, read_file: ReadFile<'_>) -> Result<Secret, Problem> {
-    let read = read_file(Path::new(path)).map_err(|error| file_problem(Path::new(path), &error))?;
+    let read = read_file(Path::new(path), MAX_PASSWORD_BYTES)
+        .map_err(|error| file_problem(Path::new(path), &error))?;
     let text = read.reveal();
     let text = text.strip_suffix('\n').unwrap_or(text);
     let text = text.strip_suffix('\r').unwrap_or(text);

@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use zeroize::Zeroizing;
 
-use super::credentials::{self, MAX_PASSWORD_BYTES, Secret, SecretFindings, UnreadSecret};
+use super::credentials::{self, Secret, SecretFindings, UnreadSecret};
 use super::environment::{self, CONFIG};
 use super::file_reader::{self, FileStamp, PendingReads, file_problem};
 use super::finding::{Faults, Finding};
 use super::flags::{self, Flags};
 use super::merge::merge;
+use super::pem_files;
 use super::reload_plan::ReloadPlan;
 use super::settings::{Origin, Setting, SettingMap, Settings};
 use super::value::Value;
@@ -114,7 +115,7 @@ pub fn load(flags: &Flags, env: impl IntoIterator<Item = (OsString, OsString)>) 
 /// files.
 #[must_use]
 pub fn load_text(name: &str, text: &str) -> Loaded {
-    let no_file = |_: &Path| Err(io::Error::from(io::ErrorKind::NotFound));
+    let no_file = |_: &Path, _: u64| Err(io::Error::from(io::ErrorKind::NotFound));
     assemble(Some((name, text)), Vec::new(), &[], &Flags::default(), &no_file)
 }
 
@@ -147,18 +148,20 @@ pub fn load_tracked(
     let file = text.as_ref().map(|text| (name.as_str(), text.as_str()));
     let secret_files = RefCell::new(SecretFiles::new());
     let exposed = RefCell::new(BTreeMap::new());
-    let mut loaded = assemble(file, missing, &vars, flags, &|path| {
+    let mut loaded = assemble(file, missing, &vars, flags, &|path, bound| {
         let (stamp, text) = match patience {
-            Some(patience) => file_reader::read_within(path, MAX_PASSWORD_BYTES, files, patience),
+            Some(patience) => file_reader::read_within(path, bound, files, patience),
             None => {
                 let stamp = file_reader::stamp(path);
-                (stamp, file_reader::read_file(path, MAX_PASSWORD_BYTES, files))
+                (stamp, file_reader::read_file(path, bound, files))
             }
         };
         // Two keys may name the same file: what was seen first is what a change is compared with.
         secret_files.borrow_mut().entry(path.to_owned()).or_insert(stamp);
-        if let Some(mode) = file_reader::exposed_mode(path).filter(|_| text.is_ok()) {
-            exposed.borrow_mut().insert(path.to_owned(), mode);
+        if let Some(mode) = file_reader::exposed_mode(path)
+            && let Ok(text) = &text
+        {
+            exposed.borrow_mut().insert(path.to_owned(), (mode, text.contains("PRIVATE KEY")));
         }
         text.map(Secret::new)
     });
@@ -197,7 +200,9 @@ pub(super) fn assemble(
     let mut secrets = SecretFindings::default();
     for service in &mut settings.services {
         credentials::resolve_passwords(service, read_file, &texts, &mut secrets);
+        pem_files::resolve(service, read_file, &mut secrets);
     }
+    pem_files::resolve(&mut settings.process, read_file, &mut secrets);
     credentials::resolve_tokens(&mut settings.process, read_file, &texts, &mut secrets);
     let SecretFindings { faults, unread } = secrets;
     findings.extend(faults);

@@ -7,7 +7,8 @@
 //! `docs/configuration.md` are derived from that definition.
 //!
 //! The stages: `toml_file`, `environment` and `flags` read values with their origins, `merge`
-//! combines them with the defaults, `credentials` resolves passwords, `consistency` checks values
+//! combines them with the defaults, `credentials` resolves passwords, `pem_files` reads certificates
+//! and keys, `consistency` checks values
 //! against each other, and `settings` converts them to [`Config`].
 //!
 //! Deliberately absent: default paths of configuration files, includes, and a flag for passwords.
@@ -30,6 +31,7 @@ mod load;
 mod merge;
 mod option_spec;
 mod options;
+mod pem_files;
 mod print;
 mod reference;
 mod reload_plan;
@@ -39,12 +41,16 @@ mod settings;
 mod stateless_commands_tests;
 #[cfg(test)]
 mod tests;
+mod tls_clients;
+mod tls_options;
+mod tls_settings;
 mod toml_file;
 mod toml_value;
 mod value;
 
 pub use choices::{
-    LogFormat, LogLevel, Minority, NoReplica, SessionLines, Sessions, Splice, Subscriptions, Verify,
+    ClientCertificates, LogFormat, LogLevel, Minority, NoReplica, SessionLines, Sessions, Splice,
+    Subscriptions, TlsVerification, TlsVersion, Verify,
 };
 pub use connection_limits::{ConnectionLimits, DEFAULT_CONNECTIONS};
 pub use credentials::{Credentials, HIDDEN, Secret, Token};
@@ -63,10 +69,12 @@ pub use options::{
     AdminConfig, CredentialKeys, LogConfig, MetricsConfig, ProcessConfig, ReplicasConfig,
     ServiceConfig, ShutdownConfig, TimersConfig,
 };
+pub use pem_files::PemTexts;
 pub use reference::reference;
 pub use reload_plan::ReloadPlan;
 pub(crate) use reload_plan::name_of;
 pub use settings::{Origin, Setting, SettingMap, Settings};
+pub use tls_options::{ClientTlsConfig, ServerTlsConfig};
 pub use value::{Problem, Value, ValueKind};
 
 /// Parses a duration as in the configuration, such as "250ms".

@@ -18,6 +18,7 @@ use super::choices::{
 use super::credentials::{Credentials, Secret, Token};
 use super::endpoint::Endpoint;
 use super::option_spec::section;
+use super::tls_options::{ClientTlsConfig, ServerTlsConfig};
 use super::value::ValueKind;
 
 section! {
@@ -50,6 +51,14 @@ section! {
         /// sentinels answer with the addresses of Redis itself, so these clients bypass Pointsman
         /// for their data.
         sentinel_listen: Vec<ListenAddr> = ValueKind::Listen, Some(""), Live;
+        /// Addresses where clients of this master connect with TLS, beside listen; none by default.
+        ///
+        /// The section tls has the certificates. Only IP addresses with a port.
+        tls_listen: Vec<ListenAddr> = ValueKind::ListenTcp, Some(""), Live;
+        /// As replica_listen, for clients with TLS.
+        replica_tls_listen: Vec<ListenAddr> = ValueKind::ListenTcp, Some(""), Live;
+        /// As sentinel_listen, for clients with TLS.
+        sentinel_tls_listen: Vec<ListenAddr> = ValueKind::ListenTcp, Some(""), Live;
         /// Mode of the files of Unix sockets in listen, replica_listen and sentinel_listen, in
         /// octal.
         ///
@@ -233,6 +242,12 @@ section! {
         auth: Credentials;
         /// Credentials for the sentinels.
         sentinel_auth: Credentials;
+        /// How clients with TLS are served.
+        tls: ServerTlsConfig;
+        /// TLS to masters and replicas.
+        redis_tls: ClientTlsConfig;
+        /// TLS to the sentinels.
+        sentinel_tls: ClientTlsConfig;
         /// Which replicas serve readers.
         replicas: ReplicasConfig;
         /// Intervals and timeouts of discovery.
@@ -522,6 +537,11 @@ section! {
         /// takes two open files; a configured limit for which the system allows too few files is an
         /// error at the start.
         max_connections: usize = ValueKind::Count(0, MAX_CONNECTIONS), Some("0"), Live;
+        /// Maximum number of TLS handshakes with clients that are computed at the same time.
+        ///
+        /// Further clients wait for their turn. A handshake takes about a millisecond of CPU time
+        /// and up to 40 KiB of memory, and established sessions go first.
+        max_handshakes: usize = ValueKind::Count(1, 65_536), Some("256"), Restart;
         /// Folder for the socket through which a new process takes over from this one (run
         /// --takeover).
         ///

@@ -106,6 +106,12 @@ fn plan_values(
         }
     }
     old.passwords.clone_from(&new.passwords);
+    for section in old.pem_files.keys().chain(new.pem_files.keys()).collect::<BTreeSet<_>>() {
+        if old.pem_files.get(section) != new.pem_files.get(section) {
+            applied.push(named(&format!("{section}: the files themselves")));
+        }
+    }
+    old.pem_files.clone_from(&new.pem_files);
 }
 
 /// The name of a service.

@@ -15,6 +15,7 @@ use super::option_spec::FromSettings as _;
 use super::options::{
     AdminConfig, LogConfig, MetricsConfig, ProcessConfig, ServiceConfig, ShutdownConfig,
 };
+use super::pem_files::PemTexts;
 use super::value::Value;
 use super::{Config, schema};
 
@@ -70,6 +71,8 @@ pub struct SettingMap {
     pub(super) broken: BTreeSet<String>,
     /// Passwords by the path of their section (`service.auth`), from any of the password keys.
     pub(super) passwords: BTreeMap<String, Secret>,
+    /// The PEM files by the path of their section (`service.tls`).
+    pub(super) pem_files: BTreeMap<String, PemTexts>,
 }
 
 impl SettingMap {
@@ -141,14 +144,15 @@ impl Settings {
         } else {
             (Some(&mut self.process), Some(&running.process))
         };
-        let old = old.and_then(|map| map.passwords.get(unread.section));
-        match ours.zip(old) {
-            Some((ours, old)) => {
-                ours.passwords.insert(unread.section.to_owned(), old.clone());
-                true
-            }
-            None => false,
+        let Some((ours, old)) = ours.zip(old) else { return false };
+        if let Some(secret) = old.passwords.get(unread.section) {
+            ours.passwords.insert(unread.section.to_owned(), secret.clone());
+        } else if let Some(files) = old.pem_files.get(unread.section) {
+            ours.pem_files.insert(unread.section.to_owned(), files.clone());
+        } else {
+            return false;
         }
+        true
     }
 
     /// The structs of a configuration that was checked before.

@@ -14,7 +14,7 @@ use super::*;
 
 const GOOD: &str = "[[service]]\nsentinels = [\"s1\"]\n";
 
-fn files(path: &Path) -> io::Result<Secret> {
+fn files(path: &Path, _: u64) -> io::Result<Secret> {
     match path.to_str() {
         Some("/good") => Ok(Secret::new("hunter2\r\n".to_owned())),
         Some("/empty") => Ok(Secret::new("\n".to_owned())),
@@ -589,7 +589,8 @@ fn random_sets(chosen: &[(proptest::sample::Index, u16, bool)]) -> Vec<String> {
         ValueKind::Commands => Some(format!("mod.{number},graph|query")),
         ValueKind::Networks => Some(format!("10.{}.0.0/16,2001:db8::{number:x}", number % 256)),
         ValueKind::HostNames => Some(format!("h{number}.example,*.example")),
-        ValueKind::Path | ValueKind::EnvName | ValueKind::Secret => None,
+        ValueKind::Ciphers => Some("TLS_AES_128_GCM_SHA256".to_owned()),
+        ValueKind::Path | ValueKind::Paths | ValueKind::EnvName | ValueKind::Secret => None,
     };
     let pick = |(index, number, yes): &(proptest::sample::Index, u16, bool)| {
         let (section, option) = options[index.index(options.len())];

@@ -39,6 +39,8 @@ fn is_list(kind: ValueKind) -> bool {
             | ValueKind::Commands
             | ValueKind::Networks
             | ValueKind::HostNames
+            | ValueKind::Paths
+            | ValueKind::Ciphers
     )
 }
 
@@ -139,13 +141,20 @@ fn list(
         match kind.parse(text) {
             Ok(Value::Listen(one)) if one.len() == 1 => listen.extend(one),
             Ok(Value::Endpoints(one)) if one.len() == 1 => endpoints.extend(one),
-            Ok(Value::Commands(one) | Value::HostNames(one)) if one.len() == 1 => words.extend(one),
+            Ok(
+                Value::Commands(one)
+                | Value::HostNames(one)
+                | Value::Paths(one)
+                | Value::Ciphers(one),
+            ) if one.len() == 1 => words.extend(one),
             Ok(Value::Networks(one)) if one.len() == 1 => networks.extend(one),
             Ok(_) => {
                 let one = match kind {
                     ValueKind::Commands => "command",
                     ValueKind::Networks => "network",
                     ValueKind::HostNames => "name",
+                    ValueKind::Paths => "path",
+                    ValueKind::Ciphers => "cipher",
                     _ => "address",
                 };
                 let problem = Problem::new(
@@ -161,6 +170,8 @@ fn list(
         ValueKind::Listen | ValueKind::ListenTcp => Value::Listen(listen),
         ValueKind::Commands => Value::Commands(words),
         ValueKind::HostNames => Value::HostNames(words),
+        ValueKind::Paths => Value::Paths(words),
+        ValueKind::Ciphers => Value::Ciphers(words),
         ValueKind::Networks => Value::Networks(networks),
         _ => Value::Endpoints(endpoints),
     })

@@ -70,6 +70,10 @@ pub enum ValueKind {
     Commands,
     /// Networks, each as an address with an optional prefix.
     Networks,
+    /// Paths of files.
+    Paths,
+    /// Names of TLS ciphers.
+    Ciphers,
     /// Names of this host, `*.example.com` for all names below one.
     HostNames,
     /// A password.
@@ -99,6 +103,10 @@ pub enum Value {
     Networks(Vec<Network>),
     /// Of [`ValueKind::HostNames`].
     HostNames(Vec<String>),
+    /// Of [`ValueKind::Paths`].
+    Paths(Vec<String>),
+    /// Of [`ValueKind::Ciphers`].
+    Ciphers(Vec<String>),
     /// Of [`ValueKind::Secret`].
     Secret(Secret),
 }
@@ -161,6 +169,10 @@ impl ValueKind {
                 .map(hosts::parse_name)
                 .collect::<Result<_, _>>()
                 .map(Value::HostNames),
+            Self::Paths => Ok(Value::Paths(elements(text).map(str::to_owned).collect())),
+            Self::Ciphers => {
+                elements(text).map(parse_cipher).collect::<Result<_, _>>().map(Value::Ciphers)
+            }
             Self::Secret if text.is_empty() => {
                 Err(Problem::new("it is empty", "give a password, or remove the key"))
             }
@@ -185,6 +197,8 @@ impl ValueKind {
             Self::Endpoints => "a list of hosts such as [\"redis-sentinel:26379\"]",
             Self::Commands => "a list of commands such as [\"GRAPH.QUERY\"]",
             Self::Networks => "a list of networks such as [\"10.0.0.0/8\"]",
+            Self::Paths => "a list of files such as [\"/etc/tls/tls.crt\"]",
+            Self::Ciphers => "a list of ciphers such as [\"TLS_AES_256_GCM_SHA384\"]",
             Self::HostNames => "a list of names such as [\"pointsman.example.com\"]",
             Self::AddressMap => "a table such as { \"10.0.0.1:6379\" = \"203.0.113.1:6379\" }",
         }
@@ -216,6 +230,19 @@ fn parse_commands(text: &str) -> Result<Value, Problem> {
         return Err(Problem::new("too many elements", format!("give at most {MAX_ELEMENTS}")));
     }
     elements(text).map(check).collect::<Result<_, _>>().map(Value::Commands)
+}
+
+/// Parses the name of a cipher.
+fn parse_cipher(name: &str) -> Result<String, Problem> {
+    if tls::is_cipher(name) {
+        return Ok(name.to_owned());
+    }
+    let what = format!("{name:?} is not a supported cipher");
+    let remedy = match nearest(name, tls::cipher_names()) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("give some of {}", tls::cipher_names().collect::<Vec<_>>().join(", ")),
+    };
+    Err(Problem::new(what, remedy))
 }
 
 /// Parses one entry of an address map from a flag or a variable.
@@ -290,7 +317,10 @@ impl Value {
             Self::Text(text) => quote(text),
             Self::Listen(addrs) => list(addrs),
             Self::Endpoints(endpoints) => list(endpoints),
-            Self::Commands(words) | Self::HostNames(words) => list(words),
+            Self::Commands(words)
+            | Self::HostNames(words)
+            | Self::Paths(words)
+            | Self::Ciphers(words) => list(words),
             Self::Networks(networks) => list(networks),
             Self::AddressMap(map) if map.is_empty() => "{}".to_owned(),
             Self::AddressMap(map) => {
@@ -371,7 +401,12 @@ impl FieldType for Vec<SocketAddr> {
 impl FieldType for Vec<String> {
     fn from_value(value: Option<&Value>) -> Self {
         match value {
-            Some(Value::Commands(words) | Value::HostNames(words)) => words.clone(),
+            Some(
+                Value::Commands(words)
+                | Value::HostNames(words)
+                | Value::Paths(words)
+                | Value::Ciphers(words),
+            ) => words.clone(),
             _ => Self::default(),
         }
     }

@@ -1,0 +1,183 @@
+//! The PEM files that the configuration names: certificates, keys and authorities.
+//!
+//! They are read together with the configuration, like the files of passwords, and checked as they
+//! are used: a section whose files cannot be read, or do not fit together, is a fault at the start.
+//! A running process keeps all files of the section as they were, since a certificate without its
+//! key is of no use. A file that is replaced before the other one is therefore no problem: the
+//! next change is complete.
+//!
+//! Keys are secrets, so all texts are treated as such.
+
+use std::path::{Path, PathBuf};
+
+use tls::PemFile;
+
+use super::credentials::{ReadFile, Secret, SecretFindings, UnreadSecret};
+use super::file_reader::file_problem;
+use super::finding::Finding;
+use super::option_spec::FromSettings;
+use super::settings::SettingMap;
+use super::value::{Problem, Value};
+use super::{tls_clients, tls_settings};
+
+/// Maximum size of a PEM file, in bytes. The authorities of a system take about 220 KiB.
+pub(super) const MAX_PEM_BYTES: u64 = 1024 * 1024;
+
+/// A section with PEM files, and the keys that name them.
+pub(super) struct PemSection {
+    pub(super) path: &'static str,
+    keys: &'static [&'static str],
+    /// The section of a side that opens connections: it may be off, and may need the authorities
+    /// of the system.
+    is_of_client: bool,
+    /// Checks what was read as it is used.
+    check: fn(&SettingMap, &str) -> Vec<tls::Problem>,
+}
+
+/// The sections with PEM files.
+pub(super) const PEM_SECTIONS: &[PemSection] = &[
+    PemSection {
+        path: "service.tls",
+        keys: &["certificate_files", "key_files", "client_ca_file"],
+        is_of_client: false,
+        check: |values, _| tls_settings::problems_of_clients_side(values),
+    },
+    PemSection::of_client(tls_clients::SECTIONS[0]),
+    PemSection::of_client(tls_clients::SECTIONS[1]),
+];
+
+impl PemSection {
+    const fn of_client(path: &'static str) -> Self {
+        let keys = &["ca_file", "certificate_file", "key_file"];
+        Self { path, keys, is_of_client: true, check: tls_clients::problems }
+    }
+}
+
+/// In the place of a key: the file with the authorities of the system.
+pub(super) const SYSTEM_CA: &str = "system_ca";
+
+/// The text of one PEM file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct PemText {
+    key: &'static str,
+    path: PathBuf,
+    text: Secret,
+}
+
+/// The PEM files of one section.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PemTexts(Vec<PemText>);
+
+impl PemTexts {
+    /// The files that a key names, in their order.
+    pub(super) fn of(&self, key: &str) -> Vec<PemFile> {
+        let named = self.0.iter().filter(|it| it.key == key);
+        named.map(|it| PemFile::new(it.path.clone(), it.text.reveal().to_owned())).collect()
+    }
+}
+
+impl FromSettings for PemTexts {
+    /// `section` is that of the keys, followed by the name of the field.
+    fn read(values: &SettingMap, section: &str) -> Self {
+        let section = section.rsplit_once('.').map_or(section, |(section, _)| section);
+        values.pem_files.get(section).cloned().unwrap_or_default()
+    }
+}
+
+/// Whether a key names files with private keys, for warnings about their modes.
+pub(super) fn may_hold_key(path: &str) -> bool {
+    ["certificate_file", "certificate_files", "key_file", "key_files"]
+        .iter()
+        .any(|key| path.rsplit('.').next() == Some(key))
+}
+
+/// Reads the PEM files of one service, or of the process.
+pub(super) fn resolve(
+    values: &mut SettingMap,
+    read_file: ReadFile<'_>,
+    found: &mut SecretFindings,
+) {
+    let service = match values.value("service.name") {
+        Some(Value::Text(name)) => Some(name.clone()),
+        _ => None,
+    };
+    for section in PEM_SECTIONS {
+        if section.is_of_client && !tls_clients::is_enabled(values, section.path) {
+            continue;
+        }
+        let mut texts = Vec::new();
+        let mut findings = Vec::new();
+        for key in section.keys {
+            let path = format!("{}.{key}", section.path);
+            for file in paths(values.value(&path)) {
+                match read(Path::new(file), read_file) {
+                    Ok(text) => texts.push(PemText { key, path: file.into(), text }),
+                    Err(problem) => {
+                        findings.push(Finding::of(values.origin(&path), path.clone(), problem));
+                    }
+                }
+            }
+        }
+        if section.is_of_client && tls_clients::needs_system_ca(values, section.path) {
+            match system_ca(read_file) {
+                Ok(text) => texts.push(text),
+                Err(problem) => {
+                    let path = format!("{}.ca_file", section.path);
+                    findings.push(Finding::of(values.origin(&path), path, problem));
+                }
+            }
+        }
+        if findings.is_empty() && (!texts.is_empty() || section.is_of_client) {
+            values.pem_files.insert(section.path.to_owned(), PemTexts(texts));
+            findings = (section.check)(values, section.path)
+                .into_iter()
+                .map(|problem| place(section, values, problem))
+                .collect();
+        }
+        if !findings.is_empty() {
+            values.pem_files.remove(section.path);
+        }
+        found.unread.extend(findings.into_iter().map(|finding| UnreadSecret {
+            service: service.clone(),
+            section: section.path,
+            finding,
+        }));
+    }
+}
+
+/// The finding about a problem, at the key that names the file concerned.
+fn place(section: &PemSection, values: &SettingMap, problem: tls::Problem) -> Finding {
+    let names = |key: &&&str| {
+        let named = paths(values.value(&format!("{}.{key}", section.path)));
+        named.iter().any(|file| Some(Path::new(file)) == problem.file.as_deref())
+    };
+    let key = section.keys.iter().find(names).or(section.keys.first()).copied().unwrap_or_default();
+    let path = format!("{}.{key}", section.path);
+    Finding::of(values.origin(&path), path, Problem::new(problem.what, problem.remedy))
+}
+
+/// The authorities that the system trusts.
+fn system_ca(read_file: ReadFile<'_>) -> Result<PemText, Problem> {
+    let found = tls::SYSTEM_CA_FILES.iter().find_map(|path| {
+        let text = read_file(Path::new(path), MAX_PEM_BYTES).ok()?;
+        Some((*path, text))
+    });
+    found.map(|(path, text)| PemText { key: SYSTEM_CA, path: path.into(), text }).ok_or_else(|| {
+        Problem::new(
+            "the system has no file with authorities",
+            "name the CA of the servers in ca_file, or install the package ca-certificates",
+        )
+    })
+}
+
+fn paths(value: Option<&Value>) -> &[String] {
+    match value {
+        Some(Value::Paths(paths)) => paths,
+        Some(Value::Text(path)) => std::slice::from_ref(path),
+        _ => &[],
+    }
+}
+
+fn read(path: &Path, read_file: ReadFile<'_>) -> Result<Secret, Problem> {
+    read_file(path, MAX_PEM_BYTES).map_err(|error| file_problem(path, &error))
+}

@@ -1,0 +1,58 @@
+//! Translates the options for TLS into the settings of the `tls` crate, and checks them by building
+//! them.
+
+use tls::{CertificateFiles, PemFile, Protocols, ServerSettings, ServerTls};
+
+use super::choices::{ClientCertificates, TlsVersion};
+use super::option_spec::FromSettings as _;
+use super::settings::SettingMap;
+use super::tls_options::ServerTlsConfig;
+
+impl ServerTlsConfig {
+    /// The settings of listeners for TLS; `None` without certificates.
+    #[must_use]
+    pub fn server_settings(&self) -> Option<ServerSettings> {
+        let chains = self.pem.of("certificate_files");
+        if chains.is_empty() {
+            return None;
+        }
+        let keys = self.pem.of("key_files");
+        Some(ServerSettings {
+            certificates: certificates(chains, keys),
+            client_certificates: match self.client_certificates {
+                ClientCertificates::None => tls::ClientCertificates::None,
+                ClientCertificates::Optional => tls::ClientCertificates::Optional,
+                ClientCertificates::Required => tls::ClientCertificates::Required,
+            },
+            client_ca: self.pem.of("client_ca_file").pop(),
+            protocols: protocols(self.min_version, self.max_version, &self.ciphers),
+            application_protocols: Vec::new(),
+        })
+    }
+}
+
+/// Pairs certificates with their keys: those of a list of their own, or those in the same files.
+fn certificates(chains: Vec<PemFile>, keys: Vec<PemFile>) -> Vec<CertificateFiles> {
+    let keys = if keys.is_empty() { chains.clone() } else { keys };
+    chains.into_iter().zip(keys).map(|(chain, key)| CertificateFiles { chain, key }).collect()
+}
+
+pub(super) fn protocols(min: TlsVersion, max: TlsVersion, ciphers: &[String]) -> Protocols {
+    Protocols { min: min.into(), max: max.into(), ciphers: ciphers.to_vec() }
+}
+
+impl From<TlsVersion> for tls::Version {
+    fn from(version: TlsVersion) -> Self {
+        match version {
+            TlsVersion::Tls12 => Self::Tls12,
+            TlsVersion::Tls13 => Self::Tls13,
+        }
+    }
+}
+
+/// What prevents the settings for clients from being used.
+pub(super) fn problems_of_clients_side(values: &SettingMap) -> Vec<tls::Problem> {
+    let config = ServerTlsConfig::read(values, "service.tls");
+    let Some(settings) = config.server_settings() else { return Vec::new() };
+    ServerTls::new(&settings).err().unwrap_or_default()
+}
