@@ -59,7 +59,7 @@ fn options(service: &ServiceConfig, max_connections: usize, log: &LogConfig) -> 
         max_connections_per_source: service.max_connections_per_source,
         lines: access_log(log),
         tls: None,
-        target_tls: None,
+        target_tls: service.redis_tls.client(),
     }
 }
 
@@ -103,6 +103,7 @@ fn options_of_sentinels(
         maintenance_push: false,
         moving_to: None,
         splice: proxy::Splice::Off,
+        target_tls: service.sentinel_tls.client(),
         ..options
     }
 }
