@@ -5,6 +5,7 @@
 //! use of the option on: a timer that is already running is not shortened. Options that the kernel
 //! keeps for a socket (keepalive, user timeout) apply to connections opened after the change.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -117,6 +118,9 @@ pub struct Options {
     /// How TLS sessions with targets are opened; `None` if targets are connected to without TLS.
     /// Applies to connections opened after a change.
     pub target_tls: Option<ClientTls>,
+    /// The hosts that the certificates of targets are verified for, by how the targets are
+    /// announced (`host:port`), if it is another host: that of an address map.
+    pub target_names: Arc<BTreeMap<Box<str>, Box<str>>>,
 }
 
 impl Default for Options {
@@ -145,6 +149,7 @@ impl Default for Options {
             lines: AccessLog::default(),
             tls: None,
             target_tls: None,
+            target_names: Arc::default(),
         }
     }
 }

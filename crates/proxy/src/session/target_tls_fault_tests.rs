@@ -2,12 +2,13 @@
 //! kind, and the client waits as for a target that refuses connections.
 
 use std::io::{Read, Write};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tls::{ClientSettings, ClientTls, Version};
 
 use crate::session::carry::proof_tests::PING;
-use crate::testing::tls_client::TestCa;
+use crate::testing::tls_client::{NAME, TestCa};
 use crate::testing::tls_target::{expect_from, read_to_end, say};
 use crate::testing::{Backend, SOON, TestProxy, rest};
 use crate::{DialFailure, EndReason, Hint, Options, Sessions, TargetTlsFailure, WaitsFor};
@@ -98,6 +99,26 @@ fn verifies_the_address_of_a_target_without_a_configured_name() {
     refuse_in_background(backend, ca.server());
     // The certificate is not for 127.0.0.1.
     wait_for_failure(&proxy, TargetTlsFailure::WrongName);
+}
+
+#[test]
+fn verifies_the_host_of_the_address_map() {
+    let ca = TestCa::new();
+    let backend = Backend::new();
+    let settings = ClientSettings { server_name: None, ..ca.target_settings() };
+    let names = [(backend.addr().to_string().into(), NAME.into())];
+    let options = Options {
+        connect_timeout: SOON,
+        target_tls: Some(ClientTls::new(&settings).unwrap()),
+        target_names: Arc::new(names.into()),
+        ..Options::default()
+    };
+    let mut proxy = TestProxy::new(options);
+    proxy.commit(backend.addr());
+    let mut client = proxy.client();
+    let mut server = backend.accept_tls(&ca.server());
+    say(&mut client, b"PING\r\n");
+    expect_from(&mut server, b"PING\r\n");
 }
 
 #[test]

@@ -6,12 +6,14 @@
 //! to a session that was admitted, and sessions that dial together need permits.
 //!
 //! A certificate is verified for the host with which the target was announced, which is an address
-//! unless Sentinel resolves host names, or for the configured name.
+//! unless Sentinel resolves host names; for the host to which an address map leads; or for the
+//! configured name.
 //!
 //! Deliberately absent: what follows a failure, which is the same as for a refused connection.
 
 use std::future::poll_fn;
 use std::io;
+use std::sync::Arc;
 use std::time::Instant;
 
 use target::Target;
@@ -46,10 +48,14 @@ pub(super) async fn open(
     context: &WorkerContext,
     deadline: Instant,
 ) -> Result<Upstream, DialFailure> {
-    let opened = match tokio::time::timeout_at(deadline.into(), shake(socket, tls, target)).await {
-        Ok(opened) => opened,
-        Err(_elapsed) => Err((TargetTlsFailure::Timeout, "it was not complete in time".to_owned())),
-    };
+    let opened =
+        match tokio::time::timeout_at(deadline.into(), shake(socket, tls, (target, context))).await
+        {
+            Ok(opened) => opened,
+            Err(_elapsed) => {
+                Err((TargetTlsFailure::Timeout, "it was not complete in time".to_owned()))
+            }
+        };
     match opened {
         Ok(stream) => {
             let counters = &context.counters.target_tls;
@@ -71,9 +77,9 @@ pub(super) async fn open(
 async fn shake(
     socket: SocketStream,
     tls: &ClientTls,
-    target: &Target,
+    (target, context): (&Target, &WorkerContext),
 ) -> Result<Box<TlsStream<tls::ClientSide>>, Failed> {
-    let (config, name) = server_of(tls, target)?;
+    let (config, name) = server_of(tls, target, context)?;
     let connection = TlsConnection::connect(config, name)
         .map_err(|error| (TargetTlsFailure::Internal, error.to_string()))?;
     let mut stream = Box::new(TlsStream::new(socket, connection));
@@ -105,12 +111,13 @@ fn closed(error: &io::Error) -> Failed {
     (TargetTlsFailure::Closed, error.to_string())
 }
 
-type Server =
-    (std::sync::Arc<tls::rustls::ClientConfig>, tls::rustls::pki_types::ServerName<'static>);
+type Server = (Arc<tls::rustls::ClientConfig>, tls::rustls::pki_types::ServerName<'static>);
 
 /// The settings for a session with `target`, and the name that is asked for and verified there.
-fn server_of(tls: &ClientTls, target: &Target) -> Result<Server, Failed> {
-    let announced = host(&target.destination().name);
+fn server_of(tls: &ClientTls, target: &Target, context: &WorkerContext) -> Result<Server, Failed> {
+    let announced = &*target.destination().name;
+    let names = Arc::clone(&context.shared.service.options.now().target_names);
+    let announced = names.get(announced).map_or_else(|| host(announced), |name| name);
     tls.connect(announced)
         .or_else(|_| tls.connect(&target.addr().ip().to_string()))
         .map_err(|problem| (TargetTlsFailure::Internal, problem.to_string()))
@@ -138,7 +145,7 @@ fn note(context: &WorkerContext, target: &Target, failure: TargetTlsFailure, err
     context.counters.target_tls.failed(failure);
     let shared = &context.shared;
     let tls = shared.service.options.now().target_tls.clone();
-    let name = tls.and_then(|tls| server_of(&tls, target).ok()).map(|(_, name)| name);
+    let name = tls.and_then(|tls| server_of(&tls, target, context).ok()).map(|(_, name)| name);
     let expected = name.as_ref().map_or_else(Default::default, |name| name.to_str());
     let (announced, target) = (&*target.destination().name, target.addr());
     let failed = FailedTls { target, announced, expected: &expected, failure };

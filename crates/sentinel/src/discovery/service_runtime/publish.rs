@@ -43,7 +43,7 @@ impl ServiceRuntime {
             let view = self.machine.views().find(|(voter, ..)| **voter == id);
             let in_tilt = view.is_some_and(|(_, _, view, _)| view.tilt);
             let is_useful = !in_tilt && !link.poll_errors.contains_key(&self.number);
-            Some(LiveSentinel { id, dialled, is_useful })
+            Some(LiveSentinel { id, dialled, addr: link.addr.clone(), is_useful })
         });
         pool.publish(live.collect());
     }
