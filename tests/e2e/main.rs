@@ -89,6 +89,7 @@ mod supervised;
 mod switchover;
 mod switchover_faults;
 mod switchover_to;
+mod tls_sentinel;
 mod traffic;
 mod two_faults;
 mod unix_socket;
