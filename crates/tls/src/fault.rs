@@ -193,6 +193,13 @@ fn of_certificate(error: &CertificateError) -> Fault {
             "its certificate is not issued by a CA in ca_file".to_owned(),
             "add the CA that issued it to ca_file; a self-signed certificate is its own CA",
         ),
+        // What a CA with a new key and the old name looks like.
+        CertificateError::BadSignature => kind(
+            FaultKind::UnknownIssuer,
+            "its certificate is not issued by a CA in ca_file, but by another one of the same name"
+                .to_owned(),
+            "add the CA that issued it to ca_file: a renewed CA has a new key",
+        ),
         error => kind(
             FaultKind::Unusable,
             format!("its certificate cannot be used: {error}"),
@@ -325,6 +332,10 @@ mod tests {
         let unknown = fault(&server(other.issue(&["a.example"])), &client, "a.example");
         assert_eq!(unknown.kind, FaultKind::UnknownIssuer);
         assert!(unknown.remedy.contains("ca_file"));
+
+        let renewed = Authority::new("ours");
+        let renewed = fault(&server(renewed.issue(&["a.example"])), &client, "a.example");
+        assert_eq!(renewed.kind, FaultKind::UnknownIssuer, "{renewed}");
     }
 
     #[test]

@@ -50,7 +50,7 @@ use crate::discovery::service_runtime::ServiceRuntime;
 use crate::link::links::{Links, describe};
 use crate::link::messages::ProbeEvent;
 use crate::link::messages::{DriverMessage, Timeouts};
-use crate::link::messages::{LinkEvent, LinkId};
+use crate::link::messages::{LinkError, LinkEvent, LinkId};
 use crate::link::poll::{PollOutcome, poll_error};
 use crate::net::own_addresses::OwnAddresses;
 use crate::net::resolve::Resolver;
@@ -294,7 +294,7 @@ impl Discovery {
                 });
                 link.up = Some((id, addr));
                 (link.events, link.tls) = (events, tls);
-                link.problem = None;
+                (link.problem, link.tls_fault) = (None, None);
                 self.reconcile_soon();
             }
             LinkEvent::Down(error) => {
@@ -304,6 +304,10 @@ impl Discovery {
                 }
                 (link.up, link.tls) = (None, None);
                 link.problem = Some(problem);
+                link.tls_fault = match &error {
+                    LinkError::Tls(fault) => Some(fault.kind),
+                    _ => None,
+                };
                 link.poll_errors.clear();
                 self.reconcile_soon();
             }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tls::Version;
+use tls::{FaultKind, Version};
 
 use crate::discovery::alarms::AlarmRecord;
 use crate::discovery::service_runtime::overrides::OrderAnswer;
@@ -118,6 +118,8 @@ pub struct SentinelSnapshot {
     pub events: bool,
     /// The version of TLS; `None` for plain text, and while the connection is down.
     pub tls: Option<Version>,
+    /// Why there is no connection, if the cause is TLS.
+    pub tls_fault: Option<FaultKind>,
     /// It belongs to the electorate.
     pub member: bool,
     /// The configuration leads to it and it knows a master, yet it has no vote: it may watch
@@ -147,6 +149,8 @@ pub struct NodeSnapshot {
     pub failures: u64,
     /// The version of TLS of the last answer; `None` for plain text.
     pub tls: Option<Version>,
+    /// The kind of the problem, if it is one of TLS.
+    pub tls_fault: Option<FaultKind>,
     /// Why it refuses the queries, or what is wrong with TLS.
     pub problem: Option<String>,
     /// How many members of the electorate list it as a healthy replica. Each of them might promote

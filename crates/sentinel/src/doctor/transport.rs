@@ -115,3 +115,56 @@ fn subject(certificate: &CertificateFacts) -> String {
     text = text.chars().take(MAX_LENGTH).map(|it| if it.is_control() { '?' } else { it }).collect();
     format!("{text}, issued by {}", certificate.issuer.chars().take(MAX_LENGTH).collect::<String>())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::doctor::Finding;
+    use crate::doctor::diagnose::diagnose;
+
+    fn certificate(not_after: Duration) -> CertificateFacts {
+        CertificateFacts {
+            file: PathBuf::from("/tls/client.crt"),
+            subject: "CN=client".to_owned(),
+            issuer: "CN=ca".to_owned(),
+            names: Vec::new(),
+            not_before: Duration::ZERO,
+            not_after,
+            self_signed: false,
+            warnings: Vec::new(),
+        }
+    }
+
+    fn findings(not_after: Duration, now: Option<Duration>) -> Vec<Finding> {
+        let own = certificate(not_after);
+        let observed = Observed {
+            name: Arc::from("m"),
+            sentinels: Vec::new(),
+            nodes: Vec::new(),
+            own_certificates: vec![
+                ("service.redis_tls", own.clone()),
+                ("service.sentinel_tls", own),
+            ],
+        };
+        let mut all = diagnose(&observed, &Context { now, ..Context::default() });
+        all.retain(|it| it.code.starts_with("certificate"));
+        all
+    }
+
+    #[test]
+    fn reports_own_certificate_once_before_and_after_its_end() {
+        let now = Duration::from_secs(1_000 * DAY);
+        assert_eq!(findings(now + SOON, Some(now)), []);
+        assert_eq!(findings(Duration::ZERO, None), [], "without a clock nothing is known");
+        let soon = findings(now + Duration::from_secs(3 * DAY), Some(now));
+        assert_eq!(soon.len(), 1, "{soon:?}");
+        assert_eq!((soon[0].severity, soon[0].code), (Severity::Warning, "certificate-expires"));
+        assert!(soon[0].what.contains("expires in 3 days: CN=client"), "{soon:?}");
+        assert!(soon[0].about.starts_with("/tls/client.crt"), "{soon:?}");
+        let gone = findings(now, Some(now));
+        assert_eq!((gone[0].severity, gone[0].code), (Severity::Fault, "certificate-expired"));
+    }
+}

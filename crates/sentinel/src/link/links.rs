@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tls::Version;
+use tls::{FaultKind, Version};
 use tokio::sync::{mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
@@ -66,6 +66,8 @@ pub(crate) struct Link {
     pub(crate) connections: u32,
     /// Why the link is down, for operators.
     pub(crate) problem: Option<String>,
+    /// The kind of the problem, if it is one of TLS.
+    pub(crate) tls_fault: Option<FaultKind>,
     /// Problems of its answers about a service, by the service's number.
     pub(crate) poll_errors: BTreeMap<usize, String>,
     /// Limits the log lines about this link.
@@ -314,6 +316,7 @@ impl Links {
             tls: None,
             connections: 0,
             problem: None,
+            tls_fault: None,
             poll_errors,
             log_limiter,
             masters,

@@ -113,3 +113,35 @@ impl Transport {
         self.state().tls.is_some()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verifies_names_under_which_addresses_were_found() {
+        let addr = |last: u8| SocketAddr::from(([10, 0, 0, last], 6379));
+        let transport = Transport::new(Some(ClientTls::refusing()));
+        transport.set_name(addr(1), "redis.example");
+        transport.set_name(addr(2), "10.0.0.2");
+        let name = |transport: &Transport, last| transport.tls(addr(last)).map(|(_, name)| name);
+        assert_eq!(name(&transport, 1).as_deref(), Some("redis.example"));
+        assert_eq!(name(&transport, 2).as_deref(), Some("10.0.0.2"));
+        let branch = transport.branch(Some(&ClientTls::refusing()));
+        assert_eq!(name(&branch, 1).as_deref(), Some("redis.example"));
+        assert_eq!(name(&transport.branch(None), 1), None);
+        for number in 0..5000_u16 {
+            transport.set_name(SocketAddr::from(([10, 9, 0, 1], number)), "many.example");
+        }
+        assert!(transport.state().names.len() <= MAX_NAMES);
+    }
+
+    #[test]
+    fn tells_settings_of_different_handles_apart() {
+        let (one, other) = (ClientTls::refusing(), ClientTls::refusing());
+        let transport = Transport::new(Some(one.clone()));
+        assert!(transport.is(Some(&one)) && !transport.is(Some(&other)) && !transport.is(None));
+        transport.set(Some(&other));
+        assert!(transport.is(Some(&other)) && transport.is_tls());
+    }
+}

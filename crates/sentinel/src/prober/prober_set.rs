@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tls::Version;
+use tls::{FaultKind, Version};
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -142,6 +142,14 @@ impl ProberSet {
     /// The version of TLS of a node's last answer.
     pub(crate) fn tls(&self, node: &NodeAddr) -> Option<Version> {
         self.probers.get(node)?.tls
+    }
+
+    /// The kind of a node's problem, if it is one of TLS.
+    pub(crate) fn tls_fault(&self, node: &NodeAddr) -> Option<FaultKind> {
+        match &self.probers.get(node)?.problem {
+            Some(ProbeProblem::Tls(fault)) => Some(fault.kind),
+            _ => None,
+        }
     }
 
     /// Why a node refuses probes, or what is wrong with TLS, for operators.

@@ -107,6 +107,7 @@ mod tests {
                 let probe = outcome.map(|it| Probe { asked_at: at, outcome: it.map(report) });
                 NodeSnapshot {
                     tls: None,
+                    tls_fault: None,
                     addr: node(port),
                     probe,
                     answered_in: None,
@@ -154,6 +155,7 @@ mod tests {
         let (at, dialled) = (Instant::now(), SocketAddr::from(([10, 0, 0, 1], 1)));
         let sentinel = |port: u16| SentinelSnapshot {
             tls: None,
+            tls_fault: None,
             stranger: false,
             addr: node(port),
             id: MyId::parse(&format!("{:040x}", 100 - port)),
@@ -170,6 +172,7 @@ mod tests {
         let probe = Some(Probe { asked_at: at, outcome: Ok(report) });
         let replica = NodeSnapshot {
             tls: None,
+            tls_fault: None,
             addr: node(2),
             probe,
             answered_in: None,

@@ -238,6 +238,11 @@ pub const CATALOGUE: &[Metric] = &[
          found by polling only.",
     ),
     gauge(
+        "pointsman_tls_faults",
+        &["service", "servers", "fault"],
+        "Redis nodes or sentinels to which a connection over TLS fails, by the kind of the fault.",
+    ),
+    gauge(
         "pointsman_sentinel_view_age_seconds",
         &["sentinel"],
         "Maximum age of a sentinel's view of a master among all services, in seconds.",

@@ -76,6 +76,20 @@ pub(super) fn discovery(page: &mut Exposition, seen: &DiscoverySnapshot, now: In
     }
 }
 
+/// Writes how many servers cannot be reached because of TLS. Nothing if there is none.
+pub(super) fn tls_faults(page: &mut Exposition, service: &str, seen: &DiscoverySnapshot) {
+    let nodes = seen.nodes.iter().filter_map(|it| Some(("redis", it.tls_fault?)));
+    let sentinels = seen.sentinels.iter().filter_map(|it| Some(("sentinel", it.tls_fault?)));
+    let mut faults: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for (servers, fault) in nodes.chain(sentinels) {
+        *faults.entry((servers, fault.as_str())).or_default() += 1;
+    }
+    for ((servers, fault), count) in faults {
+        let of = &[("service", service), ("servers", servers), ("fault", fault)];
+        page.gauge("pointsman_tls_faults", of, count);
+    }
+}
+
 /// Writes what operators' commands have changed on the servers.
 pub(super) fn operations(page: &mut Exposition, service: &str, seen: &OperationsSnapshot) {
     let of = &[("service", service)];

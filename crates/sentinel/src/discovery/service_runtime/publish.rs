@@ -79,6 +79,7 @@ impl ServiceRuntime {
                 up: link.up.is_some(),
                 events: link.events,
                 tls: link.tls,
+                tls_fault: link.tls_fault,
                 member: view.as_ref().is_some_and(|(_, member, ..)| *member),
                 disagrees: view.as_ref().is_some_and(|(_, _, view, _)| {
                     reference
@@ -102,6 +103,7 @@ impl ServiceRuntime {
             NodeSnapshot {
                 addr: addr.clone(),
                 tls,
+                tls_fault: self.probers.tls_fault(addr),
                 probe: probe.cloned(),
                 answered_in,
                 failures,
