@@ -44,7 +44,7 @@ fn wait_for_hint(proxy: &TestProxy) {
 }
 
 /// Lets handshakes fail on their own thread until the test ends.
-fn refuse_in_background(backend: Backend, config: std::sync::Arc<tls::rustls::ServerConfig>) {
+fn refuse_in_background(backend: Backend, config: Arc<tls::rustls::ServerConfig>) {
     std::thread::spawn(move || {
         loop {
             let mut server = backend.accept_silent_tls(&config);
