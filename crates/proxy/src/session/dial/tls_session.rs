@@ -117,7 +117,7 @@ type Server = (Arc<tls::rustls::ClientConfig>, tls::rustls::pki_types::ServerNam
 fn server_of(tls: &ClientTls, target: &Target, context: &WorkerContext) -> Result<Server, Failed> {
     let announced = &*target.destination().name;
     let names = Arc::clone(&context.shared.service.options.now().target_names);
-    let announced = names.get(announced).map_or_else(|| host(announced), |name| name);
+    let announced = names.get(announced).map_or(host(announced), AsRef::as_ref);
     tls.connect(announced)
         .or_else(|_| tls.connect(&target.addr().ip().to_string()))
         .map_err(|problem| (TargetTlsFailure::Internal, problem.to_string()))
