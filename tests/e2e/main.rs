@@ -89,6 +89,8 @@ mod supervised;
 mod switchover;
 mod switchover_faults;
 mod switchover_to;
+mod tls_redis;
+mod tls_sentinel;
 mod traffic;
 mod two_faults;
 mod unix_socket;

@@ -186,6 +186,8 @@ fn sentinel(seen: &sentinel::SentinelSnapshot, age: impl Fn(Instant) -> f64) -> 
         id: seen.id.as_ref().map(ToString::to_string),
         up: seen.up,
         events: seen.events,
+        tls: seen.tls.map(tls::Version::label),
+        tls_fault: seen.tls_fault.map(tls::FaultKind::as_str),
         votes: seen.member,
         master: seen.view.as_ref().map(|(addr, ..)| addr.to_string()),
         epoch: seen.view.as_ref().map(|(_, epoch, _)| *epoch),
@@ -216,6 +218,8 @@ fn node(seen: &sentinel::NodeSnapshot, age: impl Fn(Instant) -> f64) -> NodeStat
         pong: report.is_some_and(|report| report.pong),
         offset: report.and_then(|report| report.lineage.as_ref()).map(|lineage| lineage.offset),
         age_s: seen.probe.as_ref().map(|probe| age(probe.asked_at)),
+        tls: seen.tls.map(tls::Version::label),
+        tls_fault: seen.tls_fault.map(tls::FaultKind::as_str),
         problem: seen.problem.clone(),
     }
 }

@@ -17,7 +17,7 @@ use std::future::poll_fn;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use tls::{ServerSide, TlsConnection};
+use tls::{ServerSide, TlsConnection, TlsSide};
 
 use crate::end_reason::{EndReason, Side};
 use crate::io::stream::SocketStream;
@@ -175,7 +175,7 @@ impl Handshake<'_> {
         loop {
             tasks::record_bytes(run_queue::HEAVY);
             tasks::yield_now().await;
-            match poll_fn(|cx| self.poll_step(cx, &mut client)).await {
+            match poll_fn(|cx| poll_step(cx, &mut client, &mut self.received)).await {
                 Ok(HandshakeStep::Complete) => return Ok(client),
                 Ok(HandshakeStep::Receive) => {}
                 Err(HandshakeError::Socket(error)) => {
@@ -197,18 +197,18 @@ impl Handshake<'_> {
             }
         }
     }
+}
 
-    /// Computes a step, and counts the time as that of a session with large values.
-    fn poll_step(
-        &mut self,
-        cx: &mut Context<'_>,
-        client: &mut TlsStream<ServerSide>,
-    ) -> Poll<Result<HandshakeStep, HandshakeError>> {
-        let begin = Instant::now();
-        let step = client.poll_handshake(cx, &mut self.received);
-        let took = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let bytes = took.saturating_mul(BYTES_PER_NANOSECOND);
-        tasks::record_bytes(usize::try_from(bytes).unwrap_or(usize::MAX));
-        step
-    }
+/// Computes a step of a handshake, and counts the time as that of a session with large values.
+pub(super) fn poll_step<S: TlsSide>(
+    cx: &mut Context<'_>,
+    stream: &mut TlsStream<S>,
+    received: &mut Vec<u8>,
+) -> Poll<Result<HandshakeStep, HandshakeError>> {
+    let begin = Instant::now();
+    let step = stream.poll_handshake(cx, received);
+    let took = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let bytes = took.saturating_mul(BYTES_PER_NANOSECOND);
+    tasks::record_bytes(usize::try_from(bytes).unwrap_or(usize::MAX));
+    step
 }

@@ -238,6 +238,11 @@ pub const CATALOGUE: &[Metric] = &[
          found by polling only.",
     ),
     gauge(
+        "pointsman_tls_faults",
+        &["service", "servers", "fault"],
+        "Redis nodes or sentinels to which a connection over TLS fails, by the kind of the fault.",
+    ),
+    gauge(
         "pointsman_sentinel_view_age_seconds",
         &["sentinel"],
         "Maximum age of a sentinel's view of a master among all services, in seconds.",
@@ -467,6 +472,16 @@ pub const CATALOGUE: &[Metric] = &[
         "pointsman_dial_errors_total",
         &["service", "listener", "reason"],
         "Failed connections to Redis, by reason.",
+    ),
+    counter(
+        "pointsman_target_tls_handshakes_total",
+        &["service", "listener", "kind"],
+        "TLS handshakes of sessions with Redis, by kind: full, or resumed.",
+    ),
+    counter(
+        "pointsman_target_tls_errors_total",
+        &["service", "listener", "reason"],
+        "TLS sessions with Redis that could not be opened or broke, by reason.",
     ),
     histogram(
         "pointsman_command_duration_seconds",

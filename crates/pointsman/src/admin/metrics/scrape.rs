@@ -61,6 +61,7 @@ impl Scraper {
             services::discovery(&mut page, seen, now);
             let (name, limit) = (&service.name, service.limits().0);
             page.flag("pointsman_service_removed", &[("service", name)], service.is_leaving);
+            services::tls_faults(&mut page, name, seen);
             services::operations(&mut page, name, &service.discovery.operations_snapshot());
             services::traffic(&mut page, name, None, limit, writers);
             if let (Some(readers), Some(replicas)) = (readers, &seen.replicas) {

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use proxy::{
     DialFailure, EndReason, Limit, MaintenanceKind, NotCarried, Pin, Rejection, ServiceSnapshot,
+    TargetTlsFailure,
 };
 use sentinel::{Alarm, DiscoverySnapshot, OperationsSnapshot, ReplicaPoolSnapshot, ReplicaState};
 
@@ -72,6 +73,20 @@ pub(super) fn discovery(page: &mut Exposition, seen: &DiscoverySnapshot, now: In
         ("pointsman_process_stalls_total", counts.stalls),
     ] {
         page.count(name, service, value);
+    }
+}
+
+/// Writes how many servers cannot be reached because of TLS. Nothing if there is none.
+pub(super) fn tls_faults(page: &mut Exposition, service: &str, seen: &DiscoverySnapshot) {
+    let nodes = seen.nodes.iter().filter_map(|it| Some(("redis", it.tls_fault?)));
+    let sentinels = seen.sentinels.iter().filter_map(|it| Some(("sentinel", it.tls_fault?)));
+    let mut faults: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for (servers, fault) in nodes.chain(sentinels) {
+        *faults.entry((servers, fault.as_str())).or_default() += 1;
+    }
+    for ((servers, fault), count) in faults {
+        let of = &[("service", service), ("servers", servers), ("fault", fault)];
+        page.gauge("pointsman_tls_faults", of, count);
     }
 }
 
@@ -180,6 +195,13 @@ pub(super) fn traffic(
     }
     for (failure, count) in DialFailure::ALL.into_iter().zip(traffic.dial_failures) {
         page.count("pointsman_dial_errors_total", &and("reason", failure.label()), count);
+    }
+    let tls = &traffic.target_tls;
+    for (kind, count) in [("full", tls.full), ("resumed", tls.resumed)] {
+        page.count("pointsman_target_tls_handshakes_total", &and("kind", kind), count);
+    }
+    for (failure, count) in TargetTlsFailure::ALL.iter().zip(tls.failures) {
+        page.count("pointsman_target_tls_errors_total", &and("reason", failure.label()), count);
     }
     for (direction, bytes) in [("in", traffic.bytes_in), ("out", traffic.bytes_out)] {
         page.count("pointsman_client_bytes_total", &and("direction", direction), bytes);

@@ -43,7 +43,7 @@ impl ServiceRuntime {
             let view = self.machine.views().find(|(voter, ..)| **voter == id);
             let in_tilt = view.is_some_and(|(_, _, view, _)| view.tilt);
             let is_useful = !in_tilt && !link.poll_errors.contains_key(&self.number);
-            Some(LiveSentinel { id, dialled, is_useful })
+            Some(LiveSentinel { id, dialled, addr: link.addr.clone(), is_useful })
         });
         pool.publish(live.collect());
     }
@@ -78,6 +78,8 @@ impl ServiceRuntime {
                 stranger,
                 up: link.up.is_some(),
                 events: link.events,
+                tls: link.tls,
+                tls_fault: link.tls_fault,
                 member: view.as_ref().is_some_and(|(_, member, ..)| *member),
                 disagrees: view.as_ref().is_some_and(|(_, _, view, _)| {
                     reference
@@ -97,9 +99,11 @@ impl ServiceRuntime {
             let lists = |view: &View| view.replicas.iter().any(|it| it.healthy && it.addr == *addr);
             let listed_healthy =
                 self.machine.views().filter(|(_, member, view, _)| *member && lists(view)).count();
-            let (addr, problem) = (addr.clone(), self.probers.problem(addr));
+            let (tls, problem) = (self.probers.tls(addr), self.probers.problem(addr));
             NodeSnapshot {
-                addr,
+                addr: addr.clone(),
+                tls,
+                tls_fault: self.probers.tls_fault(addr),
                 probe: probe.cloned(),
                 answered_in,
                 failures,
