@@ -86,6 +86,7 @@ const LOOKED_UP: &[&str] = &[
     "pointsman_admin_foreign_hosts_total",
     "pointsman_proxy_headers_total",
     "pointsman_target_generation",
+    "pointsman_tls_faults",
     "pointsman_holds_total",
     "pointsman_service_removed",
     "pointsman_replica_lag_bytes",

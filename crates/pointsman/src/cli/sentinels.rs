@@ -133,20 +133,6 @@ fn describe(describe: &ExamineError) -> String {
     }
 }
 
-/// Returns the label of the state for scripts.
-fn state_label(describe: &ExamineError) -> &'static str {
-    match describe {
-        ExamineError::Unresolved(_) => "unresolved",
-        ExamineError::Unreachable(_) => "unreachable",
-        ExamineError::Unresponsive => "unresponsive",
-        ExamineError::Tls(_) => "tls",
-        ExamineError::Denied(_) => "denied",
-        ExamineError::UnexpectedServer => "unexpected_server",
-        ExamineError::OtherSentinel => "other_sentinel",
-        ExamineError::LeadsBack => "own_listener",
-    }
-}
-
 fn describe_account(account: &SentinelAnswer) -> String {
     match &account.master {
         MasterAnswer::UnknownName => "does not monitor this master".to_owned(),
@@ -264,7 +250,7 @@ fn document(examined: &ExaminedService) -> Json {
         json!({
             "addr": it.addr.to_string(),
             "configured": it.configured,
-            "state": trouble.map_or("up", state_label),
+            "state": trouble.map_or("up", ExamineError::label),
             "problem": trouble.map(describe),
             "id": account.map(|it| it.id.as_str()),
             "tilt": account.map(|it| it.tilt),
@@ -281,7 +267,7 @@ fn document(examined: &ExaminedService) -> Json {
         json!({
             "addr": it.addr.to_string(),
             "dialled": it.dialled.map(|at| at.to_string()),
-            "state": trouble.map_or("up", state_label),
+            "state": trouble.map_or("up", ExamineError::label),
             "problem": trouble.map(describe),
             "role": report.map(|it| match it.role {
                 Role::Master => "master",
