@@ -595,8 +595,8 @@ fn random_sets(chosen: &[(proptest::sample::Index, u16, bool)]) -> Vec<String> {
     let pick = |(index, number, yes): &(proptest::sample::Index, u16, bool)| {
         let (section, option) = options[index.index(options.len())];
         let value = value(option.kind, *number, *yes)?;
-        // A user name for the sentinels requires a password.
-        (section.path != "service.sentinel_auth")
+        // A user name for the sentinels requires a password, and TLS to servers needs files.
+        (section.path != "service.sentinel_auth" && !section.path.ends_with("_tls"))
             .then(|| format!("{}={value}", section.path_of(option.key)))
     };
     chosen.iter().filter_map(pick).collect()

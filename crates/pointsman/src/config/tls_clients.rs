@@ -190,6 +190,6 @@ mod tests {
         let client = |keys: &str| load(keys).0.unwrap().services[0].redis_tls.client().unwrap();
         let one = client(keys);
         assert!(one.is_same(&client(keys)));
-        assert!(!one.is_same(&client(&keys.replace("one", "other"))));
+        assert!(!one.is_same(&client(&keys.replace("one.", "other."))));
     }
 }
