@@ -150,13 +150,12 @@ pub(super) fn warn(service: &SettingMap, note: &mut Note<'_>) {
 #[cfg(test)]
 mod tests {
     use super::super::load_text;
-    use super::*;
 
     fn load(keys: &str) -> (Result<super::super::Config, String>, String) {
         let text = format!("[[service]]\nsentinels = [\"s\"]\n[service.redis_tls]\n{keys}\n");
         let loaded = load_text("f", &text);
         let warnings = loaded.warnings().iter().map(ToString::to_string).collect::<String>();
-        (loaded.config().map_err(|faults| faults.to_string()), warnings)
+        (loaded.config().map_err(|it| format!("{it}")), warnings)
     }
 
     #[test]
