@@ -87,6 +87,7 @@ const LOOKED_UP: &[&str] = &[
     "pointsman_proxy_headers_total",
     "pointsman_target_generation",
     "pointsman_target_tls_handshakes_total",
+    "pointsman_tls_faults",
     "pointsman_holds_total",
     "pointsman_service_removed",
     "pointsman_replica_lag_bytes",

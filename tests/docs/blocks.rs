@@ -6,6 +6,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use harness::Certificates;
 use saphyr_parser::Parser;
 
 use crate::{documents, fail_on, read};
@@ -156,10 +157,15 @@ pub(crate) fn pointsman(args: &[&str], env: &[(String, String)], input: &str) ->
     child.wait_with_output().expect("pointsman ends")
 }
 
-/// Replaces what an example presupposes: files with passwords, and variables.
+/// Replaces what an example presupposes: files with passwords or certificates, and variables.
 fn furnished(text: &str, folder: &Path) -> (String, Vec<(String, String)>) {
     let secret = folder.join("secret");
     fs::write(&secret, "sixteen characters and more").expect("a file");
+    let pair = Certificates::new(folder).self_signed("example", &["example"]);
+    let pem = folder.join("example.pem");
+    let [certificate, key] =
+        [pair.certificate, pair.key].map(|it| fs::read_to_string(it).expect("PEM"));
+    fs::write(&pem, certificate + &key).expect("a file");
     let mut env = Vec::new();
     let line = |line: &str| {
         let (key, rest) = line.split_once('=').unwrap_or((line, ""));
@@ -168,7 +174,9 @@ fn furnished(text: &str, folder: &Path) -> (String, Vec<(String, String)>) {
             env.push((value.to_owned(), "sixteen characters and more".to_owned()));
         }
         if key.trim().ends_with("_file") && !line.starts_with('#') {
-            return format!("{key}= {:?}\n", secret.display().to_string());
+            let is_pem = [".crt", ".key", ".pem"].iter().any(|end| value.ends_with(end));
+            let file = if is_pem { &pem } else { &secret };
+            return format!("{key}= {:?}\n", file.display().to_string());
         }
         format!("{line}\n")
     };

@@ -138,8 +138,8 @@ impl ClientTls {
         Ok((Arc::clone(&current.config), name))
     }
 
-    /// Like [`connect`](Self::connect), for a connection that accepts every certificate, to find out
-    /// what is wrong with one. Nothing may be sent on it.
+    /// Like [`connect`](Self::connect), for a connection that accepts every certificate, to find
+    /// out what is wrong with one. Nothing may be sent on it.
     ///
     /// # Errors
     ///
@@ -152,8 +152,8 @@ impl ClientTls {
         Ok((Arc::clone(&self.current.load().unverified), name))
     }
 
-    /// Settings with which every connection fails: no authority is trusted. In the place of settings
-    /// that cannot be built, where plain text would be worse than none.
+    /// Settings with which every connection fails: no authority is trusted. In the place of
+    /// settings that cannot be built, where plain text would be worse than none.
     #[must_use]
     pub fn refusing() -> Self {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());

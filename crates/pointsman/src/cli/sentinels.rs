@@ -112,11 +112,16 @@ async fn examine(
         nodes_need_login: patient.auth.is_some(),
         zones: zones.clone(),
         host: if is_own { host_facts(service) } else { HostFacts::default() },
-        now: std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok(),
+        now: since_1970(),
     };
     let observed = doctor::examine(patient, &Resolver::default()).await;
     let findings = doctor::diagnose(&observed, &context);
     ExaminedService { observed, findings }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the validity of certificates is in wall time")]
+fn since_1970() -> Option<Duration> {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok()
 }
 
 fn describe(describe: &ExamineError) -> String {
@@ -130,20 +135,6 @@ fn describe(describe: &ExamineError) -> String {
         ExamineError::UnexpectedServer => "neither a sentinel nor a Redis server".to_owned(),
         ExamineError::OtherSentinel => "another sentinel answers at this address".to_owned(),
         ExamineError::LeadsBack => "a listener of this pointsman".to_owned(),
-    }
-}
-
-/// Returns the label of the state for scripts.
-fn state_label(describe: &ExamineError) -> &'static str {
-    match describe {
-        ExamineError::Unresolved(_) => "unresolved",
-        ExamineError::Unreachable(_) => "unreachable",
-        ExamineError::Unresponsive => "unresponsive",
-        ExamineError::Tls(_) => "tls",
-        ExamineError::Denied(_) => "denied",
-        ExamineError::UnexpectedServer => "unexpected_server",
-        ExamineError::OtherSentinel => "other_sentinel",
-        ExamineError::LeadsBack => "own_listener",
     }
 }
 
@@ -264,7 +255,7 @@ fn document(examined: &ExaminedService) -> Json {
         json!({
             "addr": it.addr.to_string(),
             "configured": it.configured,
-            "state": trouble.map_or("up", state_label),
+            "state": trouble.map_or("up", ExamineError::label),
             "problem": trouble.map(describe),
             "id": account.map(|it| it.id.as_str()),
             "tilt": account.map(|it| it.tilt),
@@ -281,7 +272,7 @@ fn document(examined: &ExaminedService) -> Json {
         json!({
             "addr": it.addr.to_string(),
             "dialled": it.dialled.map(|at| at.to_string()),
-            "state": trouble.map_or("up", state_label),
+            "state": trouble.map_or("up", ExamineError::label),
             "problem": trouble.map(describe),
             "role": report.map(|it| match it.role {
                 Role::Master => "master",

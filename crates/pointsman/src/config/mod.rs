@@ -7,9 +7,9 @@
 //! `docs/configuration.md` are derived from that definition.
 //!
 //! The stages: `toml_file`, `environment` and `flags` read values with their origins, `merge`
-//! combines them with the defaults, `credentials` resolves passwords, `pem_files` reads certificates
-//! and keys, `consistency` checks values
-//! against each other, and `settings` converts them to [`Config`].
+//! combines them with the defaults, `credentials` resolves passwords, `pem_files` reads
+//! certificates and keys, `consistency` checks values against each other, and `settings` converts
+//! them to [`Config`].
 //!
 //! Deliberately absent: default paths of configuration files, includes, and a flag for passwords.
 

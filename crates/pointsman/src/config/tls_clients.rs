@@ -146,3 +146,49 @@ pub(super) fn warn(service: &SettingMap, note: &mut Note<'_>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::load_text;
+
+    fn load(keys: &str) -> (Result<super::super::Config, String>, String) {
+        let text = format!("[[service]]\nsentinels = [\"s\"]\n[service.redis_tls]\n{keys}\n");
+        let loaded = load_text("f", &text);
+        let warnings = loaded.warnings().iter().map(ToString::to_string).collect::<String>();
+        (loaded.config().map_err(|it| format!("{it}")), warnings)
+    }
+
+    #[test]
+    fn warns_of_unverified_and_of_forgotten_tls() {
+        let (config, warnings) = load("enabled = true\nverify = \"none\"");
+        assert!(warnings.contains("service.redis_tls.verify: certificates are not verified"));
+        assert!(config.unwrap().services[0].redis_tls.client().is_some());
+        let (config, warnings) = load("server_name = \"redis.example\"");
+        assert!(warnings.contains("it has no effect: connections are in plain text"), "{warnings}");
+        assert!(config.unwrap().services[0].redis_tls.client().is_none());
+    }
+
+    #[test]
+    fn refuses_sections_that_cannot_be_used() {
+        let fault = |keys: &str| load(keys).0.unwrap_err();
+        let missing = fault("enabled = true\nca_file = \"/missing\"");
+        assert!(missing.contains("service.redis_tls.ca_file"), "{missing}");
+        let none = fault("enabled = true");
+        assert!(none.contains("the system has no file with authorities"), "{none}");
+        let name = fault("enabled = true\nverify = \"none\"\nserver_name = \"a b\"");
+        assert!(name.contains("is not the name of a server"), "{name}");
+        let key = fault("key_file = \"/tls.key\"");
+        assert!(key.contains("add certificate_file"), "{key}");
+        let versions = fault("min_version = \"1.3\"\nmax_version = \"1.2\"");
+        assert!(versions.contains("keep min_version <= max_version"), "{versions}");
+    }
+
+    #[test]
+    fn gives_equal_sections_one_handle() {
+        let keys = "enabled = true\nverify = \"none\"\nserver_name = \"one.example\"";
+        let client = |keys: &str| load(keys).0.unwrap().services[0].redis_tls.client().unwrap();
+        let one = client(keys);
+        assert!(one.is_same(&client(keys)));
+        assert!(!one.is_same(&client(&keys.replace("one.", "other."))));
+    }
+}

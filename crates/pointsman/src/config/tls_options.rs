@@ -54,8 +54,8 @@ section! {
     ClientTlsConfig {
         /// Whether connections use TLS: true or false.
         ///
-        /// The addresses are then those of ports with TLS (tls-port of Redis and Sentinel). A change
-        /// applies to new connections; those of discovery are opened anew one after another.
+        /// The addresses are then those of ports with TLS (tls-port of Redis and Sentinel). A
+        /// change applies to new connections; those of discovery are opened anew one after another.
         enabled: bool = ValueKind::Bool, Some("false"), Live;
         /// File with the authorities that issue the servers' certificates, in the PEM format; those
         /// of the system without it.
@@ -66,8 +66,8 @@ section! {
         ca_file: Option<String> = ValueKind::Path, None, Live;
         /// What is verified of a server's certificate: full, chain or none.
         ///
-        /// "full" verifies that it is valid now, is issued by an authority in ca_file, and is for the
-        /// name or address that is dialled. Sentinels announce IP addresses unless they are
+        /// "full" verifies that it is valid now, is issued by an authority in ca_file, and is for
+        /// the name or address that is dialled. Sentinels announce IP addresses unless they are
         /// configured with announce-hostnames: then the certificates need these addresses, or
         /// server_name. "chain" ignores names, as Redis itself does. "none" verifies nothing, so
         /// anybody on the path can read and change everything.
@@ -84,8 +84,8 @@ section! {
         min_version: TlsVersion = ValueKind::Choice(TlsVersion::NAMES), Some("1.2"), Live;
         /// Newest version of TLS: 1.2 or 1.3.
         max_version: TlsVersion = ValueKind::Choice(TlsVersion::NAMES), Some("1.3"), Live;
-        /// Ciphers, by the name of IANA or OpenSSL, in the order of preference; all secure ones if it
-        /// is empty.
+        /// Ciphers, by the name of IANA or OpenSSL, in the order of preference; all secure ones if
+        /// it is empty.
         ciphers: Vec<String> = ValueKind::Ciphers, Some(""), Live;
     }
     with {

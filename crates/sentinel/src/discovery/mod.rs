@@ -36,9 +36,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use target::ClockReading;
-use tls::Version;
 use tokio::sync::{Notify, mpsc};
-use tracing::info;
 
 use crate::discovery::changes::{Change, DiscoveryControl};
 use crate::discovery::clock_watch::ClockWatch;
@@ -47,10 +45,10 @@ use crate::discovery::handle::{DiscoveryHandle, Heartbeat};
 use crate::discovery::learned_addresses::usable;
 use crate::discovery::seeds::Seed;
 use crate::discovery::service_runtime::ServiceRuntime;
-use crate::link::links::{Links, describe};
+use crate::link::links::Links;
 use crate::link::messages::ProbeEvent;
 use crate::link::messages::{DriverMessage, Timeouts};
-use crate::link::messages::{LinkError, LinkEvent, LinkId};
+use crate::link::messages::{LinkEvent, LinkId};
 use crate::link::poll::{PollOutcome, poll_error};
 use crate::net::own_addresses::OwnAddresses;
 use crate::net::resolve::Resolver;
@@ -284,31 +282,11 @@ impl Discovery {
         let Some(link) = self.links.get_mut(id) else { return };
         match event {
             LinkEvent::Up { id, addr, protocol, events, tls } => {
-                let (sentinel, my_id) = (link.addr.clone(), id.clone());
-                link.log_limiter.log(Instant::now(), move |suppressed| {
-                    info!(
-                    %sentinel, id = my_id.short(), ?protocol, events, suppressed,
-                     tls = tls.map_or("off", Version::label),
-                     "sentinel connected"
-                    );
-                });
-                link.up = Some((id, addr));
-                (link.events, link.tls) = (events, tls);
-                (link.problem, link.tls_fault) = (None, None);
+                link.on_up((id, addr), protocol, events, tls);
                 self.reconcile_soon();
             }
             LinkEvent::Down(error) => {
-                let problem = describe(&error);
-                if link.up.is_some() || link.problem.as_ref() != Some(&problem) {
-                    link.warn(&problem);
-                }
-                (link.up, link.tls) = (None, None);
-                link.problem = Some(problem);
-                link.tls_fault = match &error {
-                    LinkError::Tls(fault) => Some(fault.kind),
-                    _ => None,
-                };
-                link.poll_errors.clear();
+                link.on_down(&error);
                 self.reconcile_soon();
             }
             LinkEvent::Connections(count) => {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::observed::{
     ExamineError, MasterAnswer, Observed, ObservedMaster, ObservedSentinel, SentinelAnswer,
+    describe_error,
 };
 use super::{cures, electorate, nodes, placement, priorities, settings, transport};
 use crate::net::resolve::is_usable;
@@ -237,21 +238,6 @@ fn ghost(
     };
     findings.add((Severity::Warning, "ghost"), at, what, remedy);
     findings.with_commands(&commands);
-}
-
-pub(super) fn describe_error(error: &ExamineError) -> String {
-    match error {
-        ExamineError::Unresolved(error) => error.clone(),
-        ExamineError::Unreachable(error) => error.clone(),
-        ExamineError::Unresponsive => "it accepts the connection and does not answer".to_owned(),
-        ExamineError::Denied(denied) => denied.to_string(),
-        ExamineError::Tls(fault) => fault.what.clone(),
-        ExamineError::UnexpectedServer => {
-            "the server there is neither a sentinel nor Redis".to_owned()
-        }
-        ExamineError::OtherSentinel => "another sentinel answers there".to_owned(),
-        ExamineError::LeadsBack => "it is one of our own listeners".to_owned(),
-    }
 }
 
 /// Reports refused commands as one finding with all ACL rules to add.

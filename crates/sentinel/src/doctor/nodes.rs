@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::diagnose::{Context, Findings, Severity, describe_error, refusals};
-use super::observed::{ExamineError, Observed, ObservedNode};
+use super::diagnose::{Context, Findings, Severity, refusals};
+use super::observed::{ExamineError, Observed, ObservedNode, describe_error};
 use super::{cures, electorate, transport};
 use crate::{NodeAddr, Role, Verify};
 

@@ -56,6 +56,23 @@ pub enum ExamineError {
     LeadsBack,
 }
 
+impl ExamineError {
+    /// The word for scripts.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Unresolved(_) => "unresolved",
+            Self::Unreachable(_) => "unreachable",
+            Self::Unresponsive => "unresponsive",
+            Self::Tls(_) => "tls",
+            Self::Denied(_) => "denied",
+            Self::UnexpectedServer => "unexpected_server",
+            Self::OtherSentinel => "other_sentinel",
+            Self::LeadsBack => "own_listener",
+        }
+    }
+}
+
 /// The answer of a sentinel.
 #[derive(Debug, Clone)]
 pub struct SentinelAnswer {
@@ -254,5 +271,21 @@ impl Observed {
             matches!(node.answer, Err(ExamineError::Unreachable(_) | ExamineError::Unresolved(_)))
         };
         self.nodes.iter().any(|node| node.addr == *addr && gone(node))
+    }
+}
+
+/// The cause, without a remedy.
+pub(super) fn describe_error(error: &ExamineError) -> String {
+    match error {
+        ExamineError::Unresolved(error) => error.clone(),
+        ExamineError::Unreachable(error) => error.clone(),
+        ExamineError::Unresponsive => "it accepts the connection and does not answer".to_owned(),
+        ExamineError::Denied(denied) => denied.to_string(),
+        ExamineError::Tls(fault) => fault.what.clone(),
+        ExamineError::UnexpectedServer => {
+            "the server there is neither a sentinel nor Redis".to_owned()
+        }
+        ExamineError::OtherSentinel => "another sentinel answers there".to_owned(),
+        ExamineError::LeadsBack => "it is one of our own listeners".to_owned(),
     }
 }

@@ -1,5 +1,5 @@
-//! Tells plain ports from ports with TLS by their first bytes, and reads certificates that cannot be
-//! verified.
+//! Tells plain ports from ports with TLS by their first bytes, and reads certificates that cannot
+//! be verified.
 //!
 //! Redis does not say which of the two a port is: it resets a plain connection to a port with TLS,
 //! and a plain port waits for the rest of a command when it receives a TLS handshake. So the doctor

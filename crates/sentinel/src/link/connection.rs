@@ -101,8 +101,8 @@ pub(crate) struct RespConnection {
 }
 
 impl RespConnection {
-    /// Connects within `timeout`, the handshake of TLS included. The kernel ends the connection after `user_timeout` without
-    /// acknowledgement from the peer.
+    /// Connects within `timeout`, the handshake of TLS included. The kernel ends the connection
+    /// after `user_timeout` without acknowledgement from the peer.
     pub(crate) async fn connect(
         (addr, transport): (SocketAddr, &Transport),
         timeout: Duration,

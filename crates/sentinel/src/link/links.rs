@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use tls::{FaultKind, Version};
 use tokio::sync::{mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
-use tracing::warn;
 
 use crate::link::login::{Access, Login};
 use crate::link::messages::{DriverMessage, LinkId, Timeouts};
@@ -88,36 +87,6 @@ impl Link {
     /// Whether the link was learned from other sentinels and counts only under its announced MYID.
     pub(crate) fn is_learned(&self) -> bool {
         self.expect.borrow().is_some()
-    }
-
-    /// Logs, rate-limited, that this sentinel is unavailable.
-    pub(crate) fn warn(&mut self, problem: &str) {
-        let (sentinel, problem) = (self.addr.clone(), problem.to_owned());
-        self.log_limiter.log(Instant::now(), move |suppressed| {
-            warn!(%sentinel, suppressed, %problem, "sentinel unavailable");
-        });
-    }
-
-    /// Records what is wrong with its answers about one service, and logs a change.
-    pub(crate) fn set_poll_error(&mut self, service: usize, trouble: Option<String>) {
-        if self.poll_errors.get(&service) == trouble.as_ref() {
-            return;
-        }
-        match trouble {
-            None => drop(self.poll_errors.remove(&service)),
-            Some(trouble) => {
-                self.warn(&trouble);
-                self.poll_errors.insert(service, trouble);
-            }
-        }
-    }
-
-    /// The problem of this link as far as this service is concerned, for operators.
-    pub(crate) fn problem_for(&self, service: usize) -> Option<String> {
-        let unsubscribed = (self.up.is_some() && !self.events).then(|| {
-            "its ACL does not allow SUBSCRIBE: switches are found by polling only".to_owned()
-        });
-        self.problem.clone().or_else(|| self.poll_errors.get(&service).cloned()).or(unsubscribed)
     }
 
     /// Requests a poll about this master.

@@ -1,7 +1,8 @@
 //! Credentials that several connections share and that may be replaced at any time.
 //!
 //! [`Login`] is held by everything that opens connections to one set of servers; [`ServerLogin`] is
-//! one server's part of it. They also know how to connect: in plain text or over TLS. All decisions are made by `Rotation`.
+//! one server's part of it. They also know how to connect: in plain text or over TLS. All
+//! decisions are made by `Rotation`.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

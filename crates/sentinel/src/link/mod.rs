@@ -12,6 +12,7 @@ pub(crate) mod auth;
 pub(crate) mod backoff;
 pub(crate) mod connection;
 pub(crate) mod handshake;
+mod link_state;
 pub(crate) mod links;
 pub(crate) mod login;
 pub(crate) mod messages;

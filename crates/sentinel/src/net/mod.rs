@@ -1,4 +1,5 @@
-//! Address lookups, the loop guard and streams with or without TLS, used by all modules that open connections.
+//! Address lookups, the loop guard, and streams with or without TLS, used by all modules that open
+//! connections.
 
 pub(crate) mod loop_guard;
 pub(crate) mod own_addresses;

@@ -176,9 +176,9 @@ impl Builder {
     }
 
     /// All servers speak TLS only, also among themselves, and demand a certificate of the
-    /// [authority](Cluster::certificates) from everybody. A server's own certificate is in the files
-    /// with its name, for its IP address, `localhost` and `redis.test`; clients may use the files
-    /// `client.crt` and `client.key`. Default: no TLS.
+    /// [authority](Cluster::certificates) from everybody. A server's own certificate is in the
+    /// files with its name, for its IP address, `localhost` and `redis.test`; clients may use the
+    /// files `client.crt` and `client.key`. Default: no TLS.
     #[must_use]
     pub fn tls(mut self) -> Self {
         self.tls = true;
