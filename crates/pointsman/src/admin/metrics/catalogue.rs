@@ -441,6 +441,17 @@ pub const CATALOGUE: &[Metric] = &[
     ),
     counter("pointsman_proxy_headers_total", TRAFFIC, "PROXY protocol headers received."),
     counter(
+        "pointsman_tls_handshakes_total",
+        &["service", "listener", "kind"],
+        "TLS handshakes completed with clients: full, or resumed with a ticket.",
+    ),
+    counter(
+        "pointsman_tls_handshake_failures_total",
+        &["service", "listener", "reason"],
+        "TLS handshakes with clients that failed, by reason.",
+    ),
+    gauge("pointsman_tls_handshakes_running", TRAFFIC, "TLS handshakes with clients under way."),
+    counter(
         "pointsman_sessions_closed_total",
         &["service", "listener", "reason"],
         "Client connections ended, by reason.",
