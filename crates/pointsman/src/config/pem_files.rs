@@ -137,3 +137,7 @@ fn paths(value: Option<&Value>) -> &[String] {
 fn read(path: &Path, read_file: ReadFile<'_>) -> Result<Secret, Problem> {
     read_file(path, MAX_PEM_BYTES).map_err(|error| file_problem(path, &error))
 }
+
+#[cfg(test)]
+#[path = "pem_files_tests.rs"]
+mod tests;

@@ -95,6 +95,7 @@ impl RunningProcess {
             control: running.control,
             sockets,
             effective: effective.clone(),
+            tls: running.tls,
             admin: admin_addresses,
         };
         let services = ServiceSet::new(config, running.started, &workers, parts);

@@ -138,6 +138,7 @@ impl Reloader {
             None
         };
         services.retune(config, limits)?;
+        services.tls().apply(config)?;
         if let Some(prepared) = prepared {
             services.apply(prepared, (&before, config), limits, data_plane);
         }
@@ -160,8 +161,9 @@ fn changes_services(before: &Config, after: &Config) -> bool {
             .services
             .iter()
             .map(|it| {
-                let listen =
-                    [&it.listen, &it.replica_listen, &it.sentinel_listen].map(Clone::clone);
+                let plain = [&it.listen, &it.replica_listen, &it.sentinel_listen];
+                let tls = [&it.tls_listen, &it.replica_tls_listen, &it.sentinel_tls_listen];
+                let listen = [plain, tls].map(|keys| keys.map(Clone::clone));
                 (it.name.clone(), listen, it.sentinels.clone(), it.learn_sentinels)
             })
             .collect();

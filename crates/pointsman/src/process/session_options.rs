@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use proxy::{Network, Networks, Options, StatelessCommands};
+use proxy::{Network, Networks, Options, StatelessCommands, TlsListening};
 
 use crate::config::{LogConfig, ServiceConfig, SessionLines, Sessions, Splice, Subscriptions};
 use crate::process::listener_set::Destinations;
@@ -12,13 +12,14 @@ pub(crate) fn options_to(
     to: Destinations,
     service: &ServiceConfig,
     limit: usize,
-    log: &LogConfig,
+    (log, tls): (&LogConfig, Option<TlsListening>),
 ) -> Options {
-    match to {
+    let options = match to {
         Destinations::Master => options(service, limit, log),
         Destinations::Replicas => options_of_readers(service, limit, log),
         Destinations::Sentinels => options_of_sentinels(service, limit, log),
-    }
+    };
+    Options { tls, ..options }
 }
 
 /// Returns the options of a service's sessions.
