@@ -170,3 +170,35 @@ fn opens_closes_and_changes_tls_addresses() {
         Client::connect(addr).and_then(|mut it| it.cmd(&["PING"])).is_ok_and(|it| !it.is_error())
     });
 }
+
+#[test]
+fn adds_tls_to_a_running_service() {
+    let cluster = small();
+    let pointsman = crate::pointsman(&cluster);
+    let mut established = pointsman.client();
+    assert_eq!(established.cmd(&["PING"]).expect("PING").text(), Some("PONG"));
+    let authority = Authority::new("Test CA");
+    let files = authority.issue(&[NAME]).write(&folder(&cluster));
+    let (addr, tls) = (cluster.address().port(), Tls::new(&authority, NAME));
+    let section = section(&[(&files.chain, &files.key)], "");
+    let lines = format!("tls_listen = [\"{addr}\"]\n{section}\n[admin]");
+    reconfigure(&pointsman, "[admin]", &lines);
+    assert_served(addr, &tls);
+    let until = format!(
+        "pointsman_tls_certificate_not_after_seconds\
+         {{service=\"mymaster\",side=\"clients\",file={:?}}}",
+        files.chain
+    );
+    assert_eq!(metric(&pointsman, &until), Some(4_102_444_800.0), "2100-01-01");
+    let listed = &status(&pointsman)["config"]["certificates"][0];
+    assert_eq!((&listed["names"][0], &listed["self_signed"]), (&NAME.into(), &false.into()));
+    // A file that is changed in the same place is watched from then on.
+    let other = Tls::new(&authority, "next.test");
+    let next = authority.issue(&["next.test"]);
+    write(&files.chain, &next.chain);
+    write(&files.key, &next.key);
+    wait_until("the new certificate", PATIENCE, || ping(addr, &other).is_ok());
+    reconfigure(&pointsman, &lines, "[admin]");
+    wait_until("the address to close", PATIENCE, || Client::connect(addr).is_err());
+    assert_eq!(established.cmd(&["PING"]).expect("PING").text(), Some("PONG"));
+}

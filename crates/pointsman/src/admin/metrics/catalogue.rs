@@ -178,6 +178,11 @@ pub const CATALOGUE: &[Metric] = &[
         "Secret files that the last reload could not read; their former secrets stay in use.",
     ),
     gauge(
+        "pointsman_tls_certificate_not_after_seconds",
+        &["service", "side", "file"],
+        "End of the validity of a certificate in use, in seconds since 1970.",
+    ),
+    gauge(
         "pointsman_config_pending_restart",
         &[],
         "Changed configuration keys that need a restart to take effect.",
