@@ -161,22 +161,32 @@ pub(crate) fn pointsman(args: &[&str], env: &[(String, String)], input: &str) ->
 fn furnished(text: &str, folder: &Path) -> (String, Vec<(String, String)>) {
     let secret = folder.join("secret");
     fs::write(&secret, "sixteen characters and more").expect("a file");
-    let pair = Certificates::new(folder).self_signed("example", &["example"]);
-    let pem = folder.join("example.pem");
-    let [certificate, key] =
-        [pair.certificate, pair.key].map(|it| fs::read_to_string(it).expect("PEM"));
-    fs::write(&pem, certificate + &key).expect("a file");
+    let authority = harness::Authority::new("CA of the examples");
+    let pair = authority.issue(&["redis.example"]).write(folder);
+    let pem = [
+        ("certificate_file", pair.chain),
+        ("key_file", pair.key),
+        ("ca_file", authority.write(folder, "ca.crt")),
+    ];
     let mut env = Vec::new();
     let line = |line: &str| {
         let (key, rest) = line.split_once('=').unwrap_or((line, ""));
+        let single = key.trim().strip_suffix('s').unwrap_or(key.trim());
+        if let Some((_, path)) = pem.iter().find(|(name, _)| single.ends_with(name)) {
+            let path = path.display().to_string();
+            let is_list = key.trim().ends_with('s');
+            return if is_list {
+                format!("{key}= [{path:?}]\n")
+            } else {
+                format!("{key}= {path:?}\n")
+            };
+        }
         let value = rest.split('"').nth(1).unwrap_or_default();
         if key.trim().ends_with("_env") && !line.starts_with('#') {
             env.push((value.to_owned(), "sixteen characters and more".to_owned()));
         }
         if key.trim().ends_with("_file") && !line.starts_with('#') {
-            let is_pem = [".crt", ".key", ".pem"].iter().any(|end| value.ends_with(end));
-            let file = if is_pem { &pem } else { &secret };
-            return format!("{key}= {:?}\n", file.display().to_string());
+            return format!("{key}= {:?}\n", secret.display().to_string());
         }
         format!("{line}\n")
     };

@@ -5,7 +5,7 @@
 //! hanging it. Bytes read beyond one reply are kept for the next one, so a timeout in the middle of
 //! a reply loses nothing.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +14,7 @@ use rustix::net::sockopt::set_socket_linger;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};
 
+use crate::tls::{self, Tls};
 use crate::value::{Value, parse};
 
 /// Longer than Pointsman holds a client by default.
@@ -76,6 +77,16 @@ impl Client {
         Self { stream, tls: None, buffer: Vec::new(), at: 0, sent: 0, received: 0 }
     }
 
+    /// Connects with TLS, and completes the handshake.
+    ///
+    /// # Errors
+    /// An error of the connection; `InvalidData` if the handshake fails.
+    pub fn connect_tls(addr: SocketAddr, tls: &Tls, timeout: Duration) -> io::Result<Self> {
+        let mut client = Self::connect_within(addr, timeout)?;
+        client.tls = Some(tls.connect(&mut client.stream)?);
+        Ok(client)
+    }
+
     /// Connects from a given source address of this machine.
     ///
     /// # Errors
@@ -107,27 +118,24 @@ impl Client {
         login: Option<&Login>,
         timeout: Duration,
     ) -> io::Result<Self> {
-        let mut client = Self::connect_within(addr, timeout)?;
-        client.log_in(login)?;
-        Ok(client)
+        Self::connect_within(addr, timeout)?.log_in(login)
     }
 
     /// Authenticates if there is a login.
     ///
     /// # Errors
-    /// Like [`connect_as`](Self::connect_as).
-    pub fn log_in(&mut self, login: Option<&Login>) -> io::Result<()> {
-        let Some(Login { user, password }) = login else { return Ok(()) };
-        let reply = match user {
-            Some(user) => self.cmd(&["AUTH", user, password])?,
-            None => self.cmd(&["AUTH", password])?,
-        };
-        match reply.error() {
-            Some(message) => {
-                Err(io::Error::new(io::ErrorKind::PermissionDenied, message.to_owned()))
+    /// An error of the connection; an error reply to AUTH becomes `PermissionDenied`.
+    pub fn log_in(mut self, login: Option<&Login>) -> io::Result<Self> {
+        if let Some(Login { user, password }) = login {
+            let reply = match user {
+                Some(user) => self.cmd(&["AUTH", user, password])?,
+                None => self.cmd(&["AUTH", password])?,
+            };
+            if let Some(message) = reply.error() {
+                return Err(io::Error::new(io::ErrorKind::PermissionDenied, message.to_owned()));
             }
-            None => Ok(()),
         }
+        Ok(self)
     }
 
     /// Speaks TLS from now on, with the name `name`. Commands and replies work as before; the
@@ -172,7 +180,7 @@ impl Client {
     }
 
     /// Sends all commands at once and reads as many replies. It reads while it writes, so that full
-    /// buffers cannot block both sides.
+    /// buffers cannot block both sides; over TLS it reads afterwards.
     ///
     /// # Errors
     /// Like [`cmd`](Self::cmd).
@@ -208,13 +216,7 @@ impl Client {
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         // Counted even if it fails: a part of them may have been sent.
         self.sent += length(bytes);
-        match &mut self.tls {
-            None => self.stream.write_all(bytes).map_err(named),
-            Some(tls) => {
-                let mut stream = rustls::Stream::new(&mut **tls, &mut self.stream);
-                stream.write_all(bytes).and_then(|()| stream.flush()).map_err(named)
-            }
-        }
+        tls::write_all(self.tls.as_deref_mut(), &mut self.stream, bytes).map_err(named)
     }
 
     /// The bytes sent and received so far.
@@ -329,11 +331,8 @@ impl Client {
         while self.buffer.len() < wanted {
             let end = self.buffer.len();
             self.buffer.resize(end + CHUNK.max(wanted - end), 0);
-            let into = &mut self.buffer[end..];
-            let read = match &mut self.tls {
-                None => self.stream.read(into),
-                Some(tls) => rustls::Stream::new(&mut **tls, &mut self.stream).read(into),
-            };
+            let (tls, room) = (self.tls.as_deref_mut(), &mut self.buffer[end..]);
+            let read = tls::read(tls, &mut self.stream, room);
             self.buffer.truncate(end + *read.as_ref().unwrap_or(&0));
             self.received += length(&self.buffer[end..]);
             if read.map_err(named)? == 0 {

@@ -1,188 +1,109 @@
-//! Certificates for tests, and the client's side of TLS for the harness itself.
-//!
-//! A [`Certificates`] is an authority with a folder. The harness does not verify what servers show
-//! it: it must reach a server with an expired certificate, too. Verification is the task of the
-//! program under test.
+//! The client's side of TLS for tests: what it trusts, which name it asks for, and its certificate.
 
-use std::path::{Path, PathBuf};
+use std::io::{self, Read as _, Write as _};
+use std::net::TcpStream;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
+use rustls::client::Resumption;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, SupportedProtocolVersion};
 
-const DAY: Duration = Duration::from_secs(24 * 3600);
+use crate::certificates::{Authority, Certificate};
 
-/// A certificate with its key, each in a file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CertificateFiles {
-    /// The certificate.
-    pub certificate: PathBuf,
-    /// The private key.
-    pub key: PathBuf,
+/// How a client speaks TLS.
+#[derive(Debug, Clone)]
+pub struct Tls {
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
 }
 
-/// An authority, and a folder for the certificates that it issues.
-#[derive(Debug)]
-pub struct Certificates {
-    folder: PathBuf,
-    authority: CertifiedIssuer<'static, KeyPair>,
-}
-
-impl Certificates {
-    /// A new authority. Its certificate is written into `folder`, which is created if necessary.
+impl Tls {
+    /// A client that trusts one authority and expects a server of this name.
     ///
     /// # Panics
-    /// If the folder cannot be written.
+    /// If the name is none.
     #[must_use]
-    pub fn new(folder: &Path) -> Self {
-        std::fs::create_dir_all(folder).expect("a folder for certificates");
-        let mut params = CertificateParams::new(Vec::new()).expect("no names");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.distinguished_name.push(DnType::CommonName, "harness CA");
-        let key = KeyPair::generate().expect("a key");
-        let authority = CertifiedIssuer::self_signed(params, key).expect("a CA");
-        std::fs::write(folder.join("ca.crt"), authority.pem()).expect("ca.crt");
-        Self { folder: folder.to_owned(), authority }
+    pub fn new(authority: &Authority, name: &str) -> Self {
+        Self::with(authority, name, None, rustls::ALL_VERSIONS)
     }
 
-    /// The certificate of the authority.
+    /// A client that shows a certificate, if there is one, and supports these versions.
+    ///
+    /// # Panics
+    /// If the name is none, or the certificate cannot be used.
     #[must_use]
-    pub fn ca_file(&self) -> PathBuf {
-        self.folder.join("ca.crt")
+    pub fn with(
+        authority: &Authority,
+        name: &str,
+        own: Option<&Certificate>,
+        versions: &[&'static SupportedProtocolVersion],
+    ) -> Self {
+        let mut roots = RootCertStore::empty();
+        roots.add(authority.der()).expect("an authority");
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(versions)
+            .expect("versions")
+            .with_root_certificates(roots);
+        let mut config = match own {
+            Some(Certificate { chain, key }) => {
+                let chain = CertificateDer::from_pem_slice(chain.as_bytes()).expect("PEM");
+                let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).expect("PEM");
+                builder.with_client_auth_cert(vec![chain], key).expect("a certificate")
+            }
+            None => builder.with_no_client_auth(),
+        };
+        // Every connection is verified by itself.
+        config.resumption = Resumption::disabled();
+        let name = ServerName::try_from(name.to_owned()).expect("a name");
+        Self { config: Arc::new(config), name }
     }
 
-    /// Issues a certificate for these host names and IP addresses, valid for a year, and replaces
-    /// `FILE.crt` and `FILE.key` by it.
+    /// Completes the handshake.
     ///
-    /// # Panics
-    /// If the files cannot be written.
-    pub fn issue(&self, file: &str, names: &[&str]) -> CertificateFiles {
-        let now = now();
-        self.issue_within(file, names, (now - DAY, now + DAY * 365))
-    }
-
-    /// Like [`issue`](Self::issue), valid between these times.
-    ///
-    /// # Panics
-    /// Like [`issue`](Self::issue).
-    pub fn issue_within(
-        &self,
-        file: &str,
-        names: &[&str],
-        validity: (SystemTime, SystemTime),
-    ) -> CertificateFiles {
-        let key = KeyPair::generate().expect("a key");
-        let certificate = params(names, validity).signed_by(&key, &self.authority);
-        self.write(file, &certificate.expect("a certificate").pem(), &key)
-    }
-
-    /// Like [`issue`](Self::issue), signed with its own key in the place of the authority's.
-    ///
-    /// # Panics
-    /// Like [`issue`](Self::issue).
-    pub fn self_signed(&self, file: &str, names: &[&str]) -> CertificateFiles {
-        let (key, now) = (KeyPair::generate().expect("a key"), now());
-        let certificate = params(names, (now - DAY, now + DAY * 365)).self_signed(&key);
-        self.write(file, &certificate.expect("a certificate").pem(), &key)
-    }
-
-    fn write(&self, file: &str, certificate: &str, key: &KeyPair) -> CertificateFiles {
-        let path = |extension: &str| self.folder.join(format!("{file}.{extension}"));
-        let files = CertificateFiles { certificate: path("crt"), key: path("key") };
-        for (path, text) in [(&files.key, &*key.serialize_pem()), (&files.certificate, certificate)]
-        {
-            // In one step, so that nobody reads a part of it.
-            let new = path.with_extension("new");
-            std::fs::write(&new, text)
-                .and_then(|()| std::fs::rename(&new, path))
-                .unwrap_or_else(|error| panic!("cannot write {}: {error}", path.display()));
+    /// # Errors
+    /// An error of the connection; `InvalidData` if either side refuses.
+    pub(crate) fn connect(&self, stream: &mut TcpStream) -> io::Result<Box<ClientConnection>> {
+        let connection = ClientConnection::new(Arc::clone(&self.config), self.name.clone());
+        let mut connection = Box::new(connection.map_err(io::Error::other)?);
+        while connection.is_handshaking() {
+            connection.complete_io(stream)?;
         }
-        files
-    }
-}
-
-#[expect(clippy::disallowed_methods, reason = "the validity of certificates is in wall time")]
-fn now() -> SystemTime {
-    SystemTime::now()
-}
-
-fn params(names: &[&str], (from, until): (SystemTime, SystemTime)) -> CertificateParams {
-    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-    let subject = names.first().cloned().unwrap_or_default();
-    let mut params = CertificateParams::new(names).expect("host names or addresses");
-    params.distinguished_name.push(DnType::CommonName, subject);
-    let since_1970 = |time: SystemTime| {
-        let elapsed = time.duration_since(SystemTime::UNIX_EPOCH).expect("a time after 1970");
-        rcgen::date_time_ymd(1970, 1, 1) + elapsed
-    };
-    (params.not_before, params.not_after) = (since_1970(from), since_1970(until));
-    params
-}
-
-/// Accepts every certificate.
-#[derive(Debug)]
-struct NoVerification(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for NoVerification {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _cert: &CertificateDer<'_>,
-        _dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _message: &[u8],
-        _cert: &CertificateDer<'_>,
-        _dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
-}
-
-/// The settings of connections over TLS that show this certificate, if one is given, and accept
-/// every server's.
-///
-/// # Panics
-/// If the files cannot be read.
-#[must_use]
-pub fn tls_client(identity: Option<&CertificateFiles>) -> Arc<ClientConfig> {
-    let provider = Arc::new(aws_lc_rs::default_provider());
-    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
-        .with_safe_default_protocol_versions()
-        .expect("versions")
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(NoVerification(provider)));
-    Arc::new(match identity {
-        None => builder.with_no_client_auth(),
-        Some(files) => {
-            let chain: Result<Vec<_>, _> =
-                CertificateDer::pem_file_iter(&files.certificate).expect("a file").collect();
-            let key = PrivateKeyDer::from_pem_file(&files.key).expect("a key");
-            builder.with_client_auth_cert(chain.expect("certificates"), key).expect("a pair")
+        while connection.wants_write() {
+            connection.write_tls(stream)?;
         }
+        Ok(connection)
+    }
+}
+
+/// Sends bytes, encrypted if there is a connection for that.
+pub(crate) fn write_all(
+    tls: Option<&mut ClientConnection>,
+    stream: &mut TcpStream,
+    bytes: &[u8],
+) -> io::Result<()> {
+    match tls {
+        Some(tls) => {
+            let mut stream = rustls::Stream::new(tls, stream);
+            stream.write_all(bytes)?;
+            stream.flush()
+        }
+        None => stream.write_all(bytes),
+    }
+}
+
+/// Receives bytes; none at the orderly end, which over TLS is `close_notify`.
+pub(crate) fn read(
+    tls: Option<&mut ClientConnection>,
+    stream: &mut TcpStream,
+    bytes: &mut [u8],
+) -> io::Result<usize> {
+    let Some(tls) = tls else { return stream.read(bytes) };
+    rustls::Stream::new(tls, stream).read(bytes).map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => {
+            io::Error::new(io::ErrorKind::ConnectionAborted, "closed without close_notify")
+        }
+        _ => error,
     })
 }

@@ -5,6 +5,7 @@
 //! monotonic and a reader's clock may differ. No secret can appear: this module receives addresses,
 //! names and counters only.
 
+mod certificates;
 mod credentials;
 mod document;
 
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 use proxy::{Distribution, EndReason, NotCarried, Pin, Rejection, ServiceSnapshot};
 use sentinel::{DiscoverySnapshot, OperationsSnapshot, ProbeFailure, Role};
 
+pub use certificates::*;
 pub use credentials::*;
 pub use document::*;
 

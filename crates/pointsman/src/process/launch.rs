@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 use tracing::{debug, info, warn};
 
 use self::resources::{BoundResources, acquire};
+use crate::admin::certificates::ServedCertificate;
 use crate::admin::control::{CommandLog, Control, ControlAccess, TokenRefusals};
 use crate::admin::control_socket::ControlSocket;
 use crate::admin::effective_config::{EffectiveConfig, EffectiveSettings};
@@ -33,6 +34,7 @@ use crate::process::service_manager::ServiceManager;
 use crate::process::service_set::{ServiceSet, ServiceSetParts};
 use crate::process::signals::Signals;
 use crate::process::takeover::{self, HandedOver, OfferedSockets, TakeoverThread};
+use crate::process::tls_servers::TlsServers;
 use crate::process::{capacity, config_source, settings};
 use crate::system::threads;
 use crate::system::unix_sockets::UnixFiles;
@@ -87,8 +89,7 @@ impl RunningProcess {
         let offered_sockets = OfferedSockets::new(&sockets, admin.handles()?);
         let (drain, controller) = drain::new(settings::drain(config));
         let controller = tokio::spawn(controller.run());
-        let effective = EffectiveSettings::of(config, inputs.connections, inputs.files, Vec::new());
-        let effective = EffectiveConfig::new(effective);
+        let effective = effective_config(&inputs, &running.tls);
         let admin_addresses = admin.addresses().to_vec();
         let workers = running.bound.serve(&drain)?;
         let parts = ServiceSetParts {
@@ -146,6 +147,14 @@ impl RunningProcess {
             last_conversation: None,
         }))
     }
+}
+
+/// The settings that reports show.
+fn effective_config(inputs: &StartupInputs<'_>, tls: &TlsServers) -> EffectiveConfig {
+    let settings =
+        EffectiveSettings::of(inputs.config, inputs.connections, inputs.files, Vec::new());
+    let certificates = ServedCertificate::of_clients(tls.certificates());
+    EffectiveConfig::new(EffectiveSettings { certificates, ..settings })
 }
 
 /// The names by which clients may address the admin server: those of the configuration, and that of

@@ -18,6 +18,7 @@ use drain::{Drain, Phase};
 use proxy::Running;
 use tracing::{error, info, warn};
 
+use crate::admin::certificates::ServedCertificate;
 use crate::admin::control::ControlAccess;
 use crate::admin::effective_config::{EffectiveConfig, EffectiveSettings, ReloadOutcome};
 use crate::config::{self, Config, ReloadPlan, SettingMap, Settings, name_of};
@@ -149,7 +150,9 @@ impl Reloader {
         drain.configure(settings::drain(config));
         self.log.set(&config.log);
         let settings = EffectiveSettings::of(config, &plan.connections, files, pending.clone());
-        self.effective.set(EffectiveSettings { unread_secrets: unread, ..settings });
+        let certificates = ServedCertificate::of_clients(services.tls().certificates());
+        let settings = EffectiveSettings { unread_secrets: unread, certificates, ..settings };
+        self.effective.set(settings);
         Ok(pending)
     }
 }

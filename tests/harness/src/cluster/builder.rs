@@ -17,7 +17,7 @@ use crate::address::{Address, Family};
 use crate::binary::{Binary, version_of};
 use crate::client::Login;
 use crate::process::Launch;
-use crate::tls::{CertificateFiles, Certificates, tls_client};
+use crate::node_certificates::{CertificateFiles, Certificates, tls_client};
 
 /// Collects the options; [`start`](Self::start) starts the cluster.
 #[derive(Debug, Clone)]

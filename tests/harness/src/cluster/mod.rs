@@ -19,7 +19,7 @@ pub use builder::Builder;
 pub use node::Node;
 
 use crate::address::Address;
-use crate::tls::Certificates;
+use crate::node_certificates::Certificates;
 use crate::value::Value;
 use crate::wait::wait_until;
 

@@ -182,9 +182,8 @@ impl Node {
     fn connect(&self, timeout: Duration) -> io::Result<Client> {
         if let Some(tls) = &self.tls {
             let client = Client::connect_within(self.addr, timeout)?;
-            let mut client = client.over_tls(tls, &self.addr.ip().to_string())?;
-            client.log_in(self.login.as_ref())?;
-            return Ok(client);
+            let client = client.over_tls(tls, &self.addr.ip().to_string())?;
+            return client.log_in(self.login.as_ref());
         }
         match self.source {
             Some(source) => {

@@ -178,6 +178,11 @@ pub const CATALOGUE: &[Metric] = &[
         "Secret files that the last reload could not read; their former secrets stay in use.",
     ),
     gauge(
+        "pointsman_tls_certificate_not_after_seconds",
+        &["service", "side", "file"],
+        "End of the validity of a certificate in use, in seconds since 1970.",
+    ),
+    gauge(
         "pointsman_config_pending_restart",
         &[],
         "Changed configuration keys that need a restart to take effect.",
@@ -445,6 +450,17 @@ pub const CATALOGUE: &[Metric] = &[
          what was wrong with the PROXY protocol header.",
     ),
     counter("pointsman_proxy_headers_total", TRAFFIC, "PROXY protocol headers received."),
+    counter(
+        "pointsman_tls_handshakes_total",
+        &["service", "listener", "kind"],
+        "TLS handshakes completed with clients: full, or resumed with a ticket.",
+    ),
+    counter(
+        "pointsman_tls_handshake_failures_total",
+        &["service", "listener", "reason"],
+        "TLS handshakes with clients that failed, by reason.",
+    ),
+    gauge("pointsman_tls_handshakes_running", TRAFFIC, "TLS handshakes with clients under way."),
     counter(
         "pointsman_sessions_closed_total",
         &["service", "listener", "reason"],

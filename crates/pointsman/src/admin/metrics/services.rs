@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use proxy::{
     DialFailure, EndReason, Limit, MaintenanceKind, NotCarried, Pin, Rejection, ServiceSnapshot,
-    TargetTlsFailure,
+    TargetTlsFailure, TlsFailure,
 };
 use sentinel::{Alarm, DiscoverySnapshot, OperationsSnapshot, ReplicaPoolSnapshot, ReplicaState};
 
@@ -152,6 +152,19 @@ pub(super) fn replicas(page: &mut Exposition, service: &str, seen: &ReplicaPoolS
     page.count("pointsman_replica_readmissions_total", &of, seen.readmissions);
 }
 
+/// Writes how the TLS sessions of clients begin.
+fn tls_handshakes(page: &mut Exposition, of: &[LabelPair<'_>], traffic: &ServiceSnapshot) {
+    page.gauge("pointsman_tls_handshakes_running", of, traffic.tls_running);
+    for (kind, count) in [("full", traffic.tls_full), ("resumed", traffic.tls_resumed)] {
+        let labels = [of, &[("kind", kind)]].concat();
+        page.count("pointsman_tls_handshakes_total", &labels, count);
+    }
+    for (failure, count) in TlsFailure::ALL.into_iter().zip(traffic.tls_failures) {
+        let labels = [of, &[("reason", failure.label())]].concat();
+        page.count("pointsman_tls_handshake_failures_total", &labels, count);
+    }
+}
+
 /// Writes the counters of one listener; `listener` is its label; the listener of the master
 /// has none.
 pub(super) fn traffic(
@@ -193,6 +206,7 @@ pub(super) fn traffic(
     for (why, count) in Rejection::ALL.into_iter().zip(traffic.rejected) {
         page.count("pointsman_clients_rejected_total", &and("reason", why.label()), count);
     }
+    tls_handshakes(page, of, traffic);
     for (failure, count) in DialFailure::ALL.into_iter().zip(traffic.dial_failures) {
         page.count("pointsman_dial_errors_total", &and("reason", failure.label()), count);
     }

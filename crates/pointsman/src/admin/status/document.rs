@@ -56,6 +56,8 @@ pub struct ConfigStatus {
     pub reading: Option<FileRead>,
     /// Keys whose configured value takes effect only after a restart.
     pub pending_restart: Vec<String>,
+    /// The certificates in use, those that expire first in front.
+    pub certificates: Vec<super::CertificateStatus>,
 }
 
 /// A configuration file that is being read.
