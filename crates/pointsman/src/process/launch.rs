@@ -103,9 +103,8 @@ impl RunningProcess {
         warn_of_copying(config, workers.splices());
         let memory = watch_capacity(&inputs, &effective, &workers);
         let (access, hosts) = (ControlAccess::of(config), HostNames::new(admin_hosts(config)));
-        let listed = (&registry, workers.sessions());
-        let (admin, orders) = add_control_api((&access, &hosts), listed, admin);
-        let admin = record_history(&registry, orders, admin);
+        let admin = add_control_api((&access, &hosts), (&registry, workers.sessions()), admin);
+        let admin = record_history(&registry, admin);
         let parts = (start, registry, effective.clone(), drain.clone());
         let admin_parts = (running.heartbeat, (&admin, access.refused()));
         let report = Arc::new(report(&inputs, parts, &workers, admin_parts));
@@ -231,8 +230,7 @@ fn watch_config(
 /// Records the last minutes for the status page.
 fn record_history(
     services: &ServiceRegistry,
-    orders: CommandLog,
-    admin: admin_http::Server,
+    (admin, orders): (admin_http::Server, CommandLog),
 ) -> admin_http::Server {
     let history = History::new(services.clone(), orders);
     // The task ends with the runtime. Without it the page has no plots.

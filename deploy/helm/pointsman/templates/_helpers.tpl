@@ -202,6 +202,8 @@ and as many again for its readers, and for clients of the sentinels.
 {{- end -}}
 {{- $admin := dict "listen" $listen -}}
 {{- if not .admin.readyWithoutMaster -}}{{- $_ := set $admin "ready_without_master" false -}}{{- end -}}
+{{- with .admin.hosts -}}{{- $_ := set $admin "hosts" . -}}{{- end -}}
+{{- if .admin.readToken.existingSecret -}}{{- $_ := set $admin "read_token_file" "/run/secrets/pointsman/read/token" -}}{{- end -}}
 {{- if .control.enabled -}}
 {{- $_ := mergeOverwrite $admin (dict "control" true "control_socket" (printf "%s/control.sock" (trimSuffix "/" .control.stateDir))) -}}
 {{- if .control.existingSecret -}}{{- $_ := set $admin "control_token_file" "/run/secrets/pointsman/control/token" -}}{{- end -}}
@@ -271,6 +273,10 @@ password_file = "/run/secrets/pointsman/{{ $at }}/{{ $table }}"
 {{- $sources = append $sources (dict "secret" (dict "name" $login.existingSecret "items" (list $item))) -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- if .admin.readToken.existingSecret -}}
+{{- $item := dict "key" .admin.readToken.key "path" "read/token" -}}
+{{- $sources = append $sources (dict "secret" (dict "name" .admin.readToken.existingSecret "items" (list $item))) -}}
 {{- end -}}
 {{- if and .control.enabled .control.existingSecret -}}
 {{- $item := dict "key" .control.key "path" "control/token" -}}
