@@ -28,6 +28,7 @@ const PURE: &[(&str, &str)] = &[
     ("crates/sentinel/src/doctor/priorities.rs", "whether priorities were left changed"),
     ("crates/sentinel/src/doctor/read.rs", "how replies of a sentinel are read for it"),
     ("crates/sentinel/src/doctor/settings.rs", "what is wrong with settings of sentinels"),
+    ("crates/sentinel/src/doctor/transport.rs", "what is wrong with TLS"),
     ("crates/sentinel/src/link/notice.rs", "what an event of a sentinel says"),
     ("crates/sentinel/src/link/poll.rs", "what a poll asks and what the replies mean"),
     ("crates/sentinel/src/link/reply.rs", "replies of both protocol versions"),

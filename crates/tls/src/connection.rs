@@ -18,6 +18,7 @@ use rustls::unbuffered::{
 };
 use rustls::{ClientConfig, Error, HandshakeKind, ServerConfig};
 
+use crate::certificate::CertificateFacts;
 use crate::protocol::{Version, iana_name};
 
 /// The most plaintext in one record.
@@ -251,6 +252,12 @@ impl<S: TlsSide> TlsConnection<S> {
             rustls::ProtocolVersion::TLSv1_3 => Some(Version::Tls13),
             _ => None,
         }
+    }
+
+    /// The certificate that the peer showed. `None` before it did, or if it cannot be parsed.
+    #[must_use]
+    pub fn peer_certificate(&self) -> Option<CertificateFacts> {
+        CertificateFacts::of_peer(self.inner.peer_certificates()?)
     }
 
     /// The negotiated cipher, as IANA registers it.

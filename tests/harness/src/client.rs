@@ -7,9 +7,12 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::net::sockopt::set_socket_linger;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection};
 
 use crate::value::{Value, parse};
 
@@ -39,6 +42,7 @@ pub enum Ending {
 #[derive(Debug)]
 pub struct Client {
     stream: TcpStream,
+    tls: Option<Box<ClientConnection>>,
     buffer: Vec<u8>,
     /// The start of the unread part of the buffer. The part before it is removed occasionally, not
     /// for every reply.
@@ -69,7 +73,7 @@ impl Client {
     }
 
     fn on(stream: TcpStream) -> Self {
-        Self { stream, buffer: Vec::new(), at: 0, sent: 0, received: 0 }
+        Self { stream, tls: None, buffer: Vec::new(), at: 0, sent: 0, received: 0 }
     }
 
     /// Connects from a given source address of this machine.
@@ -104,16 +108,48 @@ impl Client {
         timeout: Duration,
     ) -> io::Result<Self> {
         let mut client = Self::connect_within(addr, timeout)?;
-        if let Some(Login { user, password }) = login {
-            let reply = match user {
-                Some(user) => client.cmd(&["AUTH", user, password])?,
-                None => client.cmd(&["AUTH", password])?,
-            };
-            if let Some(message) = reply.error() {
-                return Err(io::Error::new(io::ErrorKind::PermissionDenied, message.to_owned()));
-            }
-        }
+        client.log_in(login)?;
         Ok(client)
+    }
+
+    /// Authenticates if there is a login.
+    ///
+    /// # Errors
+    /// Like [`connect_as`](Self::connect_as).
+    pub fn log_in(&mut self, login: Option<&Login>) -> io::Result<()> {
+        let Some(Login { user, password }) = login else { return Ok(()) };
+        let reply = match user {
+            Some(user) => self.cmd(&["AUTH", user, password])?,
+            None => self.cmd(&["AUTH", password])?,
+        };
+        match reply.error() {
+            Some(message) => {
+                Err(io::Error::new(io::ErrorKind::PermissionDenied, message.to_owned()))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Speaks TLS from now on, with the name `name`. Commands and replies work as before; the
+    /// commands of a pipeline are written before the first reply is read.
+    ///
+    /// # Errors
+    /// An error of the connection; `InvalidData` if the handshake fails.
+    pub fn over_tls(mut self, config: &Arc<ClientConfig>, name: &str) -> io::Result<Self> {
+        let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
+        let tls = ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;
+        let mut tls = Box::new(tls);
+        while tls.is_handshaking() {
+            tls.complete_io(&mut self.stream).map_err(named)?;
+        }
+        self.tls = Some(tls);
+        Ok(self)
+    }
+
+    /// The state of TLS, such as the version.
+    #[must_use]
+    pub fn tls(&self) -> Option<&ClientConnection> {
+        self.tls.as_deref()
     }
 
     /// Sets the longest duration of one read or write.
@@ -142,6 +178,10 @@ impl Client {
     /// Like [`cmd`](Self::cmd).
     pub fn pipeline<A: AsRef<[u8]>>(&mut self, commands: &[Vec<A>]) -> io::Result<Vec<Value>> {
         let wire: Vec<u8> = commands.iter().flat_map(|args| encode(args)).collect();
+        if self.tls.is_some() {
+            self.send(&wire)?;
+            return commands.iter().map(|_| self.read_value()).collect();
+        }
         let length = length(&wire);
         let mut writing = self.stream.try_clone()?;
         std::thread::scope(|scope| {
@@ -168,7 +208,13 @@ impl Client {
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         // Counted even if it fails: a part of them may have been sent.
         self.sent += length(bytes);
-        self.stream.write_all(bytes).map_err(named)
+        match &mut self.tls {
+            None => self.stream.write_all(bytes).map_err(named),
+            Some(tls) => {
+                let mut stream = rustls::Stream::new(&mut **tls, &mut self.stream);
+                stream.write_all(bytes).and_then(|()| stream.flush()).map_err(named)
+            }
+        }
     }
 
     /// The bytes sent and received so far.
@@ -283,7 +329,11 @@ impl Client {
         while self.buffer.len() < wanted {
             let end = self.buffer.len();
             self.buffer.resize(end + CHUNK.max(wanted - end), 0);
-            let read = self.stream.read(&mut self.buffer[end..]);
+            let into = &mut self.buffer[end..];
+            let read = match &mut self.tls {
+                None => self.stream.read(into),
+                Some(tls) => rustls::Stream::new(&mut **tls, &mut self.stream).read(into),
+            };
             self.buffer.truncate(end + *read.as_ref().unwrap_or(&0));
             self.received += length(&self.buffer[end..]);
             if read.map_err(named)? == 0 {

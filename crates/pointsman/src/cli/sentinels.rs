@@ -112,6 +112,7 @@ async fn examine(
         nodes_need_login: patient.auth.is_some(),
         zones: zones.clone(),
         host: if is_own { host_facts(service) } else { HostFacts::default() },
+        now: std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok(),
     };
     let observed = doctor::examine(patient, &Resolver::default()).await;
     let findings = doctor::diagnose(&observed, &context);
@@ -124,6 +125,7 @@ fn describe(describe: &ExamineError) -> String {
             describe.clone()
         }
         ExamineError::Unresponsive => "no answer".to_owned(),
+        ExamineError::Tls(fault) => fault.to_string(),
         ExamineError::Denied(denied) => denied.to_string(),
         ExamineError::UnexpectedServer => "neither a sentinel nor a Redis server".to_owned(),
         ExamineError::OtherSentinel => "another sentinel answers at this address".to_owned(),
@@ -137,6 +139,7 @@ fn state_label(describe: &ExamineError) -> &'static str {
         ExamineError::Unresolved(_) => "unresolved",
         ExamineError::Unreachable(_) => "unreachable",
         ExamineError::Unresponsive => "unresponsive",
+        ExamineError::Tls(_) => "tls",
         ExamineError::Denied(_) => "denied",
         ExamineError::UnexpectedServer => "unexpected_server",
         ExamineError::OtherSentinel => "other_sentinel",
@@ -354,7 +357,8 @@ mod tests {
         let answer = Err(ExamineError::Unreachable("cannot connect: refused".to_owned()));
         let observed = Observed {
             name: Arc::from("mymaster"),
-            sentinels: vec![ObservedSentinel { addr, configured: true, answer }],
+            own_certificates: Vec::new(),
+            sentinels: vec![ObservedSentinel { addr, configured: true, answer, certificate: None }],
             nodes: Vec::new(),
         };
         let findings = doctor::diagnose(&observed, &Context::default());

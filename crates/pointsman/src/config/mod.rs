@@ -41,6 +41,7 @@ mod settings;
 mod stateless_commands_tests;
 #[cfg(test)]
 mod tests;
+mod tls_clients;
 mod tls_options;
 mod tls_settings;
 mod toml_file;
@@ -49,7 +50,7 @@ mod value;
 
 pub use choices::{
     ClientCertificates, LogFormat, LogLevel, Minority, NoReplica, SessionLines, Sessions, Splice,
-    Subscriptions, TlsVersion, Verify,
+    Subscriptions, TlsVerification, TlsVersion, Verify,
 };
 pub use connection_limits::{ConnectionLimits, DEFAULT_CONNECTIONS};
 pub use credentials::{Credentials, HIDDEN, Secret, Token};
@@ -73,7 +74,7 @@ pub use reference::reference;
 pub use reload_plan::ReloadPlan;
 pub(crate) use reload_plan::name_of;
 pub use settings::{Origin, Setting, SettingMap, Settings};
-pub use tls_options::ServerTlsConfig;
+pub use tls_options::{ClientTlsConfig, ServerTlsConfig};
 pub use value::{Problem, Value, ValueKind};
 
 /// Parses a duration as in the configuration, such as "250ms".

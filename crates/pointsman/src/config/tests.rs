@@ -589,7 +589,8 @@ fn random_sets(chosen: &[(proptest::sample::Index, u16, bool)]) -> Vec<String> {
         ValueKind::Commands => Some(format!("mod.{number},graph|query")),
         ValueKind::Networks => Some(format!("10.{}.0.0/16,2001:db8::{number:x}", number % 256)),
         ValueKind::HostNames => Some(format!("h{number}.example,*.example")),
-        ValueKind::Path | ValueKind::EnvName | ValueKind::Secret => None,
+        ValueKind::Ciphers => Some("TLS_AES_128_GCM_SHA256".to_owned()),
+        ValueKind::Path | ValueKind::Paths | ValueKind::EnvName | ValueKind::Secret => None,
     };
     let pick = |(index, number, yes): &(proptest::sample::Index, u16, bool)| {
         let (section, option) = options[index.index(options.len())];

@@ -36,6 +36,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use target::ClockReading;
+use tls::Version;
 use tokio::sync::{Notify, mpsc};
 use tracing::info;
 
@@ -249,8 +250,8 @@ impl Discovery {
             DriverMessage::NodeProber(number, node, event) => {
                 let Some(service) = self.services.get_mut(&number) else { return };
                 match event {
-                    ProbeEvent::Probed { probe, denied } => {
-                        service.probed(node, *probe, denied, &self.links);
+                    ProbeEvent::Probed { probe, problem, tls } => {
+                        service.probed(node, *probe, (problem, tls), &self.links);
                     }
                     ProbeEvent::ConnectionLost => {
                         service.step(MachineEvent::ProbeConnectionLost { node }, &self.links);
@@ -282,16 +283,17 @@ impl Discovery {
         // Messages of a link that was closed meanwhile are ignored.
         let Some(link) = self.links.get_mut(id) else { return };
         match event {
-            LinkEvent::Up { id, addr, protocol, events } => {
+            LinkEvent::Up { id, addr, protocol, events, tls } => {
                 let (sentinel, my_id) = (link.addr.clone(), id.clone());
                 link.log_limiter.log(Instant::now(), move |suppressed| {
                     info!(
                     %sentinel, id = my_id.short(), ?protocol, events, suppressed,
+                     tls = tls.map_or("off", Version::label),
                      "sentinel connected"
                     );
                 });
                 link.up = Some((id, addr));
-                link.events = events;
+                (link.events, link.tls) = (events, tls);
                 link.problem = None;
                 self.reconcile_soon();
             }
@@ -300,7 +302,7 @@ impl Discovery {
                 if link.up.is_some() || link.problem.as_ref() != Some(&problem) {
                     link.warn(&problem);
                 }
-                link.up = None;
+                (link.up, link.tls) = (None, None);
                 link.problem = Some(problem);
                 link.poll_errors.clear();
                 self.reconcile_soon();

@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tls::{CertificateFacts, Fault};
+
 use crate::{Denied, Epoch, MyId, NodeAddr, NodeReport};
 
 /// Everything observed about one master.
@@ -16,6 +18,8 @@ pub struct Observed {
     pub sentinels: Vec<ObservedSentinel>,
     /// Every Redis node that a sentinel names.
     pub nodes: Vec<ObservedNode>,
+    /// The certificates that we show, with the configuration section of each.
+    pub own_certificates: Vec<(&'static str, CertificateFacts)>,
 }
 
 /// One sentinel.
@@ -27,6 +31,8 @@ pub struct ObservedSentinel {
     pub configured: bool,
     /// Its answer.
     pub answer: Result<SentinelAnswer, ExamineError>,
+    /// Its certificate, verified or not; `None` without TLS.
+    pub certificate: Option<CertificateFacts>,
 }
 
 /// Why there is no answer.
@@ -42,6 +48,8 @@ pub enum ExamineError {
     Denied(Denied),
     /// The server at this address is not a sentinel, or not a Redis server.
     UnexpectedServer,
+    /// TLS failed, or there is TLS where none is configured.
+    Tls(Fault),
     /// Another sentinel answers there than the one that was announced.
     OtherSentinel,
     /// The address is one of our own listeners.
@@ -148,6 +156,8 @@ pub struct ObservedNode {
     pub answer: Result<NodeReport, ExamineError>,
     /// When it refuses writes for lack of replicas; `None` if unknown.
     pub write_guard: Option<WriteGuard>,
+    /// Its certificate, verified or not; `None` without TLS.
+    pub certificate: Option<CertificateFacts>,
 }
 
 /// `min-replicas-to-write` and `min-replicas-max-lag` of a node.

@@ -9,12 +9,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tls::Version;
 use tokio::sync::{mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
-use crate::link::auth::Credentials;
-use crate::link::login::Login;
+use crate::link::login::{Access, Login};
 use crate::link::messages::{DriverMessage, LinkId, Timeouts};
 use crate::link::poll_queue::PollQueue;
 use crate::link::renewal::RenewalPermit;
@@ -28,7 +28,8 @@ use crate::{MyId, NodeAddr};
 /// Limit of sentinel links per process.
 const MAX_LINKS: usize = 512;
 
-/// Identifies a link: the address to dial, and the number of the credentials.
+/// Identifies a link: the address to dial, and the number of the credentials, which stands for the
+/// settings of TLS as well.
 pub(crate) type LinkKey = (NodeAddr, usize);
 
 /// A requested link.
@@ -59,6 +60,8 @@ pub(crate) struct Link {
     /// The sentinel that answers and its resolved address; `None` while the link is down.
     pub(crate) up: Option<(MyId, SocketAddr)>,
     pub(crate) events: bool,
+    /// The version of TLS; `None` for plain text.
+    pub(crate) tls: Option<Version>,
     /// How many connections the sentinel last reported.
     pub(crate) connections: u32,
     /// Why the link is down, for operators.
@@ -177,7 +180,7 @@ impl Links {
 
     /// The credentials with this number.
     pub(crate) fn login(&self, number: usize) -> Login {
-        self.logins.get(&number).cloned().unwrap_or_else(|| Login::new(None))
+        self.logins.get(&number).cloned().unwrap_or_else(|| Login::new(Access::default()))
     }
 
     /// Forgets all other credentials: no service uses them any more.
@@ -202,10 +205,10 @@ impl Links {
         &mut self,
         number: usize,
         movers: &BTreeSet<usize>,
-        credentials: Option<&Credentials>,
+        access: Access<'_>,
     ) -> usize {
         let Some(login) = self.logins.get(&number) else { return number };
-        let login = login.branch(credentials);
+        let login = login.branch(access);
         let branch = self.add_login(login.clone());
         // A service that has just been removed is still listed.
         let exists = |service: &&usize| self.names.contains_key(service);
@@ -232,10 +235,10 @@ impl Links {
     }
 
     /// The number that identifies these credentials in a [`LinkKey`].
-    pub(crate) fn number(&mut self, credentials: Option<&Credentials>) -> usize {
-        let known = self.logins.iter().find(|(_, login)| login.is(credentials));
+    pub(crate) fn number(&mut self, access: Access<'_>) -> usize {
+        let known = self.logins.iter().find(|(_, login)| login.is(access));
         let known = known.map(|(number, _)| *number);
-        known.unwrap_or_else(|| self.add_login(Login::new(credentials.cloned())))
+        known.unwrap_or_else(|| self.add_login(Login::new(access)))
     }
 
     fn add_login(&mut self, login: Login) -> usize {
@@ -308,6 +311,7 @@ impl Links {
             services,
             up: None,
             events: false,
+            tls: None,
             connections: 0,
             problem: None,
             poll_errors,

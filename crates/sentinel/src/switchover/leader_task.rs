@@ -83,6 +83,7 @@ impl FailoverLeader {
         let auth = (&*login, SENTINEL_AUTH);
         let mut lookup = Lookup::new(&access.resolver, &sentinel.host, sentinel.port);
         let addr = lookup.address(limits.timeout).await.map_err(|error| error.to_string())?;
+        login.transport().set_name(addr, &sentinel.host);
         // A sentinel does not answer while it writes its configuration to a slow disk.
         let mut connection = CommandConnection::open(addr, auth, limits.timeout * 2).await?;
         if read_tilt(&connection.ask(&["INFO", "sentinel"]).await?) {

@@ -78,6 +78,7 @@ impl ServiceRuntime {
                 stranger,
                 up: link.up.is_some(),
                 events: link.events,
+                tls: link.tls,
                 member: view.as_ref().is_some_and(|(_, member, ..)| *member),
                 disagrees: view.as_ref().is_some_and(|(_, _, view, _)| {
                     reference
@@ -97,9 +98,10 @@ impl ServiceRuntime {
             let lists = |view: &View| view.replicas.iter().any(|it| it.healthy && it.addr == *addr);
             let listed_healthy =
                 self.machine.views().filter(|(_, member, view, _)| *member && lists(view)).count();
-            let (addr, problem) = (addr.clone(), self.probers.problem(addr));
+            let (tls, problem) = (self.probers.tls(addr), self.probers.problem(addr));
             NodeSnapshot {
-                addr,
+                addr: addr.clone(),
+                tls,
                 probe: probe.cloned(),
                 answered_in,
                 failures,
