@@ -149,13 +149,17 @@ impl<'a> Planner<'a> {
             }
         }
         for chain in &chains {
-            // haproxy reads the key from FILE.key if there is such a file.
-            let (folder, file) = chain.rsplit_once('/').unwrap_or((".", chain));
-            let key = format!("{file}.key");
-            let has_key = (self.env.folder)(folder).is_some_and(|files| files.contains(&key));
-            keys.push(if has_key { format!("{chain}.key") } else { chain.clone() });
+            keys.push(self.key_of(chain).unwrap_or_else(|| chain.clone()));
         }
         (chains, keys)
+    }
+
+    /// The file that haproxy reads a certificate's key from, if it is not the same one.
+    fn key_of(&self, chain: &str) -> Option<String> {
+        let (folder, file) = chain.rsplit_once('/').unwrap_or((".", chain));
+        let key = format!("{file}.key");
+        let files = (self.env.folder)(folder)?;
+        files.contains(&key).then(|| format!("{chain}.key"))
     }
 
     /// Refuses what is no path of a file.
@@ -360,7 +364,7 @@ impl<'a> Planner<'a> {
             [] => {}
             [file] if self.is_readable_file(line, file) => {
                 table.push(("certificate_file", quote(file)));
-                table.push(("key_file", quote(file)));
+                table.extend(self.key_of(file).map(|key| ("key_file", quote(&key))));
             }
             [_] => {}
             _ => {

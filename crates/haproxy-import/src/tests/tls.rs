@@ -96,7 +96,12 @@ fn converts_tls_to_redis() {
         (
             "",
             " ssl ca-file /ca.pem crt /client.pem",
-            r#"ca_file="/ca.pem" certificate_file="/client.pem" enabled=true key_file="/client.pem" verify="chain""#,
+            r#"ca_file="/ca.pem" certificate_file="/client.pem" enabled=true verify="chain""#,
+        ),
+        (
+            "",
+            " ssl verify none crt /certs/b.pem",
+            r#"certificate_file="/certs/b.pem" enabled=true key_file="/certs/b.pem.key" verify="none""#,
         ),
         (" default-server ssl verify none\n", "", r#"enabled=true verify="none""#),
         (" default-server ssl verify none\n", " no-ssl", ""),
