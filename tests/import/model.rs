@@ -404,7 +404,11 @@ proptest! {
     #[test]
     fn understands_configurations_written_from_a_model(model in model()) {
         let text = model.write();
-        let env = Environment { variable: &|_| None, folder: &|_| None, endpoint: &|it| Some(it.to_owned()) };
+        let env = Environment {
+            variable: &|_| None,
+            folder: &|_| None,
+            endpoint: &|it| Some(it.to_owned()),
+        };
         let import = haproxy_import::import(&[("m.cfg".to_owned(), text.clone())], &model.options(), &env);
         let refusals: Vec<String> = import.refusals.iter().map(ToString::to_string).collect();
         let expected = model.refusals();

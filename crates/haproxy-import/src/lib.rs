@@ -34,6 +34,7 @@ mod settings;
 mod tests;
 mod tls;
 mod tls_lines;
+mod tls_servers;
 mod tls_words;
 mod tokenizer;
 mod values;
