@@ -1,6 +1,6 @@
-//! Import of haproxy configurations against a real cluster: every sample of tests/import that is
-//! not refused becomes a configuration that `check` accepts and that serves clients. Only addresses
-//! are replaced by those of the cluster.
+//! Import of haproxy configurations against a real cluster: every sample of tests/import without
+//! TLS that is not refused becomes a configuration that `check` accepts and that serves clients.
+//! Only addresses are replaced by those of the cluster.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -320,7 +320,7 @@ fn serve_samples(cluster: &Cluster, with_password: bool) -> usize {
     for name in names {
         let text = sample(&name);
         let Some(mut flags) = flags_of(&text) else { continue };
-        if text.contains(".auth.") != with_password {
+        if text.contains(".auth.") != with_password || text.contains("tls.") {
             continue;
         }
         count += 1;
