@@ -15,7 +15,7 @@
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tls::{ServerSide, TlsConnection, TlsSide};
 
@@ -32,6 +32,9 @@ use crate::tls_listening::{TlsFailure, TlsListening};
 
 /// The first byte of a record of a handshake (RFC 8446, section 5.1).
 const HANDSHAKE_RECORD: u8 = 0x16;
+
+/// A client that has sent nothing for this long in the middle of a handshake has stopped.
+const STOPPED: Duration = Duration::from_secs(2);
 
 /// The reply to a client that sends commands where TLS is spoken.
 const NOT_TLS: &[u8] = b"-ERR this port accepts TLS connections only\r\n";
@@ -189,11 +192,32 @@ impl Handshake<'_> {
                     return Err((TlsFailure::of(&error), error.to_string()));
                 }
             }
-            let read = poll_fn(|cx| client.poll_receive(cx, &mut self.received)).await;
-            match read {
+            match self.receive_more(&mut client).await? {
                 Ok(1..) => {}
                 Ok(0) => return Err((TlsFailure::Closed, "the client closed it".to_owned())),
                 Err(error) => return Err((TlsFailure::Closed, error.to_string())),
+            }
+        }
+    }
+
+    /// Receives the next bytes. A client that stops in the middle loses its turn to those who wait
+    /// for one: otherwise a few such clients could keep all others out until their deadlines.
+    ///
+    /// # Errors
+    ///
+    /// It has stopped, and others wait.
+    async fn receive_more(
+        &mut self,
+        client: &mut TlsStream<ServerSide>,
+    ) -> Result<std::io::Result<usize>, Failed> {
+        loop {
+            tokio::select! {
+                biased;
+                read = poll_fn(|cx| client.poll_receive(cx, &mut self.received)) => return Ok(read),
+                () = tokio::time::sleep(STOPPED) => if self.tls.limit.is_exhausted() {
+                    let error = "it stopped in the middle while others waited";
+                    return Err((TlsFailure::Timeout, error.to_owned()));
+                }
             }
         }
     }
