@@ -6,7 +6,6 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use harness::Certificates;
 use saphyr_parser::Parser;
 
 use crate::{documents, fail_on, read};

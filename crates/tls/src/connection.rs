@@ -15,6 +15,7 @@ use rustls::pki_types::ServerName;
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{
     ConnectionState, EncodeError, EncryptError, UnbufferedConnectionCommon, UnbufferedStatus,
+    WriteTraffic,
 };
 use rustls::{ClientConfig, Error, HandshakeKind, ServerConfig};
 
@@ -194,7 +195,7 @@ impl<S: TlsSide> TlsConnection<S> {
 
     fn with_traffic<R>(
         &mut self,
-        act: impl FnOnce(&mut rustls::unbuffered::WriteTraffic<'_, S::Data>) -> Result<R, EncryptError>,
+        act: impl FnOnce(&mut WriteTraffic<'_, S::Data>) -> Result<R, EncryptError>,
     ) -> Result<R, Error> {
         // Usually the first state. Anything before it was caused by what was received, and does
         // not repeat: each step takes something out of the connection.

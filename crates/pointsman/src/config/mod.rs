@@ -47,6 +47,7 @@ mod tls_settings;
 mod toml_file;
 mod toml_value;
 mod value;
+mod value_parsers;
 
 pub use choices::{
     ClientCertificates, LogFormat, LogLevel, Minority, NoReplica, SessionLines, Sessions, Splice,

@@ -1,8 +1,9 @@
+//! Tests of the PEM files that the configuration names.
+
 use std::path::Path;
 
 use rcgen::{CertificateParams, KeyPair};
 
-use super::*;
 use crate::config::{Flags, Loaded, load};
 
 /// A certificate that signs itself, and its key.

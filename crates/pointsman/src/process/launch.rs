@@ -3,6 +3,7 @@
 //! `resources` acquires what a start needs before clients are served. This module then starts the
 //! workers and the admin server, and wires everything together.
 
+mod addresses;
 mod resources;
 
 use std::sync::{Arc, Mutex};

@@ -152,7 +152,7 @@ pub(super) fn replicas(page: &mut Exposition, service: &str, seen: &ReplicaPoolS
     page.count("pointsman_replica_readmissions_total", &of, seen.readmissions);
 }
 
-/// Writes how the TLS sessions of clients begin.
+/// Writes how TLS sessions begin: those of clients, and those with targets.
 fn tls_handshakes(page: &mut Exposition, of: &[LabelPair<'_>], traffic: &ServiceSnapshot) {
     page.gauge("pointsman_tls_handshakes_running", of, traffic.tls_running);
     for (kind, count) in [("full", traffic.tls_full), ("resumed", traffic.tls_resumed)] {
@@ -162,6 +162,15 @@ fn tls_handshakes(page: &mut Exposition, of: &[LabelPair<'_>], traffic: &Service
     for (failure, count) in TlsFailure::ALL.into_iter().zip(traffic.tls_failures) {
         let labels = [of, &[("reason", failure.label())]].concat();
         page.count("pointsman_tls_handshake_failures_total", &labels, count);
+    }
+    let target = &traffic.target_tls;
+    for (kind, count) in [("full", target.full), ("resumed", target.resumed)] {
+        let labels = [of, &[("kind", kind)]].concat();
+        page.count("pointsman_target_tls_handshakes_total", &labels, count);
+    }
+    for (failure, count) in TargetTlsFailure::ALL.iter().zip(target.failures) {
+        let labels = [of, &[("reason", failure.label())]].concat();
+        page.count("pointsman_target_tls_errors_total", &labels, count);
     }
 }
 
@@ -209,13 +218,6 @@ pub(super) fn traffic(
     tls_handshakes(page, of, traffic);
     for (failure, count) in DialFailure::ALL.into_iter().zip(traffic.dial_failures) {
         page.count("pointsman_dial_errors_total", &and("reason", failure.label()), count);
-    }
-    let tls = &traffic.target_tls;
-    for (kind, count) in [("full", tls.full), ("resumed", tls.resumed)] {
-        page.count("pointsman_target_tls_handshakes_total", &and("kind", kind), count);
-    }
-    for (failure, count) in TargetTlsFailure::ALL.iter().zip(tls.failures) {
-        page.count("pointsman_target_tls_errors_total", &and("reason", failure.label()), count);
     }
     for (direction, bytes) in [("in", traffic.bytes_in), ("out", traffic.bytes_out)] {
         page.count("pointsman_client_bytes_total", &and("direction", direction), bytes);

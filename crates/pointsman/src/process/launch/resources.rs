@@ -13,10 +13,11 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use proxy::{Bound, InheritedSockets, ListenAddr, ListenerId};
+use proxy::{Bound, InheritedSockets, ListenAddr};
 use sentinel::{Discovery, DiscoveryControl};
 use tracing::{debug, info, warn};
 
+use super::addresses::{served, sockets_of};
 use crate::admin::control_socket::{ControlSocket, ControlSocketError};
 use crate::config::{Config, ConnectionLimits, Settings};
 use crate::logging::Logging;
@@ -24,7 +25,7 @@ use crate::process::config_reader::ConfigReader;
 use crate::process::error::RunError;
 use crate::process::inherit::{self, SocketAssignment};
 use crate::process::listener_set::{self, Destinations, WiredService};
-use crate::process::service_set::{ServedAddress, StartedService};
+use crate::process::service_set::StartedService;
 use crate::process::settings;
 use crate::process::signals::Signals;
 use crate::process::takeover::{self, TakenSockets, TakeoverError, TakeoverSocket};
@@ -381,57 +382,4 @@ impl RunningDiscovery {
         let discovery = tokio::spawn(discovery.run());
         Ok(Self { bound, started, control, tls, heartbeat, discovery })
     }
-}
-
-/// An address that is bound or taken over.
-#[derive(Debug, Clone)]
-struct ConfiguredAddress {
-    addr: ListenAddr,
-    is_managed: bool,
-    tls: bool,
-}
-
-/// Joins the sockets of a set without and with TLS: the addresses to bind, the inherited sockets,
-/// and all of them in the order in which the data plane numbers them.
-fn sockets_of(
-    parts: impl Iterator<Item = (bool, (Vec<ListenAddr>, Vec<InheritedSockets>))>,
-    is_managed: bool,
-) -> (Vec<SocketAddr>, Vec<InheritedSockets>, Vec<ConfiguredAddress>) {
-    let (mut listen, mut inherited) = (Vec::new(), Vec::new());
-    let (mut bound, mut taken) = (Vec::new(), Vec::new());
-    for (tls, (addresses, sockets)) in parts {
-        let configured = |addr: &ListenAddr, is_managed| ConfiguredAddress {
-            addr: addr.clone(),
-            is_managed,
-            tls,
-        };
-        bound.extend(addresses.iter().map(|addr| configured(addr, false)));
-        taken.extend(sockets.iter().map(|it| configured(&it.addr, is_managed)));
-        listen.extend(addresses.iter().filter_map(ListenAddr::tcp));
-        inherited.extend(sockets);
-    }
-    bound.extend(taken);
-    (listen, inherited, bound)
-}
-
-/// The addresses of a listener set, each with the one that was configured.
-fn served(
-    bound: &Bound,
-    number: usize,
-    configured: &[Vec<ConfiguredAddress>],
-) -> Vec<ServedAddress> {
-    let ids = bound.listener_ids().get(number).into_iter().flatten();
-    let addrs = bound.local_addrs().get(number).into_iter().flatten();
-    let configured = configured.get(number).into_iter().flatten();
-    let address = |((id, addr), configured): (_, &ConfiguredAddress)| {
-        let (id, addr): (&ListenerId, &ListenAddr) = (id, addr);
-        ServedAddress {
-            id: *id,
-            configured: configured.addr.clone(),
-            addr: addr.clone(),
-            is_managed: configured.is_managed,
-            tls: configured.tls,
-        }
-    };
-    ids.zip(addrs).zip(configured).map(address).collect()
 }
