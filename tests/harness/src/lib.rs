@@ -62,11 +62,11 @@ pub use netns::{
     Counter, Filter, Partition, in_private_namespace, loopback_up, overtaken, own_source, reorder,
     shape,
 };
+pub use node_certificates::{CertificateFiles, Certificates, tls_client};
 pub use own::{alone, raise_files};
 pub use pointsman::{Pointsman, PointsmanBuilder};
 pub use process::{Launch, Process};
 pub use rustix::process::Signal;
-pub use node_certificates::{CertificateFiles, Certificates, tls_client};
 pub use rustls::version::{TLS12, TLS13};
 pub use tls::Tls;
 pub use value::{Value, parse};

@@ -6,8 +6,7 @@
 //! discovery, its metrics and its place in the status until its last session has left. If it is
 //! added again meanwhile, it continues with them.
 //!
-//! Addresses of a service manager's sockets are configured there: a reload keeps them as long as
-//! their service exists.
+//! Addresses of a service manager's sockets are configured there; a reload keeps them.
 
 mod closing;
 mod prepare;
@@ -33,8 +32,7 @@ use crate::process::listener_set::{
 };
 use crate::process::service_set::prepare::PreparedReload;
 use crate::process::service_set::report::log_serving;
-use crate::process::settings;
-use crate::process::tls_servers::TlsServers;
+use crate::process::{settings, tls_servers::TlsServers};
 
 /// An address that is served.
 #[derive(Debug, Clone)]
@@ -166,7 +164,7 @@ impl ServiceSet {
         &self.registry
     }
 
-    /// The certificates and rules for clients with TLS.
+    /// The rules for clients with TLS.
     pub(crate) fn tls(&self) -> &TlsServers {
         &self.tls
     }
@@ -338,8 +336,8 @@ impl ServiceSet {
         let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.add(duplicates, id, &set.name);
         info!(listener = %into.name, %addr, "listening");
-        let tls = into.tls;
-        set.addresses.push(ServedAddress { id, configured, addr, is_managed: false, tls });
+        let (is_managed, tls) = (false, into.tls);
+        set.addresses.push(ServedAddress { id, configured, addr, is_managed, tls });
     }
 
     /// Changes the options of all sessions and the settings of discovery, which applies these

@@ -16,8 +16,8 @@ use super::{Cluster, Group, Node};
 use crate::address::{Address, Family};
 use crate::binary::{Binary, version_of};
 use crate::client::Login;
-use crate::process::Launch;
 use crate::node_certificates::{CertificateFiles, Certificates, tls_client};
+use crate::process::Launch;
 
 /// Collects the options; [`start`](Self::start) starts the cluster.
 #[derive(Debug, Clone)]
