@@ -73,9 +73,12 @@ fn conversation() -> Vec<u8> {
     lines
         .extend(types.iter().chain(&["true", "false"]).map(|kind| vec!["DEBUG", "PROTOCOL", kind]));
     let mut bytes: Vec<u8> = lines.iter().flat_map(|line| encode(line)).collect();
-    bytes.extend_from_slice(
-        b"PING\r\n\r\nSET inline \"quo ted\"\r\nGET inline\n*0\r\nECHO 'the end'\r\n",
-    );
+    bytes.extend_from_slice(b"PING\r\n\r\nSET inline \"quo ted\"\r\nGET inline\n");
+    // Valkey 9.0.0 ends by an assertion at an empty array before an inline request.
+    if harness::server_release() != (9, 0, 0) {
+        bytes.extend_from_slice(b"*0\r\n");
+    }
+    bytes.extend_from_slice(b"ECHO 'the end'\r\n");
     bytes
 }
 

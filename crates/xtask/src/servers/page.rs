@@ -96,7 +96,7 @@ pub(super) fn page(all: &Catalogue, parts: &[&str], rows: &BTreeMap<String, Stri
         let _ = writeln!(page, "{}. {}", number + 1, note.text);
     }
     if !all.missing.is_empty() {
-        page.push_str("\nNot tested, or not completely:\n\n");
+        page.push_str("\nNot tested, because no package with the server was found:\n\n");
     }
     for (server, tried) in &all.missing {
         let _ = writeln!(page, "- **{server}**: {tried}");
