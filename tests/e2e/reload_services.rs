@@ -345,6 +345,13 @@ fn returns_all_resources_of_removed_services() {
     let pointsman = builder(&cluster).services(&["alpha"]).lines(&drain).start();
     let (alpha, beta) = (pointsman.addr_of("alpha").expect("an address"), cluster.address().port());
     let both = || [service("alpha", alpha, &cluster), service("beta", beta, &cluster)];
+    // A sentinel has some series only once it has answered.
+    wait_until("every sentinel to answer", PATIENCE, || {
+        cluster.sentinel_addrs().iter().all(|addr| {
+            let age = format!("pointsman_sentinel_view_age_seconds{{sentinel=\"{addr}\"}}");
+            metric(&pointsman, &age).is_some()
+        })
+    });
     let (mut files, mut threads, mut before) = (0.0, 0.0, BTreeSet::new());
     for round in 0..50 {
         reload(&pointsman, &both(), "applied");

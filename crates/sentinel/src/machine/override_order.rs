@@ -182,7 +182,7 @@ impl Machine {
     /// An order arrives: refuses it, or queries the node.
     pub(super) fn order_follow(&mut self, now: Instant, order: FollowOrder) {
         self.cancel_order();
-        if let Some(refusal) = self.order_conflict() {
+        if let Some(refusal) = self.order_conflict(&order.addr) {
             return self.answer_order(order.id, Err(refusal));
         }
         self.nodes.ask_at(now, &order.addr);
@@ -240,19 +240,29 @@ impl Machine {
         self.electorate.has_majority(self.override_in_force.is_some())
     }
 
-    /// What stands against any order now.
-    fn order_conflict(&self) -> Option<FollowRefusal> {
+    /// What stands against an order to follow this node now.
+    fn order_conflict(&self, ordered: &NodeAddr) -> Option<FollowRefusal> {
         if self.rules.verify != Verify::Role {
             Some(FollowRefusal::RoleNotQueried)
         } else if self.pause.is_some_and(|pause| pause.ends_with_commit) {
             Some(FollowRefusal::Switchover)
         } else if self.has_deciding_majority() {
             Some(FollowRefusal::MajorityAnswers)
-        } else if matches!(self.state, MachineState::Armed { .. } | MachineState::Committing { .. })
-        {
+        } else if self.is_changing_to_another(ordered) {
             Some(FollowRefusal::MasterChange)
         } else {
             None
+        }
+    }
+
+    /// Whether a master change is in progress that an order to follow this node would contradict. A
+    /// hold for this very node is no obstacle: it starts as soon as a query sees that an operator
+    /// promoted the node by hand, and without sentinels only the order can end it.
+    fn is_changing_to_another(&self, ordered: &NodeAddr) -> bool {
+        match &self.state {
+            MachineState::Armed { candidate, .. } => candidate.as_ref() != Some(ordered),
+            MachineState::Committing { .. } => true,
+            _ => false,
         }
     }
 
@@ -268,7 +278,8 @@ impl Machine {
             return false;
         }
         let order = pending.order;
-        let checked = self.order_conflict().map_or_else(|| self.check_order(&order, probe), Err);
+        let conflict = self.order_conflict(node);
+        let checked = conflict.map_or_else(|| self.check_order(&order, probe), Err);
         let id = order.id;
         let answer = checked.map(|report| self.follow(now, &order, &report));
         let done = answer.is_ok();

@@ -54,6 +54,25 @@ fn follows_ordered_master_at_cold_start() {
     }
 }
 
+/// The sentinel that is left still lists the replica, so that its promotion by hand looks like the
+/// beginning of a failover.
+#[test]
+fn follows_node_whose_promotion_began_a_hold() {
+    let mut rig = Rig::booted();
+    rig.disconnects(1).disconnects(2).run(10_000);
+    rig.fails('A', ProbeFailure::Unreachable).promotes('B');
+    let promotion_seen = (0..5000).any(|_| {
+        rig.run(1);
+        matches!(rig.machine.state(), MachineState::Armed { .. })
+    });
+    assert!(promotion_seen, "{:?}", rig.machine.state());
+    rig.mark();
+    rig.orders('C').orders('B').run(10);
+    let outcomes = ["refuse MasterChange", "commit B@5 operator", "follow Switched"];
+    assert_eq!(rig.outcomes_untimed(), outcomes);
+    assert!(!rig.machine.is_holding());
+}
+
 #[test]
 fn refuses_order_while_majority_answers() {
     let mut rig = Rig::booted();
