@@ -7,7 +7,8 @@ use std::time::Instant;
 use harness::{BROWSERS, Binary, find_in_path};
 
 use crate::needs::{
-    BROWSER, DIST, HAPROXY, IPROUTE, Machine, NFTABLES, NPM, Need, Plan, REDIS, VALGRIND, plan,
+    BROWSER, DIST, HAPROXY, IPROUTE, Machine, NFTABLES, NPM, Need, OPENSSL, Plan, REDIS, VALGRIND,
+    plan,
 };
 use crate::seconds;
 
@@ -28,7 +29,7 @@ pub fn whatever_is_missing() -> Result<(), String> {
 pub fn for_tests() -> Result<(), String> {
     for_failovers_of_ours()?;
     // The cut-over from haproxy is a test.
-    if let Err(why) = install(&[HAPROXY]) {
+    if let Err(why) = install(&[HAPROXY, OPENSSL]) {
         println!("{why}");
     }
     let page: &[Need] = if harness::has_axe_core() { &[BROWSER] } else { &[BROWSER, NPM] };

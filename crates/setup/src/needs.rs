@@ -22,6 +22,9 @@ pub(crate) const NFTABLES: Need = Need { what: "nft", package: "nftables" };
 /// `ip`, for network namespaces.
 pub(crate) const IPROUTE: Need = Need { what: "ip", package: "iproute2" };
 
+/// openssl, a TLS client that shares no code with ours.
+pub(crate) const OPENSSL: Need = Need { what: "openssl", package: "openssl" };
+
 /// A browser, for the test of the status page.
 pub(crate) const BROWSER: Need = Need { what: "a Chromium", package: "chromium" };
 /// `npm`, which fetches axe-core for the accessibility test of the status page.
