@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use harness::{Client, Cluster, Load, Pointsman, wait_until};
+use harness::{Client, Cluster, Load, Pointsman, Value, wait_until};
 
 use crate::isolation::sets;
 use crate::{builder, metric};
@@ -59,7 +59,7 @@ fn serves_replies_values_and_messages_over_tls() {
     }
     let commands: Vec<_> = (0..10_000).map(|_| vec!["INCR", "n"]).collect();
     let replies = client.pipeline(&commands).expect("replies");
-    let numbers = replies.iter().map(|reply| reply.int()).collect::<Vec<_>>();
+    let numbers = replies.iter().map(Value::int).collect::<Vec<_>>();
     assert!(numbers.iter().zip(1..).all(|(got, number)| *got == Some(number)));
 
     let mut subscriber = self::client(&pointsman);
