@@ -8,9 +8,10 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use harness::{Client, Cluster, Pointsman, find_in_path, wait_until};
+use harness::{Authority, Client, Cluster, Pointsman, find_in_path, wait_until};
 use pointsman::admin::metrics::{CATALOGUE, HAPROXY, MetricKind, SPARSE_ABOVE};
 
+use crate::tls_clients::{folder, section};
 use crate::{builder, metric};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -57,7 +58,8 @@ fn series(text: &str) -> BTreeSet<&str> {
 }
 
 /// The metrics of the catalogue that a text lacks. Not every machine limits or counts memory and
-/// CPU for this process.
+/// CPU for this process, and faults of TLS have series only while there are some
+/// (`tls_sentinel::reports_certificates_that_change_under_tls_links`).
 fn missing_from(text: &str) -> Vec<&'static str> {
     let there = series(text);
     let is_missing = |it: &&pointsman::admin::metrics::Metric| {
@@ -69,7 +71,9 @@ fn missing_from(text: &str) -> Vec<&'static str> {
     };
     let all = CATALOGUE.iter().chain(HAPROXY);
     all.filter(|it| !it.name.starts_with("pointsman_cgroup_"))
-        .filter(|it| it.name != "pointsman_log_lines_suppressed_total")
+        .filter(|it| {
+            !["pointsman_log_lines_suppressed_total", "pointsman_tls_faults"].contains(&it.name)
+        })
         .filter(is_missing)
         .map(|it| it.name)
         .collect()
@@ -78,9 +82,13 @@ fn missing_from(text: &str) -> Vec<&'static str> {
 #[test]
 fn passes_promtool_with_every_metric() {
     let cluster = Cluster::builder().start();
-    let readers = cluster.address().port();
+    let (readers, secured) = (cluster.address().port(), cluster.address().port());
+    let authority = Authority::new("Test CA");
+    let paths = authority.issue(&["redis.test"]).write(&folder(&cluster));
     let pointsman = builder(&cluster)
         .service_line(&format!("replica_listen = [\"{readers}\"]"))
+        .service_line(&format!("tls_listen = [\"{secured}\"]"))
+        .service_line(&section(&[(&paths.chain, &paths.key)], ""))
         .lines("[metrics]\nhaproxy_names = true")
         .start();
     wait_until("replicas for readers", PATIENCE, || {
