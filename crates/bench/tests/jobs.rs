@@ -33,6 +33,7 @@ fn counts_replies_and_cpu_in_a_closed_loop() {
         let to = loader.sink();
         let job = Closed {
             to,
+            tls: None,
             workload: Workload::Small,
             clients: 50,
             pipeline,
@@ -68,7 +69,7 @@ fn keeps_the_rate_in_an_open_loop() {
 fn reconnects_for_every_request() {
     let loader = loader();
     let to = loader.sink();
-    let job = Churn { to, at_once: 16, warm: SHORT, time: TIME };
+    let job = Churn { to, tls: None, at_once: 16, warm: SHORT, time: TIME };
     counts(100, || {
         let job = job.clone();
         let (latency, window) = loader.run(move |engine| job.run(engine, &me())).expect("visits");
@@ -82,7 +83,7 @@ fn reconnects_for_every_request() {
 fn keeps_and_counts_idle_connections() {
     let loader = loader();
     let to = loader.sink();
-    let job = Idle { to, before: 10, pairs: 300, rest: SHORT };
+    let job = Idle { to, tls: None, before: 10, pairs: 300, rest: SHORT };
     let memory = loader.run(move |engine| job.run(engine, &[std::process::id()])).expect("memory");
     assert!(memory.before > 0 && memory.after > 0, "{memory:?}");
 }
@@ -93,7 +94,7 @@ fn fails_on_unexpected_reply() {
     let to = loader.sink();
     // The backend does not support SET.
     let workload = Workload::Set(64 << 10);
-    let job = Closed { to, workload, clients: 1, pipeline: 1, warm: SHORT, time: TIME };
+    let job = Closed { to, tls: None, workload, clients: 1, pipeline: 1, warm: SHORT, time: TIME };
     let error = loader.run(move |engine| job.run(engine, &me())).expect_err("a wrong reply");
     assert!(!error.to_string().is_empty());
 }

@@ -62,7 +62,7 @@ pub use netns::{
     Counter, Filter, Partition, in_private_namespace, loopback_up, overtaken, own_source, reorder,
     shape,
 };
-pub use node_certificates::{CertificateFiles, Certificates, tls_client};
+pub use node_certificates::{CertificateFiles, Certificates, tls_client, tls_client_with};
 pub use own::{alone, raise_files};
 pub use pointsman::{Pointsman, PointsmanBuilder};
 pub use process::{Launch, Process};

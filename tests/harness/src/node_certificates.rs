@@ -9,11 +9,12 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use rustls::client::WantsClientCert;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
+use rustls::{ClientConfig, ConfigBuilder, DigitallySignedStruct, Error, SignatureScheme};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -170,12 +171,7 @@ impl ServerCertVerifier for NoVerification {
 /// If the files cannot be read.
 #[must_use]
 pub fn tls_client(identity: Option<&CertificateFiles>) -> Arc<ClientConfig> {
-    let provider = Arc::new(aws_lc_rs::default_provider());
-    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
-        .with_safe_default_protocol_versions()
-        .expect("versions")
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(NoVerification(provider)));
+    let builder = accepting(aws_lc_rs::default_provider());
     Arc::new(match identity {
         None => builder.with_no_client_auth(),
         Some(files) => {
@@ -185,4 +181,23 @@ pub fn tls_client(identity: Option<&CertificateFiles>) -> Arc<ClientConfig> {
             builder.with_client_auth_cert(chain.expect("certificates"), key).expect("a pair")
         }
     })
+}
+
+/// The settings of connections over TLS with the ciphers and key exchanges of this provider, which
+/// accept every server's certificate.
+///
+/// # Panics
+/// If no version of TLS can be used with it.
+#[must_use]
+pub fn tls_client_with(provider: CryptoProvider) -> ClientConfig {
+    accepting(provider).with_no_client_auth()
+}
+
+fn accepting(provider: CryptoProvider) -> ConfigBuilder<ClientConfig, WantsClientCert> {
+    let provider = Arc::new(provider);
+    ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(NoVerification(provider)))
 }

@@ -10,6 +10,7 @@ use super::engine::Engine;
 use super::meter::{Meter, Window};
 use super::peer::Peer;
 use super::tally::Latency;
+use super::tls::Tls;
 use super::wire::Workload;
 
 /// The settings of the job.
@@ -17,6 +18,8 @@ use super::wire::Workload;
 pub struct Churn {
     /// The address to connect to.
     pub to: SocketAddr,
+    /// How to speak TLS there, if at all.
+    pub tls: Option<Tls>,
     /// Concurrent connections.
     pub at_once: usize,
     /// Warm-up before counting starts.
@@ -41,10 +44,11 @@ impl Churn {
         let (request, reply) = (Workload::Ping.request(), Workload::Ping.reply());
         let mut visits = Vec::new();
         for number in 0..self.at_once {
-            visits.push(Visit::begin(engine, self.to, number, &request)?);
+            visits.push(self.visit(engine, number, &request)?);
         }
         let begin = Instant::now() + self.warm;
         let (mut start, mut found, mut last) = (None, Vec::new(), Instant::now());
+        let mut resumed = 0;
         loop {
             engine.turn(Some(Duration::from_millis(100)))?;
             let ready = std::mem::take(&mut engine.ready);
@@ -56,9 +60,10 @@ impl Churn {
                     last = Instant::now();
                     if start.is_some() {
                         found.push(last.saturating_duration_since(visit.began));
+                        resumed += usize::from(visit.peer.is_resumed() == Some(true));
                     }
                     // This closes the old connection.
-                    *visit = Visit::begin(engine, self.to, *number, &request)?;
+                    *visit = self.visit(engine, *number, &request)?;
                 }
             }
             engine.ready = ready;
@@ -70,20 +75,19 @@ impl Churn {
                 None if now >= begin => start = Some((meter.sample(), Instant::now() + self.time)),
                 Some((sample, end)) if now >= end => {
                     let window = sample.until(&meter.sample());
+                    self.tls.as_ref().map_or(Ok(()), |tls| tls.check(found.len(), resumed))?;
                     return Ok((Latency::of(found), window));
                 }
                 _ => {}
             }
         }
     }
-}
 
-impl Visit {
-    fn begin(engine: &Engine, to: SocketAddr, number: usize, request: &[u8]) -> io::Result<Self> {
+    fn visit(&self, engine: &Engine, number: usize, request: &[u8]) -> io::Result<Visit> {
         let began = Instant::now();
-        let mut peer = Peer::connect(engine, to, number)?;
+        let mut peer = Peer::connect(engine, self.to, self.tls.as_ref(), number)?;
         // On loopback the connection is open already; otherwise an event follows.
         peer.send(request)?;
-        Ok(Self { peer, got: 0, began })
+        Ok(Visit { peer, got: 0, began })
     }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::engine::Engine;
 use super::meter::{Meter, Window};
 use super::peer::Peer;
+use super::tls::Tls;
 use super::wire::Workload;
 
 /// The job fails if no reply arrives for this long.
@@ -18,6 +19,8 @@ pub(crate) const SILENCE: Duration = Duration::from_secs(5);
 pub struct Closed {
     /// The address to connect to.
     pub to: SocketAddr,
+    /// How to speak TLS there, if at all.
+    pub tls: Option<Tls>,
     /// The requests.
     pub workload: Workload,
     /// Connections.
@@ -54,7 +57,12 @@ impl Closed {
         let requests = self.workload.request().repeat(self.pipeline);
         let reply = self.workload.reply();
         let mut clients = (0..self.clients)
-            .map(|number| Ok(Client { peer: Peer::connect(engine, self.to, number)?, got: 0 }))
+            .map(|number| {
+                Ok(Client {
+                    peer: Peer::connect(engine, self.to, self.tls.as_ref(), number)?,
+                    got: 0,
+                })
+            })
             .collect::<io::Result<Vec<_>>>()?;
         let begin = Instant::now() + self.warm;
         let (mut done, mut start, mut last) = (0_u64, None, Instant::now());

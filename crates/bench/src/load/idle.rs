@@ -9,6 +9,7 @@ use super::closed::SILENCE;
 use super::engine::Engine;
 use super::meter::private_memory;
 use super::peer::Peer;
+use super::tls::Tls;
 use super::wire::Workload;
 
 /// Connections opened at a time.
@@ -19,6 +20,8 @@ const BATCH: usize = 50;
 pub struct Idle {
     /// The address to connect to.
     pub to: SocketAddr,
+    /// How to speak TLS there, if at all.
+    pub tls: Option<Tls>,
     /// Connections that are open at the first measurement, so that one-time costs do not count.
     pub before: usize,
     /// Connections added for the second measurement.
@@ -61,7 +64,7 @@ impl Idle {
         while peers.len() < wanted {
             let batch = peers.len()..wanted.min(peers.len() + BATCH);
             for number in batch.clone() {
-                peers.push((Peer::connect(engine, self.to, number)?, 0));
+                peers.push((Peer::connect(engine, self.to, self.tls.as_ref(), number)?, 0));
             }
             let mut open = batch.len();
             while open > 0 {

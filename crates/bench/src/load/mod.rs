@@ -23,6 +23,7 @@ mod open;
 mod peer;
 mod sink;
 mod tally;
+mod tls;
 mod wire;
 
 use std::io;
@@ -42,6 +43,7 @@ pub use meter::{Meter, Window, private_memory};
 pub use mixed::Mixed;
 pub use open::Open;
 pub use tally::Latency;
+pub use tls::{Handshake, Tls};
 pub use wire::{BIG_KEYS, Workload};
 
 type Job = Box<dyn FnOnce(&mut Engine) + Send>;

@@ -61,7 +61,7 @@ impl Open {
     ) -> io::Result<(Latency, Window)> {
         let (request, reply) = (self.workload.request(), self.workload.reply());
         let mut clients = (0..self.clients)
-            .map(|number| Peer::connect(engine, self.to, number))
+            .map(|number| Peer::connect(engine, self.to, None, number))
             .map(|peer| Ok(Client { peer: peer?, got: 0, due: VecDeque::new(), backlog: 0 }))
             .collect::<io::Result<Vec<_>>>()?;
         let mut next = Instant::now() + gap;

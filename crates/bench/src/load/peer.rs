@@ -3,19 +3,28 @@
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
+use rustls::{ClientConnection, HandshakeKind};
+
 use super::engine::Engine;
+use super::tls::{self, Tls};
 
 /// A connection that knows what it sends and which reply it expects.
 #[derive(Debug)]
 pub(crate) struct Peer {
     stream: TcpStream,
-    /// How much of the current text has been sent.
+    tls: Option<Box<ClientConnection>>,
+    /// How much of the current text has been sent, or encrypted.
     sent: usize,
 }
 
 impl Peer {
     /// Connects without blocking; events arrive under `number`.
-    pub(crate) fn connect(engine: &Engine, to: SocketAddr, number: usize) -> io::Result<Self> {
+    pub(crate) fn connect(
+        engine: &Engine,
+        to: SocketAddr,
+        tls: Option<&Tls>,
+        number: usize,
+    ) -> io::Result<Self> {
         let socket =
             socket2::Socket::new(socket2::Domain::for_address(to), socket2::Type::STREAM, None)?;
         socket.set_nonblocking(true)?;
@@ -30,19 +39,29 @@ impl Peer {
         }
         let stream: TcpStream = socket.into();
         engine.watch(&stream, number)?;
-        Ok(Self { stream, sent: 0 })
+        Ok(Self { stream, tls: tls.map(Tls::begin).transpose()?, sent: 0 })
     }
 
     /// Sends the rest of `text`; returns whether all of it was sent.
     pub(crate) fn send(&mut self, text: &[u8]) -> io::Result<bool> {
-        while let Some(rest) = text.get(self.sent..).filter(|rest| !rest.is_empty()) {
-            match (&self.stream).write(rest) {
-                Ok(written) => self.sent += written,
+        let Self { stream, tls, sent } = self;
+        if let Some(tls) = tls {
+            return send_encrypted(tls, stream, text, sent);
+        }
+        while let Some(rest) = text.get(*sent..).filter(|rest| !rest.is_empty()) {
+            match (&*stream).write(rest) {
+                Ok(written) => *sent += written,
                 Err(error) if waits(&error) => return Ok(false),
                 Err(error) => return Err(error),
             }
         }
         Ok(true)
+    }
+
+    /// Whether its session over TLS continues an earlier one. `None` without TLS.
+    pub(crate) fn is_resumed(&self) -> Option<bool> {
+        let kind = self.tls.as_ref()?.handshake_kind()?;
+        Some(kind == HandshakeKind::Resumed)
     }
 
     /// Makes the next [`send`](Self::send) start at the beginning of its text.
@@ -62,9 +81,10 @@ impl Peer {
         reply: &[u8],
         begin: usize,
     ) -> io::Result<usize> {
+        let Self { stream, tls, .. } = self;
         let mut came = 0;
         loop {
-            match (&self.stream).read(buffer) {
+            match (&*stream).read(buffer) {
                 Ok(0) => {
                     return Err(io::Error::new(
                         io::ErrorKind::UnexpectedEof,
@@ -72,18 +92,19 @@ impl Peer {
                     ));
                 }
                 Ok(read) => {
-                    let at = (begin + came) % reply.len().max(1);
-                    let (first, expected) = (buffer.first(), reply.get(at));
-                    if first != expected {
-                        let text =
-                            String::from_utf8_lossy(buffer.get(..read.min(80)).unwrap_or_default())
-                                .into_owned();
-                        return Err(io::Error::new(
-                            io::ErrorKind::InvalidData,
-                            format!("unexpected reply {text:?}"),
-                        ));
+                    let received = buffer.get(..read).unwrap_or_default();
+                    if let Some(tls) = tls {
+                        tls::decrypt(tls, received, |piece| {
+                            compare(piece, reply, begin + came)?;
+                            came += piece.len();
+                            Ok(())
+                        })?;
+                        // Messages of the handshake.
+                        flush(tls, stream)?;
+                    } else {
+                        compare(received, reply, begin + came)?;
+                        came += read;
                     }
-                    came += read;
                     if read < buffer.len() {
                         return Ok(came);
                     }
@@ -92,6 +113,46 @@ impl Peer {
                 Err(error) => return Err(error),
             }
         }
+    }
+}
+
+/// Compares the first byte of what was received with that at its position in the reply.
+fn compare(received: &[u8], reply: &[u8], position: usize) -> io::Result<()> {
+    if received.first() == reply.get(position % reply.len().max(1)) {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(received.get(..received.len().min(80)).unwrap_or_default());
+    Err(io::Error::new(io::ErrorKind::InvalidData, format!("unexpected reply {text:?}")))
+}
+
+/// Sends the rest of `text` over TLS; returns whether all of it was sent.
+fn send_encrypted(
+    tls: &mut ClientConnection,
+    stream: &TcpStream,
+    text: &[u8],
+    sent: &mut usize,
+) -> io::Result<bool> {
+    loop {
+        let rest = text.get(*sent..).unwrap_or_default();
+        *sent += tls::encrypt(tls, rest)?;
+        if !flush(tls, stream)? {
+            return Ok(false);
+        }
+        if *sent == text.len() {
+            return Ok(true);
+        }
+        if tls.is_handshaking() {
+            return Ok(false);
+        }
+    }
+}
+
+/// Sends what is encrypted; returns whether the socket took all of it.
+fn flush(tls: &mut ClientConnection, mut stream: &TcpStream) -> io::Result<bool> {
+    match tls::flush(tls, &mut stream) {
+        Ok(()) => Ok(true),
+        Err(error) if waits(&error) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

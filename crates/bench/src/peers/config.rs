@@ -17,6 +17,8 @@ pub(crate) struct Route {
     /// Sentinel's name of the target.
     pub(crate) name: &'static str,
     pub(crate) listen: SocketAddr,
+    /// The listen address for TLS, of peers that [speak it](Peer::speaks_tls).
+    pub(crate) secured: SocketAddr,
     pub(crate) target: SocketAddr,
 }
 
@@ -27,6 +29,8 @@ pub(crate) struct Around<'a> {
     pub(crate) sentinel: SocketAddr,
     /// The admin or statistics address.
     pub(crate) admin: SocketAddr,
+    /// The certificate and its key, in one file.
+    pub(crate) certificate: &'a Path,
     /// The folder that the peer was unpacked into.
     pub(crate) root: &'a Path,
     /// The folder for its output.
@@ -52,13 +56,15 @@ pub(crate) fn configuration(
             ("none", String::new(), pairs.collect())
         }
         Peer::Haproxy2 | Peer::Haproxy3 => {
-            ("haproxy.cfg", haproxy(routes, "", ""), words("-db -f FILE"))
+            ("haproxy.cfg", haproxy(routes, around, "", ""), words("-db -f FILE"))
         }
         Peer::Haproxy3Buffers => {
-            ("haproxy.cfg", haproxy(routes, "  tune.bufsize 65536\n", ""), words("-db -f FILE"))
+            let text = haproxy(routes, around, "  tune.bufsize 65536\n", "");
+            ("haproxy.cfg", text, words("-db -f FILE"))
         }
         Peer::Haproxy3Splice => {
-            ("haproxy.cfg", haproxy(routes, "", "  option splice-auto\n"), words("-db -f FILE"))
+            let text = haproxy(routes, around, "", "  option splice-auto\n");
+            ("haproxy.cfg", text, words("-db -f FILE"))
         }
         Peer::Nginx => {
             let args = format!("-e stderr -p {} -c FILE", around.folder.display());
@@ -82,11 +88,12 @@ pub(crate) fn configuration(
 
 fn pointsman(routes: &[Route], around: &Around<'_>) -> String {
     let mut text = String::new();
-    for Route { name, listen, .. } in routes {
-        let sentinel = around.sentinel;
+    for Route { name, listen, secured, .. } in routes {
+        let (sentinel, certificate) = (around.sentinel, around.certificate);
         let _ = writeln!(
             text,
-            "[[service]]\nname = {name:?}\nlisten = [\"{listen}\"]\nsentinels = [\"{sentinel}\"]"
+            "[[service]]\nname = {name:?}\nlisten = [\"{listen}\"]\ntls_listen = [\"{secured}\"]\n\
+             sentinels = [\"{sentinel}\"]\n[service.tls]\ncertificate_files = [{certificate:?}]"
         );
     }
     let _ = writeln!(text, "[admin]\nlisten = [\"{}\"]", around.admin);
@@ -95,13 +102,18 @@ fn pointsman(routes: &[Route], around: &Around<'_>) -> String {
     text
 }
 
-fn haproxy(routes: &[Route], global: &str, defaults: &str) -> String {
+fn haproxy(routes: &[Route], around: &Around<'_>, global: &str, defaults: &str) -> String {
     let mut text = format!(
         "global\n  nbthread 1\n  maxconn {CONNECTIONS}\n{global}defaults\n  mode tcp\n  timeout connect 5s\n\
          \x20 timeout client 1h\n  timeout server 1h\n  maxconn {CONNECTIONS}\n{defaults}"
     );
-    for Route { name, listen, target } in routes {
-        let _ = writeln!(text, "listen {name}\n  bind {listen}\n  server {name} {target}");
+    let certificate = around.certificate.display();
+    for Route { name, listen, secured, target } in routes {
+        let _ = writeln!(
+            text,
+            "listen {name}\n  bind {listen}\n  bind {secured} ssl crt {certificate}\n  \
+             server {name} {target}"
+        );
     }
     text
 }
@@ -125,7 +137,7 @@ fn nginx(routes: &[Route], root: &Path) -> String {
 }
 
 fn twemproxy(routes: &[Route]) -> String {
-    routes.iter().fold(String::new(), |mut text, Route { name, listen, target }| {
+    routes.iter().fold(String::new(), |mut text, Route { name, listen, target, .. }| {
         let _ = writeln!(
             text,
             "{name}:\n  listen: {listen}\n  hash: fnv1a_64\n  distribution: ketama\n  redis: true\n  servers:\n   - {target}:1"
@@ -170,12 +182,13 @@ mod tests {
     fn configures_every_peer_with_one_thread() {
         let addr = |port: u16| SocketAddr::from(([127, 1, 2, 3], port));
         let routes = [
-            Route { name: "redis", listen: addr(1001), target: addr(2001) },
-            Route { name: "sink", listen: addr(1002), target: addr(2002) },
+            Route { name: "redis", listen: addr(1001), secured: addr(3001), target: addr(2001) },
+            Route { name: "sink", listen: addr(1002), secured: addr(3002), target: addr(2002) },
         ];
         let folder = Path::new("/folder");
-        let around =
-            Around { sentinel: addr(26379), admin: addr(8888), root: Path::new("/root"), folder };
+        let (sentinel, admin) = (addr(26379), addr(8888));
+        let (certificate, root) = (Path::new("/folder/both.pem"), Path::new("/root"));
+        let around = Around { sentinel, admin, certificate, root, folder };
         for peer in Peer::ALL.into_iter().filter(|peer| *peer != Peer::Direct) {
             let (file, text, args) = configuration(peer, &routes, &around);
             if peer == Peer::Baseline {
@@ -189,6 +202,7 @@ mod tests {
             for port in ["1001", "1002"] {
                 assert_eq!(text.matches(port).count(), 1, "{peer:?}: {port} in\n{text}");
             }
+            assert_eq!(text.contains("3001") && text.contains("both.pem"), peer.speaks_tls());
             if peer == Peer::Pointsman {
                 assert_eq!(text.matches("127.1.2.3:26379").count(), 2, "{text}");
                 assert!(text.contains("workers = 1\n"));

@@ -103,6 +103,12 @@ impl Peer {
         }
     }
 
+    /// Whether it is measured with clients over TLS.
+    pub(super) fn speaks_tls(self) -> bool {
+        use Peer::{Haproxy2, Haproxy3, Haproxy3Buffers, Haproxy3Splice, Pointsman};
+        matches!(self, Pointsman | Haproxy2 | Haproxy3 | Haproxy3Buffers | Haproxy3Splice)
+    }
+
     /// The source of the program, if it has to be fetched.
     pub(super) fn source(self) -> Option<Source> {
         let debian = |suite, packages, program| Some(Source::Debian { suite, packages, program });

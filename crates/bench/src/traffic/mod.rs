@@ -32,7 +32,7 @@ use scene::{Built, Pace, Scene};
 use setup::{build, install};
 
 /// No round starts that would end later than this after the first one started.
-const LIMIT: Duration = Duration::from_secs(540);
+const LIMIT: Duration = Duration::from_secs(720);
 /// The part of a core that other processes may use before a measurement counts as disturbed.
 const FOREIGN: f64 = 0.10;
 /// The part of the time that the host may take.

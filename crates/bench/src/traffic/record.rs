@@ -38,11 +38,25 @@ pub(super) enum Row {
     Connections,
     /// Connect, PING, close; one at a time, a Redis as the backend.
     First,
+    /// As `Small`, with clients over TLS.
+    TlsSmall,
+    /// GET of 1 MiB over TLS.
+    #[value(name = "tls-get-1m")]
+    TlsGet1m,
+    /// SET of 1 MiB over TLS.
+    #[value(name = "tls-set-1m")]
+    TlsSet1m,
+    /// Connect, PING, close, each with a full handshake; 8 at a time, the built-in backend.
+    TlsFull,
+    /// The same with resumed sessions.
+    TlsResumed,
+    /// Memory of idle connections over TLS.
+    TlsIdle,
 }
 
 impl Row {
     /// In the order of the tables.
-    pub(super) const ALL: [Self; 12] = [
+    pub(super) const ALL: [Self; 18] = [
         Self::Small,
         Self::Redis,
         Self::Pipeline,
@@ -55,6 +69,12 @@ impl Row {
         Self::Idle,
         Self::Connections,
         Self::First,
+        Self::TlsSmall,
+        Self::TlsGet1m,
+        Self::TlsSet1m,
+        Self::TlsFull,
+        Self::TlsResumed,
+        Self::TlsIdle,
     ];
 
     /// The name in the raw data.
@@ -72,6 +92,12 @@ impl Row {
             Self::Idle => "idle",
             Self::Connections => "connections",
             Self::First => "first",
+            Self::TlsSmall => "tls-small",
+            Self::TlsGet1m => "tls-get-1m",
+            Self::TlsSet1m => "tls-set-1m",
+            Self::TlsFull => "tls-full",
+            Self::TlsResumed => "tls-resumed",
+            Self::TlsIdle => "tls-idle",
         }
     }
 
@@ -98,28 +124,53 @@ impl Row {
                 "New connections, the proxy being the limit (connect, PING, close; 16 at a time)"
             }
             Self::First => "First reply on a new connection to a Redis (one at a time)",
+            Self::TlsSmall => "TLS: small requests (GET of 64 B, 50 clients)",
+            Self::TlsGet1m => "TLS, bulk: GET of 1 MiB, 8 clients",
+            Self::TlsSet1m => "TLS, bulk: SET of 1 MiB, 8 clients",
+            Self::TlsFull => "TLS: full handshakes (connect, PING, close; 8 at a time)",
+            Self::TlsResumed => "TLS: resumed sessions (connect, PING, close; 8 at a time)",
+            Self::TlsIdle => "TLS: idle connections",
         }
     }
 
     /// The measures of the row, in the order of the tables.
     pub(super) fn measures(self) -> &'static [Measure] {
         match self {
-            Self::Small | Self::Redis | Self::Pipeline => {
+            Self::Small | Self::Redis | Self::Pipeline | Self::TlsSmall => {
                 &[Measure::Rps, Measure::CpuRequest, Measure::Busy]
             }
             Self::Latency => &[Measure::P50, Measure::P99, Measure::P999, Measure::CpuRequest],
-            Self::Get64 | Self::Set64 | Self::Get1m | Self::Set1m => {
-                &[Measure::Bulk, Measure::CpuBulk]
-            }
+            Self::Get64
+            | Self::Set64
+            | Self::Get1m
+            | Self::Set1m
+            | Self::TlsGet1m
+            | Self::TlsSet1m => &[Measure::Bulk, Measure::CpuBulk],
             Self::Fairness => &[Measure::P50, Measure::P99, Measure::Bulk, Measure::CpuBulk],
-            Self::Idle => &[Measure::Memory],
-            Self::Connections => &[Measure::Conns, Measure::CpuConn, Measure::Busy],
+            Self::Idle | Self::TlsIdle => &[Measure::Memory],
+            Self::Connections | Self::TlsFull | Self::TlsResumed => {
+                &[Measure::Conns, Measure::CpuConn, Measure::Busy]
+            }
             Self::First => &[Measure::P50, Measure::P99],
         }
     }
 
+    /// Whether clients speak TLS.
+    pub(super) fn is_tls(self) -> bool {
+        use Row::{TlsFull, TlsGet1m, TlsIdle, TlsResumed, TlsSet1m, TlsSmall};
+        matches!(self, TlsSmall | TlsGet1m | TlsSet1m | TlsFull | TlsResumed | TlsIdle)
+    }
+
     /// Whether the row measures this peer.
     pub(super) fn includes(self, peer: Peer) -> bool {
+        if self.is_tls() {
+            let large = matches!(self, Self::TlsGet1m | Self::TlsSet1m);
+            return match peer {
+                Peer::Haproxy2 | Peer::Haproxy3Splice => false,
+                Peer::Haproxy3Buffers => large,
+                _ => peer.speaks_tls(),
+            };
+        }
         let bulk =
             matches!(self, Self::Get64 | Self::Set64 | Self::Get1m | Self::Set1m | Self::Fairness);
         match peer {
@@ -262,6 +313,6 @@ mod tests {
     #[test]
     fn compares_tuned_variants_only_where_relevant() {
         let rows = |peer| Row::ALL.into_iter().filter(|row| row.includes(peer)).count();
-        assert_eq!([Peer::Haproxy3Buffers, Peer::Direct, Peer::Pointsman].map(rows), [5, 8, 12]);
+        assert_eq!([Peer::Haproxy3Buffers, Peer::Direct, Peer::Pointsman].map(rows), [7, 8, 18]);
     }
 }

@@ -14,9 +14,10 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::load::{
-    Churn, Closed, Idle, Latency, Loader, Meter, Mixed, Open, Rate, Window, Workload,
+    Churn, Closed, Handshake, Idle, Latency, Loader, Meter, Mixed, Open, Rate, Tls, Window,
+    Workload,
 };
-use harness::{Cluster, Launch, Process, find_in_path, pause};
+use harness::{Authority, Cluster, Launch, Process, find_in_path, pause};
 
 use super::record::{Measure, Row};
 use crate::peers::{self, Around, Peer, Program, Route, configuration};
@@ -31,6 +32,8 @@ const BULK_PIPELINE: usize = 4;
 const PING_GAP: Duration = Duration::from_millis(5);
 /// Requests per second of the open loop.
 const RATE: u32 = 20_000;
+/// Handshakes at once: as many as a client of the load keeps tickets for one server.
+const HANDSHAKES: usize = 8;
 /// Idle connections whose memory is measured.
 const PAIRS: usize = 2000;
 /// How long a proxy may take to answer its first client.
@@ -54,6 +57,13 @@ pub(super) struct Built {
 /// A running proxy.
 struct Running {
     process: Process,
+    plain: Addresses,
+    secured: Addresses,
+}
+
+/// Where a proxy leads to each backend.
+#[derive(Debug, Clone, Copy)]
+struct Addresses {
     redis: SocketAddr,
     sink: SocketAddr,
 }
@@ -64,6 +74,8 @@ pub(super) struct Scene {
     running: BTreeMap<Peer, Running>,
     loader: Loader,
     cluster: Cluster,
+    /// The proxies' certificate and its key, in one file.
+    certificate: PathBuf,
     /// The programs that are built here.
     built: Built,
     core: usize,
@@ -92,7 +104,9 @@ impl Scene {
                     .map_err(|error| format!("redis-server: {error}"))?;
             }
         }
-        Ok(Self { running: BTreeMap::new(), loader, cluster, built, core: cores.1, started: 0 })
+        let certificate = certificate(&cluster)?;
+        let (running, core) = (BTreeMap::new(), cores.1);
+        Ok(Self { running, loader, cluster, certificate, built, core, started: 0 })
     }
 
     /// Starts a proxy and waits until it answers on both routes. Does nothing if it runs.
@@ -124,13 +138,24 @@ impl Scene {
         let folder = self.cluster.folder().join(&name);
         fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         let port = || self.cluster.address().port();
-        let (redis, sink) = (port(), port());
+        let [plain, secured] = [(); 2].map(|()| Addresses { redis: port(), sink: port() });
         let routes = [
-            Route { name: "mymaster", listen: redis, target: self.cluster.master().addr() },
-            Route { name: "sink", listen: sink, target: self.loader.sink() },
+            Route {
+                name: "mymaster",
+                listen: plain.redis,
+                secured: secured.redis,
+                target: self.cluster.master().addr(),
+            },
+            Route {
+                name: "sink",
+                listen: plain.sink,
+                secured: secured.sink,
+                target: self.loader.sink(),
+            },
         ];
         let sentinel = self.cluster.sentinel_addrs().first().copied().ok_or("no sentinel")?;
-        let around = Around { sentinel, admin: port(), root: &program.root, folder: &folder };
+        let (admin, certificate) = (port(), self.certificate.as_path());
+        let around = Around { sentinel, admin, certificate, root: &program.root, folder: &folder };
         let (file, text, args) = configuration(peer, &routes, &around);
         let file = folder.join(file);
         fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
@@ -147,19 +172,8 @@ impl Scene {
             .collect();
         let process =
             Process::start(&Launch { name, program: taskset, args, env: Vec::new(), folder });
-        let deadline = Instant::now() + READY;
-        for addr in [redis, sink] {
-            while let Err(error) = tell(addr, &Workload::Ping.request(), &Workload::Ping.reply()) {
-                if !process.is_running() {
-                    return Err(format!("it ended at once: {}", process.log().trim()));
-                }
-                if Instant::now() > deadline {
-                    return Err(format!("it does not answer: {error}"));
-                }
-                pause(Duration::from_millis(20));
-            }
-        }
-        Ok(Running { process, redis, sink })
+        wait_ready(&process, plain)?;
+        Ok(Running { process, plain, secured })
     }
 
     /// Measures once; returns the values and the resources used.
@@ -172,20 +186,21 @@ impl Scene {
         peer: Peer,
         pace: Pace,
     ) -> Result<(BTreeMap<Measure, f64>, Option<Window>), String> {
-        if row == Row::Idle {
+        let handshake = if row == Row::TlsResumed { Handshake::Resumed } else { Handshake::Full };
+        let tls = if row.is_tls() { Some(Tls::new(handshake)?) } else { None };
+        if matches!(row, Row::Idle | Row::TlsIdle) {
             let fresh = self.launch(peer)?;
             return self
-                .idle(&fresh)
+                .idle(&fresh, tls)
                 .map(|bytes| (BTreeMap::from([(Measure::Memory, bytes)]), None));
         }
-        let (redis, sink, pids) = match self.running.get(&peer) {
-            Some(running) => (running.redis, running.sink, vec![running.process.pid()]),
-            None => (self.cluster.master().addr(), self.loader.sink(), Vec::new()),
-        };
+        let (Addresses { redis, sink }, pids) = self.path(row, peer);
         let meter = self.meter(pids);
         let Pace { warm, time } = pace;
+        let secured = tls.clone();
         let closed = |to, workload, clients, pipeline| Closed {
             to,
+            tls: secured.clone(),
             workload,
             clients,
             pipeline,
@@ -193,7 +208,9 @@ impl Scene {
             time,
         };
         let values = match row {
-            Row::Small => self.closed(closed(sink, Workload::Small, CLIENTS, 1), meter),
+            Row::Small | Row::TlsSmall => {
+                self.closed(closed(sink, Workload::Small, CLIENTS, 1), meter)
+            }
             Row::Pipeline => self.closed(closed(sink, Workload::Small, CLIENTS, 16), meter),
             Row::Redis => self.closed(closed(redis, Workload::Small, CLIENTS, 1), meter),
             Row::Get64 => {
@@ -202,10 +219,10 @@ impl Scene {
             Row::Set64 => {
                 self.closed(closed(redis, Workload::Set(64 << 10), BULK_CLIENTS, 1), meter)
             }
-            Row::Get1m => {
+            Row::Get1m | Row::TlsGet1m => {
                 self.closed(closed(redis, Workload::Get(1 << 20), BULK_CLIENTS, 1), meter)
             }
-            Row::Set1m => {
+            Row::Set1m | Row::TlsSet1m => {
                 self.closed(closed(redis, Workload::Set(1 << 20), BULK_CLIENTS, 1), meter)
             }
             Row::Latency => {
@@ -219,9 +236,12 @@ impl Scene {
                 let bulk = closed(redis, Workload::Get(1 << 20), BULK_CLIENTS, BULK_PIPELINE);
                 self.mixed(Mixed { bulk, gap: PING_GAP }, meter)
             }
-            Row::Connections => self.churn(Churn { to: sink, at_once: 16, warm, time }, meter),
-            Row::First | Row::Idle => {
-                self.churn(Churn { to: redis, at_once: 1, warm, time }, meter)
+            Row::Connections => self.churn(Churn { to: sink, tls, at_once: 16, warm, time }, meter),
+            Row::TlsFull | Row::TlsResumed => {
+                self.churn(Churn { to: sink, tls, at_once: HANDSHAKES, warm, time }, meter)
+            }
+            Row::First | Row::Idle | Row::TlsIdle => {
+                self.churn(Churn { to: redis, tls, at_once: 1, warm, time }, meter)
             }
         };
         let (mut values, window) = values.map_err(|error| error.to_string())?;
@@ -235,6 +255,18 @@ impl Scene {
         }
         values.retain(|measure, _| row.measures().contains(measure));
         Ok((values, Some(window)))
+    }
+
+    /// The addresses to send load to, and the processes to measure.
+    fn path(&self, row: Row, peer: Peer) -> (Addresses, Vec<u32>) {
+        match self.running.get(&peer) {
+            Some(running) if row.is_tls() => (running.secured, vec![running.process.pid()]),
+            Some(running) => (running.plain, vec![running.process.pid()]),
+            None => {
+                let (redis, sink) = (self.cluster.master().addr(), self.loader.sink());
+                (Addresses { redis, sink }, Vec::new())
+            }
+        }
     }
 
     fn closed(
@@ -268,9 +300,10 @@ impl Scene {
         Ok((values, window))
     }
 
-    fn idle(&self, running: &Running) -> Result<f64, String> {
-        let job =
-            Idle { to: running.sink, before: 100, pairs: PAIRS, rest: Duration::from_millis(400) };
+    fn idle(&self, running: &Running, tls: Option<Tls>) -> Result<f64, String> {
+        let to = if tls.is_some() { running.secured.sink } else { running.plain.sink };
+        let rest = Duration::from_millis(400);
+        let job = Idle { to, tls, before: 100, pairs: PAIRS, rest };
         let pids = vec![running.process.pid()];
         let memory = self
             .loader
@@ -321,6 +354,32 @@ fn latencies(latency: Latency, window: Window) -> BTreeMap<Measure, f64> {
         (Measure::Busy, window.proxy / window.seconds),
     ];
     values.into()
+}
+
+/// Writes a certificate with a key of the curve P-256.
+fn certificate(cluster: &Cluster) -> Result<PathBuf, String> {
+    let certificate = Authority::new("benchmark").issue(&["redis.bench"]);
+    let path = cluster.folder().join("certificate.pem");
+    fs::write(&path, certificate.chain + &certificate.key)
+        .map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(path)
+}
+
+/// Waits until a proxy answers on both routes.
+fn wait_ready(process: &Process, at: Addresses) -> Result<(), String> {
+    let deadline = Instant::now() + READY;
+    for addr in [at.redis, at.sink] {
+        while let Err(error) = tell(addr, &Workload::Ping.request(), &Workload::Ping.reply()) {
+            if !process.is_running() {
+                return Err(format!("it ended at once: {}", process.log().trim()));
+            }
+            if Instant::now() > deadline {
+                return Err(format!("it does not answer: {error}"));
+            }
+            pause(Duration::from_millis(20));
+        }
+    }
+    Ok(())
 }
 
 /// Sends a request on a new connection and checks the reply.

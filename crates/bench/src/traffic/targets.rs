@@ -79,13 +79,13 @@ const fn target(
     Target { title, row, measure, against, bound }
 }
 
-const TARGETS: [Target; 22] = {
+const TARGETS: [Target; 28] = {
     use Against::{Direct, Stock, Tuned};
     use Bound::{Least, Most};
     use Measure::{Bulk, Conns, CpuBulk, CpuConn, CpuRequest, Memory, P50, P99, Rps};
     use Row::{
         Connections, Fairness, First, Get1m, Get64, Idle, Latency, Pipeline, Redis, Set1m, Set64,
-        Small,
+        Small, TlsFull, TlsGet1m, TlsIdle, TlsResumed, TlsSet1m, TlsSmall,
     };
     [
         target("CPU a small request", Small, CpuRequest, Stock, Most(0.86)),
@@ -110,6 +110,12 @@ const TARGETS: [Target; 22] = {
         target("Connections a second", Connections, Conns, Stock, Least(1.05)),
         target("CPU a connection", Connections, CpuConn, Stock, Most(0.95)),
         target("p50 of the first reply", First, P50, Stock, Most(0.98)),
+        target("TLS: CPU a small request", TlsSmall, CpuRequest, Stock, Most(0.95)),
+        target("TLS: CPU a GiB, GET of 1 MiB", TlsGet1m, CpuBulk, Stock, Most(0.80)),
+        target("TLS: CPU a GiB, SET of 1 MiB", TlsSet1m, CpuBulk, Stock, Most(0.80)),
+        target("TLS: full handshakes a second", TlsFull, Conns, Stock, Least(1.00)),
+        target("TLS: resumed sessions a second", TlsResumed, Conns, Stock, Least(1.00)),
+        target("TLS: memory of an idle connection", TlsIdle, Memory, Stock, Most(0.30)),
     ]
 };
 
