@@ -22,11 +22,14 @@ const note = (kind, at = Date.now()) => {
   seen.kinds[kind] = (seen.kinds[kind] ?? 0) + 1;
 };
 
+const file = (name) => readFileSync(process.env[`CLIENTS_${name}`]);
+const tls = process.env.CLIENTS_CA && { ca: file("CA"), cert: file("CERTIFICATE"), key: file("KEY") };
+
 async function live(number) {
   const name = `js-${number}`;
   const client = new Redis({
     host, port: Number(port), username: "app", password: "pw", db: number % 16, connectionName: name,
-    maxRetriesPerRequest: 0, retryStrategy: () => 100,
+    maxRetriesPerRequest: 0, retryStrategy: () => 100, ...(tls && { tls }),
   });
   let over = false;
   let expected;

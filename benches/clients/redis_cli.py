@@ -16,13 +16,15 @@ end = time.monotonic() + seconds
 settled = time.monotonic() + float(os.environ.get("CLIENTS_SETTLE", "0"))
 lock = threading.Lock()
 seen = {"answered": 0, "errors": 0, "wrong": 0, "longest_ms": 0, "longest_at": 0, "errors_at": []}
+secured = [word for option, file in (("cacert", "CA"), ("cert", "CERTIFICATE"), ("key", "KEY"))
+           if f"CLIENTS_{file}" in os.environ for word in (f"--{option}", os.environ[f"CLIENTS_{file}"])]
 version = subprocess.run(["redis-cli", "--version"], capture_output=True, text=True).stdout.split()[1]
 
 
 def live(number):
     name, expected = f"cli-{number}", None
     # Unbuffered, since it writes to a pipe here.
-    command = ["stdbuf", "-oL", "redis-cli", "-h", host, "-p", port]
+    command = ["stdbuf", "-oL", "redis-cli", "-h", host, "-p", port] + (["--tls"] + secured if secured else [])
     it = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def say(line):

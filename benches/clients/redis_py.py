@@ -21,10 +21,19 @@ lock = threading.Lock()
 seen = {"answered": 0, "errors": 0, "wrong": 0, "longest_ms": 0, "longest_at": 0, "errors_at": [], "kinds": {}}
 
 
+def tls():
+    if "CLIENTS_CA" not in os.environ:
+        return {}
+    files = {"ssl_ca_certs": "CA", "ssl_certfile": "CERTIFICATE", "ssl_keyfile": "KEY"}
+    named = {option: os.environ[f"CLIENTS_{file}"] for option, file in files.items()}
+    return {"ssl": True, "ssl_cert_reqs": "required", "ssl_check_hostname": True, **named}
+
+
 def connect(number):
     return redis.Redis(
         host=host, port=port, username="app", password="pw", db=number % 16, client_name=f"py-{number}",
         protocol=2 + number % 2, socket_timeout=30, retry=Retry(NoBackoff(), 0), single_connection_client=True,
+        **tls(),
     )
 
 

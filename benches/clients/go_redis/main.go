@@ -9,6 +9,8 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -55,6 +57,25 @@ func (all *seen) took(begin time.Time) {
 	}
 }
 
+// secured is the way to speak TLS, if the environment names the files for it.
+func secured() *tls.Config {
+	ca, set := os.LookupEnv("CLIENTS_CA")
+	if !set {
+		return nil
+	}
+	pem, err := os.ReadFile(ca)
+	if err != nil {
+		panic(err)
+	}
+	own, err := tls.LoadX509KeyPair(os.Getenv("CLIENTS_CERTIFICATE"), os.Getenv("CLIENTS_KEY"))
+	if err != nil {
+		panic(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(pem)
+	return &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{own}}
+}
+
 // client is one of the many, with one connection at a time.
 type client struct {
 	redis *redis.Client
@@ -69,6 +90,7 @@ func newClient(address string, number int) *client {
 		Addr: address, Username: "app", Password: "pw", DB: number % 16, ClientName: it.name, Protocol: 2 + number%2,
 		PoolSize: 1, MaxRetries: -1, DialerRetries: 1,
 		DialTimeout: 30 * time.Second, ReadTimeout: 30 * time.Second, PoolTimeout: 60 * time.Second,
+		TLSConfig: secured(),
 		// Called by the goroutine that asks, since there is no other that dials.
 		OnConnect: func(context.Context, *redis.Conn) error {
 			it.connections++

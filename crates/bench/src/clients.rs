@@ -10,6 +10,7 @@
 //! Deliberately absent: throughput, which `cargo xtask bench` measures.
 
 mod libraries;
+mod secured;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -23,6 +24,7 @@ use harness::{Cluster, Haproxy, Pointsman, find_in_path, pause};
 use serde_json::Value;
 
 use self::libraries::Library;
+use self::secured::Secured;
 use setup::{build, install};
 
 /// How long the clients run. Fifty processes take seconds to start on a busy machine.
@@ -48,6 +50,9 @@ pub(crate) struct ClientsOptions {
     /// Only print the figures; write nothing to benches/.
     #[arg(long)]
     dry: bool,
+    /// Clients over TLS with certificates, through pointsman only; written to benches/CLIENTS_TLS.md.
+    #[arg(long)]
+    tls: bool,
 }
 
 /// The results of a library's clients, and how many errors occurred without a request in flight at
@@ -69,11 +74,14 @@ pub(crate) fn run(options: &ClientsOptions) -> Result<ExitCode, String> {
         pointsman: build::pointsman()?,
         haproxy: find_in_path("haproxy").unwrap_or_else(|| PathBuf::from("/usr/sbin/haproxy")),
         clients: options.clients,
+        tls: options.tls,
     };
     let home =
         tempfile::tempdir().map_err(|error| format!("no folder for the libraries: {error}"))?;
-    let mut idle =
-        vec![libraries::python(home.path())?, libraries::node(home.path())?, libraries::rust()?];
+    let mut idle = vec![libraries::python(home.path())?, libraries::node(home.path())?];
+    if !options.tls {
+        idle.push(libraries::rust()?);
+    }
     idle.push(libraries::command_line());
     let go = libraries::go(options.go_redis.as_deref(), home.path());
     let left_out = go.as_ref().err().map(|why| {
@@ -83,26 +91,26 @@ pub(crate) fn run(options: &ClientsOptions) -> Result<ExitCode, String> {
     idle.extend(go);
     let mut table = String::from(HEAD);
     let mut clean = true;
+    let through: &[bool] = if options.tls { &[true] } else { &[false, true] };
     for kill in [false, true] {
-        for ours in [false, true] {
+        for ours in through.iter().copied() {
             for seen in stand.scene(&idle, ours, kill)? {
                 table += &row(kill, ours, &seen);
                 clean &= !ours || seen.is_clean(kill);
             }
         }
     }
-    // These clients always have a request in flight, for which nothing is promised: their errors
-    // are shown and not judged.
-    let busy = [libraries::benchmark()];
-    for (kill, ours) in [(false, false), (false, true), (true, false), (true, true)] {
-        for seen in stand.scene(&busy, ours, kill)? {
-            table += &row(kill, ours, &seen);
-        }
+    if !options.tls {
+        table += &stand.busy()?;
     }
     table += left_out.unwrap_or_default();
+    let (file, preface) = if options.tls {
+        ("benches/CLIENTS_TLS.md", preface_with_tls(options.clients))
+    } else {
+        ("benches/CLIENTS.md", preface(options.clients))
+    };
     if !options.dry {
-        fs::write("benches/CLIENTS.md", preface(options.clients) + &table)
-            .map_err(|error| format!("benches/CLIENTS.md: {error}"))?;
+        fs::write(file, preface + &table).map_err(|error| format!("{file}: {error}"))?;
     }
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -126,6 +134,14 @@ fn preface(clients: u32) -> String {
          grain of 250 ms.\n\n",
         SETTLE.as_secs(),
         clients.min(BUSY)
+    )
+}
+
+fn preface_with_tls(clients: u32) -> String {
+    format!(
+        "# What clients with TLS notice of a failover\n\nWritten by `cargo xtask bench clients --tls`: {clients} clients of each \
+         library, over TLS 1.3 with certificates on both sides, and otherwise as in `benches/CLIENTS.md`.\nEach library verifies the \
+         certificate of Pointsman, which refuses clients without one.\n\n"
     )
 }
 
@@ -157,31 +173,47 @@ struct Stand {
     pointsman: PathBuf,
     haproxy: PathBuf,
     clients: u32,
+    tls: bool,
 }
 
 impl Stand {
+    /// Clients that always have a request in flight, for which nothing is promised: their errors
+    /// are shown and not judged.
+    fn busy(&self) -> Result<String, String> {
+        let (busy, mut table) = ([libraries::benchmark()], String::new());
+        for (kill, ours) in [(false, false), (false, true), (true, false), (true, true)] {
+            for seen in self.scene(&busy, ours, kill)? {
+                table += &row(kill, ours, &seen);
+            }
+        }
+        Ok(table)
+    }
+
     /// One failover of a new cluster with these libraries at once; returns the results of each.
     fn scene(&self, libraries: &[Library], ours: bool, kill: bool) -> Result<Vec<Seen>, String> {
         let cluster = Cluster::builder().user("app on >pw ~* &* +@all").start();
-        if ours {
+        if ours && self.tls {
+            let (_pointsman, addr, tls) = Secured::start(&self.pointsman, &cluster);
+            self.failover(&cluster, (addr, Some(&tls)), libraries, kill)
+        } else if ours {
             let pointsman = Pointsman::builder(&self.pointsman, &cluster).start();
-            self.failover(&cluster, pointsman.addr(), libraries, kill)
+            self.failover(&cluster, (pointsman.addr(), None), libraries, kill)
         } else {
             let haproxy = Haproxy::start(&self.haproxy, &cluster);
-            self.failover(&cluster, haproxy.addr(), libraries, kill)
+            self.failover(&cluster, (haproxy.addr(), None), libraries, kill)
         }
     }
 
     fn failover(
         &self,
         cluster: &Cluster,
-        addr: SocketAddr,
+        (addr, tls): (SocketAddr, Option<&Secured>),
         libraries: &[Library],
         kill: bool,
     ) -> Result<Vec<Seen>, String> {
         let children: Vec<Child> = libraries
             .iter()
-            .map(|library| library.start(addr, self.clients))
+            .map(|library| library.start(addr, tls, self.clients))
             .collect::<Result<_, String>>()?;
         pause(FAILOVER);
         let begin = now();

@@ -12,6 +12,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use super::secured::Secured;
 use super::{LIFE, SETTLE};
 
 /// A client library and the program that uses it.
@@ -25,7 +26,12 @@ pub(super) struct Library {
 }
 
 impl Library {
-    pub(super) fn start(&self, addr: SocketAddr, clients: u32) -> Result<Child, String> {
+    pub(super) fn start(
+        &self,
+        addr: SocketAddr,
+        tls: Option<&Secured>,
+        clients: u32,
+    ) -> Result<Child, String> {
         let mut command = Command::new(&self.program);
         command.args(&self.script).env("CLIENTS_VERSION", &self.version).args([
             addr.ip().to_string(),
@@ -34,6 +40,9 @@ impl Library {
         ]);
         command.arg(LIFE.as_secs().to_string()).env("CLIENTS_SETTLE", SETTLE.as_secs().to_string());
         command.env("CLIENTS_HOME", &self.home).stdout(Stdio::piped());
+        if let Some(tls) = tls {
+            tls.set(&mut command);
+        }
         command.spawn().map_err(|error| format!("{}: {error}", self.program.display()))
     }
 }
