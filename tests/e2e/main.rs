@@ -4,30 +4,7 @@
 //! Every test has its own cluster on its own address; tests run in parallel. No test sleeps: each
 //! wait names its condition.
 //!
-//! Faults of the data plane, and the tests that hold them (files without a folder are of this one):
-//!
-//! | Fault | Test |
-//! |---|---|
-//! | 21: thousands of connections cut by a failover | `faults_net.rs::closes_thousands_of_sessions_without_stall` |
-//! | 22: the master refuses | `faults_peers.rs::waits_for_refusing_master_then_gives_up` |
-//! | 23: the master swallows SYNs | `faults_net.rs::gives_up_master_that_drops_syns` |
-//! | 24: RST of the client | `traffic.rs::cleans_up_after_client_reset` |
-//! | 25: half-close of the client | `traffic.rs::answers_half_closed_client_to_the_end` |
-//! | 26: the server ends, the client does not | `faults_peers.rs::closes_client_after_server_closed` |
-//! | 27: the client loses its power | `faults_net.rs::detects_vanished_client` |
-//! | 28: slow readers | `faults_peers.rs::bounds_cost_of_clients_that_do_not_read` |
-//! | 29: connect and send nothing | `faults_peers.rs::closes_silent_clients_if_configured` |
-//! | 30: a flood beyond the limit | `faults_limits.rs::refuses_flood_without_harm_to_sessions` |
-//! | 31: EMFILE | `faults_limits.rs::recovers_from_lack_of_descriptors` |
-//! | 32: ENFILE, ENOBUFS, ECONNABORTED | `accept_loop_tests.rs` of the crate `proxy` |
-//! | 33: no free local port | `faults_net.rs::closes_clients_fast_without_free_ports` |
-//! | 34: loss | `faults_net.rs::delivers_every_byte_despite_loss` |
-//! | 34: packets out of order | `faults_net.rs::delivers_every_byte_despite_reordering` |
-//! | 34: one megabit per second | `faults_net.rs::delivers_every_byte_over_a_slow_line` |
-//! | 35: the limit on memory | `faults_limits.rs::refuses_clients_before_memory_runs_out` |
-//! | 36: a fifth of a core | `faults_limits.rs::answers_probes_with_a_fifth_of_a_core` |
-//! | 61: a new master that is full, stopped or busy | `new_master.rs` |
-//! | 54: a stopped master wakes while its successor is promoted | `faults_replies.rs::drops_replies_of_a_superseded_master` |
+//! Numbers of faults in comments are those of `docs/faults.md`, which names the tests of each.
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,

@@ -4,7 +4,8 @@ use crate::{fail_on, read, sources};
 
 #[test]
 fn finds_every_test_that_a_promise_names() {
-    let promises = read("docs/guarantees.md") + &read("docs/what-happens-when.md");
+    let pages = ["docs/guarantees.md", "docs/what-happens-when.md", "docs/faults.md"];
+    let promises = pages.map(read).concat();
     let sources = sources();
     let mut named = 0;
     let mut breaches = Vec::new();
@@ -16,6 +17,20 @@ fn finds_every_test_that_a_promise_names() {
             breaches.push(quoted.to_owned());
         }
     }
-    assert!(named >= 80, "only {named} tests are named");
+    assert!(named >= 180, "only {named} tests are named");
     fail_on("promises without their test", &breaches);
+}
+
+#[test]
+fn names_test_for_every_fault() {
+    let page = read("docs/faults.md");
+    let mut numbers = Vec::new();
+    for line in page.lines() {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let [_, number, _, _, tests, _] = cells[..] else { continue };
+        let Ok(number) = number.parse::<u32>() else { continue };
+        assert!(tests.contains(".rs::"), "fault {number} has no test");
+        numbers.push(number);
+    }
+    assert_eq!(numbers, (1..=61).collect::<Vec<_>>());
 }

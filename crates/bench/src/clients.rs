@@ -50,7 +50,7 @@ pub(crate) struct ClientsOptions {
     /// Only print the figures; write nothing to benches/.
     #[arg(long)]
     dry: bool,
-    /// Clients over TLS with certificates, through pointsman only; written to benches/CLIENTS_TLS.md.
+    /// Clients over TLS with certificates, through pointsman only; writes benches/CLIENTS_TLS.md.
     #[arg(long)]
     tls: bool,
 }

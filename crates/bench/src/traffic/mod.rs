@@ -13,6 +13,7 @@ mod plot;
 mod record;
 mod report;
 mod scene;
+mod single_request;
 mod targets;
 
 use std::fs;

@@ -8,18 +8,18 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{Read as _, Write as _};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::load::{
     Churn, Closed, Handshake, Idle, Latency, Loader, Meter, Mixed, Open, Rate, Tls, Window,
     Workload,
 };
-use harness::{Authority, Cluster, Launch, Process, find_in_path, pause};
+use harness::{Authority, Cluster, Launch, Process, find_in_path};
 
 use super::record::{Measure, Row};
+use super::single_request::{tell, wait_ready};
 use crate::peers::{self, Around, Peer, Program, Route, configuration};
 
 /// Clients of small requests.
@@ -36,8 +36,6 @@ const RATE: u32 = 20_000;
 const HANDSHAKES: usize = 8;
 /// Idle connections whose memory is measured.
 const PAIRS: usize = 2000;
-/// How long a proxy may take to answer its first client.
-const READY: Duration = Duration::from_secs(20);
 
 /// The duration of each measurement.
 #[derive(Debug, Clone, Copy)]
@@ -172,7 +170,7 @@ impl Scene {
             .collect();
         let process =
             Process::start(&Launch { name, program: taskset, args, env: Vec::new(), folder });
-        wait_ready(&process, plain)?;
+        wait_ready(&process, [plain.redis, plain.sink])?;
         Ok(Running { process, plain, secured })
     }
 
@@ -197,10 +195,9 @@ impl Scene {
         let (Addresses { redis, sink }, pids) = self.path(row, peer);
         let meter = self.meter(pids);
         let Pace { warm, time } = pace;
-        let secured = tls.clone();
         let closed = |to, workload, clients, pipeline| Closed {
             to,
-            tls: secured.clone(),
+            tls: tls.clone(),
             workload,
             clients,
             pipeline,
@@ -363,37 +360,6 @@ fn certificate(cluster: &Cluster) -> Result<PathBuf, String> {
     fs::write(&path, certificate.chain + &certificate.key)
         .map_err(|error| format!("{}: {error}", path.display()))?;
     Ok(path)
-}
-
-/// Waits until a proxy answers on both routes.
-fn wait_ready(process: &Process, at: Addresses) -> Result<(), String> {
-    let deadline = Instant::now() + READY;
-    for addr in [at.redis, at.sink] {
-        while let Err(error) = tell(addr, &Workload::Ping.request(), &Workload::Ping.reply()) {
-            if !process.is_running() {
-                return Err(format!("it ended at once: {}", process.log().trim()));
-            }
-            if Instant::now() > deadline {
-                return Err(format!("it does not answer: {error}"));
-            }
-            pause(Duration::from_millis(20));
-        }
-    }
-    Ok(())
-}
-
-/// Sends a request on a new connection and checks the reply.
-fn tell(to: SocketAddr, request: &[u8], reply: &[u8]) -> std::io::Result<()> {
-    let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(1))?;
-    stream.set_read_timeout(Some(Duration::from_secs(2)))?;
-    stream.write_all(request)?;
-    let mut came = vec![0; reply.len()];
-    stream.read_exact(&mut came)?;
-    if came == reply {
-        Ok(())
-    } else {
-        Err(std::io::Error::other(String::from_utf8_lossy(&came).into_owned()))
-    }
 }
 
 #[allow(clippy::cast_precision_loss, reason = "counts of one measurement are far below 2^53")]

@@ -1,0 +1,43 @@
+//! Single requests: to prepare a backend, and to find out whether a proxy answers.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use harness::{Process, pause};
+
+use crate::load::Workload;
+
+/// How long a proxy may take to answer its first client.
+const READY: Duration = Duration::from_secs(20);
+
+/// Waits until a proxy answers on both routes.
+pub(super) fn wait_ready(process: &Process, at: [SocketAddr; 2]) -> Result<(), String> {
+    let deadline = Instant::now() + READY;
+    for addr in at {
+        while let Err(error) = tell(addr, &Workload::Ping.request(), &Workload::Ping.reply()) {
+            if !process.is_running() {
+                return Err(format!("it ended at once: {}", process.log().trim()));
+            }
+            if Instant::now() > deadline {
+                return Err(format!("it does not answer: {error}"));
+            }
+            pause(Duration::from_millis(20));
+        }
+    }
+    Ok(())
+}
+
+/// Sends a request on a new connection and checks the reply.
+pub(super) fn tell(to: SocketAddr, request: &[u8], reply: &[u8]) -> io::Result<()> {
+    let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(1))?;
+    stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+    stream.write_all(request)?;
+    let mut came = vec![0; reply.len()];
+    stream.read_exact(&mut came)?;
+    if came == reply {
+        Ok(())
+    } else {
+        Err(io::Error::other(String::from_utf8_lossy(&came).into_owned()))
+    }
+}
