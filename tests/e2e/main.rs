@@ -90,6 +90,7 @@ mod supervised;
 mod switchover;
 mod switchover_faults;
 mod switchover_to;
+mod tls_admin;
 mod tls_clients;
 mod tls_redis;
 mod tls_rotation;

@@ -37,6 +37,9 @@ const LOG_EVERY: Duration = Duration::from_secs(1);
 /// probe, a scraper and a person.
 const RESERVE: usize = 4;
 
+/// The part of all connections that may be in their handshake, one of so many.
+const MOST_HANDSHAKES: usize = 2;
+
 /// Descriptors that are held only to be released.
 struct Reserve(Vec<File>);
 
@@ -182,7 +185,14 @@ async fn admit(
         // So that sockets of evicted connections do not pile up while many new ones arrive.
         tokio::task::yield_now().await;
     }
-    let clock = Arc::new(Mutex::new(ConnectionClock::new(Instant::now())));
+    let clock = ConnectionClock::new(Instant::now());
+    let is_secure = shared.tls.is_some() && matches!(stream, Either::Left(_));
+    let clock = if is_secure { clock.handshaking() } else { clock };
+    let most = shared.settings.max_connections / MOST_HANDSHAKES;
+    if is_secure && registry.evict_handshake(most) {
+        tokio::task::yield_now().await;
+    }
+    let clock = Arc::new(Mutex::new(clock));
     let Some(slot) = registry.admit(Arc::clone(&clock)) else {
         count(&registry.stats.counters.refused);
         return;

@@ -29,6 +29,14 @@ pub struct ServerCounts {
     pub requests: u64,
     /// Requests that named a foreign host.
     pub foreign_hosts: u64,
+    /// Requests without TLS that needed it.
+    pub plaintext: u64,
+    /// Requests without a valid client certificate that needed one.
+    pub uncertified: u64,
+    /// TLS handshakes completed.
+    pub handshakes: u64,
+    /// TLS handshakes that failed.
+    pub failed_handshakes: u64,
     /// Failed accepts, for example for lack of file descriptors.
     pub accept_errors: u64,
 }
@@ -41,6 +49,10 @@ pub(crate) struct AtomicCounters {
     pub(crate) timed_out: AtomicU64,
     pub(crate) requests: AtomicU64,
     pub(crate) foreign_hosts: AtomicU64,
+    pub(crate) plaintext: AtomicU64,
+    pub(crate) uncertified: AtomicU64,
+    pub(crate) handshakes: AtomicU64,
+    pub(crate) failed_handshakes: AtomicU64,
     pub(crate) accept_errors: AtomicU64,
     open: AtomicU64,
 }
@@ -64,6 +76,10 @@ impl ServerStats {
             timed_out: read(&self.counters.timed_out),
             requests: read(&self.counters.requests),
             foreign_hosts: read(&self.counters.foreign_hosts),
+            plaintext: read(&self.counters.plaintext),
+            uncertified: read(&self.counters.uncertified),
+            handshakes: read(&self.counters.handshakes),
+            failed_handshakes: read(&self.counters.failed_handshakes),
             accept_errors: read(&self.counters.accept_errors),
         }
     }
@@ -147,16 +163,29 @@ impl Registry {
     /// Closes the connection that has kept the server waiting longest. Its slot is free
     /// immediately, its socket as soon as the runtime runs its task. `false` if there is none.
     pub(crate) fn evict(&self) -> bool {
+        self.evict_among(|_| true, 1)
+    }
+
+    /// Closes the oldest of the connections whose handshake is not complete, if there are `most`,
+    /// so that handshakes that stall take no slot of a client that was served.
+    pub(crate) fn evict_handshake(&self, most: usize) -> bool {
+        self.evict_among(ConnectionClock::is_handshaking, most.max(1))
+    }
+
+    /// Closes the oldest of the connections of a kind, if there are `least`.
+    fn evict_among(&self, is_of_kind: impl Fn(&ConnectionClock) -> bool, least: usize) -> bool {
         let mut inner = lock(&self.inner);
-        let oldest = inner
-            .entries
-            .iter()
-            .filter(|(_, entry)| entry.abort.is_some())
-            .filter_map(|(number, entry)| {
-                lock(&entry.clock).waiting_since().map(|since| (since, *number))
-            })
-            .min();
-        let Some((_, number)) = oldest else { return false };
+        let waiting = inner.entries.iter().filter(|(_, entry)| entry.abort.is_some());
+        let waiting = waiting.filter_map(|(number, entry)| {
+            let clock = lock(&entry.clock);
+            let since = clock.waiting_since().filter(|_| is_of_kind(&clock));
+            since.map(|since| (since, *number))
+        });
+        let waiting: Vec<_> = waiting.collect();
+        let Some((_, number)) = waiting.iter().min().copied().filter(|_| waiting.len() >= least)
+        else {
+            return false;
+        };
         if let Some(abort) = inner.entries.remove(&number).and_then(|entry| entry.abort) {
             abort.abort();
         }

@@ -31,7 +31,7 @@ pub(super) fn token(
     if let Some(text) = given.and_then(|(_, value)| value.to_str()) {
         return Ok(Some(Secret::new(text.to_owned())));
     }
-    if args.admin.is_some() {
+    if args.server.admin.is_some() {
         return Ok(None);
     }
     let flags = Flags { config: args.config.clone(), ..Flags::default() };
