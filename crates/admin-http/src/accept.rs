@@ -37,7 +37,8 @@ const LOG_EVERY: Duration = Duration::from_secs(1);
 /// probe, a scraper and a person.
 const RESERVE: usize = 4;
 
-/// The part of all connections that may be in their handshake, one of so many.
+/// The part of all connections that may be new ones of an address with TLS, one of so many: in the
+/// handshake, or without TLS and a request.
 const MOST_HANDSHAKES: usize = 2;
 
 /// Descriptors that are held only to be released.
@@ -193,7 +194,12 @@ async fn admit(
         tokio::task::yield_now().await;
     }
     let clock = Arc::new(Mutex::new(clock));
-    let Some(slot) = registry.admit(Arc::clone(&clock)) else {
+    // A peer without an address has disconnected already.
+    let peer = match &stream {
+        Either::Left(stream) => stream.peer_addr().ok().map(|addr| addr.ip()),
+        Either::Right(_) => None,
+    };
+    let Some(slot) = registry.admit(Arc::clone(&clock), peer) else {
         count(&registry.stats.counters.refused);
         return;
     };
@@ -208,7 +214,7 @@ async fn admit(
         stream,
         clock,
         slot,
-        (once, listener.is_read_only()),
+        (once, listener.is_read_only(), peer),
         stop.clone(),
     ));
     registry.started(number, task.abort_handle());

@@ -65,14 +65,10 @@ pub(crate) async fn serve(
     stream: Stream,
     clock: SharedClock,
     slot: ConnectionSlot,
-    (once, is_read_only): (bool, bool),
+    (once, is_read_only, peer): (bool, bool, Option<IpAddr>),
     mut stop: watch::Receiver<bool>,
 ) {
-    let (is_owner, peer) = match &stream {
-        // A peer without an address has disconnected already.
-        Either::Left(stream) => (false, stream.peer_addr().ok().map(|addr| addr.ip())),
-        Either::Right(_) => (true, None),
-    };
+    let is_owner = matches!(stream, Either::Right(_));
     let Some((stream, session)) = open(&shared, stream, &clock, &mut stop, peer).await else {
         return drop(slot);
     };
@@ -140,8 +136,9 @@ async fn open(
     };
     match opened {
         Ok(opened) => {
-            lock(clock).secured();
+            // A client without TLS counts as one in the handshake until its request.
             if opened.1.is_some() {
+                lock(clock).secured();
                 count(&counters.handshakes);
             }
             Some(opened)

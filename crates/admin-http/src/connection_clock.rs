@@ -12,7 +12,7 @@ use crate::settings::ServerSettings;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RequestState {
-    /// The handshake of TLS is not complete.
+    /// The handshake of TLS is not complete, or TLS was expected and no request has come without it.
     Handshaking,
     /// No byte of the next request has arrived.
     Waiting,

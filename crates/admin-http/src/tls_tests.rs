@@ -209,6 +209,14 @@ fn uses_replaced_certificate_for_new_connections() {
     assert!(get_over(&mut secure(&handle, &client, "old.test"), "/alive").is_err());
 }
 
+fn from_other_source(handle: &Handle) -> TcpStream {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&"127.0.66.8:0".parse::<std::net::SocketAddr>().unwrap().into()).unwrap();
+    socket.connect(&handle.addresses()[0].into()).unwrap();
+    socket.set_read_timeout(Some(crate::testing::TEST_TIMEOUT)).unwrap();
+    socket.into()
+}
+
 #[test]
 fn keeps_served_clients_beside_stalled_handshakes() {
     let authority = Authority::new();
@@ -218,12 +226,18 @@ fn keeps_served_clients_beside_stalled_handshakes() {
     let client = authority.client(None);
     let mut served = secure(&handle, &client, "admin.test");
     assert_eq!(get_over(&mut served, "/alive").unwrap().status, 200);
+    // A slow client of another source, in its handshake.
+    let (config, name) = client.connect("admin.test").unwrap();
+    let slow = from_other_source(&handle);
+    let mut slow = StreamOwned::new(ClientConnection::new(config, name).unwrap(), slow);
+    slow.conn.write_tls(&mut slow.sock).unwrap();
     let mut stalled = Vec::new();
     for number in 0..40 {
         let mut stream = connect(&handle);
         // Nothing, half a record, and records of no sense.
-        let junk: [&[u8]; 3] = [b"", b"\x16\x03\x01\x02\x00\x01", b"\x16\x03\x01\x00\x02\x01\x00"];
-        stream.write_all(junk[number % 3]).unwrap();
+        let junk: [&[u8]; 4] =
+            [b"", b"\x16\x03\x01\x02\x00\x01", b"\x16\x03\x01\x00\x02\x01\x00", b"GET / HT"];
+        stream.write_all(junk[number % 4]).unwrap();
         stalled.push(stream);
     }
     assert_eq!(get(&handle, "/alive").status, 200);
@@ -232,6 +246,7 @@ fn keeps_served_clients_beside_stalled_handshakes() {
         200
     );
     assert_eq!(get_over(&mut served, "/alive").unwrap().status, 200, "it was not evicted");
+    assert_eq!(get_over(&mut slow, "/alive").unwrap().status, 200, "nor was it");
     assert!(handle.stats().counts().evicted >= 20, "{:?}", handle.stats().counts());
 }
 
