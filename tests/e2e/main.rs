@@ -91,6 +91,7 @@ mod switchover;
 mod switchover_faults;
 mod switchover_to;
 mod tls_admin;
+mod tls_admin_faults;
 mod tls_clients;
 mod tls_redis;
 mod tls_rotation;

@@ -1,14 +1,16 @@
 //! TLS of the admin server: probes, scrapes, orders, client certificates, rotation and junk.
 
-use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::io::Write as _;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use harness::{Authority, Certificate, Cluster, HttpsClient, Pointsman, Tls, http_get, wait_until};
+use harness::{
+    Authority, Certificate, Client, Cluster, HttpsClient, Pointsman, Tls, http_get, wait_until,
+};
 
 use crate::credentials::write;
 use crate::tls_clients::{PATIENCE, agreed, folder, small};
@@ -16,24 +18,24 @@ use crate::tls_rotation::Volume;
 use crate::{PROGRAM, builder};
 
 /// A name of the certificate.
-const NAME: &str = "admin.test";
+pub(crate) const NAME: &str = "admin.test";
 /// The source of junk.
 const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 66, 7);
 const TOKEN: &str = "the-control-token-1";
 const PROBES: [&str; 4] = ["/alive", "/ready", "/startup", "/healthz"];
 
 /// A pointsman whose admin server has TLS, and what its clients need.
-struct Scene {
-    pointsman: Pointsman,
+pub(crate) struct Scene {
+    pub(crate) pointsman: Pointsman,
     read_only: SocketAddr,
-    authority: Authority,
+    pub(crate) authority: Authority,
     /// Its certificate, in the PEM format.
-    ca: PathBuf,
+    pub(crate) ca: PathBuf,
 }
 
 impl Scene {
     /// With further lines of `[admin.tls]`.
-    fn start(cluster: &Cluster, tls: &str) -> Self {
+    pub(crate) fn start(cluster: &Cluster, tls: &str) -> Self {
         let authority = Authority::new("Test CA");
         let ip = cluster.address().ip().to_string();
         let files = authority.issue(&[NAME, &ip]).write(&folder(cluster));
@@ -41,7 +43,7 @@ impl Scene {
         Self::start_with(cluster, authority, &format!("{lines}\n{tls}"))
     }
 
-    fn start_with(cluster: &Cluster, authority: Authority, section: &str) -> Self {
+    pub(crate) fn start_with(cluster: &Cluster, authority: Authority, section: &str) -> Self {
         let read_only = cluster.address().port();
         let lines = format!(
             "read_only_listen = [\"{read_only}\"]\ncontrol = true\n\
@@ -61,7 +63,7 @@ impl Scene {
         HttpsClient::connect(self.pointsman.admin(), &self.tls()).expect("a connection")
     }
 
-    fn get(&self, path: &str) -> (u16, String) {
+    pub(crate) fn get(&self, path: &str) -> (u16, String) {
         self.connect().get(path).expect("a response")
     }
 
@@ -72,17 +74,17 @@ impl Scene {
     }
 
     /// `https://…` as an operator writes it.
-    fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("https://{}", self.pointsman.admin())
     }
 
-    fn config(&self) -> PathBuf {
+    pub(crate) fn config(&self) -> PathBuf {
         self.pointsman.process().log_path().with_file_name("pointsman.toml")
     }
 }
 
 /// Runs a command of the program.
-fn command(args: &[&str]) -> Output {
+pub(crate) fn command(args: &[&str]) -> Output {
     Command::new(PROGRAM)
         .args(args)
         .env_clear()
@@ -91,12 +93,12 @@ fn command(args: &[&str]) -> Output {
         .expect("an output")
 }
 
-fn text(output: &Output) -> String {
+pub(crate) fn text(output: &Output) -> String {
     String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
 }
 
 #[track_caller]
-fn assert_fails(args: &[&str], why: &[&str]) {
+pub(crate) fn assert_fails(args: &[&str], why: &[&str]) {
     let output = command(args);
     let text = text(&output);
     assert_eq!(output.status.code(), Some(1), "{args:?}: {text}");
@@ -106,13 +108,13 @@ fn assert_fails(args: &[&str], why: &[&str]) {
 }
 
 #[track_caller]
-fn assert_succeeds(args: &[&str]) -> String {
+pub(crate) fn assert_succeeds(args: &[&str]) -> String {
     let output = command(args);
     assert!(output.status.success(), "{args:?}: {}", text(&output));
     text(&output)
 }
 
-fn path(path: &Path) -> &str {
+pub(crate) fn path(path: &Path) -> &str {
     path.to_str().expect("a path")
 }
 
@@ -354,104 +356,4 @@ fn answers_probes_and_orders_beside_junk_handshakes() {
     // The timeout of a liveness probe in the chart.
     assert!(longest < Duration::from_secs(5), "{longest:?} beside {sent} strangers");
     eprintln!("two probes took at most {longest:?} beside {sent} strangers");
-}
-
-#[test]
-fn names_tls_faults_of_the_command_line() {
-    let cluster = small();
-    let scene = Scene::start(&cluster, "");
-    let (admin, url, ca) = (scene.pointsman.admin().to_string(), scene.url(), path(&scene.ca));
-    let config = scene.config();
-    // The local configuration names the certificate, so it needs no authority.
-    assert!(assert_succeeds(&["status", "--config", path(&config)]).contains("mymaster"));
-    assert_succeeds(&["status", "--admin", &url, "--admin-ca", ca]);
-    assert_fails(
-        &["status", "--admin", &admin],
-        &["requires TLS", &format!("use --admin https://{admin}")],
-    );
-    assert_fails(&["resume", "--admin", &admin], &["this port accepts HTTPS only"]);
-    let other = Authority::new("Other CA").write(cluster.folder(), "other.crt");
-    for order in ["status", "resume"] {
-        let args = [order, "--admin", &url, "--admin-ca", path(&other)];
-        assert_fails(&args, &["not issued by a known authority", "--admin-ca"]);
-    }
-    let files = scene.authority.issue(&[NAME]).write(&folder(&cluster));
-    let section = format!("certificate_file = {:?}\nkey_file = {:?}", files.chain, files.key);
-    let named = Scene::start_with(&cluster, Authority::new("Unused CA"), &section);
-    let _ = scene.authority.write(cluster.folder(), "ca.crt");
-    assert_fails(
-        &["status", "--admin", &named.url(), "--admin-ca", ca],
-        &[NAME, "use one of its names"],
-    );
-    assert_succeeds(&["status", "--config", path(&named.config())]);
-    let plain = format!("https://{}", crate::pointsman(&cluster).admin());
-    assert_fails(&["status", "--admin", &plain, "--admin-ca", ca], &["no status from https://"]);
-    assert_fails(
-        &["status", "--admin", &admin, "--admin-ca", ca],
-        &["--admin-ca has no effect without TLS"],
-    );
-    assert_fails(
-        &["status", "--admin", &url, "--admin-ca", "/missing.crt"],
-        &["cannot read /missing.crt"],
-    );
-}
-
-#[test]
-fn refuses_bad_admin_certificate_at_the_start() {
-    let cluster = small();
-    let authority = Authority::new("Test CA");
-    let folder = folder(&cluster);
-    let files = authority.issue(&[NAME]).write(&folder);
-    let text = |keys: &str| {
-        format!(
-            "[[service]]\nsentinels = [\"127.0.0.1:1\"]\nlisten = [\"127.0.0.1:0\"]\n[admin.tls]\n{keys}\n"
-        )
-    };
-    let config = folder.join("pointsman.toml");
-    let foreign = authority.issue(&[NAME]).key;
-    let secret = foreign.lines().nth(1).expect("a line");
-    let pair = format!("certificate_file = {:?}\nkey_file = {:?}", files.chain, files.key);
-    for (keys, key, why) in [
-        (pair.as_str(), Some(foreign.as_str()), "is not the private key"),
-        (&pair, Some("nothing"), "admin.tls.key_file"),
-        ("certificate_file = \"/missing.crt\"", None, "admin.tls.certificate_file"),
-        ("client_certificates = \"required\"", None, "TLS needs a certificate"),
-    ] {
-        if let Some(key) = key {
-            write(&files.key, key);
-        }
-        write(&config, &text(keys));
-        for verb in ["check", "run"] {
-            let output = command(&[verb, "--config", path(&config)]);
-            let text = self::text(&output);
-            assert_eq!(output.status.code(), Some(78), "{verb} {keys}: {text}");
-            assert!(text.contains(why) && !text.contains(secret), "{verb} {keys}: {text}");
-        }
-    }
-}
-
-#[test]
-fn keeps_admin_tls_on_until_a_restart() {
-    let cluster = small();
-    let scene = Scene::start(&cluster, "");
-    let config = scene.config();
-    let file = std::fs::read_to_string(&config).expect("the file");
-    let without = file.split("[admin.tls]").next().expect("a part");
-    write(&config, without);
-    let pending = || {
-        let (_, status) = scene.get("/status");
-        let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
-        status["config"]["pending_restart"].to_string()
-    };
-    wait_until("the report", PATIENCE, || match pending() {
-        keys if keys.contains("admin.tls") => Ok(()),
-        keys => Err(keys),
-    });
-    let mut stream = TcpStream::connect(scene.pointsman.admin()).expect("a connection");
-    stream.write_all(b"GET /status HTTP/1.1\r\nHost: a\r\n\r\n").expect("a request");
-    let mut answer = [0; 12];
-    stream.read_exact(&mut answer).expect("an answer");
-    assert_eq!(&answer, b"HTTP/1.1 400");
-    write(&config, &file);
-    wait_until("nothing pending", PATIENCE, || !pending().contains("admin.tls"));
 }

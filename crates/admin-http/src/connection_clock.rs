@@ -12,7 +12,8 @@ use crate::settings::ServerSettings;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RequestState {
-    /// The handshake of TLS is not complete, or TLS was expected and no request has come without it.
+    /// The handshake of TLS is not complete, or no request has come without TLS where it was
+    /// expected.
     Handshaking,
     /// No byte of the next request has arrived.
     Waiting,

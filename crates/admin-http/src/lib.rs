@@ -35,8 +35,8 @@
 //!
 //! The network addresses may have TLS ([`AdminTls`]). Probes need neither it nor a certificate.
 //!
-//! Deliberately absent: Redis, the rules of who may read, and anything that changes the state of the
-//! process.
+//! Deliberately absent: Redis, the rules of who may read, and anything that changes the state of
+//! the process.
 
 mod accept;
 mod admin_tls;

@@ -3,8 +3,8 @@
 //! A service has one set of certificates for all of its addresses with TLS, and one way to verify
 //! its Redis servers and its sentinels each. Lines that differ are refused, and so is every option
 //! that Pointsman lacks and that decides who is admitted. Options without such consequences are
-//! reported. `--allow-plaintext` gives up all of it, see `tls_lines`. Servers are in `tls_servers`, and
-//! the admin server is in `tls_admin`.
+//! reported. `--allow-plaintext` gives up all of it, see `tls_lines`. Servers are in `tls_servers`,
+//! and the admin server is in `tls_admin`.
 
 use crate::config_file::Directive;
 use crate::plan::{Plan, PlannedKey, PlannedListen, PlannedService, Planner};

@@ -1,7 +1,7 @@
 //! Where the admin server is, and how it is reached: in plain text, or over TLS.
 //!
-//! `--admin https://HOST:PORT` means TLS with a server that has a certificate for HOST, issued by an
-//! authority in `--admin-ca` or by one of the system. Without `--admin`, the local configuration
+//! `--admin https://HOST:PORT` means TLS with a server that has a certificate for HOST, issued by
+//! an authority in `--admin-ca` or by one of the system. Without `--admin`, the local configuration
 //! says where the server is; the server must then have the very certificate that this configuration
 //! names, since it is dialled by an address that no certificate need contain.
 
@@ -12,9 +12,9 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueHint};
-use tls::rustls::Error as TlsError;
-use tls::{CertificateFiles, ClientSettings, ClientTls, Fault, FaultKind};
-use tls::{PemFile, Roots, SYSTEM_CA_FILES, Verification};
+use tls::{
+    CertificateFiles, ClientSettings, ClientTls, PemFile, Roots, SYSTEM_CA_FILES, Verification,
+};
 
 use crate::config::{self, Flags, PendingReads, Value};
 
@@ -89,66 +89,6 @@ pub(super) enum AdminServerError {
         "the system has no file with authorities; name that of the admin server with --admin-ca"
     )]
     NoAuthorities,
-}
-
-/// Why there is no TLS session with an admin server, and what to do.
-#[derive(Debug, thiserror::Error)]
-#[error("{what}; {remedy}")]
-pub(super) struct TlsProblem {
-    what: String,
-    remedy: String,
-}
-
-impl TlsProblem {
-    /// What an error of the library means for this server.
-    pub(super) fn of(error: &TlsError, server: &AdminServer) -> Self {
-        if matches!(error, TlsError::InvalidMessage(_)) {
-            let what = "it answers without TLS".to_owned();
-            return Self { what, remedy: format!("use --admin {}", server.addr) };
-        }
-        let fault = Fault::of(error);
-        let known = |what: &str, remedy: &str| Self { what: what.into(), remedy: remedy.into() };
-        match fault.kind {
-            FaultKind::UnknownIssuer => known(
-                "its certificate is not issued by a known authority, or is not the one in \
-                 admin.tls.certificate_file of this configuration",
-                "name its authority: --admin https://NAME:PORT --admin-ca FILE; if its certificate \
-                 was replaced a moment ago, try again",
-            ),
-            FaultKind::WrongName => Self {
-                what: fault.what,
-                remedy: "use one of its names: --admin https://NAME:PORT".to_owned(),
-            },
-            FaultKind::Refused => known(
-                "it refuses the certificate that it is shown",
-                "show one that an authority in admin.tls.client_ca_file has issued and that has \
-                 not expired: --admin-certificate and --admin-key",
-            ),
-            FaultKind::NoCommonProtocol => known(
-                "there is no common version of TLS",
-                "compare admin.tls.min_version and admin.tls.max_version: this client speaks 1.2 \
-                 and 1.3",
-            ),
-            FaultKind::Expired | FaultKind::NotYetValid => {
-                Self { what: fault.what, remedy: fault.remedy.to_owned() }
-            }
-            _ => Self {
-                what: fault.what,
-                remedy: "check that this is the admin address of a pointsman with TLS".to_owned(),
-            },
-        }
-    }
-
-    /// The problem that an error of a connection contains.
-    pub(super) fn in_error(error: &io::Error) -> Option<&Self> {
-        error.get_ref()?.downcast_ref()
-    }
-}
-
-impl From<TlsProblem> for io::Error {
-    fn from(problem: TlsProblem) -> Self {
-        Self::new(io::ErrorKind::InvalidData, problem)
-    }
 }
 
 /// Returns the given admin server, else that of the local configuration, else the default. Faults

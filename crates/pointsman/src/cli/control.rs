@@ -9,7 +9,8 @@ use std::io::{self, Write as _};
 
 use serde_json::Value as Json;
 
-use super::admin_server::{self, AdminServerError, TlsProblem};
+use super::admin_server::{self, AdminServerError};
+use super::admin_tls::TlsProblem;
 use super::args::ControlArgs;
 use super::http::{self, ControlEndpoint};
 use super::recovery::Recovery;

@@ -11,9 +11,8 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use tls::rustls::{ClientConnection, StreamOwned};
-
-use super::admin_server::{AdminServer, TlsProblem};
+use super::admin_server::AdminServer;
+use super::admin_tls::{self, TlsStream};
 use crate::system::socket_file;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -48,7 +47,7 @@ impl fmt::Display for ControlEndpoint {
 /// A connection of any kind.
 enum Stream {
     Network(TcpStream),
-    Tls(Box<StreamOwned<ClientConnection, TcpStream>>, AdminServer),
+    Tls(Box<TlsStream>, AdminServer),
     Socket(UnixStream),
 }
 
@@ -63,12 +62,7 @@ impl Stream {
     fn connect(server: &AdminServer) -> io::Result<Self> {
         let socket = TcpStream::connect_timeout(&server.addr, CONNECT_TIMEOUT)?;
         let Some((host, tls)) = &server.tls else { return Ok(Self::Network(socket)) };
-        let (config, name) =
-            tls.connect(host).map_err(|error| io::Error::other(error.to_string()))?;
-        let connection = ClientConnection::new(config, name);
-        let connection = connection.map_err(|error| TlsProblem::of(&error, server))?;
-        let mut stream = StreamOwned::new(connection, socket);
-        handshake(&mut stream, server)?;
+        let stream = admin_tls::connect(socket, (host, tls), server, REQUEST_TIMEOUT)?;
         Ok(Self::Tls(Box::new(stream), server.clone()))
     }
 
@@ -99,54 +93,13 @@ impl Stream {
             Self::Tls(stream, server) => {
                 stream.sock.set_read_timeout(Some(left))?;
                 // With TLS 1.3 the server refuses our certificate after the handshake.
-                stream.read(buffer).map_err(|error| explained(error, server))
+                stream.read(buffer).map_err(|error| admin_tls::explained(error, server))
             }
             Self::Socket(stream) => {
                 stream.set_read_timeout(Some(left))?;
                 stream.read(buffer)
             }
         }
-    }
-}
-
-/// Completes the handshake within [`REQUEST_TIMEOUT`].
-fn handshake(
-    stream: &mut StreamOwned<ClientConnection, TcpStream>,
-    server: &AdminServer,
-) -> io::Result<()> {
-    let deadline = Instant::now() + REQUEST_TIMEOUT;
-    let StreamOwned { conn, sock } = stream;
-    while conn.is_handshaking() {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        sock.set_read_timeout(Some(left))?;
-        sock.set_write_timeout(Some(left))?;
-        while conn.wants_write() {
-            conn.write_tls(sock)?;
-        }
-        if !conn.is_handshaking() {
-            break;
-        }
-        if conn.read_tls(sock)? == 0 {
-            let what = "the connection was closed in the TLS handshake; does this port have TLS?";
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, what));
-        }
-        if let Err(error) = conn.process_new_packets() {
-            // The alert is a courtesy: the server's log then names the reason.
-            let _ = conn.write_tls(sock);
-            return Err(TlsProblem::of(&error, server).into());
-        }
-    }
-    Ok(())
-}
-
-/// An error of a connection, with what an error of TLS means.
-fn explained(error: io::Error, server: &AdminServer) -> io::Error {
-    match error.get_ref().and_then(|it| it.downcast_ref()) {
-        Some(fault) => TlsProblem::of(fault, server).into(),
-        None => error,
     }
 }
 

@@ -8,6 +8,7 @@
 //! invalid configuration, 1 for any other failure.
 
 mod admin_server;
+mod admin_tls;
 mod args;
 mod control;
 mod failure;

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value as Json};
 
-use super::admin_server::{self, AdminServer, AdminServerError, TlsProblem};
+use super::admin_server::{self, AdminServer, AdminServerError};
+use super::admin_tls::TlsProblem;
 use super::args::StatusArgs;
 use super::http;
 use super::read_token::token;

@@ -81,13 +81,8 @@ impl RunningProcess {
     /// Starts all parts. Returns `None` if a signal to stop arrived before that.
     pub(crate) async fn start(mut inputs: StartupInputs<'_>) -> Result<Option<Self>, RunError> {
         let start = Instant::now();
-        let Some((
-            running,
-            BoundResources { admin, admin_tls, control, unix, takeover_socket, taken },
-        )) = acquire(&mut inputs).await?
-        else {
-            return Ok(None);
-        };
+        let Some((running, bound)) = acquire(&mut inputs).await? else { return Ok(None) };
+        let BoundResources { admin, admin_tls, control, unix, takeover_socket, taken } = bound;
         let config = inputs.config;
         let sockets = Arc::new(Mutex::new(running.bound.sockets()?));
         let offered_sockets = OfferedSockets::new(&sockets, admin.handles()?);
@@ -108,8 +103,8 @@ impl RunningProcess {
         warn_of_copying(config, workers.splices());
         let memory = watch_capacity(&inputs, &effective, &workers);
         let (access, hosts) = (ControlAccess::of(config), HostNames::new(admin_hosts(config)));
-        let admin = add_control_api((&access, &hosts), (&registry, workers.sessions()), admin);
-        let admin = record_history(&registry, admin);
+        let with_api = add_control_api((&access, &hosts), (&registry, workers.sessions()), admin);
+        let admin = record_history(&registry, with_api);
         let parts = (start, registry, effective.clone(), drain.clone());
         let admin_parts = (running.heartbeat, (&admin, access.refused()));
         let report = Arc::new(report(&inputs, parts, &workers, admin_parts));
