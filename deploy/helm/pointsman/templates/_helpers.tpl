@@ -264,7 +264,12 @@ and as many again for its readers, and for clients of the sentinels.
 {{- if not (or (kindIs "invalid" $value) (eq (toString $value) "")) -}}{{- $_ := set $log $theirs $value -}}{{- end -}}
 {{- end -}}
 {{- $process := dict "workers" (int .workers) "max_connections" (int .maxConnections) -}}
-{{- mergeOverwrite (dict "admin" $admin "shutdown" $shutdown "log" $log "process" $process) (deepCopy (.extraConfig | default dict)) | toJson -}}
+{{- $tables := mergeOverwrite (dict "admin" $admin "shutdown" $shutdown "log" $log "process" $process) (deepCopy (.extraConfig | default dict)) -}}
+{{- with $tables.admin.tls -}}
+{{- $_ := set $tables "admin.tls" . -}}
+{{- $_ := unset $tables.admin "tls" -}}
+{{- end -}}
+{{- $tables | toJson -}}
 {{- end -}}
 
 {{/* What a probe requests. The kubelet verifies no certificate and has none. */}}
