@@ -59,7 +59,7 @@ fn serves_replies_values_and_messages_over_tls() {
     }
     let commands: Vec<_> = (0..10_000).map(|_| vec!["INCR", "n"]).collect();
     let replies = client.pipeline(&commands).expect("replies");
-    let numbers = replies.iter().map(|reply| reply.int()).collect::<Vec<_>>();
+    let numbers = replies.iter().map(harness::Value::int).collect::<Vec<_>>();
     assert!(numbers.iter().zip(1..).all(|(got, number)| *got == Some(number)));
 
     let mut subscriber = self::client(&pointsman);

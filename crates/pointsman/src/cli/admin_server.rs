@@ -99,12 +99,8 @@ pub(super) fn find(
     env: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<AdminServer, AdminServerError> {
     let env: Vec<_> = env.into_iter().collect();
-    let url = |(name, value): &(OsString, OsString)| {
-        let text = value.to_str().filter(|_| name == VARIABLE)?;
-        text.contains("://").then(|| text.to_owned())
-    };
-    if let Some(text) = args.admin.clone().or_else(|| env.iter().find_map(url)) {
-        return first(&text, find_all(&text, args)?);
+    if let Some(text) = given(args, &env) {
+        return first(text, find_all(text, args)?);
     }
     let loaded = config::load(&Flags { config: config.cloned(), ..Flags::default() }, env);
     let values = &loaded.settings().process;
@@ -131,6 +127,15 @@ pub(super) fn find(
         _ => plain(args).map(|()| None)?,
     };
     Ok(AdminServer { addr, tls })
+}
+
+/// The address that is given: by the flag, or as a URL by the variable. Without a scheme, the
+/// variable is a value of the configuration.
+pub(super) fn given<'a>(args: &'a AdminArgs, env: &'a [(OsString, OsString)]) -> Option<&'a str> {
+    let url = |(name, value): &'a (OsString, OsString)| {
+        value.to_str().filter(|text| name == VARIABLE && text.contains("://"))
+    };
+    args.admin.as_deref().or_else(|| env.iter().find_map(url))
 }
 
 /// Every admin server at a given address; a headless Service has one per pod. At least one.
@@ -217,7 +222,7 @@ fn dialable(mut addr: SocketAddr) -> SocketAddr {
 mod tests {
     use super::*;
 
-    fn given(admin: &str) -> AdminArgs {
+    fn at(admin: &str) -> AdminArgs {
         AdminArgs { admin: Some(admin.to_owned()), ..AdminArgs::default() }
     }
 
@@ -238,12 +243,15 @@ mod tests {
         let none = AdminArgs::default();
         assert_eq!(request(&none, &[]), DEFAULT_ADDRESS);
         assert_eq!(request(&none, &[(VARIABLE, "[::]:9,1.2.3.4:8")]), "[::1]:9");
-        assert_eq!(request(&given("1.2.3.4:5"), &[(VARIABLE, "0.0.0.0:9")]), "1.2.3.4:5");
-        assert_eq!(request(&given("http://1.2.3.4:5/"), &[]), "1.2.3.4:5");
+        assert_eq!(request(&at("1.2.3.4:5"), &[(VARIABLE, "0.0.0.0:9")]), "1.2.3.4:5");
+        assert_eq!(request(&at("http://1.2.3.4:5/"), &[]), "1.2.3.4:5");
         assert_eq!(request(&none, &[(VARIABLE, "http://1.2.3.4:5")]), "1.2.3.4:5");
-        let wrong = find(&given("nonsense"), None, []);
+        let env = |value: &str| vec![(VARIABLE.into(), value.into())];
+        assert_eq!(given(&none, &env("https://h:1")), Some("https://h:1"));
+        assert_eq!(given(&none, &env("1.2.3.4:8")), None, "a value of the configuration");
+        let wrong = find(&at("nonsense"), None, []);
         assert!(matches!(wrong, Err(AdminServerError::Address(..))));
-        let unresolved = find(&given("nohost.invalid:8888"), None, []);
+        let unresolved = find(&at("nohost.invalid:8888"), None, []);
         assert!(matches!(unresolved, Err(AdminServerError::Unresolved(..))), "{unresolved:?}");
     }
 
@@ -256,14 +264,14 @@ mod tests {
             ("https://127.0.0.1:9", "127.0.0.1", "https://127.0.0.1:9"),
             ("https://[::1]:9", "::1", "https://[::1]:9"),
         ] {
-            let args = AdminArgs { admin_ca: Some(ca.clone()), ..given(url) };
+            let args = AdminArgs { admin_ca: Some(ca.clone()), ..at(url) };
             let server = find(&args, None, []).unwrap();
             assert_eq!(server.to_string(), shown);
             assert_eq!(server.tls.unwrap().0, host);
         }
-        let plain = AdminArgs { admin_ca: Some(ca), ..given("localhost:9") };
+        let plain = AdminArgs { admin_ca: Some(ca), ..at("localhost:9") };
         assert!(matches!(find(&plain, None, []), Err(AdminServerError::NotHttps("--admin-ca"))));
-        let missing = AdminArgs { admin_ca: Some("/missing".into()), ..given("https://[::1]:9") };
+        let missing = AdminArgs { admin_ca: Some("/missing".into()), ..at("https://[::1]:9") };
         assert!(matches!(find(&missing, None, []), Err(AdminServerError::File(..))));
     }
 
