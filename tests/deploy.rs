@@ -84,6 +84,9 @@ const LOOKED_UP: &[&str] = &[
     // Attacks and misconfigured clients; the log names their addresses.
     "pointsman_admin_tokens_refused_total",
     "pointsman_admin_foreign_hosts_total",
+    // The log names the client and the reason; a scrape that is refused fails itself.
+    "pointsman_admin_tls_handshakes_total",
+    "pointsman_admin_requests_refused_total",
     "pointsman_proxy_headers_total",
     // Each failure is a session closed with tls_handshake_failed, and the log names the client.
     "pointsman_tls_handshakes_total",

@@ -67,6 +67,8 @@ mod supervised;
 mod switchover;
 mod switchover_faults;
 mod switchover_to;
+mod tls_admin;
+mod tls_admin_faults;
 mod tls_clients;
 mod tls_redis;
 mod tls_rotation;

@@ -90,7 +90,7 @@ fn assert_refused(addr: SocketAddr, tls: &Tls, why: &str) {
     assert!(error.contains(why), "{error}");
 }
 
-fn run(program: &str, args: &[&str]) -> Output {
+pub(crate) fn run(program: &str, args: &[&str]) -> Output {
     let path = find_in_path(program).unwrap_or_else(|| panic!("{program} is not installed"));
     let output = Command::new(path).args(args).stdin(Stdio::null()).output();
     output.expect("an output")
@@ -107,7 +107,7 @@ fn redis_cli(addr: SocketAddr, ca: &Path, args: &[&str]) -> String {
 /// The version and cipher that openssl agrees on, such as `TLSv1.3 TLS_AES_128_GCM_SHA256`;
 /// `(NONE) (NONE)` if the server refuses.
 #[track_caller]
-fn agreed(addr: SocketAddr, args: &[&str]) -> String {
+pub(crate) fn agreed(addr: SocketAddr, args: &[&str]) -> String {
     let connect = addr.to_string();
     let own = ["s_client", "-connect", &connect, "-servername", NAME];
     let output = run("openssl", &[&own[..], args].concat());

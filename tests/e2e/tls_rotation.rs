@@ -11,13 +11,13 @@ use crate::metric;
 use crate::tls_clients::{NAME, PATIENCE, Secured, assert_served, folder, ping, section, small};
 
 /// A volume of a kubelet: the files are links below a link that is replaced as a whole.
-struct Volume {
-    folder: PathBuf,
+pub(crate) struct Volume {
+    pub(crate) folder: PathBuf,
     number: usize,
 }
 
 impl Volume {
-    fn new(folder: PathBuf, certificate: &Certificate) -> Self {
+    pub(crate) fn new(folder: PathBuf, certificate: &Certificate) -> Self {
         let mut volume = Self { folder, number: 0 };
         volume.lay(certificate);
         for name in ["tls.crt", "tls.key"] {
@@ -27,7 +27,7 @@ impl Volume {
         volume
     }
 
-    fn lay(&mut self, certificate: &Certificate) {
+    pub(crate) fn lay(&mut self, certificate: &Certificate) {
         self.number += 1;
         let name = format!("..{}", self.number);
         let _ = certificate.write(&self.folder.join(&name));
@@ -130,7 +130,7 @@ fn keeps_certificate_if_the_next_one_is_bad() {
 }
 
 /// Changes a line of the configuration, and waits until the reload is applied.
-fn reconfigure(pointsman: &Pointsman, from: &str, to: &str) {
+pub(crate) fn reconfigure(pointsman: &Pointsman, from: &str, to: &str) {
     let path = pointsman.process().log_path().with_file_name("pointsman.toml");
     let text = std::fs::read_to_string(&path).expect("the file");
     assert!(text.contains(from), "{from}: {text}");

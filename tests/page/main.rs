@@ -16,6 +16,7 @@
 )]
 
 mod browser;
+mod https;
 mod tab;
 
 use std::collections::BTreeMap;

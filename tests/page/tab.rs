@@ -51,6 +51,10 @@ impl<'a> Tab<'a> {
         for domain in ["Page", "Runtime", "Network", "Log"] {
             tab.call(&format!("{domain}.enable"), &json!({}));
         }
+        if url.starts_with("https:") {
+            // The browser does not know the authority of the test.
+            tab.call("Security.setIgnoreCertificateErrors", &json!({ "ignore": true }));
+        }
         tab.call("Page.navigate", &json!({ "url": url }));
         tab.wait("the page to be loaded", "document.readyState === 'complete'");
         tab

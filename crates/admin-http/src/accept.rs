@@ -37,6 +37,10 @@ const LOG_EVERY: Duration = Duration::from_secs(1);
 /// probe, a scraper and a person.
 const RESERVE: usize = 4;
 
+/// The part of all connections that may be new ones of an address with TLS, one of so many: in the
+/// handshake, or without TLS and a request.
+const MOST_HANDSHAKES: usize = 2;
+
 /// Descriptors that are held only to be released.
 struct Reserve(Vec<File>);
 
@@ -182,8 +186,20 @@ async fn admit(
         // So that sockets of evicted connections do not pile up while many new ones arrive.
         tokio::task::yield_now().await;
     }
-    let clock = Arc::new(Mutex::new(ConnectionClock::new(Instant::now())));
-    let Some(slot) = registry.admit(Arc::clone(&clock)) else {
+    let clock = ConnectionClock::new(Instant::now());
+    let is_secure = shared.tls.is_some() && matches!(stream, Either::Left(_));
+    let clock = if is_secure { clock.handshaking() } else { clock };
+    let most = shared.settings.max_connections / MOST_HANDSHAKES;
+    if is_secure && registry.evict_handshake(most) {
+        tokio::task::yield_now().await;
+    }
+    let clock = Arc::new(Mutex::new(clock));
+    // A peer without an address has disconnected already.
+    let peer = match &stream {
+        Either::Left(stream) => stream.peer_addr().ok().map(|addr| addr.ip()),
+        Either::Right(_) => None,
+    };
+    let Some(slot) = registry.admit(Arc::clone(&clock), peer) else {
         count(&registry.stats.counters.refused);
         return;
     };
@@ -198,7 +214,7 @@ async fn admit(
         stream,
         clock,
         slot,
-        (once, listener.is_read_only()),
+        (once, listener.is_read_only(), peer),
         stop.clone(),
     ));
     registry.started(number, task.abort_handle());

@@ -9,6 +9,7 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
+use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -28,6 +29,7 @@ use tokio::sync::watch;
 use tokio::time::{Sleep, sleep_until};
 use tokio_util::either::Either;
 
+use crate::admin_tls::{AdminTls, Channel, HandshakeLog, Refusal, Session};
 use crate::listener::Stream;
 use crate::registry::{ConnectionSlot, Registry, SharedClock, count, lock};
 use crate::report::Reporter;
@@ -50,6 +52,9 @@ pub(crate) struct ServerState {
     pub(crate) reporter: Arc<dyn Reporter>,
     pub(crate) registry: Registry,
     pub(crate) streams: Streams,
+    /// TLS of the network addresses, if they have it.
+    pub(crate) tls: Option<AdminTls>,
+    pub(crate) handshake_log: HandshakeLog,
     /// Keys for nonces, taken from the system's random source once.
     pub(crate) keys: [RandomState; 2],
 }
@@ -60,19 +65,20 @@ pub(crate) async fn serve(
     stream: Stream,
     clock: SharedClock,
     slot: ConnectionSlot,
-    (once, is_read_only): (bool, bool),
+    (once, is_read_only, peer): (bool, bool, Option<IpAddr>),
     mut stop: watch::Receiver<bool>,
 ) {
-    let (is_owner, peer) = match &stream {
-        // A peer without an address has disconnected already.
-        Either::Left(stream) => (false, stream.peer_addr().ok().map(|addr| addr.ip())),
-        Either::Right(_) => (true, None),
+    let is_owner = matches!(stream, Either::Right(_));
+    let Some((stream, session)) = open(&shared, stream, &clock, &mut stop, peer).await else {
+        return drop(slot);
     };
     let origin = Origin { is_owner, is_read_only, peer };
     let io = TimedStream { io: TokioIo::new(stream), clock: Arc::clone(&clock) };
+    let (session, stopped) = (session.as_ref(), &shared);
     let service = service_fn(|request| {
-        let (shared, clock) = (Arc::clone(&shared), Arc::clone(&clock));
-        async move { Ok::<_, Infallible>(respond(&shared, request, &clock, (origin, once)).await) }
+        let (shared, clock) = (Arc::clone(stopped), Arc::clone(&clock));
+        let source = (origin, session, once);
+        async move { Ok::<_, Infallible>(respond(&shared, request, &clock, source).await) }
     });
     let connection = http1::Builder::new()
         .half_close(true)
@@ -106,24 +112,77 @@ pub(crate) async fn serve(
     drop(slot);
 }
 
+/// Completes the handshake, if the address has TLS. `None` if the connection is over.
+async fn open(
+    shared: &ServerState,
+    stream: Stream,
+    clock: &SharedClock,
+    stop: &mut watch::Receiver<bool>,
+    peer: Option<IpAddr>,
+) -> Option<(Channel, Option<Session>)> {
+    let (Some(tls), Either::Left(_)) = (&shared.tls, &stream) else {
+        return Some((Either::Right(stream), None));
+    };
+    let counters = &shared.registry.stats.counters;
+    let opened = tokio::select! {
+        biased;
+        opened = tls.open(stream) => opened,
+        () = (DeadlineTimer { clock, settings: &shared.settings, sleep: None }) => {
+            count(&counters.timed_out);
+            count(&counters.failed_handshakes);
+            return None;
+        }
+        _ = stop.wait_for(|stop| *stop) => return None,
+    };
+    match opened {
+        Ok(opened) => {
+            // A client without TLS counts as one in the handshake until its request.
+            if opened.1.is_some() {
+                lock(clock).secured();
+                count(&counters.handshakes);
+            }
+            Some(opened)
+        }
+        // It was closed without a byte, as by checks that only connect.
+        Err(error) if error.kind() == io::ErrorKind::NotConnected => None,
+        Err(error) => {
+            count(&counters.failed_handshakes);
+            shared.handshake_log.failed(peer, &error);
+            None
+        }
+    }
+}
+
 /// Discards the request's body, gets the reply and builds the response.
 async fn respond(
     shared: &ServerState,
     request: hyper::Request<Incoming>,
     clock: &SharedClock,
-    (origin, once): (Origin, bool),
+    (origin, session, once): (Origin, Option<&Session>, bool),
 ) -> Response<ResponseBody> {
     lock(clock).requested(Instant::now());
     let (parts, body) = request.into_parts();
-    let reply = match discard_body(body, shared.settings.max_body_bytes).await {
-        true => decide(shared, &parts, origin),
-        false => Reply::text(413, "request body too large; send no body\n"),
+    let is_small = discard_body(body, shared.settings.max_body_bytes).await;
+    let tls = shared.tls.as_ref().filter(|_| !origin.is_owner);
+    let refused = tls.and_then(|tls| tls.refuse(parts.uri.path(), session));
+    let reply = match &refused {
+        _ if !is_small => Reply::text(413, "request body too large; send no body\n"),
+        Some(refusal) => refusal.reply(),
+        None => decide(shared, &parts, origin),
     };
-    count(&shared.registry.stats.counters.requests);
-    if reply.status == StatusCode::MISDIRECTED_REQUEST.as_u16() {
-        count(&shared.registry.stats.counters.foreign_hosts);
+    let counters = &shared.registry.stats.counters;
+    count(&counters.requests);
+    match refused {
+        Some(Refusal::Plaintext) => count(&counters.plaintext),
+        Some(Refusal::Uncertified) => count(&counters.uncertified),
+        None => {}
     }
-    let last = once || reply.status == StatusCode::PAYLOAD_TOO_LARGE.as_u16();
+    if reply.status == StatusCode::MISDIRECTED_REQUEST.as_u16() {
+        count(&counters.foreign_hosts);
+    }
+    // A client that reconnects gets the certificate that is in use now, and may show its own.
+    let is_outdated = tls.zip(session).is_some_and(|(tls, session)| !tls.is_current(session));
+    let last = once || !is_small || refused.is_some() || is_outdated;
     build_response(reply, clock, last)
 }
 
@@ -262,9 +321,9 @@ impl Drop for ResponseBody {
     }
 }
 
-/// A socket that reports its reads and writes to the connection's clock.
+/// A stream that reports its reads and writes to the connection's clock.
 struct TimedStream {
-    io: TokioIo<Stream>,
+    io: TokioIo<Channel>,
     clock: SharedClock,
 }
 
@@ -304,7 +363,12 @@ impl Write for TimedStream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
+        let flushed = Pin::new(&mut self.io).poll_flush(cx);
+        // TLS accepts bytes before the socket does. Without TLS there is nothing to flush.
+        if matches!(self.io.inner(), Either::Left(_)) && !matches!(flushed, Poll::Ready(Err(_))) {
+            lock(&self.clock).wrote(flushed.is_ready(), Instant::now());
+        }
+        flushed
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

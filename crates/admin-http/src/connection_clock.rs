@@ -12,6 +12,9 @@ use crate::settings::ServerSettings;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RequestState {
+    /// The handshake of TLS is not complete, or no request has come without TLS where it was
+    /// expected.
+    Handshaking,
     /// No byte of the next request has arrived.
     Waiting,
     /// Part of the next request's header has arrived.
@@ -36,6 +39,23 @@ impl ConnectionClock {
     /// A connection that was accepted now.
     pub(crate) fn new(now: Instant) -> Self {
         Self { state: RequestState::Waiting, since: now, blocked: None, answered: false }
+    }
+
+    /// The connection begins with a handshake.
+    pub(crate) fn handshaking(mut self) -> Self {
+        self.state = RequestState::Handshaking;
+        self
+    }
+
+    pub(crate) fn is_handshaking(&self) -> bool {
+        self.state == RequestState::Handshaking
+    }
+
+    /// The handshake is complete. Its time counts in that for the first request.
+    pub(crate) fn secured(&mut self) {
+        if self.is_handshaking() {
+            self.state = RequestState::Waiting;
+        }
     }
 
     fn enter(&mut self, state: RequestState, now: Instant) {
@@ -82,7 +102,9 @@ impl ConnectionClock {
     /// Since when the client has kept the server waiting; `None` while the server owes a response.
     pub(crate) fn waiting_since(&self) -> Option<Instant> {
         match self.state {
-            RequestState::Waiting | RequestState::Reading => Some(self.since),
+            RequestState::Handshaking | RequestState::Waiting | RequestState::Reading => {
+                Some(self.since)
+            }
             RequestState::Answering | RequestState::Streaming => self.blocked,
         }
     }
@@ -91,7 +113,9 @@ impl ConnectionClock {
     pub(crate) fn deadline(&self, settings: &ServerSettings) -> Option<Instant> {
         let state = match self.state {
             RequestState::Waiting if self.answered => Some(settings.idle_timeout),
-            RequestState::Waiting | RequestState::Reading => Some(settings.header_timeout),
+            RequestState::Handshaking | RequestState::Waiting | RequestState::Reading => {
+                Some(settings.header_timeout)
+            }
             RequestState::Answering => Some(settings.request_timeout),
             RequestState::Streaming => None,
         };

@@ -33,10 +33,13 @@
 //! ([`HostNames`]). Further rules of who may read come from a [`Guard`], and an address can refuse
 //! all commands ([`Server::read_only`]). Probes are always answered.
 //!
-//! Deliberately absent: Redis, TLS, the rules of who may read, and anything that changes the state
-//! of the process.
+//! The network addresses may have TLS ([`AdminTls`]). Probes need neither it nor a certificate.
+//!
+//! Deliberately absent: Redis, the rules of who may read, and anything that changes the state of
+//! the process.
 
 mod accept;
+mod admin_tls;
 mod connection;
 mod connection_clock;
 mod hosts;
@@ -62,7 +65,10 @@ mod permission_tests;
 mod server_tests;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod tls_tests;
 
+pub use admin_tls::{AdminTls, TlsRules};
 pub use hosts::HostNames;
 pub use registry::{ServerCounts, ServerStats};
 pub use report::{Format, Reporter, Verdict};

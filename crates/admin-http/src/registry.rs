@@ -3,9 +3,12 @@
 //! It is used by the admin thread only; the locks satisfy the compiler and are never contended.
 //! Deliberately absent: anything about what the connections carry.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
@@ -29,6 +32,14 @@ pub struct ServerCounts {
     pub requests: u64,
     /// Requests that named a foreign host.
     pub foreign_hosts: u64,
+    /// Requests without TLS that needed it.
+    pub plaintext: u64,
+    /// Requests without a valid client certificate that needed one.
+    pub uncertified: u64,
+    /// TLS handshakes completed.
+    pub handshakes: u64,
+    /// TLS handshakes that failed.
+    pub failed_handshakes: u64,
     /// Failed accepts, for example for lack of file descriptors.
     pub accept_errors: u64,
 }
@@ -41,6 +52,10 @@ pub(crate) struct AtomicCounters {
     pub(crate) timed_out: AtomicU64,
     pub(crate) requests: AtomicU64,
     pub(crate) foreign_hosts: AtomicU64,
+    pub(crate) plaintext: AtomicU64,
+    pub(crate) uncertified: AtomicU64,
+    pub(crate) handshakes: AtomicU64,
+    pub(crate) failed_handshakes: AtomicU64,
     pub(crate) accept_errors: AtomicU64,
     open: AtomicU64,
 }
@@ -64,6 +79,10 @@ impl ServerStats {
             timed_out: read(&self.counters.timed_out),
             requests: read(&self.counters.requests),
             foreign_hosts: read(&self.counters.foreign_hosts),
+            plaintext: read(&self.counters.plaintext),
+            uncertified: read(&self.counters.uncertified),
+            handshakes: read(&self.counters.handshakes),
+            failed_handshakes: read(&self.counters.failed_handshakes),
             accept_errors: read(&self.counters.accept_errors),
         }
     }
@@ -84,6 +103,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 struct ConnectionEntry {
     clock: SharedClock,
+    /// Where it comes from; none on a Unix socket.
+    source: Option<IpAddr>,
     /// Missing between admission and the start of the task.
     abort: Option<AbortHandle>,
 }
@@ -124,14 +145,16 @@ impl Registry {
     }
 
     /// Takes a slot for a connection, unless all are taken.
-    pub(crate) fn admit(&self, clock: SharedClock) -> Option<ConnectionSlot> {
+    pub(crate) fn admit(&self, clock: SharedClock, peer: Option<IpAddr>) -> Option<ConnectionSlot> {
         let mut inner = lock(&self.inner);
         if inner.entries.len() >= self.max {
             return None;
         }
         let number = inner.next;
         inner.next += 1;
-        inner.entries.insert(number, ConnectionEntry { clock, abort: None });
+        inner
+            .entries
+            .insert(number, ConnectionEntry { clock, source: peer.map(source_of), abort: None });
         self.stats.counters.open.store(inner.entries.len() as u64, Ordering::Relaxed);
         drop(inner);
         Some(ConnectionSlot { registry: self.clone(), number })
@@ -148,20 +171,61 @@ impl Registry {
     /// immediately, its socket as soon as the runtime runs its task. `false` if there is none.
     pub(crate) fn evict(&self) -> bool {
         let mut inner = lock(&self.inner);
-        let oldest = inner
-            .entries
-            .iter()
-            .filter(|(_, entry)| entry.abort.is_some())
-            .filter_map(|(number, entry)| {
-                lock(&entry.clock).waiting_since().map(|since| (since, *number))
-            })
-            .min();
-        let Some((_, number)) = oldest else { return false };
+        let oldest = inner.waiting(|_| true).map(|(since, number, _)| (since, number)).min();
+        let number = oldest.map(|(_, number)| number);
+        self.close(&mut inner, number)
+    }
+
+    /// Closes one of the connections whose handshake is not complete, if there are `most`, so that
+    /// stalled ones take no slot of a client that was served: the oldest one of the source that has
+    /// the most of them, so that a source cannot close those of others.
+    pub(crate) fn evict_handshake(&self, most: usize) -> bool {
+        let mut inner = lock(&self.inner);
+        let mut sources: BTreeMap<Option<IpAddr>, (usize, Instant, u64)> = BTreeMap::new();
+        for (since, number, source) in inner.waiting(ConnectionClock::is_handshaking) {
+            let (count, oldest, first) = sources.entry(source).or_insert((0, since, number));
+            *count += 1;
+            if (since, number) < (*oldest, *first) {
+                (*oldest, *first) = (since, number);
+            }
+        }
+        let all: usize = sources.values().map(|(count, ..)| count).sum();
+        let crowded = sources.values().max_by_key(|(count, since, _)| (*count, Reverse(*since)));
+        let number = crowded.map(|(_, _, number)| *number).filter(|_| all >= most.max(1));
+        self.close(&mut inner, number)
+    }
+
+    fn close(&self, inner: &mut RegistryState, number: Option<u64>) -> bool {
+        let Some(number) = number else { return false };
         if let Some(abort) = inner.entries.remove(&number).and_then(|entry| entry.abort) {
             abort.abort();
         }
         count(&self.stats.counters.evicted);
         true
+    }
+}
+
+impl RegistryState {
+    /// The connections of a kind that keep the server waiting: since when, their numbers, and
+    /// where they come from.
+    fn waiting(
+        &self,
+        is_of_kind: impl Fn(&ConnectionClock) -> bool,
+    ) -> impl Iterator<Item = (Instant, u64, Option<IpAddr>)> {
+        let started = self.entries.iter().filter(|(_, entry)| entry.abort.is_some());
+        started.filter_map(move |(number, entry)| {
+            let clock = lock(&entry.clock);
+            let since = clock.waiting_since().filter(|_| is_of_kind(&clock))?;
+            Some((since, *number, entry.source))
+        })
+    }
+}
+
+/// The network that an address stands for: a host has a whole /64 of IPv6.
+fn source_of(peer: IpAddr) -> IpAddr {
+    match peer.to_canonical() {
+        IpAddr::V6(peer) => Ipv6Addr::from_bits(peer.to_bits() & !u128::from(u64::MAX)).into(),
+        v4 @ IpAddr::V4(_) => v4,
     }
 }
 

@@ -249,7 +249,8 @@ const BUILT_IN: [(&str, &str); 9] = [
 ];
 
 /// The paths of probes. They reveal nothing, and a supervisor that is refused restarts the process.
-const PROBES: [&str; 6] = ["/alive", "/livez", "/healthz", "/ready", "/readyz", "/startup"];
+pub(crate) const PROBES: [&str; 6] =
+    ["/alive", "/livez", "/healthz", "/ready", "/readyz", "/startup"];
 
 /// The path of the metrics. A scraper names its target in any way, and no browser acts on metrics.
 const METRICS: &str = "/metrics";

@@ -16,6 +16,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::accept;
+use crate::admin_tls::{AdminTls, HandshakeLog};
 use crate::connection::ServerState;
 use crate::hosts::HostNames;
 use crate::listener::AdminListener;
@@ -107,6 +108,7 @@ pub struct Server {
     owners: Option<(UnixListener, Vec<u32>)>,
     settings: ServerSettings,
     routes: Routes,
+    tls: Option<AdminTls>,
     stats: ServerStats,
 }
 
@@ -154,6 +156,7 @@ impl Server {
             owners: None,
             settings,
             routes: Routes::default(),
+            tls: None,
             stats: ServerStats::default(),
         })
     }
@@ -211,6 +214,13 @@ impl Server {
         self
     }
 
+    /// Serves the network addresses over TLS. The Unix socket stays plain.
+    #[must_use]
+    pub fn tls(mut self, tls: AdminTls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
     /// Serves the same on a Unix socket, within the same limits, to peers that run as one of these
     /// users. Connections of other users are closed.
     ///
@@ -239,6 +249,8 @@ impl Server {
             streams: Streams::new(self.settings.max_streams),
             settings: self.settings,
             routes: self.routes,
+            tls: self.tls,
+            handshake_log: HandshakeLog::default(),
             reporter,
             registry,
             keys: [RandomState::new(), RandomState::new()],

@@ -33,6 +33,7 @@ mod settings;
 #[cfg(test)]
 mod tests;
 mod tls;
+mod tls_admin;
 mod tls_lines;
 mod tls_servers;
 mod tls_words;

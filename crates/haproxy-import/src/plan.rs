@@ -65,6 +65,8 @@ pub(super) struct PlannedService {
 pub(super) struct Plan {
     pub(super) services: Vec<PlannedService>,
     pub(super) admin: Vec<PlannedListen>,
+    /// The table `[admin.tls]`.
+    pub(super) admin_tls: Vec<PlannedKey>,
     pub(super) shutdown: Vec<PlannedKey>,
     pub(super) process: Vec<PlannedKey>,
     /// What loses its TLS, with the line.

@@ -41,7 +41,9 @@ pub(super) fn render(plan: &Plan, files: &[&str]) -> String {
         out.push_str("# /alive /ready /startup /healthz /metrics /status, on each of them\n");
         list(&mut out, "listen", plan.admin.iter().map(|(addr, at)| (addr.to_string(), Some(at))));
     }
-    for (header, keys) in [("shutdown", &plan.shutdown), ("process", &plan.process)] {
+    let tables =
+        [("admin.tls", &plan.admin_tls), ("shutdown", &plan.shutdown), ("process", &plan.process)];
+    for (header, keys) in tables {
         if !keys.is_empty() {
             let _ = writeln!(out, "\n[{header}]");
             keys.iter().for_each(|it| key(&mut out, it));

@@ -3,7 +3,8 @@
 //! A service has one set of certificates for all of its addresses with TLS, and one way to verify
 //! its Redis servers and its sentinels each. Lines that differ are refused, and so is every option
 //! that Pointsman lacks and that decides who is admitted. Options without such consequences are
-//! reported. `--allow-plaintext` gives up all of it, see `tls_lines`. Servers are in `tls_servers`.
+//! reported. `--allow-plaintext` gives up all of it, see `tls_lines`. Servers are in `tls_servers`,
+//! and the admin server is in `tls_admin`.
 
 use crate::config_file::Directive;
 use crate::plan::{Plan, PlannedKey, PlannedListen, PlannedService, Planner};
@@ -37,7 +38,7 @@ impl<'a> Planner<'a> {
             self.add_tls_of_redis(&listeners, service);
             self.add_tls_of_sentinels(&listeners, service);
         }
-        self.refuse_admin_tls();
+        self.add_tls_of_admin(plan);
     }
 
     /// Whether a service has an address of a listener.
@@ -109,26 +110,37 @@ impl<'a> Planner<'a> {
         if keys != chains {
             table.push(("key_files", toml_list(&keys)));
         }
-        let verify = words.verify.as_deref().unwrap_or("none");
-        if ["optional", "required"].contains(&verify) {
-            table.push(("client_certificates", quote(verify)));
-            match words.ca_file.as_deref() {
-                Some(file) if self.is_readable_file(bind, file) => {
-                    table.push(("client_ca_file", quote(file)));
-                }
-                Some(_) => {}
-                None => {
-                    let message = format!("it has `verify {verify}` without a `ca-file`");
-                    self.refuse_line(bind, message, "add `ca-file FILE`");
-                }
-            }
-        }
+        table.extend(self.keys_of_verify(bind, words));
         table.extend(self.common_keys(bind, words));
         (self.refusals.len() == refusals).then_some(table)
     }
 
+    /// The keys about certificates of clients.
+    pub(super) fn keys_of_verify(&mut self, bind: &Directive, words: &TlsWords) -> Vec<Key> {
+        let verify = words.verify.as_deref().unwrap_or("none");
+        if !["optional", "required"].contains(&verify) {
+            return Vec::new();
+        }
+        let mut table: Vec<Key> = vec![("client_certificates", quote(verify))];
+        match words.ca_file.as_deref() {
+            Some(file) if self.is_readable_file(bind, file) => {
+                table.push(("client_ca_file", quote(file)));
+            }
+            Some(_) => {}
+            None => {
+                let message = format!("it has `verify {verify}` without a `ca-file`");
+                self.refuse_line(bind, message, "add `ca-file FILE`");
+            }
+        }
+        table
+    }
+
     /// The files with certificates, and those with their keys.
-    fn certificates(&mut self, bind: &Directive, words: &TlsWords) -> (Vec<String>, Vec<String>) {
+    pub(super) fn certificates(
+        &mut self,
+        bind: &Directive,
+        words: &TlsWords,
+    ) -> (Vec<String>, Vec<String>) {
         let (mut chains, mut keys) = (Vec::new(), Vec::new());
         for path in &words.certificates {
             if let Some(files) = (self.env.folder)(path) {
@@ -218,17 +230,6 @@ impl<'a> Planner<'a> {
                 _ => format!("keep haproxy here, remove the option, {PLAIN}"),
             };
             self.refuse_line(line, message, &remedy);
-        }
-    }
-
-    fn refuse_admin_tls(&mut self) {
-        for (section, _) in &self.proxies.admin {
-            let own = proxies::directives(self.config, *section).iter();
-            for bind in own.filter(|it| it.begins(&["bind"]) && has(it, "ssl")) {
-                let message = "TLS of probes and statistics is not converted".to_owned();
-                let remedy = format!("remove `ssl` from this line of the file, {PLAIN}");
-                self.refuse_line(bind, message, &remedy);
-            }
         }
     }
 

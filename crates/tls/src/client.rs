@@ -7,7 +7,7 @@ use arc_swap::ArcSwap;
 use rustls::client::Resumption;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 
 use crate::certificate::{CertificateFacts, CertificateFiles};
@@ -36,6 +36,9 @@ pub enum Verification {
     Full,
     /// As full, without the name. Redis verifies its masters and replicas like this.
     Chain,
+    /// That it is the first one in the file of [`Roots::Own`], and nothing else: for a server whose
+    /// certificate is known.
+    Exact,
     /// Nothing: anybody on the path can read and change everything.
     None,
 }
@@ -228,6 +231,10 @@ fn build(settings: &ClientSettings) -> Result<Current, Vec<Problem>> {
                 .map_err(|error| unusable(&error))?
         }
         Verification::Chain => Arc::new(LenientVerifier::of_chain(roots, Arc::clone(&provider))),
+        Verification::Exact => {
+            let known = settings.known().map_err(|problem| vec![problem])?;
+            Arc::new(LenientVerifier::of_exactly(known, Arc::clone(&provider)))
+        }
         Verification::None => Arc::new(LenientVerifier::of_nothing(Arc::clone(&provider))),
     };
     let builder = ClientConfig::builder_with_provider(provider)
@@ -252,10 +259,22 @@ fn build(settings: &ClientSettings) -> Result<Current, Vec<Problem>> {
 }
 
 impl ClientSettings {
+    /// The certificate that the server must have: the first in the file. Never empty.
+    fn known(&self) -> Result<Vec<CertificateDer<'static>>, Problem> {
+        match &self.roots {
+            Roots::Own(file) => file.certificates().map(|all| all.into_iter().take(1).collect()),
+            _ => Err(Problem::of_setting(
+                "there is no certificate to compare with",
+                "name the file of the server's certificate",
+            )),
+        }
+    }
+
     fn roots(&self) -> Result<RootCertStore, Problem> {
         let mut store = RootCertStore::empty();
         let (file, strict) = match (&self.roots, self.verification) {
-            (Roots::None, Verification::None) => return Ok(store),
+            // Certificates to compare with need not be of authorities.
+            (Roots::None, Verification::None) | (_, Verification::Exact) => return Ok(store),
             (Roots::None, _) => {
                 return Err(Problem::of_setting(
                     "there is no CA to verify servers with",

@@ -111,3 +111,16 @@ fn replaces_whole_settings_or_none() {
     client.replace(&settings(Roots::Own(other.file()))).unwrap();
     assert_eq!(connects(&server, &client, "redis.example"), Ok(()));
 }
+
+#[test]
+fn accepts_exactly_the_known_certificate() {
+    let authority = Authority::new("ca");
+    let ours = authority.issue(&["pod"]);
+    let exact = client(Roots::Own(ours.chain.clone()), Verification::Exact, None);
+    assert_eq!(connects(&server(ours), &exact, "127.0.0.1"), Ok(()), "whatever its names are");
+    // Another one of the same authority and name, which has another key.
+    let other = server(authority.issue(&["pod"]));
+    assert_eq!(fault(connects(&other, &exact, "pod")), CertificateError::UnknownIssuer);
+    let none = ClientSettings { verification: Verification::Exact, ..ClientSettings::default() };
+    assert!(ClientTls::new(&none).is_err());
+}

@@ -6,13 +6,17 @@
 //! certificates, since otherwise every rotation would make all clients do full handshakes at once.
 //! They do not survive a change of the rules for client certificates: a ticket stands for a client
 //! that was verified under the old ones.
+//!
+//! A server whose clients have permissions by their certificate issues no tickets
+//! ([`ServerSettings::without_resumption`]) and can verify a certificate again
+//! ([`ServerTls::accepts_client`]), since connections outlive certificates and authorities.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use rustls::crypto::aws_lc_rs::Ticketer;
-use rustls::pki_types::CertificateDer;
+use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, ProducesTickets, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
@@ -52,11 +56,15 @@ pub struct ServerSettings {
     pub protocols: Protocols,
     /// The protocols that may be negotiated inside (ALPN), such as `http/1.1`; usually none.
     pub application_protocols: Vec<Vec<u8>>,
+    /// Whether every session begins with a full handshake, which verifies the client's certificate.
+    pub without_resumption: bool,
 }
 
 /// What the settings were built into.
 struct Current {
     config: Arc<ServerConfig>,
+    /// Verifies the certificates of clients; `None` if they are not asked for one.
+    verifier: Option<Arc<dyn ClientCertVerifier>>,
     certificates: Arc<[CertificateFacts]>,
 }
 
@@ -132,6 +140,17 @@ impl ServerTls {
         Arc::clone(&self.current.load().config)
     }
 
+    /// Whether the chain that a client showed is valid now, for the current authorities.
+    #[must_use]
+    pub fn accepts_client(&self, chain: &[CertificateDer<'_>]) -> bool {
+        let current = self.current.load();
+        let (Some(verifier), Some((client, issuers))) = (&current.verifier, chain.split_first())
+        else {
+            return false;
+        };
+        verifier.verify_client_cert(client, issuers, UnixTime::now()).is_ok()
+    }
+
     /// The certificates in use, the default one first.
     #[must_use]
     pub fn certificates(&self) -> Arc<[CertificateFacts]> {
@@ -151,6 +170,8 @@ struct Built {
     config: ServerConfig,
     certificates: Vec<CertificateFacts>,
     rules: ClientRules,
+    verifier: Option<Arc<dyn ClientCertVerifier>>,
+    resumes: bool,
 }
 
 impl Built {
@@ -183,6 +204,8 @@ impl Built {
         let rules = ClientRules(settings.client_certificates, authorities);
         let verifier = rules.verifier(&provider).map_err(|error| unusable(&error))?;
         let (resolver, certificates) = CertificatesByName::new(keys);
+        let asks = settings.client_certificates != ClientCertificates::None;
+        let asked = Some(Arc::clone(&verifier)).filter(|_| asks);
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&settings.protocols.versions())
             .map_err(|error| unusable(&error))?
@@ -190,13 +213,23 @@ impl Built {
             .with_cert_resolver(Arc::new(resolver));
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.alpn_protocols.clone_from(&settings.application_protocols);
-        Ok(Self { config, certificates, rules })
+        if settings.without_resumption {
+            config.send_tls13_tickets = 0;
+        }
+        let resumes = !settings.without_resumption;
+        Ok(Self { config, certificates, rules, verifier: asked, resumes })
     }
 
     fn current(&self, ticketer: Arc<dyn ProducesTickets>) -> Current {
         let mut config = self.config.clone();
-        config.ticketer = ticketer;
-        Current { config: Arc::new(config), certificates: self.certificates.clone().into() }
+        if self.resumes {
+            config.ticketer = ticketer;
+        }
+        Current {
+            config: Arc::new(config),
+            verifier: self.verifier.clone(),
+            certificates: self.certificates.clone().into(),
+        }
     }
 }
 

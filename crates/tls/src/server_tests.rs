@@ -331,3 +331,42 @@ fn bounds_the_certificates_of_a_file() {
     let problem = pem("tls.crt", &text).certificates().unwrap_err();
     assert_eq!(problem.what, "\"tls.crt\" has more than 2048 certificates");
 }
+
+#[test]
+fn resumes_nothing_without_resumption() {
+    let authority = Authority::new("ca");
+    let both = [Version::Tls12, Version::Tls13].map(|version| {
+        let protocols = Protocols { min: version, max: version, ..Protocols::default() };
+        let certificates = vec![authority.issue(&["admin.example"])];
+        let without_resumption = true;
+        ServerSettings { certificates, protocols, without_resumption, ..ServerSettings::default() }
+    });
+    for settings in both {
+        let (server, client) = (ServerTls::new(&settings).unwrap(), client_of(&authority));
+        for _ in 0..2 {
+            let ends = handshake(server.config(), client.connect("admin.example").unwrap());
+            assert_eq!(ends.unwrap().0.handshake_kind(), Some(HandshakeKind::Full));
+        }
+    }
+}
+
+#[test]
+fn verifies_client_again_under_current_rules() {
+    let (authority, clients) = (Authority::new("ca"), Authority::new("clients"));
+    let under = |ca: &Authority| ServerSettings {
+        client_certificates: ClientCertificates::Optional,
+        client_ca: Some(ca.file()),
+        ..settings(&[authority.issue(&["admin.example"])])
+    };
+    let server = ServerTls::new(&under(&clients)).unwrap();
+    let chain = |files: &CertificateFiles| files.chain.certificates().unwrap();
+    let (known, expired) =
+        (clients.issue(&["operator"]), clients.issue_within(&["operator"], P256, (2020, 2021)));
+    assert!(server.accepts_client(&chain(&known)));
+    assert!(!server.accepts_client(&chain(&expired)) && !server.accepts_client(&[]));
+    assert!(!server.accepts_client(&chain(&authority.issue(&["operator"]))));
+    server.replace(&under(&Authority::new("others"))).unwrap();
+    assert!(!server.accepts_client(&chain(&known)), "the authority is gone");
+    server.replace(&settings(&[authority.issue(&["admin.example"])])).unwrap();
+    assert!(!server.accepts_client(&chain(&known)), "none is asked for");
+}

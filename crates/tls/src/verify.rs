@@ -7,7 +7,7 @@ use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
-use rustls::{DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
 /// Verifies less than usual. That the server has the private key of its certificate is verified in
 /// any case.
@@ -15,6 +15,8 @@ use rustls::{DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 pub(crate) struct LenientVerifier {
     /// The authorities that the certificate must lead to; `None` for no matter which.
     roots: Option<Arc<RootCertStore>>,
+    /// The certificates that it must be one of; empty for no matter which.
+    exact: Vec<CertificateDer<'static>>,
     provider: Arc<CryptoProvider>,
 }
 
@@ -22,12 +24,20 @@ impl LenientVerifier {
     /// The certificate must be valid now and lead to one of these authorities. Its names are
     /// ignored.
     pub(crate) fn of_chain(roots: Arc<RootCertStore>, provider: Arc<CryptoProvider>) -> Self {
-        Self { roots: Some(roots), provider }
+        Self { roots: Some(roots), exact: Vec::new(), provider }
+    }
+
+    /// The certificate must be one of these. Its names, its authority and its validity are ignored.
+    pub(crate) fn of_exactly(
+        exact: Vec<CertificateDer<'static>>,
+        provider: Arc<CryptoProvider>,
+    ) -> Self {
+        Self { roots: None, exact, provider }
     }
 
     /// Any certificate will do.
     pub(crate) fn of_nothing(provider: Arc<CryptoProvider>) -> Self {
-        Self { roots: None, provider }
+        Self { roots: None, exact: Vec::new(), provider }
     }
 }
 
@@ -40,6 +50,9 @@ impl ServerCertVerifier for LenientVerifier {
         _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
+        if !self.exact.is_empty() && !self.exact.iter().any(|it| it == end_entity) {
+            return Err(CertificateError::UnknownIssuer.into());
+        }
         if let Some(roots) = &self.roots {
             let certificate = ParsedCertificate::try_from(end_entity)?;
             let algorithms = self.provider.signature_verification_algorithms.all;

@@ -32,6 +32,7 @@ mod cut;
 mod events;
 mod haproxy;
 mod http;
+mod https;
 mod load;
 mod lost_dial;
 mod netns;
@@ -56,6 +57,7 @@ pub use cut::Cut;
 pub use events::{Event, Events};
 pub use haproxy::Haproxy;
 pub use http::http_get;
+pub use https::{HttpsClient, HttpsResponse};
 pub use load::{Counts, Gap, Load, LoadBuilder, Verdict};
 pub use lost_dial::LostDial;
 pub use netns::{

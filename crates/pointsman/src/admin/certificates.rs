@@ -13,7 +13,7 @@ const MAX_LISTED: usize = 256;
 /// A certificate, and where it is used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServedCertificate {
-    /// The name of its service.
+    /// The name of its service; empty for the admin server.
     pub service: String,
     /// The peers that it is shown to.
     pub side: &'static str,
@@ -22,16 +22,20 @@ pub struct ServedCertificate {
 }
 
 impl ServedCertificate {
-    /// The certificates that are shown to clients, those that expire first in front. A file that is
-    /// named twice is listed once.
+    /// The certificates that are shown to clients of services and of the admin server, those that
+    /// expire first in front. A file that is named twice by one of them is listed once.
     #[must_use]
-    pub fn of_clients(certificates: Vec<(String, CertificateFacts)>) -> Vec<Self> {
+    pub fn list(
+        services: Vec<(String, CertificateFacts)>,
+        admin: Vec<CertificateFacts>,
+    ) -> Vec<Self> {
         let mut known = BTreeSet::new();
-        let mut list: Vec<Self> = certificates
-            .into_iter()
-            .filter(|(service, facts)| known.insert((service.clone(), facts.file.clone())))
-            .map(|(service, facts)| Self { service, side: "clients", facts })
-            .collect();
+        let services =
+            services.into_iter().map(|(service, facts)| Self { service, side: "clients", facts });
+        let admin =
+            admin.into_iter().map(|facts| Self { service: String::new(), side: "admin", facts });
+        let is_new = |it: &Self| known.insert((it.service.clone(), it.side, it.facts.file.clone()));
+        let mut list: Vec<Self> = services.chain(admin).filter(is_new).collect();
         list.sort_by_key(|it| it.facts.not_after);
         list.truncate(MAX_LISTED);
         list
@@ -67,10 +71,12 @@ mod tests {
     #[test]
     fn lists_those_that_expire_first_once() {
         let some = [facts("late", 9), facts("soon", 1), facts("late", 9)];
-        let list = ServedCertificate::of_clients(some.into());
-        assert_eq!(list.iter().map(ServedCertificate::file).collect::<Vec<_>>(), ["soon", "late"]);
+        let list = ServedCertificate::list(some.into(), vec![facts("admin", 5).1]);
+        let files: Vec<_> = list.iter().map(|it| (it.file(), it.side)).collect();
+        let expected = [("soon", "clients"), ("admin", "admin"), ("late", "clients")];
+        assert_eq!(files, expected.map(|(file, side)| (file.to_owned(), side)));
         let many = (0..1000).map(|number| facts(&number.to_string(), number)).collect();
-        let list = ServedCertificate::of_clients(many);
+        let list = ServedCertificate::list(many, Vec::new());
         assert_eq!(list.last().map(|it| it.facts.not_after), Some(Duration::from_secs(255)));
     }
 }

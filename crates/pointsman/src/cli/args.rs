@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 
+use super::admin_server::AdminArgs;
 use super::sessions::{KillArgs, SessionsArgs};
 use crate::config::{Flags, schema};
 
@@ -26,6 +27,7 @@ Examples:
 
   Show the status:
     pointsman status --admin 127.0.0.1:8888
+    pointsman status --admin https://pointsman.redis.svc:8888 --admin-ca ca.crt
 
   Diagnose the sentinels:
     pointsman sentinels --service mymaster --sentinel redis-sentinel:26379
@@ -243,10 +245,8 @@ pub(super) struct ImportArgs {
 /// The arguments of `status`.
 #[derive(Debug, Args)]
 pub(super) struct StatusArgs {
-    /// Address of the admin server, host:port [env: POINTSMAN_ADMIN] [default: as configured, else
-    /// 127.0.0.1:8888]
-    #[arg(long, value_name = "ADDR")]
-    pub(super) admin: Option<String>,
+    #[command(flatten)]
+    pub(super) server: AdminArgs,
 
     /// Configuration file that contains the address [env: POINTSMAN_CONFIG]
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -280,14 +280,12 @@ pub(super) struct ControlArgs {
     /// The service; required if there are several
     pub(super) service: Option<String>,
 
-    /// Address of the admin server, host:port [env: POINTSMAN_ADMIN] [default: as configured, else
-    /// 127.0.0.1:8888]
-    #[arg(long, value_name = "ADDR")]
-    pub(super) admin: Option<String>,
+    #[command(flatten)]
+    pub(super) server: AdminArgs,
 
     /// The control socket [default: as configured]
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
-    #[arg(conflicts_with_all = ["admin", "token_file"])]
+    #[arg(conflicts_with_all = ["admin", "admin_ca", "admin_certificate", "token_file"])]
     pub(super) socket: Option<PathBuf>,
 
     /// Configuration file that contains the socket, or the address and the token [env:

@@ -9,10 +9,12 @@ use std::io::{self, Write as _};
 
 use serde_json::Value as Json;
 
+use super::admin_server::{self, AdminServerError};
+use super::admin_tls::TlsProblem;
 use super::args::ControlArgs;
 use super::http::{self, ControlEndpoint};
 use super::recovery::Recovery;
-use super::status::{StatusError, address};
+use super::status::StatusError;
 use crate::config::{self, Flags, PendingReads, Secret, Value};
 
 /// The variable with the token, unless a file is given.
@@ -24,7 +26,9 @@ const MAX_TOKEN_BYTES: u64 = 64 * 1024;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ControlError {
     #[error(transparent)]
-    Address(#[from] StatusError),
+    Address(#[from] AdminServerError),
+    #[error(transparent)]
+    Output(#[from] StatusError),
     #[error(
         "no control token: set POINTSMAN_CONTROL_TOKEN, use --token-file, or use a socket with \
          --socket"
@@ -37,6 +41,8 @@ pub(super) enum ControlError {
          or its socket with --socket"
     )]
     Unreachable(ControlEndpoint, #[source] io::Error),
+    #[error("no answer from {0}: {1}")]
+    Tls(ControlEndpoint, String),
     #[error(
         "{0} does not accept control commands; set `control = true` and a socket or a token in \
          [admin]"
@@ -48,6 +54,16 @@ pub(super) enum ControlError {
     Failed(String),
     #[error("{0} ended its response without a result")]
     Unfinished(ControlEndpoint),
+}
+
+impl ControlError {
+    /// Why an endpoint does not answer.
+    pub(super) fn unreachable(endpoint: &ControlEndpoint, error: io::Error) -> Self {
+        match TlsProblem::in_error(&error) {
+            Some(problem) => Self::Tls(endpoint.clone(), problem.to_string()),
+            None => Self::Unreachable(endpoint.clone(), error),
+        }
+    }
 }
 
 /// Sends the command `action` with these parameters, and prints the response as it arrives.
@@ -92,7 +108,7 @@ pub(super) fn send(
     for (text, document) in recovery.restore(args, env) {
         print(if args.json { &document } else { &text });
     }
-    let code = code.map_err(|error| ControlError::Unreachable(endpoint.clone(), error))?;
+    let code = code.map_err(|error| ControlError::unreachable(&endpoint, error))?;
     match (code, last) {
         (404 | 405, _) if rest.starts_with("no such path") => Err(ControlError::Disabled(endpoint)),
         (200, Some(last)) if last.get("ok") == Some(&Json::Bool(true)) => {
@@ -147,7 +163,7 @@ fn endpoint(
     if let Some(path) = &args.socket {
         return Ok(ControlEndpoint::Socket(path.clone()));
     }
-    if args.admin.is_none() && args.token_file.is_none() {
+    if args.server.admin.is_none() && args.token_file.is_none() {
         let loaded = config::load(
             &Flags { config: args.config.clone(), ..Flags::default() },
             env.iter().cloned(),
@@ -156,11 +172,8 @@ fn endpoint(
             return Ok(ControlEndpoint::Socket(path.into()));
         }
     }
-    Ok(ControlEndpoint::Network(address(
-        args.admin.as_deref(),
-        args.config.as_ref(),
-        env.iter().cloned(),
-    )?))
+    let server = admin_server::find(&args.server, args.config.as_ref(), env.iter().cloned())?;
+    Ok(ControlEndpoint::Network(server))
 }
 
 fn token(args: &ControlArgs, env: &[(OsString, OsString)]) -> Result<Secret, ControlError> {

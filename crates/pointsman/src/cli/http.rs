@@ -1,4 +1,4 @@
-//! Sends one HTTP request over a plain socket, bounded in time and size.
+//! Sends one HTTP request over a socket or TLS, bounded in time and size.
 //!
 //! `pointsman status` runs when something is wrong: in a throttled container, beside a process that
 //! hangs. It therefore has no runtime, no pool and no dependency, and every step has a deadline.
@@ -6,11 +6,13 @@
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use super::admin_server::AdminServer;
+use super::admin_tls::{self, TlsStream};
 use crate::system::socket_file;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -27,8 +29,8 @@ const MAX_HEADERS: usize = 100;
 /// Where a pointsman accepts control commands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ControlEndpoint {
-    /// An address, for clients with the token.
-    Network(SocketAddr),
+    /// An admin server, for clients with the token.
+    Network(AdminServer),
     /// A Unix socket, for the users that its mode admits.
     Socket(PathBuf),
 }
@@ -36,26 +38,32 @@ pub(super) enum ControlEndpoint {
 impl fmt::Display for ControlEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Network(addr) => addr.fmt(f),
+            Self::Network(server) => server.fmt(f),
             Self::Socket(path) => path.display().fmt(f),
         }
     }
 }
 
-/// A connection of either kind.
+/// A connection of any kind.
 enum Stream {
     Network(TcpStream),
+    Tls(Box<TlsStream>, AdminServer),
     Socket(UnixStream),
 }
 
 impl Stream {
     fn to(endpoint: &ControlEndpoint) -> io::Result<Self> {
         Ok(match endpoint {
-            ControlEndpoint::Network(addr) => {
-                Self::Network(TcpStream::connect_timeout(addr, CONNECT_TIMEOUT)?)
-            }
+            ControlEndpoint::Network(server) => Self::connect(server)?,
             ControlEndpoint::Socket(path) => Self::Socket(socket_file::dial(path)?),
         })
+    }
+
+    fn connect(server: &AdminServer) -> io::Result<Self> {
+        let socket = TcpStream::connect_timeout(&server.addr, CONNECT_TIMEOUT)?;
+        let Some((host, tls)) = &server.tls else { return Ok(Self::Network(socket)) };
+        let stream = admin_tls::connect(socket, (host, tls), server, REQUEST_TIMEOUT)?;
+        Ok(Self::Tls(Box::new(stream), server.clone()))
     }
 
     fn send(&mut self, request: &str) -> io::Result<()> {
@@ -63,6 +71,11 @@ impl Stream {
             Self::Network(stream) => {
                 stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
                 stream.write_all(request.as_bytes())
+            }
+            Self::Tls(stream, _) => {
+                stream.sock.set_write_timeout(Some(REQUEST_TIMEOUT))?;
+                stream.write_all(request.as_bytes())?;
+                stream.flush()
             }
             Self::Socket(stream) => {
                 stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
@@ -76,6 +89,11 @@ impl Stream {
             Self::Network(stream) => {
                 stream.set_read_timeout(Some(left))?;
                 stream.read(buffer)
+            }
+            Self::Tls(stream, server) => {
+                stream.sock.set_read_timeout(Some(left))?;
+                // With TLS 1.3 the server refuses our certificate after the handshake.
+                stream.read(buffer).map_err(|error| admin_tls::explained(error, server))
             }
             Self::Socket(stream) => {
                 stream.set_read_timeout(Some(left))?;
@@ -114,8 +132,13 @@ impl Read for DeadlineStream {
 /// # Errors
 ///
 /// Of the connection; a time-out; or a response that is not HTTP or too large.
-pub(super) fn get(addr: SocketAddr, path: &str, token: Option<&str>) -> io::Result<(u16, Vec<u8>)> {
-    let mut stream = Stream::to(&ControlEndpoint::Network(addr))?;
+pub(super) fn get(
+    server: &AdminServer,
+    path: &str,
+    token: Option<&str>,
+) -> io::Result<(u16, Vec<u8>)> {
+    let mut stream = Stream::connect(server)?;
+    let addr = server.addr;
     let token = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
     stream.send(&format!(
         "GET {path} HTTP/1.1\r\nHost: {addr}\r\n{token}\

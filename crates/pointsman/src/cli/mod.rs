@@ -7,6 +7,8 @@
 //! Exit codes follow sysexits where scripts need them: 64 for an invalid command line, 78 for an
 //! invalid configuration, 1 for any other failure.
 
+mod admin_server;
+mod admin_tls;
 mod args;
 mod control;
 mod failure;

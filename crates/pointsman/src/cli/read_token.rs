@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 
+use super::admin_server;
 use super::args::StatusArgs;
 use super::status::StatusError;
 use crate::config::{self, Flags, PendingReads, Secret};
@@ -31,7 +32,7 @@ pub(super) fn token(
     if let Some(text) = given.and_then(|(_, value)| value.to_str()) {
         return Ok(Some(Secret::new(text.to_owned())));
     }
-    if args.admin.is_some() {
+    if admin_server::given(&args.server, env).is_some() {
         return Ok(None);
     }
     let flags = Flags { config: args.config.clone(), ..Flags::default() };

@@ -16,6 +16,7 @@ use std::time::Duration;
 use clap::{Args, ValueHint};
 use serde_json::Value as Json;
 
+use super::admin_server::AdminArgs;
 use super::args::ControlArgs;
 use super::control::{self, ControlError};
 use super::http;
@@ -49,14 +50,12 @@ session is pinned, such as transaction or unknown_command. `pinned` includes eve
 /// The process to ask, and how it is asked.
 #[derive(Debug, Args)]
 pub(super) struct EndpointArgs {
-    /// Address of the admin server, host:port [env: POINTSMAN_ADMIN] [default: as configured, else
-    /// 127.0.0.1:8888]
-    #[arg(long, value_name = "ADDR")]
-    admin: Option<String>,
+    #[command(flatten)]
+    server: AdminArgs,
 
     /// The control socket [default: as configured]
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
-    #[arg(conflicts_with_all = ["admin", "token_file"])]
+    #[arg(conflicts_with_all = ["admin", "admin_ca", "admin_certificate", "token_file"])]
     socket: Option<PathBuf>,
 
     /// Configuration file that contains the socket, or the address and the token [env:
@@ -77,7 +76,7 @@ impl EndpointArgs {
     fn control(&self) -> ControlArgs {
         ControlArgs {
             service: None,
-            admin: self.admin.clone(),
+            server: self.server.clone(),
             socket: self.socket.clone(),
             config: self.config.clone(),
             token_file: self.token_file.clone(),
@@ -183,7 +182,7 @@ fn request(args: &SessionsArgs, env: &[(OsString, OsString)]) -> Result<String, 
     let control = args.endpoint.control();
     let (endpoint, token) = control::access(&control, env)?;
     let (code, body) = http::get_from(&endpoint, &args.path(), token.as_ref().map(Secret::reveal))
-        .map_err(|error| ControlError::Unreachable(endpoint.clone(), error))?;
+        .map_err(|error| ControlError::unreachable(&endpoint, error))?;
     let body = String::from_utf8_lossy(&body);
     match code {
         200 if args.endpoint.json => Ok(body.trim_end().to_owned() + "\n"),

@@ -7,21 +7,19 @@
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value as Json};
 
+use super::admin_server::{self, AdminServer, AdminServerError};
+use super::admin_tls::TlsProblem;
 use super::args::StatusArgs;
 use super::http;
 use super::read_token::token;
 use super::screen::{self, printable};
-use crate::config::{self, Flags, Secret, Value};
+use crate::config::Secret;
 
-/// The default address of the admin server.
-const DEFAULT_ADDRESS: &str = "127.0.0.1:8888";
 /// Interval of the requests with `--watch`.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum depth of nested values; deeper ones are printed as JSON.
@@ -30,27 +28,34 @@ const MAX_DEPTH: usize = 3;
 /// Why no status is available.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StatusError {
-    #[error("{0:?} is not an address; write host:port, for example 127.0.0.1:8888")]
-    Address(String, #[source] io::Error),
-    #[error("cannot resolve {0:?}; check the name, or use an IP address")]
-    Unresolved(String, #[source] io::Error),
+    #[error(transparent)]
+    Server(#[from] AdminServerError),
+    #[error("no status from {0}: {1}")]
+    Tls(AdminServer, String),
+    #[error("no status from {0}: it requires TLS; use --admin https://{0}")]
+    NeedsTls(AdminServer),
+    #[error(
+        "no status from {0}: a client certificate is required; use --admin-certificate and \
+         --admin-key"
+    )]
+    NeedsCertificate(AdminServer),
     #[error("no status from {0}: is pointsman running there? Set its admin address with --admin")]
-    Unreachable(SocketAddr, #[source] io::Error),
+    Unreachable(AdminServer, #[source] io::Error),
     #[error(
         "no status from {0}: a token for reading is required, or the one given is wrong; set \
          POINTSMAN_READ_TOKEN or use --token-file"
     )]
-    Token(SocketAddr),
+    Token(AdminServer),
     #[error("no status from {0}: too many wrong tokens from this host; try again later")]
-    Throttled(SocketAddr),
+    Throttled(AdminServer),
     #[error("cannot read the token from {0}")]
     TokenFile(String, #[source] io::Error),
     #[error("no status from {0}: HTTP status {1}; is this the admin address of a pointsman?")]
-    Code(SocketAddr, u16),
+    Code(AdminServer, u16),
     #[error("{0} is not ready: {1}")]
-    NotReady(SocketAddr, String),
+    NotReady(AdminServer, String),
     #[error("the status from {0} is not JSON; is this the admin address of a pointsman?")]
-    Json(SocketAddr, #[source] serde_json::Error),
+    Json(AdminServer, #[source] serde_json::Error),
     #[error("the output could not be written")]
     Output(#[source] io::Error),
 }
@@ -68,47 +73,65 @@ pub(super) fn status(
         return Ok(crate::admin::status::schema());
     }
     if args.ready {
-        let addrs = match &args.admin {
-            Some(text) => resolve_all(text)?,
-            None => vec![address(None, args.config.as_ref(), env)?],
+        let servers = match &args.server.admin {
+            Some(text) => admin_server::find_all(text, &args.server)?,
+            None => vec![admin_server::find(&args.server, args.config.as_ref(), env)?],
         };
-        return addrs.into_iter().map(ready).collect();
+        return servers.iter().map(ready).collect();
     }
     let env: Vec<_> = env.into_iter().collect();
-    let addr = address(args.admin.as_deref(), args.config.as_ref(), env.iter().cloned())?;
-    let (document, body) = request(addr, token(args, &env)?.as_ref())?;
-    Ok(if args.json { body } else { present(addr, &document, None) })
+    let server = admin_server::find(&args.server, args.config.as_ref(), env.iter().cloned())?;
+    let (document, body) = request(&server, token(args, &env)?.as_ref())?;
+    Ok(if args.json { body } else { present(&server, &document, None) })
 }
 
 /// Requests the status document; returns it parsed and as text.
-fn request(addr: SocketAddr, token: Option<&Secret>) -> Result<(Json, String), StatusError> {
-    let (code, body) = http::get(addr, "/status", token.map(Secret::reveal))
-        .map_err(|error| StatusError::Unreachable(addr, error))?;
+fn request(server: &AdminServer, token: Option<&Secret>) -> Result<(Json, String), StatusError> {
+    let (code, body) = get(server, "/status", token)?;
+    let begins = |text: &str| body.starts_with(text.as_bytes());
+    let from = || server.clone();
     match code {
         200 => {}
-        401 => return Err(StatusError::Token(addr)),
-        429 => return Err(StatusError::Throttled(addr)),
-        _ => return Err(StatusError::Code(addr, code)),
+        400 if begins("this port accepts HTTPS only") => return Err(StatusError::NeedsTls(from())),
+        401 => return Err(StatusError::Token(from())),
+        403 if begins("a client certificate is required") => {
+            return Err(StatusError::NeedsCertificate(from()));
+        }
+        429 => return Err(StatusError::Throttled(from())),
+        _ => return Err(StatusError::Code(from(), code)),
     }
-    let document = serde_json::from_slice(&body).map_err(|error| StatusError::Json(addr, error))?;
+    let document =
+        serde_json::from_slice(&body).map_err(|error| StatusError::Json(from(), error))?;
     Ok((document, String::from_utf8_lossy(&body).trim_end().to_owned() + "\n"))
 }
 
+fn get(
+    server: &AdminServer,
+    path: &str,
+    token: Option<&Secret>,
+) -> Result<(u16, Vec<u8>), StatusError> {
+    http::get(server, path, token.map(Secret::reveal)).map_err(|error| {
+        match TlsProblem::in_error(&error) {
+            Some(problem) => StatusError::Tls(server.clone(), problem.to_string()),
+            None => StatusError::Unreachable(server.clone(), error),
+        }
+    })
+}
+
 /// Requests what a readiness probe requests, for example for `helm test`.
-fn ready(addr: SocketAddr) -> Result<String, StatusError> {
-    let (code, body) =
-        http::get(addr, "/ready", None).map_err(|error| StatusError::Unreachable(addr, error))?;
+fn ready(server: &AdminServer) -> Result<String, StatusError> {
+    let (code, body) = get(server, "/ready", None)?;
     let text = printable(String::from_utf8_lossy(&body).trim());
     if code == 200 {
-        Ok(format!("{addr} is ready\n"))
+        Ok(format!("{server} is ready\n"))
     } else {
-        Err(StatusError::NotReady(addr, text))
+        Err(StatusError::NotReady(server.clone(), text))
     }
 }
 
-fn present(addr: SocketAddr, document: &Json, before: Option<(&Json, f64)>) -> String {
+fn present(server: &AdminServer, document: &Json, before: Option<(&Json, f64)>) -> String {
     screen::render(document, before)
-        .unwrap_or_else(|| format!("pointsman at {addr}\n{}", render(document)))
+        .unwrap_or_else(|| format!("pointsman at {server}\n{}", render(document)))
 }
 
 /// Repeats the request until Ctrl-C or until the reader closes the pipe. A process that does not
@@ -125,7 +148,7 @@ pub(super) fn watch(
     env: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<ExitCode, StatusError> {
     let env: Vec<_> = env.into_iter().collect();
-    let addr = address(args.admin.as_deref(), args.config.as_ref(), env.iter().cloned())?;
+    let server = admin_server::find(&args.server, args.config.as_ref(), env.iter().cloned())?;
     let token = token(args, &env)?;
     let mut out = io::stdout().lock();
     let on_screen = !args.json && out.is_terminal();
@@ -134,14 +157,14 @@ pub(super) fn watch(
         return Ok(ExitCode::SUCCESS);
     }
     loop {
-        let text = match request(addr, token.as_ref()) {
+        let text = match request(&server, token.as_ref()) {
             Ok((document, _)) => {
                 let since =
                     before.as_ref().map(|(before, at)| (before, at.elapsed().as_secs_f64()));
                 let text = if args.json {
                     format!("{document}\n")
                 } else {
-                    present(addr, &document, since)
+                    present(&server, &document, since)
                 };
                 before = Some((document, Instant::now()));
                 text
@@ -175,55 +198,6 @@ pub(super) fn write_all(out: &mut impl io::Write, text: &str) -> Result<bool, St
         Err(error) => Err(StatusError::Output(error)),
         Ok(()) => Ok(true),
     }
-}
-
-/// Returns the given address, else the one of the local configuration, else the default. Faults of
-/// the configuration do not matter: only the address is needed.
-pub(super) fn address(
-    admin: Option<&str>,
-    config: Option<&PathBuf>,
-    env: impl IntoIterator<Item = (OsString, OsString)>,
-) -> Result<SocketAddr, StatusError> {
-    if let Some(text) = admin {
-        return resolve(text);
-    }
-    let loaded = config::load(&Flags { config: config.cloned(), ..Flags::default() }, env);
-    match loaded.settings().process.value("admin.listen") {
-        Some(Value::Listen(addrs)) => addrs
-            .first()
-            .and_then(proxy::ListenAddr::tcp)
-            .map_or_else(|| resolve(DEFAULT_ADDRESS), |addr| Ok(dialable(addr))),
-        _ => resolve(DEFAULT_ADDRESS),
-    }
-}
-
-fn resolve(text: &str) -> Result<SocketAddr, StatusError> {
-    let found = resolve_all(text)?.into_iter().next();
-    found.ok_or_else(|| {
-        StatusError::Unresolved(text.to_owned(), io::Error::from(io::ErrorKind::NotFound))
-    })
-}
-
-/// Every address of a name; a headless Service has one per pod. At least one.
-fn resolve_all(text: &str) -> Result<Vec<SocketAddr>, StatusError> {
-    let wrong = |error: io::Error| match error.kind() {
-        io::ErrorKind::InvalidInput => StatusError::Address(text.to_owned(), error),
-        _ => StatusError::Unresolved(text.to_owned(), error),
-    };
-    let found: Vec<SocketAddr> = text.to_socket_addrs().map_err(wrong)?.map(dialable).collect();
-    if found.is_empty() { Err(wrong(io::Error::from(io::ErrorKind::NotFound))) } else { Ok(found) }
-}
-
-/// Replaces the wildcard address, which only a listener can use, by the loopback address.
-fn dialable(mut addr: SocketAddr) -> SocketAddr {
-    if addr.ip().is_unspecified() {
-        addr.set_ip(if addr.is_ipv4() {
-            Ipv4Addr::LOCALHOST.into()
-        } else {
-            Ipv6Addr::LOCALHOST.into()
-        });
-    }
-    addr
 }
 
 /// Formats the document as text: first the fields of the process, then each service under its name.
@@ -298,6 +272,7 @@ fn inline(value: &Json, depth: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::admin_server::AdminArgs;
 
     #[test]
     fn shows_unknown_fields_under_their_names() {
@@ -350,7 +325,7 @@ mod tests {
         let ask = || {
             let args = StatusArgs {
                 token_file: None,
-                admin: Some(addr.to_string()),
+                server: AdminArgs { admin: Some(addr.to_string()), ..AdminArgs::default() },
                 config: None,
                 json: false,
                 watch: false,
@@ -363,37 +338,5 @@ mod tests {
         assert_eq!(ask().unwrap_err().to_string(), format!("{addr} is not ready: no master"));
         server.join().unwrap();
         assert!(matches!(ask(), Err(StatusError::Unreachable(..))));
-    }
-
-    #[test]
-    fn resolves_given_configured_or_default_address() {
-        let request = |admin: Option<&str>, env: &[(&str, &str)]| {
-            let args = StatusArgs {
-                token_file: None,
-                admin: admin.map(str::to_owned),
-                config: None,
-                json: false,
-                ready: false,
-                schema: false,
-                watch: false,
-            };
-            let env = env.iter().map(|(name, value)| (name.into(), value.into()));
-            address(args.admin.as_deref(), args.config.as_ref(), env).unwrap().to_string()
-        };
-        assert_eq!(request(None, &[]), DEFAULT_ADDRESS);
-        assert_eq!(request(None, &[("POINTSMAN_ADMIN", "[::]:9,1.2.3.4:8")]), "[::1]:9");
-        assert_eq!(request(Some("1.2.3.4:5"), &[("POINTSMAN_ADMIN", "0.0.0.0:9")]), "1.2.3.4:5");
-        let wrong = StatusArgs {
-            token_file: None,
-            admin: Some("nonsense".to_owned()),
-            config: None,
-            json: false,
-            ready: false,
-            schema: false,
-            watch: false,
-        };
-        assert!(matches!(address(wrong.admin.as_deref(), None, []), Err(StatusError::Address(..))));
-        let unresolved = address(Some("nohost.invalid:8888"), None, []);
-        assert!(matches!(unresolved, Err(StatusError::Unresolved(..))), "{unresolved:?}");
     }
 }

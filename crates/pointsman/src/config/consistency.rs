@@ -14,8 +14,8 @@ use super::duration;
 use super::finding::Finding;
 use super::options::TAKEOVER_SOCKET;
 use super::settings::{Origin, SettingMap, Settings};
-use super::tls_clients;
 use super::value::Value;
+use super::{tls_admin, tls_clients};
 
 /// The time after which the connection tracking of Linux drops a connection in CLOSE_WAIT
 /// (`nf_conntrack_tcp_timeout_close_wait`).
@@ -36,6 +36,9 @@ pub(super) fn faults(settings: &Settings, damaged: bool) -> Vec<Finding> {
     check_addresses(settings, &mut findings);
     check_orders(settings, &mut findings);
     check_connections(settings, &mut findings);
+    tls_admin::check(&settings.process, &mut |key, what, remedy| {
+        findings.push(Finding::new(settings.process.origin(key), key, what, remedy));
+    });
     findings
 }
 

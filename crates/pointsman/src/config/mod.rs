@@ -41,6 +41,7 @@ mod settings;
 mod stateless_commands_tests;
 #[cfg(test)]
 mod tests;
+mod tls_admin;
 mod tls_clients;
 mod tls_options;
 mod tls_settings;
@@ -75,7 +76,7 @@ pub use reference::reference;
 pub use reload_plan::ReloadPlan;
 pub(crate) use reload_plan::name_of;
 pub use settings::{Origin, Setting, SettingMap, Settings};
-pub use tls_options::{ClientTlsConfig, ServerTlsConfig};
+pub use tls_options::{AdminTlsConfig, ClientTlsConfig, ServerTlsConfig};
 pub use value::{Problem, Value, ValueKind};
 
 /// Parses a duration as in the configuration, such as "250ms".

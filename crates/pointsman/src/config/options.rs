@@ -18,7 +18,7 @@ use super::choices::{
 use super::credentials::{Credentials, Secret, Token};
 use super::endpoint::Endpoint;
 use super::option_spec::section;
-use super::tls_options::{ClientTlsConfig, ServerTlsConfig};
+use super::tls_options::{AdminTlsConfig, ClientTlsConfig, ServerTlsConfig};
 use super::value::ValueKind;
 
 section! {
@@ -446,6 +446,8 @@ section! {
         control_token: Token;
         /// The token that readers must present.
         read_token: Token;
+        /// TLS of its addresses.
+        tls: AdminTlsConfig;
     }
 }
 

@@ -18,7 +18,7 @@ use super::finding::Finding;
 use super::option_spec::FromSettings;
 use super::settings::SettingMap;
 use super::value::{Problem, Value};
-use super::{tls_clients, tls_settings};
+use super::{tls_admin, tls_clients, tls_settings};
 
 /// Maximum size of a PEM file, in bytes. The authorities of a system take about 220 KiB.
 pub(super) const MAX_PEM_BYTES: u64 = 1024 * 1024;
@@ -41,6 +41,12 @@ pub(super) const PEM_SECTIONS: &[PemSection] = &[
         keys: &["certificate_files", "key_files", "client_ca_file"],
         is_of_client: false,
         check: |values, _| tls_settings::problems_of_clients_side(values),
+    },
+    PemSection {
+        path: tls_admin::SECTION,
+        keys: &["certificate_file", "key_file", "client_ca_file"],
+        is_of_client: false,
+        check: tls_admin::problems,
     },
     PemSection::of_client(tls_clients::SECTIONS[0]),
     PemSection::of_client(tls_clients::SECTIONS[1]),

@@ -11,7 +11,7 @@ use super::options::{
     AdminConfig, CredentialKeys, LogConfig, MetricsConfig, ProcessConfig, ReplicasConfig,
     ServiceConfig, ShutdownConfig, TimersConfig,
 };
-use super::tls_options::{ClientTlsConfig, ServerTlsConfig};
+use super::tls_options::{AdminTlsConfig, ClientTlsConfig, ServerTlsConfig};
 
 /// A section: a table of the file.
 #[derive(Debug)]
@@ -66,6 +66,11 @@ pub static SECTIONS: &[ConfigSection] = &[
         options: TimersConfig::OPTIONS,
     },
     ConfigSection { path: "admin", about: AdminConfig::ABOUT, options: AdminConfig::OPTIONS },
+    ConfigSection {
+        path: "admin.tls",
+        about: AdminTlsConfig::ABOUT,
+        options: AdminTlsConfig::OPTIONS,
+    },
     ConfigSection { path: "metrics", about: MetricsConfig::ABOUT, options: MetricsConfig::OPTIONS },
     ConfigSection {
         path: "shutdown",

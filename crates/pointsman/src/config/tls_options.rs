@@ -93,3 +93,39 @@ section! {
         pem: PemTexts;
     }
 }
+
+section! {
+    /// TLS of the addresses in admin.listen and admin.read_only_listen; none without a certificate.
+    ///
+    /// The Unix socket stays plain. Probes are answered on the same port without TLS, too, and need
+    /// no certificate.
+    AdminTlsConfig {
+        /// File with the certificate of the admin server in the PEM format, followed by those of
+        /// the authorities between it and a known one.
+        ///
+        /// With it, the page, /status, /metrics and commands need HTTPS. To turn TLS on or off
+        /// needs a restart; everything else of this section does not. The files are watched:
+        /// changed ones are used for new connections within seconds, all together; if one of them
+        /// is missing or does not fit, those before them stay in use, and this is reported.
+        certificate_file: Option<String> = ValueKind::Path, None, Live;
+        /// File with the private key of certificate_file; not needed if that file contains it.
+        key_file: Option<String> = ValueKind::Path, None, Live;
+        /// Whether clients show a certificate: none, optional or required.
+        ///
+        /// With "required", everything except the probes is refused without a certificate that an
+        /// authority in client_ca_file has issued: a kubelet has none. It does not replace the
+        /// tokens.
+        client_certificates: ClientCertificates =
+            ValueKind::Choice(ClientCertificates::NAMES), Some("none"), Live;
+        /// File with the authorities that issue the certificates of clients, in the PEM format.
+        client_ca_file: Option<String> = ValueKind::Path, None, Live;
+        /// Oldest version of TLS that clients may use: 1.2 or 1.3.
+        min_version: TlsVersion = ValueKind::Choice(TlsVersion::NAMES), Some("1.2"), Live;
+        /// Newest version of TLS that clients may use: 1.2 or 1.3.
+        max_version: TlsVersion = ValueKind::Choice(TlsVersion::NAMES), Some("1.3"), Live;
+    }
+    with {
+        /// The contents of the files.
+        pem: PemTexts;
+    }
+}

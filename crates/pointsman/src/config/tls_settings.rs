@@ -27,6 +27,7 @@ impl ServerTlsConfig {
             client_ca: self.pem.of("client_ca_file").pop(),
             protocols: protocols(self.min_version, self.max_version, &self.ciphers),
             application_protocols: Vec::new(),
+            without_resumption: false,
         })
     }
 }

@@ -27,6 +27,7 @@ use crate::admin::report::ProcessReport;
 use crate::admin::service_registry::ServiceRegistry;
 use crate::admin::sessions::SessionsApi;
 use crate::config::{Config, Splice};
+use crate::process::admin_tls::AdminCertificates;
 use crate::process::config_reader::ConfigReader;
 use crate::process::error::RunError;
 use crate::process::reload::Reloader;
@@ -80,25 +81,21 @@ impl RunningProcess {
     /// Starts all parts. Returns `None` if a signal to stop arrived before that.
     pub(crate) async fn start(mut inputs: StartupInputs<'_>) -> Result<Option<Self>, RunError> {
         let start = Instant::now();
-        let Some((running, BoundResources { admin, control, unix, takeover_socket, taken })) =
-            acquire(&mut inputs).await?
-        else {
-            return Ok(None);
-        };
+        let Some((running, bound)) = acquire(&mut inputs).await? else { return Ok(None) };
+        let BoundResources { admin, admin_tls, control, unix, takeover_socket, taken } = bound;
         let config = inputs.config;
         let sockets = Arc::new(Mutex::new(running.bound.sockets()?));
         let offered_sockets = OfferedSockets::new(&sockets, admin.handles()?);
         let (drain, controller) = drain::new(settings::drain(config));
         let controller = tokio::spawn(controller.run());
-        let effective = effective_config(&inputs, &running.tls);
-        let admin_addresses = admin.addresses().to_vec();
+        let effective = effective_config(&inputs, &running.tls, &admin_tls);
         let workers = running.bound.serve(&drain)?;
         let parts = ServiceSetParts {
             control: running.control,
             sockets,
             effective: effective.clone(),
             tls: running.tls,
-            admin: admin_addresses,
+            admin: admin.addresses().to_vec(),
         };
         let services = ServiceSet::new(config, running.started, &workers, parts);
         let registry = services.registry().clone();
@@ -106,8 +103,8 @@ impl RunningProcess {
         warn_of_copying(config, workers.splices());
         let memory = watch_capacity(&inputs, &effective, &workers);
         let (access, hosts) = (ControlAccess::of(config), HostNames::new(admin_hosts(config)));
-        let admin = add_control_api((&access, &hosts), (&registry, workers.sessions()), admin);
-        let admin = record_history(&registry, admin);
+        let with_api = add_control_api((&access, &hosts), (&registry, workers.sessions()), admin);
+        let admin = record_history(&registry, with_api);
         let parts = (start, registry, effective.clone(), drain.clone());
         let admin_parts = (running.heartbeat, (&admin, access.refused()));
         let report = Arc::new(report(&inputs, parts, &workers, admin_parts));
@@ -115,7 +112,7 @@ impl RunningProcess {
         let probe = admin.serve(report.clone())?;
         let (changed, watch, secret_watch) = watch_config(&inputs);
         publish_control(control.as_ref()).await?;
-        let reloader = make_reloader(&inputs, effective, (access, hosts));
+        let reloader = make_reloader(&inputs, effective, (access, hosts), admin_tls);
         let takeover_server = takeover_socket
             .map(|socket| {
                 let registry = services.registry().clone();
@@ -151,10 +148,14 @@ impl RunningProcess {
 }
 
 /// The settings that reports show.
-fn effective_config(inputs: &StartupInputs<'_>, tls: &TlsServers) -> EffectiveConfig {
+fn effective_config(
+    inputs: &StartupInputs<'_>,
+    tls: &TlsServers,
+    admin: &AdminCertificates,
+) -> EffectiveConfig {
     let settings =
         EffectiveSettings::of(inputs.config, inputs.connections, inputs.files, Vec::new());
-    let certificates = ServedCertificate::of_clients(tls.certificates());
+    let certificates = ServedCertificate::list(tls.certificates(), admin.certificates());
     EffectiveConfig::new(EffectiveSettings { certificates, ..settings })
 }
 
@@ -170,6 +171,7 @@ fn make_reloader(
     inputs: &StartupInputs<'_>,
     effective: EffectiveConfig,
     (control, hosts): (ControlAccess, HostNames),
+    admin_tls: AdminCertificates,
 ) -> Reloader {
     Reloader {
         running: inputs.settings.clone(),
@@ -179,6 +181,7 @@ fn make_reloader(
         log: inputs.logging.settings(),
         control,
         hosts,
+        admin_tls,
     }
 }
 

@@ -23,6 +23,7 @@ use crate::admin::control::ControlAccess;
 use crate::admin::effective_config::{EffectiveConfig, EffectiveSettings, ReloadOutcome};
 use crate::config::{self, Config, ReloadPlan, SettingMap, Settings, name_of};
 use crate::logging::LogSettings;
+use crate::process::admin_tls::AdminCertificates;
 use crate::process::launch::admin_hosts;
 use crate::process::service_set::ServiceSet;
 use crate::process::settings::{self, workers};
@@ -46,6 +47,8 @@ pub struct Reloader {
     pub(crate) control: ControlAccess,
     /// The names by which clients may address the admin server.
     pub(crate) hosts: HostNames,
+    /// TLS of the admin server.
+    pub(crate) admin_tls: AdminCertificates,
 }
 
 impl Reloader {
@@ -131,6 +134,7 @@ impl Reloader {
         let before = self.running.in_force();
         let mut pending = change.pending.clone();
         pending.extend(services.unserved(config));
+        pending.extend(self.admin_tls.pending(config));
         let prepared = if drain.phase() == Phase::Serving {
             Some(services.prepare(config, limits, data_plane).await?)
         } else if changes_services(&before, config) {
@@ -140,6 +144,7 @@ impl Reloader {
         };
         services.retune(config, limits)?;
         services.tls().apply(config)?;
+        self.admin_tls.apply(config)?;
         if let Some(prepared) = prepared {
             services.apply(prepared, (&before, config), limits, data_plane);
         }
@@ -150,7 +155,8 @@ impl Reloader {
         drain.configure(settings::drain(config));
         self.log.set(&config.log);
         let settings = EffectiveSettings::of(config, &plan.connections, files, pending.clone());
-        let certificates = ServedCertificate::of_clients(services.tls().certificates());
+        let (ours, admin) = (services.tls().certificates(), self.admin_tls.certificates());
+        let certificates = ServedCertificate::list(ours, admin);
         let settings = EffectiveSettings { unread_secrets: unread, certificates, ..settings };
         self.effective.set(settings);
         Ok(pending)

@@ -14,6 +14,7 @@ Every template reads it once, so none of them knows about compatibility.
 {{- $standard := dict "app.kubernetes.io/version" $version "app.kubernetes.io/managed-by" .Release.Service "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_") -}}
 {{- $_ := mergeOverwrite $own (dict
       "fullname" $full
+      "namespace" .Release.Namespace
       "serviceName" $full
       "createService" true
       "serviceLabels" dict
@@ -235,6 +236,15 @@ and as many again for its readers, and for clients of the sentinels.
 {{- if not .admin.readyWithoutMaster -}}{{- $_ := set $admin "ready_without_master" false -}}{{- end -}}
 {{- with .admin.hosts -}}{{- $_ := set $admin "hosts" . -}}{{- end -}}
 {{- if .admin.readToken.existingSecret -}}{{- $_ := set $admin "read_token_file" "/run/secrets/pointsman/read/token" -}}{{- end -}}
+{{- with .admin.tls -}}
+{{- if .existingSecret -}}
+{{- $tls := dict "certificate_file" "/run/secrets/pointsman/admin/certificate" "key_file" "/run/secrets/pointsman/admin/key" -}}
+{{- if has .clientCertificates (list "optional" "required") -}}
+{{- $_ := mergeOverwrite $tls (dict "client_certificates" .clientCertificates "client_ca_file" "/run/secrets/pointsman/admin/ca") -}}
+{{- end -}}
+{{- $_ := set $admin "tls" (mergeOverwrite $tls (deepCopy (.settings | default dict))) -}}
+{{- end -}}
+{{- end -}}
 {{- if .control.enabled -}}
 {{- $_ := mergeOverwrite $admin (dict "control" true "control_socket" (printf "%s/control.sock" (trimSuffix "/" .control.stateDir))) -}}
 {{- if .control.existingSecret -}}{{- $_ := set $admin "control_token_file" "/run/secrets/pointsman/control/token" -}}{{- end -}}
@@ -254,7 +264,33 @@ and as many again for its readers, and for clients of the sentinels.
 {{- if not (or (kindIs "invalid" $value) (eq (toString $value) "")) -}}{{- $_ := set $log $theirs $value -}}{{- end -}}
 {{- end -}}
 {{- $process := dict "workers" (int .workers) "max_connections" (int .maxConnections) -}}
-{{- mergeOverwrite (dict "admin" $admin "shutdown" $shutdown "log" $log "process" $process) (deepCopy (.extraConfig | default dict)) | toJson -}}
+{{- $tables := mergeOverwrite (dict "admin" $admin "shutdown" $shutdown "log" $log "process" $process) (deepCopy (.extraConfig | default dict)) -}}
+{{- with $tables.admin.tls -}}
+{{- $_ := set $tables "admin.tls" . -}}
+{{- $_ := unset $tables.admin "tls" -}}
+{{- end -}}
+{{- $tables | toJson -}}
+{{- end -}}
+
+{{/* What a probe requests. The kubelet verifies no certificate and has none. */}}
+{{- define "pointsman.probe" -}}
+{{- $get := dict "path" .path "port" .port -}}
+{{- if .v.admin.tls.existingSecret -}}{{- $_ := set $get "scheme" "HTTPS" -}}{{- end -}}
+{{- dict "httpGet" $get | toJson -}}
+{{- end -}}
+
+{{/* How monitors reach the admin port. */}}
+{{- define "pointsman.monitorTls" -}}
+{{- $tls := .admin.tls -}}
+{{- if $tls.existingSecret -}}
+{{- $own := $tls.monitorTlsConfig | default dict -}}
+{{- if and (eq $tls.clientCertificates "required") (not (hasKey $own "cert")) -}}
+{{- fail "admin.tls.clientCertificates is required: give the monitors a certificate with admin.tls.monitorTlsConfig.cert and keySecret" -}}
+{{- end -}}
+{{- $config := dict "ca" (dict "secret" (dict "name" $tls.existingSecret "key" $tls.ca)) "serverName" (printf "%s.%s.svc" .serviceName .namespace) -}}
+{{- if $own.ca -}}{{- $_ := unset $config "ca" -}}{{- end -}}
+{{- toYaml (dict "scheme" "https" "tlsConfig" (mergeOverwrite $config (deepCopy $own))) -}}
+{{- end -}}
 {{- end -}}
 
 {{/* The tables of one master about TLS, as a map. The files are those of pointsman.tlsFiles. */}}
@@ -358,6 +394,15 @@ password_file = "/run/secrets/pointsman/{{ $at }}/{{ $table }}"
 {{- end -}}
 {{- $sources = append $sources (dict "secret" (dict "name" $side.existingSecret "items" $items)) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+{{- with .admin.tls -}}
+{{- if .existingSecret -}}
+{{- $items := list (dict "key" .certificate "path" "admin/certificate") (dict "key" .key "path" "admin/key") -}}
+{{- if has .clientCertificates (list "optional" "required") -}}
+{{- $items = append $items (dict "key" .ca "path" "admin/ca") -}}
+{{- end -}}
+{{- $sources = append $sources (dict "secret" (dict "name" .existingSecret "items" $items)) -}}
 {{- end -}}
 {{- end -}}
 {{- if .admin.readToken.existingSecret -}}

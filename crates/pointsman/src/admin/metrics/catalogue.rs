@@ -227,6 +227,17 @@ pub const CATALOGUE: &[Metric] = &[
         "Requests refused by the admin server because they named a foreign host.",
     ),
     counter(
+        "pointsman_admin_tls_handshakes_total",
+        &["result"],
+        "TLS handshakes with clients of the admin server, by result: completed or failed.",
+    ),
+    counter(
+        "pointsman_admin_requests_refused_total",
+        &["reason"],
+        "Requests refused by the admin server, by reason: plaintext (TLS is required), or \
+         client_certificate (a valid one is required).",
+    ),
+    counter(
         "pointsman_admin_closed_total",
         &["reason"],
         "Connections closed by the admin server, by reason: evicted, refused or timed_out.",

@@ -149,6 +149,14 @@ fn process(page: &mut Exposition, report: &ProcessReport, now: Instant) {
     {
         page.count("pointsman_admin_tokens_refused_total", &[("reason", reason)], count);
     }
+    for (result, count) in [("completed", admin.handshakes), ("failed", admin.failed_handshakes)] {
+        page.count("pointsman_admin_tls_handshakes_total", &[("result", result)], count);
+    }
+    for (reason, count) in
+        [("plaintext", admin.plaintext), ("client_certificate", admin.uncertified)]
+    {
+        page.count("pointsman_admin_requests_refused_total", &[("reason", reason)], count);
+    }
     for (reason, count) in
         [("evicted", admin.evicted), ("refused", admin.refused), ("timed_out", admin.timed_out)]
     {

@@ -10,9 +10,9 @@ use crate::admin::certificates::ServedCertificate;
 /// A certificate in use.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct CertificateStatus {
-    /// The name of its service.
+    /// The name of its service; empty for the admin server.
     pub service: String,
-    /// The peers that it is shown to: `clients`.
+    /// The peers that it is shown to: `clients` of a service, or those of the server `admin`.
     pub side: &'static str,
     /// The file that it was read from.
     pub file: String,

@@ -21,6 +21,7 @@ use super::addresses::{served, sockets_of};
 use crate::admin::control_socket::{ControlSocket, ControlSocketError};
 use crate::config::{Config, ConnectionLimits, Settings};
 use crate::logging::Logging;
+use crate::process::admin_tls::AdminCertificates;
 use crate::process::config_reader::ConfigReader;
 use crate::process::error::RunError;
 use crate::process::inherit::{self, SocketAssignment};
@@ -63,6 +64,7 @@ pub(crate) struct StartupInputs<'a> {
 /// What a start has acquired before the data plane exists.
 pub(super) struct BoundResources {
     pub(super) admin: admin_http::Server,
+    pub(super) admin_tls: AdminCertificates,
     pub(super) control: Option<ControlSocket>,
     pub(super) unix: UnixFiles,
     pub(super) takeover_socket: Option<TakeoverSocket>,
@@ -161,7 +163,12 @@ async fn prepare(
     if let Some(taken) = &mut taken {
         taken.files = taken_files;
     }
+    let admin_tls = AdminCertificates::new(config).map_err(RunError::Tls)?;
     let admin = bind_admin(config, std::mem::take(&mut assignment.admin))?;
+    let admin = match admin_tls.rules() {
+        Some(tls) => admin.tls(tls),
+        None => admin,
+    };
     let (admin, control) = match control {
         Some((file, listener)) => {
             (admin.unix_socket(listener, ControlSocket::users())?, Some(file))
@@ -174,7 +181,10 @@ async fn prepare(
     {
         return Ok(None);
     }
-    Ok(Some((discovery, BoundResources { admin, control, unix, takeover_socket, taken })))
+    Ok(Some((
+        discovery,
+        BoundResources { admin, admin_tls, control, unix, takeover_socket, taken },
+    )))
 }
 
 /// Returns the Unix sockets to make, each with the number of its listener set; the given ones whose
