@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use harness::{
-    Authority, Certificate, Client, Cluster, HttpsClient, Pointsman, Tls, http_get, wait_until,
+    Authority, Certificate, Client, Cluster, HttpsClient, Launch, Pointsman, Process, Tls,
+    http_get, wait_until,
 };
 
 use crate::credentials::write;
@@ -28,6 +29,7 @@ const PROBES: [&str; 4] = ["/alive", "/ready", "/startup", "/healthz"];
 pub(crate) struct Scene {
     pub(crate) pointsman: Pointsman,
     read_only: SocketAddr,
+    socket: PathBuf,
     pub(crate) authority: Authority,
     /// Its certificate, in the PEM format.
     pub(crate) ca: PathBuf,
@@ -45,14 +47,15 @@ impl Scene {
 
     pub(crate) fn start_with(cluster: &Cluster, authority: Authority, section: &str) -> Self {
         let read_only = cluster.address().port();
+        let socket = cluster.folder().join(format!("control-{}.sock", read_only.port()));
         let lines = format!(
-            "read_only_listen = [\"{read_only}\"]\ncontrol = true\n\
+            "read_only_listen = [\"{read_only}\"]\ncontrol = true\ncontrol_socket = {socket:?}\n\
              control_token_env = \"E2E_TOKEN\"\n[admin.tls]\n{section}"
         );
         // It waits for the readiness probe, without TLS.
         let pointsman = builder(cluster).lines(&lines).env("E2E_TOKEN", TOKEN).start();
         let ca = authority.write(cluster.folder(), "ca.crt");
-        Self { pointsman, read_only, authority, ca }
+        Self { pointsman, read_only, socket, authority, ca }
     }
 
     fn tls(&self) -> Tls {
@@ -360,4 +363,31 @@ fn answers_probes_and_orders_beside_junk_handshakes() {
     // The timeout of a liveness probe in the chart.
     assert!(longest < Duration::from_secs(5), "{longest:?} beside {sent} strangers");
     eprintln!("two probes took at most {longest:?} beside {sent} strangers");
+}
+
+#[test]
+fn keeps_admin_tls_through_takeover() {
+    let cluster = small();
+    let state = cluster.folder();
+    let more = format!("[process]\nstate_dir = {state:?}\n[shutdown]\naccept_min = \"0s\"\n");
+    let scene = Scene::start(&cluster, &format!("{more}accept_quiet = \"0s\""));
+    let order = || assert_succeeds(&["resume", "--socket", path(&scene.socket)]);
+    order();
+    let args = ["run", "--takeover", "--config", path(&scene.config())].map(Into::into);
+    let launch = Launch {
+        name: "takeover".to_owned(),
+        program: PROGRAM.into(),
+        args: Vec::from(args),
+        env: vec![("E2E_TOKEN".to_owned(), TOKEN.to_owned())],
+        folder: state.to_owned(),
+    };
+    let new = Process::start(&launch);
+    assert_eq!(scene.pointsman.wait_exit(PATIENCE).code(), Some(0), "{}", new.tail());
+    let admin = scene.pointsman.admin();
+    assert_eq!(scene.get("/status").0, 200);
+    assert_eq!(http_get(admin, "/alive").expect("a response").0, 200);
+    assert_eq!(http_get(admin, "/status").expect("a response").0, 400);
+    wait_until("the new socket", PATIENCE, || scene.socket.exists());
+    order();
+    assert!(new.is_running());
 }

@@ -37,7 +37,8 @@ fn names_tls_faults_of_the_command_line() {
         &[NAME, "use one of its names"],
     );
     assert_succeeds(&["status", "--config", path(&named.config())]);
-    let plain = format!("https://{}", crate::pointsman(&cluster).admin());
+    let without = crate::pointsman(&cluster);
+    let plain = format!("https://{}", without.admin());
     assert_fails(
         &["status", "--admin", &plain, "--admin-ca", ca],
         &["no status from https://", "it answers without TLS"],
