@@ -28,7 +28,6 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use harness::{Authority, Cluster, Pointsman, Tls, pause};
-use rustix::process::setpriority_process;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use setup::{build, install};
 
@@ -169,12 +168,10 @@ impl Junk<'_> {
         time: Option<Duration>,
     ) -> Result<u64, String> {
         let Self { options, core, ref tls } = *self;
-        // In a thread of its own, because its core and priority are not those of the caller.
+        // In a thread of its own, because its core is not that of the caller.
         thread::scope(|scope| {
             let sending = scope.spawn(move || {
                 pin(core)?;
-                let yielded = setpriority_process(None, 19);
-                yielded.map_err(|error| format!("the strangers cannot step back: {error}"))?;
                 let mut strangers = Strangers::new(options.seed, tls.clone());
                 let (begin, gap) = (Instant::now(), Duration::from_secs(1) / options.strangers);
                 let mut next = begin;
