@@ -58,16 +58,39 @@ impl Load {
         round: u32,
         disturb: &(impl Fn(&AtomicBool) -> Result<u64, String> + Sync),
     ) -> Result<Pair, String> {
+        Self::ordered(round, || self.window(), || self.disturbed_window(disturb))
+    }
+
+    /// Like [`pair`](Self::pair), with `control` in place of silence: what takes as much of the
+    /// machine, and is not sent to what is measured.
+    ///
+    /// # Errors
+    /// As of `pair`.
+    pub(crate) fn compare(
+        &self,
+        round: u32,
+        control: &(impl Fn(&AtomicBool) -> Result<u64, String> + Sync),
+        disturb: &(impl Fn(&AtomicBool) -> Result<u64, String> + Sync),
+    ) -> Result<Pair, String> {
+        let quiet = || self.disturbed_window(control).map(|(measured, _)| measured);
+        Self::ordered(round, quiet, || self.disturbed_window(disturb))
+    }
+
+    fn ordered(
+        round: u32,
+        quiet: impl Fn() -> Result<Measured, String>,
+        disturbed: impl Fn() -> Result<(Measured, u64), String>,
+    ) -> Result<Pair, String> {
         let (quiet, (disturbed, times)) = if round.is_multiple_of(2) {
-            (self.window()?, self.disturbed_window(disturb)?)
+            (quiet()?, disturbed()?)
         } else {
-            let disturbed = self.disturbed_window(disturb)?;
-            (self.window()?, disturbed)
+            let disturbed = disturbed()?;
+            (quiet()?, disturbed)
         };
         Ok(Pair { quiet, disturbed, times })
     }
 
-    fn window(&self) -> Result<(Latency, Window), String> {
+    fn window(&self) -> Result<Measured, String> {
         let open = Open {
             to: self.to,
             workload: Workload::Ping,
@@ -85,7 +108,7 @@ impl Load {
     fn disturbed_window(
         &self,
         disturb: &(impl Fn(&AtomicBool) -> Result<u64, String> + Sync),
-    ) -> Result<((Latency, Window), u64), String> {
+    ) -> Result<(Measured, u64), String> {
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
             let disturbing = scope.spawn(|| disturb(&over));
@@ -97,15 +120,19 @@ impl Load {
     }
 }
 
+/// What a window measures.
+type Measured = (Latency, Window);
+
 /// Two consecutive windows.
 pub(crate) struct Pair {
-    quiet: (Latency, Window),
-    disturbed: (Latency, Window),
+    quiet: Measured,
+    disturbed: Measured,
     times: u64,
 }
 
 impl Pair {
-    fn ratio(&self) -> f64 {
+    /// The p99 of the second kind of window, to that of the first.
+    pub(crate) fn ratio(&self) -> f64 {
         self.disturbed.0.p99 / self.quiet.0.p99
     }
 

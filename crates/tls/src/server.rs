@@ -30,6 +30,10 @@ use crate::resolver::CertificatesByName;
 /// Maximum number of certificates of one listener.
 const MAX_CERTIFICATES: usize = 1024;
 
+/// Tickets per handshake of TLS 1.3. A client uses one per connection and receives one with each,
+/// so a second one would be made and encrypted for nothing.
+const TICKETS: usize = 1;
+
 /// Whether clients have to show a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ClientCertificates {
@@ -212,6 +216,7 @@ impl Built {
             .with_client_cert_verifier(verifier)
             .with_cert_resolver(Arc::new(resolver));
         config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = TICKETS;
         config.alpn_protocols.clone_from(&settings.application_protocols);
         if settings.without_resumption {
             config.send_tls13_tickets = 0;

@@ -284,6 +284,19 @@ fn requires_client_certificates_as_configured() {
 }
 
 #[test]
+fn sends_one_ticket_per_handshake() {
+    let authority = Authority::new("ca");
+    let server = ServerTls::new(&settings(&[authority.issue(&["redis.example"])])).unwrap();
+    let client = client_of(&authority);
+    for kind in [HandshakeKind::Full, HandshakeKind::Resumed, HandshakeKind::Resumed] {
+        let connected = handshake(server.config(), client.connect("redis.example").unwrap());
+        let (server, client) = connected.unwrap();
+        assert_eq!(server.handshake_kind(), Some(kind));
+        assert_eq!(client.tls13_tickets_received(), 1);
+    }
+}
+
+#[test]
 fn resumes_after_a_new_certificate_and_not_new_rules() {
     let (authority, theirs) = (Authority::new("ca"), Authority::new("clients"));
     let name = "redis.example";

@@ -1,31 +1,47 @@
 //! `cargo xtask bench junk`: what strangers at every port cost established sessions.
 //!
-//! Windows with and without junk alternate under the same load ([`paired`](crate::paired)): random
-//! bytes, half hellos, slow headers, requests that no parser can like, floods of connections. When
-//! all strangers have left, nothing but counters may have changed: the series of `/metrics`, the
-//! master, descriptors, tasks and sessions are as before, the memory has not grown, and the log has
-//! no line about a fault of the process.
+//! Strangers come to the ports of clients, with and without TLS and the PROXY protocol, of clients
+//! of Sentinel, and of the admin server: random bytes, half hellos, handshakes that stop, slow and
+//! false headers, requests that no parser can like, floods of connections. When all of them have
+//! left, nothing but counters may have changed: the series of `/metrics`, the master, descriptors,
+//! tasks and sessions are as before, the memory has not grown, and the log has no line about a
+//! fault of the process.
 //!
-//! The generator runs on the same machine at a low priority and with a bounded rate. It shows what
-//! junk costs, not how much of it a machine survives.
+//! The generator takes time of the machine that it measures. So windows in which the junk goes to
+//! Pointsman alternate with windows in which the same junk goes to a [`sink`] that does nothing,
+//! under the same load ([`paired`](crate::paired)): the ratio is what Pointsman does to its
+//! sessions. The generator and the sink have one core, and everything else has the other. Every
+//! tenth round compares the sink with silence, for information.
+//!
+//! The rate is bounded. This shows what junk costs, not how much of it a machine survives.
 
+mod sink;
 mod stranger;
 mod traces;
+mod words;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use harness::{Cluster, Pointsman, pause};
-use rustix::process::setpriority_process;
+use harness::{Authority, Cluster, Pointsman, Tls, pause};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use setup::{build, install};
 
 use crate::load::Meter;
-use crate::paired::{Load, verdict};
-use stranger::{Port, Strangers};
+use crate::paired::{Load, Pair, verdict};
+use crate::stats::{figure, spread};
+use stranger::{BALANCER, Port, Strangers, is_answered};
 use traces::Traces;
+use words::Kind;
+
+/// The name in the certificate.
+const NAME: &str = "redis.junk";
+/// Between rounds that compare the sink with silence.
+const SILENCE: u32 = 10;
 
 /// The largest ratio of the p99 with and without junk, in the median of the pairs.
 const MOST: f64 = 1.10;
@@ -62,25 +78,46 @@ pub(crate) struct JunkOptions {
 pub(crate) fn run(options: &JunkOptions) -> Result<ExitCode, String> {
     install::whatever_is_missing()?;
     let program = build::released_or(options.program.as_deref())?;
+    // What is started from here on stays on this core.
+    let (core, other) = cores()?;
+    pin(core)?;
     let cluster = Cluster::builder().replicas(1).start();
-    let pointsman = Pointsman::builder(program, &cluster).start();
-    let ports = [Port::Clients(pointsman.addr()), Port::Admin(pointsman.admin())];
+    let authority = Authority::new("junk");
+    let (pointsman, ports) = start(program, &cluster, &authority);
+    if let Some(port) = ports.iter().find(|port| port.kind == Kind::Tls && !is_answered(**port)) {
+        return Err(format!("{} does not answer a hello", port.addr));
+    }
+    let sink = sink::start(cluster.address().ip(), other).map_err(|error| error.to_string())?;
+    let sinks = ports.map(|port| Port { addr: sink, ..port });
+    let junk = Junk { options, core: other, tls: Tls::new(&authority, NAME) };
     let meter = Meter::of(&pointsman, &cluster);
     let load = Load::new(pointsman.addr(), options.rate, options.seconds, meter)?;
-    // Every kind once, so that what is made once is there before the first comparison.
-    disturb(options, &ports, &AtomicBool::new(false), Some(Duration::from_secs(3)))?;
+    // Every kind, so that what is made once is there before the first comparison.
+    junk.send(&ports, &AtomicBool::new(false), Some(Duration::from_secs(3)))?;
     let before = Traces::when_quiet(&pointsman)?;
     let rounds = (options.minutes * 60).div_ceil(options.seconds);
-    let mut pairs = Vec::new();
+    let (mut pairs, mut controls) = (Vec::new(), Vec::new());
+    let to_sink = |over: &AtomicBool| junk.send(&sinks, over, None);
+    let to_pointsman = |over: &AtomicBool| junk.send(&ports, over, None);
     for round in 1..=rounds {
-        let strangers = |over: &AtomicBool| disturb(options, &ports, over, None);
-        let pair = load.pair(round, &strangers)?;
+        let pair = load.compare(round, &to_sink, &to_pointsman)?;
         println!("{round:>4}/{rounds}  {}", pair.line("strangers"));
         pairs.push(pair);
+        if round % SILENCE == 1 {
+            controls.push(load.pair(round, &to_sink)?);
+        }
     }
     let after = Traces::when_quiet(&pointsman)?;
     let left = before.differences(&after);
+    println!("\nWithout: the same strangers went to a server that does nothing.");
     let measured = verdict(&pairs, "strangers", ENOUGH, MOST)?;
+    let ratios: Vec<f64> = controls.iter().map(Pair::ratio).collect();
+    if let Some(spread) = spread(&ratios) {
+        println!(
+            "The p99 with that server, to the one without strangers: {}",
+            figure(spread.median)
+        );
+    }
     for what in &left {
         println!("left behind: {what}");
     }
@@ -91,24 +128,81 @@ pub(crate) fn run(options: &JunkOptions) -> Result<ExitCode, String> {
     Ok(ExitCode::FAILURE)
 }
 
-/// Sends junk until `over`, or for a time; the number of strangers.
-fn disturb(
-    options: &JunkOptions,
-    ports: &[Port],
-    over: &AtomicBool,
-    time: Option<Duration>,
-) -> Result<u64, String> {
-    let yielded = setpriority_process(None, 19);
-    yielded.map_err(|error| format!("the strangers cannot step back: {error}"))?;
-    let mut strangers = Strangers::new(options.seed);
-    let (begin, gap) = (Instant::now(), Duration::from_secs(1) / options.strangers);
-    let mut next = begin;
-    while !over.load(Ordering::Relaxed) && time.is_none_or(|time| begin.elapsed() < time) {
-        if let Some(early) = next.checked_duration_since(Instant::now()) {
-            pause(early);
-        }
-        next += gap;
-        strangers.visit(ports);
+/// Starts Pointsman with every kind of port.
+fn start(program: PathBuf, cluster: &Cluster, authority: &Authority) -> (Pointsman, [Port; 5]) {
+    let ip = cluster.address().ip().to_string();
+    let files = authority.issue(&[NAME, &ip]).write(&cluster.folder().join("certificates"));
+    let [secured, sentinels] = [(); 2].map(|()| cluster.address().port());
+    let pointsman = Pointsman::builder(program, cluster)
+        .service_line(&format!("tls_listen = [\"{secured}\"]"))
+        .service_line(&format!("sentinel_listen = [\"{sentinels}\"]"))
+        .service_line(&format!("proxy_protocol_from = [\"{BALANCER}/32\"]"))
+        .service_line(&format!(
+            "[service.tls]\ncertificate_files = [{:?}]\nkey_files = [{:?}]",
+            files.chain, files.key
+        ))
+        .start();
+    let ports = [
+        Port { kind: Kind::Clients, addr: pointsman.addr() },
+        Port { kind: Kind::Tls, addr: secured },
+        Port { kind: Kind::Proxied, addr: pointsman.addr() },
+        Port { kind: Kind::Sentinels, addr: sentinels },
+        Port { kind: Kind::Admin, addr: pointsman.admin() },
+    ];
+    (pointsman, ports)
+}
+
+/// The generator of junk.
+struct Junk<'a> {
+    options: &'a JunkOptions,
+    core: usize,
+    tls: Tls,
+}
+
+impl Junk<'_> {
+    /// Sends junk until `over`, or for a time; the number of strangers.
+    fn send(
+        &self,
+        ports: &[Port],
+        over: &AtomicBool,
+        time: Option<Duration>,
+    ) -> Result<u64, String> {
+        let Self { options, core, ref tls } = *self;
+        // In a thread of its own, because its core is not that of the caller.
+        thread::scope(|scope| {
+            let sending = scope.spawn(move || {
+                pin(core)?;
+                let mut strangers = Strangers::new(options.seed, tls.clone());
+                let (begin, gap) = (Instant::now(), Duration::from_secs(1) / options.strangers);
+                let mut next = begin;
+                while !over.load(Ordering::Relaxed)
+                    && time.is_none_or(|time| begin.elapsed() < time)
+                {
+                    if let Some(early) = next.checked_duration_since(Instant::now()) {
+                        pause(early);
+                    }
+                    next += gap;
+                    strangers.visit(ports);
+                }
+                Ok(strangers.count())
+            });
+            sending.join().map_err(|panic| crate::words(&*panic))?
+        })
     }
-    Ok(strangers.count())
+}
+
+/// The core for what is measured, and that for the generator: the same if there is only one.
+fn cores() -> Result<(usize, usize), String> {
+    let allowed = sched_getaffinity(None)
+        .map_err(|error| format!("the CPU cores cannot be read: {error}"))?;
+    let mut cores = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core));
+    let first = cores.next().ok_or("there is no core")?;
+    Ok((first, cores.next().unwrap_or(first)))
+}
+
+/// Pins this thread, and all that it starts, to a core.
+fn pin(core: usize) -> Result<(), String> {
+    let mut cores = CpuSet::new();
+    cores.set(core);
+    sched_setaffinity(None, &cores).map_err(|error| format!("core {core}: {error}"))
 }

@@ -5,10 +5,13 @@
 
 use std::collections::VecDeque;
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use socket2::SockRef;
+use harness::{Client, Tls};
+use socket2::{Domain, SockRef, Socket, Type};
+
+use super::words::{self, Kind};
 
 /// Strangers that stay at a time.
 const STAYING: usize = 200;
@@ -18,33 +21,30 @@ const PATIENCE: Duration = Duration::from_millis(50);
 const GLANCE: Duration = Duration::from_millis(2);
 /// Connections of a flood.
 const FLOOD: usize = 20;
+/// The address of strangers that come as a load balancer does, with a header.
+pub(super) const BALANCER: Ipv4Addr = Ipv4Addr::new(127, 99, 9, 9);
 
-/// A port, by what is spoken there.
+/// A port, and what is spoken there.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Port {
-    Clients(SocketAddr),
-    Admin(SocketAddr),
-}
-
-impl Port {
-    fn addr(self) -> SocketAddr {
-        match self {
-            Self::Clients(addr) | Self::Admin(addr) => addr,
-        }
-    }
+pub(super) struct Port {
+    pub(super) kind: Kind,
+    pub(super) addr: SocketAddr,
 }
 
 /// All strangers of a window.
 #[derive(Debug)]
 pub(super) struct Strangers {
     random: fastrand::Rng,
+    /// For those that complete a handshake.
+    tls: Tls,
     staying: VecDeque<TcpStream>,
     count: u64,
 }
 
 impl Strangers {
-    pub(super) fn new(seed: u64) -> Self {
-        Self { random: fastrand::Rng::with_seed(seed), staying: VecDeque::new(), count: 0 }
+    pub(super) fn new(seed: u64, tls: Tls) -> Self {
+        let random = fastrand::Rng::with_seed(seed);
+        Self { random, tls, staying: VecDeque::new(), count: 0 }
     }
 
     pub(super) fn count(&self) -> u64 {
@@ -64,17 +64,45 @@ impl Strangers {
             return;
         }
         self.count += 1;
+        if port.kind == Kind::Tls && self.random.u8(..) < 32 {
+            self.break_session(port.addr);
+        } else {
+            self.talk(port);
+        }
+        self.continue_staying();
+    }
+
+    fn talk(&mut self, port: Port) {
         let Some(mut stream) = connect(port) else { return };
-        let words = self.words();
-        // A refusal closes the connection while it is being written to.
-        let _sent = stream.write_all(&words);
+        for (number, piece) in words::pieces(port.kind, &mut self.random).iter().enumerate() {
+            if number > 0 {
+                let _read = stream.read(&mut [0; 4096]);
+            }
+            // A refusal closes the connection while it is being written to.
+            let _sent = stream.write_all(piece);
+        }
         if self.random.bool() {
             let _read = stream.read(&mut [0; 4096]);
             leave(&stream, self.random.bool());
         } else {
             self.staying.push_back(stream);
         }
-        self.continue_staying();
+    }
+
+    /// Completes a handshake, and then sends what is not encrypted: a second hello, as a client
+    /// does that wants to renegotiate, or nothing that is TLS.
+    fn break_session(&mut self, addr: SocketAddr) {
+        let Ok(client) = Client::connect_tls(addr, &self.tls, PATIENCE) else { return };
+        let junk = if self.random.bool() {
+            words::client_hello(false, &mut self.random)
+        } else {
+            words::pieces(Kind::Clients, &mut self.random).concat()
+        };
+        let mut stream = client.stream();
+        let _sent = stream.write_all(&junk);
+        let _set = stream.set_read_timeout(Some(GLANCE));
+        let _read = stream.read(&mut [0; 4096]);
+        leave(stream, self.random.bool());
     }
 
     /// Lets one of those that stay send another byte, and the oldest leave if they are too many.
@@ -87,42 +115,28 @@ impl Strangers {
             }
         }
     }
+}
 
-    fn words(&mut self) -> Vec<u8> {
-        let random = &mut self.random;
-        match random.u8(..16) {
-            0 => (0..random.usize(1..65_536)).map(|_| random.u8(..)).collect(),
-            // A hello of TLS: whole by its length, cut, and one that promises more than there is.
-            1 => hello(200, 200, random),
-            2 => hello(512, 40, random),
-            3 => hello(16_000, 5, random),
-            4 => b"*1000000000\r\n".to_vec(),
-            5 => b"*2\r\n$3\r\nGET\r\n$99999999999\r\n".to_vec(),
-            6 => b"*-7\r\n$-5\r\n:1\r\n".to_vec(),
-            7 => b"*1\r\n".repeat(4000),
-            8 => vec![b'a'; 70_000],
-            9 => b"\r\n".repeat(random.usize(1..4000)),
-            10 => [b"GET / HTTP/1.1\r\nHost: x\r\nX-A: ".to_vec(), vec![b'a'; 100_000]].concat(),
-            11 => b"GET / HTTP/1.1\r\nX".to_vec(),
-            12 => b"POST /control/kill HTTP/1.1\r\nContent-Length: -1\r\n\r\n".to_vec(),
-            13 => b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
-            14 => b"PROXY TCP4 1.2.3.4 5.6.7.8 1 ".to_vec(),
-            _ => b"\r\n\r\n\0\r\nQUIT\n\x21\x11\xff\xff".to_vec(),
-        }
+/// Whether the server of a port with TLS answers a hello of the strangers with its own, for each
+/// version: otherwise they would show nothing.
+pub(super) fn is_answered(port: Port) -> bool {
+    let mut random = fastrand::Rng::with_seed(1);
+    [true, false].into_iter().all(|newest| {
+        let Some(mut stream) = connect(port) else { return false };
+        let _set = stream.set_read_timeout(Some(Duration::from_secs(5)));
+        let mut answer = [0; 6];
+        let sent = stream.write_all(&words::client_hello(newest, &mut random));
+        sent.and_then(|()| stream.read_exact(&mut answer)).is_ok() && matches!(answer, [22, .., 2])
+    })
+}
+
+fn connect(Port { kind, addr }: Port) -> Option<TcpStream> {
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None).ok()?;
+    if kind == Kind::Proxied {
+        socket.bind(&SocketAddr::from((BALANCER, 0)).into()).ok()?;
     }
-}
-
-/// A record of a TLS hello that says it has `length` bytes, and has `sent` of them.
-fn hello(length: u16, sent: usize, random: &mut fastrand::Rng) -> Vec<u8> {
-    let [high, low] = length.to_be_bytes();
-    let [inner_high, inner_low] = length.saturating_sub(4).to_be_bytes();
-    let mut bytes = vec![22, 3, 1, high, low, 1, 0, inner_high, inner_low, 3, 3];
-    bytes.extend((0..sent).map(|_| random.u8(..)));
-    bytes
-}
-
-fn connect(port: Port) -> Option<TcpStream> {
-    let stream = TcpStream::connect_timeout(&port.addr(), PATIENCE).ok()?;
+    socket.connect_timeout(&addr.into(), PATIENCE).ok()?;
+    let stream = TcpStream::from(socket);
     stream.set_write_timeout(Some(PATIENCE)).ok()?;
     stream.set_read_timeout(Some(GLANCE)).ok()?;
     Some(stream)
@@ -133,29 +147,4 @@ fn leave(stream: &TcpStream, reset: bool) {
     let linger = reset.then_some(Duration::ZERO);
     // It is closed either way.
     let _set = SockRef::from(stream).set_linger(linger);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn repeats_junk_of_a_seed_and_varies_it() {
-        let all = |seed| {
-            let mut strangers = Strangers::new(seed);
-            (0..200).map(|_| strangers.words()).collect::<Vec<_>>()
-        };
-        assert_eq!(all(1), all(1));
-        let mut kinds: Vec<_> = all(1).iter().map(|words| words.first().copied()).collect();
-        kinds.sort_unstable();
-        kinds.dedup();
-        assert!(kinds.len() > 6, "{kinds:?}");
-        assert_ne!(all(1), all(2));
-    }
-
-    #[test]
-    fn promises_more_of_a_hello_than_it_sends() {
-        let hello = hello(512, 40, &mut fastrand::Rng::with_seed(1));
-        assert_eq!((hello.len(), &hello[..5]), (51, [22, 3, 1, 2, 0].as_slice()));
-    }
 }
