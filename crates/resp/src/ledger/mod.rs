@@ -25,6 +25,7 @@ pub(crate) mod recorder;
 pub(crate) mod replay_state;
 mod reply_suppression;
 pub(crate) mod session_state;
+pub(crate) mod shared_state;
 
 #[cfg(test)]
 mod affinity_tests;
