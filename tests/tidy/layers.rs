@@ -10,6 +10,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("pointsman", &["admin-http", "drain", "haproxy-import", "proxy", "sentinel", "target", "tls"]),
     ("sentinel", &["resp", "target"]),
     ("proxy", &["drain", "resp", "target", "tls"]),
+    ("share", &["resp"]),
     ("simulator", &["sentinel", "target"]),
     ("setup", &["harness"]),
     ("bench", &["harness", "setup"]),
