@@ -18,7 +18,7 @@ use resp::{PromotionReason, Sharing, sharing_of};
 pub struct ServerCommand {
     /// Its name; subcommands as `CONTAINER|SUBCOMMAND`.
     pub name: String,
-    /// Its flags.
+    /// Its flags, and its ACL categories with their `@`.
     pub flags: Vec<String>,
 }
 
@@ -28,8 +28,33 @@ const FEWEST_COMMANDS: usize = 100;
 /// Maximum number of commands that are kept of a table.
 const MOST_COMMANDS: usize = 4096;
 
-/// Flags of a command that may not be shared.
-const EXCLUDING: [&str; 5] = ["blocking", "pubsub", "admin", "module", "no_multi"];
+/// Flags and categories of a command that may not be shared. `pubsub` alone is that of `PUBLISH`,
+/// too, but scripts may call `PUBLISH`.
+const EXCLUDING: [&str; 8] = [
+    "blocking",
+    "admin",
+    "module",
+    "no_multi",
+    "noscript",
+    "@blocking",
+    "@connection",
+    "@transaction",
+];
+
+/// Commands with such a flag that the built-in table shares. Scripts do not nest, `ROLE` is a
+/// query, and the three others belong to connections only by category.
+const EXPECTED: [(&str, &str); 10] = [
+    ("COMMAND", "@connection"),
+    ("ECHO", "@connection"),
+    ("EVAL", "noscript"),
+    ("EVALSHA", "noscript"),
+    ("EVALSHA_RO", "noscript"),
+    ("EVAL_RO", "noscript"),
+    ("FCALL", "noscript"),
+    ("FCALL_RO", "noscript"),
+    ("PING", "@connection"),
+    ("ROLE", "noscript"),
+];
 
 /// Flags that a command which the built-in table does not know may have. Others may be new, and
 /// mean anything.
@@ -71,7 +96,7 @@ impl Commands {
         for (name, flags) in flags.iter().filter(|(name, _)| !name.contains('|')) {
             let key = name.clone().into_bytes();
             match sharing_of(name) {
-                Sharing::Shared | Sharing::SharedScript if excludes(flags) => {
+                Sharing::Shared | Sharing::SharedScript if excludes(name, flags) => {
                     commands.excluded.insert(key);
                 }
                 Sharing::Promotes(PromotionReason::Unknown) if allows(flags) => {
@@ -113,14 +138,15 @@ impl Commands {
     }
 }
 
-fn excludes(flags: &BTreeSet<&str>) -> bool {
-    EXCLUDING.iter().any(|flag| flags.contains(flag))
+fn excludes(name: &str, flags: &BTreeSet<&str>) -> bool {
+    EXCLUDING.iter().any(|flag| flags.contains(flag) && !EXPECTED.contains(&(name, *flag)))
 }
 
 /// Whether an unknown command with these flags works on data only.
 fn allows(flags: &BTreeSet<&str>) -> bool {
     let on_data = flags.contains("readonly") || flags.contains("write");
-    on_data && flags.iter().all(|flag| HARMLESS.contains(flag))
+    let harmless = |flag: &&str| HARMLESS.contains(flag) || flag.starts_with('@');
+    on_data && flags.iter().all(harmless) && !excludes("", flags) && !flags.contains("@pubsub")
 }
 
 #[cfg(test)]
@@ -144,19 +170,34 @@ mod tests {
     #[test]
     fn excludes_a_renamed_command() {
         // `rename-command SUBSCRIBE GET`.
-        let it = commands(&[("get", "pubsub noscript loading stale"), ("set", "write denyoom")]);
-        assert_eq!(it.correct(b"Get", Sharing::Shared), EXCLUDED);
-        assert_eq!(it.correct(b"set", Sharing::Shared), Sharing::Shared);
+        let it = commands(&[
+            ("get", "pubsub noscript loading stale"),
+            ("set", "write denyoom @write @string"),
+            // `rename-command SELECT DEL`, and commands that keep their names.
+            ("del", "loading stale fast @keyspace @fast @connection"),
+            ("ping", "fast @fast @connection"),
+            ("publish", "pubsub loading stale fast @pubsub"),
+            ("evalsha", "noscript stale"),
+            ("role", "noscript loading stale fast"),
+        ]);
+        for name in [&b"Get"[..], b"del"] {
+            assert_eq!(it.correct(name, Sharing::Shared), EXCLUDED);
+        }
+        for name in [&b"set"[..], b"ping", b"publish", b"evalsha", b"role"] {
+            assert_eq!(it.correct(name, Sharing::Shared), Sharing::Shared);
+        }
     }
 
     #[test]
     fn allows_unknown_commands_with_known_flags_only() {
         let it = commands(&[
-            ("newget", "readonly fast"),
+            ("newget", "readonly fast @read @fast"),
             ("newset", "write denyoom movablekeys"),
             ("newpop", "write blocking"),
             ("newflag", "readonly something_new"),
             ("noflags", ""),
+            ("session", "readonly @connection"),
+            ("channel", "readonly @pubsub"),
             ("mod.get", "readonly module"),
             ("box", "readonly"),
             ("box|sub", "readonly"),
@@ -166,8 +207,18 @@ mod tests {
         for name in [&b"newget"[..], b"NEWSET"] {
             assert_eq!(it.correct(name, UNKNOWN), Sharing::SharedScript);
         }
-        let others =
-            [&b"newpop"[..], b"newflag", b"noflags", b"mod.get", b"box", b"twice", b"absent", b""];
+        let others = [
+            &b"newpop"[..],
+            b"newflag",
+            b"noflags",
+            b"session",
+            b"channel",
+            b"mod.get",
+            b"box",
+            b"twice",
+            b"absent",
+            b"",
+        ];
         for name in others {
             assert_eq!(it.correct(name, UNKNOWN), UNKNOWN, "{}", name.escape_ascii());
         }
