@@ -15,15 +15,19 @@
 //!
 //! `docs/shared-upstreams.md` has the rules, with their reasons.
 //!
-//! Deliberately absent: I/O, time, buffers of clients, and cryptography. The caller computes digests
-//! of secrets.
+//! Deliberately absent: I/O, time, buffers of clients, and cryptography. The caller computes
+//! digests of secrets.
 
 mod commands;
 mod group;
 mod session;
+#[cfg(test)]
+mod session_tests;
 mod stall;
 mod turn;
 mod upstream;
+#[cfg(test)]
+mod upstream_tests;
 
 pub use commands::{Commands, ServerCommand};
 pub use group::{GroupId, GroupKey, Groups, Identity, SecretDigest};

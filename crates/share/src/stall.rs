@@ -5,8 +5,8 @@
 //! another one as soon as they have nothing in flight. It is not closed for that: the requests on
 //! it may be executing, and on a connection of its own each would wait, too.
 //!
-//! The caller passes the time. A late check finds a stall late, and never one that is none: progress
-//! since the last check ends it, however long ago that was.
+//! The caller passes the time. A late check finds a stall late, and never one that is none:
+//! progress since the last check ends it, however long ago that was.
 
 use std::time::Duration;
 

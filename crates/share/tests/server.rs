@@ -1,5 +1,5 @@
-//! The built-in decisions against a real server: its own command table, and what each shared command
-//! does to the connection that sends it.
+//! The built-in decisions against a real server: its own command table, and what each shared
+//! command does to the connection that sends it.
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,

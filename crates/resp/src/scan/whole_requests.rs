@@ -267,7 +267,8 @@ mod tests {
             ];
             let all: Vec<Vec<u8>> = names.iter().map(|name| encode(words[*name])).collect();
             let bytes = all.concat();
-            let (mut requests, mut buffer, mut found) = (WholeRequests::new(400), Vec::new(), vec![]);
+            let mut requests = WholeRequests::new(400);
+            let (mut buffer, mut found) = (Vec::new(), Vec::new());
             let (mut rest, mut cuts) = (&bytes[..], cuts.iter().cycle());
             while !rest.is_empty() || !buffer.is_empty() {
                 let size = (*cuts.next().unwrap()).min(rest.len());
