@@ -1,4 +1,10 @@
 //! Clients of shared connections receive what they would receive from a server of their own.
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "tests report by a clear panic"
+)]
 
 mod rig;
 
