@@ -85,7 +85,13 @@ const LOOKED_UP: &[&str] = &[
     "pointsman_admin_tokens_refused_total",
     "pointsman_admin_foreign_hosts_total",
     "pointsman_proxy_headers_total",
+    // Each failure is a session closed with tls_handshake_failed, and the log names the client.
+    "pointsman_tls_handshakes_total",
+    "pointsman_tls_handshake_failures_total",
+    "pointsman_tls_handshakes_running",
     "pointsman_target_generation",
+    "pointsman_target_tls_handshakes_total",
+    "pointsman_tls_faults",
     "pointsman_holds_total",
     "pointsman_service_removed",
     "pointsman_replica_lag_bytes",

@@ -7,8 +7,11 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    let environment =
-        Environment { variable: &|_| None, endpoint: &|text| Some(text.to_owned()) };
+    let environment = Environment {
+        variable: &|_| None,
+        folder: &|_| None,
+        endpoint: &|text| Some(text.to_owned()),
+    };
     for allow_plaintext in [false, true] {
         let options = ImportOptions { allow_plaintext, ..ImportOptions::default() };
         let imported = import(&[("h.cfg".to_owned(), text.to_owned())], &options, &environment);

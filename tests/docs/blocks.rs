@@ -156,13 +156,30 @@ pub(crate) fn pointsman(args: &[&str], env: &[(String, String)], input: &str) ->
     child.wait_with_output().expect("pointsman ends")
 }
 
-/// Replaces what an example presupposes: files with passwords, and variables.
+/// Replaces what an example presupposes: files with passwords or certificates, and variables.
 fn furnished(text: &str, folder: &Path) -> (String, Vec<(String, String)>) {
     let secret = folder.join("secret");
     fs::write(&secret, "sixteen characters and more").expect("a file");
+    let authority = harness::Authority::new("CA of the examples");
+    let pair = authority.issue(&["redis.example"]).write(folder);
+    let pem = [
+        ("certificate_file", pair.chain),
+        ("key_file", pair.key),
+        ("ca_file", authority.write(folder, "ca.crt")),
+    ];
     let mut env = Vec::new();
     let line = |line: &str| {
         let (key, rest) = line.split_once('=').unwrap_or((line, ""));
+        let single = key.trim().strip_suffix('s').unwrap_or(key.trim());
+        if let Some((_, path)) = pem.iter().find(|(name, _)| single.ends_with(name)) {
+            let path = path.display().to_string();
+            let is_list = key.trim().ends_with('s');
+            return if is_list {
+                format!("{key}= [{path:?}]\n")
+            } else {
+                format!("{key}= {path:?}\n")
+            };
+        }
         let value = rest.split('"').nth(1).unwrap_or_default();
         if key.trim().ends_with("_env") && !line.starts_with('#') {
             env.push((value.to_owned(), "sixteen characters and more".to_owned()));

@@ -1,11 +1,10 @@
 //! Failovers that applications do not notice: sessions that continue on the new master.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use harness::{Absences, Client, Cluster, Events, Pointsman, wait_until};
 
+use crate::crowd::{Crowd, Failed, Member};
 use crate::warning::Warning;
 use crate::{builder, metric, pointsman, resources};
 
@@ -16,143 +15,7 @@ const LONG_HOLD: &str = "hold_timeout = \"30s\"";
 /// From the first `+switch-master` to the last client's reply: a majority hears of the switch
 /// through hello messages, which every sentinel sends every two seconds.
 const AFTER_THE_SWITCH: Duration = Duration::from_secs(3);
-const USER: &str = "app on >pw ~* &* +@all";
-
-/// The results of all clients.
-#[derive(Debug, Default)]
-struct Seen {
-    answered: usize,
-    longest: Duration,
-    errors: Vec<Failed>,
-}
-
-/// A failed request, which is the last one of its client.
-#[derive(Debug, PartialEq)]
-struct Failed {
-    /// When the previous request was answered.
-    before: Instant,
-    sent: Instant,
-    at: Instant,
-    error: String,
-}
-
-/// Clients that authenticated, selected a database and set a name, and that verify these regularly.
-struct Crowd {
-    seen: Arc<Mutex<Seen>>,
-    over: Arc<AtomicBool>,
-    /// How many clients should pause, and how many do.
-    rest: Arc<(AtomicUsize, AtomicUsize)>,
-    threads: Vec<std::thread::JoinHandle<()>>,
-}
-
-impl Crowd {
-    fn gather(pointsman: &Pointsman, size: usize) -> Self {
-        let (seen, over) = (Arc::<Mutex<Seen>>::default(), Arc::<AtomicBool>::default());
-        let rest = Arc::<(AtomicUsize, AtomicUsize)>::default();
-        let threads = (0..size).map(|number| {
-            let mut member = Member::join(pointsman, number);
-            let (seen, over, rest) = (Arc::clone(&seen), Arc::clone(&over), Arc::clone(&rest));
-            let mut before = Instant::now();
-            let body = move || {
-                harness::pause(Duration::from_millis(100 * number as u64 / size as u64));
-                while !over.load(Ordering::Relaxed) {
-                    if number < rest.0.load(Ordering::Acquire) {
-                        rest.1.fetch_add(1, Ordering::Release);
-                        wait_until("the end of the rest", 2 * PATIENCE, || {
-                            number >= rest.0.load(Ordering::Acquire)
-                        });
-                    }
-                    let sent = Instant::now();
-                    let result = member.ask();
-                    let at = Instant::now();
-                    let mut seen = seen.lock().unwrap();
-                    seen.longest = seen.longest.max(at - sent);
-                    match result {
-                        Ok(()) => seen.answered += 1,
-                        Err(error) => {
-                            seen.errors.push(Failed { before, sent, at, error });
-                            return;
-                        }
-                    }
-                    drop(seen);
-                    before = at;
-                    harness::pause(Duration::from_millis(100));
-                }
-            };
-            std::thread::Builder::new().stack_size(256 * 1024).spawn(body).unwrap()
-        });
-        let threads = threads.collect();
-        Self { seen, over, rest, threads }
-    }
-
-    fn answered(&self) -> usize {
-        self.seen.lock().unwrap().answered
-    }
-
-    fn failed(&self) -> usize {
-        self.seen.lock().unwrap().errors.len()
-    }
-
-    /// Makes `count` clients pause without a request in flight.
-    fn lay_down(&self, count: usize) {
-        self.rest.0.store(count, Ordering::Release);
-        wait_until("them to rest", PATIENCE, || self.rest.1.load(Ordering::Acquire) >= count);
-    }
-
-    fn get_up(&self) {
-        self.rest.0.store(0, Ordering::Release);
-    }
-
-    fn end(self) -> Seen {
-        self.over.store(true, Ordering::Relaxed);
-        self.threads.into_iter().for_each(|thread| thread.join().unwrap());
-        Arc::into_inner(self.seen).unwrap().into_inner().unwrap()
-    }
-}
-
-struct Member {
-    client: Client,
-    db: usize,
-    name: String,
-    count: i64,
-}
-
-impl Member {
-    fn join(pointsman: &Pointsman, number: usize) -> Self {
-        let mut client = pointsman.client();
-        client.set_timeout(PATIENCE).unwrap();
-        let (db, name) = (number % 16, format!("member-{number}"));
-        let hello: &[&str] = if number.is_multiple_of(2) {
-            &["AUTH", "app", "pw"]
-        } else {
-            &["HELLO", "3", "AUTH", "app", "pw"]
-        };
-        for command in [hello, &["SELECT", &db.to_string()], &["CLIENT", "SETNAME", &name]] {
-            let answer = client.cmd(command).unwrap();
-            assert!(answer.error().is_none(), "{command:?}: {answer}");
-        }
-        Self { client, db, name, count: 0 }
-    }
-
-    /// Sends a write and a query of the client's identity together; both must be answered by the
-    /// right server for the right client.
-    fn ask(&mut self) -> Result<(), String> {
-        self.count += 1;
-        let commands = [vec!["INCR", &self.name], vec!["CLIENT", "INFO"]];
-        let answers = self.client.pipeline(&commands).map_err(|error| error.to_string())?;
-        if answers[0].int() != Some(self.count) {
-            return Err(format!("INCR number {} answered {}", self.count, answers[0]));
-        }
-        let info = answers[1].text().unwrap_or_default().to_owned();
-        let own =
-            [format!(" name={} ", self.name), format!(" db={} ", self.db), " user=app ".to_owned()];
-        if own.iter().all(|it| info.contains(it)) {
-            Ok(())
-        } else {
-            Err(format!("{own:?}: {info}"))
-        }
-    }
-}
+pub(crate) const USER: &str = "app on >pw ~* &* +@all";
 
 fn carried(pointsman: &Pointsman) -> f64 {
     metric(pointsman, "pointsman_sessions_carried_total{service=\"mymaster\"}").unwrap_or(0.0)
@@ -163,12 +26,21 @@ fn hides_planned_failover_from_200_clients() {
     let cluster = Cluster::builder().user(USER).start();
     let pointsman = builder(&cluster).service_line(LONG_HOLD).start();
     let crowd = Crowd::gather(&pointsman, 200);
+    println!("planned: {}", hides_planned_failover(&cluster, &pointsman, crowd));
+}
+
+/// Fails over, and compares what 200 clients have seen with the promise. Returns it in words.
+pub(crate) fn hides_planned_failover(
+    cluster: &Cluster,
+    pointsman: &Pointsman,
+    crowd: Crowd,
+) -> String {
     wait_until("the crowd", PATIENCE, || crowd.answered() > 400);
     let (events, absences) = (Events::of_all(cluster.sentinels()), Absences::watch());
     let failover = cluster.failover();
     assert_ne!(failover.from, failover.to);
     wait_until("the sessions to be carried", PATIENCE, || {
-        carried(&pointsman) + crowd.failed() as f64 >= 200.0
+        carried(pointsman) + crowd.failed() as f64 >= 200.0
     });
     let before = crowd.answered();
     wait_until("requests to go on", PATIENCE, || crowd.answered() > before + 400);
@@ -189,12 +61,12 @@ fn hides_planned_failover_from_200_clients() {
     let switch = events.wait_for("+switch-master", PATIENCE);
     let most = switch.at.saturating_duration_since(failover.asked) + AFTER_THE_SWITCH;
     assert!(seen.longest < most, "the longest pause: {:?}, of {most:?}", seen.longest);
-    println!(
-        "planned: {} answers, {} errors, longest pause {:?}",
+    format!(
+        "{} answers, {} errors, longest pause {:?}",
         seen.answered,
         seen.errors.len(),
         seen.longest
-    );
+    )
 }
 
 #[test]
@@ -367,7 +239,7 @@ fn carries_thousands_of_idle_sessions_at_once() {
     let cluster = Cluster::builder().user(USER).redis_line("maxclients 20000").start();
     let pointsman = builder(&cluster).service_line("hold_timeout = \"60s\"").start();
     let mut clients: Vec<Member> =
-        (0..count as usize).map(|number| Member::join(&pointsman, number)).collect();
+        (0..count as usize).map(|number| Member::join(pointsman.client(), number)).collect();
     let before = resident(&pointsman, "VmRSS");
     let used = resources::cpu(&pointsman);
     let (took, worst) = resources::probed(&pointsman, || {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use harness::{Cluster, Family, Load, Pointsman, wait_until};
 
+use crate::switchover::{TOKEN, controlled_by, order, stderr, stdout};
 use crate::{PROGRAM, builder, metric, pointsman};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -182,18 +183,50 @@ fn reports_wrong_password_with_remedy() {
 
 #[test]
 fn works_with_documented_minimum_acl() {
-    let sentinel_rules = "watch on >watch-secret resetkeys resetchannels &* -@all +auth +hello +ping +role +info +subscribe \
-                          +psubscribe +unsubscribe +client|setname +client|id +sentinel|get-master-addr-by-name \
-                          +sentinel|master +sentinel|replicas +sentinel|sentinels +sentinel|myid +sentinel|ckquorum";
-    let redis_rules = "probe on >probe-secret resetkeys resetchannels -@all +auth +hello +ping +role +info +client|setname";
-    let cluster = Cluster::builder().user(redis_rules).sentinel_user(sentinel_rules).start();
-    let auth = "[service.auth]\nusername = \"probe\"\npassword = \"probe-secret\"\n[service.sentinel_auth]\nusername = \"watch\"\n\
-                password = \"watch-secret\"";
+    let (cluster, auth) = restricted("&*", "");
     let pointsman = builder(&cluster).without_logins().service_line(auth).start();
     cluster.failover();
     wait_until("the switch", PATIENCE, || {
         metric(&pointsman, "pointsman_target_generation{service=\"mymaster\"}") >= Some(2.0)
     });
+    nothing_is_refused(&pointsman);
+}
+
+#[test]
+fn works_with_documented_channels_only() {
+    let text = include_str!("../../docs/quickstart.md");
+    let listed = text.lines().filter(|line| line.starts_with("&+") || line.starts_with("&-"));
+    let channels: Vec<&str> = listed.flat_map(str::split_whitespace).collect();
+    assert!(channels.len() > 30 && channels.contains(&"&+switch-master"), "{channels:?}");
+    let (cluster, auth) = restricted(&channels.join(" "), "+sentinel|failover");
+    let pointsman = controlled_by(&cluster, builder(&cluster).without_logins().service_line(auth));
+    wait_until("subscriptions to all sentinels", PATIENCE, || {
+        let log = pointsman.process().log();
+        log.matches("\"events\":true").count() >= cluster.sentinels().len()
+    });
+    let done = order(&pointsman, &["switchover"], TOKEN);
+    assert!(done.status.success(), "{}{}", stdout(&done), stderr(&done));
+    // Only an event tells when the promotion was seen; polls do not.
+    assert!(stdout(&done).contains("s  promote "), "{}", stdout(&done));
+    nothing_is_refused(&pointsman);
+}
+
+/// A cluster with the documented users, and the settings with which they are used.
+fn restricted(channels: &str, more: &str) -> (Cluster, &'static str) {
+    let sentinel_rules = format!(
+        "watch on >watch-secret resetkeys resetchannels {channels} -@all +auth +hello +ping +role +info +subscribe \
+         +psubscribe +unsubscribe +client|setname +client|id +sentinel|get-master-addr-by-name \
+         +sentinel|master +sentinel|replicas +sentinel|sentinels +sentinel|myid +sentinel|ckquorum {more}"
+    );
+    let redis_rules = "probe on >probe-secret resetkeys resetchannels -@all +auth +hello +ping +role +info +client|setname";
+    let cluster = Cluster::builder().user(redis_rules).sentinel_user(&sentinel_rules).start();
+    let auth = "[service.auth]\nusername = \"probe\"\npassword = \"probe-secret\"\n[service.sentinel_auth]\nusername = \"watch\"\n\
+                password = \"watch-secret\"";
+    (cluster, auth)
+}
+
+#[track_caller]
+fn nothing_is_refused(pointsman: &Pointsman) {
     let (_, status) = pointsman.get("/status").expect("status");
     assert!(!status.contains("ACL"), "something is not allowed: {status}");
 }

@@ -4,7 +4,9 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use harness::{Absences, Cluster, Events, Gap, Load, Pointsman, Signal, Verdict, wait_until};
+use harness::{
+    Absences, Cluster, Events, Gap, Load, LoadBuilder, Pointsman, Signal, Verdict, wait_until,
+};
 
 use crate::isolation::sets;
 use crate::warning::Warning;
@@ -29,14 +31,19 @@ fn generation(pointsman: &Pointsman) -> f64 {
 fn loses_nothing_in_a_planned_failover() {
     let cluster = Cluster::builder().start();
     let pointsman = pointsman(&cluster);
+    loses_nothing(&cluster, &pointsman, Load::to(pointsman.addr()));
+}
+
+/// Fails over under this load, and compares the servers' data with what was acknowledged.
+pub(crate) fn loses_nothing(cluster: &Cluster, pointsman: &Pointsman, load: LoadBuilder) {
     let old = cluster.master();
     let (events, absences) = (Events::of_all(cluster.sentinels()), Absences::watch());
-    let mut load = Load::to(pointsman.addr()).writers(WRITERS).rate(RATE).start();
+    let mut load = load.writers(WRITERS).rate(RATE).start();
     wait_until("some writes", PATIENCE, || load.counts().acknowledged > 500);
 
     let failover = cluster.failover();
     assert_ne!(failover.from, failover.to);
-    wait_until("the switch", PATIENCE, || generation(&pointsman) >= 2.0);
+    wait_until("the switch", PATIENCE, || generation(pointsman) >= 2.0);
     // From the commit on, the old master must not receive another write through the proxy. It stays
     // `role:master` for seconds.
     let at_commit = sets(old);
@@ -48,7 +55,7 @@ fn loses_nothing_in_a_planned_failover() {
     if old.role().expect("ROLE") == "master" {
         assert_eq!(now, at_commit, "the superseded master was written to");
     }
-    the_phases_are_told(&pointsman);
+    the_phases_are_told(pointsman);
     load.stop();
     let verdict = load.verify(failover.to).expect("a look at the new master");
     assert!(verdict.acknowledged > 1500, "{verdict:?}");

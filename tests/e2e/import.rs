@@ -1,6 +1,6 @@
-//! Import of haproxy configurations against a real cluster: every sample of tests/import that is
-//! not refused becomes a configuration that `check` accepts and that serves clients. Only addresses
-//! are replaced by those of the cluster.
+//! Import of haproxy configurations against a real cluster: every sample of tests/import without
+//! TLS that is not refused becomes a configuration that `check` accepts and that serves clients.
+//! Only addresses are replaced by those of the cluster.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -90,7 +90,17 @@ fn wait_ready(process: &Process, admin: std::net::SocketAddr) {
 
 /// Checks that a client at this address reaches the master.
 fn serves(addr: std::net::SocketAddr, password: Option<&str>) {
+    serves_client(Client::connect(addr).expect("a connection"), password);
+}
+
+/// Checks that a client behind a load balancer with the PROXY protocol reaches the master.
+fn serves_with_header(addr: std::net::SocketAddr, password: Option<&str>) {
     let mut client = Client::connect(addr).expect("a connection");
+    client.send(b"PROXY TCP4 127.0.0.1 127.0.0.1 1 2\r\n").expect("a header");
+    serves_client(client, password);
+}
+
+fn serves_client(mut client: Client, password: Option<&str>) {
     if let Some(password) = password {
         assert!(client.cmd(&["AUTH", password]).expect("AUTH").is_ok());
     }
@@ -193,6 +203,7 @@ fn serves_role_checks_with_password() {
         ("10.1.0.5:6379", sessions.to_string()),
         ("10.1.0.5:6390", cache.to_string()),
         ("127.0.0.1:8404", admin.to_string()),
+        ("src 10.0.0.0/8", "src 127.0.0.0/8".to_owned()),
     ];
     let text = exchanged("hand-written", &addresses);
     let (process, said) = started(
@@ -269,6 +280,8 @@ fn rebound(cluster: &Cluster, text: &str, admin: std::net::SocketAddr) -> String
         })
     };
     let text: String = text.lines().map(|line| rebind(line) + "\n").collect();
+    // The clients are on this machine.
+    let text = text.replace("src 10.0.0.0/8", "src 127.0.0.0/8");
     format!("{text}listen added-page\n bind {admin}\n mode http\n stats enable\n")
 }
 
@@ -307,7 +320,7 @@ fn serve_samples(cluster: &Cluster, with_password: bool) -> usize {
     for name in names {
         let text = sample(&name);
         let Some(mut flags) = flags_of(&text) else { continue };
-        if text.contains(".auth.") != with_password {
+        if text.contains(".auth.") != with_password || text.contains("tls.") {
             continue;
         }
         count += 1;
@@ -324,8 +337,12 @@ fn serve_samples(cluster: &Cluster, with_password: bool) -> usize {
         for service in table["service"].as_array().expect("services") {
             let (listen, sockets) = addresses(service, "listen");
             assert!(!listen.is_empty(), "{name}");
+            let from = service.get("proxy_protocol_from").and_then(toml::Value::as_array);
+            let from_all =
+                from.is_some_and(|it| it.iter().any(|net| net.as_str() == Some("0.0.0.0/0")));
             for addr in listen {
-                serves(addr, with_password.then_some(PASSWORD));
+                let password = with_password.then_some(PASSWORD);
+                if from_all { serves_with_header(addr, password) } else { serves(addr, password) }
             }
             sockets.iter().for_each(|path| answers_at(path));
             for addr in addresses(service, "replica_listen").0 {

@@ -12,6 +12,7 @@
 //! | a service is removed during a switchover to a named replica | [`ends_switchover_of_a_removed_service`] |
 //! | fifty additions and removals | [`returns_all_resources_of_removed_services`] |
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -344,7 +345,7 @@ fn returns_all_resources_of_removed_services() {
     let pointsman = builder(&cluster).services(&["alpha"]).lines(&drain).start();
     let (alpha, beta) = (pointsman.addr_of("alpha").expect("an address"), cluster.address().port());
     let both = || [service("alpha", alpha, &cluster), service("beta", beta, &cluster)];
-    let (mut files, mut threads, mut series) = (0.0, 0.0, 0);
+    let (mut files, mut threads, mut before) = (0.0, 0.0, BTreeSet::new());
     for round in 0..50 {
         reload(&pointsman, &both(), "applied");
         let mut client = Client::connect(beta).expect("a connection");
@@ -352,14 +353,19 @@ fn returns_all_resources_of_removed_services() {
         reload(&pointsman, &both()[..1], "applied");
         drop(client);
         wait_until("the end of beta", PATIENCE, || open(&pointsman, "beta").is_none());
-        let count = || pointsman.get("/metrics").expect("metrics").1.lines().count();
+        let series = || -> BTreeSet<String> {
+            let text = pointsman.get("/metrics").expect("metrics").1;
+            let names = text.lines().filter_map(|line| Some(line.rsplit_once(' ')?.0.to_owned()));
+            names.collect()
+        };
         if round == 0 {
             // What a first use allocates stays.
             files = metric(&pointsman, "process_open_fds").expect("files");
             threads = metric(&pointsman, "process_threads").expect("threads");
-            series = count();
+            before = series();
         }
-        assert_eq!(count(), series, "round {round}");
+        let more: Vec<String> = series().difference(&before).cloned().collect();
+        assert_eq!(more, Vec::<String>::new(), "round {round}");
     }
     // Closed connections may take a moment.
     wait_until("all files to be closed", PATIENCE, || {

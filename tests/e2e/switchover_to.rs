@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use harness::{Cluster, Load, Node, Pointsman, Value, wait_until};
 
 use crate::switchover::{TOKEN, controlled, order, stderr, stdout};
-use crate::switchover_faults::{allow_promotion, wait_settled};
+use crate::switchover_faults::{allow_promotion, reason_when_forbidden, wait_settled};
 use crate::{PROGRAM, metric};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -248,7 +248,7 @@ fn restores_when_sentinel_aborts() {
     allow_promotion(&cluster, false);
     let done = switch_to(&pointsman, replica);
     assert!(!done.status.success(), "{}", stdout(&done));
-    assert!(stderr(&done).contains("aborted the failover"), "{}", stderr(&done));
+    assert!(stderr(&done).contains(reason_when_forbidden()), "{}", stderr(&done));
     assert_eq!(priorities(&cluster), vec![Some(100); 3], "{}", stdout(&done));
     assert_eq!(cluster.master().addr(), master);
 }

@@ -34,9 +34,22 @@ fn run(args: &[&str], folder: &Path) -> Output {
     command.output().expect("pointsman")
 }
 
+/// Writes the files that samples name in `certs/`: an authority, and certificates with their keys
+/// in the same file.
+fn write_certificates(folder: &Path) {
+    let folder = folder.join("certs");
+    let certificates = harness::Certificates::new(&folder);
+    for name in ["redis", "other"] {
+        let files = certificates.issue(name, &["redis.example"]);
+        let parts = [files.certificate, files.key].map(|it| std::fs::read(it).expect("a file"));
+        std::fs::write(folder.join(format!("{name}.pem")), parts.concat()).expect("a file");
+    }
+}
+
 /// Checks that `pointsman check` accepts the configuration.
 fn check(name: &str, toml: &[u8]) {
     let folder = tempfile::tempdir().expect("a folder");
+    write_certificates(folder.path());
     std::fs::write(folder.path().join("pointsman.toml"), toml).expect("a file");
     let checked = run(&["check", "--config", "pointsman.toml"], folder.path());
     let (shown, toml) = (String::from_utf8_lossy(&checked.stderr), String::from_utf8_lossy(toml));

@@ -127,6 +127,8 @@ struct Understood {
     replica_listen: BTreeSet<String>,
     sentinels: BTreeSet<String>,
     auth: Option<String>,
+    /// The table of the side with TLS.
+    tls: Option<&'static str>,
 }
 
 impl Model {
@@ -204,9 +206,19 @@ impl Model {
                 replica_listen,
                 sentinels: self.sentinels(at),
                 auth,
+                tls: if at == 0 { self.tls_table() } else { None },
             }
         });
         all.collect()
+    }
+
+    /// The table that the first group's TLS becomes.
+    fn tls_table(&self) -> Option<&'static str> {
+        match self.tls {
+            Tls::Bind if !self.allow_plaintext => Some("tls"),
+            Tls::Server | Tls::DefaultServer if !self.allow_plaintext => Some("redis_tls"),
+            _ => None,
+        }
     }
 
     /// A part of each expected refusal.
@@ -216,8 +228,8 @@ impl Model {
         if names.len() < self.groups.len() {
             refusals.push("have different servers");
         }
-        if self.tls != Tls::None && !self.allow_plaintext {
-            refusals.push("does not speak TLS");
+        if self.tls == Tls::Check && !self.allow_plaintext {
+            refusals.push("passes the clients' TLS through");
         }
         refusals
     }
@@ -225,7 +237,9 @@ impl Model {
     /// Whether nothing is assumed or left out, so that `--strict` changes nothing.
     fn is_certain(&self) -> bool {
         let certain = |it: &RedisGroup| it.votes != Votes::None && it.readers != Readers::ByName;
-        let leaves_out = self.sentinel_frontend || self.foreign || self.tls != Tls::None;
+        // Servers that are not verified are reported, too.
+        let is_tls_certain = self.tls == Tls::None || self.tls_table() == Some("tls");
+        let leaves_out = self.sentinel_frontend || self.foreign || !is_tls_certain;
         self.groups.iter().all(certain) && !leaves_out
     }
 
@@ -285,7 +299,7 @@ impl Model {
     fn write_group(&self, out: &mut String, at: usize) {
         let group = &self.groups[at];
         let tls = if at == 0 { self.tls } else { Tls::None };
-        let bind = if tls == Tls::Bind { " ssl crt /x.pem" } else { "" };
+        let bind = if tls == Tls::Bind { " ssl crt certs/redis.pem" } else { "" };
         let port = 10_000 + at;
         let _ = if group.is_listen {
             writeln!(out, "listen redis{at}\n  bind *:{port}{bind}")
@@ -332,7 +346,10 @@ impl Model {
                 self.send(out, "ROLE");
                 out.push_str("  tcp-check expect string slave\n");
             }
-            self.write_servers(out, at, "");
+            if tls == Tls::DefaultServer {
+                out.push_str("  default-server ssl verify none\n");
+            }
+            self.write_servers(out, at, ssl);
         }
     }
 
@@ -363,12 +380,14 @@ fn understood(import: &Import) -> (Vec<Understood>, Vec<String>) {
     let services = table.get("service").and_then(toml::Value::as_array).expect("services").iter();
     let services = services.map(|service| Understood {
         name: service["name"].as_str().expect("a name").to_owned(),
-        listen: strings(service.get("listen")).into_iter().collect(),
+        // With TLS for clients, tls_listen has the addresses of the frontend.
+        listen: ["listen", "tls_listen"].iter().flat_map(|it| strings(service.get(it))).collect(),
         replica_listen: strings(service.get("replica_listen")).into_iter().collect(),
         sentinels: strings(service.get("sentinels")).into_iter().collect(),
         auth: service
             .get("auth")
             .map(|it| it.to_string().trim_matches(['{', '}', ' ', '\n']).to_owned()),
+        tls: ["tls", "redis_tls", "sentinel_tls"].into_iter().find(|it| service.get(it).is_some()),
     });
     (services.collect(), strings(table["admin"].get("listen")))
 }
@@ -385,7 +404,11 @@ proptest! {
     #[test]
     fn understands_configurations_written_from_a_model(model in model()) {
         let text = model.write();
-        let env = Environment { variable: &|_| None, endpoint: &|it| Some(it.to_owned()) };
+        let env = Environment {
+            variable: &|_| None,
+            folder: &|_| None,
+            endpoint: &|it| Some(it.to_owned()),
+        };
         let import = haproxy_import::import(&[("m.cfg".to_owned(), text.clone())], &model.options(), &env);
         let refusals: Vec<String> = import.refusals.iter().map(ToString::to_string).collect();
         let expected = model.refusals();
@@ -402,7 +425,8 @@ proptest! {
             prop_assert_eq!(services, model.expected(), "\n{}", text);
             let page = if model.stats == Stats::None { "0.0.0.0:8888" } else { "0.0.0.0:8404" };
             prop_assert_eq!(admin, [page]);
-            prop_assert_eq!(import.toml.contains("# WITHOUT TLS"), model.tls != Tls::None);
+            let drops_tls = model.tls != Tls::None && model.allow_plaintext;
+            prop_assert_eq!(import.toml.contains("# WITHOUT TLS"), drops_tls);
             check("the model", import.toml.as_bytes());
         }
     }

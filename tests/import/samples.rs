@@ -106,6 +106,7 @@ fn samples_have_their_expected_result() {
 fn reports_every_line_of_every_sample_once() {
     let env = Environment {
         variable: &|_| Some("10.0.0.1".to_owned()),
+        folder: &|_| None,
         endpoint: &|it| Some(it.to_owned()),
     };
     for name in names() {

@@ -41,6 +41,7 @@ const LONG_FILES: &[(&str, &str)] = &[
     ("crates/share/tests/isolation/rig.rs", "one rig: clients, connections and model servers"),
     ("crates/simulator/src/oracle.rs", "one oracle: every invariant"),
     ("crates/simulator/src/proxy/driver.rs", "all that knows the machine's events and actions"),
+    ("crates/simulator/src/proxy/prober.rs", "one prober, step by step as the product's"),
     ("tests/cli.rs", "one list: independent checks of one program"),
     ("tests/e2e/replicas.rs", "one subject: the listener for readers"),
     ("tests/import/model.rs", "one model, its writer and its comparison"),

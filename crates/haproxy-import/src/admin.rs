@@ -31,6 +31,12 @@ impl<'a> Planner<'a> {
             match values::bind_addresses(&bind.word(1), has("v6only")) {
                 Ok(addrs) => {
                     add(&mut all, addrs, bind);
+                    let key = match key {
+                        _ if !has("ssl") || self.options.allow_plaintext => key,
+                        "service.listen" => "service.tls_listen",
+                        "service.replica_listen" => "service.replica_tls_listen",
+                        key => key,
+                    };
                     self.notes.add(bind, LineOutcome::Mapped, key);
                     for (word, note) in LOSSES {
                         if has(word) {

@@ -47,6 +47,16 @@ pub(super) enum Role {
     Replica,
 }
 
+/// Whether one connection of a check is encrypted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum CheckTls {
+    /// As the server line says.
+    #[default]
+    OfServer,
+    Off,
+    On,
+}
+
 /// A query to a sentinel for a master.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SentinelQuery {
@@ -57,6 +67,7 @@ pub(super) struct SentinelQuery {
     pub(super) finds_master: bool,
     /// The port that the check itself names.
     pub(super) port: Option<u16>,
+    pub(super) tls: CheckTls,
     pub(super) login: Option<CheckLogin>,
 }
 
@@ -73,6 +84,8 @@ pub(super) struct HealthCheck {
     pub(super) role: Option<Role>,
     /// `tcp-check connect … ssl`.
     pub(super) tls: Vec<Position>,
+    /// Those whose connection leads to Redis and not to a sentinel.
+    pub(super) redis_tls: Vec<Position>,
     /// Parts that haproxy computes and that may contain a password.
     pub(super) computed: Vec<Position>,
 }
@@ -81,6 +94,9 @@ pub(super) struct HealthCheck {
 #[derive(Debug, Default)]
 struct Exchange {
     port: Option<u16>,
+    tls: CheckTls,
+    /// The line that opens the connection; none for the first one without such a line.
+    opened_at: Option<Position>,
     sent: Vec<(Position, Fragment)>,
 }
 
@@ -102,10 +118,17 @@ pub(super) fn read<'a>(
             check.is_redis = true;
         } else if directive.begins(&["tcp-check", "connect"]) {
             let port = value_of(&directive.words, "port").and_then(|port| port.parse().ok());
-            if directive.words.iter().any(|word| word.is("ssl")) {
+            let has = |text: &str| directive.words.iter().any(|word| word.is(text));
+            let tls = match (has("ssl"), has("default")) {
+                (true, _) => CheckTls::On,
+                (false, true) => CheckTls::OfServer,
+                (false, false) => CheckTls::Off,
+            };
+            if tls == CheckTls::On {
                 check.tls.push(directive.position.clone());
             }
-            exchanges.push(Exchange { port, sent: Vec::new() });
+            let opened_at = Some(directive.position.clone());
+            exchanges.push(Exchange { port, tls, opened_at, sent: Vec::new() });
         } else if directive.begins(&["tcp-check", "expect"]) {
             check.role = check.role.or_else(|| role(&directive.words));
         } else if let Some(exchange) = exchanges.last_mut()
@@ -201,10 +224,10 @@ fn hexadecimal(text: &str) -> String {
     digits.chunks(2).filter_map(byte).collect()
 }
 
-fn interpret(exchange: Exchange, variables: &Variables<'_>, check: &mut HealthCheck) {
+fn interpret(mut exchange: Exchange, variables: &Variables<'_>, check: &mut HealthCheck) {
     let mut login = None;
     let mut query = None;
-    for (position, command) in commands(exchange.sent) {
+    for (position, command) in commands(std::mem::take(&mut exchange.sent)) {
         let word = |at: usize| {
             command
                 .get(at)
@@ -237,13 +260,16 @@ fn interpret(exchange: Exchange, variables: &Variables<'_>, check: &mut HealthCh
             _ => {}
         }
     }
+    let Exchange { port, tls, opened_at, .. } = exchange;
     match query {
         Some((position, master, finds_master)) => {
-            let query =
-                SentinelQuery { position, master, finds_master, port: exchange.port, login };
+            let query = SentinelQuery { position, master, finds_master, port, tls, login };
             check.sentinel = check.sentinel.take().or(Some(query));
         }
-        None => check.login = check.login.take().or(login),
+        None => {
+            check.redis_tls.extend(opened_at.filter(|_| tls == CheckTls::On));
+            check.login = check.login.take().or(login);
+        }
     }
 }
 

@@ -39,6 +39,7 @@ const TABLES: &str =
     "Pointsman has no rates or stick tables; see service.max_connections_per_source";
 const IDLE: &str = "idle clients stay connected; tcp_keepalive finds dead ones. \
                     service.client_idle_timeout restores the old rule";
+const TLS_DEFAULT: &str = "applied to every line with `ssl` of a Redis listener";
 const WAIT: &str =
     "Pointsman has no queue and no retries: clients wait for a master up to service.hold_timeout";
 
@@ -88,7 +89,7 @@ const KNOWN: &[(&[&str], LineOutcome, &str)] = &[
     (&["contimeout"], Unneeded, "no Redis listener takes this value; see service.connect_timeout"),
     (&["clitimeout"], Unneeded, IDLE),
     (&["srvtimeout"], Unneeded, IDLE),
-    (&["timeout", "client-hs"], Unneeded, "a TLS handshake does not happen here"),
+    (&["timeout", "client-hs"], Unneeded, "see service.tls.handshake_timeout"),
     (&["timeout"], Unmatched, "this timeout has no effect here: Pointsman has no such phase"),
     (&["option", "tcpka"], Unneeded, KEEPALIVE),
     (&["option", "clitcpka"], Unneeded, KEEPALIVE),
@@ -223,9 +224,13 @@ const KNOWN: &[(&[&str], LineOutcome, &str)] = &[
 /// Families of keywords, by prefix.
 const FAMILIES: &[(&str, LineOutcome, &str)] = &[
     ("tune.", Unneeded, TUNING),
-    ("ssl-", Unmatched, "Pointsman does not speak TLS"),
-    ("ca-base", Unmatched, "Pointsman does not speak TLS"),
-    ("crt-base", Unmatched, "Pointsman does not speak TLS"),
+    ("ssl-default-", Unneeded, TLS_DEFAULT),
+    ("ssl-server-verify", Unneeded, TLS_DEFAULT),
+    ("ssl-dh-", Unneeded, "key exchange uses elliptic curves only"),
+    ("ssl-load-extra-", Unneeded, "see service.tls.key_files"),
+    ("ssl-", Unmatched, "no counterpart in Pointsman: see [service.tls] for what it has"),
+    ("ca-base", Unneeded, TLS_DEFAULT),
+    ("crt-base", Unneeded, TLS_DEFAULT),
     ("lua-", Unmatched, "Pointsman runs no scripts"),
     ("wurfl-", Unneeded, HTTP),
     ("51degrees-", Unneeded, HTTP),

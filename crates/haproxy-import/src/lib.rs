@@ -5,7 +5,7 @@
 //! `config_file` (sections and inherited defaults), `health_check` (which Redis commands the
 //! checks send), `proxies` (which sections carry Redis traffic), `plan` with `services`,
 //! `names`, `sentinels`, `clients`, `admin`, `tls` and `settings` (the new configuration as data),
-//! and `render` (TOML).
+//! and `render` (TOML). Contents of certificates are not read.
 //!
 //! Two rules decide what is refused. A configuration that could lead clients to another dataset, or
 //! that drops encryption, is never written by default: it needs a flag that names the decision. A
@@ -33,6 +33,9 @@ mod settings;
 #[cfg(test)]
 mod tests;
 mod tls;
+mod tls_lines;
+mod tls_servers;
+mod tls_words;
 mod tokenizer;
 mod values;
 mod variables;
@@ -95,7 +98,7 @@ pub struct ImportOptions {
     pub names: Vec<(Option<String>, String)>,
     /// Sentinels as `host:port`, in place of those in the files.
     pub sentinels: Vec<String>,
-    /// Convert listeners and servers that use TLS, without TLS.
+    /// Convert listeners and servers that use TLS to plain text.
     pub allow_plaintext: bool,
     /// Refuse to guess and to leave anything out.
     pub strict: bool,
@@ -105,6 +108,8 @@ pub struct ImportOptions {
 pub struct Environment<'a> {
     /// The value of an environment variable. Never called for passwords.
     pub variable: &'a dyn Fn(&str) -> Option<String>,
+    /// The names of the files in a folder, sorted; `None` if it cannot be listed.
+    pub folder: &'a dyn Fn(&str) -> Option<Vec<String>>,
     /// `host:port` in the spelling that Pointsman's configuration accepts; `None` if it does not.
     pub endpoint: &'a dyn Fn(&str) -> Option<String>,
 }

@@ -49,6 +49,10 @@ pub(super) struct PlannedService {
     /// Where the first sentinel was found; none if they are assumed or given as an option.
     pub(super) sentinels_at: Option<Position>,
     pub(super) keys: Vec<PlannedKey>,
+    /// The `bind` lines with TLS, among those of `listen` and `replica_listen`.
+    pub(super) tls_lines: BTreeSet<Position>,
+    /// Tables for TLS, by name: of clients, of Redis and of the sentinels.
+    pub(super) tables: Vec<(&'static str, Vec<PlannedKey>)>,
     /// Comments above the service.
     pub(super) comments: Vec<String>,
     pub(super) login: Option<CheckLogin>,

@@ -29,7 +29,7 @@ pub(super) fn plan(context: &Context<'_>, notes: &mut Notes, refusals: &mut Vec<
     planner.note_other_sections();
     planner.add_client_rules(&mut plan);
     planner.check_names();
-    planner.check_tls(&mut plan);
+    planner.add_tls(&mut plan);
     planner.check_addresses(&plan);
     if plan.services.is_empty() && planner.refusals.is_empty() {
         planner.refuse_without_services();

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::Position;
 use crate::health_check::{CheckLogin, Password};
-use crate::plan::{Plan, PlannedKey, PlannedService};
+use crate::plan::{Plan, PlannedKey, PlannedListen, PlannedService};
 
 /// The configuration file.
 pub(super) fn render(plan: &Plan, files: &[&str]) -> String {
@@ -61,20 +61,42 @@ fn render_service(out: &mut String, service: &PlannedService) {
         _ => None,
     };
     let _ = writeln!(out, "name = {}{}", quote(&service.name), from(named_at));
-    list(out, "listen", service.listen.iter().map(|(addr, at)| (addr.to_string(), Some(at))));
+    // The key has a default, so it is written even if every address has TLS.
+    listen(out, "listen", service, &service.listen, false);
+    if service.listen.iter().any(|(_, at)| service.tls_lines.contains(at)) {
+        listen(out, "tls_listen", service, &service.listen, true);
+    }
     let first = std::iter::once(service.sentinels_at.as_ref()).chain(std::iter::repeat(None));
     list(out, "sentinels", service.sentinels.iter().cloned().zip(first));
     service.keys.iter().for_each(|it| key(out, it));
-    if !service.replica_listen.is_empty() {
-        out.push_str("# for readers, spread over the replicas\n");
-        let addrs = service.replica_listen.iter();
-        list(out, "replica_listen", addrs.map(|(addr, at)| (addr.to_string(), Some(at))));
+    for (key, with_tls) in [("replica_listen", false), ("replica_tls_listen", true)] {
+        let is_of = |it: &PlannedListen| service.tls_lines.contains(&it.1) == with_tls;
+        if service.replica_listen.iter().any(is_of) {
+            out.push_str("# for readers, spread over the replicas\n");
+            listen(out, key, service, &service.replica_listen, with_tls);
+        }
     }
     for (table, login) in [("auth", &service.login), ("sentinel_auth", &service.sentinel_login)] {
         if let Some(login) = login {
             render_login(out, table, login);
         }
     }
+    for (table, keys) in &service.tables {
+        let _ = writeln!(out, "\n[service.{table}]");
+        keys.iter().for_each(|it| key(out, it));
+    }
+}
+
+/// The addresses with or without TLS.
+fn listen(
+    out: &mut String,
+    key: &str,
+    service: &PlannedService,
+    addrs: &[PlannedListen],
+    with_tls: bool,
+) {
+    let of = addrs.iter().filter(|(_, at)| service.tls_lines.contains(at) == with_tls);
+    list(out, key, of.map(|(addr, at)| (addr.to_string(), Some(at))));
 }
 
 fn render_login(out: &mut String, table: &str, login: &CheckLogin) {
@@ -111,7 +133,7 @@ fn from(position: Option<&Position>) -> String {
 }
 
 /// TOML decides what has to be escaped.
-fn quote(text: &str) -> String {
+pub(super) fn quote(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }
 

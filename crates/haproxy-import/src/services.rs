@@ -107,6 +107,8 @@ impl<'a> Planner<'a> {
             sentinels,
             sentinels_at,
             keys: Vec::new(),
+            tls_lines: BTreeSet::new(),
+            tables: Vec::new(),
             comments,
             login,
             sentinel_login,

@@ -1,67 +1,248 @@
-//! TLS, which Pointsman does not speak: refused, or given up line by line with `--allow-plaintext`.
+//! TLS of clients, of Redis and of the sentinels, as the tables of a service.
+//!
+//! A service has one set of certificates for all of its addresses with TLS, and one way to verify
+//! its Redis servers and its sentinels each. Lines that differ are refused, and so is every option
+//! that Pointsman lacks and that decides who is admitted. Options without such consequences are
+//! reported. `--allow-plaintext` gives up all of it, see `tls_lines`. Servers are in `tls_servers`.
 
 use crate::config_file::Directive;
-use crate::plan::{Plan, Planner};
-use crate::proxies;
+use crate::plan::{Plan, PlannedKey, PlannedListen, PlannedService, Planner};
+use crate::proxies::{self, RedisListener};
+use crate::render::quote;
 use crate::report::LineOutcome;
+use crate::tls_lines::has;
+use crate::tls_words::{CipherProblem, TlsDefaults, TlsWords};
+use crate::tokenizer::safe_word;
+use crate::values::BindAddress;
 use crate::{Position, Refusal};
 
-const CLIENTS: &str = "clients have to connect without TLS";
-const SERVERS: &str =
-    "Redis and Sentinel are reached without TLS, so they need a plaintext port (not `port 0`)";
-const REMEDY: &str = "keep haproxy here, or give up TLS with --allow-plaintext";
+/// A key of a table, and its value in TOML.
+pub(super) type Key = (&'static str, String);
 
-impl Planner<'_> {
-    /// Finds every line with TLS that concerns the services or the admin server.
-    pub(super) fn check_tls(&mut self, plan: &mut Plan) {
-        let mut found: Vec<(Position, &'static str)> = Vec::new();
-        let listeners = self.proxies.listeners.iter().map(|it| it.section);
-        for section in listeners.chain(self.proxies.admin.iter().map(|(section, _)| *section)) {
-            let binds =
-                proxies::directives(self.config, section).iter().filter(|it| it.begins(&["bind"]));
-            found
-                .extend(binds.filter(|it| has(it, "ssl")).map(|it| (it.position.clone(), CLIENTS)));
+const PLAIN: &str = "or give up TLS with --allow-plaintext";
+/// Files that haproxy does not take for certificates if it loads a folder.
+const RESERVED: [&str; 4] = [".key", ".issuer", ".ocsp", ".sctl"];
+
+impl<'a> Planner<'a> {
+    /// Adds TLS to the services.
+    pub(super) fn add_tls(&mut self, plan: &mut Plan) {
+        if self.options.allow_plaintext {
+            return self.drop_tls(plan);
         }
-        for section in self.proxies.serving() {
-            found.extend(
-                self.tls_to_servers(section).into_iter().map(|position| (position, SERVERS)),
+        for service in &mut plan.services {
+            let proxies = self.proxies;
+            let listeners: Vec<&'a RedisListener> =
+                proxies.listeners.iter().filter(|it| self.belongs(it, service)).collect();
+            self.add_tls_of_clients(&listeners, service);
+            self.add_tls_of_redis(&listeners, service);
+            self.add_tls_of_sentinels(&listeners, service);
+        }
+        self.refuse_admin_tls();
+    }
+
+    /// Whether a service has an address of a listener.
+    fn belongs(&self, listener: &RedisListener, service: &PlannedService) -> bool {
+        let head = self.head(listener.section).into_iter();
+        let lines: Vec<&Position> = proxies::directives(self.config, listener.section)
+            .iter()
+            .chain(head)
+            .map(|it| &it.position)
+            .collect();
+        let mut all = service.listen.iter().chain(&service.replica_listen);
+        all.any(|(_, position)| lines.contains(&position))
+    }
+
+    fn add_tls_of_clients(
+        &mut self,
+        listeners: &[&'a RedisListener],
+        service: &mut PlannedService,
+    ) {
+        let defaults = TlsDefaults::read(self.config, "bind");
+        let mut planned: Option<(Vec<Key>, &'a Directive)> = None;
+        for listener in listeners {
+            let own = proxies::directives(self.config, listener.section);
+            for bind in own.iter().filter(|it| it.begins(&["bind"]) && has(it, "ssl")) {
+                let Some(keys) = self.keys_of_bind(bind, &defaults.of_bind(bind)) else { continue };
+                self.refuse_unix(service.listen.iter().chain(&service.replica_listen), bind);
+                service.tls_lines.insert(bind.position.clone());
+                match &planned {
+                    Some((known, first)) if *known != keys => {
+                        let message = format!(
+                            "its TLS differs from that of {}, and a service has one [service.tls]",
+                            first.position
+                        );
+                        self.refuse_line(bind, message, "use the same options on both lines");
+                    }
+                    Some(_) => {}
+                    None => planned = Some((keys, bind)),
+                }
+            }
+        }
+        if let Some((keys, line)) = planned {
+            service.tables.push(("tls", planned_keys(keys, line)));
+        }
+    }
+
+    fn refuse_unix<'b>(&mut self, all: impl Iterator<Item = &'b PlannedListen>, bind: &Directive) {
+        let is_unix =
+            |it: &PlannedListen| it.1 == bind.position && matches!(it.0, BindAddress::Unix(_));
+        if all.into_iter().any(is_unix) {
+            let message = "Pointsman has no TLS on Unix sockets".to_owned();
+            self.refuse_line(
+                bind,
+                message,
+                "remove `ssl` from this line, or give it a TCP address",
             );
         }
-        found.sort();
-        found.dedup();
-        for (position, loss) in found {
-            let Some(directive) = self.config.at(&position) else { continue };
-            if self.options.allow_plaintext {
-                let note = format!("TLS is dropped because of --allow-plaintext: {loss}");
-                self.notes.replace(directive, LineOutcome::Unmatched, &note);
-                plan.plaintext.push((position, loss));
-            } else {
-                let message = format!("Pointsman does not speak TLS: {loss}");
-                self.refusals.push(Refusal::new(position, message, REMEDY));
+    }
+
+    /// The keys of `[service.tls]`; `None` after a refusal.
+    fn keys_of_bind(&mut self, bind: &'a Directive, words: &TlsWords) -> Option<Vec<Key>> {
+        let refusals = self.refusals.len();
+        self.refuse_unsupported(bind, words);
+        let (chains, keys) = self.certificates(bind, words);
+        if chains.is_empty() && self.refusals.len() == refusals {
+            let message = "it has `ssl` without a certificate".to_owned();
+            self.refuse_line(bind, message, "add `crt FILE`");
+        }
+        let mut table: Vec<Key> = vec![("certificate_files", toml_list(&chains))];
+        if keys != chains {
+            table.push(("key_files", toml_list(&keys)));
+        }
+        let verify = words.verify.as_deref().unwrap_or("none");
+        if ["optional", "required"].contains(&verify) {
+            table.push(("client_certificates", quote(verify)));
+            match words.ca_file.as_deref() {
+                Some(file) if self.is_readable_file(bind, file) => {
+                    table.push(("client_ca_file", quote(file)));
+                }
+                Some(_) => {}
+                None => {
+                    let message = format!("it has `verify {verify}` without a `ca-file`");
+                    self.refuse_line(bind, message, "add `ca-file FILE`");
+                }
+            }
+        }
+        table.extend(self.common_keys(bind, words));
+        (self.refusals.len() == refusals).then_some(table)
+    }
+
+    /// The files with certificates, and those with their keys.
+    fn certificates(&mut self, bind: &Directive, words: &TlsWords) -> (Vec<String>, Vec<String>) {
+        let (mut chains, mut keys) = (Vec::new(), Vec::new());
+        for path in &words.certificates {
+            if let Some(files) = (self.env.folder)(path) {
+                let is_used = |it: &&String| !RESERVED.iter().any(|end| it.ends_with(end));
+                let folder = path.trim_end_matches('/');
+                chains.extend(files.iter().filter(is_used).map(|it| format!("{folder}/{it}")));
+            } else if path.ends_with('/') {
+                let message = format!("the certificates in {:?} are unknown", safe_word(path));
+                let remedy = "run the import where haproxy runs, or name each file with `crt`";
+                self.refuse_line(bind, message, remedy);
+            } else if self.is_readable_file(bind, path) {
+                chains.push(path.clone());
+            }
+        }
+        for chain in &chains {
+            keys.push(self.key_of(chain).unwrap_or_else(|| chain.clone()));
+        }
+        (chains, keys)
+    }
+
+    /// The file that haproxy reads a certificate's key from, if it is not the same one.
+    pub(super) fn key_of(&self, chain: &str) -> Option<String> {
+        let (folder, file) = chain.rsplit_once('/').unwrap_or((".", chain));
+        let key = format!("{file}.key");
+        let files = (self.env.folder)(folder)?;
+        files.contains(&key).then(|| format!("{chain}.key"))
+    }
+
+    /// Refuses what is no path of a file.
+    pub(super) fn is_readable_file(&mut self, line: &Directive, path: &str) -> bool {
+        let (message, remedy) = if path.contains("${") {
+            ("is not a path", "set the variable and run again")
+        } else if path.starts_with('@') {
+            (
+                "is not a file, and Pointsman reads certificates from files",
+                "name a file in PEM format",
+            )
+        } else if path.is_empty() {
+            ("is not a path", "name a file in PEM format")
+        } else if path.ends_with('/') || (self.env.folder)(path).is_some() {
+            ("is a folder", "join its files into one, and name that")
+        } else {
+            return true;
+        };
+        self.refuse_line(line, format!("{:?} {message}", safe_word(path)), remedy);
+        false
+    }
+
+    /// The keys that both sides have.
+    pub(super) fn common_keys(&mut self, line: &'a Directive, words: &TlsWords) -> Vec<Key> {
+        let mut table = words.versions().unwrap_or_else(|()| {
+            let message = "Pointsman speaks TLS 1.2 and 1.3, which this line excludes".to_owned();
+            self.refuse_line(line, message, &format!("allow one of them, {PLAIN}"));
+            Vec::new()
+        });
+        if words.admits_old_versions() {
+            let note = "TLS 1.1 and older is refused: 1.2 is the oldest version of Pointsman";
+            self.notes.add(line, LineOutcome::Assumed, note);
+        }
+        match words.ciphers() {
+            Ok(None) => {}
+            Ok(Some(ciphers)) => table.push(("ciphers", toml_list(&ciphers))),
+            Err(CipherProblem::Expression) => {
+                let note = "the list of ciphers is not converted: all ciphers of Pointsman are \
+                            authenticated ones with forward secrecy, see the key ciphers";
+                self.notes.add(line, LineOutcome::Assumed, note);
+            }
+            Err(CipherProblem::NoneSupported) => {
+                let message = "Pointsman supports none of these ciphers".to_owned();
+                let remedy = format!("allow one with forward secrecy and GCM or Poly1305, {PLAIN}");
+                self.refuse_line(line, message, &remedy);
+            }
+        }
+        for word in &words.dropped {
+            let note = format!("`{word}` has no counterpart in Pointsman");
+            self.notes.add(line, LineOutcome::Assumed, &note);
+        }
+        table
+    }
+
+    pub(super) fn refuse_unsupported(&mut self, line: &Directive, words: &TlsWords) {
+        for word in &words.unsupported {
+            let message = format!("`{word}` has no counterpart in Pointsman");
+            let remedy = match word.as_str() {
+                "crt-list" => format!("name each certificate with `crt`, {PLAIN}"),
+                "ca-verify-file" => format!("name all authorities in `ca-file`, {PLAIN}"),
+                _ => format!("keep haproxy here, remove the option, {PLAIN}"),
+            };
+            self.refuse_line(line, message, &remedy);
+        }
+    }
+
+    fn refuse_admin_tls(&mut self) {
+        for (section, _) in &self.proxies.admin {
+            let own = proxies::directives(self.config, *section).iter();
+            for bind in own.filter(|it| it.begins(&["bind"]) && has(it, "ssl")) {
+                let message = "TLS of probes and statistics is not converted".to_owned();
+                let remedy = format!("remove `ssl` from this line of the file, {PLAIN}");
+                self.refuse_line(bind, message, &remedy);
             }
         }
     }
 
-    /// Lines that make haproxy speak TLS with the servers of a backend, in traffic or in checks.
-    fn tls_to_servers(&self, section: usize) -> Vec<Position> {
-        let mut found: Vec<Position> =
-            self.proxies.checks.get(section).map(|check| check.tls.clone()).unwrap_or_default();
-        let defaults: Vec<&Directive> = self
-            .config
-            .effective(section)
-            .filter(|it| it.begins(&["default-server"]) && (has(it, "ssl") || has(it, "check-ssl")))
-            .collect();
-        for server in proxies::servers(self.config, section) {
-            if has(server.directive, "ssl") || has(server.directive, "check-ssl") {
-                found.push(server.directive.position.clone());
-            } else if !has(server.directive, "no-ssl") {
-                found.extend(defaults.iter().map(|it| it.position.clone()));
-            }
-        }
-        found
+    pub(super) fn refuse_line(&mut self, line: &Directive, message: String, remedy: &str) {
+        self.refusals.push(Refusal::new(line.position.clone(), message, remedy));
     }
 }
 
-fn has(directive: &Directive, keyword: &str) -> bool {
-    directive.words.iter().skip(1).any(|word| word.is(keyword))
+pub(super) fn planned_keys(keys: Vec<Key>, line: &Directive) -> Vec<PlannedKey> {
+    let planned = |(key, value)| PlannedKey { key, value, position: line.position.clone() };
+    keys.into_iter().map(planned).collect()
+}
+
+fn toml_list(items: &[impl AsRef<str>]) -> String {
+    let quoted: Vec<String> = items.iter().map(|it| quote(it.as_ref())).collect();
+    format!("[{}]", quoted.join(", "))
 }

@@ -13,6 +13,7 @@ use crate::limits::{Limits, Slots};
 use crate::rejection::RejectionLog;
 use crate::service::Service;
 use crate::stats::WorkerCounters;
+use crate::target_tls::TargetTlsLog;
 
 /// The state of a service that all workers share.
 #[derive(Debug)]
@@ -23,6 +24,7 @@ pub(crate) struct ServiceContext {
     /// Places of connections whose PROXY protocol header has not arrived.
     pub(crate) awaiting_header: Arc<Slots>,
     pub(crate) rejection_log: RejectionLog,
+    pub(crate) target_tls_log: TargetTlsLog,
 }
 
 /// The state of one listening address that all workers share. It is a group of the drain, so that

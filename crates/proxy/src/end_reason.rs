@@ -96,6 +96,9 @@ reasons! {
     HoldAbandoned = "hold_abandoned";
     /// No connection to the target could be opened in time.
     DialFailed = "dial_failed";
+    /// No TLS session with the target could be opened in time, or an established one broke the
+    /// protocol.
+    TargetTlsFailed = "target_tls_failed";
     /// This process or host had no file descriptors, memory or local ports left for the connection
     /// to the target.
     ResourcesExhausted = "resources_exhausted";
@@ -155,6 +158,7 @@ impl EndReason {
             | Self::HoldTimeout
             | Self::HoldFull
             | Self::DialFailed
+            | Self::TargetTlsFailed
             | Self::ResourcesExhausted
             | Self::Cut
             | Self::InternalError
@@ -193,6 +197,7 @@ impl EndReason {
             | Self::HoldTimeout
             | Self::HoldFull
             | Self::DialFailed
+            | Self::TargetTlsFailed
             | Self::ResourcesExhausted
             | Self::Drained
             | Self::Killed => true,
@@ -219,6 +224,8 @@ impl EndReason {
                 Side::Upstream,
                 ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable,
             ) => Self::UpstreamLost,
+            // Only a TLS session rejects what it receives.
+            (Side::Upstream, ErrorKind::InvalidData) => Self::TargetTlsFailed,
             (Side::Client, _) => Self::ClientError,
             (Side::Upstream, _) => Self::UpstreamError,
         }
@@ -258,6 +265,10 @@ mod tests {
         assert_eq!(
             EndReason::from_error(Side::Upstream, ErrorKind::TimedOut),
             EndReason::UpstreamLost
+        );
+        assert_eq!(
+            EndReason::from_error(Side::Upstream, ErrorKind::InvalidData),
+            EndReason::TargetTlsFailed
         );
         assert_eq!(
             EndReason::from_error(Side::Client, ErrorKind::OutOfMemory),

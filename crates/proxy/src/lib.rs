@@ -38,6 +38,7 @@ mod io;
 mod latency;
 mod limits;
 mod listener;
+mod log_rate;
 mod maintenance;
 mod maintenance_kind;
 mod networks;
@@ -50,6 +51,7 @@ mod service;
 mod session;
 mod session_row;
 mod stats;
+mod target_tls;
 mod tls_listening;
 mod workers;
 
@@ -84,8 +86,11 @@ pub use resp::{
 };
 pub use runtime::heartbeat::{Heartbeat, STALL, Stalls};
 pub use service::{DialFailure, Hint, Hints, NoHints, Service};
-pub use session_row::{ListedClient, ListedState, SessionId, SessionRow, WaitsFor};
+pub use session_row::{ListedClient, ListedState, SessionId, SessionRow, TlsFacts, WaitsFor};
 pub use stats::{ServiceCounters, ServiceSnapshot, Stats};
+pub use target_tls::{TargetTlsFailure, TargetTlsSnapshot};
+/// The versions of TLS, for [`TlsFacts`].
+pub use tls::Version as TlsVersion;
 pub use tls_listening::{HandshakeLimit, TlsFailure, TlsListening};
 pub use workers::{
     KillError, NoAnswer, Running, SessionBatch, SessionVisits, StartError, WorkerError,

@@ -82,6 +82,7 @@ impl NotCarried {
             EndReason::HoldTimeout
             | EndReason::HoldFull
             | EndReason::DialFailed
+            | EndReason::TargetTlsFailed
             | EndReason::NoReplica => Some(Self::NoServer),
             EndReason::UpstreamClosed
             | EndReason::UpstreamReset

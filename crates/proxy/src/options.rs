@@ -5,12 +5,14 @@
 //! use of the option on: a timer that is already running is not shortened. Options that the kernel
 //! keeps for a socket (keepalive, user timeout) apply to connections opened after the change.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use resp::StatelessCommands;
+use tls::ClientTls;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
@@ -113,6 +115,12 @@ pub struct Options {
     pub lines: AccessLog,
     /// How TLS sessions begin at the listeners that are for them.
     pub tls: Option<TlsListening>,
+    /// How TLS sessions with targets are opened; `None` if targets are connected to without TLS.
+    /// Applies to connections opened after a change.
+    pub target_tls: Option<ClientTls>,
+    /// The hosts that the certificates of targets are verified for, by how the targets are
+    /// announced (`host:port`), if it is another host: that of an address map.
+    pub target_names: Arc<BTreeMap<Box<str>, Box<str>>>,
 }
 
 impl Default for Options {
@@ -140,6 +148,8 @@ impl Default for Options {
             splice: Splice::On,
             lines: AccessLog::default(),
             tls: None,
+            target_tls: None,
+            target_names: Arc::default(),
         }
     }
 }

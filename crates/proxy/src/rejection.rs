@@ -1,9 +1,9 @@
 //! Why a client was rejected because of where it came from, and the bounded log about it.
 
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::address::Peer;
+use crate::log_rate::LogRate;
 use crate::proxy_protocol::parse::HeaderFault;
 
 /// Why a client was rejected before it became a session.
@@ -77,41 +77,17 @@ impl From<HeaderFault> for Rejection {
     }
 }
 
-/// The minimum interval between two lines for the same reason.
-const LOG_EVERY: Duration = Duration::from_secs(10);
-
 /// Logs rejected clients of one service, at most one line per reason and interval: strangers decide
 /// how many there are.
 #[derive(Debug, Default)]
-pub(crate) struct RejectionLog(Mutex<[Reported; Rejection::ALL.len()]>);
-
-#[derive(Debug, Default, Clone, Copy)]
-struct Reported {
-    last: Option<Instant>,
-    /// Clients rejected since.
-    unlogged: u64,
-}
+pub(crate) struct RejectionLog(LogRate<{ Rejection::ALL.len() }>);
 
 impl RejectionLog {
     pub(crate) fn record(&self, service: &str, client: Peer, why: Rejection) {
-        if let Some(unlogged) = self.due(why, Instant::now()) {
+        if let Some(unlogged) = self.0.due(why as usize, Instant::now()) {
             let reason = why.label();
             tracing::warn!(service, %client, reason, unlogged, "client rejected");
         }
-    }
-
-    /// Whether to log, and how many were not logged since the last line.
-    fn due(&self, why: Rejection, now: Instant) -> Option<u64> {
-        let mut reported = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let reported = reported.get_mut(why as usize)?;
-        let is_due =
-            reported.last.is_none_or(|last| now.saturating_duration_since(last) >= LOG_EVERY);
-        if !is_due {
-            reported.unlogged += 1;
-            return None;
-        }
-        reported.last = Some(now);
-        Some(std::mem::take(&mut reported.unlogged))
     }
 }
 
@@ -124,17 +100,5 @@ mod tests {
         for (number, reason) in Rejection::ALL.iter().enumerate() {
             assert_eq!(*reason as usize, number, "{}", reason.label());
         }
-    }
-
-    #[test]
-    fn logs_one_line_per_reason_and_interval() {
-        let (log, start) = (RejectionLog::default(), Instant::now());
-        assert_eq!(log.due(Rejection::NotAllowed, start), Some(0));
-        for _ in 0..1000 {
-            assert_eq!(log.due(Rejection::NotAllowed, start + LOG_EVERY / 2), None);
-        }
-        assert_eq!(log.due(Rejection::HeaderMissing, start), Some(0));
-        assert_eq!(log.due(Rejection::NotAllowed, start + LOG_EVERY), Some(1000));
-        assert_eq!(log.due(Rejection::NotAllowed, start + LOG_EVERY * 2), Some(0));
     }
 }

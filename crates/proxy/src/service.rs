@@ -58,17 +58,21 @@ pub enum DialFailure {
     OutOfFiles,
     /// Anything else.
     Other,
+    /// The connection was opened, but no TLS session over it: see
+    /// [`TargetTlsFailure`](crate::TargetTlsFailure).
+    Tls,
 }
 
 impl DialFailure {
     /// Every kind, in numerical order.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Refused,
         Self::TimedOut,
         Self::Unreachable,
         Self::Exhausted,
         Self::OutOfFiles,
         Self::Other,
+        Self::Tls,
     ];
 
     /// Whether the cause is on this host, so that it says nothing about the target.
@@ -87,6 +91,7 @@ impl DialFailure {
             Self::Exhausted => "exhausted",
             Self::OutOfFiles => "out_of_files",
             Self::Other => "other",
+            Self::Tls => "tls",
         }
     }
 }

@@ -169,6 +169,15 @@ impl From<ClientFacts<'_>> for ListedClient {
     }
 }
 
+/// The negotiated parameters of a TLS connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TlsFacts {
+    /// The version.
+    pub version: tls::Version,
+    /// The cipher, as IANA registers it.
+    pub cipher: &'static str,
+}
+
 /// One session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionRow {
@@ -180,6 +189,10 @@ pub struct SessionRow {
     pub client: Option<SocketAddr>,
     /// The address that its client connected to; `None` while it has no target.
     pub listener: Option<ListenAddr>,
+    /// The TLS of its client; `None` without TLS, and while it has no target.
+    pub client_tls: Option<TlsFacts>,
+    /// The TLS of its target.
+    pub target_tls: Option<TlsFacts>,
     /// What its client has said; nothing is known while it has no target.
     pub said: ListedClient,
     /// Its state.

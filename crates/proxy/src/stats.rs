@@ -20,6 +20,7 @@ use crate::maintenance_kind::MaintenanceKind;
 use crate::not_carried::NotCarried;
 use crate::rejection::Rejection;
 use crate::service::DialFailure;
+use crate::target_tls::{TargetTlsCounters, TargetTlsSnapshot};
 use crate::tls_listening::TlsFailure;
 
 /// The counters of one worker for one service, on cache lines of their own, so that no two workers
@@ -57,6 +58,7 @@ pub(crate) struct WorkerCounters {
     pub(crate) tls_full: Counter,
     pub(crate) tls_resumed: Counter,
     pub(crate) tls_failures: [Counter; TlsFailure::ALL.len()],
+    pub(crate) target_tls: TargetTlsCounters,
 }
 
 #[cfg(test)]
@@ -236,6 +238,8 @@ pub struct ServiceSnapshot {
     pub tls_resumed: u64,
     /// TLS handshakes that failed, by [`TlsFailure`]'s number.
     pub tls_failures: [u64; TlsFailure::ALL.len()],
+    /// TLS sessions with targets.
+    pub target_tls: TargetTlsSnapshot,
 }
 
 impl ServiceSnapshot {
@@ -308,6 +312,7 @@ impl ServiceSnapshot {
             *sum += count.get();
         }
         self.add_tls(counters);
+        self.target_tls.add(&counters.target_tls);
     }
 
     fn add_tls(&mut self, counters: &WorkerCounters) {
@@ -382,34 +387,5 @@ impl Stats {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sums_workers_and_separates_services() {
-        let stats = Stats::default();
-        let [one, two] = ["a", "b"].map(|name| ServiceCounters::new(Arc::from(name), 2));
-        stats.add(one.clone());
-        stats.add(two.clone());
-        for worker in 0..2 {
-            let counters = one.of_worker(worker).unwrap();
-            counters.accepted.add(2);
-            counters.close(EndReason::Fenced);
-            counters.bytes_in.add(10);
-        }
-        two.of_worker(0).unwrap().dial_failed(DialFailure::Unreachable);
-        let (a, b) = (stats.service("a").unwrap(), stats.service("b").unwrap());
-        assert_eq!(
-            (a.accepted, a.open, a.closed_for(EndReason::Fenced), a.bytes_in),
-            (4, 2, 2, 20)
-        );
-        assert_eq!(b.dial_failures, [0, 0, 1, 0, 0, 0]);
-        assert_eq!((b.accepted, b.open), (0, 0));
-        two.of_worker(1).unwrap().accepted.add(5);
-        assert_eq!(stats.open_on_workers(), [1, 6]);
-        assert!(one.of_worker(2).is_none());
-        stats.remove(&one);
-        assert!(stats.service("a").is_none() && stats.service("b").is_some());
-        assert_eq!(stats.open_on_workers(), [0, 5]);
-    }
-}
+#[path = "stats_tests.rs"]
+mod tests;

@@ -6,6 +6,7 @@
 
 mod fake_stream;
 pub(crate) mod tls_client;
+pub(crate) mod tls_target;
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -24,6 +25,7 @@ use crate::limits::{Limits, ResourceShortage, Slots};
 use crate::rejection::RejectionLog;
 use crate::session::report::SessionBase;
 use crate::stats::ServiceCounters;
+use crate::target_tls::TargetTlsLog;
 use crate::{Bound, EndReason, Hint, Hints, NoHints, Options, Running, Service, ServiceSnapshot};
 
 pub(crate) use fake_stream::FakeStream;
@@ -331,24 +333,23 @@ pub(crate) fn session(proxy: &TestProxy, backend: &Backend) -> (TcpStream, TcpSt
 /// The context of one worker and service, with a target.
 pub(crate) fn context() -> (TargetWriter, Arc<WorkerContext>) {
     let (mut publisher, route) = TargetWriter::new();
-    let addr = "127.0.0.1:1".parse().unwrap();
-    publisher.commit(Destination { addr, name: "x".into(), epoch: 0, run_id: None });
+    publisher.commit(destination("127.0.0.1:1".parse().unwrap()));
     let service = Arc::new(Service {
         name: "s".into(),
         route: route.into(),
         options: Options::default().into(),
         hints: Arc::new(NoHints),
     });
-    let limits = Limits::new(1, 0, Slots::new(1), ResourceShortage::default());
     let shared = Arc::new(ServiceContext {
         service,
-        limits,
+        limits: Limits::new(1, 0, Slots::new(1), ResourceShortage::default()),
         held: Slots::new(1),
         awaiting_header: Slots::new(2),
         rejection_log: RejectionLog::default(),
+        target_tls_log: TargetTlsLog::default(),
     });
     let counters = ServiceCounters::new(Arc::from("s"), 1).of_worker(0).unwrap();
-    let (drain, _controller) = drain::new(ShutdownSettings::default());
+    let drain = drain::new(ShutdownSettings::default()).0;
     let listener = ListenerContext::new(ListenerId::default(), &drain, false);
     (
         publisher,
@@ -390,8 +391,7 @@ pub(crate) fn is_silent(stream: &mut TcpStream) -> bool {
 
 /// Closes a socket so that its peer gets a reset.
 pub(crate) fn reset(stream: TcpStream) {
-    let socket = Socket::from(stream);
-    socket.set_linger(Some(Duration::ZERO)).unwrap();
+    Socket::from(stream).set_linger(Some(Duration::ZERO)).unwrap();
 }
 
 /// The facts of a session of `context`.

@@ -34,6 +34,11 @@ impl HandshakeLimit {
         Self(Arc::new(Semaphore::new(most.clamp(1, Semaphore::MAX_PERMITS))))
     }
 
+    /// Whether a further client would have to wait.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.0.available_permits() == 0
+    }
+
     /// Waits for a turn. `None` never happens, because the limit is never closed.
     pub(crate) async fn turn(&self) -> Option<SemaphorePermit<'_>> {
         self.0.acquire().await.ok()

@@ -286,3 +286,107 @@ fn replicas_continue_and_lone_masters_start_over() {
         assert!(master.writes.starts_with(&node.writes) && behind < 10, "{behind}");
     }
 }
+
+/// Stops all sentinels, and lets the master admit no new client.
+fn full_master_without_sentinels(seed: u64) -> Simulation {
+    let mut simulation = quiet(seed);
+    for at in 0..3 {
+        let sentinel = simulation.cluster.sentinels[at].pid;
+        simulation.cluster.net.crash(sentinel, false);
+    }
+    simulation.cluster.redis[0].full = true;
+    simulation
+}
+
+/// Whether the last probe of the first node was answered.
+fn answers_probes(simulation: &Simulation) -> bool {
+    let master = simulation.cluster.net.addr(simulation.cluster.redis[0].pid);
+    simulation.cluster.proxies[0].driver.answers_probes(&master.node())
+}
+
+/// Seed 2162: an overdue probe is repeated on a new connection, which a full master rejects. The
+/// one that it has admitted is kept.
+#[test]
+fn keeps_probe_connection_to_full_master() {
+    for seed in 1..6 {
+        let mut simulation = full_master_without_sentinels(seed);
+        let master = simulation.cluster.redis[0].pid;
+        simulation.cluster.net.stop(master);
+        simulation.run_until(CAUSE + 8 * SECOND);
+        assert!(!answers_probes(&simulation));
+        simulation.cluster.net.resume(master, false);
+        simulation.run_until(CAUSE + 9 * SECOND);
+        assert!(answers_probes(&simulation), "{}", simulation.cluster.net.trace.text());
+    }
+}
+
+/// The kernel ends a connection over a path that is cut, in whichever direction.
+#[test]
+fn loses_probe_connection_over_a_cut_path() {
+    for lasts in [2 * SECOND, 4500 * MS] {
+        for is_to_master in [false, true] {
+            let mut simulation = full_master_without_sentinels(1);
+            let master = simulation.cluster.net.process(simulation.cluster.redis[0].pid).host;
+            let (from, to) = if is_to_master { (0, master) } else { (master, 0) };
+            simulation.cluster.net.cut(from, to);
+            simulation.run_until(CAUSE + lasts);
+            simulation.cluster.net.mend(from, to);
+            simulation.run_until(CAUSE + lasts + 4 * SECOND);
+            assert_eq!(answers_probes(&simulation), lasts < 3 * SECOND, "{is_to_master} {lasts}");
+        }
+    }
+}
+
+/// Requests a switchover, and returns when it begins to hold traffic.
+fn switch_over(simulation: &mut Simulation) -> Option<Micros> {
+    simulation.cluster.proxies[0].switchover.wanted = true;
+    let until = simulation.cluster.net.now + SECOND;
+    while simulation.cluster.net.now < until {
+        if simulation.cluster.proxies[0].driver.is_paused() {
+            return Some(simulation.cluster.net.now);
+        }
+        let soon = simulation.cluster.net.now + MS;
+        simulation.run_until(soon);
+    }
+    None
+}
+
+/// Seed 817: no sentinel that has a vote answers, so a switchover is refused, and no traffic is
+/// held.
+#[test]
+fn refuses_switchover_without_majority() {
+    let mut simulation = quiet(1);
+    for at in 0..2 {
+        let sentinel = simulation.cluster.sentinels[at].pid;
+        simulation.cluster.net.crash(sentinel, false);
+    }
+    simulation.run_until(CAUSE + 6 * SECOND);
+    assert_eq!(switch_over(&mut simulation), None);
+    first(&simulation, "proxy0", "switchover: refused");
+}
+
+/// Traffic is held after every node has answered once, and no longer if one stops answering.
+#[test]
+fn revokes_switchover_when_a_node_falls_silent() {
+    let mut simulation = quiet(1);
+    let (master, replica) = (simulation.cluster.redis[0].pid, simulation.cluster.redis[2].pid);
+    simulation.cluster.net.stop(replica);
+    assert_eq!(switch_over(&mut simulation), None);
+    simulation.cluster.net.resume(replica, false);
+    simulation.run_until(CAUSE + 5 * SECOND);
+    let held = switch_over(&mut simulation).expect("all nodes answer");
+    simulation.cluster.net.stop(master);
+    simulation.run_until(held + 600 * MS);
+    assert!(!simulation.cluster.proxies[0].driver.is_paused());
+}
+
+#[test]
+fn switchover_loses_nothing() {
+    for seed in 1..6 {
+        let mut simulation = quiet(seed);
+        assert!(switch_over(&mut simulation).is_some());
+        simulation.run_until(CAUSE + 20 * SECOND);
+        let (run, text) = simulation.run();
+        assert!(run.failovers == 1 && run.lost == 0 && run.violation.is_none(), "{run:?}\n{text}");
+    }
+}

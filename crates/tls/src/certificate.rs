@@ -1,6 +1,6 @@
 //! A certificate chain with its private key, and what an operator wants to know about it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustls::crypto::CryptoProvider;
@@ -30,7 +30,7 @@ pub struct CertificateFiles {
 /// The facts of one certificate in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateFacts {
-    /// The file that it was read from.
+    /// The file that it was read from; empty if a peer showed it.
     pub file: PathBuf,
     /// Its subject, as `CN=redis.example,O=Example`. Often empty nowadays.
     pub subject: String,
@@ -55,16 +55,26 @@ impl CertificateFacts {
     ///
     /// A certificate cannot be parsed.
     pub(crate) fn of(file: &PemFile, chain: &[CertificateDer<'_>]) -> Result<Self, Problem> {
+        Self::parse(file.path(), chain)
+    }
+
+    /// Reads the facts of the chain that a peer showed. `None` if it cannot be parsed.
+    #[must_use]
+    pub fn of_peer(chain: &[CertificateDer<'_>]) -> Option<Self> {
+        Self::parse(Path::new(""), chain).ok()
+    }
+
+    fn parse(path: &Path, chain: &[CertificateDer<'_>]) -> Result<Self, Problem> {
         let parsed = chain
             .iter()
             .map(|der| CertificateInner::<Raw>::from_der(der))
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| {
                 let what = format!("has a certificate that cannot be parsed: {error}");
-                Problem::of_file(file.path(), &what, "check it with: openssl x509 -text -in FILE")
+                Problem::of_file(path, &what, "check it with: openssl x509 -text -in FILE")
             })?;
         let Some(first) = parsed.first().map(CertificateInner::tbs_certificate) else {
-            return Err(Problem::of_file(file.path(), "has no certificate", "write one into it"));
+            return Err(Problem::of_file(path, "has no certificate", "write one into it"));
         };
         let validity = || parsed.iter().map(|it| it.tbs_certificate().validity());
         let since = validity().map(|it| it.not_before.to_unix_duration()).max();
@@ -75,14 +85,13 @@ impl CertificateFacts {
         };
         let mut warnings = Vec::new();
         if !parsed.windows(2).all(follows) {
-            let path = file.path();
             warnings.push(format!(
                 "{path:?} has certificates out of order: each must be followed by its issuer's; \
                  some clients refuse it"
             ));
         }
         Ok(Self {
-            file: file.path().to_owned(),
+            file: path.to_owned(),
             subject: first.subject().to_string(),
             issuer: first.issuer().to_string(),
             names: names(first.get_extension::<SubjectAltName>().ok().flatten()),

@@ -70,6 +70,8 @@ pub struct ClientSettings {
 
 struct Current {
     config: Arc<ClientConfig>,
+    /// The same without verification and resumption, to look at a certificate.
+    unverified: Arc<ClientConfig>,
     certificate: Option<CertificateFacts>,
     server_name: Option<ServerName<'static>>,
 }
@@ -80,6 +82,15 @@ struct Current {
 pub struct ClientTls {
     current: Arc<ArcSwap<Current>>,
 }
+
+/// Handles are equal if they share their settings.
+impl PartialEq for ClientTls {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.current, &other.current)
+    }
+}
+
+impl Eq for ClientTls {}
 
 impl fmt::Debug for ClientTls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -127,6 +138,53 @@ impl ClientTls {
         Ok((Arc::clone(&current.config), name))
     }
 
+    /// Like [`connect`](Self::connect), for a connection that accepts every certificate, to find
+    /// out what is wrong with one. Nothing may be sent on it.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect).
+    pub fn connect_unverified(
+        &self,
+        dialled: &str,
+    ) -> Result<(Arc<ClientConfig>, ServerName<'static>), Problem> {
+        let (_, name) = self.connect(dialled)?;
+        Ok((Arc::clone(&self.current.load().unverified), name))
+    }
+
+    /// Settings with which every connection fails: no authority is trusted. In the place of
+    /// settings that cannot be built, where plain text would be worse than none.
+    #[must_use]
+    pub fn refusing() -> Self {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let roots = Arc::new(RootCertStore::empty());
+        let verifier = Arc::new(LenientVerifier::of_chain(roots, Arc::clone(&provider)));
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(rustls::ALL_VERSIONS);
+        // The provider has ciphers of both versions, so there is always a configuration.
+        #[expect(clippy::expect_used, reason = "constant input")]
+        let config = config
+            .expect("versions of the default provider")
+            .dangerous()
+            .with_custom_certificate_verifier(verifier)
+            .with_no_client_auth();
+        let (config, certificate, server_name) = (Arc::new(config), None, None);
+        let current = Current { unverified: Arc::clone(&config), config, certificate, server_name };
+        Self { current: Arc::new(ArcSwap::from_pointee(current)) }
+    }
+
+    /// Whether there are other handles to these settings.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.current) > 1
+    }
+
+    /// Whether both are handles to the same settings.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.current, &other.current)
+    }
+
     /// The certificate that is shown to servers.
     #[must_use]
     pub fn certificate(&self) -> Option<CertificateFacts> {
@@ -162,6 +220,7 @@ fn build(settings: &ClientSettings) -> Result<Current, Vec<Problem>> {
         vec![Problem::of_setting(what, "check versions, ciphers and authorities")]
     };
     let roots = Arc::new(roots);
+    let unverified = Arc::new(LenientVerifier::of_nothing(Arc::clone(&provider)));
     let verifier: Arc<dyn ServerCertVerifier> = match settings.verification {
         Verification::Full => {
             WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider))
@@ -183,8 +242,13 @@ fn build(settings: &ClientSettings) -> Result<Current, Vec<Problem>> {
         }
         None => (builder.with_no_client_auth(), None),
     };
+    // No session of an unverified connection may be resumed by a verified one.
+    config.resumption = Resumption::disabled();
+    let mut lenient = config.clone();
+    lenient.dangerous().set_certificate_verifier(unverified);
     config.resumption = Resumption::in_memory_sessions(RESUMABLE_SERVERS);
-    Ok(Current { config: Arc::new(config), certificate, server_name })
+    let (config, unverified) = (Arc::new(config), Arc::new(lenient));
+    Ok(Current { config, unverified, certificate, server_name })
 }
 
 impl ClientSettings {

@@ -15,9 +15,11 @@ use rustls::pki_types::ServerName;
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{
     ConnectionState, EncodeError, EncryptError, UnbufferedConnectionCommon, UnbufferedStatus,
+    WriteTraffic,
 };
 use rustls::{ClientConfig, Error, HandshakeKind, ServerConfig};
 
+use crate::certificate::CertificateFacts;
 use crate::protocol::{Version, iana_name};
 
 /// The most plaintext in one record.
@@ -193,7 +195,7 @@ impl<S: TlsSide> TlsConnection<S> {
 
     fn with_traffic<R>(
         &mut self,
-        act: impl FnOnce(&mut rustls::unbuffered::WriteTraffic<'_, S::Data>) -> Result<R, EncryptError>,
+        act: impl FnOnce(&mut WriteTraffic<'_, S::Data>) -> Result<R, EncryptError>,
     ) -> Result<R, Error> {
         // Usually the first state. Anything before it was caused by what was received, and does
         // not repeat: each step takes something out of the connection.
@@ -251,6 +253,12 @@ impl<S: TlsSide> TlsConnection<S> {
             rustls::ProtocolVersion::TLSv1_3 => Some(Version::Tls13),
             _ => None,
         }
+    }
+
+    /// The certificate that the peer showed. `None` before it did, or if it cannot be parsed.
+    #[must_use]
+    pub fn peer_certificate(&self) -> Option<CertificateFacts> {
+        CertificateFacts::of_peer(self.inner.peer_certificates()?)
     }
 
     /// The negotiated cipher, as IANA registers it.

@@ -29,6 +29,7 @@
 mod certificate;
 mod client;
 mod connection;
+mod fault;
 mod pem;
 mod problem;
 mod protocol;
@@ -50,6 +51,7 @@ pub use client::{ClientSettings, ClientTls, Roots, SYSTEM_CA_FILES, Verification
 pub use connection::{
     ClientSide, MAX_RECORD, MAX_WAITING, RECORD_OVERHEAD, ServerSide, TlsConnection, TlsSide,
 };
+pub use fault::{Fault, FaultKind};
 pub use pem::PemFile;
 pub use problem::Problem;
 pub use protocol::{Protocols, Version, cipher_names, is_cipher};

@@ -104,21 +104,39 @@ impl Binary {
     }
 }
 
+/// Major and minor version and patch level.
+pub type Release = (u32, u32, u32);
+
 /// Major and minor version of the redis-server that the tests run. The first Valkey is 7.2.
 ///
 /// # Panics
 /// If there is no such program, or it does not report its version.
 #[must_use]
 pub fn server_version() -> (u32, u32) {
+    let (major, minor, _) = server_release();
+    (major, minor)
+}
+
+/// Like [`server_version`], with the patch level.
+///
+/// # Panics
+/// If there is no such program, or it does not report its version.
+#[must_use]
+pub fn server_release() -> Release {
     let found = Binary::Server.find().expect("a redis-server");
     // Under the name redis-check-rdb it would check a file.
     let folder = tempfile::tempdir().expect("a folder for temporary files");
-    version_of(&Binary::Server.named(found, folder.path()))
+    release_of(&Binary::Server.named(found, folder.path()))
 }
 
 /// Major and minor version of the server at this path, asked once.
 pub(crate) fn version_of(program: &Path) -> (u32, u32) {
-    static KNOWN: Mutex<Option<HashMap<PathBuf, (u32, u32)>>> = Mutex::new(None);
+    let (major, minor, _) = release_of(program);
+    (major, minor)
+}
+
+fn release_of(program: &Path) -> Release {
+    static KNOWN: Mutex<Option<HashMap<PathBuf, Release>>> = Mutex::new(None);
     // Links in folders of tests lead to few programs.
     let target = program.canonicalize().unwrap_or_else(|_| program.to_owned());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -133,10 +151,10 @@ pub(crate) fn version_of(program: &Path) -> (u32, u32) {
 }
 
 /// `Redis server v=7.0.15 sha=…` or `Valkey server v=9.1.2 sha=…`.
-fn parse_version(text: &str) -> Option<(u32, u32)> {
+fn parse_version(text: &str) -> Option<Release> {
     let version = text.split_whitespace().find_map(|word| word.strip_prefix("v="))?;
     let mut parts = version.split('.').map(str::parse);
-    Some((parts.next()?.ok()?, parts.next()?.ok()?))
+    Some((parts.next()?.ok()?, parts.next()?.ok()?, parts.next()?.ok()?))
 }
 
 /// Chooses the override first, then a program with the right name, then redis-check-rdb, which is
@@ -165,8 +183,11 @@ mod tests {
     fn reads_versions_of_redis_and_valkey() {
         let redis = "Redis server v=6.2.14 sha=40305114:0 malloc=libc bits=64 build=dff95a8e\n";
         let valkey = "Valkey server v=9.1.2 sha=00000000:1 malloc=libc bits=64 build=1536df31\n";
-        assert_eq!((parse_version(redis), parse_version(valkey)), (Some((6, 2)), Some((9, 1))));
-        assert_eq!((parse_version("v=7"), parse_version("Redis 7.0")), (None, None));
+        assert_eq!(
+            (parse_version(redis), parse_version(valkey)),
+            (Some((6, 2, 14)), Some((9, 1, 2)))
+        );
+        assert_eq!((parse_version("v=7.0"), parse_version("Redis 7.0")), (None, None));
     }
 
     #[test]

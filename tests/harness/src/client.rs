@@ -5,12 +5,16 @@
 //! hanging it. Bytes read beyond one reply are kept for the next one, so a timeout in the middle of
 //! a reply loses nothing.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::net::sockopt::set_socket_linger;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection};
 
+use crate::tls::{self, Tls};
 use crate::value::{Value, parse};
 
 /// Longer than Pointsman holds a client by default.
@@ -39,6 +43,7 @@ pub enum Ending {
 #[derive(Debug)]
 pub struct Client {
     stream: TcpStream,
+    tls: Option<Box<ClientConnection>>,
     buffer: Vec<u8>,
     /// The start of the unread part of the buffer. The part before it is removed occasionally, not
     /// for every reply.
@@ -69,7 +74,17 @@ impl Client {
     }
 
     fn on(stream: TcpStream) -> Self {
-        Self { stream, buffer: Vec::new(), at: 0, sent: 0, received: 0 }
+        Self { stream, tls: None, buffer: Vec::new(), at: 0, sent: 0, received: 0 }
+    }
+
+    /// Connects with TLS, and completes the handshake.
+    ///
+    /// # Errors
+    /// An error of the connection; `InvalidData` if the handshake fails.
+    pub fn connect_tls(addr: SocketAddr, tls: &Tls, timeout: Duration) -> io::Result<Self> {
+        let mut client = Self::connect_within(addr, timeout)?;
+        client.tls = Some(tls.connect(&mut client.stream)?);
+        Ok(client)
     }
 
     /// Connects from a given source address of this machine.
@@ -103,17 +118,46 @@ impl Client {
         login: Option<&Login>,
         timeout: Duration,
     ) -> io::Result<Self> {
-        let mut client = Self::connect_within(addr, timeout)?;
+        Self::connect_within(addr, timeout)?.log_in(login)
+    }
+
+    /// Authenticates if there is a login.
+    ///
+    /// # Errors
+    /// An error of the connection; an error reply to AUTH becomes `PermissionDenied`.
+    pub fn log_in(mut self, login: Option<&Login>) -> io::Result<Self> {
         if let Some(Login { user, password }) = login {
             let reply = match user {
-                Some(user) => client.cmd(&["AUTH", user, password])?,
-                None => client.cmd(&["AUTH", password])?,
+                Some(user) => self.cmd(&["AUTH", user, password])?,
+                None => self.cmd(&["AUTH", password])?,
             };
             if let Some(message) = reply.error() {
                 return Err(io::Error::new(io::ErrorKind::PermissionDenied, message.to_owned()));
             }
         }
-        Ok(client)
+        Ok(self)
+    }
+
+    /// Speaks TLS from now on, with the name `name`. Commands and replies work as before; the
+    /// commands of a pipeline are written before the first reply is read.
+    ///
+    /// # Errors
+    /// An error of the connection; `InvalidData` if the handshake fails.
+    pub fn over_tls(mut self, config: &Arc<ClientConfig>, name: &str) -> io::Result<Self> {
+        let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
+        let tls = ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;
+        let mut tls = Box::new(tls);
+        while tls.is_handshaking() {
+            tls.complete_io(&mut self.stream).map_err(named)?;
+        }
+        self.tls = Some(tls);
+        Ok(self)
+    }
+
+    /// The state of TLS, such as the version.
+    #[must_use]
+    pub fn tls(&self) -> Option<&ClientConnection> {
+        self.tls.as_deref()
     }
 
     /// Sets the longest duration of one read or write.
@@ -136,12 +180,16 @@ impl Client {
     }
 
     /// Sends all commands at once and reads as many replies. It reads while it writes, so that full
-    /// buffers cannot block both sides.
+    /// buffers cannot block both sides; over TLS it reads afterwards.
     ///
     /// # Errors
     /// Like [`cmd`](Self::cmd).
     pub fn pipeline<A: AsRef<[u8]>>(&mut self, commands: &[Vec<A>]) -> io::Result<Vec<Value>> {
         let wire: Vec<u8> = commands.iter().flat_map(|args| encode(args)).collect();
+        if self.tls.is_some() {
+            self.send(&wire)?;
+            return commands.iter().map(|_| self.read_value()).collect();
+        }
         let length = length(&wire);
         let mut writing = self.stream.try_clone()?;
         std::thread::scope(|scope| {
@@ -168,7 +216,7 @@ impl Client {
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         // Counted even if it fails: a part of them may have been sent.
         self.sent += length(bytes);
-        self.stream.write_all(bytes).map_err(named)
+        tls::write_all(self.tls.as_deref_mut(), &mut self.stream, bytes).map_err(named)
     }
 
     /// The bytes sent and received so far.
@@ -283,7 +331,8 @@ impl Client {
         while self.buffer.len() < wanted {
             let end = self.buffer.len();
             self.buffer.resize(end + CHUNK.max(wanted - end), 0);
-            let read = self.stream.read(&mut self.buffer[end..]);
+            let (tls, room) = (self.tls.as_deref_mut(), &mut self.buffer[end..]);
+            let read = tls::read(tls, &mut self.stream, room);
             self.buffer.truncate(end + *read.as_ref().unwrap_or(&0));
             self.received += length(&self.buffer[end..]);
             if read.map_err(named)? == 0 {

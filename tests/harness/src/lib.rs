@@ -24,6 +24,7 @@
 mod absences;
 mod address;
 mod binary;
+mod certificates;
 mod cgroup;
 mod client;
 mod cluster;
@@ -34,17 +35,20 @@ mod http;
 mod load;
 mod lost_dial;
 mod netns;
+mod node_certificates;
 mod own;
 mod pointsman;
 mod process;
 mod spawner;
+mod tls;
 mod value;
 mod wait;
 mod web;
 
 pub use absences::Absences;
 pub use address::{Address, Family};
-pub use binary::{Binary, find_in_path, server_version};
+pub use binary::{Binary, Release, find_in_path, server_release, server_version};
+pub use certificates::{Authority, Certificate, CertificatePaths};
 pub use cgroup::{Cgroup, Quota};
 pub use client::{Client, Ending, Login, encode};
 pub use cluster::{Builder, Cluster, Failover, Group, Node, PROXY};
@@ -58,10 +62,13 @@ pub use netns::{
     Counter, Filter, Partition, in_private_namespace, loopback_up, overtaken, own_source, reorder,
     shape,
 };
+pub use node_certificates::{CertificateFiles, Certificates, tls_client};
 pub use own::{alone, raise_files};
 pub use pointsman::{Pointsman, PointsmanBuilder};
 pub use process::{Launch, Process};
 pub use rustix::process::Signal;
+pub use rustls::version::{TLS12, TLS13};
+pub use tls::Tls;
 pub use value::{Value, parse};
 pub use wait::{Condition, pause, wait_until};
 pub use web::{BROWSERS, axe_core, has_axe_core};

@@ -216,3 +216,24 @@ fn reads_large_values_and_deep_pipelines() {
         Some(3)
     );
 }
+
+#[test]
+fn starts_cluster_that_speaks_tls_only() {
+    let cluster = Cluster::builder().tls().start();
+    for node in cluster.nodes().iter().chain(cluster.sentinels()) {
+        let mut plain = Client::connect_within(node.addr(), SOON).expect("a connection");
+        plain.send(b"PING\r\n").expect("sent");
+        let (answer, _) = plain.read_to_end().expect("closed");
+        assert!(!answer.starts_with(b"+"), "{} speaks plain RESP", node.name());
+        let stranger = Client::connect_within(node.addr(), SOON).expect("a connection");
+        let answer = stranger
+            .over_tls(&harness::tls_client(None), "localhost")
+            .and_then(|mut stranger| stranger.cmd(&["PING"]));
+        assert!(answer.is_err(), "{} serves clients without certificate", node.name());
+        assert!(node.client().tls().is_some());
+        let replies = node.client().pipeline(&vec![vec!["PING"]; 100]).expect("answers");
+        assert!(replies.iter().all(|reply| reply.text() == Some("PONG")));
+    }
+    let failover = cluster.failover();
+    assert_eq!(cluster.master().addr(), failover.to);
+}

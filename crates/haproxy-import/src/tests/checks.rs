@@ -156,34 +156,3 @@ fn maps_limits_and_timeouts() {
             && too_many.toml.contains("max_connections = 100")
     );
 }
-
-#[test]
-fn refuses_tls_without_allow_plaintext() {
-    let server = |before: &str, after: &str| {
-        format!("listen redis\n bind :6379\n option redis-check\n{before} server a h:6380{after}\n")
-    };
-    for (text, number) in [
-        (server("", "").replace(":6379", ":6379 ssl crt /x.pem"), 2),
-        (server("", " ssl verify none"), 4),
-        (server("", " check check-ssl"), 4),
-        (server(" default-server ssl\n", ""), 4),
-        (format!("defaults\n default-server check-ssl\n{}", server("", "")), 2),
-        (server(" tcp-check connect ssl\n", ""), 4),
-        (server(" tcp-check connect port 26379 ssl\n", ""), 4),
-        (format!("{}listen s\n mode http\n bind :9 ssl\n stats enable\n", server("", "")), 7),
-    ] {
-        let refused = refusal(&text);
-        assert!(
-            refused.contains(&format!("h.cfg:{number}:2: Pointsman does not speak TLS")),
-            "{text}: {refused}"
-        );
-        let options = ImportOptions { allow_plaintext: true, ..ImportOptions::default() };
-        let imported = import_with(&text, &options);
-        assert_eq!(line(&imported, number).outcome, LineOutcome::Unmatched, "{text}");
-        assert!(imported.toml.contains(&format!("#   h.cfg:{number}: ")), "{}", imported.toml);
-        assert!(imported.toml.contains("# WITHOUT TLS"), "{}", imported.toml);
-    }
-    assert_eq!(import(&server(" default-server ssl\n", " no-ssl")).refusals, []);
-    let web = "frontend w\n mode http\n bind :443 ssl\n default_backend b\nbackend b\n server a h:443 ssl\n";
-    assert_eq!(import(&format!("{web}{}", listen(""))).refusals, [], "TLS that stays in haproxy");
-}

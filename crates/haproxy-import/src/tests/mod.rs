@@ -9,6 +9,7 @@ mod checks;
 mod clients;
 mod report;
 mod services;
+mod tls;
 
 fn import(text: &str) -> Import {
     import_with(text, &ImportOptions::default())
@@ -26,6 +27,7 @@ fn import_files(files: &[(String, String)], options: &ImportOptions) -> Import {
     };
     let env = Environment {
         variable: &|name| (name == "PORT").then(|| "7000".to_owned()),
+        folder: &|path| files_in(path),
         endpoint: &|text| is_host(text).then(|| text.to_owned()),
     };
     super::import(files, options, &env)
@@ -154,6 +156,9 @@ fn arbitrary_line() -> impl Strategy<Value = String> {
         "tcp-check send-binary-lf %[hex]",
         "tcp-check connect ssl",
         "default-server ssl",
+        "server s h:6379 ssl verify required ca-file /ca.pem crt /c.pem sni str(h)",
+        "bind :6380 ssl crt /x.pem ca-file /ca.pem verify required force-tlsv13",
+        "ssl-default-bind-options no-tlsv13 ssl-min-ver",
         "setenv X y",
         "server s h:26379",
         "use_backend b if { src 10.0.0.0/8 } !d",
@@ -199,4 +204,14 @@ fn imports_or_refuses_the_fuzz_corpus() {
         }
     }
     assert!(imported_count > 100, "the corpus is of no use: {imported_count}");
+}
+
+/// The folders that the import sees.
+fn files_in(path: &str) -> Option<Vec<String>> {
+    let files: &[&str] = match path.trim_end_matches('/') {
+        "/certs" => &["a.pem", "a.pem.issuer", "b.pem", "b.pem.key", "b.pem.ocsp"],
+        "/etc" => &["redis.pem"],
+        _ => return None,
+    };
+    Some(files.iter().map(|it| (*it).to_owned()).collect())
 }

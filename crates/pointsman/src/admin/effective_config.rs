@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 
+use crate::admin::certificates::ServedCertificate;
 use crate::config::{Config, ConnectionLimits};
 use crate::system::descriptors::Files;
 
@@ -38,6 +39,8 @@ pub struct EffectiveSettings {
     pub unread_secrets: usize,
     /// Keys whose configured value differs from the one in force until a restart.
     pub pending: Vec<String>,
+    /// The certificates in use.
+    pub certificates: Vec<ServedCertificate>,
 }
 
 impl EffectiveSettings {
@@ -62,6 +65,7 @@ impl EffectiveSettings {
             haproxy_names: config.metrics.haproxy_names,
             unread_secrets: 0,
             pending,
+            certificates: Vec::new(),
         }
     }
 }

@@ -3,6 +3,7 @@
 //! It reads counters and snapshots that other parts publish, and never holds a lock that traffic or
 //! discovery waits for. The HTTP server itself is the crate `admin-http`.
 
+pub mod certificates;
 pub(crate) mod control;
 pub(crate) mod control_socket;
 pub mod effective_config;

@@ -108,6 +108,7 @@ impl ProcessReport {
                 for_s: time.as_secs_f64(),
             }),
             pending_restart: settings.pending.clone(),
+            certificates: settings.certificates.iter().map(status::CertificateStatus::of).collect(),
         }
     }
 

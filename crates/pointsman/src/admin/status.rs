@@ -5,6 +5,7 @@
 //! monotonic and a reader's clock may differ. No secret can appear: this module receives addresses,
 //! names and counters only.
 
+mod certificates;
 mod credentials;
 mod document;
 
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 use proxy::{Distribution, EndReason, NotCarried, Pin, Rejection, ServiceSnapshot};
 use sentinel::{DiscoverySnapshot, OperationsSnapshot, ProbeFailure, Role};
 
+pub use certificates::*;
 pub use credentials::*;
 pub use document::*;
 
@@ -186,6 +188,8 @@ fn sentinel(seen: &sentinel::SentinelSnapshot, age: impl Fn(Instant) -> f64) -> 
         id: seen.id.as_ref().map(ToString::to_string),
         up: seen.up,
         events: seen.events,
+        tls: seen.tls.map(tls::Version::label),
+        tls_fault: seen.tls_fault.map(tls::FaultKind::as_str),
         votes: seen.member,
         master: seen.view.as_ref().map(|(addr, ..)| addr.to_string()),
         epoch: seen.view.as_ref().map(|(_, epoch, _)| *epoch),
@@ -216,6 +220,8 @@ fn node(seen: &sentinel::NodeSnapshot, age: impl Fn(Instant) -> f64) -> NodeStat
         pong: report.is_some_and(|report| report.pong),
         offset: report.and_then(|report| report.lineage.as_ref()).map(|lineage| lineage.offset),
         age_s: seen.probe.as_ref().map(|probe| age(probe.asked_at)),
+        tls: seen.tls.map(tls::Version::label),
+        tls_fault: seen.tls_fault.map(tls::FaultKind::as_str),
         problem: seen.problem.clone(),
     }
 }

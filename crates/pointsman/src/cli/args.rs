@@ -200,9 +200,9 @@ pub(super) enum ImportFrom {
     /// counterpart (NO COUNTERPART), the assumptions to confirm (ASSUMED), and a count of the rest;
     /// --explain shows every line. Passwords appear in the configuration only.
     ///
-    /// Refuses, with exit code 78 and without output, what could lead clients to another dataset or
-    /// drop encryption: listeners with different servers and one name (use --name), and TLS (use
-    /// --allow-plaintext).
+    /// Refuses, with exit code 78 and without output, what could lead clients to another dataset,
+    /// drop encryption or admit other clients: listeners with different servers and one name (use
+    /// --name), and options of TLS without a counterpart (or use --allow-plaintext).
     Haproxy(ImportArgs),
 }
 
@@ -226,9 +226,8 @@ pub(super) struct ImportArgs {
 
     /// Convert listeners and servers with TLS to plain text
     ///
-    /// Pointsman does not support TLS. Without this flag a file with TLS towards clients, Redis or
-    /// Sentinel is refused; with it, a comment in the configuration lists every line that lost its
-    /// TLS.
+    /// Without this flag TLS towards clients, Redis and Sentinel is converted, and refused where it
+    /// cannot be; with it, a comment in the configuration lists every line that lost its TLS.
     #[arg(long)]
     pub(super) allow_plaintext: bool,
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use haproxy_import::{Detail, Environment, Import, ImportOptions};
 
@@ -51,6 +51,7 @@ pub(super) fn haproxy(args: &ImportArgs) -> Result<(String, String), ImportError
         .collect();
     let env = Environment {
         variable: &|name| std::env::var(name).ok(),
+        folder: &|path| files_in(Path::new(path)),
         endpoint: &|text| Endpoint::parse(text, SENTINEL_PORT).ok().map(|it| it.to_string()),
     };
     let import = haproxy_import::import(&files?, &options, &env);
@@ -99,4 +100,18 @@ fn refusals(import: &Import, args: &ImportArgs) -> String {
     let errors = if count == 1 { "error" } else { "errors" };
     let _ = writeln!(text, "pointsman: import refused: {count} {errors}, no configuration written");
     text
+}
+
+/// The most files of a folder with certificates.
+const MAX_FILES: usize = 256;
+
+/// The names of the regular files in a folder, sorted; `None` if it cannot be listed or has too
+/// many of them.
+fn files_in(folder: &Path) -> Option<Vec<String>> {
+    let entries = std::fs::read_dir(folder).ok()?.flatten();
+    let files = entries.filter(|entry| entry.path().is_file());
+    let names = files.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut names: Vec<String> = names.take(MAX_FILES + 1).collect();
+    names.sort();
+    (names.len() <= MAX_FILES).then_some(names)
 }

@@ -6,8 +6,10 @@
 
 use std::ffi::OsString;
 
+use sentinel::doctor::Examination;
 use sentinel::{Credentials, NodeAddr, PriorityChange, restore_priorities};
 use serde_json::{Value as Json, json};
+use tls::ClientTls;
 
 use super::args::ControlArgs;
 use crate::config::{self, Flags};
@@ -41,7 +43,7 @@ impl Recovery {
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let results = match runtime {
-            Ok(runtime) => runtime.block_on(restore_priorities(auth(args, env), self.changes)),
+            Ok(runtime) => runtime.block_on(restore_priorities(access(args, env), self.changes)),
             Err(error) => {
                 let failed = |it| (it, Err(error.to_string()));
                 self.changes.into_iter().map(failed).collect()
@@ -62,14 +64,22 @@ fn change(it: &Json) -> Option<PriorityChange> {
     })
 }
 
-/// The credentials for the nodes of the service, if the local configuration contains them.
-fn auth(args: &ControlArgs, env: &[(OsString, OsString)]) -> Option<Credentials> {
+/// The credentials for the nodes of the service and the settings of TLS, if the local configuration
+/// contains them.
+fn access(
+    args: &ControlArgs,
+    env: &[(OsString, OsString)],
+) -> (Option<Credentials>, Option<ClientTls>) {
+    examination(args, env).map(|it| (it.auth, it.redis_tls)).unwrap_or_default()
+}
+
+fn examination(args: &ControlArgs, env: &[(OsString, OsString)]) -> Option<Examination> {
     let flags = Flags { config: args.config.clone(), ..Flags::default() };
     let loaded = config::load(&flags, env.iter().cloned());
     let config = loaded.config().ok()?;
     let is_it = |name: &str| args.service.as_deref().is_none_or(|wanted| wanted == name);
     let service = config.services.iter().find(|service| is_it(&service.name))?;
-    settings::examination(service, Vec::new()).auth
+    Some(settings::examination(service, Vec::new()))
 }
 
 fn line(change: &PriorityChange, result: &Result<(), String>) -> (String, String) {

@@ -112,10 +112,16 @@ async fn examine(
         nodes_need_login: patient.auth.is_some(),
         zones: zones.clone(),
         host: if is_own { host_facts(service) } else { HostFacts::default() },
+        now: since_1970(),
     };
     let observed = doctor::examine(patient, &Resolver::default()).await;
     let findings = doctor::diagnose(&observed, &context);
     ExaminedService { observed, findings }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the validity of certificates is in wall time")]
+fn since_1970() -> Option<Duration> {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok()
 }
 
 fn describe(describe: &ExamineError) -> String {
@@ -124,23 +130,11 @@ fn describe(describe: &ExamineError) -> String {
             describe.clone()
         }
         ExamineError::Unresponsive => "no answer".to_owned(),
+        ExamineError::Tls(fault) => fault.to_string(),
         ExamineError::Denied(denied) => denied.to_string(),
         ExamineError::UnexpectedServer => "neither a sentinel nor a Redis server".to_owned(),
         ExamineError::OtherSentinel => "another sentinel answers at this address".to_owned(),
         ExamineError::LeadsBack => "a listener of this pointsman".to_owned(),
-    }
-}
-
-/// Returns the label of the state for scripts.
-fn state_label(describe: &ExamineError) -> &'static str {
-    match describe {
-        ExamineError::Unresolved(_) => "unresolved",
-        ExamineError::Unreachable(_) => "unreachable",
-        ExamineError::Unresponsive => "unresponsive",
-        ExamineError::Denied(_) => "denied",
-        ExamineError::UnexpectedServer => "unexpected_server",
-        ExamineError::OtherSentinel => "other_sentinel",
-        ExamineError::LeadsBack => "own_listener",
     }
 }
 
@@ -261,7 +255,7 @@ fn document(examined: &ExaminedService) -> Json {
         json!({
             "addr": it.addr.to_string(),
             "configured": it.configured,
-            "state": trouble.map_or("up", state_label),
+            "state": trouble.map_or("up", ExamineError::label),
             "problem": trouble.map(describe),
             "id": account.map(|it| it.id.as_str()),
             "tilt": account.map(|it| it.tilt),
@@ -278,7 +272,7 @@ fn document(examined: &ExaminedService) -> Json {
         json!({
             "addr": it.addr.to_string(),
             "dialled": it.dialled.map(|at| at.to_string()),
-            "state": trouble.map_or("up", state_label),
+            "state": trouble.map_or("up", ExamineError::label),
             "problem": trouble.map(describe),
             "role": report.map(|it| match it.role {
                 Role::Master => "master",
@@ -354,7 +348,8 @@ mod tests {
         let answer = Err(ExamineError::Unreachable("cannot connect: refused".to_owned()));
         let observed = Observed {
             name: Arc::from("mymaster"),
-            sentinels: vec![ObservedSentinel { addr, configured: true, answer }],
+            own_certificates: Vec::new(),
+            sentinels: vec![ObservedSentinel { addr, configured: true, answer, certificate: None }],
             nodes: Vec::new(),
         };
         let findings = doctor::diagnose(&observed, &Context::default());

@@ -217,7 +217,7 @@ struct Column {
 }
 
 /// In the order of the table.
-const COLUMNS: [Column; 14] = [
+const COLUMNS: [Column; 15] = [
     Column { title: "ID", right: false, drop: 0, value: |it| text(it, "id") },
     Column { title: "CLIENT", right: false, drop: 0, value: |it| text(it, "client") },
     Column { title: "SERVICE", right: false, drop: 4, value: service },
@@ -228,6 +228,7 @@ const COLUMNS: [Column; 14] = [
     Column { title: "NAME", right: false, drop: 2, value: |it| text(it, "name") },
     Column { title: "LIBRARY", right: false, drop: 10, value: library },
     Column { title: "UPSTREAM", right: false, drop: 7, value: |it| text(it, "upstream") },
+    Column { title: "TLS", right: false, drop: 11, value: |it| text(it, "tls") },
     Column { title: "AGE", right: true, drop: 3, value: |it| span(number(it, "age_s")) },
     Column { title: "IDLE", right: true, drop: 1, value: idle },
     Column {

@@ -69,6 +69,18 @@ choice! {
 }
 
 choice! {
+    /// What is verified of a server's certificate.
+    TlsVerification {
+        /// Validity, authority and name.
+        Full = "full",
+        /// Validity and authority.
+        Chain = "chain",
+        /// Nothing.
+        None = "none",
+    }
+}
+
+choice! {
     /// A version of TLS.
     TlsVersion {
         /// TLS 1.2.

@@ -14,11 +14,15 @@ use super::duration;
 use super::finding::Finding;
 use super::options::TAKEOVER_SOCKET;
 use super::settings::{Origin, SettingMap, Settings};
+use super::tls_clients;
 use super::value::Value;
 
 /// The time after which the connection tracking of Linux drops a connection in CLOSE_WAIT
 /// (`nf_conntrack_tcp_timeout_close_wait`).
 const CONNTRACK_CLOSE_WAIT: Duration = Duration::from_secs(60);
+
+/// Notes a finding: its key, what is wrong, and what to do.
+pub(super) type Note<'a> = dyn FnMut(&str, &str, &str) + 'a;
 
 /// All faults that concern several values. `damaged`: a part of the file could not be parsed, so no
 /// key is reported as missing.
@@ -40,6 +44,9 @@ pub(super) fn warnings(settings: &Settings) -> Vec<Finding> {
     let mut findings = Vec::new();
     for service in &settings.services {
         missing_folders(service, &mut findings);
+        tls_clients::warn(service, &mut |key, what, remedy| {
+            findings.push(Finding::new(service.origin(key), key, what, remedy));
+        });
         if let Some(Value::Endpoints(sentinels)) = service.value("service.sentinels") {
             let mut sorted = sentinels.clone();
             sorted.sort();
@@ -102,6 +109,7 @@ fn check_service(service: &SettingMap, damaged: bool, findings: &mut Vec<Finding
         note(key, "the list is empty", "add at least one address, for example  \"0.0.0.0:6379\"");
     }
     check_tls(service, &mut note);
+    tls_clients::check(service, &mut note);
     let key = if has(service, READERS[0]) { READERS[0] } else { READERS[1] };
     if has_readers(service)
         && !matches!(service.value("service.verify"), Some(Value::Text(verify)) if verify == "role")

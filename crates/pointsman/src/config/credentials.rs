@@ -253,7 +253,8 @@ pub(super) fn exposed_files(
             };
             for path in paths {
                 let Some((mode, has_key)) = exposed.get(Path::new(path)) else { continue };
-                if !is_secret && !(pem_files::may_hold_key(key) && *has_key) {
+                let holds_key = pem_files::may_hold_key(key) && *has_key;
+                if !(is_secret || holds_key) {
                     continue;
                 }
                 let what =

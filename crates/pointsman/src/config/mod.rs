@@ -7,9 +7,9 @@
 //! `docs/configuration.md` are derived from that definition.
 //!
 //! The stages: `toml_file`, `environment` and `flags` read values with their origins, `merge`
-//! combines them with the defaults, `credentials` resolves passwords, `pem_files` reads certificates
-//! and keys, `consistency` checks values
-//! against each other, and `settings` converts them to [`Config`].
+//! combines them with the defaults, `credentials` resolves passwords, `pem_files` reads
+//! certificates and keys, `consistency` checks values against each other, and `settings` converts
+//! them to [`Config`].
 //!
 //! Deliberately absent: default paths of configuration files, includes, and a flag for passwords.
 
@@ -41,15 +41,17 @@ mod settings;
 mod stateless_commands_tests;
 #[cfg(test)]
 mod tests;
+mod tls_clients;
 mod tls_options;
 mod tls_settings;
 mod toml_file;
 mod toml_value;
 mod value;
+mod value_parsers;
 
 pub use choices::{
     ClientCertificates, LogFormat, LogLevel, Minority, NoReplica, SessionLines, Sessions, Splice,
-    Subscriptions, TlsVersion, Verify,
+    Subscriptions, TlsVerification, TlsVersion, Verify,
 };
 pub use connection_limits::{ConnectionLimits, DEFAULT_CONNECTIONS};
 pub use credentials::{Credentials, HIDDEN, Secret, Token};
@@ -73,7 +75,7 @@ pub use reference::reference;
 pub use reload_plan::ReloadPlan;
 pub(crate) use reload_plan::name_of;
 pub use settings::{Origin, Setting, SettingMap, Settings};
-pub use tls_options::ServerTlsConfig;
+pub use tls_options::{ClientTlsConfig, ServerTlsConfig};
 pub use value::{Problem, Value, ValueKind};
 
 /// Parses a duration as in the configuration, such as "250ms".

@@ -18,7 +18,7 @@ use super::choices::{
 use super::credentials::{Credentials, Secret, Token};
 use super::endpoint::Endpoint;
 use super::option_spec::section;
-use super::tls_options::ServerTlsConfig;
+use super::tls_options::{ClientTlsConfig, ServerTlsConfig};
 use super::value::ValueKind;
 
 section! {
@@ -244,6 +244,10 @@ section! {
         sentinel_auth: Credentials;
         /// How clients with TLS are served.
         tls: ServerTlsConfig;
+        /// TLS to masters and replicas.
+        redis_tls: ClientTlsConfig;
+        /// TLS to the sentinels.
+        sentinel_tls: ClientTlsConfig;
         /// Which replicas serve readers.
         replicas: ReplicasConfig;
         /// Intervals and timeouts of discovery.

@@ -17,8 +17,8 @@ use super::file_reader::file_problem;
 use super::finding::Finding;
 use super::option_spec::FromSettings;
 use super::settings::SettingMap;
-use super::tls_settings;
 use super::value::{Problem, Value};
+use super::{tls_clients, tls_settings};
 
 /// Maximum size of a PEM file, in bytes. The authorities of a system take about 220 KiB.
 pub(super) const MAX_PEM_BYTES: u64 = 1024 * 1024;
@@ -27,16 +27,34 @@ pub(super) const MAX_PEM_BYTES: u64 = 1024 * 1024;
 pub(super) struct PemSection {
     pub(super) path: &'static str,
     keys: &'static [&'static str],
+    /// The section of a side that opens connections: it may be off, and may need the authorities
+    /// of the system.
+    is_of_client: bool,
     /// Checks what was read as it is used.
-    check: fn(&SettingMap) -> Vec<tls::Problem>,
+    check: fn(&SettingMap, &str) -> Vec<tls::Problem>,
 }
 
 /// The sections with PEM files.
-pub(super) const PEM_SECTIONS: &[PemSection] = &[PemSection {
-    path: "service.tls",
-    keys: &["certificate_files", "key_files", "client_ca_file"],
-    check: tls_settings::problems_of_clients_side,
-}];
+pub(super) const PEM_SECTIONS: &[PemSection] = &[
+    PemSection {
+        path: "service.tls",
+        keys: &["certificate_files", "key_files", "client_ca_file"],
+        is_of_client: false,
+        check: |values, _| tls_settings::problems_of_clients_side(values),
+    },
+    PemSection::of_client(tls_clients::SECTIONS[0]),
+    PemSection::of_client(tls_clients::SECTIONS[1]),
+];
+
+impl PemSection {
+    const fn of_client(path: &'static str) -> Self {
+        let keys = &["ca_file", "certificate_file", "key_file"];
+        Self { path, keys, is_of_client: true, check: tls_clients::problems }
+    }
+}
+
+/// In the place of a key: the file with the authorities of the system.
+pub(super) const SYSTEM_CA: &str = "system_ca";
 
 /// The text of one PEM file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,6 +102,9 @@ pub(super) fn resolve(
         _ => None,
     };
     for section in PEM_SECTIONS {
+        if section.is_of_client && !tls_clients::is_enabled(values, section.path) {
+            continue;
+        }
         let mut texts = Vec::new();
         let mut findings = Vec::new();
         for key in section.keys {
@@ -97,9 +118,18 @@ pub(super) fn resolve(
                 }
             }
         }
-        if findings.is_empty() && !texts.is_empty() {
+        if section.is_of_client && tls_clients::needs_system_ca(values, section.path) {
+            match system_ca(read_file) {
+                Ok(text) => texts.push(text),
+                Err(problem) => {
+                    let path = format!("{}.ca_file", section.path);
+                    findings.push(Finding::of(values.origin(&path), path, problem));
+                }
+            }
+        }
+        if findings.is_empty() && (!texts.is_empty() || section.is_of_client) {
             values.pem_files.insert(section.path.to_owned(), PemTexts(texts));
-            findings = (section.check)(values)
+            findings = (section.check)(values, section.path)
                 .into_iter()
                 .map(|problem| place(section, values, problem))
                 .collect();
@@ -126,6 +156,20 @@ fn place(section: &PemSection, values: &SettingMap, problem: tls::Problem) -> Fi
     Finding::of(values.origin(&path), path, Problem::new(problem.what, problem.remedy))
 }
 
+/// The authorities that the system trusts.
+fn system_ca(read_file: ReadFile<'_>) -> Result<PemText, Problem> {
+    let found = tls::SYSTEM_CA_FILES.iter().find_map(|path| {
+        let text = read_file(Path::new(path), MAX_PEM_BYTES).ok()?;
+        Some((*path, text))
+    });
+    found.map(|(path, text)| PemText { key: SYSTEM_CA, path: path.into(), text }).ok_or_else(|| {
+        Problem::new(
+            "the system has no file with authorities",
+            "name the CA of the servers in ca_file, or install the package ca-certificates",
+        )
+    })
+}
+
 fn paths(value: Option<&Value>) -> &[String] {
     match value {
         Some(Value::Paths(paths)) => paths,
@@ -137,3 +181,7 @@ fn paths(value: Option<&Value>) -> &[String] {
 fn read(path: &Path, read_file: ReadFile<'_>) -> Result<Secret, Problem> {
     read_file(path, MAX_PEM_BYTES).map_err(|error| file_problem(path, &error))
 }
+
+#[cfg(test)]
+#[path = "pem_files_tests.rs"]
+mod tests;

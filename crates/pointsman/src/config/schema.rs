@@ -11,7 +11,7 @@ use super::options::{
     AdminConfig, CredentialKeys, LogConfig, MetricsConfig, ProcessConfig, ReplicasConfig,
     ServiceConfig, ShutdownConfig, TimersConfig,
 };
-use super::tls_options::ServerTlsConfig;
+use super::tls_options::{ClientTlsConfig, ServerTlsConfig};
 
 /// A section: a table of the file.
 #[derive(Debug)]
@@ -42,6 +42,18 @@ pub static SECTIONS: &[ConfigSection] = &[
         path: "service.tls",
         about: ServerTlsConfig::ABOUT,
         options: ServerTlsConfig::OPTIONS,
+    },
+    ConfigSection {
+        path: "service.redis_tls",
+        about: "TLS of connections to masters and replicas: those of clients' sessions, of discovery \
+                and of commands.",
+        options: ClientTlsConfig::OPTIONS,
+    },
+    ConfigSection {
+        path: "service.sentinel_tls",
+        about: "TLS of connections to sentinels: those of discovery, and of clients of \
+                sentinel_listen.",
+        options: ClientTlsConfig::OPTIONS,
     },
     ConfigSection {
         path: "service.replicas",

@@ -589,13 +589,15 @@ fn random_sets(chosen: &[(proptest::sample::Index, u16, bool)]) -> Vec<String> {
         ValueKind::Commands => Some(format!("mod.{number},graph|query")),
         ValueKind::Networks => Some(format!("10.{}.0.0/16,2001:db8::{number:x}", number % 256)),
         ValueKind::HostNames => Some(format!("h{number}.example,*.example")),
-        ValueKind::Path | ValueKind::EnvName | ValueKind::Secret => None,
+        ValueKind::Ciphers => Some("TLS_AES_128_GCM_SHA256".to_owned()),
+        ValueKind::Path | ValueKind::Paths | ValueKind::EnvName | ValueKind::Secret => None,
     };
     let pick = |(index, number, yes): &(proptest::sample::Index, u16, bool)| {
         let (section, option) = options[index.index(options.len())];
         let value = value(option.kind, *number, *yes)?;
-        // A user name for the sentinels requires a password.
-        (section.path != "service.sentinel_auth")
+        // A user name for the sentinels requires a password, TLS a certificate.
+        let needs_files = section.path.ends_with("tls") || option.key.ends_with("tls_listen");
+        (section.path != "service.sentinel_auth" && !needs_files)
             .then(|| format!("{}={value}", section.path_of(option.key)))
     };
     chosen.iter().filter_map(pick).collect()

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::choices::{ClientCertificates, TlsVersion};
+use super::choices::{ClientCertificates, TlsVerification, TlsVersion};
 use super::option_spec::section;
 use super::pem_files::PemTexts;
 use super::value::ValueKind;
@@ -42,6 +42,51 @@ section! {
         ciphers: Vec<String> = ValueKind::Ciphers, Some(""), Live;
         /// How long a client may take from connecting to the end of the handshake.
         handshake_timeout: Duration = ValueKind::Duration, Some("10s"), Live;
+    }
+    with {
+        /// The contents of the files.
+        pem: PemTexts;
+    }
+}
+
+section! {
+    /// TLS of connections to servers.
+    ClientTlsConfig {
+        /// Whether connections use TLS: true or false.
+        ///
+        /// The addresses are then those of ports with TLS (tls-port of Redis and Sentinel). A
+        /// change applies to new connections; those of discovery are opened anew one after another.
+        enabled: bool = ValueKind::Bool, Some("false"), Live;
+        /// File with the authorities that issue the servers' certificates, in the PEM format; those
+        /// of the system without it.
+        ///
+        /// The files of this section are watched: changed ones are used for new connections within
+        /// seconds, all together; if one of them is missing or does not fit, those before them stay
+        /// in use, and this is reported.
+        ca_file: Option<String> = ValueKind::Path, None, Live;
+        /// What is verified of a server's certificate: full, chain or none.
+        ///
+        /// "full" verifies that it is valid now, is issued by an authority in ca_file, and is for
+        /// the name or address that is dialled. Sentinels announce IP addresses unless they are
+        /// configured with announce-hostnames: then the certificates need these addresses, or
+        /// server_name. "chain" ignores names, as Redis itself does. "none" verifies nothing, so
+        /// anybody on the path can read and change everything.
+        verify: TlsVerification = ValueKind::Choice(TlsVerification::NAMES), Some("full"), Live;
+        /// File with the certificate that is shown to servers with tls-auth-clients, in the PEM
+        /// format; none by default.
+        certificate_file: Option<String> = ValueKind::Path, None, Live;
+        /// File with the private key of certificate_file; not needed if that file contains it.
+        key_file: Option<String> = ValueKind::Path, None, Live;
+        /// Name that the servers' certificates are for, in the place of the names or addresses that
+        /// are dialled.
+        server_name: Option<String> = ValueKind::Text, None, Live;
+        /// Oldest version of TLS: 1.2 or 1.3.
+        min_version: TlsVersion = ValueKind::Choice(TlsVersion::NAMES), Some("1.2"), Live;
+        /// Newest version of TLS: 1.2 or 1.3.
+        max_version: TlsVersion = ValueKind::Choice(TlsVersion::NAMES), Some("1.3"), Live;
+        /// Ciphers, by the name of IANA or OpenSSL, in the order of preference; all secure ones if
+        /// it is empty.
+        ciphers: Vec<String> = ValueKind::Ciphers, Some(""), Live;
     }
     with {
         /// The contents of the files.

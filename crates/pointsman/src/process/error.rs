@@ -12,6 +12,9 @@ pub enum RunError {
     /// The limit on open files is too low.
     #[error(transparent)]
     Files(#[from] TooFewFiles),
+    /// The certificates for clients cannot be used.
+    #[error("TLS cannot be served: {0}")]
+    Tls(String),
     /// An address for clients cannot be bound.
     #[error(transparent)]
     Listen(#[from] proxy::BindError),

@@ -3,6 +3,7 @@
 //! `resources` acquires what a start needs before clients are served. This module then starts the
 //! workers and the admin server, and wires everything together.
 
+mod addresses;
 mod resources;
 
 use std::sync::{Arc, Mutex};
@@ -16,6 +17,7 @@ use tokio::sync::mpsc;
 use tracing::{debug, info, warn};
 
 use self::resources::{BoundResources, acquire};
+use crate::admin::certificates::ServedCertificate;
 use crate::admin::control::{CommandLog, Control, ControlAccess, TokenRefusals};
 use crate::admin::control_socket::ControlSocket;
 use crate::admin::effective_config::{EffectiveConfig, EffectiveSettings};
@@ -33,6 +35,7 @@ use crate::process::service_manager::ServiceManager;
 use crate::process::service_set::{ServiceSet, ServiceSetParts};
 use crate::process::signals::Signals;
 use crate::process::takeover::{self, HandedOver, OfferedSockets, TakeoverThread};
+use crate::process::tls_servers::TlsServers;
 use crate::process::{capacity, config_source, settings};
 use crate::system::threads;
 use crate::system::unix_sockets::UnixFiles;
@@ -87,14 +90,14 @@ impl RunningProcess {
         let offered_sockets = OfferedSockets::new(&sockets, admin.handles()?);
         let (drain, controller) = drain::new(settings::drain(config));
         let controller = tokio::spawn(controller.run());
-        let effective = EffectiveSettings::of(config, inputs.connections, inputs.files, Vec::new());
-        let effective = EffectiveConfig::new(effective);
+        let effective = effective_config(&inputs, &running.tls);
         let admin_addresses = admin.addresses().to_vec();
         let workers = running.bound.serve(&drain)?;
         let parts = ServiceSetParts {
             control: running.control,
             sockets,
             effective: effective.clone(),
+            tls: running.tls,
             admin: admin_addresses,
         };
         let services = ServiceSet::new(config, running.started, &workers, parts);
@@ -103,9 +106,8 @@ impl RunningProcess {
         warn_of_copying(config, workers.splices());
         let memory = watch_capacity(&inputs, &effective, &workers);
         let (access, hosts) = (ControlAccess::of(config), HostNames::new(admin_hosts(config)));
-        let listed = (&registry, workers.sessions());
-        let (admin, orders) = add_control_api((&access, &hosts), listed, admin);
-        let admin = record_history(&registry, orders, admin);
+        let admin = add_control_api((&access, &hosts), (&registry, workers.sessions()), admin);
+        let admin = record_history(&registry, admin);
         let parts = (start, registry, effective.clone(), drain.clone());
         let admin_parts = (running.heartbeat, (&admin, access.refused()));
         let report = Arc::new(report(&inputs, parts, &workers, admin_parts));
@@ -146,6 +148,14 @@ impl RunningProcess {
             last_conversation: None,
         }))
     }
+}
+
+/// The settings that reports show.
+fn effective_config(inputs: &StartupInputs<'_>, tls: &TlsServers) -> EffectiveConfig {
+    let settings =
+        EffectiveSettings::of(inputs.config, inputs.connections, inputs.files, Vec::new());
+    let certificates = ServedCertificate::of_clients(tls.certificates());
+    EffectiveConfig::new(EffectiveSettings { certificates, ..settings })
 }
 
 /// The names by which clients may address the admin server: those of the configuration, and that of
@@ -231,8 +241,7 @@ fn watch_config(
 /// Records the last minutes for the status page.
 fn record_history(
     services: &ServiceRegistry,
-    orders: CommandLog,
-    admin: admin_http::Server,
+    (admin, orders): (admin_http::Server, CommandLog),
 ) -> admin_http::Server {
     let history = History::new(services.clone(), orders);
     // The task ends with the runtime. Without it the page has no plots.

@@ -1,8 +1,9 @@
 //! Derives from the configuration the listeners of the data plane and the target that each follows.
 //!
-//! A service has one listener set for writers, and another one for readers if `replica_listen` is
-//! configured, and a third one for clients of the sentinels if `sentinel_listen` is. All follow the
-//! same discovery: the first through the target, the others through pools. Sessions report what
+//! A service has one listener set for writers, and another one for readers if `replica_listen` or
+//! `replica_tls_listen` is configured, and a third one for clients of the sentinels. The addresses
+//! for TLS are a part of their own of a set, with the same sessions otherwise. All follow the same
+//! discovery: the first through the target, the others through pools. Sessions report what
 //! they notice to that discovery, but a hint from a reader concerns its replica and never the
 //! master.
 
@@ -15,11 +16,14 @@ use target::{EmptyPool, PoolWriter, TargetReader, TargetSource, TargetWriter};
 use crate::config::{Config, LogConfig, NoReplica, ServiceConfig};
 use crate::process::session_options::options_to;
 use crate::process::settings;
+use crate::process::tls_servers::TlsServers;
 
 /// Suffix of the name of a listener set for readers. A master's name contains no slash.
 pub const READERS: &str = "/replicas";
 /// Suffix of the name of a listener set that leads to the sentinels.
 pub const SENTINELS: &str = "/sentinels";
+/// Suffix of the name of the addresses for TLS.
+pub const TLS: &str = "/tls";
 
 /// The nodes that a listener leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,21 +37,41 @@ pub enum Destinations {
 }
 
 impl Destinations {
-    /// The key of its addresses in the configuration.
-    pub(crate) fn key(self) -> &'static str {
+    /// All of them, in the order of the data plane.
+    const ALL: [Self; 3] = [Self::Master, Self::Replicas, Self::Sentinels];
+
+    /// The suffix of the names of their sets.
+    fn suffix(self) -> &'static str {
         match self {
-            Self::Master => "service.listen",
-            Self::Replicas => "service.replica_listen",
-            Self::Sentinels => "service.sentinel_listen",
+            Self::Master => "",
+            Self::Replicas => READERS,
+            Self::Sentinels => SENTINELS,
         }
+    }
+
+    /// The addresses that lead to them, and those for TLS.
+    fn addresses(self, service: &ServiceConfig) -> [&Vec<ListenAddr>; 2] {
+        match self {
+            Self::Master => [&service.listen, &service.tls_listen],
+            Self::Replicas => [&service.replica_listen, &service.replica_tls_listen],
+            Self::Sentinels => [&service.sentinel_listen, &service.sentinel_tls_listen],
+        }
+    }
+
+    fn is_used(self, service: &ServiceConfig) -> bool {
+        self == Self::Master || self.addresses(service).iter().any(|listen| !listen.is_empty())
     }
 }
 
-/// One listener of the data plane: a set of addresses with sessions of one kind.
+/// The addresses with sessions of one kind, or those of them for TLS.
 #[derive(Debug, Clone)]
 pub struct ListenerSet {
-    /// Its name, in the data plane and for a process that its sockets are handed to.
+    /// Its name, also for a process that its sockets are handed to.
     pub name: String,
+    /// The name of its set in the data plane, which addresses for TLS share with the others.
+    pub set: String,
+    /// Whether its clients speak TLS.
+    pub tls: bool,
     /// The index of its service in the configuration.
     pub service: usize,
     /// Its addresses.
@@ -58,39 +82,49 @@ pub struct ListenerSet {
     pub to: Destinations,
 }
 
-/// Returns the listener sets of a configuration: one for each service in order, then those for
-/// readers, then those for clients of the sentinels.
+/// Returns the listener sets of a configuration: those of writers for each service in order, then
+/// those of readers, then those of clients of the sentinels. Each is followed by its addresses for
+/// TLS, if there are any.
 #[must_use]
 pub fn all(config: &Config) -> Vec<ListenerSet> {
-    let services = || config.services.iter().enumerate();
-    let writers = services().map(|(service, it)| ListenerSet {
-        name: it.name.clone(),
-        service,
-        listen: it.listen.clone(),
-        mode: mode(it),
-        to: Destinations::Master,
-    });
-    let readers =
-        services().filter(|(_, it)| !it.replica_listen.is_empty()).map(|(service, it)| {
-            ListenerSet {
-                name: format!("{}{READERS}", it.name),
-                service,
-                listen: it.replica_listen.clone(),
-                mode: mode(it),
-                to: Destinations::Replicas,
+    let mut sets = Vec::new();
+    for to in Destinations::ALL {
+        for (number, service) in config.services.iter().enumerate() {
+            if !to.is_used(service) {
+                continue;
             }
-        });
-    let sentinels =
-        services().filter(|(_, it)| !it.sentinel_listen.is_empty()).map(|(service, it)| {
-            ListenerSet {
-                name: format!("{}{SENTINELS}", it.name),
-                service,
-                listen: it.sentinel_listen.clone(),
-                mode: mode(it),
-                to: Destinations::Sentinels,
-            }
-        });
-    writers.chain(readers).chain(sentinels).collect()
+            let [plain, tls] = to.addresses(service);
+            let set = format!("{}{}", service.name, to.suffix());
+            let plain = ListenerSet {
+                name: set.clone(),
+                set: set.clone(),
+                tls: false,
+                service: number,
+                listen: plain.clone(),
+                mode: mode(service),
+                to,
+            };
+            let name = format!("{set}{TLS}");
+            let with_tls = ListenerSet { name, tls: true, listen: tls.clone(), ..plain.clone() };
+            sets.push(plain);
+            sets.extend(Some(with_tls).filter(|it| !it.listen.is_empty()));
+        }
+    }
+    sets
+}
+
+impl ListenerSet {
+    /// The key of its addresses in the configuration.
+    pub(crate) fn key(&self) -> &'static str {
+        match (self.to, self.tls) {
+            (Destinations::Master, false) => "service.listen",
+            (Destinations::Master, true) => "service.tls_listen",
+            (Destinations::Replicas, false) => "service.replica_listen",
+            (Destinations::Replicas, true) => "service.replica_tls_listen",
+            (Destinations::Sentinels, false) => "service.sentinel_listen",
+            (Destinations::Sentinels, true) => "service.sentinel_tls_listen",
+        }
+    }
 }
 
 /// The value was checked when it was read; the fallback grants access to the owner only.
@@ -100,10 +134,15 @@ fn mode(service: &ServiceConfig) -> u32 {
 
 /// Returns the session options of every listener set, with its name. `limits` are the maximum
 /// numbers of connections of each service.
-pub(crate) fn options_of(config: &Config, limits: &[usize]) -> Vec<(String, Options)> {
+pub(crate) fn options_of(
+    config: &Config,
+    limits: &[usize],
+    tls: &TlsServers,
+) -> Vec<(String, Options)> {
     let all = all(config).into_iter().filter_map(|set| {
         let (service, limit) = (config.services.get(set.service)?, limits.get(set.service)?);
-        Some((set.name, options_to(set.to, service, *limit, &config.log)))
+        let shared = (&config.log, tls.listening(service));
+        Some((set.name, options_to(set.to, service, *limit, shared)))
     });
     all.collect()
 }
@@ -141,30 +180,28 @@ impl ServiceRoute {
         to: Destinations,
         service: &ServiceConfig,
         limit: usize,
-        log: &LogConfig,
+        (log, tls): (&LogConfig, &TlsServers),
     ) -> (proxy::Service, SetPublisher) {
-        let (suffix, route, hints, publisher): (_, TargetSource, Arc<dyn proxy::Hints>, _) =
-            match to {
-                Destinations::Master => (
-                    "",
-                    Arc::clone(&self.target).into(),
-                    Arc::new(WriterHints(Arc::clone(&self.discovery))),
-                    SetPublisher::Target,
-                ),
-                Destinations::Replicas => {
-                    let (writer, pool) = PoolWriter::new(&self.target, empty(service));
-                    let replicas = Replicas { rules: rules(service), writer };
-                    let hints = Arc::new(ReaderHints(Arc::clone(&self.discovery)));
-                    (READERS, pool.into(), hints, SetPublisher::Replicas(replicas))
-                }
-                Destinations::Sentinels => {
-                    let (writer, pool) = PoolWriter::new(&self.target, EmptyPool::Reject);
-                    let hints = Arc::new(proxy::NoHints);
-                    (SENTINELS, pool.into(), hints, SetPublisher::Sentinels(writer))
-                }
-            };
-        let name = format!("{}{suffix}", service.name).into();
-        let options = options_to(to, service, limit, log).into();
+        let (route, hints, publisher): (TargetSource, Arc<dyn proxy::Hints>, _) = match to {
+            Destinations::Master => (
+                Arc::clone(&self.target).into(),
+                Arc::new(WriterHints(Arc::clone(&self.discovery))),
+                SetPublisher::Target,
+            ),
+            Destinations::Replicas => {
+                let (writer, pool) = PoolWriter::new(&self.target, empty(service));
+                let replicas = Replicas { rules: rules(service), writer };
+                let hints = Arc::new(ReaderHints(Arc::clone(&self.discovery)));
+                (pool.into(), hints, SetPublisher::Replicas(replicas))
+            }
+            Destinations::Sentinels => {
+                let (writer, pool) = PoolWriter::new(&self.target, EmptyPool::Reject);
+                let hints = Arc::new(proxy::NoHints);
+                (pool.into(), hints, SetPublisher::Sentinels(writer))
+            }
+        };
+        let name = format!("{}{}", service.name, to.suffix()).into();
+        let options = options_to(to, service, limit, (log, tls.listening(service))).into();
         (proxy::Service { name, route, options, hints }, publisher)
     }
 }
@@ -181,11 +218,15 @@ pub(crate) struct WiredService {
 
 impl WiredService {
     /// Prepares a service with at most `limit` connections per listener set.
-    pub(crate) fn new(service: &ServiceConfig, limit: usize, log: &LogConfig) -> Self {
+    pub(crate) fn new(
+        service: &ServiceConfig,
+        limit: usize,
+        shared: (&LogConfig, &TlsServers),
+    ) -> Self {
         let (target_writer, route) = ServiceRoute::new();
         let (mut sets, mut replicas, mut sentinels) = (Vec::new(), None, None);
         for to in destinations(service) {
-            let (set, publisher) = route.set(to, service, limit, log);
+            let (set, publisher) = route.set(to, service, limit, shared);
             match publisher {
                 SetPublisher::Target => {}
                 SetPublisher::Replicas(it) => replicas = Some(it),
@@ -200,12 +241,7 @@ impl WiredService {
 
 /// Returns where the listeners of a service lead to.
 pub(crate) fn destinations(service: &ServiceConfig) -> Vec<Destinations> {
-    let optional = [
-        (Destinations::Replicas, &service.replica_listen),
-        (Destinations::Sentinels, &service.sentinel_listen),
-    ];
-    let used = optional.into_iter().filter(|(_, listen)| !listen.is_empty()).map(|(to, _)| to);
-    std::iter::once(Destinations::Master).chain(used).collect()
+    Destinations::ALL.into_iter().filter(|to| to.is_used(service)).collect()
 }
 
 /// Hints from sessions of writers. Connected before any session exists.
@@ -283,12 +319,14 @@ mod tests {
     fn names_sets_and_services_alike() {
         let config = config("replicas.empty = \"master\"").unwrap();
         let limits = config.connections(usize::MAX);
+        let tls = TlsServers::new(&config).unwrap();
         let sets = all(&config);
         let names: Vec<&str> = sets.iter().map(|it| it.name.as_str()).collect();
         assert_eq!(names, ["a", "b", "b/replicas"]);
         assert_eq!(sets[2].listen, ["127.0.0.1:3".parse::<std::net::SocketAddr>().unwrap().into()]);
         let wire = |number: usize| {
-            WiredService::new(&config.services[number], limits.services[number], &config.log)
+            let shared = (&config.log, &tls);
+            WiredService::new(&config.services[number], limits.services[number], shared)
         };
         let (first, second) = (wire(0), wire(1));
         let wired: Vec<&str> =
@@ -301,7 +339,7 @@ mod tests {
             (EmptyPool::Master, ReplicaRules::default())
         );
         assert_eq!(
-            options_of(&config, &limits.services)
+            options_of(&config, &limits.services, &tls)
                 .iter()
                 .map(|it| it.0.as_str())
                 .collect::<Vec<_>>(),

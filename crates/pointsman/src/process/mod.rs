@@ -22,3 +22,4 @@ pub mod settings;
 pub mod signals;
 pub mod startup;
 pub mod takeover;
+pub(crate) mod tls_servers;

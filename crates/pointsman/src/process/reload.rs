@@ -18,6 +18,7 @@ use drain::{Drain, Phase};
 use proxy::Running;
 use tracing::{error, info, warn};
 
+use crate::admin::certificates::ServedCertificate;
 use crate::admin::control::ControlAccess;
 use crate::admin::effective_config::{EffectiveConfig, EffectiveSettings, ReloadOutcome};
 use crate::config::{self, Config, ReloadPlan, SettingMap, Settings, name_of};
@@ -138,6 +139,7 @@ impl Reloader {
             None
         };
         services.retune(config, limits)?;
+        services.tls().apply(config)?;
         if let Some(prepared) = prepared {
             services.apply(prepared, (&before, config), limits, data_plane);
         }
@@ -148,7 +150,9 @@ impl Reloader {
         drain.configure(settings::drain(config));
         self.log.set(&config.log);
         let settings = EffectiveSettings::of(config, &plan.connections, files, pending.clone());
-        self.effective.set(EffectiveSettings { unread_secrets: unread, ..settings });
+        let certificates = ServedCertificate::of_clients(services.tls().certificates());
+        let settings = EffectiveSettings { unread_secrets: unread, certificates, ..settings };
+        self.effective.set(settings);
         Ok(pending)
     }
 }
@@ -160,8 +164,9 @@ fn changes_services(before: &Config, after: &Config) -> bool {
             .services
             .iter()
             .map(|it| {
-                let listen =
-                    [&it.listen, &it.replica_listen, &it.sentinel_listen].map(Clone::clone);
+                let plain = [&it.listen, &it.replica_listen, &it.sentinel_listen];
+                let tls = [&it.tls_listen, &it.replica_tls_listen, &it.sentinel_tls_listen];
+                let listen = [plain, tls].map(|keys| keys.map(Clone::clone));
                 (it.name.clone(), listen, it.sentinels.clone(), it.learn_sentinels)
             })
             .collect();

@@ -6,8 +6,7 @@
 //! discovery, its metrics and its place in the status until its last session has left. If it is
 //! added again meanwhile, it continues with them.
 //!
-//! Addresses of a service manager's sockets are configured there: a reload keeps them as long as
-//! their service exists.
+//! Addresses of a service manager's sockets are configured there; a reload keeps them.
 
 mod closing;
 mod prepare;
@@ -33,7 +32,7 @@ use crate::process::listener_set::{
 };
 use crate::process::service_set::prepare::PreparedReload;
 use crate::process::service_set::report::log_serving;
-use crate::process::settings;
+use crate::process::{settings, tls_servers::TlsServers};
 
 /// An address that is served.
 #[derive(Debug, Clone)]
@@ -44,6 +43,8 @@ pub(crate) struct ServedAddress {
     pub(crate) addr: ListenAddr,
     /// Its socket belongs to a service manager.
     pub(crate) is_managed: bool,
+    /// Its clients speak TLS.
+    pub(crate) tls: bool,
 }
 
 /// A listener set that runs.
@@ -80,6 +81,7 @@ pub(crate) struct ServiceSet {
     sockets: Arc<Mutex<Sockets>>,
     registry: ServiceRegistry,
     effective: EffectiveConfig,
+    tls: TlsServers,
     /// The addresses of the admin server.
     admin: Vec<SocketAddr>,
     workers: NonZeroUsize,
@@ -101,6 +103,7 @@ pub(crate) struct ServiceSetParts {
     pub(crate) control: DiscoveryControl,
     pub(crate) sockets: Arc<Mutex<Sockets>>,
     pub(crate) effective: EffectiveConfig,
+    pub(crate) tls: TlsServers,
     pub(crate) admin: Vec<SocketAddr>,
 }
 
@@ -112,7 +115,7 @@ impl ServiceSet {
         workers: &Running,
         parts: ServiceSetParts,
     ) -> Self {
-        let ServiceSetParts { control, sockets, effective, admin } = parts;
+        let ServiceSetParts { control, sockets, effective, tls, admin } = parts;
         let mut services = Vec::new();
         for (number, (service, started)) in config.services.iter().zip(started).enumerate() {
             let StartedService { handle, route, sets } = started;
@@ -143,6 +146,7 @@ impl ServiceSet {
             sockets,
             registry: ServiceRegistry::default(),
             effective,
+            tls,
             admin,
             workers: settings::workers(config),
             closing: BTreeMap::new(),
@@ -158,6 +162,11 @@ impl ServiceSet {
     /// The services as reports see them.
     pub(crate) fn registry(&self) -> &ServiceRegistry {
         &self.registry
+    }
+
+    /// The rules for clients with TLS.
+    pub(crate) fn tls(&self) -> &TlsServers {
+        &self.tls
     }
 
     /// The names of the services that are being removed.
@@ -206,7 +215,7 @@ impl ServiceSet {
         }
         for (number, (set, configured)) in wanted.into_iter().enumerate() {
             if let Some((listener, duplicates)) = sockets.remove(&number) {
-                self.open(&set.name, configured, (listener, duplicates), workers);
+                self.open(&set, configured, (listener, duplicates), workers);
             }
         }
         for (set, id, moved) in closing.iter().filter(|(.., moved)| !*moved) {
@@ -257,7 +266,7 @@ impl ServiceSet {
             if running.sets.iter().any(|set| set.to == to) {
                 continue;
             }
-            let (set, publisher) = running.route.set(to, service, limit, &config.log);
+            let (set, publisher) = running.route.set(to, service, limit, (&config.log, &self.tls));
             match publisher {
                 SetPublisher::Target => {}
                 SetPublisher::Replicas(replicas) => {
@@ -285,7 +294,8 @@ impl ServiceSet {
         config: &Config,
         workers: &mut Running,
     ) {
-        let WiredService { sets, watch, route } = WiredService::new(service, limit, &config.log);
+        let WiredService { sets, watch, route } =
+            WiredService::new(service, limit, (&config.log, &self.tls));
         let (discovery, handle) = self.control.add(watch);
         route.connect(&handle);
         let sets: Vec<RunningSet> =
@@ -314,25 +324,26 @@ impl ServiceSet {
     /// Serves an address.
     fn open(
         &mut self,
-        set: &str,
+        into: &ListenerSet,
         configured: ListenAddr,
         (listener, duplicates): (NewListener, Sockets),
         workers: &mut Running,
     ) {
         let kept = Arc::clone(&self.sockets);
-        let Some(set) = self.set_mut(set) else { return };
+        let Some(set) = self.set_mut(&into.set) else { return };
         let addr = listener.addr.clone();
-        let id = workers.open(set.number, listener, false);
+        let id = workers.open(set.number, listener, into.tls);
         let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.add(duplicates, id, &set.name);
-        info!(listener = %set.name, %addr, "listening");
-        set.addresses.push(ServedAddress { id, configured, addr, is_managed: false });
+        info!(listener = %into.name, %addr, "listening");
+        let (is_managed, tls) = (false, into.tls);
+        set.addresses.push(ServedAddress { id, configured, addr, is_managed, tls });
     }
 
     /// Changes the options of all sessions and the settings of discovery, which applies these
     /// together with everything that [`Self::apply`] has changed.
     pub(crate) fn tune(&mut self, config: &Config, limits: &[usize], workers: &Running) {
-        for (name, options) in listener_set::options_of(config, limits) {
+        for (name, options) in listener_set::options_of(config, limits, &self.tls) {
             let mut sets = self.services.iter().flat_map(|service| &service.sets);
             if let Some(set) = sets.find(|set| *set.name == *name) {
                 workers.tune(set.number, options);
@@ -357,7 +368,7 @@ impl ServiceSet {
     /// The listener set concerned, and why.
     pub(crate) fn retune(&self, config: &Config, limits: &[usize]) -> Result<(), String> {
         let sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
-        for (name, options) in listener_set::options_of(config, limits) {
+        for (name, options) in listener_set::options_of(config, limits, &self.tls) {
             sockets.retune(&name, &options).map_err(|error| {
                 format!("cannot change the listening sockets of {name}: {error}")
             })?;
@@ -375,6 +386,11 @@ impl ServiceSet {
 }
 
 impl RunningSet {
+    /// The name of its addresses, or of those for TLS, as in [`ListenerSet::name`].
+    fn key(&self, tls: bool) -> String {
+        format!("{}{}", self.name, if tls { listener_set::TLS } else { "" })
+    }
+
     fn add(to: Destinations, set: proxy::Service, workers: &mut Running) -> Self {
         let name = Arc::clone(&set.name);
         let number = workers.add_service(set);

@@ -1,24 +1,29 @@
 //! Translates the configuration into the options of sessions, by what their listener leads to.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use proxy::{Network, Networks, Options, StatelessCommands};
+use proxy::{Network, Networks, Options, StatelessCommands, TlsListening};
 
-use crate::config::{LogConfig, ServiceConfig, SessionLines, Sessions, Splice, Subscriptions};
+use crate::config::{
+    Endpoint, LogConfig, ServiceConfig, SessionLines, Sessions, Splice, Subscriptions,
+};
 use crate::process::listener_set::Destinations;
+use crate::process::settings::node;
 
 /// Returns the options of sessions that come through a listener to these nodes.
 pub(crate) fn options_to(
     to: Destinations,
     service: &ServiceConfig,
     limit: usize,
-    log: &LogConfig,
+    (log, tls): (&LogConfig, Option<TlsListening>),
 ) -> Options {
-    match to {
+    let options = match to {
         Destinations::Master => options(service, limit, log),
         Destinations::Replicas => options_of_readers(service, limit, log),
         Destinations::Sentinels => options_of_sentinels(service, limit, log),
-    }
+    };
+    Options { tls, ..options }
 }
 
 /// Returns the options of a service's sessions.
@@ -59,7 +64,15 @@ fn options(service: &ServiceConfig, max_connections: usize, log: &LogConfig) -> 
         max_connections_per_source: service.max_connections_per_source,
         lines: access_log(log),
         tls: None,
+        target_tls: service.redis_tls.client(),
+        target_names: target_names(service),
     }
+}
+
+/// Returns the hosts of the address map, by the announced address.
+fn target_names(service: &ServiceConfig) -> Arc<BTreeMap<Box<str>, Box<str>>> {
+    let name = |from, to: &Endpoint| (node(from).to_string().into(), to.host.as_str().into());
+    Arc::new(service.address_map.iter().map(|(from, to)| name(from, to)).collect())
 }
 
 /// Returns which session ends are logged.
@@ -102,6 +115,7 @@ fn options_of_sentinels(
         maintenance_push: false,
         moving_to: None,
         splice: proxy::Splice::Off,
+        target_tls: service.sentinel_tls.client(),
         ..options
     }
 }

@@ -27,6 +27,8 @@ pub fn discovery(
         name: Arc::from(service.name.as_str()),
         sentinels: service.sentinels.iter().map(node).collect(),
         sentinel_auth: credentials(&service.sentinel_auth),
+        sentinel_tls: service.sentinel_tls.client(),
+        redis_tls: service.redis_tls.client(),
         auth: credentials(&service.auth),
         rules: rules(service),
         probe_timeout: service.timers.verify_timeout,
@@ -45,6 +47,8 @@ pub(crate) fn discovery_change(
 ) -> DiscoveryChange {
     DiscoveryChange {
         sentinel_auth: credentials(&service.sentinel_auth),
+        sentinel_tls: service.sentinel_tls.client(),
+        redis_tls: service.redis_tls.client(),
         auth: credentials(&service.auth),
         rules: rules(service),
         probe_timeout: service.timers.verify_timeout,
@@ -61,6 +65,8 @@ pub fn examination(service: &config::ServiceConfig, own: Vec<SocketAddr>) -> Exa
         name: Arc::from(service.name.as_str()),
         sentinels: service.sentinels.iter().map(node).collect(),
         sentinel_auth: credentials(&service.sentinel_auth),
+        sentinel_tls: service.sentinel_tls.client(),
+        redis_tls: service.redis_tls.client(),
         auth: credentials(&service.auth),
         verify: verify(service),
         learn: service.learn_sentinels,

@@ -39,7 +39,7 @@ impl Flow {
     ) -> Option<FlowStep> {
         while let Some(pipe) = self.pipe.as_deref_mut().filter(|pipe| pipe.len() > 0) {
             // The length needs no check: all of it belongs to a body in progress.
-            if policy.before_write(&[]) == WritePermission::Blocked {
+            if policy.before_write(&[], 0) == WritePermission::Blocked {
                 return Some(FlowStep::Stuck);
             }
             match sink.poll_drain(cx, pipe) {

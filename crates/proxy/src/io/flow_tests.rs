@@ -22,14 +22,14 @@ struct CountingPolicy {
 
 impl ForwardingPolicy for CountingPolicy {
     fn before_read(&mut self) -> WritePermission {
-        self.before_write(&[])
+        self.before_write(&[], 0)
     }
 
     fn after_read(&mut self) -> bool {
         !self.rejects_reads
     }
 
-    fn before_write(&mut self, _waiting: &[u8]) -> WritePermission {
+    fn before_write(&mut self, _waiting: &[u8], _begun: usize) -> WritePermission {
         if self.blocked || self.writes_left == Some(0) {
             WritePermission::Blocked
         } else {

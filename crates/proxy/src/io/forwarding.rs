@@ -28,9 +28,9 @@ pub(crate) struct RequestForwarding<'a> {
 
 impl RequestForwarding<'_> {
     #[inline]
-    fn permission(&mut self, waiting: &[u8]) -> WritePermission {
+    fn permission(&mut self, waiting: &[u8], begun: usize) -> WritePermission {
         if self.stopping || *self.measured > 0 {
-            self.measure(waiting)
+            self.measure(waiting, begun)
         } else {
             WritePermission::Unlimited
         }
@@ -38,7 +38,7 @@ impl RequestForwarding<'_> {
 
     /// The rule while stopping: one request at a time, and none after a boundary at which the
     /// session may end.
-    fn measure(&mut self, waiting: &[u8]) -> WritePermission {
+    fn measure(&mut self, waiting: &[u8], begun: usize) -> WritePermission {
         if *self.measured > 0 {
             return WritePermission::Limited(*self.measured as usize);
         }
@@ -53,6 +53,11 @@ impl RequestForwarding<'_> {
         if may_end {
             return WritePermission::Blocked;
         }
+        if begun > 0 {
+            // The rest of the request under way is in these bytes. Requests that follow it there
+            // are executed, too.
+            return WritePermission::Begun(begun);
+        }
         // These bytes came in one read, so there are far fewer than 4 GiB; the rest of a longer
         // request is measured when this has been written.
         let waiting = waiting.get(..u32::MAX as usize).unwrap_or(waiting);
@@ -64,7 +69,7 @@ impl RequestForwarding<'_> {
 impl ForwardingPolicy for RequestForwarding<'_> {
     fn before_read(&mut self) -> WritePermission {
         if self.target.may_accept_requests() {
-            self.permission(&[])
+            self.permission(&[], 0)
         } else {
             WritePermission::Blocked
         }
@@ -74,9 +79,9 @@ impl ForwardingPolicy for RequestForwarding<'_> {
         true
     }
 
-    fn before_write(&mut self, waiting: &[u8]) -> WritePermission {
+    fn before_write(&mut self, waiting: &[u8], begun: usize) -> WritePermission {
         if self.target.accepts_requests() {
-            self.permission(waiting)
+            self.permission(waiting, begun)
         } else {
             WritePermission::Blocked
         }
@@ -152,7 +157,7 @@ impl ForwardingPolicy for ReplyForwarding<'_> {
         self.target.reply_policy() == ReplyPolicy::Pass
     }
 
-    fn before_write(&mut self, _waiting: &[u8]) -> WritePermission {
+    fn before_write(&mut self, _waiting: &[u8], _begun: usize) -> WritePermission {
         WritePermission::Unlimited
     }
 

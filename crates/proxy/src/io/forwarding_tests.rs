@@ -27,7 +27,7 @@ fn requests(
         stopwatch: &mut stopwatch,
         measured: &mut measured,
     };
-    (policy.before_read(), policy.before_write(b"PING\r\n"))
+    (policy.before_read(), policy.before_write(b"PING\r\n", 0))
 }
 
 /// Whether a policy from `target` admits what was read.
@@ -42,7 +42,7 @@ fn after_read(context: &WorkerContext, target: &target::Target) -> bool {
         commands: &mut commands,
     };
     assert_eq!(
-        policy.before_write(b"+OK\r\n"),
+        policy.before_write(b"+OK\r\n", 0),
         WritePermission::Unlimited,
         "admitted replies may be written"
     );

@@ -10,6 +10,7 @@ pub(crate) mod stream;
 pub(crate) mod tls_stream;
 #[cfg(test)]
 mod tls_stream_tests;
+pub(crate) mod upstream;
 
 #[cfg(test)]
 mod bulk_tests;

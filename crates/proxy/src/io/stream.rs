@@ -20,6 +20,7 @@ use crate::io::pipe::Pipe;
 use crate::io::socket_facts::SocketFacts;
 use crate::options::Options;
 use crate::runtime::reactor::{Readiness, Registration};
+use crate::session_row::TlsFacts;
 
 /// Unanswered keepalive probes that end a connection.
 const KEEPALIVE_PROBES: u32 = 3;
@@ -44,10 +45,16 @@ pub(crate) trait ByteStream {
     /// bytes.
     fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
 
-    /// Whether a part of the bytes of a write that was pending cannot be taken back. A stream that
-    /// sends bytes as they are has always returned how many it has sent.
+    /// How many bytes of a write that was pending cannot be taken back one by one: the peer can
+    /// read none of them yet, and gets all of them or none. A stream that sends bytes as they are
+    /// has always returned how many it has sent.
+    fn begun_write(&self) -> usize {
+        0
+    }
+
+    /// Whether there are such bytes.
     fn has_begun_write(&self) -> bool {
-        false
+        self.begun_write() > 0
     }
 
     /// Closes our direction: the peer reads an end after the last byte written.
@@ -64,6 +71,11 @@ pub(crate) trait ByteStream {
     /// Whether bytes are waiting to be read now, whatever the event loop has recorded. A system
     /// call.
     fn has_unread(&self) -> bool;
+
+    /// The negotiated parameters of TLS, for an operator.
+    fn tls_facts(&self) -> Option<TlsFacts> {
+        None
+    }
 
     /// What the kernel knows of it, for an operator. System calls.
     fn socket_facts(&self) -> SocketFacts {
@@ -155,6 +167,14 @@ impl SocketStream {
             }
         }
         Poll::Pending
+    }
+
+    /// Sends what the kernel takes of `bytes` at this moment, without waiting and without the event
+    /// loop: for the last message before the connection is closed.
+    pub(crate) fn send_last(&self, bytes: &[u8]) {
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        // A peer that is gone needs no message.
+        let _sent = rustix::net::send(&self.socket, bytes, flags);
     }
 
     /// Makes close discard what the kernel still holds for this connection, with a reset instead of

@@ -22,12 +22,13 @@ use std::collections::VecDeque;
 use std::io;
 use std::task::{Context, Poll, ready};
 
-use tls::{MAX_RECORD, TlsConnection, TlsSide};
+use tls::{ClientSide, MAX_RECORD, TlsConnection, TlsSide};
 
 use crate::invariant;
 use crate::io::buffer::{self, KeptCount, SCRATCH_SIZE};
 use crate::io::socket_facts::SocketFacts;
 use crate::io::stream::{ByteStream, ClientStream, SocketStream};
+use crate::session_row::TlsFacts;
 
 /// Records encrypted before they are sent: 64 KiB with one system call.
 const RECORDS_PER_WRITE: usize = 4;
@@ -319,6 +320,51 @@ impl<S: TlsSide> State<S> {
     }
 }
 
+/// The result of a write after which this much more was sent in whole records. `None` if there were
+/// only messages of the protocol. After an error, what was sent still counts: the peer may have
+/// read these records, and their bytes must not be sent again elsewhere. The next attempt fails.
+fn written_by(written: usize, flushed: Poll<io::Result<()>>) -> Option<Poll<io::Result<usize>>> {
+    match (written, flushed) {
+        (0, Poll::Pending) => Some(Poll::Pending),
+        (0, Poll::Ready(Ok(()))) => None,
+        (0, Poll::Ready(Err(error))) => Some(Poll::Ready(Err(error))),
+        (written, _) => Some(Poll::Ready(Ok(written))),
+    }
+}
+
+impl TlsStream<ClientSide> {
+    /// Announces the end of a connection that is about to be closed, without waiting. Not after a
+    /// part of a record: the rest would have to be sent first, and the peer would execute what it
+    /// contains.
+    pub(crate) fn announce_end(&mut self) {
+        let state = &mut *self.state;
+        if state.is_broken || !state.records.is_empty() || state.connection.is_handshaking() {
+            return;
+        }
+        // Without keys there is nothing to announce.
+        if state.connection.close().is_ok() {
+            let mut last = state.ciphertext.split_off(state.sent);
+            last.append(state.connection.outgoing());
+            self.socket.send_last(&last);
+            self.discard();
+        }
+    }
+
+    /// Makes close discard everything that was written and has not left this host.
+    pub(crate) fn reset_on_close(&mut self) {
+        self.discard();
+        self.socket.reset_on_close();
+    }
+
+    /// Drops what was encrypted and not sent. Nothing can be sent any more.
+    fn discard(&mut self) {
+        let state = &mut *self.state;
+        (state.ciphertext, state.sent, state.is_broken) = (Vec::new(), 0, true);
+        state.records = VecDeque::new();
+        state.count();
+    }
+}
+
 fn invalid(error: tls::rustls::Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
@@ -375,18 +421,15 @@ impl<S: TlsSide> ByteStream for TlsStream<S> {
                     return Poll::Ready(Ok(written));
                 }
                 self.state.written = written;
-            } else if state.unsent().saturating_add(state.written) > bytes.len() {
+            } else if self.begun_write() > bytes.len() {
                 // Their records include bytes that must not be sent at present.
                 return Poll::Pending;
             }
             #[cfg(debug_assertions)]
             assert!(bytes.starts_with(&self.state.expected), "other bytes than before");
-            let flushed = self.poll_flush(cx)?;
-            match (self.state.take_written(), flushed) {
-                (0, Poll::Pending) => return Poll::Pending,
-                // There were only messages of the protocol.
-                (0, Poll::Ready(())) => {}
-                (written, _) => return Poll::Ready(Ok(written)),
+            let flushed = self.poll_flush(cx);
+            if let Some(result) = written_by(self.state.take_written(), flushed) {
+                return result;
             }
         }
     }
@@ -406,8 +449,8 @@ impl<S: TlsSide> ByteStream for TlsStream<S> {
         let _sent = self.poll_flush(cx);
     }
 
-    fn has_begun_write(&self) -> bool {
-        self.state.written > 0 || !self.state.records.is_empty()
+    fn begun_write(&self) -> usize {
+        self.state.unsent().saturating_add(self.state.written)
     }
 
     fn peer_closed(&self) -> bool {
@@ -421,7 +464,31 @@ impl<S: TlsSide> ByteStream for TlsStream<S> {
             || self.socket.has_unread()
     }
 
+    fn tls_facts(&self) -> Option<TlsFacts> {
+        let connection = &self.state.connection;
+        Some(TlsFacts { version: connection.version()?, cipher: connection.cipher()? })
+    }
+
     fn socket_facts(&self) -> SocketFacts {
         self.socket.socket_facts()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_records_that_left_before_an_error() {
+        let failed = || Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+        let counted = |written, flushed| match written_by(written, flushed) {
+            Some(Poll::Ready(result)) => result.ok(),
+            _ => None,
+        };
+        assert_eq!(counted(16_384, failed()), Some(16_384));
+        assert_eq!(counted(16_384, Poll::Pending), Some(16_384));
+        assert!(matches!(written_by(0, failed()), Some(Poll::Ready(Err(_)))));
+        assert!(matches!(written_by(0, Poll::Pending), Some(Poll::Pending)));
+        assert!(written_by(0, Poll::Ready(Ok(()))).is_none());
     }
 }

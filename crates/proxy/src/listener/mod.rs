@@ -18,7 +18,6 @@
 //! unless an IPv4 address of this process has the same port: then that one serves them. A socket
 //! bound by an older process keeps its mode, so an IPv4 address may coincide with an inherited
 //! `[::]` that accepts IPv4 already. It joins that one's group, and Linux prefers it.
-//!
 //! Unix sockets are always inherited. They have no `SO_REUSEPORT`, so all workers share one.
 //!
 //! Deliberately absent: the origin of inherited sockets, and the files of Unix sockets.

@@ -6,8 +6,8 @@
 //! `hold_timeout`, a new session not before one `connect_timeout`.
 //!
 //! - **Fresh**: the first attempt needs no permit, so an accepted connection costs one dial and
-//!   nothing else. A session that waited at the gate needs one, also after each failure. A failed
-//!   attempt is repeated after a pause that doubles.
+//!   nothing else. A session that waited at the gate needs one, also after each failure, and every
+//!   session after a failed TLS handshake. A failed attempt is repeated after a pause that doubles.
 //! - **Resume** ([`resume`]): always with a permit, because all sessions of a service arrive at
 //!   once. The connection counts only when the target has answered the [`replay`] of the session's
 //!   state.
@@ -27,8 +27,9 @@ use target::{Generation, Target, TargetRef};
 use crate::context::WorkerContext;
 use crate::dial_permits::DialPermit;
 use crate::end_reason::EndReason;
-use crate::io::stream::{ClientStream, SocketStream};
-use crate::service::{Hint, Service};
+use crate::io::stream::ClientStream;
+use crate::io::upstream::Upstream;
+use crate::service::{DialFailure, Hint, Service};
 use crate::session::carry::replay::{self, Failed, Replayed};
 use crate::session::carry::{CarryState, Migration};
 use crate::session::dial::{self, is_superseded, may_be_used};
@@ -48,7 +49,7 @@ const REBALANCE_TIMEOUT: Duration = Duration::from_millis(if cfg!(test) { 30_000
 #[derive(Debug)]
 pub(crate) struct Connected {
     pub(crate) target: TargetRef,
-    pub(crate) upstream: SocketStream,
+    pub(crate) upstream: Upstream,
     /// The replayed state that the pump starts with on it.
     pub(crate) replayed: Option<Box<Replayed>>,
 }
@@ -86,7 +87,7 @@ struct Attempts {
 
 /// The outcome of one attempt.
 enum Attempt {
-    Connected(SocketStream, Option<Box<Replayed>>),
+    Connected(Upstream, Option<Box<Replayed>>),
     /// The target is fenced or draining, or must not be used at present. That says nothing about
     /// the next one.
     Superseded,
@@ -131,7 +132,13 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
             let Some(target) = self.usable_target().await? else { continue };
             match self.attempt(&target).await? {
                 Attempt::Connected(upstream, replayed) => {
-                    if let (Some(permit), Mode::Resume(_)) = (self.permit.take(), &self.mode) {
+                    let has_answered = match &self.mode {
+                        Mode::Fresh => matches!(upstream, Upstream::Tls(_)),
+                        Mode::Resume(_) => true,
+                    };
+                    if let Some(permit) = self.permit.take()
+                        && has_answered
+                    {
                         permit.succeeded();
                     }
                     return Ok(Connected { target, upstream, replayed });
@@ -209,7 +216,7 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
                 let until = attempts.until;
                 tokio::select! {
                     biased;
-                    dialled = dial::connect(target.addr(), options, until) =>
+                    dialled = dial::connect(target, context, until) =>
                         dialled.map(|upstream| (upstream, None)).map_err(Failed::Dial),
                     () = superseded(context, target, ticket) => Err(Failed::Superseded),
                 }
@@ -218,7 +225,7 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
                 self.base.stage.set(Stage::Moving);
                 tokio::select! {
                     biased;
-                    resumed = Box::pin(migration.open(target, options, self.until)) => resumed?,
+                    resumed = Box::pin(migration.open(target, context, self.until)) => resumed?,
                     () = superseded(context, target, ticket) => Err(Failed::Superseded),
                 }
             }
@@ -259,9 +266,11 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
     ) -> Result<(), EndReason> {
         report_failure(self.context, target, failed);
         // Given back before the pause, in which it would keep other sessions from their attempts.
-        let in_line = self.permit.take().map(DialPermit::failed).is_some();
+        let had_permit = self.permit.take().map(DialPermit::failed).is_some();
+        // A handshake costs as much as a hundred requests.
+        let in_line = had_permit || failed == Failed::Dial(DialFailure::Tls);
         if failed.is_local() {
-            return Err(EndReason::ResourcesExhausted);
+            return Err(failed.end_reason());
         }
         let route = &self.context.shared.service.route;
         // In a box: a session that dials has no memory for this.
@@ -272,7 +281,7 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
             && !route.has_alternative_to(target)
         {
             if Instant::now() + attempts.pause >= attempts.until {
-                return Err(EndReason::DialFailed);
+                return Err(failed.end_reason());
             }
             tokio::select! {
                 () = self.ticket.cut() => return Err(EndReason::Cut),
@@ -285,7 +294,10 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
             let (permits, until) = (&self.context.dial_permits, self.until);
             self.base.stage.set(Stage::InLine);
             let permit = hold::permit(self.client, self.unsent, permits, self.ticket, until);
-            self.permit = Some(Box::pin(permit).await?);
+            self.permit = Some(match Box::pin(permit).await {
+                Err(EndReason::HoldTimeout) if !had_permit => return Err(failed.end_reason()),
+                permit => permit?,
+            });
         }
         Ok(())
     }
@@ -295,18 +307,18 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
 /// kept until the new one works, and there is one attempt.
 pub(crate) async fn rebalance(
     context: &WorkerContext,
-    (here, upstream): (TargetRef, SocketStream),
+    (here, upstream): (TargetRef, Upstream),
     state: CarryState,
-) -> (TargetRef, SocketStream, Start) {
+) -> (TargetRef, Upstream, Start) {
     let CarryState { ledger, unsent: early, .. } = state;
     let WorkerContext { shared, counters, .. } = context;
-    let Service { route, options, .. } = &*shared.service;
+    let Service { route, .. } = &*shared.service;
     if let Some(there) = route
         .usable_target()
         .filter(|there| here.has_more_sessions_than(there) && here.has_data_of(there))
     {
         let until = Instant::now() + REBALANCE_TIMEOUT;
-        let resumed = replay::replay(&there, options, &ledger, until).await;
+        let resumed = replay::replay(&there, context, &ledger, until).await;
         if let Some((upstream, replayed)) = resumed.ok().filter(|_| may_be_used(&there)) {
             counters.dials.increment();
             counters.rebalanced.increment();

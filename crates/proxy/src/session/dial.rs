@@ -1,6 +1,8 @@
 //! Dialling a target: one attempt to open a connection, and the checks whether the target may be
 //! used.
 
+mod tls_session;
+
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -10,35 +12,45 @@ use rustix::io::Errno;
 use socket2::{Domain, Protocol, Socket, Type};
 use target::Target;
 
+use crate::context::WorkerContext;
 use crate::io::stream;
 use crate::io::stream::SocketStream;
-use crate::options::LiveOptions;
+use crate::io::upstream::Upstream;
 use crate::options::{Options, Splice};
 use crate::service::DialFailure;
 
-/// Connects to `addr`, within `connect_timeout` and until `deadline`.
+pub(crate) use tls_session::note_error;
+
+/// Connects to `target`, within `connect_timeout` and until `deadline`. The handshake is part of
+/// that, if sessions with targets use TLS.
 ///
 /// # Errors
 ///
 /// The kind of failure.
 pub(crate) async fn connect(
-    addr: SocketAddr,
-    live: &LiveOptions,
+    target: &Target,
+    context: &WorkerContext,
     deadline: Instant,
-) -> Result<SocketStream, DialFailure> {
-    let options = live.now();
-    let mut line = start(addr, &options).map_err(|error| classify(&error))?;
-    if line.is_connected() {
-        return Ok(line);
+) -> Result<Upstream, DialFailure> {
+    let options = context.shared.service.options.now();
+    let mut line = start(target.addr(), &options).map_err(|error| classify(&error))?;
+    let tls = options.target_tls.clone();
+    if line.is_connected() && tls.is_none() {
+        return Ok(Upstream::Plain(line));
     }
     let deadline = deadline.min(Instant::now() + options.connect_timeout);
     // Not kept while it waits: it would be part of every session's future.
     drop(options);
     let connecting = poll_fn(|cx| line.poll_connected(cx));
     match tokio::time::timeout_at(deadline.into(), connecting).await {
-        Ok(Ok(())) => Ok(line),
-        Ok(Err(error)) => Err(classify(&error)),
-        Err(_elapsed) => Err(DialFailure::TimedOut),
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => return Err(classify(&error)),
+        Err(_elapsed) => return Err(DialFailure::TimedOut),
+    }
+    match tls {
+        None => Ok(Upstream::Plain(line)),
+        // In a box: a session without TLS has no memory for this.
+        Some(tls) => Box::pin(tls_session::open(line, &tls, target, context, deadline)).await,
     }
 }
 

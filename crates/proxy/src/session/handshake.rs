@@ -15,9 +15,9 @@
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use tls::{ServerSide, TlsConnection};
+use tls::{ServerSide, TlsConnection, TlsSide};
 
 use crate::end_reason::{EndReason, Side};
 use crate::io::stream::SocketStream;
@@ -32,6 +32,9 @@ use crate::tls_listening::{TlsFailure, TlsListening};
 
 /// The first byte of a record of a handshake (RFC 8446, section 5.1).
 const HANDSHAKE_RECORD: u8 = 0x16;
+
+/// A client that has sent nothing for this long in the middle of a handshake has stopped.
+const STOPPED: Duration = Duration::from_secs(2);
 
 /// The reply to a client that sends commands where TLS is spoken.
 const NOT_TLS: &[u8] = b"-ERR this port accepts TLS connections only\r\n";
@@ -175,7 +178,7 @@ impl Handshake<'_> {
         loop {
             tasks::record_bytes(run_queue::HEAVY);
             tasks::yield_now().await;
-            match poll_fn(|cx| self.poll_step(cx, &mut client)).await {
+            match poll_fn(|cx| poll_step(cx, &mut client, &mut self.received)).await {
                 Ok(HandshakeStep::Complete) => return Ok(client),
                 Ok(HandshakeStep::Receive) => {}
                 Err(HandshakeError::Socket(error)) => {
@@ -189,8 +192,7 @@ impl Handshake<'_> {
                     return Err((TlsFailure::of(&error), error.to_string()));
                 }
             }
-            let read = poll_fn(|cx| client.poll_receive(cx, &mut self.received)).await;
-            match read {
+            match self.receive_more(&mut client).await? {
                 Ok(1..) => {}
                 Ok(0) => return Err((TlsFailure::Closed, "the client closed it".to_owned())),
                 Err(error) => return Err((TlsFailure::Closed, error.to_string())),
@@ -198,17 +200,39 @@ impl Handshake<'_> {
         }
     }
 
-    /// Computes a step, and counts the time as that of a session with large values.
-    fn poll_step(
+    /// Receives the next bytes. A client that stops in the middle loses its turn to those who wait
+    /// for one: otherwise a few such clients could keep all others out until their deadlines.
+    ///
+    /// # Errors
+    ///
+    /// It has stopped, and others wait.
+    async fn receive_more(
         &mut self,
-        cx: &mut Context<'_>,
         client: &mut TlsStream<ServerSide>,
-    ) -> Poll<Result<HandshakeStep, HandshakeError>> {
-        let begin = Instant::now();
-        let step = client.poll_handshake(cx, &mut self.received);
-        let took = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let bytes = took.saturating_mul(BYTES_PER_NANOSECOND);
-        tasks::record_bytes(usize::try_from(bytes).unwrap_or(usize::MAX));
-        step
+    ) -> Result<std::io::Result<usize>, Failed> {
+        loop {
+            tokio::select! {
+                biased;
+                read = poll_fn(|cx| client.poll_receive(cx, &mut self.received)) => return Ok(read),
+                () = tokio::time::sleep(STOPPED) => if self.tls.limit.is_exhausted() {
+                    let error = "it stopped in the middle while others waited";
+                    return Err((TlsFailure::Timeout, error.to_owned()));
+                }
+            }
+        }
     }
+}
+
+/// Computes a step of a handshake, and counts the time as that of a session with large values.
+pub(super) fn poll_step<S: TlsSide>(
+    cx: &mut Context<'_>,
+    stream: &mut TlsStream<S>,
+    received: &mut Vec<u8>,
+) -> Poll<Result<HandshakeStep, HandshakeError>> {
+    let begin = Instant::now();
+    let step = stream.poll_handshake(cx, received);
+    let took = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let bytes = took.saturating_mul(BYTES_PER_NANOSECOND);
+    tasks::record_bytes(usize::try_from(bytes).unwrap_or(usize::MAX));
+    step
 }

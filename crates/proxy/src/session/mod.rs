@@ -35,6 +35,12 @@ mod session_tests;
 #[cfg(test)]
 mod target_tests;
 #[cfg(test)]
+mod target_tls_fault_tests;
+#[cfg(test)]
+mod target_tls_reader_tests;
+#[cfg(test)]
+mod target_tls_tests;
+#[cfg(test)]
 mod tls_handshake_tests;
 #[cfg(test)]
 mod tls_session_tests;
@@ -42,13 +48,16 @@ mod tls_session_tests;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use target::TargetRef;
+use target::{Target, TargetRef};
+use tls::ClientSide;
 
 use crate::access_log::SessionRecord;
 use crate::address::Peer;
 use crate::context::WorkerContext;
 use crate::end_reason::EndReason;
-use crate::io::stream::{ClientStream, SocketStream};
+use crate::io::stream::{ByteStream, ClientStream, SocketStream};
+use crate::io::tls_stream::TlsStream;
+use crate::io::upstream::Upstream;
 use crate::limits::Admission;
 use crate::maintenance::pending;
 use crate::not_carried::{NotCarried, Uncarried};
@@ -68,13 +77,24 @@ pub(crate) struct Session {
 }
 
 /// A target, the connection to it, and what is pumped first.
-type Ready = (TargetRef, SocketStream, Start);
+type Ready = (TargetRef, Upstream, Start);
 
 /// Why a session ends, and what its client is still sent.
 type SessionEnd = (EndReason, Vec<u8>);
 
 /// The end by an order.
 const KILLED: SessionEnd = (EndReason::Killed, Vec::new());
+
+/// Pumps between a client and a target that speaks TLS. In a box, so that the future of a session
+/// without TLS is no larger.
+fn pump_tls<'a, C: ByteStream>(
+    ends: (&'a mut C, &'a mut TlsStream<ClientSide>),
+    base: &'a SessionBase,
+    target: &'a Target,
+    start: Start,
+) -> Pin<Box<dyn Future<Output = Stopped> + 'a>> {
+    Box::pin(async move { Pump::new(ends, &base.context, target, start).run(base).await })
+}
 
 /// The result of `next`, unless the session is killed meanwhile.
 async fn or_killed<T>(
@@ -123,10 +143,18 @@ impl Session {
                     };
                 loop {
                     let current = &*self.target.insert(target);
+                    let stopped = match &mut upstream {
+                        Upstream::Plain(upstream) => {
+                            Pump::new((&mut client, upstream), &self.base.context, current, start)
+                                .run(&self.base)
+                                .await
+                        }
+                        Upstream::Tls(upstream) => {
+                            pump_tls((&mut client, upstream), &self.base, current, start).await
+                        }
+                    };
                     let Stopped { reason, undelivered, after, bytes, commands, uncarried } =
-                        Pump::new((&mut client, &mut upstream), &self.base.context, current, start)
-                            .run(&self.base)
-                            .await;
+                        stopped;
                     self.base.add(bytes, commands);
                     self.uncarried = uncarried;
                     if matches!(
@@ -199,7 +227,7 @@ impl Session {
     async fn continue_after(
         &self,
         after: After,
-        upstream: SocketStream,
+        upstream: Upstream,
         client: &mut impl ClientStream,
         undelivered: Vec<u8>,
     ) -> Result<Ready, SessionEnd> {
@@ -228,7 +256,7 @@ impl Session {
     async fn carry(
         &self,
         state: CarryState,
-        upstream: SocketStream,
+        upstream: Upstream,
         client: &mut impl ClientStream,
         unsent: &mut Vec<u8>,
     ) -> Result<Connected, SessionEnd> {

@@ -25,6 +25,8 @@ mod start;
 mod superseded;
 #[cfg(test)]
 mod superseded_tests;
+#[cfg(test)]
+mod tls_target_tests;
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};

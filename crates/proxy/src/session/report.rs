@@ -96,6 +96,8 @@ impl SessionBase {
             service: Arc::clone(&self.context.shared.service.name),
             client: self.peer.addr(),
             listener: None,
+            client_tls: None,
+            target_tls: None,
             said: session_row::ListedClient::default(),
             state,
             waits_for,
@@ -164,6 +166,8 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
         let commands = u64::from(commands) + u64::from(self.ledger.uncounted_requests());
         session_row::leave(SessionRow {
             listener,
+            client_tls: self.client.tls_facts(),
+            target_tls: self.upstream.tls_facts(),
             said: self.ledger.client_facts().into(),
             state,
             waits_for,

@@ -318,7 +318,7 @@ fn gives_up_a_dial_without_answer_at_a_master_change() {
     proxy.wait_for("the session", |stats| stats.open == 1);
     proxy.commit(backend.addr());
     expect(&mut backend.accept(), b"PING\r\n");
-    assert_eq!((proxy.stats().dials, proxy.stats().dial_failures), (1, [0; 6]));
+    assert_eq!((proxy.stats().dials, proxy.stats().dial_failures), (1, [0; 7]));
     drop(fillers);
 }
 

@@ -203,6 +203,23 @@ fn bounds_handshakes_that_run_at_once() {
 }
 
 #[test]
+fn ends_stopped_handshake_while_others_wait() {
+    let ca = TestCa::new();
+    let mut options = ca.options(Options::default());
+    options.tls.as_mut().unwrap().limit = HandshakeLimit::new(1);
+    let (proxy, backend) = proxy(options);
+    let mut stopped = ca.client(&proxy);
+    stopped.conn.write_tls(&mut stopped.sock).unwrap();
+    stopped.sock.peek(&mut [0; 5]).unwrap();
+    let mut next = ca.client(&proxy);
+    complete(&mut next);
+    send(&mut next, b"PING\r\n");
+    let mut upstream = backend.accept();
+    expect(&mut upstream, b"PING\r\n");
+    proxy.wait_for("the end of the other", |stats| failed(stats, TlsFailure::Timeout) == 1);
+}
+
+#[test]
 fn closes_refused_clients_without_an_answer() {
     let ca = TestCa::new();
     let (proxy, _backend) = proxy(ca.options(Options { max_connections: 1, ..Options::default() }));

@@ -19,7 +19,7 @@ use crate::{HandshakeLimit, Options, TlsListening};
 
 pub(crate) type TlsClient = StreamOwned<ClientConnection, TcpStream>;
 
-const NAME: &str = "redis.example";
+pub(crate) const NAME: &str = "redis.example";
 
 fn pem(text: String) -> PemFile {
     PemFile::new(PathBuf::from("test.pem"), text)

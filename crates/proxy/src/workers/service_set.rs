@@ -26,6 +26,7 @@ use crate::options::Options;
 use crate::rejection::RejectionLog;
 use crate::service::Service;
 use crate::stats::ServiceCounters;
+use crate::target_tls::TargetTlsLog;
 use crate::workers::Running;
 
 /// A service that workers run.
@@ -135,6 +136,7 @@ impl Running {
             held,
             awaiting_header: Slots::new(MAX_AWAITING_HEADER),
             rejection_log: RejectionLog::default(),
+            target_tls_log: TargetTlsLog::default(),
         });
         let dial_permits = (0..workers).map(|_| Arc::default()).collect();
         self.services.add(RunningService { shared, counters, dial_permits })

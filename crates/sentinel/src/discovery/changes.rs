@@ -20,6 +20,7 @@ use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use target::PoolWriter;
+use tls::ClientTls;
 use tokio::sync::{Notify, mpsc};
 use tracing::info;
 
@@ -29,7 +30,7 @@ use crate::discovery::handle::{ConnectionSettings, DiscoveryHandle};
 use crate::discovery::seeds::Seed;
 use crate::discovery::service_runtime::ServiceRuntime;
 use crate::link::auth::Credentials;
-use crate::link::login::Login;
+use crate::link::login::{Access, Login};
 use crate::link::messages::{DriverMessage, Timeouts};
 use crate::link::renewal::RenewalPermit;
 use crate::net::own_addresses::OwnAddresses;
@@ -53,6 +54,7 @@ pub(super) struct NewService {
     name: Arc<str>,
     sentinels: Vec<NodeAddr>,
     sentinel_auth: Option<Credentials>,
+    sentinel_tls: Option<ClientTls>,
     learn: bool,
     handle: DiscoveryHandle,
     runtime: ServiceRuntime,
@@ -114,10 +116,14 @@ impl DiscoveryControl {
             name: Arc::clone(&config.name),
             auth: prober_factory.login.clone(),
             // Replaced by the credentials that it shares with other services as soon as it begins.
-            sentinel_auth: ArcSwap::from_pointee(Login::new(config.sentinel_auth.clone())),
+            sentinel_auth: ArcSwap::from_pointee(Login::new(Access {
+                credentials: config.sentinel_auth.as_ref(),
+                tls: config.sentinel_tls.as_ref(),
+            })),
             resolver: self.resolver.clone(),
         };
-        let DiscoveryConfig { name, sentinels, sentinel_auth, rules, learn, .. } = config;
+        let DiscoveryConfig { name, sentinels, sentinel_auth, sentinel_tls, rules, learn, .. } =
+            config;
         let runtime = ServiceRuntime::new(
             number,
             &name,
@@ -127,7 +133,7 @@ impl DiscoveryControl {
             self.out.clone(),
         );
         let handle = DiscoveryHandle::new(runtime.snapshot(), settings, Arc::clone(&self.wake));
-        NewService { number, name, sentinels, sentinel_auth, learn, handle, runtime }
+        NewService { number, name, sentinels, sentinel_auth, sentinel_tls, learn, handle, runtime }
     }
 
     /// Ends the discovery of a service: its target is not renewed any more, and its connections
@@ -170,8 +176,19 @@ impl DiscoveryControl {
 impl Discovery {
     /// Begins a service.
     pub(super) fn begin(&mut self, service: NewService) {
-        let NewService { number, name, sentinels, sentinel_auth, learn, handle, runtime } = service;
-        let auth = self.links.number(sentinel_auth.as_ref());
+        let NewService {
+            number,
+            name,
+            sentinels,
+            sentinel_auth,
+            sentinel_tls,
+            learn,
+            handle,
+            runtime,
+        } = service;
+        let auth = self
+            .links
+            .number(Access { credentials: sentinel_auth.as_ref(), tls: sentinel_tls.as_ref() });
         self.links.set_name(number, Some(name));
         self.learn.insert(number, (learn, auth));
         handle.connection_settings().sentinel_auth.store(Arc::new(self.links.login(auth)));

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use target::{EmptyPool, PoolWriter, TargetWriter};
+use tls::ClientTls;
 
 use crate::link::auth::Credentials;
-use crate::link::login::Login;
+use crate::link::login::{Access, Login};
 use crate::link::renewal::RenewalPermit;
 use crate::net::own_addresses::OwnAddresses;
 use crate::net::resolve::Resolver;
@@ -27,6 +28,10 @@ pub struct DiscoveryConfig {
     pub sentinel_auth: Option<Credentials>,
     /// Credentials for the redis nodes.
     pub auth: Option<Credentials>,
+    /// The settings of TLS to the sentinels; plain text without.
+    pub sentinel_tls: Option<ClientTls>,
+    /// The settings of TLS to the redis nodes; plain text without.
+    pub redis_tls: Option<ClientTls>,
     /// The rules of the machine.
     pub rules: MachineRules,
     /// The timeout of one probe of a redis node.
@@ -51,7 +56,10 @@ pub(crate) fn prober_factory(
 ) -> ProberFactory {
     let settings = probe_settings(watch.rules.verify, watch.probe_timeout, &watch.address_map);
     ProberFactory {
-        login: Login::new(watch.auth.clone()),
+        login: Login::new(Access {
+            credentials: watch.auth.as_ref(),
+            tls: watch.redis_tls.as_ref(),
+        }),
         permit: permit.clone(),
         settings: ArcSwap::from_pointee(settings),
         own: own.clone(),
@@ -78,6 +86,10 @@ pub struct DiscoveryChange {
     pub sentinel_auth: Option<Credentials>,
     /// Credentials for the redis nodes.
     pub auth: Option<Credentials>,
+    /// The settings of TLS to the sentinels. New contents of its files need no change.
+    pub sentinel_tls: Option<ClientTls>,
+    /// The settings of TLS to the redis nodes.
+    pub redis_tls: Option<ClientTls>,
     /// The rules of the machine.
     pub rules: MachineRules,
     /// The timeout of one probe of a redis node.

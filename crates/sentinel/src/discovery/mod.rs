@@ -37,7 +37,6 @@ use std::time::{Duration, Instant};
 
 use target::ClockReading;
 use tokio::sync::{Notify, mpsc};
-use tracing::info;
 
 use crate::discovery::changes::{Change, DiscoveryControl};
 use crate::discovery::clock_watch::ClockWatch;
@@ -46,7 +45,7 @@ use crate::discovery::handle::{DiscoveryHandle, Heartbeat};
 use crate::discovery::learned_addresses::usable;
 use crate::discovery::seeds::Seed;
 use crate::discovery::service_runtime::ServiceRuntime;
-use crate::link::links::{Links, describe};
+use crate::link::links::Links;
 use crate::link::messages::ProbeEvent;
 use crate::link::messages::{DriverMessage, Timeouts};
 use crate::link::messages::{LinkEvent, LinkId};
@@ -249,8 +248,8 @@ impl Discovery {
             DriverMessage::NodeProber(number, node, event) => {
                 let Some(service) = self.services.get_mut(&number) else { return };
                 match event {
-                    ProbeEvent::Probed { probe, denied } => {
-                        service.probed(node, *probe, denied, &self.links);
+                    ProbeEvent::Probed { probe, problem, tls } => {
+                        service.probed(node, *probe, (problem, tls), &self.links);
                     }
                     ProbeEvent::ConnectionLost => {
                         service.step(MachineEvent::ProbeConnectionLost { node }, &self.links);
@@ -282,27 +281,12 @@ impl Discovery {
         // Messages of a link that was closed meanwhile are ignored.
         let Some(link) = self.links.get_mut(id) else { return };
         match event {
-            LinkEvent::Up { id, addr, protocol, events } => {
-                let (sentinel, my_id) = (link.addr.clone(), id.clone());
-                link.log_limiter.log(Instant::now(), move |suppressed| {
-                    info!(
-                    %sentinel, id = my_id.short(), ?protocol, events, suppressed,
-                     "sentinel connected"
-                    );
-                });
-                link.up = Some((id, addr));
-                link.events = events;
-                link.problem = None;
+            LinkEvent::Up { id, addr, protocol, events, tls } => {
+                link.on_up((id, addr), protocol, events, tls);
                 self.reconcile_soon();
             }
             LinkEvent::Down(error) => {
-                let problem = describe(&error);
-                if link.up.is_some() || link.problem.as_ref() != Some(&problem) {
-                    link.warn(&problem);
-                }
-                link.up = None;
-                link.problem = Some(problem);
-                link.poll_errors.clear();
+                link.on_down(&error);
                 self.reconcile_soon();
             }
             LinkEvent::Connections(count) => {

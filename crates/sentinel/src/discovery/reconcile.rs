@@ -25,7 +25,9 @@ impl Discovery {
         let mut requests: BTreeMap<LinkKey, LinkRequest> = BTreeMap::new();
         for seed in self.seeds.values_mut() {
             let (group, auth) = (seed.service, seed.auth);
+            let (login, host) = (self.links.login(auth), seed.name().host.clone());
             for addr in seed.wanted(now, |addr| self.links.is_up(&(NodeAddr::from(addr), auth))) {
+                login.transport().set_name(addr, &host);
                 requests.entry((NodeAddr::from(addr), auth)).or_default().add_service(group);
             }
         }

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::Discovery;
-use crate::Credentials;
 use crate::discovery::config::DiscoveryChange;
+use crate::link::login::Access;
 
 impl Discovery {
     /// Applies changed settings, by the number of their service.
@@ -32,18 +32,18 @@ impl Discovery {
     fn change_sentinel_auth(&mut self, changes: &BTreeMap<usize, DiscoveryChange>) {
         let users: BTreeMap<usize, usize> =
             self.learn.iter().map(|(service, (_, auth))| (*service, *auth)).collect();
-        for (number, movers, credentials) in regroup(&users, changes) {
+        for (number, movers, access) in regroup(&users, changes) {
             let login = self.links.login(number);
-            if login.is(credentials) {
+            if login.is(access) {
                 continue;
             }
             let all: BTreeSet<usize> =
                 self.learn.iter().filter(|(_, it)| it.1 == number).map(|it| *it.0).collect();
             if all == movers {
-                login.replace(credentials);
+                login.replace(access);
                 continue;
             }
-            let branch = self.links.branch(number, &movers, credentials);
+            let branch = self.links.branch(number, &movers, access);
             for seed in self.seeds.values_mut().filter(|seed| movers.contains(&seed.service)) {
                 seed.auth = branch;
             }
@@ -65,14 +65,17 @@ impl Discovery {
 fn regroup<'a>(
     users: &BTreeMap<usize, usize>,
     changes: &'a BTreeMap<usize, DiscoveryChange>,
-) -> Vec<(usize, BTreeSet<usize>, Option<&'a Credentials>)> {
-    let mut groups: Vec<(usize, BTreeSet<usize>, Option<&Credentials>)> = Vec::new();
+) -> Vec<(usize, BTreeSet<usize>, Access<'a>)> {
+    let mut groups: Vec<(usize, BTreeSet<usize>, Access<'_>)> = Vec::new();
     for (service, change) in changes {
         let Some(number) = users.get(service).copied() else { continue };
-        let credentials = change.sentinel_auth.as_ref();
-        match groups.iter_mut().find(|group| group.0 == number && group.2 == credentials) {
+        let access = Access {
+            credentials: change.sentinel_auth.as_ref(),
+            tls: change.sentinel_tls.as_ref(),
+        };
+        match groups.iter_mut().find(|it| it.0 == number && it.2.is_same(&access)) {
             Some(group) => drop(group.1.insert(*service)),
-            None => groups.push((number, BTreeSet::from([*service]), credentials)),
+            None => groups.push((number, BTreeSet::from([*service]), access)),
         }
     }
     groups

@@ -10,13 +10,15 @@ use std::time::Duration;
 
 use target::{ClockReading, Destination, PoolWriter};
 
-use crate::MyId;
+use crate::{MyId, NodeAddr};
 
 /// A connected sentinel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LiveSentinel {
     pub(crate) id: MyId,
     pub(crate) dialled: SocketAddr,
+    /// The host and port that led there: its certificate is verified for that host.
+    pub(crate) addr: NodeAddr,
     /// It knows the master's name and is not in TILT.
     pub(crate) is_useful: bool,
 }
@@ -41,7 +43,7 @@ impl SentinelPool {
         }
         let destinations = members.iter().map(|it| Destination {
             addr: it.dialled,
-            name: it.dialled.to_string().into(),
+            name: it.addr.to_string().into(),
             epoch: 0,
             run_id: Some(it.id.as_str().into()),
         });
@@ -69,7 +71,9 @@ mod tests {
 
     fn sentinel(number: u8, is_useful: bool) -> LiveSentinel {
         let id = MyId::parse(&format!("{number:040x}")).unwrap();
-        LiveSentinel { id, dialled: SocketAddr::from(([127, 0, 0, number], 26379)), is_useful }
+        let dialled = SocketAddr::from(([127, 0, 0, number], 26379));
+        let addr = NodeAddr { host: dialled.ip().to_string().into(), port: dialled.port() };
+        LiveSentinel { id, dialled, addr, is_useful }
     }
 
     #[test]

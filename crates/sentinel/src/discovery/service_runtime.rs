@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use target::{ClockReading, PoolWriter, ReplyPolicy, TargetWriter};
+use tls::Version;
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
@@ -28,9 +29,9 @@ use crate::discovery::learned_addresses::LearnedAddresses;
 use crate::discovery::sentinel_pool::SentinelPool;
 use crate::discovery::service_runtime::overrides::OverrideReport;
 use crate::discovery::snapshot::{DiscoveryCounts, DiscoverySnapshot, MasterSnapshot};
-use crate::link::auth::Denied;
+
 use crate::link::links::Links;
-use crate::link::messages::DriverMessage;
+use crate::link::messages::{DriverMessage, ProbeProblem};
 use crate::link::poll::Peer;
 use crate::link::rotation::CredentialStatus;
 use crate::prober::ProberFactory;
@@ -223,18 +224,18 @@ impl ServiceRuntime {
         self.update_replicas();
     }
 
-    /// A node prober's answer, and what it was denied.
+    /// A node prober's answer, with the reason for a failure and the version of TLS.
     pub(crate) fn probed(
         &mut self,
         node: NodeAddr,
         probe: Probe,
-        denied: Option<Denied>,
+        (problem, tls): (Option<ProbeProblem>, Option<Version>),
         links: &Links,
     ) {
-        if let Some(denied) = self.probers.record(&node, &probe, denied) {
+        if let Some(problem) = self.probers.record(&node, &probe, problem, tls) {
             let (service, node) = (Arc::clone(&self.name), node.clone());
             self.log_limiter.log(Instant::now(), move |suppressed| {
-                warn!(%service, %node, suppressed, "cannot verify redis node: {denied}");
+                warn!(%service, %node, suppressed, "cannot verify redis node: {problem}");
             });
         }
         self.step(MachineEvent::Probed { node, probe }, links);

@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tls::{FaultKind, Version};
+
 use crate::discovery::alarms::AlarmRecord;
 use crate::discovery::service_runtime::overrides::OrderAnswer;
 use crate::link::rotation::CredentialStatus;
@@ -114,6 +116,10 @@ pub struct SentinelSnapshot {
     pub up: bool,
     /// It pushes events. Without them, a switch is detected by polling only.
     pub events: bool,
+    /// The version of TLS; `None` for plain text, and while the connection is down.
+    pub tls: Option<Version>,
+    /// Why there is no connection, if the cause is TLS.
+    pub tls_fault: Option<FaultKind>,
     /// It belongs to the electorate.
     pub member: bool,
     /// The configuration leads to it and it knows a master, yet it has no vote: it may watch
@@ -141,7 +147,11 @@ pub struct NodeSnapshot {
     pub answered_in: Option<Duration>,
     /// Queries without an answer or with a refusal, since the node is watched.
     pub failures: u64,
-    /// Why it refuses the queries.
+    /// The version of TLS of the last answer; `None` for plain text.
+    pub tls: Option<Version>,
+    /// The kind of the problem, if it is one of TLS.
+    pub tls_fault: Option<FaultKind>,
+    /// Why it refuses the queries, or what is wrong with TLS.
     pub problem: Option<String>,
     /// How many members of the electorate list it as a healthy replica. Each of them might promote
     /// it.

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use target::{EmptyPool, TargetWriter};
 
 use super::*;
+use crate::link::login::Access;
 use crate::{Credentials, DiscoveryChange, MachineRules, NodeAddr, ReplicaRules};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -18,6 +19,8 @@ fn watch(name: &str, seeds: u16, target_writer: TargetWriter) -> DiscoveryConfig
         name: name.into(),
         sentinels: (1..=seeds).map(|port| NodeAddr { host: "seed.example".into(), port }).collect(),
         sentinel_auth: None,
+        sentinel_tls: None,
+        redis_tls: None,
         auth: None,
         rules: MachineRules::default(),
         probe_timeout: LONG,
@@ -32,6 +35,8 @@ fn watch(name: &str, seeds: u16, target_writer: TargetWriter) -> DiscoveryConfig
 fn change(password: &str) -> DiscoveryChange {
     DiscoveryChange {
         sentinel_auth: secret(password),
+        sentinel_tls: None,
+        redis_tls: None,
         auth: None,
         rules: MachineRules::default(),
         probe_timeout: LONG,
@@ -77,8 +82,8 @@ async fn keeps_links_of_services_that_change_credentials() {
     assert!(after.contains(&before.0[1]), "{after:?} {before:?}");
     assert_eq!(links(&discovery, 1), [(before.1[0].0, vec![1])]);
     let used = handles[0].connection_settings().sentinel_auth.load();
-    assert!(used.is(secret("newer").as_ref()), "switchovers use it as well");
-    assert!(discovery.links.login(discovery.learn[&1].1).is(secret("new").as_ref()));
+    assert!(used.is(Access::plain(secret("newer").as_ref())), "switchovers use it as well");
+    assert!(discovery.links.login(discovery.learn[&1].1).is(Access::plain(secret("new").as_ref())));
 }
 
 #[tokio::test]
@@ -87,6 +92,8 @@ async fn applies_secret_and_services_of_a_reload_together() {
     let writer = || TargetWriter::new().0;
     let with = |name, password| DiscoveryConfig {
         sentinel_auth: secret(password),
+        sentinel_tls: None,
+        redis_tls: None,
         ..watch(name, 1, writer())
     };
     let watches = vec![with("one", "old"), with("two", "old")];
@@ -112,7 +119,9 @@ async fn applies_secret_and_services_of_a_reload_together() {
     discovery.handle_message(DriverMessage::Seed(2, addr()));
     discovery.reconcile(Instant::now());
     assert_eq!(links(&discovery), [(link, vec![0, three])], "the connection stays, and is shared");
-    assert!(handle.connection_settings().sentinel_auth.load().is(secret("new").as_ref()));
+    assert!(
+        handle.connection_settings().sentinel_auth.load().is(Access::plain(secret("new").as_ref()))
+    );
     assert_eq!(discovery.links.logins.len(), 1, "one secret, one login");
     // A removed service leaves no credentials.
     control.change(three, change("newer"));
@@ -125,7 +134,7 @@ async fn applies_secret_and_services_of_a_reload_together() {
     let batch = discovery.changes.try_recv().expect("one batch");
     discovery.apply_changes(batch);
     assert_eq!(discovery.links.logins.len(), 1, "its secret is wiped");
-    assert!(discovery.links.login(discovery.learn[&0].1).is(secret("new").as_ref()));
+    assert!(discovery.links.login(discovery.learn[&0].1).is(Access::plain(secret("new").as_ref())));
     assert_eq!(links(&discovery), [(link, vec![0])]);
 }
 

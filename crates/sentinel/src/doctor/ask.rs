@@ -7,16 +7,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use tls::CertificateFacts;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::Examination;
 use super::observed::{ExamineError, Observed, ObservedNode, ObservedSentinel, WriteGuard};
 use super::read::{self, REPLIES, WRITE_GUARD_REPLIES};
+use super::{Examination, tls_ports};
 use crate::link::connection::{ConnectionError, Protocol, RespConnection, USER_TIMEOUT};
 use crate::link::handshake::hello;
 use crate::link::links::describe;
@@ -24,6 +26,7 @@ use crate::link::messages::LinkError;
 use crate::link::rotation::Rotation;
 use crate::net::loop_guard::leads_back;
 use crate::net::resolve::{Lookup, Resolver, is_usable};
+use crate::net::transport::Transport;
 use crate::prober::probe_connection::{ProbeConnection, ProbeError};
 use crate::{MyId, NodeAddr, NodeReport, ProbeFailure, Role, Verify};
 
@@ -38,9 +41,38 @@ const DIAL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Timeout of all answers of one server.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// An examination, and how to connect to each kind of server.
+pub(super) struct Asking {
+    examination: Examination,
+    to_sentinels: Transport,
+    to_nodes: Transport,
+}
+
+impl Asking {
+    pub(super) fn new(examination: Examination) -> Self {
+        let to_sentinels = Transport::new(examination.sentinel_tls.clone());
+        let to_nodes = Transport::new(examination.redis_tls.clone());
+        Self { examination, to_sentinels, to_nodes }
+    }
+
+    fn own_certificates(&self) -> Vec<(&'static str, CertificateFacts)> {
+        let all =
+            [("service.sentinel_tls", &self.to_sentinels), ("service.redis_tls", &self.to_nodes)];
+        all.into_iter().filter_map(|(key, it)| Some((key, it.own_certificate()?))).collect()
+    }
+}
+
+impl Deref for Asking {
+    type Target = Examination;
+
+    fn deref(&self) -> &Examination {
+        &self.examination
+    }
+}
+
 /// Asks every server. Takes some tens of milliseconds if all is well, and less than half a minute
 /// in any case.
-pub(super) async fn examine(examination: Arc<Examination>, resolver: &Resolver) -> Observed {
+pub(super) async fn examine(examination: Arc<Asking>, resolver: &Resolver) -> Observed {
     let (found, unresolved) = seeds(&examination, resolver).await;
     let configured = |addr| (NodeAddr::from(addr), true, BTreeSet::new());
     let wave = found.into_iter().map(configured).collect();
@@ -50,8 +82,12 @@ pub(super) async fn examine(examination: Arc<Examination>, resolver: &Resolver) 
         sentinels.extend(ask_sentinels(learned, &examination, resolver).await);
     }
     sentinels.extend(unresolved);
-    let mut observed =
-        Observed { name: Arc::clone(&examination.name), sentinels, nodes: Vec::new() };
+    let mut observed = Observed {
+        name: Arc::clone(&examination.name),
+        sentinels,
+        nodes: Vec::new(),
+        own_certificates: examination.own_certificates(),
+    };
     let mut named: BTreeSet<NodeAddr> = BTreeSet::new();
     for (_, answer, view) in observed.views() {
         let all = std::iter::once(&view.addr).chain(view.replicas.iter().map(|it| &it.addr));
@@ -86,7 +122,7 @@ async fn run_concurrently<T: Send + 'static>(
 
 /// The addresses of the configured names, and the names without one.
 async fn seeds(
-    examination: &Examination,
+    examination: &Asking,
     resolver: &Resolver,
 ) -> (BTreeSet<SocketAddr>, Vec<ObservedSentinel>) {
     let names = examination.sentinels.iter().take(MAX_ASKED).cloned().map(|name| {
@@ -96,10 +132,18 @@ async fn seeds(
     let (mut found, mut unresolved) = (BTreeSet::new(), Vec::new());
     for (name, answer) in run_concurrently(names).await {
         match answer {
-            Ok(addrs) => found.extend(addrs),
+            Ok(addrs) => {
+                addrs.iter().for_each(|addr| examination.to_sentinels.set_name(*addr, &name.host));
+                found.extend(addrs);
+            }
             Err(error) => {
                 let answer = Err(ExamineError::Unresolved(error.to_string()));
-                unresolved.push(ObservedSentinel { addr: name, configured: true, answer });
+                unresolved.push(ObservedSentinel {
+                    addr: name,
+                    configured: true,
+                    answer,
+                    certificate: None,
+                });
             }
         }
     }
@@ -111,11 +155,12 @@ async fn seeds(
 type SentinelToAsk = (NodeAddr, bool, BTreeSet<MyId>);
 
 /// The sentinels that were listed by others and not reached yet.
-fn learned(sentinels: &[ObservedSentinel], examination: &Examination) -> Vec<SentinelToAsk> {
+fn learned(sentinels: &[ObservedSentinel], examination: &Asking) -> Vec<SentinelToAsk> {
     let observed = Observed {
         name: Arc::clone(&examination.name),
         sentinels: sentinels.to_vec(),
         nodes: Vec::new(),
+        own_certificates: Vec::new(),
     };
     let reached: BTreeSet<&MyId> = observed.answered().map(|(_, answer)| &answer.id).collect();
     let asked: BTreeSet<&NodeAddr> = sentinels.iter().map(|it| &it.addr).collect();
@@ -140,23 +185,30 @@ fn learned(sentinels: &[ObservedSentinel], examination: &Examination) -> Vec<Sen
 }
 
 /// Whether an announced address is meaningful from this host.
-fn is_reachable(addr: &NodeAddr, said_by: SocketAddr, examination: &Examination) -> bool {
+fn is_reachable(addr: &NodeAddr, said_by: SocketAddr, examination: &Asking) -> bool {
     examination.address_map.contains_key(addr)
         || addr.ip().is_none_or(|ip| is_usable(ip, said_by.ip()))
 }
 
 async fn ask_sentinels(
     wanted: Vec<SentinelToAsk>,
-    examination: &Arc<Examination>,
+    examination: &Arc<Asking>,
     resolver: &Resolver,
 ) -> Vec<ObservedSentinel> {
     let work = wanted.into_iter().take(MAX_ASKED).map(|(addr, configured, ids)| {
         let (examination, resolver) = (Arc::clone(examination), resolver.clone());
         async move {
-            let answer = match dial(&addr, &examination, &resolver).await {
-                Ok((connection, reached)) => ask_sentinel(connection, reached, &examination).await,
-                Err((_, error)) => Err(error),
-            };
+            let transport = &examination.to_sentinels;
+            let (answer, reached, mut certificate) =
+                match dial(&addr, (&examination, transport), &resolver).await {
+                    Ok((connection, reached)) => {
+                        let certificate = connection.tls().and_then(|it| it.certificate);
+                        let answer = ask_sentinel(connection, reached, &examination).await;
+                        (answer, Some(reached), certificate)
+                    }
+                    Err((reached, error)) => (Err(error), reached, None),
+                };
+            let answer = tls_ports::explain(answer, reached, transport, &mut certificate).await;
             // Another sentinel in that place is not the one that was announced.
             let answer = answer.and_then(|it| {
                 if !ids.is_empty() && !ids.contains(&it.id) {
@@ -165,7 +217,7 @@ async fn ask_sentinels(
                     Ok(it)
                 }
             });
-            ObservedSentinel { addr, configured, answer }
+            ObservedSentinel { addr, configured, answer, certificate }
         }
     });
     run_concurrently(work).await
@@ -175,7 +227,7 @@ async fn ask_sentinels(
 /// address that was dialled, if there was one.
 async fn dial(
     addr: &NodeAddr,
-    examination: &Examination,
+    (examination, transport): (&Asking, &Transport),
     resolver: &Resolver,
 ) -> Result<(RespConnection, SocketAddr), (Option<SocketAddr>, ExamineError)> {
     let to = examination.address_map.get(addr).unwrap_or(addr);
@@ -184,16 +236,15 @@ async fn dial(
     if leads_back(reached, &examination.own) {
         return Err((Some(reached), ExamineError::LeadsBack));
     }
-    let dialled = RespConnection::connect(reached, DIAL_TIMEOUT, USER_TIMEOUT).await;
-    dialled
-        .map(|connection| (connection, reached))
-        .map_err(|error| (Some(reached), ExamineError::Unreachable(describe(&error))))
+    transport.set_name(reached, &to.host);
+    let dialled = RespConnection::connect((reached, transport), DIAL_TIMEOUT, USER_TIMEOUT).await;
+    dialled.map(|connection| (connection, reached)).map_err(|error| (Some(reached), broken(error)))
 }
 
 async fn ask_sentinel(
     mut connection: RespConnection,
     reached: SocketAddr,
-    examination: &Examination,
+    examination: &Asking,
 ) -> Result<super::SentinelAnswer, ExamineError> {
     let asking = async {
         hello(&mut connection, examination.sentinel_auth.as_ref()).await?;
@@ -214,24 +265,24 @@ async fn ask_sentinel(
     match answered {
         Ok(replies) => read::read(&replies, reached, connection.protocol == Protocol::Resp3),
         Err(LinkError::Denied(denied)) => Err(ExamineError::Denied(denied)),
-        Err(LinkError::Connection(ConnectionError::Malformed(_))) => {
-            Err(ExamineError::UnexpectedServer)
-        }
+        Err(LinkError::Connection(error)) => Err(broken(error)),
+        Err(LinkError::Tls(fault)) => Err(ExamineError::Tls(fault)),
         Err(error) => Err(ExamineError::Unreachable(describe(&error))),
     }
 }
 
-async fn ask_node(
-    addr: NodeAddr,
-    examination: Arc<Examination>,
-    resolver: Resolver,
-) -> ObservedNode {
-    let (connection, reached) = match dial(&addr, &examination, &resolver).await {
+async fn ask_node(addr: NodeAddr, examination: Arc<Asking>, resolver: Resolver) -> ObservedNode {
+    let transport = &examination.to_nodes;
+    let (connection, reached) = match dial(&addr, (&examination, transport), &resolver).await {
         Ok(connected) => connected,
         Err((dialled, error)) => {
-            return ObservedNode { addr, dialled, answer: Err(error), write_guard: None };
+            let mut certificate = None;
+            let answer = Err(error);
+            let answer = tls_ports::explain(answer, dialled, transport, &mut certificate).await;
+            return ObservedNode { addr, dialled, answer, write_guard: None, certificate };
         }
     };
+    let mut certificate = connection.tls().and_then(|it| it.certificate);
     let mut write_guard = None;
     let answer = if examination.verify == Verify::Tcp {
         Ok(NodeReport {
@@ -249,10 +300,9 @@ async fn ask_node(
         );
         match tokio::time::timeout(ANSWER_TIMEOUT, connection.ask(examination.verify)).await {
             Err(_) => Err(ExamineError::Unresponsive),
-            Ok(Err(ConnectionError::Malformed(_))) => Err(ExamineError::UnexpectedServer),
             Ok(Err(error)) => Err(match connection.rejection() {
                 Some((_, denied)) => ExamineError::Denied(denied),
-                None => ExamineError::Unreachable(describe(&error)),
+                None => broken(error),
             }),
             Ok(Ok(())) => {
                 let answer = connection.take_result().1.map_err(error);
@@ -263,7 +313,8 @@ async fn ask_node(
             }
         }
     };
-    ObservedNode { addr, dialled: Some(reached), answer, write_guard }
+    let answer = tls_ports::explain(answer, Some(reached), transport, &mut certificate).await;
+    ObservedNode { addr, dialled: Some(reached), answer, write_guard, certificate }
 }
 
 /// Asks a node that has answered a probe. `None` if it does not answer this or refuses it.
@@ -286,6 +337,16 @@ fn error(error: ProbeError) -> ExamineError {
     match error {
         ProbeError::Denied(denied) => ExamineError::Denied(denied),
         ProbeError::Failed(ProbeFailure::Unresponsive) => ExamineError::Unresponsive,
+        ProbeError::Tls(fault) => ExamineError::Tls(fault),
         ProbeError::Failed(_) | ProbeError::DialTimedOut => ExamineError::UnexpectedServer,
+    }
+}
+
+/// What the end of a connection means.
+fn broken(error: ConnectionError) -> ExamineError {
+    match error {
+        ConnectionError::Malformed(_) => ExamineError::UnexpectedServer,
+        ConnectionError::Tls(fault) => ExamineError::Tls(fault),
+        error => ExamineError::Unreachable(describe(&error)),
     }
 }

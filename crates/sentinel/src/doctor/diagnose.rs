@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use super::observed::{
     ExamineError, MasterAnswer, Observed, ObservedMaster, ObservedSentinel, SentinelAnswer,
+    describe_error,
 };
-use super::{cures, electorate, nodes, placement, priorities, settings};
+use super::{cures, electorate, nodes, placement, priorities, settings, transport};
 use crate::net::resolve::is_usable;
 use crate::{Denied, NodeAddr, Verify};
 
@@ -79,6 +80,8 @@ pub struct Context {
     pub zones: BTreeMap<String, String>,
     /// Facts of the host on which the doctor runs.
     pub host: HostFacts,
+    /// The time of the examination since 1970, for certificates; `None` if the clock is unset.
+    pub now: Option<Duration>,
 }
 
 /// Facts of the host on which the doctor runs, for services that listen on a virtual address.
@@ -138,6 +141,7 @@ pub fn diagnose(observed: &Observed, context: &Context) -> Vec<Finding> {
     settings::diagnose(&mut findings, observed, context);
     nodes::diagnose(&mut findings, observed, context);
     priorities::diagnose(&mut findings, observed);
+    transport::diagnose(&mut findings, observed, context);
     findings.0.sort();
     findings.0.dedup();
     findings.0
@@ -151,7 +155,7 @@ fn no_answer(
     context: &Context,
 ) {
     let at = &sentinel.addr;
-    if !sentinel.configured && !matches!(error, ExamineError::Denied(_)) {
+    if !sentinel.configured && !matches!(error, ExamineError::Denied(_) | ExamineError::Tls(_)) {
         return ghost(findings, observed, at, error, context);
     }
     let (code, remedy) = match error {
@@ -175,6 +179,14 @@ fn no_answer(
         ),
         ExamineError::Denied(denied) => {
             return refusals(findings, at, std::slice::from_ref(denied), "sentinel");
+        }
+        ExamineError::Tls(fault) => {
+            return transport::fault(
+                findings,
+                at,
+                fault,
+                ("service.sentinel_tls", Severity::Fault),
+            );
         }
         ExamineError::UnexpectedServer | ExamineError::OtherSentinel => (
             "no-sentinel",
@@ -226,20 +238,6 @@ fn ghost(
     };
     findings.add((Severity::Warning, "ghost"), at, what, remedy);
     findings.with_commands(&commands);
-}
-
-pub(super) fn describe_error(error: &ExamineError) -> String {
-    match error {
-        ExamineError::Unresolved(error) => error.clone(),
-        ExamineError::Unreachable(error) => error.clone(),
-        ExamineError::Unresponsive => "it accepts the connection and does not answer".to_owned(),
-        ExamineError::Denied(denied) => denied.to_string(),
-        ExamineError::UnexpectedServer => {
-            "the server there is neither a sentinel nor Redis".to_owned()
-        }
-        ExamineError::OtherSentinel => "another sentinel answers there".to_owned(),
-        ExamineError::LeadsBack => "it is one of our own listeners".to_owned(),
-    }
 }
 
 /// Reports refused commands as one finding with all ACL rules to add.

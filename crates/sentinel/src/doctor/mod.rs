@@ -21,6 +21,8 @@ mod read;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod tls_ports;
+mod transport;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -31,6 +33,8 @@ pub use observed::{
     ExamineError, MasterAnswer, Observed, ObservedMaster, ObservedNode, ObservedPeer,
     ObservedReplica, ObservedSentinel, SentinelAnswer, WriteGuard,
 };
+
+use tls::ClientTls;
 
 use crate::{Credentials, NodeAddr, Resolver, Verify};
 
@@ -45,6 +49,10 @@ pub struct Examination {
     pub sentinel_auth: Option<Credentials>,
     /// For the redis nodes.
     pub auth: Option<Credentials>,
+    /// The settings of TLS to the sentinels; plain text without.
+    pub sentinel_tls: Option<ClientTls>,
+    /// The settings of TLS to the redis nodes; plain text without.
+    pub redis_tls: Option<ClientTls>,
     /// The required proof of a node, and hence which commands may be sent to it.
     pub verify: Verify,
     /// Whether sentinels that other sentinels list are examined, too.
@@ -57,5 +65,5 @@ pub struct Examination {
 
 /// Examines every server once. Needs a tokio runtime; takes less than half a minute in any case.
 pub async fn examine(examination: Examination, resolver: &Resolver) -> Observed {
-    ask::examine(Arc::new(examination), resolver).await
+    ask::examine(Arc::new(ask::Asking::new(examination)), resolver).await
 }

@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::diagnose::{Context, Findings, Severity, describe_error, refusals};
-use super::observed::{ExamineError, Observed, ObservedNode};
-use super::{cures, electorate};
+use super::diagnose::{Context, Findings, Severity, refusals};
+use super::observed::{ExamineError, Observed, ObservedNode, describe_error};
+use super::{cures, electorate, transport};
 use crate::{NodeAddr, Role, Verify};
 
 pub(super) fn diagnose(findings: &mut Findings, observed: &Observed, context: &Context) {
@@ -21,6 +21,11 @@ pub(super) fn diagnose(findings: &mut Findings, observed: &Observed, context: &C
         match &node.answer {
             Err(ExamineError::Denied(denied)) => {
                 refusals(findings, &node.addr, std::slice::from_ref(denied), "redis");
+            }
+            Err(ExamineError::Tls(fault)) => {
+                let severity = if is_master { Severity::Fault } else { Severity::Warning };
+                let key = "service.redis_tls";
+                transport::fault(findings, &node.addr, fault, (key, severity));
             }
             Err(error) => unreachable(findings, node, error, is_master, context),
             Ok(_) if context.verify == Verify::Tcp => {}

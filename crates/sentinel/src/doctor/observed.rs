@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tls::{CertificateFacts, Fault};
+
 use crate::{Denied, Epoch, MyId, NodeAddr, NodeReport};
 
 /// Everything observed about one master.
@@ -16,6 +18,8 @@ pub struct Observed {
     pub sentinels: Vec<ObservedSentinel>,
     /// Every Redis node that a sentinel names.
     pub nodes: Vec<ObservedNode>,
+    /// The certificates that we show, with the configuration section of each.
+    pub own_certificates: Vec<(&'static str, CertificateFacts)>,
 }
 
 /// One sentinel.
@@ -27,6 +31,8 @@ pub struct ObservedSentinel {
     pub configured: bool,
     /// Its answer.
     pub answer: Result<SentinelAnswer, ExamineError>,
+    /// Its certificate, verified or not; `None` without TLS.
+    pub certificate: Option<CertificateFacts>,
 }
 
 /// Why there is no answer.
@@ -42,10 +48,29 @@ pub enum ExamineError {
     Denied(Denied),
     /// The server at this address is not a sentinel, or not a Redis server.
     UnexpectedServer,
+    /// TLS failed, or there is TLS where none is configured.
+    Tls(Fault),
     /// Another sentinel answers there than the one that was announced.
     OtherSentinel,
     /// The address is one of our own listeners.
     LeadsBack,
+}
+
+impl ExamineError {
+    /// The word for scripts.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Unresolved(_) => "unresolved",
+            Self::Unreachable(_) => "unreachable",
+            Self::Unresponsive => "unresponsive",
+            Self::Tls(_) => "tls",
+            Self::Denied(_) => "denied",
+            Self::UnexpectedServer => "unexpected_server",
+            Self::OtherSentinel => "other_sentinel",
+            Self::LeadsBack => "own_listener",
+        }
+    }
 }
 
 /// The answer of a sentinel.
@@ -148,6 +173,8 @@ pub struct ObservedNode {
     pub answer: Result<NodeReport, ExamineError>,
     /// When it refuses writes for lack of replicas; `None` if unknown.
     pub write_guard: Option<WriteGuard>,
+    /// Its certificate, verified or not; `None` without TLS.
+    pub certificate: Option<CertificateFacts>,
 }
 
 /// `min-replicas-to-write` and `min-replicas-max-lag` of a node.
@@ -244,5 +271,21 @@ impl Observed {
             matches!(node.answer, Err(ExamineError::Unreachable(_) | ExamineError::Unresolved(_)))
         };
         self.nodes.iter().any(|node| node.addr == *addr && gone(node))
+    }
+}
+
+/// The cause, without a remedy.
+pub(super) fn describe_error(error: &ExamineError) -> String {
+    match error {
+        ExamineError::Unresolved(error) => error.clone(),
+        ExamineError::Unreachable(error) => error.clone(),
+        ExamineError::Unresponsive => "it accepts the connection and does not answer".to_owned(),
+        ExamineError::Denied(denied) => denied.to_string(),
+        ExamineError::Tls(fault) => fault.what.clone(),
+        ExamineError::UnexpectedServer => {
+            "the server there is neither a sentinel nor Redis".to_owned()
+        }
+        ExamineError::OtherSentinel => "another sentinel answers there".to_owned(),
+        ExamineError::LeadsBack => "it is one of our own listeners".to_owned(),
     }
 }

@@ -76,12 +76,18 @@ fn healthy() -> Observed {
             config_file: Some("/etc/redis/sentinel.conf".to_owned()),
             master,
         };
-        ObservedSentinel { addr: place(number).into(), configured: true, answer: Ok(answer) }
+        ObservedSentinel {
+            addr: place(number).into(),
+            configured: true,
+            answer: Ok(answer),
+            certificate: None,
+        }
     };
     let nodes = (1..=3).map(|number| ObservedNode {
         addr: node(number),
         dialled: Some(SocketAddr::from(([10, 0, 1, number], 6379))),
         answer: Ok(report(number)),
+        certificate: None,
         write_guard: Some(WriteGuard {
             enabled: true,
             to_write: Some(1),
@@ -92,6 +98,7 @@ fn healthy() -> Observed {
     Observed {
         name: Arc::from("mymaster"),
         sentinels: (1..=3).map(sentinel).collect(),
+        own_certificates: Vec::new(),
         nodes: nodes.collect(),
     }
 }
@@ -336,7 +343,12 @@ fn ghost_is_warning_with_remedy() {
             up: false,
         });
         let answer = Err(ExamineError::Unreachable("cannot connect".to_owned()));
-        it.sentinels.push(ObservedSentinel { addr: ghost.clone(), configured: false, answer });
+        it.sentinels.push(ObservedSentinel {
+            addr: ghost.clone(),
+            configured: false,
+            answer,
+            certificate: None,
+        });
     });
     assert_eq!((found.severity, found.about.as_str()), (Severity::Warning, "10.0.0.9:26379"));
     assert!(found.what.contains("listed as a sentinel by 10.0.0.1:26379"), "{found}");
@@ -396,7 +408,12 @@ fn prints_no_reset_while_a_sentinel_finds_the_master_down() {
         view(it, 0).peers.push(peer);
         view(it, 1).down = true;
         let answer = Err(ExamineError::Unreachable("cannot connect".to_owned()));
-        it.sentinels.push(ObservedSentinel { addr: ghost.clone(), configured: false, answer });
+        it.sentinels.push(ObservedSentinel {
+            addr: ghost.clone(),
+            configured: false,
+            answer,
+            certificate: None,
+        });
     });
     assert!(found.commands.is_empty() && found.remedy.contains("Not now"), "{found}");
 }

@@ -14,10 +14,12 @@ use bytes::BytesMut;
 use redis_protocol::{resp2, resp3};
 use resp::Limits;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tls::Fault;
 use tokio::net::TcpStream;
 
 use crate::link::reply::Reply;
+use crate::net::stream::{Stream, StreamError, TlsFacts, is_tls};
+use crate::net::transport::Transport;
 
 /// Limit for one reply, in bytes. No reply to the commands used here comes near it.
 const LONGEST_REPLY: usize = 1024 * 1024;
@@ -57,6 +59,12 @@ pub(crate) enum ConnectionError {
     /// The dial took too long.
     #[error("cannot connect within {} ms", .0.as_millis())]
     ConnectTimeout(Duration),
+    /// TLS failed, or there is TLS where none is expected.
+    #[error(transparent)]
+    Tls(Fault),
+    /// The peer closed a plain connection in the place of its first answer.
+    #[error("it closes the connection without an answer, as a port with TLS does to plain text")]
+    Unanswered,
     /// The peer closed the connection.
     #[error("the peer closed the connection")]
     Closed,
@@ -68,10 +76,21 @@ pub(crate) enum ConnectionError {
     Malformed(&'static str),
 }
 
+impl From<StreamError> for ConnectionError {
+    fn from(error: StreamError) -> Self {
+        match error {
+            StreamError::Io(error) => Self::Io(error),
+            StreamError::Tls(fault) => Self::Tls(fault),
+        }
+    }
+}
+
 /// A connection with its read buffer and frame scanner.
 #[derive(Debug)]
 pub(crate) struct RespConnection {
-    stream: TcpStream,
+    stream: Stream,
+    /// Nothing was received yet.
+    fresh: bool,
     input: BytesMut,
     frames: resp::Frames,
     /// Bytes of `input` that `frames` has scanned.
@@ -82,13 +101,14 @@ pub(crate) struct RespConnection {
 }
 
 impl RespConnection {
-    /// Connects within `timeout`. The kernel ends the connection after `user_timeout` without
-    /// acknowledgement from the peer.
+    /// Connects within `timeout`, the handshake of TLS included. The kernel ends the connection
+    /// after `user_timeout` without acknowledgement from the peer.
     pub(crate) async fn connect(
-        addr: SocketAddr,
+        (addr, transport): (SocketAddr, &Transport),
         timeout: Duration,
         user_timeout: Duration,
     ) -> Result<Self, ConnectionError> {
+        let deadline = tokio::time::Instant::now() + timeout;
         let stream = tokio::time::timeout(timeout, TcpStream::connect(addr))
             .await
             .map_err(|_| ConnectionError::ConnectTimeout(timeout))?
@@ -101,8 +121,12 @@ impl RespConnection {
             .and_then(|()| socket.set_tcp_keepalive(&keepalive))
             .and_then(|()| socket.set_tcp_user_timeout(Some(user_timeout)))
             .map_err(ConnectionError::Connect)?;
+        let stream = tokio::time::timeout_at(deadline, transport.open(addr, stream))
+            .await
+            .map_err(|_| ConnectionError::Tls(Fault::timed_out()))??;
         Ok(Self {
             stream,
+            fresh: true,
             input: BytesMut::new(),
             frames: resp::Frames::new(LIMITS),
             scanned: 0,
@@ -114,7 +138,7 @@ impl RespConnection {
     /// Writes all of it. Commands are small, so this blocks only if the peer has stopped reading;
     /// callers wrap it in a timeout.
     pub(crate) async fn send(&mut self, commands: &[u8]) -> Result<(), ConnectionError> {
-        self.stream.write_all(commands).await.map_err(ConnectionError::Io)
+        Ok(self.stream.write_all(commands).await?)
     }
 
     /// The next whole reply. Cancel-safe: no bytes that were read are lost.
@@ -129,8 +153,16 @@ impl RespConnection {
                 return Err(ConnectionError::Malformed("a reply is longer than 1 MiB"));
             }
             self.input.reserve(4096);
-            if self.stream.read_buf(&mut self.input).await.map_err(ConnectionError::Io)? == 0 {
-                return Err(ConnectionError::Closed);
+            match self.stream.read(&mut self.input).await {
+                Ok(0) | Err(StreamError::Io(_)) if self.fresh && self.tls().is_none() => {
+                    return Err(ConnectionError::Unanswered);
+                }
+                Ok(0) => return Err(ConnectionError::Closed),
+                Ok(_) => {}
+                Err(error) => return Err(error.into()),
+            }
+            if std::mem::take(&mut self.fresh) && is_tls(&self.input) {
+                return Err(ConnectionError::Tls(Fault::not_plain()));
             }
             self.read_at = Instant::now();
         }
@@ -139,6 +171,11 @@ impl RespConnection {
     /// When the end of the most recently returned reply was read from the socket.
     pub(crate) fn read_at(&self) -> Instant {
         self.read_at
+    }
+
+    /// What was negotiated; `None` without TLS.
+    pub(crate) fn tls(&self) -> Option<TlsFacts> {
+        self.stream.tls()
     }
 
     /// Whether bytes were read that have not been returned as a reply.

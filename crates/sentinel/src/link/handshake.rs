@@ -6,14 +6,14 @@ use bytes::BytesMut;
 
 use super::messages::{LinkError, LinkEvent};
 use super::sentinel_connection::SentinelConnection;
-use super::{LinkConfig, notice};
+use super::{LinkConfig, notice, subscription};
 use crate::MyId;
 use crate::link::auth::{Credentials, Denied};
-use crate::link::connection::{ConnectionError, Protocol, RespConnection};
+use crate::link::connection::{Protocol, RespConnection};
 use crate::link::login::ServerLogin;
 use crate::link::poll::{PollOutcome, SENTINEL_AUTH, put_command};
-use crate::link::reply::Reply;
 use crate::link::rotation::CredentialsId;
+use crate::net::transport::Transport;
 
 /// Opens a connection with credentials that the sentinel accepts, and returns which ones these are.
 pub(super) async fn open_connection(
@@ -23,7 +23,7 @@ pub(super) async fn open_connection(
 ) -> Result<(SentinelConnection, CredentialsId), LinkError> {
     loop {
         let presented = login.present();
-        match open_with(addr, config, presented.credentials.as_ref()).await {
+        match open_with((addr, login.transport()), config, presented.credentials.as_ref()).await {
             Ok(connection) => {
                 login.accept(presented.id);
                 return Ok((connection, presented.id));
@@ -38,12 +38,12 @@ pub(super) async fn open_connection(
 /// Opens a connection with these credentials that is to replace an established one, and polls
 /// once: what the established one may do, this one must be allowed to do.
 pub(super) async fn open_replacement(
-    addr: SocketAddr,
+    to: (SocketAddr, &Transport),
     config: &LinkConfig,
     credentials: Option<&Credentials>,
     subscribed: bool,
 ) -> Result<(SentinelConnection, Vec<LinkEvent>), LinkError> {
-    let mut connection = open_with(addr, config, credentials).await?;
+    let mut connection = open_with(to, config, credentials).await?;
     let denied = |command, rule| Err(LinkError::Denied(Denied::NotPermitted { command, rule }));
     if subscribed && !connection.subscribed {
         return denied("SUBSCRIBE", "+subscribe allchannels");
@@ -67,13 +67,13 @@ pub(super) async fn open_replacement(
 }
 
 async fn open_with(
-    addr: SocketAddr,
+    to: (SocketAddr, &Transport),
     config: &LinkConfig,
     credentials: Option<&Credentials>,
 ) -> Result<SentinelConnection, LinkError> {
     let timeouts = config.timeouts();
     let timeout = timeouts.connect + timeouts.command * 2;
-    let opening = handshake(addr, config, credentials);
+    let opening = handshake(to, config, credentials);
     tokio::time::timeout(timeout, opening)
         .await
         .unwrap_or(Err(LinkError::Unresponsive(timeouts.command * 2)))
@@ -81,12 +81,12 @@ async fn open_with(
 
 /// Connects, authenticates, reads the identity, subscribes and starts the first poll.
 async fn handshake(
-    addr: SocketAddr,
+    to: (SocketAddr, &Transport),
     config: &LinkConfig,
     credentials: Option<&Credentials>,
 ) -> Result<SentinelConnection, LinkError> {
     let timeouts = config.timeouts();
-    let mut queries = RespConnection::connect(addr, timeouts.connect, timeouts.user).await?;
+    let mut queries = RespConnection::connect(to, timeouts.connect, timeouts.user).await?;
     hello(&mut queries, credentials).await?;
     let mut commands = BytesMut::new();
     put_command(&mut commands, &["CLIENT", "SETNAME", "pointsman"]);
@@ -101,11 +101,13 @@ async fn handshake(
     let id = answer.text().and_then(MyId::parse).ok_or(LinkError::NoIdentity)?;
     let mut events = None;
     if queries.protocol == Protocol::Resp2 {
-        let mut second = RespConnection::connect(addr, timeouts.connect, timeouts.user).await?;
+        let mut second = RespConnection::connect(to, timeouts.connect, timeouts.user).await?;
         authenticate(&mut second, credentials).await?;
         events = Some(second);
     }
-    let subscribed = subscribe(events.as_mut().unwrap_or(&mut queries)).await?;
+    // Without a subscription switches are found by polling only.
+    let subscriber = events.as_mut().unwrap_or(&mut queries);
+    let subscribed = subscription::subscribe(subscriber, notice::CHANNELS).await?;
     let mut connection = SentinelConnection::new(id, queries, events, subscribed);
     connection.queued.extend(config.masters.borrow().iter().cloned());
     connection.begin_poll(timeouts.command * 2).await?;
@@ -144,26 +146,4 @@ async fn authenticate(
     let reply = connection.next().await?;
     let denied = reply.error().and_then(|line| Denied::read(line, "AUTH", "+auth", SENTINEL_AUTH));
     denied.map_or(Ok(()), |denied| Err(denied.into()))
-}
-
-/// Subscribes to all relevant channels. `false` if the ACL does not allow it: then switches are
-/// found by polling only.
-async fn subscribe(connection: &mut RespConnection) -> Result<bool, LinkError> {
-    let mut commands = BytesMut::new();
-    let words: Vec<&str> =
-        std::iter::once("SUBSCRIBE").chain(notice::CHANNELS.iter().copied()).collect();
-    put_command(&mut commands, &words);
-    connection.send(&commands).await?;
-    // One confirmation per channel, or one refusal for all of them; messages may arrive in between.
-    let mut confirmed = 0;
-    while confirmed < notice::CHANNELS.len() {
-        match connection.next().await? {
-            Reply::Error(_) => return Ok(false),
-            Reply::Push(items) | Reply::List(items) => {
-                confirmed += usize::from(items.first().and_then(Reply::text) == Some("subscribe"));
-            }
-            _ => return Err(ConnectionError::Malformed("an unexpected reply to SUBSCRIBE").into()),
-        }
-    }
-    Ok(true)
 }

@@ -9,12 +9,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tls::{FaultKind, Version};
 use tokio::sync::{mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
-use tracing::warn;
 
-use crate::link::auth::Credentials;
-use crate::link::login::Login;
+use crate::link::login::{Access, Login};
 use crate::link::messages::{DriverMessage, LinkId, Timeouts};
 use crate::link::poll_queue::PollQueue;
 use crate::link::renewal::RenewalPermit;
@@ -28,7 +27,8 @@ use crate::{MyId, NodeAddr};
 /// Limit of sentinel links per process.
 const MAX_LINKS: usize = 512;
 
-/// Identifies a link: the address to dial, and the number of the credentials.
+/// Identifies a link: the address to dial, and the number of the credentials, which stands for the
+/// settings of TLS as well.
 pub(crate) type LinkKey = (NodeAddr, usize);
 
 /// A requested link.
@@ -59,10 +59,14 @@ pub(crate) struct Link {
     /// The sentinel that answers and its resolved address; `None` while the link is down.
     pub(crate) up: Option<(MyId, SocketAddr)>,
     pub(crate) events: bool,
+    /// The version of TLS; `None` for plain text.
+    pub(crate) tls: Option<Version>,
     /// How many connections the sentinel last reported.
     pub(crate) connections: u32,
     /// Why the link is down, for operators.
     pub(crate) problem: Option<String>,
+    /// The kind of the problem, if it is one of TLS.
+    pub(crate) tls_fault: Option<FaultKind>,
     /// Problems of its answers about a service, by the service's number.
     pub(crate) poll_errors: BTreeMap<usize, String>,
     /// Limits the log lines about this link.
@@ -83,36 +87,6 @@ impl Link {
     /// Whether the link was learned from other sentinels and counts only under its announced MYID.
     pub(crate) fn is_learned(&self) -> bool {
         self.expect.borrow().is_some()
-    }
-
-    /// Logs, rate-limited, that this sentinel is unavailable.
-    pub(crate) fn warn(&mut self, problem: &str) {
-        let (sentinel, problem) = (self.addr.clone(), problem.to_owned());
-        self.log_limiter.log(Instant::now(), move |suppressed| {
-            warn!(%sentinel, suppressed, %problem, "sentinel unavailable");
-        });
-    }
-
-    /// Records what is wrong with its answers about one service, and logs a change.
-    pub(crate) fn set_poll_error(&mut self, service: usize, trouble: Option<String>) {
-        if self.poll_errors.get(&service) == trouble.as_ref() {
-            return;
-        }
-        match trouble {
-            None => drop(self.poll_errors.remove(&service)),
-            Some(trouble) => {
-                self.warn(&trouble);
-                self.poll_errors.insert(service, trouble);
-            }
-        }
-    }
-
-    /// The problem of this link as far as this service is concerned, for operators.
-    pub(crate) fn problem_for(&self, service: usize) -> Option<String> {
-        let unsubscribed = (self.up.is_some() && !self.events).then(|| {
-            "its ACL does not allow SUBSCRIBE: switches are found by polling only".to_owned()
-        });
-        self.problem.clone().or_else(|| self.poll_errors.get(&service).cloned()).or(unsubscribed)
     }
 
     /// Requests a poll about this master.
@@ -177,7 +151,7 @@ impl Links {
 
     /// The credentials with this number.
     pub(crate) fn login(&self, number: usize) -> Login {
-        self.logins.get(&number).cloned().unwrap_or_else(|| Login::new(None))
+        self.logins.get(&number).cloned().unwrap_or_else(|| Login::new(Access::default()))
     }
 
     /// Forgets all other credentials: no service uses them any more.
@@ -202,10 +176,10 @@ impl Links {
         &mut self,
         number: usize,
         movers: &BTreeSet<usize>,
-        credentials: Option<&Credentials>,
+        access: Access<'_>,
     ) -> usize {
         let Some(login) = self.logins.get(&number) else { return number };
-        let login = login.branch(credentials);
+        let login = login.branch(access);
         let branch = self.add_login(login.clone());
         // A service that has just been removed is still listed.
         let exists = |service: &&usize| self.names.contains_key(service);
@@ -232,10 +206,10 @@ impl Links {
     }
 
     /// The number that identifies these credentials in a [`LinkKey`].
-    pub(crate) fn number(&mut self, credentials: Option<&Credentials>) -> usize {
-        let known = self.logins.iter().find(|(_, login)| login.is(credentials));
+    pub(crate) fn number(&mut self, access: Access<'_>) -> usize {
+        let known = self.logins.iter().find(|(_, login)| login.is(access));
         let known = known.map(|(number, _)| *number);
-        known.unwrap_or_else(|| self.add_login(Login::new(credentials.cloned())))
+        known.unwrap_or_else(|| self.add_login(Login::new(access)))
     }
 
     fn add_login(&mut self, login: Login) -> usize {
@@ -308,8 +282,10 @@ impl Links {
             services,
             up: None,
             events: false,
+            tls: None,
             connections: 0,
             problem: None,
+            tls_fault: None,
             poll_errors,
             log_limiter,
             masters,

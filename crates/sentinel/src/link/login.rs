@@ -1,20 +1,51 @@
 //! Credentials that several connections share and that may be replaced at any time.
 //!
 //! [`Login`] is held by everything that opens connections to one set of servers; [`ServerLogin`] is
-//! one server's part of it. All decisions are made by `Rotation`.
+//! one server's part of it. They also know how to connect: in plain text or over TLS. All
+//! decisions are made by `Rotation`.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tls::ClientTls;
 use tokio::sync::watch;
 
 use crate::NodeAddr;
 use crate::link::auth::{Credentials, Denied};
 use crate::link::rotation::{CredentialStatus, CredentialsId, Presented, Rotation, ServerId};
+use crate::net::transport::Transport;
 
 #[derive(Debug)]
 struct SharedLogin {
     rotation: Mutex<Rotation>,
     newest: watch::Sender<CredentialsId>,
+    transport: Transport,
+}
+
+/// What a set of servers is connected to with.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Access<'a> {
+    pub(crate) credentials: Option<&'a Credentials>,
+    pub(crate) tls: Option<&'a ClientTls>,
+}
+
+#[cfg(test)]
+impl<'a> Access<'a> {
+    /// In plain text.
+    pub(crate) fn plain(credentials: Option<&'a Credentials>) -> Self {
+        Self { credentials, tls: None }
+    }
+}
+
+impl Access<'_> {
+    /// Whether connections with one may be used for the other.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let same_tls = match (self.tls, other.tls) {
+            (None, None) => true,
+            (Some(ours), Some(theirs)) => ours.is_same(theirs),
+            _ => false,
+        };
+        self.credentials == other.credentials && same_tls
+    }
 }
 
 /// Shared credentials. Cheap to clone.
@@ -22,18 +53,25 @@ struct SharedLogin {
 pub(crate) struct Login(Arc<SharedLogin>);
 
 impl Login {
-    pub(crate) fn new(credentials: Option<Credentials>) -> Self {
-        Self::with(Rotation::new(credentials))
+    pub(crate) fn new(access: Access<'_>) -> Self {
+        let transport = Transport::new(access.tls.cloned());
+        Self::with(Rotation::new(access.credentials.cloned()), transport)
     }
 
-    fn with(rotation: Rotation) -> Self {
+    fn with(rotation: Rotation, transport: Transport) -> Self {
         let newest = watch::Sender::new(rotation.newest().id);
-        Self(Arc::new(SharedLogin { rotation: Mutex::new(rotation), newest }))
+        Self(Arc::new(SharedLogin { rotation: Mutex::new(rotation), newest, transport }))
+    }
+
+    /// How to connect to the servers.
+    pub(crate) fn transport(&self) -> &Transport {
+        &self.0.transport
     }
 
     /// Other credentials for some of the servers; the present ones are the fallback.
-    pub(crate) fn branch(&self, credentials: Option<&Credentials>) -> Self {
-        Self::with(self.rotation().branch(credentials))
+    pub(crate) fn branch(&self, access: Access<'_>) -> Self {
+        let transport = self.0.transport.branch(access.tls);
+        Self::with(self.rotation().branch(access.credentials), transport)
     }
 
     fn rotation(&self) -> MutexGuard<'_, Rotation> {
@@ -41,21 +79,27 @@ impl Login {
         self.0.rotation.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Replaces the credentials. Established connections learn of it.
-    pub(crate) fn replace(&self, credentials: Option<&Credentials>) {
+    /// Replaces the credentials, and how to connect. Established connections learn of it.
+    pub(crate) fn replace(&self, access: Access<'_>) {
+        let same_transport = self.0.transport.is(access.tls);
+        self.0.transport.set(access.tls);
         let newest = {
             let mut rotation = self.rotation();
-            if !rotation.replace(credentials) {
-                return;
+            if !rotation.replace(access.credentials) {
+                if same_transport {
+                    return;
+                }
+                rotation.renew();
             }
             rotation.newest().id
         };
         self.0.newest.send_replace(newest);
     }
 
-    /// Whether these are the configured credentials.
-    pub(crate) fn is(&self, credentials: Option<&Credentials>) -> bool {
-        self.rotation().newest().credentials.as_ref() == credentials
+    /// Whether this is what is configured.
+    pub(crate) fn is(&self, access: Access<'_>) -> bool {
+        self.rotation().newest().credentials.as_ref() == access.credentials
+            && self.0.transport.is(access.tls)
     }
 
     /// The credentials of a new connection to `addr`, as one of its users.
@@ -82,6 +126,11 @@ impl ServerLogin {
     /// The address of the server.
     pub(crate) fn addr(&self) -> &NodeAddr {
         &self.addr
+    }
+
+    /// How to connect to the server.
+    pub(crate) fn transport(&self) -> &Transport {
+        self.login.transport()
     }
 
     /// The credentials for a new connection.

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tls::{Fault, Version};
 use tokio::time::Instant;
 
 use crate::link::auth::Denied;
@@ -21,7 +22,7 @@ pub(crate) struct LinkId(pub(crate) u64);
 #[derive(Debug)]
 pub(crate) enum LinkEvent {
     /// Connected, and the handshake is complete.
-    Up { id: MyId, addr: SocketAddr, protocol: Protocol, events: bool },
+    Up { id: MyId, addr: SocketAddr, protocol: Protocol, events: bool, tls: Option<Version> },
     /// A poll about one master was answered. Its commands were written at `asked_at`, and the last
     /// reply was read from the socket at `received_at`.
     Polled {
@@ -47,7 +48,10 @@ pub(crate) enum LinkError {
     Resolve(#[from] ResolveError),
     /// The connection failed.
     #[error(transparent)]
-    Connection(#[from] ConnectionError),
+    Connection(ConnectionError),
+    /// TLS failed.
+    #[error("{0} (service.sentinel_tls)")]
+    Tls(Fault),
     /// The sentinel refused the connection or a command.
     #[error(transparent)]
     Denied(#[from] Denied),
@@ -65,11 +69,31 @@ pub(crate) enum LinkError {
     NoIdentity,
 }
 
+impl From<ConnectionError> for LinkError {
+    fn from(error: ConnectionError) -> Self {
+        match error {
+            ConnectionError::Tls(fault) => Self::Tls(fault),
+            error => Self::Connection(error),
+        }
+    }
+}
+
+/// Why a node cannot be verified, as far as it is known.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ProbeProblem {
+    /// It refused the connection or a command.
+    #[error(transparent)]
+    Denied(#[from] Denied),
+    /// TLS failed.
+    #[error("{0} (service.redis_tls)")]
+    Tls(Fault),
+}
+
 /// An event of a node prober.
 #[derive(Debug)]
 pub(crate) enum ProbeEvent {
     /// A probe was answered, or failed.
-    Probed { probe: Box<Probe>, denied: Option<Denied> },
+    Probed { probe: Box<Probe>, problem: Option<ProbeProblem>, tls: Option<Version> },
     /// The idle connection ended.
     ConnectionLost,
 }

@@ -12,6 +12,7 @@ pub(crate) mod auth;
 pub(crate) mod backoff;
 pub(crate) mod connection;
 pub(crate) mod handshake;
+mod link_state;
 pub(crate) mod links;
 pub(crate) mod login;
 pub(crate) mod messages;
@@ -22,6 +23,7 @@ pub(crate) mod renewal;
 pub(crate) mod reply;
 pub(crate) mod rotation;
 mod sentinel_connection;
+pub(crate) mod subscription;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -40,6 +42,7 @@ use crate::link::rotation::{CredentialsId, Presented};
 use crate::link::sentinel_connection::SentinelConnection;
 use crate::net::own_addresses::OwnAddresses;
 use crate::net::resolve::{Lookup, Resolver};
+use crate::net::transport::Transport;
 use crate::{MyId, NodeAddr};
 
 /// Configuration of a link.
@@ -164,7 +167,8 @@ async fn connection(
                 RenewalStep::Due => {
                     let newest = server.newest();
                     if newest.id != credentials {
-                        renewal.start(replace(config, addr, newest, connection.subscribed));
+                        let to = (addr, server.transport().clone());
+                        renewal.start(replace(config, to, newest, connection.subscribed));
                     }
                     Vec::new()
                 }
@@ -209,6 +213,7 @@ async fn establish(
         lookup.failed();
         return Err(LinkError::LeadsBack);
     }
+    login.transport().set_name(addr, &config.sentinel.host);
     let opened = handshake::open_connection(addr, config, login).await;
     let (connection, credentials) = opened.inspect_err(|_| lookup.failed())?;
     let id = &connection.id;
@@ -225,12 +230,16 @@ type Replacement = Result<(SentinelConnection, Vec<LinkEvent>), LinkError>;
 /// Opens a connection that replaces the present one; see `renewal`.
 async fn replace(
     config: &LinkConfig,
-    addr: SocketAddr,
+    (addr, transport): (SocketAddr, Transport),
     newest: Presented,
     subscribed: bool,
 ) -> (CredentialsId, Replacement) {
-    let opening =
-        handshake::open_replacement(addr, config, newest.credentials.as_ref(), subscribed);
+    let opening = handshake::open_replacement(
+        (addr, &transport),
+        config,
+        newest.credentials.as_ref(),
+        subscribed,
+    );
     (newest.id, config.permit.clone().run(opening).await)
 }
 

@@ -54,7 +54,8 @@ pub enum Notice {
     Changed,
 }
 
-/// The channels to subscribe to. Listed one by one so that an ACL can allow exactly these.
+/// The channels to subscribe to, besides the optional ones of `link::subscription`. Listed one by
+/// one so that an ACL can allow exactly these; a new one belongs to the optional ones.
 pub(crate) const CHANNELS: &[&str] = &[
     "+switch-master",
     "+config-update-from",
@@ -203,6 +204,10 @@ mod tests {
             parse("-failover-abort-no-good-slave", "master mymaster 10.0.0.1 6379"),
             Some((Some("mymaster"), Notice::Aborted))
         );
+        for channel in super::super::subscription::OPTIONAL_CHANNELS {
+            let read = parse(channel, "master mymaster 10.0.0.1 6379");
+            assert_eq!(read, Some((Some("mymaster"), Notice::Aborted)), "{channel}");
+        }
     }
 
     #[test]

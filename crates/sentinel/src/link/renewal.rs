@@ -124,17 +124,17 @@ impl<'a, T> Renewal<'a, T> {
 mod tests {
     use super::*;
     use crate::link::auth::Credentials;
-    use crate::link::login::Login;
+    use crate::link::login::{Access, Login};
 
     #[tokio::test(start_paused = true)]
     async fn attempts_again_with_growing_pauses_until_replaced() {
-        let login = Login::new(Some(Credentials::new(None, "old")));
+        let login = Login::new(Access::plain(Some(&Credentials::new(None, "old"))));
         let server = login.register(crate::NodeAddr { host: "h".into(), port: 1 });
         let mut changes = server.changes();
         let mut renewal: Renewal<'_, u8> = Renewal::new(false);
         let idle = tokio::time::timeout(RETRY_MAX * 2, renewal.next(&mut changes)).await;
         assert!(idle.is_err(), "nothing to do");
-        login.replace(Some(&Credentials::new(None, "new")));
+        login.replace(Access::plain(Some(&Credentials::new(None, "new"))));
         let changed_at = Instant::now();
         assert!(matches!(renewal.next(&mut changes).await, RenewalStep::Due));
         assert!(changed_at.elapsed() <= SPREAD);
@@ -149,7 +149,7 @@ mod tests {
         assert!((10..120).contains(&attempts), "{attempts}");
         // A hanging attempt ends with the next change.
         renewal.start(std::future::pending());
-        login.replace(Some(&Credentials::new(None, "newer")));
+        login.replace(Access::plain(Some(&Credentials::new(None, "newer"))));
         assert!(matches!(renewal.next(&mut changes).await, RenewalStep::Due));
     }
 

@@ -108,6 +108,14 @@ impl Rotation {
         true
     }
 
+    /// Has every connection opened anew with the present credentials: something else about them was
+    /// changed.
+    pub(crate) fn renew(&mut self) {
+        let credentials = self.newest().credentials.clone();
+        self.put_first(credentials.as_ref());
+        self.forget_unknown();
+    }
+
     fn put_first(&mut self, credentials: Option<&Credentials>) {
         self.known.retain(|it| it.credentials.as_ref() != credentials);
         // A new number also for credentials that are known: an earlier refusal may be outdated.

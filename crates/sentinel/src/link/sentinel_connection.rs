@@ -99,6 +99,7 @@ impl SentinelConnection {
             addr,
             protocol: self.queries.protocol,
             events: self.subscribed,
+            tls: self.queries.tls().map(|it| it.version),
         }
     }
 

@@ -22,7 +22,7 @@
 //! Another process is never used without a vote. One that does not continue the replication history
 //! may be an empty pod at a reused address, which the sentinels are about to replace: it needs
 //! views without any sign of that. A process that refuses the query is treated in the same way,
-//! unless a majority of the sentinels sees the committed process.
+//! unless its sentinels or its replicas see the committed process (`recognition`).
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use super::nodes::verifies;
 use super::state::{Basis, MachineState, NoMasterReason};
 use super::{Committed, Machine, MachineAction, Warning};
-use crate::{Minority, MyId, NodeAddr, NodeReport, Probe, ProbeFailure, Role, View};
+use crate::{Minority, MyId, NodeAddr, NodeReport, Probe, ProbeFailure, Role};
 
 /// A doubt; see the module documentation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -51,6 +51,11 @@ pub(super) struct Doubt {
 }
 
 impl Doubt {
+    /// Its last sign.
+    pub(super) fn until(&self) -> Instant {
+        self.until
+    }
+
     /// When the doubt may change although nothing happens: at the ends of the grace periods.
     pub(super) fn deadlines(&self, rules: &crate::MachineRules) -> [Instant; 5] {
         let graces =
@@ -260,9 +265,7 @@ impl Machine {
         let speaks = match &last.outcome {
             Ok(report) => verifies(report, self.rules.verify),
             Err(ProbeFailure::Denied) => true,
-            Err(ProbeFailure::ConnectionRejected) => {
-                self.sentinels_see_same_process(doubt, committed)
-            }
+            Err(ProbeFailure::ConnectionRejected) => self.is_seen_as_same(doubt, committed),
             Err(_) => false,
         };
         (speaks && last.asked_at >= doubt.until).then_some(last)
@@ -273,7 +276,7 @@ impl Machine {
         let refused = answer.outcome.is_err();
         let relation = match &answer.outcome {
             Ok(report) => relation(committed, report),
-            Err(_) if self.sentinels_see_same_process(doubt, committed) => ProcessRelation::Same,
+            Err(_) if self.is_seen_as_same(doubt, committed) => ProcessRelation::Same,
             // A process that refuses the query may be any process: it is treated like one with
             // another history.
             Err(_) => ProcessRelation::Unrelated,
@@ -294,19 +297,6 @@ impl Machine {
             }
             self.pursue(now, addr, epoch, Basis::Reconfirmed);
         }
-    }
-
-    /// A full master rejects new connections, but sentinels are connected already. If a majority
-    /// sees the committed process, and sees it up, the process is present.
-    fn sentinels_see_same_process(&self, doubt: &Doubt, committed: &Committed) -> bool {
-        let Some(lineage) = &committed.lineage else { return false };
-        let same = |view: &View| {
-            view.addr == committed.addr && view.run_id == lineage.run_id && !view.down
-        };
-        let votes = self.electorate.member_views().filter(|(_, view)| same(view)).map(|(id, _)| id);
-        let fresh: BTreeSet<&MyId> =
-            self.electorate.own_votes_since(doubt.until).map(|(id, ..)| id).collect();
-        self.electorate.is_majority(&votes.filter(|id| fresh.contains(id)).collect())
     }
 
     fn is_replica_since(&self, addr: &NodeAddr, since: Instant) -> bool {

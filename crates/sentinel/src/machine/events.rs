@@ -258,6 +258,14 @@ impl Machine {
         }
     }
 
+    /// Whether a sentinel lists or names this node. In a doubt other nodes are probed, too
+    /// (`recognition`). That one of them was promoted is no sign of a failover: without sentinels
+    /// an operator promotes a replica by hand.
+    fn is_node_of_sentinels(&self, node: &NodeAddr) -> bool {
+        self.named().iter().flatten().any(|named| named == node)
+            || self.electorate.listed_replicas().contains(node)
+    }
+
     /// Whether `node`, which reports `role:master`, is a promoted replica of the committed master
     /// and not a zombie or a stranger.
     fn is_promoted_replica(&self, node: &NodeAddr, report: &NodeReport) -> bool {
@@ -266,6 +274,9 @@ impl Machine {
             (Some(old), Some(new)) => new.continues(old),
             _ => true,
         };
-        continues && self.family.contains(node) && !self.zombies.contains(node)
+        continues
+            && self.family.contains(node)
+            && !self.zombies.contains(node)
+            && self.is_node_of_sentinels(node)
     }
 }

@@ -45,6 +45,7 @@ mod nodes;
 mod override_order;
 mod pacing;
 mod pause;
+mod recognition;
 mod replies;
 pub(crate) mod rules;
 mod rules_change;
@@ -337,7 +338,12 @@ impl Machine {
     fn schedule(&mut self, now: Instant) {
         let (committed, named) = (self.committed.as_ref().map(|it| &it.addr), self.named());
         let first: Vec<&NodeAddr> = committed.into_iter().chain(named.iter().flatten()).collect();
-        self.nodes.want(now, &first, &self.electorate.listed_replicas());
+        let mut replicas = self.electorate.listed_replicas();
+        // In a doubt the replicas may know what sentinels that do not answer cannot say.
+        if self.is_in_grave_doubt() {
+            replicas.extend(self.family.iter().cloned());
+        }
+        self.nodes.want(now, &first, &replicas);
         let alert_for = self.alert_since().map(|since| now.saturating_duration_since(since));
         let (rules, pacing, master) = (&self.rules, &self.pacing, committed.cloned());
         let due = self.nodes.take_due(now, |addr| {

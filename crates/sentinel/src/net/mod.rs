@@ -1,5 +1,8 @@
-//! Address lookups and the loop guard, used by all modules that open connections.
+//! Address lookups, the loop guard, and streams with or without TLS, used by all modules that open
+//! connections.
 
 pub(crate) mod loop_guard;
 pub(crate) mod own_addresses;
 pub(crate) mod resolve;
+pub(crate) mod stream;
+pub(crate) mod transport;

@@ -110,6 +110,11 @@ impl Lookup {
         }
     }
 
+    /// The name, or the address.
+    pub(crate) fn host(&self) -> &str {
+        &self.host
+    }
+
     /// The current addresses: at once for an IP address, otherwise by a lookup. Waits up to
     /// `patience`, and much less if an earlier answer is available. Fails only without any answer.
     /// Cancel-safe.

@@ -30,7 +30,7 @@ use crate::link::auth::Denied;
 use crate::link::backoff::Backoff;
 use crate::link::connection::{RespConnection, USER_TIMEOUT};
 use crate::link::login::{Login, ServerLogin};
-use crate::link::messages::{DriverMessage, ProbeEvent};
+use crate::link::messages::{DriverMessage, ProbeEvent, ProbeProblem};
 use crate::link::renewal::{Renewal, RenewalPermit, RenewalStep};
 use crate::link::rotation::{CredentialsId, Presented};
 use crate::net::own_addresses::OwnAddresses;
@@ -202,7 +202,10 @@ async fn replace(
 ) -> Option<Replacement> {
     let (verify, timeout, id) = (factory.verify(), factory.timeout(), newest.id);
     let attempt = async {
-        let connection = RespConnection::connect(dialled, timeout, USER_TIMEOUT).await.ok()?;
+        let connection =
+            RespConnection::connect((dialled, factory.login.transport()), timeout, USER_TIMEOUT)
+                .await
+                .ok()?;
         let mut connection = ProbeConnection::new(connection, dialled, newest);
         tokio::time::timeout(timeout, connection.ask(verify)).await.ok()?.ok()?;
         let answer = connection.take_result();
@@ -285,11 +288,13 @@ impl NodeProber {
     }
 
     fn finish(&mut self, asked_at: Instant, outcome: ProbeResult) -> ProbeEvent {
-        let (outcome, denied) = match outcome {
+        let mut tls = None;
+        let (outcome, problem) = match outcome {
             Ok(report) => {
                 self.refused.reset();
                 self.rejection.reset();
                 self.failed.reset();
+                tls = self.connection.as_ref().and_then(ProbeConnection::tls);
                 (Ok(report), None)
             }
             Err(ProbeError::Failed(ProbeFailure::Unresponsive)) => {
@@ -303,21 +308,26 @@ impl NodeProber {
                 self.pause = Some(DialPause::Failed(Instant::now() + self.failed.pause()));
                 (Err(ProbeFailure::Unreachable), None)
             }
+            Err(ProbeError::Tls(fault)) => {
+                self.pause = Some(DialPause::Failed(Instant::now() + self.failed.pause()));
+                (Err(ProbeFailure::Unreachable), Some(ProbeProblem::Tls(fault)))
+            }
             Err(ProbeError::Denied(denied)) if denied.is_server_wide() => {
                 self.pause = Some(DialPause::Refused(Instant::now() + self.rejection.pause()));
-                (Err(ProbeFailure::ConnectionRejected), Some(denied))
+                (Err(ProbeFailure::ConnectionRejected), Some(denied.into()))
             }
             Err(ProbeError::Denied(denied)) => {
                 // A server that counts failed attempts must not see one every few milliseconds.
                 if !matches!(denied, Denied::NotPermitted { .. }) {
                     self.pause = Some(DialPause::Refused(Instant::now() + self.refused.pause()));
                 }
-                (Err(ProbeFailure::Denied), Some(denied))
+                (Err(ProbeFailure::Denied), Some(denied.into()))
             }
         };
         ProbeEvent::Probed {
             probe: Box::new(Probe { asked_at: asked_at.into_std(), outcome }),
-            denied,
+            problem,
+            tls,
         }
     }
 
@@ -339,7 +349,7 @@ impl NodeProber {
                 false
             }
             Err(ProbeError::Failed(ProbeFailure::Unresponsive)) => false,
-            Err(ProbeError::Failed(_) | ProbeError::DialTimedOut) => {
+            Err(ProbeError::Failed(_) | ProbeError::DialTimedOut | ProbeError::Tls(_)) => {
                 // The end of a connection that has worked says nothing about its address; only a
                 // dial does.
                 if !has_answered {
@@ -381,7 +391,11 @@ impl NodeProber {
         }
         let was_idle = self.connection.as_ref().is_some_and(ProbeConnection::is_idle);
         let (asked_at, outcome) = self.ask_once().await;
-        if was_idle && matches!(outcome, Err(ProbeError::Failed(ProbeFailure::Unreachable))) {
+        let ended = matches!(
+            outcome,
+            Err(ProbeError::Failed(ProbeFailure::Unreachable) | ProbeError::Tls(_))
+        );
+        if was_idle && ended {
             // The end of an idle connection says nothing about the server; only a dial does.
             return self.ask_once().await;
         }
@@ -482,7 +496,9 @@ impl NodeProber {
             self.lookup.failed();
             return Err(ProbeError::Failed(ProbeFailure::UnusableAddress));
         }
-        let connected = RespConnection::connect(dialled, timeout, USER_TIMEOUT).await;
+        let transport = self.factory.login.transport();
+        transport.set_name(dialled, self.lookup.host());
+        let connected = RespConnection::connect((dialled, transport), timeout, USER_TIMEOUT).await;
         let connection = connected.inspect_err(|_| self.lookup.failed())?;
         Ok(ProbeConnection::new(connection, dialled, self.login.present()))
     }
@@ -508,9 +524,13 @@ fn classify_retry(outcome: &ProbeResult) -> RetryOutcome {
         Err(ProbeError::Failed(ProbeFailure::Unreachable | ProbeFailure::UnusableAddress)) => {
             RetryOutcome::Unreachable
         }
-        Err(ProbeError::Failed(_) | ProbeError::DialTimedOut | ProbeError::Denied(_)) => {
-            RetryOutcome::Inconclusive
-        }
+        // A fault of TLS is about certificates, and says nothing about the server's health.
+        Err(
+            ProbeError::Failed(_)
+            | ProbeError::DialTimedOut
+            | ProbeError::Denied(_)
+            | ProbeError::Tls(_),
+        ) => RetryOutcome::Inconclusive,
     }
 }
 

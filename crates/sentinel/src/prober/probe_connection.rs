@@ -8,6 +8,7 @@
 use std::net::SocketAddr;
 
 use bytes::BytesMut;
+use tls::{Fault, Version};
 use tokio::time::Instant;
 
 use crate::link::auth::Denied;
@@ -50,12 +51,15 @@ pub(crate) enum ProbeError {
     /// The dial timed out: no server is there, or the accept queue of a busy server is full.
     DialTimedOut,
     Denied(Denied),
+    /// TLS failed: for discovery the node is unreachable.
+    Tls(Fault),
 }
 
 impl From<ConnectionError> for ProbeError {
     fn from(error: ConnectionError) -> Self {
         match error {
             ConnectionError::ConnectTimeout(_) => Self::DialTimedOut,
+            ConnectionError::Tls(fault) => Self::Tls(fault),
             _ => Self::Failed(ProbeFailure::Unreachable),
         }
     }
@@ -72,6 +76,11 @@ impl ProbeConnection {
     /// The credentials with which it was opened.
     pub(crate) fn credentials(&self) -> CredentialsId {
         self.login.id
+    }
+
+    /// The version of TLS; `None` for plain text.
+    pub(crate) fn tls(&self) -> Option<Version> {
+        self.connection.tls().map(|it| it.version)
     }
 
     pub(crate) fn dialled(&self) -> SocketAddr {

@@ -10,12 +10,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tls::{FaultKind, Version};
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::link::auth::{Credentials, Denied};
-use crate::link::login::Login;
-use crate::link::messages::DriverMessage;
+use crate::link::login::{Access, Login};
+use crate::link::messages::{DriverMessage, ProbeProblem};
 use crate::prober::{self, ProbeSettings, ProbeTrigger, ProberFactory};
 use crate::rate_limiter::RateLimiter;
 use crate::types::AddressMap;
@@ -29,7 +29,8 @@ const DIAL_INTERVAL: Duration = Duration::from_millis(125);
 
 struct ProberHandle {
     trigger: Arc<ProbeTrigger>,
-    problem: Option<Denied>,
+    problem: Option<ProbeProblem>,
+    tls: Option<Version>,
     answered_in: Option<Duration>,
     failures: u64,
     _task: AbortOnDropHandle<()>,
@@ -72,9 +73,9 @@ impl ProberSet {
         }
     }
 
-    /// Replaces the credentials.
-    pub(crate) fn set_credentials(&self, credentials: Option<&Credentials>) {
-        self.factory.login.replace(credentials);
+    /// Replaces the credentials, and how to connect.
+    pub(crate) fn set_access(&self, access: Access<'_>) {
+        self.factory.login.replace(access);
     }
 
     /// The credentials of these nodes.
@@ -100,6 +101,7 @@ impl ProberSet {
             let prober = ProberHandle {
                 trigger,
                 problem: None,
+                tls: None,
                 answered_in: None,
                 failures: 0,
                 _task: AbortOnDropHandle::new(tokio::spawn(run)),
@@ -116,24 +118,41 @@ impl ProberSet {
         self.probers.retain(|node, _| wanted.contains(node));
     }
 
-    /// Records the result of a probe, and returns the refusal if it is a new one.
+    /// Records the result of a probe, and returns its problem if it is a new one.
     pub(crate) fn record(
         &mut self,
         node: &NodeAddr,
         probe: &Probe,
-        denied: Option<Denied>,
-    ) -> Option<Denied> {
+        problem: Option<ProbeProblem>,
+        tls: Option<Version>,
+    ) -> Option<ProbeProblem> {
         let prober = self.probers.get_mut(node)?;
         match probe.outcome {
-            Ok(_) => prober.answered_in = Some(probe.asked_at.elapsed()),
+            Ok(_) => {
+                prober.answered_in = Some(probe.asked_at.elapsed());
+                prober.tls = tls;
+            }
             Err(_) => prober.failures += 1,
         }
-        let news = denied.clone().filter(|news| prober.problem.as_ref() != Some(news));
-        prober.problem = denied;
+        let news = problem.clone().filter(|news| prober.problem.as_ref() != Some(news));
+        prober.problem = problem;
         news
     }
 
-    /// Why a node refuses probes, for operators.
+    /// The version of TLS of a node's last answer.
+    pub(crate) fn tls(&self, node: &NodeAddr) -> Option<Version> {
+        self.probers.get(node)?.tls
+    }
+
+    /// The kind of a node's problem, if it is one of TLS.
+    pub(crate) fn tls_fault(&self, node: &NodeAddr) -> Option<FaultKind> {
+        match &self.probers.get(node)?.problem {
+            Some(ProbeProblem::Tls(fault)) => Some(fault.kind),
+            _ => None,
+        }
+    }
+
+    /// Why a node refuses probes, or what is wrong with TLS, for operators.
     pub(crate) fn problem(&self, node: &NodeAddr) -> Option<String> {
         self.probers.get(node)?.problem.as_ref().map(ToString::to_string)
     }

@@ -31,7 +31,7 @@ impl CommandConnection {
         (login, setting): (&Login, &'static str),
         timeout: Duration,
     ) -> Result<Self, String> {
-        let connection = RespConnection::connect(addr, timeout, USER_TIMEOUT)
+        let connection = RespConnection::connect((addr, login.transport()), timeout, USER_TIMEOUT)
             .await
             .map_err(|error| describe(&error))?;
         let mut talk = Self { connection: Some(connection), timeout };

@@ -163,6 +163,19 @@ pub enum SwitchoverError {
         /// Its event.
         event: Box<str>,
     },
+    /// The master does not do what the sentinel ordered in a coordinated failover.
+    #[error(
+        "{master} does not carry out the FAILOVER of sentinel {sentinel}: the sentinels' user on \
+         every node needs +failover +client|pause +client|unpause, and the replica has to be \
+         connected; with --pause-clients it is not needed; the old master stays, and traffic flows \
+         again; the sentinel gives up after its failover-timeout"
+    )]
+    NotCarriedOut {
+        /// The master.
+        master: NodeAddr,
+        /// The sentinel.
+        sentinel: NodeAddr,
+    },
     /// The connection to the sentinel that accepted the command was lost.
     #[error(
         "sentinel {sentinel} accepted the failover command and was lost ({problem}): whether it \

@@ -1,10 +1,11 @@
 //! Reads the events and answers of the sentinel that leads the requested failover.
 //!
 //! The sentinel that accepts `SENTINEL FAILOVER` is the leader of that failover without an election
-//! (`redis:src/sentinel.c:sentinelFailoverWaitStart`), so its own events, read on a dedicated
-//! connection, distinguish this failover from every other one. Events may get lost; its answers
-//! carry the same information a little later. `notice` reads the same channels for the discovery
-//! machine, which needs other information: when to suspect, when to hold.
+//! (`redis:src/sentinel.c:sentinelFailoverWaitStart`); a coordinated one needs the election, and
+//! `-failover-abort-not-elected` ends it if another sentinel wins. So its own events, read on a
+//! dedicated connection, distinguish this failover from every other one. Events may get lost; its
+//! answers carry the same information a little later. `notice` reads the same channels for the
+//! discovery machine, which needs other information: when to suspect, when to hold.
 
 use std::time::Duration;
 
@@ -12,7 +13,8 @@ use crate::NodeAddr;
 use crate::link::poll::has_flag;
 use crate::link::reply::Reply;
 
-/// The channels that [`read_event`] understands.
+/// The channels that [`read_event`] understands, besides the optional ones of
+/// `link::subscription`.
 pub(super) const CHANNELS: &[&str] = &[
     "+new-epoch",
     "+try-failover",
@@ -137,6 +139,7 @@ pub(super) fn read_view(master: &Reply, replicas: &Reply) -> Option<LeaderView> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::link::subscription::OPTIONAL_CHANNELS;
 
     fn node(port: u16) -> NodeAddr {
         NodeAddr { host: "10.0.0.2".into(), port }
@@ -158,11 +161,19 @@ mod tests {
     }
 
     #[test]
+    fn listens_to_channels_of_the_documented_acl_only() {
+        // An ACL that allows what a link subscribes to allows this, too.
+        for channel in CHANNELS {
+            assert!(crate::link::notice::CHANNELS.contains(channel), "{channel}");
+        }
+    }
+
+    #[test]
     fn reads_end_by_timeout_as_completion() {
         let on = |channel: &str| read_event(channel, "master mymaster 10.0.0.2 1", "mymaster");
         assert_eq!(on("+failover-end-for-timeout"), Some(LeaderEvent::Ended));
         assert_eq!(on("+failover-end"), Some(LeaderEvent::Ended));
-        for channel in CHANNELS.iter().filter(|it| it.starts_with('-')) {
+        for channel in CHANNELS.iter().chain(OPTIONAL_CHANNELS).filter(|it| it.starts_with('-')) {
             assert_eq!(on(channel), Some(LeaderEvent::Aborted((*channel).into())));
         }
     }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::BytesMut;
 use tokio::sync::mpsc;
 
 use super::SwitchoverLimits;
@@ -11,14 +10,15 @@ use super::command_connection::CommandConnection;
 use super::error::SwitchoverError;
 use super::leader::{self, LeaderView, read_event, read_view};
 use super::participants::Participants;
-use super::steps::{FailoverReply, Input};
+use super::steps::{FailoverKind, FailoverReply, Input};
 use crate::NodeAddr;
 use crate::discovery::handle::ConnectionSettings;
 use crate::link::auth::Denied;
 use crate::link::connection::{ConnectionError, RespConnection};
 use crate::link::links::describe;
-use crate::link::poll::{SENTINEL_AUTH, has_flag, put_command, read_tilt};
+use crate::link::poll::{SENTINEL_AUTH, has_flag, read_tilt};
 use crate::link::reply::Reply;
+use crate::link::subscription;
 use crate::net::resolve::Lookup;
 
 /// Timeout for the other sentinels, since traffic is held while they are asked.
@@ -27,7 +27,7 @@ const OTHERS_TIMEOUT: Duration = Duration::from_millis(100);
 /// Commands for the leader.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum LeaderCommand {
-    StartFailover,
+    StartFailover(FailoverKind),
     View,
 }
 
@@ -83,6 +83,7 @@ impl FailoverLeader {
         let auth = (&*login, SENTINEL_AUTH);
         let mut lookup = Lookup::new(&access.resolver, &sentinel.host, sentinel.port);
         let addr = lookup.address(limits.timeout).await.map_err(|error| error.to_string())?;
+        login.transport().set_name(addr, &sentinel.host);
         // A sentinel does not answer while it writes its configuration to a slow disk.
         let mut connection = CommandConnection::open(addr, auth, limits.timeout * 2).await?;
         if read_tilt(&connection.ask(&["INFO", "sentinel"]).await?) {
@@ -122,23 +123,9 @@ async fn subscribe(
     timeout: Duration,
 ) -> Result<Option<RespConnection>, String> {
     let Some(mut connection) = connection.into_connection() else { return Ok(None) };
-    let mut command = BytesMut::new();
-    let words: Vec<&str> =
-        std::iter::once("SUBSCRIBE").chain(leader::CHANNELS.iter().copied()).collect();
-    put_command(&mut command, &words);
     let subscribing = async {
-        connection.send(&command).await?;
-        let mut confirmed = 0;
-        while confirmed < leader::CHANNELS.len() {
-            match connection.next().await? {
-                Reply::List(items) | Reply::Push(items) => {
-                    confirmed +=
-                        usize::from(items.first().and_then(Reply::text) == Some("subscribe"));
-                }
-                _ => return Ok(None),
-            }
-        }
-        Ok(Some(connection))
+        let granted = subscription::subscribe(&mut connection, leader::CHANNELS).await?;
+        Ok(granted.then_some(connection))
     };
     match tokio::time::timeout(timeout, subscribing).await {
         Ok(done) => done.map_err(|error: ConnectionError| describe(&error)),
@@ -176,10 +163,10 @@ pub(super) async fn answer(
 ) {
     while let Some(question) = asked.recv().await {
         let input = match question {
-            LeaderCommand::StartFailover => {
+            LeaderCommand::StartFailover(kind) => {
                 Input::FailoverReply(match begun_elsewhere(&mut others, &name).await {
                     Some(other) => FailoverReply::Refused(SwitchoverError::FailingOver(other)),
-                    None => order(&mut connection, &name).await,
+                    None => order(&mut connection, &name, kind).await,
                 })
             }
             LeaderCommand::View => {
@@ -210,20 +197,37 @@ async fn begun_elsewhere(
     tokio::time::timeout(OTHERS_TIMEOUT, asking).await.ok().flatten()
 }
 
+/// The sentinel or the master does not support coordinated failovers.
+fn lacks_coordination(reply: &Reply) -> bool {
+    reply.error().is_some_and(|line| line.starts_with("ERR ") || line.starts_with("NOGOODPRIMARY"))
+}
+
 /// Sends the failover command. Whatever the answer, no other sentinel is asked: two failovers could
 /// follow each other.
-async fn order(connection: &mut CommandConnection, name: &str) -> FailoverReply {
-    // Where COORDINATED is supported, the master takes part and stops accepting writes by itself.
-    let coordinated = connection.ask(&["SENTINEL", "FAILOVER", name, "COORDINATED"]).await;
-    let reply = match coordinated {
-        Ok(reply) if reply.error().is_some_and(|line| line.starts_with("ERR ")) => {
-            connection.ask(&["SENTINEL", "FAILOVER", name]).await
+///
+/// In a coordinated failover the master takes part: it stops accepting writes, waits until the
+/// replica has everything and hands over. A sentinel before Valkey 9 refuses the option, and a
+/// newer one refuses it for a master before 6.2, which has no such command.
+async fn order(
+    connection: &mut CommandConnection,
+    name: &str,
+    kind: FailoverKind,
+) -> FailoverReply {
+    let plain = ["SENTINEL", "FAILOVER", name];
+    let (reply, kind) = match kind {
+        FailoverKind::Plain => (connection.ask(&plain).await, kind),
+        FailoverKind::Coordinated => {
+            match connection.ask(&["SENTINEL", "FAILOVER", name, "COORDINATED"]).await {
+                Ok(reply) if lacks_coordination(&reply) => {
+                    (connection.ask(&plain).await, FailoverKind::Plain)
+                }
+                reply => (reply, kind),
+            }
         }
-        reply => reply,
     };
     match reply {
         Ok(reply) => match reply.error() {
-            None => FailoverReply::Accepted,
+            None => FailoverReply::Accepted(kind),
             Some(line) => {
                 let denied =
                     Denied::read(line, "SENTINEL FAILOVER", "+sentinel|failover", SENTINEL_AUTH);
@@ -234,5 +238,24 @@ async fn order(connection: &mut CommandConnection, name: &str) -> FailoverReply 
             }
         },
         Err(problem) => FailoverReply::Unknown(problem),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn asks_for_a_plain_failover_where_coordination_is_missing() {
+        for (line, missing) in [
+            ("ERR wrong number of arguments for 'sentinel|failover' command", true),
+            ("NOGOODPRIMARY Primary does not support FAILOVER command", true),
+            ("INPROG Failover already in progress", false),
+            ("NOGOODSLAVE No suitable replica to promote", false),
+            ("NOPERM this user has no permissions to run the 'sentinel|failover' command", false),
+        ] {
+            assert_eq!(lacks_coordination(&Reply::Error(line.into())), missing, "{line}");
+        }
+        assert!(!lacks_coordination(&Reply::Text("OK".into())));
     }
 }

@@ -12,6 +12,11 @@
 //! that use no proxy and listen to Sentinel; but a request that reaches the master during the pause
 //! gets no reply, so clients of another proxy see errors.
 //!
+//! Where sentinels support it (Valkey 9), the failover is a coordinated one: the master stops
+//! accepting writes, waits for the replica and hands over, so nothing is lost even by writers that
+//! nobody holds. `handover` watches whether the master does that. Paused clients make it a plain
+//! failover (decision 126).
+//!
 //! Everything before the failover command can be revoked, and is, at the first irregularity: the
 //! gate opens to the same master and no replica was promoted. A guard does so even if this task is
 //! dropped. `state_machine` decides; this module and `tasks` act.
@@ -27,6 +32,7 @@ mod command_connection;
 mod error;
 mod failover;
 mod fleet_pause;
+mod handover;
 mod leader;
 mod leader_task;
 mod participants;
@@ -51,7 +57,7 @@ use self::preference::{Preference, Reporter, requested_replica};
 pub use self::preference::{PriorityChange, restore_priorities};
 use self::state_machine::SwitchoverMachine;
 use self::steps::{Action, DiscoveryState, Input};
-use self::tasks::{PauseCommand, ReplicationNodes, ServerTasks};
+use self::tasks::{MasterCommand, ReplicationNodes, ServerTasks};
 use crate::discovery::handle::DiscoveryHandle;
 use crate::{NodeAddr, Pause};
 
@@ -370,10 +376,14 @@ impl Run<'_> {
             Action::Release => {
                 self.handle.resume();
             }
-            Action::Pause(span) => drop(tasks.clients.try_send(PauseCommand::Pause(span))),
-            Action::Unpause => drop(tasks.clients.try_send(PauseCommand::Unpause)),
+            Action::Pause(span) => drop(tasks.master.try_send(MasterCommand::Pause(span))),
+            Action::Unpause => drop(tasks.master.try_send(MasterCommand::Unpause)),
+            Action::ReadHandover => drop(tasks.master.try_send(MasterCommand::ReadHandover)),
+            Action::EndHandover => drop(tasks.master.try_send(MasterCommand::EndHandover)),
             Action::ReadOffsets => drop(tasks.look.try_send(())),
-            Action::StartFailover => drop(tasks.leader.try_send(LeaderCommand::StartFailover)),
+            Action::StartFailover(kind) => {
+                let _ = tasks.leader.try_send(LeaderCommand::StartFailover(kind));
+            }
             Action::PollLeader => drop(tasks.leader.try_send(LeaderCommand::View)),
             Action::ReportStep(step, text) => {
                 if step == "abort" {

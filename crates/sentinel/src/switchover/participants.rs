@@ -106,6 +106,8 @@ mod tests {
                 };
                 let probe = outcome.map(|it| Probe { asked_at: at, outcome: it.map(report) });
                 NodeSnapshot {
+                    tls: None,
+                    tls_fault: None,
                     addr: node(port),
                     probe,
                     answered_in: None,
@@ -152,6 +154,8 @@ mod tests {
     fn seen(tilted: &[u16]) -> DiscoverySnapshot {
         let (at, dialled) = (Instant::now(), SocketAddr::from(([10, 0, 0, 1], 1)));
         let sentinel = |port: u16| SentinelSnapshot {
+            tls: None,
+            tls_fault: None,
             stranger: false,
             addr: node(port),
             id: MyId::parse(&format!("{:040x}", 100 - port)),
@@ -167,6 +171,8 @@ mod tests {
         let report = NodeReport { role, pong: true, dialled, lineage: None, offset: None };
         let probe = Some(Probe { asked_at: at, outcome: Ok(report) });
         let replica = NodeSnapshot {
+            tls: None,
+            tls_fault: None,
             addr: node(2),
             probe,
             answered_in: None,

@@ -23,11 +23,12 @@ use std::time::{Duration, Instant};
 use super::catch_up::{CatchUp, CatchUpStatus, ReplicationOffsets};
 use super::error::SwitchoverError;
 use super::failover::{Failover, FailoverUpdate};
+use super::handover::{Handover, HandoverState};
 use super::leader::{LeaderEvent, LeaderView};
 use super::participants::Participants;
 use super::pausing::{self, PauseSchedule};
 use super::phase::SwitchoverPhase;
-use super::steps::{Action, DiscoveryState, FailoverReply, Input};
+use super::steps::{Action, DiscoveryState, FailoverKind, FailoverReply, Input};
 use super::{SwitchoverLimits, SwitchoverOutcome};
 use crate::NodeAddr;
 
@@ -56,6 +57,8 @@ pub(super) struct SwitchoverMachine {
     phase: SwitchoverPhase,
     pausing: Option<PauseSchedule>,
     failover: Failover,
+    /// Of a coordinated failover, from its command on.
+    handover: Option<Handover>,
     /// There is a new master, and the leader's event of its selection has not been read yet.
     unattributed_since: Option<Instant>,
     actions: Vec<Action>,
@@ -71,21 +74,18 @@ impl SwitchoverMachine {
         down_after: Option<Duration>,
     ) -> Result<(Self, Vec<Action>), SwitchoverError> {
         let pausing = down_after.map(PauseSchedule::within).transpose()?;
-        let (phase, failover) = (
-            SwitchoverPhase::ClosingGate,
-            Failover::of(participants.master.clone(), participants.epoch),
-        );
-        let (unattributed_since, actions) = (None, Vec::new());
+        let failover = Failover::of(participants.master.clone(), participants.epoch);
         let machine = Self {
             participants,
             leader,
             limits,
             start: now,
-            phase,
+            phase: SwitchoverPhase::ClosingGate,
             pausing,
             failover,
-            unattributed_since,
-            actions,
+            handover: None,
+            unattributed_since: None,
+            actions: Vec::new(),
         };
         let hold = machine.hold();
         Ok((machine, vec![hold]))
@@ -112,7 +112,9 @@ impl SwitchoverMachine {
             Input::Paused(answer) => self.on_paused(now, answer),
             Input::Unpaused => self.on_unpaused(),
             Input::FailoverReply(answer) => self.on_failover_reply(now, answer),
-            Input::Event(event) => self.event(event),
+            Input::HandoverRead(state) => self.on_handover(now, state),
+            Input::HandoverEnded(result) => self.on_handover_ended(result),
+            Input::Event(event) => self.event(now, event),
             Input::View(view) => self.view(now, view),
             Input::LeaderLost(problem) => self.leader_lost(now, problem),
             Input::Abandoned if self.phase.is_revocable() => {
@@ -134,7 +136,9 @@ impl SwitchoverMachine {
             SwitchoverPhase::CatchUp { look_at, .. } => *look_at,
             SwitchoverPhase::Following { since, ask_at } => {
                 let begin = self.has_not_begun().then(|| *since + self.limits.begin);
-                [begin, *ask_at, Some(*since + self.limits.follow)].into_iter().flatten().min()
+                let handover = self.handover.as_ref().and_then(Handover::next_due);
+                let follow = Some(*since + self.limits.follow);
+                [begin, *ask_at, handover, follow].into_iter().flatten().min()
             }
             SwitchoverPhase::Pausing
             | SwitchoverPhase::StartingFailover { .. }
@@ -173,8 +177,14 @@ impl SwitchoverMachine {
         if let Err(reason) = &result {
             self.report("abort", reason.to_string());
         }
+        // After another failover the old master is superseded: nobody is to write to it any more.
+        let stays =
+            matches!(&result, Err(it) if !matches!(it, SwitchoverError::OtherFailover { .. }));
         if self.pausing.as_ref().is_some_and(PauseSchedule::was_tried) {
             self.actions.push(Action::Unpause);
+            self.phase = SwitchoverPhase::Ending(result);
+        } else if stays && self.handover.as_ref().is_some_and(Handover::was_selected) {
+            self.actions.push(Action::EndHandover);
             self.phase = SwitchoverPhase::Ending(result);
         } else {
             self.phase = SwitchoverPhase::Over;
@@ -187,6 +197,21 @@ impl SwitchoverMachine {
             self.actions.push(Action::Done(result.clone()));
             self.phase = SwitchoverPhase::Over;
         }
+    }
+
+    fn on_handover(&mut self, now: Instant, state: Option<HandoverState>) {
+        let SwitchoverPhase::Following { .. } = self.phase else { return };
+        if self.handover.as_mut().is_some_and(|it| it.read(now, state)) {
+            let (master, sentinel) = (self.participants.master.clone(), self.leader.clone());
+            self.end(Err(SwitchoverError::NotCarriedOut { master, sentinel }));
+        }
+    }
+
+    fn on_handover_ended(&mut self, result: Result<(), String>) {
+        if let Err(problem) = result {
+            self.report("pause", problem);
+        }
+        self.on_unpaused();
     }
 
     fn on_discovery(&mut self, now: Instant, discovery: &DiscoveryState) {
@@ -283,16 +308,32 @@ impl SwitchoverMachine {
                     format!("every replica has the master's first {offset} bytes"),
                 );
                 self.phase = SwitchoverPhase::StartingFailover { since: now };
-                self.actions.push(Action::StartFailover);
+                let kind = self.kind();
+                self.handover = (kind == FailoverKind::Coordinated).then_some(Handover::default());
+                self.actions.push(Action::StartFailover(kind));
             }
         }
+    }
+
+    /// With paused clients the failover is a plain one: nothing is written that a handover would
+    /// have to wait for, and a `PUBLISH` of the sentinel that waits at the paused master would keep
+    /// its `FAILOVER` waiting, too.
+    fn kind(&self) -> FailoverKind {
+        if self.pausing.is_some() { FailoverKind::Plain } else { FailoverKind::Coordinated }
     }
 
     fn on_failover_reply(&mut self, now: Instant, answer: FailoverReply) {
         let SwitchoverPhase::StartingFailover { since } = self.phase else { return };
         match answer {
-            FailoverReply::Accepted => {
-                self.report("order", format!("sentinel {} starts the failover", self.leader));
+            FailoverReply::Accepted(kind) => {
+                let how = match kind {
+                    FailoverKind::Plain => "the failover",
+                    FailoverKind::Coordinated => "a failover that the master carries out",
+                };
+                self.report("order", format!("sentinel {} starts {how}", self.leader));
+                if kind == FailoverKind::Plain {
+                    self.handover = None;
+                }
                 self.phase = SwitchoverPhase::Following { since, ask_at: Some(now) };
             }
             FailoverReply::Refused(reason) => self.end(Err(reason)),
@@ -303,11 +344,11 @@ impl SwitchoverMachine {
         }
     }
 
-    fn event(&mut self, event: LeaderEvent) {
+    fn event(&mut self, now: Instant, event: LeaderEvent) {
         // An event from before the command belongs to another failover.
         if self.phase.is_after_failover_command() {
             let update = self.failover.event(event);
-            self.update(update);
+            self.update(now, update);
         }
     }
 
@@ -316,19 +357,25 @@ impl SwitchoverMachine {
         if let SwitchoverPhase::Following { ask_at, .. } = &mut self.phase {
             *ask_at = Some(now + LEADER_POLL_INTERVAL);
             let update = self.failover.view(view);
-            self.update(update);
+            self.update(now, update);
         }
     }
 
-    fn update(&mut self, update: FailoverUpdate) {
+    fn update(&mut self, now: Instant, update: FailoverUpdate) {
         match update {
             FailoverUpdate::Nothing => {}
             FailoverUpdate::Selected(node) => {
                 self.report("select", format!("{node} is to be promoted"));
                 self.actions.push(Action::Selected(node));
+                if let Some(handover) = &mut self.handover {
+                    handover.select(now);
+                }
             }
             FailoverUpdate::Promoted(node) => {
                 self.report("promote", format!("{node} was promoted"));
+                if let Some(handover) = &mut self.handover {
+                    handover.promote();
+                }
             }
             FailoverUpdate::Aborted(event) => {
                 let sentinel = self.leader.clone();
@@ -445,6 +492,11 @@ impl SwitchoverMachine {
                 self.actions.push(Action::PollLeader);
             }
             _ => {}
+        }
+        if matches!(self.phase, SwitchoverPhase::Following { .. })
+            && self.handover.as_mut().is_some_and(|it| it.is_due(now))
+        {
+            self.actions.push(Action::ReadHandover);
         }
         let wanted =
             self.phase.keeps_clients_paused() || matches!(self.phase, SwitchoverPhase::Pausing);

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use super::SwitchoverOutcome;
 use super::catch_up::ReplicationOffsets;
 use super::error::SwitchoverError;
+use super::handover::HandoverState;
 use super::leader::{LeaderEvent, LeaderView};
 use crate::NodeAddr;
 
@@ -17,10 +18,20 @@ pub(super) struct DiscoveryState {
     pub(super) master: Option<(NodeAddr, u64, u64)>,
 }
 
+/// How a failover is ordered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FailoverKind {
+    /// The replica is promoted while the master accepts writes.
+    Plain,
+    /// The master stops accepting writes and hands over, where sentinel and master support that.
+    Coordinated,
+}
+
 /// The reply to the failover command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum FailoverReply {
-    Accepted,
+    /// It may be another kind than the requested one.
+    Accepted(FailoverKind),
     Refused(SwitchoverError),
     /// No reply arrived: the command may have been accepted.
     Unknown(String),
@@ -37,6 +48,11 @@ pub(super) enum Input {
     Paused(Result<(), String>),
     /// The pause was revoked, or cannot be: then it ends by itself.
     Unpaused,
+    /// What the master reports about the handover; `None` without an answer.
+    HandoverRead(Option<HandoverState>),
+    /// What a failed handover may leave at the master is revoked; otherwise with a text for
+    /// operators.
+    HandoverEnded(Result<(), String>),
     FailoverReply(FailoverReply),
     Event(LeaderEvent),
     View(LeaderView),
@@ -61,7 +77,11 @@ pub(super) enum Action {
     /// Read the offsets of all nodes.
     ReadOffsets,
     /// `SENTINEL FAILOVER`.
-    StartFailover,
+    StartFailover(FailoverKind),
+    /// Read whether the master carries out the handover.
+    ReadHandover,
+    /// Let the master accept writes again after a handover that failed.
+    EndHandover,
     /// Poll the leader about the failover.
     PollLeader,
     ReportStep(&'static str, String),

@@ -15,6 +15,7 @@ use super::SwitchoverLimits;
 use super::catch_up::{ReplicationOffsets, parse_offsets};
 use super::command_connection::CommandConnection;
 use super::error::SwitchoverError;
+use super::handover::{HandoverState, parse_handover};
 use super::leader_task::{FailoverLeader, LeaderCommand, answer, listen};
 use super::participants::Participants;
 use super::steps::Input;
@@ -29,11 +30,13 @@ const AUTH: &str = "service.auth";
 /// Capacity for commands and inputs: at most one of each kind is pending.
 const BACKLOG: usize = 16;
 
-/// Commands about the master's other clients.
+/// Commands for the master: about its other clients, and about a handover.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum PauseCommand {
+pub(super) enum MasterCommand {
     Pause(Duration),
     Unpause,
+    ReadHandover,
+    EndHandover,
 }
 
 /// The channels to and from the tasks.
@@ -41,7 +44,7 @@ pub(super) enum PauseCommand {
 pub(super) struct ServerTasks {
     pub(super) inputs: mpsc::Receiver<Input>,
     pub(super) look: mpsc::Sender<()>,
-    pub(super) clients: mpsc::Sender<PauseCommand>,
+    pub(super) master: mpsc::Sender<MasterCommand>,
     pub(super) leader: mpsc::Sender<LeaderCommand>,
     _tasks: JoinSet<()>,
 }
@@ -55,20 +58,21 @@ impl ServerTasks {
     ) -> Self {
         let (out, inputs) = mpsc::channel(BACKLOG);
         let (look, looks) = mpsc::channel(BACKLOG);
-        let (clients, pauses) = mpsc::channel(BACKLOG);
+        let (commands, ordered) = mpsc::channel(BACKLOG);
         let (questions, asked) = mpsc::channel(BACKLOG);
         let mut tasks = JoinSet::new();
         let (dialled, login) = (nodes.master.1, access.auth.clone());
-        let mut master = MasterClients { dialled, login, limits, connection: None };
+        let node = nodes.master.0.clone();
+        let mut master = MasterTask { node, dialled, login, limits, connection: None };
         tasks.spawn(nodes.serve(looks, out.clone()));
         let unanswered = out.clone();
-        tasks.spawn(async move { master.serve(pauses, unanswered).await });
+        tasks.spawn(async move { master.serve(ordered, unanswered).await });
         let FailoverLeader { connection, others, events, .. } = leader;
         if let Some(events) = events {
             tasks.spawn(listen(events, Arc::clone(&access.name), out.clone()));
         }
         tasks.spawn(answer((connection, others), Arc::clone(&access.name), asked, out));
-        Self { inputs, look, clients, leader: questions, _tasks: tasks }
+        Self { inputs, look, master: commands, leader: questions, _tasks: tasks }
     }
 }
 
@@ -143,23 +147,24 @@ async fn look(
 }
 
 /// The connection that pauses and unpauses the master's clients, in the order of the commands.
-struct MasterClients {
+struct MasterTask {
+    node: NodeAddr,
     dialled: SocketAddr,
     login: Login,
     limits: SwitchoverLimits,
     connection: Option<CommandConnection>,
 }
 
-impl MasterClients {
+impl MasterTask {
     async fn serve(
         &mut self,
-        mut commands: mpsc::Receiver<PauseCommand>,
+        mut commands: mpsc::Receiver<MasterCommand>,
         out: mpsc::Sender<Input>,
     ) {
         while let Some(command) = commands.recv().await {
             let input = match command {
-                PauseCommand::Pause(span) => Input::Paused(self.pause(span).await),
-                PauseCommand::Unpause => {
+                MasterCommand::Pause(span) => Input::Paused(self.pause(span).await),
+                MasterCommand::Unpause => {
                     // On a new connection if the current one is broken. If that fails too, the
                     // pause ends by itself.
                     if self.ask(&["CLIENT", "UNPAUSE"]).await.is_err() {
@@ -167,6 +172,8 @@ impl MasterClients {
                     }
                     Input::Unpaused
                 }
+                MasterCommand::ReadHandover => Input::HandoverRead(self.handover().await.ok()),
+                MasterCommand::EndHandover => Input::HandoverEnded(self.end_handover().await),
             };
             if out.send(input).await.is_err() {
                 return;
@@ -185,6 +192,36 @@ impl MasterClients {
         ))
     }
 
+    async fn handover(&mut self) -> Result<HandoverState, String> {
+        let reply = self.ask(&["INFO", "replication"]).await?;
+        reply.text().and_then(parse_handover).ok_or_else(|| "INFO tells no state".to_owned())
+    }
+
+    /// Revokes the `CLIENT PAUSE` that a failed handover leaves. A master that still waits for its
+    /// replica is left alone: it may hand over between two commands, and `FAILOVER ABORT` would
+    /// then make a second master of it.
+    async fn end_handover(&mut self) -> Result<(), String> {
+        let node = self.node.clone();
+        match self.handover().await {
+            Ok(HandoverState::Idle) => {}
+            Ok(HandoverState::HandedOver) => return Ok(()),
+            Ok(HandoverState::WaitingForReplica) => {
+                return Err(format!(
+                    "{node} accepts no writes while it waits for the replica, at most until \
+                     Sentinel's failover-timeout: FAILOVER ABORT there ends that"
+                ));
+            }
+            Err(problem) => return Err(still_paused(&node, &problem)),
+        }
+        let reply = self.ask(&["CLIENT", "UNPAUSE"]).await;
+        let reply = reply.map_err(|problem| still_paused(&node, &problem))?;
+        let Some(line) = reply.error() else { return Ok(()) };
+        let denied = Denied::read(line, "CLIENT UNPAUSE", "+client|unpause", AUTH);
+        let problem =
+            denied.map_or_else(|| "it refuses CLIENT UNPAUSE".to_owned(), |it| it.to_string());
+        Err(still_paused(&node, &problem))
+    }
+
     async fn ask(&mut self, words: &[&str]) -> Result<Reply, String> {
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
@@ -197,4 +234,11 @@ impl MasterClients {
         self.connection = Some(connection);
         Ok(reply)
     }
+}
+
+fn still_paused(node: &NodeAddr, problem: &str) -> String {
+    format!(
+        "{node} may accept no writes until Sentinel's failover-timeout ({problem}): CLIENT UNPAUSE \
+         there ends that"
+    )
 }

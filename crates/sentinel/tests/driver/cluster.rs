@@ -209,6 +209,8 @@ pub(crate) fn watch(name: &str, sentinels: Vec<NodeAddr>) -> (DiscoveryConfig, A
     let watch = DiscoveryConfig {
         name: Arc::from(name),
         sentinels,
+        sentinel_tls: None,
+        redis_tls: None,
         sentinel_auth: None,
         auth: None,
         rules: rules(),

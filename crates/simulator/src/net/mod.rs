@@ -8,6 +8,7 @@
 
 mod event;
 mod paths;
+mod processes;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -262,6 +263,20 @@ impl Net {
         self.passes(one, two) && self.passes(two, one)
     }
 
+    /// Whether the kernel of the other end acknowledges what this end sends. It does so while its
+    /// process is stopped, too.
+    pub(crate) fn is_acknowledged(&self, connection: ConnId, by: Pid) -> bool {
+        let end = &self.conns[connection].ends[1 - self.side(connection, by)];
+        let peer = &self.processes[end.pid];
+        peer.up && peer.incarnation == end.incarnation && self.reach(by, end.pid)
+    }
+
+    /// Whether a host at this address answers, if only with a reset.
+    pub(crate) fn answers(&self, from: Pid, addr: Addr) -> bool {
+        let owner = self.owner(addr).filter(|owner| self.processes[*owner].up);
+        owner.is_some_and(|owner| self.reach(from, owner))
+    }
+
     fn latency(&mut self, from: Pid, to: Pid) -> Micros {
         let (least, most) = self.latency;
         let slow = self.path(from, to).slow;
@@ -346,55 +361,5 @@ impl Net {
         let connection = self.conns.len() - 1;
         self.at(there, Event::To(owner, theirs, ProcessInput::Accepted(connection)));
         self.at(back, answer(Some(connection)));
-    }
-
-    pub(crate) fn stop(&mut self, pid: Pid) {
-        if !std::mem::replace(&mut self.processes[pid].stopped, true) {
-            self.processes[pid].stopped_at = self.now;
-        }
-    }
-
-    /// Continues a stopped process: queued inputs are handled in order. `suspended`: its monotonic
-    /// clock stood still.
-    pub(crate) fn resume(&mut self, pid: Pid, suspended: bool) {
-        let now = self.now;
-        let process = &mut self.processes[pid];
-        if !std::mem::replace(&mut process.stopped, false) {
-            return;
-        }
-        if suspended {
-            process.suspended += now - process.stopped_at;
-        }
-        let incarnation = process.incarnation;
-        self.at(now, Event::To(pid, incarnation, ProcessInput::Continued));
-        for (incarnation, input) in std::mem::take(&mut self.processes[pid].inbox) {
-            self.at(now, Event::To(pid, incarnation, input));
-        }
-    }
-
-    /// Ends a process. `silent`: its host is gone with it, so no peer is notified.
-    pub(crate) fn crash(&mut self, pid: Pid, silent: bool) {
-        let process = &mut self.processes[pid];
-        (process.up, process.stopped) = (false, false);
-        process.inbox.clear();
-        for connection in 0..self.conns.len() {
-            for side in 0..2 {
-                if self.conns[connection].ends[side].pid == pid
-                    && self.conns[connection].ends[side].open
-                {
-                    self.conns[connection].ends[side].open = false;
-                    if !silent {
-                        self.finish(connection, 1 - side);
-                    }
-                }
-            }
-        }
-        self.processes[pid].incarnation += 1;
-    }
-
-    pub(crate) fn start(&mut self, pid: Pid) {
-        let process = &mut self.processes[pid];
-        (process.up, process.stopped) = (true, false);
-        process.clock_off = 0;
     }
 }

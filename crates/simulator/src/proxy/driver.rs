@@ -4,7 +4,7 @@
 //! do with sockets and tasks: an event goes in, the actions are applied to this proxy's target, and
 //! what matters to the oracle is recorded.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use sentinel::simulation::{AbsenceLimit, Eligibility, Peer, PoolUpdate, evaluate};
@@ -188,8 +188,41 @@ impl MachineDriver {
         self.machine.nodes().any(|(addr, _)| addr == node)
     }
 
-    pub(crate) fn watched(&self) -> BTreeSet<NodeAddr> {
-        self.machine.nodes().map(|(addr, _)| addr.clone()).collect()
+    /// The replicas with which a switchover may begin, by the rules of
+    /// `sentinel/src/switchover/participants.rs`; `None` if it is refused. `is_up`: the link to
+    /// this sentinel is up.
+    pub(crate) fn switchover_replicas(&self, is_up: impl Fn(&MyId) -> bool) -> Option<Vec<Addr>> {
+        let committed = self.machine.committed()?;
+        let views = || self.machine.views().filter(|(_, member, ..)| *member);
+        let agrees = |id: &MyId, view: &View| {
+            is_up(id) && view.addr == committed.addr && view.epoch == committed.epoch
+        };
+        let agree = views().filter(|(id, _, view, _)| agrees(id, view)).count();
+        if agree < self.machine.quorum().1 {
+            return None;
+        }
+        let mut replicas = Vec::new();
+        for (node, probe) in self.machine.nodes().filter(|(node, _)| **node != committed.addr) {
+            let report = probe.and_then(|probe| probe.outcome.as_ref().ok());
+            let promotable = |view: &View| {
+                view.replicas.iter().any(|replica| replica.healthy && replica.addr == *node)
+            };
+            match report.map(|report| &report.role) {
+                Some(Role::Replica { master, .. }) if *master == committed.addr => {
+                    replicas.extend(Addr::of(node));
+                }
+                _ if views().any(|(_, _, view, _)| promotable(view)) => return None,
+                _ => {}
+            }
+        }
+        (!replicas.is_empty()).then_some(replicas)
+    }
+
+    /// Whether the node answered the last probe.
+    #[cfg(test)]
+    pub(crate) fn answers_probes(&self, node: &NodeAddr) -> bool {
+        let mut nodes = self.machine.nodes().filter(|(addr, _)| *addr == node);
+        nodes.any(|(_, probe)| probe.is_some_and(|probe| probe.outcome.is_ok()))
     }
 
     /// Whether the gate is closed or the lease has expired.

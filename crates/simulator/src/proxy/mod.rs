@@ -25,7 +25,7 @@ use switchover::Switchover;
 
 use crate::net::{Net, Observation, ProcessInput, RouteEvent};
 use crate::sentinel::NAME;
-use crate::wire::{Addr, MS, Micros, Pid};
+use crate::wire::{Addr, MS, Message, Micros, Pid};
 
 const RECONCILE_INTERVAL: Micros = 250 * MS;
 /// A process that did not run for longer than this must not trust its state. Longer than the limit
@@ -142,12 +142,15 @@ impl Proxy {
             }
             ProcessInput::Closed(connection) => self.closed(connection, now, net),
             ProcessInput::Message(connection, body) => {
+                if let Message::FailoverTaken(taken) = body {
+                    self.switchover.failover_taken(connection, taken);
+                }
                 if let Some(events) = self.links.message(connection, &body, now, net) {
                     self.handle_link_events(events, now, net);
                 } else if let Some(events) = self.probers.message(connection, &body, now, net) {
                     self.handle_probe_events(events, now, net);
                 } else if !self.sessions.message(connection, &body, &self.driver, net) {
-                    self.switchover.message(connection, &body);
+                    self.switchover.message(connection, &body, now);
                 }
             }
             ProcessInput::Continued => {
@@ -321,10 +324,7 @@ impl Proxy {
         for want in requests {
             match want {
                 Request::PollSentinels => self.links.ask(now, net),
-                Request::Probe(node, urgent) => {
-                    let events = self.probers.ask(&node, urgent, now, net);
-                    self.handle_probe_events(events, now, net);
-                }
+                Request::Probe(node, urgent) => self.probers.ask(&node, urgent, now, net),
             }
         }
         let driver = &self.driver;

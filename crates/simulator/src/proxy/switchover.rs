@@ -1,8 +1,11 @@
-//! A planned switchover by one proxy, with the product's own catch-up check.
+//! A planned switchover by one proxy, modelled on `sentinel/src/switchover/`, with the product's
+//! own catch-up check.
 //!
-//! The gate closes, the offsets of the master and its replicas are read until the replicas have
-//! caught up, and only then a sentinel receives the failover command. The hold ends with the
-//! commit, or by itself.
+//! It begins only if a majority of the sentinels names the master and every node that could be
+//! promoted follows it. All nodes are connected and asked once before traffic is held. Then the
+//! gate closes, the offsets of the master and its replicas are read until the replicas have caught
+//! up, and only then a sentinel receives the failover command. The hold ends with the commit, with
+//! the refusal or the abort of the failover, with the first irregularity before it, or by itself.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +22,11 @@ pub(crate) const TOKENS: u64 = 1 << 60;
 
 const POLL_INTERVAL: Micros = 5 * MS;
 const SETTLE_TIME: Duration = Duration::from_millis(30);
+/// Timeout of a dial and of a command.
+const COMMAND: Micros = 500 * MS;
 const CATCH_UP: Micros = 2 * SECOND;
+/// From the failover command to the selection of a replica, and to the commit.
+const BEGIN: Micros = 2 * SECOND;
 const FOLLOW: Micros = 10 * SECOND;
 
 #[derive(Debug)]
@@ -31,15 +38,31 @@ struct NodeConnection {
 }
 
 #[derive(Debug)]
+enum SwitchoverPhase {
+    Dialling,
+    /// All nodes are connected, and traffic is not held yet.
+    Preparing,
+    CatchUp(CatchUp),
+    /// The failover command was sent on this connection.
+    Following {
+        leader: Option<ConnId>,
+        since: Micros,
+        has_begun: bool,
+    },
+    /// It ends, for this reason.
+    Failed(&'static str),
+}
+
+#[derive(Debug)]
 struct ActiveSwitchover {
     base: (Micros, Instant),
     generation: u64,
-    until: Micros,
     look_at: Micros,
-    ordered: bool,
-    catch_up: CatchUp,
-    /// The master first.
+    phase: SwitchoverPhase,
+    /// The master first. They are asked one after the other.
     nodes: Vec<NodeConnection>,
+    /// When the node whose answer is missing was asked.
+    asked_at: Option<Micros>,
 }
 
 /// The switchover of a proxy. See the module's header.
@@ -64,32 +87,52 @@ impl Switchover {
         connection: Option<ConnId>,
         net: &mut Net,
     ) {
-        let node = self.run.iter_mut().flat_map(|run| &mut run.nodes).find(|it| it.token == token);
-        match (node, connection) {
-            (Some(node), connection) => node.connection = connection,
-            (None, Some(connection)) => net.close(connection, pid),
-            (None, None) => {}
+        let Some((run, at)) = self.find(|node| node.token == token) else {
+            return connection.into_iter().for_each(|connection| net.close(connection, pid));
+        };
+        run.nodes[at].connection = connection;
+        if connection.is_none() {
+            run.phase = SwitchoverPhase::Failed("a node does not accept the connection");
         }
     }
 
-    pub(crate) fn message(&mut self, connection: ConnId, body: &Message) {
-        let node = self
-            .run
-            .iter_mut()
-            .flat_map(|run| &mut run.nodes)
-            .find(|it| it.connection == Some(connection));
-        if let (Some(node), Message::InfoIs(info)) = (node, body) {
-            node.info = Some((**info).clone());
+    fn find(
+        &mut self,
+        is_wanted: impl Fn(&NodeConnection) -> bool,
+    ) -> Option<(&mut ActiveSwitchover, usize)> {
+        let run = self.run.as_mut()?;
+        let at = run.nodes.iter().position(is_wanted)?;
+        Some((run, at))
+    }
+
+    pub(crate) fn message(&mut self, connection: ConnId, body: &Message, now: Micros) {
+        if let (Some((run, at)), Message::InfoIs(info)) =
+            (self.find(|node| node.connection == Some(connection)), body)
+        {
+            run.nodes[at].info = Some((**info).clone());
+            (run.asked_at, run.look_at) = (None, now);
+        }
+    }
+
+    /// The reply to the failover command.
+    pub(crate) fn failover_taken(&mut self, connection: ConnId, taken: bool) {
+        let Some(run) = &mut self.run else { return };
+        if let SwitchoverPhase::Following { leader, .. } = run.phase
+            && leader == Some(connection)
+            && !taken
+        {
+            run.phase = SwitchoverPhase::Failed("the sentinel refuses the failover");
         }
     }
 
     pub(crate) fn closed(&mut self, connection: ConnId) {
-        let node = self
-            .run
-            .iter_mut()
-            .flat_map(|run| &mut run.nodes)
-            .find(|it| it.connection == Some(connection));
-        node.into_iter().for_each(|it| (it.connection, it.info) = (None, None));
+        if let Some((run, at)) = self.find(|node| node.connection == Some(connection)) {
+            run.nodes[at].connection = None;
+            // Afterwards only the sentinels decide.
+            if !matches!(run.phase, SwitchoverPhase::Following { .. }) {
+                run.phase = SwitchoverPhase::Failed("a node closed the connection");
+            }
+        }
     }
 
     pub(crate) fn tick(
@@ -101,73 +144,74 @@ impl Switchover {
         net: &mut Net,
     ) -> Option<Done> {
         if std::mem::take(&mut self.wanted) && self.run.is_none() {
-            return self.begin(driver, now, pid, net);
+            self.begin(driver, links, now, pid, net);
         }
         let run = self.run.as_mut().filter(|run| now >= run.look_at)?;
         run.look_at = now + POLL_INTERVAL;
-        let moved = driver.route.target.as_ref().is_none_or(|it| it.generation != run.generation);
-        if moved || now >= run.until {
-            return self.end(driver, now, pid, net);
+        if driver.route.target.as_ref().is_none_or(|it| it.generation != run.generation) {
+            return self.end("the master changed", driver, now, pid, net);
         }
-        if run.ordered {
-            return None;
-        }
-        match run.evaluate(now, pid, net) {
-            CatchUpStatus::Wait => None,
-            CatchUpStatus::Abort(_) => self.end(driver, now, pid, net),
-            CatchUpStatus::Ready { .. } => {
-                run.ordered = true;
-                run.until = now + FOLLOW;
-                if let Some(connection) = links.any_up() {
-                    net.trace_line(pid, || {
-                        "switchover: replicas have caught up, requesting the failover".to_owned()
-                    });
-                    net.send(connection, pid, Message::Failover);
+        match &mut run.phase {
+            SwitchoverPhase::Failed(reason) => {
+                let reason = *reason;
+                self.end(reason, driver, now, pid, net)
+            }
+            SwitchoverPhase::Following { since, has_begun, .. } => {
+                let selected = driver.selected.is_some() || driver.evidence.is_some();
+                let aborted = *has_begun && !selected;
+                *has_begun |= selected;
+                let limit = if *has_begun { FOLLOW } else { BEGIN };
+                (aborted || now >= *since + limit)
+                    .then(|| self.end("no new master", driver, now, pid, net))?
+            }
+            SwitchoverPhase::Dialling => {
+                if run.nodes.iter().all(|it| it.connection.is_some()) {
+                    run.phase = SwitchoverPhase::Preparing;
                 }
                 None
+            }
+            SwitchoverPhase::Preparing | SwitchoverPhase::CatchUp(_) => {
+                let (master, replicas) = run.read(now, pid, net)?;
+                run.evaluate((master, &replicas), (driver, links), now, pid, net)
             }
         }
     }
 
+    /// Connects to the nodes, if a switchover is permitted.
     fn begin(
         &mut self,
-        driver: &mut MachineDriver,
+        driver: &MachineDriver,
+        links: &Links,
         now: Micros,
         pid: Pid,
         net: &mut Net,
-    ) -> Option<Done> {
-        let target = driver.route.target.clone().filter(|_| !driver.is_closed(now))?;
-        net.trace_line(pid, || format!("switchover: started, traffic to {} is held", target.addr));
-        let others = driver
-            .watched()
-            .into_iter()
-            .filter_map(|it| Addr::of(&it))
-            .filter(|it| *it != target.addr);
+    ) {
+        let target = driver.route.target.as_ref().filter(|_| !driver.is_closed(now));
+        let replicas = driver.switchover_replicas(|id| links.voting_link(id).is_some());
+        let Some((target, replicas)) = target.zip(replicas) else {
+            return net.trace_line(pid, || "switchover: refused".to_owned());
+        };
+        net.trace_line(pid, || format!("switchover: started, from {}", target.addr));
         let mut nodes = Vec::new();
-        for addr in std::iter::once(target.addr).chain(others) {
+        for addr in std::iter::once(target.addr).chain(replicas) {
             self.tokens += 1;
             let token = TOKENS + net.now + self.tokens;
-            net.dial(pid, addr, 500 * MS, token);
+            net.dial(pid, addr, COMMAND, token);
             nodes.push(NodeConnection { addr, token, connection: None, info: None });
         }
-        let base = (now, Instant::now());
-        let until = now + CATCH_UP;
-        let catch_up = CatchUp::new(base.1 + Duration::from_micros(CATCH_UP), SETTLE_TIME, false);
-        let (generation, look_at) = (target.generation, now + POLL_INTERVAL);
         self.run = Some(ActiveSwitchover {
-            base,
-            generation,
-            until: until + SECOND,
-            look_at,
-            ordered: false,
-            catch_up,
+            base: (now, Instant::now()),
+            generation: target.generation,
+            look_at: now + POLL_INTERVAL,
+            phase: SwitchoverPhase::Dialling,
             nodes,
+            asked_at: None,
         });
-        Some(driver.pause(now, CATCH_UP + FOLLOW + SECOND))
     }
 
     fn end(
         &mut self,
+        reason: &'static str,
         driver: &mut MachineDriver,
         now: Micros,
         pid: Pid,
@@ -178,38 +222,84 @@ impl Switchover {
         {
             net.close(connection, pid);
         }
-        net.trace_line(pid, || "switchover: ended".to_owned());
+        net.trace_line(pid, || format!("switchover: ended, {reason}"));
         driver.is_paused().then(|| driver.resume(now))
     }
 }
 
+/// The offsets of the master, and of the replicas.
+type Reading = (ReplicationOffsets, Vec<(NodeAddr, ReplicationOffsets)>);
+
 impl ActiveSwitchover {
-    fn evaluate(&mut self, now: Micros, pid: Pid, net: &mut Net) -> CatchUpStatus {
+    /// Asks the next node. Returns the offsets once all nodes have answered.
+    fn read(&mut self, now: Micros, pid: Pid, net: &mut Net) -> Option<Reading> {
+        if self.asked_at.is_some_and(|at| now >= at + COMMAND) {
+            self.phase = SwitchoverPhase::Failed("a node does not answer");
+            return None;
+        }
+        if let Some(node) = self.nodes.iter().find(|it| it.info.is_none()) {
+            if self.asked_at.is_none() {
+                self.asked_at = Some(now);
+                node.connection.into_iter().for_each(|it| net.send(it, pid, Message::Info));
+            }
+            return None;
+        }
         let offsets = |info: &Info| ReplicationOffsets {
             is_master: info.master.is_none(),
             link_up: info.link_up,
             offset: info.offset,
             priority: info.priority,
         };
-        let mut answers: Vec<(NodeAddr, ReplicationOffsets)> = Vec::new();
-        for node in &mut self.nodes {
-            if let Some(info) = &node.info {
-                answers.push((node.addr.node(), offsets(info)));
-            }
-        }
-        let all = answers.len() == self.nodes.len();
-        // The next reading starts after this one is complete, so that the replicas' answers are not
-        // older than the master's.
-        for node in &mut self.nodes {
-            if let (Some(connection), true) = (node.connection, all || node.info.is_none()) {
-                node.info = None;
-                net.send(connection, pid, Message::Info);
-            }
-        }
+        let infos = self.nodes.iter_mut().map(|it| (it.addr.node(), it.info.take()));
+        let mut read = infos.filter_map(|(node, info)| Some((node, offsets(&info?))));
+        let (_, master) = read.next()?;
+        Some((master, read.collect()))
+    }
+
+    /// Closes the gate after the first reading, and requests the failover after the one with which
+    /// the replicas have caught up.
+    fn evaluate(
+        &mut self,
+        (master, replicas): (ReplicationOffsets, &[(NodeAddr, ReplicationOffsets)]),
+        (driver, links): (&mut MachineDriver, &Links),
+        now: Micros,
+        pid: Pid,
+        net: &mut Net,
+    ) -> Option<Done> {
         let at = self.base.1 + Duration::from_micros(now - self.base.0);
-        match answers.split_first() {
-            Some(((_, master), replicas)) if all => self.catch_up.evaluate(at, *master, replicas),
-            _ => CatchUpStatus::Wait,
+        match &mut self.phase {
+            SwitchoverPhase::Preparing if master.is_master => {
+                let until = at + Duration::from_micros(CATCH_UP);
+                self.phase = SwitchoverPhase::CatchUp(CatchUp::new(until, SETTLE_TIME, false));
+                net.trace_line(pid, || "switchover: traffic is held".to_owned());
+                Some(driver.pause(now, CATCH_UP + FOLLOW))
+            }
+            SwitchoverPhase::Preparing => {
+                self.phase = SwitchoverPhase::Failed("the node is no master");
+                None
+            }
+            SwitchoverPhase::CatchUp(catch_up) => {
+                match catch_up.evaluate(at, master, replicas) {
+                    CatchUpStatus::Wait => {}
+                    CatchUpStatus::Abort(_) => {
+                        self.phase = SwitchoverPhase::Failed("the replicas do not catch up");
+                    }
+                    CatchUpStatus::Ready { .. } => self.start_failover(links, now, pid, net),
+                }
+                None
+            }
+            _ => None,
+        }
+    }
+
+    fn start_failover(&mut self, links: &Links, now: Micros, pid: Pid, net: &mut Net) {
+        let leader = links.any_up();
+        self.phase = SwitchoverPhase::Following { leader, since: now, has_begun: false };
+        if let Some(leader) = leader {
+            net.trace_line(pid, || {
+                "switchover: replicas have caught up, requesting the failover".to_owned()
+            });
+            net.send(leader, pid, Message::Failover);
         }
     }
 }

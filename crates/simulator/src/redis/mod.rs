@@ -27,6 +27,8 @@ struct Upstream {
     dialling: Option<u64>,
     up: bool,
     down_since: Micros,
+    /// Since when the master's host has not acknowledged anything.
+    silent_since: Option<Micros>,
 }
 
 /// The state in which a node restarts.
@@ -328,6 +330,6 @@ impl Redis {
 
 impl Upstream {
     fn new(master: Addr, down_since: Micros) -> Self {
-        Self { master, connection: None, dialling: None, up: false, down_since }
+        Self { master, connection: None, dialling: None, up: false, down_since, silent_since: None }
     }
 }

@@ -6,8 +6,31 @@ use super::{Redis, SYNCS};
 use crate::net::{ConnId, Net};
 use crate::wire::{Addr, MS, Message, Micros, SECOND, Snapshot};
 
+/// A replica acknowledges at this interval. If another host has its master's address, that host
+/// answers with a reset.
+const ACKNOWLEDGEMENT: Micros = SECOND;
+/// A silent link ends after this time (`repl-timeout`).
+const LINK_TIMEOUT: Micros = 60 * SECOND;
+
 impl Redis {
+    /// Ends a link to a master that is gone.
+    fn check_link(&mut self, net: &mut Net) {
+        let Some(upstream) = &mut self.upstream else { return };
+        let alive = |it: &ConnId| net.is_acknowledged(*it, self.pid);
+        let Some(connection) = upstream.connection.filter(|it| !alive(it)) else {
+            upstream.silent_since = None;
+            return;
+        };
+        let is_replaced = net.answers(self.pid, upstream.master);
+        let limit = if is_replaced { ACKNOWLEDGEMENT } else { LINK_TIMEOUT };
+        if net.now - *upstream.silent_since.get_or_insert(net.now) >= limit {
+            net.close(connection, self.pid);
+            self.closed(connection, net);
+        }
+    }
+
     pub(super) fn cron(&mut self, net: &mut Net) {
+        self.check_link(net);
         let Some(upstream) = &mut self.upstream else { return };
         if upstream.connection.is_none()
             && upstream.dialling.is_none()

@@ -90,16 +90,28 @@ pub(super) fn operator(tools: &Tools) -> Result<String, String> {
 pub(super) fn configurations(tools: &Tools) -> Result<String, String> {
     let program = setup::build::pointsman()?;
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let secret = folder.path().join("secret");
-    std::fs::write(&secret, "a password, or a token").map_err(|error| error.to_string())?;
+    let write = |name: &str, text: &[u8]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).map_err(|error| error.to_string())?;
+        Ok::<_, String>(path.to_string_lossy().into_owned())
+    };
+    let secret = write("secret", b"a password, or a token")?;
+    let certificates = harness::Certificates::new(folder.path());
+    let issued = certificates.issue("issued", &["redis.example.com"]);
+    let read = |path: &Path| std::fs::read(path).map_err(|error| error.to_string());
+    let bundle = write("bundle", &[read(&issued.certificate)?, read(&issued.key)?].concat())?;
+    let authority = certificates.ca_file().to_string_lossy().into_owned();
     let all = examples()?;
     for (name, path) in &all {
         let objects = objects(tools, path)?;
         let mut texts = objects.iter().filter_map(|it| it["data"]["pointsman.toml"].as_str());
         let text = texts.next().ok_or_else(|| format!("{name}: no configuration"))?;
-        let lines = text.lines().map(|line| match line.split_once("_file = ") {
-            Some((key, _)) => format!("{key}_file = {:?}", secret.to_string_lossy()),
-            None => line.to_owned(),
+        let lines = text.lines().map(|line| match line.split_once(" = ") {
+            Some((key @ ("certificate_files" | "key_files"), _)) => format!("{key} = [{bundle:?}]"),
+            Some((key @ ("certificate_file" | "key_file"), _)) => format!("{key} = {bundle:?}"),
+            Some((key @ ("ca_file" | "client_ca_file"), _)) => format!("{key} = {authority:?}"),
+            Some((key, _)) if key.ends_with("_file") => format!("{key} = {secret:?}"),
+            _ => line.to_owned(),
         });
         let file = folder.path().join(format!("{name}.toml"));
         std::fs::write(&file, lines.collect::<Vec<_>>().join("\n"))

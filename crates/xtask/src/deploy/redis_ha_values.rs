@@ -30,7 +30,11 @@ use Fate::{Instead, LeftOut, Mapped, OfService, Refused};
 static VALUES: &[(&str, &str, Fate)] = &[
     ("servicePort", "6400", OfService("port: 6400")),
     ("containerPort", "6401", Mapped("containerPort: 6401")),
-    ("tls", r#"{"enabled": true}"#, Refused("does not speak TLS")),
+    (
+        "tls",
+        r#"{"enabled": true, "secretName": "redis-tls", "keyName": "redis.pem"}"#,
+        Instead("tls_listen = [\"0.0.0.0:6379\""),
+    ),
     ("readOnly.enabled", "true", Mapped("name: readonlyport")),
     ("readOnly.port", "6402", Mapped("containerPort: 6402")),
     ("additionalPorts", r#"[{"name": "x", "containerPort": 1}]"#, Refused("additionalPorts")),

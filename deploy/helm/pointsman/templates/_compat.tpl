@@ -77,14 +77,14 @@ haproxy:
 {{- fail (printf "%s.haproxy.extraConfig: only `maxconn` in `global` can be translated, not %q: remove the line from the values given here, or run `pointsman import haproxy` on the whole file" $at (trim .)) -}}
 {{- end -}}
 {{- end -}}
-{{- if .haproxy.tls.enabled -}}
-{{- fail (printf "%s.haproxy.tls: this version does not speak TLS with clients" $at) -}}
+{{- if and .haproxy.tls.enabled (not (and .haproxy.tls.secretName .haproxy.tls.keyName)) -}}
+{{- fail (printf "%s.haproxy.tls: secretName and keyName are needed, the entry with the certificate and its key" $at) -}}
 {{- end -}}
 {{- if .haproxy.additionalPorts -}}
 {{- fail (printf "%s.haproxy.additionalPorts belong to a haproxy configuration of your own: no port of Pointsman has these names. Remove them from that release first" $at) -}}
 {{- end -}}
 {{- if or (eq (int .redis.port) 0) (eq (int .sentinel.port) 0) -}}
-{{- fail (printf "%s: redis.port and sentinel.port must not be 0: this version does not speak TLS with Redis and its sentinels" $at) -}}
+{{- fail (printf "%s: redis.port and sentinel.port must not be 0. With TLS only, install the chart without compat.redisHa, and set masters[].redisTls and masters[].sentinelTls" $at) -}}
 {{- end -}}
 {{- end -}}
 
@@ -134,6 +134,10 @@ haproxy:
 {{- $first := first .own.masters | default dict -}}
 {{- $settings := merge (dict) ($first.settings | default dict) (dict "connect_timeout" $ha.haproxy.timeout.connect) -}}
 {{- $master := dict "name" (tpl $ha.redis.masterGroupName .context) "port" $ha.haproxy.containerPort "sentinels" $sentinels "settings" $settings "auth" dict "sentinelAuth" dict -}}
+{{- if $ha.haproxy.tls.enabled -}}
+{{- $tls := dict "port" $ha.haproxy.containerPort "existingSecret" (tpl $ha.haproxy.tls.secretName .context) "certificate" $ha.haproxy.tls.keyName "keyInCertificate" true -}}
+{{- $_ := set (set $master "tls" $tls) "port" nil -}}
+{{- end -}}
 {{- if $ha.haproxy.readOnly.enabled -}}
 {{- $_ := set $master "replicaPort" $ha.haproxy.readOnly.port -}}
 {{- end -}}

@@ -36,19 +36,17 @@ Every template reads it once, so none of them knows about compatibility.
 {{- define "pointsman.servicePorts" -}}
 {{- $own := . -}}
 {{- $ports := list -}}
+{{- $others := list -}}
 {{- $replicaPorts := list -}}
 {{- range $at, $master := .masters -}}
-{{- $name := include "pointsman.portName" (dict "at" $at "name" $own.portNames.client) -}}
-{{- $ports = append $ports (dict "name" $name "port" $master.port "target" (int $master.port)) -}}
-{{- with $master.replicaPort -}}
-{{- $name := include "pointsman.portName" (dict "at" $at "name" $own.portNames.replica) -}}
-{{- $replicaPorts = append $replicaPorts (dict "name" $name "port" . "target" (int .)) -}}
-{{- end -}}
-{{- with $master.sentinelPort -}}
-{{- $name := include "pointsman.portName" (dict "at" $at "name" "sentinels") -}}
-{{- $ports = append $ports (dict "name" $name "port" . "target" (int .)) -}}
+{{- range $index, $port := include "pointsman.masterPorts" (dict "at" $at "master" $master "v" $own) | fromJsonArray -}}
+{{- $one := dict "name" $port.name "port" $port.port "target" (int $port.port) -}}
+{{- if $port.readers -}}{{- $replicaPorts = append $replicaPorts $one -}}
+{{- else if $index -}}{{- $others = append $others $one -}}
+{{- else -}}{{- $ports = append $ports $one -}}{{- end -}}
 {{- end -}}
 {{- end -}}
+{{- $ports = concat $ports $others -}}
 {{- if not .replicaService.enabled -}}{{- $ports = concat $ports $replicaPorts -}}{{- end -}}
 {{- $mode := toString .service.adminPort -}}
 {{- if or (eq $mode "true") (and (eq $mode "auto") (eq .service.type "ClusterIP")) -}}
@@ -57,6 +55,38 @@ Every template reads it once, so none of them knows about compatibility.
 {{- end -}}
 {{- $_ := set . "servicePorts" $ports -}}
 {{- $_ := set . "replicaServicePorts" $replicaPorts -}}
+{{- end -}}
+
+{{/*
+The ports of one master: the key in [[service]], the name of the port, and whether it is for readers. The first is that of its clients.
+Without a plain port, the port with TLS has its name, so that a Service that selects ports by name finds it.
+*/}}
+{{- define "pointsman.masterPorts" -}}
+{{- $at := .at -}}
+{{- $tls := .master.tls | default dict -}}
+{{- if not (or .master.port $tls.port) -}}
+{{- fail (printf "masters[%d]: set port, tls.port, or both" (int $at)) -}}
+{{- end -}}
+{{- if and (or $tls.port $tls.replicaPort $tls.sentinelPort) (not $tls.existingSecret) -}}
+{{- fail (printf "masters[%d].tls: a port with TLS needs existingSecret, a Secret with a certificate and its key" (int $at)) -}}
+{{- end -}}
+{{- $ports := list -}}
+{{- range $one := list
+      (list "listen" .v.portNames.client .master.port "redis-tls" $tls.port)
+      (list "sentinel_listen" "sentinels" .master.sentinelPort "sentinel-tls" $tls.sentinelPort)
+      (list "replica_listen" .v.portNames.replica .master.replicaPort "readers-tls" $tls.replicaPort) -}}
+{{- $key := index $one 0 -}}
+{{- $readers := eq $key "replica_listen" -}}
+{{- $name := index $one 1 -}}
+{{- with index $one 2 -}}
+{{- $ports = append $ports (dict "key" $key "name" (include "pointsman.portName" (dict "at" $at "name" $name)) "port" . "readers" $readers) -}}
+{{- $name = index $one 3 -}}
+{{- end -}}
+{{- with index $one 4 -}}
+{{- $ports = append $ports (dict "key" (trimSuffix "listen" $key | printf "%stls_listen") "name" (include "pointsman.portName" (dict "at" $at "name" $name)) "port" . "readers" $readers) -}}
+{{- end -}}
+{{- end -}}
+{{- $ports | toJson -}}
 {{- end -}}
 
 {{- define "pointsman.name" -}}
@@ -137,7 +167,8 @@ and as many again for its readers, and for clients of the sentinels.
 {{- $sum := 0 -}}
 {{- range . -}}
 {{- $one := int (((.settings | default dict).max_connections) | default 10000) -}}
-{{- $sum = add $sum $one (ternary $one 0 (not (empty .replicaPort))) (ternary $one 0 (not (empty .sentinelPort))) -}}
+{{- $tls := .tls | default dict -}}
+{{- $sum = add $sum $one (ternary $one 0 (not (empty (or .replicaPort $tls.replicaPort)))) (ternary $one 0 (not (empty (or .sentinelPort $tls.sentinelPort)))) -}}
 {{- end -}}
 {{- $sum -}}
 {{- end -}}
@@ -186,7 +217,7 @@ and as many again for its readers, and for clients of the sentinels.
 
 {{/* Keys of [[service]] that the chart writes from other values; a second one would be a duplicate. */}}
 {{- define "pointsman.checkSettings" -}}
-{{- range $key, $instead := dict "name" "name" "listen" "port" "replica_listen" "replicaPort" "sentinel_listen" "sentinelPort" "sentinels" "sentinels" "auth" "auth" "sentinel_auth" "sentinelAuth" -}}
+{{- range $key, $instead := dict "name" "name" "listen" "port" "replica_listen" "replicaPort" "sentinel_listen" "sentinelPort" "tls_listen" "tls.port" "replica_tls_listen" "tls.replicaPort" "sentinel_tls_listen" "tls.sentinelPort" "sentinels" "sentinels" "auth" "auth" "sentinel_auth" "sentinelAuth" "tls" "tls" "redis_tls" "redisTls" "sentinel_tls" "sentinelTls" -}}
 {{- if hasKey ($.master.settings | default dict) $key -}}
 {{- fail (printf "masters[%d].settings.%s: set masters[%d].%s instead" (int $.at) $key (int $.at) $instead) -}}
 {{- end -}}
@@ -202,6 +233,8 @@ and as many again for its readers, and for clients of the sentinels.
 {{- end -}}
 {{- $admin := dict "listen" $listen -}}
 {{- if not .admin.readyWithoutMaster -}}{{- $_ := set $admin "ready_without_master" false -}}{{- end -}}
+{{- with .admin.hosts -}}{{- $_ := set $admin "hosts" . -}}{{- end -}}
+{{- if .admin.readToken.existingSecret -}}{{- $_ := set $admin "read_token_file" "/run/secrets/pointsman/read/token" -}}{{- end -}}
 {{- if .control.enabled -}}
 {{- $_ := mergeOverwrite $admin (dict "control" true "control_socket" (printf "%s/control.sock" (trimSuffix "/" .control.stateDir))) -}}
 {{- if .control.existingSecret -}}{{- $_ := set $admin "control_token_file" "/run/secrets/pointsman/control/token" -}}{{- end -}}
@@ -224,6 +257,37 @@ and as many again for its readers, and for clients of the sentinels.
 {{- mergeOverwrite (dict "admin" $admin "shutdown" $shutdown "log" $log "process" $process) (deepCopy (.extraConfig | default dict)) | toJson -}}
 {{- end -}}
 
+{{/* The tables of one master about TLS, as a map. The files are those of pointsman.tlsFiles. */}}
+{{- define "pointsman.tlsTables" -}}
+{{- $folder := printf "/run/secrets/pointsman/%d" (int .at) -}}
+{{- $tables := dict -}}
+{{- with .master.tls -}}
+{{- if .existingSecret -}}
+{{- $table := dict "certificate_files" (list (printf "%s/tls/certificate" $folder)) -}}
+{{- if not .keyInCertificate -}}{{- $_ := set $table "key_files" (list (printf "%s/tls/key" $folder)) -}}{{- end -}}
+{{- if has .clientCertificates (list "optional" "required") -}}
+{{- $_ := mergeOverwrite $table (dict "client_certificates" .clientCertificates "client_ca_file" (printf "%s/tls/ca" $folder)) -}}
+{{- end -}}
+{{- $_ := set $tables "tls" (mergeOverwrite $table (deepCopy (.settings | default dict))) -}}
+{{- end -}}
+{{- end -}}
+{{- range $name, $side := dict "redis_tls" (.master.redisTls | default dict) "sentinel_tls" (.master.sentinelTls | default dict) -}}
+{{- if $side.enabled -}}
+{{- $table := dict "enabled" true -}}
+{{- if $side.existingSecret -}}
+{{- $_ := set $table "ca_file" (printf "%s/%s/ca" $folder $name) -}}
+{{- if $side.clientCertificate -}}
+{{- $_ := mergeOverwrite $table (dict "certificate_file" (printf "%s/%s/certificate" $folder $name) "key_file" (printf "%s/%s/key" $folder $name)) -}}
+{{- end -}}
+{{- else if $side.clientCertificate -}}
+{{- fail (printf "masters[%d]: clientCertificate needs existingSecret, the Secret with tls.crt and tls.key" (int $.at)) -}}
+{{- end -}}
+{{- $_ := set $tables $name (mergeOverwrite $table (deepCopy ($side.settings | default dict))) -}}
+{{- end -}}
+{{- end -}}
+{{- $tables | toJson -}}
+{{- end -}}
+
 {{/* The configuration file. */}}
 {{- define "pointsman.config" -}}
 {{- $v := . -}}
@@ -231,12 +295,11 @@ and as many again for its readers, and for clients of the sentinels.
 {{- include "pointsman.checkSettings" (dict "at" $at "master" $master) }}
 [[service]]
 name = {{ $master.name | toJson }}
-listen = {{ include "pointsman.listen" (dict "any" $v.anyFamily "port" $master.port) }}
-{{- with $master.replicaPort }}
-replica_listen = {{ include "pointsman.listen" (dict "any" $v.anyFamily "port" .) }}
+{{- if not $master.port }}
+listen = []
 {{- end }}
-{{- with $master.sentinelPort }}
-sentinel_listen = {{ include "pointsman.listen" (dict "any" $v.anyFamily "port" .) }}
+{{- range include "pointsman.masterPorts" (dict "at" $at "master" $master "v" $v) | fromJsonArray }}
+{{ .key }} = {{ include "pointsman.listen" (dict "any" $v.anyFamily "port" .port) }}
 {{- end }}
 sentinels = {{ include "pointsman.toml" $master.sentinels }}
 {{- range $key := keys ($master.settings | default dict) | sortAlpha }}
@@ -250,6 +313,13 @@ sentinels = {{ include "pointsman.toml" $master.sentinels }}
 username = {{ . | toJson }}
 {{- end }}
 password_file = "/run/secrets/pointsman/{{ $at }}/{{ $table }}"
+{{- end }}
+{{- end }}
+{{- range $table, $keys := include "pointsman.tlsTables" (dict "at" $at "master" $master) | fromJson }}
+
+[service.{{ $table }}]
+{{- range $key, $value := $keys }}
+{{ $key }} = {{ include "pointsman.toml" $value }}
 {{- end }}
 {{- end }}
 {{ end }}
@@ -271,6 +341,28 @@ password_file = "/run/secrets/pointsman/{{ $at }}/{{ $table }}"
 {{- $sources = append $sources (dict "secret" (dict "name" $login.existingSecret "items" (list $item))) -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- range $at, $master := .masters -}}
+{{- range $folder, $side := dict "tls" (.tls | default dict) "redis_tls" (.redisTls | default dict) "sentinel_tls" (.sentinelTls | default dict) -}}
+{{- $isServer := eq $folder "tls" -}}
+{{- if and $side.existingSecret (or $isServer $side.enabled) -}}
+{{- $items := list -}}
+{{- if or $isServer $side.clientCertificate -}}
+{{- $items = append $items (dict "key" ($side.certificate | default "tls.crt") "path" (printf "%d/%s/certificate" $at $folder)) -}}
+{{- if not $side.keyInCertificate -}}
+{{- $items = append $items (dict "key" ($side.key | default "tls.key") "path" (printf "%d/%s/key" $at $folder)) -}}
+{{- end -}}
+{{- end -}}
+{{- if or (not $isServer) (has $side.clientCertificates (list "optional" "required")) -}}
+{{- $items = append $items (dict "key" ($side.ca | default "ca.crt") "path" (printf "%d/%s/ca" $at $folder)) -}}
+{{- end -}}
+{{- $sources = append $sources (dict "secret" (dict "name" $side.existingSecret "items" $items)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if .admin.readToken.existingSecret -}}
+{{- $item := dict "key" .admin.readToken.key "path" "read/token" -}}
+{{- $sources = append $sources (dict "secret" (dict "name" .admin.readToken.existingSecret "items" (list $item))) -}}
 {{- end -}}
 {{- if and .control.enabled .control.existingSecret -}}
 {{- $item := dict "key" .control.key "path" "control/token" -}}

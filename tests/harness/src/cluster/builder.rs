@@ -4,7 +4,9 @@
 //! timeouts. The start returns when the cluster is complete: replicas in sync, every sentinel knows
 //! all other sentinels and the replicas, and a failover is possible.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -14,6 +16,7 @@ use super::{Cluster, Group, Node};
 use crate::address::{Address, Family};
 use crate::binary::{Binary, version_of};
 use crate::client::Login;
+use crate::node_certificates::{CertificateFiles, Certificates, tls_client};
 use crate::process::Launch;
 
 /// Collects the options; [`start`](Self::start) starts the cluster.
@@ -35,6 +38,7 @@ pub struct Builder {
     pub(super) sentinel_lines: Vec<String>,
     pub(super) newer_replicas: usize,
     pub(super) newer_sentinels: usize,
+    pub(super) tls: bool,
 }
 
 impl Default for Builder {
@@ -56,6 +60,7 @@ impl Default for Builder {
             sentinel_lines: Vec::new(),
             newer_replicas: 0,
             newer_sentinels: 0,
+            tls: false,
         }
     }
 }
@@ -170,6 +175,16 @@ impl Builder {
         self
     }
 
+    /// All servers speak TLS only, also among themselves, and demand a certificate of the
+    /// [authority](Cluster::certificates) from everybody. A server's own certificate is in the
+    /// files with its name, for its IP address, `localhost` and `redis.test`; clients may use the
+    /// files `client.crt` and `client.key`. Default: no TLS.
+    #[must_use]
+    pub fn tls(mut self) -> Self {
+        self.tls = true;
+        self
+    }
+
     pub(super) fn quorum(&self) -> usize {
         self.quorum.unwrap_or(self.sentinels / 2 + 1)
     }
@@ -185,9 +200,14 @@ impl Builder {
         let prefix = format!("pointsman-harness-{}-", std::process::id());
         let folder = TempDir::with_prefix(prefix).expect("a folder for temporary files");
         let address = Address::claim(self.family);
+        let certificates = self.tls.then(|| Certificates::new(&folder.path().join("tls")));
+        let tls = certificates.as_ref().map(|certificates| {
+            let client = tls_client(Some(&certificates.issue("client", &["client"])));
+            TlsPlan { certificates, client, ip: address.ip().to_string() }
+        });
         let groups: Vec<Group> = (0..self.names.len())
             .map(|number| {
-                let group = self.group(number, &address, folder.path());
+                let group = self.group(number, &address, folder.path(), tls.as_ref());
                 group.nodes().iter().for_each(Node::start);
                 group
             })
@@ -196,13 +216,20 @@ impl Builder {
         // The sentinels start when the replicas are in sync: their first INFO, the only one for ten
         // seconds, then finds all of them.
         cluster.wait_in_sync();
-        cluster.sentinels = self.sentinel_nodes(&cluster);
+        cluster.sentinels = self.sentinel_nodes(&cluster, tls.as_ref());
         cluster.sentinels.iter().for_each(Node::start);
         cluster.wait_whole();
+        cluster.certificates = certificates;
         cluster
     }
 
-    fn group(&self, number: usize, address: &Address, folder: &Path) -> Group {
+    fn group(
+        &self,
+        number: usize,
+        address: &Address,
+        folder: &Path,
+        tls: Option<&TlsPlan<'_>>,
+    ) -> Group {
         let (bind, announced) = (address.ip().to_string(), address.announced());
         let mut master = None;
         let nodes = (0..=self.replicas)
@@ -218,16 +245,19 @@ impl Builder {
                     master,
                     version: version_of(&server),
                 };
-                let conf = redis_conf(&plan);
+                let name = format!("redis-{number}-{index}");
+                let conf =
+                    redis_conf(&plan) + &tls.map_or_else(String::new, |it| it.lines(&name, addr));
                 master = master.or(Some(addr.port()));
-                let launch = launch(folder, &format!("redis-{number}-{index}"), &server, &conf);
-                Node::new(launch, addr, login(self.password.as_ref()))
+                let launch = launch(folder, &name, &server, &conf);
+                let node = Node::new(launch, addr, login(self.password.as_ref()));
+                node.over_tls(tls.map(|it| Arc::clone(&it.client)))
             })
             .collect();
         Group::new(self.names[number].clone(), nodes)
     }
 
-    fn sentinel_nodes(&self, cluster: &Cluster) -> Vec<Node> {
+    fn sentinel_nodes(&self, cluster: &Cluster, tls: Option<&TlsPlan<'_>>) -> Vec<Node> {
         let (bind, announced) = (cluster.address().ip().to_string(), cluster.address().announced());
         let addrs: Vec<_> = (0..self.sentinels).map(|_| cluster.address().port()).collect();
         let sentinels: Vec<(u16, String)> =
@@ -253,14 +283,40 @@ impl Builder {
             .iter()
             .enumerate()
             .map(|(index, addr)| {
-                let conf = sentinel_conf(&plan(index));
+                let name = format!("sentinel-{index}");
+                let conf = sentinel_conf(&plan(index))
+                    + &tls.map_or_else(String::new, |it| it.lines(&name, *addr));
                 let newer = index >= self.sentinels.saturating_sub(self.newer_sentinels);
                 let program = program(Binary::Sentinel, newer, cluster.folder());
-                let launch =
-                    launch(cluster.folder(), &format!("sentinel-{index}"), &program, &conf);
-                Node::new(launch, *addr, login(self.sentinel_password.as_ref()))
+                let launch = launch(cluster.folder(), &name, &program, &conf);
+                let node = Node::new(launch, *addr, login(self.sentinel_password.as_ref()));
+                node.over_tls(tls.map(|it| Arc::clone(&it.client)))
             })
             .collect()
+    }
+}
+
+/// What the servers of a cluster over TLS share.
+struct TlsPlan<'a> {
+    certificates: &'a Certificates,
+    client: Arc<rustls::ClientConfig>,
+    ip: String,
+}
+
+impl TlsPlan<'_> {
+    /// Issues the certificate of this server, and returns the lines of its configuration. They
+    /// replace the port that is set before them.
+    fn lines(&self, name: &str, addr: SocketAddr) -> String {
+        let CertificateFiles { certificate, key } =
+            self.certificates.issue(name, &[&self.ip, "localhost", "redis.test"]);
+        format!(
+            "port 0\ntls-port {}\ntls-cert-file {}\ntls-key-file {}\ntls-ca-cert-file {}\n\
+             tls-auth-clients yes\ntls-replication yes\n",
+            addr.port(),
+            certificate.display(),
+            key.display(),
+            self.certificates.ca_file().display()
+        )
     }
 }
 

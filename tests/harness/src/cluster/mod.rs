@@ -19,6 +19,7 @@ pub use builder::Builder;
 pub use node::Node;
 
 use crate::address::Address;
+use crate::node_certificates::Certificates;
 use crate::value::Value;
 use crate::wait::wait_until;
 
@@ -97,6 +98,7 @@ pub struct Cluster {
     sentinels: Vec<Node>,
     discover: bool,
     address: Address,
+    certificates: Option<Certificates>,
     folder: TempDir,
 }
 
@@ -116,7 +118,8 @@ impl Cluster {
     ) -> Self {
         // Keeps the files for inspection after a failed test.
         folder.disable_cleanup(std::env::var_os("HARNESS_KEEP").is_some());
-        Self { groups, sentinels, discover: builder.discover, address, folder }
+        let discover = builder.discover;
+        Self { groups, sentinels, discover, address, certificates: None, folder }
     }
 
     /// All groups, in the order of the names that were given.
@@ -153,6 +156,16 @@ impl Cluster {
     #[must_use]
     pub fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// The authority of a cluster that speaks [TLS](Builder::tls).
+    ///
+    /// # Panics
+    /// If this one does not.
+    #[must_use]
+    #[track_caller]
+    pub fn certificates(&self) -> &Certificates {
+        self.certificates.as_ref().expect("a cluster that speaks TLS")
     }
 
     /// The folder for temporary files.

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -29,6 +29,8 @@ pub struct Node {
     login: Option<Login>,
     /// The source address from which the harness connects, if not the usual one.
     source: Option<Ipv4Addr>,
+    /// How the harness connects over TLS, if the server speaks nothing else.
+    tls: Option<Arc<rustls::ClientConfig>>,
     process: Mutex<Option<Process>>,
     /// The program after an upgrade.
     upgraded: OnceLock<PathBuf>,
@@ -41,6 +43,7 @@ impl Node {
             addr,
             login,
             source: None,
+            tls: None,
             process: Mutex::new(None),
             upgraded: OnceLock::new(),
         }
@@ -49,6 +52,11 @@ impl Node {
     /// The same node, with connections from this source address.
     pub(super) fn reached_from(self, source: Ipv4Addr) -> Self {
         Self { source: Some(source), ..self }
+    }
+
+    /// The same node, with connections over TLS.
+    pub(super) fn over_tls(self, tls: Option<Arc<rustls::ClientConfig>>) -> Self {
+        Self { tls, ..self }
     }
 
     /// Its name: `redis-GROUP-INDEX` or `sentinel-INDEX`.
@@ -172,6 +180,11 @@ impl Node {
     }
 
     fn connect(&self, timeout: Duration) -> io::Result<Client> {
+        if let Some(tls) = &self.tls {
+            let client = Client::connect_within(self.addr, timeout)?;
+            let client = client.over_tls(tls, &self.addr.ip().to_string())?;
+            return client.log_in(self.login.as_ref());
+        }
         match self.source {
             Some(source) => {
                 let client = Client::connect_from(source, self.addr)?;

@@ -19,6 +19,7 @@ pub use tally::{Counts, Gap};
 pub use verify::Verdict;
 
 use crate::client::Login;
+use crate::tls::Tls;
 use tally::Tally;
 use writer::{Plan, Writer};
 
@@ -56,6 +57,13 @@ impl LoadBuilder {
     #[must_use]
     pub fn login(mut self, login: Option<&Login>) -> Self {
         self.plan.login = login.cloned();
+        self
+    }
+
+    /// Makes the writers speak TLS. The verification does not.
+    #[must_use]
+    pub fn tls(mut self, tls: &Tls) -> Self {
+        self.plan.tls = Some(tls.clone());
         self
     }
 
@@ -108,6 +116,7 @@ impl Load {
             find: writer::Find(Arc::new(find)),
             prefix: "load".to_owned(),
             login: None,
+            tls: None,
             timeout: Duration::from_secs(5),
             interval: None,
         };

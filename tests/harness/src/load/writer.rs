@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::tally::Tally;
 use crate::client::{Client, Login};
+use crate::tls::Tls;
 use crate::wait::pause;
 
 /// The pause between a failure and the next attempt; short, because the outage is measured and not
@@ -29,6 +30,7 @@ pub(super) struct Plan {
     pub(super) find: Find,
     pub(super) prefix: String,
     pub(super) login: Option<Login>,
+    pub(super) tls: Option<Tls>,
     pub(super) timeout: Duration,
     /// The interval between two writes of one writer.
     pub(super) interval: Option<Duration>,
@@ -60,7 +62,13 @@ impl Writer {
 
     fn one_connection(&mut self) -> Result<(), String> {
         let addr = (self.plan.find.0)().ok_or("nowhere to connect")?;
-        let mut client = Client::connect_as(addr, self.plan.login.as_ref(), self.plan.timeout)
+        let Plan { login, timeout, .. } = &self.plan;
+        let connected = match &self.plan.tls {
+            Some(tls) => Client::connect_tls(addr, tls, *timeout),
+            None => Client::connect_within(addr, *timeout),
+        };
+        let mut client = connected
+            .and_then(|client| client.log_in(login.as_ref()))
             .map_err(|error| format!("connecting: {error}"))?;
         self.tally.connected(self.index, client.stream());
         while !self.tally.stopped() {

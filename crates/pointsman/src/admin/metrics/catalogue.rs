@@ -178,6 +178,11 @@ pub const CATALOGUE: &[Metric] = &[
         "Secret files that the last reload could not read; their former secrets stay in use.",
     ),
     gauge(
+        "pointsman_tls_certificate_not_after_seconds",
+        &["service", "side", "file"],
+        "End of the validity of a certificate in use, in seconds since 1970.",
+    ),
+    gauge(
         "pointsman_config_pending_restart",
         &[],
         "Changed configuration keys that need a restart to take effect.",
@@ -236,6 +241,11 @@ pub const CATALOGUE: &[Metric] = &[
         &["sentinel"],
         "Event subscription at a sentinel: 1 if it is active, else 0; without it switches are \
          found by polling only.",
+    ),
+    gauge(
+        "pointsman_tls_faults",
+        &["service", "servers", "fault"],
+        "Redis nodes or sentinels to which a connection over TLS fails, by the kind of the fault.",
     ),
     gauge(
         "pointsman_sentinel_view_age_seconds",
@@ -441,6 +451,17 @@ pub const CATALOGUE: &[Metric] = &[
     ),
     counter("pointsman_proxy_headers_total", TRAFFIC, "PROXY protocol headers received."),
     counter(
+        "pointsman_tls_handshakes_total",
+        &["service", "listener", "kind"],
+        "TLS handshakes completed with clients: full, or resumed with a ticket.",
+    ),
+    counter(
+        "pointsman_tls_handshake_failures_total",
+        &["service", "listener", "reason"],
+        "TLS handshakes with clients that failed, by reason.",
+    ),
+    gauge("pointsman_tls_handshakes_running", TRAFFIC, "TLS handshakes with clients under way."),
+    counter(
         "pointsman_sessions_closed_total",
         &["service", "listener", "reason"],
         "Client connections ended, by reason.",
@@ -467,6 +488,16 @@ pub const CATALOGUE: &[Metric] = &[
         "pointsman_dial_errors_total",
         &["service", "listener", "reason"],
         "Failed connections to Redis, by reason.",
+    ),
+    counter(
+        "pointsman_target_tls_handshakes_total",
+        &["service", "listener", "kind"],
+        "TLS handshakes of sessions with Redis, by kind: full, or resumed.",
+    ),
+    counter(
+        "pointsman_target_tls_errors_total",
+        &["service", "listener", "reason"],
+        "TLS sessions with Redis that could not be opened or broke, by reason.",
     ),
     histogram(
         "pointsman_command_duration_seconds",

@@ -58,6 +58,15 @@ impl ByteAttribution {
 /// The check states of haproxy that are used here.
 const CHECKS: [&str; 6] = ["HANA", "L4CON", "L7TOUT", "L7RSP", "L7STS", "L7OK"];
 
+/// The ends of sessions that haproxy counts as caused by the server.
+const SERVER_ABORTS: [EndReason; 5] = [
+    EndReason::UpstreamReset,
+    EndReason::UpstreamLost,
+    EndReason::UpstreamError,
+    EndReason::DialFailed,
+    EndReason::TargetTlsFailed,
+];
+
 /// Writes the metrics of the process.
 pub(super) fn process(
     page: &mut Exposition,
@@ -111,13 +120,7 @@ pub(super) fn listener(
     page.gauge("haproxy_backend_current_sessions", of, traffic.open.saturating_sub(traffic.held));
     page.count("haproxy_backend_connection_errors_total", of, errors);
     page.count("haproxy_backend_connection_attempts_total", of, traffic.dials + errors);
-    let by_server = [
-        EndReason::UpstreamReset,
-        EndReason::UpstreamLost,
-        EndReason::UpstreamError,
-        EndReason::DialFailed,
-    ];
-    page.count("haproxy_backend_server_aborts_total", of, aborted(&by_server));
+    page.count("haproxy_backend_server_aborts_total", of, aborted(&SERVER_ABORTS));
     let by_client = [
         EndReason::ClientReset,
         EndReason::ClientLost,

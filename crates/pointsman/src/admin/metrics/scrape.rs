@@ -61,6 +61,7 @@ impl Scraper {
             services::discovery(&mut page, seen, now);
             let (name, limit) = (&service.name, service.limits().0);
             page.flag("pointsman_service_removed", &[("service", name)], service.is_leaving);
+            services::tls_faults(&mut page, name, seen);
             services::operations(&mut page, name, &service.discovery.operations_snapshot());
             services::traffic(&mut page, name, None, limit, writers);
             if let (Some(readers), Some(replicas)) = (readers, &seen.replicas) {
@@ -220,6 +221,11 @@ fn config(
     let reading = report.files.oldest().map_or(Duration::ZERO, |(_, time)| time);
     page.gauge("pointsman_config_read_pending_seconds", &[], reading.as_secs_f64());
     page.gauge("pointsman_config_secrets_unread", &[], settings.unread_secrets);
+    for it in &settings.certificates {
+        let labels = [("service", &*it.service), ("side", it.side), ("file", &*it.file())];
+        let until = it.facts.not_after.as_secs();
+        page.gauge("pointsman_tls_certificate_not_after_seconds", &labels, until);
+    }
     page.gauge("pointsman_config_pending_restart", &[], settings.pending.len());
     let age = now.saturating_duration_since(last.map_or(report.start, |last| last.at));
     page.gauge("pointsman_config_last_reload_age_seconds", &[], age.as_secs_f64());

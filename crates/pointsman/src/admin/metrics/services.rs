@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use proxy::{
     DialFailure, EndReason, Limit, MaintenanceKind, NotCarried, Pin, Rejection, ServiceSnapshot,
+    TargetTlsFailure, TlsFailure,
 };
 use sentinel::{Alarm, DiscoverySnapshot, OperationsSnapshot, ReplicaPoolSnapshot, ReplicaState};
 
@@ -75,6 +76,20 @@ pub(super) fn discovery(page: &mut Exposition, seen: &DiscoverySnapshot, now: In
     }
 }
 
+/// Writes how many servers cannot be reached because of TLS. Nothing if there is none.
+pub(super) fn tls_faults(page: &mut Exposition, service: &str, seen: &DiscoverySnapshot) {
+    let nodes = seen.nodes.iter().filter_map(|it| Some(("redis", it.tls_fault?)));
+    let sentinels = seen.sentinels.iter().filter_map(|it| Some(("sentinel", it.tls_fault?)));
+    let mut faults: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for (servers, fault) in nodes.chain(sentinels) {
+        *faults.entry((servers, fault.as_str())).or_default() += 1;
+    }
+    for ((servers, fault), count) in faults {
+        let of = &[("service", service), ("servers", servers), ("fault", fault)];
+        page.gauge("pointsman_tls_faults", of, count);
+    }
+}
+
 /// Writes what operators' commands have changed on the servers.
 pub(super) fn operations(page: &mut Exposition, service: &str, seen: &OperationsSnapshot) {
     let of = &[("service", service)];
@@ -137,6 +152,28 @@ pub(super) fn replicas(page: &mut Exposition, service: &str, seen: &ReplicaPoolS
     page.count("pointsman_replica_readmissions_total", &of, seen.readmissions);
 }
 
+/// Writes how TLS sessions begin: those of clients, and those with targets.
+fn tls_handshakes(page: &mut Exposition, of: &[LabelPair<'_>], traffic: &ServiceSnapshot) {
+    page.gauge("pointsman_tls_handshakes_running", of, traffic.tls_running);
+    for (kind, count) in [("full", traffic.tls_full), ("resumed", traffic.tls_resumed)] {
+        let labels = [of, &[("kind", kind)]].concat();
+        page.count("pointsman_tls_handshakes_total", &labels, count);
+    }
+    for (failure, count) in TlsFailure::ALL.into_iter().zip(traffic.tls_failures) {
+        let labels = [of, &[("reason", failure.label())]].concat();
+        page.count("pointsman_tls_handshake_failures_total", &labels, count);
+    }
+    let target = &traffic.target_tls;
+    for (kind, count) in [("full", target.full), ("resumed", target.resumed)] {
+        let labels = [of, &[("kind", kind)]].concat();
+        page.count("pointsman_target_tls_handshakes_total", &labels, count);
+    }
+    for (failure, count) in TargetTlsFailure::ALL.iter().zip(target.failures) {
+        let labels = [of, &[("reason", failure.label())]].concat();
+        page.count("pointsman_target_tls_errors_total", &labels, count);
+    }
+}
+
 /// Writes the counters of one listener; `listener` is its label; the listener of the master
 /// has none.
 pub(super) fn traffic(
@@ -178,6 +215,7 @@ pub(super) fn traffic(
     for (why, count) in Rejection::ALL.into_iter().zip(traffic.rejected) {
         page.count("pointsman_clients_rejected_total", &and("reason", why.label()), count);
     }
+    tls_handshakes(page, of, traffic);
     for (failure, count) in DialFailure::ALL.into_iter().zip(traffic.dial_failures) {
         page.count("pointsman_dial_errors_total", &and("reason", failure.label()), count);
     }

@@ -75,7 +75,7 @@ const details = v => {
     ...(v.readers ? [serves(n) ? mark(serves(n).state === "eligible" ? "good" : "warn", serves(n).state === "eligible" ? many(serves(n).sessions, "reader", "readers") : serves(n).state.replaceAll("_", " ")) : "–"] : [])]);
   return [
     table("Sentinels", ["Sentinel", "State", "Master", "Epoch", "Last answer"], v.sentinels.map(n => [n.addr,
-      mark(n.up && !n.problem && !n.disagrees ? "good" : n.up ? "warn" : "bad", n.problem || (n.up ? (n.disagrees ? "disagrees" : n.events ? "agrees" : "agrees, polled only") : "unreachable")),
+      mark(n.up && !n.problem && !n.disagrees ? "good" : n.up ? "warn" : "bad", n.problem || (n.up ? (n.disagrees ? "disagrees" : (n.events ? "agrees" : "agrees, polled only") + (n.tls ? `, TLS ${n.tls}` : "")) : "unreachable")),
       n.master, none(n.epoch) ? "–" : String(n.epoch), none(n.age_s) ? "–" : span(n.age_s) + " ago"])),
     table("Redis nodes", v.readers ? [...heads, "Readers"] : heads, nodes),
     ...((v.alarms || []).length ? [table("Alarms", ["Alarm", "State", "Sentinels", "Began"], v.alarms.slice().reverse().map(n => [n.message,

@@ -59,6 +59,8 @@ const notices = s => {
   if (s.config.last_reload === "partial") list.push(["warn", `Secrets not reloaded, those before stay in use: ${s.config.faults.join("; ")}`]);
   else if (s.config.faults.length) list.push(["warn", `Configuration not reloaded, the previous one stays in force: ${s.config.faults.join("; ")}`]);
   if (s.config.pending_restart.length) list.push(["warn", `Changed keys that need a restart: ${s.config.pending_restart.join(", ")}.`]);
+  for (const c of s.config.certificates || []) if (c.expires_in_s < 7 * 86400)
+    list.push([c.expires_in_s < 0 ? "bad" : "warn", `${c.service}: the certificate in ${c.file} ${c.expires_in_s < 0 ? "has expired" : `expires in ${span(c.expires_in_s)}`}.`]);
   for (const v of s.services) for (const [kind, it] of Object.entries(v.credentials)) if (it.refused.length) {
     const servers = kind === "redis" ? "Redis nodes" : "sentinels", kept = it.refused.every(r => r.fallback) ? "; those before are in use" : "";
     list.push(["warn", `${v.name}: ${it.refused.length} ${servers} refuse the configured credentials${kept}: ${it.refused[0].problem}.`]);

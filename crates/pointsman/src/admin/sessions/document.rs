@@ -2,7 +2,7 @@
 //!
 //! While sessions arrive, at most twice as many rows are kept as are wanted.
 
-use proxy::{NotCarried, SessionRow};
+use proxy::{NotCarried, SessionRow, TlsFacts};
 use serde_json::{Value, json};
 
 use super::query::{Query, service_of};
@@ -73,6 +73,11 @@ fn document_of(row: &SessionRow) -> Value {
         "to": to,
         "client": row.client_name(),
         "listener": row.listener.as_ref().map(ToString::to_string),
+        "tls": versions(row),
+        "client_tls": version(row.client_tls),
+        "client_cipher": row.client_tls.map(|tls| tls.cipher),
+        "upstream_tls": version(row.target_tls),
+        "upstream_cipher": row.target_tls.map(|tls| tls.cipher),
         "user": said.user,
         "name": said.name,
         "library": said.library,
@@ -95,6 +100,17 @@ fn document_of(row: &SessionRow) -> Value {
     })
 }
 
+fn version(tls: Option<TlsFacts>) -> Option<&'static str> {
+    tls.map(|tls| tls.version.label())
+}
+
+/// The TLS versions of the client's connection and of the server's; `None` if neither uses TLS.
+fn versions(row: &SessionRow) -> Option<String> {
+    let shown = |tls| version(tls).unwrap_or("plain");
+    let uses = row.client_tls.or(row.target_tls).is_some();
+    uses.then(|| format!("{}/{}", shown(row.client_tls), shown(row.target_tls)))
+}
+
 fn meaning(why: NotCarried) -> &'static str {
     match why {
         NotCarried::Pinned(pin) => pin.meaning(),
@@ -109,6 +125,8 @@ fn meaning(why: NotCarried) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use proxy::TlsVersion;
+
     use super::*;
     use crate::admin::sessions::testing::row;
 
@@ -141,6 +159,19 @@ mod tests {
         }
         let (_, document, _) = listed("", 0);
         assert_eq!((&document["list"], &document["silent_workers"]), (&json!([]), &json!([2])));
+    }
+
+    #[test]
+    fn shows_the_tls_of_both_connections() {
+        let tls = |version, cipher| Some(TlsFacts { version, cipher });
+        let of = |client_tls, target_tls| {
+            let document = document_of(&SessionRow { client_tls, target_tls, ..row(1) });
+            ["tls", "client_tls", "upstream_tls", "upstream_cipher"].map(|it| document[it].clone())
+        };
+        let (new, old) = (tls(TlsVersion::Tls13, "a"), tls(TlsVersion::Tls12, "b"));
+        assert_eq!(of(None, None), [Value::Null, Value::Null, Value::Null, Value::Null]);
+        assert_eq!(of(None, old), [json!("plain/1.2"), Value::Null, json!("1.2"), json!("b")]);
+        assert_eq!(of(new, old), [json!("1.3/1.2"), json!("1.3"), json!("1.2"), json!("b")]);
     }
 
     #[test]

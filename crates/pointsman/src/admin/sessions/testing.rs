@@ -12,6 +12,8 @@ pub(in crate::admin) fn row(number: u32) -> SessionRow {
         service: "shop".into(),
         client: Some(([10, 0, 0, 1], 1000).into()),
         listener: None,
+        client_tls: None,
+        target_tls: None,
         said: ListedClient::default(),
         state: ListedState::Idle,
         waits_for: WaitsFor::Request,

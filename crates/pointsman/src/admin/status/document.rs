@@ -56,6 +56,8 @@ pub struct ConfigStatus {
     pub reading: Option<FileRead>,
     /// Keys whose configured value takes effect only after a restart.
     pub pending_restart: Vec<String>,
+    /// The certificates in use, those that expire first in front.
+    pub certificates: Vec<super::CertificateStatus>,
 }
 
 /// A configuration file that is being read.
@@ -246,6 +248,14 @@ pub struct SentinelStatus {
     pub up: bool,
     /// Whether it pushes events.
     pub events: bool,
+    /// The version of TLS: "1.2" or "1.3"; absent for plain text, and while it is not connected.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<&'static str>,
+    /// The kind of the problem, if it is one of TLS: `not_tls`, `expired`, `not_yet_valid`,
+    /// `unknown_issuer`, `wrong_name`, `unusable`, `refused`, `no_common_protocol`, `timed_out`,
+    /// `broken`, or `not_plain` without TLS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls_fault: Option<&'static str>,
     /// Whether it has a vote.
     pub votes: bool,
     /// The master that it names.
@@ -274,7 +284,13 @@ pub struct NodeStatus {
     pub offset: Option<u64>,
     /// Seconds since the last probe.
     pub age_s: Option<f64>,
-    /// Why it refuses the probes.
+    /// The version of TLS of its last answer; absent for plain text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<&'static str>,
+    /// The kind of the problem, if it is one of TLS, as for sentinels.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls_fault: Option<&'static str>,
+    /// Why it refuses the probes, or what is wrong with TLS.
     pub problem: Option<String>,
 }
 

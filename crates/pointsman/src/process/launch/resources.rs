@@ -13,10 +13,11 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use proxy::{Bound, InheritedSockets, ListenAddr, ListenerId};
+use proxy::{Bound, InheritedSockets, ListenAddr};
 use sentinel::{Discovery, DiscoveryControl};
 use tracing::{debug, info, warn};
 
+use super::addresses::{served, sockets_of};
 use crate::admin::control_socket::{ControlSocket, ControlSocketError};
 use crate::config::{Config, ConnectionLimits, Settings};
 use crate::logging::Logging;
@@ -24,10 +25,11 @@ use crate::process::config_reader::ConfigReader;
 use crate::process::error::RunError;
 use crate::process::inherit::{self, SocketAssignment};
 use crate::process::listener_set::{self, Destinations, WiredService};
-use crate::process::service_set::{ServedAddress, StartedService};
+use crate::process::service_set::StartedService;
 use crate::process::settings;
 use crate::process::signals::Signals;
 use crate::process::takeover::{self, TakenSockets, TakeoverError, TakeoverSocket};
+use crate::process::tls_servers::TlsServers;
 use crate::system::descriptors::Files;
 use crate::system::memory::Memory;
 use crate::system::threads;
@@ -313,6 +315,7 @@ pub(super) struct RunningDiscovery {
     /// In the order of the configuration.
     pub(super) started: Vec<StartedService>,
     pub(super) control: DiscoveryControl,
+    pub(super) tls: TlsServers,
     pub(super) heartbeat: sentinel::Heartbeat,
     pub(super) discovery: tokio::task::JoinHandle<()>,
 }
@@ -325,7 +328,9 @@ impl RunningDiscovery {
     ) -> Result<Self, RunError> {
         let (config, limits) = (inherited.config, &inherited.connections.services);
         let wired = config.services.iter().zip(limits);
-        let wired = wired.map(|(service, limit)| WiredService::new(service, *limit, &config.log));
+        let tls = TlsServers::new(config).map_err(RunError::Tls)?;
+        let shared = (&config.log, &tls);
+        let wired = wired.map(|(service, limit)| WiredService::new(service, *limit, shared));
         let (mut watches, mut routes, mut prepared) = (Vec::new(), Vec::new(), Vec::new());
         for (number, WiredService { sets, watch, route }) in wired.enumerate() {
             watches.push(watch);
@@ -338,23 +343,29 @@ impl RunningDiscovery {
             all.iter().position(|set| (set.service, set.to) == key).unwrap_or(usize::MAX)
         };
         prepared.sort_by_key(|(key, _)| order(*key));
-        let is_managed = assignment.is_activated;
+        let keys: Vec<_> = prepared.iter().map(|(key, _)| *key).collect();
         let mut configured = Vec::new();
-        let sets = prepared.into_iter().zip(assignment.sets);
-        let sets: Vec<_> = sets
-            .map(|((_, service), (listen, inherited))| {
-                let taken = inherited.iter().map(|it| (it.addr.clone(), is_managed));
-                let bound = listen.iter().map(|addr| (addr.clone(), false));
-                configured.push(bound.chain(taken).collect::<Vec<_>>());
-                (service, listen.iter().filter_map(ListenAddr::tcp).collect(), inherited)
+        let mut assigned: Vec<_> = all.iter().zip(assignment.sets).collect();
+        let sets: Vec<_> = prepared
+            .into_iter()
+            .map(|(key, service)| {
+                let own = assigned.extract_if(.., |(set, _)| (set.service, set.to) == key);
+                let own = own.map(|(set, sockets)| (set.tls, sockets));
+                let (listen, inherited, addresses) = sockets_of(own, assignment.is_activated);
+                configured.push(addresses);
+                (service, listen, inherited)
             })
             .collect();
-        let bound = Bound::bind_or_take(
+        let mut bound = Bound::bind_or_take(
             settings::workers(config),
             inherited.connections.total,
             admin.addresses(),
             sets,
         )?;
+        for (ids, configured) in bound.listener_ids().to_vec().iter().zip(&configured) {
+            let with_tls = ids.iter().zip(configured).filter(|(_, it)| it.tls);
+            with_tls.for_each(|(id, _)| bound.set_tls(*id));
+        }
         let listen = bound.local_addrs().iter().flatten().filter_map(ListenAddr::tcp);
         let own: Vec<_> = listen.chain(admin.addresses().iter().copied()).collect();
         let (discovery, control, handles) =
@@ -362,34 +373,13 @@ impl RunningDiscovery {
         let mut started = Vec::new();
         for (service, (handle, route)) in handles.into_iter().zip(routes).enumerate() {
             route.connect(&handle);
-            let own = all.iter().enumerate().filter(|(_, set)| set.service == service);
+            let sets = keys.iter().enumerate().filter(|(_, key)| key.0 == service);
             let sets =
-                own.map(|(number, set)| (set.to, number, served(&bound, number, &configured)));
+                sets.map(|(number, key)| (key.1, number, served(&bound, number, &configured)));
             started.push(StartedService { handle, route, sets: sets.collect() });
         }
         let heartbeat = discovery.heartbeat();
         let discovery = tokio::spawn(discovery.run());
-        Ok(Self { bound, started, control, heartbeat, discovery })
+        Ok(Self { bound, started, control, tls, heartbeat, discovery })
     }
-}
-
-/// The addresses of a listener set, each with the one that was configured.
-fn served(
-    bound: &Bound,
-    number: usize,
-    configured: &[Vec<(ListenAddr, bool)>],
-) -> Vec<ServedAddress> {
-    let ids = bound.listener_ids().get(number).into_iter().flatten();
-    let addrs = bound.local_addrs().get(number).into_iter().flatten();
-    let configured = configured.get(number).into_iter().flatten();
-    let address = |((id, addr), (configured, is_managed)): (_, &(ListenAddr, bool))| {
-        let (id, addr): (&ListenerId, &ListenAddr) = (id, addr);
-        ServedAddress {
-            id: *id,
-            configured: configured.clone(),
-            addr: addr.clone(),
-            is_managed: *is_managed,
-        }
-    };
-    ids.zip(addrs).zip(configured).map(address).collect()
 }

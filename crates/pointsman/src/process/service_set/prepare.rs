@@ -37,7 +37,7 @@ impl ServiceSet {
     /// The running addresses, and whether each is kept although it is not configured.
     pub(super) fn running(&self) -> Vec<(SetAddress, &ServedAddress)> {
         let of = |set: &'_ RunningSet| -> Vec<(SetAddress, ListenerId)> {
-            let name = |it: &ServedAddress| ((set.name.to_string(), it.configured.clone()), it.id);
+            let name = |it: &ServedAddress| ((set.key(it.tls), it.configured.clone()), it.id);
             set.addresses.iter().map(name).collect()
         };
         let sets = || self.services.iter().flat_map(|service| &service.sets);
@@ -53,16 +53,15 @@ impl ServiceSet {
                 .services
                 .iter()
                 .flat_map(|service| &service.sets)
-                .find(|running| *running.name == *set.name);
-            let managed: Vec<ListenAddr> = running
-                .into_iter()
-                .flat_map(|running| &running.addresses)
-                .filter(|it| it.is_managed)
-                .map(|it| it.configured.clone())
-                .collect();
+                .find(|running| *running.name == *set.set);
+            let running = || {
+                let addresses = running.into_iter().flat_map(|running| &running.addresses);
+                addresses.filter(|it| it.tls == set.tls)
+            };
+            let managed: Vec<ListenAddr> =
+                running().filter(|it| it.is_managed).map(|it| it.configured.clone()).collect();
             let listen = if managed.is_empty() {
-                let taken = running.into_iter().flat_map(|running| &running.addresses);
-                let taken = taken.map(|it| &it.configured).filter(|addr| {
+                let taken = running().map(|it| &it.configured).filter(|addr| {
                     // An IPv4 socket of an older process, beside ours for IPv6.
                     inherit::both_families(addr).is_some_and(|both| set.listen.contains(&both))
                         && !set.listen.contains(addr)
@@ -92,7 +91,7 @@ impl ServiceSet {
             let is_wanted = |addr: &ListenAddr| {
                 wanted.iter().any(|(other, it)| other.name == set.name && it == addr)
             };
-            let key = set.to.key();
+            let key = set.key();
             let missing = set.listen.iter().filter(|addr| !is_wanted(addr));
             let service = config.services.get(set.service).map_or("", |it| it.name.as_str());
             unserved.extend(missing.map(|addr| format!("{key} ({service}): {addr}")));
@@ -129,7 +128,7 @@ impl ServiceSet {
         let plan = listener_plan::plan(&running, &keys);
         self.wait_for_closed(workers).await;
         let options: BTreeMap<String, Options> =
-            listener_set::options_of(config, limits).into_iter().collect();
+            listener_set::options_of(config, limits, &self.tls).into_iter().collect();
         let sockets = self.bind(&wanted, &plan, &options)?;
         Ok(PreparedReload { wanted, plan, sockets })
     }

@@ -51,8 +51,7 @@ impl<C: ClientStream> Kicked<'_, C> {
             if is_superseded(from) || cause(from, ended) == CloseCause::Failover {
                 return false;
             }
-            let options = &context.shared.service.options;
-            match replay::answers(from, options, until).await {
+            match replay::answers(from, context, until).await {
                 // One answer is valid for all sessions, so none has to wait for another one here.
                 Ok(()) => permit.succeeded(),
                 // It must not be sent anything now: a failover is believed to be under way.

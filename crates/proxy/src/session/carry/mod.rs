@@ -32,9 +32,9 @@ use std::time::Instant;
 use resp::Ledger;
 use target::{Generation, Target, TargetRef};
 
+use crate::context::WorkerContext;
 use crate::end_reason::EndReason;
-use crate::io::stream::SocketStream;
-use crate::options::LiveOptions;
+use crate::io::upstream::Upstream;
 use crate::session::carry::replay::{Failed, Replayed};
 use crate::session::dial::may_be_used;
 
@@ -60,13 +60,13 @@ pub(crate) struct Migration<'a> {
     /// The former connection, if it still stands. To close thousands of them takes as long as to
     /// open them: each is closed when its session gets a permit, and not before sessions that have
     /// a request waiting.
-    pub(crate) old: Option<SocketStream>,
+    pub(crate) old: Option<Upstream>,
     /// Why the last attempt failed.
     pub(crate) failed: Option<EndReason>,
 }
 
 /// A connection on which a session can continue, or why there is none.
-type Opened = Result<(SocketStream, Option<Box<Replayed>>), Failed>;
+type Opened = Result<(Upstream, Option<Box<Replayed>>), Failed>;
 
 impl Migration<'_> {
     /// One attempt to open a connection to `target` in the state of the session. If `target` ended
@@ -78,15 +78,15 @@ impl Migration<'_> {
     pub(crate) async fn open(
         &self,
         target: &Target,
-        options: &LiveOptions,
+        context: &WorkerContext,
         until: Instant,
     ) -> Result<Opened, EndReason> {
         let lost = self.lost.filter(|(generation, _)| *generation == target.generation());
         let Some((_, reason)) = lost else {
-            let replayed = replay::replay(target, options, &self.ledger, until).await;
+            let replayed = replay::replay(target, context, &self.ledger, until).await;
             return Ok(replayed.map(|(upstream, replayed)| (upstream, Some(replayed))));
         };
-        match replay::answers(target, options, until).await {
+        match replay::answers(target, context, until).await {
             Ok(()) if may_be_used(target) => Err(reason),
             // The answer of a server that is no longer the target, or must not be used now, says
             // nothing about the time when it was.

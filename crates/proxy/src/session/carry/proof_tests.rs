@@ -10,8 +10,10 @@ use resp::{Ledger, Limits};
 use crate::runtime::reactor::{self, Reactor};
 use crate::runtime::tasks::WorkerHandle;
 use crate::session::carry::replay::{self, Failed};
-use crate::testing::{Backend, SOON, TestProxy, destination, expect, is_silent, rest, session};
-use crate::{EndReason, Hint, LiveOptions, Options};
+use crate::testing::{
+    Backend, SOON, TestProxy, context, destination, expect, is_silent, rest, session,
+};
+use crate::{EndReason, Hint, Options};
 
 const FULL: &[u8] = b"-ERR max number of clients reached\r\n";
 const BUSY: &[u8] =
@@ -170,7 +172,7 @@ async fn sends_nothing_to_a_fenced_or_held_target() {
     let home = WorkerHandle::new().unwrap();
     let _reactor = reactor::install(Reactor::new(home.wake_fd()).unwrap());
     let backend = Backend::new();
-    let options = LiveOptions::from(Options::default());
+    let (_writer, context) = context();
     let ledger = Ledger::new(&Limits { memory: 1024, ..Limits::default() });
     let until = Instant::now() + SOON;
     for change in [target::TargetWriter::hold, target::TargetWriter::clear] {
@@ -179,10 +181,10 @@ async fn sends_nothing_to_a_fenced_or_held_target() {
         // Between loading the target and connecting to it.
         change(&mut publisher);
         assert_eq!(
-            replay::replay(&target, &options, &ledger, until).await.err(),
+            replay::replay(&target, &context, &ledger, until).await.err(),
             Some(Failed::Superseded)
         );
-        assert_eq!(replay::answers(&target, &options, until).await.err(), Some(Failed::Superseded));
+        assert_eq!(replay::answers(&target, &context, until).await.err(), Some(Failed::Superseded));
         for _ in 0..2 {
             assert_eq!(rest(&mut backend.accept()), b"");
         }

@@ -25,109 +25,15 @@
 //! | "max number of clients" and `-BUSY` refuse a session (`resp`, `judge`) | a session is closed |
 //! | the server's own agreement does not pin (`resp`) | a connection that lost its agreement |
 
-use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop, prop_oneof, proptest};
+use proptest::prelude::{ProptestConfig, prop, proptest};
 
 use crate::session::carry::testing::client::{GameRules, ModelClient};
 use crate::session::carry::testing::model::Agreement;
-use crate::session::carry::testing::{ExecutionLog, ModelServer, ServerFault};
+use crate::session::carry::testing::steps::{GameStep, send, steps};
+use crate::session::carry::testing::{ExecutionLog, ModelServer};
+use crate::testing::tls_client::TestCa;
 use crate::testing::{SOON, TestProxy, destination};
 use crate::{EndReason, Options, Subscriptions};
-
-#[derive(Debug, Clone)]
-enum GameStep {
-    Send(Vec<String>),
-    Echo,
-    /// Reads the replies to everything sent so far.
-    ReadReplies,
-    /// Publishes a message at the master, to which the client has just been connected.
-    Publish(String),
-    /// Publishes a message at the master or at the other server, whatever else is under way.
-    PublishAnywhere(String, bool),
-    /// A reply stops half-way to the client; the next step that needs it releases it.
-    StopHalfway,
-    /// The gate closes; whether to wait for the notification that is due then.
-    Hold(bool),
-    /// The gate opens without a master change.
-    Release,
-    Commit,
-    /// The master closes every connection, and stays alive.
-    Kick,
-    /// The master crashes; the next commit is to the other server.
-    Crash(bool),
-    /// The master or the other server does not serve the next new connections.
-    RefuseConnections(ServerFault, usize, bool),
-}
-
-const FAULTS: [ServerFault; 3] = [ServerFault::Full, ServerFault::Busy, ServerFault::Loading];
-
-fn send(words: &str) -> GameStep {
-    GameStep::Send(words.split(' ').map(str::to_owned).collect())
-}
-
-fn steps() -> impl Strategy<Value = Vec<GameStep>> {
-    let channel = || (0..4).prop_map(|it| format!("c{it}"));
-    let step = prop_oneof![
-        9 => Just(GameStep::Echo),
-        9 => Just(GameStep::ReadReplies),
-        4 => Just(GameStep::Commit),
-        4 => any::<bool>().prop_map(GameStep::Hold),
-        2 => Just(GameStep::Release),
-        2 => Just(GameStep::Kick),
-        1 => any::<bool>().prop_map(GameStep::Crash),
-        3 => Just(GameStep::StopHalfway),
-        4 => (0..3_usize, 1..4_usize, any::<bool>())
-            .prop_map(|(it, count, here)| GameStep::RefuseConnections(FAULTS[it], count, here)),
-        4 => channel().prop_map(GameStep::Publish),
-        3 => (channel(), any::<bool>())
-            .prop_map(|(channel, here)| GameStep::PublishAnywhere(channel, here)),
-        24 => command().prop_map(|words| send(&words)),
-    ];
-    prop::collection::vec(step, 1..60)
-}
-
-fn command() -> impl Strategy<Value = String> {
-    let text = |words: &str| Just(words.to_owned());
-    let either = |one: &'static str, other: &'static str| {
-        any::<bool>().prop_map(move |it| if it { one } else { other }.to_owned())
-    };
-    let handshake = (0..4_usize).prop_map(|it| {
-        let agreement =
-            ["OFF", "ON moving-endpoint-type none", "ON moving-endpoint-type internal-ip", "ON"]
-                [it];
-        format!("CLIENT MAINT_NOTIFICATIONS {agreement}")
-    });
-    let names = |command: &'static str, many: std::ops::Range<usize>| {
-        prop::collection::vec((0..4).prop_map(|it| format!(" c{it}")), many)
-            .prop_map(|it| command.to_owned() + &it.concat())
-    };
-    prop_oneof![
-        3 => (0..18_u8).prop_map(|it| format!("SELECT {it}")),
-        2 => either("AUTH ann pw", "AUTH bob pw"),
-        1 => text("AUTH eve wrong"),
-        2 => (0..99_u8).prop_map(|it| format!("CLIENT SETNAME n{it}")),
-        1 => (0..99_u8).prop_map(|it| format!("CLIENT SETINFO LIB-NAME l{it}")),
-        1 => either("CLIENT NO-TOUCH ON", "CLIENT NO-TOUCH OFF"),
-        1 => either("READONLY", "READWRITE"),
-        4 => text("HELLO 3"),
-        1 => text("HELLO 2"),
-        5 => handshake,
-        1 => text("RESET"),
-        3 => either("MULTI", "EXEC"),
-        1 => either("EXEC", "DISCARD"),
-        1 => either("WATCH k", "UNWATCH"),
-        2 => either("SCAN 0", "SCAN next"),
-        2 => text("SCAN next"),
-        3 => either("CLIENT ID", "SCRIPT LOAD x"),
-        1 => either("EVAL x 0", "EVALSHA x 0"),
-        1 => text("MODULE.X"),
-        3 => names("SUBSCRIBE", 1..4),
-        1 => names("PSUBSCRIBE", 1..4),
-        1 => names("SSUBSCRIBE", 1..4),
-        2 => names("UNSUBSCRIBE", 0..3),
-        1 => names("PUNSUBSCRIBE", 0..2),
-        1 => names("SUNSUBSCRIBE", 0..2),
-    ]
-}
 
 /// The servers and their state.
 struct Game {
@@ -290,20 +196,33 @@ impl Game {
     }
 }
 
-fn play(steps: Vec<GameStep>, rules: GameRules, to: Option<&str>, drained: bool) {
+fn play(
+    steps: Vec<GameStep>,
+    rules: GameRules,
+    (to, drained): (Option<&str>, bool),
+    ca: Option<&TestCa>,
+) {
     let log = ExecutionLog::default();
-    let servers = [
-        ModelServer::start(&log, rules.servers_know),
-        ModelServer::start(&log, rules.servers_know),
-    ];
-    let mut proxy = TestProxy::new(Options {
+    let servers = [(); 2].map(|()| {
+        let server = ModelServer::start(&log, rules.servers_know);
+        match ca {
+            Some(ca) => server.over_tls(ca.server()),
+            None => server,
+        }
+    });
+    let options = Options {
         subscriptions: rules.subscriptions,
         maintenance_push: rules.notifies,
         moving_to: to.map(Into::into),
         // A server that does not answer here has crashed, and never just waits for the processor.
         connect_timeout: SOON,
         ..Options::default()
-    });
+    };
+    let options = match ca {
+        Some(ca) => ca.towards_targets(options),
+        None => options,
+    };
+    let mut proxy = TestProxy::new(options);
     proxy.commit(servers[0].addr);
     let publisher = std::mem::replace(&mut proxy.publisher, target::TargetWriter::new().0);
     let mut game = Game {
@@ -348,6 +267,7 @@ fn play(steps: Vec<GameStep>, rules: GameRules, to: Option<&str>, drained: bool)
     let known = client.acknowledged.len() + client.unknown.len();
     assert!(count <= known, "{count} commands ran, {known} were sent");
     assert_eq!(proxy.stats().closed_for(EndReason::Aborted), 0);
+    assert_eq!(proxy.stats().target_tls.full > 0, ca.is_some());
 }
 
 /// The end of the game: the proxy is drained. A client that can be asked to move is asked, and
@@ -393,6 +313,28 @@ proptest! {
     ) {
         let subscriptions = if replay { Subscriptions::Replay } else { Subscriptions::Close };
         let rules = GameRules { subscriptions, servers_know, notifies };
-        play(steps, rules, named.then_some("redis.example:6379"), drained);
+        play(steps, rules, (named.then_some("redis.example:6379"), drained), None);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 64,
+        max_shrink_iters: 100,
+        max_shrink_time: 10_000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn hides_changes_of_tls_masters_from_clients(
+        steps in steps(),
+        replay: bool,
+        notifies in prop::bool::weighted(0.9),
+        drained: bool,
+    ) {
+        let subscriptions = if replay { Subscriptions::Replay } else { Subscriptions::Close };
+        let rules = GameRules { subscriptions, servers_know: false, notifies };
+        play(steps, rules, (None, drained), Some(&TestCa::new()));
     }
 }

@@ -11,14 +11,14 @@ use std::io;
 use std::task::{Poll, ready};
 use std::time::Instant;
 
-use crate::io::stream::SocketStream;
 use resp::{Ledger, Limits, Replay, ReplayError};
 use target::Target;
 
+use crate::context::WorkerContext;
+use crate::end_reason::EndReason;
 use crate::invariant;
 use crate::io::buffer;
-use crate::io::stream::ByteStream;
-use crate::options::LiveOptions;
+use crate::io::upstream::Upstream;
 use crate::service::DialFailure;
 use crate::session::dial;
 
@@ -47,6 +47,15 @@ impl Failed {
     pub(crate) fn is_local(self) -> bool {
         matches!(self, Self::Dial(failure) if failure.is_ours())
     }
+
+    /// Why a session ends that has no time for another attempt.
+    pub(crate) fn end_reason(self) -> EndReason {
+        match self {
+            Self::Dial(failure) if failure.is_ours() => EndReason::ResourcesExhausted,
+            Self::Dial(DialFailure::Tls) => EndReason::TargetTlsFailed,
+            _ => EndReason::DialFailed,
+        }
+    }
 }
 
 /// The state of a session on its new connection.
@@ -64,15 +73,14 @@ pub(crate) struct Replayed {
 /// Why the attempt failed.
 pub(crate) async fn replay(
     target: &Target,
-    options: &LiveOptions,
+    context: &WorkerContext,
     ledger: &Ledger,
     deadline: Instant,
-) -> Result<(SocketStream, Box<Replayed>), Failed> {
-    let mut upstream =
-        dial::connect(target.addr(), options, deadline).await.map_err(Failed::Dial)?;
+) -> Result<(Upstream, Box<Replayed>), Failed> {
+    let mut upstream = dial::connect(target, context, deadline).await.map_err(Failed::Dial)?;
     let Some(mut replay) = Replay::of(ledger) else { return Err(Failed::Refused) };
     let answered = async {
-        send(&mut upstream, target, replay.requests()).await?;
+        send(&mut upstream, (target, context), replay.requests()).await?;
         while !replay.is_answered() {
             let answered = |bytes: &[u8]| {
                 let taken = replay.answer(bytes)?;
@@ -81,7 +89,7 @@ pub(crate) async fn replay(
                 replay.follow(after)?;
                 Ok(!after.is_empty())
             };
-            match read(&mut upstream, answered).await? {
+            match read(&mut upstream, (target, context), answered).await? {
                 Ok(false) => {}
                 // The server has answered everything: what follows the answers was sent after them.
                 Ok(true) => break,
@@ -92,7 +100,7 @@ pub(crate) async fn replay(
         }
         Ok(())
     };
-    within(options, deadline, answered).await?;
+    within(context, deadline, answered).await?;
     let (ledger, messages) = replay.finish(ledger).map_err(|_| Failed::Refused)?;
     Ok((upstream, Box::new(Replayed { ledger, messages })))
 }
@@ -103,17 +111,16 @@ pub(crate) async fn replay(
 /// failed.
 pub(crate) async fn answers(
     target: &Target,
-    options: &LiveOptions,
+    context: &WorkerContext,
     deadline: Instant,
 ) -> Result<(), Failed> {
-    let mut upstream =
-        dial::connect(target.addr(), options, deadline).await.map_err(Failed::Dial)?;
+    let mut upstream = dial::connect(target, context, deadline).await.map_err(Failed::Dial)?;
     let mut ledger = Ledger::new(&Limits::default());
     ledger.request(PING);
     let asked = async {
-        send(&mut upstream, target, PING).await?;
+        send(&mut upstream, (target, context), PING).await?;
         while ledger.owed() > 0 {
-            read(&mut upstream, |bytes| ledger.reply(bytes)).await?;
+            read(&mut upstream, (target, context), |bytes| ledger.reply(bytes)).await?;
             if let Some(hint) = ledger.take_hint() {
                 return Err(Failed::NotReady(hint));
             }
@@ -123,42 +130,49 @@ pub(crate) async fn answers(
         }
         Ok(())
     };
-    within(options, deadline, asked).await
+    within(context, deadline, asked).await
 }
 
 /// An answer may take as long as a dial.
 async fn within(
-    options: &LiveOptions,
+    context: &WorkerContext,
     deadline: Instant,
     work: impl Future<Output = Result<(), Failed>>,
 ) -> Result<(), Failed> {
-    let deadline = deadline.min(Instant::now() + options.now().connect_timeout);
+    let deadline =
+        deadline.min(Instant::now() + context.shared.service.options.now().connect_timeout);
     tokio::time::timeout_at(deadline.into(), work).await.unwrap_or(Err(Failed::Broken))
 }
 
 /// Writes all bytes, as long as the target may be sent anything.
-async fn send(upstream: &mut SocketStream, target: &Target, bytes: &[u8]) -> Result<(), Failed> {
+async fn send(
+    upstream: &mut Upstream,
+    (target, context): (&Target, &WorkerContext),
+    bytes: &[u8],
+) -> Result<(), Failed> {
     let mut rest = bytes;
     while !rest.is_empty() {
         let written = poll_fn(|cx| {
             if !target.accepts_requests() {
                 return Poll::Ready(Err(Failed::Superseded));
             }
-            upstream.poll_write(cx, rest).map_err(broken)
+            upstream.poll_write(cx, rest).map_err(|error| broken(target, context, &error))
         });
-        rest = invariant::rest_after(rest, written.await?).map_err(broken)?;
+        rest = invariant::rest_after(rest, written.await?).map_err(|_| Failed::Broken)?;
     }
     Ok(())
 }
 
 /// Reads once and parses the received bytes.
 async fn read<T>(
-    upstream: &mut SocketStream,
+    upstream: &mut Upstream,
+    (target, context): (&Target, &WorkerContext),
     mut parse: impl FnMut(&[u8]) -> T,
 ) -> Result<T, Failed> {
     poll_fn(|cx| {
         buffer::with_scratch(|scratch| {
-            let read = ready!(upstream.poll_read(cx, scratch)).map_err(broken)?;
+            let read = ready!(upstream.poll_read(cx, scratch))
+                .map_err(|error| broken(target, context, &error))?;
             let bytes =
                 scratch.get(..read).filter(|bytes| !bytes.is_empty()).ok_or(Failed::Broken)?;
             Poll::Ready(Ok(parse(bytes)))
@@ -167,6 +181,10 @@ async fn read<T>(
     .await
 }
 
-fn broken(_: io::Error) -> Failed {
-    Failed::Broken
+/// A server that wants a certificate of this side says so after its part of the handshake.
+fn broken(target: &Target, context: &WorkerContext, error: &io::Error) -> Failed {
+    match dial::note_error(context, target, error) {
+        true => Failed::Dial(DialFailure::Tls),
+        false => Failed::Broken,
+    }
 }

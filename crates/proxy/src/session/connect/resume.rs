@@ -92,10 +92,7 @@ impl<C: ClientStream> Connecting<'_, C> {
         // The target does not answer, so it did not end this session on purpose.
         migration.lost = None;
         report_failure(self.context, target, failed);
-        let reason = match failed.is_local() {
-            true => EndReason::ResourcesExhausted,
-            false => EndReason::DialFailed,
-        };
+        let reason = failed.end_reason();
         // A failure of one replica says nothing about another one.
         let permit = self.permit.take();
         if self.context.shared.service.route.has_alternative_to(target) {

@@ -24,6 +24,7 @@ use crate::maintenance::pending;
 use crate::not_carried::{NotCarried, Uncarried};
 use crate::service::Hint;
 use crate::session::carry::CarryState;
+use crate::session::dial;
 use crate::session::leave::Leaving;
 use crate::session::pump::{After, Pump, Stopped};
 
@@ -109,6 +110,12 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
     fn failure_reason(&mut self, side: Side, error: &io::Error) -> EndReason {
         match (side, self.first_end) {
             _ if invariant::is_violation(error) => EndReason::InternalError,
+            (Side::Upstream, _) if dial::note_error(self.context, self.target, error) => {
+                if self.first_end.is_none() {
+                    self.report_upstream_end();
+                }
+                EndReason::TargetTlsFailed
+            }
             // A side that has ended may refuse what still arrives: that is its end and not another
             // fault.
             (Side::Client, Some(Side::Client)) => EndReason::ClientClosed,
@@ -184,7 +191,8 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
             EndReason::UpstreamClosed
             | EndReason::UpstreamReset
             | EndReason::UpstreamLost
-            | EndReason::UpstreamError => Some(reason),
+            | EndReason::UpstreamError
+            | EndReason::TargetTlsFailed => Some(reason),
             _ => None,
         };
         let may_continue =

@@ -8,6 +8,7 @@ use crate::discovery::config::{DiscoveryChange, probe_settings};
 use crate::discovery::learned_addresses::LearnedAddresses;
 use crate::discovery::sentinel_pool::SentinelPool;
 use crate::link::links::Links;
+use crate::link::login::Access;
 use crate::replicas::publisher::{ReplicaPublisher, Replicas};
 use crate::{MachineEvent, MachineRules};
 
@@ -21,7 +22,10 @@ impl ServiceRuntime {
     pub(crate) fn change(&mut self, change: DiscoveryChange, links: &Links) {
         let rules = &change.rules;
         self.probers.set(probe_settings(rules.verify, change.probe_timeout, &change.address_map));
-        self.probers.set_credentials(change.auth.as_ref());
+        self.probers.set_access(Access {
+            credentials: change.auth.as_ref(),
+            tls: change.redis_tls.as_ref(),
+        });
         if let Some(publisher) = &mut self.replica_publisher {
             publisher.set_rules(change.replicas.0, change.replicas.1);
         }

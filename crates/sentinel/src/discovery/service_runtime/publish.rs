@@ -10,7 +10,7 @@ use crate::discovery::snapshot::{
 };
 use crate::link::links::Links;
 use crate::replicas::publisher::ReplicaPublisher;
-use crate::{NodeAddr, View, VoteOutcome};
+use crate::{NodeAddr, Probe, View, VoteOutcome};
 
 /// The problem of a configured sentinel without a vote.
 const STRANGER: &str = concat!(
@@ -43,7 +43,7 @@ impl ServiceRuntime {
             let view = self.machine.views().find(|(voter, ..)| **voter == id);
             let in_tilt = view.is_some_and(|(_, _, view, _)| view.tilt);
             let is_useful = !in_tilt && !link.poll_errors.contains_key(&self.number);
-            Some(LiveSentinel { id, dialled, is_useful })
+            Some(LiveSentinel { id, dialled, addr: link.addr.clone(), is_useful })
         });
         pool.publish(live.collect());
     }
@@ -64,6 +64,24 @@ impl ServiceRuntime {
         })
     }
 
+    fn node(&self, addr: &NodeAddr, probe: Option<&Probe>) -> NodeSnapshot {
+        let (answered_in, failures) = self.probers.stats(addr);
+        let lists = |view: &View| view.replicas.iter().any(|it| it.healthy && it.addr == *addr);
+        let listed_healthy =
+            self.machine.views().filter(|(_, member, view, _)| *member && lists(view)).count();
+        let (tls, problem) = (self.probers.tls(addr), self.probers.problem(addr));
+        NodeSnapshot {
+            addr: addr.clone(),
+            tls,
+            tls_fault: self.probers.tls_fault(addr),
+            probe: probe.cloned(),
+            answered_in,
+            failures,
+            problem,
+            listed_healthy,
+        }
+    }
+
     /// Publishes a snapshot.
     pub(crate) fn publish(&self, links: &Links) {
         let reference = self.reference();
@@ -78,6 +96,8 @@ impl ServiceRuntime {
                 stranger,
                 up: link.up.is_some(),
                 events: link.events,
+                tls: link.tls,
+                tls_fault: link.tls_fault,
                 member: view.as_ref().is_some_and(|(_, member, ..)| *member),
                 disagrees: view.as_ref().is_some_and(|(_, _, view, _)| {
                     reference
@@ -92,21 +112,7 @@ impl ServiceRuntime {
                 id,
             }
         });
-        let nodes = self.machine.nodes().map(|(addr, probe)| {
-            let (answered_in, failures) = self.probers.stats(addr);
-            let lists = |view: &View| view.replicas.iter().any(|it| it.healthy && it.addr == *addr);
-            let listed_healthy =
-                self.machine.views().filter(|(_, member, view, _)| *member && lists(view)).count();
-            let (addr, problem) = (addr.clone(), self.probers.problem(addr));
-            NodeSnapshot {
-                addr,
-                probe: probe.cloned(),
-                answered_in,
-                failures,
-                problem,
-                listed_healthy,
-            }
-        });
+        let nodes = self.machine.nodes().map(|(addr, probe)| self.node(addr, probe));
         self.snapshot.store(Arc::new(DiscoverySnapshot {
             name: Arc::clone(&self.name),
             at: Instant::now(),

@@ -72,6 +72,9 @@
 //! - strangers become the electorate at once:
 //!   `voters::ignores_stranger_answering_first_after_silence`
 //! - silent members are never removed: prop, `voters::removes_replaced_pods_from_electorate`
+//! - the replicas of a full master are not asked:
+//!   `recognition::recognises_full_master_by_its_replicas`
+//! - a promotion seen in a doubt is a failover: `override_order::replaces_pending_order`
 //! - a deadline in the past remains: prop, and every scenario with a grace period
 
 mod ahead;
@@ -84,6 +87,7 @@ mod minority;
 pub(crate) mod oracle;
 mod override_order;
 mod pause;
+mod recognition;
 mod replaced_sentinels;
 mod replies;
 pub(super) mod rig;

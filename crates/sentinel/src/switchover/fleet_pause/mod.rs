@@ -184,6 +184,7 @@ async fn down_after(
     let mut lookup = Lookup::new(&settings.resolver, &sentinel.host, sentinel.port);
     let addr = lookup.address(TIMEOUT).await.map_err(|error| error.to_string())?;
     let login = settings.sentinel_auth.load_full();
+    login.transport().set_name(addr, &sentinel.host);
     let mut connection = CommandConnection::open(addr, (&login, SENTINEL_AUTH), TIMEOUT).await?;
     let seen = view(&mut connection, &settings.name).await?;
     if seen.failing_over {

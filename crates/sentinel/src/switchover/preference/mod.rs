@@ -17,6 +17,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tls::ClientTls;
 use tokio::sync::mpsc;
 
 use self::changes::{PriorityChanges, RestoreReply};
@@ -30,7 +31,7 @@ use super::error::SwitchoverError;
 use super::leader::LeaderView;
 use super::participants::Participants;
 use crate::discovery::handle::DiscoveryHandle;
-use crate::link::login::Login;
+use crate::link::login::{Access, Login};
 use crate::{Credentials, NodeAddr};
 
 /// How long a report of the changes is waited for, so that it precedes them.
@@ -227,12 +228,16 @@ pub(super) fn requested_replica(
 /// Restores priorities that another process has changed and cannot restore. Returns for each node
 /// the problem, if it is not restored.
 pub async fn restore_priorities(
-    auth: Option<Credentials>,
+    (auth, tls): (Option<Credentials>, Option<ClientTls>),
     changes: Vec<PriorityChange>,
 ) -> Vec<(PriorityChange, Result<(), String>)> {
-    let access = NodeAccess { login: Login::new(auth), timeout: Duration::from_millis(500) };
+    let access = NodeAccess {
+        login: Login::new(Access { credentials: auth.as_ref(), tls: tls.as_ref() }),
+        timeout: Duration::from_millis(500),
+    };
     let mut results = Vec::with_capacity(changes.len());
     for change in changes {
+        access.login.transport().set_name(change.dialled, &change.node.host);
         let since = Instant::now();
         let result = loop {
             match restore_once(&access, None, (&change, None)).await.0 {

@@ -1,5 +1,6 @@
 //! Switchovers input by input: the requested actions, the end, and the state that is left.
 
+mod handovers;
 mod pauses;
 
 use super::*;
@@ -93,6 +94,7 @@ impl Scenario {
                     Action::Pause(_) => drop(self.step(Input::Paused(Ok(())))),
                     Action::ReadOffsets => drop(self.step(offsets(100, 100))),
                     Action::Unpause => drop(self.step(Input::Unpaused)),
+                    Action::EndHandover => drop(self.step(Input::HandoverEnded(Ok(())))),
                     _ => {}
                 }
             }
@@ -108,10 +110,15 @@ impl Scenario {
     /// Up to an accepted command and a failover that has begun.
     fn order(&mut self) -> &mut Self {
         self.pass(2).step(discovery(true, 1, 4, 6)).pass(150);
-        assert_eq!(self.count(|it| *it == Action::StartFailover), 1, "{:?}", self.actions);
+        assert_eq!(
+            self.count(|it| matches!(it, Action::StartFailover(_))),
+            1,
+            "{:?}",
+            self.actions
+        );
         self.step(Input::Event(LeaderEvent::Epoch(7)));
         self.step(Input::Event(LeaderEvent::Begun))
-            .step(Input::FailoverReply(FailoverReply::Accepted))
+            .step(Input::FailoverReply(FailoverReply::Accepted(FailoverKind::Plain)))
     }
 
     fn count(&self, wanted: impl Fn(&Action) -> bool) -> usize {
@@ -265,7 +272,7 @@ fn follows_answers_where_events_are_lost() {
         .pass(2)
         .step(discovery(true, 1, 4, 6))
         .pass(150)
-        .step(Input::FailoverReply(FailoverReply::Accepted));
+        .step(Input::FailoverReply(FailoverReply::Accepted(FailoverKind::Plain)));
     let selected = LeaderView { failing_over: true, selected: Some(node(2)), ..calm_view() };
     scenario.step(Input::View(selected.clone())).pass(900);
     scenario.step(Input::View(LeaderView { epoch: 7, ..selected })).step(discovery(false, 2, 5, 7));
@@ -282,7 +289,7 @@ fn ignores_aborts_from_before_failover_command() {
         .step(discovery(true, 1, 4, 6))
         .pass(150)
         .step(stale())
-        .step(Input::FailoverReply(FailoverReply::Accepted));
+        .step(Input::FailoverReply(FailoverReply::Accepted(FailoverKind::Plain)));
     assert_eq!(scenario.result(), None);
     scenario.step(stale());
     assert_eq!(scenario.result(), None, "the failover has not begun");
@@ -292,7 +299,8 @@ fn ignores_aborts_from_before_failover_command() {
 fn ends_hold_when_leader_does_not_begin() {
     let mut scenario = Scenario::begin(None);
     scenario.order().step(Input::View(LeaderView { failing_over: true, ..calm_view() }));
-    let ordered = scenario.actions.iter().find(|(_, it)| *it == Action::StartFailover).unwrap().0;
+    let ordered =
+        scenario.actions.iter().find(|(_, it)| matches!(it, Action::StartFailover(_))).unwrap().0;
     scenario.pass(ordered + 1999 - scenario.at);
     assert_eq!(scenario.result(), None);
     scenario.pass(1).assert_failed(&SwitchoverError::NotBegun(node(9), MS(2000)));
@@ -347,7 +355,7 @@ fn revokes_all_on_refusal_lag_and_lost_node() {
         }
     }
     scenario.assert_failed(&SwitchoverError::Lagging { node: node(2), lag: 40 });
-    assert_eq!(scenario.count(|it| *it == Action::StartFailover), 0);
+    assert_eq!(scenario.count(|it| matches!(it, Action::StartFailover(_))), 0);
 
     let mut scenario = Scenario::begin(None);
     let died = SwitchoverError::Node { node: node(1), problem: "gone".to_owned() };

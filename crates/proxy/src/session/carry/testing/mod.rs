@@ -6,6 +6,8 @@
 pub(crate) mod blanks;
 pub(crate) mod client;
 pub(crate) mod model;
+pub(crate) mod relay;
+pub(crate) mod steps;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -13,7 +15,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
+use tls::rustls::ServerConfig;
+
 use crate::session::carry::testing::model::{ModelConnection, ServerProcess};
+use crate::session::carry::testing::relay::TlsRelay;
 use crate::testing::SOON;
 
 /// The commands that all servers have executed, in order: they replicate without loss.
@@ -99,7 +104,10 @@ fn process() -> Arc<ServerProcess> {
 
 /// A server that can crash and come back.
 pub(crate) struct ModelServer {
+    /// The address for the proxy.
     pub(crate) addr: SocketAddr,
+    own_addr: SocketAddr,
+    relay: Option<TlsRelay>,
     pub(crate) faults: ConnectionFaults,
     process: CurrentProcess,
     dead: Arc<AtomicBool>,
@@ -120,7 +128,16 @@ impl ModelServer {
             (ConnectionFaults::default(), CurrentProcess::new(Mutex::new(process())));
         let (upcoming, now) = (faults.clone(), Arc::clone(&running));
         let (alive, open) = (Arc::clone(&dead), Arc::clone(&connections));
-        let server = Self { addr, faults, process: running, dead: alive, connections: open, stop };
+        let server = Self {
+            addr,
+            own_addr: addr,
+            relay: None,
+            faults,
+            process: running,
+            dead: alive,
+            connections: open,
+            stop,
+        };
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 if Arc::strong_count(&dead) == 1 {
@@ -149,6 +166,13 @@ impl ModelServer {
             }
         });
         server
+    }
+
+    /// The same server, which speaks TLS.
+    pub(crate) fn over_tls(mut self, config: Arc<ServerConfig>) -> Self {
+        let relay = self.relay.insert(TlsRelay::start(self.own_addr, config));
+        self.addr = relay.addr;
+        self
     }
 
     /// Closes all connections, and accepts new ones as before.
@@ -208,7 +232,7 @@ impl Drop for ModelServer {
         self.kill();
         self.dead = Arc::default();
         // The accepting thread finds that it is the only owner of its flag.
-        drop(TcpStream::connect(self.addr));
+        drop(TcpStream::connect(self.own_addr));
     }
 }
 

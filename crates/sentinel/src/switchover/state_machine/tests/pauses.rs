@@ -31,7 +31,8 @@ fn pauses_clients_without_gap_until_after_commit() {
         .0;
     assert!(pauses[0].0 >= shut + 30, "our own requests are executed first: {pauses:?}");
     assert!(pauses.windows(2).all(|two| two[1].0 < two[0].0 + two[0].1), "{pauses:?}");
-    let order = scenario.actions.iter().find(|(_, it)| *it == Action::StartFailover).unwrap().0;
+    let order =
+        scenario.actions.iter().find(|(_, it)| matches!(it, Action::StartFailover(_))).unwrap().0;
     assert!(pauses[0].0 < order && pauses.last().unwrap().0 >= committed + 800, "{pauses:?}");
     scenario.assert_cleaned_up();
 }
@@ -46,7 +47,7 @@ fn ends_when_pause_is_refused_or_too_long() {
     }
     scenario.step(Input::Paused(Err("NOPERM".to_owned()))).step(Input::Unpaused);
     scenario.assert_failed(&SwitchoverError::NotPaused("NOPERM".to_owned()));
-    assert_eq!(scenario.count(|it| *it == Action::StartFailover), 0);
+    assert_eq!(scenario.count(|it| matches!(it, Action::StartFailover(_))), 0);
     let refused = SwitchoverMachine::begin(
         Instant::now(),
         (participants(), node(9)),
@@ -92,7 +93,12 @@ fn starts_no_failover_after_lapsed_pause() {
             scenario.step(offsets(100, 100));
         }
     }
-    assert_eq!(scenario.count(|it| *it == Action::StartFailover), 0, "{:?}", scenario.actions);
+    assert_eq!(
+        scenario.count(|it| matches!(it, Action::StartFailover(_))),
+        0,
+        "{:?}",
+        scenario.actions
+    );
     scenario.step(Input::Unpaused);
     assert!(
         matches!(scenario.result(), Some(Err(SwitchoverError::NotPaused(_)))),

@@ -1,0 +1,385 @@
+//! haproxy's options about TLS, of a `bind` or a `server` line and of `global`.
+//!
+//! Options that would admit more than haproxy does, if they were left out, are kept by name as
+//! `unsupported`: the caller refuses them. Options that only lose a restriction of no importance to
+//! Redis, or that make Pointsman stricter, are kept as `dropped`.
+
+use crate::config_file::{ConfigFile, Directive, SectionKind};
+
+/// A version of TLS as haproxy names it, ordered by age; 0 is older than TLS 1.0.
+type Version = u8;
+
+/// The oldest and the newest version that Pointsman speaks.
+const SPOKEN: (Version, Version) = (12, 13);
+
+/// Ciphers of TLS 1.2 that Pointsman supports, as OpenSSL names them.
+const CIPHERS_12: [&str; 6] = [
+    "ECDHE-ECDSA-AES256-GCM-SHA384",
+    "ECDHE-ECDSA-AES128-GCM-SHA256",
+    "ECDHE-ECDSA-CHACHA20-POLY1305",
+    "ECDHE-RSA-AES256-GCM-SHA384",
+    "ECDHE-RSA-AES128-GCM-SHA256",
+    "ECDHE-RSA-CHACHA20-POLY1305",
+];
+/// Ciphers of TLS 1.3 that Pointsman supports.
+const CIPHERS_13: [&str; 3] =
+    ["TLS_AES_256_GCM_SHA384", "TLS_AES_128_GCM_SHA256", "TLS_CHACHA20_POLY1305_SHA256"];
+
+/// Options that change who is admitted, and that Pointsman lacks.
+const UNSUPPORTED: &[&str] =
+    &["ca-sign-file", "ca-verify-file", "crl-file", "crt-list", "generate-certificates"];
+/// Options that Pointsman lacks, without consequences for who is admitted.
+const DROPPED: &[&str] = &[
+    "ca-ignore-err",
+    "client-sigalgs",
+    "crt-ignore-err",
+    "curves",
+    "ecdhe",
+    "no-ca-names",
+    "no-tls-tickets",
+    "ocsp-update",
+    "sigalgs",
+    "strict-sni",
+    "tls-ticket-keys",
+];
+
+/// The options of one line, with those that it inherits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct TlsWords {
+    /// `ssl`: connections are encrypted.
+    pub(super) is_on: bool,
+    /// `check-ssl`: health checks are encrypted.
+    pub(super) is_on_in_checks: bool,
+    /// `crt`, with the folder that applies: files with a certificate, usually also with its key.
+    pub(super) certificates: Vec<String>,
+    pub(super) ca_file: Option<String>,
+    pub(super) verify: Option<String>,
+    /// The name that the peer's certificate must have.
+    pub(super) name: Option<String>,
+    /// The expression of `sni`, if it is not a constant.
+    pub(super) computed_name: Option<String>,
+    min: Version,
+    max: Version,
+    ciphers: Option<String>,
+    suites: Option<String>,
+    /// Options to refuse, by name.
+    pub(super) unsupported: Vec<String>,
+    /// Options to report, by name.
+    pub(super) dropped: Vec<String>,
+}
+
+/// What haproxy does where a line says nothing: the options of `global`.
+#[derive(Debug, Clone, Default)]
+pub(super) struct TlsDefaults {
+    options: Vec<String>,
+    ciphers: Option<String>,
+    suites: Option<String>,
+    verify: Option<String>,
+    ca_base: String,
+    crt_base: String,
+}
+
+impl TlsDefaults {
+    /// The defaults for `bind` or for `server` lines.
+    pub(super) fn read(config: &ConfigFile, side: &str) -> Self {
+        let mut defaults = Self::default();
+        let key = |suffix: &str| format!("ssl-default-{side}-{suffix}");
+        let (options, ciphers, suites) = (key("options"), key("ciphers"), key("ciphersuites"));
+        let global = config.sections.iter().filter(|it| it.kind == SectionKind::Global);
+        for line in global.flat_map(|it| &it.directives) {
+            let (first, value) = (line.word(0), line.word(1));
+            if first == options {
+                defaults.options = line.words.iter().skip(1).map(ToString::to_string).collect();
+            } else if first == ciphers {
+                defaults.ciphers = Some(value);
+            } else if first == suites {
+                defaults.suites = Some(value);
+            } else if first == "ssl-server-verify" && side == "server" {
+                defaults.verify = Some(value);
+            } else if first == "ca-base" {
+                defaults.ca_base = value;
+            } else if first == "crt-base" {
+                defaults.crt_base = value;
+            }
+        }
+        defaults
+    }
+
+    /// The options of a `bind`.
+    pub(super) fn of_bind(&self, bind: &Directive) -> TlsWords {
+        self.of(bind.words.iter().skip(2).map(ToString::to_string).collect())
+    }
+
+    /// The options of a `server`, after those of the `default-server` lines that apply to it.
+    pub(super) fn of_server(
+        &self,
+        config: &ConfigFile,
+        section: usize,
+        server: &Directive,
+    ) -> TlsWords {
+        let mut sections = vec![section];
+        while let Some(next) =
+            sections.last().and_then(|at| config.sections.get(*at)).and_then(|it| it.defaults)
+            && !sections.contains(&next)
+        {
+            sections.push(next);
+        }
+        let own = sections.iter().rev().filter_map(|at| config.sections.get(*at));
+        let defaults = own
+            .flat_map(|it| &it.directives)
+            .filter(|it| it.begins(&["default-server"]))
+            .flat_map(|it| it.words.iter().skip(1));
+        let words = defaults.chain(server.words.iter().skip(3));
+        self.of(words.map(ToString::to_string).collect())
+    }
+
+    fn of(&self, words: Vec<String>) -> TlsWords {
+        let mut read = TlsWords {
+            is_on: false,
+            is_on_in_checks: false,
+            certificates: Vec::new(),
+            ca_file: None,
+            verify: self.verify.clone(),
+            name: None,
+            computed_name: None,
+            min: SPOKEN.0,
+            max: SPOKEN.1,
+            ciphers: self.ciphers.clone(),
+            suites: self.suites.clone(),
+            unsupported: Vec::new(),
+            dropped: Vec::new(),
+        };
+        let mut words = self.options.iter().cloned().chain(words);
+        while let Some(word) = words.next() {
+            read.take(&word, &mut words, self);
+        }
+        read
+    }
+}
+
+impl TlsWords {
+    fn take(
+        &mut self,
+        word: &str,
+        rest: &mut impl Iterator<Item = String>,
+        defaults: &TlsDefaults,
+    ) {
+        let mut value = || rest.next().unwrap_or_default();
+        match word {
+            "ssl" => self.is_on = true,
+            "no-ssl" => self.is_on = false,
+            "check-ssl" => self.is_on_in_checks = true,
+            "no-check-ssl" => self.is_on_in_checks = false,
+            "crt" => self.certificates.push(under(&defaults.crt_base, value())),
+            // haproxy serves it to clients that ask for no known name.
+            "default-crt" => self.certificates.insert(0, under(&defaults.crt_base, value())),
+            "ca-file" => self.ca_file = Some(under(&defaults.ca_base, value())),
+            "verify" => self.verify = Some(value()),
+            // The name to verify comes before the one to ask for.
+            "verifyhost" => (self.name, self.computed_name) = (Some(value()), None),
+            "no-verifyhost" => self.name = None,
+            "check-sni" => {
+                let name = value();
+                self.name = self.name.take().or(Some(name));
+            }
+            "sni" => match constant(&value()) {
+                Ok(name) => self.name = self.name.take().or(Some(name)),
+                Err(expression) if self.name.is_none() => self.computed_name = Some(expression),
+                Err(_) => {}
+            },
+            "ciphers" => self.ciphers = Some(value()),
+            "ciphersuites" => self.suites = Some(value()),
+            "ssl-min-ver" => self.min = version(&value()),
+            "ssl-max-ver" => self.max = version(&value()),
+            "no-tlsv13" => self.max = self.max.min(12),
+            "no-tlsv12" => self.min = self.min.max(13),
+            "force-sslv3" => (self.min, self.max) = (0, 0),
+            "force-tlsv10" => (self.min, self.max) = (10, 10),
+            "force-tlsv11" => (self.min, self.max) = (11, 11),
+            "force-tlsv12" => (self.min, self.max) = (12, 12),
+            "force-tlsv13" => (self.min, self.max) = (13, 13),
+            other if UNSUPPORTED.contains(&other) => self.unsupported.push(other.to_owned()),
+            other if DROPPED.contains(&other) => self.dropped.push(other.to_owned()),
+            _ => {}
+        }
+    }
+
+    /// Whether TLS of any kind is in use.
+    pub(super) fn any(&self) -> bool {
+        self.is_on || self.is_on_in_checks
+    }
+
+    /// The keys `min_version` and `max_version`, where they differ from the default.
+    ///
+    /// # Errors
+    /// Pointsman speaks none of the versions.
+    pub(super) fn versions(&self) -> Result<Vec<(&'static str, String)>, ()> {
+        let (min, max) = (self.min.max(SPOKEN.0), self.max.min(SPOKEN.1));
+        if min > max {
+            return Err(());
+        }
+        let mut keys = Vec::new();
+        if min > SPOKEN.0 {
+            keys.push(("min_version", "\"1.3\"".to_owned()));
+        }
+        if max < SPOKEN.1 {
+            keys.push(("max_version", "\"1.2\"".to_owned()));
+        }
+        Ok(keys)
+    }
+
+    /// Whether versions are admitted that Pointsman refuses.
+    pub(super) fn admits_old_versions(&self) -> bool {
+        self.min < SPOKEN.0
+    }
+
+    /// The key `ciphers`; `None` if nothing is restricted.
+    ///
+    /// # Errors
+    /// The list is an expression, or has no supported cipher of a version that is spoken.
+    pub(super) fn ciphers(&self) -> Result<Option<Vec<&'static str>>, CipherProblem> {
+        let spoken = (self.min <= 12 && self.max >= 12, self.max >= 13);
+        let old = if spoken.0 { select(self.ciphers.as_deref(), &CIPHERS_12)? } else { None };
+        let new = if spoken.1 { select(self.suites.as_deref(), &CIPHERS_13)? } else { None };
+        if old.is_none() && new.is_none() {
+            return Ok(None);
+        }
+        let all =
+            |list: &[&'static str], spoken: bool| if spoken { list.to_vec() } else { Vec::new() };
+        let old = old.unwrap_or_else(|| all(&CIPHERS_12, spoken.0));
+        let new = new.unwrap_or_else(|| all(&CIPHERS_13, spoken.1));
+        if (spoken.0 && old.is_empty()) || (spoken.1 && new.is_empty()) {
+            return Err(CipherProblem::NoneSupported);
+        }
+        Ok(Some(new.into_iter().chain(old).collect()))
+    }
+}
+
+/// Why a list of ciphers cannot be converted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CipherProblem {
+    /// It names groups of ciphers, or has operators.
+    Expression,
+    /// Pointsman supports none of its ciphers.
+    NoneSupported,
+}
+
+/// The supported ciphers of a list, in its order; `None` if all of them are, or without a list.
+fn select(
+    list: Option<&str>,
+    supported: &[&'static str],
+) -> Result<Option<Vec<&'static str>>, CipherProblem> {
+    let Some(list) = list else { return Ok(None) };
+    let mut found: Vec<&'static str> = Vec::new();
+    for name in list.split([':', ',', ' ']).filter(|name| !name.is_empty()) {
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        let is_group = !name.contains(['-', '_']);
+        if !name.chars().all(is_name) || name.starts_with('-') || is_group {
+            return Err(CipherProblem::Expression);
+        }
+        let known = supported.iter().find(|it| it.eq_ignore_ascii_case(name));
+        found.extend(known.filter(|it| !found.contains(it)).copied());
+    }
+    Ok((found.len() < supported.len()).then_some(found))
+}
+
+fn version(text: &str) -> Version {
+    match text {
+        "TLSv1.3" => 13,
+        "TLSv1.2" => 12,
+        "TLSv1.1" => 11,
+        "TLSv1.0" => 10,
+        _ => 0,
+    }
+}
+
+/// A path below the folder that `global` names for paths that are not absolute.
+fn under(base: &str, path: String) -> String {
+    if base.is_empty() || path.starts_with(['/', '@']) {
+        return path;
+    }
+    format!("{}/{path}", base.trim_end_matches('/'))
+}
+
+/// The text of `str(text)`, or the expression.
+fn constant(expression: &str) -> Result<String, String> {
+    let text = expression.strip_prefix("str(").and_then(|it| it.strip_suffix(')'));
+    let text = text.map(|it| it.trim_matches(['\'', '"']));
+    text.filter(|it| !it.is_empty() && !it.contains(['(', ')', ',']))
+        .map(str::to_owned)
+        .ok_or_else(|| expression.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(words: &str) -> TlsWords {
+        TlsDefaults::default().of(words.split(' ').map(str::to_owned).collect())
+    }
+
+    #[test]
+    fn reads_versions_as_haproxy_does() {
+        let key = |name: &'static str, value: &str| (name, format!("{value:?}"));
+        for (words, expected) in [
+            ("ssl", Ok(vec![])),
+            ("ssl ssl-min-ver TLSv1.0", Ok(vec![])),
+            ("ssl ssl-min-ver TLSv1.3", Ok(vec![key("min_version", "1.3")])),
+            ("ssl no-tlsv12", Ok(vec![key("min_version", "1.3")])),
+            ("ssl no-tlsv13", Ok(vec![key("max_version", "1.2")])),
+            ("ssl force-tlsv12", Ok(vec![key("max_version", "1.2")])),
+            ("ssl force-tlsv13", Ok(vec![key("min_version", "1.3")])),
+            ("ssl ssl-max-ver TLSv1.1", Err(())),
+            ("ssl force-tlsv10", Err(())),
+            ("ssl no-tlsv12 no-tlsv13", Err(())),
+        ] {
+            assert_eq!(read(words).versions(), expected, "{words}");
+        }
+        assert!(read("ssl ssl-min-ver TLSv1.1").admits_old_versions());
+        assert!(!read("ssl ssl-min-ver TLSv1.2").admits_old_versions());
+    }
+
+    #[test]
+    fn keeps_only_supported_ciphers() {
+        let all: Vec<&str> = CIPHERS_13.to_vec();
+        let with_all = |old: &'static str| Ok(Some([&all[..], &[old]].concat()));
+        for (words, expected) in [
+            ("ssl", Ok(None)),
+            (
+                "ssl ciphers ECDHE-RSA-AES128-GCM-SHA256:AES128-SHA",
+                with_all("ECDHE-RSA-AES128-GCM-SHA256"),
+            ),
+            (
+                "ssl ciphers ECDHE-RSA-AES128-GCM-SHA256 no-tlsv13",
+                Ok(Some(vec!["ECDHE-RSA-AES128-GCM-SHA256"])),
+            ),
+            (
+                "ssl ciphersuites TLS_AES_128_GCM_SHA256 force-tlsv13",
+                Ok(Some(vec!["TLS_AES_128_GCM_SHA256"])),
+            ),
+            ("ssl ciphers HIGH:!aNULL", Err(CipherProblem::Expression)),
+            ("ssl ciphers ECDHE-RSA-AES128-GCM-SHA256:HIGH", Err(CipherProblem::Expression)),
+            ("ssl ciphers AES128-SHA:AES256-SHA", Err(CipherProblem::NoneSupported)),
+            ("ssl ciphers AES128-SHA force-tlsv13", Ok(None)),
+        ] {
+            assert_eq!(read(words).ciphers(), expected, "{words}");
+        }
+        let every = format!("ssl ciphers {}:AES128-SHA", CIPHERS_12.join(":"));
+        assert_eq!(read(&every).ciphers(), Ok(None), "nothing is restricted");
+    }
+
+    #[test]
+    fn reads_names_of_servers() {
+        for (words, name, computed) in [
+            ("ssl sni str(redis.example)", Some("redis.example"), None),
+            ("ssl sni str(a.example) verifyhost b.example", Some("b.example"), None),
+            ("ssl verifyhost b.example sni ssl_fc_sni", Some("b.example"), None),
+            ("ssl sni ssl_fc_sni", None, Some("ssl_fc_sni")),
+            ("ssl check-sni c.example", Some("c.example"), None),
+        ] {
+            let read = read(words);
+            let found = (read.name.as_deref(), read.computed_name.as_deref());
+            assert_eq!(found, (name, computed), "{words}");
+        }
+    }
+}

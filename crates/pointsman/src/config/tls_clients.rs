@@ -1,0 +1,194 @@
+//! The sides that open connections with TLS: towards Redis and towards Sentinel.
+//!
+//! Discovery, the data plane and the doctor use one handle per section, so that sessions are
+//! resumed across them, and new contents of the files reach all of them at once. Services with the
+//! same section share a handle, and therefore their connections to sentinels.
+
+use std::sync::{Mutex, PoisonError};
+
+use tls::{CertificateFiles, ClientSettings, ClientTls, PemFile, Roots, Verification};
+
+use super::choices::TlsVerification;
+use super::consistency::Note;
+use super::option_spec::FromSettings as _;
+use super::pem_files::{PemTexts, SYSTEM_CA};
+use super::settings::SettingMap;
+use super::tls_options::ClientTlsConfig;
+use super::tls_settings::protocols;
+use super::value::Value;
+
+/// The sections.
+pub(super) const SECTIONS: [&str; 2] = ["service.redis_tls", "service.sentinel_tls"];
+
+/// A handle in use, the section that it was made of without the contents of its files, and these.
+struct KnownClient {
+    section: ClientTlsConfig,
+    contents: PemTexts,
+    client: ClientTls,
+}
+
+static KNOWN: Mutex<Vec<KnownClient>> = Mutex::new(Vec::new());
+
+impl ClientTlsConfig {
+    /// The settings of connections; `None` without TLS.
+    #[must_use]
+    pub fn client_settings(&self) -> Option<ClientSettings> {
+        if !self.enabled {
+            return None;
+        }
+        let file = |key: &str| self.pem.of(key).pop();
+        let roots = match (file("ca_file"), file(SYSTEM_CA)) {
+            (Some(file), _) => Roots::Own(file),
+            (None, Some(file)) => Roots::System(file),
+            (None, None) => Roots::None,
+        };
+        let pair = |chain: PemFile| {
+            let key = file("key_file").unwrap_or_else(|| chain.clone());
+            CertificateFiles { chain, key }
+        };
+        Some(ClientSettings {
+            roots,
+            verification: match self.verify {
+                TlsVerification::Full => Verification::Full,
+                TlsVerification::Chain => Verification::Chain,
+                TlsVerification::None => Verification::None,
+            },
+            certificate: file("certificate_file").map(pair),
+            server_name: self.server_name.clone(),
+            protocols: protocols(self.min_version, self.max_version, &self.ciphers),
+        })
+    }
+
+    /// The handle for connections, `None` without TLS. It is the same one for equal sections. New
+    /// contents of the files are used for new connections from the first call with them.
+    #[must_use]
+    pub fn client(&self) -> Option<ClientTls> {
+        let settings = self.client_settings()?;
+        let section = Self { pem: PemTexts::default(), ..self.clone() };
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(it) = known.iter_mut().find(|it| it.section == section) {
+            // The contents were checked together with the section, so this cannot fail.
+            if it.contents != self.pem && it.client.replace(&settings).is_ok() {
+                it.contents = self.pem.clone();
+            }
+            return Some(it.client.clone());
+        }
+        known.retain(|it| it.client.is_shared());
+        // Never plain text: what cannot be set up connects to nobody.
+        let client = ClientTls::new(&settings).unwrap_or_else(|_| ClientTls::refusing());
+        known.push(KnownClient { section, contents: self.pem.clone(), client: client.clone() });
+        Some(client)
+    }
+}
+
+/// Whether connections of this section use TLS.
+pub(super) fn is_enabled(values: &SettingMap, section: &str) -> bool {
+    matches!(values.value(&format!("{section}.enabled")), Some(Value::Bool(true)))
+}
+
+/// Whether the authorities of the system are needed.
+pub(super) fn needs_system_ca(values: &SettingMap, section: &str) -> bool {
+    let verify = values.value(&format!("{section}.verify"));
+    values.value(&format!("{section}.ca_file")).is_none()
+        && !matches!(verify, Some(Value::Text(verify)) if verify == TlsVerification::None.as_str())
+}
+
+/// What prevents a section from being used.
+pub(super) fn problems(values: &SettingMap, section: &str) -> Vec<tls::Problem> {
+    let config = ClientTlsConfig::read(values, section);
+    let Some(settings) = config.client_settings() else { return Vec::new() };
+    ClientTls::new(&settings).err().unwrap_or_default()
+}
+
+/// Reports contradictions. Whether the files fit together is checked when they are read.
+pub(super) fn check(service: &SettingMap, note: &mut Note<'_>) {
+    for section in SECTIONS {
+        let key = |key: &str| format!("{section}.{key}");
+        if service.value(&key("key_file")).is_some()
+            && service.value(&key("certificate_file")).is_none()
+            && !service.broken.contains(&key("certificate_file"))
+        {
+            note(&key("key_file"), "there is no certificate", "add certificate_file");
+        }
+        if let (Some(Value::Text(oldest)), Some(Value::Text(newest))) =
+            (service.value(&key("min_version")), service.value(&key("max_version")))
+            && oldest > newest
+        {
+            let remedy = "keep min_version <= max_version";
+            note(&key("min_version"), "it is newer than max_version", remedy);
+        }
+    }
+}
+
+/// Reports settings that are valid and probably not intended.
+pub(super) fn warn(service: &SettingMap, note: &mut Note<'_>) {
+    for section in SECTIONS {
+        let key = |key: &str| format!("{section}.{key}");
+        let verify = service.value(&key("verify"));
+        let enabled = is_enabled(service, section);
+        if enabled
+            && matches!(verify, Some(Value::Text(it)) if it == TlsVerification::None.as_str())
+        {
+            note(
+                &key("verify"),
+                "certificates are not verified: anybody on the path can read and change \
+                 everything, passwords included",
+                "name the CA of the servers in ca_file, with verify = \"full\" or \"chain\"",
+            );
+        }
+        let given = ["ca_file", "certificate_file", "key_file", "server_name"];
+        if !enabled && let Some(given) = given.iter().find(|it| service.value(&key(it)).is_some()) {
+            note(
+                &key(given),
+                "it has no effect: connections are in plain text",
+                "add enabled = true to its section, or remove it",
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::load_text;
+
+    fn load(keys: &str) -> (Result<super::super::Config, String>, String) {
+        let text = format!("[[service]]\nsentinels = [\"s\"]\n[service.redis_tls]\n{keys}\n");
+        let loaded = load_text("f", &text);
+        let warnings = loaded.warnings().iter().map(ToString::to_string).collect::<String>();
+        (loaded.config().map_err(|it| format!("{it}")), warnings)
+    }
+
+    #[test]
+    fn warns_of_unverified_and_of_forgotten_tls() {
+        let (config, warnings) = load("enabled = true\nverify = \"none\"");
+        assert!(warnings.contains("service.redis_tls.verify: certificates are not verified"));
+        assert!(config.unwrap().services[0].redis_tls.client().is_some());
+        let (config, warnings) = load("server_name = \"redis.example\"");
+        assert!(warnings.contains("it has no effect: connections are in plain text"), "{warnings}");
+        assert!(config.unwrap().services[0].redis_tls.client().is_none());
+    }
+
+    #[test]
+    fn refuses_sections_that_cannot_be_used() {
+        let fault = |keys: &str| load(keys).0.unwrap_err();
+        let missing = fault("enabled = true\nca_file = \"/missing\"");
+        assert!(missing.contains("service.redis_tls.ca_file"), "{missing}");
+        let none = fault("enabled = true");
+        assert!(none.contains("the system has no file with authorities"), "{none}");
+        let name = fault("enabled = true\nverify = \"none\"\nserver_name = \"a b\"");
+        assert!(name.contains("is not the name of a server"), "{name}");
+        let key = fault("key_file = \"/tls.key\"");
+        assert!(key.contains("add certificate_file"), "{key}");
+        let versions = fault("min_version = \"1.3\"\nmax_version = \"1.2\"");
+        assert!(versions.contains("keep min_version <= max_version"), "{versions}");
+    }
+
+    #[test]
+    fn gives_equal_sections_one_handle() {
+        let keys = "enabled = true\nverify = \"none\"\nserver_name = \"one.example\"";
+        let client = |keys: &str| load(keys).0.unwrap().services[0].redis_tls.client().unwrap();
+        let one = client(keys);
+        assert!(one.is_same(&client(keys)));
+        assert!(!one.is_same(&client(&keys.replace("one.", "other."))));
+    }
+}

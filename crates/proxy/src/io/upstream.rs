@@ -1,0 +1,64 @@
+//! The connection of a session to its target, with or without TLS.
+//!
+//! The pump is compiled for each kind, so its paths have no branch for the other one. This type is
+//! what everything around the pump uses: connecting, replay, and the end.
+
+use std::io;
+use std::task::{Context, Poll};
+
+use tls::ClientSide;
+
+use crate::io::stream::{ByteStream, SocketStream};
+use crate::io::tls_stream::TlsStream;
+
+/// A connection to a target. When it is dropped it is closed, and its end is announced if the
+/// protocol has a word for that and nothing is under way.
+#[derive(Debug)]
+pub(crate) enum Upstream {
+    Plain(SocketStream),
+    /// In a box, because the future of every session is as large as this type.
+    Tls(Box<TlsStream<ClientSide>>),
+}
+
+impl Upstream {
+    /// As [`ByteStream::poll_read`].
+    pub(crate) fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        match self {
+            Self::Plain(socket) => socket.poll_read(cx, buffer),
+            Self::Tls(stream) => stream.poll_read(cx, buffer),
+        }
+    }
+
+    /// As [`ByteStream::poll_write`].
+    pub(crate) fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self {
+            Self::Plain(socket) => socket.poll_write(cx, bytes),
+            Self::Tls(stream) => stream.poll_write(cx, bytes),
+        }
+    }
+
+    /// Makes close discard everything that was written and has not left this host, with a reset
+    /// instead of an end.
+    pub(crate) fn reset_on_close(&mut self) {
+        match self {
+            Self::Plain(socket) => socket.reset_on_close(),
+            Self::Tls(stream) => stream.reset_on_close(),
+        }
+    }
+}
+
+impl Drop for Upstream {
+    fn drop(&mut self) {
+        if let Self::Tls(stream) = self {
+            stream.announce_end();
+        }
+    }
+}

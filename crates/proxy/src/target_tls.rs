@@ -1,0 +1,247 @@
+//! TLS sessions with targets: why one failed, with what to do about it, the counters, and the
+//! bounded log.
+//!
+//! Deliberately absent: the handshake ([`session::dial`](crate::session::dial)).
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use tls::rustls::{AlertDescription, CertificateError, Error};
+
+use crate::latency::Counter;
+use crate::log_rate::LogRate;
+
+macro_rules! failures {
+    ($($(#[$doc:meta])* $name:ident = $label:literal, $remedy:literal;)+) => {
+        /// Why a TLS session with a target failed.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum TargetTlsFailure {
+            $($(#[$doc])* $name,)+
+        }
+
+        impl TargetTlsFailure {
+            /// Every kind, in numerical order.
+            pub const ALL: &[Self] = &[$(Self::$name,)+];
+            /// The number of kinds.
+            pub const COUNT: usize = Self::ALL.len();
+
+            /// The label in metrics and logs, in snake case. It does not change between releases.
+            #[must_use]
+            pub const fn label(self) -> &'static str {
+                match self {
+                    $(Self::$name => $label,)+
+                }
+            }
+
+            /// What an operator can do about it.
+            const fn remedy(self) -> &'static str {
+                match self {
+                    $(Self::$name => $remedy,)+
+                }
+            }
+        }
+    };
+}
+
+failures! {
+    /// The handshake was not complete within `connect_timeout`.
+    Timeout = "timeout",
+        "check that the node speaks TLS on this port (tls-port) and is not overloaded";
+    /// The target closed the connection during the handshake, or it broke.
+    Closed = "closed",
+        "see the log of the node: it may have too many clients";
+    /// The target sent something that is not TLS.
+    NotTls = "not_tls",
+        "use the node's tls-port (replicas need tls-replication yes), or switch TLS off here";
+    /// There is no version, cipher, signature or key exchange that both sides support.
+    NothingInCommon = "nothing_in_common",
+        "compare min_version, max_version and ciphers with tls-protocols and tls-ciphers";
+    /// The certificate of the target is for other names.
+    WrongName = "wrong_name",
+        "issue the certificate for this name, set server_name, or set verify = \"chain\"";
+    /// The certificate of the target leads to no trusted authority.
+    UntrustedIssuer = "untrusted_issuer",
+        "set ca_file to the authority that issued the certificate of the node";
+    /// The certificate of the target, or one of its issuers, is not valid now.
+    Expired = "expired",
+        "renew the certificate of the node, or correct the clock of this host";
+    /// The certificate of the target is wrong in another way.
+    Certificate = "certificate",
+        "replace the certificate of the node";
+    /// The target refused, often because it wants a certificate of this side, or another one.
+    RefusedByTarget = "refused_by_target",
+        "set certificate_file and key_file to a certificate that the node trusts \
+         (tls-auth-clients)";
+    /// The target broke the protocol, or the bytes were changed on their way.
+    Protocol = "protocol",
+        "look for a device or program on the path that changes what it forwards";
+    /// This process could not do its part.
+    Internal = "internal",
+        "report this error";
+}
+
+impl TargetTlsFailure {
+    /// The kind of an error of the library.
+    pub(crate) fn of(error: &Error) -> Self {
+        match error {
+            Error::InvalidCertificate(fault) => Self::of_certificate(fault),
+            Error::PeerIncompatible(_) | Error::NoApplicationProtocol => Self::NothingInCommon,
+            Error::AlertReceived(alert) => {
+                let incompatible =
+                    [AlertDescription::ProtocolVersion, AlertDescription::HandshakeFailure];
+                match incompatible.contains(alert) {
+                    true => Self::NothingInCommon,
+                    false => Self::RefusedByTarget,
+                }
+            }
+            Error::FailedToGetCurrentTime
+            | Error::FailedToGetRandomBytes
+            | Error::EncryptError
+            | Error::General(_)
+            | Error::Other(_) => Self::Internal,
+            _ => Self::Protocol,
+        }
+    }
+
+    fn of_certificate(fault: &CertificateError) -> Self {
+        match fault {
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+                Self::WrongName
+            }
+            // The signature is wrong if the authority was created anew with the same name.
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+                Self::UntrustedIssuer
+            }
+            CertificateError::Expired
+            | CertificateError::ExpiredContext { .. }
+            | CertificateError::NotValidYet
+            | CertificateError::NotValidYetContext { .. } => Self::Expired,
+            _ => Self::Certificate,
+        }
+    }
+
+    /// The kind of an error of an established connection; `None` if TLS is not its cause.
+    pub(crate) fn of_connection(error: &io::Error) -> Option<Self> {
+        let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<Error>());
+        match cause {
+            Some(cause) => Some(Self::of(cause)),
+            None => (error.kind() == io::ErrorKind::InvalidData).then_some(Self::Protocol),
+        }
+    }
+}
+
+/// The counters of one worker.
+#[derive(Debug, Default)]
+pub(crate) struct TargetTlsCounters {
+    pub(crate) full: Counter,
+    pub(crate) resumed: Counter,
+    failures: [Counter; TargetTlsFailure::COUNT],
+}
+
+/// TLS sessions with targets since the start of the process, summed over all workers.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TargetTlsSnapshot {
+    /// Handshakes completed with a new session.
+    pub full: u64,
+    /// Handshakes completed by resuming an earlier session.
+    pub resumed: u64,
+    /// Failures, by [`TargetTlsFailure`]'s number.
+    pub failures: [u64; TargetTlsFailure::COUNT],
+}
+
+impl TargetTlsSnapshot {
+    /// Failures of this kind.
+    #[must_use]
+    pub fn failed(&self, failure: TargetTlsFailure) -> u64 {
+        self.failures.get(failure as usize).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn add(&mut self, counters: &TargetTlsCounters) {
+        self.full += counters.full.get();
+        self.resumed += counters.resumed.get();
+        for (sum, count) in self.failures.iter_mut().zip(&counters.failures) {
+            *sum += count.get();
+        }
+    }
+}
+
+impl TargetTlsCounters {
+    pub(crate) fn failed(&self, failure: TargetTlsFailure) {
+        if let Some(count) = self.failures.get(failure as usize) {
+            count.increment();
+        }
+    }
+}
+
+/// A TLS session that failed.
+#[derive(Debug)]
+pub(crate) struct FailedTls<'a> {
+    pub(crate) target: SocketAddr,
+    /// How the target was announced.
+    pub(crate) announced: &'a str,
+    /// The name that is asked for, and that its certificate must have if names are verified.
+    pub(crate) expected: &'a str,
+    pub(crate) failure: TargetTlsFailure,
+}
+
+/// Logs failures of one service, at most one line per kind and interval: every session that
+/// connects meets them.
+#[derive(Debug, Default)]
+pub(crate) struct TargetTlsLog(LogRate<{ TargetTlsFailure::COUNT }>);
+
+impl TargetTlsLog {
+    pub(crate) fn record(&self, service: &str, failed: &FailedTls<'_>, error: &str) {
+        let &FailedTls { target, announced, expected, failure } = failed;
+        let Some(unlogged) = self.0.due(failure as usize, Instant::now()) else { return };
+        let (reason, remedy) = (failure.label(), failure.remedy());
+        tracing::warn!(
+            service, %target, announced, expected, reason, error, remedy, unlogged,
+            "TLS session with the target failed"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use tls::rustls::InvalidMessage;
+
+    use super::*;
+
+    #[test]
+    fn numbers_distinct_labels_in_order() {
+        let labels: BTreeSet<_> = TargetTlsFailure::ALL.iter().map(|it| it.label()).collect();
+        assert_eq!(labels.len(), TargetTlsFailure::COUNT);
+        for (number, failure) in TargetTlsFailure::ALL.iter().enumerate() {
+            assert_eq!(*failure as usize, number);
+        }
+    }
+
+    #[test]
+    fn names_the_cause_of_an_error() {
+        let certificate = |fault| TargetTlsFailure::of(&Error::InvalidCertificate(fault));
+        assert_eq!(certificate(CertificateError::NotValidForName), TargetTlsFailure::WrongName);
+        assert_eq!(certificate(CertificateError::Expired), TargetTlsFailure::Expired);
+        assert_eq!(certificate(CertificateError::NotValidYet), TargetTlsFailure::Expired);
+        assert_eq!(certificate(CertificateError::Revoked), TargetTlsFailure::Certificate);
+        let alert = |alert| TargetTlsFailure::of(&Error::AlertReceived(alert));
+        let wanted = alert(AlertDescription::CertificateRequired);
+        assert_eq!(wanted, TargetTlsFailure::RefusedByTarget);
+        let version = alert(AlertDescription::ProtocolVersion);
+        assert_eq!(version, TargetTlsFailure::NothingInCommon);
+        let invalid = Error::InvalidMessage(InvalidMessage::InvalidContentType);
+        assert_eq!(TargetTlsFailure::of(&invalid), TargetTlsFailure::Protocol);
+    }
+
+    #[test]
+    fn tells_tls_faults_from_those_of_sockets() {
+        let of = |error: io::Error| TargetTlsFailure::of_connection(&error);
+        let library = io::Error::new(io::ErrorKind::InvalidData, Error::DecryptError);
+        assert_eq!(of(library), Some(TargetTlsFailure::Protocol));
+        assert_eq!(of(io::ErrorKind::InvalidData.into()), Some(TargetTlsFailure::Protocol));
+        assert_eq!(of(io::ErrorKind::ConnectionReset.into()), None);
+    }
+}

@@ -1,0 +1,80 @@
+//! What is known of a link: whether it is up, with which version of TLS, and what is wrong.
+
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use tls::Version;
+use tracing::{info, warn};
+
+use crate::MyId;
+use crate::link::connection::Protocol;
+use crate::link::links::{Link, describe};
+use crate::link::messages::LinkError;
+
+impl Link {
+    /// The connection is established.
+    pub(crate) fn on_up(
+        &mut self,
+        (id, addr): (MyId, SocketAddr),
+        protocol: Protocol,
+        events: bool,
+        tls: Option<Version>,
+    ) {
+        let (sentinel, my_id) = (self.addr.clone(), id.clone());
+        self.log_limiter.log(Instant::now(), move |suppressed| {
+            info!(
+                %sentinel, id = my_id.short(), ?protocol, events, suppressed,
+                tls = tls.map_or("off", Version::label),
+                "sentinel connected"
+            );
+        });
+        self.up = Some((id, addr));
+        (self.events, self.tls) = (events, tls);
+        (self.problem, self.tls_fault) = (None, None);
+    }
+
+    /// The connection ended, or could not be made.
+    pub(crate) fn on_down(&mut self, error: &LinkError) {
+        let problem = describe(error);
+        if self.up.is_some() || self.problem.as_ref() != Some(&problem) {
+            self.warn(&problem);
+        }
+        (self.up, self.tls) = (None, None);
+        self.problem = Some(problem);
+        self.tls_fault = match error {
+            LinkError::Tls(fault) => Some(fault.kind),
+            _ => None,
+        };
+        self.poll_errors.clear();
+    }
+
+    /// Logs, rate-limited, that this sentinel is unavailable.
+    pub(crate) fn warn(&mut self, problem: &str) {
+        let (sentinel, problem) = (self.addr.clone(), problem.to_owned());
+        self.log_limiter.log(Instant::now(), move |suppressed| {
+            warn!(%sentinel, suppressed, %problem, "sentinel unavailable");
+        });
+    }
+
+    /// Records what is wrong with its answers about one service, and logs a change.
+    pub(crate) fn set_poll_error(&mut self, service: usize, trouble: Option<String>) {
+        if self.poll_errors.get(&service) == trouble.as_ref() {
+            return;
+        }
+        match trouble {
+            None => drop(self.poll_errors.remove(&service)),
+            Some(trouble) => {
+                self.warn(&trouble);
+                self.poll_errors.insert(service, trouble);
+            }
+        }
+    }
+
+    /// The problem of this link as far as this service is concerned, for operators.
+    pub(crate) fn problem_for(&self, service: usize) -> Option<String> {
+        let unsubscribed = (self.up.is_some() && !self.events).then(|| {
+            "its ACL does not allow SUBSCRIBE: switches are found by polling only".to_owned()
+        });
+        self.problem.clone().or_else(|| self.poll_errors.get(&service).cloned()).or(unsubscribed)
+    }
+}
