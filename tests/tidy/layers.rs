@@ -9,7 +9,7 @@ use crate::{fail_on, is_test, read, root, sources};
 const CRATES: &[(&str, &[&str])] = &[
     ("pointsman", &["admin-http", "drain", "haproxy-import", "proxy", "sentinel", "target", "tls"]),
     ("sentinel", &["resp", "target", "tls"]),
-    ("proxy", &["drain", "resp", "target", "tls"]),
+    ("proxy", &["drain", "resp", "share", "target", "tls"]),
     ("share", &["resp"]),
     ("simulator", &["sentinel", "target"]),
     ("setup", &["harness"]),

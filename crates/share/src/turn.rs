@@ -71,6 +71,15 @@ impl TurnQueue {
         self.waiting.push_back(member);
     }
 
+    /// What was taken of these clients, in this order, was not sent: they are first again. A client
+    /// may be named several times.
+    pub fn put_back(&mut self, members: &[Member]) {
+        let mut seen = std::collections::HashSet::new();
+        let rest = std::mem::take(&mut self.waiting);
+        let all = members.iter().copied().chain(rest);
+        self.waiting = all.filter(|member| seen.insert(*member)).collect();
+    }
+
     /// A client left, or no longer sends here.
     pub fn leave(&mut self, member: Member) {
         self.waiting.retain(|it| *it != member);
@@ -169,6 +178,18 @@ mod tests {
         assert_eq!(turn(&mut queue, &mut left, Room { requests: 3, bytes: 100 }), [(0, 2), (1, 1)]);
         queue.leave(Member(2));
         assert_eq!(turn(&mut queue, &mut left, ROOM), [(1, 1)]);
+    }
+
+    #[test]
+    fn puts_unsent_clients_back_in_front() {
+        let mut queue = queue(4);
+        let mut left = [(5, 10), (1, 10), (2, 10), (1, 10)];
+        let order = turn(&mut queue, &mut left, Room { requests: 6, bytes: 1000 });
+        assert_eq!(order, [(0, 4), (1, 1), (2, 1)]);
+        queue.put_back(&[Member(0), Member(1), Member(2)]);
+        let mut left = [(5, 10), (1, 10), (2, 10), (1, 10)];
+        let order = turn(&mut queue, &mut left, ROOM);
+        assert_eq!(order, [(0, 4), (1, 1), (2, 2), (3, 1), (0, 1)]);
     }
 
     #[test]

@@ -27,11 +27,13 @@ use target::{Generation, Target, TargetRef};
 use crate::context::WorkerContext;
 use crate::dial_permits::DialPermit;
 use crate::end_reason::EndReason;
+use crate::io::shared::Member;
 use crate::io::stream::ClientStream;
 use crate::io::upstream::Upstream;
+use crate::options::UpstreamMode;
 use crate::service::{DialFailure, Hint, Service};
 use crate::session::carry::replay::{self, Failed, Replayed};
-use crate::session::carry::{CarryState, Migration};
+use crate::session::carry::{CarryState, Migration, Purpose};
 use crate::session::dial::{self, is_superseded, may_be_used};
 use crate::session::hold::{self, Held};
 use crate::session::pump::Start;
@@ -214,8 +216,11 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
                     pause: FIRST_PAUSE,
                 }));
                 let until = attempts.until;
+                let shares = options.now().upstream != UpstreamMode::Dedicated;
                 tokio::select! {
                     biased;
+                    shared = std::future::ready(Upstream::Shared(Box::new(Member::new()))), if shares =>
+                        Ok((shared, None)),
                     dialled = dial::connect(target, context, until) =>
                         dialled.map(|upstream| (upstream, None)).map_err(Failed::Dial),
                     () = superseded(context, target, ticket) => Err(Failed::Superseded),
@@ -232,8 +237,11 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
         };
         match opened {
             Ok((upstream, replayed)) => {
-                context.counters.dials.increment();
-                if matches!(self.mode, Mode::Fresh) {
+                let dialled = !matches!(upstream, Upstream::Shared(_));
+                if dialled {
+                    context.counters.dials.increment();
+                }
+                if dialled && matches!(self.mode, Mode::Fresh) {
                     context.counters.dialled_in.record(begin.elapsed());
                 }
                 // The target may have been superseded meanwhile: then nothing may be sent to it.
@@ -244,9 +252,17 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
                     if self.client.peer_closed_now() {
                         return Err(EndReason::HoldAbandoned);
                     }
-                    context.counters.carried.increment();
                 }
                 target.record_use();
+                let replayed = match &mut self.mode {
+                    Mode::Resume(migration) => {
+                        if migration.purpose != Purpose::Promote {
+                            context.counters.carried.increment();
+                        }
+                        replayed.or_else(|| Some(migration.take_ledger(target)))
+                    }
+                    Mode::Fresh => None,
+                };
                 Ok(Attempt::Connected(upstream, replayed))
             }
             Err(Failed::Superseded) if ticket.is_cut() => Err(EndReason::Cut),
@@ -317,17 +333,27 @@ pub(crate) async fn rebalance(
         .usable_target()
         .filter(|there| here.has_more_sessions_than(there) && here.has_data_of(there))
     {
+        if matches!(upstream, Upstream::Shared(_)) {
+            let mut ledger = ledger;
+            ledger.changed_server();
+            counters.rebalanced.increment();
+            there.record_use();
+            let replayed = Some(Box::new(Replayed { ledger: *ledger, messages: Vec::new() }));
+            let start = Start { early, replayed, returns_after: None };
+            return (there, Upstream::Shared(Box::new(Member::new())), start);
+        }
         let until = Instant::now() + REBALANCE_TIMEOUT;
         let resumed = replay::replay(&there, context, &ledger, until).await;
         if let Some((upstream, replayed)) = resumed.ok().filter(|_| may_be_used(&there)) {
             counters.dials.increment();
             counters.rebalanced.increment();
             there.record_use();
-            return (there, upstream, Start { early, replayed: Some(replayed) });
+            let start = Start { early, replayed: Some(replayed), returns_after: None };
+            return (there, upstream, start);
         }
     }
     let replayed = Replayed { ledger: *ledger, messages: Vec::new() };
-    (here, upstream, Start { early, replayed: Some(Box::new(replayed)) })
+    (here, upstream, Start { early, replayed: Some(Box::new(replayed)), returns_after: None })
 }
 
 fn hold_until(context: &WorkerContext) -> Instant {

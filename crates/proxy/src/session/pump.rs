@@ -31,6 +31,7 @@ mod tls_target_tests;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
 use drain::Ticket;
 use resp::Ledger;
@@ -43,6 +44,7 @@ use crate::invariant;
 use crate::io::buffer;
 use crate::io::flow::{EndSignal, Flow, FlowStep};
 use crate::io::forwarding::{ReplyForwarding, RequestForwarding};
+use crate::io::shared::Promotion;
 use crate::io::stream::ByteStream;
 use crate::latency::Stopwatch;
 use crate::not_carried::Uncarried;
@@ -55,6 +57,7 @@ use crate::session::carry::replay::Replayed;
 use crate::session::idle::IdleWatch;
 use crate::session::leave::Leaving;
 use crate::session::report::SessionBase;
+use crate::session::shared::transitions::{SharedContext, Transition};
 
 pub(crate) use start::Start;
 
@@ -89,6 +92,10 @@ pub(crate) enum After {
     Carry(CarryState),
     /// The session moves to another replica, and keeps its connection until the new one works.
     Rebalance(CarryState),
+    /// The session has shared a connection, and needs one of its own to the same target.
+    Promote(CarryState, Promotion),
+    /// The session does not need its own connection any more.
+    Return(CarryState),
 }
 
 /// A session with both ends connected.
@@ -123,6 +130,12 @@ pub(crate) struct Pump<'a, C, U> {
     pub(super) interleaved: Option<Box<interleave::Interleaved>>,
     /// The pin as which it is counted.
     pub(super) pin: Option<resp::Pin>,
+    /// If it shares connections: how it joins one.
+    pub(super) shared: Option<SharedContext>,
+    /// When it may return to shared connections.
+    pub(super) return_at: Option<Instant>,
+    /// Set when it stops to change between shared connections and its own.
+    pub(super) transition: Option<Transition>,
 }
 
 /// State that most sessions never need, or only at their end.
@@ -136,6 +149,8 @@ pub(super) struct Rare<'a> {
     pub(super) gate_check: LazyTimer,
     /// Set while the target is unresponsive.
     pub(super) unresponsive: LazyTimer,
+    /// Set while the session may not return to shared connections yet.
+    pub(super) returns: LazyTimer,
 }
 
 impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
@@ -146,7 +161,7 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
         target: &'a Target,
         start: impl Into<Start>,
     ) -> Self {
-        let Start { early, replayed } = start.into();
+        let Start { early, replayed, returns_after } = start.into();
         let carried = replayed.is_some();
         let has_received = carried || !early.is_empty();
         if has_received && !carried {
@@ -177,7 +192,16 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
             stopwatch: Stopwatch::default(),
             interleaved: None,
             pin: None,
+            shared: None,
+            return_at: returns_after.map(|span| Instant::now() + span),
+            transition: None,
         }
+    }
+
+    /// The pump of a session that shares connections.
+    pub(crate) fn sharing(mut self, shared: SharedContext) -> Self {
+        self.shared = Some(shared);
+        self
     }
 
     /// Pumps until there is a reason to stop.
@@ -211,6 +235,7 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
         // Once for all that follows: no socket event can be recorded while this runs.
         self.client.update_readiness(cx);
         self.upstream.update_readiness(cx);
+        self.record_sent();
         let rung = flag.take_woken();
         if rung {
             if let Some(visit) = visits::current() {
@@ -275,6 +300,7 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
         } else {
             self.move_requests(cx, EndSignal::NotYet, scratch)
         };
+        self.offer_requests();
         if matches!(requests, FlowStep::Done) {
             self.note_first_end();
             if self.is_finished() {
@@ -306,7 +332,7 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
             replies = self.move_replies(cx, EndSignal::Yes, scratch);
         }
         let more = matches!(requests, FlowStep::More) || matches!(replies, FlowStep::More);
-        let idle = matches!(requests, FlowStep::Idle);
+        let idle = matches!(requests, FlowStep::Idle) && !self.has_waiting_requests();
         if matches!((&requests, &replies), (FlowStep::Done, FlowStep::Done)) {
             return Poll::Ready(if self.first_end == Some(Side::Client) {
                 EndReason::ClientClosed
@@ -323,6 +349,11 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
         }
         if self.leaving != Leaving::No
             && let Some(reason) = self.left(idle)
+        {
+            return Poll::Ready(reason);
+        }
+        if (U::SHARED || self.return_at.is_some())
+            && let Some(reason) = self.check_transition(idle, waker)
         {
             return Poll::Ready(reason);
         }
@@ -346,6 +377,7 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
             stopping: self.leaving == Leaving::AtBoundary,
             stopwatch: &mut self.stopwatch,
             measured: &mut self.measured,
+            deferred: U::SHARED,
         };
         self.requests.poll_move(cx, self.client, self.upstream, &mut policy, (scratch, tell))
     }

@@ -29,11 +29,12 @@ pub(crate) mod testing;
 
 use std::time::Instant;
 
-use resp::Ledger;
+use resp::{Ledger, Limits, Replay};
 use target::{Generation, Target, TargetRef};
 
 use crate::context::WorkerContext;
 use crate::end_reason::EndReason;
+use crate::io::shared::Member;
 use crate::io::upstream::Upstream;
 use crate::session::carry::replay::{Failed, Replayed};
 use crate::session::dial::may_be_used;
@@ -63,6 +64,18 @@ pub(crate) struct Migration<'a> {
     pub(crate) old: Option<Upstream>,
     /// Why the last attempt failed.
     pub(crate) failed: Option<EndReason>,
+    pub(crate) purpose: Purpose,
+}
+
+/// What a session gets on its way to a target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// A connection of its own, after it lost its connection.
+    Carry,
+    /// Another shared connection, which is not opened yet.
+    Share,
+    /// A connection of its own, instead of a shared one to the same target.
+    Promote,
 }
 
 /// A connection on which a session can continue, or why there is none.
@@ -81,6 +94,13 @@ impl Migration<'_> {
         context: &WorkerContext,
         until: Instant,
     ) -> Result<Opened, EndReason> {
+        if self.purpose == Purpose::Share {
+            return Ok(Ok((Upstream::Shared(Box::new(Member::new())), None)));
+        }
+        let same = self.from.is_some_and(|from| from.generation() == target.generation());
+        if self.purpose == Purpose::Promote && same {
+            return Ok(self.promote(target, context, until).await);
+        }
         let lost = self.lost.filter(|(generation, _)| *generation == target.generation());
         let Some((_, reason)) = lost else {
             let replayed = replay::replay(target, context, &self.ledger, until).await;
@@ -93,5 +113,28 @@ impl Migration<'_> {
             Ok(()) => Ok(Err(Failed::Superseded)),
             Err(failed) => Ok(Err(failed)),
         }
+    }
+
+    /// Opens a connection to the same target, with the state of the session.
+    async fn promote(&self, target: &Target, context: &WorkerContext, until: Instant) -> Opened {
+        let Some(mut replay) = Replay::of_shared(&self.ledger, true) else {
+            return Err(Failed::Refused);
+        };
+        let upstream = replay::exchange((target, context), &mut replay, until).await?;
+        match replay.has_shared_state_of(&self.ledger) {
+            true => Ok((upstream, None)),
+            false => Err(Failed::Refused),
+        }
+    }
+
+    /// The ledger that continues the session on a connection that was opened without one: a shared
+    /// connection, or one to the same target.
+    pub(crate) fn take_ledger(&mut self, target: &Target) -> Box<Replayed> {
+        let same = self.from.is_some_and(|from| from.generation() == target.generation());
+        let mut ledger = std::mem::replace(&mut *self.ledger, Ledger::new(&Limits::default()));
+        if !same {
+            ledger.changed_server();
+        }
+        Box::new(Replayed { ledger, messages: Vec::new() })
     }
 }

@@ -20,7 +20,7 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
             asked: self.commands > 0 || self.ledger.has_sent_requests(),
             moved: self.requests.bytes_moved() as u32,
             awaited: self.ledger.awaits_client()
-                && self.requests.is_clear()
+                && !self.has_waiting_requests()
                 && self.replies.is_clear(),
         };
         self.idle.check(&self.context.shared.service.options.now(), facts, waker)
@@ -53,7 +53,7 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
     /// Counts a check that found requests waiting at the gate. Whether they have waited for too
     /// long.
     fn has_waited_too_long(&mut self) -> bool {
-        let waits = !self.requests.is_clear() || self.client.has_unread();
+        let waits = self.has_waiting_requests() || self.client.has_unread();
         self.gate_checks = if waits { self.gate_checks.saturating_add(1) } else { 0 };
         let waited: Duration = CHECK_INTERVAL * u32::from(self.gate_checks);
         waited >= self.context.shared.service.options.now().hold_timeout
