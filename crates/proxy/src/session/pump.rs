@@ -31,7 +31,6 @@ mod tls_target_tests;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
 
 use drain::Ticket;
 use resp::Ledger;
@@ -57,7 +56,7 @@ use crate::session::carry::replay::Replayed;
 use crate::session::idle::IdleWatch;
 use crate::session::leave::Leaving;
 use crate::session::report::SessionBase;
-use crate::session::shared::transitions::{SharedContext, Transition};
+use crate::session::shared::transitions::{SharedContext, SharingState};
 
 pub(crate) use start::Start;
 
@@ -130,12 +129,8 @@ pub(crate) struct Pump<'a, C, U> {
     pub(super) interleaved: Option<Box<interleave::Interleaved>>,
     /// The pin as which it is counted.
     pub(super) pin: Option<resp::Pin>,
-    /// If it shares connections: how it joins one.
-    pub(super) shared: Option<SharedContext>,
-    /// When it may return to shared connections.
-    pub(super) return_at: Option<Instant>,
-    /// Set when it stops to change between shared connections and its own.
-    pub(super) transition: Option<Transition>,
+    /// Present if its service shares connections.
+    pub(super) sharing: Option<Box<SharingState>>,
 }
 
 /// State that most sessions never need, or only at their end.
@@ -192,15 +187,13 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
             stopwatch: Stopwatch::default(),
             interleaved: None,
             pin: None,
-            shared: None,
-            return_at: returns_after.map(|span| Instant::now() + span),
-            transition: None,
+            sharing: returns_after.map(SharingState::returning),
         }
     }
 
     /// The pump of a session that shares connections.
     pub(crate) fn sharing(mut self, shared: SharedContext) -> Self {
-        self.shared = Some(shared);
+        self.sharing = Some(SharingState::sharing(shared));
         self
     }
 
@@ -352,7 +345,7 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
         {
             return Poll::Ready(reason);
         }
-        if (U::SHARED || self.return_at.is_some())
+        if self.sharing.is_some()
             && let Some(reason) = self.check_transition(idle, waker)
         {
             return Poll::Ready(reason);

@@ -20,6 +20,7 @@ use crate::end_reason::{EndReason, Side};
 use crate::io::shared::{Member, Promotion};
 use crate::io::stream::ByteStream;
 use crate::io::upstream::Upstream;
+use crate::options::UpstreamMode;
 use crate::session::carry::CarryState;
 use crate::session::carry::replay::Replayed;
 use crate::session::leave::Leaving;
@@ -139,7 +140,7 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
     pub(in crate::session) fn offer_requests(&mut self) {
         if U::SHARED
             && !self.target.fence().is_raised()
-            && let Some(shared) = &self.shared
+            && let Some(SharingState { shared: Some(shared), .. }) = self.sharing.as_deref()
             && let Some(member) = self.upstream.as_member()
         {
             pool::offer(member, &self.ledger, (&shared.0, &shared.1));
@@ -187,13 +188,15 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
                 Transition::Return => None,
             };
         }
-        self.transition = Some(transition);
+        if let Some(sharing) = &mut self.sharing {
+            sharing.transition = Some(transition);
+        }
         Some(EndReason::ReplicaEjected)
     }
 
     /// Whether the session has had its own connection for long enough.
     fn may_return(&mut self, waker: &Waker) -> bool {
-        let Some(at) = self.return_at else { return false };
+        let Some(at) = self.sharing.as_ref().and_then(|it| it.return_at) else { return false };
         let ended = self.first_end == Some(Side::Client) || self.requests.has_ended();
         let left = at.saturating_duration_since(Instant::now());
         if !left.is_zero() {
@@ -203,12 +206,13 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
             }
             return false;
         }
-        !ended && self.first_end.is_none() && self.measured == 0
+        let mode = self.context.shared.service.options.now().upstream;
+        mode != UpstreamMode::Dedicated && !ended && self.first_end.is_none() && self.measured == 0
     }
 
     /// The step after a transition.
     pub(in crate::session) fn take_transition(&mut self) -> Option<After> {
-        let transition = self.transition.take()?;
+        let transition = self.sharing.as_mut()?.transition.take()?;
         let unsent = self.take_unsent();
         if self.commands > 0 {
             self.ledger.changed_connection();
@@ -219,6 +223,30 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
             Transition::Promote(promotion) => After::Promote(state, promotion),
             Transition::Return => After::Return(state),
         })
+    }
+}
+
+/// The state of a pump whose service shares connections.
+#[derive(Debug)]
+pub(crate) struct SharingState {
+    /// If it shares: how it joins a connection.
+    shared: Option<SharedContext>,
+    /// If it has its own connection: when it may return.
+    return_at: Option<Instant>,
+    /// Set when it stops to change between the two.
+    transition: Option<Transition>,
+}
+
+impl SharingState {
+    /// Of a session that shares.
+    pub(crate) fn sharing(shared: SharedContext) -> Box<Self> {
+        Box::new(Self { shared: Some(shared), return_at: None, transition: None })
+    }
+
+    /// Of a session that returns after `span`.
+    pub(crate) fn returning(span: Duration) -> Box<Self> {
+        let return_at = Some(Instant::now() + span);
+        Box::new(Self { shared: None, return_at, transition: None })
     }
 }
 
