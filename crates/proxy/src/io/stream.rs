@@ -53,8 +53,8 @@ pub(crate) trait ByteStream {
         0
     }
 
-    /// Whether written bytes may still be taken back, and are recorded when they are sent: true of a
-    /// member of a shared connection only.
+    /// Whether written bytes may still be taken back, and are recorded when they are sent: true of
+    /// a member of a shared connection only.
     const SHARED: bool = false;
 
     /// The member of a shared connection, if it is one.

@@ -38,6 +38,7 @@ use crate::session::dial::{self, is_superseded, may_be_used};
 use crate::session::hold::{self, Held};
 use crate::session::pump::Start;
 use crate::session::report::{SessionBase, Stage};
+use crate::session::shared::transitions;
 
 /// The first pause after a failed dial; each pause is twice the one before.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -219,8 +220,9 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
                 let shares = options.now().upstream != UpstreamMode::Dedicated;
                 tokio::select! {
                     biased;
-                    shared = std::future::ready(Upstream::Shared(Box::new(Member::new()))), if shares =>
-                        Ok((shared, None)),
+                    // The first request opens a connection, or joins one.
+                    () = std::future::ready(()), if shares =>
+                        Ok((Upstream::Shared(Box::new(Member::new())), None)),
                     dialled = dial::connect(target, context, until) =>
                         dialled.map(|upstream| (upstream, None)).map_err(Failed::Dial),
                     () = superseded(context, target, ticket) => Err(Failed::Superseded),
@@ -236,40 +238,50 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
             }
         };
         match opened {
-            Ok((upstream, replayed)) => {
-                let dialled = !matches!(upstream, Upstream::Shared(_));
-                if dialled {
-                    context.counters.dials.increment();
-                }
-                if dialled && matches!(self.mode, Mode::Fresh) {
-                    context.counters.dialled_in.record(begin.elapsed());
-                }
-                // The target may have been superseded meanwhile: then nothing may be sent to it.
-                if !may_be_used(target) {
-                    return Ok(Attempt::Superseded);
-                }
-                if matches!(self.mode, Mode::Resume(_)) {
-                    if self.client.peer_closed_now() {
-                        return Err(EndReason::HoldAbandoned);
-                    }
-                }
-                target.record_use();
-                let replayed = match &mut self.mode {
-                    Mode::Resume(migration) => {
-                        if migration.purpose != Purpose::Promote {
-                            context.counters.carried.increment();
-                        }
-                        replayed.or_else(|| Some(migration.take_ledger(target)))
-                    }
-                    Mode::Fresh => None,
-                };
-                Ok(Attempt::Connected(upstream, replayed))
-            }
+            Ok(opened) => self.opened(target, opened, begin),
             Err(Failed::Superseded) if ticket.is_cut() => Err(EndReason::Cut),
             // Its answer, if it gave one, says nothing about the time when it was the target.
             Err(Failed::Superseded) => Ok(Attempt::Superseded),
             Err(failed) => Ok(Attempt::Failed(failed)),
         }
+    }
+
+    /// A connection was opened: it is used if the target still may be.
+    fn opened(
+        &mut self,
+        target: &TargetRef,
+        (upstream, replayed): (Upstream, Option<Box<Replayed>>),
+        begin: Instant,
+    ) -> Result<Attempt, EndReason> {
+        let context = self.context;
+        let dialled = !matches!(upstream, Upstream::Shared(_));
+        if dialled {
+            context.counters.dials.increment();
+        }
+        if dialled && matches!(self.mode, Mode::Fresh) {
+            context.counters.dialled_in.record(begin.elapsed());
+        }
+        // The target may have been superseded meanwhile: then nothing may be sent to it.
+        if !may_be_used(target) {
+            return Ok(Attempt::Superseded);
+        }
+        if let Mode::Resume(migration) = &self.mode
+            && migration.purpose != Purpose::Promote
+            && self.client.peer_closed_now()
+        {
+            return Err(EndReason::HoldAbandoned);
+        }
+        target.record_use();
+        let replayed = match &mut self.mode {
+            Mode::Resume(migration) => {
+                if migration.purpose != Purpose::Promote {
+                    context.counters.carried.increment();
+                }
+                replayed.or_else(|| Some(migration.take_ledger(target)))
+            }
+            Mode::Fresh => None,
+        };
+        Ok(Attempt::Connected(upstream, replayed))
     }
 
     /// Pauses before the next attempt of a new session, or gives up. A master that does not accept
@@ -334,13 +346,10 @@ pub(crate) async fn rebalance(
         .filter(|there| here.has_more_sessions_than(there) && here.has_data_of(there))
     {
         if matches!(upstream, Upstream::Shared(_)) {
-            let mut ledger = ledger;
-            ledger.changed_server();
             counters.rebalanced.increment();
             there.record_use();
-            let replayed = Some(Box::new(Replayed { ledger: *ledger, messages: Vec::new() }));
-            let start = Start { early, replayed, returns_after: None };
-            return (there, Upstream::Shared(Box::new(Member::new())), start);
+            let (upstream, start) = transitions::start_elsewhere(ledger, early);
+            return (there, upstream, start);
         }
         let until = Instant::now() + REBALANCE_TIMEOUT;
         let resumed = replay::replay(&there, context, &ledger, until).await;

@@ -116,6 +116,15 @@ fn pump_shared<'a, C: ByteStream>(
     })
 }
 
+/// Makes sure that a target that is lost receives nothing more: the kernel would send again what a
+/// partitioned master has not acknowledged, when it comes back.
+fn reset_if_lost(upstream: &mut Upstream, reason: EndReason) {
+    if matches!(reason, EndReason::Fenced | EndReason::ReplyDropped | EndReason::TargetUnresponsive)
+    {
+        upstream.reset_on_close();
+    }
+}
+
 /// The result of `next`, unless the session is killed meanwhile.
 async fn or_killed<T>(
     base: &SessionBase,
@@ -180,14 +189,7 @@ impl Session {
                         stopped;
                     self.base.add(bytes, commands);
                     self.uncarried = uncarried;
-                    if matches!(
-                        reason,
-                        EndReason::Fenced | EndReason::ReplyDropped | EndReason::TargetUnresponsive
-                    ) {
-                        // The kernel would send again what a partitioned master has not
-                        // acknowledged, when it comes back.
-                        upstream.reset_on_close();
-                    }
+                    reset_if_lost(&mut upstream, reason);
                     let after = match (after.map(|after| *after), self.target.take()) {
                         (Some(After::Rebalance(state)), Some(here)) => {
                             let moved =
@@ -218,11 +220,7 @@ impl Session {
                         self.continue_after(after, (upstream, how), &mut client, undelivered);
                     match or_killed(&self.base, Box::pin(next)).await {
                         Ok(ready) => (target, upstream, start) = ready,
-                        Err(ending) => {
-                            let failed = NotCarried::after_an_attempt(ending.0).map(Uncarried::new);
-                            self.uncarried = self.uncarried.take().or(failed);
-                            break 'served ending;
-                        }
+                        Err(ending) => break 'served self.not_continued(ending),
                     }
                 }
             };
@@ -250,6 +248,13 @@ impl Session {
                 Err((reason, refusals))
             }
         }
+    }
+
+    /// Notes why the session could not continue.
+    fn not_continued(&mut self, ending: SessionEnd) -> SessionEnd {
+        let failed = NotCarried::after_an_attempt(ending.0).map(Uncarried::new);
+        self.uncarried = self.uncarried.take().or(failed);
+        ending
     }
 
     /// Gives up the session's own connection.
@@ -324,12 +329,21 @@ impl Session {
         let from = self.target.as_ref();
         let lost = from.map(|target| target.generation()).zip(lost);
         let old = Some(upstream).filter(|_| lost.is_none());
-        let mode = Mode::Resume(Migration { ledger, from, lost, old, failed: None, purpose });
+        let migration = Migration { ledger, from, lost, old, failed: None, purpose };
+        let mode = Mode::Resume(migration);
         let mut connecting = Connecting::new(&self.base, client, unsent, mode);
         match connecting.connect().await {
             Ok(connected) => Ok(connected),
             Err(reason) => {
-                let push = match &connecting.mode {
+                let push = match &mut connecting.mode {
+                    // The client has ended its direction, and may wait for the replies even so. A
+                    // connection of its own would have taken its requests already.
+                    Mode::Resume(migration)
+                        if (purpose, reason) == (Purpose::Promote, EndReason::HoldAbandoned) =>
+                    {
+                        let promoted = migration.promote_once(&self.base.context).await;
+                        return promoted.ok_or((reason, Vec::new()));
+                    }
                     Mode::Resume(migration) => {
                         pending::last_push(&migration.ledger, &self.base.context, reason)
                     }

@@ -22,6 +22,7 @@ mod last_replies;
 #[cfg(test)]
 mod last_replies_tests;
 mod start;
+mod stopped;
 mod superseded;
 #[cfg(test)]
 mod superseded_tests;
@@ -43,15 +44,12 @@ use crate::invariant;
 use crate::io::buffer;
 use crate::io::flow::{EndSignal, Flow, FlowStep};
 use crate::io::forwarding::{ReplyForwarding, RequestForwarding};
-use crate::io::shared::Promotion;
 use crate::io::stream::ByteStream;
 use crate::latency::Stopwatch;
-use crate::not_carried::Uncarried;
 use crate::options::Sessions;
 use crate::runtime::tasks::visits;
 use crate::runtime::timers::LazyTimer;
 use crate::runtime::wake_flag::FlaggedWaker;
-use crate::session::carry::CarryState;
 use crate::session::carry::replay::Replayed;
 use crate::session::idle::IdleWatch;
 use crate::session::leave::Leaving;
@@ -59,43 +57,7 @@ use crate::session::report::SessionBase;
 use crate::session::shared::transitions::{SharedContext, SharingState};
 
 pub(crate) use start::Start;
-
-/// The result of a pump that has stopped.
-#[derive(Debug)]
-pub(crate) struct Stopped {
-    /// Why it stopped.
-    pub(crate) reason: EndReason,
-    /// The replies that the client has not taken yet, and our last push to it.
-    pub(crate) undelivered: Vec<u8>,
-    /// The next step.
-    pub(crate) after: Option<Box<After>>,
-    /// Bytes forwarded to the target, and to the client.
-    pub(crate) bytes: (u64, u64),
-    /// Complete requests forwarded.
-    pub(crate) commands: u32,
-    /// If it lost its target and cannot continue: why.
-    pub(crate) uncarried: Option<Box<Uncarried>>,
-}
-
-/// The step that follows the end of a pump.
-#[derive(Debug)]
-pub(crate) enum After {
-    /// Its requests, none of which was forwarded, are refused before it ends.
-    Refuse {
-        /// The part of them that was read; it begins at a frame boundary.
-        unsent: Vec<u8>,
-        /// A transaction is open.
-        transaction: bool,
-    },
-    /// The session can continue over another connection.
-    Carry(CarryState),
-    /// The session moves to another replica, and keeps its connection until the new one works.
-    Rebalance(CarryState),
-    /// The session has shared a connection, and needs one of its own to the same target.
-    Promote(CarryState, Promotion),
-    /// The session does not need its own connection any more.
-    Return(CarryState),
-}
+pub(crate) use stopped::{After, Stopped};
 
 /// A session with both ends connected.
 pub(crate) struct Pump<'a, C, U> {
@@ -336,10 +298,7 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
         if let Some(reason) = self.failure(requests, replies) {
             return Poll::Ready(reason);
         }
-        if self.first_end.is_some() && !self.rare().half_close.is_set() {
-            let span = self.context.shared.service.options.now().half_close_timeout;
-            self.rare().half_close.set(span, waker);
-        }
+        self.limit_half_close(waker);
         if self.leaving != Leaving::No
             && let Some(reason) = self.left(idle)
         {

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -14,7 +14,8 @@ use target::Target;
 
 use crate::invariant;
 use crate::io::buffer;
-use crate::io::shared::member::{MemberState, Promotion};
+use crate::io::shared::id_hasher::IdHasher;
+use crate::io::shared::member_state::{MemberState, Promotion};
 use crate::io::stream::ByteStream;
 use crate::shared_counters::SharedCounters;
 
@@ -43,26 +44,6 @@ impl ConnectionEnd {
             Self::Failed(error) => error.kind(),
             Self::Desync(_) => io::ErrorKind::InvalidData,
         }
-    }
-}
-
-/// Numbers of members are consecutive.
-#[derive(Debug, Default)]
-struct IdHasher(u64);
-
-impl Hasher for IdHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
-        }
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        self.0 = (self.0 ^ number).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     }
 }
 

@@ -13,7 +13,10 @@
 //! (module `shared` of the sessions).
 
 mod connection;
+mod id_hasher;
 mod member;
+mod member_state;
 
 pub(crate) use connection::{Connection, ConnectionEnd};
-pub(crate) use member::{Member, Offer, Promotion};
+pub(crate) use member::{Member, Offer};
+pub(crate) use member_state::Promotion;

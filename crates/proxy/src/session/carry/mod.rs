@@ -36,7 +36,9 @@ use crate::context::WorkerContext;
 use crate::end_reason::EndReason;
 use crate::io::shared::Member;
 use crate::io::upstream::Upstream;
+use crate::service::Service;
 use crate::session::carry::replay::{Failed, Replayed};
+use crate::session::connect::Connected;
 use crate::session::dial::may_be_used;
 
 /// The state that a session takes to another target.
@@ -125,6 +127,18 @@ impl Migration<'_> {
             true => Ok((upstream, None)),
             false => Err(Failed::Refused),
         }
+    }
+
+    /// One attempt to open a connection to the same target.
+    pub(crate) async fn promote_once(&mut self, context: &WorkerContext) -> Option<Connected> {
+        let Service { route, options, .. } = &*context.shared.service;
+        let from = self.from?;
+        let target = route.usable_target().filter(|it| it.generation() == from.generation())?;
+        let until = Instant::now() + options.now().connect_timeout;
+        let (upstream, _) = self.promote(&target, context, until).await.ok()?;
+        context.counters.dials.increment();
+        let replayed = Some(self.take_ledger(&target));
+        may_be_used(&target).then_some(Connected { target, upstream, replayed })
     }
 
     /// The ledger that continues the session on a connection that was opened without one: a shared

@@ -26,6 +26,15 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
         self.idle.check(&self.context.shared.service.options.now(), facts, waker)
     }
 
+    /// Limits the time for which one direction is open after the other has ended.
+    #[inline]
+    pub(in crate::session) fn limit_half_close(&mut self, waker: &Waker) {
+        if self.first_end.is_some() && !self.rare().half_close.is_set() {
+            let span = self.context.shared.service.options.now().half_close_timeout;
+            self.rare().half_close.set(span, waker);
+        }
+    }
+
     /// Whether the client has gone while the gate was closed, or has waited for too long. It is not
     /// read at a closed gate, so its end may come after requests that it no longer waits for; those
     /// must not be executed late. Checked at intervals, and when the gate opens.

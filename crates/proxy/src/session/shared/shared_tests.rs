@@ -282,6 +282,22 @@ fn answers_before_it_closes_for_a_client_that_ended() {
 }
 
 #[test]
+fn promotes_a_client_that_ended_its_direction() {
+    let backend = Backend::new();
+    let proxy = proxy(&backend);
+    let mut client = proxy.client();
+    client.write_all(b"PING\r\n").unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    let mut own = backend.accept_carried();
+    expect(&mut own, b"PING\r\n");
+    own.write_all(b"+PONG\r\n").unwrap();
+    assert_eq!(rest(&mut own), b"", "the end is passed on");
+    drop(own);
+    assert_eq!(rest(&mut client), b"+PONG\r\n");
+    proxy.wait_for_end(EndReason::ClientClosed);
+}
+
+#[test]
 fn opens_own_connections_if_none_can_be_shared() {
     let backend = Backend::new();
     let proxy = proxy(&backend);

@@ -123,6 +123,12 @@ pub(crate) fn start_shared(state: CarryState) -> (Upstream, Start) {
     (Upstream::Shared(Box::new(Member::new())), Start { early, replayed, returns_after: None })
 }
 
+/// The start of a session that shares connections to another target from now on.
+pub(crate) fn start_elsewhere(mut ledger: Box<Ledger>, unsent: Vec<u8>) -> (Upstream, Start) {
+    ledger.changed_server();
+    start_shared(CarryState { ledger, unsent, lost: None })
+}
+
 impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
     /// Records what has left on the shared connection since the last poll. To be called before
     /// anything is decided.
