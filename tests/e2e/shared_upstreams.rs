@@ -7,6 +7,7 @@ use harness::{Client, Cluster, Pointsman, wait_until};
 
 use crate::carry::{USER, hides_planned_failover};
 use crate::crowd::Crowd;
+use crate::tls_redis::sections;
 use crate::{builder, metric};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -28,7 +29,8 @@ impl Random {
     }
 }
 
-/// A pipeline of one client, whose replies depend on nothing that another client does.
+/// A pipeline of one client, whose replies depend on nothing that another client does. Every second
+/// client sends nothing that needs its own connection.
 fn pipeline(random: &mut Random, client: usize, round: usize) -> Vec<Vec<String>> {
     let key = |n: u64| format!("{client}:{n}");
     let words = |text: String| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
@@ -37,7 +39,7 @@ fn pipeline(random: &mut Random, client: usize, round: usize) -> Vec<Vec<String>
     for n in 0..depth {
         let k = key(random.below(4));
         let value = format!("{client}.{round}.{n}.{}", "x".repeat(random.below(300) as usize));
-        match random.below(30) {
+        match random.below(if client % 2 == 0 { 24 } else { 30 }) {
             0..8 => all.push(words(format!("SET {k} {value}"))),
             8..16 => all.push(words(format!("GET {k}"))),
             16 => all.push(words(format!("APPEND {k} {value}"))),
@@ -92,11 +94,48 @@ fn gives_the_replies_of_direct_connections() {
     let direct = play(&|| cluster.master().client());
     assert!(cluster.master().ask(&["FLUSHALL"]).unwrap().is_ok());
     let shared = play(&|| pointsman.client());
-    for (client, (direct, shared)) in direct.iter().zip(&shared).enumerate() {
+    compare(&direct, &shared);
+    let requests = count(&pointsman, "pointsman_shared_requests_total");
+    assert!(requests > (CLIENTS / 2 * ROUNDS) as f64, "{requests} were shared");
+    assert_eq!(count(&pointsman, "pointsman_shared_desyncs_total"), 0.0);
+}
+
+#[track_caller]
+fn compare(direct: &[Vec<String>], shared: &[Vec<String>]) {
+    for (client, (direct, shared)) in direct.iter().zip(shared).enumerate() {
         for (round, (direct, shared)) in direct.iter().zip(shared).enumerate() {
             assert_eq!(direct, shared, "client {client}, round {round}");
         }
     }
+}
+
+#[test]
+fn gives_the_same_replies_over_tls() {
+    let cluster = Cluster::builder().tls().start();
+    let pointsman =
+        builder(&cluster).service_line(SHARED).lines(&sections(&cluster, "client")).start();
+    let direct = play(&|| cluster.master().client());
+    assert!(cluster.master().ask(&["FLUSHALL"]).unwrap().is_ok());
+    compare(&direct, &play(&|| pointsman.client()));
+    assert_eq!(count(&pointsman, "pointsman_shared_desyncs_total"), 0.0);
+}
+
+/// A client that does not read costs others nothing, and receives everything once it reads.
+#[test]
+fn serves_others_beside_a_slow_reader() {
+    let cluster = Cluster::builder().start();
+    let pointsman = builder(&cluster).service_line(SHARED).lines("[process]\nworkers = 1").start();
+    let (mut slow, mut other) = (pointsman.client(), pointsman.client());
+    let value = "v".repeat(60_000);
+    assert!(slow.cmd(&["SET", "large", &value]).unwrap().is_ok());
+    slow.send(&harness::encode(&["GET", "large"]).repeat(500)).unwrap();
+    for n in 0..2_000 {
+        assert_eq!(other.cmd(&["INCR", "n"]).unwrap().int(), Some(n + 1));
+    }
+    for _ in 0..500 {
+        assert_eq!(slow.read_value().unwrap().text(), Some(value.as_str()));
+    }
+    assert_eq!(other.cmd(&["INCR", "n"]).unwrap().int(), Some(2_001));
 }
 
 #[test]
@@ -169,8 +208,12 @@ fn checks_the_credentials_of_each_client() {
     assert!(reply.is_error());
 }
 
+fn count(pointsman: &Pointsman, name: &str) -> f64 {
+    metric(pointsman, &format!("{name}{{service=\"mymaster\"}}")).expect("the metric")
+}
+
 fn sharing(pointsman: &Pointsman) -> f64 {
-    metric(pointsman, "pointsman_shared_sessions{service=\"mymaster\"}").unwrap_or(0.0)
+    count(pointsman, "pointsman_shared_sessions")
 }
 
 #[test]

@@ -24,6 +24,11 @@ pub(crate) enum Upstream {
 }
 
 impl Upstream {
+    /// A share of a connection that is chosen when there is a request.
+    pub(crate) fn sharing() -> Self {
+        Self::Shared(Box::new(Member::new()))
+    }
+
     /// As [`ByteStream::poll_read`].
     pub(crate) fn poll_read(
         &mut self,

@@ -27,7 +27,6 @@ use target::{Generation, Target, TargetRef};
 use crate::context::WorkerContext;
 use crate::dial_permits::DialPermit;
 use crate::end_reason::EndReason;
-use crate::io::shared::Member;
 use crate::io::stream::ClientStream;
 use crate::io::upstream::Upstream;
 use crate::options::UpstreamMode;
@@ -221,8 +220,7 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
                 tokio::select! {
                     biased;
                     // The first request opens a connection, or joins one.
-                    () = std::future::ready(()), if shares =>
-                        Ok((Upstream::Shared(Box::new(Member::new())), None)),
+                    () = std::future::ready(()), if shares => Ok((Upstream::sharing(), None)),
                     dialled = dial::connect(target, context, until) =>
                         dialled.map(|upstream| (upstream, None)).map_err(Failed::Dial),
                     () = superseded(context, target, ticket) => Err(Failed::Superseded),

@@ -34,7 +34,6 @@ use target::{Generation, Target, TargetRef};
 
 use crate::context::WorkerContext;
 use crate::end_reason::EndReason;
-use crate::io::shared::Member;
 use crate::io::upstream::Upstream;
 use crate::service::Service;
 use crate::session::carry::replay::{Failed, Replayed};
@@ -97,7 +96,7 @@ impl Migration<'_> {
         until: Instant,
     ) -> Result<Opened, EndReason> {
         if self.purpose == Purpose::Share {
-            return Ok(Ok((Upstream::Shared(Box::new(Member::new())), None)));
+            return Ok(Ok((Upstream::sharing(), None)));
         }
         let same = self.from.is_some_and(|from| from.generation() == target.generation());
         if self.purpose == Purpose::Promote && same {

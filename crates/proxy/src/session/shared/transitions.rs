@@ -120,7 +120,7 @@ pub(crate) fn count_promotion(context: &WorkerContext, promotion: Promotion) {
 pub(crate) fn start_shared(state: CarryState) -> (Upstream, Start) {
     let CarryState { ledger, unsent: early, .. } = state;
     let replayed = Some(Box::new(Replayed { ledger: *ledger, messages: Vec::new() }));
-    (Upstream::Shared(Box::new(Member::new())), Start { early, replayed, returns_after: None })
+    (Upstream::sharing(), Start { early, replayed, returns_after: None })
 }
 
 /// The start of a session that shares connections to another target from now on.
