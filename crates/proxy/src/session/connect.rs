@@ -272,7 +272,7 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
         target.record_use();
         let replayed = match &mut self.mode {
             Mode::Resume(migration) => {
-                if migration.purpose != Purpose::Promote {
+                if !migration.is_promotion_to(target) {
                     context.counters.carried.increment();
                 }
                 replayed.or_else(|| Some(migration.take_ledger(target)))
@@ -355,12 +355,11 @@ pub(crate) async fn rebalance(
             counters.dials.increment();
             counters.rebalanced.increment();
             there.record_use();
-            let start = Start { early, replayed: Some(replayed), returns_after: None };
-            return (there, upstream, start);
+            return (there, upstream, Start::resumed(early, replayed));
         }
     }
     let replayed = Replayed { ledger: *ledger, messages: Vec::new() };
-    (here, upstream, Start { early, replayed: Some(Box::new(replayed)), returns_after: None })
+    (here, upstream, Start::resumed(early, Box::new(replayed)))
 }
 
 fn hold_until(context: &WorkerContext) -> Instant {

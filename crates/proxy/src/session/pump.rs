@@ -287,7 +287,8 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
             replies = self.move_replies(cx, EndSignal::Yes, scratch);
         }
         let more = matches!(requests, FlowStep::More) || matches!(replies, FlowStep::More);
-        let idle = matches!(requests, FlowStep::Idle) && !self.has_waiting_requests();
+        let waits = U::SHARED && self.has_waiting_requests();
+        let idle = matches!(requests, FlowStep::Idle) && !waits;
         if matches!((&requests, &replies), (FlowStep::Done, FlowStep::Done)) {
             return Poll::Ready(if self.first_end == Some(Side::Client) {
                 EndReason::ClientClosed

@@ -98,8 +98,7 @@ impl Migration<'_> {
         if self.purpose == Purpose::Share {
             return Ok(Ok((Upstream::sharing(), None)));
         }
-        let same = self.from.is_some_and(|from| from.generation() == target.generation());
-        if self.purpose == Purpose::Promote && same {
+        if self.is_promotion_to(target) {
             return Ok(self.promote(target, context, until).await);
         }
         let lost = self.lost.filter(|(generation, _)| *generation == target.generation());
@@ -126,6 +125,12 @@ impl Migration<'_> {
             true => Ok((upstream, None)),
             false => Err(Failed::Refused),
         }
+    }
+
+    /// Whether the session only leaves a shared connection to this very target.
+    pub(crate) fn is_promotion_to(&self, target: &Target) -> bool {
+        let same = self.from.is_some_and(|from| from.generation() == target.generation());
+        self.purpose == Purpose::Promote && same
     }
 
     /// One attempt to open a connection to the same target.

@@ -30,6 +30,13 @@ pub(crate) struct Start {
     pub(crate) returns_after: Option<Duration>,
 }
 
+impl Start {
+    /// On another connection, with the state of the former one.
+    pub(crate) fn resumed(early: Vec<u8>, replayed: Box<Replayed>) -> Self {
+        Self { early, replayed: Some(replayed), returns_after: None }
+    }
+}
+
 impl From<Vec<u8>> for Start {
     fn from(early: Vec<u8>) -> Self {
         Self { early, ..Self::default() }
