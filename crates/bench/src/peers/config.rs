@@ -43,7 +43,11 @@ pub(crate) fn configuration(
     match peer {
         Peer::Direct => ("none", String::new(), Vec::new()),
         Peer::Pointsman => {
-            ("pointsman.toml", pointsman(routes, around), words("run --config FILE"))
+            ("pointsman.toml", pointsman(routes, around, ""), words("run --config FILE"))
+        }
+        Peer::PointsmanShared => {
+            let text = pointsman(routes, around, "upstream = \"shared\"\n");
+            ("pointsman.toml", text, words("run --config FILE"))
         }
         Peer::Baseline => {
             let pairs = routes
@@ -80,13 +84,13 @@ pub(crate) fn configuration(
     }
 }
 
-fn pointsman(routes: &[Route], around: &Around<'_>) -> String {
+fn pointsman(routes: &[Route], around: &Around<'_>, service: &str) -> String {
     let mut text = String::new();
     for Route { name, listen, .. } in routes {
         let sentinel = around.sentinel;
         let _ = writeln!(
             text,
-            "[[service]]\nname = {name:?}\nlisten = [\"{listen}\"]\nsentinels = [\"{sentinel}\"]"
+            "[[service]]\nname = {name:?}\nlisten = [\"{listen}\"]\nsentinels = [\"{sentinel}\"]\n{service}"
         );
     }
     let _ = writeln!(text, "[admin]\nlisten = [\"{}\"]", around.admin);
@@ -189,7 +193,7 @@ mod tests {
             for port in ["1001", "1002"] {
                 assert_eq!(text.matches(port).count(), 1, "{peer:?}: {port} in\n{text}");
             }
-            if peer == Peer::Pointsman {
+            if matches!(peer, Peer::Pointsman | Peer::PointsmanShared) {
                 assert_eq!(text.matches("127.1.2.3:26379").count(), 2, "{text}");
                 assert!(text.contains("workers = 1\n"));
             } else {

@@ -107,6 +107,10 @@ impl ForwardingPolicy for RequestForwarding<'_> {
             if let Some(start) = start {
                 self.stopwatch.start(start, &self.context.counters.measured, self.ledger);
             }
+        } else if let Some(start) =
+            self.stopwatch.before_write(&self.context.counters.measured, self.ledger)
+        {
+            self.stopwatch.start_before_record(start, &self.context.counters.measured);
         }
         self.context.counters.bytes_in.add(bytes.len() as u64);
     }

@@ -7,7 +7,7 @@ use std::task::Waker;
 use resp::{NextRequest, PromotionReason, Sharing, WholeRequests};
 use share::{Quantum, Room, Taken};
 
-use crate::io::buffer::KeptCount;
+use crate::io::buffer::{self, KeptCount};
 use crate::io::shared::connection::Connection;
 
 /// The largest request that is shared. The connection would be blocked by one that its client does
@@ -24,6 +24,9 @@ const LARGE_REPLIES: usize = 256 * 1024;
 /// A client that lets more than this accumulate is cut. Larger than any reply that is common, since
 /// a reply that has begun cannot change to another connection.
 const MAX_REPLIES: usize = 64 * 1024 * 1024;
+
+/// While a worker keeps more than this, every client that lets large replies accumulate is cut.
+const MAX_KEPT: usize = 256 * 1024 * 1024;
 
 /// An empty buffer with more memory than this returns it.
 pub(super) const KEPT_CAPACITY: usize = 4096;
@@ -184,7 +187,7 @@ impl MemberState {
             self.kept.set(self.replies.capacity());
             self.promote(Promotion::Reason(PromotionReason::LargeReply));
         }
-        waiting > MAX_REPLIES
+        waiting > MAX_REPLIES || (waiting > LARGE_REPLIES && buffer::kept_bytes() > MAX_KEPT)
     }
 
     /// The client does not read.

@@ -187,7 +187,9 @@ impl Driver {
         let options = &self.context.shared.service.options;
         let until = Instant::now() + options.now().connect_timeout;
         let target = (&*self.target, &*self.context);
+        let begin = Instant::now();
         let upstream = replay::exchange(target, &mut replay, until).await?;
+        self.context.counters.dialled_in.record(begin.elapsed());
         if !replay.has_shared_state() {
             return Err(Failed::Refused);
         }
