@@ -39,7 +39,7 @@ fn pipeline(random: &mut Random, client: usize, round: usize) -> Vec<Vec<String>
     for n in 0..depth {
         let k = key(random.below(4));
         let value = format!("{client}.{round}.{n}.{}", "x".repeat(random.below(300) as usize));
-        match random.below(if client % 2 == 0 { 24 } else { 30 }) {
+        match random.below(if client.is_multiple_of(2) { 24 } else { 30 }) {
             0..8 => all.push(words(format!("SET {k} {value}"))),
             8..16 => all.push(words(format!("GET {k}"))),
             16 => all.push(words(format!("APPEND {k} {value}"))),

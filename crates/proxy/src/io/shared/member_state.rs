@@ -23,10 +23,10 @@ const LARGE_REPLIES: usize = 256 * 1024;
 
 /// A client that lets more than this accumulate is cut. Larger than any reply that is common, since
 /// a reply that has begun cannot change to another connection.
-const MAX_REPLIES: usize = 64 * 1024 * 1024;
+const MAX_REPLIES: usize = 32 * 1024 * 1024;
 
 /// While a worker keeps more than this, every client that lets large replies accumulate is cut.
-const MAX_KEPT: usize = 256 * 1024 * 1024;
+const MAX_KEPT: usize = 64 * 1024 * 1024;
 
 /// An empty buffer with more memory than this returns it.
 pub(super) const KEPT_CAPACITY: usize = 4096;
