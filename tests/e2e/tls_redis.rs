@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const LONG_HOLD: &str = "hold_timeout = \"30s\"";
 
 /// Both sections, with the client certificate in these files.
-fn sections(cluster: &Cluster, client: &str) -> String {
+pub(crate) fn sections(cluster: &Cluster, client: &str) -> String {
     let folder = cluster.folder().join("tls");
     let file = |extension: &str| folder.join(format!("{client}.{extension}"));
     let keys = format!(

@@ -51,6 +51,7 @@ const PURE: &[(&str, &str)] = &[
     ("crates/sentinel/src/switchover/participants.rs", "whether a switchover may begin"),
     ("crates/sentinel/src/doctor/electorate.rs", "what is wrong with the electorate"),
     ("crates/sentinel/src/types.rs", "the vocabulary of discovery"),
+    ("crates/share/src/", "which client shares which connection, and which reply is whose"),
     ("crates/target/src/balance.rs", "which sessions move to another replica"),
     ("crates/target/src/replica_status.rs", "why a replica closed a connection"),
 ];

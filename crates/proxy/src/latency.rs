@@ -246,6 +246,13 @@ impl Stopwatch {
         }
     }
 
+    /// The same for a write that the ledger records later. Its time includes that spent waiting for
+    /// a turn on the shared connection.
+    pub(crate) fn start_before_record(&mut self, start: SampleStart, commands: &CommandTimes) {
+        self.since = Some(commands.now());
+        self.ahead = u32::try_from(start.owed).unwrap_or(u32::MAX);
+    }
+
     /// Records that this many replies have arrived.
     #[inline]
     pub(crate) fn replied(&mut self, replies: u32, commands: &CommandTimes) {

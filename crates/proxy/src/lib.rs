@@ -50,6 +50,7 @@ mod runtime;
 mod service;
 mod session;
 mod session_row;
+mod shared_counters;
 mod stats;
 mod target_tls;
 mod tls_listening;
@@ -77,7 +78,7 @@ pub use listener::{BindError, Bound, InheritedSockets};
 pub use maintenance_kind::MaintenanceKind;
 pub use networks::{Network, Networks};
 pub use not_carried::NotCarried;
-pub use options::{LiveOptions, Options, Sessions, Splice, Subscriptions};
+pub use options::{LiveOptions, Options, Sessions, Splice, Subscriptions, UpstreamMode};
 pub use proxy_protocol::parse::{HeaderFault, ProxyHeader, parse as parse_proxy_header};
 pub use rejection::Rejection;
 pub use resp::{
@@ -87,6 +88,7 @@ pub use resp::{
 pub use runtime::heartbeat::{Heartbeat, STALL, Stalls};
 pub use service::{DialFailure, Hint, Hints, NoHints, Service};
 pub use session_row::{ListedClient, ListedState, SessionId, SessionRow, TlsFacts, WaitsFor};
+pub use shared_counters::SharedSnapshot;
 pub use stats::{ServiceCounters, ServiceSnapshot, Stats};
 pub use target_tls::{TargetTlsFailure, TargetTlsSnapshot};
 /// The versions of TLS, for [`TlsFacts`].

@@ -51,6 +51,17 @@ pub enum Splice {
     Off,
 }
 
+/// Whether sessions share connections to the target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum UpstreamMode {
+    /// Each session has a connection of its own.
+    #[default]
+    Dedicated,
+    /// Sessions that the server treats alike share so many per worker. Requires
+    /// [`Sessions::Carry`].
+    Shared(std::num::NonZeroU16),
+}
+
 /// The options of one service's sessions. A zero duration turns a timeout off where that is stated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
@@ -79,6 +90,8 @@ pub struct Options {
     pub silent_timeout: Duration,
     /// What happens to sessions at a master change.
     pub sessions: Sessions,
+    /// Whether sessions share connections. Applies to sessions that begin after a change.
+    pub upstream: UpstreamMode,
     /// What happens to subscribed sessions at a master change. Applies to sessions that begin after
     /// a change of this option.
     pub subscriptions: Subscriptions,
@@ -134,6 +147,7 @@ impl Default for Options {
             half_close_timeout: Duration::from_secs(30),
             silent_timeout: Duration::from_secs(10),
             sessions: Sessions::default(),
+            upstream: UpstreamMode::default(),
             subscriptions: Subscriptions::default(),
             stateless_commands: StatelessCommands::default(),
             max_connections: 10_000,

@@ -20,6 +20,7 @@ use crate::maintenance_kind::MaintenanceKind;
 use crate::not_carried::NotCarried;
 use crate::rejection::Rejection;
 use crate::service::DialFailure;
+use crate::shared_counters::{SharedCounters, SharedSnapshot};
 use crate::target_tls::{TargetTlsCounters, TargetTlsSnapshot};
 use crate::tls_listening::TlsFailure;
 
@@ -59,6 +60,7 @@ pub(crate) struct WorkerCounters {
     pub(crate) tls_resumed: Counter,
     pub(crate) tls_failures: [Counter; TlsFailure::ALL.len()],
     pub(crate) target_tls: TargetTlsCounters,
+    pub(crate) shared: SharedCounters,
 }
 
 #[cfg(test)]
@@ -240,6 +242,8 @@ pub struct ServiceSnapshot {
     pub tls_failures: [u64; TlsFailure::ALL.len()],
     /// TLS sessions with targets.
     pub target_tls: TargetTlsSnapshot,
+    /// Shared upstream connections.
+    pub shared: SharedSnapshot,
 }
 
 impl ServiceSnapshot {
@@ -313,6 +317,7 @@ impl ServiceSnapshot {
         }
         self.add_tls(counters);
         self.target_tls.add(&counters.target_tls);
+        self.shared.add(&counters.shared);
     }
 
     fn add_tls(&mut self, counters: &WorkerCounters) {

@@ -25,6 +25,7 @@ mod scan;
 
 pub use commands::carry_effect::{CarryEffect, ListedCommand, listed_commands};
 pub use commands::class::{Class, ClassGroup};
+pub use commands::sharing::{PromotionReason, Sharing, sharing_of};
 pub use commands::stateless::{MAX_COMMAND_NAME, StatelessCommands, StatelessError};
 pub use error_replies::ErrorReplies;
 pub use ledger::Ledger;
@@ -34,7 +35,9 @@ pub use ledger::pin::Pin;
 pub use ledger::session_state::{
     Direction, FrameCounts, LedgerFault, MustEnd, ReplyOutcome, SessionState,
 };
+pub use ledger::shared_state::SharedState;
 pub use replay::{Replay, ReplayError};
 pub use scan::frames::{Frames, NotResp};
 pub use scan::limits::Limits;
 pub use scan::message_kind::Hint;
+pub use scan::whole_requests::{NextRequest, WholeRequests};

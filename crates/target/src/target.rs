@@ -354,6 +354,12 @@ impl TargetRef {
         Self(target, Instant::now())
     }
 
+    /// The target, without adding to its load.
+    #[must_use]
+    pub fn target(&self) -> Arc<Target> {
+        Arc::clone(&self.0)
+    }
+
     /// When this reference was created. Every connection made with it is younger.
     #[must_use]
     pub fn since(&self) -> Instant {

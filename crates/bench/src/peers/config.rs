@@ -47,7 +47,11 @@ pub(crate) fn configuration(
     match peer {
         Peer::Direct => ("none", String::new(), Vec::new()),
         Peer::Pointsman => {
-            ("pointsman.toml", pointsman(routes, around), words("run --config FILE"))
+            ("pointsman.toml", pointsman(routes, around, ""), words("run --config FILE"))
+        }
+        Peer::PointsmanShared => {
+            let text = pointsman(routes, around, "upstream = \"shared\"\n");
+            ("pointsman.toml", text, words("run --config FILE"))
         }
         Peer::Baseline => {
             let pairs = routes
@@ -86,14 +90,15 @@ pub(crate) fn configuration(
     }
 }
 
-fn pointsman(routes: &[Route], around: &Around<'_>) -> String {
+fn pointsman(routes: &[Route], around: &Around<'_>, service: &str) -> String {
     let mut text = String::new();
     for Route { name, listen, secured, .. } in routes {
         let (sentinel, certificate) = (around.sentinel, around.certificate);
         let _ = writeln!(
             text,
             "[[service]]\nname = {name:?}\nlisten = [\"{listen}\"]\ntls_listen = [\"{secured}\"]\n\
-             sentinels = [\"{sentinel}\"]\n[service.tls]\ncertificate_files = [{certificate:?}]"
+             sentinels = [\"{sentinel}\"]\n{service}[service.tls]\n\
+             certificate_files = [{certificate:?}]"
         );
     }
     let _ = writeln!(text, "[admin]\nlisten = [\"{}\"]", around.admin);
@@ -203,7 +208,7 @@ mod tests {
                 assert_eq!(text.matches(port).count(), 1, "{peer:?}: {port} in\n{text}");
             }
             assert_eq!(text.contains("3001") && text.contains("both.pem"), peer.speaks_tls());
-            if peer == Peer::Pointsman {
+            if matches!(peer, Peer::Pointsman | Peer::PointsmanShared) {
                 assert_eq!(text.matches("127.1.2.3:26379").count(), 2, "{text}");
                 assert!(text.contains("workers = 1\n"));
             } else {

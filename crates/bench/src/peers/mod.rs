@@ -25,6 +25,9 @@ pub(super) enum Peer {
     Direct,
     /// Pointsman.
     Pointsman,
+    /// Pointsman whose clients share connections.
+    #[value(name = "pointsman-shared")]
+    PointsmanShared,
     /// The baseline proxy: the least that any proxy can do; an example of this crate.
     Baseline,
     /// haproxy of Debian 12.
@@ -58,7 +61,7 @@ pub(super) enum Source {
 
 impl Peer {
     /// In the order of the tables.
-    pub(super) const ALL: [Self; 10] = [
+    pub(super) const ALL: [Self; 11] = [
         Self::Direct,
         Self::Pointsman,
         Self::Haproxy3,
@@ -69,6 +72,7 @@ impl Peer {
         Self::Twemproxy,
         Self::Envoy,
         Self::Baseline,
+        Self::PointsmanShared,
     ];
 
     /// The name in the raw data and on the command line.
@@ -76,6 +80,7 @@ impl Peer {
         match self {
             Self::Direct => "direct",
             Self::Pointsman => "pointsman",
+            Self::PointsmanShared => "pointsman-shared",
             Self::Baseline => "baseline",
             Self::Haproxy2 => "haproxy-2",
             Self::Haproxy3 => "haproxy-3",
@@ -92,6 +97,7 @@ impl Peer {
         match self {
             Self::Direct => "no proxy",
             Self::Pointsman => "**pointsman**",
+            Self::PointsmanShared => "**pointsman**, shared",
             Self::Baseline => "the baseline",
             Self::Haproxy2 => "haproxy 2.6",
             Self::Haproxy3 => "haproxy 3",
@@ -105,15 +111,18 @@ impl Peer {
 
     /// Whether it is measured with clients over TLS.
     pub(super) fn speaks_tls(self) -> bool {
-        use Peer::{Haproxy2, Haproxy3, Haproxy3Buffers, Haproxy3Splice, Pointsman};
-        matches!(self, Pointsman | Haproxy2 | Haproxy3 | Haproxy3Buffers | Haproxy3Splice)
+        use Peer::{
+            Haproxy2, Haproxy3, Haproxy3Buffers, Haproxy3Splice, Pointsman, PointsmanShared,
+        };
+        let haproxy = matches!(self, Haproxy2 | Haproxy3 | Haproxy3Buffers | Haproxy3Splice);
+        haproxy || matches!(self, Pointsman | PointsmanShared)
     }
 
     /// The source of the program, if it has to be fetched.
     pub(super) fn source(self) -> Option<Source> {
         let debian = |suite, packages, program| Some(Source::Debian { suite, packages, program });
         match self {
-            Self::Direct | Self::Pointsman | Self::Baseline => None,
+            Self::Direct | Self::Pointsman | Self::PointsmanShared | Self::Baseline => None,
             Self::Haproxy2 => debian("bookworm", &["haproxy"], "usr/sbin/haproxy"),
             Self::Haproxy3 | Self::Haproxy3Buffers | Self::Haproxy3Splice => {
                 debian("trixie", &["haproxy"], "usr/sbin/haproxy")

@@ -97,7 +97,14 @@ impl TrafficOptions {
     /// The measurements of a round with these peers, in order.
     fn playlist(&self, round: u32, admitted: &[Peer]) -> Vec<(Row, Peer)> {
         let aside = |peer: Peer| {
-            matches!(peer, Peer::Haproxy2 | Peer::Nginx | Peer::Twemproxy | Peer::Envoy)
+            matches!(
+                peer,
+                Peer::Haproxy2
+                    | Peer::Nginx
+                    | Peer::Twemproxy
+                    | Peer::Envoy
+                    | Peer::PointsmanShared
+            )
         };
         let mut list = Vec::new();
         for row in
@@ -356,8 +363,8 @@ mod tests {
         };
         assert_eq!(row(1, Row::Small)[..2], [Peer::Pointsman, Peer::Haproxy3]);
         assert_eq!(row(2, Row::Small), [Peer::Haproxy3, Peer::Baseline, Peer::Pointsman]);
-        assert_eq!(row(3, Row::Small).len(), 7);
-        assert_eq!(row(1, Row::Get1m).len(), 10);
+        assert_eq!(row(3, Row::Small).len(), 8);
+        assert_eq!(row(1, Row::Get1m).len(), 11);
     }
 
     #[test]
@@ -367,7 +374,7 @@ mod tests {
         assert!(!TrafficOptions { quick: true, ..options(5) }.whole());
         assert!(
             TrafficOptions { only: vec![Row::Idle], ..options(1) }.playlist(1, &Peer::ALL).len()
-                == 7
+                == 8
         );
     }
 }

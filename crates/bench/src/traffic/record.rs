@@ -166,7 +166,7 @@ impl Row {
         if self.is_tls() {
             let large = matches!(self, Self::TlsGet1m | Self::TlsSet1m);
             return match peer {
-                Peer::Haproxy2 | Peer::Haproxy3Splice => false,
+                Peer::Haproxy2 | Peer::Haproxy3Splice | Peer::PointsmanShared => false,
                 Peer::Haproxy3Buffers => large,
                 _ => peer.speaks_tls(),
             };

@@ -47,6 +47,16 @@ choice! {
 }
 
 choice! {
+    /// Whether sessions share connections to Redis.
+    Upstream {
+        /// Each has a connection of its own.
+        Dedicated = "dedicated",
+        /// Sessions that the server treats alike share few.
+        Shared = "shared",
+    }
+}
+
+choice! {
     /// Whether large values are moved between sockets inside the kernel, by `splice`.
     Splice {
         /// If the system supports it.

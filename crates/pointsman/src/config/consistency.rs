@@ -123,6 +123,15 @@ fn check_service(service: &SettingMap, damaged: bool, findings: &mut Vec<Finding
             "set verify = \"role\", or remove this key",
         );
     }
+    let text =
+        |key, expected| matches!(service.value(key), Some(Value::Text(it)) if it == expected);
+    if text("service.upstream", "shared") && text("service.sessions", "close") {
+        note(
+            "service.upstream",
+            "clients that share connections are moved between connections",
+            "set sessions = \"carry\", or upstream = \"dedicated\"",
+        );
+    }
     let key = "service.half_close_timeout";
     if let Some(Value::Duration(timeout)) = service.value(key)
         && *timeout >= CONNTRACK_CLOSE_WAIT

@@ -52,7 +52,7 @@ mod value_parsers;
 
 pub use choices::{
     ClientCertificates, LogFormat, LogLevel, Minority, NoReplica, SessionLines, Sessions, Splice,
-    Subscriptions, TlsVerification, TlsVersion, Verify,
+    Subscriptions, TlsVerification, TlsVersion, Upstream, Verify,
 };
 pub use connection_limits::{ConnectionLimits, DEFAULT_CONNECTIONS};
 pub use credentials::{Credentials, HIDDEN, Secret, Token};

@@ -13,7 +13,8 @@ use std::time::Duration;
 use proxy::{ListenAddr, Network};
 
 use super::choices::{
-    LogFormat, LogLevel, Minority, NoReplica, SessionLines, Sessions, Splice, Subscriptions, Verify,
+    LogFormat, LogLevel, Minority, NoReplica, SessionLines, Sessions, Splice, Subscriptions,
+    Upstream, Verify,
 };
 use super::credentials::{Credentials, Secret, Token};
 use super::endpoint::Endpoint;
@@ -106,6 +107,20 @@ section! {
         /// client is not informed. A session is closed if its names exceed 512 KiB, or if the names
         /// of all sessions exceed 32 MiB. A change applies to sessions that begin after it.
         subscriptions: Subscriptions = ValueKind::Choice(Subscriptions::NAMES), Some("close"), Live;
+        /// Whether clients share connections to Redis: dedicated or shared.
+        ///
+        /// "shared" lets clients with the same user, database and protocol share few connections,
+        /// which costs Redis and this process far less for many small requests. A client that needs
+        /// a connection of its own gets one, and gives it up again: transactions, subscriptions,
+        /// blocking commands, credentials to be checked, and commands that are not known. What
+        /// differs is listed in docs/shared-upstreams.md: WAIT after writes ends the session.
+        /// Requires sessions = "carry". Does not apply to sentinel_listen. A change applies to
+        /// sessions that begin after it.
+        upstream: Upstream = ValueKind::Choice(Upstream::NAMES), Some("dedicated"), Live;
+        /// With upstream = "shared": connections per worker and group of clients.
+        ///
+        /// One is best for small requests, because more of them leave at once.
+        shared_connections: usize = ValueKind::Count(1, 64), Some("1"), Live;
         /// Commands that leave no state on their connection, in addition to the known commands;
         /// none by default.
         ///

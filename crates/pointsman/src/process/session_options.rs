@@ -1,12 +1,13 @@
 //! Translates the configuration into the options of sessions, by what their listener leads to.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
-use proxy::{Network, Networks, Options, StatelessCommands, TlsListening};
+use proxy::{Network, Networks, Options, StatelessCommands, TlsListening, UpstreamMode};
 
 use crate::config::{
-    Endpoint, LogConfig, ServiceConfig, SessionLines, Sessions, Splice, Subscriptions,
+    Endpoint, LogConfig, ServiceConfig, SessionLines, Sessions, Splice, Subscriptions, Upstream,
 };
 use crate::process::listener_set::Destinations;
 use crate::process::settings::node;
@@ -42,6 +43,15 @@ fn options(service: &ServiceConfig, max_connections: usize, log: &LogConfig) -> 
         subscriptions: match service.subscriptions {
             Subscriptions::Close => proxy::Subscriptions::Close,
             Subscriptions::Replay => proxy::Subscriptions::Replay,
+        },
+        upstream: match service.upstream {
+            Upstream::Dedicated => UpstreamMode::Dedicated,
+            Upstream::Shared => UpstreamMode::Shared(
+                u16::try_from(service.shared_connections)
+                    .ok()
+                    .and_then(NonZeroU16::new)
+                    .unwrap_or(NonZeroU16::MIN),
+            ),
         },
         // Every name was checked when the configuration was read.
         stateless_commands: StatelessCommands::new(
@@ -111,6 +121,7 @@ fn options_of_sentinels(
     Options {
         allow: allowed(&service.sentinel_allow, &options),
         sessions: proxy::Sessions::Close,
+        upstream: UpstreamMode::Dedicated,
         subscriptions: proxy::Subscriptions::Close,
         maintenance_push: false,
         moving_to: None,

@@ -72,6 +72,11 @@ pub(crate) fn max_read() -> usize {
     MAX_READ.get()
 }
 
+/// The bytes that this worker keeps.
+pub(crate) fn kept_bytes() -> usize {
+    KEPT_BYTES.get()
+}
+
 fn set_kept(all: usize) {
     KEPT_BYTES.set(all);
     MAX_READ

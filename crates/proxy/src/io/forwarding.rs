@@ -24,6 +24,9 @@ pub(crate) struct RequestForwarding<'a> {
     pub(crate) stopwatch: &'a mut Stopwatch,
     /// While stopping: bytes that the ledger has recorded and that were not written yet.
     pub(crate) measured: &'a mut u32,
+    /// The ledger records bytes when they leave on a shared connection, and not when they are
+    /// written to it.
+    pub(crate) deferred: bool,
 }
 
 impl RequestForwarding<'_> {
@@ -98,12 +101,16 @@ impl ForwardingPolicy for RequestForwarding<'_> {
         if measured {
             *self.measured =
                 self.measured.saturating_sub(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
-        } else {
+        } else if !self.deferred {
             let start = self.stopwatch.before_write(&self.context.counters.measured, self.ledger);
             self.ledger.request(bytes);
             if let Some(start) = start {
                 self.stopwatch.start(start, &self.context.counters.measured, self.ledger);
             }
+        } else if let Some(start) =
+            self.stopwatch.before_write(&self.context.counters.measured, self.ledger)
+        {
+            self.stopwatch.start_before_record(start, &self.context.counters.measured);
         }
         self.context.counters.bytes_in.add(bytes.len() as u64);
     }

@@ -26,6 +26,7 @@ fn requests(
         stopping: false,
         stopwatch: &mut stopwatch,
         measured: &mut measured,
+        deferred: false,
     };
     (policy.before_read(), policy.before_write(b"PING\r\n", 0))
 }

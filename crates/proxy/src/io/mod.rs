@@ -5,6 +5,7 @@ pub(crate) mod bulk;
 pub(crate) mod flow;
 pub(crate) mod forwarding;
 pub(crate) mod pipe;
+pub(crate) mod shared;
 pub(crate) mod socket_facts;
 pub(crate) mod stream;
 pub(crate) mod tls_stream;

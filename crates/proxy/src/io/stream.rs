@@ -17,6 +17,7 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use socket2::{SockAddr, SockRef, Socket, TcpKeepalive};
 
 use crate::io::pipe::Pipe;
+use crate::io::shared::Member;
 use crate::io::socket_facts::SocketFacts;
 use crate::options::Options;
 use crate::runtime::reactor::{Readiness, Registration};
@@ -50,6 +51,22 @@ pub(crate) trait ByteStream {
     /// has always returned how many it has sent.
     fn begun_write(&self) -> usize {
         0
+    }
+
+    /// Whether written bytes may still be taken back, and are recorded when they are sent: true of
+    /// a member of a shared connection only.
+    const SHARED: bool = false;
+
+    /// The member of a shared connection, if it is one.
+    #[inline]
+    fn as_member(&mut self) -> Option<&mut Member> {
+        None
+    }
+
+    /// The same.
+    #[inline]
+    fn member(&self) -> Option<&Member> {
+        None
     }
 
     /// Whether there are such bytes.

@@ -1,4 +1,4 @@
-//! The connection of a session to its target, with or without TLS.
+//! The connection of a session to its target: with or without TLS, or shared.
 //!
 //! The pump is compiled for each kind, so its paths have no branch for the other one. This type is
 //! what everything around the pump uses: connecting, replay, and the end.
@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 
 use tls::ClientSide;
 
+use crate::io::shared::Member;
 use crate::io::stream::{ByteStream, SocketStream};
 use crate::io::tls_stream::TlsStream;
 
@@ -18,9 +19,16 @@ pub(crate) enum Upstream {
     Plain(SocketStream),
     /// In a box, because the future of every session is as large as this type.
     Tls(Box<TlsStream<ClientSide>>),
+    /// A share of a connection that has other clients, too.
+    Shared(Box<Member>),
 }
 
 impl Upstream {
+    /// A share of a connection that is chosen when there is a request.
+    pub(crate) fn sharing() -> Self {
+        Self::Shared(Box::new(Member::new()))
+    }
+
     /// As [`ByteStream::poll_read`].
     pub(crate) fn poll_read(
         &mut self,
@@ -30,6 +38,7 @@ impl Upstream {
         match self {
             Self::Plain(socket) => socket.poll_read(cx, buffer),
             Self::Tls(stream) => stream.poll_read(cx, buffer),
+            Self::Shared(member) => member.poll_read(cx, buffer),
         }
     }
 
@@ -42,6 +51,7 @@ impl Upstream {
         match self {
             Self::Plain(socket) => socket.poll_write(cx, bytes),
             Self::Tls(stream) => stream.poll_write(cx, bytes),
+            Self::Shared(member) => member.poll_write(cx, bytes),
         }
     }
 
@@ -51,6 +61,8 @@ impl Upstream {
         match self {
             Self::Plain(socket) => socket.reset_on_close(),
             Self::Tls(stream) => stream.reset_on_close(),
+            // Its task resets it, if its target is fenced.
+            Self::Shared(_) => {}
         }
     }
 }

@@ -29,13 +29,15 @@ use crate::dial_permits::DialPermit;
 use crate::end_reason::EndReason;
 use crate::io::stream::ClientStream;
 use crate::io::upstream::Upstream;
+use crate::options::UpstreamMode;
 use crate::service::{DialFailure, Hint, Service};
 use crate::session::carry::replay::{self, Failed, Replayed};
-use crate::session::carry::{CarryState, Migration};
+use crate::session::carry::{CarryState, Migration, Purpose};
 use crate::session::dial::{self, is_superseded, may_be_used};
 use crate::session::hold::{self, Held};
 use crate::session::pump::Start;
 use crate::session::report::{SessionBase, Stage};
+use crate::session::shared::transitions;
 
 /// The first pause after a failed dial; each pause is twice the one before.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -214,8 +216,11 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
                     pause: FIRST_PAUSE,
                 }));
                 let until = attempts.until;
+                let shares = options.now().upstream != UpstreamMode::Dedicated;
                 tokio::select! {
                     biased;
+                    // The first request opens a connection, or joins one.
+                    () = std::future::ready(()), if shares => Ok((Upstream::sharing(), None)),
                     dialled = dial::connect(target, context, until) =>
                         dialled.map(|upstream| (upstream, None)).map_err(Failed::Dial),
                     () = superseded(context, target, ticket) => Err(Failed::Superseded),
@@ -231,29 +236,50 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
             }
         };
         match opened {
-            Ok((upstream, replayed)) => {
-                context.counters.dials.increment();
-                if matches!(self.mode, Mode::Fresh) {
-                    context.counters.dialled_in.record(begin.elapsed());
-                }
-                // The target may have been superseded meanwhile: then nothing may be sent to it.
-                if !may_be_used(target) {
-                    return Ok(Attempt::Superseded);
-                }
-                if matches!(self.mode, Mode::Resume(_)) {
-                    if self.client.peer_closed_now() {
-                        return Err(EndReason::HoldAbandoned);
-                    }
-                    context.counters.carried.increment();
-                }
-                target.record_use();
-                Ok(Attempt::Connected(upstream, replayed))
-            }
+            Ok(opened) => self.opened(target, opened, begin),
             Err(Failed::Superseded) if ticket.is_cut() => Err(EndReason::Cut),
             // Its answer, if it gave one, says nothing about the time when it was the target.
             Err(Failed::Superseded) => Ok(Attempt::Superseded),
             Err(failed) => Ok(Attempt::Failed(failed)),
         }
+    }
+
+    /// A connection was opened: it is used if the target still may be.
+    fn opened(
+        &mut self,
+        target: &TargetRef,
+        (upstream, replayed): (Upstream, Option<Box<Replayed>>),
+        begin: Instant,
+    ) -> Result<Attempt, EndReason> {
+        let context = self.context;
+        let dialled = !matches!(upstream, Upstream::Shared(_));
+        if dialled {
+            context.counters.dials.increment();
+        }
+        if dialled && matches!(self.mode, Mode::Fresh) {
+            context.counters.dialled_in.record(begin.elapsed());
+        }
+        // The target may have been superseded meanwhile: then nothing may be sent to it.
+        if !may_be_used(target) {
+            return Ok(Attempt::Superseded);
+        }
+        if let Mode::Resume(migration) = &self.mode
+            && migration.purpose != Purpose::Promote
+            && self.client.peer_closed_now()
+        {
+            return Err(EndReason::HoldAbandoned);
+        }
+        target.record_use();
+        let replayed = match &mut self.mode {
+            Mode::Resume(migration) => {
+                if !migration.is_promotion_to(target) {
+                    context.counters.carried.increment();
+                }
+                replayed.or_else(|| Some(migration.take_ledger(target)))
+            }
+            Mode::Fresh => None,
+        };
+        Ok(Attempt::Connected(upstream, replayed))
     }
 
     /// Pauses before the next attempt of a new session, or gives up. A master that does not accept
@@ -317,17 +343,23 @@ pub(crate) async fn rebalance(
         .usable_target()
         .filter(|there| here.has_more_sessions_than(there) && here.has_data_of(there))
     {
+        if matches!(upstream, Upstream::Shared(_)) {
+            counters.rebalanced.increment();
+            there.record_use();
+            let (upstream, start) = transitions::start_elsewhere(ledger, early);
+            return (there, upstream, start);
+        }
         let until = Instant::now() + REBALANCE_TIMEOUT;
         let resumed = replay::replay(&there, context, &ledger, until).await;
         if let Some((upstream, replayed)) = resumed.ok().filter(|_| may_be_used(&there)) {
             counters.dials.increment();
             counters.rebalanced.increment();
             there.record_use();
-            return (there, upstream, Start { early, replayed: Some(replayed) });
+            return (there, upstream, Start::resumed(early, replayed));
         }
     }
     let replayed = Replayed { ledger: *ledger, messages: Vec::new() };
-    (here, upstream, Start { early, replayed: Some(Box::new(replayed)) })
+    (here, upstream, Start::resumed(early, Box::new(replayed)))
 }
 
 fn hold_until(context: &WorkerContext) -> Instant {

@@ -21,6 +21,7 @@ pub(crate) mod leave;
 pub(crate) mod pump;
 pub(crate) mod refusals;
 pub(crate) mod report;
+pub(crate) mod shared;
 
 #[cfg(test)]
 mod idle_tests;
@@ -47,6 +48,7 @@ mod tls_session_tests;
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use target::{Target, TargetRef};
 use tls::ClientSide;
@@ -55,16 +57,18 @@ use crate::access_log::SessionRecord;
 use crate::address::Peer;
 use crate::context::WorkerContext;
 use crate::end_reason::EndReason;
+use crate::io::shared::Member;
 use crate::io::stream::{ByteStream, ClientStream, SocketStream};
 use crate::io::tls_stream::TlsStream;
 use crate::io::upstream::Upstream;
 use crate::limits::Admission;
 use crate::maintenance::pending;
 use crate::not_carried::{NotCarried, Uncarried};
-use crate::session::carry::{CarryState, Migration};
+use crate::session::carry::{CarryState, Migration, Purpose};
 use crate::session::connect::{Connected, Connecting, Mode};
 use crate::session::pump::{After, Pump, Start, Stopped};
 use crate::session::report::{SessionBase, Stage, while_visited};
+use crate::session::shared::transitions::{self, Linger, Sharing};
 
 /// An admitted client connection.
 #[derive(Debug)]
@@ -74,6 +78,8 @@ pub(crate) struct Session {
     target: Option<TargetRef>,
     /// Set if it lost its target and could not continue.
     uncarried: Option<Box<Uncarried>>,
+    /// Set if it has had a connection of its own although its service shares connections.
+    linger: Option<Box<Linger>>,
 }
 
 /// A target, the connection to it, and what is pumped first.
@@ -96,6 +102,29 @@ fn pump_tls<'a, C: ByteStream>(
     Box::pin(async move { Pump::new(ends, &base.context, target, start).run(base).await })
 }
 
+/// Pumps between a client and a shared connection.
+fn pump_shared<'a, C: ByteStream>(
+    ends: (&'a mut C, &'a mut Member),
+    base: &'a SessionBase,
+    target: &'a TargetRef,
+    start: Start,
+) -> Pin<Box<dyn Future<Output = Stopped> + 'a>> {
+    let shared = (Arc::clone(&base.context), target.target());
+    Box::pin(async move {
+        let _sharing = Sharing::new(&base.context);
+        Pump::new(ends, &base.context, target, start).sharing(shared).run(base).await
+    })
+}
+
+/// Makes sure that a target that is lost receives nothing more: the kernel would send again what a
+/// partitioned master has not acknowledged, when it comes back.
+fn reset_if_lost(upstream: &mut Upstream, reason: EndReason) {
+    if matches!(reason, EndReason::Fenced | EndReason::ReplyDropped | EndReason::TargetUnresponsive)
+    {
+        upstream.reset_on_close();
+    }
+}
+
 /// The result of `next`, unless the session is killed meanwhile.
 async fn or_killed<T>(
     base: &SessionBase,
@@ -109,7 +138,7 @@ impl Session {
     pub(crate) fn new(peer: Peer, context: Arc<WorkerContext>, admission: Admission) -> Self {
         context.counters.accepted.increment();
         let base = SessionBase::new(peer, context);
-        Self { base, _admission: admission, target: None, uncarried: None }
+        Self { base, _admission: admission, target: None, uncarried: None, linger: None }
     }
 
     /// Serves a client that speaks TLS to its end.
@@ -142,7 +171,7 @@ impl Session {
                         Err(ending) => break 'served ending,
                     };
                 loop {
-                    let current = &*self.target.insert(target);
+                    let current = self.target.insert(target);
                     let stopped = match &mut upstream {
                         Upstream::Plain(upstream) => {
                             Pump::new((&mut client, upstream), &self.base.context, current, start)
@@ -152,19 +181,15 @@ impl Session {
                         Upstream::Tls(upstream) => {
                             pump_tls((&mut client, upstream), &self.base, current, start).await
                         }
+                        Upstream::Shared(member) => {
+                            pump_shared((&mut client, member), &self.base, current, start).await
+                        }
                     };
                     let Stopped { reason, undelivered, after, bytes, commands, uncarried } =
                         stopped;
                     self.base.add(bytes, commands);
                     self.uncarried = uncarried;
-                    if matches!(
-                        reason,
-                        EndReason::Fenced | EndReason::ReplyDropped | EndReason::TargetUnresponsive
-                    ) {
-                        // The kernel would send again what a partitioned master has not
-                        // acknowledged, when it comes back.
-                        upstream.reset_on_close();
-                    }
+                    reset_if_lost(&mut upstream, reason);
                     let after = match (after.map(|after| *after), self.target.take()) {
                         (Some(After::Rebalance(state)), Some(here)) => {
                             let moved =
@@ -173,6 +198,11 @@ impl Session {
                                 Some(ready) => (target, upstream, start) = ready,
                                 None => break 'served KILLED,
                             }
+                            continue;
+                        }
+                        (Some(After::Return(state)), Some(here)) => {
+                            target = here;
+                            (upstream, start) = self.return_to_shared(state);
                             continue;
                         }
                         (after, here) => {
@@ -185,14 +215,12 @@ impl Session {
                         drop(upstream);
                         break 'served (reason, undelivered);
                     };
-                    let next = self.continue_after(after, upstream, &mut client, undelivered);
+                    let how = self.purpose(&after, &upstream);
+                    let next =
+                        self.continue_after(after, (upstream, how), &mut client, undelivered);
                     match or_killed(&self.base, Box::pin(next)).await {
                         Ok(ready) => (target, upstream, start) = ready,
-                        Err(ending) => {
-                            let failed = NotCarried::after_an_attempt(ending.0).map(Uncarried::new);
-                            self.uncarried = self.uncarried.take().or(failed);
-                            break 'served ending;
-                        }
+                        Err(ending) => break 'served self.not_continued(ending),
                     }
                 }
             };
@@ -222,21 +250,57 @@ impl Session {
         }
     }
 
+    /// Notes why the session could not continue.
+    fn not_continued(&mut self, ending: SessionEnd) -> SessionEnd {
+        let failed = NotCarried::after_an_attempt(ending.0).map(Uncarried::new);
+        self.uncarried = self.uncarried.take().or(failed);
+        ending
+    }
+
+    /// Gives up the session's own connection.
+    fn return_to_shared(&mut self, state: CarryState) -> (Upstream, Start) {
+        self.base.context.counters.shared.returned.increment();
+        self.linger.get_or_insert_default().returned(Instant::now());
+        transitions::start_shared(state)
+    }
+
+    /// What the session gets next. If that is a connection of its own although its service shares
+    /// connections: after which time it returns.
+    fn purpose(&mut self, after: &After, upstream: &Upstream) -> (Purpose, Option<Duration>) {
+        let promotion = match after {
+            After::Promote(_, promotion) => *promotion,
+            _ if matches!(upstream, Upstream::Shared(_)) => return (Purpose::Share, None),
+            _ if self.linger.is_none() => return (Purpose::Carry, None),
+            // It keeps its own connection for as long as if it had needed one now.
+            _ => {
+                let linger = self.linger.get_or_insert_default();
+                return (Purpose::Carry, Some(linger.span()));
+            }
+        };
+        transitions::count_promotion(&self.base.context, promotion);
+        let linger = self.linger.get_or_insert_default();
+        (Purpose::Promote, Some(linger.promoted(promotion, Instant::now())))
+    }
+
     /// Connects to another target in the state that the session was in, or has refusals for its
     /// client, to be sent after what is `undelivered`. Closes `upstream`.
     async fn continue_after(
         &self,
         after: After,
-        upstream: Upstream,
+        (upstream, (purpose, returns_after)): (Upstream, (Purpose, Option<Duration>)),
         client: &mut impl ClientStream,
         undelivered: Vec<u8>,
     ) -> Result<Ready, SessionEnd> {
         let (reason, unsent, transaction, mut push) = match after {
-            After::Carry(state) | After::Rebalance(state) => {
+            After::Carry(state)
+            | After::Rebalance(state)
+            | After::Return(state)
+            | After::Promote(state, _) => {
                 let mut unsent = Vec::new();
-                match self.carry(state, upstream, client, &mut unsent).await {
+                match self.carry(state, upstream, client, (&mut unsent, purpose)).await {
                     Ok(Connected { target, upstream, replayed }) => {
-                        return Ok((target, upstream, Start { early: unsent, replayed }));
+                        let start = Start { early: unsent, replayed, returns_after };
+                        return Ok((target, upstream, start));
                     }
                     Err((reason, push)) => (reason, unsent, false, push),
                 }
@@ -258,19 +322,28 @@ impl Session {
         state: CarryState,
         upstream: Upstream,
         client: &mut impl ClientStream,
-        unsent: &mut Vec<u8>,
+        (unsent, purpose): (&mut Vec<u8>, Purpose),
     ) -> Result<Connected, SessionEnd> {
         let CarryState { ledger, unsent: requests, lost } = state;
         *unsent = requests;
         let from = self.target.as_ref();
         let lost = from.map(|target| target.generation()).zip(lost);
         let old = Some(upstream).filter(|_| lost.is_none());
-        let mode = Mode::Resume(Migration { ledger, from, lost, old, failed: None });
+        let migration = Migration { ledger, from, lost, old, failed: None, purpose };
+        let mode = Mode::Resume(migration);
         let mut connecting = Connecting::new(&self.base, client, unsent, mode);
         match connecting.connect().await {
             Ok(connected) => Ok(connected),
             Err(reason) => {
-                let push = match &connecting.mode {
+                let push = match &mut connecting.mode {
+                    // The client has ended its direction, and may wait for the replies even so. A
+                    // connection of its own would have taken its requests already.
+                    Mode::Resume(migration)
+                        if (purpose, reason) == (Purpose::Promote, EndReason::HoldAbandoned) =>
+                    {
+                        let promoted = migration.promote_once(&self.base.context).await;
+                        return promoted.ok_or((reason, Vec::new()));
+                    }
                     Mode::Resume(migration) => {
                         pending::last_push(&migration.ledger, &self.base.context, reason)
                     }

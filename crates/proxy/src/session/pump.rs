@@ -22,6 +22,7 @@ mod last_replies;
 #[cfg(test)]
 mod last_replies_tests;
 mod start;
+mod stopped;
 mod superseded;
 #[cfg(test)]
 mod superseded_tests;
@@ -45,51 +46,18 @@ use crate::io::flow::{EndSignal, Flow, FlowStep};
 use crate::io::forwarding::{ReplyForwarding, RequestForwarding};
 use crate::io::stream::ByteStream;
 use crate::latency::Stopwatch;
-use crate::not_carried::Uncarried;
 use crate::options::Sessions;
 use crate::runtime::tasks::visits;
 use crate::runtime::timers::LazyTimer;
 use crate::runtime::wake_flag::FlaggedWaker;
-use crate::session::carry::CarryState;
 use crate::session::carry::replay::Replayed;
 use crate::session::idle::IdleWatch;
 use crate::session::leave::Leaving;
 use crate::session::report::SessionBase;
+use crate::session::shared::transitions::{SharedContext, SharingState};
 
 pub(crate) use start::Start;
-
-/// The result of a pump that has stopped.
-#[derive(Debug)]
-pub(crate) struct Stopped {
-    /// Why it stopped.
-    pub(crate) reason: EndReason,
-    /// The replies that the client has not taken yet, and our last push to it.
-    pub(crate) undelivered: Vec<u8>,
-    /// The next step.
-    pub(crate) after: Option<Box<After>>,
-    /// Bytes forwarded to the target, and to the client.
-    pub(crate) bytes: (u64, u64),
-    /// Complete requests forwarded.
-    pub(crate) commands: u32,
-    /// If it lost its target and cannot continue: why.
-    pub(crate) uncarried: Option<Box<Uncarried>>,
-}
-
-/// The step that follows the end of a pump.
-#[derive(Debug)]
-pub(crate) enum After {
-    /// Its requests, none of which was forwarded, are refused before it ends.
-    Refuse {
-        /// The part of them that was read; it begins at a frame boundary.
-        unsent: Vec<u8>,
-        /// A transaction is open.
-        transaction: bool,
-    },
-    /// The session can continue over another connection.
-    Carry(CarryState),
-    /// The session moves to another replica, and keeps its connection until the new one works.
-    Rebalance(CarryState),
-}
+pub(crate) use stopped::{After, Stopped};
 
 /// A session with both ends connected.
 pub(crate) struct Pump<'a, C, U> {
@@ -123,6 +91,8 @@ pub(crate) struct Pump<'a, C, U> {
     pub(super) interleaved: Option<Box<interleave::Interleaved>>,
     /// The pin as which it is counted.
     pub(super) pin: Option<resp::Pin>,
+    /// Present if its service shares connections.
+    pub(super) sharing: Option<Box<SharingState>>,
 }
 
 /// State that most sessions never need, or only at their end.
@@ -136,6 +106,8 @@ pub(super) struct Rare<'a> {
     pub(super) gate_check: LazyTimer,
     /// Set while the target is unresponsive.
     pub(super) unresponsive: LazyTimer,
+    /// Set while the session may not return to shared connections yet.
+    pub(super) returns: LazyTimer,
 }
 
 impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
@@ -146,7 +118,7 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
         target: &'a Target,
         start: impl Into<Start>,
     ) -> Self {
-        let Start { early, replayed } = start.into();
+        let Start { early, replayed, returns_after } = start.into();
         let carried = replayed.is_some();
         let has_received = carried || !early.is_empty();
         if has_received && !carried {
@@ -177,7 +149,14 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
             stopwatch: Stopwatch::default(),
             interleaved: None,
             pin: None,
+            sharing: returns_after.map(SharingState::returning),
         }
+    }
+
+    /// The pump of a session that shares connections.
+    pub(crate) fn sharing(mut self, shared: SharedContext) -> Self {
+        self.sharing = Some(SharingState::sharing(shared));
+        self
     }
 
     /// Pumps until there is a reason to stop.
@@ -211,6 +190,7 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
         // Once for all that follows: no socket event can be recorded while this runs.
         self.client.update_readiness(cx);
         self.upstream.update_readiness(cx);
+        self.record_sent();
         let rung = flag.take_woken();
         if rung {
             if let Some(visit) = visits::current() {
@@ -275,6 +255,7 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
         } else {
             self.move_requests(cx, EndSignal::NotYet, scratch)
         };
+        self.offer_requests();
         if matches!(requests, FlowStep::Done) {
             self.note_first_end();
             if self.is_finished() {
@@ -306,7 +287,8 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
             replies = self.move_replies(cx, EndSignal::Yes, scratch);
         }
         let more = matches!(requests, FlowStep::More) || matches!(replies, FlowStep::More);
-        let idle = matches!(requests, FlowStep::Idle);
+        let waits = U::SHARED && self.has_waiting_requests();
+        let idle = matches!(requests, FlowStep::Idle) && !waits;
         if matches!((&requests, &replies), (FlowStep::Done, FlowStep::Done)) {
             return Poll::Ready(if self.first_end == Some(Side::Client) {
                 EndReason::ClientClosed
@@ -317,12 +299,14 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
         if let Some(reason) = self.failure(requests, replies) {
             return Poll::Ready(reason);
         }
-        if self.first_end.is_some() && !self.rare().half_close.is_set() {
-            let span = self.context.shared.service.options.now().half_close_timeout;
-            self.rare().half_close.set(span, waker);
-        }
+        self.limit_half_close(waker);
         if self.leaving != Leaving::No
             && let Some(reason) = self.left(idle)
+        {
+            return Poll::Ready(reason);
+        }
+        if self.sharing.is_some()
+            && let Some(reason) = self.check_transition(idle, waker)
         {
             return Poll::Ready(reason);
         }
@@ -346,6 +330,7 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
             stopping: self.leaving == Leaving::AtBoundary,
             stopwatch: &mut self.stopwatch,
             measured: &mut self.measured,
+            deferred: U::SHARED,
         };
         self.requests.poll_move(cx, self.client, self.upstream, &mut policy, (scratch, tell))
     }

@@ -188,7 +188,7 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
     fn listed_state(&self) -> (ListedState, WaitsFor) {
         let waits_for = if !self.replies.is_clear() {
             WaitsFor::ClientToRead
-        } else if !self.requests.is_clear() {
+        } else if self.has_waiting_requests() {
             WaitsFor::ServerToRead
         } else if self.ledger.owed() > 0 {
             WaitsFor::Reply
@@ -197,7 +197,7 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
         };
         // The gate is closed, and a request waits for it to open.
         let held = !self.target.may_accept_requests()
-            && (!self.requests.is_clear() || self.client.has_unread());
+            && (self.has_waiting_requests() || self.client.has_unread());
         let (state, waits_for) = match self.ledger.session_state() {
             SessionState::Ended => (ListedState::Closing, WaitsFor::Close),
             _ if held => (ListedState::Held, WaitsFor::Target),

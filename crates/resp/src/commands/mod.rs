@@ -7,5 +7,6 @@ pub(crate) mod ordinary;
 #[cfg(test)]
 mod recorded_tests;
 pub(crate) mod request_words;
+pub(crate) mod sharing;
 pub(crate) mod stateless;
 pub(crate) mod table;

@@ -51,7 +51,7 @@ pub(crate) const NAMES: &str = "\
     ZREVRANGEBYSCORE ZREVRANK ZSCORE ZUNION ZUNIONSTORE";
 
 /// Number of slots: a power of two, so that an index of [`SLOT_BITS`] bits is never out of bounds.
-const SLOTS: usize = 1 << SLOT_BITS;
+pub(crate) const SLOTS: usize = 1 << SLOT_BITS;
 const SLOT_BITS: u32 = 10;
 
 static TABLE: [u64; SLOTS] = table(table([0; SLOTS], NAMES.as_bytes()), SCRIPTS.as_bytes());
@@ -96,7 +96,7 @@ pub(crate) enum StatelessKind {
 
 /// The name folded into 64 bits; zero for a name that is too short to be in the table.
 #[inline]
-const fn key(name: &[u8]) -> u64 {
+pub(crate) const fn key(name: &[u8]) -> u64 {
     if let [a, b, c] = *name {
         return u32::from_le_bytes([a, b, c, 0]) as u64 & CASE;
     }
@@ -130,7 +130,7 @@ const fn slot(key: u64) -> usize {
     clippy::indexing_slicing,
     reason = "it runs at compile time, where a wrong index is an error"
 )]
-const fn table(mut table: [u64; SLOTS], names: &[u8]) -> [u64; SLOTS] {
+pub(crate) const fn table(mut table: [u64; SLOTS], names: &[u8]) -> [u64; SLOTS] {
     let mut rest = names;
     while !rest.is_empty() {
         let mut end = 0;
@@ -149,6 +149,48 @@ const fn table(mut table: [u64; SLOTS], names: &[u8]) -> [u64; SLOTS] {
         rest = if after.is_empty() { after } else { after.split_at(1).1 };
     }
     table
+}
+
+/// A table of the names that are not in `without` and have no period, which those of modules have.
+#[expect(
+    clippy::indexing_slicing,
+    reason = "it runs at compile time, where a wrong index is an error"
+)]
+pub(crate) const fn subset(names: &[u8], without: &[u64; SLOTS]) -> [u64; SLOTS] {
+    let (mut result, mut rest) = ([0; SLOTS], names);
+    while !rest.is_empty() {
+        let (mut end, mut period) = (0, false);
+        while end < rest.len() && rest[end] != b' ' {
+            period = period || rest[end] == b'.';
+            end += 1;
+        }
+        let (name, after) = rest.split_at(end);
+        let key = key(name);
+        if !period && !contains(without, key) {
+            let mut at = slot(key);
+            while result[at] != 0 {
+                at = (at + 1) % SLOTS;
+            }
+            result[at] = key;
+        }
+        rest = if after.is_empty() { after } else { after.split_at(1).1 };
+    }
+    result
+}
+
+/// Whether a table has the name with that key. Never true of zero. No table is full, so the search
+/// ends.
+#[inline]
+#[expect(clippy::indexing_slicing, reason = "a slot is less than the number of slots")]
+pub(crate) const fn contains(table: &[u64; SLOTS], key: u64) -> bool {
+    let mut at = slot(key);
+    while table[at] != 0 {
+        if table[at] == key {
+            return true;
+        }
+        at = (at + 1) % SLOTS;
+    }
+    false
 }
 
 #[cfg(test)]

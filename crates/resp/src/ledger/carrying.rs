@@ -81,6 +81,19 @@ impl Matcher {
         self.affinity.carry_from(before.affinity);
     }
 
+    /// Records that the session continues on another connection to the same server.
+    pub(crate) fn changed_connection(&mut self) {
+        if self.wait_use == WaitUse::Never {
+            self.wait_use = WaitUse::Carried;
+        }
+    }
+
+    /// Records that the session continues on a connection to another server.
+    pub(crate) fn changed_server(&mut self) {
+        (self.wait_use, self.pin_changed) = (WaitUse::Carried, true);
+        self.affinity.carry_from(self.affinity);
+    }
+
     /// Whether the session was carried and then called a script of its former server within a
     /// transaction. It will do so again for as long as its connection lasts (decision 81).
     pub(crate) fn relies_on_former_scripts(&self) -> bool {

@@ -25,6 +25,7 @@ pub(crate) mod recorder;
 pub(crate) mod replay_state;
 mod reply_suppression;
 pub(crate) mod session_state;
+pub(crate) mod shared_state;
 
 #[cfg(test)]
 mod affinity_tests;
@@ -353,6 +354,21 @@ impl Ledger {
 
     pub(crate) fn replay_state(&self) -> Option<Option<&ReplayState>> {
         if self.limits.memory == 0 { None } else { self.matcher.replay_state() }
+    }
+
+    pub(crate) fn recorded_state(&self) -> Option<&ReplayState> {
+        self.matcher.recorded_state()
+    }
+
+    /// The session continues on another connection to the same server, in the same state. Writes
+    /// were made on the former one, so `WAIT` ends it.
+    pub fn changed_connection(&mut self) {
+        self.matcher.changed_connection();
+    }
+
+    /// The session continues on a connection to another server that was set to the same state.
+    pub fn changed_server(&mut self) {
+        self.matcher.changed_server();
     }
 
     pub(crate) fn is_opaque(&self) -> bool {

@@ -81,11 +81,35 @@ impl Replay {
         if !ledger.can_be_carried() {
             return None;
         }
-        let (requests, after_ping) = requests(ledger.replay_state()?);
+        let (requests, after_ping) = requests(ledger.replay_state()?, true);
         let mut fresh = ledger.successor();
         fresh.request(&requests);
         let messages = (ledger.session_state() == SessionState::Subscribed).then(Messages::default);
         Some(Self { requests, ledger: fresh, after_ping, messages })
+    }
+
+    /// The replay of the state of a session that [may share](Ledger::shared_state) connections, on
+    /// another connection to the same server; `None` if it may not. What pins it to that server
+    /// remains valid. Without `names`, which no other client is to see, of client and library.
+    #[must_use]
+    pub fn of_shared(ledger: &Ledger, names: bool) -> Option<Self> {
+        ledger.shared_state()?;
+        let (requests, after_ping) = requests(ledger.recorded_state(), names);
+        let mut fresh = ledger.successor();
+        fresh.request(&requests);
+        Some(Self { requests, ledger: fresh, after_ping, messages: None })
+    }
+
+    /// Whether the connection has the state of the session of `before`, apart from names.
+    #[must_use]
+    pub fn has_shared_state_of(&self, before: &Ledger) -> bool {
+        self.is_answered() && self.ledger.shared_state() == before.shared_state()
+    }
+
+    /// Whether the connection has the state that its clients share: all of it was accepted.
+    #[must_use]
+    pub fn has_shared_state(&self) -> bool {
+        self.is_answered() && self.ledger.shared_state().is_some()
     }
 
     /// The bytes to send.
@@ -224,10 +248,10 @@ impl Messages {
 }
 
 /// The requests that set `state` on a new connection, and the number of requests after the `PING`.
-fn requests(state: Option<&ReplayState>) -> (Zeroizing<Vec<u8>>, u64) {
+fn requests(state: Option<&ReplayState>, names: bool) -> (Zeroizing<Vec<u8>>, u64) {
     let Some(state) = state else { return (encode(&[vec![b"PING"]]), 0) };
     let db = state.db.to_string();
-    let mut all = identity(state);
+    let mut all = identity(state, names);
     if state.db != 0 {
         all.push(vec![b"SELECT", db.as_bytes()]);
     }
@@ -244,8 +268,11 @@ fn requests(state: Option<&ReplayState>) -> (Zeroizing<Vec<u8>>, u64) {
 }
 
 /// The requests for authentication, protocol, names and switches.
-fn identity(state: &ReplayState) -> Vec<Vec<&[u8]>> {
-    let text = |text| state.text(text);
+fn identity(state: &ReplayState, names: bool) -> Vec<Vec<&[u8]>> {
+    let text = |text| match text {
+        Text::Name | Text::LibName | Text::LibVersion if !names => &[][..],
+        _ => state.text(text),
+    };
     let name = text(Text::Name);
     let mut all: Vec<Vec<&[u8]>> = Vec::new();
     match state.auth {

@@ -1,7 +1,9 @@
 //! Finds the frames of a server, for code that reads one connection instead of tracking a session.
 //! Discovery uses it to know that a reply is complete and within bounds before it is decoded.
 
+use crate::scan::frame_runs;
 use crate::scan::limits::{Bounds, Limits};
+use crate::scan::message_kind::MessageKind;
 use crate::scan::reply::{FrameScan, ReplyScanner};
 
 /// The bytes are not RESP, or exceed a limit. Nothing more can be read from that connection.
@@ -50,6 +52,34 @@ impl Frames {
                 Err(NotResp)
             }
         }
+    }
+}
+
+impl Frames {
+    /// Whether the bytes so far end at the end of a frame.
+    #[must_use]
+    pub fn at_boundary(&self) -> bool {
+        !self.failed && self.replies.at_boundary()
+    }
+
+    /// Whether the frame that ended last is a message of a subscription or the confirmation of one.
+    #[must_use]
+    pub fn is_of_subscription(&self) -> bool {
+        self.replies.message().0 != MessageKind::Other
+    }
+
+    /// Reads up to `most` short and frequent replies at the beginning of `bytes`, if these begin at
+    /// the end of a frame. Returns the number of replies and their length. The rest was not read.
+    #[inline]
+    pub fn run(&mut self, bytes: &[u8], most: u32) -> (u32, usize) {
+        if !self.at_boundary() {
+            return (0, 0);
+        }
+        let (count, rest) = frame_runs::replies(bytes, most, &self.limits);
+        if count > 0 {
+            self.replies.skip_run();
+        }
+        (count, bytes.len() - rest.len())
     }
 }
 

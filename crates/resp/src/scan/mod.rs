@@ -12,6 +12,7 @@ pub(crate) mod reply;
 pub(crate) mod request;
 pub(crate) mod short_word;
 pub(crate) mod stack;
+pub(crate) mod whole_requests;
 
 #[cfg(test)]
 mod reply_tests;

@@ -510,6 +510,44 @@ pub const CATALOGUE: &[Metric] = &[
         &["service", "listener", "reason"],
         "TLS sessions with Redis that could not be opened or broke, by reason.",
     ),
+    gauge("pointsman_shared_sessions", TRAFFIC, "Sessions that share connections to Redis."),
+    gauge("pointsman_shared_connections", TRAFFIC, "Shared connections to Redis."),
+    counter(
+        "pointsman_shared_connections_opened_total",
+        TRAFFIC,
+        "Shared connections to Redis opened.",
+    ),
+    counter(
+        "pointsman_shared_connection_errors_total",
+        TRAFFIC,
+        "Shared connections to Redis that could not be opened.",
+    ),
+    counter(
+        "pointsman_shared_desyncs_total",
+        TRAFFIC,
+        "Shared connections closed because a reply did not match the requests.",
+    ),
+    counter(
+        "pointsman_shared_sessions_lost_total",
+        TRAFFIC,
+        "Sessions with a request in flight on a shared connection that was lost.",
+    ),
+    counter(
+        "pointsman_shared_returns_total",
+        TRAFFIC,
+        "Sessions that gave up their own connection and share again.",
+    ),
+    counter(
+        "pointsman_shared_writes_total",
+        TRAFFIC,
+        "Writes of new requests to shared connections.",
+    ),
+    counter("pointsman_shared_requests_total", TRAFFIC, "Requests sent on shared connections."),
+    counter(
+        "pointsman_shared_promotions_total",
+        &["service", "listener", "reason"],
+        "Sessions that got a connection of their own, by reason.",
+    ),
     histogram(
         "pointsman_command_duration_seconds",
         TRAFFIC,

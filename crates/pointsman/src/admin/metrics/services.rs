@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use proxy::{
     DialFailure, EndReason, Limit, MaintenanceKind, NotCarried, Pin, Rejection, ServiceSnapshot,
-    TargetTlsFailure, TlsFailure,
+    SharedSnapshot, TargetTlsFailure, TlsFailure,
 };
 use sentinel::{Alarm, DiscoverySnapshot, OperationsSnapshot, ReplicaPoolSnapshot, ReplicaState};
 
@@ -174,6 +174,24 @@ fn tls_handshakes(page: &mut Exposition, of: &[LabelPair<'_>], traffic: &Service
     }
 }
 
+/// Writes what sessions share.
+fn shared(page: &mut Exposition, of: &[LabelPair<'_>], traffic: &ServiceSnapshot) {
+    let shared = &traffic.shared;
+    page.gauge("pointsman_shared_sessions", of, shared.sessions);
+    page.gauge("pointsman_shared_connections", of, shared.connections);
+    page.count("pointsman_shared_connections_opened_total", of, shared.opened);
+    page.count("pointsman_shared_connection_errors_total", of, shared.not_opened);
+    page.count("pointsman_shared_desyncs_total", of, shared.desyncs);
+    page.count("pointsman_shared_sessions_lost_total", of, shared.members_lost);
+    page.count("pointsman_shared_returns_total", of, shared.returned);
+    page.count("pointsman_shared_writes_total", of, shared.writes);
+    page.count("pointsman_shared_requests_total", of, shared.requests);
+    for (reason, count) in SharedSnapshot::reasons().zip(shared.promoted) {
+        let labels = [of, &[("reason", reason)]].concat();
+        page.count("pointsman_shared_promotions_total", &labels, count);
+    }
+}
+
 /// Writes the counters of one listener; `listener` is its label; the listener of the master
 /// has none.
 pub(super) fn traffic(
@@ -216,6 +234,7 @@ pub(super) fn traffic(
         page.count("pointsman_clients_rejected_total", &and("reason", why.label()), count);
     }
     tls_handshakes(page, of, traffic);
+    shared(page, of, traffic);
     for (failure, count) in DialFailure::ALL.into_iter().zip(traffic.dial_failures) {
         page.count("pointsman_dial_errors_total", &and("reason", failure.label()), count);
     }

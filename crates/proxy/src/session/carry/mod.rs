@@ -29,13 +29,15 @@ pub(crate) mod testing;
 
 use std::time::Instant;
 
-use resp::Ledger;
+use resp::{Ledger, Limits, Replay};
 use target::{Generation, Target, TargetRef};
 
 use crate::context::WorkerContext;
 use crate::end_reason::EndReason;
 use crate::io::upstream::Upstream;
+use crate::service::Service;
 use crate::session::carry::replay::{Failed, Replayed};
+use crate::session::connect::Connected;
 use crate::session::dial::may_be_used;
 
 /// The state that a session takes to another target.
@@ -63,6 +65,18 @@ pub(crate) struct Migration<'a> {
     pub(crate) old: Option<Upstream>,
     /// Why the last attempt failed.
     pub(crate) failed: Option<EndReason>,
+    pub(crate) purpose: Purpose,
+}
+
+/// What a session gets on its way to a target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// A connection of its own, after it lost its connection.
+    Carry,
+    /// Another shared connection, which is not opened yet.
+    Share,
+    /// A connection of its own, instead of a shared one to the same target.
+    Promote,
 }
 
 /// A connection on which a session can continue, or why there is none.
@@ -81,6 +95,12 @@ impl Migration<'_> {
         context: &WorkerContext,
         until: Instant,
     ) -> Result<Opened, EndReason> {
+        if self.purpose == Purpose::Share {
+            return Ok(Ok((Upstream::sharing(), None)));
+        }
+        if self.is_promotion_to(target) {
+            return Ok(self.promote(target, context, until).await);
+        }
         let lost = self.lost.filter(|(generation, _)| *generation == target.generation());
         let Some((_, reason)) = lost else {
             let replayed = replay::replay(target, context, &self.ledger, until).await;
@@ -93,5 +113,46 @@ impl Migration<'_> {
             Ok(()) => Ok(Err(Failed::Superseded)),
             Err(failed) => Ok(Err(failed)),
         }
+    }
+
+    /// Opens a connection to the same target, with the state of the session.
+    async fn promote(&self, target: &Target, context: &WorkerContext, until: Instant) -> Opened {
+        let Some(mut replay) = Replay::of_shared(&self.ledger, true) else {
+            return Err(Failed::Refused);
+        };
+        let upstream = replay::exchange((target, context), &mut replay, until).await?;
+        match replay.has_shared_state_of(&self.ledger) {
+            true => Ok((upstream, None)),
+            false => Err(Failed::Refused),
+        }
+    }
+
+    /// Whether the session only leaves a shared connection to this very target.
+    pub(crate) fn is_promotion_to(&self, target: &Target) -> bool {
+        let same = self.from.is_some_and(|from| from.generation() == target.generation());
+        self.purpose == Purpose::Promote && same
+    }
+
+    /// One attempt to open a connection to the same target.
+    pub(crate) async fn promote_once(&mut self, context: &WorkerContext) -> Option<Connected> {
+        let Service { route, options, .. } = &*context.shared.service;
+        let from = self.from?;
+        let target = route.usable_target().filter(|it| it.generation() == from.generation())?;
+        let until = Instant::now() + options.now().connect_timeout;
+        let (upstream, _) = self.promote(&target, context, until).await.ok()?;
+        context.counters.dials.increment();
+        let replayed = Some(self.take_ledger(&target));
+        may_be_used(&target).then_some(Connected { target, upstream, replayed })
+    }
+
+    /// The ledger that continues the session on a connection that was opened without one: a shared
+    /// connection, or one to the same target.
+    pub(crate) fn take_ledger(&mut self, target: &Target) -> Box<Replayed> {
+        let same = self.from.is_some_and(|from| from.generation() == target.generation());
+        let mut ledger = std::mem::replace(&mut *self.ledger, Ledger::new(&Limits::default()));
+        if !same {
+            ledger.changed_server();
+        }
+        Box::new(Replayed { ledger, messages: Vec::new() })
     }
 }

@@ -77,8 +77,23 @@ pub(crate) async fn replay(
     ledger: &Ledger,
     deadline: Instant,
 ) -> Result<(Upstream, Box<Replayed>), Failed> {
-    let mut upstream = dial::connect(target, context, deadline).await.map_err(Failed::Dial)?;
     let Some(mut replay) = Replay::of(ledger) else { return Err(Failed::Refused) };
+    let upstream = exchange((target, context), &mut replay, deadline).await?;
+    let (ledger, messages) = replay.finish(ledger).map_err(|_| Failed::Refused)?;
+    Ok((upstream, Box::new(Replayed { ledger, messages })))
+}
+
+/// Opens a connection to `target` and has all requests of `replay` answered on it.
+///
+/// # Errors
+///
+/// Why the attempt failed.
+pub(crate) async fn exchange(
+    (target, context): (&Target, &WorkerContext),
+    replay: &mut Replay,
+    deadline: Instant,
+) -> Result<Upstream, Failed> {
+    let mut upstream = dial::connect(target, context, deadline).await.map_err(Failed::Dial)?;
     let answered = async {
         send(&mut upstream, (target, context), replay.requests()).await?;
         while !replay.is_answered() {
@@ -101,8 +116,7 @@ pub(crate) async fn replay(
         Ok(())
     };
     within(context, deadline, answered).await?;
-    let (ledger, messages) = replay.finish(ledger).map_err(|_| Failed::Refused)?;
-    Ok((upstream, Box::new(Replayed { ledger, messages })))
+    Ok(upstream)
 }
 
 /// Returns when `target` has accepted a connection and answered on it. Any answer counts, even that

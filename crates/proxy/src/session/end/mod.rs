@@ -55,6 +55,7 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
             && self.ledger.session_state() == SessionState::Quiet
             && self.replies.is_clear()
             && !self.is_interleaving()
+            && !self.has_waiting_requests()
             && !self.upstream.is_readable()
     }
 
@@ -187,6 +188,7 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
 
     /// Takes the pump apart.
     pub(in crate::session) fn stop(&mut self, reason: EndReason) -> Stopped {
+        self.record_sent();
         let lost = match reason {
             EndReason::UpstreamClosed
             | EndReason::UpstreamReset
@@ -202,16 +204,19 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
         } else {
             None
         };
-        let after = if may_continue && self.can_be_carried() {
+        let transition = self.take_transition();
+        let after = if transition.is_some() {
+            transition
+        } else if may_continue && self.can_be_carried() {
+            let unsent = self.take_unsent();
             let ledger = std::mem::replace(&mut self.ledger, Ledger::new(&Limits::default()));
-            let state =
-                CarryState { ledger: Box::new(ledger), unsent: self.requests.take_kept(), lost };
+            let state = CarryState { ledger: Box::new(ledger), unsent, lost };
             let rebalances =
                 reason == EndReason::ReplicaEjected && self.leaving == Leaving::Rebalancing;
             Some(if rebalances { After::Rebalance(state) } else { After::Carry(state) })
         } else if reason == EndReason::HoldTimeout && self.can_be_refused() {
             let transaction = self.ledger.session_state() == SessionState::Transaction;
-            Some(After::Refuse { unsent: self.requests.take_kept(), transaction })
+            Some(After::Refuse { unsent: self.take_unsent(), transaction })
         } else {
             None
         };

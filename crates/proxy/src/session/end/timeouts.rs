@@ -20,10 +20,19 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
             asked: self.commands > 0 || self.ledger.has_sent_requests(),
             moved: self.requests.bytes_moved() as u32,
             awaited: self.ledger.awaits_client()
-                && self.requests.is_clear()
+                && !self.has_waiting_requests()
                 && self.replies.is_clear(),
         };
         self.idle.check(&self.context.shared.service.options.now(), facts, waker)
+    }
+
+    /// Limits the time for which one direction is open after the other has ended.
+    #[inline]
+    pub(in crate::session) fn limit_half_close(&mut self, waker: &Waker) {
+        if self.first_end.is_some() && !self.rare().half_close.is_set() {
+            let span = self.context.shared.service.options.now().half_close_timeout;
+            self.rare().half_close.set(span, waker);
+        }
     }
 
     /// Whether the client has gone while the gate was closed, or has waited for too long. It is not
@@ -53,7 +62,7 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
     /// Counts a check that found requests waiting at the gate. Whether they have waited for too
     /// long.
     fn has_waited_too_long(&mut self) -> bool {
-        let waits = !self.requests.is_clear() || self.client.has_unread();
+        let waits = self.has_waiting_requests() || self.client.has_unread();
         self.gate_checks = if waits { self.gate_checks.saturating_add(1) } else { 0 };
         let waited: Duration = CHECK_INTERVAL * u32::from(self.gate_checks);
         waited >= self.context.shared.service.options.now().hold_timeout

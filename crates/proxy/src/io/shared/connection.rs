@@ -1,0 +1,397 @@
+//! A connection to a target that several clients share.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use share::{
+    Desync, Member as MemberId, Quantum, Room, Taken, TurnQueue, UpstreamLedger, UpstreamLimits,
+};
+use target::Target;
+
+use crate::invariant;
+use crate::io::buffer;
+use crate::io::shared::id_hasher::IdHasher;
+use crate::io::shared::member_state::{MemberState, Promotion};
+use crate::io::stream::ByteStream;
+use crate::shared_counters::SharedCounters;
+
+/// Reads in a row before sessions and the event loop run.
+const MAX_READS: usize = 4;
+
+/// An empty write buffer with more memory than this returns it.
+const KEPT_CAPACITY: usize = 64 * 1024;
+
+/// Why a connection ends.
+#[derive(Debug)]
+pub(crate) enum ConnectionEnd {
+    /// The target closed it.
+    Closed,
+    /// It failed.
+    Failed(io::Error),
+    /// The two ends disagree about what was asked.
+    Desync(Desync),
+}
+
+impl ConnectionEnd {
+    /// The error that members with requests in flight see.
+    pub(crate) fn kind(&self) -> io::ErrorKind {
+        match self {
+            Self::Closed => io::ErrorKind::ConnectionReset,
+            Self::Failed(error) => error.kind(),
+            Self::Desync(_) => io::ErrorKind::InvalidData,
+        }
+    }
+}
+
+type Members = HashMap<MemberId, Rc<RefCell<MemberState>>, BuildHasherDefault<IdHasher>>;
+
+/// Requests of one member in the write that is being prepared.
+#[derive(Debug)]
+struct Part {
+    member: MemberId,
+    requests: u32,
+    bytes: u32,
+    script: bool,
+}
+
+#[derive(Debug)]
+struct State {
+    members: Members,
+    turns: TurnQueue,
+    /// `None` until the connection is open.
+    ledger: Option<UpstreamLedger>,
+    /// Requests. If `parts` is empty, the write of them has begun, and the first `written` bytes
+    /// are written.
+    outgoing: Vec<u8>,
+    written: usize,
+    parts: Vec<Part>,
+    /// Bytes of a reply of which more is needed to check it.
+    kept: Vec<u8>,
+    waker: Option<Waker>,
+    closed: bool,
+}
+
+/// A connection, without its socket, which belongs to the task that polls it.
+#[derive(Debug)]
+pub(crate) struct Connection(RefCell<State>);
+
+impl Connection {
+    /// A connection that is being opened. Requests wait.
+    pub(crate) fn new() -> Self {
+        Self(RefCell::new(State {
+            members: Members::default(),
+            turns: TurnQueue::new(Quantum::default()),
+            ledger: None,
+            outgoing: Vec::new(),
+            written: 0,
+            parts: Vec::new(),
+            kept: Vec::new(),
+            waker: None,
+            closed: false,
+        }))
+    }
+
+    /// The connection is open, in the state of its members.
+    pub(crate) fn opened(&self, resp3: bool, authenticated: bool) {
+        let ledger = UpstreamLedger::new(resp3, authenticated, UpstreamLimits::default());
+        self.0.borrow_mut().ledger = Some(ledger);
+    }
+
+    /// The number of members.
+    pub(crate) fn len(&self) -> usize {
+        self.0.borrow().members.len()
+    }
+
+    /// Whether it takes no further members.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.0.borrow().closed
+    }
+
+    pub(super) fn add(&self, id: MemberId, state: &Rc<RefCell<MemberState>>) {
+        self.0.borrow_mut().members.insert(id, Rc::clone(state));
+    }
+
+    /// The member has a request, and is not in the queue yet.
+    pub(super) fn queue(&self, id: MemberId) {
+        let mut state = self.0.borrow_mut();
+        state.turns.wait(id);
+        state.wake();
+    }
+
+    pub(super) fn remove(&self, id: MemberId, queued: bool) {
+        let mut state = self.0.borrow_mut();
+        state.members.remove(&id);
+        if queued {
+            state.turns.leave(id);
+        }
+        if let Some(ledger) = &mut state.ledger {
+            ledger.leave(id);
+        }
+        if state.members.is_empty() {
+            state.wake();
+        }
+    }
+
+    pub(super) fn wake(&self) {
+        self.0.borrow().wake();
+    }
+
+    /// Sends what may be sent, and hands out what has arrived.
+    pub(crate) fn poll(
+        &self,
+        cx: &mut Context<'_>,
+        stream: &mut impl ByteStream,
+        target: &Target,
+        counters: &SharedCounters,
+    ) -> Poll<ConnectionEnd> {
+        let mut state = self.0.borrow_mut();
+        state.set_waker(cx);
+        stream.update_readiness(cx);
+        let state = &mut *state;
+        let polled = state.send(cx, stream, target, counters).and_then(|()| {
+            let more = buffer::with_scratch(|scratch| state.receive(cx, stream, scratch))?;
+            // Replies make room.
+            state.send(cx, stream, target, counters)?;
+            Ok(more)
+        });
+        match polled {
+            Ok(false) => Poll::Pending,
+            Ok(true) => {
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            Err(end) => Poll::Ready(end),
+        }
+    }
+
+    /// Ends it: members with requests in flight see an error of this kind, and all others use
+    /// another connection. Returns the number of the former.
+    pub(crate) fn close(&self, kind: io::ErrorKind) -> usize {
+        let (members, _) = self.take_members();
+        let lost = |state: &Rc<RefCell<MemberState>>| {
+            let mut state = state.borrow_mut();
+            state.lose_connection(kind);
+            state.failed.is_some()
+        };
+        members.values().filter(|state| lost(state)).count()
+    }
+
+    /// It could not be opened: each member opens a connection of its own.
+    pub(crate) fn refuse(&self) {
+        let (members, _) = self.take_members();
+        for state in members.values() {
+            let mut state = state.borrow_mut();
+            state.lose_connection(io::ErrorKind::NotConnected);
+            state.promote(Promotion::NotConnected);
+        }
+    }
+
+    fn take_members(&self) -> (Members, Option<UpstreamLedger>) {
+        let mut state = self.0.borrow_mut();
+        state.closed = true;
+        // Only after a panic: whether they were sent is not known.
+        for part in std::mem::take(&mut state.parts) {
+            if let Some(member) = state.members.get(&part.member) {
+                member.borrow_mut().commit(part.requests, part.bytes);
+            }
+        }
+        (std::mem::take(&mut state.members), state.ledger.take())
+    }
+}
+
+impl State {
+    fn wake(&self) {
+        if let Some(waker) = &self.waker {
+            waker.wake_by_ref();
+        }
+    }
+
+    fn set_waker(&mut self, cx: &Context<'_>) {
+        if !self.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            self.waker = Some(cx.waker().clone());
+        }
+    }
+
+    fn send(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &mut impl ByteStream,
+        target: &Target,
+        counters: &SharedCounters,
+    ) -> Result<(), ConnectionEnd> {
+        loop {
+            if !self.flush(cx, stream, target)? {
+                return Ok(());
+            }
+            if self.turns.is_empty() || !target.accepts_requests() {
+                return Ok(());
+            }
+            self.prepare();
+            if self.parts.is_empty() {
+                return Ok(());
+            }
+            // Again, since the gate may have closed: what has not been sent stays its client's.
+            if !target.accepts_requests() {
+                self.take_back();
+                return Ok(());
+            }
+            match stream.poll_write(cx, &self.outgoing) {
+                Poll::Ready(Ok(written @ 1..)) => {
+                    counters.writes.increment();
+                    self.commit(counters)?;
+                    self.written = written;
+                }
+                // TLS has encrypted them: the target gets all of them or none.
+                Poll::Pending if stream.has_begun_write() => {
+                    counters.writes.increment();
+                    return self.commit(counters);
+                }
+                Poll::Pending | Poll::Ready(Ok(0)) => {
+                    self.take_back();
+                    return Ok(());
+                }
+                Poll::Ready(Err(error)) => {
+                    self.take_back();
+                    return Err(ConnectionEnd::Failed(error));
+                }
+            }
+        }
+    }
+
+    /// Writes the rest of a write that has begun. False if it has to wait.
+    fn flush(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &mut impl ByteStream,
+        target: &Target,
+    ) -> Result<bool, ConnectionEnd> {
+        while let Some(rest @ [_, ..]) = self.outgoing.get(self.written..) {
+            if !target.accepts_requests() {
+                return Ok(false);
+            }
+            match stream.poll_write(cx, rest) {
+                Poll::Ready(Ok(written)) => {
+                    invariant::rest_after(rest, written).map_err(ConnectionEnd::Failed)?;
+                    self.written += written;
+                }
+                Poll::Pending => return Ok(false),
+                Poll::Ready(Err(error)) => return Err(ConnectionEnd::Failed(error)),
+            }
+        }
+        self.written = 0;
+        self.outgoing.clear();
+        if self.outgoing.capacity() > KEPT_CAPACITY {
+            self.outgoing = Vec::new();
+        }
+        Ok(true)
+    }
+
+    /// Gives turns to the members, in the order in which their requests arrived.
+    fn prepare(&mut self) {
+        let Self { members, turns, ledger, outgoing, parts, .. } = self;
+        let Some(ledger) = ledger else { return };
+        let (requests, bytes) = ledger.room();
+        turns.give_turns(Room { requests, bytes }, |member, quantum, room| {
+            let Some(state) = members.get(&member) else {
+                return Taken::Sent { requests: 0, bytes: 0, more: false };
+            };
+            let (taken, script) = state.borrow_mut().take(quantum, room, outgoing);
+            if let Taken::Sent { requests: requests @ 1.., bytes, .. } = taken {
+                parts.push(Part { member, requests, bytes, script });
+            }
+            taken
+        });
+    }
+
+    /// The prepared write has begun: the replies to its requests are awaited in this order.
+    fn commit(&mut self, counters: &SharedCounters) -> Result<(), ConnectionEnd> {
+        let broken = ConnectionEnd::Desync(Desync::Broken);
+        let Some(ledger) = &mut self.ledger else { return Err(broken) };
+        let mut counted = true;
+        for Part { member, requests, bytes, script } in self.parts.drain(..) {
+            counted &= ledger.send(member, requests, bytes, script);
+            counters.requests.add(u64::from(requests));
+            match self.members.get(&member) {
+                Some(state) => state.borrow_mut().commit(requests, bytes),
+                None => ledger.leave(member),
+            }
+        }
+        if counted { Ok(()) } else { Err(broken) }
+    }
+
+    /// Nothing of the prepared write was sent: its requests go first in the next one.
+    fn take_back(&mut self) {
+        if self.parts.is_empty() {
+            return;
+        }
+        let senders: Vec<MemberId> = self.parts.drain(..).map(|part| part.member).collect();
+        for member in &senders {
+            if let Some(state) = self.members.get(member) {
+                state.borrow_mut().take_back();
+            }
+        }
+        self.turns.put_back(&senders);
+        self.outgoing.clear();
+    }
+
+    /// Reads replies and hands them out. Whether there may be more.
+    fn receive(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &mut impl ByteStream,
+        scratch: &mut [u8],
+    ) -> Result<bool, ConnectionEnd> {
+        for _ in 0..MAX_READS {
+            if !stream.is_readable() {
+                return Ok(false);
+            }
+            let size = scratch.len().min(buffer::max_read());
+            let Some(part) = scratch.get_mut(..size) else { return Ok(false) };
+            let read = match stream.poll_read(cx, part) {
+                Poll::Pending => return Ok(false),
+                Poll::Ready(Ok(0)) => return Err(ConnectionEnd::Closed),
+                Poll::Ready(Ok(read)) => read,
+                Poll::Ready(Err(error)) => return Err(ConnectionEnd::Failed(error)),
+            };
+            let bytes = invariant::first_bytes(part, read).map_err(ConnectionEnd::Failed)?;
+            if self.kept.is_empty() {
+                self.hand_out(bytes)?;
+            } else {
+                let mut joined = std::mem::take(&mut self.kept);
+                joined.extend_from_slice(bytes);
+                self.hand_out(&joined)?;
+            }
+        }
+        Ok(true)
+    }
+
+    fn hand_out(&mut self, bytes: &[u8]) -> Result<(), ConnectionEnd> {
+        let Self { members, ledger, turns, kept, .. } = self;
+        let Some(ledger) = ledger else { return Err(ConnectionEnd::Desync(Desync::Unasked)) };
+        let mut input = bytes;
+        while let Some(piece) = ledger.take(&mut input).map_err(ConnectionEnd::Desync)? {
+            let Some(member) = piece.to else { continue };
+            let Some(state) = members.get(&member) else { continue };
+            let cut = {
+                let mut state = state.borrow_mut();
+                let cut = state.receive(piece.bytes, piece.ended, piece.not_authenticated);
+                if cut {
+                    (state.connection, state.queued) = (None, false);
+                    state.cut();
+                }
+                cut
+            };
+            if cut {
+                members.remove(&member);
+                turns.leave(member);
+                ledger.leave(member);
+            }
+        }
+        kept.extend_from_slice(input);
+        Ok(())
+    }
+}

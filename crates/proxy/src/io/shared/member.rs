@@ -1,0 +1,212 @@
+//! One client of a shared connection.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use crate::io::shared::connection::Connection;
+use crate::io::shared::member_state::{
+    KEPT_CAPACITY, MAX_REQUEST, MAX_UNSENT, MemberState, Promotion,
+};
+use crate::io::stream::ByteStream;
+
+/// What is to be done with the bytes of a member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Offer {
+    /// Nothing.
+    Nothing,
+    /// A connection is needed for them.
+    Join,
+}
+
+/// The target's side of a session that shares connections.
+#[derive(Debug)]
+pub(crate) struct Member {
+    id: share::Member,
+    state: Rc<RefCell<MemberState>>,
+}
+
+thread_local! {
+    static NEXT: Cell<u64> = const { Cell::new(0) };
+}
+
+impl Member {
+    /// A member without a connection.
+    pub(crate) fn new() -> Self {
+        let id = NEXT.replace(NEXT.get() + 1);
+        let state = MemberState::default();
+        Self { id: share::Member(id), state: Rc::new(RefCell::new(state)) }
+    }
+
+    /// Passes the bytes that were sent since the last call.
+    pub(crate) fn record_sent(&mut self, record: impl FnOnce(&[u8])) {
+        let mut state = self.state.borrow_mut();
+        let sent = std::mem::take(&mut state.sent);
+        if sent == 0 {
+            return;
+        }
+        record(state.buffer.get(..sent).unwrap_or_default());
+        state.taken = state.taken.saturating_sub(sent);
+        if sent >= state.buffer.len() {
+            state.buffer.clear();
+            if state.buffer.capacity() > KEPT_CAPACITY {
+                state.buffer = Vec::new();
+            }
+        } else {
+            state.buffer.drain(..sent);
+        }
+    }
+
+    /// Offers the bytes that were written. The caller has [recorded](Self::record_sent) those that
+    /// were sent.
+    pub(crate) fn offer(&mut self) -> Offer {
+        let mut state = self.state.borrow_mut();
+        if state.unsent().is_empty() || state.promotion.is_some() || state.failed.is_some() {
+            return Offer::Nothing;
+        }
+        if state.queued {
+            let connection = state.connection.clone();
+            drop(state);
+            // The gate may have opened.
+            connection.inspect(|connection| connection.wake());
+            return Offer::Nothing;
+        }
+        // A client that sends a request byte by byte gets no turn before it is whole.
+        if state.requests.run(state.unsent(), 1, MAX_REQUEST).0 == 0 && state.next().is_none() {
+            return Offer::Nothing;
+        }
+        let Some(connection) = state.connection.clone() else { return Offer::Join };
+        state.queued = true;
+        drop(state);
+        connection.queue(self.id);
+        Offer::Nothing
+    }
+
+    /// Joins a connection, and waits for its turn there.
+    pub(crate) fn join(&mut self, connection: &Rc<Connection>) {
+        let mut state = self.state.borrow_mut();
+        (state.connection, state.queued) = (Some(Rc::clone(connection)), true);
+        drop(state);
+        connection.add(self.id, &self.state);
+        connection.queue(self.id);
+    }
+
+    /// The session needs a connection of its own at the next boundary.
+    pub(crate) fn promote(&mut self, promotion: Promotion) {
+        self.state.borrow_mut().promote(promotion);
+    }
+
+    /// Why the session needs a connection of its own, when nothing of it is under way here.
+    pub(crate) fn promotion(&self) -> Option<Promotion> {
+        let state = self.state.borrow();
+        // It may be in the queue, but gets no further turn.
+        let under_way = state.in_flight > 0 || state.sent > 0 || state.has_replies();
+        state.promotion.filter(|_| !under_way && state.failed.is_none())
+    }
+
+    /// Whether something of the client waits to be sent that could be.
+    pub(crate) fn has_waiting(&self) -> bool {
+        let state = self.state.borrow();
+        state.queued || state.promotion.is_some()
+    }
+
+    /// Takes the bytes that were not sent.
+    pub(crate) fn take_unsent(&mut self) -> Vec<u8> {
+        self.leave();
+        let mut state = self.state.borrow_mut();
+        (state.sent, state.taken) = (0, 0);
+        std::mem::take(&mut state.buffer)
+    }
+
+    /// Leaves the connection. Replies to it are dropped from now on.
+    fn leave(&mut self) {
+        let mut state = self.state.borrow_mut();
+        let connection = state.connection.take();
+        let queued = std::mem::take(&mut state.queued);
+        drop(state);
+        if let Some(connection) = connection {
+            connection.remove(self.id, queued);
+        }
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+impl ByteStream for Member {
+    const SHARED: bool = true;
+
+    fn as_member(&mut self) -> Option<&mut Member> {
+        Some(self)
+    }
+
+    fn member(&self) -> Option<&Member> {
+        Some(self)
+    }
+
+    fn update_readiness(&mut self, cx: &mut Context<'_>) {
+        let mut state = self.state.borrow_mut();
+        if !state.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            state.waker = Some(cx.waker().clone());
+        }
+    }
+
+    fn is_readable(&self) -> bool {
+        self.state.borrow().is_readable()
+    }
+
+    fn poll_read(&mut self, _cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        let state = &mut *self.state.borrow_mut();
+        let waiting = state.replies.get(state.read..).unwrap_or_default();
+        let len = waiting.len().min(buffer.len());
+        if let (Some(to), Some(from @ [_, ..])) = (buffer.get_mut(..len), waiting.get(..len)) {
+            to.copy_from_slice(from);
+            state.read += len;
+            if state.read >= state.replies.len() {
+                state.read = 0;
+                state.replies.clear();
+                if state.replies.capacity() > KEPT_CAPACITY {
+                    state.replies = Vec::new();
+                    state.kept.set(0);
+                }
+            }
+            return Poll::Ready(Ok(len));
+        }
+        match state.failed {
+            Some(kind) => Poll::Ready(Err(kind.into())),
+            None if state.is_readable() => Poll::Ready(Ok(0)),
+            None => Poll::Pending,
+        }
+    }
+
+    fn poll_write(&mut self, _cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let state = &mut *self.state.borrow_mut();
+        if let Some(kind) = state.failed {
+            return Poll::Ready(Err(kind.into()));
+        }
+        if state.promotion.is_some() || state.unsent().len() >= MAX_UNSENT {
+            state.full = true;
+            return Poll::Pending;
+        }
+        state.buffer.extend_from_slice(bytes);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_shutdown(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.state.borrow_mut().closing = true;
+        Poll::Ready(Ok(()))
+    }
+
+    fn peer_closed(&self) -> bool {
+        let state = self.state.borrow();
+        state.failed.is_some() && !state.has_replies()
+    }
+
+    fn has_unread(&self) -> bool {
+        self.state.borrow().has_replies()
+    }
+}

@@ -1,0 +1,246 @@
+//! The state of a member of a shared connection: the bytes of its client, and the replies to it.
+
+use std::io;
+use std::rc::Rc;
+use std::task::Waker;
+
+use resp::{NextRequest, PromotionReason, Sharing, WholeRequests};
+use share::{Quantum, Room, Taken};
+
+use crate::io::buffer::{self, KeptCount};
+use crate::io::shared::connection::Connection;
+
+/// The largest request that is shared. The connection would be blocked by one that its client does
+/// not complete, so each is buffered whole.
+pub(super) const MAX_REQUEST: usize = 64 * 1024;
+
+/// A client is not read while so much of it waits for a turn.
+pub(super) const MAX_UNSENT: usize = 2 * MAX_REQUEST;
+
+/// A session with more than this in its reply buffer gets a connection of its own, with its own
+/// flow control, once it has read it.
+const LARGE_REPLIES: usize = 256 * 1024;
+
+/// A client that lets more than this accumulate is cut. Larger than any reply that is common, since
+/// a reply that has begun cannot change to another connection.
+const MAX_REPLIES: usize = 32 * 1024 * 1024;
+
+/// While a worker keeps more than this, every client that lets large replies accumulate is cut.
+const MAX_KEPT: usize = 64 * 1024 * 1024;
+
+/// An empty buffer with more memory than this returns it.
+pub(super) const KEPT_CAPACITY: usize = 4096;
+
+/// Why a session needs a connection of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Promotion {
+    /// The next request must not be shared, or a reply has shown that none should be.
+    Reason(PromotionReason),
+    /// The next request changes state: the server verifies it, for this very client.
+    Verification,
+    /// The shared connection could not be opened, or there are too many groups.
+    NotConnected,
+}
+
+/// The state of a member, which its session and its connection use in turns.
+#[derive(Debug)]
+pub(super) struct MemberState {
+    pub(super) requests: WholeRequests,
+    /// The bytes of the client. The first `sent` of them were sent, and the session has not
+    /// recorded them yet.
+    pub(super) buffer: Vec<u8>,
+    pub(super) sent: usize,
+    /// The end of the requests in the write that is being prepared. Equal to `sent` otherwise.
+    pub(super) taken: usize,
+    pub(super) in_flight: u32,
+    pub(super) replies: Vec<u8>,
+    /// The bytes of `replies` that were read.
+    pub(super) read: usize,
+    /// It waits for its turn.
+    pub(super) queued: bool,
+    /// The client has ended its direction.
+    pub(super) closing: bool,
+    /// The session did not get all of its bytes into the buffer.
+    pub(super) full: bool,
+    pub(super) promotion: Option<Promotion>,
+    /// The connection was lost while requests were in flight on it.
+    pub(super) failed: Option<io::ErrorKind>,
+    pub(super) connection: Option<Rc<Connection>>,
+    pub(super) waker: Option<Waker>,
+    pub(super) kept: KeptCount,
+}
+
+impl MemberState {
+    pub(super) fn unsent(&self) -> &[u8] {
+        self.buffer.get(self.taken..).unwrap_or_default()
+    }
+
+    pub(super) fn wake(&self) {
+        if let Some(waker) = &self.waker {
+            waker.wake_by_ref();
+        }
+    }
+
+    pub(super) fn promote(&mut self, promotion: Promotion) {
+        self.promotion.get_or_insert(promotion);
+        self.wake();
+    }
+
+    /// Moves requests to `outgoing`. Also returns whether they are a script.
+    pub(super) fn take(
+        &mut self,
+        quantum: Quantum,
+        room: Room,
+        outgoing: &mut Vec<u8>,
+    ) -> (Taken, bool) {
+        let most = usize::try_from(quantum.bytes).unwrap_or(usize::MAX);
+        let mut taken = (0, 0, false);
+        if self.promotion.is_none() {
+            let (count, len) = self.requests.run(self.unsent(), quantum.requests, most);
+            taken = (count, len, false);
+            if count == 0 {
+                match self.next() {
+                    Some((len, _)) if len > usize::try_from(room.bytes).unwrap_or(usize::MAX) => {
+                        return (Taken::NoRoom, false);
+                    }
+                    Some((len, script)) => taken = (1, len, script),
+                    None => {}
+                }
+            }
+        }
+        let (requests, len, script) = taken;
+        outgoing.extend_from_slice(self.unsent().get(..len).unwrap_or_default());
+        self.taken += len;
+        let more = requests > 0 && self.taken < self.buffer.len();
+        self.queued = more;
+        let bytes = u32::try_from(len).unwrap_or(u32::MAX);
+        (Taken::Sent { requests, bytes, more }, script)
+    }
+
+    /// The length of the next request if it is whole and shared, and whether it is a script.
+    pub(super) fn next(&mut self) -> Option<(usize, bool)> {
+        loop {
+            let unsent = self.buffer.get(self.taken..).unwrap_or_default();
+            if unsent.is_empty() {
+                return None;
+            }
+            match self.requests.next(unsent) {
+                NextRequest::Incomplete => return None,
+                // It has no reply and no effect.
+                NextRequest::Empty(len) => {
+                    let end = self.taken.saturating_add(len).min(self.buffer.len());
+                    self.buffer.drain(self.taken..end);
+                }
+                NextRequest::Whole { len, sharing } => match sharing {
+                    Sharing::Shared => return Some((len, false)),
+                    Sharing::SharedScript => return Some((len, true)),
+                    Sharing::Verified => {
+                        self.promote(Promotion::Verification);
+                        return None;
+                    }
+                    Sharing::Promotes(reason) => {
+                        self.promote(Promotion::Reason(reason));
+                        return None;
+                    }
+                },
+                NextRequest::Promotes(reason) => {
+                    self.promote(Promotion::Reason(reason));
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// So many requests, of so many bytes, are part of a write that has begun.
+    pub(super) fn commit(&mut self, requests: u32, bytes: u32) {
+        let len = usize::try_from(bytes).unwrap_or(usize::MAX);
+        self.sent = self.sent.saturating_add(len).min(self.taken);
+        self.in_flight = self.in_flight.saturating_add(requests);
+        if std::mem::take(&mut self.full) {
+            self.wake();
+        }
+    }
+
+    /// Nothing of the prepared write was sent.
+    pub(super) fn take_back(&mut self) {
+        if self.taken > self.sent {
+            self.taken = self.sent;
+            self.queued = true;
+            // It may have scanned the beginning of the request that follows.
+            self.requests.reset();
+        }
+    }
+
+    /// Adds bytes of replies, of which so many end in them. Returns whether the client has to be
+    /// cut.
+    pub(super) fn receive(&mut self, bytes: &[u8], ended: u32, not_authenticated: bool) -> bool {
+        if self.replies.len() - self.read == 0 {
+            self.wake();
+        }
+        self.replies.extend_from_slice(bytes);
+        self.in_flight = self.in_flight.saturating_sub(ended);
+        if not_authenticated {
+            self.promote(Promotion::Reason(PromotionReason::NotAuthenticated));
+        }
+        let waiting = self.replies.len() - self.read;
+        if waiting > LARGE_REPLIES {
+            self.kept.set(self.replies.capacity());
+            self.promote(Promotion::Reason(PromotionReason::LargeReply));
+        }
+        waiting > MAX_REPLIES || (waiting > LARGE_REPLIES && buffer::kept_bytes() > MAX_KEPT)
+    }
+
+    /// The client does not read.
+    pub(super) fn cut(&mut self) {
+        (self.replies, self.read) = (Vec::new(), 0);
+        self.kept.set(0);
+        self.failed = Some(io::ErrorKind::ConnectionReset);
+        self.wake();
+    }
+
+    /// The connection is closed.
+    pub(super) fn lose_connection(&mut self, kind: io::ErrorKind) {
+        (self.connection, self.queued) = (None, false);
+        if self.in_flight > 0 {
+            self.failed.get_or_insert(kind);
+        }
+        self.wake();
+    }
+
+    pub(super) fn has_replies(&self) -> bool {
+        self.read < self.replies.len()
+    }
+
+    /// Nothing of it is on a connection or waits for one.
+    pub(super) fn is_settled(&self) -> bool {
+        self.in_flight == 0 && !self.has_replies() && !self.queued && self.sent == 0
+    }
+
+    pub(super) fn is_readable(&self) -> bool {
+        self.has_replies()
+            || self.failed.is_some()
+            || (self.closing && self.promotion.is_none() && self.is_settled())
+    }
+}
+
+impl Default for MemberState {
+    fn default() -> Self {
+        Self {
+            requests: WholeRequests::new(MAX_REQUEST),
+            buffer: Vec::new(),
+            sent: 0,
+            taken: 0,
+            in_flight: 0,
+            replies: Vec::new(),
+            read: 0,
+            queued: false,
+            closing: false,
+            full: false,
+            promotion: None,
+            failed: None,
+            connection: None,
+            waker: None,
+            kept: KeptCount::default(),
+        }
+    }
+}

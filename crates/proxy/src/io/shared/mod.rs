@@ -1,0 +1,22 @@
+//! A connection to a target that several clients share: the I/O around the decisions of the crate
+//! `share`.
+//!
+//! A [`Member`] is the target's side of one session, and takes the place of a socket in its pump.
+//! What is written to it waits until the [`Connection`] takes it in its turn, so that requests of
+//! many clients leave in one write. Until then the bytes are the session's, and move with it: they
+//! count as sent only when a write that contains them has begun. The session records them in its
+//! ledger when it is polled next, which is before it decides anything.
+//!
+//! All of it belongs to one worker, without locks.
+//!
+//! Deliberately absent: opening connections, groups, and promotions
+//! (module `shared` of the sessions).
+
+mod connection;
+mod id_hasher;
+mod member;
+mod member_state;
+
+pub(crate) use connection::{Connection, ConnectionEnd};
+pub(crate) use member::{Member, Offer};
+pub(crate) use member_state::Promotion;

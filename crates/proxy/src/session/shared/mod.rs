@@ -1,0 +1,22 @@
+//! Sessions that share connections to the target.
+//!
+//! - [`pool`]: the shared connections of a worker, and the task of each.
+//! - [`transitions`]: when a session gets a connection of its own, and when it returns.
+//!
+//! The pump of a session that shares is the same as that of any other one, with a
+//! [`Member`](crate::io::shared::Member) in place of a socket. So fence, gate, drain, limits and
+//! timeouts are the same code. What differs:
+//!
+//! - A first connection is not dialled: the first request opens or joins a shared one.
+//! - At a master change, a session is carried without a replay of its own: its group's connection
+//!   to the new target is replayed once.
+//! - A request that needs its own connection ends the pump at a boundary. The session resumes on
+//!   its own connection, as if it were carried to the same target, and returns later.
+//!
+//! Deliberately absent: the order of requests, and whose each reply is
+//! ([`io::shared`](crate::io::shared)).
+
+pub(crate) mod pool;
+#[cfg(test)]
+mod shared_tests;
+pub(crate) mod transitions;

@@ -1,0 +1,272 @@
+//! The shared connections of one worker, and the task of each.
+//!
+//! Sessions share a connection if the server treats them alike ([`GroupKey`]). The first one of a
+//! group opens it: the state of the group is replayed, and all of it must be accepted. If that
+//! fails, every session that waits for it opens a connection of its own, with all that implies for
+//! permits, holds and refusals; so nothing of that is here.
+//!
+//! Deliberately absent: a limit for the time that a request takes. A connection that a script
+//! blocks would be no faster with another one beside it.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use aws_lc_rs::{hmac, rand};
+use resp::{Ledger, Replay};
+use share::GroupKey;
+use target::Target;
+
+use crate::context::{ServiceContext, WorkerContext};
+use crate::io::shared::{Connection, ConnectionEnd, Member, Offer, Promotion};
+use crate::io::upstream::Upstream;
+use crate::options::UpstreamMode;
+use crate::runtime::tasks;
+use crate::runtime::timers::LazyTimer;
+use crate::service::Hint;
+use crate::session::carry::replay::{self, Failed};
+use crate::session::dial;
+
+/// A connection without members is kept for so long.
+const UNUSED: Duration = Duration::from_secs(10);
+
+/// Maximum number of connections per worker.
+const MAX_CONNECTIONS: usize = 512;
+
+/// A shared connection, and who may share it.
+struct Entry {
+    service: Arc<ServiceContext>,
+    target: Arc<Target>,
+    key: GroupKey,
+    connection: Rc<Connection>,
+}
+
+/// The connections of a worker.
+struct Pool {
+    /// The key of the digests of secrets, so that no digest means anything outside.
+    digest_key: hmac::Key,
+    entries: Vec<Entry>,
+}
+
+thread_local! {
+    static POOL: RefCell<Option<Pool>> = const { RefCell::new(None) };
+}
+
+/// Offers what a session has written. Joins a connection if it needs one.
+pub(crate) fn offer(
+    member: &mut Member,
+    ledger: &Ledger,
+    (context, target): (&Arc<WorkerContext>, &Arc<Target>),
+) {
+    if member.offer() == Offer::Nothing {
+        return;
+    }
+    match connection(ledger, context, target) {
+        Some(connection) => member.join(&connection),
+        None => member.promote(Promotion::NotConnected),
+    }
+}
+
+/// The connection for a session in the state of `ledger`; a new one if there are too few. `None` if
+/// it cannot share any.
+fn connection(
+    ledger: &Ledger,
+    context: &Arc<WorkerContext>,
+    target: &Arc<Target>,
+) -> Option<Rc<Connection>> {
+    let UpstreamMode::Shared(most) = context.shared.service.options.now().upstream else {
+        return None;
+    };
+    POOL.with_borrow_mut(|pool| {
+        let Pool { digest_key, entries } = match pool {
+            Some(pool) => pool,
+            None => pool.insert(Pool::new()?),
+        };
+        let key = GroupKey::new(&ledger.shared_state()?, |secret| digest(digest_key, secret));
+        let (mut count, mut least): (u16, Option<&Rc<Connection>>) = (0, None);
+        // All are compared, so that the time does not depend on which is equal.
+        for entry in entries.iter() {
+            let same = entry.key == key
+                && Arc::ptr_eq(&entry.service, &context.shared)
+                && Arc::ptr_eq(&entry.target, target)
+                && !entry.connection.is_closed();
+            if same {
+                count += 1;
+                if least.is_none_or(|least| entry.connection.len() < least.len()) {
+                    least = Some(&entry.connection);
+                }
+            }
+        }
+        if let Some(least) = least
+            && (count >= most.get() || least.len() == 0)
+        {
+            return Some(Rc::clone(least));
+        }
+        if entries.len() >= MAX_CONNECTIONS {
+            return least.map(Rc::clone);
+        }
+        let replay = Replay::of_shared(ledger, false)?;
+        let connection = Rc::new(Connection::new());
+        let driver = Driver {
+            connection: Rc::clone(&connection),
+            context: Arc::clone(context),
+            target: Arc::clone(target),
+            state: (key.resp3(), key.is_authenticated()),
+        };
+        tasks::spawn(driver.run(replay));
+        entries.push(Entry {
+            service: Arc::clone(&context.shared),
+            target: Arc::clone(target),
+            key,
+            connection: Rc::clone(&connection),
+        });
+        Some(connection)
+    })
+}
+
+impl Pool {
+    /// `None` if the system has no random numbers.
+    fn new() -> Option<Self> {
+        let rng = rand::SystemRandom::new();
+        let digest_key = hmac::Key::generate(hmac::HMAC_SHA256, &rng).ok()?;
+        Some(Self { digest_key, entries: Vec::new() })
+    }
+}
+
+fn digest(key: &hmac::Key, secret: &[u8]) -> [u8; 32] {
+    let tag = hmac::sign(key, secret);
+    let mut digest = [0; 32];
+    // HMAC-SHA256 has 32 bytes.
+    digest.iter_mut().zip(tag.as_ref()).for_each(|(to, from)| *to = *from);
+    digest
+}
+
+/// The task of one connection.
+struct Driver {
+    connection: Rc<Connection>,
+    context: Arc<WorkerContext>,
+    target: Arc<Target>,
+    /// RESP3, and authenticated.
+    state: (bool, bool),
+}
+
+impl Driver {
+    async fn run(self, replay: Replay) {
+        let counters = &self.context.counters.shared;
+        let mut upstream = match self.open(replay).await {
+            Ok(upstream) => upstream,
+            Err(failed) => {
+                let service = &*self.context.shared.service.name;
+                let target = self.target.addr();
+                tracing::debug!(service, %target, ?failed, "no shared connection could be opened");
+                counters.not_opened.increment();
+                return self.connection.refuse();
+            }
+        };
+        counters.opened.increment();
+        self.context.counters.dials.increment();
+        let end = self.serve(&mut upstream).await;
+        counters.closed.increment();
+        if self.target.fence().is_raised() {
+            // The kernel would send again what a partitioned master has not acknowledged, when it
+            // comes back.
+            upstream.reset_on_close();
+        }
+        drop(upstream);
+        if let Some(end) = end {
+            self.report(&end);
+        }
+    }
+
+    /// Opens the connection, in the state of its group.
+    async fn open(&self, mut replay: Replay) -> Result<Upstream, Failed> {
+        let options = &self.context.shared.service.options;
+        let until = Instant::now() + options.now().connect_timeout;
+        let target = (&*self.target, &*self.context);
+        let begin = Instant::now();
+        let upstream = replay::exchange(target, &mut replay, until).await?;
+        self.context.counters.dialled_in.record(begin.elapsed());
+        if !replay.has_shared_state() {
+            return Err(Failed::Refused);
+        }
+        if !dial::may_be_used(&self.target) {
+            return Err(Failed::Superseded);
+        }
+        Ok(upstream)
+    }
+
+    /// Serves the members to the end of the connection; `None` if it has none any more.
+    async fn serve(&self, upstream: &mut Upstream) -> Option<ConnectionEnd> {
+        let Self { connection, context, target, state } = self;
+        let (counters, mut unused) = (&context.counters.shared, LazyTimer::default());
+        connection.opened(state.0, state.1);
+        poll_fn(|cx| {
+            let polled = match &mut *upstream {
+                Upstream::Plain(socket) => connection.poll(cx, socket, target, counters),
+                Upstream::Tls(stream) => connection.poll(cx, &mut **stream, target, counters),
+                Upstream::Shared(_) => Poll::Ready(ConnectionEnd::Closed),
+            };
+            if let Poll::Ready(end) = polled {
+                return Poll::Ready(Some(end));
+            }
+            if connection.len() > 0 {
+                unused.clear();
+            } else if target.fence().is_raised() || unused.is_due(cx.waker()) {
+                return Poll::Ready(None);
+            } else if !unused.is_set() {
+                unused.set(UNUSED, cx.waker());
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Ends the members that had requests in flight, and reports why.
+    fn report(&self, end: &ConnectionEnd) {
+        let Self { connection, context, target, .. } = self;
+        let counters = &context.counters.shared;
+        let lost = connection.close(end.kind());
+        counters.members_lost.add(lost as u64);
+        let (service, addr) = (&*context.shared.service.name, target.addr());
+        match end {
+            ConnectionEnd::Desync(desync) => {
+                counters.desyncs.increment();
+                let why = desync.text();
+                tracing::error!(
+                    service, target = %addr, why, sessions = lost,
+                    "closed a shared connection whose replies do not match its requests"
+                );
+            }
+            ConnectionEnd::Closed => {
+                tracing::debug!(service, target = %addr, lost, "a shared connection was closed");
+            }
+            ConnectionEnd::Failed(error) => {
+                dial::note_error(context, target, error);
+                tracing::debug!(service, target = %addr, lost, %error, "a shared connection failed");
+            }
+        }
+        // Members report it as well; one without requests in flight does not.
+        if !target.fence().is_raised() {
+            context.counters.hints.increment();
+            context.shared.service.hints.hint(target, Hint::UpstreamEnded);
+        }
+    }
+}
+
+impl Drop for Driver {
+    /// However the task ends, no member waits for it.
+    fn drop(&mut self) {
+        self.connection.close(io::ErrorKind::ConnectionReset);
+        // The pool is gone when the worker ends.
+        let _removed = POOL.try_with(|pool| {
+            let mut pool = pool.borrow_mut();
+            if let Some(pool) = &mut *pool {
+                pool.entries.retain(|entry| !Rc::ptr_eq(&entry.connection, &self.connection));
+            }
+        });
+    }
+}

@@ -1,0 +1,260 @@
+//! When a session that shares connections gets one of its own, and when it returns.
+//!
+//! Either happens at a boundary: the replies to everything that was sent are delivered, and the
+//! server keeps nothing for the session but state that can be set on any connection.
+//!
+//! A session returns after a while. One that soon needs its own connection again stays there longer
+//! each time.
+//!
+//! `WAIT` refers to the writes of its own connection. A session that has sent requests on another
+//! one ends instead of getting a wrong reply.
+
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use resp::{Ledger, Limits, PromotionReason};
+
+use crate::context::WorkerContext;
+use crate::end_reason::{EndReason, Side};
+use crate::io::shared::{Member, Promotion};
+use crate::io::stream::ByteStream;
+use crate::io::upstream::Upstream;
+use crate::options::UpstreamMode;
+use crate::session::carry::CarryState;
+use crate::session::carry::replay::Replayed;
+use crate::session::leave::Leaving;
+use crate::session::pump::{After, Pump, Start};
+use crate::session::shared::pool;
+
+/// The shortest and the longest time for which a session keeps its own connection.
+const LINGER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
+
+/// The same after a request that only had to be verified: the rest of the client's handshake often
+/// follows at once.
+const VERIFICATION_LINGER: Duration = Duration::from_millis(50);
+
+/// A promotion within so many lingers after the return makes the next linger longer.
+const SOON: u32 = 10;
+
+/// How a pump ends without its session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Transition {
+    /// The session needs a connection of its own.
+    Promote(Promotion),
+    /// It does not any more.
+    Return,
+}
+
+/// How long a session keeps its own connection.
+#[derive(Debug)]
+pub(crate) struct Linger {
+    span: Duration,
+    returned: Option<Instant>,
+}
+
+impl Default for Linger {
+    fn default() -> Self {
+        Self { span: LINGER.0, returned: None }
+    }
+}
+
+impl Linger {
+    /// The session is promoted. Returns how long it keeps its own connection.
+    pub(crate) fn promoted(&mut self, promotion: Promotion, now: Instant) -> Duration {
+        match promotion {
+            Promotion::Verification => return VERIFICATION_LINGER,
+            // There is no reason to expect that its next connection is different.
+            Promotion::Reason(PromotionReason::NotAuthenticated) => return LINGER.0,
+            Promotion::Reason(_) | Promotion::NotConnected => {}
+        }
+        if let Some(returned) = self.returned {
+            let soon = now.saturating_duration_since(returned) < self.span.saturating_mul(SOON);
+            let next = if soon { self.span.saturating_mul(2) } else { self.span / 2 };
+            self.span = next.clamp(LINGER.0, LINGER.1);
+        }
+        self.span
+    }
+
+    /// How long it keeps its own connection at present.
+    pub(crate) fn span(&self) -> Duration {
+        self.span
+    }
+
+    /// The session returns.
+    pub(crate) fn returned(&mut self, now: Instant) {
+        self.returned = Some(now);
+    }
+}
+
+/// Counts a session as one that shares, for as long as it does.
+#[derive(Debug)]
+pub(crate) struct Sharing<'a>(&'a WorkerContext);
+
+impl<'a> Sharing<'a> {
+    pub(crate) fn new(context: &'a WorkerContext) -> Self {
+        context.counters.shared.joined.increment();
+        Self(context)
+    }
+}
+
+impl Drop for Sharing<'_> {
+    fn drop(&mut self) {
+        self.0.counters.shared.left.increment();
+    }
+}
+
+/// Counts a promotion.
+pub(crate) fn count_promotion(context: &WorkerContext, promotion: Promotion) {
+    let at = match promotion {
+        Promotion::Reason(reason) => reason as usize,
+        Promotion::Verification => PromotionReason::ALL.len(),
+        Promotion::NotConnected => PromotionReason::ALL.len() + 1,
+    };
+    if let Some(count) = context.counters.shared.promoted.get(at) {
+        count.increment();
+    }
+}
+
+/// The start of a session that returns to shared connections.
+pub(crate) fn start_shared(state: CarryState) -> (Upstream, Start) {
+    let CarryState { ledger, unsent: early, .. } = state;
+    let replayed = Some(Box::new(Replayed { ledger: *ledger, messages: Vec::new() }));
+    (Upstream::sharing(), Start { early, replayed, returns_after: None })
+}
+
+/// The start of a session that shares connections to another target from now on.
+pub(crate) fn start_elsewhere(mut ledger: Box<Ledger>, unsent: Vec<u8>) -> (Upstream, Start) {
+    ledger.changed_server();
+    start_shared(CarryState { ledger, unsent, lost: None })
+}
+
+impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
+    /// Records what has left on the shared connection since the last poll. To be called before
+    /// anything is decided.
+    #[inline]
+    pub(in crate::session) fn record_sent(&mut self) {
+        if U::SHARED
+            && let Some(member) = self.upstream.as_member()
+        {
+            member.record_sent(|bytes| self.ledger.request(bytes));
+        }
+    }
+
+    /// Offers what the client has sent to the shared connection.
+    #[inline]
+    pub(in crate::session) fn offer_requests(&mut self) {
+        if U::SHARED
+            && !self.target.fence().is_raised()
+            && let Some(SharingState { shared: Some(shared), .. }) = self.sharing.as_deref()
+            && let Some(member) = self.upstream.as_member()
+        {
+            pool::offer(member, &self.ledger, (&shared.0, &shared.1));
+        }
+    }
+
+    /// Whether requests of the client wait here: they were read, and were not sent.
+    pub(in crate::session) fn has_waiting_requests(&self) -> bool {
+        !self.requests.is_clear() || self.upstream.member().is_some_and(Member::has_waiting)
+    }
+
+    /// Takes what was read from the client and not sent.
+    pub(in crate::session) fn take_unsent(&mut self) -> Vec<u8> {
+        self.record_sent();
+        let mut unsent = self.upstream.as_member().map_or_else(Vec::new, Member::take_unsent);
+        unsent.append(&mut self.requests.take_kept());
+        unsent
+    }
+
+    /// Why a session that shares, or may return to that, stops now.
+    pub(in crate::session) fn check_transition(
+        &mut self,
+        idle: bool,
+        waker: &Waker,
+    ) -> Option<EndReason> {
+        let transition = if U::SHARED {
+            Transition::Promote(self.upstream.member().and_then(Member::promotion)?)
+        } else if idle && self.may_return(waker) {
+            Transition::Return
+        } else {
+            return None;
+        };
+        let settled = self.replies.is_clear() && !self.is_interleaving();
+        let stays = match transition {
+            Transition::Promote(_) => self.leaving == Leaving::AtBoundary,
+            Transition::Return => self.leaving != Leaving::No,
+        };
+        if !settled || stays || self.target.fence().is_raised() {
+            return None;
+        }
+        if self.ledger.shared_state().is_none() {
+            // Only requests without such an effect are shared.
+            return match transition {
+                Transition::Promote(_) => Some(EndReason::StateLost),
+                Transition::Return => None,
+            };
+        }
+        if let Some(sharing) = &mut self.sharing {
+            sharing.transition = Some(transition);
+        }
+        Some(EndReason::ReplicaEjected)
+    }
+
+    /// Whether the session has had its own connection for long enough.
+    fn may_return(&mut self, waker: &Waker) -> bool {
+        let Some(at) = self.sharing.as_ref().and_then(|it| it.return_at) else { return false };
+        let ended = self.first_end == Some(Side::Client) || self.requests.has_ended();
+        let left = at.saturating_duration_since(Instant::now());
+        if !left.is_zero() {
+            let timer = &mut self.rare().returns;
+            if !timer.is_set() {
+                timer.set(left, waker);
+            }
+            return false;
+        }
+        let mode = self.context.shared.service.options.now().upstream;
+        mode != UpstreamMode::Dedicated && !ended && self.first_end.is_none() && self.measured == 0
+    }
+
+    /// The step after a transition.
+    pub(in crate::session) fn take_transition(&mut self) -> Option<After> {
+        let transition = self.sharing.as_mut()?.transition.take()?;
+        let unsent = self.take_unsent();
+        if self.commands > 0 {
+            self.ledger.changed_connection();
+        }
+        let ledger = std::mem::replace(&mut self.ledger, Ledger::new(&Limits::default()));
+        let state = CarryState { ledger: Box::new(ledger), unsent, lost: None };
+        Some(match transition {
+            Transition::Promote(promotion) => After::Promote(state, promotion),
+            Transition::Return => After::Return(state),
+        })
+    }
+}
+
+/// The state of a pump whose service shares connections.
+#[derive(Debug)]
+pub(crate) struct SharingState {
+    /// If it shares: how it joins a connection.
+    shared: Option<SharedContext>,
+    /// If it has its own connection: when it may return.
+    return_at: Option<Instant>,
+    /// Set when it stops to change between the two.
+    transition: Option<Transition>,
+}
+
+impl SharingState {
+    /// Of a session that shares.
+    pub(crate) fn sharing(shared: SharedContext) -> Box<Self> {
+        Box::new(Self { shared: Some(shared), return_at: None, transition: None })
+    }
+
+    /// Of a session that returns after `span`.
+    pub(crate) fn returning(span: Duration) -> Box<Self> {
+        let return_at = Some(Instant::now() + span);
+        Box::new(Self { shared: None, return_at, transition: None })
+    }
+}
+
+/// What the pump of a session that shares needs to join a connection.
+pub(crate) type SharedContext = (Arc<WorkerContext>, Arc<target::Target>);

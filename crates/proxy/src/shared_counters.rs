@@ -1,0 +1,79 @@
+//! The counters of shared upstream connections.
+//!
+//! Deliberately absent: the connections, and which session shares which.
+
+use resp::PromotionReason;
+
+use crate::latency::Counter;
+
+/// The number of reasons for which a session gets a connection of its own: those of requests and
+/// replies, a request that the server has to verify, and a shared connection that is not available.
+const PROMOTIONS: usize = PromotionReason::ALL.len() + 2;
+
+/// The counters of one worker for one service.
+#[derive(Debug, Default)]
+pub(crate) struct SharedCounters {
+    /// Sessions that began or began again to share, and sessions that ceased to.
+    pub(crate) joined: Counter,
+    pub(crate) left: Counter,
+    pub(crate) promoted: [Counter; PROMOTIONS],
+    pub(crate) returned: Counter,
+    pub(crate) opened: Counter,
+    pub(crate) closed: Counter,
+    pub(crate) not_opened: Counter,
+    pub(crate) desyncs: Counter,
+    pub(crate) members_lost: Counter,
+    pub(crate) writes: Counter,
+    pub(crate) requests: Counter,
+}
+
+/// The counters of shared upstream connections of one service, summed over all workers.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SharedSnapshot {
+    /// Sessions that share connections now.
+    pub sessions: u64,
+    /// Promotions to a connection of the session's own, in the order of [`Self::reasons`].
+    pub promoted: [u64; PROMOTIONS],
+    /// Times that a session returned to shared connections.
+    pub returned: u64,
+    /// Shared connections open now.
+    pub connections: u64,
+    /// Shared connections opened.
+    pub opened: u64,
+    /// Attempts to open one that failed.
+    pub not_opened: u64,
+    /// Shared connections closed because the target's replies contradicted the requests.
+    pub desyncs: u64,
+    /// Sessions that had requests in flight on a shared connection that was lost.
+    pub members_lost: u64,
+    /// Writes to shared connections that contained new requests.
+    pub writes: u64,
+    /// The requests in them.
+    pub requests: u64,
+}
+
+impl SharedSnapshot {
+    /// The labels of the promotions, in their order. They do not change between releases.
+    pub fn reasons() -> impl Iterator<Item = &'static str> {
+        let names = PromotionReason::ALL.iter().map(|reason| reason.name());
+        names.chain(["verification", "not_connected"])
+    }
+
+    pub(crate) fn add(&mut self, counters: &SharedCounters) {
+        // Ends before beginnings, so that what does both in between is not missing.
+        let (left, closed) = (counters.left.get(), counters.closed.get());
+        self.sessions += counters.joined.get().saturating_sub(left);
+        let opened = counters.opened.get();
+        self.connections += opened.saturating_sub(closed);
+        self.opened += opened;
+        for (sum, count) in self.promoted.iter_mut().zip(&counters.promoted) {
+            *sum += count.get();
+        }
+        self.returned += counters.returned.get();
+        self.not_opened += counters.not_opened.get();
+        self.desyncs += counters.desyncs.get();
+        self.members_lost += counters.members_lost.get();
+        self.writes += counters.writes.get();
+        self.requests += counters.requests.get();
+    }
+}

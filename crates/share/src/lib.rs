@@ -1,0 +1,37 @@
+//! Decisions for upstream connections that many clients share: which client may share which
+//! connection, in which order requests leave, and which reply belongs to which client.
+//!
+//! With a connection of its own per client, a proxy pays two receives and two sends per request.
+//! Requests of many clients that leave in one write, and their replies in one read, cost less than
+//! half of that, for the proxy and for Redis. The price is that a mistake in matching replies would
+//! hand one client's data to another, so every rule here prefers closing a connection to a doubt.
+//!
+//! - [`GroupKey`]: the clients that may share a connection.
+//! - [`Commands`]: how each request is handled.
+//! - [`TurnQueue`]: the order in which requests leave, and how many of each client.
+//! - [`UpstreamLedger`]: the requests in flight on one connection, and whose each reply is.
+//! - [`SharedSession`]: when a session leaves for a connection of its own, and when it returns.
+//! - [`StallDetector`]: connections that get no further requests, because a request holds them up.
+//!
+//! `docs/shared-upstreams.md` has the rules, with their reasons.
+//!
+//! Deliberately absent: I/O, time, buffers of clients, and cryptography. The caller computes
+//! digests of secrets.
+
+mod commands;
+mod group;
+mod session;
+#[cfg(test)]
+mod session_tests;
+mod stall;
+mod turn;
+mod upstream;
+#[cfg(test)]
+mod upstream_tests;
+
+pub use commands::{Commands, ServerCommand};
+pub use group::{GroupId, GroupKey, Groups, Identity, SecretDigest};
+pub use session::{Action, Mode, Offer, SharedEnd, SharedSession};
+pub use stall::StallDetector;
+pub use turn::{Quantum, Room, Taken, TurnQueue};
+pub use upstream::{Desync, Member, Piece, UpstreamLedger, UpstreamLimits};

@@ -1,0 +1,38 @@
+//! Clients of shared connections receive what they would receive from a server of their own.
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "tests report by a clear panic"
+)]
+
+mod rig;
+
+use proptest::prelude::{ProptestConfig, any, prop, proptest};
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Any commands, pieces, order of events, lost connections and clients that leave.
+    #[test]
+    fn gives_each_client_its_own_replies(steps in prop::collection::vec(any::<u8>(), 0..1500)) {
+        rig::run(&steps);
+    }
+}
+
+/// A long run of every kind of step, which must exercise every rule.
+#[test]
+fn reaches_every_kind_of_event() {
+    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+    let steps: Vec<u8> = (0..200_000)
+        .map(|_| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 56) as u8
+        })
+        .collect();
+    let seen = steps.chunks(4_000).map(rig::run).fold(rig::Seen::default(), rig::Seen::add);
+    assert!(seen.delivered > 1_500, "{seen:?}");
+    assert!(seen.lost > 20 && seen.left > 20 && seen.ended > 20, "{seen:?}");
+    assert!(seen.promoted > 20 && seen.returned > 5 && seen.verified > 20, "{seen:?}");
+    assert!(seen.desynchronised > 5 && seen.dropped > 5, "{seen:?}");
+}
