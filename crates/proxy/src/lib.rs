@@ -31,6 +31,7 @@
 mod access_log;
 mod address;
 mod context;
+mod counter;
 mod dial_permits;
 mod end_reason;
 mod invariant;
