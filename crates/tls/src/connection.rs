@@ -11,7 +11,7 @@ use std::ops::DerefMut;
 use std::sync::Arc;
 
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
-use rustls::pki_types::{ServerName, UnixTime};
+use rustls::pki_types::ServerName;
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{
     ConnectionState, EncodeError, EncryptError, UnbufferedConnectionCommon, UnbufferedStatus,
@@ -112,16 +112,6 @@ impl TlsConnection<ServerSide> {
     /// The library's, such as a lack of random numbers.
     pub fn accept(config: Arc<ServerConfig>) -> Result<Self, Error> {
         UnbufferedServerConnection::new(config).map(Self::new)
-    }
-
-    /// Whether a resumed session stands for a client's certificate that has expired by `now`.
-    ///
-    /// The library verifies certificates in full handshakes only. A ticket contains what was shown
-    /// then, and lives for hours.
-    #[must_use]
-    pub fn outlived_certificate(&self, now: UnixTime) -> bool {
-        self.is_resumed() == Some(true)
-            && self.peer_certificate().is_some_and(|it| it.not_after.as_secs() < now.as_secs())
     }
 }
 

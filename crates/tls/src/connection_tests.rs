@@ -1,40 +1,22 @@
 //! Two ends that are connected by buffers.
 
-use std::time::Duration;
-
-use rcgen::PKCS_ECDSA_P256_SHA256;
-use rustls::pki_types::UnixTime;
-
 use crate::testing::Authority;
 use crate::{
-    CertificateFiles, ClientCertificates, ClientSettings, ClientSide, ClientTls, MAX_RECORD,
-    MAX_WAITING, Protocols, RECORD_OVERHEAD, Roots, ServerSettings, ServerSide, ServerTls,
-    TlsConnection, TlsSide, Version,
+    ClientSettings, ClientSide, ClientTls, MAX_RECORD, MAX_WAITING, Protocols, RECORD_OVERHEAD,
+    Roots, ServerSettings, ServerSide, ServerTls, TlsConnection, TlsSide, Version,
 };
 
-/// Clients show a certificate if they have one.
 fn settings(version: Version) -> (ServerTls, ClientTls) {
     let authority = Authority::new("ca");
-    settings_with(version, &authority, None)
-}
-
-fn settings_with(
-    version: Version,
-    authority: &Authority,
-    certificate: Option<CertificateFiles>,
-) -> (ServerTls, ClientTls) {
     let protocols = Protocols { min: version, max: version, ..Protocols::default() };
     let server = ServerTls::new(&ServerSettings {
         certificates: vec![authority.issue(&["redis.example"])],
-        client_certificates: ClientCertificates::Optional,
-        client_ca: Some(authority.file()),
         ..ServerSettings::default()
     })
     .unwrap();
     let client = ClientTls::new(&ClientSettings {
         roots: Roots::Own(authority.file()),
         protocols,
-        certificate,
         ..ClientSettings::default()
     })
     .unwrap();
@@ -180,28 +162,4 @@ fn bounds_what_waits_for_the_rest_of_a_message() {
         failed
     });
     assert!(failed && most <= MAX_WAITING, "{failed} {most}");
-}
-
-#[test]
-fn tells_when_a_resumed_session_outlived_its_certificate() {
-    let at =
-        |year: u64| UnixTime::since_unix_epoch(Duration::from_secs((year - 1970) * 31_557_600));
-    for version in Version::ALL {
-        let authority = Authority::new("ca");
-        let app = authority.issue_within(&["app"], &PKCS_ECDSA_P256_SHA256, (2020, 2090));
-        for certificate in [Some(app), None] {
-            let shows = certificate.is_some();
-            let settings = settings_with(version, &authority, certificate);
-            for resumed in [false, true] {
-                let (mut server, mut client) = ends(&settings);
-                shake(&mut client, &mut server, 1000);
-                // The ticket arrives with the first reply.
-                let reply = encrypt(&mut server, b"+PONG\r\n");
-                deliver(&mut client, &reply, 1000);
-                assert_eq!(server.is_resumed(), Some(resumed));
-                assert!(!server.outlived_certificate(at(2089)));
-                assert_eq!(server.outlived_certificate(at(2091)), resumed && shows);
-            }
-        }
-    }
 }

@@ -4,15 +4,15 @@
 //! only this process has and replaces every six hours, and a ticket is accepted for at most twice
 //! that long. So resumption takes no memory here. The keys survive a replacement of the
 //! certificates, since otherwise every rotation would make all clients do full handshakes at once.
-//! They do not survive a change of the rules for client certificates: a ticket stands for a client
-//! that was verified under the old ones.
 //!
-//! A server whose clients have permissions by their certificate issues no tickets
-//! ([`ServerSettings::without_resumption`]) and can verify a certificate again
+//! A server that asks clients for certificates issues no tickets. A ticket stands for a client that
+//! was verified hours ago, and a session that is refused after its resumption would be tried with
+//! the same ticket again: a client that has renewed its certificate would stay out until the ticket
+//! ends. A server whose clients have permissions by their certificate can verify it again
 //! ([`ServerTls::accepts_client`]), since connections outlive certificates and authorities.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use rustls::crypto::aws_lc_rs::Ticketer;
@@ -72,21 +72,14 @@ struct Current {
     certificates: Arc<[CertificateFacts]>,
 }
 
-/// The keys of tickets, and the rules for client certificates that they were made under.
-struct Tickets {
-    producer: Arc<dyn ProducesTickets>,
-    rules: ClientRules,
-}
-
-#[derive(PartialEq, Eq)]
 struct ClientRules(ClientCertificates, Vec<CertificateDer<'static>>);
 
 /// The settings of a listener, replaceable while it runs. Cheap to clone; all clones share them.
 #[derive(Clone)]
 pub struct ServerTls {
     current: Arc<ArcSwap<Current>>,
-    /// Locked only while settings are replaced.
-    tickets: Arc<Mutex<Tickets>>,
+    /// The keys of tickets.
+    tickets: Arc<dyn ProducesTickets>,
 }
 
 /// Handles are equal if they share their settings.
@@ -113,13 +106,9 @@ impl ServerTls {
     /// Everything that is wrong with them.
     pub fn new(settings: &ServerSettings) -> Result<Self, Vec<Problem>> {
         let built = Built::of(settings)?;
-        let producer = new_ticketer().map_err(|problem| vec![problem])?;
-        let current = built.current(Arc::clone(&producer));
-        let tickets = Tickets { producer, rules: built.rules };
-        Ok(Self {
-            current: Arc::new(ArcSwap::from_pointee(current)),
-            tickets: Arc::new(Mutex::new(tickets)),
-        })
+        let tickets = new_ticketer().map_err(|problem| vec![problem])?;
+        let current = built.current(Arc::clone(&tickets));
+        Ok(Self { current: Arc::new(ArcSwap::from_pointee(current)), tickets })
     }
 
     /// Replaces the settings for sessions that begin from now on.
@@ -129,12 +118,7 @@ impl ServerTls {
     /// Everything that is wrong with the new ones; the old ones stay in use.
     pub fn replace(&self, settings: &ServerSettings) -> Result<(), Vec<Problem>> {
         let built = Built::of(settings)?;
-        let mut tickets = self.tickets.lock().unwrap_or_else(PoisonError::into_inner);
-        if tickets.rules != built.rules {
-            tickets.producer = new_ticketer().map_err(|problem| vec![problem])?;
-        }
-        self.current.store(Arc::new(built.current(Arc::clone(&tickets.producer))));
-        tickets.rules = built.rules;
+        self.current.store(Arc::new(built.current(Arc::clone(&self.tickets))));
         Ok(())
     }
 
@@ -173,7 +157,6 @@ fn new_ticketer() -> Result<Arc<dyn ProducesTickets>, Problem> {
 struct Built {
     config: ServerConfig,
     certificates: Vec<CertificateFacts>,
-    rules: ClientRules,
     verifier: Option<Arc<dyn ClientCertVerifier>>,
     resumes: bool,
 }
@@ -218,11 +201,11 @@ impl Built {
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = TICKETS;
         config.alpn_protocols.clone_from(&settings.application_protocols);
-        if settings.without_resumption {
+        let resumes = !settings.without_resumption && !asks;
+        if !resumes {
             config.send_tls13_tickets = 0;
         }
-        let resumes = !settings.without_resumption;
-        Ok(Self { config, certificates, rules, verifier: asked, resumes })
+        Ok(Self { config, certificates, verifier: asked, resumes })
     }
 
     fn current(&self, ticketer: Arc<dyn ProducesTickets>) -> Current {

@@ -297,7 +297,7 @@ fn sends_one_ticket_per_handshake() {
 }
 
 #[test]
-fn resumes_after_a_new_certificate_and_not_new_rules() {
+fn resumes_unless_clients_are_asked_for_certificates() {
     let (authority, theirs) = (Authority::new("ca"), Authority::new("clients"));
     let name = "redis.example";
     for version in Version::ALL {
@@ -322,10 +322,10 @@ fn resumes_after_a_new_certificate_and_not_new_rules() {
         server.replace(&with(ClientCertificates::None, None)).unwrap();
         assert_eq!(kind(), HandshakeKind::Resumed, "a new certificate");
         server.replace(&with(ClientCertificates::Optional, Some(&theirs))).unwrap();
-        assert_eq!(kind(), HandshakeKind::Full, "new rules");
-        assert_eq!(kind(), HandshakeKind::Resumed);
-        server.replace(&with(ClientCertificates::Optional, Some(&authority))).unwrap();
-        assert_eq!(kind(), HandshakeKind::Full, "another CA");
+        assert_eq!((kind(), kind()), (HandshakeKind::Full, HandshakeKind::Full));
+        server.replace(&with(ClientCertificates::Required, Some(&theirs))).unwrap();
+        let connected = handshake(server.config(), client.connect(name).unwrap());
+        assert_eq!(connected.unwrap_err(), Error::NoCertificatesPresented, "no way around it");
     }
 }
 

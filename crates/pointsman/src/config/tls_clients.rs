@@ -59,18 +59,14 @@ impl ClientTlsConfig {
         })
     }
 
-    /// The handle for connections, `None` without TLS. It is the same one for equal sections. New
-    /// contents of the files are used for new connections from the first call with them.
+    /// The handle for connections, `None` without TLS. It is the same one for equal sections, with
+    /// the contents of the files that are [in use](Self::renew).
     #[must_use]
     pub fn client(&self) -> Option<ClientTls> {
         let settings = self.client_settings()?;
-        let section = Self { pem: PemTexts::default(), ..self.clone() };
+        let section = self.without_contents();
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(it) = known.iter_mut().find(|it| it.section == section) {
-            // The contents were checked together with the section, so this cannot fail.
-            if it.contents != self.pem && it.client.replace(&settings).is_ok() {
-                it.contents = self.pem.clone();
-            }
+        if let Some(it) = known.iter().find(|it| it.section == section) {
             return Some(it.client.clone());
         }
         known.retain(|it| it.client.is_shared());
@@ -78,6 +74,24 @@ impl ClientTlsConfig {
         let client = ClientTls::new(&settings).unwrap_or_else(|_| ClientTls::refusing());
         known.push(KnownClient { section, contents: self.pem.clone(), client: client.clone() });
         Some(client)
+    }
+
+    /// Uses these contents of the files for connections that are opened from now on. Apart from
+    /// [`client`](Self::client), because a reload that is refused must change nothing.
+    pub fn renew(&self) {
+        let Some(settings) = self.client_settings() else { return };
+        let section = self.without_contents();
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        for it in known.iter_mut().filter(|it| it.section == section && it.contents != self.pem) {
+            // The contents were checked together with the section, so this cannot fail.
+            if it.client.replace(&settings).is_ok() {
+                it.contents = self.pem.clone();
+            }
+        }
+    }
+
+    fn without_contents(&self) -> Self {
+        Self { pem: PemTexts::default(), ..self.clone() }
     }
 }
 
@@ -149,7 +163,7 @@ pub(super) fn warn(service: &SettingMap, note: &mut Note<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::load_text;
+    use super::super::{Flags, load_text};
 
     fn load(keys: &str) -> (Result<super::super::Config, String>, String) {
         let text = format!("[[service]]\nsentinels = [\"s\"]\n[service.redis_tls]\n{keys}\n");
@@ -181,6 +195,29 @@ mod tests {
         assert!(key.contains("add certificate_file"), "{key}");
         let versions = fault("min_version = \"1.3\"\nmax_version = \"1.2\"");
         assert!(versions.contains("keep min_version <= max_version"), "{versions}");
+    }
+
+    #[test]
+    fn changes_contents_in_use_only_when_told_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("both.pem");
+        let section = |name: &str| {
+            let issued = harness::Authority::new("ca").issue(&[name]);
+            std::fs::write(&path, issued.chain + &issued.key).unwrap();
+            let file = folder.path().join("pointsman.toml");
+            let keys = format!("enabled = true\nverify = \"none\"\ncertificate_file = {path:?}");
+            let text = format!("[[service]]\nsentinels = [\"s\"]\n[service.redis_tls]\n{keys}\n");
+            std::fs::write(&file, text).unwrap();
+            let flags = Flags { config: Some(file), ..Flags::default() };
+            super::super::load(&flags, []).config().unwrap().services.remove(0).redis_tls
+        };
+        let (one, two) = (section("one"), section("two"));
+        let client = one.client().unwrap();
+        let shown = || client.certificate().unwrap().subject;
+        assert!(two.client().unwrap().is_same(&client));
+        assert_eq!(shown(), "CN=one", "the reload may still be refused");
+        two.renew();
+        assert_eq!(shown(), "CN=two");
     }
 
     #[test]

@@ -145,6 +145,11 @@ impl Reloader {
         services.retune(config, limits)?;
         services.tls().apply(config)?;
         self.admin_tls.apply(config)?;
+        // From here on nothing fails.
+        for service in &config.services {
+            service.redis_tls.renew();
+            service.sentinel_tls.renew();
+        }
         if let Some(prepared) = prepared {
             services.apply(prepared, (&before, config), limits, data_plane);
         }

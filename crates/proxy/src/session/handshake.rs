@@ -17,7 +17,6 @@ use std::future::poll_fn;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use tls::rustls::pki_types::UnixTime;
 use tls::{ServerSide, TlsConnection, TlsSide};
 
 use crate::end_reason::{EndReason, Side};
@@ -180,14 +179,7 @@ impl Handshake<'_> {
             tasks::record_bytes(run_queue::HEAVY);
             tasks::yield_now().await;
             match poll_fn(|cx| poll_step(cx, &mut client, &mut self.received)).await {
-                Ok(HandshakeStep::Complete) => {
-                    return if client.connection().outlived_certificate(UnixTime::now()) {
-                        let error = "its certificate has expired since the session began";
-                        Err((TlsFailure::ClientCertificate, error.to_owned()))
-                    } else {
-                        Ok(client)
-                    };
-                }
+                Ok(HandshakeStep::Complete) => return Ok(client),
                 Ok(HandshakeStep::Receive) => {}
                 Err(HandshakeError::Socket(error)) => {
                     return Err((TlsFailure::Closed, error.to_string()));
