@@ -3,14 +3,15 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use target::{EmptyPool, PoolWriter, ReplicaStatus};
 
 use crate::session::carry::proof_tests::answer_proof;
-use crate::testing::{Backend, SOON, TestProxy, destination, expect, is_silent, rest, session};
+use crate::testing::{
+    Backend, SOON, TestProxy, destination, expect, is_silent, rest, run_alone, session,
+};
 use crate::{DialFailure, EndReason, Options};
 
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
@@ -125,21 +126,11 @@ fn keeps_readers_of_a_dead_replica() {
     assert_eq!(proxy.stats().carried, 1);
 }
 
-/// Set in the process in which [`does_not_defer_a_replica_for_lack_of_files`] takes the files away.
-const WITHOUT_FILES: &str = "POINTSMAN_TEST_WITHOUT_FILES";
-
-/// A limit on open files applies to the whole process, so the test runs again in one of its own.
+/// A limit on open files applies to the whole process.
 #[test]
 fn does_not_defer_a_replica_for_lack_of_files() {
-    if std::env::var_os(WITHOUT_FILES).is_some() {
-        return ask_a_replica_without_files();
-    }
     let name = "session::replica_tests::does_not_defer_a_replica_for_lack_of_files";
-    let mut alone = Command::new(std::env::current_exe().unwrap());
-    let output = alone.args(["--exact", name]).env(WITHOUT_FILES, "1").output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(text.contains("1 passed"), "the test has another name: {text}");
+    run_alone(name, ask_a_replica_without_files);
 }
 
 fn ask_a_replica_without_files() {
