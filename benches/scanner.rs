@@ -33,6 +33,18 @@ fn exchange(c: &mut Criterion, name: &str, request: &[u8], reply: &[u8]) {
     assert_eq!(ledger.session_state(), SessionState::Quiet, "{name}");
 }
 
+fn junk(c: &mut Criterion) {
+    // What a stranger sends: the first part of a line that has no end.
+    let line = vec![b'a'; 60_000];
+    c.bench_function("request/60 KB of an inline word", |b| {
+        b.iter(|| {
+            let mut ledger = Ledger::new(&Limits::default());
+            ledger.request(black_box(&line));
+            assert_eq!(ledger.session_state(), SessionState::Busy);
+        });
+    });
+}
+
 fn small(c: &mut Criterion) {
     // One direction only: unanswered requests accumulate, which costs the ledger nothing.
     for (name, request) in [("request/GET 16-byte key", GET), ("request/SET 3-byte value", SET)] {
@@ -108,5 +120,5 @@ fn transaction() -> Vec<u8> {
     [b"*1\r\n$5\r\nMULTI\r\n", SET, b"*1\r\n$4\r\nEXEC\r\n"].concat()
 }
 
-criterion_group!(benches, small, replies, larger);
+criterion_group!(benches, junk, small, replies, larger);
 criterion_main!(benches);

@@ -27,7 +27,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use harness::{Authority, Cluster, Pointsman, Tls, pause};
+use harness::{Authority, Client, Cluster, Pointsman, Tls, pause};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use setup::{build, install};
 
@@ -66,6 +66,12 @@ pub(crate) struct JunkOptions {
     /// Seed of the junk.
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
+    /// Send junk to these ports only.
+    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    ports: Vec<Kind>,
+    /// Connections of a flood, which come at once; every 32nd stranger is one.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    flood: u32,
     /// Measure this pointsman instead of building one.
     #[arg(long, value_name = "PATH")]
     program: Option<PathBuf>,
@@ -88,11 +94,18 @@ pub(crate) fn run(options: &JunkOptions) -> Result<ExitCode, String> {
         return Err(format!("{} does not answer a hello", port.addr));
     }
     let sink = sink::start(cluster.address().ip(), other).map_err(|error| error.to_string())?;
-    let sinks = ports.map(|port| Port { addr: sink, ..port });
+    let ports: Vec<Port> = ports
+        .into_iter()
+        .filter(|port| options.ports.is_empty() || options.ports.contains(&port.kind))
+        .collect();
+    let sinks: Vec<Port> = ports.iter().map(|port| Port { addr: sink, ..*port }).collect();
     let junk = Junk { options, core: other, tls: Tls::new(&authority, NAME) };
     let meter = Meter::of(&pointsman, &cluster);
     let load = Load::new(pointsman.addr(), options.rate, options.seconds, meter)?;
-    // Every kind, so that what is made once is there before the first comparison.
+    // A client and every kind, so that what is made once is there before the first comparison.
+    Client::connect(pointsman.addr())
+        .and_then(|mut client| client.cmd(&["PING"]))
+        .map_err(|error| format!("no reply through pointsman: {error}"))?;
     junk.send(&ports, &AtomicBool::new(false), Some(Duration::from_secs(3)))?;
     let before = Traces::when_quiet(&pointsman)?;
     let rounds = (options.minutes * 60).div_ceil(options.seconds);
@@ -172,7 +185,7 @@ impl Junk<'_> {
         thread::scope(|scope| {
             let sending = scope.spawn(move || {
                 pin(core)?;
-                let mut strangers = Strangers::new(options.seed, tls.clone());
+                let mut strangers = Strangers::new(options.seed, options.flood, tls.clone());
                 let (begin, gap) = (Instant::now(), Duration::from_secs(1) / options.strangers);
                 let mut next = begin;
                 while !over.load(Ordering::Relaxed)

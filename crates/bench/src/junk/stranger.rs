@@ -19,8 +19,6 @@ const STAYING: usize = 200;
 const PATIENCE: Duration = Duration::from_millis(50);
 /// How long a stranger waits for an answer.
 const GLANCE: Duration = Duration::from_millis(2);
-/// Connections of a flood.
-const FLOOD: usize = 20;
 /// The address of strangers that come as a load balancer does, with a header.
 pub(super) const BALANCER: Ipv4Addr = Ipv4Addr::new(127, 99, 9, 9);
 
@@ -38,13 +36,15 @@ pub(super) struct Strangers {
     /// For those that complete a handshake.
     tls: Tls,
     staying: VecDeque<TcpStream>,
+    /// Connections of a flood.
+    flood: u32,
     count: u64,
 }
 
 impl Strangers {
-    pub(super) fn new(seed: u64, tls: Tls) -> Self {
+    pub(super) fn new(seed: u64, flood: u32, tls: Tls) -> Self {
         let random = fastrand::Rng::with_seed(seed);
-        Self { random, tls, staying: VecDeque::new(), count: 0 }
+        Self { random, tls, staying: VecDeque::new(), flood, count: 0 }
     }
 
     pub(super) fn count(&self) -> u64 {
@@ -55,7 +55,7 @@ impl Strangers {
     pub(super) fn visit(&mut self, ports: &[Port]) {
         let Some(port) = self.random.choice(ports).copied() else { return };
         if self.random.u8(..) < 8 {
-            for _ in 0..FLOOD {
+            for _ in 0..self.flood {
                 self.count += 1;
                 if let Some(stream) = connect(port) {
                     leave(&stream, self.random.bool());

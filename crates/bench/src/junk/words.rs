@@ -5,7 +5,7 @@ use std::iter;
 use fastrand::Rng;
 
 /// What is spoken at a port.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Kind {
     /// Clients of Redis.
     Clients,

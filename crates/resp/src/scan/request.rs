@@ -276,7 +276,12 @@ impl RequestScanner {
     }
 
     fn read_inline(&mut self, input: &mut &[u8], limits: &Bounds) -> RequestScan {
-        while let Some((&byte, rest)) = input.split_first() {
+        loop {
+            let most = limits.inline_bytes.saturating_sub(self.left);
+            let plain = self.inline.skip_plain(input, size(most), &mut self.word);
+            *input = input.get(plain..).unwrap_or_default();
+            self.left += u32::try_from(plain).unwrap_or(most);
+            let Some((&byte, rest)) = input.split_first() else { return RequestScan::More };
             *input = rest;
             self.left += 1;
             if self.left > limits.inline_bytes {
@@ -290,6 +295,5 @@ impl RequestScanner {
                 }
             }
         }
-        RequestScan::More
     }
 }

@@ -100,6 +100,24 @@ fn enforces_request_limits_exactly() {
     }
 }
 
+/// Plain bytes of a word are skipped together: each byte ends such a run, or not, as on its own.
+#[test]
+fn scans_inline_words_alike_in_any_pieces() {
+    let limits = Limits { inline_bytes: 40, ..Limits::default() };
+    for byte in 0..=u8::MAX {
+        for quote in [&b""[..], b"'", b"\""] {
+            for length in [0, 4, 30] {
+                let fill = vec![b'a'; length];
+                let line =
+                    [b"GET k", quote, &fill, &[byte], b"bc", quote, b"\r\nPING\r\n"].concat();
+                let whole = ends(&line, &[usize::MAX], &limits);
+                assert_eq!(whole, ends(&line, &[1], &limits), "{byte} {}", line.escape_ascii());
+                assert_eq!(whole, ends(&line, &[7, 2], &limits), "{byte} {}", line.escape_ascii());
+            }
+        }
+    }
+}
+
 #[test]
 fn skips_request_bodies_unseen() {
     let mut ledger = Ledger::new(&Limits::default());
