@@ -4,6 +4,8 @@
 //! Clients and backends are plain blocking sockets. Every read has a deadline, so a test that waits
 //! for what never comes fails and does not hang.
 
+mod alone;
+mod closed_port;
 mod fake_stream;
 pub(crate) mod tls_client;
 pub(crate) mod tls_target;
@@ -11,13 +13,12 @@ pub(crate) mod tls_target;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::num::NonZeroUsize;
-use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use drain::{Drain, ShutdownSettings, StopRequest};
-use socket2::{Domain, Socket, Type};
+use socket2::Socket;
 use target::{Destination, EmptyPool, PoolWriter, Target, TargetSource, TargetWriter};
 
 use crate::address::{ListenerId, Peer};
@@ -29,6 +30,8 @@ use crate::stats::ServiceCounters;
 use crate::target_tls::TargetTlsLog;
 use crate::{Bound, EndReason, Hint, Hints, NoHints, Options, Running, Service, ServiceSnapshot};
 
+pub(crate) use alone::run_alone;
+pub(crate) use closed_port::closed_port;
 pub(crate) use fake_stream::FakeStream;
 
 /// A generous deadline for anything that should happen at once.
@@ -237,22 +240,6 @@ impl Drop for TestProxy {
     }
 }
 
-/// Set in the process that [`run_alone`] starts.
-const ALONE: &str = "POINTSMAN_TEST_ALONE";
-
-/// Runs a test in a process of its own, since it limits or counts what all tests of a process
-/// share. `name` is the test's path in this crate.
-pub(crate) fn run_alone(name: &str, test: fn()) {
-    if std::env::var_os(ALONE).is_some() {
-        return test();
-    }
-    let mut alone = Command::new(std::env::current_exe().unwrap());
-    let output = alone.args(["--exact", name]).env(ALONE, "1").output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(text.contains("1 passed"), "the test has another name: {text}");
-}
-
 pub(crate) fn connect(addr: SocketAddr) -> TcpStream {
     let client = TcpStream::connect(addr).unwrap();
     client.set_read_timeout(Some(SOON)).unwrap();
@@ -264,18 +251,6 @@ pub(crate) fn connect(addr: SocketAddr) -> TcpStream {
 /// The published form of an address.
 pub(crate) fn destination(addr: SocketAddr) -> Destination {
     Destination { addr, name: addr.to_string().into(), epoch: 0, run_id: None }
-}
-
-/// A port that refuses connections until the socket listens, and that no other socket gets as long
-/// as this one is open.
-pub(crate) fn closed_port() -> (Socket, SocketAddr) {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-    // Allows a listener on the same port. The kernel does not choose the port for another socket
-    // even so.
-    socket.set_reuse_address(true).unwrap();
-    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
-    let addr = socket.local_addr().unwrap().as_socket().unwrap();
-    (socket, addr)
 }
 
 /// A server played by the test.

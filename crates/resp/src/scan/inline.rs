@@ -79,7 +79,7 @@ impl Inline {
         if self.place != QuoteState::Bare {
             return 0;
         }
-        let run = input.iter().take(most).take_while(|byte| PLAIN[usize::from(**byte)]).count();
+        let run = input.iter().take(most).take_while(|byte| is_plain(**byte)).count();
         word.push(input.get(..run).unwrap_or_default());
         run
     }
@@ -143,17 +143,10 @@ impl Inline {
     }
 }
 
-/// Bytes that neither end nor quote a word, and that may be part of a line.
-const PLAIN: [bool; 256] = {
-    let mut plain = [true; 256];
-    let special = b"\0\n\r\t '\"";
-    let mut at = 0;
-    while at < special.len() {
-        plain[special[at] as usize] = false;
-        at += 1;
-    }
-    plain
-};
+/// Whether a byte neither ends nor quotes a word, and may be part of a line.
+fn is_plain(byte: u8) -> bool {
+    !matches!(byte, 0 | b'\n' | b'\r' | b'\t' | b' ' | b'\'' | b'"')
+}
 
 /// C's `isspace`, without the line feed, which ends the line.
 fn is_space(byte: u8) -> bool {
