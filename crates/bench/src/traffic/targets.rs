@@ -1,5 +1,5 @@
-//! The targets of pointsman, as ratios within one interleaved run, with one server connection per
-//! client.
+//! The targets of pointsman, as ratios within one interleaved run: with one server connection per
+//! client, and with shared ones.
 //!
 //! A ratio is taken within each round and the median of these is judged, so that a slow round
 //! affects both sides. Rounds in which one side was disturbed count only if too few others are
@@ -17,6 +17,8 @@ enum Against {
     Stock,
     /// The better of the tuned variants.
     Tuned,
+    /// The proxy that shares one server connection.
+    Sharing,
 }
 
 impl Against {
@@ -25,6 +27,7 @@ impl Against {
             Self::Direct => "no proxy",
             Self::Stock => "haproxy 3",
             Self::Tuned => "haproxy 3, the better of 64 KiB buffers and splice-auto",
+            Self::Sharing => "twemproxy",
         }
     }
 
@@ -33,12 +36,14 @@ impl Against {
             Self::Direct => &[Peer::Direct],
             Self::Stock => &[Peer::Haproxy3],
             Self::Tuned => &[Peer::Haproxy3Buffers, Peer::Haproxy3Splice],
+            Self::Sharing => &[Peer::Twemproxy],
         }
     }
 }
 
 struct Target {
     title: &'static str,
+    ours: Peer,
     row: Row,
     measure: Measure,
     against: Against,
@@ -76,11 +81,21 @@ const fn target(
     against: Against,
     bound: Bound,
 ) -> Target {
-    Target { title, row, measure, against, bound }
+    Target { title, ours: Peer::Pointsman, row, measure, against, bound }
 }
 
-const TARGETS: [Target; 28] = {
-    use Against::{Direct, Stock, Tuned};
+const fn shared(
+    title: &'static str,
+    row: Row,
+    measure: Measure,
+    against: Against,
+    bound: Bound,
+) -> Target {
+    Target { title, ours: Peer::PointsmanShared, row, measure, against, bound }
+}
+
+const TARGETS: [Target; 37] = {
+    use Against::{Direct, Sharing, Stock, Tuned};
     use Bound::{Least, Most};
     use Measure::{Bulk, Conns, CpuBulk, CpuConn, CpuRequest, Memory, P50, P99, Rps};
     use Row::{
@@ -116,6 +131,15 @@ const TARGETS: [Target; 28] = {
         target("TLS: full handshakes a second", TlsFull, Conns, Stock, Least(1.00)),
         target("TLS: resumed sessions a second", TlsResumed, Conns, Stock, Least(1.00)),
         target("TLS: memory of an idle connection", TlsIdle, Memory, Stock, Most(0.30)),
+        shared("Shared: CPU a small request", Small, CpuRequest, Stock, Most(0.50)),
+        shared("Shared: CPU a small request", Small, CpuRequest, Sharing, Most(0.99)),
+        shared("Shared: throughput to a Redis", Redis, Rps, Direct, Least(1.50)),
+        shared("Shared: CPU in pipelines of 16", Pipeline, CpuRequest, Stock, Most(0.55)),
+        shared("Shared: p99 at 20,000/s", Latency, P99, Stock, Most(1.10)),
+        shared("Shared: memory of an idle pair", Idle, Memory, Stock, Most(0.15)),
+        shared("Shared: connections a second", Connections, Conns, Stock, Least(1.80)),
+        shared("Shared: CPU a connection", Connections, CpuConn, Stock, Most(0.55)),
+        shared("Shared: p50 of the first reply", First, P50, Stock, Most(0.60)),
     ]
 };
 
@@ -153,7 +177,7 @@ fn ratios(target: &Target, ours: Peer, records: &[Record]) -> Option<Spread> {
 }
 
 fn verdict(target: &Target, records: &[Record]) -> Option<Verdict> {
-    let ratio = ratios(target, Peer::Pointsman, records)?;
+    let ratio = ratios(target, target.ours, records)?;
     let baseline = ratios(target, Peer::Baseline, records);
     let (bound, met) = match target.bound {
         Bound::Most(most) => (format!("≤ {most:.2}"), ratio.median <= most),
@@ -268,6 +292,22 @@ mod tests {
             "{}",
             judge(&records)[0].line()
         );
+    }
+
+    #[test]
+    fn judges_shared_connections_apart() {
+        let cpu = |peer, value| record(Row::Small, peer, 1, Measure::CpuRequest, value);
+        let mut records = vec![
+            cpu(Peer::PointsmanShared, 4.0),
+            cpu(Peer::Haproxy3, 10.0),
+            cpu(Peer::Twemproxy, 3.0),
+        ];
+        let met = |records: &[Record]| {
+            judge(records).iter().map(|it| (it.against, it.met)).collect::<Vec<_>>()
+        };
+        assert_eq!(met(&records), [("haproxy 3", true), ("twemproxy", false)]);
+        records[0] = cpu(Peer::Pointsman, 4.0);
+        assert_eq!(met(&records), [("haproxy 3", true)]);
     }
 
     #[test]
