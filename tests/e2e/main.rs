@@ -61,6 +61,7 @@ mod sentinel_listen;
 mod services;
 mod session_bounds;
 mod sessions;
+mod shared_commands;
 mod shared_upstreams;
 mod shutdown;
 mod subscribers;
