@@ -70,6 +70,7 @@ pub use pointsman::{Pointsman, PointsmanBuilder};
 pub use process::{Launch, Process};
 pub use rustix::process::Signal;
 pub use rustls::version::{TLS12, TLS13};
+pub use rustls::{ClientConfig, HandshakeKind};
 pub use tls::Tls;
 pub use value::{Value, parse};
 pub use wait::{Condition, pause, wait_until};

@@ -41,10 +41,20 @@ impl Certificates {
     /// If the folder cannot be written.
     #[must_use]
     pub fn new(folder: &Path) -> Self {
+        Self::named(folder, "harness CA")
+    }
+
+    /// Like [`new`](Self::new), with this name. Servers find an authority by its name, so two that
+    /// are trusted at the same time need different ones.
+    ///
+    /// # Panics
+    /// Like [`new`](Self::new).
+    #[must_use]
+    pub fn named(folder: &Path, name: &str) -> Self {
         std::fs::create_dir_all(folder).expect("a folder for certificates");
         let mut params = CertificateParams::new(Vec::new()).expect("no names");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.distinguished_name.push(DnType::CommonName, "harness CA");
+        params.distinguished_name.push(DnType::CommonName, name);
         let key = KeyPair::generate().expect("a key");
         let authority = CertifiedIssuer::self_signed(params, key).expect("a CA");
         std::fs::write(folder.join("ca.crt"), authority.pem()).expect("ca.crt");
