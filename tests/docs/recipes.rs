@@ -166,6 +166,9 @@ fn cutover_drop_in_fits_the_configuration() {
         "the unit's own address is reset first"
     );
     assert_eq!(value_of(&drop_in, "ReusePort"), ["yes"]);
+    let tls = read("deploy/systemd/pointsman-tls.socket");
+    assert_eq!(value_of(&tls, "Service"), ["pointsman.service"]);
+    assert_eq!(value_of(&tls, "FileDescriptorName"), ["mymaster/tls"]);
     let unit = read("deploy/systemd/pointsman.socket");
     for key in ["ListenStream", "FileDescriptorName"] {
         assert!(!value_of(&unit, key).is_empty(), "the unit has no {key} to replace");

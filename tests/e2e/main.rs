@@ -69,6 +69,7 @@ mod supervised;
 mod switchover;
 mod switchover_faults;
 mod switchover_to;
+mod tls_activation;
 mod tls_admin;
 mod tls_admin_faults;
 mod tls_clients;

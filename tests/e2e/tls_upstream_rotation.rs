@@ -204,13 +204,18 @@ fn rotates_client_certificate_and_ca_under_load() {
     let target = &status(&pointsman)["services"][0]["target"]["generation"];
     assert_eq!(*target, generation, "nothing was switched");
 
-    // The old CA is not trusted any more, on either side.
+    refuses_old_ca(&cluster, &pointsman, (&old_ca, &both));
+}
+
+/// The old CA is not trusted any more, on either side.
+fn refuses_old_ca(cluster: &Cluster, pointsman: &Pointsman, (old_ca, both): (&str, &str)) {
+    let (old, servers) = (cluster.certificates(), cluster.folder().join("tls"));
     let (sentinel, replica) = (&cluster.sentinels()[0], cluster.replicas()[0]);
-    replace(&old.ca_file(), &old_ca);
+    replace(&old.ca_file(), old_ca);
     for node in [sentinel, replica] {
-        reissue(&cluster, node, old);
+        reissue(cluster, node, old);
     }
-    replace(&servers.join("ca.crt"), &both);
+    replace(&servers.join("ca.crt"), both);
     sentinel.kill();
     sentinel.restart();
     reread(replica, &servers);
@@ -218,7 +223,7 @@ fn rotates_client_certificate_and_ca_under_load() {
     for (kind, node) in [("sentinels", sentinel), ("nodes", replica)] {
         wait_until("the certificate of the old CA to be refused", PATIENCE, || {
             let addr = node.addr().to_string();
-            let row = rows(&pointsman, kind).into_iter().find(|it| it["addr"] == *addr);
+            let row = rows(pointsman, kind).into_iter().find(|it| it["addr"] == *addr);
             let fault = row.as_ref().map(|it| it["tls_fault"].clone()).unwrap_or_default();
             if fault == "unknown_issuer" { Ok(()) } else { Err(format!("{row:?}")) }
         });

@@ -49,10 +49,11 @@ impl Failure {
         match self {
             Self::Usage(error) if !error.use_stderr() => ExitCode::SUCCESS,
             Self::Usage(_) => ExitCode::from(USAGE),
-            // Configured numbers that exceed a limit of the system.
-            Self::Faults(_) | Self::Import(_) | Self::Run(RunError::Files(_)) => {
-                ExitCode::from(CONFIG)
-            }
+            // Numbers that exceed a limit of the system, and sockets of a service manager that do
+            // not fit: another start would end in the same way.
+            Self::Faults(_)
+            | Self::Import(_)
+            | Self::Run(RunError::Files(_) | RunError::Inherited(_)) => ExitCode::from(CONFIG),
             Self::Run(_) | Self::Status(_) | Self::Control(_) | Self::Output(_) => {
                 ExitCode::FAILURE
             }

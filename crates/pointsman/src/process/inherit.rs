@@ -3,10 +3,9 @@
 //!
 //! Such a socket outlives the process that accepts from it, together with its queue: clients that
 //! connect while no process accepts wait instead of being refused. A service manager gives each
-//! socket a name (`FileDescriptorName=`), which is the name of a service or `admin`; a socket with
-//! another name is identified by its address. A service that is given sockets listens on these
-//! only, because its addresses are then configured in the service manager. Of the sockets of an
-//! older process, those that the configuration names are taken; the rest stay with that process
+//! socket a name (`FileDescriptorName=`), by which `activation` finds its listener set. A set that
+//! is given sockets listens on these only, because its addresses are then configured in the service
+//! manager. Of the sockets of an older process, those that the configuration names are taken; the rest stay with that process
 //! until it ends.
 //!
 //! An older process also gives its IPv4 socket for every address where the configuration now has
@@ -25,6 +24,7 @@ use socket2::SockRef;
 use tracing::warn;
 
 use crate::config::Config;
+use crate::process::activation::{ActivationError, SocketOwner, is_of_admin, owner_of};
 use crate::process::listener_set;
 
 /// The variable with the names of the sockets, separated by colons (sd_listen_fds(3)).
@@ -62,17 +62,9 @@ pub enum InheritError {
         /// The error of the system.
         source: io::Error,
     },
-    /// No service uses the socket.
-    #[error(
-        "socket {addr} ({name}) of the service manager matches no service; \
-         set FileDescriptorName= to the name of a service, or to admin"
-    )]
-    Unassigned {
-        /// Its address.
-        addr: ListenAddr,
-        /// Its name.
-        name: String,
-    },
+    /// No part of the process may use the socket.
+    #[error(transparent)]
+    Owner(#[from] ActivationError),
 }
 
 /// Returns the sockets given by the service manager; none without one.
@@ -136,33 +128,6 @@ pub struct SocketAssignment {
     pub is_activated: bool,
 }
 
-/// The part of the process that a socket belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum SocketOwner {
-    Admin,
-    ListenerSet(usize),
-}
-
-/// Finds the owner of a socket: by name, else by address, else the only service.
-fn owner_of(name: &str, addr: &ListenAddr, config: &Config) -> Option<SocketOwner> {
-    let sets = listener_set::all(config);
-    let of_admin = addr.tcp().is_some();
-    let set = |found: Option<usize>| found.map(SocketOwner::ListenerSet);
-    let only = (sets.len() == 1).then_some(SocketOwner::ListenerSet(0));
-    set(sets.iter().position(|it| it.name == name))
-        .or_else(|| (name == ADMIN && of_admin).then_some(SocketOwner::Admin))
-        .or_else(|| set(sets.iter().position(|it| it.listen.contains(addr))))
-        .or_else(|| {
-            addr.tcp().filter(|addr| is_of_admin(*addr, config)).map(|_| SocketOwner::Admin)
-        })
-        .or(only)
-}
-
-fn is_of_admin(addr: SocketAddr, config: &Config) -> bool {
-    let admin = &config.admin;
-    admin.listen.contains(&addr) || admin.read_only_listen.contains(&addr)
-}
-
 impl SocketAssignment {
     /// Creates an assignment without inherited sockets.
     #[must_use]
@@ -181,14 +146,12 @@ impl SocketAssignment {
     ///
     /// # Errors
     ///
-    /// The first socket without an owner.
+    /// The first socket that no part of the process may use.
     pub fn activated(config: &Config, sockets: Vec<NamedSocket>) -> Result<Self, InheritError> {
         let mut assignment = Self::none(config);
         assignment.is_activated = true;
         for NamedSocket { name, addr, listener } in sockets {
-            let Some(owner) = owner_of(&name, &addr, config) else {
-                return Err(InheritError::Unassigned { addr, name });
-            };
+            let owner = owner_of(&name, &addr, config)?;
             assignment.add(owner, addr, listener);
         }
         for (listen, inherited) in &mut assignment.sets {
@@ -273,25 +236,6 @@ mod tests {
 
     fn addr(text: &str) -> ListenAddr {
         ListenAddr::parse(text).unwrap()
-    }
-
-    #[test]
-    fn prefers_names_to_addresses() {
-        let two =
-            config(&[("a", addr("127.0.0.1:1")), ("b", addr("127.0.0.1:2"))], &addr("127.0.0.1:9"));
-        assert_eq!(owner_of("b", &addr("127.0.0.1:1"), &two), Some(SocketOwner::ListenerSet(1)));
-        assert_eq!(
-            owner_of("x.socket", &addr("127.0.0.1:2"), &two),
-            Some(SocketOwner::ListenerSet(1))
-        );
-        assert_eq!(owner_of("admin", &addr("127.0.0.1:7"), &two), Some(SocketOwner::Admin));
-        assert_eq!(owner_of("x.socket", &addr("127.0.0.1:9"), &two), Some(SocketOwner::Admin));
-        assert_eq!(owner_of("x.socket", &addr("127.0.0.1:7"), &two), None);
-        let one = config(&[("a", addr("127.0.0.1:1"))], &addr("127.0.0.1:9"));
-        assert_eq!(
-            owner_of("x.socket", &addr("127.0.0.1:7"), &one),
-            Some(SocketOwner::ListenerSet(0))
-        );
     }
 
     #[test]

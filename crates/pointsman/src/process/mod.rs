@@ -4,6 +4,7 @@
 //! starts all parts, `run` waits for the end, and `reload` applies a changed configuration. Modules
 //! import downwards only: `run` uses `launch`, and both use `settings`, `capacity` and `error`.
 
+pub mod activation;
 pub(crate) mod admin_tls;
 pub(crate) mod capacity;
 pub(crate) mod config_reader;

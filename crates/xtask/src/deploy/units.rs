@@ -9,7 +9,8 @@ use super::tools::{Tools, root, run};
 /// wide open.
 pub(crate) const EXPOSURE: &str = "13";
 /// What is verified.
-pub(crate) const UNITS: [&str; 2] = ["pointsman.service", "pointsman.socket"];
+pub(crate) const UNITS: [&str; 3] =
+    ["pointsman.service", "pointsman.socket", "pointsman-tls.socket"];
 
 pub(super) fn check(_: &Tools) -> Result<String, String> {
     if harness::find_in_path("systemd-analyze").is_none() {
@@ -33,8 +34,11 @@ pub(super) fn check(_: &Tools) -> Result<String, String> {
         run(command.current_dir(temp.path()))
     };
     // It ends well whatever it finds in files around them; what it says of ours has their names.
-    let said = analyze(&["verify", "--man=no", "./pointsman.service", "./pointsman.socket"])?;
-    if let Some(line) = said.lines().find(|line| line.contains("pointsman.")) {
+    let own = UNITS.map(|unit| format!("./{unit}"));
+    let [service, plain, tls] = own.each_ref().map(String::as_str);
+    let said = analyze(&["verify", "--man=no", service, plain, tls])?;
+    let is_ours = |line: &&str| UNITS.iter().any(|unit| line.contains(unit));
+    if let Some(line) = said.lines().find(is_ours) {
         return Err(format!("systemd-analyze verify: {line}"));
     }
     score(&analyze(&[

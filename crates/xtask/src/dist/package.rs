@@ -26,7 +26,7 @@ systemd-sysusers pointsman.conf || :
 chgrp pointsman /etc/pointsman || :
 [ ! -d /run/systemd/system ] || systemctl daemon-reload || :
 %preun
-[ $1 -ne 0 ] || [ ! -d /run/systemd/system ] || systemctl --no-reload disable --now pointsman.socket pointsman.service || :
+[ $1 -ne 0 ] || [ ! -d /run/systemd/system ] || systemctl --no-reload disable --now pointsman.socket pointsman-tls.socket pointsman.service || :
 %postun
 [ ! -d /run/systemd/system ] || systemctl daemon-reload || :
 [ $1 -eq 0 ] || [ ! -d /run/systemd/system ] || systemctl try-restart pointsman.service || :
@@ -56,10 +56,28 @@ fn put(from: &Path, stage: &Path, to: &str) -> Result<(), String> {
     fs::set_permissions(&to, fs::Permissions::from_mode(mode)).map_err(|error| words(&error, &to))
 }
 
+/// A folder beside the packages that is removed however its use ends: what is left there would be
+/// taken for a part of the release, for example by the checksums.
+struct Folder(PathBuf);
+
+impl std::ops::Deref for Folder {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
 /// Lays out the common files: the program, its documentation, the user, and the systemd units if
 /// there are any.
-fn lay_out(dist: &Dist, program: &Path, name: &str) -> Result<PathBuf, String> {
-    let stage = dist.out.join(name);
+fn lay_out(dist: &Dist, program: &Path, name: &str) -> Result<Folder, String> {
+    let stage = Folder(dist.out.join(name));
     put(program, &stage, "usr/bin/pointsman")?;
     for (from, to) in ASSETS {
         put(&dist.assets.join(from), &stage, to)?;
@@ -107,7 +125,7 @@ pub(super) fn deb(dist: &Dist, program: &Path) -> Result<PathBuf, String> {
          Description: {SUMMARY}\n {indented}\n",
         env!("CARGO_PKG_VERSION"),
         dist.arch,
-        run(Command::new("du").args(["-sk", "--apparent-size"]).arg(&stage))?
+        run(Command::new("du").args(["-sk", "--apparent-size"]).arg(&*stage))?
             .split_whitespace()
             .next()
             .unwrap_or("0"),
@@ -120,16 +138,15 @@ pub(super) fn deb(dist: &Dist, program: &Path) -> Result<PathBuf, String> {
         fs::copy(root().join("deploy/package").join(name), &to)
             .map_err(|error| words(&error, &to))?;
     }
-    run(Command::new("chmod").args(["-R", "u=rwX,go=rX"]).arg(&stage))?;
+    run(Command::new("chmod").args(["-R", "u=rwX,go=rX"]).arg(&*stage))?;
     let sums = "find . -path ./DEBIAN -prune -o -type f -printf '%P\\0' | sort -z | xargs -0 md5sum > DEBIAN/md5sums";
-    run(Command::new("sh").args(["-c", sums]).current_dir(&stage))?;
+    run(Command::new("sh").args(["-c", sums]).current_dir(&*stage))?;
     let file = dist.out.join(format!("pointsman_{}_{}.deb", env!("CARGO_PKG_VERSION"), dist.arch));
     run(dist
         .tool("dpkg-deb")
         .args(["--root-owner-group", "-Zxz", "--build"])
-        .arg(&stage)
+        .arg(&*stage)
         .arg(&file))?;
-    fs::remove_dir_all(&stage).map_err(|error| words(&error, &stage))?;
     Ok(file)
 }
 
@@ -157,7 +174,7 @@ pub(super) fn rpm(dist: &Dist, program: &Path) -> Result<PathBuf, String> {
     let arch = if dist.arch == "amd64" { "x86_64" } else { "aarch64" };
     let files = run(Command::new("find")
         .args([".", "-type", "f", "-printf", "/%P\\n"])
-        .current_dir(&stage))?;
+        .current_dir(&*stage))?;
     let mut files: Vec<String> = files
         .lines()
         .map(|file| {
@@ -190,15 +207,48 @@ pub(super) fn rpm(dist: &Dist, program: &Path) -> Result<PathBuf, String> {
     fs::write(&file, spec).map_err(|error| words(&error, &file))?;
     let mut build = dist.tool("rpmbuild");
     build.args(["-bb", "--quiet", "--target", arch]);
-    let copy = dist.out.join("rpm-build");
+    let copy = Folder(dist.out.join("rpm-build"));
     build.arg("--define").arg(format!("_topdir {}", copy.display()));
     build
         .arg("--define")
         .arg(format!("_rpmdir {}", dist.out.display()))
         .args(["--define", "_rpmfilename %{NAME}-%{VERSION}-%{RELEASE}.%{ARCH}.rpm"]);
     run(build.arg(&file))?;
-    for folder in [&stage, &copy] {
-        let _ = fs::remove_dir_all(folder);
-    }
     Ok(dist.out.join(format!("pointsman-{}-1.{arch}.rpm", env!("CARGO_PKG_VERSION"))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether there is an rpmbuild or not: only files are left for the checksums.
+    #[test]
+    fn leaves_no_folder_of_a_package() {
+        let temp = tempfile::tempdir().unwrap();
+        let (out, assets) = (temp.path().join("out"), temp.path().join("assets"));
+        let program = temp.path().join("pointsman");
+        for (from, _) in ASSETS.iter().chain([&("_pointsman", "")]) {
+            let path = assets.join(from);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "x").unwrap();
+        }
+        fs::create_dir(&out).unwrap();
+        fs::write(&program, "#!/bin/sh\n").unwrap();
+        let dist = Dist {
+            out,
+            assets,
+            target: "x86_64-unknown-linux-gnu".to_owned(),
+            arch: "amd64",
+            epoch: "1700000000".to_owned(),
+            linked: std::cell::OnceCell::new(),
+            standing_alone: std::cell::OnceCell::new(),
+            is_given: true,
+        };
+        let made = rpm(&dist, &program);
+        let missing = lay_out(&dist, &temp.path().join("missing"), "deb").err();
+        assert!(missing.is_some());
+        let left = fs::read_dir(&dist.out).unwrap().map(|it| it.unwrap().path());
+        let folders: Vec<PathBuf> = left.filter(|path| path.is_dir()).collect();
+        assert!(folders.is_empty(), "{folders:?} after {made:?}");
+    }
 }

@@ -13,9 +13,9 @@ use proxy::{AddressPlan, ListenAddr, ListenerId, NewListener, Options, Running, 
 
 use super::{RunningSet, ServedAddress, ServiceSet};
 use crate::config::Config;
-use crate::process::inherit;
 use crate::process::listener_plan::{self, ListenerPlan, ListenerStep, SetAddress};
 use crate::process::listener_set::{self, ListenerSet};
+use crate::process::{activation, inherit};
 
 /// How long a reload waits for addresses that an earlier one is closing.
 const CLOSING_TIMEOUT: Duration = Duration::from_secs(2);
@@ -122,6 +122,7 @@ impl ServiceSet {
             ));
         }
         let wanted = self.wanted(config);
+        self.refuse_other_protocol(&wanted)?;
         let running: Vec<SetAddress> = self.running().into_iter().map(|(key, _)| key).collect();
         let keys: Vec<SetAddress> =
             wanted.iter().map(|(set, addr)| (set.name.clone(), addr.clone())).collect();
@@ -131,6 +132,28 @@ impl ServiceSet {
             listener_set::options_of(config, limits, &self.tls).into_iter().collect();
         let sockets = self.bind(&wanted, &plan, &options)?;
         Ok(PreparedReload { wanted, plan, sockets })
+    }
+
+    /// Refuses an address with TLS where a service manager's socket is plain, or the reverse. That
+    /// socket is kept, and with `ReusePort=` both could be bound.
+    fn refuse_other_protocol(&self, wanted: &[(ListenerSet, ListenAddr)]) -> Result<(), String> {
+        for (_, served) in self.running().iter().filter(|(_, served)| served.is_managed) {
+            let other = wanted
+                .iter()
+                .find(|(set, it)| set.tls != served.tls && activation::covers(it, &served.addr));
+            if let Some((set, it)) = other {
+                return Err(format!(
+                    "{}: the service manager's socket {} is {} TLS; move it into a socket unit of \
+                     its own with FileDescriptorName={}, and restart, or change {} from {it}",
+                    set.name,
+                    served.addr,
+                    if served.tls { "for" } else { "without" },
+                    set.name,
+                    set.key(),
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Waits until the sockets that an earlier reload closes are closed, since their addresses may
