@@ -57,4 +57,4 @@ pub use problem::Problem;
 pub use protocol::{Protocols, Version, cipher_names, is_cipher};
 /// The library whose configurations the handles contain, for adapters to other I/O.
 pub use rustls;
-pub use server::{ClientCertificates, ServerSettings, ServerTls};
+pub use server::{BuiltServerTls, ClientCertificates, ServerSettings, ServerTls};

@@ -117,9 +117,14 @@ impl ServerTls {
     ///
     /// Everything that is wrong with the new ones; the old ones stay in use.
     pub fn replace(&self, settings: &ServerSettings) -> Result<(), Vec<Problem>> {
-        let built = Built::of(settings)?;
-        self.current.store(Arc::new(built.current(Arc::clone(&self.tickets))));
+        self.commit(&BuiltServerTls::of(settings)?);
         Ok(())
+    }
+
+    /// Replaces the settings for sessions that begin from now on by some that were built before, for
+    /// a change of several parts that happens as a whole or not at all.
+    pub fn commit(&self, built: &BuiltServerTls) {
+        self.current.store(Arc::new(built.0.current(Arc::clone(&self.tickets))));
     }
 
     /// The configuration for a session that begins now.
@@ -151,6 +156,27 @@ fn new_ticketer() -> Result<Arc<dyn ProducesTickets>, Problem> {
         let what = format!("no key for session tickets can be made: {error}");
         Problem::of_setting(what, "check the system's source of random numbers")
     })
+}
+
+/// Settings that were found sound and are not in use.
+pub struct BuiltServerTls(Built);
+
+impl BuiltServerTls {
+    /// Builds the settings.
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong with them.
+    pub fn of(settings: &ServerSettings) -> Result<Self, Vec<Problem>> {
+        Built::of(settings).map(Self)
+    }
+}
+
+impl fmt::Debug for BuiltServerTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let certificates = &self.0.certificates;
+        f.debug_struct("BuiltServerTls").field("certificates", certificates).finish_non_exhaustive()
+    }
 }
 
 /// Settings that were found sound.

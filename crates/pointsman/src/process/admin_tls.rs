@@ -21,6 +21,10 @@ struct Made {
     server: ServerTls,
 }
 
+/// What a reload changes, built and not in use yet; `None` if nothing.
+#[derive(Debug)]
+pub(crate) struct PreparedAdmin(Option<(Made, TlsRules)>);
+
 /// TLS of the admin server. Cheap to clone; all clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct AdminCertificates(Option<(AdminTls, Arc<Mutex<Made>>)>);
@@ -41,22 +45,26 @@ impl AdminCertificates {
         self.0.as_ref().map(|(tls, _)| tls.clone())
     }
 
-    /// Uses a changed configuration for new connections. Nothing changes if it cannot be used.
+    /// Builds the rules of a changed configuration. Nothing is in use before
+    /// [`commit`](Self::commit).
     ///
     /// # Errors
     ///
     /// What is wrong.
-    pub(crate) fn apply(&self, config: &Config) -> Result<(), String> {
-        let Some((tls, made)) = &self.0 else { return Ok(()) };
-        let mut made = lock(made);
-        if made.from == config.admin.tls {
-            return Ok(());
+    pub(crate) fn prepare(&self, config: &Config) -> Result<PreparedAdmin, String> {
+        let Some((_, made)) = &self.0 else { return Ok(PreparedAdmin(None)) };
+        if lock(made).from == config.admin.tls {
+            return Ok(PreparedAdmin(None));
         }
-        if let Some((new, rules)) = make(&config.admin.tls)? {
+        make(&config.admin.tls).map(PreparedAdmin)
+    }
+
+    /// Uses prepared rules for new connections.
+    pub(crate) fn commit(&self, prepared: PreparedAdmin) {
+        if let (Some((tls, made)), Some((new, rules))) = (&self.0, prepared.0) {
             tls.set(rules);
-            *made = new;
+            *lock(made) = new;
         }
-        Ok(())
     }
 
     /// What of a configuration needs a restart.

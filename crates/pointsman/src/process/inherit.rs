@@ -5,8 +5,8 @@
 //! connect while no process accepts wait instead of being refused. A service manager gives each
 //! socket a name (`FileDescriptorName=`), by which `activation` finds its listener set. A set that
 //! is given sockets listens on these only, because its addresses are then configured in the service
-//! manager. Of the sockets of an older process, those that the configuration names are taken; the rest stay with that process
-//! until it ends.
+//! manager. Of the sockets of an older process, those that the configuration names are taken; the
+//! rest stay with that process until it ends.
 //!
 //! An older process also gives its IPv4 socket for every address where the configuration now has
 //! `[::]` for both families.

@@ -23,10 +23,11 @@ use crate::admin::control::ControlAccess;
 use crate::admin::effective_config::{EffectiveConfig, EffectiveSettings, ReloadOutcome};
 use crate::config::{self, Config, ReloadPlan, SettingMap, Settings, name_of};
 use crate::logging::LogSettings;
-use crate::process::admin_tls::AdminCertificates;
+use crate::process::admin_tls::{AdminCertificates, PreparedAdmin};
 use crate::process::launch::admin_hosts;
 use crate::process::service_set::ServiceSet;
 use crate::process::settings::{self, workers};
+use crate::process::tls_servers::{PreparedServers, TlsServers};
 use crate::system::connection_capacity;
 use crate::system::descriptors::Files;
 use crate::system::memory::Memory;
@@ -142,10 +143,11 @@ impl Reloader {
         } else {
             None
         };
-        services.retune(config, limits)?;
-        services.tls().apply(config)?;
-        self.admin_tls.apply(config)?;
+        let tls = PreparedTls::of(config, (services.tls(), &self.admin_tls))?;
+        // Leaves the options as they were if one of them is refused.
+        services.retune((config, limits), &before)?;
         // From here on nothing fails.
+        tls.commit((services.tls(), &self.admin_tls));
         for service in &config.services {
             service.redis_tls.renew();
             service.sentinel_tls.renew();
@@ -168,6 +170,27 @@ impl Reloader {
     }
 }
 
+/// The certificates of a reload, all of them built and none in use: one that is refused must leave
+/// the others as they are, too.
+struct PreparedTls {
+    services: PreparedServers,
+    admin: PreparedAdmin,
+}
+
+impl PreparedTls {
+    fn of(
+        config: &Config,
+        (services, admin): (&TlsServers, &AdminCertificates),
+    ) -> Result<Self, String> {
+        Ok(Self { services: services.prepare(config)?, admin: admin.prepare(config)? })
+    }
+
+    fn commit(self, (services, admin): (&TlsServers, &AdminCertificates)) {
+        services.commit(self.services);
+        admin.commit(self.admin);
+    }
+}
+
 /// Whether the new configuration has other services, addresses or sentinels.
 fn changes_services(before: &Config, after: &Config) -> bool {
     let of = |config: &Config| {
@@ -185,4 +208,50 @@ fn changes_services(before: &Config, after: &Config) -> bool {
         services
     };
     of(before) != of(after)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// A service and an admin server with a certificate for this name, as they are read from files.
+    fn config(folder: &Path, name: &str) -> Config {
+        let files = harness::Authority::new("ca").issue(&[name]).write(folder);
+        let (chain, key) = (&files.chain, &files.key);
+        let text = format!(
+            "[[service]]\nsentinels=[\"s\"]\nlisten=[]\ntls_listen=[\"127.0.0.1:1\"]\n\
+             [service.tls]\ncertificate_files=[{chain:?}]\nkey_files=[{key:?}]\n\
+             [admin]\nlisten=[\"127.0.0.1:9\"]\n\
+             [admin.tls]\ncertificate_file={chain:?}\nkey_file={key:?}\n"
+        );
+        let file = folder.join("pointsman.toml");
+        std::fs::write(&file, text).unwrap();
+        let flags = config::Flags { config: Some(file), ..config::Flags::default() };
+        config::load(&flags, []).config().unwrap()
+    }
+
+    #[test]
+    fn changes_no_certificate_if_another_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let (one, mut two) = (config(folder.path(), "one"), config(folder.path(), "two"));
+        let tls = (&TlsServers::new(&one).unwrap(), &AdminCertificates::new(&one).unwrap());
+        let shown = || {
+            let service = tls.0.certificates().pop().map(|(_, facts)| facts.names);
+            let admin = tls.1.certificates().pop().map(|facts| facts.names);
+            [service, admin].map(Option::unwrap_or_default).concat()
+        };
+        // No version is left for the admin server.
+        let rules = &mut two.admin.tls;
+        std::mem::swap(&mut rules.min_version, &mut rules.max_version);
+        let refused = PreparedTls::of(&two, tls).map(|it| it.commit(tls)).unwrap_err();
+        assert!(refused.contains("admin.tls"), "{refused}");
+        assert_eq!(shown(), ["one", "one"]);
+
+        let rules = &mut two.admin.tls;
+        std::mem::swap(&mut rules.min_version, &mut rules.max_version);
+        PreparedTls::of(&two, tls).map(|it| it.commit(tls)).unwrap();
+        assert_eq!(shown(), ["two", "two"]);
+    }
 }

@@ -361,19 +361,32 @@ impl ServiceSet {
         self.control.apply();
     }
 
-    /// Sets the options of the listening sockets that exist before a reload.
+    /// Sets the options of the listening sockets that exist before a reload, or those of the
+    /// configuration `before` again if the system refuses one.
     ///
     /// # Errors
     ///
     /// The listener set concerned, and why.
-    pub(crate) fn retune(&self, config: &Config, limits: &[usize]) -> Result<(), String> {
+    pub(crate) fn retune(
+        &self,
+        (config, limits): (&Config, &[usize]),
+        before: &Config,
+    ) -> Result<(), String> {
         let sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
-        for (name, options) in listener_set::options_of(config, limits, &self.tls) {
-            sockets.retune(&name, &options).map_err(|error| {
-                format!("cannot change the listening sockets of {name}: {error}")
-            })?;
+        let set = |config: &Config, limits: &[usize]| {
+            let mut all = listener_set::options_of(config, limits, &self.tls).into_iter();
+            all.try_for_each(|(name, options)| {
+                sockets.retune(&name, &options).map_err(|error| {
+                    format!("cannot change the listening sockets of {name}: {error}")
+                })
+            })
+        };
+        let result = set(config, limits);
+        if result.is_err() {
+            // These were accepted once. The limits do not concern the listening sockets.
+            let _ = set(before, &vec![0; before.services.len()]);
         }
-        Ok(())
+        result
     }
 
     /// The order of the configuration; services that are being removed come last.

@@ -3,11 +3,11 @@
 //! The settings of a service stay one handle as long as it has certificates. Established sessions
 //! keep what they began with; the keys of session tickets outlive a rotation of certificates.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use proxy::{HandshakeLimit, TlsListening};
-use tls::{CertificateFacts, ServerTls};
+use tls::{BuiltServerTls, CertificateFacts, ServerTls};
 
 use crate::config::{Config, ServerTlsConfig, ServiceConfig};
 
@@ -16,6 +16,20 @@ use crate::config::{Config, ServerTlsConfig, ServiceConfig};
 struct Made {
     from: ServerTlsConfig,
     server: ServerTls,
+}
+
+/// What a reload changes, built and not in use yet.
+#[derive(Debug)]
+pub(crate) struct PreparedServers {
+    changed: Vec<(String, ServerTlsConfig, Change)>,
+    /// The services that have certificates.
+    kept: BTreeSet<String>,
+}
+
+#[derive(Debug)]
+enum Change {
+    New(ServerTls),
+    Replaced(BuiltServerTls),
 }
 
 /// The settings of all services. Cheap to clone; all clones share them.
@@ -34,45 +48,60 @@ impl TlsServers {
     pub(crate) fn new(config: &Config) -> Result<Self, String> {
         let limit = HandshakeLimit::new(config.process.max_handshakes);
         let servers = Self { services: Arc::default(), limit };
-        servers.apply(config)?;
+        servers.commit(servers.prepare(config)?);
         Ok(servers)
     }
 
-    /// Makes the settings of services that are new, and replaces those that have changed. Nothing
-    /// changes if one of them cannot be used.
+    /// Builds the settings of services that are new, and of those that have changed. Nothing is in
+    /// use before [`commit`](Self::commit).
     ///
     /// # Errors
     ///
     /// The service concerned, and what is wrong.
-    pub(crate) fn apply(&self, config: &Config) -> Result<(), String> {
-        let mut services = self.lock();
-        let is_same = |service: &ServiceConfig| {
-            services.get(&service.name).is_some_and(|made| made.from == service.tls)
+    pub(crate) fn prepare(&self, config: &Config) -> Result<PreparedServers, String> {
+        let services = self.lock();
+        let with_tls =
+            config.services.iter().filter(|service| !service.tls.certificate_files.is_empty());
+        let mut prepared = PreparedServers {
+            changed: Vec::new(),
+            kept: with_tls.map(|service| service.name.clone()).collect(),
         };
-        let mut changed = Vec::new();
-        for service in config.services.iter().filter(|service| !is_same(service)) {
+        for service in &config.services {
+            let running = services.get(&service.name);
+            if running.is_some_and(|made| made.from == service.tls) {
+                continue;
+            }
             let Some(settings) = service.tls.server_settings() else { continue };
-            let server = ServerTls::new(&settings).map_err(|problems| {
+            let built = match running {
+                Some(_) => BuiltServerTls::of(&settings).map(Change::Replaced),
+                None => ServerTls::new(&settings).map(Change::New),
+            };
+            let change = built.map_err(|problems| {
                 let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
                 format!("service {}: {}", service.name, problems.join("; "))
             })?;
-            changed.push((service, settings, server));
+            prepared.changed.push((service.name.clone(), service.tls.clone(), change));
         }
-        for (service, settings, server) in changed {
-            let from = service.tls.clone();
-            match services.get_mut(&service.name) {
-                // It was built once already, so it can be again.
-                Some(made) if made.server.replace(&settings).is_ok() => made.from = from,
-                _ => {
-                    services.insert(service.name.clone(), Made { from, server });
+        Ok(prepared)
+    }
+
+    /// Uses prepared settings for new connections.
+    pub(crate) fn commit(&self, prepared: PreparedServers) {
+        let mut services = self.lock();
+        for (name, from, change) in prepared.changed {
+            match change {
+                Change::New(server) => {
+                    services.insert(name, Made { from, server });
+                }
+                Change::Replaced(built) => {
+                    if let Some(made) = services.get_mut(&name) {
+                        made.server.commit(&built);
+                        made.from = from;
+                    }
                 }
             }
         }
-        services.retain(|name, _| {
-            let service = config.services.iter().find(|service| service.name == *name);
-            service.is_some_and(|service| !service.tls.certificate_files.is_empty())
-        });
-        Ok(())
+        services.retain(|name, _| prepared.kept.contains(name));
     }
 
     /// The options of a service's listeners for TLS; `None` without certificates.
