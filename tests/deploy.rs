@@ -94,7 +94,6 @@ const LOOKED_UP: &[&str] = &[
     "pointsman_tls_handshakes_running",
     "pointsman_target_generation",
     "pointsman_target_tls_handshakes_total",
-    "pointsman_tls_faults",
     "pointsman_holds_total",
     "pointsman_service_removed",
     "pointsman_replica_lag_bytes",

@@ -10,8 +10,8 @@ use std::time::Duration;
 use harness::{Certificates, Client, Cluster, Load, Node, Pointsman, wait_until};
 use serde_json::Value as Json;
 
-use crate::builder;
 use crate::credentials::status;
+use crate::{builder, metric};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -204,7 +204,22 @@ fn rotates_client_certificate_and_ca_under_load() {
     let target = &status(&pointsman)["services"][0]["target"]["generation"];
     assert_eq!(*target, generation, "nothing was switched");
 
+    lists_own_certificates(&pointsman);
     refuses_old_ca(&cluster, &pointsman, (&old_ca, &both));
+}
+
+/// The certificates that are shown to servers are those of the new CA, in status and metrics.
+fn lists_own_certificates(pointsman: &Pointsman) {
+    let listed = status(pointsman)["config"]["certificates"].clone();
+    for side in ["redis", "sentinel"] {
+        let own = listed.as_array().into_iter().flatten().find(|it| it["side"] == side);
+        let issuer = own.and_then(|it| it["issuer"].as_str()).unwrap_or_default();
+        assert!(issuer.contains("new CA"), "{side}: {listed}");
+        let file = own.and_then(|it| it["file"].as_str()).unwrap_or_default();
+        let name = "pointsman_tls_certificate_not_after_seconds";
+        let labels = format!("{{service=\"mymaster\",side=\"{side}\",file={file:?}}}");
+        assert!(metric(pointsman, &(name.to_owned() + &labels)) > Some(0.0), "{side}");
+    }
 }
 
 /// The old CA is not trusted any more, on either side.

@@ -7,13 +7,14 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use tls::rustls::{AlertDescription, CertificateError, Error};
+use tls::rustls::Error;
+use tls::{Fault, FaultKind};
 
 use crate::latency::Counter;
 use crate::log_rate::LogRate;
 
 macro_rules! failures {
-    ($($(#[$doc:meta])* $name:ident = $label:literal, $remedy:literal;)+) => {
+    ($($(#[$doc:meta])* $name:ident, $remedy:literal;)+) => {
         /// Why a TLS session with a target failed.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[repr(u8)]
@@ -27,11 +28,10 @@ macro_rules! failures {
             /// The number of kinds.
             pub const COUNT: usize = Self::ALL.len();
 
-            /// The label in metrics and logs, in snake case. It does not change between releases.
-            #[must_use]
-            pub const fn label(self) -> &'static str {
+            /// The kind of the fault, which has the same name in every part of the program.
+            const fn kind(self) -> FaultKind {
                 match self {
-                    $(Self::$name => $label,)+
+                    $(Self::$name => FaultKind::$name,)+
                 }
             }
 
@@ -47,79 +47,56 @@ macro_rules! failures {
 
 failures! {
     /// The handshake was not complete within `connect_timeout`.
-    Timeout = "timeout",
+    TimedOut,
         "check that the node speaks TLS on this port (tls-port) and is not overloaded";
     /// The target closed the connection during the handshake, or it broke.
-    Closed = "closed",
+    Closed,
         "see the log of the node: it may have too many clients";
     /// The target sent something that is not TLS.
-    NotTls = "not_tls",
+    NotTls,
         "use the node's tls-port (replicas need tls-replication yes), or switch TLS off here";
     /// There is no version, cipher, signature or key exchange that both sides support.
-    NothingInCommon = "nothing_in_common",
+    NoCommonProtocol,
         "compare min_version, max_version and ciphers with tls-protocols and tls-ciphers";
     /// The certificate of the target is for other names.
-    WrongName = "wrong_name",
+    WrongName,
         "issue the certificate for this name, set server_name, or set verify = \"chain\"";
     /// The certificate of the target leads to no trusted authority.
-    UntrustedIssuer = "untrusted_issuer",
+    UnknownIssuer,
         "set ca_file to the authority that issued the certificate of the node";
-    /// The certificate of the target, or one of its issuers, is not valid now.
-    Expired = "expired",
+    /// The certificate of the target, or one of its issuers, has expired.
+    Expired,
         "renew the certificate of the node, or correct the clock of this host";
+    /// The certificate of the target, or one of its issuers, is not valid yet.
+    NotYetValid,
+        "correct the clock of this host, or that of the authority";
     /// The certificate of the target is wrong in another way.
-    Certificate = "certificate",
+    Unusable,
         "replace the certificate of the node";
     /// The target refused, often because it wants a certificate of this side, or another one.
-    RefusedByTarget = "refused_by_target",
+    Refused,
         "set certificate_file and key_file to a certificate that the node trusts \
          (tls-auth-clients)";
     /// The target broke the protocol, or the bytes were changed on their way.
-    Protocol = "protocol",
+    Broken,
         "look for a device or program on the path that changes what it forwards";
     /// This process could not do its part.
-    Internal = "internal",
+    Internal,
         "report this error";
 }
 
 impl TargetTlsFailure {
-    /// The kind of an error of the library.
-    pub(crate) fn of(error: &Error) -> Self {
-        match error {
-            Error::InvalidCertificate(fault) => Self::of_certificate(fault),
-            Error::PeerIncompatible(_) | Error::NoApplicationProtocol => Self::NothingInCommon,
-            Error::AlertReceived(alert) => {
-                let incompatible =
-                    [AlertDescription::ProtocolVersion, AlertDescription::HandshakeFailure];
-                match incompatible.contains(alert) {
-                    true => Self::NothingInCommon,
-                    false => Self::RefusedByTarget,
-                }
-            }
-            Error::FailedToGetCurrentTime
-            | Error::FailedToGetRandomBytes
-            | Error::EncryptError
-            | Error::General(_)
-            | Error::Other(_) => Self::Internal,
-            _ => Self::Protocol,
-        }
+    /// The label in metrics and logs, in snake case. It does not change between releases.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        self.kind().as_str()
     }
 
-    fn of_certificate(fault: &CertificateError) -> Self {
-        match fault {
-            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-                Self::WrongName
-            }
-            // The signature is wrong if the authority was created anew with the same name.
-            CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-                Self::UntrustedIssuer
-            }
-            CertificateError::Expired
-            | CertificateError::ExpiredContext { .. }
-            | CertificateError::NotValidYet
-            | CertificateError::NotValidYetContext { .. } => Self::Expired,
-            _ => Self::Certificate,
-        }
+    /// The kind of an error of the library, as discovery and the doctor classify it.
+    pub(crate) fn of(error: &Error) -> Self {
+        let kind = Fault::of(error).kind;
+        // A plain port for a port with TLS is noticed before the library has anything to say.
+        Self::ALL.iter().copied().find(|it| it.kind() == kind).unwrap_or(Self::Broken)
     }
 
     /// The kind of an error of an established connection; `None` if TLS is not its cause.
@@ -127,7 +104,7 @@ impl TargetTlsFailure {
         let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<Error>());
         match cause {
             Some(cause) => Some(Self::of(cause)),
-            None => (error.kind() == io::ErrorKind::InvalidData).then_some(Self::Protocol),
+            None => (error.kind() == io::ErrorKind::InvalidData).then_some(Self::Broken),
         }
     }
 }
@@ -207,7 +184,7 @@ impl TargetTlsLog {
 mod tests {
     use std::collections::BTreeSet;
 
-    use tls::rustls::InvalidMessage;
+    use tls::rustls::{AlertDescription, CertificateError, InvalidMessage};
 
     use super::*;
 
@@ -225,23 +202,42 @@ mod tests {
         let certificate = |fault| TargetTlsFailure::of(&Error::InvalidCertificate(fault));
         assert_eq!(certificate(CertificateError::NotValidForName), TargetTlsFailure::WrongName);
         assert_eq!(certificate(CertificateError::Expired), TargetTlsFailure::Expired);
-        assert_eq!(certificate(CertificateError::NotValidYet), TargetTlsFailure::Expired);
-        assert_eq!(certificate(CertificateError::Revoked), TargetTlsFailure::Certificate);
+        assert_eq!(certificate(CertificateError::NotValidYet), TargetTlsFailure::NotYetValid);
+        assert_eq!(certificate(CertificateError::Revoked), TargetTlsFailure::Unusable);
         let alert = |alert| TargetTlsFailure::of(&Error::AlertReceived(alert));
         let wanted = alert(AlertDescription::CertificateRequired);
-        assert_eq!(wanted, TargetTlsFailure::RefusedByTarget);
+        assert_eq!(wanted, TargetTlsFailure::Refused);
         let version = alert(AlertDescription::ProtocolVersion);
-        assert_eq!(version, TargetTlsFailure::NothingInCommon);
+        assert_eq!(version, TargetTlsFailure::NoCommonProtocol);
         let invalid = Error::InvalidMessage(InvalidMessage::InvalidContentType);
-        assert_eq!(TargetTlsFailure::of(&invalid), TargetTlsFailure::Protocol);
+        assert_eq!(TargetTlsFailure::of(&invalid), TargetTlsFailure::Broken);
+    }
+
+    #[test]
+    fn names_faults_as_discovery_does() {
+        let alerts = (0..=255_u8).map(|it| Error::AlertReceived(it.into()));
+        let certificates = [
+            CertificateError::Expired,
+            CertificateError::NotValidYet,
+            CertificateError::UnknownIssuer,
+            CertificateError::BadSignature,
+            CertificateError::NotValidForName,
+            CertificateError::Revoked,
+        ];
+        let others = [Error::DecryptError, Error::EncryptError, Error::NoApplicationProtocol];
+        let certificates = certificates.map(Error::InvalidCertificate);
+        for error in alerts.chain(certificates).chain(others) {
+            let label = TargetTlsFailure::of(&error).label();
+            assert_eq!(label, Fault::of(&error).kind.as_str(), "{error}");
+        }
     }
 
     #[test]
     fn tells_tls_faults_from_those_of_sockets() {
         let of = |error: io::Error| TargetTlsFailure::of_connection(&error);
         let library = io::Error::new(io::ErrorKind::InvalidData, Error::DecryptError);
-        assert_eq!(of(library), Some(TargetTlsFailure::Protocol));
-        assert_eq!(of(io::ErrorKind::InvalidData.into()), Some(TargetTlsFailure::Protocol));
+        assert_eq!(of(library), Some(TargetTlsFailure::Broken));
+        assert_eq!(of(io::ErrorKind::InvalidData.into()), Some(TargetTlsFailure::Broken));
         assert_eq!(of(io::ErrorKind::ConnectionReset.into()), None);
     }
 }

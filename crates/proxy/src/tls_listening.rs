@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tls::ServerTls;
 use tls::rustls::Error;
+use tls::{FaultKind, ServerTls};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// The settings of listeners for TLS.
@@ -95,18 +95,19 @@ impl TlsFailure {
         Self::Internal,
     ];
 
-    /// The label in metrics and logs, in snake case. It does not change between releases.
+    /// The label in metrics and logs, in snake case: the word for the same fault of a connection to
+    /// a server, if there is one. It does not change between releases.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
-            Self::Timeout => "timeout",
-            Self::Closed => "closed",
-            Self::NotTls => "not_tls",
-            Self::NothingInCommon => "nothing_in_common",
+            Self::Timeout => FaultKind::TimedOut.as_str(),
+            Self::Closed => FaultKind::Closed.as_str(),
+            Self::NotTls => FaultKind::NotTls.as_str(),
+            Self::NothingInCommon => FaultKind::NoCommonProtocol.as_str(),
             Self::ClientCertificate => "client_certificate",
             Self::RefusedByClient => "refused_by_client",
-            Self::Protocol => "protocol",
-            Self::Internal => "internal",
+            Self::Protocol => FaultKind::Broken.as_str(),
+            Self::Internal => FaultKind::Internal.as_str(),
         }
     }
 

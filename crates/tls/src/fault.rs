@@ -35,12 +35,17 @@ pub enum FaultKind {
     NoCommonProtocol,
     /// There was no handshake in time.
     TimedOut,
-    /// The server closed the connection, or it sent something that is not allowed.
+    /// The server closed the connection in the handshake without a reason.
+    Closed,
+    /// The server sent something that is not allowed, or bytes were changed on their way.
     Broken,
+    /// This process could not do its part.
+    Internal,
 }
 
 impl FaultKind {
-    /// The word for machines.
+    /// The word for machines: the same one in metrics of discovery and of sessions, in the status
+    /// and in logs. It does not change between releases.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -54,7 +59,9 @@ impl FaultKind {
             Self::Refused => "refused",
             Self::NoCommonProtocol => "no_common_protocol",
             Self::TimedOut => "timed_out",
+            Self::Closed => "closed",
             Self::Broken => "broken",
+            Self::Internal => "internal",
         }
     }
 
@@ -124,7 +131,7 @@ impl Fault {
     #[must_use]
     pub fn closed() -> Self {
         Self::new(
-            FaultKind::Broken,
+            FaultKind::Closed,
             "it closes the connection in the TLS handshake",
             "look into the log of the server; a plain port may do this, too",
         )
@@ -136,6 +143,16 @@ impl Fault {
         match error {
             Error::InvalidCertificate(error) => of_certificate(error),
             Error::AlertReceived(alert) => of_alert(*alert),
+            Error::NoApplicationProtocol => of_alert(AlertDescription::ProtocolVersion),
+            Error::FailedToGetCurrentTime
+            | Error::FailedToGetRandomBytes
+            | Error::EncryptError
+            | Error::General(_)
+            | Error::Other(_) => Self::new(
+                FaultKind::Internal,
+                format!("TLS failed in this process: {error}"),
+                "report this error",
+            ),
             Error::PeerIncompatible(why) => Self::new(
                 FaultKind::NoCommonProtocol,
                 format!("there is no common version or cipher: {why:?}"),

@@ -19,6 +19,7 @@ mod man;
 mod read_token;
 mod recovery;
 mod screen;
+mod screen_certificates;
 mod sentinels;
 mod sessions;
 mod status;

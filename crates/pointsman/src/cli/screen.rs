@@ -10,6 +10,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value as Json;
 
+use super::screen_certificates::certificates;
 use crate::admin::status::ORDINARY;
 
 /// The schema version that this module renders.
@@ -39,6 +40,7 @@ pub(super) fn render(document: &Json, before: Option<(&Json, f64)>) -> Option<St
             .and_then(|(before, seconds)| rate(it, list(before, "services").get(at)?, seconds));
         service(&mut out, it, rate);
     }
+    certificates(&mut out, list(document.get("config")?, "certificates"));
     Some(out)
 }
 

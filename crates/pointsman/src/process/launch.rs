@@ -155,7 +155,8 @@ fn effective_config(
 ) -> EffectiveConfig {
     let settings =
         EffectiveSettings::of(inputs.config, inputs.connections, inputs.files, Vec::new());
-    let certificates = ServedCertificate::list(tls.certificates(), admin.certificates());
+    let (clients, admin) = (tls.certificates(), admin.certificates());
+    let certificates = ServedCertificate::list(clients, admin, inputs.config);
     EffectiveConfig::new(EffectiveSettings { certificates, ..settings })
 }
 

@@ -163,7 +163,7 @@ impl Reloader {
         self.log.set(&config.log);
         let settings = EffectiveSettings::of(config, &plan.connections, files, pending.clone());
         let (ours, admin) = (services.tls().certificates(), self.admin_tls.certificates());
-        let certificates = ServedCertificate::list(ours, admin);
+        let certificates = ServedCertificate::list(ours, admin, config);
         let settings = EffectiveSettings { unread_secrets: unread, certificates, ..settings };
         self.effective.set(settings);
         Ok(pending)

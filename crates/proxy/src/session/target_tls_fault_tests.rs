@@ -26,7 +26,8 @@ fn proxy(settings: &ClientSettings, backend: &Backend) -> (TestProxy, ClientTls)
 /// Waits until a session with the target has failed, and checks why.
 #[track_caller]
 fn wait_for_failure(proxy: &TestProxy, failure: TargetTlsFailure) {
-    let stats = proxy.wait_for("a failure", |stats| stats.target_tls.failures != [0; 11]);
+    let stats = proxy
+        .wait_for("a failure", |stats| stats.target_tls.failures != [0; TargetTlsFailure::COUNT]);
     let failed = |it: &TargetTlsFailure| stats.target_tls.failed(*it) > 0;
     let all: Vec<_> = TargetTlsFailure::ALL.iter().filter(|it| failed(it)).collect();
     assert_eq!(all, [&failure]);
@@ -128,7 +129,7 @@ fn refuses_certificates_of_another_authority() {
     let (proxy, _tls) = proxy(&ca.target_settings(), &backend);
     let _client = proxy.client();
     refuse_in_background(backend, other.server());
-    wait_for_failure(&proxy, TargetTlsFailure::UntrustedIssuer);
+    wait_for_failure(&proxy, TargetTlsFailure::UnknownIssuer);
 }
 
 #[test]
@@ -139,7 +140,7 @@ fn names_targets_that_want_a_certificate() {
         let (proxy, _tls) = proxy(&ca.target_settings(), &backend);
         let _client = proxy.client();
         refuse_in_background(backend, ca.mutual_server(version));
-        wait_for_failure(&proxy, TargetTlsFailure::RefusedByTarget);
+        wait_for_failure(&proxy, TargetTlsFailure::Refused);
     }
 }
 
@@ -179,7 +180,7 @@ fn counts_the_handshake_as_part_of_the_dial() {
     proxy.commit(backend.addr());
     let _client = proxy.client();
     let mut server = backend.accept();
-    wait_for_failure(&proxy, TargetTlsFailure::Timeout);
+    wait_for_failure(&proxy, TargetTlsFailure::TimedOut);
     // It is closed, and the next attempt follows.
     let mut hello = Vec::new();
     server.read_to_end(&mut hello).unwrap();
@@ -222,7 +223,7 @@ fn ends_sessions_at_a_forged_record_of_the_target() {
     server.sock.write_all(&record).unwrap();
     assert_eq!(rest(&mut client), b"");
     proxy.wait_for_end(EndReason::TargetTlsFailed);
-    wait_for_failure(&proxy, TargetTlsFailure::Protocol);
+    wait_for_failure(&proxy, TargetTlsFailure::Broken);
     // The alert says that the record was refused.
     assert!(server.read(&mut [0; 16]).is_err());
 }

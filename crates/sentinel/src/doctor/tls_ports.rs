@@ -30,7 +30,10 @@ pub(super) async fn explain<T>(
         ExamineError::Tls(fault) if fault.kind.is_about_certificate() => {
             *certificate = transport.read_certificate(addr, TIMEOUT).await;
         }
-        ExamineError::Tls(Fault { kind: FaultKind::Broken | FaultKind::TimedOut, .. })
+        ExamineError::Tls(Fault {
+            kind: FaultKind::Broken | FaultKind::Closed | FaultKind::TimedOut,
+            ..
+        })
         | ExamineError::Unreachable(_)
         | ExamineError::UnexpectedServer
         | ExamineError::Unresponsive

@@ -32,7 +32,9 @@ pub(super) fn fault(
         FaultKind::Unusable
         | FaultKind::NoCommonProtocol
         | FaultKind::TimedOut
-        | FaultKind::Broken => "tls",
+        | FaultKind::Closed
+        | FaultKind::Broken
+        | FaultKind::Internal => "tls",
     };
     findings.add((severity, code), at, fault.what.clone(), format!("[{section}] {}", fault.remedy));
 }

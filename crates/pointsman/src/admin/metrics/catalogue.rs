@@ -180,7 +180,8 @@ pub const CATALOGUE: &[Metric] = &[
     gauge(
         "pointsman_tls_certificate_not_after_seconds",
         &["service", "side", "file"],
-        "End of the validity of a certificate in use, in seconds since 1970.",
+        "End of the validity of a certificate in use, in seconds since 1970; of our own towards \
+         servers with side redis or sentinel.",
     ),
     gauge(
         "pointsman_config_pending_restart",

@@ -12,7 +12,8 @@ use crate::admin::certificates::ServedCertificate;
 pub struct CertificateStatus {
     /// The name of its service; empty for the admin server.
     pub service: String,
-    /// The peers that it is shown to: `clients` of a service, or those of the server `admin`.
+    /// The peers that it is shown to: `clients` of a service, those of the server `admin`, or the
+    /// servers of a service, which are of `redis` or of `sentinel`.
     pub side: &'static str,
     /// The file that it was read from.
     pub file: String,

@@ -53,7 +53,7 @@ pub(super) async fn open(
         {
             Ok(opened) => opened,
             Err(_elapsed) => {
-                Err((TargetTlsFailure::Timeout, "it was not complete in time".to_owned()))
+                Err((TargetTlsFailure::TimedOut, "it was not complete in time".to_owned()))
             }
         };
     match opened {
