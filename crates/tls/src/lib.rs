@@ -42,6 +42,8 @@ mod client_tests;
 #[cfg(test)]
 mod connection_tests;
 #[cfg(test)]
+mod fault_tests;
+#[cfg(test)]
 mod server_tests;
 #[cfg(test)]
 mod testing;

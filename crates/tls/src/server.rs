@@ -121,8 +121,8 @@ impl ServerTls {
         Ok(())
     }
 
-    /// Replaces the settings for sessions that begin from now on by some that were built before, for
-    /// a change of several parts that happens as a whole or not at all.
+    /// Replaces the settings for sessions that begin from now on by some that were built before,
+    /// for a change of several parts that happens as a whole or not at all.
     pub fn commit(&self, built: &BuiltServerTls) {
         self.current.store(Arc::new(built.0.current(Arc::clone(&self.tickets))));
     }

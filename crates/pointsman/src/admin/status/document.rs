@@ -252,8 +252,8 @@ pub struct SentinelStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<&'static str>,
     /// The kind of the problem, if it is one of TLS: `not_tls`, `expired`, `not_yet_valid`,
-    /// `unknown_issuer`, `wrong_name`, `unusable`, `refused`, `no_common_protocol`, `timed_out`, `closed`,
-    /// `broken`, or `not_plain` without TLS.
+    /// `unknown_issuer`, `wrong_name`, `unusable`, `refused`, `no_common_protocol`, `timed_out`,
+    /// `closed`, `broken`, `internal`, or `not_plain` without TLS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls_fault: Option<&'static str>,
     /// Whether it has a vote.
