@@ -549,10 +549,10 @@ section! {
         /// memory.
         ///
         /// The derived limit is 10000 per service (the default of Redis), or what the memory limit
-        /// of the cgroup or machine allows at 32 KiB per connection, if that is less. It does not
-        /// follow the limit on open files, which container runtimes set to a billion. A connection
-        /// takes two open files; a configured limit for which the system allows too few files is an
-        /// error at the start.
+        /// of the cgroup or machine allows at 32 KiB per connection (8 KiB more per side with TLS),
+        /// if that is less. It does not follow the limit on open files, which container runtimes
+        /// set to a billion. A connection takes two open files; a configured limit for which the
+        /// system allows too few files is an error at the start.
         max_connections: usize = ValueKind::Count(0, MAX_CONNECTIONS), Some("0"), Live;
         /// Maximum number of TLS handshakes with clients that are computed at the same time.
         ///

@@ -8,7 +8,7 @@
 //! Deliberately absent: reading the limits ([`memory`](crate::system::memory)) and raising them
 //! ([`descriptors`](crate::system::descriptors)).
 
-use crate::config::{Config, ConnectionLimits};
+use crate::config::{Config, ConnectionLimits, ServiceConfig};
 use crate::system::descriptors::{Files, TooFewFiles};
 use crate::system::memory::Memory;
 
@@ -31,7 +31,8 @@ pub fn plan(
     memory: Option<&Memory>,
     files: Files,
 ) -> Result<ConnectionPlan, TooFewFiles> {
-    let by_memory = memory.map_or(usize::MAX, Memory::max_connections);
+    let sides = tls_sides(config);
+    let by_memory = memory.map_or(usize::MAX, |memory| memory.max_connections(sides));
     let mut warnings = Vec::new();
     let wanted = config.connections(by_memory);
     let connections = match files.suffice(wanted.total) {
@@ -52,6 +53,18 @@ pub fn plan(
         ));
     }
     Ok(ConnectionPlan { connections, warnings })
+}
+
+/// Returns on how many sides a session may have TLS: that of clients and that of servers. The
+/// services share the memory, so the one with the most counts.
+fn tls_sides(config: &Config) -> u64 {
+    let of = |service: &ServiceConfig| {
+        let listen =
+            [&service.tls_listen, &service.replica_tls_listen, &service.sentinel_tls_listen];
+        let clients = listen.iter().any(|listen| !listen.is_empty());
+        u64::from(clients) + u64::from(service.redis_tls.enabled)
+    };
+    config.services.iter().map(of).max().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -105,6 +118,20 @@ mod tests {
         assert_eq!(planned_numbers(&[0, 0], 0, 64 * 1024, MANY), (vec![10_000; 2], 20_000, 0));
         assert_eq!(planned_numbers(&[0], 0, 128, MANY), (vec![2304], 2304, 0));
         assert_eq!(planned_numbers(&[0, 0, 100], 0, 128, MANY), (vec![1102, 1102, 100], 2304, 0));
+    }
+
+    #[test]
+    fn counts_memory_of_tls_on_each_side() {
+        let mut config = config(&[0], 0);
+        let most = |config: &Config| {
+            plan(config, Some(&memory(128)), files(MANY)).unwrap().connections.total
+        };
+        // (96 - 24) MiB in parts of 32, 40 and 48 KiB.
+        assert_eq!(most(&config), 2304);
+        config.services[0].redis_tls.enabled = true;
+        assert_eq!(most(&config), 1843);
+        config.services[0].replica_tls_listen = config.services[0].listen.clone();
+        assert_eq!(most(&config), 1536);
     }
 
     #[test]
