@@ -132,7 +132,7 @@ pub(super) fn owner_of(
     name: &str,
     addr: &ListenAddr,
     config: &Config,
-) -> Result<SocketOwner, ActivationError> {
+) -> Result<SocketOwner, Box<ActivationError>> {
     let sets = listener_set::all(config);
     let at = sets.iter().position(|it| it.listen.contains(addr));
     let named = sets.iter().position(|it| it.name == name);
@@ -147,7 +147,7 @@ pub(super) fn owner_of(
     // The name of a master contains no slash, so this is one of a set, and of no unit.
     if name.contains('/') {
         let (addr, name, key) = (addr.clone(), name.to_owned(), key_of(name));
-        return Err(ActivationError::NotConfigured { addr, name, key });
+        return Err(Box::new(ActivationError::NotConfigured { addr, name, key }));
     }
     if let Some(number) = at {
         return Ok(SocketOwner::ListenerSet(number));
@@ -158,7 +158,7 @@ pub(super) fn owner_of(
     if sets.len() == 1 {
         return Ok(SocketOwner::ListenerSet(0));
     }
-    Err(ActivationError::Unassigned { addr: addr.clone(), name: name.to_owned() })
+    Err(Box::new(ActivationError::Unassigned { addr: addr.clone(), name: name.to_owned() }))
 }
 
 /// Refuses a socket with the name of this set if its address is configured for the other protocol.
@@ -166,7 +166,7 @@ fn agrees(
     set: &ListenerSet,
     (name, addr): (&str, &ListenAddr),
     sets: &[ListenerSet],
-) -> Result<(), ActivationError> {
+) -> Result<(), Box<ActivationError>> {
     let is_exact = |it: &ListenerSet| it.tls == set.tls && it.listen.contains(addr);
     if sets.iter().any(is_exact) {
         return Ok(());
@@ -175,13 +175,13 @@ fn agrees(
     let tls = sets.iter().find(|it| it.tls && it.set == set.set);
     match tls.filter(|_| !set.tls && set.listen.is_empty()) {
         None => Ok(()),
-        Some(tls) => Err(ActivationError::OnlyTls {
+        Some(tls) => Err(Box::new(ActivationError::OnlyTls {
             addr: addr.clone(),
             name: name.to_owned(),
             key: tls.key(),
             owner: tls.name.clone(),
             plain: set.key(),
-        }),
+        })),
     }
 }
 
@@ -189,16 +189,16 @@ fn agrees(
 fn refuse_other<'a>(
     mut sets: impl Iterator<Item = &'a ListenerSet>,
     (name, addr): (&str, &ListenAddr),
-) -> Result<(), ActivationError> {
+) -> Result<(), Box<ActivationError>> {
     let found = sets.find_map(|set| {
         let configured = set.listen.iter().find(|configured| covers(addr, configured))?;
-        Some(ActivationError::OtherProtocol {
+        Some(Box::new(ActivationError::OtherProtocol {
             addr: addr.clone(),
             name: name.to_owned(),
             configured: configured.clone(),
             key: set.key(),
             owner: set.name.clone(),
-        })
+        }))
     });
     found.map_or(Ok(()), Err)
 }

@@ -64,7 +64,7 @@ pub enum InheritError {
     },
     /// No part of the process may use the socket.
     #[error(transparent)]
-    Owner(#[from] ActivationError),
+    Owner(#[from] Box<ActivationError>),
 }
 
 /// Returns the sockets given by the service manager; none without one.

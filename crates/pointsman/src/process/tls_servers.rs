@@ -29,7 +29,7 @@ pub(crate) struct PreparedServers {
 #[derive(Debug)]
 enum Change {
     New(ServerTls),
-    Replaced(BuiltServerTls),
+    Replaced(Box<BuiltServerTls>),
 }
 
 /// The settings of all services. Cheap to clone; all clones share them.
@@ -73,7 +73,9 @@ impl TlsServers {
             }
             let Some(settings) = service.tls.server_settings() else { continue };
             let built = match running {
-                Some(_) => BuiltServerTls::of(&settings).map(Change::Replaced),
+                Some(_) => {
+                    BuiltServerTls::of(&settings).map(|built| Change::Replaced(Box::new(built)))
+                }
                 None => ServerTls::new(&settings).map(Change::New),
             };
             let change = built.map_err(|problems| {
