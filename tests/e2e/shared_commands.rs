@@ -2,8 +2,9 @@
 //! promoted for the reason that the documents name.
 //!
 //! Two servers of the same version execute the examples of `shared_commands/examples.txt`, each
-//! example on a connection of its own: one directly, the other one through Pointsman. A command that
-//! the server has and the examples have not fails the test, so a new version of a server is noticed.
+//! example on a connection of its own: one directly, the other one through Pointsman. A command
+//! that the server has and the examples have not fails the test, so a new version of a server is
+//! noticed.
 
 use std::collections::BTreeMap;
 use std::mem::discriminant;
