@@ -147,6 +147,11 @@ pub(super) fn notes(tools: &Tools) -> Result<String, String> {
         (&["--set-string", "resources.limits.memory=268435456"], "268435456 carries 5376"),
         (&["--set-string", "resources.limits.memory=268435456000m"], "268435456000m carries 5376"),
         (&["--set", "resources.limits.memory=33Mi"], "33Mi carries 24"),
+        (
+            &["--set", "masters[0].tls.port=6380", "--set", "masters[0].tls.existingSecret=c"],
+            "256Mi carries 4300",
+        ),
+        (&["--set", "masters[0].redisTls.enabled=true"], "256Mi carries 4300"),
         // Readers are counted separately, and a number of one's own replaces 10,000.
         (
             &["--set", "resources.limits.memory=4Gi,masters[0].replicaPort=6380"],

@@ -149,13 +149,28 @@ Without a plain port, the port with TLS has its name, so that a Service that sel
 {{- end -}}
 
 {{/*
-How many connections a memory limit carries, by the rule of the program (crates/pointsman/src/memory.rs): three quarters of it
-without 24 MiB for the process, at 32 KiB per connection.
+The memory of a connection in KiB, by the rule of the program (crates/pointsman/src/system/memory.rs): 32, and 8 more for each side with TLS, of the
+master with the most.
+*/}}
+{{- define "pointsman.connectionKib" -}}
+{{- $most := 0 -}}
+{{- range . -}}
+{{- $tls := .tls | default dict -}}
+{{- $clients := ternary 8 0 (not (empty (or $tls.port $tls.replicaPort $tls.sentinelPort))) -}}
+{{- $servers := ternary 8 0 (not (empty (.redisTls | default dict).enabled)) -}}
+{{- $most = max $most (add $clients $servers) -}}
+{{- end -}}
+{{- add 32 $most -}}
+{{- end -}}
+
+{{/*
+How many connections a memory limit carries, by the rule of the program: three quarters of it without 24 MiB for the process.
 */}}
 {{- define "pointsman.carries" -}}
-{{- $carries := div (sub (div (mul (include "pointsman.kib" . | int64) 3) 4) 24576) 32 -}}
+{{- $each := include "pointsman.connectionKib" .masters | int64 -}}
+{{- $carries := div (sub (div (mul (include "pointsman.kib" .memory | int64) 3) 4) 24576) $each -}}
 {{- if lt $carries 1 -}}
-{{- fail (printf "resources.limits.memory of %s carries no connection: the process needs 24 MiB and each connection 32 KiB, and a quarter stays free. Set at least 33Mi" (toString .)) -}}
+{{- fail (printf "resources.limits.memory of %s carries no connection: the process needs 24 MiB and each connection %d KiB, and a quarter stays free. Set at least 33Mi" (toString .memory) $each) -}}
 {{- end -}}
 {{- $carries -}}
 {{- end -}}
