@@ -12,7 +12,7 @@ use super::fetch::Programs;
 
 /// The modules of the end-to-end tests that depend on the server. The others test only the proxy
 /// itself.
-pub(super) const PARTS: [&str; 13] = [
+pub(super) const PARTS: [&str; 14] = [
     "bytes",
     "carry",
     "carry_state",
@@ -23,6 +23,7 @@ pub(super) const PARTS: [&str; 13] = [
     "new_master",
     "readers",
     "replicas",
+    "shared_commands",
     "subscribers",
     "switchover",
     "switchover_faults",
