@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use pointsman::admin::metrics::CATALOGUE;
-use pointsman::system::memory::SESSION_BYTES;
+use pointsman::system::memory::{SESSION_BYTES, TLS_BYTES};
 
 const ALERTS: &str = "deploy/helm/pointsman/files/alerts.yaml";
 const DASHBOARD: &str = "deploy/helm/pointsman/files/dashboard.json";
@@ -105,7 +105,6 @@ const LOOKED_UP: &[&str] = &[
     "pointsman_shared_connections",
     "pointsman_shared_connections_opened_total",
     "pointsman_shared_connection_errors_total",
-    "pointsman_shared_desyncs_total",
     "pointsman_shared_sessions_lost_total",
     "pointsman_shared_returns_total",
     "pointsman_shared_writes_total",
@@ -232,8 +231,15 @@ fn keeps_duplicate_numbers_equal() {
     let chart = read("deploy/helm/pointsman/Chart.yaml");
     assert!(chart.contains(&format!("appVersion: \"{}\"\n", env!("CARGO_PKG_VERSION"))), "{chart}");
     let helpers = read("deploy/helm/pointsman/templates/_helpers.tpl");
-    let rule = format!("3) 4) 24576) {} -", SESSION_BYTES / 1024);
-    assert!(helpers.contains(&rule), "the chart counts a connection differently from the program");
+    let (each, tls) = (SESSION_BYTES / 1024, TLS_BYTES / 1024);
+    for rule in [
+        format!("add {each} $most"),
+        format!("ternary {tls} 0 (not (empty (or $tls.port"),
+        format!("ternary {tls} 0 (not (empty (.redisTls"),
+        "3) 4) 24576) $each -".to_owned(),
+    ] {
+        assert!(helpers.contains(&rule), "the chart counts a connection differently: {rule}");
+    }
     let manifest = read("deploy/manifests/pointsman.yaml");
     assert!(
         manifest.contains(&format!(
