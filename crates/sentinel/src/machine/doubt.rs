@@ -147,13 +147,26 @@ impl Machine {
         report: &NodeReport,
     ) -> bool {
         let Some(committed) = &self.committed else { return false };
-        let process = process(report);
-        let known = self.doubt.as_ref().and_then(|doubt| doubt.successor.as_ref());
-        if relation(committed, report) == ProcessRelation::Same || known == Some(&process) {
+        if self.is_known_process(committed, report) {
             return false;
         }
-        self.doubt(now, asked_at, true).successor = Some(process);
+        self.doubt(now, asked_at, true).successor = Some(process(report));
         true
+    }
+
+    /// Whether the process that answers is the committed one, or the one to which the votes since
+    /// the last sign of the doubt refer. If the history of the committed process could not be read,
+    /// nothing distinguishes another one at its address from it, except that a third has answered.
+    fn is_known_process(&self, committed: &Committed, report: &NodeReport) -> bool {
+        let known = self.doubt.as_ref().and_then(|doubt| doubt.successor.as_ref());
+        let is_successor = known == Some(&process(report));
+        match relation(committed, report) {
+            ProcessRelation::Same if committed.lineage.is_none() && report.lineage.is_some() => {
+                known.is_none() || is_successor
+            }
+            ProcessRelation::Same => true,
+            ProcessRelation::Restarted | ProcessRelation::Unrelated => is_successor,
+        }
     }
 
     /// The node that is about to be used again is not a master, or yet another process answers. The
@@ -162,18 +175,10 @@ impl Machine {
         let Some(committed) = &self.committed else { return false };
         let published = committed.published;
         let good = probe.outcome.as_ref().ok().filter(|report| verifies(report, self.rules.verify));
-        let successor = match good.map(|report| (relation(committed, report), process(report))) {
-            Some((ProcessRelation::Same, _)) => return false,
-            Some((_, process))
-                if self
-                    .doubt
-                    .as_ref()
-                    .is_some_and(|it| it.successor.as_ref() == Some(&process)) =>
-            {
-                return false;
-            }
-            other => other.map(|(_, process)| process),
-        };
+        if good.is_some_and(|report| self.is_known_process(committed, report)) {
+            return false;
+        }
+        let successor = good.map(process);
         self.doubt(now, probe.asked_at, true).successor = successor;
         let reason = NoMasterReason::Unverified;
         self.enter(if published {
