@@ -99,6 +99,11 @@ reasons! {
     /// No TLS session with the target could be opened in time, or an established one broke the
     /// protocol.
     TargetTlsFailed = "target_tls_failed";
+    /// A connection that it shared received what cannot be the reply to its oldest request, while a
+    /// request of this session was in flight on it.
+    SharedDesync = "shared_desync";
+    /// Its client did not read, and too much of the replies on a shared connection waited for it.
+    SlowReader = "slow_reader";
     /// This process or host had no file descriptors, memory or local ports left for the connection
     /// to the target.
     ResourcesExhausted = "resources_exhausted";
@@ -159,6 +164,8 @@ impl EndReason {
             | Self::HoldFull
             | Self::DialFailed
             | Self::TargetTlsFailed
+            | Self::SharedDesync
+            | Self::SlowReader
             | Self::ResourcesExhausted
             | Self::Cut
             | Self::InternalError
@@ -177,6 +184,7 @@ impl EndReason {
             | Self::ClientError
             | Self::HoldAbandoned
             | Self::HalfCloseTimeout
+            | Self::SlowReader
             | Self::Cut
             | Self::InternalError
             | Self::Aborted => false,
@@ -198,6 +206,7 @@ impl EndReason {
             | Self::HoldFull
             | Self::DialFailed
             | Self::TargetTlsFailed
+            | Self::SharedDesync
             | Self::ResourcesExhausted
             | Self::Drained
             | Self::Killed => true,

@@ -14,6 +14,7 @@ use target::Target;
 
 use crate::invariant;
 use crate::io::buffer;
+use crate::io::shared::connection_end::ConnectionEnd;
 use crate::io::shared::id_hasher::IdHasher;
 use crate::io::shared::member_state::{MemberState, Promotion};
 use crate::io::stream::ByteStream;
@@ -24,28 +25,6 @@ const MAX_READS: usize = 4;
 
 /// An empty write buffer with more memory than this returns it.
 const KEPT_CAPACITY: usize = 64 * 1024;
-
-/// Why a connection ends.
-#[derive(Debug)]
-pub(crate) enum ConnectionEnd {
-    /// The target closed it.
-    Closed,
-    /// It failed.
-    Failed(io::Error),
-    /// The two ends disagree about what was asked.
-    Desync(Desync),
-}
-
-impl ConnectionEnd {
-    /// The error that members with requests in flight see.
-    pub(crate) fn kind(&self) -> io::ErrorKind {
-        match self {
-            Self::Closed => io::ErrorKind::ConnectionReset,
-            Self::Failed(error) => error.kind(),
-            Self::Desync(_) => io::ErrorKind::InvalidData,
-        }
-    }
-}
 
 type Members = HashMap<MemberId, Rc<RefCell<MemberState>>, BuildHasherDefault<IdHasher>>;
 
@@ -168,13 +147,14 @@ impl Connection {
         }
     }
 
-    /// Ends it: members with requests in flight see an error of this kind, and all others use
-    /// another connection. Returns the number of the former.
-    pub(crate) fn close(&self, kind: io::ErrorKind) -> usize {
+    /// Ends it: members with requests in flight see an error, and all others use another
+    /// connection. Returns the number of the former.
+    pub(crate) fn close(&self, end: &ConnectionEnd) -> usize {
+        let (kind, cause) = (end.kind(), end.cause());
         let (members, _) = self.take_members();
         let lost = |state: &Rc<RefCell<MemberState>>| {
             let mut state = state.borrow_mut();
-            state.lose_connection(kind);
+            state.lose_connection(kind, cause);
             state.failed.is_some()
         };
         members.values().filter(|state| lost(state)).count()
@@ -185,7 +165,7 @@ impl Connection {
         let (members, _) = self.take_members();
         for state in members.values() {
             let mut state = state.borrow_mut();
-            state.lose_connection(io::ErrorKind::NotConnected);
+            state.lose_connection(io::ErrorKind::NotConnected, None);
             state.promote(Promotion::NotConnected);
         }
     }

@@ -5,6 +5,7 @@ use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use crate::end_reason::EndReason;
 use crate::io::shared::connection::Connection;
 use crate::io::shared::member_state::{
     KEPT_CAPACITY, MAX_REQUEST, MAX_UNSENT, MemberState, Promotion,
@@ -103,6 +104,11 @@ impl Member {
         // It may be in the queue, but gets no further turn.
         let under_way = state.in_flight > 0 || state.sent > 0 || state.has_replies();
         state.promotion.filter(|_| !under_way && state.failed.is_none())
+    }
+
+    /// Why the session ends, if this process ended its part of the connection.
+    pub(crate) fn cause_of_end(&self) -> Option<EndReason> {
+        self.state.borrow().cause
     }
 
     /// Whether something of the client waits to be sent that could be.

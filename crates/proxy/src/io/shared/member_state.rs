@@ -7,6 +7,7 @@ use std::task::Waker;
 use resp::{NextRequest, PromotionReason, Sharing, WholeRequests};
 use share::{Quantum, Room, Taken};
 
+use crate::end_reason::EndReason;
 use crate::io::buffer::{self, KeptCount};
 use crate::io::shared::connection::Connection;
 
@@ -65,6 +66,8 @@ pub(super) struct MemberState {
     pub(super) promotion: Option<Promotion>,
     /// The connection was lost while requests were in flight on it.
     pub(super) failed: Option<io::ErrorKind>,
+    /// Why, if the target and its network did not cause it.
+    pub(super) cause: Option<EndReason>,
     pub(super) connection: Option<Rc<Connection>>,
     pub(super) waker: Option<Waker>,
     pub(super) kept: KeptCount,
@@ -195,14 +198,15 @@ impl MemberState {
         (self.replies, self.read) = (Vec::new(), 0);
         self.kept.set(0);
         self.failed = Some(io::ErrorKind::ConnectionReset);
+        self.cause = Some(EndReason::SlowReader);
         self.wake();
     }
 
-    /// The connection is closed.
-    pub(super) fn lose_connection(&mut self, kind: io::ErrorKind) {
+    /// The connection is closed; `cause` as of the state.
+    pub(super) fn lose_connection(&mut self, kind: io::ErrorKind, cause: Option<EndReason>) {
         (self.connection, self.queued) = (None, false);
-        if self.in_flight > 0 {
-            self.failed.get_or_insert(kind);
+        if self.in_flight > 0 && self.failed.is_none() {
+            (self.failed, self.cause) = (Some(kind), cause);
         }
         self.wake();
     }
@@ -238,6 +242,7 @@ impl Default for MemberState {
             full: false,
             promotion: None,
             failed: None,
+            cause: None,
             connection: None,
             waker: None,
             kept: KeptCount::default(),

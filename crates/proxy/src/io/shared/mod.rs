@@ -13,10 +13,12 @@
 //! (module `shared` of the sessions).
 
 mod connection;
+mod connection_end;
 mod id_hasher;
 mod member;
 mod member_state;
 
-pub(crate) use connection::{Connection, ConnectionEnd};
+pub(crate) use connection::Connection;
+pub(crate) use connection_end::ConnectionEnd;
 pub(crate) use member::{Member, Offer};
 pub(crate) use member_state::Promotion;

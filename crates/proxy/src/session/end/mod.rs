@@ -19,6 +19,7 @@ use resp::{Ledger, Limits, MustEnd, Pin, SessionState};
 use crate::end_reason::{EndReason, Side};
 use crate::invariant;
 use crate::io::flow::FlowStep;
+use crate::io::shared::Member;
 use crate::io::stream::ByteStream;
 use crate::maintenance::pending;
 use crate::not_carried::{NotCarried, Uncarried};
@@ -109,6 +110,11 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
     }
 
     fn failure_reason(&mut self, side: Side, error: &io::Error) -> EndReason {
+        if side == Side::Upstream
+            && let Some(cause) = self.upstream.member().and_then(Member::cause_of_end)
+        {
+            return cause;
+        }
         match (side, self.first_end) {
             _ if invariant::is_violation(error) => EndReason::InternalError,
             (Side::Upstream, _) if dial::note_error(self.context, self.target, error) => {

@@ -10,7 +10,6 @@
 
 use std::cell::RefCell;
 use std::future::poll_fn;
-use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
@@ -229,7 +228,7 @@ impl Driver {
     fn report(&self, end: &ConnectionEnd) {
         let Self { connection, context, target, .. } = self;
         let counters = &context.counters.shared;
-        let lost = connection.close(end.kind());
+        let lost = connection.close(end);
         counters.members_lost.add(lost as u64);
         let (service, addr) = (&*context.shared.service.name, target.addr());
         match end {
@@ -260,7 +259,7 @@ impl Driver {
 impl Drop for Driver {
     /// However the task ends, no member waits for it.
     fn drop(&mut self) {
-        self.connection.close(io::ErrorKind::ConnectionReset);
+        self.connection.close(&ConnectionEnd::Closed);
         // The pool is gone when the worker ends.
         let _removed = POOL.try_with(|pool| {
             let mut pool = pool.borrow_mut();

@@ -217,6 +217,14 @@ fn closes_a_connection_with_an_impossible_reply() {
         shared.write_all(reply).unwrap();
         proxy.wait_for("the disagreement", |stats| stats.shared.desyncs == 1);
         assert_eq!(rest(&mut shared), b"");
+        if reply.starts_with(b"$") {
+            // The first one was its reply.
+            expect(&mut one, b"$-1\r\n");
+        } else {
+            proxy.wait_for_end(EndReason::SharedDesync);
+            let tls = proxy.stats().target_tls.failures;
+            assert!(tls.iter().all(|count| *count == 0), "{tls:?}");
+        }
         idle.write_all(&get("next")).unwrap();
         let mut shared = backend.accept_carried();
         expect(&mut shared, &get("next"));
@@ -345,4 +353,20 @@ fn serves_large_replies_and_then_promotes() {
     client.write_all(&get("next")).unwrap();
     let mut own = backend.accept_carried();
     expect(&mut own, &get("next"));
+}
+
+#[test]
+fn cuts_clients_that_do_not_read() {
+    let backend = Backend::new();
+    let proxy = proxy(&backend);
+    let (mut slow, mut shared) = sharing(&proxy, &backend);
+    let mut other = another(&proxy, &mut shared);
+    slow.write_all(&get("large")).unwrap();
+    expect(&mut shared, &get("large"));
+    let size = 64 << 20;
+    shared.write_all(format!("${size}\r\n").as_bytes()).unwrap();
+    shared.write_all(&vec![b'x'; size]).unwrap();
+    shared.write_all(b"\r\n").unwrap();
+    proxy.wait_for_end(EndReason::SlowReader);
+    exchange(&mut other, &mut shared, &get("small"), b"$1\r\ns\r\n");
 }

@@ -173,7 +173,12 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
         waker: &Waker,
     ) -> Option<EndReason> {
         let transition = if U::SHARED {
-            Transition::Promote(self.upstream.member().and_then(Member::promotion)?)
+            let member = self.upstream.member()?;
+            // Nothing else would end it: its client does not read, so nothing is read for it.
+            if member.cause_of_end() == Some(EndReason::SlowReader) {
+                return Some(EndReason::SlowReader);
+            }
+            Transition::Promote(member.promotion()?)
         } else if idle && self.may_return(waker) {
             Transition::Return
         } else {
