@@ -4,7 +4,8 @@
 //! The addresses for TLS of a service are a set of their own with the suffix `/tls`. A socket whose
 //! name and address disagree about TLS is refused, as is a name with a suffix that the
 //! configuration does not have: a second `ListenStream=` in the unit of the plain sockets would
-//! otherwise accept commands and passwords in plain text at an address that is configured for TLS.
+//! otherwise accept commands and passwords in plain text at an address that is configured for TLS
+//! (decision 113).
 //!
 //! Deliberately absent: the sockets of an older process, which are assigned by address only
 //! (`inherit`).
