@@ -12,6 +12,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use super::config::{RedisPlan, SentinelPlan, Watched, redis_conf, sentinel_conf};
+use super::memory_folder::MemoryFolder;
 use super::{Cluster, Group, Node};
 use crate::address::{Address, Family};
 use crate::binary::{Binary, version_of};
@@ -328,8 +329,10 @@ fn program(binary: Binary, newer: bool, folder: &Path) -> PathBuf {
 /// Writes the configuration into the server's folder and returns how to start it.
 pub(super) fn launch(folder: &Path, name: &str, program: &Path, conf: &str) -> Launch {
     let own = folder.join(name);
-    std::fs::create_dir(&own)
-        .unwrap_or_else(|error| panic!("cannot make {}: {error}", own.display()));
+    if !(name.starts_with("sentinel") && MemoryFolder::create(&own)) {
+        std::fs::create_dir(&own)
+            .unwrap_or_else(|error| panic!("cannot make {}: {error}", own.display()));
+    }
     let file = own.join(format!("{name}.conf"));
     std::fs::write(&file, conf)
         .unwrap_or_else(|error| panic!("cannot write {}: {error}", file.display()));

@@ -6,6 +6,7 @@
 mod apart;
 mod builder;
 mod config;
+mod memory_folder;
 mod node;
 
 use std::net::{SocketAddr, ToSocketAddrs};

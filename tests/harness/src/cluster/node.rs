@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
+use super::memory_folder::MemoryFolder;
 use crate::binary::Binary;
 use crate::client::{Client, Login};
 use crate::process::{Launch, Process};
@@ -34,11 +35,14 @@ pub struct Node {
     process: Mutex<Option<Process>>,
     /// The program after an upgrade.
     upgraded: OnceLock<PathBuf>,
+    /// Removed after the process has ended.
+    _memory: Option<MemoryFolder>,
 }
 
 impl Node {
     pub(super) fn new(launch: Launch, addr: SocketAddr, login: Option<Login>) -> Self {
         Self {
+            _memory: MemoryFolder::behind(&launch.folder),
             launch,
             addr,
             login,
