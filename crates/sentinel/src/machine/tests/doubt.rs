@@ -376,3 +376,25 @@ fn voids_votes_when_another_process_answered() {
     rig.reconnects(1).reconnects(2).run(1500);
     assert_eq!(rig.outcomes_untimed(), ["commit A@5 reconfirmed"]);
 }
+
+/// The votes were for the process that answered when they were asked for. If the history of the
+/// committed one could not be read, nothing else distinguishes the third.
+#[test]
+fn requires_vote_for_third_process_without_history() {
+    let mut rig = Rig::new();
+    rig.without_lineage().run(3000);
+    rig.demotes('A', 'B').run(1500);
+    assert_eq!(rig.outcomes_untimed()[1..], ["clear Demoted"]);
+    rig.mark();
+    rig.nodes.insert('A', master('A', "history-1", ""));
+    let votes_counted = (0..5000).any(|_| {
+        rig.run(1);
+        matches!(rig.machine.state(), MachineState::Committing { .. })
+    });
+    assert!(votes_counted, "{:?}", rig.machine.state());
+    rig.nodes.insert('A', empty_master('A'));
+    rig.disconnects(1).disconnects(2).disconnects(3).run(3000);
+    assert_eq!(rig.outcomes_untimed(), Vec::<String>::new());
+    rig.reconnects(1).reconnects(2).reconnects(3).run(3000);
+    assert_eq!(rig.outcomes_untimed(), ["commit A@5 reconfirmed"]);
+}
