@@ -83,7 +83,19 @@ pub(crate) fn activated(
     config: &Path,
     socket: &TcpListener,
 ) -> Process {
-    let script = "export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=mymaster; exec \"$0\" \"$@\" 3<&0 0</dev/null";
+    activated_as("mymaster", number, folder, (config, socket))
+}
+
+/// The same with another name of the socket (`FileDescriptorName=`).
+pub(crate) fn activated_as(
+    name: &str,
+    number: usize,
+    folder: &Path,
+    (config, socket): (&Path, &TcpListener),
+) -> Process {
+    let script = format!(
+        "export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES={name}; exec \"$0\" \"$@\" 3<&0 0</dev/null"
+    );
     let args = [
         "-c".into(),
         script.into(),

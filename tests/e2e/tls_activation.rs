@@ -1,42 +1,17 @@
 //! Socket activation with TLS: real descriptors, passed as systemd does it.
 
 use std::net::{SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use harness::{Authority, Client, Cluster, Launch, Process, Signal, Tls, http_get, wait_until};
+use harness::{Authority, Client, Cluster, Process, Signal, Tls, http_get, wait_until};
 
+use crate::restart::activated_as;
 use crate::tls_clients::{NAME, folder, ping, section, small};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A stand-in for systemd: it owns the listening socket, and starts the program with it as
-/// descriptor 3 and with this name.
-fn activated(folder: &Path, config: &Path, (name, socket): (&str, &TcpListener)) -> Process {
-    let script = format!(
-        "export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES={name}; exec \"$0\" \"$@\" 3<&0 0</dev/null"
-    );
-    let args = [
-        "-c".into(),
-        script.into(),
-        crate::PROGRAM.into(),
-        "run".into(),
-        "--config".into(),
-        config.into(),
-    ];
-    let launch = Launch {
-        name: "activated".to_owned(),
-        program: PathBuf::from("/bin/sh"),
-        args: Vec::from(args),
-        env: Vec::new(),
-        folder: folder.to_owned(),
-    };
-    let socket = socket.try_clone().expect("a handle");
-    Process::start_with(&launch, Stdio::from(std::os::fd::OwnedFd::from(socket)))
-}
 
 /// What each start of a test has in common.
 struct Unit<'a> {
@@ -46,6 +21,7 @@ struct Unit<'a> {
     admin: SocketAddr,
     authority: Authority,
     config: PathBuf,
+    starts: AtomicUsize,
 }
 
 impl<'a> Unit<'a> {
@@ -54,7 +30,8 @@ impl<'a> Unit<'a> {
         let addr = socket.local_addr().expect("its address");
         let config = cluster.folder().join("activated.toml");
         let (admin, authority) = (cluster.address().port(), Authority::new("Test CA"));
-        Self { cluster, socket, addr, admin, authority, config }
+        let starts = AtomicUsize::new(0);
+        Self { cluster, socket, addr, admin, authority, config, starts }
     }
 
     /// Writes a configuration with these lines of the service, and starts with the socket.
@@ -69,7 +46,13 @@ impl<'a> Unit<'a> {
             self.admin
         );
         std::fs::write(&self.config, text).expect("a file");
-        activated(self.cluster.folder(), &self.config, (name, &self.socket))
+        self.start_again(name)
+    }
+
+    /// Starts with the same configuration.
+    fn start_again(&self, name: &str) -> Process {
+        let number = self.starts.fetch_add(1, Ordering::Relaxed);
+        activated_as(name, number, self.cluster.folder(), (&self.config, &self.socket))
     }
 
     fn wait_ready(&self, process: &Process) {
@@ -171,7 +154,7 @@ fn restarts_with_activated_tls_socket_refuse_no_client() {
         wait_for(20);
         process.signal(Signal::TERM);
         assert_eq!(process.wait_exit(PATIENCE).code(), Some(0));
-        process = activated(cluster.folder(), &unit.config, ("mymaster/tls", &unit.socket));
+        process = unit.start_again("mymaster/tls");
     }
     wait_for(20);
     stop.store(true, Ordering::Relaxed);

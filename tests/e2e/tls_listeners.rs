@@ -71,7 +71,8 @@ fn serves_readers_over_tls_from_replicas_only() {
     let labels = ",listener=\"replica\"";
     assert!(listening.value("sessions_total", labels) >= 8.0, "counted as sessions of readers");
 
-    // Idle readers are carried through a failover, and none of them reads from the new master.
+    // Idle readers are carried through a failover. In the end none of them reads from the new
+    // master.
     cluster.failover();
     cluster.wait_whole();
     let master = cluster.master().addr().port().to_string();

@@ -49,7 +49,7 @@ fn treats_blocked_and_notified_tls_clients_as_plain() {
     for client in &mut blocked {
         client.send(&encode(&["BLPOP", "queue", "0"])).expect("BLPOP");
     }
-    let mut told = [notified(plain()), notified(secured.client())];
+    let mut asking = [notified(plain()), notified(secured.client())];
     wait_blocked(&cluster, "2");
     cluster.failover();
     // The old master ends the pops when it is demoted, and the sessions with them: whether an
@@ -59,7 +59,7 @@ fn treats_blocked_and_notified_tls_clients_as_plain() {
         Err(error) => format!("{:?}", error.kind()),
     });
     assert_eq!(outcomes, ["UnexpectedEof", "UnexpectedEof"], "plain, and over TLS");
-    for client in &mut told {
+    for client in &mut asking {
         push(client, "FAILING_OVER");
         push(client, "FAILED_OVER");
         assert!(client.cmd(&["SET", "k", "v"]).expect("an answer").is_ok());

@@ -91,7 +91,7 @@ const fn shared(
     against: Against,
     bound: Bound,
 ) -> Target {
-    Target { title, ours: Peer::PointsmanShared, row, measure, against, bound }
+    Target { ours: Peer::PointsmanShared, ..target(title, row, measure, against, bound) }
 }
 
 const TARGETS: [Target; 37] = {

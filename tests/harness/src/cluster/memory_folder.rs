@@ -1,9 +1,8 @@
 //! Folders of sentinels in memory.
 //!
-//! A sentinel writes its file and waits for the disk before it answers, at every vote and at an
-//! order to fail over. On a machine whose disk is busy with a build that took 1.3 s, longer than
-//! Pointsman waits for an answer: the sentinel was lost to it, and the test with it. No test is
-//! about that disk.
+//! At every vote, and at an order to fail over, a sentinel writes its file and waits for the disk
+//! before it answers. Beside a build that took 1.3 s, longer than Pointsman waits for an answer:
+//! the sentinel counted as lost, and the test failed. No test is about that disk.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
