@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use harness::{Client, Launch, Process, alone, find_in_path, http_get, wait_until};
+use harness::{Binary, Client, Launch, Process, alone, find_in_path, http_get, wait_until};
 use serde_json::Value;
 
 use crate::yaml::{document, text};
@@ -43,7 +43,24 @@ fn container(compose: &Value, name: &str, folder: &Path) -> Process {
     let program = find_in_path(text(shell)).expect("a shell");
     let script = format!("{} --bind {address}", own(text(script)));
     let args = ["-c".into(), script.into()].to_vec();
-    Process::start(&Launch { name: name.to_owned(), program, args, env: Vec::new(), folder })
+    let env = vec![("PATH".into(), path_with_redis(&folder))];
+    Process::start(&Launch { name: name.to_owned(), program, args, env, folder })
+}
+
+/// `PATH` with the programs of Redis under the names that they have in the image: a machine may
+/// have them under another one.
+fn path_with_redis(folder: &Path) -> String {
+    let bin = folder.join("bin");
+    std::fs::create_dir(&bin).expect("a folder");
+    let mut folders = Vec::new();
+    for binary in [Binary::Server, Binary::Sentinel] {
+        let program = binary.in_folder(&bin);
+        folders.push(program.parent().expect("a folder").to_owned());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    folders.extend(std::env::split_paths(&path));
+    let path = std::env::join_paths(folders).expect("folders");
+    path.into_string().expect("UTF-8")
 }
 
 /// Pointsman with the file of the compose file; it binds its container's address.
