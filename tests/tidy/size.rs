@@ -38,7 +38,6 @@ const LONG_FILES: &[(&str, &str)] = &[
     ("crates/sentinel/src/switchover/state_machine.rs", "one state machine"),
     ("crates/sentinel/src/switchover/state_machine/tests.rs", "the scenarios of one state machine"),
     ("crates/sentinel/tests/model/world.rs", "one model: its state, steps and books"),
-    ("crates/share/tests/isolation/rig.rs", "one rig: clients, connections and model servers"),
     ("crates/simulator/src/oracle.rs", "one oracle: every invariant"),
     ("crates/simulator/src/proxy/driver.rs", "all that knows the machine's events and actions"),
     ("crates/simulator/src/proxy/prober.rs", "one prober, step by step as the product's"),

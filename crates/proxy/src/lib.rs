@@ -71,6 +71,9 @@ mod testing;
 pub use access_log::{AccessLog, LoggedSessions};
 pub use address::{ListenAddr, ListenerId};
 pub use end_reason::{EndReason, Side};
+/// For the fuzz target of shared connections.
+#[cfg(fuzzing)]
+pub use io::shared::isolation::run as run_isolation;
 pub use latency::Distribution;
 pub use limits::{Limit, ResourceShortage};
 pub use listener::reload::{AddressPlan, NewListener};

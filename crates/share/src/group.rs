@@ -93,84 +93,6 @@ impl GroupKey {
     }
 }
 
-/// A group. The number is never used again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct GroupId(u64);
-
-#[derive(Debug)]
-struct Entry<T> {
-    id: GroupId,
-    key: GroupKey,
-    members: u32,
-    value: T,
-}
-
-/// The groups of a worker, each with a value of the caller: its connections.
-#[derive(Debug)]
-pub struct Groups<T> {
-    entries: Vec<Entry<T>>,
-    next: u64,
-    most: usize,
-}
-
-impl<T> Groups<T> {
-    /// At most `most` groups.
-    #[must_use]
-    pub fn new(most: usize) -> Self {
-        Self { entries: Vec::new(), next: 0, most }
-    }
-
-    /// A session joins the group of `key`, which is created if there is none. `None` if there are
-    /// too many groups: the session keeps a connection of its own. All keys are compared, so that
-    /// the time does not depend on which one is equal.
-    pub fn join(&mut self, key: GroupKey, value: impl FnOnce() -> T) -> Option<GroupId> {
-        let mut found = None;
-        for entry in &mut self.entries {
-            if entry.key == key {
-                found = Some(entry);
-            }
-        }
-        if let Some(entry) = found {
-            entry.members += 1;
-            return Some(entry.id);
-        }
-        if self.entries.len() >= self.most {
-            return None;
-        }
-        let id = GroupId(self.next);
-        self.next += 1;
-        self.entries.push(Entry { id, key, members: 1, value: value() });
-        Some(id)
-    }
-
-    /// The key and the value of a group.
-    pub fn get(&mut self, id: GroupId) -> Option<(&GroupKey, &mut T)> {
-        let entry = self.entries.iter_mut().find(|entry| entry.id == id)?;
-        Some((&entry.key, &mut entry.value))
-    }
-
-    /// A session leaves its group. Returns the value if it was the last one: the connections are
-    /// closed, and the digest is overwritten.
-    pub fn leave(&mut self, id: GroupId) -> Option<T> {
-        let at = self.entries.iter().position(|entry| entry.id == id)?;
-        let entry = self.entries.get_mut(at)?;
-        entry.members = entry.members.saturating_sub(1);
-        (entry.members == 0).then(|| self.entries.swap_remove(at).value)
-    }
-
-    /// The number of groups.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// Whether there is no group.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -200,28 +122,12 @@ mod tests {
             SharedState { read_only: true, ..base },
             SharedState { no_touch: true, ..base },
         ];
-        let mut groups = Groups::new(100);
-        let ids: std::collections::BTreeSet<GroupId> = others
-            .iter()
-            .map(|state| groups.join(GroupKey::new(state, digest), || ()).unwrap())
-            .collect();
-        assert_eq!(ids.len(), others.len());
-        for (state, id) in others.iter().zip(&ids) {
-            assert_eq!(groups.join(GroupKey::new(state, digest), || ()), Some(*id));
+        let keys: Vec<GroupKey> = others.iter().map(|state| GroupKey::new(state, digest)).collect();
+        for (at, state) in others.iter().enumerate() {
+            let key = GroupKey::new(state, digest);
+            let equal: Vec<usize> = (0..keys.len()).filter(|it| keys[*it] == key).collect();
+            assert_eq!(equal, [at]);
         }
-    }
-
-    #[test]
-    fn removes_empty_groups_and_never_reuses_them() {
-        let key = || GroupKey::new(&state(Some((b"u", b"p"))), digest);
-        let mut groups = Groups::new(1);
-        let first = groups.join(key(), || 7).unwrap();
-        assert_eq!(groups.join(key(), || 8), Some(first));
-        assert_eq!(groups.join(GroupKey::new(&state(None), digest), || 9), None, "too many");
-        assert_eq!((groups.leave(first), groups.leave(first)), (None, Some(7)));
-        assert!(groups.is_empty() && groups.get(first).is_none() && groups.leave(first).is_none());
-        let second = groups.join(key(), || 10).unwrap();
-        assert!(second != first && groups.get(second).is_some());
     }
 
     #[test]

@@ -10,28 +10,21 @@
 //! - [`Commands`]: how each request is handled.
 //! - [`TurnQueue`]: the order in which requests leave, and how many of each client.
 //! - [`UpstreamLedger`]: the requests in flight on one connection, and whose each reply is.
-//! - [`SharedSession`]: when a session leaves for a connection of its own, and when it returns.
-//! - [`StallDetector`]: connections that get no further requests, because a request holds them up.
 //!
 //! `docs/shared-upstreams.md` has the rules, with their reasons.
 //!
-//! Deliberately absent: I/O, time, buffers of clients, and cryptography. The caller computes
-//! digests of secrets.
+//! Deliberately absent: I/O, time, and buffers of clients; when a session leaves for a connection
+//! of its own and returns, which is part of the crate `proxy`; cryptography, since the caller
+//! computes digests of secrets.
 
 mod commands;
 mod group;
-mod session;
-#[cfg(test)]
-mod session_tests;
-mod stall;
 mod turn;
 mod upstream;
 #[cfg(test)]
 mod upstream_tests;
 
 pub use commands::{Commands, ServerCommand};
-pub use group::{GroupId, GroupKey, Groups, Identity, SecretDigest};
-pub use session::{Action, Mode, Offer, SharedEnd, SharedSession};
-pub use stall::StallDetector;
+pub use group::{GroupKey, Identity, SecretDigest};
 pub use turn::{Quantum, Room, Taken, TurnQueue};
 pub use upstream::{Desync, Member, Piece, UpstreamLedger, UpstreamLimits};

@@ -43,6 +43,7 @@ struct State {
     turns: TurnQueue,
     /// `None` until the connection is open.
     ledger: Option<UpstreamLedger>,
+    limits: UpstreamLimits,
     /// Requests. If `parts` is empty, the write of them has begun, and the first `written` bytes
     /// are written.
     outgoing: Vec<u8>,
@@ -61,10 +62,16 @@ pub(crate) struct Connection(RefCell<State>);
 impl Connection {
     /// A connection that is being opened. Requests wait.
     pub(crate) fn new() -> Self {
+        Self::with_limits(Quantum::default(), UpstreamLimits::default())
+    }
+
+    /// The same with other limits.
+    pub(super) fn with_limits(quantum: Quantum, limits: UpstreamLimits) -> Self {
         Self(RefCell::new(State {
             members: Members::default(),
-            turns: TurnQueue::new(Quantum::default()),
+            turns: TurnQueue::new(quantum),
             ledger: None,
+            limits,
             outgoing: Vec::new(),
             written: 0,
             parts: Vec::new(),
@@ -76,8 +83,15 @@ impl Connection {
 
     /// The connection is open, in the state of its members.
     pub(crate) fn opened(&self, resp3: bool, authenticated: bool) {
-        let ledger = UpstreamLedger::new(resp3, authenticated, UpstreamLimits::default());
-        self.0.borrow_mut().ledger = Some(ledger);
+        let mut state = self.0.borrow_mut();
+        state.ledger = Some(UpstreamLedger::new(resp3, authenticated, state.limits));
+    }
+
+    /// Requests that were not written yet, and bytes of replies that were not checked yet.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn buffered(&self) -> (Vec<u8>, Vec<u8>) {
+        let state = self.0.borrow();
+        (state.outgoing.clone(), state.kept.clone())
     }
 
     /// The number of members.

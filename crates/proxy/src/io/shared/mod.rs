@@ -15,6 +15,15 @@
 mod connection;
 mod connection_end;
 mod id_hasher;
+#[cfg(any(test, fuzzing))]
+#[allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    unreachable_pub,
+    reason = "tests report by a clear panic; the fuzz target uses it, too"
+)]
+pub(crate) mod isolation;
 mod member;
 mod member_state;
 

@@ -263,3 +263,43 @@ impl SharingState {
 
 /// What the pump of a session that shares needs to join a connection.
 pub(crate) type SharedContext = (Arc<WorkerContext>, Arc<target::Target>);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TRANSACTION: Promotion = Promotion::Reason(PromotionReason::Transaction);
+
+    /// The spans of promotions, each so many seconds after the return from the one before.
+    fn spans(promotion: Promotion, pauses: &[u64]) -> Vec<u64> {
+        let (mut linger, mut now) = (Linger::default(), Instant::now());
+        let promoted = pauses.iter().map(|pause| {
+            now += Duration::from_secs(*pause);
+            let span = linger.promoted(promotion, now);
+            now += span;
+            linger.returned(now);
+            span.as_secs()
+        });
+        promoted.collect()
+    }
+
+    #[test]
+    fn keeps_a_connection_longer_each_time_it_is_needed_soon() {
+        assert_eq!(spans(TRANSACTION, &[0; 5]), [1, 2, 4, 8, 16]);
+        assert_eq!(spans(TRANSACTION, &[0; 12])[8..], [256, 300, 300, 300]);
+        // Ten times the span is no longer soon.
+        assert_eq!(spans(TRANSACTION, &[0, 9, 19, 41]), [1, 2, 4, 2]);
+        assert_eq!(spans(TRANSACTION, &[0, 0, 1000, 1000]), [1, 2, 1, 1]);
+    }
+
+    #[test]
+    fn keeps_a_connection_for_a_moment_after_a_verification() {
+        assert_eq!(spans(Promotion::Verification, &[0; 3]), [0; 3]);
+        let mut linger = Linger::default();
+        let now = Instant::now();
+        assert_eq!(linger.promoted(Promotion::Verification, now), VERIFICATION_LINGER);
+        assert_eq!(linger.span(), LINGER.0, "it does not count");
+        let unauthenticated = Promotion::Reason(PromotionReason::NotAuthenticated);
+        assert_eq!(spans(unauthenticated, &[0; 3]), [1; 3]);
+    }
+}

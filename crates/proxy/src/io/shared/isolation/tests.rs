@@ -1,22 +1,16 @@
 //! Clients of shared connections receive what they would receive from a server of their own.
-#![allow(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "tests report by a clear panic"
-)]
-
-mod rig;
 
 use proptest::prelude::{ProptestConfig, any, prop, proptest};
+
+use crate::io::shared::isolation::rig::{Seen, run};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Any commands, pieces, order of events, lost connections and clients that leave.
+    /// Any commands, pieces, order of events, held gates, lost connections and clients that leave.
     #[test]
     fn gives_each_client_its_own_replies(steps in prop::collection::vec(any::<u8>(), 0..1500)) {
-        rig::run(&steps);
+        run(&steps);
     }
 }
 
@@ -30,9 +24,9 @@ fn reaches_every_kind_of_event() {
             (seed >> 56) as u8
         })
         .collect();
-    let seen = steps.chunks(4_000).map(rig::run).fold(rig::Seen::default(), rig::Seen::add);
-    assert!(seen.delivered > 1_500, "{seen:?}");
+    let seen = steps.chunks(4_000).map(run).fold(Seen::default(), Seen::add);
+    assert!(seen.executed > 1_000 && seen.held > 100, "{seen:?}");
     assert!(seen.lost > 20 && seen.left > 20 && seen.ended > 20, "{seen:?}");
-    assert!(seen.promoted > 20 && seen.returned > 5 && seen.verified > 20, "{seen:?}");
-    assert!(seen.desynchronised > 5 && seen.dropped > 5, "{seen:?}");
+    assert!(seen.promoted > 20 && seen.returned > 5, "{seen:?}");
+    assert!(seen.desynchronised > 5, "{seen:?}");
 }
