@@ -1,7 +1,7 @@
 //! Clients that are checked by their address: allowed networks, and load balancers with the PROXY
 //! protocol; haproxy is a real one.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -190,4 +190,36 @@ fn applies_changed_networks_to_new_clients() {
     std::fs::write(&config, text.replace(line, "")).expect("the file");
     wait_until("no networks", PATIENCE, || pings(&mut from(CLIENT)));
     assert!(pings(&mut from(OTHER)));
+}
+
+/// Connections that Redis has accepted so far.
+fn accepted(cluster: &Cluster) -> u64 {
+    let stats = cluster.master().ask(&["INFO", "stats"]).expect("its counters");
+    let stats = stats.text().expect("text").to_owned();
+    let line = stats.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
+    line.expect("a line").parse().expect("a number")
+}
+
+/// Health checks and port scans connect and leave. Once they are frequent, they cost Redis nothing.
+#[test]
+fn spares_redis_from_clients_that_say_nothing() {
+    let cluster = small();
+    let pointsman = builder(&cluster).lines("[process]\nworkers = 1").start();
+    let series = "pointsman_sessions_closed_total{service=\"mymaster\",reason=\"client_closed\"}";
+    let visit = |visits: u32, so_far: f64| {
+        for _ in 0..visits {
+            drop(TcpStream::connect(pointsman.addr()).expect("a connection"));
+        }
+        wait_until("their ends", PATIENCE, || {
+            let ended = metric(&pointsman, series).unwrap_or_default();
+            if ended >= so_far { Ok(()) } else { Err(format!("{ended} of {so_far}")) }
+        });
+    };
+    visit(30, 30.0);
+    let before = accepted(&cluster);
+    visit(500, 530.0);
+    let cost = accepted(&cluster) - before;
+    assert!(cost < 20, "{cost} connections for 500 clients that said nothing");
+    let mut client = pointsman.client();
+    assert_eq!(client.cmd(&["PING"]).expect("a reply").text(), Some("PONG"));
 }

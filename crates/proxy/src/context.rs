@@ -12,6 +12,7 @@ use crate::dial_permits::DialPermits;
 use crate::limits::{Limits, Slots};
 use crate::rejection::RejectionLog;
 use crate::service::Service;
+use crate::silent_clients::SilentClients;
 use crate::stats::WorkerCounters;
 use crate::target_tls::TargetTlsLog;
 
@@ -72,6 +73,8 @@ pub(crate) struct WorkerContext {
     pub(crate) session_notify: Notify,
     /// The permits of the service's sessions on this worker to connect to a target.
     pub(crate) dial_permits: Arc<DialPermits>,
+    /// How many of its recent clients sent nothing.
+    pub(crate) silent_clients: SilentClients,
 }
 
 impl WorkerContext {

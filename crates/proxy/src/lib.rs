@@ -52,6 +52,7 @@ mod service;
 mod session;
 mod session_row;
 mod shared_counters;
+mod silent_clients;
 mod stats;
 mod target_tls;
 mod tls_listening;

@@ -26,6 +26,7 @@ use crate::context::{ListenerContext, ServiceContext, WorkerContext};
 use crate::limits::{Limits, ResourceShortage, Slots};
 use crate::rejection::RejectionLog;
 use crate::session::report::SessionBase;
+use crate::silent_clients::SilentClients;
 use crate::stats::ServiceCounters;
 use crate::target_tls::TargetTlsLog;
 use crate::{Bound, EndReason, Hint, Hints, NoHints, Options, Running, Service, ServiceSnapshot};
@@ -352,6 +353,7 @@ pub(crate) fn context() -> (TargetWriter, Arc<WorkerContext>) {
             listener,
             session_notify: tokio::sync::Notify::new(),
             dial_permits: Arc::default(),
+            silent_clients: SilentClients::default(),
         }),
     )
 }

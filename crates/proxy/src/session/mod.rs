@@ -14,6 +14,7 @@ pub(crate) mod connect;
 pub(crate) mod dial;
 mod end;
 pub(crate) mod finish;
+mod first_bytes;
 mod handshake;
 pub(crate) mod hold;
 pub(crate) mod idle;
@@ -234,6 +235,7 @@ impl Session {
 
     /// Connects to the first target, or has refusals for the client.
     async fn connect_first(&self, client: &mut impl ClientStream) -> Result<Ready, SessionEnd> {
+        first_bytes::await_if_rare(&self.base, client).await?;
         let mut early = Vec::new();
         // Dropped at once, with its permit: error replies may take long.
         let connected =
@@ -359,6 +361,7 @@ impl Drop for Session {
     fn drop(&mut self) {
         let SessionBase { context, peer, bytes, commands, .. } = &self.base;
         context.counters.close(self.base.reason);
+        first_bytes::record(&self.base);
         if let Some(uncarried) = &self.uncarried {
             context.counters.count_not_carried(uncarried.why);
         }

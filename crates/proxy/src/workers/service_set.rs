@@ -25,6 +25,7 @@ use crate::listener::screening::MAX_AWAITING_HEADER;
 use crate::options::Options;
 use crate::rejection::RejectionLog;
 use crate::service::Service;
+use crate::silent_clients::SilentClients;
 use crate::stats::ServiceCounters;
 use crate::target_tls::TargetTlsLog;
 use crate::workers::Running;
@@ -102,6 +103,7 @@ impl ServiceSet {
                 drain: listener.drain.clone(),
                 session_notify: Notify::new(),
                 dial_permits: Arc::clone(permits),
+                silent_clients: SilentClients::default(),
             })))
         };
         service.dial_permits.iter().enumerate().filter_map(on_worker).collect()
