@@ -15,6 +15,7 @@ mod paired;
 mod peers;
 mod raw;
 mod scrapes;
+mod shared_crowd;
 pub mod soak;
 mod space;
 mod stats;
@@ -75,6 +76,10 @@ enum What {
     /// Random bytes, half hellos, slow headers, floods. At the end nothing but counters may have
     /// changed. Takes twenty minutes by default.
     Junk(junk::JunkOptions),
+    /// Thousands of clients on a few shared connections, beside a slow reader, through failovers.
+    ///
+    /// Every reply is checked to be the client's own. Takes about three minutes.
+    SharedCrowd(shared_crowd::SharedCrowdOptions),
     /// User-space instructions per request, counted by valgrind and compared with
     /// benches/instructions.json.
     ///
@@ -97,6 +102,7 @@ pub fn run(bench: &Bench) -> Result<ExitCode, String> {
         Some(What::Fleet(options)) => fleet::run(options),
         Some(What::Scrapes(options)) => scrapes::run(options),
         Some(What::Junk(options)) => junk::run(options),
+        Some(What::SharedCrowd(options)) => shared_crowd::run(options),
         Some(What::Instructions(options)) => instructions::run(options),
     }
 }
