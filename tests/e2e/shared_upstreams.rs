@@ -253,3 +253,39 @@ fn serves_what_needs_its_own_connection() {
     assert_eq!(five.cmd(&["HGETALL", "h"]).unwrap().field("f").and_then(|it| it.text()), Some("1"));
     assert_eq!(two.cmd(&["HGETALL", "h"]).unwrap().items().len(), 2, "RESP2");
 }
+
+/// A server may give the name of an ordinary command to one that changes its connection.
+#[test]
+fn gives_a_renamed_command_its_own_connection() {
+    let cluster = Cluster::builder()
+        .redis_line("rename-command TOUCH \"\"")
+        .redis_line("rename-command MULTI TOUCH")
+        .start();
+    let pointsman = builder(&cluster).service_line(SHARED).lines("[process]\nworkers = 1").start();
+    let (mut one, mut two) = (pointsman.client(), pointsman.client());
+    assert!(two.cmd(&["SET", "k", "v"]).unwrap().is_ok());
+    assert!(one.cmd(&["TOUCH"]).unwrap().is_ok(), "it begins a transaction");
+    assert_eq!(two.cmd(&["GET", "k"]).unwrap().text(), Some("v"));
+    assert_eq!(one.cmd(&["INCR", "n"]).unwrap().text(), Some("QUEUED"));
+    assert_eq!(one.cmd(&["EXEC"]).unwrap().items()[0].int(), Some(1));
+    let series = "pointsman_shared_promotions_total{service=\"mymaster\",reason=\"server_table\"}";
+    assert_eq!(metric(&pointsman, series), Some(1.0));
+    assert_eq!(count(&pointsman, "pointsman_shared_desyncs_total"), 0.0);
+}
+
+/// Where the clients' user may not read the server's table, the built-in one counts.
+#[test]
+fn shares_without_the_table_of_the_server() {
+    let cluster = Cluster::builder().user("app on >pw ~* &* +@all -command").start();
+    let pointsman = builder(&cluster).service_line(SHARED).start();
+    let mut client = pointsman.client();
+    assert!(client.cmd(&["AUTH", "app", "pw"]).unwrap().is_ok());
+    wait_until("its return", PATIENCE, || {
+        assert!(client.cmd(&["SET", "k", "v"]).unwrap().is_ok());
+        count(&pointsman, "pointsman_shared_requests_total") > 0.0
+    });
+    assert_eq!(client.cmd(&["GET", "k"]).unwrap().text(), Some("v"));
+    let reply = client.cmd(&["COMMAND", "COUNT"]).unwrap();
+    assert!(reply.is_error(), "{reply:?}");
+    assert_eq!(count(&pointsman, "pointsman_shared_connections"), 1.0);
+}

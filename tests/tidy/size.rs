@@ -27,6 +27,7 @@ const LONG_FILES: &[(&str, &str)] = &[
     ("crates/resp/src/ledger/affinity_tests.rs", "one subject: state that only one server has"),
     ("crates/resp/src/ledger/ledger_tests.rs", "one test per rule of the ledger"),
     ("crates/resp/src/ledger/matcher.rs", "one state machine: replies matched to requests"),
+    ("crates/proxy/src/io/shared/connection.rs", "one connection: its turns, writes and replies"),
     ("crates/resp/src/ledger/mod.rs", "one type: what both directions add to the ledger"),
     ("crates/resp/src/ledger/recorder.rs", "one type: what is recorded of requests and replies"),
     ("crates/resp/src/scan/reply.rs", "one state machine: the frames of the server"),

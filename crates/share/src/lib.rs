@@ -7,7 +7,7 @@
 //! hand one client's data to another, so every rule here prefers closing a connection to a doubt.
 //!
 //! - [`GroupKey`]: the clients that may share a connection.
-//! - [`Commands`]: how each request is handled.
+//! - [`Commands`]: how each request is handled; [`read_table`] reads the server's own table.
 //! - [`TurnQueue`]: the order in which requests leave, and how many of each client.
 //! - [`UpstreamLedger`]: the requests in flight on one connection, and whose each reply is.
 //!
@@ -19,6 +19,7 @@
 
 mod commands;
 mod group;
+mod server_table;
 mod turn;
 mod upstream;
 #[cfg(test)]
@@ -26,5 +27,6 @@ mod upstream_tests;
 
 pub use commands::{Commands, ServerCommand};
 pub use group::{GroupKey, Identity, SecretDigest};
+pub use server_table::{LARGEST_TABLE, ask_table, read_table};
 pub use turn::{Quantum, Room, Taken, TurnQueue};
 pub use upstream::{Desync, Member, Piece, UpstreamLedger, UpstreamLimits};

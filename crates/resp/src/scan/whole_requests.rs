@@ -84,6 +84,15 @@ impl WholeRequests {
     /// The next request in `buffer`, which begins where the last whole request ended: the caller
     /// removes each whole or empty request, and adds bytes if a request is incomplete.
     pub fn next(&mut self, buffer: &[u8]) -> NextRequest {
+        self.next_corrected(buffer, |_name, built_in| built_in)
+    }
+
+    /// The same, where `correct` has the last word on how a command of that name is handled.
+    pub fn next_corrected(
+        &mut self,
+        buffer: &[u8],
+        correct: impl FnOnce(&[u8], Sharing) -> Sharing,
+    ) -> NextRequest {
         if let Some(reason) = self.promotes {
             return NextRequest::Promotes(reason);
         }
@@ -113,7 +122,10 @@ impl WholeRequests {
             }
             RequestScan::Request(..) => {
                 let words = buffer.get(..len).and_then(canonical_words);
-                let handled = words.map(sharing);
+                let handled = words.map(|words| {
+                    let name = words.clone().next().unwrap_or_default();
+                    correct(name, sharing(words))
+                });
                 match handled.unwrap_or(Sharing::Promotes(PromotionReason::Inline)) {
                     Sharing::Promotes(reason) => self.promote(reason),
                     sharing => {
@@ -157,6 +169,7 @@ fn canonical_words(request: &[u8]) -> Option<Words<'_>> {
 }
 
 /// Strings one after another, up to the first one that is not canonical.
+#[derive(Clone)]
 struct Words<'a>(&'a [u8]);
 
 impl<'a> Iterator for Words<'a> {

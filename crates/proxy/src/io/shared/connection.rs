@@ -8,7 +8,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use share::{
-    Desync, Member as MemberId, Quantum, Room, Taken, TurnQueue, UpstreamLedger, UpstreamLimits,
+    Commands, Desync, Member as MemberId, Quantum, Room, Taken, TurnQueue, UpstreamLedger,
+    UpstreamLimits,
 };
 use target::Target;
 
@@ -44,6 +45,8 @@ struct State {
     /// `None` until the connection is open.
     ledger: Option<UpstreamLedger>,
     limits: UpstreamLimits,
+    /// How the server's own table of commands differs from the built-in one.
+    corrected: Option<Rc<Commands>>,
     /// Requests. If `parts` is empty, the write of them has begun, and the first `written` bytes
     /// are written.
     outgoing: Vec<u8>,
@@ -72,6 +75,7 @@ impl Connection {
             turns: TurnQueue::new(quantum),
             ledger: None,
             limits,
+            corrected: None,
             outgoing: Vec::new(),
             written: 0,
             parts: Vec::new(),
@@ -81,10 +85,21 @@ impl Connection {
         }))
     }
 
-    /// The connection is open, in the state of its members.
-    pub(crate) fn opened(&self, resp3: bool, authenticated: bool) {
+    /// The connection is open, in the state of its members. `corrected`: how the server's own table
+    /// of commands differs from the built-in one.
+    pub(crate) fn opened(
+        &self,
+        (resp3, authenticated): (bool, bool),
+        corrected: Option<Rc<Commands>>,
+    ) {
         let mut state = self.0.borrow_mut();
+        state.corrected = corrected;
         state.ledger = Some(UpstreamLedger::new(resp3, authenticated, state.limits));
+    }
+
+    /// How the server's own table of commands differs.
+    pub(super) fn corrected(&self) -> Option<Rc<Commands>> {
+        self.0.borrow().corrected.clone()
     }
 
     /// Requests that were not written yet, and bytes of replies that were not checked yet.
@@ -286,14 +301,15 @@ impl State {
 
     /// Gives turns to the members, in the order in which their requests arrived.
     fn prepare(&mut self) {
-        let Self { members, turns, ledger, outgoing, parts, .. } = self;
+        let Self { members, turns, ledger, outgoing, parts, corrected, .. } = self;
         let Some(ledger) = ledger else { return };
         let (requests, bytes) = ledger.room();
         turns.give_turns(Room { requests, bytes }, |member, quantum, room| {
             let Some(state) = members.get(&member) else {
                 return Taken::Sent { requests: 0, bytes: 0, more: false };
             };
-            let (taken, script) = state.borrow_mut().take(quantum, room, outgoing);
+            let (taken, script) =
+                state.borrow_mut().take((quantum, room), corrected.as_deref(), outgoing);
             if let Taken::Sent { requests: requests @ 1.., bytes, .. } = taken {
                 parts.push(Part { member, requests, bytes, script });
             }

@@ -74,7 +74,10 @@ impl Member {
             return Offer::Nothing;
         }
         // A client that sends a request byte by byte gets no turn before it is whole.
-        if state.requests.run(state.unsent(), 1, MAX_REQUEST).0 == 0 && state.next().is_none() {
+        let corrected = state.connection.as_ref().and_then(|it| it.corrected());
+        if state.requests.run(state.unsent(), 1, MAX_REQUEST).0 == 0
+            && state.next(corrected.as_deref()).is_none()
+        {
             return Offer::Nothing;
         }
         let Some(connection) = state.connection.clone() else { return Offer::Join };

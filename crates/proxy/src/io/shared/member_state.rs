@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::task::Waker;
 
 use resp::{NextRequest, PromotionReason, Sharing, WholeRequests};
-use share::{Quantum, Room, Taken};
+use share::{Commands, Quantum, Room, Taken};
 
 use crate::end_reason::EndReason;
 use crate::io::buffer::{self, KeptCount};
@@ -89,20 +89,24 @@ impl MemberState {
         self.wake();
     }
 
-    /// Moves requests to `outgoing`. Also returns whether they are a script.
+    /// Moves requests to `outgoing`. Also returns whether they are a script. `corrected`: how the
+    /// server's own table differs from the built-in one.
     pub(super) fn take(
         &mut self,
-        quantum: Quantum,
-        room: Room,
+        (quantum, room): (Quantum, Room),
+        corrected: Option<&Commands>,
         outgoing: &mut Vec<u8>,
     ) -> (Taken, bool) {
         let most = usize::try_from(quantum.bytes).unwrap_or(usize::MAX);
         let mut taken = (0, 0, false);
         if self.promotion.is_none() {
-            let (count, len) = self.requests.run(self.unsent(), quantum.requests, most);
-            taken = (count, len, false);
-            if count == 0 {
-                match self.next() {
+            // The short way knows the built-in table only.
+            if corrected.is_none() {
+                let (count, len) = self.requests.run(self.unsent(), quantum.requests, most);
+                taken = (count, len, false);
+            }
+            if taken.0 == 0 {
+                match self.next(corrected) {
                     Some((len, _)) if len > usize::try_from(room.bytes).unwrap_or(usize::MAX) => {
                         return (Taken::NoRoom, false);
                     }
@@ -121,13 +125,17 @@ impl MemberState {
     }
 
     /// The length of the next request if it is whole and shared, and whether it is a script.
-    pub(super) fn next(&mut self) -> Option<(usize, bool)> {
+    pub(super) fn next(&mut self, corrected: Option<&Commands>) -> Option<(usize, bool)> {
         loop {
             let unsent = self.buffer.get(self.taken..).unwrap_or_default();
             if unsent.is_empty() {
                 return None;
             }
-            match self.requests.next(unsent) {
+            let next = match corrected {
+                None => self.requests.next(unsent),
+                Some(it) => self.requests.next_corrected(unsent, |name, by| it.correct(name, by)),
+            };
+            match next {
                 NextRequest::Incomplete => return None,
                 // It has no reply and no effect.
                 NextRequest::Empty(len) => {

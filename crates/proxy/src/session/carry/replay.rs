@@ -11,7 +11,7 @@ use std::io;
 use std::task::{Poll, ready};
 use std::time::Instant;
 
-use resp::{Ledger, Limits, Replay, ReplayError};
+use resp::{Frames, Ledger, Limits, Replay, ReplayError};
 use target::Target;
 
 use crate::context::WorkerContext;
@@ -145,6 +145,37 @@ pub(crate) async fn answers(
         Ok(())
     };
     within(context, deadline, asked).await
+}
+
+/// Has one more request answered on a connection that [`exchange`] has opened, with a reply of at
+/// most `most` bytes.
+///
+/// # Errors
+///
+/// Why that failed. The connection is of no use then.
+pub(crate) async fn ask(
+    upstream: &mut Upstream,
+    to: (&Target, &WorkerContext),
+    (request, most): (&[u8], usize),
+    deadline: Instant,
+) -> Result<Vec<u8>, Failed> {
+    let (mut reply, mut frames) = (Vec::new(), Frames::new(Limits::default()));
+    let answered = async {
+        send(upstream, to, request).await?;
+        loop {
+            let end = |bytes: &[u8]| {
+                reply.extend_from_slice(bytes);
+                (frames.end(bytes), bytes.len())
+            };
+            match read(upstream, to, end).await? {
+                (Ok(None), _) if reply.len() <= most => {}
+                (Ok(Some(end)), len) if end == len => return Ok(()),
+                _ => return Err(Failed::Broken),
+            }
+        }
+    };
+    within(to.1, deadline, answered).await?;
+    Ok(reply)
 }
 
 /// An answer may take as long as a dial.

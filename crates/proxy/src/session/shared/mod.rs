@@ -1,5 +1,6 @@
 //! Sessions that share connections to the target.
 //!
+//! - [`command_table`]: what the server itself says of its commands.
 //! - [`pool`]: the shared connections of a worker, and the task of each.
 //! - [`transitions`]: when a session gets a connection of its own, and when it returns.
 //!
@@ -16,7 +17,10 @@
 //! Deliberately absent: the order of requests, and whose each reply is
 //! ([`io::shared`](crate::io::shared)).
 
+mod command_table;
 pub(crate) mod pool;
 #[cfg(test)]
 mod shared_tests;
+#[cfg(test)]
+mod table_tests;
 pub(crate) mod transitions;

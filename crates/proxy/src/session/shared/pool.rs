@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use aws_lc_rs::{hmac, rand};
 use resp::{Ledger, Replay};
-use share::GroupKey;
+use share::{Commands, GroupKey};
 use target::Target;
 
 use crate::context::{ServiceContext, WorkerContext};
@@ -29,6 +29,7 @@ use crate::runtime::timers::LazyTimer;
 use crate::service::Hint;
 use crate::session::carry::replay::{self, Failed};
 use crate::session::dial;
+use crate::session::shared::command_table::CommandTable;
 
 /// A connection without members is kept for so long.
 const UNUSED: Duration = Duration::from_secs(10);
@@ -42,6 +43,7 @@ struct Entry {
     target: Arc<Target>,
     key: GroupKey,
     connection: Rc<Connection>,
+    table: Rc<CommandTable>,
 }
 
 /// The connections of a worker.
@@ -87,13 +89,16 @@ fn connection(
         };
         let key = GroupKey::new(&ledger.shared_state()?, |secret| digest(digest_key, secret));
         let (mut count, mut least): (u16, Option<&Rc<Connection>>) = (0, None);
+        let mut table = None;
         // All are compared, so that the time does not depend on which is equal.
         for entry in entries.iter() {
-            let same = entry.key == key
-                && Arc::ptr_eq(&entry.service, &context.shared)
+            let same_server = Arc::ptr_eq(&entry.service, &context.shared)
                 && Arc::ptr_eq(&entry.target, target)
                 && !entry.connection.is_closed();
-            if same {
+            if same_server {
+                table = Some(&entry.table);
+            }
+            if entry.key == key && same_server {
                 count += 1;
                 if least.is_none_or(|least| entry.connection.len() < least.len()) {
                     least = Some(&entry.connection);
@@ -110,8 +115,10 @@ fn connection(
         }
         let replay = Replay::of_shared(ledger, false)?;
         let connection = Rc::new(Connection::new());
+        let table = table.map_or_else(Rc::default, Rc::clone);
         let driver = Driver {
             connection: Rc::clone(&connection),
+            table: Rc::clone(&table),
             context: Arc::clone(context),
             target: Arc::clone(target),
             state: (key.resp3(), key.is_authenticated()),
@@ -122,6 +129,7 @@ fn connection(
             target: Arc::clone(target),
             key,
             connection: Rc::clone(&connection),
+            table,
         });
         Some(connection)
     })
@@ -147,6 +155,7 @@ fn digest(key: &hmac::Key, secret: &[u8]) -> [u8; 32] {
 /// The task of one connection.
 struct Driver {
     connection: Rc<Connection>,
+    table: Rc<CommandTable>,
     context: Arc<WorkerContext>,
     target: Arc<Target>,
     /// RESP3, and authenticated.
@@ -156,8 +165,8 @@ struct Driver {
 impl Driver {
     async fn run(self, replay: Replay) {
         let counters = &self.context.counters.shared;
-        let mut upstream = match self.open(replay).await {
-            Ok(upstream) => upstream,
+        let (mut upstream, corrected) = match self.open(replay).await {
+            Ok(opened) => opened,
             Err(failed) => {
                 let service = &*self.context.shared.service.name;
                 let target = self.target.addr();
@@ -168,6 +177,7 @@ impl Driver {
         };
         counters.opened.increment();
         self.context.counters.dials.increment();
+        self.connection.opened(self.state, corrected);
         let end = self.serve(&mut upstream).await;
         counters.closed.increment();
         if self.target.fence().is_raised() {
@@ -182,27 +192,27 @@ impl Driver {
     }
 
     /// Opens the connection, in the state of its group.
-    async fn open(&self, mut replay: Replay) -> Result<Upstream, Failed> {
+    async fn open(&self, mut replay: Replay) -> Result<(Upstream, Option<Rc<Commands>>), Failed> {
         let options = &self.context.shared.service.options;
         let until = Instant::now() + options.now().connect_timeout;
         let target = (&*self.target, &*self.context);
         let begin = Instant::now();
-        let upstream = replay::exchange(target, &mut replay, until).await?;
+        let mut upstream = replay::exchange(target, &mut replay, until).await?;
         self.context.counters.dialled_in.record(begin.elapsed());
         if !replay.has_shared_state() {
             return Err(Failed::Refused);
         }
+        let corrected = self.table.corrected(&mut upstream, target, until).await?;
         if !dial::may_be_used(&self.target) {
             return Err(Failed::Superseded);
         }
-        Ok(upstream)
+        Ok((upstream, corrected))
     }
 
     /// Serves the members to the end of the connection; `None` if it has none any more.
     async fn serve(&self, upstream: &mut Upstream) -> Option<ConnectionEnd> {
-        let Self { connection, context, target, state } = self;
+        let Self { connection, context, target, .. } = self;
         let (counters, mut unused) = (&context.counters.shared, LazyTimer::default());
-        connection.opened(state.0, state.1);
         poll_fn(|cx| {
             let polled = match &mut *upstream {
                 Upstream::Plain(socket) => connection.poll(cx, socket, target, counters),

@@ -4,6 +4,8 @@ use std::io::Write;
 use std::net::{Shutdown, TcpStream};
 use std::num::NonZeroU16;
 
+use share::ask_table;
+
 use crate::session::carry::proof_tests::{PING, answer_proof};
 use crate::testing::{Backend, SOON, TestProxy, expect, is_silent, rest};
 use crate::{EndReason, Options, UpstreamMode};
@@ -19,13 +21,13 @@ fn options() -> Options {
     }
 }
 
-fn proxy(backend: &Backend) -> TestProxy {
+pub(super) fn proxy(backend: &Backend) -> TestProxy {
     let mut proxy = TestProxy::new(options());
     proxy.commit(backend.addr());
     proxy
 }
 
-fn request(words: &[&str]) -> Vec<u8> {
+pub(super) fn request(words: &[&str]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", words.len());
     for word in words {
         bytes += &format!("${}\r\n{word}\r\n", word.len());
@@ -33,15 +35,28 @@ fn request(words: &[&str]) -> Vec<u8> {
     bytes.into_bytes()
 }
 
-fn get(key: &str) -> Vec<u8> {
+pub(super) fn get(key: &str) -> Vec<u8> {
     request(&["GET", key])
+}
+
+/// The next shared connection.
+fn accept_shared(backend: &Backend) -> TcpStream {
+    let mut shared = backend.accept_carried();
+    refuse_table(&mut shared);
+    shared
+}
+
+/// The server does not show its table of commands.
+fn refuse_table(shared: &mut TcpStream) {
+    expect(shared, &ask_table());
+    shared.write_all(b"-NOPERM x\r\n").unwrap();
 }
 
 /// A client with a request and its reply behind it, and the shared connection.
 fn sharing(proxy: &TestProxy, backend: &Backend) -> (TcpStream, TcpStream) {
     let mut client = proxy.client();
     client.write_all(&get("first")).unwrap();
-    let mut shared = backend.accept_carried();
+    let mut shared = accept_shared(backend);
     expect(&mut shared, &get("first"));
     shared.write_all(b"$-1\r\n").unwrap();
     expect(&mut client, b"$-1\r\n");
@@ -155,6 +170,7 @@ fn verifies_state_for_each_client_and_separates_groups() {
             expect(&mut shared, &auth(secret));
             shared.write_all(b"+OK\r\n").unwrap();
             answer_proof(&mut shared);
+            refuse_table(&mut shared);
             groups.push(shared);
         }
         let shared = &mut groups[if secret == "one" { 0 } else { 1 }];
@@ -171,7 +187,7 @@ fn verifies_state_for_each_client_and_separates_groups() {
     expect(&mut client, b"-WRONGPASS x\r\n");
     assert_eq!(rest(&mut own), b"");
     client.write_all(&get("k")).unwrap();
-    let mut shared = backend.accept_carried();
+    let mut shared = accept_shared(&backend);
     expect(&mut shared, &get("k"));
     // It has to authenticate: the connection is not shared by clients that have not.
     shared.write_all(b"-NOAUTH x\r\n").unwrap();
@@ -190,7 +206,7 @@ fn ends_only_sessions_in_flight_on_a_lost_connection() {
     drop(shared);
     assert_eq!(rest_of(one), b"");
     idle.write_all(&get("next")).unwrap();
-    let mut shared = backend.accept_carried();
+    let mut shared = accept_shared(&backend);
     expect(&mut shared, &get("next"));
     shared.write_all(b"$1\r\nn\r\n").unwrap();
     expect(&mut idle, b"$1\r\nn\r\n");
@@ -226,7 +242,7 @@ fn closes_a_connection_with_an_impossible_reply() {
             assert!(tls.iter().all(|count| *count == 0), "{tls:?}");
         }
         idle.write_all(&get("next")).unwrap();
-        let mut shared = backend.accept_carried();
+        let mut shared = accept_shared(&backend);
         expect(&mut shared, &get("next"));
         shared.write_all(b"$1\r\nn\r\n").unwrap();
         expect(&mut idle, b"$1\r\nn\r\n");
@@ -263,7 +279,7 @@ fn carries_sessions_at_a_master_change() {
     asking.write_all(&get("held")).unwrap();
     assert!(is_silent(&mut shared));
     proxy.commit(new.addr());
-    let mut next = new.accept_carried();
+    let mut next = accept_shared(&new);
     expect(&mut next, &get("held"));
     next.write_all(b"$1\r\nh\r\n").unwrap();
     expect(&mut asking, b"$1\r\nh\r\n");

@@ -1,0 +1,77 @@
+//! The server's own table of commands, read once for all shared connections to a server.
+//!
+//! It is read on a shared connection, before the first request is: so no request is shared that the
+//! server's table excludes. The credentials are those of the connection's clients. Where these may
+//! not run `COMMAND INFO`, the built-in table counts alone for them. A connection that is opened
+//! beside others to the same server uses what these have read. When all of them are gone the table
+//! is, too: the next server, or the same one after a restart, may differ.
+//!
+//! Deliberately absent: what the table changes ([`Commands`]).
+
+use std::rc::Rc;
+use std::time::Instant;
+
+use share::{Commands, LARGEST_TABLE, ask_table, read_table};
+use target::Target;
+use tokio::sync::OnceCell;
+
+use crate::context::WorkerContext;
+use crate::io::upstream::Upstream;
+use crate::session::carry::replay::{self, Failed};
+
+/// What is known of the table of a server; the connections to it share this. `None` in it: the
+/// server's table changes nothing.
+#[derive(Debug, Default)]
+pub(super) struct CommandTable(OnceCell<Option<Rc<Commands>>>);
+
+/// Why there is no table.
+enum NotRead {
+    /// The server refuses to show it, or it cannot be understood.
+    Refused,
+    Failed(Failed),
+}
+
+impl CommandTable {
+    /// How the server's table differs from the built-in one. Read on `upstream` if that was not
+    /// done; meanwhile all other connections to the server wait.
+    ///
+    /// # Errors
+    ///
+    /// The connection failed.
+    pub(super) async fn corrected(
+        &self,
+        upstream: &mut Upstream,
+        to: (&Target, &WorkerContext),
+        until: Instant,
+    ) -> Result<Option<Rc<Commands>>, Failed> {
+        match self.0.get_or_try_init(|| read(upstream, to, until)).await {
+            Ok(corrected) => Ok(corrected.clone()),
+            Err(NotRead::Refused) => Ok(None),
+            Err(NotRead::Failed(failed)) => Err(failed),
+        }
+    }
+}
+
+async fn read(
+    upstream: &mut Upstream,
+    (target, context): (&Target, &WorkerContext),
+    until: Instant,
+) -> Result<Option<Rc<Commands>>, NotRead> {
+    let reply =
+        replay::ask(upstream, (target, context), (&ask_table(), LARGEST_TABLE), until).await;
+    let reply = reply.map_err(NotRead::Failed)?;
+    let (service, addr) = (&*context.shared.service.name, target.addr());
+    let Some(table) = read_table(&reply) else {
+        tracing::debug!(service, target = %addr, "the server does not show its table of commands");
+        return Err(NotRead::Refused);
+    };
+    let commands = Commands::new(&table);
+    if commands.is_built_in() {
+        return Ok(None);
+    }
+    tracing::info!(
+        service, target = %addr, excluded = commands.excluded(),
+        "the server's table of commands differs, and fewer commands are shared"
+    );
+    Ok(Some(Rc::new(commands)))
+}
