@@ -15,7 +15,7 @@ use super::finding::Finding;
 use super::options::TAKEOVER_SOCKET;
 use super::settings::{Origin, SettingMap, Settings};
 use super::value::Value;
-use super::{tls_admin, tls_clients};
+use super::{shared_upstreams, tls_admin, tls_clients};
 
 /// The time after which the connection tracking of Linux drops a connection in CLOSE_WAIT
 /// (`nf_conntrack_tcp_timeout_close_wait`).
@@ -47,6 +47,7 @@ pub(super) fn warnings(settings: &Settings) -> Vec<Finding> {
     let mut findings = Vec::new();
     for service in &settings.services {
         missing_folders(service, &mut findings);
+        shared_upstreams::warn(service, &mut findings);
         tls_clients::warn(service, &mut |key, what, remedy| {
             findings.push(Finding::new(service.origin(key), key, what, remedy));
         });
@@ -123,15 +124,7 @@ fn check_service(service: &SettingMap, damaged: bool, findings: &mut Vec<Finding
             "set verify = \"role\", or remove this key",
         );
     }
-    let text =
-        |key, expected| matches!(service.value(key), Some(Value::Text(it)) if it == expected);
-    if text("service.upstream", "shared") && text("service.sessions", "close") {
-        note(
-            "service.upstream",
-            "clients that share connections are moved between connections",
-            "set sessions = \"carry\", or upstream = \"dedicated\"",
-        );
-    }
+    shared_upstreams::check(service, &mut note);
     let key = "service.half_close_timeout";
     if let Some(Value::Duration(timeout)) = service.value(key)
         && *timeout >= CONNTRACK_CLOSE_WAIT

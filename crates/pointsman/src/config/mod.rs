@@ -37,6 +37,7 @@ mod reference;
 mod reload_plan;
 pub mod schema;
 mod settings;
+mod shared_upstreams;
 #[cfg(test)]
 mod stateless_commands_tests;
 #[cfg(test)]
