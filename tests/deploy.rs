@@ -100,16 +100,6 @@ const LOOKED_UP: &[&str] = &[
     "pointsman_sessions_reassigned_total",
     "pointsman_spliced_bytes_total",
     "pointsman_discovery_hints_total",
-    // Of services that share connections, which is off by default.
-    "pointsman_shared_sessions",
-    "pointsman_shared_connections",
-    "pointsman_shared_connections_opened_total",
-    "pointsman_shared_connection_errors_total",
-    "pointsman_shared_sessions_lost_total",
-    "pointsman_shared_returns_total",
-    "pointsman_shared_writes_total",
-    "pointsman_shared_requests_total",
-    "pointsman_shared_promotions_total",
 ];
 
 /// The expressions of dashboard and alerts.

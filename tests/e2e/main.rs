@@ -62,6 +62,7 @@ mod services;
 mod session_bounds;
 mod sessions;
 mod shared_commands;
+mod shared_surface;
 mod shared_upstreams;
 mod shutdown;
 mod subscribers;

@@ -17,6 +17,7 @@
 
 mod browser;
 mod https;
+mod sharing;
 mod tab;
 
 use std::collections::BTreeMap;

@@ -92,7 +92,9 @@ pub use resp::{
 };
 pub use runtime::heartbeat::{Heartbeat, STALL, Stalls};
 pub use service::{DialFailure, Hint, Hints, NoHints, Service};
-pub use session_row::{ListedClient, ListedState, SessionId, SessionRow, TlsFacts, WaitsFor};
+pub use session_row::{
+    ConnectionUse, ListedClient, ListedState, SessionId, SessionRow, TlsFacts, WaitsFor,
+};
 pub use shared_counters::SharedSnapshot;
 pub use stats::{ServiceCounters, ServiceSnapshot, Stats};
 pub use target_tls::{TargetTlsFailure, TargetTlsSnapshot};

@@ -99,6 +99,16 @@ words! {
     }
 }
 
+words! {
+    /// Which connection a session of a service that shares connections has to its target.
+    ConnectionUse {
+        /// Those that it shares with other sessions, even if none is open yet.
+        Shared = "shared";
+        /// One of its own.
+        Dedicated = "dedicated";
+    }
+}
+
 /// The name of a session: unique within the process and, since it begins with a number drawn at the
 /// start of the process, nearly certainly among processes. A session keeps it when it moves to
 /// another target.
@@ -205,6 +215,13 @@ pub struct SessionRow {
     pub unknown_command: Option<Box<str>>,
     /// Its target, and the target's generation.
     pub upstream: Option<(SocketAddr, u64)>,
+    /// Whether it shares connections; `None` if its service does not share them, and while it has
+    /// no connection.
+    pub connection: Option<ConnectionUse>,
+    /// Why it got a connection of its own although its service shares connections: one of
+    /// [`SharedSnapshot::reasons`](crate::SharedSnapshot::reasons). `None` if it shares, and if it
+    /// began before its service shared.
+    pub promotion: Option<&'static str>,
     /// Since it was accepted.
     pub age: Duration,
     /// Since its client last sent something, if the system reports that: not for Unix sockets, and

@@ -16,6 +16,8 @@ pub(crate) struct SharedCounters {
     /// Sessions that began or began again to share, and sessions that ceased to.
     pub(crate) joined: Counter,
     pub(crate) left: Counter,
+    /// Sessions that have a connection of their own now.
+    pub(crate) dedicated: Counter,
     pub(crate) promoted: [Counter; PROMOTIONS],
     pub(crate) returned: Counter,
     pub(crate) opened: Counter,
@@ -32,6 +34,8 @@ pub(crate) struct SharedCounters {
 pub struct SharedSnapshot {
     /// Sessions that share connections now.
     pub sessions: u64,
+    /// Sessions that have a connection of their own now. Without sharing, all that are connected.
+    pub dedicated: u64,
     /// Promotions to a connection of the session's own, in the order of [`Self::reasons`].
     pub promoted: [u64; PROMOTIONS],
     /// Times that a session returned to shared connections.
@@ -63,6 +67,7 @@ impl SharedSnapshot {
         // Ends before beginnings, so that what does both in between is not missing.
         let (left, closed) = (counters.left.get(), counters.closed.get());
         self.sessions += counters.joined.get().saturating_sub(left);
+        self.dedicated += counters.dedicated.get();
         let opened = counters.opened.get();
         self.connections += opened.saturating_sub(closed);
         self.opened += opened;

@@ -11,11 +11,31 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 
 use crate::admin::certificates::ServedCertificate;
-use crate::config::{Config, ConnectionLimits};
+use crate::config::{Config, ConnectionLimits, ServiceConfig, Upstream};
 use crate::system::descriptors::Files;
 
 /// Maximum number of fault lines kept of a reload.
 const MAX_FAULTS: usize = 20;
+
+/// The settings of one service that reports need.
+#[derive(Debug, Clone, Copy)]
+pub struct ServiceSettings {
+    /// The maximum number of connections.
+    pub max_connections: usize,
+    /// How long a client may be held.
+    pub hold_timeout: Duration,
+    /// Whether its clients share connections to Redis.
+    pub shares_upstreams: bool,
+}
+
+impl ServiceSettings {
+    /// The settings of a service with this connection limit.
+    #[must_use]
+    pub fn of(service: &ServiceConfig, max_connections: usize) -> Self {
+        let shares_upstreams = service.upstream == Upstream::Shared;
+        Self { max_connections, hold_timeout: service.hold_timeout, shares_upstreams }
+    }
+}
 
 /// The settings that reports need.
 #[derive(Debug)]
@@ -26,9 +46,8 @@ pub struct EffectiveSettings {
     pub ready_while_leaving: bool,
     /// Whether the process stays ready without a master.
     pub ready_without_master: bool,
-    /// For each service, by name: the maximum number of connections, and how long a client may be
-    /// held.
-    pub services: BTreeMap<String, (usize, Duration)>,
+    /// For each service, by name.
+    pub services: BTreeMap<String, ServiceSettings>,
     /// The limits on open files.
     pub files: Files,
     /// The maximum number of client connections of all services together.
@@ -58,7 +77,9 @@ impl EffectiveSettings {
             ready_while_leaving: config.shutdown.ready_while_leaving,
             ready_without_master: config.admin.ready_without_master,
             services: services
-                .map(|(service, limit)| (service.name.clone(), (*limit, service.hold_timeout)))
+                .map(|(service, limit)| {
+                    (service.name.clone(), ServiceSettings::of(service, *limit))
+                })
                 .collect(),
             files,
             max_connections: connections.total,

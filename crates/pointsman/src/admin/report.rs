@@ -119,7 +119,7 @@ impl ProcessReport {
                 name: service.name.clone(),
                 outage: seen.stopped_since.map(|at| at.elapsed()),
                 had_master: seen.counts.commits > 0 || service.was_added,
-                hold_timeout: service.limits().1,
+                hold_timeout: service.settings().hold_timeout,
                 replicas: seen.replicas.as_ref().and_then(|it| it.eligible).unwrap_or(0),
             }
         };
@@ -163,9 +163,10 @@ impl Reporter for ProcessReport {
         let (now, ready, tally) = (Instant::now(), self.ready(), self.drain.session_counts());
         let services = self.services.list();
         let services = services.iter().map(|service| {
+            let settings = service.settings();
             let of = |(counters, listen): &(ServiceCounters, Vec<ListenAddr>)| {
                 let listen = listen.iter().map(ToString::to_string).collect();
-                (listen, status::traffic(service.limits().0, &counters.snapshot()))
+                (listen, status::traffic(&settings, &counters.snapshot()))
             };
             let writers = of(&service.writers);
             let readers = service.readers.as_ref().map(of);

@@ -5,13 +5,12 @@
 //! ended.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use proxy::{ListenAddr, ServiceCounters};
 use sentinel::DiscoveryHandle;
 
-use crate::admin::effective_config::EffectiveConfig;
+use crate::admin::effective_config::{EffectiveConfig, ServiceSettings};
 
 /// The counters of a listener set, and its addresses.
 pub type ListenerReport = (ServiceCounters, Vec<ListenAddr>);
@@ -33,17 +32,17 @@ pub struct ReportedService {
     pub was_added: bool,
     /// It was removed from the configuration, and its sessions are leaving.
     pub is_leaving: bool,
-    /// Its limits when it was last configured.
-    pub last_limits: (usize, Duration),
+    /// Its settings when it was last configured.
+    pub last_settings: ServiceSettings,
     /// The effective settings, for all services.
     pub effective: EffectiveConfig,
 }
 
 impl ReportedService {
-    /// Returns the maximum number of connections, and how long its clients may be held.
+    /// Its settings.
     #[must_use]
-    pub fn limits(&self) -> (usize, Duration) {
-        self.effective.settings().services.get(&self.name).copied().unwrap_or(self.last_limits)
+    pub fn settings(&self) -> ServiceSettings {
+        self.effective.settings().services.get(&self.name).copied().unwrap_or(self.last_settings)
     }
 }
 

@@ -8,15 +8,19 @@
 mod certificates;
 mod credentials;
 mod document;
+mod shared;
 
 use std::time::{Duration, Instant};
 
 use proxy::{Distribution, EndReason, NotCarried, Pin, Rejection, ServiceSnapshot};
 use sentinel::{DiscoverySnapshot, OperationsSnapshot, ProbeFailure, Role};
 
+use crate::admin::effective_config::ServiceSettings;
+
 pub use certificates::*;
 pub use credentials::*;
 pub use document::*;
+pub use shared::*;
 
 /// The state of sessions that are not pinned, in metrics and in the status.
 pub const ORDINARY: &str = "ordinary";
@@ -49,9 +53,9 @@ fn micros(distribution: &Distribution, per_mille: u64) -> u64 {
         .map_or(0, |duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX))
 }
 
-/// Returns the counters of one listener, with its limit of connections.
+/// Returns the counters of one listener of a service with these settings.
 #[must_use]
-pub fn traffic(limit: usize, counted: &ServiceSnapshot) -> TrafficStatus {
+pub fn traffic(settings: &ServiceSettings, counted: &ServiceSnapshot) -> TrafficStatus {
     let closed = EndReason::ALL.iter().zip(counted.closed).filter(|(_, count)| *count > 0);
     let ordinary = std::iter::once((ORDINARY, counted.ordinary()));
     let states = ordinary.chain(Pin::ALL.iter().map(|pin| pin.label()).zip(counted.pinned));
@@ -61,7 +65,7 @@ pub fn traffic(limit: usize, counted: &ServiceSnapshot) -> TrafficStatus {
         sessions_not_carried: not_carried.filter(|(_, count)| *count > 0).collect(),
         sessions_open: counted.open,
         sessions_waiting: counted.held,
-        sessions_limit: limit as u64,
+        sessions_limit: settings.max_connections as u64,
         sessions_total: counted.accepted,
         sessions_refused: counted.refused.iter().sum(),
         clients_rejected: Rejection::ALL
@@ -81,6 +85,7 @@ pub fn traffic(limit: usize, counted: &ServiceSnapshot) -> TrafficStatus {
         command_p99_us: micros(&counted.command_time, 990),
         dial_p50_us: micros(&counted.dial_time, 500),
         dial_p99_us: micros(&counted.dial_time, 990),
+        shared: SharedStatus::of(settings.shares_upstreams, &counted.shared),
     }
 }
 

@@ -20,8 +20,10 @@ mod read_token;
 mod recovery;
 mod screen;
 mod screen_certificates;
+mod screen_shared;
 mod sentinels;
 mod sessions;
+mod sessions_table;
 mod status;
 
 use std::ffi::OsString;

@@ -11,6 +11,7 @@ use std::fmt::Write as _;
 use serde_json::Value as Json;
 
 use super::screen_certificates::certificates;
+use super::screen_shared::shared;
 use crate::admin::status::ORDINARY;
 
 /// The schema version that this module renders.
@@ -148,11 +149,12 @@ fn traffic(out: &mut String, title: &str, it: Option<&Json>, rate: Option<f64>) 
         out,
         "             {commands:.0} commands{rate}, p99 {p99:.2} ms; {bytes_in} in, {bytes_out} out"
     );
+    shared(out, it.get("shared"));
 }
 
 /// Prints counts by label, the largest first, unless all are zero. Ordinary sessions are part of
 /// the open ones.
-fn by_word(out: &mut String, title: &str, it: Option<&Json>) {
+pub(super) fn by_word(out: &mut String, title: &str, it: Option<&Json>) {
     let all = it.and_then(Json::as_object).into_iter().flatten();
     let mut counts: Vec<(f64, String)> = all
         .filter_map(|(word, count)| Some((count.as_f64()?, printable(word).replace('_', " "))))

@@ -17,7 +17,6 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use drain::Summary;
 use proxy::{ListenAddr, ListenerId, NewListener, Running, Sockets};
@@ -25,7 +24,7 @@ use sentinel::{DiscoveryControl, DiscoveryHandle};
 use tokio::task::JoinSet;
 use tracing::info;
 
-use crate::admin::effective_config::EffectiveConfig;
+use crate::admin::effective_config::{EffectiveConfig, ServiceSettings};
 use crate::admin::service_registry::ServiceRegistry;
 use crate::config::{Config, ServiceConfig};
 use crate::process::listener_set::{
@@ -72,7 +71,7 @@ struct RunningService {
     writers: proxy::ServiceCounters,
     was_added: bool,
     is_leaving: bool,
-    limits: (usize, Duration),
+    settings: ServiceSettings,
 }
 
 /// All services, and what changes them.
@@ -138,7 +137,7 @@ impl ServiceSet {
                 writers,
                 was_added: false,
                 is_leaving: false,
-                limits: (0, service.hold_timeout),
+                settings: ServiceSettings::of(service, 0),
             });
         }
         let set = Self {
@@ -254,7 +253,7 @@ impl ServiceSet {
             self.begin(service, limit, config, workers);
             return;
         };
-        running.limits = (limit, service.hold_timeout);
+        running.settings = ServiceSettings::of(service, limit);
         let returns = std::mem::replace(&mut running.is_leaving, false);
         if returns {
             running.handle.set_service_removed(false);
@@ -311,7 +310,7 @@ impl ServiceSet {
             writers,
             was_added: true,
             is_leaving: false,
-            limits: (limit, service.hold_timeout),
+            settings: ServiceSettings::of(service, limit),
         });
         info!(service = service.name, "service added");
     }

@@ -173,6 +173,7 @@ impl Session {
                     };
                 loop {
                     let current = self.target.insert(target);
+                    self.base.set_dedicated(!matches!(upstream, Upstream::Shared(_)));
                     let stopped = match &mut upstream {
                         Upstream::Plain(upstream) => {
                             Pump::new((&mut client, upstream), &self.base.context, current, start)
@@ -262,6 +263,7 @@ impl Session {
     /// Gives up the session's own connection.
     fn return_to_shared(&mut self, state: CarryState) -> (Upstream, Start) {
         self.base.context.counters.shared.returned.increment();
+        self.base.promotion.set(None);
         self.linger.get_or_insert_default().returned(Instant::now());
         transitions::start_shared(state)
     }
@@ -280,6 +282,7 @@ impl Session {
             }
         };
         transitions::count_promotion(&self.base.context, promotion);
+        self.base.promotion.set(Some(promotion));
         let linger = self.linger.get_or_insert_default();
         (Purpose::Promote, Some(linger.promoted(promotion, Instant::now())))
     }
@@ -359,6 +362,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
+        self.base.set_dedicated(false);
         let SessionBase { context, peer, bytes, commands, .. } = &self.base;
         context.counters.close(self.base.reason);
         first_bytes::record(&self.base);

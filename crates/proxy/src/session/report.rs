@@ -19,13 +19,16 @@ use resp::SessionState;
 use crate::address::Peer;
 use crate::context::WorkerContext;
 use crate::end_reason::EndReason;
+use crate::io::shared::Promotion;
 use crate::io::socket_facts::SocketFacts;
 use crate::io::stream::ByteStream;
+use crate::options::UpstreamMode;
 use crate::runtime::tasks::visits::{self, Visit};
 use crate::runtime::wake_flag::WakeFlag;
 use crate::session::leave::Leaving;
 use crate::session::pump::Pump;
-use crate::session_row::{self, ListedState, SessionId, SessionRow, WaitsFor};
+use crate::session::shared::transitions;
+use crate::session_row::{self, ConnectionUse, ListedState, SessionId, SessionRow, WaitsFor};
 
 /// What a session does while it does not pump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +59,10 @@ pub(crate) struct SessionBase {
     /// When it began, in microseconds of its worker's clock.
     pub(crate) since: u64,
     pub(crate) stage: Cell<Stage>,
+    /// Why it has a connection of its own although its service shares connections.
+    pub(crate) promotion: Cell<Option<Promotion>>,
+    /// Whether it is counted as a session with a connection of its own.
+    dedicated: Cell<bool>,
     /// Why it has ended.
     pub(crate) reason: EndReason,
 }
@@ -65,7 +72,8 @@ impl SessionBase {
         let (ticket, since) = (context.drain.ticket(), context.counters.measured.elapsed());
         let (stage, reason) = (Cell::new(Stage::Connecting), EndReason::Aborted);
         let (bytes, commands) = ((0, 0), 0);
-        Self { peer, context, ticket, bytes, commands, since, stage, reason }
+        let (promotion, dedicated) = (Cell::new(None), Cell::new(false));
+        Self { peer, context, ticket, bytes, commands, since, stage, promotion, dedicated, reason }
     }
 
     /// Adds what was forwarded on a connection that it leaves.
@@ -73,6 +81,17 @@ impl SessionBase {
         self.bytes = (self.bytes.0 + bytes_in, self.bytes.1 + bytes_out);
         self.commands = self.commands.saturating_add(commands);
         self.stage.set(Stage::Moving);
+        self.set_dedicated(false);
+    }
+
+    /// Counts the session as one with a connection of its own, or no longer.
+    pub(crate) fn set_dedicated(&self, is_dedicated: bool) {
+        let count = &self.context.counters.shared.dedicated;
+        match (self.dedicated.replace(is_dedicated), is_dedicated) {
+            (false, true) => count.increment(),
+            (true, false) => count.decrement(),
+            (true, true) | (false, false) => {}
+        }
     }
 
     /// How long it has lasted.
@@ -104,6 +123,8 @@ impl SessionBase {
             not_carried: None,
             unknown_command: None,
             upstream: None,
+            connection: None,
+            promotion: self.promotion.get().map(transitions::label),
             age: self.age(),
             idle: None,
             bytes: self.bytes,
@@ -174,6 +195,7 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
             not_carried: uncarried.as_ref().map(|it| it.why),
             unknown_command: uncarried.and_then(|it| it.command),
             upstream: Some((self.target.addr(), self.target.generation().get())),
+            connection: self.connection_use(),
             idle: silent.map(|silent| silent.min(base.age())),
             bytes: (
                 base.bytes.0 + self.requests.bytes_moved(),
@@ -183,6 +205,15 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
             in_flight: tracked.then(|| self.ledger.owed()),
             ..base.row()
         });
+    }
+
+    /// `None` if its service does not share connections.
+    fn connection_use(&self) -> Option<ConnectionUse> {
+        if U::SHARED {
+            return Some(ConnectionUse::Shared);
+        }
+        let mode = self.context.shared.service.options.now().upstream;
+        (mode != UpstreamMode::Dedicated).then_some(ConnectionUse::Dedicated)
     }
 
     fn listed_state(&self) -> (ListedState, WaitsFor) {

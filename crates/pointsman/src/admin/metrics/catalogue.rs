@@ -512,6 +512,11 @@ pub const CATALOGUE: &[Metric] = &[
         "TLS sessions with Redis that could not be opened or broke, by reason.",
     ),
     gauge("pointsman_shared_sessions", TRAFFIC, "Sessions that share connections to Redis."),
+    gauge(
+        "pointsman_dedicated_sessions",
+        TRAFFIC,
+        "Sessions that have a connection to Redis of their own.",
+    ),
     gauge("pointsman_shared_connections", TRAFFIC, "Shared connections to Redis."),
     counter(
         "pointsman_shared_connections_opened_total",

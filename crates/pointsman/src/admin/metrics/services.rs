@@ -178,6 +178,7 @@ fn tls_handshakes(page: &mut Exposition, of: &[LabelPair<'_>], traffic: &Service
 fn shared(page: &mut Exposition, of: &[LabelPair<'_>], traffic: &ServiceSnapshot) {
     let shared = &traffic.shared;
     page.gauge("pointsman_shared_sessions", of, shared.sessions);
+    page.gauge("pointsman_dedicated_sessions", of, shared.dedicated);
     page.gauge("pointsman_shared_connections", of, shared.connections);
     page.count("pointsman_shared_connections_opened_total", of, shared.opened);
     page.count("pointsman_shared_connection_errors_total", of, shared.not_opened);

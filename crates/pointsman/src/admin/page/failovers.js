@@ -51,14 +51,27 @@ const plots = h => {
   for (const [key, name, unit] of HISTORY) if (h[key]) all.append(plot(name, h[key], unit, switches, h.seconds));
   return all;
 };
+const words = counts => Object.entries(counts || {}).filter(([word, n]) => n && word !== "ordinary").sort((a, b) => b[1] - a[1])
+  .map(([word, n]) => `${count(n)} ${word.replaceAll("_", " ")}`).join(", ");
+// Connections to Redis that sessions share; nothing if the service shares none.
+const sharing = (t, of) => {
+  const s = t.shared, pairs = [];
+  if (!s) return pairs;
+  pairs.push([`Sharing${of}`, `${many(s.sessions, "session", "sessions")} on ${many(s.connections, "connection", "connections")}${s.mode === "shared" ? "" : ", until they end"}`],
+    [`Own connection${of}`, many(s.sessions_dedicated, "session", "sessions")]);
+  if (!none(s.requests_per_write)) pairs.push([`Requests per write${of}`, count(s.requests_per_write)]);
+  if (words(s.promotions)) pairs.push([`Got their own connection${of}`, `${words(s.promotions)}; ${count(s.returns)} returned`]);
+  if (s.sessions_lost) pairs.push([`Lost with a shared connection${of}`, many(s.sessions_lost, "session", "sessions"), "warn"]);
+  if (s.desyncs) pairs.push([`Mismatched replies${of}`, many(s.desyncs, "shared connection", "shared connections"), "bad"]);
+  return pairs;
+};
 const totals = v => {
   const t = v.traffic, ended = Object.entries(t.sessions_closed).filter(([, n]) => n).sort((a, b) => b[1] - a[1]);
   const pairs = [["Sessions", `${count(t.sessions_open)} of ${count(t.sessions_limit)}`], ["Waiting", count(t.sessions_waiting), t.sessions_waiting ? "warn" : ""],
     ["Carried over", count(t.sessions_carried)], ["Refused", count(t.sessions_refused), t.sessions_refused ? "warn" : ""],
     ["Connection errors", count(t.dial_errors), t.dial_errors ? "warn" : ""], ["Majority", `${v.electorate.majority} of ${v.electorate.voters}`]];
   if (v.readers) pairs.push(["Readers", many(v.readers.traffic.sessions_open, "session", "sessions")], ["Replicas serving", `${count(v.readers.eligible)} of ${v.replicas.length}`, v.readers.eligible ? "" : "warn"]);
-  const words = counts => Object.entries(counts || {}).filter(([word, n]) => n && word !== "ordinary").sort((a, b) => b[1] - a[1])
-    .map(([word, n]) => `${count(n)} ${word.replaceAll("_", " ")}`).join(", ");
+  pairs.push(...sharing(t, ""), ...(v.readers ? sharing(v.readers.traffic, " (readers)") : []));
   const pinned = words(t.sessions_by_state), uncarried = words(t.sessions_not_carried);
   if (pinned) pairs.push(["Would close at a failover", pinned]);
   if (uncarried) pairs.push(["Not carried over", uncarried]);

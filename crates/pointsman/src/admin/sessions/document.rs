@@ -2,7 +2,7 @@
 //!
 //! While sessions arrive, at most twice as many rows are kept as are wanted.
 
-use proxy::{NotCarried, SessionRow, TlsFacts};
+use proxy::{ConnectionUse, NotCarried, SessionRow, TlsFacts};
 use serde_json::{Value, json};
 
 use super::query::{Query, service_of};
@@ -91,6 +91,8 @@ fn document_of(row: &SessionRow) -> Value {
         "unknown_command": row.unknown_command,
         "upstream": row.upstream.map(|(addr, _)| addr.to_string()),
         "generation": row.upstream.map(|(_, generation)| generation),
+        "connection": row.connection.map(ConnectionUse::label),
+        "promotion": row.promotion,
         "age_s": row.age.as_secs_f64(),
         "idle_s": row.idle.map(|idle| idle.as_secs_f64()),
         "bytes_in": row.bytes.0,

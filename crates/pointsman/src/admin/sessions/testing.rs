@@ -20,6 +20,8 @@ pub(in crate::admin) fn row(number: u32) -> SessionRow {
         not_carried: None,
         unknown_command: None,
         upstream: None,
+        connection: None,
+        promotion: None,
         age: Duration::from_secs(number.into()),
         idle: None,
         bytes: (number.into(), 0),

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::CredentialsStatus;
+use super::{CredentialsStatus, SharedStatus};
 
 /// Version of the document's schema.
 pub const SCHEMA: u32 = 1;
@@ -389,4 +389,8 @@ pub struct TrafficStatus {
     pub dial_p50_us: u64,
     /// 99th percentile of the time to connect to Redis, in microseconds.
     pub dial_p99_us: u64,
+    /// Shared connections to Redis; absent unless `upstream = "shared"`, or sessions still share
+    /// after a reload that ended it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shared: Option<SharedStatus>,
 }

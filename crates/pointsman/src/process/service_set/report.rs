@@ -24,7 +24,7 @@ impl ServiceSet {
                 discovery: service.handle.clone(),
                 was_added: service.was_added,
                 is_leaving: service.is_leaving,
-                last_limits: service.limits,
+                last_settings: service.settings,
                 effective: self.effective.clone(),
             }
         };

@@ -26,6 +26,7 @@ use crate::session::carry::replay::Replayed;
 use crate::session::leave::Leaving;
 use crate::session::pump::{After, Pump, Start};
 use crate::session::shared::pool;
+use crate::shared_counters::SharedSnapshot;
 
 /// The shortest and the longest time for which a session keeps its own connection.
 const LINGER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
@@ -106,14 +107,23 @@ impl Drop for Sharing<'_> {
 
 /// Counts a promotion.
 pub(crate) fn count_promotion(context: &WorkerContext, promotion: Promotion) {
-    let at = match promotion {
+    if let Some(count) = context.counters.shared.promoted.get(number(promotion)) {
+        count.increment();
+    }
+}
+
+/// The place of a promotion among [`SharedSnapshot::reasons`].
+fn number(promotion: Promotion) -> usize {
+    match promotion {
         Promotion::Reason(reason) => reason as usize,
         Promotion::Verification => PromotionReason::ALL.len(),
         Promotion::NotConnected => PromotionReason::ALL.len() + 1,
-    };
-    if let Some(count) = context.counters.shared.promoted.get(at) {
-        count.increment();
     }
+}
+
+/// The label of a promotion in metrics and lists.
+pub(crate) fn label(promotion: Promotion) -> &'static str {
+    SharedSnapshot::reasons().nth(number(promotion)).unwrap_or_default()
 }
 
 /// The start of a session that returns to shared connections.
@@ -290,6 +300,15 @@ mod tests {
         // Ten times the span is no longer soon.
         assert_eq!(spans(TRANSACTION, &[0, 9, 19, 41]), [1, 2, 4, 2]);
         assert_eq!(spans(TRANSACTION, &[0, 0, 1000, 1000]), [1, 2, 1, 1]);
+    }
+
+    #[test]
+    fn labels_every_promotion_as_it_is_counted() {
+        for reason in PromotionReason::ALL {
+            assert_eq!(label(Promotion::Reason(reason)), reason.name());
+        }
+        assert_eq!(label(Promotion::Verification), "verification");
+        assert_eq!(label(Promotion::NotConnected), "not_connected");
     }
 
     #[test]

@@ -1,0 +1,83 @@
+//! Shared connections on the status screen: which sessions share, why others do not, and what it
+//! saves.
+
+use std::fmt::Write as _;
+
+use serde_json::Value as Json;
+
+use super::screen::{by_word, number};
+
+/// Prints the part of the status document about shared connections; nothing if there is none.
+pub(super) fn shared(out: &mut String, it: Option<&Json>) {
+    let Some(it) = it.filter(|it| it.is_object()) else { return };
+    let of = |key: &str| number(it, key);
+    let plural = |count: f64, one: &'static str, more: &'static str| {
+        if count == 1.0 { one } else { more }
+    };
+    let (sessions, connections, dedicated) =
+        (of("sessions"), of("connections"), of("sessions_dedicated"));
+    let _ = write!(
+        out,
+        "             {sessions:.0} {} {connections:.0} {}, {dedicated:.0} {} own",
+        plural(sessions, "session shares", "sessions share"),
+        plural(connections, "connection", "connections"),
+        plural(dedicated, "has its", "have their"),
+    );
+    if let Some(batch) = it.get("requests_per_write").and_then(Json::as_f64) {
+        let _ = write!(out, "; {batch:.1} requests per write");
+    }
+    out.push('\n');
+    by_word(out, "got a connection of their own:", it.get("promotions"));
+    let (desyncs, lost) = (of("desyncs"), of("sessions_lost"));
+    if desyncs > 0.0 {
+        let _ = writeln!(
+            out,
+            "             DESYNC of {desyncs:.0} shared {}; see the log",
+            plural(desyncs, "connection", "connections")
+        );
+    }
+    if lost > 0.0 {
+        let _ = writeln!(
+            out,
+            "             {lost:.0} {} lost with a shared connection",
+            plural(lost, "session", "sessions")
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn shown(document: &Json) -> String {
+        let mut out = String::new();
+        shared(&mut out, Some(document));
+        out
+    }
+
+    #[test]
+    fn shows_faults_only_if_there_are_any() {
+        let well = json!({
+            "sessions": 1, "connections": 1, "sessions_dedicated": 1, "promotions": {},
+            "requests_per_write": null, "desyncs": 0, "sessions_lost": 0,
+        });
+        assert_eq!(shown(&well), "             1 session shares 1 connection, 1 has its own\n");
+        let ill = json!({
+            "sessions": 48, "connections": 4, "sessions_dedicated": 2,
+            "promotions": { "subscription": 1, "server_table": 3 },
+            "requests_per_write": 3.25, "desyncs": 1, "sessions_lost": 7,
+        });
+        let expected = "             \
+            48 sessions share 4 connections, 2 have their own; 3.2 requests per write
+             got a connection of their own: 3 server table, 1 subscription
+             DESYNC of 1 shared connection; see the log
+             7 sessions lost with a shared connection
+";
+        assert_eq!(shown(&ill), expected);
+        let mut out = String::new();
+        shared(&mut out, None);
+        assert_eq!(out, "");
+    }
+}
