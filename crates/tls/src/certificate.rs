@@ -27,6 +27,25 @@ pub struct CertificateFiles {
     pub key: PemFile,
 }
 
+/// What prevents a certificate with its key from being used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PairFault {
+    /// One of the files does not contain what it should.
+    Unusable(Problem),
+    /// The key is that of another certificate.
+    KeyMismatch(Problem),
+}
+
+impl PairFault {
+    /// What is wrong.
+    #[must_use]
+    pub fn into_problem(self) -> Problem {
+        match self {
+            Self::Unusable(problem) | Self::KeyMismatch(problem) => problem,
+        }
+    }
+}
+
 /// The facts of one certificate in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateFacts {
@@ -127,13 +146,13 @@ impl CertificateFiles {
     pub(crate) fn load(
         &self,
         provider: &CryptoProvider,
-    ) -> Result<(CertifiedKey, CertificateFacts), Problem> {
-        let chain = self.chain.certificates()?;
-        let facts = CertificateFacts::of(&self.chain, &chain)?;
-        let key = self.key.private_key()?;
+    ) -> Result<(CertifiedKey, CertificateFacts), PairFault> {
+        let chain = self.chain.certificates().map_err(PairFault::Unusable)?;
+        let facts = CertificateFacts::of(&self.chain, &chain).map_err(PairFault::Unusable)?;
+        let key = self.key.private_key().map_err(PairFault::Unusable)?;
         let (cert_path, key_path) = (self.chain.path(), self.key.path());
-        let certified =
-            CertifiedKey::from_der(chain, key, provider).map_err(|error| match error {
+        let certified = CertifiedKey::from_der(chain, key, provider).map_err(|error| {
+            let problem = match &error {
                 Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => Problem::of_file(
                     key_path,
                     &format!("is not the private key of the first certificate in {cert_path:?}"),
@@ -151,7 +170,14 @@ impl CertificateFiles {
                     "use RSA with 2048 to 8192 bits, or ECDSA with P-256, P-384 or P-521, or \
                      Ed25519",
                 ),
-            })?;
+            };
+            match error {
+                Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
+                    PairFault::KeyMismatch(problem)
+                }
+                _ => PairFault::Unusable(problem),
+            }
+        })?;
         Ok((certified, facts))
     }
 }

@@ -211,7 +211,7 @@ fn build(settings: &ClientSettings) -> Result<Current, Vec<Problem>> {
     let name = name.map_err(&mut noted).ok();
     let identity = provider.as_ref().and_then(|provider| {
         let files = settings.certificate.as_ref()?;
-        files.load(provider).map_err(&mut noted).ok()
+        files.load(provider).map_err(|fault| noted(fault.into_problem())).ok()
     });
     let (Some(provider), Some(roots), Some(server_name), true) =
         (provider, roots, name, problems.is_empty())

@@ -29,6 +29,7 @@
 mod certificate;
 mod client;
 mod connection;
+mod examine;
 mod fault;
 mod pem;
 mod problem;
@@ -48,11 +49,12 @@ mod server_tests;
 #[cfg(test)]
 mod testing;
 
-pub use certificate::{CertificateFacts, CertificateFiles};
+pub use certificate::{CertificateFacts, CertificateFiles, PairFault};
 pub use client::{ClientSettings, ClientTls, Roots, SYSTEM_CA_FILES, Verification};
 pub use connection::{
     ClientSide, MAX_RECORD, MAX_WAITING, RECORD_OVERHEAD, ServerSide, TlsConnection, TlsSide,
 };
+pub use examine::{ChainState, ExaminedPair};
 pub use fault::{Fault, FaultKind};
 pub use pem::PemFile;
 pub use problem::Problem;

@@ -32,6 +32,11 @@ impl PemFile {
         &self.path
     }
 
+    #[cfg(test)]
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
     fn sections(&self) -> pem::SliceIter<'_, (SectionKind, Vec<u8>)> {
         pem::SliceIter::new(self.text.as_bytes())
     }

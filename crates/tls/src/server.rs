@@ -195,7 +195,9 @@ impl Built {
         };
         let provider = settings.protocols.provider().map_err(&mut noted).ok();
         let keys = provider.as_ref().map(|provider| {
-            let load = |files: &CertificateFiles| files.load(provider).map_err(&mut noted).ok();
+            let load = |files: &CertificateFiles| {
+                files.load(provider).map_err(|fault| noted(fault.into_problem())).ok()
+            };
             settings.certificates.iter().take(MAX_CERTIFICATES).filter_map(load).collect::<Vec<_>>()
         });
         let authorities = settings.authorities().map_err(&mut noted).ok();

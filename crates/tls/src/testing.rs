@@ -30,8 +30,21 @@ impl Authority {
         Self(CertifiedIssuer::self_signed(params, key).unwrap())
     }
 
+    /// An intermediate CA, whose certificate this one issues.
+    pub(crate) fn subordinate(&self, name: &str) -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate_for(P256).unwrap();
+        Self(CertifiedIssuer::signed_by(params, key, &self.0).unwrap())
+    }
+
     pub(crate) fn file(&self) -> PemFile {
         pem("ca.crt", &self.0.pem())
+    }
+
+    pub(crate) fn pem(&self) -> String {
+        self.0.pem()
     }
 
     /// A certificate for these names with a key of this kind, valid in these years.
