@@ -28,6 +28,7 @@ mod descriptors;
 mod discovery;
 mod doctor;
 mod doctor_cures;
+mod doctor_listeners;
 mod drain;
 mod failover;
 mod faults_limits;

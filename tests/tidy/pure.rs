@@ -13,6 +13,10 @@ const PURE: &[(&str, &str)] = &[
     ("crates/proxy/src/networks.rs", "which network an address belongs to"),
     ("crates/proxy/src/proxy_protocol/parse.rs", "what a PROXY protocol header says"),
     ("crates/pointsman/src/admin/control/token_attempts.rs", "which sources may present tokens"),
+    (
+        "crates/pointsman/src/cli/listener_certificates.rs",
+        "what is wrong with listeners' certificates",
+    ),
     ("crates/proxy/src/runtime/run_queue.rs", "the order in which tasks of a worker run"),
     ("crates/proxy/src/end_reason.rs", "why a session ended"),
     ("crates/resp/src/", "frame boundaries, classes of commands, what a session is owed"),

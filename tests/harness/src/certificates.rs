@@ -40,6 +40,19 @@ impl Authority {
         Self(CertifiedIssuer::self_signed(params, key).expect("a certificate"))
     }
 
+    /// An intermediate authority, whose certificate this one issues.
+    ///
+    /// # Panics
+    /// If the library refuses.
+    #[must_use]
+    pub fn subordinate(&self, name: &str) -> Self {
+        let mut params = CertificateParams::new(Vec::new()).expect("parameters");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate().expect("a key");
+        Self(CertifiedIssuer::signed_by(params, key, &self.0).expect("a certificate"))
+    }
+
     /// Its certificate, in the PEM format.
     #[must_use]
     pub fn pem(&self) -> String {

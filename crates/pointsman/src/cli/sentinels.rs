@@ -2,8 +2,9 @@
 //! remedies.
 //!
 //! It needs no running proxy: the configuration, or two flags, name the sentinels and credentials,
-//! and the doctor of the `sentinel` crate examines and diagnoses. This module only prints the
-//! result, as text, coloured on a terminal only, or as JSON.
+//! and the doctor of the `sentinel` crate examines and diagnoses. The certificates of the own
+//! listeners are examined [beside it](super::listener_certificates). This module prints the
+//! result as text, coloured on a terminal only, or as [JSON](super::sentinels_document).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -13,15 +14,18 @@ use std::time::Duration;
 
 use sentinel::Resolver;
 use sentinel::doctor::{
-    self, Context, ExamineError, Finding, HostFacts, MasterAnswer, Observed, ObservedMaster,
-    SentinelAnswer, Severity,
+    self, Context, ExamineError, Finding, HostFacts, MasterAnswer, Observed, SentinelAnswer,
+    Severity,
 };
 use sentinel::{NodeReport, Role};
 use serde_json::{Value as Json, json};
+use tls::CertificateFacts;
 
 use super::args::SentinelsArgs;
 use super::failure::Failure;
 use super::host_facts::host_facts;
+use super::listener_certificates::{self, ExaminedListeners};
+use super::sentinels_document::{admin_document, document};
 use crate::config::{self, Config, Origin};
 use crate::process::error::RunError;
 use crate::process::settings;
@@ -30,16 +34,16 @@ use crate::process::settings;
 const SCHEMA: u32 = 1;
 
 /// The result for one service.
-struct ExaminedService {
-    observed: Observed,
-    findings: Vec<Finding>,
+pub(super) struct ExaminedService {
+    pub(super) observed: Observed,
+    /// The certificates that its listeners show.
+    pub(super) certificates: Vec<CertificateFacts>,
+    pub(super) findings: Vec<Finding>,
 }
 
-impl ExaminedService {
-    /// Whether there is no fault and no warning; notes do not count.
-    fn is_healthy(&self) -> bool {
-        self.findings.iter().all(|it| it.severity == Severity::Note)
-    }
+/// Whether there is no fault and no warning; notes do not count.
+pub(super) fn is_healthy(findings: &[Finding]) -> bool {
+    findings.iter().all(|it| it.severity == Severity::Note)
 }
 
 /// Examines the services. Returns the output and whether all is well.
@@ -53,46 +57,62 @@ pub(super) fn sentinels(
 ) -> Result<(String, bool), Failure> {
     let flags = args.flags();
     let loaded = config::load(&flags, env);
-    let config = loaded.config().map_err(|faults| Failure::Faults(faults.clone()))?;
-    // The default is not one of our addresses: on this host a Redis server may listen there.
-    let is_written = |it: &config::SettingMap| {
-        it.setting("service.listen").is_some_and(|it| it.origin != Origin::Default)
-    };
-    let listens = loaded.settings().services.iter().map(is_written);
+    let config = loaded.config_without_listener_tls();
+    let config = config.map_err(|faults| Failure::Faults(faults.clone()))?;
     let is_selected =
         |name: &str| flags.service.as_deref().is_none_or(|is_selected| is_selected == name);
-    let services =
-        config.services.iter().zip(listens).filter(|(service, _)| is_selected(&service.name));
+    let services = config.services.iter().zip(&loaded.settings().services);
+    let services = services.filter(|(service, _)| is_selected(&service.name));
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(16).build();
     let runtime = runtime.map_err(|error| Failure::Run(RunError::System(error)))?;
+    let now = since_1970();
     let examined: Vec<ExaminedService> = runtime.block_on(async {
         let mut examined = Vec::new();
-        for (service, is_own) in services {
-            examined.push(examine(&config, service, is_own, &args.zones()).await);
+        for (service, values) in services {
+            // The default is not one of our addresses: on this host a Redis server may listen
+            // there.
+            let listen = values.setting("service.listen");
+            let is_own = listen.is_some_and(|it| it.origin != Origin::Default);
+            let mut result = examine((&config, is_own), service, &args.zones(), now).await;
+            if let Some(section) = loaded.listener_certificates(values) {
+                let listeners = listener_certificates::examine(&section, now);
+                result.certificates = listeners.certificates;
+                result.findings.extend(listeners.findings);
+                result.findings.sort();
+            }
+            examined.push(result);
         }
         examined
     });
     // A name lookup that hangs in the system's resolver must not delay the exit.
     runtime.shutdown_background();
-    let healthy = examined.iter().all(ExaminedService::is_healthy);
+    let admin = loaded.admin_certificates();
+    let admin = admin.map(|section| listener_certificates::examine(&section, now));
+    let healthy = examined.iter().all(|it| is_healthy(&it.findings))
+        && admin.as_ref().is_none_or(|it| is_healthy(&it.findings));
     let text = if args.json {
-        let services: Vec<Json> = examined.iter().map(document).collect();
-        let document = json!({ "schema": SCHEMA, "healthy": healthy, "services": services });
+        let services: Vec<Json> = examined.iter().map(|it| document(it, now)).collect();
+        let mut document = json!({ "schema": SCHEMA, "healthy": healthy, "services": services });
+        if let (Some(admin), Some(fields)) = (&admin, document.as_object_mut()) {
+            fields.insert("admin".to_owned(), admin_document(admin, now));
+        }
         format!("{document:#}\n")
     } else {
         let colour = io::stdout().is_terminal()
             && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        examined.iter().map(|it| report(it, colour)).collect::<Vec<_>>().join("\n")
+        let services = examined.iter().map(|it| report(it, now, colour));
+        let admin = admin.as_ref().map(|it| report_admin(it, now, colour));
+        services.chain(admin).collect::<Vec<_>>().join("\n")
     };
     Ok((text, healthy))
 }
 
 async fn examine(
-    config: &Config,
+    (config, is_own): (&Config, bool),
     service: &config::ServiceConfig,
-    is_own: bool,
     zones: &BTreeMap<String, String>,
+    now: Option<Duration>,
 ) -> ExaminedService {
     let listen = service.listen.iter().filter_map(proxy::ListenAddr::tcp);
     let own = if is_own {
@@ -112,11 +132,11 @@ async fn examine(
         nodes_need_login: patient.auth.is_some(),
         zones: zones.clone(),
         host: if is_own { host_facts(service) } else { HostFacts::default() },
-        now: since_1970(),
+        now,
     };
     let observed = doctor::examine(patient, &Resolver::default()).await;
     let findings = doctor::diagnose(&observed, &context);
-    ExaminedService { observed, findings }
+    ExaminedService { observed, certificates: Vec::new(), findings }
 }
 
 #[expect(clippy::disallowed_methods, reason = "the validity of certificates is in wall time")]
@@ -124,7 +144,7 @@ fn since_1970() -> Option<Duration> {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok()
 }
 
-fn describe(describe: &ExamineError) -> String {
+pub(super) fn describe(describe: &ExamineError) -> String {
     match describe {
         ExamineError::Unresolved(describe) | ExamineError::Unreachable(describe) => {
             describe.clone()
@@ -175,12 +195,17 @@ fn describe_role(report: &NodeReport) -> String {
     }
 }
 
-/// Formats a result as text.
-fn report(examined: &ExaminedService, colour: bool) -> String {
-    let ExaminedService { observed, findings } = examined;
-    let paint = |code: &str, text: &str| {
+/// Text that is coloured if that is wanted.
+fn painter(colour: bool) -> impl Fn(&str, &str) -> String + Copy {
+    move |code, text| {
         if colour { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
-    };
+    }
+}
+
+/// Formats a result as text.
+fn report(examined: &ExaminedService, now: Option<Duration>, colour: bool) -> String {
+    let ExaminedService { observed, certificates, findings } = examined;
+    let paint = painter(colour);
     let mut out = format!("{}\n", paint("1", &observed.name));
     let rows = observed.sentinels.iter().map(|it| {
         let id = it.answer.as_ref().map_or("-", |account| account.id.short());
@@ -194,6 +219,25 @@ fn report(examined: &ExaminedService, colour: bool) -> String {
         (it.addr.to_string(), mapped.unwrap_or_default(), text, it.answer.is_ok())
     });
     table(&mut out, "nodes", &rows.collect::<Vec<_>>(), paint);
+    if !certificates.is_empty() {
+        let rows = listener_certificates::rows(certificates, now);
+        table(&mut out, "certificates shown to clients", &rows, paint);
+    }
+    report_findings(&mut out, findings, paint);
+    out
+}
+
+/// Formats the result for the admin server as text.
+fn report_admin(examined: &ExaminedListeners, now: Option<Duration>, colour: bool) -> String {
+    let paint = painter(colour);
+    let mut out = format!("{}\n", paint("1", "admin server"));
+    let rows = listener_certificates::rows(&examined.certificates, now);
+    table(&mut out, "certificates shown to clients", &rows, paint);
+    report_findings(&mut out, &examined.findings, paint);
+    out
+}
+
+fn report_findings(out: &mut String, findings: &[Finding], paint: impl Fn(&str, &str) -> String) {
     let mut printed: BTreeSet<&[String]> = BTreeSet::new();
     for finding in findings {
         let code = match finding.severity {
@@ -213,13 +257,12 @@ fn report(examined: &ExaminedService, colour: bool) -> String {
         }
     }
     let count = |severity| findings.iter().filter(|it| it.severity == severity).count();
-    let verdict = if examined.is_healthy() {
+    let verdict = if is_healthy(findings) {
         paint("32", "healthy")
     } else {
         format!("{} faults, {} warnings", count(Severity::Fault), count(Severity::Warning))
     };
     let _ = write!(out, "\n  {verdict}\n");
-    out
 }
 
 fn table(
@@ -247,93 +290,6 @@ fn table(
     }
 }
 
-/// Formats a result as JSON.
-fn document(examined: &ExaminedService) -> Json {
-    let ExaminedService { observed, findings } = examined;
-    let sentinels = observed.sentinels.iter().map(|it| {
-        let (account, trouble) = (it.answer.as_ref().ok(), it.answer.as_ref().err());
-        json!({
-            "addr": it.addr.to_string(),
-            "configured": it.configured,
-            "state": trouble.map_or("up", ExamineError::label),
-            "problem": trouble.map(describe),
-            "id": account.map(|it| it.id.as_str()),
-            "tilt": account.map(|it| it.tilt),
-            "resp3": account.map(|it| it.resp3),
-            "watches": account.map(|it| &it.watched),
-            "view": account.and_then(|it| match &it.master {
-                MasterAnswer::Known(view) => Some(view_json(view)),
-                _ => None,
-            }),
-        })
-    });
-    let nodes = observed.nodes.iter().map(|it| {
-        let (report, trouble) = (it.answer.as_ref().ok(), it.answer.as_ref().err());
-        json!({
-            "addr": it.addr.to_string(),
-            "dialled": it.dialled.map(|at| at.to_string()),
-            "state": trouble.map_or("up", ExamineError::label),
-            "problem": trouble.map(describe),
-            "role": report.map(|it| match it.role {
-                Role::Master => "master",
-                Role::Replica { .. } => "replica",
-                Role::Unknown => "unknown",
-            }),
-            "follows": report.and_then(|it| match &it.role {
-                Role::Replica { master, .. } => Some(master.to_string()),
-                _ => None,
-            }),
-            "linked": report.and_then(|it| match it.role {
-                Role::Replica { connected, .. } => Some(connected),
-                _ => None,
-            }),
-            "pong": report.map(|it| it.pong),
-        })
-    });
-    let findings = findings.iter().map(|it| {
-        json!({
-            "severity": it.severity.label(),
-            "code": it.code,
-            "about": it.about,
-            "message": it.what,
-            "remedy": it.remedy,
-            "commands": it.commands,
-        })
-    });
-    json!({
-        "name": &*observed.name,
-        "healthy": examined.is_healthy(),
-        "sentinels": sentinels.collect::<Vec<_>>(),
-        "nodes": nodes.collect::<Vec<_>>(),
-        "findings": findings.collect::<Vec<_>>(),
-    })
-}
-
-fn view_json(view: &ObservedMaster) -> Json {
-    let millis = |it: Duration| u64::try_from(it.as_millis()).unwrap_or(u64::MAX);
-    json!({
-        "master": view.addr.to_string(),
-        "epoch": view.epoch,
-        "down": view.down,
-        "failing_over": view.failing_over,
-        "quorum": view.quorum,
-        "down_after_ms": view.down_after.map(millis),
-        "failover_timeout_ms": view.failover_timeout.map(millis),
-        "peers": view.peers.iter().map(|it| json!({
-            "id": it.id.as_ref().map(sentinel::MyId::as_str),
-            "addr": it.addr.as_ref().map(ToString::to_string),
-            "up": it.up,
-        })).collect::<Vec<_>>(),
-        "replicas": view.replicas.iter().map(|it| json!({
-            "addr": it.addr.to_string(),
-            "down": it.down,
-            "linked": it.linked,
-            "priority": it.priority,
-        })).collect::<Vec<_>>(),
-        "failover_possible": view.ckquorum.as_ref().map(Result::is_ok),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -353,12 +309,12 @@ mod tests {
             nodes: Vec::new(),
         };
         let findings = doctor::diagnose(&observed, &Context::default());
-        ExaminedService { observed, findings }
+        ExaminedService { observed, certificates: Vec::new(), findings }
     }
 
     #[test]
     fn prints_findings_and_colours_on_request() {
-        let report = report(&examined(), false);
+        let report = report(&examined(), None, false);
         assert!(report.contains("    10.0.0.2:26379  -  cannot connect: refused\n"), "{report}");
         assert!(
             report.contains(
@@ -370,7 +326,7 @@ mod tests {
             report.ends_with("2 faults, 0 warnings\n") && !report.contains('\u{1b}'),
             "{report}"
         );
-        assert!(super::report(&examined(), true).contains("\u{1b}[31mFAULT\u{1b}[0m"));
+        assert!(super::report(&examined(), None, true).contains("\u{1b}[31mFAULT\u{1b}[0m"));
     }
 
     /// Findings with one cause have the same commands, which must not be pasted twice.
@@ -379,15 +335,15 @@ mod tests {
         let mut examined = examined();
         let commands = vec!["redis-cli -h 10.0.0.2 -p 26379 SENTINEL RESET m".to_owned()];
         examined.findings.iter_mut().for_each(|it| it.commands.clone_from(&commands));
-        let report = report(&examined, false);
+        let report = report(&examined, None, false);
         assert_eq!(report.matches("\n       redis-cli -h 10.0.0.2").count(), 1, "{report}");
         assert_eq!(report.matches("(the same commands as above, once)").count(), 1, "{report}");
-        assert_eq!(document(&examined)["findings"][1]["commands"], json!(commands));
+        assert_eq!(document(&examined, None)["findings"][1]["commands"], json!(commands));
     }
 
     #[test]
     fn renders_findings_as_json() {
-        let document = document(&examined());
+        let document = document(&examined(), None);
         assert_eq!(document["healthy"], json!(false));
         assert_eq!(document["sentinels"][0]["state"], json!("unreachable"));
         assert_eq!(document["findings"][0]["severity"], json!("fault"));

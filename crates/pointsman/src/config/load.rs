@@ -27,14 +27,14 @@ const MAX_CONFIG_BYTES: u64 = 1024 * 1024;
 /// A configuration that was loaded, with or without faults.
 #[derive(Debug)]
 pub struct Loaded {
-    settings: Settings,
+    pub(super) settings: Settings,
     /// All faults, with those of secret files.
-    faults: Option<Faults>,
+    pub(super) faults: Option<Faults>,
     /// Whether there are others than those of secret files.
-    is_broken: bool,
-    unread: Vec<UnreadSecret>,
+    pub(super) is_broken: bool,
+    pub(super) unread: Vec<UnreadSecret>,
     secret_files: SecretFiles,
-    warnings: Vec<Finding>,
+    pub(super) warnings: Vec<Finding>,
 }
 
 /// The secret files that a configuration names, each with its metadata from before it was read.

@@ -176,7 +176,7 @@ fn system_ca(read_file: ReadFile<'_>) -> Result<PemText, Problem> {
     })
 }
 
-fn paths(value: Option<&Value>) -> &[String] {
+pub(super) fn paths(value: Option<&Value>) -> &[String] {
     match value {
         Some(Value::Paths(paths)) => paths,
         Some(Value::Text(path)) => std::slice::from_ref(path),

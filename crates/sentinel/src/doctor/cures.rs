@@ -284,7 +284,8 @@ impl Shell {
 }
 
 /// A word for a shell. Names come from servers and may contain anything.
-fn quote(word: &str) -> String {
+#[must_use]
+pub fn quote(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+=,".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         return word.to_owned();

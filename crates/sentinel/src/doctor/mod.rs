@@ -34,6 +34,9 @@ pub use observed::{
     ObservedReplica, ObservedSentinel, SentinelAnswer, WriteGuard,
 };
 
+pub use cures::quote;
+pub use transport::{CERTIFICATE_SOON, days, subject};
+
 use tls::ClientTls;
 
 use crate::{Credentials, NodeAddr, Resolver, Verify};

@@ -12,7 +12,7 @@ use crate::NodeAddr;
 
 /// A certificate that expires within this time is reported. Automatic renewal usually happens
 /// about a month before the end, so it has failed by then.
-const SOON: Duration = Duration::from_secs(14 * DAY);
+pub const CERTIFICATE_SOON: Duration = Duration::from_secs(14 * DAY);
 const DAY: u64 = 24 * 3600;
 
 /// The finding for a connection that failed. `section` has the keys that the remedy names.
@@ -96,18 +96,24 @@ fn expiry(
     if left.is_zero() {
         let what = format!("{what} has expired: {name}");
         findings.add((Severity::Fault, "certificate-expired"), at, what, remedy);
-    } else if left < SOON {
-        let span = match left.as_secs() / DAY {
-            0 => format!("{} hours", left.as_secs() / 3600),
-            days => format!("{days} days"),
-        };
-        let what = format!("{what} expires in {span}: {name}");
+    } else if left < CERTIFICATE_SOON {
+        let what = format!("{what} expires in {}: {name}", days(left));
         findings.add((Severity::Warning, "certificate-expires"), at, what, remedy);
     }
 }
 
+/// A time in days, or in hours if it is shorter than one.
+#[must_use]
+pub fn days(span: Duration) -> String {
+    match span.as_secs() / DAY {
+        0 => format!("{} hours", span.as_secs() / 3600),
+        days => format!("{days} days"),
+    }
+}
+
 /// The names of a certificate, or its subject. Bounded, because the server chose them.
-fn subject(certificate: &CertificateFacts) -> String {
+#[must_use]
+pub fn subject(certificate: &CertificateFacts) -> String {
     const MAX_NAMES: usize = 4;
     const MAX_LENGTH: usize = 200;
     let mut text = match certificate.names.as_slice() {
@@ -159,7 +165,7 @@ mod tests {
     #[test]
     fn reports_own_certificate_once_before_and_after_its_end() {
         let now = Duration::from_secs(1_000 * DAY);
-        assert_eq!(findings(now + SOON, Some(now)), []);
+        assert_eq!(findings(now + CERTIFICATE_SOON, Some(now)), []);
         assert_eq!(findings(Duration::ZERO, None), [], "without a clock nothing is known");
         let soon = findings(now + Duration::from_secs(3 * DAY), Some(now));
         assert_eq!(soon.len(), 1, "{soon:?}");

@@ -1,0 +1,357 @@
+//! What the doctor says of the certificates that listeners show to clients: those of services, and
+//! that of the admin server. Pure.
+//!
+//! A listener works with a certificate that no client accepts, so these are examined before a
+//! client complains. What clients know is not known here: whether they have the authority, and
+//! which of the names they use. The names are printed for that.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use sentinel::doctor::{CERTIFICATE_SOON, Finding, Severity, days, quote, subject};
+use serde_json::{Value as Json, json};
+use tls::{CertificateFacts, CertificateFiles, ChainState, PairFault};
+
+use super::screen::printable;
+use crate::config::{ListenerFile, ListenerPair, ListenerSection};
+
+/// What follows from files that cannot be used.
+const UNUSABLE: &str =
+    "Pointsman does not start, and a running process keeps the files from before";
+
+/// What is said of a certificate that is to be replaced.
+const RENEW: &str = "renew it; Pointsman uses new contents of the files within seconds";
+
+/// The certificates of one section, as far as they can be read, and what is wrong with them.
+#[derive(Debug, Default)]
+pub(super) struct ExaminedListeners {
+    pub(super) certificates: Vec<CertificateFacts>,
+    pub(super) findings: Vec<Finding>,
+}
+
+/// Examines the certificates of a section. `now` is the time since 1970; `None` if the clock is
+/// unset.
+pub(super) fn examine(section: &ListenerSection, now: Option<Duration>) -> ExaminedListeners {
+    let mut found = ExaminedListeners::default();
+    for pair in &section.pairs {
+        examine_pair(&mut found, section, pair, now);
+    }
+    let files = section.pairs.iter().flat_map(|pair| [Some(&pair.chain), pair.key.as_ref()]);
+    let files = files.chain([section.client_ca.as_ref()]).flatten();
+    files.for_each(|file| examine_file(&mut found.findings, file));
+    // Whatever else prevents the section from being used.
+    let explained: BTreeSet<String> = found.findings.iter().map(|it| it.what.clone()).collect();
+    for (key, (what, remedy)) in &section.faults {
+        if !explained.iter().any(|it| it.starts_with(what)) {
+            let what = format!("{what}: {UNUSABLE}");
+            add(&mut found.findings, (Severity::Fault, "certificate-file"), key, what, remedy);
+        }
+    }
+    found.findings.sort();
+    found.findings.dedup();
+    found
+}
+
+fn add(
+    findings: &mut Vec<Finding>,
+    (severity, code): (Severity, &'static str),
+    about: &str,
+    what: String,
+    remedy: &str,
+) {
+    let (about, remedy) = (about.to_owned(), remedy.to_owned());
+    findings.push(Finding { severity, code, about, what, remedy, commands: Vec::new() });
+}
+
+fn with_commands<const N: usize>(findings: &mut [Finding], commands: [String; N]) {
+    if let Some(last) = findings.last_mut() {
+        last.commands = commands.into();
+    }
+}
+
+fn about(file: &ListenerFile) -> String {
+    format!("{} ({})", file.path.display(), file.key)
+}
+
+/// A path as a word for a shell.
+fn word(path: &Path) -> String {
+    quote(&path.display().to_string())
+}
+
+/// Reports a file that cannot be read, and one with a key that is not secret.
+fn examine_file(findings: &mut Vec<Finding>, file: &ListenerFile) {
+    if let Err((what, remedy)) = &file.contents {
+        let what = format!("{what}: {UNUSABLE}");
+        add(findings, (Severity::Fault, "certificate-file"), &about(file), what, remedy);
+    }
+    if let Some(mode) = file.exposed {
+        let what = format!(
+            "it contains a private key and is open to every user of this machine (mode {mode:04o}): \
+             a reader of it can pose as this server"
+        );
+        let remedy = "take the permissions away; if others had access, replace key and certificate";
+        add(findings, (Severity::Warning, "key-exposed"), &about(file), what, remedy);
+        with_commands(findings, [format!("chmod o-rwx {}", word(&file.path))]);
+    }
+}
+
+fn examine_pair(
+    found: &mut ExaminedListeners,
+    section: &ListenerSection,
+    pair: &ListenerPair,
+    now: Option<Duration>,
+) {
+    let key = pair.key.as_ref().unwrap_or(&pair.chain);
+    let Ok(chain) = &pair.chain.contents else { return };
+    // Without the key, the certificate is examined nevertheless.
+    let files = CertificateFiles {
+        chain: chain.clone(),
+        key: key.contents.as_ref().unwrap_or(chain).clone(),
+    };
+    let examined = files.examine(&section.authorities);
+    if key.contents.is_ok()
+        && let Some(fault) = examined.fault
+    {
+        pair_fault(&mut found.findings, section, pair, fault);
+    }
+    let Some(facts) = examined.facts else { return };
+    let at = about(&pair.chain);
+    validity(&mut found.findings, &at, &facts, now);
+    names(&mut found.findings, &at, &facts);
+    match examined.chain {
+        ChainState::Incomplete { issuer, found_in } => {
+            incomplete(&mut found.findings, &pair.chain, &issuer, &found_in);
+        }
+        ChainState::Complete | ChainState::Unknown => {}
+    }
+    for what in &facts.warnings {
+        let remedy = "write the certificate of each issuer after the one that it has issued";
+        let code = (Severity::Warning, "certificate-chain");
+        add(&mut found.findings, code, &at, what.clone(), remedy);
+    }
+    found.certificates.push(facts);
+}
+
+fn pair_fault(
+    findings: &mut Vec<Finding>,
+    section: &ListenerSection,
+    pair: &ListenerPair,
+    fault: PairFault,
+) {
+    let key = pair.key.as_ref().unwrap_or(&pair.chain);
+    let is_foreign = matches!(fault, PairFault::KeyMismatch(_));
+    let problem = fault.into_problem();
+    let what = format!("{}: {UNUSABLE}", problem.what);
+    if !is_foreign {
+        let file = if problem.file.as_ref() == Some(&key.path) { key } else { &pair.chain };
+        let code = (Severity::Fault, "certificate-file");
+        return add(findings, code, &about(file), what, &problem.remedy);
+    }
+    let fits = |other: &&ListenerPair| {
+        let (Ok(chain), Ok(key)) = (&other.chain.contents, &key.contents) else { return false };
+        let files = CertificateFiles { chain: chain.clone(), key: key.clone() };
+        files.examine(&[]).fault.is_none()
+    };
+    let remedy = match section.pairs.iter().find(fits) {
+        Some(other) => format!(
+            "it is the key of {}: give the keys in the order of the certificates",
+            other.chain.path.display()
+        ),
+        None => format!("{}. The commands print the same for a pair", problem.remedy),
+    };
+    add(findings, (Severity::Fault, "certificate-key"), &about(key), what, &remedy);
+    let (chain, key) = (word(&pair.chain.path), word(&key.path));
+    with_commands(
+        findings,
+        [
+            format!("openssl x509 -noout -pubkey -in {chain} | openssl sha256"),
+            format!("openssl pkey -pubout -in {key} | openssl sha256"),
+        ],
+    );
+}
+
+fn validity(
+    findings: &mut Vec<Finding>,
+    at: &str,
+    facts: &CertificateFacts,
+    now: Option<Duration>,
+) {
+    let Some(now) = now else { return };
+    let (name, left) = (subject(facts), facts.not_after.saturating_sub(now));
+    if left.is_zero() {
+        let what = format!("it has expired: {name}; clients that verify it cannot connect");
+        add(findings, (Severity::Fault, "certificate-expired"), at, what, RENEW);
+    } else if facts.not_before > now {
+        let begins = days(facts.not_before.saturating_sub(now));
+        let what = format!(
+            "it is not valid yet, but in {begins}: {name}; clients that verify it cannot connect"
+        );
+        let remedy = "check the clock of this host, and that of the host that issued it";
+        add(findings, (Severity::Fault, "certificate-expired"), at, what, remedy);
+        with_commands(findings, ["date -u".to_owned()]);
+    } else if left < CERTIFICATE_SOON {
+        let what = format!(
+            "it expires in {}: {name}; clients that verify it cannot connect from then on",
+            days(left)
+        );
+        add(findings, (Severity::Warning, "certificate-expires"), at, what, RENEW);
+    }
+}
+
+fn names(findings: &mut Vec<Finding>, at: &str, facts: &CertificateFacts) {
+    if facts.names.is_empty() {
+        let what =
+            format!("it has no names: {}; clients that verify names refuse it", subject(facts));
+        let remedy = "issue it with the names and addresses that clients use as subjectAltName";
+        add(findings, (Severity::Warning, "certificate-name"), at, what, remedy);
+    }
+    if facts.self_signed {
+        let what = format!(
+            "it is self-signed: {}; only clients that have it as their CA accept it",
+            subject(facts)
+        );
+        let remedy = "issue certificates by a CA of your own, so that they can be renewed without a \
+                      change at the clients";
+        add(findings, (Severity::Note, "certificate-self-signed"), at, what, remedy);
+    }
+}
+
+fn incomplete(findings: &mut Vec<Finding>, file: &ListenerFile, issuer: &str, found_in: &Path) {
+    let what = format!(
+        "it lacks the certificate of its issuer, {issuer}, which is an intermediate authority: \
+         clients that know the root only refuse it"
+    );
+    let at = found_in.display();
+    let code = (Severity::Warning, "certificate-chain");
+    if file.is_link {
+        // A command would replace the link, and the next renewal would not be noticed.
+        let remedy = format!(
+            "{at} has it. The path is a symbolic link: let the program that writes these files \
+             write the whole chain, or name a file that has it, such as fullchain.pem"
+        );
+        return add(findings, code, &about(file), what, &remedy);
+    }
+    let remedy = format!("append {at}, which has it");
+    add(findings, code, &about(file), what, &remedy);
+    // Replaced by a rename, so that a running process never reads a part of it.
+    let (chain, more) = (word(&file.path), word(found_in));
+    let new = quote(&format!("{}.new", file.path.display()));
+    with_commands(
+        findings,
+        [format!("cp -p {chain} {new} && {{ echo; cat {more}; }} >> {new} && mv {new} {chain}")],
+    );
+}
+
+/// The certificates for people: file, names, and validity.
+pub(super) fn rows(
+    certificates: &[CertificateFacts],
+    now: Option<Duration>,
+) -> Vec<(String, String, String, bool)> {
+    let row = |facts: &CertificateFacts| {
+        let (validity, is_valid) = match now {
+            None => ("the clock of this host is not set".to_owned(), true),
+            Some(now) if now >= facts.not_after => ("expired".to_owned(), false),
+            Some(now) if now < facts.not_before => ("not yet valid".to_owned(), false),
+            Some(now) => (format!("valid for {}", days(facts.not_after.saturating_sub(now))), true),
+        };
+        (facts.file.display().to_string(), validity, all_names(facts), is_valid)
+    };
+    certificates.iter().map(row).collect()
+}
+
+/// The names that clients may use; the subject if there are none.
+fn all_names(facts: &CertificateFacts) -> String {
+    const MAX_NAMES: usize = 32;
+    let mut text = match facts.names.as_slice() {
+        [] => facts.subject.clone(),
+        names => names.iter().take(MAX_NAMES).cloned().collect::<Vec<_>>().join(", "),
+    };
+    let more = facts.names.len().saturating_sub(MAX_NAMES);
+    if more > 0 {
+        text = format!("{text} and {more} more");
+    }
+    printable(&format!("{text}; issued by {}", facts.issuer))
+}
+
+/// The same for scripts.
+pub(super) fn document(certificates: &[CertificateFacts], now: Option<Duration>) -> Vec<Json> {
+    let of = |facts: &CertificateFacts| {
+        json!({
+            "file": facts.file.display().to_string(),
+            "subject": facts.subject,
+            "issuer": facts.issuer,
+            "names": facts.names,
+            "not_before": facts.not_before.as_secs(),
+            "not_after": facts.not_after.as_secs(),
+            "expires_in_s": now.map(|now| expires_in(facts.not_after, now)),
+            "self_signed": facts.self_signed,
+        })
+    };
+    certificates.iter().map(of).collect()
+}
+
+/// Seconds; negative after the end.
+fn expires_in(end: Duration, now: Duration) -> i64 {
+    let seconds = |it: Duration| i64::try_from(it.as_secs()).unwrap_or(i64::MAX);
+    seconds(end).saturating_sub(seconds(now))
+}
+
+#[cfg(test)]
+mod tests {
+    use tls::PemFile;
+
+    use super::*;
+
+    fn section(certificate: harness::Certificate) -> ListenerSection {
+        let file = |key: &str, text: String| ListenerFile {
+            key: format!("admin.tls.{key}"),
+            path: format!("/tls/{key}").into(),
+            is_link: false,
+            exposed: None,
+            contents: Ok(PemFile::new(format!("/tls/{key}").into(), text)),
+        };
+        let chain = file("certificate_file", certificate.chain);
+        let pairs = vec![ListenerPair { chain, key: Some(file("key_file", certificate.key)) }];
+        ListenerSection { pairs, client_ca: None, authorities: Vec::new(), faults: Vec::new() }
+    }
+
+    #[test]
+    fn reports_certificates_without_names() {
+        let authority = harness::Authority::new("CA");
+        let found = examine(&section(authority.issue(&[])), None);
+        let codes: Vec<_> = found.findings.iter().map(|it| (it.severity, it.code)).collect();
+        assert_eq!(codes, [(Severity::Warning, "certificate-name")]);
+        assert!(found.findings[0].about.ends_with("(admin.tls.certificate_file)"));
+        assert_eq!(examine(&section(authority.issue(&["a.test"])), None).findings, []);
+    }
+
+    /// What only the whole section shows, such as authorities that nothing asks for.
+    #[test]
+    fn reports_every_fault_of_the_section_once() {
+        let mut section = section(harness::Authority::new("CA").issue(&["a.test"]));
+        let fault = |what: &str| ("admin.tls.client_ca_file".to_owned(), (what.into(), "x".into()));
+        section.faults = vec![fault("\"/ca\" is not asked for"), fault("\"/ca\" does not exist")];
+        let mut authorities = section.pairs[0].chain.clone();
+        authorities.contents = Err(section.faults[1].1.clone());
+        section.client_ca = Some(authorities);
+        let found: Vec<String> =
+            examine(&section, None).findings.iter().map(|it| it.what.clone()).collect();
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found.iter().any(|it| it.contains("not asked for")), "{found:?}");
+        assert!(found.iter().any(|it| it.contains("does not exist")), "{found:?}");
+    }
+
+    #[test]
+    fn shows_validity_by_the_clock() {
+        let authority = harness::Authority::new("CA");
+        let facts = examine(&section(authority.issue_until(&["a.test"], 2030)), None).certificates;
+        let shown = |now: u64| rows(&facts, Some(Duration::from_secs(now)))[0].1.clone();
+        assert_eq!(shown(0), "not yet valid");
+        assert_eq!(shown(1_893_456_000 - 3 * 86_400), "valid for 3 days");
+        assert_eq!(shown(1_893_456_000), "expired");
+        let late = document(&facts, Some(Duration::from_secs(1_893_456_060)));
+        assert_eq!(late[0]["expires_in_s"], -60);
+        assert_eq!(late[0]["issuer"], "CN=CA");
+    }
+}

@@ -1,0 +1,111 @@
+//! The result of `pointsman sentinels` as JSON.
+
+use std::time::Duration;
+
+use sentinel::Role;
+use sentinel::doctor::{ExamineError, Finding, MasterAnswer, ObservedMaster};
+use serde_json::{Value as Json, json};
+
+use super::listener_certificates::{self, ExaminedListeners};
+use super::sentinels::{ExaminedService, describe, is_healthy};
+
+/// Formats a result as JSON.
+pub(super) fn document(examined: &ExaminedService, now: Option<Duration>) -> Json {
+    let ExaminedService { observed, certificates, findings } = examined;
+    let sentinels = observed.sentinels.iter().map(|it| {
+        let (account, trouble) = (it.answer.as_ref().ok(), it.answer.as_ref().err());
+        json!({
+            "addr": it.addr.to_string(),
+            "configured": it.configured,
+            "state": trouble.map_or("up", ExamineError::label),
+            "problem": trouble.map(describe),
+            "id": account.map(|it| it.id.as_str()),
+            "tilt": account.map(|it| it.tilt),
+            "resp3": account.map(|it| it.resp3),
+            "watches": account.map(|it| &it.watched),
+            "view": account.and_then(|it| match &it.master {
+                MasterAnswer::Known(view) => Some(view_json(view)),
+                _ => None,
+            }),
+        })
+    });
+    let nodes = observed.nodes.iter().map(|it| {
+        let (report, trouble) = (it.answer.as_ref().ok(), it.answer.as_ref().err());
+        json!({
+            "addr": it.addr.to_string(),
+            "dialled": it.dialled.map(|at| at.to_string()),
+            "state": trouble.map_or("up", ExamineError::label),
+            "problem": trouble.map(describe),
+            "role": report.map(|it| match it.role {
+                Role::Master => "master",
+                Role::Replica { .. } => "replica",
+                Role::Unknown => "unknown",
+            }),
+            "follows": report.and_then(|it| match &it.role {
+                Role::Replica { master, .. } => Some(master.to_string()),
+                _ => None,
+            }),
+            "linked": report.and_then(|it| match it.role {
+                Role::Replica { connected, .. } => Some(connected),
+                _ => None,
+            }),
+            "pong": report.map(|it| it.pong),
+        })
+    });
+    json!({
+        "name": &*observed.name,
+        "healthy": is_healthy(findings),
+        "sentinels": sentinels.collect::<Vec<_>>(),
+        "nodes": nodes.collect::<Vec<_>>(),
+        "certificates": listener_certificates::document(certificates, now),
+        "findings": findings_of(findings),
+    })
+}
+
+fn view_json(view: &ObservedMaster) -> Json {
+    let millis = |it: Duration| u64::try_from(it.as_millis()).unwrap_or(u64::MAX);
+    json!({
+        "master": view.addr.to_string(),
+        "epoch": view.epoch,
+        "down": view.down,
+        "failing_over": view.failing_over,
+        "quorum": view.quorum,
+        "down_after_ms": view.down_after.map(millis),
+        "failover_timeout_ms": view.failover_timeout.map(millis),
+        "peers": view.peers.iter().map(|it| json!({
+            "id": it.id.as_ref().map(sentinel::MyId::as_str),
+            "addr": it.addr.as_ref().map(ToString::to_string),
+            "up": it.up,
+        })).collect::<Vec<_>>(),
+        "replicas": view.replicas.iter().map(|it| json!({
+            "addr": it.addr.to_string(),
+            "down": it.down,
+            "linked": it.linked,
+            "priority": it.priority,
+        })).collect::<Vec<_>>(),
+        "failover_possible": view.ckquorum.as_ref().map(Result::is_ok),
+    })
+}
+
+/// Formats the result for the admin server.
+pub(super) fn admin_document(examined: &ExaminedListeners, now: Option<Duration>) -> Json {
+    json!({
+        "healthy": is_healthy(&examined.findings),
+        "certificates": listener_certificates::document(&examined.certificates, now),
+        "findings": findings_of(&examined.findings),
+    })
+}
+
+fn findings_of(findings: &[Finding]) -> Vec<Json> {
+    let of = |it: &Finding| {
+        json!({
+            "severity": it.severity.label(),
+            "code": it.code,
+            "about": it.about,
+            "message": it.what,
+            "remedy": it.remedy,
+            "commands": it.commands,
+        })
+    };
+    findings.iter().map(of).collect()
+}
