@@ -1,6 +1,7 @@
 //! A configuration that changes while the process runs: by SIGHUP, by a new file, by a symlink swap
 //! of Kubernetes, and with faults.
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -110,6 +111,57 @@ fn refuses_faulty_configuration_as_a_whole() {
     replace(&path, &text);
     wait_until("the repair", PATIENCE, || reloads(&pointsman, "unchanged") >= 1.0);
     assert_eq!(metric(&pointsman, "pointsman_config_last_reload_successful"), Some(1.0));
+}
+
+/// The time until the kernel probes a client that is silent, on the proxy's side of its connection:
+/// what the connection has inherited from its listening socket.
+fn keepalive(client: &harness::Client, pointsman: &Pointsman) -> Duration {
+    let hex = |addr: SocketAddr| {
+        let IpAddr::V4(ip) = addr.ip() else { panic!("{addr}") };
+        format!("{:08X}:{:04X}", u32::from_le_bytes(ip.octets()), addr.port())
+    };
+    let ours = hex(pointsman.addr());
+    let theirs = hex(client.local_addr().expect("an address"));
+    wait_until("the keepalive timer", PATIENCE, || {
+        let table = std::fs::read_to_string("/proc/net/tcp").expect("the sockets");
+        let rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let mut rows = rows.filter(|row| row[1] == ours && row[2] == theirs);
+        let row = rows.next()?;
+        // Timer 1 is that of bytes that are not acknowledged yet.
+        let left = row[5].strip_prefix("02:")?;
+        Some(Duration::from_millis(u64::from_str_radix(left, 16).expect("hex") * 10))
+    })
+}
+
+/// The kernel accepts the options of the first service and refuses those of the second.
+#[test]
+fn restores_socket_options_after_a_refused_one() {
+    let cluster = Cluster::builder().masters(&["one", "two"]).replicas(0).sentinels(1).start();
+    let pointsman = builder(&cluster).service_line("tcp_keepalive = \"60s\"").start();
+    let path = file(&pointsman);
+    let text = std::fs::read_to_string(&path).expect("the file");
+    let with = |one: &str, two: &str| {
+        let text = text.replacen("= \"60s\"", &format!("= \"{one}\""), 1);
+        text.replacen("= \"60s\"", &format!("= \"{two}\""), 1)
+    };
+    let new_client = || {
+        let mut client = pointsman.client();
+        assert_eq!(client.cmd(&["PING"]).expect("PING").text(), Some("PONG"));
+        keepalive(&client, &pointsman)
+    };
+    let (short, long) = (Duration::from_secs(60), Duration::from_secs(900));
+    assert!(new_client() <= short);
+    // Linux takes at most 32,767 s.
+    replace(&path, &with("15m", "10h"));
+    wait_until("the refusal", PATIENCE, || reloads(&pointsman, "refused") >= 1.0);
+    wait_until("the reason in the log", PATIENCE, || {
+        pointsman.process().log().contains("cannot change the listening sockets of two")
+    });
+    assert!(new_client() <= short, "the first service kept an option of a refused configuration");
+    replace(&path, &with("15m", "30m"));
+    wait_until("the reload", PATIENCE, || reloads(&pointsman, "applied") >= 1.0);
+    let applied = new_client();
+    assert!(applied > short && applied <= long, "{applied:?}");
 }
 
 #[test]
