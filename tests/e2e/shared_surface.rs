@@ -142,3 +142,22 @@ fn omits_sharing_for_dedicated_services() {
     let screen = command(&["status"], "--admin", Path::new(&pointsman.admin().to_string()));
     assert!(screen.contains("mymaster: stable") && !screen.contains("share"), "{screen}");
 }
+
+/// A reload ends sharing for new sessions; those that share are shown until they end.
+#[test]
+fn shows_sessions_that_share_after_a_reload_ended_it() {
+    let cluster = Cluster::builder().replicas(0).sentinels(1).start();
+    let pointsman = builder(&cluster).service_line("upstream = \"shared\"").start();
+    let mut old = pointsman.client();
+    assert!(old.cmd(&["SET", "k", "v"]).expect("SET").is_ok());
+    let file = pointsman.process().log_path().with_file_name("pointsman.toml");
+    let text = std::fs::read_to_string(&file).expect("the file");
+    std::fs::write(&file, text.replace("\"shared\"", "\"dedicated\"")).expect("the file");
+    wait_until("the reload", PATIENCE, || traffic(&pointsman)["shared"]["mode"] == "dedicated");
+    let mut new = pointsman.client();
+    assert_eq!(new.cmd(&["GET", "k"]).expect("GET").text(), Some("v"));
+    let shared = traffic(&pointsman)["shared"].clone();
+    assert_eq!((&shared["sessions"], &shared["sessions_dedicated"]), (&json!(1), &json!(1)));
+    drop(old);
+    wait_until("the end of sharing", PATIENCE, || traffic(&pointsman).get("shared").is_none());
+}
