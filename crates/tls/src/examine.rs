@@ -10,9 +10,13 @@ use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::CertificateDer;
 use x509_cert::certificate::{CertificateInner, Raw};
 use x509_cert::der::Decode;
+use x509_cert::name::Name;
 
 use crate::certificate::{CertificateFacts, CertificateFiles, PairFault};
 use crate::pem::PemFile;
+
+/// A file with more certificates is a collection of authorities, and not the rest of a chain.
+const MAX_CHAIN: usize = 8;
 
 /// Whether clients get every certificate between the first one and an authority.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,18 +45,65 @@ pub struct ExaminedPair {
     pub chain: ChainState,
 }
 
-impl CertificateFiles {
-    /// Examines the certificate and its key. `authorities` are files with certificates of
-    /// authorities; those that cannot be parsed are ignored.
+/// The certificates of authorities that are at hand.
+#[derive(Debug, Clone, Default)]
+pub struct KnownAuthorities(Vec<KnownAuthority>);
+
+#[derive(Debug, Clone)]
+struct KnownAuthority {
+    subject: Name,
+    is_root: bool,
+    /// The file that begins with it, if that may be the rest of a chain.
+    begins: Option<PathBuf>,
+}
+
+impl KnownAuthorities {
+    /// Those in these files. A file or a certificate that cannot be parsed is ignored.
     #[must_use]
-    pub fn examine(&self, authorities: &[PemFile]) -> ExaminedPair {
+    pub fn of<'a>(files: impl IntoIterator<Item = &'a PemFile>) -> Self {
+        let mut all = Vec::new();
+        for file in files {
+            let found = file.certificates().unwrap_or_default();
+            // A private key must not be appended to a certificate.
+            let may_follow = found.len() <= MAX_CHAIN && !file.has_key();
+            for (number, certificate) in found.iter().enumerate() {
+                let Some(certificate) = parse(certificate) else { continue };
+                all.push(KnownAuthority {
+                    subject: certificate.tbs_certificate().subject().clone(),
+                    is_root: is_self_signed(&certificate),
+                    begins: (number == 0 && may_follow).then(|| file.path().to_owned()),
+                });
+            }
+        }
+        Self(all)
+    }
+
+    fn state_of(&self, chain: &[CertificateDer<'_>]) -> ChainState {
+        let Some(last) = chain.last().and_then(parse) else { return ChainState::Unknown };
+        if is_self_signed(&last) {
+            return ChainState::Complete;
+        }
+        let issuer = last.tbs_certificate().issuer();
+        let found = || self.0.iter().filter(|it| it.subject == *issuer);
+        if found().any(|it| it.is_root) {
+            return ChainState::Complete;
+        }
+        found().find_map(|it| it.begins.clone()).map_or(ChainState::Unknown, |found_in| {
+            ChainState::Incomplete { issuer: issuer.to_string(), found_in }
+        })
+    }
+}
+
+impl CertificateFiles {
+    /// Examines the certificate, its key, and its chain.
+    #[must_use]
+    pub fn examine(&self, authorities: &KnownAuthorities) -> ExaminedPair {
         let chain = self.chain.certificates();
         let read = chain.and_then(|chain| Ok((CertificateFacts::of(&self.chain, &chain)?, chain)));
         match read {
             Ok((facts, chain)) => {
                 let fault = self.load(&aws_lc_rs::default_provider()).err();
-                let chain = chain_state(&chain, authorities);
-                ExaminedPair { facts: Some(facts), fault, chain }
+                ExaminedPair { facts: Some(facts), fault, chain: authorities.state_of(&chain) }
             }
             Err(problem) => {
                 let (fault, chain) = (Some(PairFault::Unusable(problem)), ChainState::Unknown);
@@ -71,33 +122,6 @@ fn is_self_signed(certificate: &CertificateInner<Raw>) -> bool {
     inner.subject() == inner.issuer()
 }
 
-fn chain_state(chain: &[CertificateDer<'_>], authorities: &[PemFile]) -> ChainState {
-    let Some(last) = chain.last().and_then(parse) else { return ChainState::Unknown };
-    if is_self_signed(&last) {
-        return ChainState::Complete;
-    }
-    let issuer = last.tbs_certificate().issuer();
-    let mut missing = None;
-    for file in authorities {
-        let known = file.certificates().unwrap_or_default();
-        for (number, authority) in known.iter().filter_map(parse).enumerate() {
-            if authority.tbs_certificate().subject() != issuer {
-                continue;
-            }
-            if is_self_signed(&authority) {
-                return ChainState::Complete;
-            }
-            if number == 0 && missing.is_none() {
-                missing = Some(file.path().to_owned());
-            }
-        }
-    }
-    missing.map_or(ChainState::Unknown, |found_in| ChainState::Incomplete {
-        issuer: issuer.to_string(),
-        found_in,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,17 +135,18 @@ mod tests {
     fn tells_a_foreign_key_from_an_unusable_file() {
         let authority = Authority::new("CA");
         let (one, other) = (authority.issue(&["a.test"]), authority.issue(&["b.test"]));
-        let good = one.examine(&[]);
+        let none = KnownAuthorities::default();
+        let good = one.examine(&none);
         assert_eq!(good.fault, None);
         assert_eq!(good.facts.map(|it| it.names), Some(vec!["a.test".to_owned()]));
-        let swapped = files(one.chain.clone(), other.key).examine(&[]);
+        let swapped = files(one.chain.clone(), other.key).examine(&none);
         assert!(matches!(swapped.fault, Some(PairFault::KeyMismatch(_))), "{swapped:?}");
         assert!(swapped.facts.is_some(), "its names are shown nevertheless");
         for (chain, key) in [
             (pem("tls.crt", "nothing"), one.key.clone()),
             (one.chain.clone(), pem("tls.key", "nothing")),
         ] {
-            let examined = files(chain, key).examine(&[]);
+            let examined = files(chain, key).examine(&none);
             assert!(matches!(examined.fault, Some(PairFault::Unusable(_))), "{examined:?}");
         }
     }
@@ -131,18 +156,24 @@ mod tests {
         let root = Authority::new("root");
         let middle = root.subordinate("middle");
         let leaf = middle.issue(&["a.test"]);
-        assert_eq!(leaf.examine(&[]).chain, ChainState::Unknown);
-        assert_eq!(leaf.examine(&[root.file()]).chain, ChainState::Unknown);
-        let missing = leaf.examine(&[root.file(), middle.file()]).chain;
+        let known = |files: &[PemFile]| KnownAuthorities::of(files);
+        let (nothing, with_root) = (known(&[]), known(&[root.file()]));
+        let all = known(&[root.file(), middle.file()]);
+        assert_eq!(leaf.examine(&nothing).chain, ChainState::Unknown);
+        assert_eq!(leaf.examine(&with_root).chain, ChainState::Unknown);
         let found_in = middle.file().path().to_owned();
         let expected = ChainState::Incomplete { issuer: "CN=middle".to_owned(), found_in };
-        assert_eq!(missing, expected);
+        assert_eq!(leaf.examine(&all).chain, expected);
         // With the intermediate it ends at a root, which clients have themselves.
         let both = [leaf.chain.text(), &middle.pem()].concat();
         let whole = files(pem("tls.crt", &both), leaf.key.clone());
-        assert_eq!(whole.examine(&[root.file(), middle.file()]).chain, ChainState::Complete);
-        assert_eq!(whole.examine(&[]).chain, ChainState::Unknown);
+        assert_eq!(whole.examine(&all).chain, ChainState::Complete);
+        assert_eq!(whole.examine(&nothing).chain, ChainState::Unknown);
         let direct = root.issue(&["a.test"]);
-        assert_eq!(direct.examine(&[root.file()]).chain, ChainState::Complete);
+        assert_eq!(direct.examine(&with_root).chain, ChainState::Complete);
+        // Neither a collection of authorities nor a file with a key is the rest of a chain.
+        let many = pem("many.crt", &middle.pem().repeat(MAX_CHAIN + 1));
+        let with_key = pem("key.pem", &[&middle.pem(), leaf.key.text()].concat());
+        assert_eq!(leaf.examine(&known(&[many, with_key])).chain, ChainState::Unknown);
     }
 }

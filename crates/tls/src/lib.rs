@@ -54,7 +54,7 @@ pub use client::{ClientSettings, ClientTls, Roots, SYSTEM_CA_FILES, Verification
 pub use connection::{
     ClientSide, MAX_RECORD, MAX_WAITING, RECORD_OVERHEAD, ServerSide, TlsConnection, TlsSide,
 };
-pub use examine::{ChainState, ExaminedPair};
+pub use examine::{ChainState, ExaminedPair, KnownAuthorities};
 pub use fault::{Fault, FaultKind};
 pub use pem::PemFile;
 pub use problem::Problem;

@@ -32,6 +32,12 @@ impl PemFile {
         &self.path
     }
 
+    /// Whether it may contain a private key.
+    #[must_use]
+    pub fn has_key(&self) -> bool {
+        self.text.contains("PRIVATE KEY")
+    }
+
     #[cfg(test)]
     pub(crate) fn text(&self) -> &str {
         &self.text

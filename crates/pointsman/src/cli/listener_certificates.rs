@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use sentinel::doctor::{CERTIFICATE_SOON, Finding, Severity, days, quote, subject};
 use serde_json::{Value as Json, json};
-use tls::{CertificateFacts, CertificateFiles, ChainState, PairFault};
+use tls::{CertificateFacts, CertificateFiles, ChainState, KnownAuthorities, PairFault};
 
 use super::screen::printable;
 use crate::config::{ListenerFile, ListenerPair, ListenerSection};
@@ -90,7 +90,8 @@ fn examine_file(findings: &mut Vec<Finding>, file: &ListenerFile) {
             "it contains a private key and is open to every user of this machine (mode {mode:04o}): \
              a reader of it can pose as this server"
         );
-        let remedy = "take the permissions away; if others had access, replace key and certificate";
+        let remedy = "take the permissions away (in Kubernetes: defaultMode of the volume); if others \
+                      had access, replace key and certificate";
         add(findings, (Severity::Warning, "key-exposed"), &about(file), what, remedy);
         with_commands(findings, [format!("chmod o-rwx {}", word(&file.path))]);
     }
@@ -151,7 +152,7 @@ fn pair_fault(
     let fits = |other: &&ListenerPair| {
         let (Ok(chain), Ok(key)) = (&other.chain.contents, &key.contents) else { return false };
         let files = CertificateFiles { chain: chain.clone(), key: key.clone() };
-        files.examine(&[]).fault.is_none()
+        files.examine(&KnownAuthorities::default()).fault.is_none()
     };
     let remedy = match section.pairs.iter().find(fits) {
         Some(other) => format!(
@@ -313,7 +314,8 @@ mod tests {
         };
         let chain = file("certificate_file", certificate.chain);
         let pairs = vec![ListenerPair { chain, key: Some(file("key_file", certificate.key)) }];
-        ListenerSection { pairs, client_ca: None, authorities: Vec::new(), faults: Vec::new() }
+        let authorities = KnownAuthorities::default();
+        ListenerSection { pairs, client_ca: None, authorities, faults: Vec::new() }
     }
 
     #[test]

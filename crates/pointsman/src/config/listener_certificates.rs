@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use tls::PemFile;
+use tls::{KnownAuthorities, PemFile};
 
 use super::Config;
 use super::credentials::UnreadSecret;
@@ -59,8 +59,8 @@ pub struct ListenerSection {
     pub pairs: Vec<ListenerPair>,
     /// The authorities of client certificates.
     pub client_ca: Option<ListenerFile>,
-    /// Files with certificates of authorities that are known on this host.
-    pub authorities: Vec<PemFile>,
+    /// The authorities that are known on this host.
+    pub authorities: KnownAuthorities,
     /// Why the section cannot be used, with the keys concerned.
     pub faults: Vec<(String, Trouble)>,
 }
@@ -134,7 +134,6 @@ impl Loaded {
 
 fn read(key: &str, path: &Path) -> ListenerFile {
     let text = file_reader::read_file(path, MAX_PEM_BYTES, &PendingReads::default());
-    let has_key = text.as_ref().is_ok_and(|text| text.contains("PRIVATE KEY"));
     let contents = match text {
         Ok(text) => Ok(PemFile::new(path.to_owned(), text)),
         Err(error) => {
@@ -146,14 +145,15 @@ fn read(key: &str, path: &Path) -> ListenerFile {
         key: key.to_owned(),
         path: path.to_owned(),
         is_link: path.is_symlink(),
-        exposed: file_reader::exposed_mode(path).filter(|_| has_key),
+        exposed: file_reader::exposed_mode(path)
+            .filter(|_| contents.as_ref().is_ok_and(PemFile::has_key)),
         contents,
     }
 }
 
-/// The files with authorities: those beside the certificates, those that the configuration names,
-/// the other certificates, and that of the system.
-fn authorities(values: &SettingMap, pairs: &[ListenerPair]) -> Vec<PemFile> {
+/// The authorities in files beside the certificates, in those that the configuration names, in the
+/// other certificates, and in that of the system.
+fn authorities(values: &SettingMap, pairs: &[ListenerPair]) -> KnownAuthorities {
     let folders = pairs.iter().filter_map(|pair| pair.chain.path.parent());
     let beside = folders.flat_map(|folder| SIBLINGS.map(|name| folder.join(name)));
     let named = PEM_SECTIONS.iter().flat_map(|section| {
@@ -172,5 +172,6 @@ fn authorities(values: &SettingMap, pairs: &[ListenerPair]) -> Vec<PemFile> {
         let text = file_reader::read_file(&path, MAX_PEM_BYTES, &PendingReads::default()).ok()?;
         Some(PemFile::new(path, text))
     };
-    known.into_iter().filter_map(read).collect()
+    let files: Vec<PemFile> = known.into_iter().filter_map(read).collect();
+    KnownAuthorities::of(&files)
 }
