@@ -54,6 +54,11 @@ impl CommandConnection {
         Ok(talk)
     }
 
+    /// Waits this long for an answer from now on.
+    pub(super) fn with_timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
+    }
+
     /// The connection, for another use; `None` if a command was left without an answer.
     pub(super) fn into_connection(self) -> Option<RespConnection> {
         self.connection

@@ -93,8 +93,17 @@ impl FailoverLeader {
         let events =
             subscribe(CommandConnection::open(addr, auth, limits.timeout).await?, limits.timeout)
                 .await?;
+        let connection = patient(connection, limits);
         Ok(Self { addr: sentinel.clone(), view, connection, others: Vec::new(), events })
     }
+}
+
+/// From the order on, a sentinel is silent while it saves its state, as it does when a failover
+/// begins, and a busy disk takes more than a second for that. It is lost only when its connection
+/// ends, or when the failover should have begun. Before that, traffic would flow to a master that
+/// is about to be superseded.
+fn patient(connection: CommandConnection, limits: SwitchoverLimits) -> CommandConnection {
+    connection.with_timeout(limits.begin)
 }
 
 pub(super) async fn view(
@@ -243,7 +252,39 @@ async fn order(
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
     use super::*;
+    use crate::link::login::{Access, Login};
+
+    /// A sentinel that accepts a failover after it has saved its state for so long.
+    async fn order_with_delay(delay: Duration) -> FailoverReply {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut received = [0; 256];
+            for pause in [Duration::ZERO, delay] {
+                let _read = stream.read(&mut received).await.unwrap();
+                tokio::time::sleep(pause).await;
+                stream.write_all(b"+OK\r\n").await.unwrap();
+            }
+        });
+        let login = Login::new(Access { credentials: None, tls: None });
+        let limits = SwitchoverLimits::default();
+        let auth = (&login, SENTINEL_AUTH);
+        let connection = CommandConnection::open(addr, auth, limits.timeout * 2).await.unwrap();
+        order(&mut patient(connection, limits), "mymaster", FailoverKind::Plain).await
+    }
+
+    #[tokio::test]
+    async fn awaits_a_sentinel_that_saves_its_state() {
+        let slow = order_with_delay(Duration::from_millis(1500)).await;
+        assert!(matches!(slow, FailoverReply::Accepted(FailoverKind::Plain)), "{slow:?}");
+        let lost = order_with_delay(Duration::from_millis(2500)).await;
+        assert!(matches!(lost, FailoverReply::Unknown(_)), "{lost:?}");
+    }
 
     #[test]
     fn asks_for_a_plain_failover_where_coordination_is_missing() {
