@@ -12,7 +12,7 @@ use harness::{Address, Client, Cluster, Family, Launch, Process, http_get, wait_
 
 use crate::PROGRAM;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// The password in the samples.
 const PASSWORD: &str = "correct-horse-battery";
 const ENV: [(&str, &str); 5] = [
@@ -34,7 +34,7 @@ fn sample(name: &str) -> String {
 }
 
 /// A sample with other addresses; each address must occur in it.
-fn exchanged(name: &str, addresses: &[(&str, String)]) -> String {
+pub(crate) fn exchanged(name: &str, addresses: &[(&str, String)]) -> String {
     addresses.iter().fold(sample(name), |text, (from, to)| {
         assert!(text.contains(from), "{name} has no {from}");
         text.replace(from, to)
@@ -46,7 +46,12 @@ fn run(args: &[&str]) -> Output {
 }
 
 /// Imports the text, checks the configuration and starts it. Returns the process and the report.
-fn started(cluster: &Cluster, name: &str, text: &str, flags: &[&str]) -> (Process, String) {
+pub(crate) fn started(
+    cluster: &Cluster,
+    name: &str,
+    text: &str,
+    flags: &[&str],
+) -> (Process, String) {
     let folder = cluster.folder().join(format!("import-{name}"));
     std::fs::create_dir(&folder).expect("a folder");
     let file = |name: &str, text: &[u8]| -> PathBuf {
@@ -78,7 +83,7 @@ fn started(cluster: &Cluster, name: &str, text: &str, flags: &[&str]) -> (Proces
     (process, said)
 }
 
-fn wait_ready(process: &Process, admin: std::net::SocketAddr) {
+pub(crate) fn wait_ready(process: &Process, admin: std::net::SocketAddr) {
     wait_until("the imported proxy to be ready", PATIENCE, || {
         assert!(process.is_running(), "it ended: {}", process.tail());
         match http_get(admin, "/ready") {
@@ -100,7 +105,7 @@ fn serves_with_header(addr: std::net::SocketAddr, password: Option<&str>) {
     serves_client(client, password);
 }
 
-fn serves_client(mut client: Client, password: Option<&str>) {
+pub(crate) fn serves_client(mut client: Client, password: Option<&str>) {
     if let Some(password) = password {
         assert!(client.cmd(&["AUTH", password]).expect("AUTH").is_ok());
     }
@@ -113,7 +118,7 @@ fn serves_client(mut client: Client, password: Option<&str>) {
 
 /// Checks that a client at the address for readers reaches a replica. The proxy is ready once it
 /// knows the master, and finds the replicas later.
-fn reads(
+pub(crate) fn reads(
     addr: std::net::SocketAddr,
     password: Option<&str>,
     admin: std::net::SocketAddr,

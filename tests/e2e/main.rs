@@ -41,6 +41,7 @@ mod faults_takeover;
 mod fleet_pause;
 mod follow;
 mod import;
+mod import_tls;
 mod isolation;
 mod liveness;
 mod log_reader;

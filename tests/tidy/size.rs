@@ -43,6 +43,7 @@ const LONG_FILES: &[(&str, &str)] = &[
     ("crates/simulator/src/proxy/driver.rs", "all that knows the machine's events and actions"),
     ("crates/simulator/src/proxy/prober.rs", "one prober, step by step as the product's"),
     ("tests/cli.rs", "one list: independent checks of one program"),
+    ("tests/e2e/import.rs", "one subject: every sample against a real cluster"),
     ("tests/e2e/replicas.rs", "one subject: the listener for readers"),
     ("tests/import/model.rs", "one model, its writer and its comparison"),
 ];
