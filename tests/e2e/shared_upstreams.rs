@@ -254,6 +254,42 @@ fn serves_what_needs_its_own_connection() {
     assert_eq!(two.cmd(&["HGETALL", "h"]).unwrap().items().len(), 2, "RESP2");
 }
 
+/// Clients that connect, authenticate, ask and leave cost the server no connection each, and their
+/// secrets are checked by it all the same.
+#[test]
+fn verifies_clients_without_a_connection_each() {
+    let cluster = Cluster::builder().user(USER).start();
+    let pointsman = builder(&cluster).service_line(SHARED).lines("[process]\nworkers = 1").start();
+    let accepted = || -> u64 {
+        let stats = cluster.master().ask(&["INFO", "stats"]).unwrap().text().unwrap().to_owned();
+        let line = stats.lines().find_map(|it| it.strip_prefix("total_connections_received:"));
+        line.unwrap().parse().unwrap()
+    };
+    let refused = || {
+        let mut client = pointsman.client();
+        let reply = client.cmd(&["AUTH", "app", "wrong"]).unwrap();
+        assert!(format!("{reply:?}").contains("WRONGPASS"), "{reply:?}");
+        let whoami = client.cmd(&["ACL", "WHOAMI"]).unwrap();
+        assert_ne!(whoami.text(), Some("app"), "the user of the client before");
+    };
+    refused();
+    let before = accepted();
+    for n in 0..200 {
+        let mut client = pointsman.client();
+        if n % 3 == 0 {
+            let hello = client.cmd(&["HELLO", "3", "AUTH", "app", "pw"]).unwrap();
+            assert!(!hello.is_error(), "{hello:?}");
+        } else {
+            assert!(client.cmd(&["AUTH", "app", "pw"]).unwrap().is_ok());
+        }
+        assert!(client.cmd(&["SET", "k", &n.to_string()]).unwrap().is_ok());
+        assert_eq!(client.cmd(&["GET", "k"]).unwrap().text(), Some(&*n.to_string()));
+    }
+    let cost = accepted() - before;
+    assert!(cost < 30, "{cost} connections for 200 clients");
+    (0..5).for_each(|_| refused());
+}
+
 /// A server may give the name of an ordinary command to one that changes its connection.
 #[test]
 fn gives_a_renamed_command_its_own_connection() {

@@ -32,7 +32,7 @@ use crate::io::upstream::Upstream;
 use crate::options::UpstreamMode;
 use crate::service::{DialFailure, Hint, Service};
 use crate::session::carry::replay::{self, Failed, Replayed};
-use crate::session::carry::{CarryState, Migration, Purpose};
+use crate::session::carry::{CarryState, Migration};
 use crate::session::dial::{self, is_superseded, may_be_used};
 use crate::session::hold::{self, Held};
 use crate::session::pump::Start;
@@ -252,19 +252,19 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
         begin: Instant,
     ) -> Result<Attempt, EndReason> {
         let context = self.context;
-        let dialled = !matches!(upstream, Upstream::Shared(_));
-        if dialled {
+        let reused = matches!(&self.mode, Mode::Resume(migration) if migration.reused.get());
+        if !reused && !matches!(upstream, Upstream::Shared(_)) {
             context.counters.dials.increment();
-        }
-        if dialled && matches!(self.mode, Mode::Fresh) {
-            context.counters.dialled_in.record(begin.elapsed());
+            if matches!(self.mode, Mode::Fresh) {
+                context.counters.dialled_in.record(begin.elapsed());
+            }
         }
         // The target may have been superseded meanwhile: then nothing may be sent to it.
         if !may_be_used(target) {
             return Ok(Attempt::Superseded);
         }
         if let Mode::Resume(migration) = &self.mode
-            && migration.purpose != Purpose::Promote
+            && !migration.purpose.is_promotion()
             && self.client.peer_closed_now()
         {
             return Err(EndReason::HoldAbandoned);

@@ -47,9 +47,10 @@ mod tls_handshake_tests;
 #[cfg(test)]
 mod tls_session_tests;
 
+use std::cell::Cell;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use target::{Target, TargetRef};
 use tls::ClientSide;
@@ -69,7 +70,7 @@ use crate::session::carry::{CarryState, Migration, Purpose};
 use crate::session::connect::{Connected, Connecting, Mode};
 use crate::session::pump::{After, Pump, Start, Stopped};
 use crate::session::report::{SessionBase, Stage, while_visited};
-use crate::session::shared::transitions::{self, Linger, Sharing};
+use crate::session::shared::transitions::{Linger, Sharing};
 
 /// An admitted client connection.
 #[derive(Debug)]
@@ -203,8 +204,8 @@ impl Session {
                             continue;
                         }
                         (Some(After::Return(state)), Some(here)) => {
-                            target = here;
-                            (upstream, start) = self.return_to_shared(state);
+                            (target, upstream, start) =
+                                self.return_to_shared(state, upstream, here);
                             continue;
                         }
                         (after, here) => {
@@ -260,33 +261,6 @@ impl Session {
         ending
     }
 
-    /// Gives up the session's own connection.
-    fn return_to_shared(&mut self, state: CarryState) -> (Upstream, Start) {
-        self.base.context.counters.shared.returned.increment();
-        self.base.promotion.set(None);
-        self.linger.get_or_insert_default().returned(Instant::now());
-        transitions::start_shared(state)
-    }
-
-    /// What the session gets next. If that is a connection of its own although its service shares
-    /// connections: after which time it returns.
-    fn purpose(&mut self, after: &After, upstream: &Upstream) -> (Purpose, Option<Duration>) {
-        let promotion = match after {
-            After::Promote(_, promotion) => *promotion,
-            _ if matches!(upstream, Upstream::Shared(_)) => return (Purpose::Share, None),
-            _ if self.linger.is_none() => return (Purpose::Carry, None),
-            // It keeps its own connection for as long as if it had needed one now.
-            _ => {
-                let linger = self.linger.get_or_insert_default();
-                return (Purpose::Carry, Some(linger.span()));
-            }
-        };
-        transitions::count_promotion(&self.base.context, promotion);
-        self.base.promotion.set(Some(promotion));
-        let linger = self.linger.get_or_insert_default();
-        (Purpose::Promote, Some(linger.promoted(promotion, Instant::now())))
-    }
-
     /// Connects to another target in the state that the session was in, or has refusals for its
     /// client, to be sent after what is `undelivered`. Closes `upstream`.
     async fn continue_after(
@@ -309,6 +283,12 @@ impl Session {
                     }
                     Err((reason, push)) => (reason, unsent, false, push),
                 }
+            }
+            After::LeaveClean => {
+                if let Some(target) = &self.target {
+                    self.keep_verifier(upstream, target);
+                }
+                return Err((EndReason::ClientClosed, undelivered));
             }
             // Our last push comes after what is undelivered.
             After::Refuse { unsent, transaction } => {
@@ -334,7 +314,8 @@ impl Session {
         let from = self.target.as_ref();
         let lost = from.map(|target| target.generation()).zip(lost);
         let old = Some(upstream).filter(|_| lost.is_none());
-        let migration = Migration { ledger, from, lost, old, failed: None, purpose };
+        let migration =
+            Migration { ledger, from, lost, old, failed: None, purpose, reused: Cell::new(false) };
         let mode = Mode::Resume(migration);
         let mut connecting = Connecting::new(&self.base, client, unsent, mode);
         match connecting.connect().await {
@@ -344,7 +325,7 @@ impl Session {
                     // The client has ended its direction, and may wait for the replies even so. A
                     // connection of its own would have taken its requests already.
                     Mode::Resume(migration)
-                        if (purpose, reason) == (Purpose::Promote, EndReason::HoldAbandoned) =>
+                        if purpose.is_promotion() && reason == EndReason::HoldAbandoned =>
                     {
                         let promoted = migration.promote_once(&self.base.context).await;
                         return promoted.ok_or((reason, Vec::new()));

@@ -27,6 +27,7 @@ mod property_tests;
 #[cfg(test)]
 pub(crate) mod testing;
 
+use std::cell::Cell;
 use std::time::Instant;
 
 use resp::{Ledger, Limits, Replay};
@@ -39,6 +40,7 @@ use crate::service::Service;
 use crate::session::carry::replay::{Failed, Replayed};
 use crate::session::connect::Connected;
 use crate::session::dial::may_be_used;
+use crate::session::shared::verifiers;
 
 /// The state that a session takes to another target.
 #[derive(Debug)]
@@ -66,6 +68,8 @@ pub(crate) struct Migration<'a> {
     /// Why the last attempt failed.
     pub(crate) failed: Option<EndReason>,
     pub(crate) purpose: Purpose,
+    /// The connection that was opened last was not a new one.
+    pub(crate) reused: Cell<bool>,
 }
 
 /// What a session gets on its way to a target.
@@ -77,6 +81,15 @@ pub(crate) enum Purpose {
     Share,
     /// A connection of its own, instead of a shared one to the same target.
     Promote,
+    /// The same, only to have requests verified.
+    Verify,
+}
+
+impl Purpose {
+    /// Whether the session leaves a shared connection.
+    pub(crate) fn is_promotion(self) -> bool {
+        matches!(self, Self::Promote | Self::Verify)
+    }
 }
 
 /// A connection on which a session can continue, or why there is none.
@@ -117,9 +130,20 @@ impl Migration<'_> {
 
     /// Opens a connection to the same target, with the state of the session.
     async fn promote(&self, target: &Target, context: &WorkerContext, until: Instant) -> Opened {
-        let Some(mut replay) = Replay::of_shared(&self.ledger, true) else {
-            return Err(Failed::Refused);
-        };
+        let replay = || Replay::of_shared(&self.ledger, true).ok_or(Failed::Refused);
+        self.reused.set(false);
+        if self.purpose == Purpose::Verify
+            && let Some(mut upstream) = verifiers::take(target, context, until).await
+        {
+            let (mut replay, to) = (replay()?, (target, context));
+            let replayed = replay::exchange_on(&mut upstream, to, &mut replay, until).await;
+            // Whatever is wrong with it is not wrong with a new one.
+            if replayed.is_ok() && replay.has_shared_state_of(&self.ledger) {
+                self.reused.set(true);
+                return Ok((upstream, None));
+            }
+        }
+        let mut replay = replay()?;
         let upstream = replay::exchange((target, context), &mut replay, until).await?;
         match replay.has_shared_state_of(&self.ledger) {
             true => Ok((upstream, None)),
@@ -130,7 +154,7 @@ impl Migration<'_> {
     /// Whether the session only leaves a shared connection to this very target.
     pub(crate) fn is_promotion_to(&self, target: &Target) -> bool {
         let same = self.from.is_some_and(|from| from.generation() == target.generation());
-        self.purpose == Purpose::Promote && same
+        self.purpose.is_promotion() && same
     }
 
     /// One attempt to open a connection to the same target.
@@ -140,7 +164,9 @@ impl Migration<'_> {
         let target = route.usable_target().filter(|it| it.generation() == from.generation())?;
         let until = Instant::now() + options.now().connect_timeout;
         let (upstream, _) = self.promote(&target, context, until).await.ok()?;
-        context.counters.dials.increment();
+        if !self.reused.get() {
+            context.counters.dials.increment();
+        }
         let replayed = Some(self.take_ledger(&target));
         may_be_used(&target).then_some(Connected { target, upstream, replayed })
     }

@@ -94,8 +94,23 @@ pub(crate) async fn exchange(
     deadline: Instant,
 ) -> Result<Upstream, Failed> {
     let mut upstream = dial::connect(target, context, deadline).await.map_err(Failed::Dial)?;
+    exchange_on(&mut upstream, (target, context), replay, deadline).await?;
+    Ok(upstream)
+}
+
+/// The same on a connection that is in the state of a new one.
+///
+/// # Errors
+///
+/// Why the attempt failed. The connection is of no use then.
+pub(crate) async fn exchange_on(
+    upstream: &mut Upstream,
+    (target, context): (&Target, &WorkerContext),
+    replay: &mut Replay,
+    deadline: Instant,
+) -> Result<(), Failed> {
     let answered = async {
-        send(&mut upstream, (target, context), replay.requests()).await?;
+        send(upstream, (target, context), replay.requests()).await?;
         while !replay.is_answered() {
             let answered = |bytes: &[u8]| {
                 let taken = replay.answer(bytes)?;
@@ -104,7 +119,7 @@ pub(crate) async fn exchange(
                 replay.follow(after)?;
                 Ok(!after.is_empty())
             };
-            match read(&mut upstream, (target, context), answered).await? {
+            match read(upstream, (target, context), answered).await? {
                 Ok(false) => {}
                 // The server has answered everything: what follows the answers was sent after them.
                 Ok(true) => break,
@@ -115,8 +130,7 @@ pub(crate) async fn exchange(
         }
         Ok(())
     };
-    within(context, deadline, answered).await?;
-    Ok(upstream)
+    within(context, deadline, answered).await
 }
 
 /// Returns when `target` has accepted a connection and answered on it. Any answer counts, even that

@@ -223,6 +223,8 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
         } else if reason == EndReason::HoldTimeout && self.can_be_refused() {
             let transaction = self.ledger.session_state() == SessionState::Transaction;
             Some(After::Refuse { unsent: self.take_unsent(), transaction })
+        } else if reason == EndReason::ClientClosed && self.leaves_clean() {
+            Some(After::LeaveClean)
         } else {
             None
         };

@@ -40,4 +40,7 @@ pub(crate) enum After {
     Promote(CarryState, Promotion),
     /// The session does not need its own connection any more.
     Return(CarryState),
+    /// It ends. Nothing is in flight, and the server keeps nothing for the connection, which the
+    /// session has had because its service shares connections, but state that can be set on any.
+    LeaveClean,
 }

@@ -3,6 +3,7 @@
 //! - [`command_table`]: what the server itself says of its commands.
 //! - [`pool`]: the shared connections of a worker, and the task of each.
 //! - [`transitions`]: when a session gets a connection of its own, and when it returns.
+//! - [`verifiers`]: connections on which clients are verified, one after another.
 //!
 //! The pump of a session that shares is the same as that of any other one, with a
 //! [`Member`](crate::io::shared::Member) in place of a socket. So fence, gate, drain, limits and
@@ -24,3 +25,6 @@ mod shared_tests;
 #[cfg(test)]
 mod table_tests;
 pub(crate) mod transitions;
+#[cfg(test)]
+mod verifier_tests;
+pub(crate) mod verifiers;

@@ -14,6 +14,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use resp::{Ledger, Limits, PromotionReason};
+use target::TargetRef;
 
 use crate::context::WorkerContext;
 use crate::end_reason::{EndReason, Side};
@@ -21,11 +22,12 @@ use crate::io::shared::{Member, Promotion};
 use crate::io::stream::ByteStream;
 use crate::io::upstream::Upstream;
 use crate::options::UpstreamMode;
-use crate::session::carry::CarryState;
 use crate::session::carry::replay::Replayed;
+use crate::session::carry::{CarryState, Purpose};
 use crate::session::leave::Leaving;
 use crate::session::pump::{After, Pump, Start};
-use crate::session::shared::pool;
+use crate::session::shared::{pool, verifiers};
+use crate::session::{Ready, Session};
 use crate::shared_counters::SharedSnapshot;
 
 /// The shortest and the longest time for which a session keeps its own connection.
@@ -139,6 +141,57 @@ pub(crate) fn start_elsewhere(mut ledger: Box<Ledger>, unsent: Vec<u8>) -> (Upst
     start_shared(CarryState { ledger, unsent, lost: None })
 }
 
+impl Session {
+    /// Gives up the session's own connection. If it only served to verify requests, it serves the
+    /// next session that has any.
+    pub(in crate::session) fn return_to_shared(
+        &mut self,
+        state: CarryState,
+        upstream: Upstream,
+        target: TargetRef,
+    ) -> Ready {
+        self.base.context.counters.shared.returned.increment();
+        self.keep_verifier(upstream, &target);
+        self.linger.get_or_insert_default().returned(Instant::now());
+        let (upstream, start) = start_shared(state);
+        (target, upstream, start)
+    }
+
+    /// Closes the connection, unless the next session with a request to verify can use it.
+    pub(in crate::session) fn keep_verifier(&self, upstream: Upstream, target: &TargetRef) {
+        if self.base.promotion.take() == Some(Promotion::Verification) {
+            verifiers::keep(upstream, &target.target(), &self.base.context);
+        }
+    }
+
+    /// What the session gets next. If that is a connection of its own although its service shares
+    /// connections: after which time it returns.
+    pub(in crate::session) fn purpose(
+        &mut self,
+        after: &After,
+        upstream: &Upstream,
+    ) -> (Purpose, Option<Duration>) {
+        let promotion = match after {
+            After::Promote(_, promotion) => *promotion,
+            _ if matches!(upstream, Upstream::Shared(_)) => return (Purpose::Share, None),
+            _ if self.linger.is_none() => return (Purpose::Carry, None),
+            // It keeps its own connection for as long as if it had needed one now.
+            _ => {
+                let linger = self.linger.get_or_insert_default();
+                return (Purpose::Carry, Some(linger.span()));
+            }
+        };
+        count_promotion(&self.base.context, promotion);
+        self.base.promotion.set(Some(promotion));
+        let linger = self.linger.get_or_insert_default();
+        let purpose = match promotion {
+            Promotion::Verification => Purpose::Verify,
+            Promotion::Reason(_) | Promotion::NotConnected => Purpose::Promote,
+        };
+        (purpose, Some(linger.promoted(promotion, Instant::now())))
+    }
+}
+
 impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
     /// Records what has left on the shared connection since the last poll. To be called before
     /// anything is decided.
@@ -213,6 +266,14 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
             sharing.transition = Some(transition);
         }
         Some(EndReason::ReplicaEjected)
+    }
+
+    /// Whether a session whose client has left gives up a connection of its own that is as good as
+    /// a new one after `RESET`.
+    pub(in crate::session) fn leaves_clean(&self) -> bool {
+        self.sharing.as_ref().is_some_and(|it| it.return_at.is_some())
+            && self.is_finished()
+            && self.ledger.shared_state().is_some()
     }
 
     /// Whether the session has had its own connection for long enough.

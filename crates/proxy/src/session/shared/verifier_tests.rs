@@ -1,0 +1,136 @@
+//! Connections on which one client after the other is verified.
+
+use std::io::Write;
+use std::net::TcpStream;
+
+use crate::EndReason;
+use crate::session::carry::proof_tests::answer_proof;
+use crate::session::shared::shared_tests::{answer_reset, proxy, request};
+use crate::testing::{Backend, TestProxy, expect, is_silent, rest};
+
+/// A client whose request was verified on the connection, which was then given up.
+fn verify(proxy: &TestProxy, own: &mut TcpStream, returns: u64) -> TcpStream {
+    let mut client = proxy.client();
+    let select = request(&["SELECT", "1"]);
+    client.write_all(&select).unwrap();
+    if returns > 1 {
+        answer_reset(own);
+    }
+    answer_proof(own);
+    expect(own, &select);
+    own.write_all(b"+OK\r\n").unwrap();
+    expect(&mut client, b"+OK\r\n");
+    proxy.wait_for("its return", |stats| stats.shared.returned == returns);
+    client
+}
+
+#[test]
+fn verifies_clients_on_one_connection() {
+    let backend = Backend::new();
+    let proxy = proxy(&backend);
+    let mut first = proxy.client();
+    let hello = request(&["HELLO", "3"]);
+    first.write_all(&hello).unwrap();
+    let mut own = backend.accept_carried();
+    expect(&mut own, &hello);
+    own.write_all(b"%1\r\n$5\r\nproto\r\n:3\r\n").unwrap();
+    expect(&mut first, b"%1\r\n$5\r\nproto\r\n:3\r\n");
+    proxy.wait_for("its return", |stats| stats.shared.returned == 1);
+    let _clients: Vec<TcpStream> = (2..6).map(|n| verify(&proxy, &mut own, n)).collect();
+    assert!(!backend.has_pending_connection());
+    assert_eq!(proxy.stats().dials, 1);
+    // Unused, it is closed.
+    assert_eq!(rest(&mut own), b"");
+}
+
+#[test]
+fn keeps_the_connection_of_a_client_that_leaves_at_once() {
+    let backend = Backend::new();
+    let proxy = proxy(&backend);
+    let select = request(&["SELECT", "1"]);
+    let mut own = None;
+    for round in 1..5 {
+        let mut client = proxy.client();
+        client.write_all(&select).unwrap();
+        let own = own.get_or_insert_with(|| backend.accept());
+        if round > 1 {
+            answer_reset(own);
+        }
+        answer_proof(own);
+        expect(own, &select);
+        own.write_all(b"+OK\r\n").unwrap();
+        expect(&mut client, b"+OK\r\n");
+        drop(client);
+        proxy.wait_for("its end", |stats| stats.closed_for(EndReason::ClientClosed) == round);
+    }
+    // One that leaves in a transaction takes its connection along.
+    let mut client = proxy.client();
+    client.write_all(&select).unwrap();
+    let mut own = own.unwrap();
+    answer_reset(&mut own);
+    answer_proof(&mut own);
+    expect(&mut own, &select);
+    own.write_all(b"+OK\r\n").unwrap();
+    expect(&mut client, b"+OK\r\n");
+    let multi = request(&["MULTI"]);
+    client.write_all(&multi).unwrap();
+    expect(&mut own, &multi);
+    own.write_all(b"+OK\r\n").unwrap();
+    expect(&mut client, b"+OK\r\n");
+    drop(client);
+    assert_eq!(rest(&mut own), b"");
+}
+
+#[test]
+fn opens_another_connection_if_one_cannot_be_reset() {
+    // Before Redis 6.2, without permission, closed meanwhile, and not what was asked.
+    let replies =
+        [&b"-ERR unknown command 'RESET'\r\n"[..], b"-NOPERM x\r\n", b"", b"+RESET\r\n+OK\r\n"];
+    for reply in replies {
+        let backend = Backend::new();
+        let proxy = proxy(&backend);
+        let mut own = backend_connection(&proxy, &backend);
+        let mut client = proxy.client();
+        let auth = request(&["AUTH", "me", "secret"]);
+        client.write_all(&auth).unwrap();
+        if reply.is_empty() {
+            drop(own);
+        } else {
+            expect(&mut own, b"*1\r\n$5\r\nRESET\r\n");
+            own.write_all(reply).unwrap();
+            assert_eq!(rest(&mut own), b"", "neither the state nor the secret of the client");
+        }
+        let mut next = backend.accept_carried();
+        expect(&mut next, &auth);
+        next.write_all(b"+OK\r\n").unwrap();
+        expect(&mut client, b"+OK\r\n");
+    }
+}
+
+/// The connection that has verified a client.
+fn backend_connection(proxy: &TestProxy, backend: &Backend) -> TcpStream {
+    let mut client = proxy.client();
+    let select = request(&["SELECT", "1"]);
+    client.write_all(&select).unwrap();
+    let mut own = backend.accept_carried();
+    expect(&mut own, &select);
+    own.write_all(b"+OK\r\n").unwrap();
+    expect(&mut client, b"+OK\r\n");
+    proxy.wait_for("its return", |stats| stats.shared.returned == 1);
+    own
+}
+
+#[test]
+fn uses_no_connection_to_a_former_target() {
+    let (old, new) = (Backend::new(), Backend::new());
+    let mut proxy = proxy(&old);
+    let mut own = backend_connection(&proxy, &old);
+    assert!(is_silent(&mut own));
+    proxy.commit(new.addr());
+    let mut client = proxy.client();
+    let select = request(&["SELECT", "2"]);
+    client.write_all(&select).unwrap();
+    let mut next = new.accept_carried();
+    expect(&mut next, &select);
+    assert_eq!(rest(&mut own), b"", "it is closed");
+}
