@@ -286,7 +286,7 @@ impl Session {
             }
             After::LeaveClean => {
                 if let Some(target) = &self.target {
-                    self.keep_verifier(upstream, target);
+                    self.give_up(upstream, target, true);
                 }
                 return Err((EndReason::ClientClosed, undelivered));
             }

@@ -151,15 +151,22 @@ impl Session {
         target: TargetRef,
     ) -> Ready {
         self.base.context.counters.shared.returned.increment();
-        self.keep_verifier(upstream, &target);
+        let may_keep = verifiers::may_keep(&state.ledger);
+        self.give_up(upstream, &target, may_keep);
         self.linger.get_or_insert_default().returned(Instant::now());
         let (upstream, start) = start_shared(state);
         (target, upstream, start)
     }
 
     /// Closes the connection, unless the next session with a request to verify can use it.
-    pub(in crate::session) fn keep_verifier(&self, upstream: Upstream, target: &TargetRef) {
-        if self.base.promotion.take() == Some(Promotion::Verification) {
+    pub(in crate::session) fn give_up(
+        &self,
+        upstream: Upstream,
+        target: &TargetRef,
+        may_keep: bool,
+    ) {
+        let promotion = self.base.promotion.take();
+        if may_keep && promotion == Some(Promotion::Verification) {
             verifiers::keep(upstream, &target.target(), &self.base.context);
         }
     }
@@ -273,7 +280,7 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
     pub(in crate::session) fn leaves_clean(&self) -> bool {
         self.sharing.as_ref().is_some_and(|it| it.return_at.is_some())
             && self.is_finished()
-            && self.ledger.shared_state().is_some()
+            && verifiers::may_keep(&self.ledger)
     }
 
     /// Whether the session has had its own connection for long enough.

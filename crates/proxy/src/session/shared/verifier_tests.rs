@@ -134,3 +134,22 @@ fn uses_no_connection_to_a_former_target() {
     expect(&mut next, &select);
     assert_eq!(rest(&mut own), b"", "it is closed");
 }
+
+#[test]
+fn closes_a_connection_that_reset_may_not_take_back() {
+    let backend = Backend::new();
+    let proxy = proxy(&backend);
+    let mut client = proxy.client();
+    for words in [&["SELECT", "1"][..], &["CLIENT", "NO-TOUCH", "ON"]] {
+        client.write_all(&request(words)).unwrap();
+    }
+    let mut own = backend.accept_carried();
+    for words in [&["SELECT", "1"][..], &["CLIENT", "NO-TOUCH", "ON"]] {
+        expect(&mut own, &request(words));
+        own.write_all(b"+OK\r\n").unwrap();
+    }
+    expect(&mut client, b"+OK\r\n+OK\r\n");
+    assert_eq!(rest(&mut own), b"");
+    let stats = proxy.stats();
+    assert_eq!((stats.shared.returned, stats.closed_in_all()), (1, 0));
+}

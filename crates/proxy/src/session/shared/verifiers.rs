@@ -17,6 +17,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use resp::Ledger;
 use target::Target;
 
 use crate::context::{ServiceContext, WorkerContext};
@@ -53,6 +54,12 @@ struct Verifiers {
 
 thread_local! {
     static KEPT: RefCell<Verifiers> = RefCell::default();
+}
+
+/// Whether `RESET` takes a connection in this state back to the start, in every version that has
+/// it.
+pub(crate) fn may_keep(ledger: &Ledger) -> bool {
+    ledger.shared_state().is_some_and(|state| !state.no_touch)
 }
 
 /// Keeps a connection that a session gives up, on which nothing is in flight.
