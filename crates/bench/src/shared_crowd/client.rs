@@ -4,6 +4,9 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Instant;
 
+/// What the proxy says, unasked, to a client that is one too many.
+const TOO_MANY: &str = "-ERR max number of clients reached";
+
 /// What is wrong with a reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Fault {
@@ -108,6 +111,9 @@ impl Crowded {
         let Some((reply, len)) = parsed else { return Ok(None) };
         let Some((awaited, due)) = self.awaited.take() else {
             let text = self.buffer.escape_ascii().to_string();
+            if text.starts_with(TOO_MANY) {
+                return Ok(Some((Instant::now(), Some(Fault::Refused(text)))));
+            }
             return Ok(Some((Instant::now(), Some(Fault::Wrong(text)))));
         };
         self.buffer.drain(..len);

@@ -37,6 +37,9 @@ const PHASES: [&str; 5] =
 /// Connections to Redis that are not shared, per proxy: probes, sentinels, and this program.
 const OTHERS: usize = 16;
 
+/// Clients of a proxy that may connect again before their last connection is gone.
+const RECONNECTING: u32 = 90;
+
 /// Descriptors for everything else.
 const SPARE: u64 = 400;
 
@@ -107,7 +110,8 @@ pub(crate) fn run(options: &SharedCrowdOptions) -> Result<ExitCode, String> {
 fn raise_limit(options: &SharedCrowdOptions) -> Result<(), String> {
     let limit = getrlimit(Resource::Nofile).maximum;
     let _raised = setrlimit(Resource::Nofile, Rlimit { current: limit, maximum: limit });
-    let each = 2 * u64::from(options.clients.div_ceil(options.proxies)) + SPARE;
+    let most = options.clients.div_ceil(options.proxies) + RECONNECTING;
+    let each = 2 * u64::from(most) + SPARE;
     let needed = each.max(u64::from(options.clients) + SPARE);
     match limit {
         Some(limit) if limit < needed => Err(format!(
@@ -119,7 +123,7 @@ fn raise_limit(options: &SharedCrowdOptions) -> Result<(), String> {
 
 /// Starts a proxy with its share of the connections.
 fn start(program: PathBuf, cluster: &Cluster, options: &SharedCrowdOptions) -> Pointsman {
-    let most = options.clients.div_ceil(options.proxies) + 10;
+    let most = options.clients.div_ceil(options.proxies) + RECONNECTING;
     let connections = options.connections.div_ceil(options.proxies);
     Pointsman::builder(program, cluster)
         .service_line("upstream = \"shared\"")
