@@ -64,12 +64,12 @@ fn treats_blocked_and_notified_tls_clients_as_plain() {
         push(client, "FAILED_OVER");
         assert!(client.cmd(&["SET", "k", "v"]).expect("an answer").is_ok());
     }
-    // New pops block at the new master, and are answered there.
+    // New pops block at the new master, and are answered there, in the order in which they block.
     let mut next = [plain(), secured.client()];
-    for client in &mut next {
+    for (client, count) in next.iter_mut().zip(["1", "2"]) {
         client.send(&encode(&["BLPOP", "queue", "0"])).expect("BLPOP");
+        wait_blocked(&cluster, count);
     }
-    wait_blocked(&cluster, "2");
     for client in &mut next {
         let pushed = cluster.master().ask(&["LPUSH", "queue", "item"]).expect("LPUSH");
         assert_eq!(pushed.int(), Some(1));
