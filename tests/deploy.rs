@@ -97,6 +97,7 @@ const LOOKED_UP: &[&str] = &[
     "pointsman_holds_total",
     "pointsman_service_removed",
     "pointsman_replica_lag_bytes",
+    "pointsman_sessions_delayed_total",
     "pointsman_sessions_reassigned_total",
     "pointsman_spliced_bytes_total",
     "pointsman_discovery_hints_total",

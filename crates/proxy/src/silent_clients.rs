@@ -1,13 +1,13 @@
-//! The share of recent sessions whose clients left without having sent anything: health checks,
-//! port scans, floods.
+//! Clients that leave without having sent a request, such as health checks, port scans and floods:
+//! their share of recent sessions, and how many clients may come at once while they are frequent.
 //!
-//! An average that forgets: each session counts a little, and its weight fades with those that
-//! follow. It knows no time, since a flood that has ended costs nothing until the next client
-//! comes.
+//! The share is an average that forgets: each session counts a little, and its weight fades with
+//! those that follow. It knows no time, since a flood that has ended costs nothing until the next
+//! client comes.
 //!
-//! Deliberately absent: what follows from it (`session::first_bytes`).
+//! Deliberately absent: what follows from it (`session::first_bytes`, `listener::accept_loop`).
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The whole, as a share of sessions.
 const ALL: u32 = 1 << 16;
@@ -15,24 +15,69 @@ const ALL: u32 = 1 << 16;
 /// How much the latest session counts: the share is that of the last hundred or so.
 const LATEST: u32 = 64;
 
-/// Clients without a word are frequent above this share.
+/// Clients without a request are frequent above this share.
 const FREQUENT: u32 = ALL / 8;
 
-/// The share of recent sessions whose clients left without having sent anything. Written by one
-/// worker.
+/// Doubtful clients that connect at once: ten per second.
+const DOUBTFUL: Rate = Rate { between: 100_000, in_a_row: 10 };
+
+/// Accepted clients while those without a request are frequent: four per millisecond. Accepting
+/// more in a row would keep established sessions, and other programs on the core, waiting.
+const ACCEPTED: Rate = Rate { between: 250, in_a_row: 4 };
+
+/// A rate that may be exceeded for a moment.
+#[derive(Debug)]
+struct Rate {
+    /// Microseconds from one to the next.
+    between: u64,
+    /// How many may come at once.
+    in_a_row: u64,
+}
+
+/// When all that was admitted would have come at the rate, in microseconds of the worker's clock.
 #[derive(Debug, Default)]
-pub(crate) struct SilentClients(AtomicU32);
+struct Admitted(AtomicU64);
+
+impl Admitted {
+    fn admits(&self, now: u64, rate: &Rate) -> bool {
+        let due = self.0.load(Ordering::Relaxed).max(now);
+        let admits = due + rate.between - now <= rate.between * rate.in_a_row;
+        if admits {
+            self.0.store(due + rate.between, Ordering::Relaxed);
+        }
+        admits
+    }
+}
+
+/// What is known of recent clients of a listener on one worker, which alone writes it.
+#[derive(Debug, Default)]
+pub(crate) struct SilentClients {
+    share: AtomicU32,
+    doubtful: Admitted,
+    accepted: Admitted,
+}
 
 impl SilentClients {
     /// A session has ended.
     pub(crate) fn record(&self, was_silent: bool) {
-        let share = self.0.load(Ordering::Relaxed);
+        let share = self.share.load(Ordering::Relaxed);
         let latest = if was_silent { ALL / LATEST } else { 0 };
-        self.0.store(share - share.div_ceil(LATEST) + latest, Ordering::Relaxed);
+        self.share.store(share - share.div_ceil(LATEST) + latest, Ordering::Relaxed);
     }
 
     pub(crate) fn are_frequent(&self) -> bool {
-        self.0.load(Ordering::Relaxed) > FREQUENT
+        self.share.load(Ordering::Relaxed) > FREQUENT
+    }
+
+    /// Whether a client that may never send a request connects at once: a few per second do, so
+    /// that a person who types notices nothing of health checks.
+    pub(crate) fn admits_doubtful(&self, now: u64) -> bool {
+        self.doubtful.admits(now, &DOUBTFUL)
+    }
+
+    /// Whether another client may be accepted at once. `now` is asked for if it may not always.
+    pub(crate) fn admits_accept(&self, now: impl FnOnce() -> u64) -> bool {
+        !self.are_frequent() || self.accepted.admits(now(), &ACCEPTED)
     }
 }
 
@@ -54,8 +99,17 @@ mod tests {
         (0..300).for_each(|n| clients.record(n % 6 == 0));
         assert!(clients.are_frequent(), "a sixth");
         (0..2000).for_each(|_| clients.record(false));
-        assert_eq!(clients.0.load(Ordering::Relaxed), 0);
+        assert_eq!(clients.share.load(Ordering::Relaxed), 0);
         (0..100_000).for_each(|_| clients.record(true));
-        assert!(clients.0.load(Ordering::Relaxed) <= ALL);
+        assert!(clients.share.load(Ordering::Relaxed) <= ALL);
+    }
+    #[test]
+    fn admits_ten_doubtful_clients_per_second() {
+        let clients = SilentClients::default();
+        let admitted = |now: u64| (0..100).filter(|_| clients.admits_doubtful(now)).count();
+        assert_eq!(admitted(0), 10);
+        assert_eq!(admitted(99_999), 0);
+        assert_eq!(admitted(250_000), 2);
+        assert_eq!(admitted(60_000_000), 10);
     }
 }

@@ -35,6 +35,7 @@ pub(crate) struct WorkerCounters {
     pub(crate) proxy_headers: Counter,
     pub(crate) accept_errors: Counter,
     pub(crate) handed_over: Counter,
+    pub(crate) delayed: Counter,
     pub(crate) closed: [Counter; EndReason::COUNT],
     pub(crate) held: Counter,
     pub(crate) released: Counter,
@@ -195,6 +196,8 @@ pub struct ServiceSnapshot {
     pub accept_errors: u64,
     /// Connections handed over to a less loaded worker after accept.
     pub handed_over: u64,
+    /// New clients that had to wait because their first bytes did not begin a request.
+    pub delayed: u64,
     /// Sessions ended, by [`EndReason`]'s number.
     pub closed: [u64; EndReason::COUNT],
     /// Bytes forwarded from clients to the target.
@@ -291,6 +294,7 @@ impl ServiceSnapshot {
         self.proxy_headers += counters.proxy_headers.get();
         self.accept_errors += counters.accept_errors.get();
         self.handed_over += counters.handed_over.get();
+        self.delayed += counters.delayed.get();
         self.bytes_in += counters.bytes_in.get();
         self.bytes_out += counters.bytes_out.get();
         self.bytes_spliced += counters.bytes_spliced.get();

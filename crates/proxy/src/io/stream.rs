@@ -89,6 +89,12 @@ pub(crate) trait ByteStream {
     /// call.
     fn has_unread(&self) -> bool;
 
+    /// The first bytes that wait to be read, left where they are. A system call. Empty if they are
+    /// encrypted.
+    fn peek<'a>(&self, _buffer: &'a mut [u8]) -> &'a [u8] {
+        &[]
+    }
+
     /// The negotiated parameters of TLS, for an operator.
     fn tls_facts(&self) -> Option<TlsFacts> {
         None
@@ -259,9 +265,15 @@ impl ByteStream for SocketStream {
     }
 
     fn has_unread(&self) -> bool {
-        let peeked =
-            rustix::net::recv(&self.socket, &mut [0], RecvFlags::PEEK | RecvFlags::DONTWAIT);
-        matches!(peeked, Ok((1.., _)))
+        !self.peek(&mut [0]).is_empty()
+    }
+
+    fn peek<'a>(&self, buffer: &'a mut [u8]) -> &'a [u8] {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        match rustix::net::recv(&self.socket, &mut *buffer, flags) {
+            Ok((read, _)) => buffer.get(..read).unwrap_or_default(),
+            Err(_) => &[],
+        }
     }
 
     fn socket_facts(&self) -> SocketFacts {

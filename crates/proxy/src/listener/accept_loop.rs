@@ -10,7 +10,7 @@
 use std::future::poll_fn;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use drain::{AcceptPermit, Phase};
 use rustix::io::Errno;
@@ -37,6 +37,9 @@ const MAX_DRAINED: usize = 8192;
 
 /// Clients accepted in a row before existing sessions run.
 const ACCEPTS_PER_TURN: usize = 32;
+
+/// The pause of a listener that has accepted enough, while clients without a request are frequent.
+const FLOOD_PAUSE: Duration = Duration::from_millis(1);
 
 /// Starts the session of an accepted client on this worker.
 pub(crate) type StartSession = fn(SocketStream, Peer, Arc<WorkerContext>, Admission);
@@ -66,7 +69,12 @@ pub(crate) async fn serve(
         let Err(errno) = failure else {
             backoff.succeeded();
             accepted_count += 1;
-            if accepted_count % ACCEPTS_PER_TURN == 0 {
+            if !context.silent_clients.admits_accept(|| context.counters.measured.elapsed()) {
+                tokio::select! {
+                    () = &mut closing => break,
+                    () = tokio::time::sleep(FLOOD_PAUSE) => {}
+                }
+            } else if accepted_count % ACCEPTS_PER_TURN == 0 {
                 tasks::yield_now().await;
             }
             continue;

@@ -108,6 +108,9 @@ fn await_header(
     crate::runtime::tasks::spawn(async move {
         let header = read_header(&socket, &context).await;
         drop(place);
+        if header.is_err() {
+            context.silent_clients.record(true);
+        }
         match header {
             Ok(client) => {
                 let client = client.unwrap_or(peer);

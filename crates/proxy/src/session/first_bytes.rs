@@ -1,19 +1,24 @@
-//! New sessions where clients often leave without a word: health checks, port scans, floods.
+//! New sessions where clients often leave without a request: health checks, port scans, floods.
 //!
 //! Normally a session connects to its target at once, so that the connection is ready when the
-//! first request arrives. For a client that sends nothing, that costs the target an accepted and a
-//! closed connection, which takes as long as several requests: a flood of such clients is a flood
+//! first request arrives. For a client that sends no request, that costs the target an accepted and
+//! a closed connection, which takes as long as several requests: a flood of such clients is a flood
 //! at Redis, whose one thread then serves nobody else. So once such clients are frequent, a session
-//! awaits the first bytes, for a moment, before it connects.
+//! awaits the first bytes, for a moment, before it connects. If these are neither RESP nor the name
+//! of a command, and many came with such bytes, it waits longer: most scanners have left by then.
 //!
 //! After that it lets the sessions go first that are established, as a TLS handshake does, so that
 //! many strangers at once delay these by a few connections and not by all of them.
 //!
-//! Deliberately absent: a judgement of the bytes. What is not RESP is Redis's to refuse.
+//! Deliberately absent: a refusal. What is not RESP is Redis's to refuse, and a command that is not
+//! known here may be known there: it is late while there are many strangers, and answered as ever.
+//! Only a client that ends its direction in that time is closed without the error.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 use std::time::Duration;
+
+use resp::{NextRequest, PromotionReason, Sharing, WholeRequests};
 
 use crate::end_reason::EndReason;
 use crate::io::stream::ClientStream;
@@ -24,6 +29,16 @@ use crate::session::report::{SessionBase, Stage};
 /// How long the first bytes are awaited. A client that keeps an idle connection is connected then,
 /// so its first request after a pause is as fast as ever.
 const AWAITED_FOR: Duration = Duration::from_secs(1);
+
+/// How long a client waits whose first bytes no client of Redis sends: longer than most scanners
+/// stay.
+const DOUBTED_FOR: Duration = Duration::from_secs(3);
+
+/// First bytes that are examined: more than the first line of any request and its command's name.
+const EXAMINED: usize = 64;
+
+/// Longer than the names of all commands that are known.
+const LONGEST_NAME: usize = 32;
 
 /// To connect counts as moving that many bytes: it takes longer than a small request.
 const CONNECT_BYTES: usize = 4 * run_queue::HEAVY;
@@ -37,15 +52,19 @@ pub(super) fn record(base: &SessionBase) {
             | EndReason::ClientReset
             | EndReason::ClientLost
             | EndReason::ClientError
+            | EndReason::TlsHandshakeFailed
             | EndReason::FirstByteTimeout
             | EndReason::HoldAbandoned
     );
+    // Redis closes a connection at bytes that are not RESP, some of which pass for a command.
+    let refused = matches!(base.reason, EndReason::UpstreamClosed | EndReason::UpstreamReset);
+    let no_request = base.commands == 0 || (refused && base.commands == 1);
     if by_client || !silent {
-        base.context.silent_clients.record(silent);
+        base.context.silent_clients.record(no_request);
     }
 }
 
-/// Awaits the first bytes of a new client, if many send none.
+/// Awaits the first bytes of a new client, if many send no request.
 ///
 /// # Errors
 ///
@@ -54,19 +73,71 @@ pub(super) async fn await_if_rare(
     base: &SessionBase,
     client: &mut impl ClientStream,
 ) -> Result<(), SessionEnd> {
-    if !base.context.silent_clients.are_frequent() {
+    let silent_clients = &base.context.silent_clients;
+    if !silent_clients.are_frequent() {
         return Ok(());
     }
     base.stage.set(Stage::Connecting);
-    tokio::select! {
+    let spoke = tokio::select! {
         biased;
         () = base.ticket.cut() => return Err((EndReason::Cut, Vec::new())),
-        first = poll_fn(|cx| poll_first(cx, client)) => first?,
-        () = tokio::time::sleep(AWAITED_FOR) => {}
+        first = poll_fn(|cx| poll_first(cx, client)) => first.map(|()| true)?,
+        () = tokio::time::sleep(AWAITED_FOR) => false,
+    };
+    let now = base.context.counters.measured.elapsed();
+    if begins_request(client.peek(&mut [0; EXAMINED])) {
+        // Before its session ends, so that many clients that come back at once, as after the loss
+        // of another proxy, are not taken for a flood for long.
+        if spoke {
+            silent_clients.record(false);
+        }
+    } else if !silent_clients.admits_doubtful(now) {
+        base.context.counters.delayed.increment();
+        tokio::select! {
+            biased;
+            () = base.ticket.cut() => return Err((EndReason::Cut, Vec::new())),
+            gone = poll_fn(|cx| poll_gone(cx, client)) => return Err(gone),
+            () = tokio::time::sleep(DOUBTED_FOR) => {}
+        }
     }
     tasks::record_bytes(CONNECT_BYTES);
     tasks::yield_now().await;
     Ok(())
+}
+
+/// Whether a client of Redis may begin with these bytes: an array of strings, or the name of a
+/// command.
+fn begins_request(first: &[u8]) -> bool {
+    match WholeRequests::new(EXAMINED).next(first) {
+        NextRequest::Empty(_) => false,
+        NextRequest::Promotes(PromotionReason::Inline) => {
+            first.first() != Some(&b'*') && begins_inline_command(first)
+        }
+        NextRequest::Incomplete | NextRequest::Whole { .. } | NextRequest::Promotes(_) => true,
+    }
+}
+
+fn begins_inline_command(first: &[u8]) -> bool {
+    let word = first.split(u8::is_ascii_whitespace).next().unwrap_or_default();
+    let is_whole = word.len() < first.len();
+    let is_known =
+        |word| !matches!(resp::sharing_of(word), Sharing::Promotes(PromotionReason::Unknown));
+    str::from_utf8(word).is_ok_and(|name| {
+        if is_whole {
+            is_known(name)
+        } else {
+            word.len() < LONGEST_NAME && word.iter().all(u8::is_ascii_alphabetic)
+        }
+    })
+}
+
+fn poll_gone(cx: &mut Context<'_>, client: &mut impl ClientStream) -> Poll<SessionEnd> {
+    client.update_readiness(cx);
+    if client.peer_closed_now() {
+        Poll::Ready((EndReason::ClientClosed, Vec::new()))
+    } else {
+        Poll::Pending
+    }
 }
 
 fn poll_first(
@@ -86,7 +157,7 @@ fn poll_first(
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::io::{Read, Write};
     use std::time::Instant;
 
     use super::*;
@@ -124,5 +195,68 @@ mod tests {
         let _idle = proxy.client();
         let _upstream = backend.accept();
         assert!(begin.elapsed() >= AWAITED_FOR);
+    }
+    #[test]
+    fn knows_how_clients_of_redis_begin() {
+        let likely: [&[u8]; 11] = [
+            b"",
+            b"*",
+            b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n",
+            b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$100000\r\nxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
+            b"*2\r\n$4\r\nAUTH\r\n$",
+            b"ping\r\n",
+            b"PI",
+            b"INFO replication\r\n",
+            b"GET / HTTP/1.1\r\n",
+            b"set k v\n",
+            b"FT.SEARCH i q\r\n",
+        ];
+        for first in likely {
+            assert!(begins_request(first), "{:?}", first.escape_ascii().to_string());
+        }
+        let doubtful: [&[u8]; 9] = [
+            b"\x16\x03\x01\x02\x00\x01",
+            b"POST / HTTP/1.1\r\n",
+            b"\r\n",
+            b"*1\r\n*1\r\n",
+            b"*-7\r\n$-5\r\n",
+            b"*2\r\n$3\r\nGET\r\n$99999999999\r\n",
+            b"PROXY TCP4 1.2.3.4",
+            b"\0",
+            b"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+        ];
+        for first in doubtful {
+            assert!(!begins_request(first), "{:?}", first.escape_ascii().to_string());
+        }
+    }
+
+    #[test]
+    fn connects_many_doubtful_clients_later() {
+        let backend = Backend::new();
+        let mut proxy = TestProxy::new(Options::default());
+        proxy.commit(backend.addr());
+        leave_silently(&proxy, &backend, 9);
+        proxy.wait_for("their ends", |stats| stats.closed_in_all() == 9);
+        let client = |first: &[u8]| {
+            let mut client = proxy.client();
+            client.write_all(first).unwrap();
+            client
+        };
+
+        let begin = Instant::now();
+        let _doubtful: Vec<_> = (0..40).map(|_| client(b"POST / HTTP/1.1\r\n")).collect();
+        let _usual = client(b"*1\r\n$4\r\nPING\r\n");
+        let first_line = || {
+            let mut upstream = backend.accept();
+            let mut first = [0; 4];
+            upstream.read_exact(&mut first).unwrap();
+            first
+        };
+        // Ten are connected at once, and ten per second; the others after the usual client.
+        let early = (0..=40).take_while(|_| first_line() == *b"POST").count();
+        let admitted = 10 + begin.elapsed().as_millis() / 100;
+        assert!((10..=admitted).contains(&(early as u128)), "{early} of {admitted}");
+        (early..40).for_each(|_| assert_eq!(first_line(), *b"POST"));
+        assert!(begin.elapsed() > DOUBTED_FOR);
     }
 }

@@ -485,6 +485,11 @@ pub const CATALOGUE: &[Metric] = &[
         "Client connections reassigned to a less loaded worker.",
     ),
     counter(
+        "pointsman_sessions_delayed_total",
+        TRAFFIC,
+        "New clients delayed because their first bytes were not a request, as were those of many.",
+    ),
+    counter(
         "pointsman_client_bytes_total",
         &["service", "listener", "direction"],
         "Forwarded bytes, by direction: in from clients, out to clients.",

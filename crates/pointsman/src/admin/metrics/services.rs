@@ -216,6 +216,7 @@ pub(super) fn traffic(
         ("pointsman_proxy_headers_total", traffic.proxy_headers),
         ("pointsman_accept_errors_total", traffic.accept_errors),
         ("pointsman_sessions_reassigned_total", traffic.handed_over),
+        ("pointsman_sessions_delayed_total", traffic.delayed),
         ("pointsman_spliced_bytes_total", traffic.bytes_spliced),
         ("pointsman_commands_total", traffic.commands),
         ("pointsman_dials_total", traffic.dials),
