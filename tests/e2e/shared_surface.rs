@@ -65,6 +65,11 @@ fn compare(pointsman: &Pointsman, shared: &Value) {
     ] {
         assert_eq!(shared[key].as_f64(), Some(value(pointsman, name, "")), "{key}: {shared}");
     }
+    for (table, count) in shared["connections_by_table"].as_object().expect("tables") {
+        let labels = format!(",table=\"{table}\"");
+        let counted = value(pointsman, "pointsman_shared_connections_by_table", &labels);
+        assert_eq!(count.as_f64(), Some(counted), "{table}");
+    }
     for (reason, count) in shared["promotions"].as_object().expect("reasons") {
         let labels = format!(",reason=\"{reason}\"");
         let counted = value(pointsman, "pointsman_shared_promotions_total", &labels);
@@ -88,6 +93,7 @@ fn shows_who_shares_in_status_list_and_metrics() {
     let shared = traffic(&pointsman)["shared"].clone();
     let expected = json!({
         "mode": "shared", "sessions": 1, "sessions_dedicated": 2, "connections": 1,
+        "connections_by_table": { "server": 1, "built_in": 0 },
         "promotions": { "subscription": 1, "transaction": 1 }, "returns": 0,
         "requests": 3, "writes": 3, "requests_per_write": 1.0, "desyncs": 0, "sessions_lost": 0,
     });

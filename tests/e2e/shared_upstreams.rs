@@ -324,4 +324,9 @@ fn shares_without_the_table_of_the_server() {
     let reply = client.cmd(&["COMMAND", "COUNT"]).unwrap();
     assert!(reply.is_error(), "{reply:?}");
     assert_eq!(count(&pointsman, "pointsman_shared_connections"), 1.0);
+    let by_table = ["server", "built_in"].map(|table| {
+        let labels = format!("{{service=\"mymaster\",table=\"{table}\"}}");
+        metric(&pointsman, &format!("pointsman_shared_connections_by_table{labels}"))
+    });
+    assert_eq!(by_table, [Some(0.0), Some(1.0)]);
 }

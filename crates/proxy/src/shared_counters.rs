@@ -10,6 +10,15 @@ use crate::latency::Counter;
 /// replies, a request that the server has to verify, and a shared connection that is not available.
 const PROMOTIONS: usize = PromotionReason::ALL.len() + 2;
 
+/// What says which commands are shared on a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TableSource {
+    /// The built-in table, and the server's own.
+    Server,
+    /// The built-in table alone: the server does not show its own to the clients' user.
+    BuiltIn,
+}
+
 /// The counters of one worker for one service.
 #[derive(Debug, Default)]
 pub(crate) struct SharedCounters {
@@ -22,6 +31,8 @@ pub(crate) struct SharedCounters {
     pub(crate) returned: Counter,
     pub(crate) opened: Counter,
     pub(crate) closed: Counter,
+    /// Open connections, in the order of [`TableSource`].
+    pub(crate) by_table: [Counter; 2],
     pub(crate) not_opened: Counter,
     pub(crate) desyncs: Counter,
     pub(crate) members_lost: Counter,
@@ -42,6 +53,8 @@ pub struct SharedSnapshot {
     pub returned: u64,
     /// Shared connections open now.
     pub connections: u64,
+    /// Those of them by the table of commands in force, in the order of [`Self::tables`].
+    pub by_table: [u64; 2],
     /// Shared connections opened.
     pub opened: u64,
     /// Attempts to open one that failed.
@@ -63,6 +76,13 @@ impl SharedSnapshot {
         names.chain(["verification", "not_connected"])
     }
 
+    /// The labels of the tables of commands, in their order: that of the server, and the built-in
+    /// one alone. They do not change between releases.
+    #[must_use]
+    pub fn tables() -> [&'static str; 2] {
+        ["server", "built_in"]
+    }
+
     pub(crate) fn add(&mut self, counters: &SharedCounters) {
         // Ends before beginnings, so that what does both in between is not missing.
         let (left, closed) = (counters.left.get(), counters.closed.get());
@@ -72,6 +92,9 @@ impl SharedSnapshot {
         self.connections += opened.saturating_sub(closed);
         self.opened += opened;
         for (sum, count) in self.promoted.iter_mut().zip(&counters.promoted) {
+            *sum += count.get();
+        }
+        for (sum, count) in self.by_table.iter_mut().zip(&counters.by_table) {
             *sum += count.get();
         }
         self.returned += counters.returned.get();

@@ -28,6 +28,14 @@ pub(super) fn shared(out: &mut String, it: Option<&Json>) {
     }
     out.push('\n');
     by_word(out, "got a connection of their own:", it.get("promotions"));
+    let blind = it.get("connections_by_table").map_or(0.0, |it| number(it, "built_in"));
+    if blind > 0.0 {
+        let _ = writeln!(
+            out,
+            "             {blind:.0} {} not know the server's table of commands",
+            plural(blind, "connection does", "connections do"),
+        );
+    }
     let (desyncs, lost) = (of("desyncs"), of("sessions_lost"));
     if desyncs > 0.0 {
         let _ = writeln!(
@@ -61,17 +69,20 @@ mod tests {
     fn shows_faults_only_if_there_are_any() {
         let well = json!({
             "sessions": 1, "connections": 1, "sessions_dedicated": 1, "promotions": {},
+            "connections_by_table": { "server": 1, "built_in": 0 },
             "requests_per_write": null, "desyncs": 0, "sessions_lost": 0,
         });
         assert_eq!(shown(&well), "             1 session shares 1 connection, 1 has its own\n");
         let ill = json!({
             "sessions": 48, "connections": 4, "sessions_dedicated": 2,
+            "connections_by_table": { "server": 1, "built_in": 3 },
             "promotions": { "subscription": 1, "server_table": 3 },
             "requests_per_write": 3.25, "desyncs": 1, "sessions_lost": 7,
         });
         let expected = "             \
             48 sessions share 4 connections, 2 have their own; 3.2 requests per write
              got a connection of their own: 3 server table, 1 subscription
+             3 connections do not know the server's table of commands
              DESYNC of 1 shared connection; see the log
              7 sessions lost with a shared connection
 ";

@@ -523,6 +523,12 @@ pub const CATALOGUE: &[Metric] = &[
         "Sessions that have a connection to Redis of their own.",
     ),
     gauge("pointsman_shared_connections", TRAFFIC, "Shared connections to Redis."),
+    gauge(
+        "pointsman_shared_connections_by_table",
+        &["service", "listener", "table"],
+        "Shared connections to Redis by the table of commands in force: that of the server, or \
+         built_in where the server does not show its own; absent before the first one.",
+    ),
     counter(
         "pointsman_shared_connections_opened_total",
         TRAFFIC,

@@ -187,6 +187,12 @@ fn shared(page: &mut Exposition, of: &[LabelPair<'_>], traffic: &ServiceSnapshot
     page.count("pointsman_shared_returns_total", of, shared.returned);
     page.count("pointsman_shared_writes_total", of, shared.writes);
     page.count("pointsman_shared_requests_total", of, shared.requests);
+    // Most services share nothing, and two series of each would be a good part of the page.
+    let tables = SharedSnapshot::tables().into_iter().zip(shared.by_table);
+    for (table, count) in tables.filter(|_| shared.opened > 0) {
+        let labels = [of, &[("table", table)]].concat();
+        page.gauge("pointsman_shared_connections_by_table", &labels, count);
+    }
     for (reason, count) in SharedSnapshot::reasons().zip(shared.promoted) {
         let labels = [of, &[("reason", reason)]].concat();
         page.count("pointsman_shared_promotions_total", &labels, count);

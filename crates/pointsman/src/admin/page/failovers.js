@@ -61,6 +61,7 @@ const sharing = (t, of) => {
     [`Own connection${of}`, many(s.sessions_dedicated, "session", "sessions")]);
   if (!none(s.requests_per_write)) pairs.push([`Requests per write${of}`, count(s.requests_per_write)]);
   if (words(s.promotions)) pairs.push([`Got their own connection${of}`, `${words(s.promotions)}; ${count(s.returns)} returned`]);
+  if (s.connections_by_table.built_in) pairs.push([`Without the server's table of commands${of}`, many(s.connections_by_table.built_in, "connection", "connections"), "warn"]);
   if (s.sessions_lost) pairs.push([`Lost with a shared connection${of}`, many(s.sessions_lost, "session", "sessions"), "warn"]);
   if (s.desyncs) pairs.push([`Mismatched replies${of}`, many(s.desyncs, "shared connection", "shared connections"), "bad"]);
   return pairs;

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The shared connections of one listener: totals since the start, except `mode`, `sessions`,
-/// `sessions_dedicated` and `connections`, which are of now.
+/// `sessions_dedicated`, `connections` and `connections_by_table`, which are of now.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct SharedStatus {
     /// `shared`; `dedicated` after a reload that ended sharing, while sessions still share.
@@ -19,6 +19,9 @@ pub struct SharedStatus {
     pub sessions_dedicated: u64,
     /// Shared connections that are open.
     pub connections: u64,
+    /// Those of them by the table of commands in force: `server`, or `built_in` where the server
+    /// does not show its own.
+    pub connections_by_table: BTreeMap<&'static str, u64>,
     /// Sessions that got a connection of their own, by reason. Reasons that never occurred are
     /// omitted.
     pub promotions: BTreeMap<&'static str, u64>,
@@ -46,6 +49,7 @@ impl SharedStatus {
             sessions: seen.sessions,
             sessions_dedicated: seen.dedicated,
             connections: seen.connections,
+            connections_by_table: SharedSnapshot::tables().into_iter().zip(seen.by_table).collect(),
             promotions: promotions.filter(|(_, count)| *count > 0).collect(),
             returns: seen.returned,
             requests: seen.requests,

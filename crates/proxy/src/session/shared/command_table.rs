@@ -18,6 +18,7 @@ use tokio::sync::OnceCell;
 use crate::context::WorkerContext;
 use crate::io::upstream::Upstream;
 use crate::session::carry::replay::{self, Failed};
+use crate::shared_counters::TableSource;
 
 /// What is known of the table of a server; the connections to it share this. `None` in it: the
 /// server's table changes nothing.
@@ -32,8 +33,8 @@ enum NotRead {
 }
 
 impl CommandTable {
-    /// How the server's table differs from the built-in one. Read on `upstream` if that was not
-    /// done; meanwhile all other connections to the server wait.
+    /// How the server's table differs from the built-in one, if it is known. Read on `upstream` if
+    /// that was not done; meanwhile all other connections to the server wait.
     ///
     /// # Errors
     ///
@@ -43,10 +44,10 @@ impl CommandTable {
         upstream: &mut Upstream,
         to: (&Target, &WorkerContext),
         until: Instant,
-    ) -> Result<Option<Rc<Commands>>, Failed> {
+    ) -> Result<(TableSource, Option<Rc<Commands>>), Failed> {
         match self.0.get_or_try_init(|| read(upstream, to, until)).await {
-            Ok(corrected) => Ok(corrected.clone()),
-            Err(NotRead::Refused) => Ok(None),
+            Ok(corrected) => Ok((TableSource::Server, corrected.clone())),
+            Err(NotRead::Refused) => Ok((TableSource::BuiltIn, None)),
             Err(NotRead::Failed(failed)) => Err(failed),
         }
     }

@@ -30,6 +30,7 @@ use crate::service::Hint;
 use crate::session::carry::replay::{self, Failed};
 use crate::session::dial;
 use crate::session::shared::command_table::CommandTable;
+use crate::shared_counters::TableSource;
 
 /// A connection without members is kept for so long.
 const UNUSED: Duration = Duration::from_secs(10);
@@ -152,6 +153,9 @@ fn digest(key: &hmac::Key, secret: &[u8]) -> [u8; 32] {
     digest
 }
 
+/// What says which commands are shared, and how it differs from the built-in table.
+type Table = (TableSource, Option<Rc<Commands>>);
+
 /// The task of one connection.
 struct Driver {
     connection: Rc<Connection>,
@@ -165,7 +169,7 @@ struct Driver {
 impl Driver {
     async fn run(self, replay: Replay) {
         let counters = &self.context.counters.shared;
-        let (mut upstream, corrected) = match self.open(replay).await {
+        let (mut upstream, (source, corrected)) = match self.open(replay).await {
             Ok(opened) => opened,
             Err(failed) => {
                 let service = &*self.context.shared.service.name;
@@ -176,9 +180,12 @@ impl Driver {
             }
         };
         counters.opened.increment();
+        let of_table = counters.by_table.get(source as usize);
+        of_table.inspect(|it| it.increment());
         self.context.counters.dials.increment();
         self.connection.opened(self.state, corrected);
         let end = self.serve(&mut upstream).await;
+        of_table.inspect(|it| it.decrement());
         counters.closed.increment();
         if self.target.fence().is_raised() {
             // The kernel would send again what a partitioned master has not acknowledged, when it
@@ -192,7 +199,7 @@ impl Driver {
     }
 
     /// Opens the connection, in the state of its group.
-    async fn open(&self, mut replay: Replay) -> Result<(Upstream, Option<Rc<Commands>>), Failed> {
+    async fn open(&self, mut replay: Replay) -> Result<(Upstream, Table), Failed> {
         let options = &self.context.shared.service.options;
         let until = Instant::now() + options.now().connect_timeout;
         let target = (&*self.target, &*self.context);
@@ -202,11 +209,11 @@ impl Driver {
         if !replay.has_shared_state() {
             return Err(Failed::Refused);
         }
-        let corrected = self.table.corrected(&mut upstream, target, until).await?;
+        let table = self.table.corrected(&mut upstream, target, until).await?;
         if !dial::may_be_used(&self.target) {
             return Err(Failed::Superseded);
         }
-        Ok((upstream, corrected))
+        Ok((upstream, table))
     }
 
     /// Serves the members to the end of the connection; `None` if it has none any more.

@@ -60,6 +60,26 @@ fn shares_nothing_that_the_table_of_the_server_excludes() {
     let mut own = backend.accept();
     expect(&mut own, &select);
     assert!(is_silent(&mut second), "neither COMMAND nor GET");
+    assert_eq!(proxy.stats().shared.by_table, [2, 0]);
+}
+
+/// A server that refuses to show its table is asked again for each connection.
+#[test]
+fn counts_connections_without_the_table_of_the_server() {
+    let backend = Backend::new();
+    let proxy = proxy(&backend);
+    let mut client = proxy.client();
+    client.write_all(&get("k")).unwrap();
+    let mut shared = backend.accept_carried();
+    expect(&mut shared, &ask_table());
+    shared.write_all(b"-NOPERM no\r\n").unwrap();
+    expect(&mut shared, &get("k"));
+    shared.write_all(b"$-1\r\n").unwrap();
+    expect(&mut client, b"$-1\r\n");
+    assert_eq!(proxy.stats().shared.by_table, [0, 1]);
+    drop((client, shared));
+    proxy.wait_for("its end", |stats| stats.shared.connections == 0);
+    assert_eq!(proxy.stats().shared.by_table, [0, 0]);
 }
 
 #[test]
