@@ -126,7 +126,7 @@ impl Tally {
 
     /// One round of a client that keeps its connection.
     fn round(&mut self, kept: &mut Option<Client>, requests: usize) -> bool {
-        if kept.as_ref().is_some_and(has_ended) {
+        if kept.as_ref().is_some_and(|it| it.has_ended().expect("a socket")) {
             self.clean += 1;
             *kept = None;
         }
@@ -140,16 +140,6 @@ impl Tally {
         }
         fine
     }
-}
-
-/// Whether the peer has closed a connection without outstanding requests.
-fn has_ended(client: &Client) -> bool {
-    let stream = client.stream();
-    stream.set_nonblocking(true).expect("a mode");
-    let ended =
-        !matches!(stream.peek(&mut [0]), Err(error) if error.kind() == ErrorKind::WouldBlock);
-    stream.set_nonblocking(false).expect("a mode");
-    ended
 }
 
 /// The running clients.

@@ -318,6 +318,17 @@ impl Client {
         self.stream.local_addr()
     }
 
+    /// Whether the peer has closed, or sent something unasked, between two requests.
+    ///
+    /// # Errors
+    /// An error of the socket.
+    pub fn has_ended(&self) -> io::Result<bool> {
+        self.stream.set_nonblocking(true)?;
+        let seen = self.stream.peek(&mut [0]);
+        self.stream.set_nonblocking(false)?;
+        Ok(!matches!(seen, Err(error) if error.kind() == io::ErrorKind::WouldBlock))
+    }
+
     /// Reads at least `least` more bytes into the buffer.
     fn fill(&mut self, least: usize) -> io::Result<()> {
         if self.at == self.buffer.len() {
