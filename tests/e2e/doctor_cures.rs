@@ -80,18 +80,18 @@ impl Doctor<'_> {
     }
 }
 
-fn file_of(cluster: &Cluster, sentinel: &Node) -> PathBuf {
-    let name = sentinel.name();
+fn file_of(cluster: &Cluster, node: &Node) -> PathBuf {
+    let name = node.name();
     cluster.folder().join(name).join(format!("{name}.conf"))
 }
 
-/// Restarts a sentinel with another file.
-fn restart_with(cluster: &Cluster, sentinel: &Node, change: impl FnOnce(String) -> String) {
-    sentinel.kill();
-    let path = file_of(cluster, sentinel);
+/// Restarts a server with another file.
+pub(crate) fn restart_with(cluster: &Cluster, node: &Node, change: impl FnOnce(String) -> String) {
+    node.kill();
+    let path = file_of(cluster, node);
     let text = std::fs::read_to_string(&path).expect("its file");
     std::fs::write(&path, change(text)).expect("its file");
-    sentinel.restart();
+    node.restart();
 }
 
 /// A field of a sentinel's `SENTINEL MASTER`.

@@ -68,6 +68,7 @@ mod shared_commands;
 mod shared_load;
 mod shared_restarts;
 mod shared_surface;
+mod shared_tables;
 mod shared_upstreams;
 mod shutdown;
 mod subscribers;
