@@ -32,6 +32,7 @@ pub use ledger::Ledger;
 pub use ledger::client_facts::ClientFacts;
 pub use ledger::maintenance::MaintenanceHandshake;
 pub use ledger::pin::Pin;
+pub use ledger::resting::RestingLedger;
 pub use ledger::session_state::{
     Direction, FrameCounts, LedgerFault, MustEnd, ReplyOutcome, SessionState,
 };

@@ -24,6 +24,7 @@ mod pinning;
 pub(crate) mod recorder;
 pub(crate) mod replay_state;
 mod reply_suppression;
+pub(crate) mod resting;
 pub(crate) mod session_state;
 pub(crate) mod shared_state;
 
