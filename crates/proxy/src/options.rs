@@ -173,6 +173,11 @@ impl Options {
     fn screens(&self) -> bool {
         !self.allow.is_empty() || !self.proxy_protocol_from.is_empty()
     }
+
+    /// Whether sessions share connections.
+    fn shares(&self) -> bool {
+        self.upstream != UpstreamMode::Dedicated
+    }
 }
 
 /// Options that can be replaced while they are used. Cheap to clone; all clones share one value.
@@ -184,14 +189,16 @@ struct OptionsState {
     now: ArcSwap<Options>,
     /// Whether clients are checked by their address, readable without loading the options.
     screens: AtomicBool,
+    /// Whether sessions share connections, in the same way.
+    shares: AtomicBool,
     changed: Notify,
 }
 
 impl From<Options> for LiveOptions {
     fn from(options: Options) -> Self {
-        let screens = AtomicBool::new(options.screens());
+        let (screens, shares) = (options.screens().into(), options.shares().into());
         let (now, changed) = (ArcSwap::from_pointee(options), Notify::new());
-        Self(Arc::new(OptionsState { now, screens, changed }))
+        Self(Arc::new(OptionsState { now, screens, shares, changed }))
     }
 }
 
@@ -208,9 +215,16 @@ impl LiveOptions {
         self.0.screens.load(Ordering::Relaxed)
     }
 
+    /// Whether sessions that begin now share connections.
+    #[inline]
+    pub(crate) fn share(&self) -> bool {
+        self.0.shares.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn set(&self, options: Options) {
-        let screens = options.screens();
+        let (screens, shares) = (options.screens(), options.shares());
         self.0.now.store(Arc::new(options));
+        self.0.shares.store(shares, Ordering::Release);
         self.0.screens.store(screens, Ordering::Release);
         self.0.changed.notify_waiters();
     }

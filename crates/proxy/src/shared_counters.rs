@@ -27,6 +27,8 @@ pub(crate) struct SharedCounters {
     pub(crate) left: Counter,
     /// Sessions that have a connection of their own now.
     pub(crate) dedicated: Counter,
+    /// Times that a session began to rest.
+    pub(crate) rests: Counter,
     pub(crate) promoted: [Counter; PROMOTIONS],
     pub(crate) returned: Counter,
     pub(crate) opened: Counter,
@@ -47,6 +49,8 @@ pub struct SharedSnapshot {
     pub sessions: u64,
     /// Sessions that have a connection of their own now. Without sharing, all that are connected.
     pub dedicated: u64,
+    /// Times that a session that shares began to rest.
+    pub rests: u64,
     /// Promotions to a connection of the session's own, in the order of [`Self::reasons`].
     pub promoted: [u64; PROMOTIONS],
     /// Times that a session returned to shared connections.
@@ -88,6 +92,7 @@ impl SharedSnapshot {
         let (left, closed) = (counters.left.get(), counters.closed.get());
         self.sessions += counters.joined.get().saturating_sub(left);
         self.dedicated += counters.dedicated.get();
+        self.rests += counters.rests.get();
         let opened = counters.opened.get();
         self.connections += opened.saturating_sub(closed);
         self.opened += opened;

@@ -77,6 +77,9 @@ pub(crate) trait ByteStream {
     /// Closes our direction: the peer reads an end after the last byte written.
     fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
+    /// Whether the protocol has a word for the end of a direction.
+    const SAYS_END: bool = false;
+
     /// Says that our direction ends, if the protocol has a word for that, to a peer that has ended
     /// its own. Does not wait.
     fn say_end(&mut self, _cx: &mut Context<'_>) {}

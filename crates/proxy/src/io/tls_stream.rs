@@ -380,6 +380,8 @@ impl<S: TlsSide> ClientStream for TlsStream<S> {
 }
 
 impl<S: TlsSide> ByteStream for TlsStream<S> {
+    const SAYS_END: bool = true;
+
     fn update_readiness(&mut self, cx: &mut Context<'_>) {
         self.socket.update_readiness(cx);
     }

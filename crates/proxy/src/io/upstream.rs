@@ -11,6 +11,7 @@ use tls::ClientSide;
 use crate::io::shared::Member;
 use crate::io::stream::{ByteStream, SocketStream};
 use crate::io::tls_stream::TlsStream;
+use crate::session_row::ConnectionUse;
 
 /// A connection to a target. When it is dropped it is closed, and its end is announced if the
 /// protocol has a word for that and nothing is under way.
@@ -20,13 +21,23 @@ pub(crate) enum Upstream {
     /// In a box, because the future of every session is as large as this type.
     Tls(Box<TlsStream<ClientSide>>),
     /// A share of a connection that has other clients, too.
-    Shared(Box<Member>),
+    Shared(Member),
 }
 
 impl Upstream {
     /// A share of a connection that is chosen when there is a request.
     pub(crate) fn sharing() -> Self {
-        Self::Shared(Box::new(Member::new()))
+        Self::Shared(Member::new())
+    }
+
+    /// Whether it has other clients, too.
+    pub(crate) fn is_shared(&self) -> bool {
+        matches!(self, Self::Shared(_))
+    }
+
+    /// What a session with it is counted as.
+    pub(crate) fn connection_use(&self) -> ConnectionUse {
+        if self.is_shared() { ConnectionUse::Shared } else { ConnectionUse::Dedicated }
     }
 
     /// As [`ByteStream::poll_read`].

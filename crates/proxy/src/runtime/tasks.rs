@@ -335,7 +335,7 @@ impl Tasks {
         let (bytes, flag) = (BYTES.take(), visits::take_registered());
         if let Some(task) = self.task(key) {
             task.weight.record(bytes);
-            if flag.is_some() {
+            if let Some(flag) = flag {
                 task.flag = flag;
             }
         }

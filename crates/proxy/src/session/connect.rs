@@ -358,7 +358,7 @@ pub(crate) async fn rebalance(
             return (there, upstream, Start::resumed(early, replayed));
         }
     }
-    let replayed = Replayed { ledger: *ledger, messages: Vec::new() };
+    let replayed = Replayed { ledger: *ledger, messages: Vec::new(), idle: None };
     (here, upstream, Start::resumed(early, Box::new(replayed)))
 }
 

@@ -21,6 +21,11 @@ const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
 /// Maximum bytes discarded: a client that sends more ignores the end.
 const MAX_DISCARDED: usize = 4 * 1024 * 1024;
 
+/// Whether there is anything to do after `reason`.
+pub(crate) fn is_needed<C: ByteStream>(reason: EndReason) -> bool {
+    reason.reaches_client() || (reason == EndReason::ClientClosed && C::SAYS_END)
+}
+
 /// Delivers `undelivered` and closes the client's connection in order, if it can still be reached
 /// after `reason`; otherwise closes it at once.
 pub(crate) async fn finish(client: &mut impl ByteStream, undelivered: &[u8], reason: EndReason) {

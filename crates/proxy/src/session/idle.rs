@@ -59,8 +59,15 @@ impl IdleWatch {
         Self { asked, ..Self::default() }
     }
 
+    /// Starts the timer, unless it runs: that of a session that has rested does.
+    pub(crate) fn begin(&mut self, options: &Options, has_received: bool, waker: &Waker) {
+        if !self.alarm.is_set() {
+            self.watch(options, has_received, waker);
+        }
+    }
+
     /// Starts the timer, if a timeout is configured.
-    pub(crate) fn watch(&mut self, options: &Options, has_received: bool, waker: &Waker) {
+    fn watch(&mut self, options: &Options, has_received: bool, waker: &Waker) {
         let (first, idle) = (options.first_byte_timeout, options.client_idle_timeout);
         let span = match (self.asked || first.is_zero(), has_received && !idle.is_zero()) {
             (true, _) => idle / u32::from(QUARTERS),
@@ -70,6 +77,20 @@ impl IdleWatch {
         if span > Duration::ZERO {
             self.alarm.set(span, waker);
         }
+    }
+
+    /// The timer goes on while no pump runs. `moved` is what the former one has forwarded; the next
+    /// one begins at zero.
+    pub(crate) fn begin_rest(&mut self, moved: u32, options: &Options) {
+        self.moved = u32::from(moved != self.moved);
+        if options.client_idle_timeout.is_zero() {
+            self.alarm.clear();
+        }
+    }
+
+    /// Whether the client is to be checked.
+    pub(crate) fn is_due(&mut self, waker: &Waker) -> bool {
+        self.alarm.is_due(waker)
     }
 
     /// The client is not read at present.

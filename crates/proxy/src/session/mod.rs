@@ -59,7 +59,7 @@ use crate::access_log::SessionRecord;
 use crate::address::Peer;
 use crate::context::WorkerContext;
 use crate::end_reason::EndReason;
-use crate::io::shared::Member;
+use crate::invariant;
 use crate::io::stream::{ByteStream, ClientStream, SocketStream};
 use crate::io::tls_stream::TlsStream;
 use crate::io::upstream::Upstream;
@@ -70,7 +70,9 @@ use crate::session::carry::{CarryState, Migration, Purpose};
 use crate::session::connect::{Connected, Connecting, Mode};
 use crate::session::pump::{After, Pump, Start, Stopped};
 use crate::session::report::{SessionBase, Stage, while_visited};
-use crate::session::shared::transitions::{Linger, Sharing};
+use crate::session::shared::rest::RestClock;
+use crate::session::shared::serve::pump_shared;
+use crate::session::shared::transitions::Linger;
 
 /// An admitted client connection.
 #[derive(Debug)]
@@ -87,6 +89,10 @@ pub(crate) struct Session {
 /// A target, the connection to it, and what is pumped first.
 type Ready = (TargetRef, Upstream, Start);
 
+/// The step that follows a pump, the connection that it had, and the replies that the client has
+/// not taken yet.
+type Step = (After, Upstream, Vec<u8>);
+
 /// Why a session ends, and what its client is still sent.
 type SessionEnd = (EndReason, Vec<u8>);
 
@@ -102,20 +108,6 @@ fn pump_tls<'a, C: ByteStream>(
     start: Start,
 ) -> Pin<Box<dyn Future<Output = Stopped> + 'a>> {
     Box::pin(async move { Pump::new(ends, &base.context, target, start).run(base).await })
-}
-
-/// Pumps between a client and a shared connection.
-fn pump_shared<'a, C: ByteStream>(
-    ends: (&'a mut C, &'a mut Member),
-    base: &'a SessionBase,
-    target: &'a TargetRef,
-    start: Start,
-) -> Pin<Box<dyn Future<Output = Stopped> + 'a>> {
-    let shared = (Arc::clone(&base.context), target.target());
-    Box::pin(async move {
-        let _sharing = Sharing::new(&base.context);
-        Pump::new(ends, &base.context, target, start).sharing(shared).run(base).await
-    })
 }
 
 /// Makes sure that a target that is lost receives nothing more: the kernel would send again what a
@@ -147,12 +139,18 @@ impl Session {
     pub(crate) async fn run_tls(self, socket: SocketStream) {
         let handshake = Box::pin(handshake::accept(&self.base, socket));
         match or_killed(&self.base, handshake).await {
+            Ok(client) if self.shares() => self.run_sharing(client).await,
             Ok(client) => self.run(client).await,
             Err((reason, _)) => self.end(reason),
         }
     }
 
-    /// Ends before it has begun.
+    /// Whether its service shares connections.
+    pub(crate) fn shares(&self) -> bool {
+        self.base.context.shared.service.options.share()
+    }
+
+    /// Ends with nothing to say to its client.
     fn end(mut self, reason: EndReason) {
         self.base.reason = reason;
     }
@@ -166,15 +164,15 @@ impl Session {
     #[allow(clippy::manual_async_fn)]
     pub(crate) fn run(mut self, mut client: impl ClientStream) -> impl Future<Output = ()> {
         async move {
-            let (reason, last_bytes) = 'served: {
-                let (mut target, mut upstream, mut start) =
-                    match or_killed(&self.base, Box::pin(self.connect_first(&mut client))).await {
-                        Ok(ready) => ready,
-                        Err(ending) => break 'served ending,
-                    };
+            let first = or_killed(&self.base, Box::pin(self.connect_first(&mut client))).await;
+            let ending = 'served: {
+                let (mut target, mut upstream, mut start) = match first {
+                    Ok(ready) => ready,
+                    Err(ending) => break 'served ending,
+                };
                 loop {
                     let current = self.target.insert(target);
-                    self.base.set_dedicated(!matches!(upstream, Upstream::Shared(_)));
+                    self.base.count_as(Some(upstream.connection_use()));
                     let stopped = match &mut upstream {
                         Upstream::Plain(upstream) => {
                             Pump::new((&mut client, upstream), &self.base.context, current, start)
@@ -185,51 +183,76 @@ impl Session {
                             pump_tls((&mut client, upstream), &self.base, current, start).await
                         }
                         Upstream::Shared(member) => {
-                            pump_shared((&mut client, member), &self.base, current, start).await
+                            let clock = RestClock::never();
+                            let ends = (&mut client, member);
+                            pump_shared(ends, &self.base, current, (start, clock)).await
                         }
                     };
-                    let Stopped { reason, undelivered, after, bytes, commands, uncarried } =
-                        stopped;
-                    self.base.add(bytes, commands);
-                    self.uncarried = uncarried;
-                    reset_if_lost(&mut upstream, reason);
-                    let after = match (after.map(|after| *after), self.target.take()) {
-                        (Some(After::Rebalance(state)), Some(here)) => {
-                            let moved =
-                                connect::rebalance(&self.base.context, (here, upstream), state);
-                            match while_visited(&self.base, Box::pin(moved)).await {
-                                Some(ready) => (target, upstream, start) = ready,
-                                None => break 'served KILLED,
-                            }
-                            continue;
-                        }
-                        (Some(After::Return(state)), Some(here)) => {
-                            (target, upstream, start) =
-                                self.return_to_shared(state, upstream, here);
-                            continue;
-                        }
-                        (after, here) => {
-                            self.target = here;
-                            after
-                        }
+                    let step = match self.note_stop(stopped, upstream) {
+                        Ok(step) => step,
+                        Err(ending) => break 'served ending,
                     };
-                    let Some(after) = after else {
-                        // The connection to the target is closed before the client's.
-                        drop(upstream);
-                        break 'served (reason, undelivered);
-                    };
-                    let how = self.purpose(&after, &upstream);
-                    let next =
-                        self.continue_after(after, (upstream, how), &mut client, undelivered);
-                    match or_killed(&self.base, Box::pin(next)).await {
+                    match Box::pin(self.continue_with(step, &mut client)).await {
                         Ok(ready) => (target, upstream, start) = ready,
-                        Err(ending) => break 'served self.not_continued(ending),
+                        Err(ending) => break 'served ending,
                     }
                 }
             };
-            self.base.reason = reason;
+            self.finish(&mut client, ending).await;
+        }
+    }
+
+    /// Records what a pump has done.
+    ///
+    /// # Errors
+    ///
+    /// The end of the session, if nothing follows. The connection to the target is closed then,
+    /// before the client's.
+    fn note_stop(&mut self, stopped: Stopped, mut upstream: Upstream) -> Result<Step, SessionEnd> {
+        let Stopped { reason, undelivered, after, bytes, commands, uncarried } = stopped;
+        self.base.add(bytes, commands);
+        self.base.count_as(None);
+        self.uncarried = uncarried;
+        reset_if_lost(&mut upstream, reason);
+        match after {
+            Some(after) => Ok((*after, upstream, undelivered)),
+            None => Err((reason, undelivered)),
+        }
+    }
+
+    /// Takes the step that follows a pump.
+    async fn continue_with(
+        &mut self,
+        (after, upstream, undelivered): Step,
+        client: &mut impl ClientStream,
+    ) -> Result<Ready, SessionEnd> {
+        let after = match (after, self.target.take()) {
+            (After::Rebalance(state), Some(here)) => {
+                let moved = connect::rebalance(&self.base.context, (here, upstream), state);
+                return while_visited(&self.base, Box::pin(moved)).await.ok_or(KILLED);
+            }
+            (After::Return(state), Some(here)) => {
+                return Ok(self.return_to_shared(state, upstream, here));
+            }
+            (after, here) => {
+                self.target = here;
+                after
+            }
+        };
+        let how = self.purpose(&after, &upstream);
+        let next = self.continue_after(after, (upstream, how), client, undelivered);
+        match or_killed(&self.base, Box::pin(next)).await {
+            Ok(ready) => Ok(ready),
+            Err(ending) => Err(self.not_continued(ending)),
+        }
+    }
+
+    /// Closes the client's connection.
+    async fn finish<C: ByteStream>(&mut self, client: &mut C, (reason, last_bytes): SessionEnd) {
+        self.base.reason = reason;
+        if finish::is_needed::<C>(reason) {
             self.base.stage.set(Stage::Closing);
-            let finish = finish::finish(&mut client, &last_bytes, self.base.reason);
+            let finish = finish::finish(client, &last_bytes, reason);
             // An order changes nothing of why it ends.
             let _done = while_visited(&self.base, Box::pin(finish)).await;
         }
@@ -271,6 +294,12 @@ impl Session {
         undelivered: Vec<u8>,
     ) -> Result<Ready, SessionEnd> {
         let (reason, unsent, transaction, mut push) = match after {
+            After::Rest(_) => {
+                return Err((
+                    invariant::report("a session rests that does not share"),
+                    undelivered,
+                ));
+            }
             After::Carry(state)
             | After::Rebalance(state)
             | After::Return(state)
@@ -343,7 +372,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.base.set_dedicated(false);
+        self.base.count_as(None);
         let SessionBase { context, peer, bytes, commands, .. } = &self.base;
         context.counters.close(self.base.reason);
         first_bytes::record(&self.base);

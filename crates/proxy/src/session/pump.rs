@@ -54,6 +54,7 @@ use crate::session::carry::replay::Replayed;
 use crate::session::idle::IdleWatch;
 use crate::session::leave::Leaving;
 use crate::session::report::SessionBase;
+use crate::session::shared::rest::RestClock;
 use crate::session::shared::transitions::{SharedContext, SharingState};
 
 pub(crate) use start::Start;
@@ -125,7 +126,7 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
             context.drain.record_arrival();
         }
         let options = context.shared.service.options.now();
-        let Replayed { ledger, messages } =
+        let Replayed { ledger, messages, idle } =
             replayed.map_or_else(|| start::fresh(&options), |replayed| *replayed);
         Self {
             client,
@@ -145,7 +146,7 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
             reply_dropped: false,
             rare: None,
             gate_checks: 0,
-            idle: IdleWatch::of(carried),
+            idle: idle.unwrap_or_else(|| IdleWatch::of(carried)),
             stopwatch: Stopwatch::default(),
             interleaved: None,
             pin: None,
@@ -154,8 +155,8 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
     }
 
     /// The pump of a session that shares connections.
-    pub(crate) fn sharing(mut self, shared: SharedContext) -> Self {
-        self.sharing = Some(SharingState::sharing(shared));
+    pub(crate) fn sharing(mut self, shared: SharedContext, rest: RestClock) -> Self {
+        self.sharing = Some(SharingState::sharing(shared, rest));
         self
     }
 
@@ -170,7 +171,7 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
             visits::register(&watch.flag);
             let mut news = pin!(self.context.session_notify.notified());
             let options = &self.context.shared.service.options;
-            self.idle.watch(&options.now(), self.has_received, &watch.waker);
+            self.idle.begin(&options.now(), self.has_received, &watch.waker);
             let reason = poll_fn(|cx| self.poll_once(cx, base, &watch, news.as_mut())).await;
             if reason == EndReason::Fenced {
                 self.last_replies(base).await;
@@ -205,10 +206,16 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
                 return Poll::Ready(reason);
             }
         }
-        match buffer::with_scratch(|scratch| self.poll(cx, waker, scratch)) {
-            Poll::Pending if rung => self.check_idle(waker).map_or(Poll::Pending, Poll::Ready),
-            result => result,
+        let polled = buffer::with_scratch(|scratch| self.poll(cx, waker, scratch));
+        if polled.is_pending() {
+            if rung && let Some(reason) = self.check_idle(waker) {
+                return Poll::Ready(reason);
+            }
+            if self.begins_to_rest() {
+                return Poll::Ready(EndReason::ReplicaEjected);
+            }
         }
+        polled
     }
 
     pub(super) fn rare(&mut self) -> &mut Rare<'a> {
@@ -237,6 +244,7 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
             return Some(reason);
         }
         self.announce_gate();
+        self.check_rest(waker);
         if let Some(reason) = self.check_gate(waker) {
             return Some(reason);
         }

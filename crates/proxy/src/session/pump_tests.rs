@@ -113,18 +113,32 @@ async fn ends_sessions_whose_streams_overstate_bytes() {
     }
 }
 
-#[tokio::test]
-async fn keeps_the_future_of_a_session_small() {
+/// A session and its client's connection, with an event loop.
+fn started() -> (Session, SocketStream, impl Drop) {
     let (_publisher, context) = context();
     let peer: std::net::SocketAddr = "127.0.0.1:1".parse().unwrap();
     let admission = context.shared.limits.admit(Some(peer.ip())).unwrap();
     let session = Session::new(peer.into(), context, admission);
     let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
-    let _reactor = reactor::install(Reactor::new(&bell).unwrap());
+    let reactor = reactor::install(Reactor::new(&bell).unwrap());
     let (client, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
-    let size = size_of_val(&session.run(SocketStream::accepted(client.into(), false).unwrap()));
+    (session, SocketStream::accepted(client.into(), false).unwrap(), reactor)
+}
+
+#[tokio::test]
+async fn keeps_the_future_of_a_session_small() {
+    let (session, client, _reactor) = started();
+    let size = size_of_val(&session.run(client));
     // Of it, 264 are the ledger and 64 the entry in the waiting list of events. 24 are tokio's test
     // clock, which is part of a build of the whole workspace because another crate's tests enable
     // it, and not of the program.
     assert!(size <= 840 + 24, "{size} bytes");
+}
+
+#[tokio::test]
+async fn keeps_the_future_of_a_resting_session_small() {
+    let (session, client, _reactor) = started();
+    let size = size_of_val(&session.run_sharing(client));
+    // Of it, 64 are what is kept of the ledger and 64 the entry in the waiting list of events.
+    assert!(size <= 400, "{size} bytes");
 }

@@ -61,8 +61,8 @@ pub(crate) struct SessionBase {
     pub(crate) stage: Cell<Stage>,
     /// Why it has a connection of its own although its service shares connections.
     pub(crate) promotion: Cell<Option<Promotion>>,
-    /// Whether it is counted as a session with a connection of its own.
-    dedicated: Cell<bool>,
+    /// As what it is counted.
+    counted: Cell<Option<ConnectionUse>>,
     /// Why it has ended.
     pub(crate) reason: EndReason,
 }
@@ -72,8 +72,8 @@ impl SessionBase {
         let (ticket, since) = (context.drain.ticket(), context.counters.measured.elapsed());
         let (stage, reason) = (Cell::new(Stage::Connecting), EndReason::Aborted);
         let (bytes, commands) = ((0, 0), 0);
-        let (promotion, dedicated) = (Cell::new(None), Cell::new(false));
-        Self { peer, context, ticket, bytes, commands, since, stage, promotion, dedicated, reason }
+        let (promotion, counted) = (Cell::new(None), Cell::new(None));
+        Self { peer, context, ticket, bytes, commands, since, stage, promotion, counted, reason }
     }
 
     /// Adds what was forwarded on a connection that it leaves.
@@ -81,16 +81,25 @@ impl SessionBase {
         self.bytes = (self.bytes.0 + bytes_in, self.bytes.1 + bytes_out);
         self.commands = self.commands.saturating_add(commands);
         self.stage.set(Stage::Moving);
-        self.set_dedicated(false);
     }
 
-    /// Counts the session as one with a connection of its own, or no longer.
-    pub(crate) fn set_dedicated(&self, is_dedicated: bool) {
-        let count = &self.context.counters.shared.dedicated;
-        match (self.dedicated.replace(is_dedicated), is_dedicated) {
-            (false, true) => count.increment(),
-            (true, false) => count.decrement(),
-            (true, true) | (false, false) => {}
+    /// Counts the session as one that shares connections, or that has one of its own, or as
+    /// neither.
+    pub(crate) fn count_as(&self, connection: Option<ConnectionUse>) {
+        let counters = &self.context.counters.shared;
+        let before = self.counted.replace(connection);
+        if before == connection {
+            return;
+        }
+        match before {
+            Some(ConnectionUse::Dedicated) => counters.dedicated.decrement(),
+            Some(ConnectionUse::Shared) => counters.left.increment(),
+            None => {}
+        }
+        match connection {
+            Some(ConnectionUse::Dedicated) => counters.dedicated.increment(),
+            Some(ConnectionUse::Shared) => counters.joined.increment(),
+            None => {}
         }
     }
 

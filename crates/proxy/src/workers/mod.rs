@@ -13,7 +13,7 @@
 mod service_set;
 mod session_visitor;
 #[cfg(test)]
-mod session_visitor_tests;
+pub(crate) mod session_visitor_tests;
 mod worker;
 
 use std::io;

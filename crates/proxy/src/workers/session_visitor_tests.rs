@@ -12,7 +12,7 @@ use crate::{
     EndReason, KillError, ListedState, NotCarried, Options, SessionId, SessionRow, WaitsFor,
 };
 
-fn block_on<T>(future: impl Future<Output = T>) -> T {
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async { tokio::time::timeout(SOON, future).await.unwrap() })
 }
@@ -35,7 +35,11 @@ fn list(proxy: &TestProxy, most: usize) -> Vec<SessionRow> {
 
 /// The only session, once it satisfies `condition`.
 #[track_caller]
-fn wait_for(proxy: &TestProxy, what: &str, condition: impl Fn(&SessionRow) -> bool) -> SessionRow {
+pub(crate) fn wait_for(
+    proxy: &TestProxy,
+    what: &str,
+    condition: impl Fn(&SessionRow) -> bool,
+) -> SessionRow {
     let begin = Instant::now();
     loop {
         let rows = list(proxy, 100);

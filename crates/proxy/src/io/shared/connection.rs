@@ -41,6 +41,8 @@ struct Part {
 #[derive(Debug)]
 struct State {
     members: Members,
+    /// Members that rest. They are not in `members`, and keep the connection open.
+    resting: usize,
     turns: TurnQueue,
     /// `None` until the connection is open.
     ledger: Option<UpstreamLedger>,
@@ -72,6 +74,7 @@ impl Connection {
     pub(super) fn with_limits(quantum: Quantum, limits: UpstreamLimits) -> Self {
         Self(RefCell::new(State {
             members: Members::default(),
+            resting: 0,
             turns: TurnQueue::new(quantum),
             ledger: None,
             limits,
@@ -109,9 +112,9 @@ impl Connection {
         (state.outgoing.clone(), state.kept.clone())
     }
 
-    /// The number of members.
+    /// The number of members, those that rest included.
     pub(crate) fn len(&self) -> usize {
-        self.0.borrow().members.len()
+        self.0.borrow().len()
     }
 
     /// Whether it takes no further members.
@@ -139,7 +142,25 @@ impl Connection {
         if let Some(ledger) = &mut state.ledger {
             ledger.leave(id);
         }
-        if state.members.is_empty() {
+        if state.len() == 0 {
+            state.wake();
+        }
+    }
+
+    /// The member rests, which has nothing in flight and is not in the queue. Returns whether it
+    /// is one.
+    pub(super) fn begin_rest(&self, id: MemberId) -> bool {
+        let mut state = self.0.borrow_mut();
+        let is_member = state.members.remove(&id).is_some();
+        state.resting += usize::from(is_member);
+        is_member
+    }
+
+    /// A member that rested has left, or is about to be added again.
+    pub(super) fn end_rest(&self) {
+        let mut state = self.0.borrow_mut();
+        state.resting = state.resting.saturating_sub(1);
+        if state.len() == 0 {
             state.wake();
         }
     }
@@ -213,6 +234,10 @@ impl Connection {
 }
 
 impl State {
+    fn len(&self) -> usize {
+        self.members.len() + self.resting
+    }
+
     fn wake(&self) {
         if let Some(waker) = &self.waker {
             waker.wake_by_ref();

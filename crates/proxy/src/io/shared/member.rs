@@ -24,8 +24,14 @@ pub(crate) enum Offer {
 /// The target's side of a session that shares connections.
 #[derive(Debug)]
 pub(crate) struct Member {
-    id: share::Member,
     state: Rc<RefCell<MemberState>>,
+}
+
+/// A member that has nothing to send and is owed nothing. It keeps its connection, so that the
+/// connection stays open, and no buffers.
+#[derive(Debug)]
+pub(crate) struct RestingMember {
+    connection: Option<Rc<Connection>>,
 }
 
 thread_local! {
@@ -36,8 +42,25 @@ impl Member {
     /// A member without a connection.
     pub(crate) fn new() -> Self {
         let id = NEXT.replace(NEXT.get() + 1);
-        let state = MemberState::default();
-        Self { id: share::Member(id), state: Rc::new(RefCell::new(state)) }
+        Self { state: Rc::new(RefCell::new(MemberState::new(share::Member(id)))) }
+    }
+
+    /// Whether nothing of it is under way in either direction.
+    pub(crate) fn may_rest(&self) -> bool {
+        self.state.borrow().may_rest()
+    }
+
+    /// Takes what is kept while it rests; it must be dropped then. `None` if something of it is
+    /// under way.
+    pub(crate) fn rest(&mut self) -> Option<RestingMember> {
+        let mut state = self.state.borrow_mut();
+        if !state.may_rest() {
+            return None;
+        }
+        let (connection, id) = (state.connection.take(), state.id);
+        drop(state);
+        let connection = connection.filter(|connection| connection.begin_rest(id));
+        Some(RestingMember { connection })
     }
 
     /// Passes the bytes that were sent since the last call.
@@ -81,9 +104,10 @@ impl Member {
             return Offer::Nothing;
         }
         let Some(connection) = state.connection.clone() else { return Offer::Join };
+        let id = state.id;
         state.queued = true;
         drop(state);
-        connection.queue(self.id);
+        connection.queue(id);
         Offer::Nothing
     }
 
@@ -91,9 +115,10 @@ impl Member {
     pub(crate) fn join(&mut self, connection: &Rc<Connection>) {
         let mut state = self.state.borrow_mut();
         (state.connection, state.queued) = (Some(Rc::clone(connection)), true);
+        let id = state.id;
         drop(state);
-        connection.add(self.id, &self.state);
-        connection.queue(self.id);
+        connection.add(id, &self.state);
+        connection.queue(id);
     }
 
     /// The session needs a connection of its own at the next boundary.
@@ -132,10 +157,36 @@ impl Member {
     fn leave(&mut self) {
         let mut state = self.state.borrow_mut();
         let connection = state.connection.take();
-        let queued = std::mem::take(&mut state.queued);
+        let (queued, id) = (std::mem::take(&mut state.queued), state.id);
         drop(state);
         if let Some(connection) = connection {
-            connection.remove(self.id, queued);
+            connection.remove(id, queued);
+        }
+    }
+}
+
+impl RestingMember {
+    /// A member of the same connection, unless that was closed meanwhile.
+    pub(crate) fn wake(mut self) -> Member {
+        let member = Member::new();
+        if let Some(connection) = self.connection.take() {
+            let mut state = member.state.borrow_mut();
+            if connection.is_closed() {
+                connection.end_rest();
+            } else {
+                connection.add(state.id, &member.state);
+                connection.end_rest();
+                state.connection = Some(connection);
+            }
+        }
+        member
+    }
+}
+
+impl Drop for RestingMember {
+    fn drop(&mut self) {
+        if let Some(connection) = &self.connection {
+            connection.end_rest();
         }
     }
 }

@@ -46,6 +46,7 @@ pub(crate) enum Promotion {
 /// The state of a member, which its session and its connection use in turns.
 #[derive(Debug)]
 pub(super) struct MemberState {
+    pub(super) id: share::Member,
     pub(super) requests: WholeRequests,
     /// The bytes of the client. The first `sent` of them were sent, and the session has not
     /// recorded them yet.
@@ -74,6 +75,28 @@ pub(super) struct MemberState {
 }
 
 impl MemberState {
+    pub(super) fn new(id: share::Member) -> Self {
+        Self {
+            id,
+            requests: WholeRequests::new(MAX_REQUEST),
+            buffer: Vec::new(),
+            sent: 0,
+            taken: 0,
+            in_flight: 0,
+            replies: Vec::new(),
+            read: 0,
+            queued: false,
+            closing: false,
+            full: false,
+            promotion: None,
+            failed: None,
+            cause: None,
+            connection: None,
+            waker: None,
+            kept: KeptCount::default(),
+        }
+    }
+
     pub(super) fn unsent(&self) -> &[u8] {
         self.buffer.get(self.taken..).unwrap_or_default()
     }
@@ -223,6 +246,12 @@ impl MemberState {
         self.read < self.replies.len()
     }
 
+    /// Nothing of it is on a connection, waits for one, or waits for its session.
+    pub(super) fn may_rest(&self) -> bool {
+        let stopped = self.closing || self.failed.is_some() || self.promotion.is_some();
+        self.is_settled() && self.buffer.is_empty() && !stopped
+    }
+
     /// Nothing of it is on a connection or waits for one.
     pub(super) fn is_settled(&self) -> bool {
         self.in_flight == 0 && !self.has_replies() && !self.queued && self.sent == 0
@@ -232,28 +261,5 @@ impl MemberState {
         self.has_replies()
             || self.failed.is_some()
             || (self.closing && self.promotion.is_none() && self.is_settled())
-    }
-}
-
-impl Default for MemberState {
-    fn default() -> Self {
-        Self {
-            requests: WholeRequests::new(MAX_REQUEST),
-            buffer: Vec::new(),
-            sent: 0,
-            taken: 0,
-            in_flight: 0,
-            replies: Vec::new(),
-            read: 0,
-            queued: false,
-            closing: false,
-            full: false,
-            promotion: None,
-            failed: None,
-            cause: None,
-            connection: None,
-            waker: None,
-            kept: KeptCount::default(),
-        }
     }
 }

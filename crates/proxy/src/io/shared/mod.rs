@@ -29,5 +29,5 @@ mod member_state;
 
 pub(crate) use connection::Connection;
 pub(crate) use connection_end::ConnectionEnd;
-pub(crate) use member::{Member, Offer};
+pub(crate) use member::{Member, Offer, RestingMember};
 pub(crate) use member_state::Promotion;

@@ -41,8 +41,11 @@ pub(crate) enum Visit {
 thread_local! {
     static CURRENT: Cell<Option<Visit>> = const { Cell::new(None) };
     /// A flag that a task has registered in its current poll.
-    static REGISTERED: RefCell<Option<Arc<WakeFlag>>> = const { RefCell::new(None) };
+    static REGISTERED: RefCell<Option<Registered>> = const { RefCell::new(None) };
 }
+
+/// The flag to set before a visit; `None` if the task looks for a visit at every poll.
+type Registered = Option<Arc<WakeFlag>>;
 
 /// The visit in progress.
 pub(crate) fn current() -> Option<Visit> {
@@ -56,13 +59,22 @@ pub(crate) fn accept_end() {
 
 /// Registers the flag of the task that is being polled, in place of an earlier one.
 pub(crate) fn register(flag: &Arc<WakeFlag>) {
-    REGISTERED.replace(Some(Arc::clone(flag)));
+    replace(Some(Arc::clone(flag)));
+}
+
+/// The task that is being polled looks for a visit at every poll from now on. Its flag is freed.
+pub(crate) fn unregister() {
+    replace(None);
+}
+
+fn replace(flag: Registered) {
+    REGISTERED.replace(Some(flag));
     // The cold path after the poll is taken for any number but zero.
     super::record_bytes(1);
 }
 
 /// Takes the flag that was registered in this poll.
-pub(super) fn take_registered() -> Option<Arc<WakeFlag>> {
+pub(super) fn take_registered() -> Option<Registered> {
     REGISTERED.take()
 }
 

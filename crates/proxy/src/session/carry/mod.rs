@@ -179,6 +179,6 @@ impl Migration<'_> {
         if !same {
             ledger.changed_server();
         }
-        Box::new(Replayed { ledger, messages: Vec::new() })
+        Box::new(Replayed { ledger, messages: Vec::new(), idle: None })
     }
 }

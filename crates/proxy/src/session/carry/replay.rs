@@ -21,6 +21,7 @@ use crate::io::buffer;
 use crate::io::upstream::Upstream;
 use crate::service::DialFailure;
 use crate::session::dial;
+use crate::session::idle::IdleWatch;
 
 /// The request that asks whether a server is alive.
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
@@ -64,6 +65,8 @@ pub(crate) struct Replayed {
     pub(crate) ledger: Ledger,
     /// Messages for the client that arrived during the replay.
     pub(crate) messages: Vec<u8>,
+    /// The timer of the client, if the session has only rested.
+    pub(crate) idle: Option<IdleWatch>,
 }
 
 /// Opens a connection to `target` and replays the state of the session of `ledger` on it.
@@ -80,7 +83,7 @@ pub(crate) async fn replay(
     let Some(mut replay) = Replay::of(ledger) else { return Err(Failed::Refused) };
     let upstream = exchange((target, context), &mut replay, deadline).await?;
     let (ledger, messages) = replay.finish(ledger).map_err(|_| Failed::Refused)?;
-    Ok((upstream, Box::new(Replayed { ledger, messages })))
+    Ok((upstream, Box::new(Replayed { ledger, messages, idle: None })))
 }
 
 /// Opens a connection to `target` and has all requests of `replay` answered on it.

@@ -52,5 +52,5 @@ pub(super) fn fresh(options: &Options) -> Replayed {
     let names = if options.subscriptions == Subscriptions::Replay { SUBSCRIPTION_BYTES } else { 0 };
     let ledger = Ledger::new(&Limits { memory, names, ..Limits::default() });
     let ledger = ledger.with_stateless(options.stateless_commands.clone());
-    Replayed { ledger, messages: Vec::new() }
+    Replayed { ledger, messages: Vec::new(), idle: None }
 }

@@ -4,6 +4,7 @@ use crate::end_reason::EndReason;
 use crate::io::shared::Promotion;
 use crate::not_carried::Uncarried;
 use crate::session::carry::CarryState;
+use crate::session::shared::rest::Kept;
 
 /// The result of a pump that has stopped.
 #[derive(Debug)]
@@ -40,6 +41,8 @@ pub(crate) enum After {
     Promote(CarryState, Promotion),
     /// The session does not need its own connection any more.
     Return(CarryState),
+    /// The session shares connections and is idle. It rests until there is something to do.
+    Rest(Kept),
     /// It ends. Nothing is in flight, and the server keeps nothing for the connection, which the
     /// session has had because its service shares connections, but state that can be set on any.
     LeaveClean,

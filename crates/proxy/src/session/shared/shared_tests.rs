@@ -13,7 +13,7 @@ use crate::{EndReason, Options, UpstreamMode};
 const MULTI: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
 const EXEC: &[u8] = b"*1\r\n$4\r\nEXEC\r\n";
 
-fn options() -> Options {
+pub(super) fn options() -> Options {
     Options {
         connect_timeout: SOON,
         upstream: UpstreamMode::Shared(NonZeroU16::MIN),
@@ -52,13 +52,13 @@ pub(super) fn answer_reset(own: &mut TcpStream) {
     own.write_all(b"+RESET\r\n").unwrap();
 }
 
-fn refuse_table(shared: &mut TcpStream) {
+pub(super) fn refuse_table(shared: &mut TcpStream) {
     expect(shared, &ask_table());
     shared.write_all(b"-NOPERM x\r\n").unwrap();
 }
 
 /// A client with a request and its reply behind it, and the shared connection.
-fn sharing(proxy: &TestProxy, backend: &Backend) -> (TcpStream, TcpStream) {
+pub(super) fn sharing(proxy: &TestProxy, backend: &Backend) -> (TcpStream, TcpStream) {
     let mut client = proxy.client();
     client.write_all(&get("first")).unwrap();
     let mut shared = accept_shared(backend);
@@ -69,13 +69,18 @@ fn sharing(proxy: &TestProxy, backend: &Backend) -> (TcpStream, TcpStream) {
 }
 
 /// One more client on the same connection.
-fn another(proxy: &TestProxy, shared: &mut TcpStream) -> TcpStream {
+pub(super) fn another(proxy: &TestProxy, shared: &mut TcpStream) -> TcpStream {
     let mut client = proxy.client();
     exchange(&mut client, shared, &get("another"), b"$-1\r\n");
     client
 }
 
-fn exchange(client: &mut TcpStream, upstream: &mut TcpStream, request: &[u8], reply: &[u8]) {
+pub(super) fn exchange(
+    client: &mut TcpStream,
+    upstream: &mut TcpStream,
+    request: &[u8],
+    reply: &[u8],
+) {
     client.write_all(request).unwrap();
     expect(upstream, request);
     upstream.write_all(reply).unwrap();
@@ -347,17 +352,6 @@ fn opens_own_connections_if_none_can_be_shared() {
     expect(&mut own, &get("k"));
     own.write_all(b"$-1\r\n").unwrap();
     expect(&mut client, b"$-1\r\n");
-}
-
-#[test]
-fn refuses_wait_after_writes_on_a_shared_connection() {
-    let backend = Backend::new();
-    let proxy = proxy(&backend);
-    let (mut client, _shared) = sharing(&proxy, &backend);
-    client.write_all(&request(&["WAIT", "1", "0"])).unwrap();
-    let _own = backend.accept_carried();
-    assert_eq!(rest_of(client), b"");
-    proxy.wait_for_end(EndReason::StateLost);
 }
 
 #[test]

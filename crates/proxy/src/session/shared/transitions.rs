@@ -26,6 +26,7 @@ use crate::session::carry::replay::Replayed;
 use crate::session::carry::{CarryState, Purpose};
 use crate::session::leave::Leaving;
 use crate::session::pump::{After, Pump, Start};
+use crate::session::shared::rest::{Kept, RestClock};
 use crate::session::shared::{pool, verifiers};
 use crate::session::{Ready, Session};
 use crate::shared_counters::SharedSnapshot;
@@ -90,23 +91,6 @@ impl Linger {
     }
 }
 
-/// Counts a session as one that shares, for as long as it does.
-#[derive(Debug)]
-pub(crate) struct Sharing<'a>(&'a WorkerContext);
-
-impl<'a> Sharing<'a> {
-    pub(crate) fn new(context: &'a WorkerContext) -> Self {
-        context.counters.shared.joined.increment();
-        Self(context)
-    }
-}
-
-impl Drop for Sharing<'_> {
-    fn drop(&mut self) {
-        self.0.counters.shared.left.increment();
-    }
-}
-
 /// Counts a promotion.
 pub(crate) fn count_promotion(context: &WorkerContext, promotion: Promotion) {
     if let Some(count) = context.counters.shared.promoted.get(number(promotion)) {
@@ -131,7 +115,7 @@ pub(crate) fn label(promotion: Promotion) -> &'static str {
 /// The start of a session that returns to shared connections.
 pub(crate) fn start_shared(state: CarryState) -> (Upstream, Start) {
     let CarryState { ledger, unsent: early, .. } = state;
-    let replayed = Some(Box::new(Replayed { ledger: *ledger, messages: Vec::new() }));
+    let replayed = Some(Box::new(Replayed { ledger: *ledger, messages: Vec::new(), idle: None }));
     (Upstream::sharing(), Start { early, replayed, returns_after: None })
 }
 
@@ -301,7 +285,11 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
 
     /// The step after a transition.
     pub(in crate::session) fn take_transition(&mut self) -> Option<After> {
-        let transition = self.sharing.as_mut()?.transition.take()?;
+        let sharing = self.sharing.as_mut()?;
+        if let Some(kept) = sharing.kept.take() {
+            return Some(After::Rest(kept));
+        }
+        let transition = sharing.transition.take()?;
         let unsent = self.take_unsent();
         if self.commands > 0 {
             self.ledger.changed_connection();
@@ -324,18 +312,23 @@ pub(crate) struct SharingState {
     return_at: Option<Instant>,
     /// Set when it stops to change between the two.
     transition: Option<Transition>,
+    pub(super) rest: RestClock,
+    /// Set when it stops to rest.
+    pub(super) kept: Option<Kept>,
 }
 
 impl SharingState {
     /// Of a session that shares.
-    pub(crate) fn sharing(shared: SharedContext) -> Box<Self> {
-        Box::new(Self { shared: Some(shared), return_at: None, transition: None })
+    pub(crate) fn sharing(shared: SharedContext, rest: RestClock) -> Box<Self> {
+        let (shared, return_at) = (Some(shared), None);
+        Box::new(Self { shared, return_at, transition: None, rest, kept: None })
     }
 
     /// Of a session that returns after `span`.
     pub(crate) fn returning(span: Duration) -> Box<Self> {
         let return_at = Some(Instant::now() + span);
-        Box::new(Self { shared: None, return_at, transition: None })
+        let (transition, rest) = (None, RestClock::default());
+        Box::new(Self { shared: None, return_at, transition, rest, kept: None })
     }
 }
 

@@ -148,6 +148,17 @@ impl Client {
         self.forward();
     }
 
+    /// Its session rests and wakes, if it may. Whether it does.
+    pub(super) fn rest_and_wake(&mut self) -> bool {
+        let Upstream::Shared(member) = &mut self.upstream else { return false };
+        let resting = member.rest();
+        let rests = resting.is_some();
+        if let Some(resting) = resting {
+            self.upstream = Upstream::Shared(resting.wake());
+        }
+        rests
+    }
+
     /// It shares again, if it may. Whether it does.
     pub(super) fn return_if_clean(&mut self) -> bool {
         let clean = self.passed.len() == self.recorded.len() && self.unread.is_empty();

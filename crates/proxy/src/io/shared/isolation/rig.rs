@@ -44,6 +44,8 @@ pub struct Seen {
     pub returned: u32,
     /// Connections closed because their replies did not match.
     pub desynchronised: u32,
+    /// Sessions that rested.
+    pub rested: u32,
     /// Turns while the gate was closed.
     pub held: u32,
 }
@@ -60,6 +62,7 @@ impl Seen {
             promoted: self.promoted + other.promoted,
             returned: self.returned + other.returned,
             desynchronised: self.desynchronised + other.desynchronised,
+            rested: self.rested + other.rested,
             held: self.held + other.held,
         }
     }
@@ -122,6 +125,7 @@ impl Rig {
             60 if how < 120 => self.lie(on, how),
             61 if how < 80 => self.replace(at),
             62 if how < 200 => self.set_gate(how < 100),
+            63 if how < 120 => self.seen.rested += u32::from(self.clients[at].rest_and_wake()),
             _ => self.seen.returned += u32::from(self.clients[at].return_if_clean()),
         }
         self.advance();

@@ -1,0 +1,249 @@
+//! Sessions that rest: idle clients of shared connections.
+//!
+//! A session that pumps has state of two directions, buffers, a ledger, and futures for rare
+//! events. A client that is idle needs none of it: it has nothing in flight, and on a shared
+//! connection nothing of its own. So the pump stops, and what is kept is the client's connection,
+//! what the client has told the server ([`RestingLedger`]), and one entry in the list of sessions
+//! to notify. The next request, and every rare event, starts a new pump, which does what the former
+//! one would have done. A client that closes its connection meanwhile ends the session without one.
+//!
+//! **When.** A session rests as soon as it is idle for the first time, after its handshake, since
+//! many clients connect long before they are needed. After a request that woke it, it rests when
+//! none has come for a while: starting a pump costs a tenth of a small request.
+//!
+//! **No event is lost.** The session is entered in the list of sessions to notify in the same poll
+//! in which its pump stops, and the task that notifies runs on the same thread. The waker for the
+//! client's connection is stored before the connection is looked at.
+//!
+//! Deliberately absent: rest of a session with a connection of its own, which has an end to notice
+//! on both sides.
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use resp::RestingLedger;
+use target::Target;
+use tokio::sync::futures::Notified;
+
+use crate::end_reason::{EndReason, Side};
+use crate::invariant;
+use crate::io::buffer;
+use crate::io::shared::{Member, RestingMember};
+use crate::io::stream::ByteStream;
+use crate::io::upstream::Upstream;
+use crate::runtime::tasks::visits;
+use crate::runtime::timers::LazyTimer;
+use crate::session::carry::replay::Replayed;
+use crate::session::finish;
+use crate::session::idle::IdleWatch;
+use crate::session::leave::Leaving;
+use crate::session::pump::{Pump, Rare, Start};
+use crate::session::report::SessionBase;
+
+/// A session that its client has woken rests again when no request has come in an interval of this
+/// length.
+const REST_AFTER: Duration = Duration::from_millis(if cfg!(test) { 200 } else { 10_000 });
+
+/// Decides when a session rests.
+#[derive(Debug, Default)]
+pub(crate) struct RestClock {
+    never: bool,
+    /// It rests as soon as it is idle.
+    now: bool,
+    interval: LazyTimer,
+    /// Bytes moved at the beginning of the interval, of which only a change matters.
+    moved: u64,
+}
+
+impl RestClock {
+    /// The clock of a session whose future has no place to rest in.
+    pub(crate) fn never() -> Self {
+        Self { never: true, ..Self::default() }
+    }
+
+    /// The clock of a session that may rest. `woken`: by a request.
+    pub(crate) fn of(woken: bool) -> Self {
+        Self { now: !woken, ..Self::default() }
+    }
+
+    /// Measures the interval, in which `moved` has changed or not.
+    fn check(&mut self, moved: u64, waker: &Waker) {
+        if self.never || self.now {
+            return;
+        }
+        if !self.interval.is_set() {
+            self.interval.set(REST_AFTER, waker);
+        } else if !self.interval.is_due(waker) {
+            return;
+        } else if moved == self.moved {
+            self.interval.clear();
+            self.now = true;
+        } else {
+            self.interval.set(REST_AFTER, waker);
+        }
+        self.moved = moved;
+    }
+}
+
+/// What is kept of a pump while its session rests.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    ledger: RestingLedger,
+    idle: IdleWatch,
+}
+
+/// A session that rests, without what it is never without.
+#[derive(Debug)]
+pub(crate) struct Resting {
+    kept: Kept,
+    member: Option<RestingMember>,
+    /// What has woken it: bytes that the client has sent, if it has sent any, or its end.
+    woken: Result<Vec<u8>, EndReason>,
+}
+
+impl Resting {
+    /// `member`: `None` if it has left its connection.
+    pub(crate) fn new(kept: Kept, member: Option<RestingMember>) -> Self {
+        Self { kept, member, woken: Ok(Vec::new()) }
+    }
+
+    /// Why the session ends, if nothing has to be said to its client, which most clients have made
+    /// sure of by leaving.
+    pub(crate) fn ended_by<C: ByteStream>(&self) -> Option<EndReason> {
+        self.woken.as_ref().err().copied().filter(|reason| !finish::is_needed::<C>(*reason))
+    }
+
+    /// The start of the next pump.
+    ///
+    /// # Errors
+    ///
+    /// Why the session ends.
+    pub(crate) fn wake(self) -> Result<(Upstream, Start), EndReason> {
+        let Self { kept: Kept { ledger, idle }, member, woken } = self;
+        let early = woken?;
+        let upstream = member.map_or_else(Upstream::sharing, |it| Upstream::Shared(it.wake()));
+        let replayed = Replayed { ledger: ledger.wake(), idle: Some(idle), messages: Vec::new() };
+        Ok((upstream, Start::resumed(early, Box::new(replayed))))
+    }
+
+    /// Waits until there is something to do.
+    // Not an async function, because the future of one holds its arguments twice.
+    #[allow(clippy::manual_async_fn)]
+    pub(crate) fn wait(
+        &mut self,
+        base: &SessionBase,
+        target: Option<&Target>,
+        client: &mut impl ByteStream,
+    ) -> impl Future<Output = ()> {
+        async move {
+            let mut news = pin!(base.context.session_notify.notified());
+            self.woken = poll_fn(|cx| self.poll_wait(cx, target, client, news.as_mut())).await;
+        }
+    }
+
+    fn poll_wait(
+        &mut self,
+        cx: &mut Context<'_>,
+        target: Option<&Target>,
+        client: &mut impl ByteStream,
+        news: Pin<&mut Notified<'_>>,
+    ) -> Poll<Result<Vec<u8>, EndReason>> {
+        client.update_readiness(cx);
+        if visits::current().is_some() {
+            // The pump answers the visitor and nothing else in this poll.
+            cx.waker().wake_by_ref();
+            return Poll::Ready(Ok(Vec::new()));
+        }
+        if news.poll(cx).is_ready() || self.kept.idle.is_due(cx.waker()) {
+            return Poll::Ready(Ok(Vec::new()));
+        }
+        if !client.is_readable() {
+            return Poll::Pending;
+        }
+        // A client is not read while the gate is closed.
+        if !target.is_some_and(Target::accepts_requests) {
+            return Poll::Ready(Ok(Vec::new()));
+        }
+        buffer::with_scratch(|scratch| {
+            let size = scratch.len().min(buffer::MIN_READ);
+            let Some(unread) = scratch.get_mut(..size) else { return Poll::Pending };
+            let read = std::task::ready!(client.poll_read(cx, unread))
+                .and_then(|read| invariant::first_bytes(unread, read));
+            Poll::Ready(match read {
+                Ok([]) => Err(EndReason::ClientClosed),
+                Ok(bytes) => Ok(bytes.to_vec()),
+                Err(error) if invariant::is_violation(&error) => Err(EndReason::InternalError),
+                Err(error) => Err(EndReason::from_error(Side::Client, error.kind())),
+            })
+        })
+    }
+}
+
+impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
+    /// Measures how long the client of a session that shares has been idle. To be called with the
+    /// other rare events.
+    pub(in crate::session) fn check_rest(&mut self, waker: &Waker) {
+        if U::SHARED {
+            let moved = self.requests.bytes_moved() + self.replies.bytes_moved();
+            if let Some(sharing) = self.sharing.as_deref_mut() {
+                sharing.rest.check(moved, waker);
+            }
+        }
+    }
+
+    /// Whether the session begins to rest. To be called after everything was forwarded that can be.
+    #[inline]
+    pub(in crate::session) fn begins_to_rest(&mut self) -> bool {
+        U::SHARED
+            && self.sharing.as_ref().is_some_and(|sharing| sharing.rest.now)
+            && self.may_rest()
+            && self.begin_rest()
+    }
+
+    fn may_rest(&self) -> bool {
+        self.has_received
+            && !self.client.is_readable()
+            && self.upstream.member().is_some_and(Member::may_rest)
+            && self.requests.is_clear()
+            && self.replies.is_clear()
+            && !self.is_interleaving()
+            && self.measured == 0
+            && self.first_end.is_none()
+            && !self.requests.has_ended()
+            && self.leaving == Leaving::No
+            && self.pin.is_none()
+            && self.rare.as_ref().is_none_or(|rare| rare.is_unused())
+            && self.target.accepts_requests()
+            && !self.target.is_draining()
+            && !self.is_draining()
+            && self.can_be_carried()
+            && self.ledger.may_rest()
+    }
+
+    fn begin_rest(&mut self) -> bool {
+        if self.commands > 0 {
+            // The next pump does not know that there were requests, as after a promotion.
+            self.ledger.changed_connection();
+        }
+        let (Some(ledger), Some(sharing)) = (self.ledger.rest(), &mut self.sharing) else {
+            return false;
+        };
+        let mut idle = std::mem::take(&mut self.idle);
+        let moved = self.requests.bytes_moved() as u32;
+        idle.begin_rest(moved, &self.context.shared.service.options.now());
+        sharing.kept = Some(Kept { ledger, idle });
+        self.context.counters.shared.rests.increment();
+        true
+    }
+}
+
+impl Rare<'_> {
+    /// Whether nothing is waited for.
+    fn is_unused(&self) -> bool {
+        let Self { turn, half_close, patience, gate_check, unresponsive, returns } = self;
+        let mut timers = [half_close, patience, gate_check, unresponsive, returns].into_iter();
+        turn.is_none() && !timers.any(LazyTimer::is_set)
+    }
+}

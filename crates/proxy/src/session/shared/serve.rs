@@ -1,0 +1,172 @@
+//! A session of a service that shares connections, from its first pump to its end.
+//!
+//! There are three kinds of phases: it pumps between its client and a shared connection, it
+//! [rests](crate::session::shared::rest), or it has a connection of its own for a while. Each is a
+//! future of its own, in a box that is freed at its end. So a session that rests keeps nothing of
+//! the other two.
+//!
+//! Deliberately absent: what follows a pump, which is the same for all sessions
+//! ([`Session::continue_with`]).
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use target::TargetRef;
+
+use crate::invariant;
+use crate::io::shared::Member;
+use crate::io::stream::{ByteStream, ClientStream};
+use crate::io::upstream::Upstream;
+use crate::runtime::tasks::visits;
+use crate::session::pump::{After, Pump, Start, Stopped};
+use crate::session::report::SessionBase;
+use crate::session::shared::rest::{RestClock, Resting};
+use crate::session::{Ready, Session, SessionEnd, dial, or_killed, pump_tls};
+use crate::session_row::ConnectionUse;
+
+/// What follows a pump between a client and shared connections.
+enum Shared {
+    /// The session rests.
+    Rests(Box<Resting>),
+    /// It continues on a connection of its own, or on another shared one.
+    Continues(Ready),
+}
+
+/// Pumps between a client and a shared connection.
+pub(in crate::session) fn pump_shared<'a, C: ByteStream>(
+    ends: (&'a mut C, &'a mut Member),
+    base: &'a SessionBase,
+    target: &'a TargetRef,
+    (start, rest): (Start, RestClock),
+) -> Pin<Box<dyn Future<Output = Stopped> + 'a>> {
+    let shared = (Arc::clone(&base.context), target.target());
+    // Not made within the future, which would have the start and the pump.
+    let mut pump = Pump::new(ends, &base.context, target, start).sharing(shared, rest);
+    Box::pin(async move { pump.run(base).await })
+}
+
+impl Session {
+    /// The start of a session that shares connections, if nothing has to be waited for: the first
+    /// request opens a connection, or joins one.
+    fn share_at_once(&self) -> Option<Ready> {
+        if self.base.context.silent_clients.are_frequent() {
+            return None;
+        }
+        let target = self.base.context.shared.service.route.usable_target()?;
+        if !dial::may_be_used(&target) {
+            return None;
+        }
+        target.record_use();
+        Some((target, Upstream::sharing(), Start::default()))
+    }
+
+    /// Serves the client of a service that shares connections to its end. While it rests there is
+    /// only this future, which is much smaller than that of [`run`](Self::run).
+    #[allow(clippy::manual_async_fn)]
+    pub(crate) fn run_sharing<C: ClientStream>(
+        mut self,
+        mut client: C,
+    ) -> impl Future<Output = ()> {
+        async move {
+            let mut awake = Box::pin(self.serve_sharing(&mut client, None));
+            while let Some(mut resting) = awake.await {
+                resting.wait(&self.base, self.target.as_deref(), &mut client).await;
+                if let Some(reason) = resting.ended_by::<C>() {
+                    return self.end(reason);
+                }
+                awake = Box::pin(self.serve_sharing(&mut client, Some(resting)));
+            }
+        }
+    }
+
+    /// Serves the client until it rests, or to its end.
+    async fn serve_sharing(
+        &mut self,
+        client: &mut impl ClientStream,
+        resting: Option<Box<Resting>>,
+    ) -> Option<Box<Resting>> {
+        let mut next = match (resting.map(|resting| resting.wake()), self.target.take()) {
+            (Some(Ok((upstream, start))), Some(target)) => Ok((target, upstream, start)),
+            (Some(Err(reason)), target) => {
+                self.target = target;
+                Err((reason, Vec::new()))
+            }
+            (_, _) => match self.share_at_once() {
+                Some(ready) => Ok(ready),
+                None => or_killed(&self.base, Box::pin(self.connect_first(client))).await,
+            },
+        };
+        let ending = loop {
+            next = match next {
+                Ok(ready) if ready.1.is_shared() => match self.share(ready, client).await {
+                    Ok(Shared::Rests(resting)) => return Some(resting),
+                    Ok(Shared::Continues(ready)) => Ok(ready),
+                    Err(ending) => break ending,
+                },
+                Ok(ready) => Box::pin(self.pump_apart(ready, client)).await,
+                Err(ending) => break ending,
+            };
+        };
+        self.finish(client, ending).await;
+        None
+    }
+
+    /// Pumps between the client and shared connections, until it rests or stops to share.
+    async fn share(
+        &mut self,
+        (target, mut upstream, start): Ready,
+        client: &mut impl ClientStream,
+    ) -> Result<Shared, SessionEnd> {
+        let target = self.target.insert(target);
+        self.base.count_as(Some(ConnectionUse::Shared));
+        let Upstream::Shared(member) = &mut upstream else {
+            return Err((invariant::report("a connection is not shared"), Vec::new()));
+        };
+        let clock = RestClock::of(!start.early.is_empty());
+        let ends = (&mut *client, &mut *member);
+        let mut stopped = pump_shared(ends, &self.base, target, (start, clock)).await;
+        match stopped.after.take().map(|after| *after) {
+            Some(After::Rest(kept)) => {
+                self.base.add(stopped.bytes, stopped.commands);
+                visits::unregister();
+                Ok(Shared::Rests(Box::new(Resting::new(kept, member.rest()))))
+            }
+            after => {
+                stopped.after = after.map(Box::new);
+                let step = self.note_stop(stopped, upstream)?;
+                Box::pin(self.continue_with(step, client)).await.map(Shared::Continues)
+            }
+        }
+    }
+
+    /// Pumps between the client and connections of its own, to the end of the session or until it
+    /// shares.
+    async fn pump_apart(
+        &mut self,
+        mut ready: Ready,
+        client: &mut impl ClientStream,
+    ) -> Result<Ready, SessionEnd> {
+        while !ready.1.is_shared() {
+            let (target, mut upstream, start) = ready;
+            let current = self.target.insert(target);
+            self.base.count_as(Some(ConnectionUse::Dedicated));
+            let stopped = match &mut upstream {
+                Upstream::Plain(upstream) => {
+                    Pump::new((&mut *client, upstream), &self.base.context, current, start)
+                        .run(&self.base)
+                        .await
+                }
+                Upstream::Tls(upstream) => {
+                    pump_tls((&mut *client, upstream), &self.base, current, start).await
+                }
+                Upstream::Shared(member) => {
+                    let ends = (&mut *client, member);
+                    pump_shared(ends, &self.base, current, (start, RestClock::never())).await
+                }
+            };
+            let step = self.note_stop(stopped, upstream)?;
+            ready = Box::pin(self.continue_with(step, client)).await?;
+        }
+        Ok(ready)
+    }
+}
