@@ -23,6 +23,7 @@
 //! Deliberately absent: work stealing, join handles, and the loop, which is in
 //! [`workers`](crate::workers).
 
+pub(crate) mod following;
 pub(crate) mod visits;
 
 use std::any::Any;
@@ -122,6 +123,8 @@ pub(crate) fn record_bytes(bytes: usize) {
 struct LocalQueues {
     worker: Option<Arc<WorkerHandle>>,
     queue: VecDeque<TaskKey>,
+    /// Woken tasks that [follow](following) others.
+    following: VecDeque<TaskKey>,
     spawned: VecDeque<NewTask>,
 }
 
@@ -129,6 +132,7 @@ struct LocalQueues {
 struct NewTask {
     future: TaskFuture,
     essential: bool,
+    follows: bool,
 }
 
 impl std::fmt::Debug for NewTask {
@@ -143,16 +147,16 @@ thread_local! {
 
 /// Starts a task on this thread's worker. It is polled before the event loop waits again.
 pub(crate) fn spawn(future: impl Future<Output = ()> + 'static) {
-    push_new(Box::pin(future), false);
+    push_new(NewTask { future: Box::pin(future), essential: false, follows: false });
 }
 
 /// Starts a task that the worker cannot do without: its panic ends the worker.
 pub(crate) fn spawn_essential(future: impl Future<Output = ()> + 'static) {
-    push_new(Box::pin(future), true);
+    push_new(NewTask { future: Box::pin(future), essential: true, follows: false });
 }
 
-fn push_new(future: TaskFuture, essential: bool) {
-    LOCAL.with_borrow_mut(|local| local.spawned.push_back(NewTask { future, essential }));
+fn push_new(task: NewTask) {
+    LOCAL.with_borrow_mut(|local| local.spawned.push_back(task));
 }
 
 /// Lets all other tasks and the event loop run.
@@ -173,6 +177,7 @@ pub(crate) async fn yield_now() {
 struct TaskWaker {
     worker: Arc<WorkerHandle>,
     key: TaskKey,
+    follows: bool,
     queued: AtomicBool,
 }
 
@@ -191,7 +196,9 @@ impl Wake for TaskWaker {
             let mine =
                 local.worker.as_ref().is_some_and(|worker| Arc::ptr_eq(worker, &self.worker));
             if mine {
-                local.queue.push_back(self.key);
+                let local = &mut *local;
+                let queue = if self.follows { &mut local.following } else { &mut local.queue };
+                queue.push_back(self.key);
             }
             mine
         });
@@ -247,8 +254,11 @@ impl Tasks {
 
     /// Whether any task is ready.
     pub(crate) fn is_busy(&self) -> bool {
-        !self.ready.is_empty()
-            || LOCAL.with_borrow(|local| !local.queue.is_empty() || !local.spawned.is_empty())
+        let woken = |local: &LocalQueues| {
+            let LocalQueues { queue, following, spawned, worker: _ } = local;
+            !(queue.is_empty() && following.is_empty() && spawned.is_empty())
+        };
+        !self.ready.is_empty() || LOCAL.with_borrow(woken)
     }
 
     /// Queues the tasks that other threads have woken. To be called after the wake-up descriptor
@@ -273,6 +283,7 @@ impl Tasks {
     ///
     /// An essential task has panicked.
     pub(crate) fn run_round(&mut self) -> Result<(), Panicked> {
+        self.poll_following()?;
         // Taken as a whole, so that the queue need not be borrowed for each task.
         LOCAL.with_borrow_mut(|local| self.ready.begin(&mut local.queue));
         while let Some(key) = self.ready.next_light() {
@@ -290,11 +301,12 @@ impl Tasks {
             self.record_weight(key);
             heavy = self.ready.next_heavy();
         }
-        self.poll_new_tasks()
+        self.poll_new_tasks()?;
+        self.poll_following()
     }
 
     fn poll_new_tasks(&mut self) -> Result<(), Panicked> {
-        while let Some(NewTask { future, essential }) =
+        while let Some(NewTask { future, essential, follows }) =
             LOCAL.with_borrow_mut(|local| local.spawned.pop_front())
         {
             let index = match self.free.pop() {
@@ -311,6 +323,7 @@ impl Tasks {
             let call = Arc::new(TaskWaker {
                 worker: Arc::clone(&self.worker),
                 key,
+                follows,
                 queued: AtomicBool::new(true),
             });
             self.worker.set_tasks(self.worker.tasks() + 1);

@@ -24,7 +24,7 @@ use crate::context::{ServiceContext, WorkerContext};
 use crate::io::shared::{Connection, ConnectionEnd, Member, Offer, Promotion};
 use crate::io::upstream::Upstream;
 use crate::options::UpstreamMode;
-use crate::runtime::tasks;
+use crate::runtime::tasks::following;
 use crate::runtime::timers::LazyTimer;
 use crate::service::Hint;
 use crate::session::carry::replay::{self, Failed};
@@ -124,7 +124,7 @@ fn connection(
             target: Arc::clone(target),
             state: (key.resp3(), key.is_authenticated()),
         };
-        tasks::spawn(driver.run(replay));
+        following::spawn(driver.run(replay));
         entries.push(Entry {
             service: Arc::clone(&context.shared),
             target: Arc::clone(target),
