@@ -17,7 +17,7 @@ mod raw;
 mod scrapes;
 mod shared_crowd;
 pub mod soak;
-mod space;
+pub mod space;
 mod stats;
 mod swap;
 mod switchover;

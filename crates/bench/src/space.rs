@@ -13,7 +13,8 @@ use harness::find_in_path;
 
 /// Starts this command again in its own namespace, with `--namespaced` and the program to measure.
 /// Returns only if that fails, with the reason.
-pub(super) fn enter(program: &Path) -> String {
+#[must_use]
+pub fn enter(program: &Path) -> String {
     let Some(unshare) = find_in_path("unshare") else { return "unshare is missing".to_owned() };
     // Root needs only a network namespace; other users become root of a user namespace, if the
     // kernel allows that.

@@ -16,6 +16,7 @@ mod demo;
 mod deploy;
 mod dist;
 mod docs;
+mod libraries;
 mod pictures;
 mod servers;
 mod simulate;
@@ -46,7 +47,9 @@ enum Command {
     /// Run every test with real servers, count instructions, and check deploy/.
     ///
     /// With arguments: only `cargo test` with them. `--servers [NAME...]` runs the tests that
-    /// depend on the server with every version of Redis and Valkey; `--servers --help` says how.
+    /// depend on the server with every version of Redis and Valkey; `--libraries [NAME...]` runs
+    /// the own tests of client libraries through Pointsman. `--servers --help` and `--libraries
+    /// --help` say how.
     #[command(disable_help_flag = true)]
     Test {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
@@ -107,6 +110,9 @@ fn main() -> ExitCode {
 fn test(args: &[OsString]) -> Result<ExitCode, String> {
     if servers::wanted(args) {
         return servers::run(args);
+    }
+    if libraries::wanted(args) {
+        return libraries::run(args);
     }
     install_for_tests()?;
     let given = steps::with_separator(std::env::args_os(), "test", args);

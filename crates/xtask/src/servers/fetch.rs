@@ -20,9 +20,9 @@ const NAMES: [&str; 2] = ["redis-server", "redis-sentinel"];
 
 /// The programs of a server.
 #[derive(Debug, Clone)]
-pub(super) struct Programs {
-    pub(super) server: PathBuf,
-    pub(super) sentinel: PathBuf,
+pub(crate) struct Programs {
+    pub(crate) server: PathBuf,
+    pub(crate) sentinel: PathBuf,
 }
 
 /// Whether the server was fetched before, in the version that is listed now.

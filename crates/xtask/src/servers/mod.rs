@@ -20,7 +20,7 @@ use std::time::Instant;
 use clap::Parser;
 use setup::{build, seconds};
 
-use fetch::Programs;
+pub(crate) use fetch::Programs;
 use origins::{Catalogue, Server, Upgrade};
 use suite::Outcome;
 
@@ -110,6 +110,15 @@ pub(crate) fn run(args: &[OsString]) -> Result<ExitCode, String> {
     }
     println!("{PAGE} is written.\n\n{}", summary(&results));
     Ok(code(&results))
+}
+
+/// The programs of a listed server, fetched if they are missing.
+///
+/// # Errors
+/// A message for people: an unknown name, or what failed.
+pub(crate) fn programs(name: &str) -> Result<Programs, String> {
+    let all = Catalogue::own()?;
+    fetch::programs(all.server(name).ok_or_else(|| format!("no server is named {name}"))?)
 }
 
 /// The tests of one server, or of one upgrade.

@@ -1,0 +1,136 @@
+//! Which libraries are tested, with which server, what is left out, and which differences are
+//! known: the data of `libraries.json`.
+
+use serde_json::Value;
+
+use super::outcomes::Way;
+
+/// A library whose own tests are run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Library {
+    /// Its name on the command line and its folder.
+    pub(super) name: String,
+    pub(super) version: String,
+    /// The package with its tests, as its package manager wants it.
+    pub(super) origin: String,
+    /// Of that package.
+    pub(super) sha256: String,
+    /// Tests that are run in no way: files, folders, or the beginnings of names.
+    pub(super) left_out: Vec<String>,
+}
+
+/// Tests that pass or fail otherwise than directly, and why that is no fault.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Difference {
+    library: String,
+    ways: Vec<String>,
+    tests: Vec<String>,
+}
+
+/// All that the file says.
+#[derive(Debug)]
+pub(super) struct Catalogue {
+    /// The name of the server in servers.json.
+    pub(super) server: String,
+    pub(super) libraries: Vec<Library>,
+    differences: Vec<Difference>,
+}
+
+impl Catalogue {
+    /// The one of this repository.
+    ///
+    /// # Errors
+    /// If the file does not have the expected form.
+    pub(super) fn own() -> Result<Self, String> {
+        parse(include_str!("libraries.json"))
+    }
+
+    /// The tests of a library that are known to differ this way.
+    pub(super) fn known(&self, library: &str, way: Way) -> Vec<&str> {
+        let of_it = |it: &&Difference| {
+            it.library == library && it.ways.iter().any(|name| name == way.name())
+        };
+        let tests = self.differences.iter().filter(of_it).flat_map(|it| &it.tests);
+        tests.map(String::as_str).collect()
+    }
+}
+
+fn parse(text: &str) -> Result<Catalogue, String> {
+    let all: Value =
+        serde_json::from_str(text).map_err(|error| format!("libraries.json: {error}"))?;
+    let libraries = list(&all, "libraries").map(library).collect::<Result<_, _>>()?;
+    let differences = list(&all, "differences").map(difference).collect::<Result<_, _>>()?;
+    Ok(Catalogue { server: word(&all, "server")?, libraries, differences })
+}
+
+fn library(it: &Value) -> Result<Library, String> {
+    let mut left_out = Vec::new();
+    for group in list(it, "left_out") {
+        word(group, "reason")?;
+        left_out.extend(words(group, "tests"));
+    }
+    Ok(Library {
+        name: word(it, "name")?,
+        version: word(it, "version")?,
+        origin: word(it, "origin")?,
+        sha256: word(it, "sha256")?,
+        left_out,
+    })
+}
+
+fn difference(it: &Value) -> Result<Difference, String> {
+    word(it, "reason")?;
+    let (ways, tests) = (words(it, "ways"), words(it, "tests"));
+    Ok(Difference { library: word(it, "library")?, ways, tests })
+}
+
+fn list<'a>(of: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
+    of.get(key).and_then(Value::as_array).into_iter().flatten()
+}
+
+fn words(of: &Value, key: &str) -> Vec<String> {
+    list(of, key).filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+fn word(of: &Value, key: &str) -> Result<String, String> {
+    let word = of.get(key).and_then(Value::as_str).map(str::to_owned);
+    word.ok_or_else(|| format!("libraries.json: no {key} in {of}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refers_to_listed_libraries_and_ways_only() {
+        let own = Catalogue::own().expect("a sound file");
+        assert_eq!(own.libraries.len(), 2);
+        for library in &own.libraries {
+            assert!(library.sha256.len() == 64, "{}", library.name);
+            assert!(library.origin.ends_with(&library.version) || library.name == "go-redis");
+        }
+        for it in &own.differences {
+            assert!(own.libraries.iter().any(|library| library.name == it.library), "{it:?}");
+            assert!(!it.tests.is_empty() && !it.ways.is_empty(), "{it:?}");
+            for way in &it.ways {
+                let is_proxied = |it: &&Way| it.name() == way && **it != Way::Direct;
+                assert!(Way::ALL.iter().any(|it| is_proxied(&it)), "{way}");
+            }
+        }
+    }
+
+    #[test]
+    fn demands_reasons() {
+        let text = |reason: &str| {
+            format!(
+                r#"{{"server": "a", "differences": [
+                    {{"library": "l", "ways": ["shared"], "tests": ["t"]{reason}}}]}}"#
+            )
+        };
+        let known = parse(&text(r#", "reason": "r""#)).expect("a reason");
+        assert_eq!(known.known("l", Way::Shared), ["t"]);
+        assert!(known.known("l", Way::Dedicated).is_empty());
+        assert!(known.known("other", Way::Shared).is_empty());
+        assert!(parse(&text("")).is_err());
+    }
+}

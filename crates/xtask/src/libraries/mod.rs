@@ -1,0 +1,280 @@
+//! `cargo xtask test --libraries`: the own tests of client libraries, three times: with Redis
+//! directly, through Pointsman with dedicated connections, and through Pointsman with shared ones.
+//!
+//! A test has to have the same outcome in all three ways, unless `libraries.json` lists it with the
+//! reason ([`catalogue`]). [`redis_py`] and [`go_redis`] fetch a library and run its tests,
+//! [`stage`] starts the servers, and [`outcomes`] compares.
+//!
+//! Deliberately absent: a second attempt for tests that differ. A test whose outcome depends on
+//! chance is left out, by the list.
+
+mod catalogue;
+mod go_redis;
+mod outcomes;
+mod redis_py;
+mod stage;
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use bench::space;
+use clap::Parser;
+use harness::{in_private_namespace, loopback_up, pause};
+use setup::{build, seconds};
+
+use catalogue::{Catalogue, Library};
+use outcomes::{Outcome, Outcomes, Way};
+use stage::{Sharing, Stage};
+
+use crate::servers::{self, Programs};
+
+/// How long the tests of one library may take.
+const LIMIT: Duration = Duration::from_secs(15 * 60);
+/// The pause after the handshake of a connection, in ms. A session that was verified shares a
+/// connection 50 ms later.
+const PAUSE_MS: &str = "70";
+/// Holds the identity of a complete folder.
+const DONE: &str = ".complete";
+
+/// Run the own tests of client libraries directly and through Pointsman.
+///
+/// Fetches the libraries, their tests and a Redis into folders below target/, runs the tests
+/// directly, with dedicated connections and with shared ones, and compares every test. Fails on a
+/// difference that libraries.json does not explain. Needs a network namespace, as root or as a user
+/// who may create one. An idle machine of two cores needs about 20 minutes.
+///
+/// Example: cargo xtask test --libraries redis-py
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask test", max_term_width = 100)]
+struct LibrariesOptions {
+    /// Run the tests of libraries instead of those of the workspace.
+    #[arg(long, required = true)]
+    libraries: bool,
+    /// Test this program instead of building one.
+    #[arg(long, value_name = "PATH")]
+    program: Option<PathBuf>,
+    /// Runs within a network namespace.
+    #[arg(long, hide = true)]
+    namespaced: bool,
+    /// Libraries: redis-py, go-redis. All if none is given.
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+}
+
+/// Whether these arguments of `cargo xtask test` are for this command.
+pub(crate) fn wanted(args: &[OsString]) -> bool {
+    args.first().is_some_and(|arg| arg == "--libraries")
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// A message for people: an unknown name, a package that cannot be fetched, no network namespace.
+pub(crate) fn run(args: &[OsString]) -> Result<ExitCode, String> {
+    let words = std::iter::once(OsString::from("cargo xtask test")).chain(args.iter().cloned());
+    let options = match LibrariesOptions::try_parse_from(words) {
+        Ok(options) => options,
+        Err(error) => {
+            let _ = error.print();
+            let code = if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
+            return Ok(code);
+        }
+    };
+    let all = Catalogue::own()?;
+    if let Some(name) =
+        options.names.iter().find(|name| !all.libraries.iter().any(|it| it.name == **name))
+    {
+        return Err(format!("no library is named {name}."));
+    }
+    let wanted = |it: &&Library| options.names.is_empty() || options.names.contains(&it.name);
+    let libraries: Vec<&Library> = all.libraries.iter().filter(wanted).collect();
+    let redis = servers::programs(&all.server)?;
+    libraries.iter().try_for_each(|library| fetch(library))?;
+    let program = match &options.program {
+        Some(program) => {
+            fs::canonicalize(program).map_err(|error| format!("{}: {error}", program.display()))?
+        }
+        None => build::pointsman()?,
+    };
+    if !options.namespaced {
+        return Err(format!("no network namespace: {}", space::enter(&program)));
+    }
+    if !in_private_namespace() {
+        return Err("the tests need a network namespace of their own".to_owned());
+    }
+    loopback_up()?;
+    let mut explained = true;
+    for library in libraries {
+        explained &= compare(library, &all, &redis, &program)?;
+    }
+    println!("{}", if explained { "No unexplained difference." } else { "FAILED: see above." });
+    Ok(if explained { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The library below target/, fetched if it is missing.
+fn fetch(library: &Library) -> Result<(), String> {
+    let folder = folder(library);
+    let needs = match library.name.as_str() {
+        "redis-py" => redis_py::REQUIREMENTS,
+        _ => go_redis::PAUSE,
+    };
+    let identity = format!("{} {}\n{needs}", library.origin, library.sha256);
+    let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
+    if fs::read_to_string(folder.join(DONE)).is_ok_and(|mark| mark == identity) {
+        return Ok(());
+    }
+    println!("Fetching {} {} into {}", library.name, library.version, folder.display());
+    if folder.exists() {
+        fs::remove_dir_all(&folder).map_err(failed)?;
+    }
+    fs::create_dir_all(&folder).map_err(failed)?;
+    match library.name.as_str() {
+        "redis-py" => redis_py::fetch(library, &folder)?,
+        _ => go_redis::fetch(library, &folder)?,
+    }
+    fs::write(folder.join(DONE), identity).map_err(failed)
+}
+
+/// Runs the tests of a library in all ways and prints what they gave. Whether every difference is
+/// explained.
+fn compare(
+    library: &Library,
+    all: &Catalogue,
+    redis: &Programs,
+    program: &Path,
+) -> Result<bool, String> {
+    println!("── {} {} with {}", library.name, library.version, all.server);
+    let mut direct = Outcomes::default();
+    let mut explained = true;
+    for way in Way::ALL {
+        let start = Instant::now();
+        let (run, sharing) = run_tests(library, way, redis, program)?;
+        if way == Way::Direct {
+            direct = run.clone();
+        }
+        let known = all.known(&library.name, way);
+        let (known, new): (Vec<&str>, Vec<&str>) =
+            run.unlike(&direct).into_iter().partition(|name| known.contains(name));
+        println!("{}", line(way, &run, [known.len(), new.len()], start.elapsed()));
+        for (list, word) in [(&known, "explained"), (&new, "NOT EXPLAINED")] {
+            for name in list {
+                println!("    {word}: {name} {}, directly {}", run.word(name), direct.word(name));
+            }
+        }
+        if let Some(sharing) = sharing {
+            println!("    {}", sharing_line(sharing));
+            explained &= sharing.desyncs == 0;
+        }
+        explained &= new.is_empty() && run.count(Outcome::Passed) > 0;
+    }
+    println!("  failed directly:");
+    direct.failed().for_each(|name| println!("    {name}"));
+    Ok(explained)
+}
+
+/// Runs all tests of a library in one way. The output stays below target/.
+fn run_tests(
+    library: &Library,
+    way: Way,
+    redis: &Programs,
+    program: &Path,
+) -> Result<(Outcomes, Option<Sharing>), String> {
+    let home = folder(library);
+    let log = home.join(format!("{}.log", way.name()));
+    let file = home.join(format!("{}.outcomes", way.name()));
+    let _ = fs::remove_file(&file);
+    let stage = Stage::start(way, redis, program)?;
+    let mut command = match library.name.as_str() {
+        "redis-py" => redis_py::command(library, &home, &file)?,
+        _ => go_redis::command(library, &home, &file),
+    };
+    let output = File::create(&log).map_err(|error| format!("{}: {error}", log.display()))?;
+    let errors = output.try_clone().map_err(|error| error.to_string())?;
+    command.env("PAUSE_MS", PAUSE_MS).stdin(Stdio::null()).stdout(output).stderr(errors);
+    let within = finish(command)?;
+    let sharing = stage.sharing()?;
+    let read = || {
+        if !within {
+            return Err(format!("the tests took longer than {}", seconds(LIMIT)));
+        }
+        let text = fs::read_to_string(&file).map_err(|error| format!("no outcomes: {error}"))?;
+        match library.name.as_str() {
+            "redis-py" => redis_py::outcomes(&text),
+            _ => go_redis::outcomes(&text),
+        }
+    };
+    let run = read().map_err(|why| {
+        format!("{} {}: {why}; the output is in {}", library.name, way.name(), log.display())
+    })?;
+    Ok((run, sharing))
+}
+
+/// Waits for a command. Whether it ended within the limit.
+fn finish(mut command: Command) -> Result<bool, String> {
+    let mut child = command.spawn().map_err(|error| format!("{command:?}: {error}"))?;
+    let start = Instant::now();
+    while child.try_wait().map_err(|error| error.to_string())?.is_none() {
+        if start.elapsed() > LIMIT {
+            child.kill().map_err(|error| error.to_string())?;
+            child.wait().map_err(|error| error.to_string())?;
+            return Ok(false);
+        }
+        pause(Duration::from_millis(100));
+    }
+    Ok(true)
+}
+
+fn folder(library: &Library) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    root.canonicalize().unwrap_or(root).join("target/libraries").join(&library.name)
+}
+
+fn line(way: Way, run: &Outcomes, [known, new]: [usize; 2], took: Duration) -> String {
+    let [passed, failed, skipped] =
+        [Outcome::Passed, Outcome::Failed, Outcome::Skipped].map(|it| run.count(it));
+    let differing = match (way, known + new) {
+        (Way::Direct, _) => String::new(),
+        (_, 0) => ", as directly".to_owned(),
+        (_, all) => format!(", {all} differ, {new} of them not explained"),
+    };
+    format!(
+        "  {:<10} {passed:>5} passed {failed:>3} failed {skipped:>4} skipped {:>9}{differing}",
+        way.name(),
+        seconds(took)
+    )
+}
+
+fn sharing_line(sharing: Sharing) -> String {
+    format!(
+        "{} requests on shared connections, {} promotions, {} desyncs",
+        sharing.requests, sharing.promotions, sharing.desyncs
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_differences_by_way() {
+        let mut run = Outcomes::default();
+        run.add("a", Outcome::Passed);
+        run.add("b", Outcome::Failed);
+        let took = Duration::from_secs(2);
+        let direct = line(Way::Direct, &run, [0, 0], took);
+        assert!(direct.ends_with("1 passed   1 failed    0 skipped     2.0 s"), "{direct}");
+        assert!(line(Way::Dedicated, &run, [0, 0], took).ends_with("2.0 s, as directly"));
+        let shared = line(Way::Shared, &run, [2, 1], took);
+        assert!(shared.ends_with("2.0 s, 3 differ, 1 of them not explained"), "{shared}");
+    }
+
+    #[test]
+    fn takes_only_its_own_arguments() {
+        let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
+        assert!(wanted(&words("--libraries redis-py")));
+        assert!(!wanted(&words("--servers --list")) && !wanted(&[]));
+    }
+}

@@ -1,0 +1,166 @@
+//! The servers of one run: Redis, and for the ways through Pointsman a sentinel and Pointsman.
+//!
+//! Some tests connect to port 6379 whatever their options say. So the server that they reach has
+//! that port, in a network namespace of this run; what is behind Pointsman has other ports.
+
+use std::ffi::OsString;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::time::Duration;
+
+use harness::{Client, Launch, Process, http_get, wait_until};
+use tempfile::TempDir;
+
+use super::outcomes::Way;
+use crate::servers::Programs;
+
+/// Where the tests connect to.
+pub(super) const PORT: u16 = 6379;
+const REDIS: u16 = 7000;
+const SENTINEL: u16 = 7001;
+const ADMIN: u16 = 7002;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What Pointsman counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Sharing {
+    /// Requests on shared connections.
+    pub(super) requests: u64,
+    /// Sessions that got a connection of their own.
+    pub(super) promotions: u64,
+    /// Shared connections that were closed because of a reply that did not match.
+    pub(super) desyncs: u64,
+}
+
+/// Running servers. Dropping it ends them and removes their files.
+#[derive(Debug)]
+pub(super) struct Stage {
+    // The processes are dropped before the folder, because they write to it until they end.
+    processes: Vec<Process>,
+    way: Way,
+    folder: TempDir,
+}
+
+impl Stage {
+    /// Starts them and waits until a client is served.
+    ///
+    /// # Errors
+    /// A message for people: no folder or file can be written.
+    pub(super) fn start(way: Way, redis: &Programs, pointsman: &Path) -> Result<Self, String> {
+        let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+        let mut stage = Self { processes: Vec::new(), way, folder };
+        let port = if way == Way::Direct { PORT } else { REDIS };
+        stage.launch("redis", &redis.server, &redis_conf(port), &[])?;
+        stage.await_ping(port);
+        if way != Way::Direct {
+            stage.launch("sentinel", &redis.sentinel, &sentinel_conf(), &[])?;
+            stage.await_ping(SENTINEL);
+            stage.launch("pointsman", pointsman, &pointsman_toml(way), &["run", "--config"])?;
+            wait_until("pointsman to be ready", PATIENCE, || match http_get(at(ADMIN), "/ready") {
+                Ok((200, _)) => Ok(()),
+                other => Err(format!("{other:?}")),
+            });
+            stage.await_ping(PORT);
+        }
+        Ok(stage)
+    }
+
+    /// What Pointsman counted so far, if it shares connections.
+    ///
+    /// # Errors
+    /// A message for people: a server ended, or Pointsman does not answer.
+    pub(super) fn sharing(&self) -> Result<Option<Sharing>, String> {
+        if let Some(ended) = self.processes.iter().find(|it| !it.is_running()) {
+            return Err(format!("{} ended during the tests:\n{}", ended.name(), ended.tail()));
+        }
+        if self.way != Way::Shared {
+            return Ok(None);
+        }
+        let (_, text) = http_get(at(ADMIN), "/metrics").map_err(|error| error.to_string())?;
+        Ok(Some(Sharing {
+            requests: sum(&text, "pointsman_shared_requests_total"),
+            promotions: sum(&text, "pointsman_shared_promotions_total"),
+            desyncs: sum(&text, "pointsman_shared_desyncs_total"),
+        }))
+    }
+
+    fn launch(
+        &mut self,
+        name: &str,
+        program: &Path,
+        conf: &str,
+        args: &[&str],
+    ) -> Result<(), String> {
+        let folder = self.folder.path().join(name);
+        let file = folder.join("conf");
+        std::fs::create_dir(&folder)
+            .and_then(|()| std::fs::write(&file, conf))
+            .map_err(|error| format!("{}: {error}", file.display()))?;
+        self.processes.push(Process::start(&Launch {
+            name: name.to_owned(),
+            program: program.to_owned(),
+            args: args.iter().map(OsString::from).chain([file.into()]).collect(),
+            env: Vec::new(),
+            folder,
+        }));
+        Ok(())
+    }
+
+    fn await_ping(&self, port: u16) {
+        wait_until(&format!("a server on port {port}"), PATIENCE, || {
+            if let Some(ended) = self.processes.iter().find(|it| !it.is_running()) {
+                return Err(format!("{} ended: {}", ended.name(), ended.tail()));
+            }
+            let mut client = Client::connect(at(port)).map_err(|error| error.to_string())?;
+            client.cmd(&["PING"]).map(drop).map_err(|error| error.to_string())
+        });
+    }
+}
+
+fn at(port: u16) -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)
+}
+
+fn redis_conf(port: u16) -> String {
+    format!(
+        "bind 127.0.0.1\nport {port}\nsave \"\"\nenable-debug-command yes\nenable-module-command yes\n"
+    )
+}
+
+/// Nothing fails over: no test ends the server, and some of them make it busy for a while.
+fn sentinel_conf() -> String {
+    format!(
+        "bind 127.0.0.1\nport {SENTINEL}\nsentinel monitor mymaster 127.0.0.1 {REDIS} 1\n\
+         sentinel down-after-milliseconds mymaster 600000\n"
+    )
+}
+
+fn pointsman_toml(way: Way) -> String {
+    format!(
+        "[[service]]\nname = \"mymaster\"\nlisten = [\"127.0.0.1:{PORT}\"]\n\
+         sentinels = [\"127.0.0.1:{SENTINEL}\"]\nupstream = {:?}\n\
+         [admin]\nlisten = [\"127.0.0.1:{ADMIN}\"]\n",
+        way.name()
+    )
+}
+
+/// The sum of all series of a metric.
+fn sum(text: &str, metric: &str) -> u64 {
+    let value = |line: &str| {
+        let (_, value) = line.strip_prefix(metric)?.strip_prefix('{')?.rsplit_once("} ")?;
+        value.parse::<u64>().ok()
+    };
+    text.lines().filter_map(value).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn adds_all_series_of_a_metric() {
+        let text = "# TYPE a_total counter\na_total{service=\"x\",reason=\"one\"} 2\n\
+                    a_total{service=\"x\",reason=\"two\"} 3\na_total_more{service=\"x\"} 7\n";
+        assert_eq!((sum(text, "a_total"), sum(text, "b_total")), (5, 0));
+    }
+}
