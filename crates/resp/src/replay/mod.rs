@@ -64,6 +64,8 @@ pub struct Replay {
     after_ping: u64,
     /// If the session is subscribed: messages received before all subscriptions are confirmed.
     messages: Option<Messages>,
+    /// Whether the session was on this server before, and if so, whether it runs a script now.
+    same_server: Option<bool>,
 }
 
 impl fmt::Debug for Replay {
@@ -85,7 +87,7 @@ impl Replay {
         let mut fresh = ledger.successor();
         fresh.request(&requests);
         let messages = (ledger.session_state() == SessionState::Subscribed).then(Messages::default);
-        Some(Self { requests, ledger: fresh, after_ping, messages })
+        Some(Self { requests, ledger: fresh, after_ping, messages, same_server: None })
     }
 
     /// The replay of the state of a session that [may share](Ledger::shared_state) connections, on
@@ -97,7 +99,21 @@ impl Replay {
         let (requests, after_ping) = requests(ledger.recorded_state(), names);
         let mut fresh = ledger.successor();
         fresh.request(&requests);
-        Some(Self { requests, ledger: fresh, after_ping, messages: None })
+        Some(Self { requests, ledger: fresh, after_ping, messages: None, same_server: None })
+    }
+
+    /// Accepts that the server runs a script: it is the one that the session was on, and the client
+    /// may be about to end the script. Names are then not set.
+    #[must_use]
+    pub fn on_same_server(mut self) -> Self {
+        self.same_server = Some(false);
+        self
+    }
+
+    /// Whether the server ran a script and the session was on it before.
+    #[must_use]
+    pub fn met_script(&self) -> bool {
+        self.same_server == Some(true)
     }
 
     /// Whether the connection has the state of the session of `before`, apart from names.
@@ -162,11 +178,15 @@ impl Replay {
     }
 
     /// Checks the reply that has just ended, before which `owed` replies were missing.
-    fn check_reply(&self, owed: u64) -> Result<(), ReplayError> {
+    fn check_reply(&mut self, owed: u64) -> Result<(), ReplayError> {
         let (kind, line) = self.ledger.last_line();
         // The first reply may be to no request: a server at its `maxclients` sends an error and
         // closes the connection.
         if kind == b'-' && message_kind::is_unavailable(line) {
+            if self.same_server.is_some() && message_kind::is_busy(line) {
+                self.same_server = Some(true);
+                return Ok(());
+            }
             return Err(ReplayError::Unavailable);
         }
         if owed == self.after_ping + 1 {

@@ -288,6 +288,27 @@ fn reports_busy_and_full_servers_as_unavailable() {
 }
 
 #[test]
+fn accepts_a_script_on_the_same_server_only() {
+    const BUSY: &[u8] = b"-BUSY Redis is busy running a script.\r\n";
+    let mut before = talk();
+    before.c("HELLO 3").c("CLIENT SETNAME app").s("%1/+proto/:3/+OK/");
+    let answers = [b"%1\r\n+proto\r\n:3\r\n", BUSY, BUSY].concat();
+    let replay = || Replay::of_shared(&before.0, true).unwrap();
+    assert_eq!(replay().answer(&answers), Err(ReplayError::Unavailable));
+    let mut there = replay().on_same_server();
+    assert_eq!(there.answer(&answers), Ok(answers.len()));
+    assert!(there.met_script() && there.has_shared_state_of(&before.0), "only the name is missing");
+    let full = b"-ERR max number of clients reached\r\n";
+    assert_eq!(replay().on_same_server().answer(full), Err(ReplayError::Unavailable));
+    // Requests of this session would go to another database.
+    let mut elsewhere = talk();
+    elsewhere.c("SELECT 1").s("+OK/");
+    let mut there = Replay::of_shared(&elsewhere.0, true).unwrap().on_same_server();
+    assert_eq!(there.answer(&[BUSY, BUSY].concat()), Ok(2 * BUSY.len()));
+    assert!(there.met_script() && !there.has_shared_state_of(&elsewhere.0));
+}
+
+#[test]
 fn ends_a_carried_session_that_sends_wait() {
     let before = talk();
     let mut replay = Replay::of(&before.0).unwrap();

@@ -93,12 +93,18 @@ pub(crate) fn hint(error: &[u8]) -> Option<Hint> {
 /// Prefixes of errors that say that a server cannot serve now, for a reason other than its data or
 /// its role. At its `maxclients`, and in protected mode, a server sends the error without a request
 /// and closes the connection.
-const UNAVAILABLE: [&[u8]; 3] = [b"BUSY ", b"DENIED ", b"ERR max number of cl"];
+const UNAVAILABLE: [&[u8]; 3] = [BUSY, b"DENIED ", b"ERR max number of cl"];
+const BUSY: &[u8] = b"BUSY ";
 
 /// Whether an error line is such an error. It is given without its `-`, and possibly only its first
 /// [`SHORT_WORD_LEN`](crate::scan::short_word::SHORT_WORD_LEN) bytes.
 pub(crate) fn is_unavailable(error: &[u8]) -> bool {
     UNAVAILABLE.iter().any(|beginning| error.starts_with(beginning))
+}
+
+/// Whether it says that the server runs a script.
+pub(crate) fn is_busy(error: &[u8]) -> bool {
+    error.starts_with(BUSY)
 }
 
 #[cfg(test)]

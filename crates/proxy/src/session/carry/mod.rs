@@ -130,7 +130,11 @@ impl Migration<'_> {
 
     /// Opens a connection to the same target, with the state of the session.
     async fn promote(&self, target: &Target, context: &WorkerContext, until: Instant) -> Opened {
-        let replay = || Replay::of_shared(&self.ledger, true).ok_or(Failed::Refused);
+        // A server that runs a script answers what ends the script, and refuses the rest itself.
+        let replay = || {
+            let replay = Replay::of_shared(&self.ledger, true).ok_or(Failed::Refused)?;
+            Ok(replay.on_same_server())
+        };
         self.reused.set(false);
         if self.purpose == Purpose::Verify
             && let Some(mut upstream) = verifiers::take(target, context, until).await
@@ -147,6 +151,7 @@ impl Migration<'_> {
         let upstream = replay::exchange((target, context), &mut replay, until).await?;
         match replay.has_shared_state_of(&self.ledger) {
             true => Ok((upstream, None)),
+            false if replay.met_script() => Err(Failed::Unavailable),
             false => Err(Failed::Refused),
         }
     }
