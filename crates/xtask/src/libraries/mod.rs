@@ -155,9 +155,9 @@ fn compare(
         if way == Way::Direct {
             direct = run.clone();
         }
-        let known = all.known(&library.name, way);
+        let is_known = |name: &&str| all.explains(&library.name, way, name);
         let (known, new): (Vec<&str>, Vec<&str>) =
-            run.unlike(&direct).into_iter().partition(|name| known.contains(name));
+            run.unlike(&direct).into_iter().partition(is_known);
         println!("{}", line(way, &run, [known.len(), new.len()], start.elapsed()));
         for (list, word) in [(&known, "explained"), (&new, "NOT EXPLAINED")] {
             for name in list {
