@@ -17,9 +17,6 @@ use super::settings::{Origin, SettingMap, Settings};
 use super::value::Value;
 use super::{shared_upstreams, tls_admin, tls_clients};
 
-/// The longest idle time that Linux accepts (`linux:include/net/tcp.h`, `MAX_TCP_KEEPIDLE`).
-const MAX_KEEPALIVE: Duration = Duration::from_secs(32_767);
-
 /// The time after which the connection tracking of Linux drops a connection in CLOSE_WAIT
 /// (`nf_conntrack_tcp_timeout_close_wait`).
 const CONNTRACK_CLOSE_WAIT: Duration = Duration::from_secs(60);
@@ -133,12 +130,6 @@ fn check_service(service: &SettingMap, damaged: bool, findings: &mut Vec<Finding
         && *timeout >= CONNTRACK_CLOSE_WAIT
     {
         note(key, "Linux drops half-closed connections after 60s", "give less than \"60s\"");
-    }
-    let key = "service.tcp_keepalive";
-    if let Some(Value::Duration(idle)) = service.value(key)
-        && *idle > MAX_KEEPALIVE
-    {
-        note(key, "Linux refuses an idle time of more than 32767s", "give at most \"9h\"");
     }
 }
 

@@ -176,8 +176,8 @@ section! {
         /// answers again. Keep it above the duration of the longest command of your readers.
         /// Clients of a hung master are closed when another master is confirmed.
         silent_timeout: Duration = ValueKind::DurationOrOff, Some("10s"), Live;
-        /// Idle time before TCP keepalive probes are sent, to clients and to Redis, at most 32767s;
-        /// "0s" turns them off.
+        /// Idle time before TCP keepalive probes are sent, to clients and to Redis; "0s" turns them
+        /// off.
         tcp_keepalive: Duration = ValueKind::DurationOrOff, Some("60s"), Live;
         /// How long sent bytes may stay unacknowledged before a connection is closed; "0s" for the
         /// kernel's default.

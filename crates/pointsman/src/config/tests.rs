@@ -491,7 +491,7 @@ fn prints_file_names_without_control_characters() {
 }
 
 /// Independent faults: section, line, and the key under which it is reported.
-const FAULTS: [(&str, &str, &str); 17] = [
+const FAULTS: [(&str, &str, &str); 16] = [
     ("service", "connect_timeout = 5", "service.connect_timeout"),
     ("service", "hold_timeout = \"soon\"", "service.hold_timeout"),
     ("service", "listen = [\"nowhere\"]", "service.listen"),
@@ -500,7 +500,6 @@ const FAULTS: [(&str, &str, &str); 17] = [
     ("service", "stateless_commands = [\"MULTI\"]", "service.stateless_commands"),
     ("service", "colour = 1", "service.colour"),
     ("service", "half_close_timeout = \"2m\"", "service.half_close_timeout"),
-    ("service", "tcp_keepalive = \"32768s\"", "service.tcp_keepalive"),
     ("service.auth", "username = \"u\"", "service.auth.username"),
     ("service.timers", "poll = \"0s\"", "service.timers.poll"),
     ("admin", "max_connections = 0", "admin.max_connections"),
