@@ -197,8 +197,12 @@ impl Wake for TaskWaker {
                 local.worker.as_ref().is_some_and(|worker| Arc::ptr_eq(worker, &self.worker));
             if mine {
                 let local = &mut *local;
-                let queue = if self.follows { &mut local.following } else { &mut local.queue };
-                queue.push_back(self.key);
+                if self.follows {
+                    following::ANY_WOKEN.set(true);
+                    local.following.push_back(self.key);
+                } else {
+                    local.queue.push_back(self.key);
+                }
             }
             mine
         });
@@ -254,11 +258,9 @@ impl Tasks {
 
     /// Whether any task is ready.
     pub(crate) fn is_busy(&self) -> bool {
-        let woken = |local: &LocalQueues| {
-            let LocalQueues { queue, following, spawned, worker: _ } = local;
-            !(queue.is_empty() && following.is_empty() && spawned.is_empty())
-        };
-        !self.ready.is_empty() || LOCAL.with_borrow(woken)
+        !self.ready.is_empty()
+            || following::ANY_WOKEN.get()
+            || LOCAL.with_borrow(|local| !local.queue.is_empty() || !local.spawned.is_empty())
     }
 
     /// Queues the tasks that other threads have woken. To be called after the wake-up descriptor
@@ -357,6 +359,7 @@ impl Tasks {
 
     /// Polls the task, or defers it if it is heavy and light ones are being polled. Returns whether
     /// it is essential.
+    #[inline(always)]
     fn poll(&mut self, key: TaskKey, light: bool) -> Result<bool, Panicked> {
         let slot =
             self.slots.get_mut(key.index as usize).filter(|slot| slot.generation == key.generation);
