@@ -22,8 +22,9 @@ const FREQUENT: u32 = ALL / 8;
 const DOUBTFUL: Rate = Rate { between: 100_000, in_a_row: 10 };
 
 /// Accepted clients while those without a request are frequent: four per millisecond. Accepting
-/// more in a row would keep established sessions, and other programs on the core, waiting.
-const ACCEPTED: Rate = Rate { between: 250, in_a_row: 4 };
+/// more in a row would keep established sessions, and other programs on the core, waiting. The
+/// listener asks after it has accepted, so the fourth in a row is the first that is not admitted.
+const ACCEPTED: Rate = Rate { between: 250, in_a_row: 3 };
 
 /// A rate that may be exceeded for a moment.
 #[derive(Debug)]
@@ -75,7 +76,7 @@ impl SilentClients {
         self.doubtful.admits(now, &DOUBTFUL)
     }
 
-    /// Whether another client may be accepted at once. `now` is asked for if it may not always.
+    /// Whether another client may be accepted at once after this one. `now` is asked for if it may not always.
     pub(crate) fn admits_accept(&self, now: impl FnOnce() -> u64) -> bool {
         !self.are_frequent() || self.accepted.admits(now(), &ACCEPTED)
     }
@@ -103,6 +104,16 @@ mod tests {
         (0..100_000).for_each(|_| clients.record(true));
         assert!(clients.share.load(Ordering::Relaxed) <= ALL);
     }
+
+    #[test]
+    fn limits_accepts_only_while_silent_clients_are_frequent() {
+        let clients = SilentClients::default();
+        assert!((0..100).all(|_| clients.admits_accept(|| unreachable!("not limited"))));
+        (0..9).for_each(|_| clients.record(true));
+        let admitted = |now: u64| (0..100).filter(|_| clients.admits_accept(|| now)).count();
+        assert_eq!([admitted(0), admitted(100), admitted(1000)], [3, 0, 3]);
+    }
+
     #[test]
     fn admits_ten_doubtful_clients_per_second() {
         let clients = SilentClients::default();

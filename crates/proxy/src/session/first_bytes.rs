@@ -196,6 +196,21 @@ mod tests {
         let _upstream = backend.accept();
         assert!(begin.elapsed() >= AWAITED_FOR);
     }
+    /// A lower bound on the time: a slow machine takes longer, and never less.
+    #[test]
+    fn accepts_a_flood_slowly_once_silent_clients_are_frequent() {
+        const FLOOD: u32 = 400;
+        let backend = Backend::new();
+        let mut proxy = TestProxy::new(Options::default());
+        proxy.commit(backend.addr());
+        leave_silently(&proxy, &backend, 9);
+        proxy.wait_for("their ends", |stats| stats.closed_in_all() == 9);
+        let begin = Instant::now();
+        let _flood: Vec<_> = (0..FLOOD).map(|_| proxy.client()).collect();
+        proxy.wait_for("all to be accepted", |stats| stats.accepted == u64::from(9 + FLOOD));
+        assert!(begin.elapsed() >= Duration::from_millis(u64::from(FLOOD / 4 - 1)));
+    }
+
     #[test]
     fn knows_how_clients_of_redis_begin() {
         let likely: [&[u8]; 11] = [
