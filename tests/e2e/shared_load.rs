@@ -87,7 +87,7 @@ pub(crate) fn assert_hidden(mut seen: Seen, warning: &Warning) {
     assert_eq!(seen.left, 0);
 }
 
-/// Clients of one connection: those that wait for a reply end, and all others go on.
+/// Clients of one connection: those that wait for a reply end, and all other sessions continue.
 #[test]
 fn ends_only_requests_in_flight_at_the_masters_death() {
     let cluster = owners::cluster().start();
@@ -103,7 +103,7 @@ fn ends_only_requests_in_flight_at_the_masters_death() {
     // The first request after their verification joins the connection of working clients.
     let mut assert_served = || {
         for client in &mut idle {
-            let reply = client.cmd(&["GET", "ann:k"]).expect("a session that goes on");
+            let reply = client.cmd(&["GET", "ann:k"]).expect("a session that continues");
             assert_eq!(reply.text(), Some("v"));
         }
     };

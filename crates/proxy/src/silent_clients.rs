@@ -76,7 +76,8 @@ impl SilentClients {
         self.doubtful.admits(now, &DOUBTFUL)
     }
 
-    /// Whether another client may be accepted at once after this one. `now` is asked for if it may not always.
+    /// Whether another client may be accepted at once after this one. `now` is asked for if it may
+    /// not always.
     pub(crate) fn admits_accept(&self, now: impl FnOnce() -> u64) -> bool {
         !self.are_frequent() || self.accepted.admits(now(), &ACCEPTED)
     }

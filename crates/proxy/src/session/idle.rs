@@ -79,8 +79,8 @@ impl IdleWatch {
         }
     }
 
-    /// The timer goes on while no pump runs. `moved` is what the former one has forwarded; the next
-    /// one begins at zero.
+    /// The timer keeps running while no pump does. `moved` is what the former one has forwarded;
+    /// the next one begins at zero.
     pub(crate) fn begin_rest(&mut self, moved: u32, options: &Options) {
         self.moved = u32::from(moved != self.moved);
         if options.client_idle_timeout.is_zero() {

@@ -43,8 +43,8 @@ const DONE: &str = ".complete";
 ///
 /// Fetches the libraries, their tests and a Redis into folders below target/, runs the tests
 /// directly, with dedicated connections and with shared ones, and compares every test. Fails on a
-/// difference that libraries.json does not explain. Needs a network namespace, as root or as a user
-/// who may create one. An idle machine of two cores needs about 20 minutes.
+/// difference that libraries.json does not explain. Needs a network namespace, as root or with
+/// permission to create one. Two idle cores need about 30 minutes.
 ///
 /// Example: cargo xtask test --libraries redis-py
 #[derive(Debug, Parser)]
