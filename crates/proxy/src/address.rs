@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use crate::runtime::tasks::groups::TaskGroup;
+
 /// The prefix of a Unix socket's path.
 const UNIX: &str = "unix:";
 
@@ -106,6 +108,11 @@ pub struct ListenerId(u64);
 impl ListenerId {
     pub(crate) const fn nth(number: usize) -> Self {
         Self(number as u64)
+    }
+
+    /// The group of the listener's sessions.
+    pub(crate) const fn group(self) -> TaskGroup {
+        TaskGroup::nth(self.0 as u32)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The context of sessions: what they share with other sessions of their service, and of their
 //! worker.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use drain::{Drain, Phase};
@@ -11,6 +11,7 @@ use crate::address::ListenerId;
 use crate::dial_permits::DialPermits;
 use crate::limits::{Limits, Slots};
 use crate::rejection::RejectionLog;
+use crate::runtime::tasks::groups;
 use crate::service::Service;
 use crate::silent_clients::SilentClients;
 use crate::stats::WorkerCounters;
@@ -68,36 +69,55 @@ pub(crate) struct WorkerContext {
     pub(crate) listener: Arc<ListenerContext>,
     /// The drain of the listener.
     pub(crate) drain: Drain,
-    /// Notified after a master change, when the drain begins, and when it cuts. Each session waits
-    /// on this one list instead of one per kind of event, and no list is shared between workers.
+    /// Notifies sessions that connect of the [events](SessionEvents). All others are woken by their
+    /// worker.
     pub(crate) session_notify: Notify,
+    /// Master changes, reloads of options, the beginning of the drain, and when it cuts and stops.
+    pub(crate) events: SessionEvents,
     /// The permits of the service's sessions on this worker to connect to a target.
     pub(crate) dial_permits: Arc<DialPermits>,
     /// How many of its recent clients sent nothing.
     pub(crate) silent_clients: SilentClients,
 }
 
+/// The number of events that sessions were notified of, on their worker's thread. One that
+/// [rests](crate::session::shared::rest) compares it.
+#[derive(Debug, Default)]
+pub(crate) struct SessionEvents(AtomicU32);
+
+impl SessionEvents {
+    pub(crate) fn count(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 impl WorkerContext {
     /// Forwards events to the sessions. The futures for all kinds of events are created before the
-    /// sessions are notified, and a session creates its future before it checks. So no event is
-    /// lost in either step. Ends with the drain.
+    /// sessions are notified, and a session creates its future, or its flag, before it checks. So
+    /// no event is lost in either step. Ends with the drain.
     pub(crate) async fn forward_events(self: Arc<Self>) {
-        let Self { shared, drain, session_notify, dial_permits, .. } = &*self;
+        let Self { shared, drain, dial_permits, .. } = &*self;
         let route = &shared.service.route;
         let mut next = Phase::Draining;
         loop {
             let target_changed = route.changed();
             let options_changed = shared.service.options.changed();
-            session_notify.notify_waiters();
+            self.notify_sessions();
             tokio::select! {
                 () = target_changed => dial_permits.reset(),
                 () = options_changed => {}
                 () = drain.reached(next) => match next {
                     Phase::Draining => next = Phase::Cutting,
                     Phase::Cutting => next = Phase::Stopped,
-                    _ => return session_notify.notify_waiters(),
+                    _ => return self.notify_sessions(),
                 },
             }
         }
+    }
+
+    fn notify_sessions(&self) {
+        self.events.0.fetch_add(1, Ordering::Relaxed);
+        self.session_notify.notify_waiters();
+        groups::wake(self.listener.id.group());
     }
 }

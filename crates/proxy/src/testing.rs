@@ -22,7 +22,7 @@ use socket2::Socket;
 use target::{Destination, EmptyPool, PoolWriter, Target, TargetSource, TargetWriter};
 
 use crate::address::{ListenerId, Peer};
-use crate::context::{ListenerContext, ServiceContext, WorkerContext};
+use crate::context::{ListenerContext, ServiceContext, SessionEvents, WorkerContext};
 use crate::limits::{Limits, ResourceShortage, Slots};
 use crate::rejection::RejectionLog;
 use crate::session::report::SessionBase;
@@ -352,6 +352,7 @@ pub(crate) fn context() -> (TargetWriter, Arc<WorkerContext>) {
             drain: listener.drain.clone(),
             listener,
             session_notify: tokio::sync::Notify::new(),
+            events: SessionEvents::default(),
             dial_permits: Arc::default(),
             silent_clients: SilentClients::default(),
         }),

@@ -24,6 +24,7 @@
 //! [`workers`](crate::workers).
 
 pub(crate) mod following;
+pub(crate) mod groups;
 pub(crate) mod visits;
 
 use std::any::Any;
@@ -41,6 +42,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::runtime::run_queue::{RunQueue, Weight};
+use crate::runtime::tasks::groups::TaskGroup;
 use crate::runtime::tasks::visits::Visitor;
 use crate::runtime::wake_flag::WakeFlag;
 
@@ -220,6 +222,8 @@ struct Task {
     weight: Weight,
     /// Set to make the task look for rare events, if it has registered one.
     flag: Option<Arc<WakeFlag>>,
+    /// Its group, if it has registered one.
+    group: Option<TaskGroup>,
 }
 
 #[derive(Default)]
@@ -336,6 +340,7 @@ impl Tasks {
                 essential,
                 weight: Weight::default(),
                 flag: None,
+                group: None,
             });
             self.poll(key, false)?;
             self.record_weight(key);
@@ -343,15 +348,15 @@ impl Tasks {
         Ok(())
     }
 
-    /// Records what the task has moved in its last poll, and the flag that it has registered.
-    /// Called only if it has done one of them, or if the task is heavy.
+    /// Records what the task has moved in its last poll, and what it has registered. Called only if
+    /// it has done one of them, or if the task is heavy.
     #[cold]
     fn record_weight(&mut self, key: TaskKey) {
-        let (bytes, flag) = (BYTES.take(), visits::take_registered());
+        let (bytes, registered) = (BYTES.take(), visits::take_registered());
         if let Some(task) = self.task(key) {
             task.weight.record(bytes);
-            if let Some(flag) = flag {
-                task.flag = flag;
+            if let Some((flag, group)) = registered {
+                (task.flag, task.group) = (flag, Some(group));
             }
         }
         self.ready.add_bytes(bytes);

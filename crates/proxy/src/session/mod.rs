@@ -164,9 +164,10 @@ impl Session {
     #[allow(clippy::manual_async_fn)]
     pub(crate) fn run(mut self, mut client: impl ClientStream) -> impl Future<Output = ()> {
         async move {
-            let first = or_killed(&self.base, Box::pin(self.connect_first(&mut client))).await;
             let ending = 'served: {
-                let (mut target, mut upstream, mut start) = match first {
+                let first = Box::pin(self.connect_first(&mut client));
+                let (mut target, mut upstream, mut start) = match or_killed(&self.base, first).await
+                {
                     Ok(ready) => ready,
                     Err(ending) => break 'served ending,
                 };

@@ -30,13 +30,12 @@ mod superseded_tests;
 mod tls_target_tests;
 
 use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use drain::Ticket;
 use resp::Ledger;
 use target::Target;
-use tokio::sync::futures::Notified;
 
 use crate::context::WorkerContext;
 use crate::end_reason::{EndReason, Side};
@@ -168,11 +167,10 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
     pub(crate) fn run(&mut self, base: &'a SessionBase) -> impl Future<Output = Stopped> {
         async move {
             let watch = poll_fn(|cx| Poll::Ready(FlaggedWaker::new(cx.waker()))).await;
-            visits::register(&watch.flag);
-            let mut news = pin!(self.context.session_notify.notified());
+            visits::register(&watch.flag, self.context.listener.id.group());
             let options = &self.context.shared.service.options;
             self.idle.begin(&options.now(), self.has_received, &watch.waker);
-            let reason = poll_fn(|cx| self.poll_once(cx, base, &watch, news.as_mut())).await;
+            let reason = poll_fn(|cx| self.poll_once(cx, base, &watch)).await;
             if reason == EndReason::Fenced {
                 self.last_replies(base).await;
             }
@@ -186,7 +184,6 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
         cx: &mut Context<'_>,
         base: &'a SessionBase,
         FlaggedWaker { flag, waker }: &FlaggedWaker,
-        mut news: Pin<&mut Notified<'a>>,
     ) -> Poll<EndReason> {
         // Once for all that follows: no socket event can be recorded while this runs.
         self.client.update_readiness(cx);
@@ -196,11 +193,6 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
         if rung {
             if let Some(visit) = visits::current() {
                 return self.visited(visit, base, flag);
-            }
-            // The new future is created before fence, gate and drain are checked, so that no event
-            // between the two is lost.
-            while news.as_mut().poll(&mut Context::from_waker(waker)).is_ready() {
-                news.set(self.context.session_notify.notified());
             }
             if let Some(reason) = self.check_events(&base.ticket, waker) {
                 return Poll::Ready(reason);

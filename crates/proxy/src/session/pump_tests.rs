@@ -129,16 +129,14 @@ fn started() -> (Session, SocketStream, impl Drop) {
 async fn keeps_the_future_of_a_session_small() {
     let (session, client, _reactor) = started();
     let size = size_of_val(&session.run(client));
-    // Of it, 264 are the ledger and 64 the entry in the waiting list of events. 24 are tokio's test
-    // clock, which is part of a build of the whole workspace because another crate's tests enable
-    // it, and not of the program.
-    assert!(size <= 840 + 24, "{size} bytes");
+    // Of it, 264 are the ledger.
+    assert!(size <= 696, "{size} bytes");
 }
 
 #[tokio::test]
 async fn keeps_the_future_of_a_resting_session_small() {
     let (session, client, _reactor) = started();
     let size = size_of_val(&session.run_sharing(client));
-    // Of it, 64 are what is kept of the ledger and 64 the entry in the waiting list of events.
-    assert!(size <= 400, "{size} bytes");
+    // What is kept of the pump and the ledger is in a box of its own.
+    assert!(size <= 192, "{size} bytes");
 }

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 use crate::address::ListenAddr;
 use crate::address::ListenerId;
-use crate::context::{ListenerContext, ServiceContext, WorkerContext};
+use crate::context::{ListenerContext, ServiceContext, SessionEvents, WorkerContext};
 use crate::dial_permits::DialPermits;
 use crate::limits::{Limits, Slots};
 use crate::listener::WorkerListener;
@@ -102,6 +102,7 @@ impl ServiceSet {
                 listener: Arc::clone(&listener),
                 drain: listener.drain.clone(),
                 session_notify: Notify::new(),
+                events: SessionEvents::default(),
                 dial_permits: Arc::clone(permits),
                 silent_clients: SilentClients::default(),
             })))

@@ -23,6 +23,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
+use super::groups::TaskGroup;
 use super::{BYTES, LOCAL, Panicked, TaskKey, Tasks, WorkerHandle};
 use crate::runtime::wake_flag::WakeFlag;
 
@@ -40,12 +41,13 @@ pub(crate) enum Visit {
 
 thread_local! {
     static CURRENT: Cell<Option<Visit>> = const { Cell::new(None) };
-    /// A flag that a task has registered in its current poll.
+    /// What a task has registered in its current poll.
     static REGISTERED: RefCell<Option<Registered>> = const { RefCell::new(None) };
 }
 
-/// The flag to set before a visit; `None` if the task looks for a visit at every poll.
-type Registered = Option<Arc<WakeFlag>>;
+/// The flag to set before a visit, which is `None` if the task looks for one at every poll; and the
+/// [group](super::groups) of the task.
+type Registered = (Option<Arc<WakeFlag>>, TaskGroup);
 
 /// The visit in progress.
 pub(crate) fn current() -> Option<Visit> {
@@ -57,23 +59,24 @@ pub(crate) fn accept_end() {
     CURRENT.set(None);
 }
 
-/// Registers the flag of the task that is being polled, in place of an earlier one.
-pub(crate) fn register(flag: &Arc<WakeFlag>) {
-    replace(Some(Arc::clone(flag)));
+/// Registers the flag and the group of the task that is being polled, in place of earlier ones.
+pub(crate) fn register(flag: &Arc<WakeFlag>, group: TaskGroup) {
+    replace((Some(Arc::clone(flag)), group));
 }
 
-/// The task that is being polled looks for a visit at every poll from now on. Its flag is freed.
-pub(crate) fn unregister() {
-    replace(None);
+/// The task that is being polled looks for a visit and for events of its group at every poll from
+/// now on. Its flag is freed.
+pub(crate) fn register_without_flag(group: TaskGroup) {
+    replace((None, group));
 }
 
-fn replace(flag: Registered) {
-    REGISTERED.replace(Some(flag));
+fn replace(registered: Registered) {
+    REGISTERED.replace(Some(registered));
     // The cold path after the poll is taken for any number but zero.
     super::record_bytes(1);
 }
 
-/// Takes the flag that was registered in this poll.
+/// Takes what was registered in this poll.
 pub(super) fn take_registered() -> Option<Registered> {
     REGISTERED.take()
 }
@@ -132,12 +135,13 @@ impl Tasks {
         slot.task.as_ref().filter(|task| !task.essential).map(|_| slot.generation)
     }
 
-    /// Called for a key whose task is gone: lets the visitor run if it is its key.
+    /// Called for a key whose task is gone: lets the visitor run if it is its key, or wakes the
+    /// group that it is of.
     #[cold]
     #[inline(never)]
     pub(super) fn poll_gone(&mut self, key: TaskKey) {
         if key != VISITOR {
-            return;
+            return self.wake_group(key);
         }
         let Some(mut visitor) = self.visitor.take() else { return };
         // A visitor that panics is dropped: its callers see a worker that does not answer.

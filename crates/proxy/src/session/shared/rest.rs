@@ -3,29 +3,27 @@
 //! A session that pumps has state of two directions, buffers, a ledger, and futures for rare
 //! events. A client that is idle needs none of it: it has nothing in flight, and on a shared
 //! connection nothing of its own. So the pump stops, and what is kept is the client's connection,
-//! what the client has told the server ([`RestingLedger`]), and one entry in the list of sessions
-//! to notify. The next request, and every rare event, starts a new pump, which does what the former
-//! one would have done. A client that closes its connection meanwhile ends the session without one.
+//! and what the client has told the server ([`RestingLedger`]). The next request, and every rare
+//! event, starts a new pump, which does what the former one would have done. A client that closes
+//! its connection meanwhile ends the session without one.
 //!
 //! **When.** A session rests as soon as it is idle for the first time, after its handshake, since
 //! many clients connect long before they are needed. After a request that woke it, it rests when
 //! none has come for a while: starting a pump costs a tenth of a small request.
 //!
-//! **No event is lost.** The session is entered in the list of sessions to notify in the same poll
-//! in which its pump stops, and the task that notifies runs on the same thread. The waker for the
-//! client's connection is stored before the connection is looked at.
+//! **No event is lost.** A session rests only if its pump has looked for events since the last one
+//! that was counted, and notices the next one by the count. The task that counts runs on the same
+//! thread and wakes the session. The waker for the client's connection is stored before the
+//! connection is looked at.
 //!
 //! Deliberately absent: rest of a session with a connection of its own, which has an end to notice
 //! on both sides.
 
-use std::future::poll_fn;
-use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use resp::RestingLedger;
 use target::Target;
-use tokio::sync::futures::Notified;
 
 use crate::end_reason::{EndReason, Side};
 use crate::invariant;
@@ -36,7 +34,6 @@ use crate::io::upstream::Upstream;
 use crate::runtime::tasks::visits;
 use crate::runtime::timers::LazyTimer;
 use crate::session::carry::replay::Replayed;
-use crate::session::finish;
 use crate::session::idle::IdleWatch;
 use crate::session::leave::Leaving;
 use crate::session::pump::{Pump, Rare, Start};
@@ -55,6 +52,8 @@ pub(crate) struct RestClock {
     interval: LazyTimer,
     /// Bytes moved at the beginning of the interval, of which only a change matters.
     moved: u64,
+    /// The number of events when the pump last looked for any.
+    events: u32,
 }
 
 impl RestClock {
@@ -92,71 +91,49 @@ impl RestClock {
 pub(crate) struct Kept {
     ledger: RestingLedger,
     idle: IdleWatch,
+    /// The number of events when the pump last looked for any.
+    events: u32,
 }
+
+/// What ends a rest: bytes that the client has sent, if it has sent any, or its end.
+pub(crate) type Woken = Result<Vec<u8>, EndReason>;
 
 /// A session that rests, without what it is never without.
 #[derive(Debug)]
 pub(crate) struct Resting {
     kept: Kept,
     member: Option<RestingMember>,
-    /// What has woken it: bytes that the client has sent, if it has sent any, or its end.
-    woken: Result<Vec<u8>, EndReason>,
 }
 
 impl Resting {
     /// `member`: `None` if it has left its connection.
     pub(crate) fn new(kept: Kept, member: Option<RestingMember>) -> Self {
-        Self { kept, member, woken: Ok(Vec::new()) }
+        Self { kept, member }
     }
 
-    /// Why the session ends, if nothing has to be said to its client, which most clients have made
-    /// sure of by leaving.
-    pub(crate) fn ended_by<C: ByteStream>(&self) -> Option<EndReason> {
-        self.woken.as_ref().err().copied().filter(|reason| !finish::is_needed::<C>(*reason))
-    }
-
-    /// The start of the next pump.
-    ///
-    /// # Errors
-    ///
-    /// Why the session ends.
-    pub(crate) fn wake(self) -> Result<(Upstream, Start), EndReason> {
-        let Self { kept: Kept { ledger, idle }, member, woken } = self;
-        let early = woken?;
+    /// The start of the next pump, with what the client has sent.
+    pub(crate) fn wake(self, early: Vec<u8>) -> (Upstream, Start) {
+        let Self { kept: Kept { ledger, idle, .. }, member } = self;
         let upstream = member.map_or_else(Upstream::sharing, |it| Upstream::Shared(it.wake()));
         let replayed = Replayed { ledger: ledger.wake(), idle: Some(idle), messages: Vec::new() };
-        Ok((upstream, Start::resumed(early, Box::new(replayed))))
+        (upstream, Start::resumed(early, Box::new(replayed)))
     }
 
-    /// Waits until there is something to do.
-    // Not an async function, because the future of one holds its arguments twice.
-    #[allow(clippy::manual_async_fn)]
-    pub(crate) fn wait(
+    /// Ready when there is something to do.
+    pub(crate) fn poll_wait(
         &mut self,
+        cx: &mut Context<'_>,
         base: &SessionBase,
         target: Option<&Target>,
         client: &mut impl ByteStream,
-    ) -> impl Future<Output = ()> {
-        async move {
-            let mut news = pin!(base.context.session_notify.notified());
-            self.woken = poll_fn(|cx| self.poll_wait(cx, target, client, news.as_mut())).await;
-        }
-    }
-
-    fn poll_wait(
-        &mut self,
-        cx: &mut Context<'_>,
-        target: Option<&Target>,
-        client: &mut impl ByteStream,
-        news: Pin<&mut Notified<'_>>,
-    ) -> Poll<Result<Vec<u8>, EndReason>> {
+    ) -> Poll<Woken> {
         client.update_readiness(cx);
         if visits::current().is_some() {
             // The pump answers the visitor and nothing else in this poll.
             cx.waker().wake_by_ref();
             return Poll::Ready(Ok(Vec::new()));
         }
-        if news.poll(cx).is_ready() || self.kept.idle.is_due(cx.waker()) {
+        if base.context.events.count() != self.kept.events || self.kept.idle.is_due(cx.waker()) {
             return Poll::Ready(Ok(Vec::new()));
         }
         if !client.is_readable() {
@@ -188,6 +165,7 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
         if U::SHARED {
             let moved = self.requests.bytes_moved() + self.replies.bytes_moved();
             if let Some(sharing) = self.sharing.as_deref_mut() {
+                sharing.rest.events = self.context.events.count();
                 sharing.rest.check(moved, waker);
             }
         }
@@ -196,8 +174,9 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
     /// Whether the session begins to rest. To be called after everything was forwarded that can be.
     #[inline]
     pub(in crate::session) fn begins_to_rest(&mut self) -> bool {
+        let events = self.context.events.count();
         U::SHARED
-            && self.sharing.as_ref().is_some_and(|sharing| sharing.rest.now)
+            && self.sharing.as_ref().is_some_and(|it| it.rest.now && it.rest.events == events)
             && self.may_rest()
             && self.begin_rest()
     }
@@ -233,7 +212,7 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
         let mut idle = std::mem::take(&mut self.idle);
         let moved = self.requests.bytes_moved() as u32;
         idle.begin_rest(moved, &self.context.shared.service.options.now());
-        sharing.kept = Some(Kept { ledger, idle });
+        sharing.kept = Some(Kept { ledger, idle, events: sharing.rest.events });
         self.context.counters.shared.rests.increment();
         true
     }

@@ -8,8 +8,10 @@
 //! Deliberately absent: what follows a pump, which is the same for all sessions
 //! ([`Session::continue_with`]).
 
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use target::TargetRef;
 
@@ -20,8 +22,8 @@ use crate::io::upstream::Upstream;
 use crate::runtime::tasks::visits;
 use crate::session::pump::{After, Pump, Start, Stopped};
 use crate::session::report::SessionBase;
-use crate::session::shared::rest::{RestClock, Resting};
-use crate::session::{Ready, Session, SessionEnd, dial, or_killed, pump_tls};
+use crate::session::shared::rest::{RestClock, Resting, Woken};
+use crate::session::{Ready, Session, SessionEnd, dial, finish, or_killed, pump_tls};
 use crate::session_row::ConnectionUse;
 
 /// What follows a pump between a client and shared connections.
@@ -45,6 +47,31 @@ pub(in crate::session) fn pump_shared<'a, C: ByteStream>(
     Box::pin(async move { pump.run(base).await })
 }
 
+/// A session, its client, and what is kept while it rests.
+struct Serving<C> {
+    session: Session,
+    client: C,
+    resting: Option<Box<Resting>>,
+}
+
+impl<C: ClientStream> Serving<C> {
+    /// Serves the client until it rests, which is returned, or to its end.
+    async fn serve(&mut self, woken: Woken) -> bool {
+        let Self { session, client, resting } = self;
+        *resting = session.serve_sharing(client, resting.take(), woken).await;
+        resting.is_some()
+    }
+
+    /// Waits until there is something to do.
+    fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<Woken> {
+        let Self { session: Session { base, target, .. }, client, resting } = self;
+        match resting {
+            Some(resting) => resting.poll_wait(cx, base, target.as_deref(), client),
+            None => Poll::Ready(Err(invariant::report("a session rests and nothing is kept"))),
+        }
+    }
+}
+
 impl Session {
     /// The start of a session that shares connections, if nothing has to be waited for: the first
     /// request opens a connection, or joins one.
@@ -62,19 +89,18 @@ impl Session {
 
     /// Serves the client of a service that shares connections to its end. While it rests there is
     /// only this future, which is much smaller than that of [`run`](Self::run).
-    #[allow(clippy::manual_async_fn)]
-    pub(crate) fn run_sharing<C: ClientStream>(
-        mut self,
-        mut client: C,
-    ) -> impl Future<Output = ()> {
+    pub(crate) fn run_sharing<C: ClientStream>(self, client: C) -> impl Future<Output = ()> {
+        let mut serving = Serving { session: self, client, resting: None };
         async move {
-            let mut awake = Box::pin(self.serve_sharing(&mut client, None));
-            while let Some(mut resting) = awake.await {
-                resting.wait(&self.base, self.target.as_deref(), &mut client).await;
-                if let Some(reason) = resting.ended_by::<C>() {
-                    return self.end(reason);
+            let mut awake = Box::pin(serving.serve(Ok(Vec::new())));
+            while awake.await {
+                match poll_fn(|cx| serving.poll_rest(cx)).await {
+                    // Nothing has to be said to a client that has left.
+                    Err(reason) if !finish::is_needed::<C>(reason) => {
+                        return serving.session.end(reason);
+                    }
+                    woken => awake = Box::pin(serving.serve(woken)),
                 }
-                awake = Box::pin(self.serve_sharing(&mut client, Some(resting)));
             }
         }
     }
@@ -84,14 +110,18 @@ impl Session {
         &mut self,
         client: &mut impl ClientStream,
         resting: Option<Box<Resting>>,
+        woken: Woken,
     ) -> Option<Box<Resting>> {
-        let mut next = match (resting.map(|resting| resting.wake()), self.target.take()) {
-            (Some(Ok((upstream, start))), Some(target)) => Ok((target, upstream, start)),
-            (Some(Err(reason)), target) => {
+        let mut next = match (woken, resting, self.target.take()) {
+            (Ok(early), Some(resting), Some(target)) => {
+                let (upstream, start) = resting.wake(early);
+                Ok((target, upstream, start))
+            }
+            (Err(reason), _, target) => {
                 self.target = target;
                 Err((reason, Vec::new()))
             }
-            (_, _) => match self.share_at_once() {
+            (Ok(_), _, _) => match self.share_at_once() {
                 Some(ready) => Ok(ready),
                 None => or_killed(&self.base, Box::pin(self.connect_first(client))).await,
             },
@@ -128,7 +158,7 @@ impl Session {
         match stopped.after.take().map(|after| *after) {
             Some(After::Rest(kept)) => {
                 self.base.add(stopped.bytes, stopped.commands);
-                visits::unregister();
+                visits::register_without_flag(self.base.context.listener.id.group());
                 Ok(Shared::Rests(Box::new(Resting::new(kept, member.rest()))))
             }
             after => {
