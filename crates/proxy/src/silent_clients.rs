@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn limits_accepts_only_while_silent_clients_are_frequent() {
         let clients = SilentClients::default();
-        assert!((0..100).all(|_| clients.admits_accept(|| unreachable!("not limited"))));
+        assert!((0..100).all(|_| clients.admits_accept(|| 0)));
         (0..9).for_each(|_| clients.record(true));
         let admitted = |now: u64| (0..100).filter(|_| clients.admits_accept(|| now)).count();
         assert_eq!([admitted(0), admitted(100), admitted(1000)], [3, 0, 3]);

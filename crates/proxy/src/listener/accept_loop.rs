@@ -38,6 +38,9 @@ const MAX_DRAINED: usize = 8192;
 /// Clients accepted in a row before existing sessions run.
 const ACCEPTS_PER_TURN: usize = 32;
 
+/// The same while clients without a request are frequent.
+const ACCEPTS_PER_TURN_IN_A_FLOOD: usize = 1;
+
 /// The pause of a listener that has accepted enough, while clients without a request are frequent.
 const FLOOD_PAUSE: Duration = Duration::from_millis(1);
 
@@ -74,7 +77,7 @@ pub(crate) async fn serve(
                     () = &mut closing => break,
                     () = tokio::time::sleep(FLOOD_PAUSE) => {}
                 }
-            } else if accepted_count % ACCEPTS_PER_TURN == 0 {
+            } else if accepted_count % accepts_per_turn(&context) == 0 {
                 tasks::yield_now().await;
             }
             continue;
@@ -99,6 +102,13 @@ pub(crate) async fn serve(
     }
     drop(listen_socket);
     drop(permit);
+}
+
+fn accepts_per_turn(context: &WorkerContext) -> usize {
+    match context.silent_clients.are_frequent() {
+        true => ACCEPTS_PER_TURN_IN_A_FLOOD,
+        false => ACCEPTS_PER_TURN,
+    }
 }
 
 /// The next client. While the process is out of descriptors, a client is accepted only if it can
