@@ -13,6 +13,8 @@ use crate::{builder, metric};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const SHARED: &str = "upstream = \"shared\"";
+/// Within this time the server has confirmed that a kept connection was reset.
+const RESET_WITHIN: Duration = Duration::from_secs(5);
 const CLIENTS: usize = 12;
 const ROUNDS: usize = 150;
 
@@ -310,12 +312,18 @@ fn verifies_clients_without_a_connection_each() {
             assert!(!hello.is_error(), "{hello:?}");
         } else {
             assert!(client.cmd(&["AUTH", "app", "pw"]).unwrap().is_ok());
+            assert!(client.cmd(&["CLIENT", "SETNAME", "visitor"]).unwrap().is_ok());
         }
         assert!(client.cmd(&["SET", "k", &n.to_string()]).unwrap().is_ok());
         assert_eq!(client.cmd(&["GET", "k"]).unwrap().text(), Some(&*n.to_string()));
     }
     let cost = accepted() - before;
     assert!(cost < 30, "{cost} connections for 200 clients");
+    // Sooner than a kept connection is closed.
+    wait_until("the names of clients that have left to be gone", RESET_WITHIN, || {
+        let list = cluster.master().ask(&["CLIENT", "LIST"]).unwrap().text().unwrap().to_owned();
+        if list.contains("visitor") { Err(list) } else { Ok(()) }
+    });
     (0..5).for_each(|_| refused());
 }
 

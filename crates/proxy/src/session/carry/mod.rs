@@ -137,7 +137,7 @@ impl Migration<'_> {
         };
         self.reused.set(false);
         if self.purpose == Purpose::Verify
-            && let Some(mut upstream) = verifiers::take(target, context, until).await
+            && let Some(mut upstream) = verifiers::take(target, context)
         {
             let (mut replay, to) = (replay()?, (target, context));
             let replayed = replay::exchange_on(&mut upstream, to, &mut replay, until).await;

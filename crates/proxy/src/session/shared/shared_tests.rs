@@ -171,14 +171,12 @@ fn verifies_state_for_each_client_and_separates_groups() {
         client.write_all(&auth(secret)).unwrap();
         // The server itself checks the secret, on one connection after the other client.
         let own = own.get_or_insert_with(|| backend.accept());
-        if round > 1 {
-            answer_reset(own);
-        }
         answer_proof(own);
         expect(own, &auth(secret));
         own.write_all(b"+OK\r\n").unwrap();
         expect(&mut client, b"+OK\r\n");
         proxy.wait_for("its return", |stats| stats.shared.returned == round);
+        answer_reset(own);
         client.write_all(&get(secret)).unwrap();
         if is_new {
             let mut shared = backend.accept();
@@ -197,7 +195,6 @@ fn verifies_state_for_each_client_and_separates_groups() {
     let mut client = proxy.client();
     client.write_all(&auth("wrong")).unwrap();
     let mut own = own.unwrap();
-    answer_reset(&mut own);
     answer_proof(&mut own);
     expect(&mut own, &auth("wrong"));
     own.write_all(b"-WRONGPASS x\r\n").unwrap();

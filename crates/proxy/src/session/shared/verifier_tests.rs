@@ -13,14 +13,12 @@ fn verify(proxy: &TestProxy, own: &mut TcpStream, returns: u64) -> TcpStream {
     let mut client = proxy.client();
     let select = request(&["SELECT", "1"]);
     client.write_all(&select).unwrap();
-    if returns > 1 {
-        answer_reset(own);
-    }
     answer_proof(own);
     expect(own, &select);
     own.write_all(b"+OK\r\n").unwrap();
     expect(&mut client, b"+OK\r\n");
     proxy.wait_for("its return", |stats| stats.shared.returned == returns);
+    answer_reset(own);
     client
 }
 
@@ -36,6 +34,7 @@ fn verifies_clients_on_one_connection() {
     own.write_all(b"%1\r\n$5\r\nproto\r\n:3\r\n").unwrap();
     expect(&mut first, b"%1\r\n$5\r\nproto\r\n:3\r\n");
     proxy.wait_for("its return", |stats| stats.shared.returned == 1);
+    answer_reset(&mut own);
     let _clients: Vec<TcpStream> = (2..6).map(|n| verify(&proxy, &mut own, n)).collect();
     assert!(!backend.has_pending_connection());
     assert_eq!(proxy.stats().dials, 1);
@@ -53,21 +52,18 @@ fn keeps_the_connection_of_a_client_that_leaves_at_once() {
         let mut client = proxy.client();
         client.write_all(&select).unwrap();
         let own = own.get_or_insert_with(|| backend.accept());
-        if round > 1 {
-            answer_reset(own);
-        }
         answer_proof(own);
         expect(own, &select);
         own.write_all(b"+OK\r\n").unwrap();
         expect(&mut client, b"+OK\r\n");
         drop(client);
         proxy.wait_for("its end", |stats| stats.closed_for(EndReason::ClientClosed) == round);
+        answer_reset(own);
     }
     // One that leaves in a transaction takes its connection along.
     let mut client = proxy.client();
     client.write_all(&select).unwrap();
     let mut own = own.unwrap();
-    answer_reset(&mut own);
     answer_proof(&mut own);
     expect(&mut own, &select);
     own.write_all(b"+OK\r\n").unwrap();
@@ -90,16 +86,17 @@ fn opens_another_connection_if_one_cannot_be_reset() {
         let backend = Backend::new();
         let proxy = proxy(&backend);
         let mut own = backend_connection(&proxy, &backend);
-        let mut client = proxy.client();
-        let auth = request(&["AUTH", "me", "secret"]);
-        client.write_all(&auth).unwrap();
         if reply.is_empty() {
+            answer_reset(&mut own);
             drop(own);
         } else {
             expect(&mut own, b"*1\r\n$5\r\nRESET\r\n");
             own.write_all(reply).unwrap();
-            assert_eq!(rest(&mut own), b"", "neither the state nor the secret of the client");
+            assert_eq!(rest(&mut own), b"", "neither the state nor the secret of a client");
         }
+        let mut client = proxy.client();
+        let auth = request(&["AUTH", "me", "secret"]);
+        client.write_all(&auth).unwrap();
         let mut next = backend.accept_carried();
         expect(&mut next, &auth);
         next.write_all(b"+OK\r\n").unwrap();
@@ -125,6 +122,7 @@ fn uses_no_connection_to_a_former_target() {
     let (old, new) = (Backend::new(), Backend::new());
     let mut proxy = proxy(&old);
     let mut own = backend_connection(&proxy, &old);
+    answer_reset(&mut own);
     assert!(is_silent(&mut own));
     proxy.commit(new.addr());
     let mut client = proxy.client();

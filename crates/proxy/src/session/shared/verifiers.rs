@@ -2,11 +2,12 @@
 //!
 //! Each `AUTH`, `HELLO` and `SELECT` of a client goes to the server, on a connection of the
 //! session's own. With a new one each time, a client that connects, authenticates and leaves would
-//! still cost Redis a connection. So the session leaves the connection here, and the next one that
-//! has to be verified begins on it with `RESET`, which takes user, database, protocol version and
-//! everything else that a client can set back to the start. Nothing else is sent before the server
-//! has confirmed that. A server that refuses `RESET`, as before Redis 6.2, or that has closed the
-//! connection, costs one attempt: a new connection is opened.
+//! still cost Redis a connection. So the session leaves the connection here. It is sent `RESET` at
+//! once, which takes user, name, database, protocol version and everything else that a client can
+//! set back to the start, and is kept only if the server confirms that, and nothing more. So what
+//! is kept has nobody's rights, `CLIENT LIST` shows nobody who has left, and the next client to be
+//! verified waits for nothing. A server that refuses `RESET`, as before Redis 6.2, costs each
+//! client a new connection; one that has closed a kept connection costs one attempt.
 //!
 //! `RESET` keeps the name of the client library. The next client may see it in `CLIENT INFO` until
 //! it sets its own.
@@ -32,6 +33,9 @@ const MOST: usize = 64;
 /// One that was not used for so long is closed.
 const UNUSED: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 10 });
 
+/// How long the server may take to confirm `RESET`.
+const CONFIRMED_WITHIN: Duration = Duration::from_secs(1);
+
 /// Interval of the search for those.
 const SEARCH: Duration = Duration::from_secs(1);
 
@@ -48,6 +52,8 @@ struct Verifier {
 #[derive(Default)]
 struct Verifiers {
     kept: Vec<Verifier>,
+    /// Connections whose server has not confirmed `RESET`.
+    being_reset: usize,
     /// A task looks for those that are of no use any more.
     is_searched: bool,
 }
@@ -62,44 +68,58 @@ pub(crate) fn may_keep(ledger: &Ledger) -> bool {
     ledger.shared_state().is_some_and(|state| !state.no_touch)
 }
 
-/// Keeps a connection that a session gives up, on which nothing is in flight.
-pub(crate) fn keep(upstream: Upstream, target: &Arc<Target>, context: &WorkerContext) {
-    let verifier = Verifier {
-        service: Arc::clone(&context.shared),
-        target: Arc::clone(target),
-        upstream,
-        since: Instant::now(),
-    };
+/// Keeps a connection that a session gives up, on which nothing is in flight, if the server takes
+/// it back to the start.
+pub(crate) fn keep(upstream: Upstream, target: &Arc<Target>, context: &Arc<WorkerContext>) {
+    let may_keep = KEPT.with_borrow_mut(|all| {
+        let has_place = all.kept.len() + all.being_reset < MOST;
+        all.being_reset += usize::from(has_place);
+        has_place
+    });
+    // Otherwise it is closed here.
+    if may_keep {
+        tasks::spawn(reset(upstream, Arc::clone(target), Arc::clone(context)));
+    }
+}
+
+/// Takes a connection back to the start, and keeps it then.
+async fn reset(mut upstream: Upstream, target: Arc<Target>, context: Arc<WorkerContext>) {
+    let _place = Place;
+    let (request, until) = ((RESET, WAS_RESET.len()), Instant::now() + CONFIRMED_WITHIN);
+    let reply = replay::ask(&mut upstream, (&target, &context), request, until).await;
+    if !reply.is_ok_and(|reply| reply == WAS_RESET) || !dial::may_be_used(&target) {
+        return;
+    }
+    let (service, since) = (Arc::clone(&context.shared), Instant::now());
     let begins = KEPT.with_borrow_mut(|all| {
-        // Otherwise it is closed here.
-        if all.kept.len() < MOST && dial::may_be_used(target) {
-            all.kept.push(verifier);
-        }
-        !all.kept.is_empty() && !std::mem::replace(&mut all.is_searched, true)
+        all.kept.push(Verifier { service, target, upstream, since });
+        !std::mem::replace(&mut all.is_searched, true)
     });
     if begins {
         tasks::spawn(search());
     }
 }
 
+/// The place of a connection that is being reset, given back on drop.
+struct Place;
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // The thread may be ending, and then there is nothing to count.
+        let _gone = KEPT.try_with(|all| all.borrow_mut().being_reset -= 1);
+    }
+}
+
 /// A connection to `target` that is in the state of a new one.
-pub(crate) async fn take(
-    target: &Target,
-    context: &WorkerContext,
-    until: Instant,
-) -> Option<Upstream> {
-    let kept = KEPT.with_borrow_mut(|all| {
+pub(crate) fn take(target: &Target, context: &WorkerContext) -> Option<Upstream> {
+    KEPT.with_borrow_mut(|all| {
         let fits = |it: &Verifier| {
             std::ptr::eq(&*it.target, target) && Arc::ptr_eq(&it.service, &context.shared)
         };
         // The one that was used last: the others come of age.
         let at = all.kept.iter().rposition(fits)?;
-        Some(all.kept.remove(at))
-    });
-    let mut upstream = kept?.upstream;
-    let reset = (RESET, WAS_RESET.len());
-    let reply = replay::ask(&mut upstream, (target, context), reset, until).await;
-    reply.is_ok_and(|reply| reply == WAS_RESET).then_some(upstream)
+        Some(all.kept.remove(at).upstream)
+    })
 }
 
 /// The request.
