@@ -20,6 +20,7 @@ pub(super) fn start(ip: IpAddr, core: usize) -> io::Result<SocketAddr> {
     thread::Builder::new().name("sink".to_owned()).spawn(move || {
         // It only measures worse elsewhere.
         let _pinned = super::pin(core);
+        let _low = super::give_way();
         let mut buffer = vec![0; 64 << 10];
         for mut stream in listener.incoming().flatten() {
             let _set = stream.set_read_timeout(Some(GLANCE));
