@@ -1,4 +1,4 @@
-//! The clients of the crowd, driven by one thread at a fixed rate of requests in all.
+//! The clients of a part of the crowd, driven by one thread at a fixed rate of requests in all.
 //!
 //! A request counts from when it was due, so a pause of the server delays all requests that were
 //! due in it, as it does for real clients. A client that still awaits a reply sends nothing more.
@@ -18,7 +18,7 @@ use super::client::{Crowded, Fault};
 const MOST_TEXTS: usize = 10;
 
 /// What was seen in one phase.
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Seen {
     /// In microseconds.
     pub(super) latencies: Vec<u32>,
@@ -38,6 +38,20 @@ impl Seen {
         }
     }
 
+    /// Adds what another part of the crowd has seen.
+    pub(super) fn add(&mut self, other: Self) {
+        let Self { latencies, wrong, lost, refused, closed, behind, texts } = other;
+        self.latencies.extend(latencies);
+        self.wrong += wrong;
+        self.lost += lost;
+        self.refused += refused;
+        self.closed += closed;
+        self.behind += behind;
+        for (text, count) in texts {
+            *self.texts.entry(text).or_default() += count;
+        }
+    }
+
     /// The latency that this share of the requests did not exceed.
     pub(super) fn quantile(&self, share: f64) -> Duration {
         let mut sorted = self.latencies.clone();
@@ -48,7 +62,7 @@ impl Seen {
     }
 }
 
-/// What the thread of the crowd and its conductor share.
+/// What the thread of the crowd and the one that reads the phases share.
 #[derive(Debug)]
 pub(super) struct Stage {
     pub(super) phase: AtomicUsize,
@@ -56,26 +70,28 @@ pub(super) struct Stage {
     pub(super) seen: Mutex<Vec<Seen>>,
 }
 
-/// All clients.
+/// The clients of one part.
 pub(super) struct Crowd {
+    /// The number of the first one.
+    first: usize,
     clients: Vec<Crowded>,
     epoll: std::os::fd::OwnedFd,
 }
 
 impl Crowd {
-    /// Connects `count` clients, in turns to these addresses.
+    /// Connects `count` clients, in turns to these addresses. Their numbers count from `first`.
     ///
     /// # Errors
     /// Those of the connections.
-    pub(super) fn gather(count: usize, to: &[SocketAddr]) -> io::Result<Self> {
+    pub(super) fn gather(first: usize, count: usize, to: &[SocketAddr]) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let mut clients = Vec::with_capacity(count);
-        for (number, to) in (0..count).zip(to.iter().cycle()) {
-            let client = Crowded::connect(number, *to)?;
-            watch(&epoll, &client, number)?;
+        for (at, to) in (0..count).zip(to.iter().cycle()) {
+            let client = Crowded::connect(first + at, *to)?;
+            watch(&epoll, &client, at)?;
             clients.push(client);
         }
-        Ok(Self { clients, epoll })
+        Ok(Self { first, clients, epoll })
     }
 
     /// Sends `rate` requests per second, in turns, until the end.
@@ -118,6 +134,7 @@ impl Crowd {
     }
 
     fn receive(&mut self, at: usize, seen: (&Stage, usize)) -> io::Result<()> {
+        let number = self.first + at;
         let Some(client) = self.clients.get_mut(at) else { return Ok(()) };
         match client.read() {
             Ok(None) => Ok(()),
@@ -130,7 +147,7 @@ impl Crowd {
                         Some(Fault::Lost) => seen.lost += 1,
                         Some(Fault::Wrong(text)) => {
                             seen.wrong += 1;
-                            seen.note(&format!("client {at}: {text}"));
+                            seen.note(&format!("client {number}: {text}"));
                         }
                         Some(Fault::Refused(text)) => {
                             seen.refused += 1;

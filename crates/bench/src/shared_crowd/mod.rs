@@ -11,13 +11,12 @@
 
 mod client;
 mod crowd;
+mod part;
 mod slow;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -28,7 +27,8 @@ use setup::{build, install};
 
 use crate::load::private_memory;
 use crate::stats::short;
-use crowd::{Crowd, Seen, Stage};
+use crowd::Seen;
+use part::{Part, PartOfCrowd};
 
 /// The phases, in their order.
 const PHASES: [&str; 5] =
@@ -50,10 +50,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Debug, Args)]
 pub(crate) struct SharedCrowdOptions {
     /// Clients of all proxies.
-    #[arg(long, value_name = "N", default_value_t = 19_000, value_parser = clap::value_parser!(u32).range(10..=100_000))]
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(10..=100_000))]
     clients: u32,
     /// Proxies: a process may often have 20,000 descriptors only.
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=16))]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=16))]
     proxies: u32,
     /// Shared connections of all proxies, each of which has one worker.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=64))]
@@ -70,49 +70,64 @@ pub(crate) struct SharedCrowdOptions {
     /// Measure this pointsman instead of building one.
     #[arg(long, value_name = "PATH")]
     program: Option<PathBuf>,
+    /// Is a part of the crowd.
+    #[arg(long, hide = true)]
+    part: Option<PartOfCrowd>,
 }
+
+/// Clients of a part of the crowd, at most.
+const PART: u32 = 10_000;
 
 /// Runs the measurement.
 ///
 /// # Errors
 /// A message for people, if it cannot start or complete.
 pub(crate) fn run(options: &SharedCrowdOptions) -> Result<ExitCode, String> {
+    if let Some(part) = &options.part {
+        return part::run(part).map(|()| ExitCode::SUCCESS);
+    }
     install::whatever_is_missing()?;
     let program = build::released_or(options.program.as_deref())?;
     raise_limit(options)?;
     let cluster = Cluster::builder().replicas(2).start();
     let proxies: Vec<Pointsman> =
         (0..options.proxies).map(|_| start(program.clone(), &cluster, options)).collect();
-    let count = options.clients as usize;
     let to: Vec<SocketAddr> = proxies.iter().map(Pointsman::addr).collect();
-    let mut crowd = Crowd::gather(count, &to).map_err(|error| error.to_string())?;
-    println!("{} clients are connected", short(count as f64));
-    let stage = Stage {
-        phase: AtomicUsize::new(0),
-        over: AtomicBool::new(false),
-        seen: Mutex::new(vec![Seen::default(); PHASES.len()]),
-    };
-    let slow = thread::scope(|scope| {
-        let running = scope.spawn(|| crowd.run(options.rate, &stage));
-        let slow = conduct(options, (&cluster, &proxies), &stage);
-        stage.over.store(true, Ordering::Relaxed);
-        match running.join() {
-            Ok(Ok(())) => slow,
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(panic) => Err(crate::words(&*panic)),
+    let mut parts = gather(options, &to)?;
+    println!("{} clients are connected", short(f64::from(options.clients)));
+    let observed = conduct(options, (&cluster, &proxies), &mut parts)?;
+    let mut seen = vec![Seen::default(); PHASES.len()];
+    for part in parts {
+        for (all, some) in seen.iter_mut().zip(part.end()?) {
+            all.add(some);
         }
-    })?;
-    let seen = stage.seen.into_inner().unwrap_or_else(PoisonError::into_inner);
-    Ok(report(&seen, &slow))
+    }
+    Ok(report(&seen, &observed))
 }
 
-/// Every client has a descriptor here, and another one in its proxy, which allows for two.
+/// Starts the parts of the crowd, and waits until all clients are connected.
+fn gather(options: &SharedCrowdOptions, to: &[SocketAddr]) -> Result<Vec<Part>, String> {
+    let count = options.clients.div_ceil(PART);
+    let (clients, rate) = (options.clients.div_ceil(count), options.rate.div_ceil(count));
+    let start = |number: u32| {
+        let first = number * clients;
+        let count = clients.min(options.clients.saturating_sub(first)) as usize;
+        Part::start(&PartOfCrowd { first: first as usize, count, rate, to: to.to_vec() })
+    };
+    let parts: std::io::Result<Vec<Part>> = (0..count).map(start).collect();
+    let mut parts = parts.map_err(|error| format!("the crowd: {error}"))?;
+    parts.iter_mut().try_for_each(Part::connected)?;
+    Ok(parts)
+}
+
+/// Every client has a descriptor in its part of the crowd, and another one in its proxy, which
+/// allows for two.
 fn raise_limit(options: &SharedCrowdOptions) -> Result<(), String> {
     let limit = getrlimit(Resource::Nofile).maximum;
     let _raised = setrlimit(Resource::Nofile, Rlimit { current: limit, maximum: limit });
     let most = options.clients.div_ceil(options.proxies) + RECONNECTING;
     let each = 2 * u64::from(most) + SPARE;
-    let needed = each.max(u64::from(options.clients) + SPARE);
+    let needed = each.max(u64::from(options.clients.min(PART)) + SPARE);
     match limit {
         Some(limit) if limit < needed => Err(format!(
             "{needed} open files are needed, and {limit} are allowed: use fewer --clients, or more --proxies"
@@ -147,7 +162,7 @@ struct Observed {
 fn conduct(
     options: &SharedCrowdOptions,
     (cluster, proxies): (&Cluster, &[Pointsman]),
-    stage: &Stage,
+    parts: &mut [Part],
 ) -> Result<Observed, String> {
     let span = Duration::from_secs(options.seconds.into());
     let mut most = 0;
@@ -156,23 +171,23 @@ fn conduct(
         most = most.max(connections(node));
         pause(span / 2);
     };
-    let enter = |phase: usize| {
+    let mut enter = |phase: usize| {
         println!("{}", PHASES.get(phase).copied().unwrap_or_default());
-        stage.phase.store(phase, Ordering::Relaxed);
+        parts.iter_mut().try_for_each(|part| part.enter(phase))
     };
-    enter(0);
+    enter(0)?;
     rest(cluster.master());
-    enter(1);
+    enter(1)?;
     let first = proxies.first().ok_or("no proxy")?;
     let (to, values) = (first.addr(), options.values as usize);
     let rate = (values * slow::VALUE) / (2 * options.seconds as usize);
     let slow = thread::scope(|scope| {
         let reading = scope.spawn(move || slow::read(to, values, rate));
         rest(cluster.master());
-        enter(2);
+        enter(2)?;
         cluster.failover();
         rest(cluster.master());
-        enter(3);
+        enter(3)?;
         reading.join().map_err(|panic| crate::words(&*panic))?
     })?;
     wait_until("replicas that follow", PATIENCE, || {
@@ -183,7 +198,7 @@ fn conduct(
         if replicas.iter().all(up) { Ok(()) } else { Err("one does not") }
     });
     rest(cluster.master());
-    enter(4);
+    enter(4)?;
     let memory = private_memory(&[first.process().pid()]);
     cluster.master().kill();
     pause(2 * span);
