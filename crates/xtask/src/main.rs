@@ -17,6 +17,7 @@ mod deploy;
 mod dist;
 mod docs;
 mod libraries;
+mod passed_on;
 mod pictures;
 mod servers;
 mod simulate;
@@ -108,6 +109,10 @@ fn main() -> ExitCode {
 }
 
 fn test(args: &[OsString]) -> Result<ExitCode, String> {
+    if passed_on::ask_for_help(args) {
+        print!("{}", passed_on::help::<Cli>("test"));
+        return Ok(ExitCode::SUCCESS);
+    }
     if servers::wanted(args) {
         return servers::run(args);
     }

@@ -29,6 +29,7 @@ use catalogue::{Catalogue, Library};
 use outcomes::{Outcome, Outcomes, Way};
 use stage::{Sharing, Stage};
 
+use crate::passed_on;
 use crate::servers::{self, Programs};
 
 /// How long the tests of one library may take.
@@ -74,14 +75,9 @@ pub(crate) fn wanted(args: &[OsString]) -> bool {
 /// # Errors
 /// A message for people: an unknown name, a package that cannot be fetched, no network namespace.
 pub(crate) fn run(args: &[OsString]) -> Result<ExitCode, String> {
-    let words = std::iter::once(OsString::from("cargo xtask test")).chain(args.iter().cloned());
-    let options = match LibrariesOptions::try_parse_from(words) {
+    let options: LibrariesOptions = match passed_on::parse(args) {
         Ok(options) => options,
-        Err(error) => {
-            let _ = error.print();
-            let code = if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
-            return Ok(code);
-        }
+        Err(code) => return Ok(code),
     };
     let all = Catalogue::own()?;
     if let Some(name) =

@@ -20,6 +20,8 @@ use std::time::Instant;
 use clap::Parser;
 use setup::{build, seconds};
 
+use crate::passed_on;
+
 pub(crate) use fetch::Programs;
 use origins::{Catalogue, Server, Upgrade};
 use suite::Outcome;
@@ -63,14 +65,9 @@ pub(crate) fn wanted(args: &[OsString]) -> bool {
 /// # Errors
 /// A message for people: an unknown name, or tests that do not build.
 pub(crate) fn run(args: &[OsString]) -> Result<ExitCode, String> {
-    let words = std::iter::once(OsString::from("cargo xtask test")).chain(args.iter().cloned());
-    let options = match ServersOptions::try_parse_from(words) {
+    let options: ServersOptions = match passed_on::parse(args) {
         Ok(options) => options,
-        Err(error) => {
-            let _ = error.print();
-            let code = if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
-            return Ok(code);
-        }
+        Err(code) => return Ok(code),
     };
     let all = Catalogue::own()?;
     if options.list {
