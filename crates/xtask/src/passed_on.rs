@@ -55,7 +55,7 @@ mod tests {
         assert!(ask_for_help(&args(&["--help"])) && ask_for_help(&args(&["-h", "x"])));
         assert!(!ask_for_help(&args(&["-p", "resp"])) && !ask_for_help(&[]));
         let help = help::<All>("test");
-        assert!(help.contains("Run every test.") && help.contains("cargo xtask test"), "{help}");
+        assert!(help.contains("Run every test") && help.contains("cargo xtask test"), "{help}");
         assert!(parse::<Options>(&args(&["--list"])).unwrap().list);
         assert!(parse::<Options>(&args(&["--unknown"])).is_err());
     }
