@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use harness::{Authority, Client, Cluster, Pointsman, Tls, pause};
-use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity};
 use setup::{build, install};
 
 use crate::load::Meter;
@@ -85,14 +85,13 @@ pub(crate) struct JunkOptions {
 pub(crate) fn run(options: &JunkOptions) -> Result<ExitCode, String> {
     install::whatever_is_missing()?;
     let program = build::released_or(options.program.as_deref())?;
-    // What is started stays on the core of the thread that starts it.
+    // What is started from here on stays on this core, except for Pointsman.
     let (core, other) = cores()?;
     pin(other)?;
     let cluster = Cluster::builder().replicas(1).start();
     let authority = Authority::new("junk");
-    pin(core)?;
     let (pointsman, ports) = start(program, &cluster, &authority);
-    pin(other)?;
+    move_to(core, pointsman.process().pid())?;
     if let Some(port) = ports.iter().find(|port| port.kind == Kind::Tls && !is_answered(**port)) {
         return Err(format!("{} does not answer a hello", port.addr));
     }
@@ -215,6 +214,21 @@ fn cores() -> Result<(usize, usize), String> {
     let mut cores = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core));
     let first = cores.next().ok_or("there is no core")?;
     Ok((first, cores.next().unwrap_or(first)))
+}
+
+/// Moves all threads of a process to a core, and those that they start.
+fn move_to(core: usize, process: u32) -> Result<(), String> {
+    let failed = |error: String| format!("core {core} for process {process}: {error}");
+    let mut cores = CpuSet::new();
+    cores.set(core);
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task"));
+    for task in tasks.map_err(|error| failed(error.to_string()))?.flatten() {
+        let number = task.file_name().to_str().and_then(|name| name.parse().ok());
+        if let Some(thread) = number.and_then(Pid::from_raw) {
+            sched_setaffinity(Some(thread), &cores).map_err(|error| failed(error.to_string()))?;
+        }
+    }
+    Ok(())
 }
 
 /// Lets this thread run only while nothing else on its core wants to.
