@@ -66,6 +66,15 @@ impl Upstream {
         }
     }
 
+    /// As [`ByteStream::has_unread`].
+    pub(crate) fn has_unread(&self) -> bool {
+        match self {
+            Self::Plain(socket) => socket.has_unread(),
+            Self::Tls(stream) => stream.has_unread(),
+            Self::Shared(member) => member.has_unread(),
+        }
+    }
+
     /// Makes close discard everything that was written and has not left this host, with a reset
     /// instead of an end.
     pub(crate) fn reset_on_close(&mut self) {

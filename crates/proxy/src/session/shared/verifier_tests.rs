@@ -1,11 +1,11 @@
 //! Connections on which one client after the other is verified.
 
-use std::io::Write;
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 
 use crate::EndReason;
 use crate::session::carry::proof_tests::answer_proof;
-use crate::session::shared::shared_tests::{answer_reset, proxy, request};
+use crate::session::shared::shared_tests::{answer_reset, exchange, get, proxy, request, sharing};
 use crate::testing::{Backend, TestProxy, expect, is_silent, rest};
 
 /// A client whose request was verified on the connection, which was then given up.
@@ -102,6 +102,27 @@ fn opens_another_connection_if_one_cannot_be_reset() {
         next.write_all(b"+OK\r\n").unwrap();
         expect(&mut client, b"+OK\r\n");
     }
+}
+
+/// What has arrived on a kept connection would be taken for the reply to the next client.
+#[test]
+fn uses_no_connection_on_which_more_has_arrived() {
+    let backend = Backend::new();
+    let proxy = proxy(&backend);
+    let (mut one, mut shared) = sharing(&proxy, &backend);
+    let mut own = backend_connection(&proxy, &backend);
+    answer_reset(&mut own);
+    // When the worker has forwarded this, it has read the confirmation.
+    exchange(&mut one, &mut shared, &get("k"), b"$-1\r\n");
+    own.write_all(b"+PONG\r\n").unwrap();
+    let mut client = proxy.client();
+    let auth = request(&["AUTH", "me", "secret"]);
+    client.write_all(&auth).unwrap();
+    let mut next = backend.accept_carried();
+    expect(&mut next, &auth);
+    // What was not read resets it.
+    let end = own.read(&mut [0]).map_err(|error| error.kind());
+    assert_eq!(end, Err(ErrorKind::ConnectionReset), "it received something of the client");
 }
 
 /// The connection that has verified a client.

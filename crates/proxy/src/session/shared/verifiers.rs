@@ -71,20 +71,18 @@ pub(crate) fn may_keep(ledger: &Ledger) -> bool {
 /// Keeps a connection that a session gives up, on which nothing is in flight, if the server takes
 /// it back to the start.
 pub(crate) fn keep(upstream: Upstream, target: &Arc<Target>, context: &Arc<WorkerContext>) {
-    let may_keep = KEPT.with_borrow_mut(|all| {
-        let has_place = all.kept.len() + all.being_reset < MOST;
-        all.being_reset += usize::from(has_place);
-        has_place
-    });
     // Otherwise it is closed here.
-    if may_keep {
-        tasks::spawn(reset(upstream, Arc::clone(target), Arc::clone(context)));
+    if let Some(place) = Place::take() {
+        tasks::spawn(reset((upstream, place), Arc::clone(target), Arc::clone(context)));
     }
 }
 
 /// Takes a connection back to the start, and keeps it then.
-async fn reset(mut upstream: Upstream, target: Arc<Target>, context: Arc<WorkerContext>) {
-    let _place = Place;
+async fn reset(
+    (mut upstream, _place): (Upstream, Place),
+    target: Arc<Target>,
+    context: Arc<WorkerContext>,
+) {
     let (request, until) = ((RESET, WAS_RESET.len()), Instant::now() + CONFIRMED_WITHIN);
     let reply = replay::ask(&mut upstream, (&target, &context), request, until).await;
     if !reply.is_ok_and(|reply| reply == WAS_RESET) || !dial::may_be_used(&target) {
@@ -103,6 +101,17 @@ async fn reset(mut upstream: Upstream, target: Arc<Target>, context: Arc<WorkerC
 /// The place of a connection that is being reset, given back on drop.
 struct Place;
 
+impl Place {
+    /// `None` if there are too many connections.
+    fn take() -> Option<Self> {
+        KEPT.with_borrow_mut(|all| {
+            let is_free = all.kept.len() + all.being_reset < MOST;
+            all.being_reset += usize::from(is_free);
+            is_free.then_some(Self)
+        })
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
         // The thread may be ending, and then there is nothing to count.
@@ -110,16 +119,18 @@ impl Drop for Place {
     }
 }
 
-/// A connection to `target` that is in the state of a new one.
+/// A connection to `target` that is in the state of a new one. One on which something has arrived
+/// since is closed: it would be taken for the reply to the next client.
 pub(crate) fn take(target: &Target, context: &WorkerContext) -> Option<Upstream> {
-    KEPT.with_borrow_mut(|all| {
+    let kept = KEPT.with_borrow_mut(|all| {
         let fits = |it: &Verifier| {
             std::ptr::eq(&*it.target, target) && Arc::ptr_eq(&it.service, &context.shared)
         };
         // The one that was used last: the others come of age.
         let at = all.kept.iter().rposition(fits)?;
         Some(all.kept.remove(at).upstream)
-    })
+    });
+    kept.filter(|upstream| !upstream.has_unread())
 }
 
 /// The request.
