@@ -11,10 +11,10 @@
 //! many clients connect long before they are needed. After a request that woke it, it rests when
 //! none has come for a while: starting a pump costs a tenth of a small request.
 //!
-//! **No event is lost.** A session rests only if its pump has looked for events since the last one
-//! that was counted, and notices the next one by the count. The task that counts runs on the same
-//! thread and wakes the session. The waker for the client's connection is stored before the
-//! connection is looked at.
+//! **No event is lost.** A session that rests compares the number of events with that at which its
+//! pump last looked for any: one that was counted since ends the rest at once. The task that counts
+//! runs on the same thread and wakes the session. The waker for the client's connection is stored
+//! before the connection is looked at.
 //!
 //! Deliberately absent: rest of a session with a connection of its own, which has an end to notice
 //! on both sides.
@@ -174,9 +174,8 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
     /// Whether the session begins to rest. To be called after everything was forwarded that can be.
     #[inline]
     pub(in crate::session) fn begins_to_rest(&mut self) -> bool {
-        let events = self.context.events.count();
         U::SHARED
-            && self.sharing.as_ref().is_some_and(|it| it.rest.now && it.rest.events == events)
+            && self.sharing.as_ref().is_some_and(|sharing| sharing.rest.now)
             && self.may_rest()
             && self.begin_rest()
     }

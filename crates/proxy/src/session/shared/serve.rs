@@ -55,7 +55,7 @@ struct Serving<C> {
 }
 
 impl<C: ClientStream> Serving<C> {
-    /// Serves the client until it rests, which is returned, or to its end.
+    /// Serves the client until it rests, or to its end. Returns whether it rests.
     async fn serve(&mut self, woken: Woken) -> bool {
         let Self { session, client, resting } = self;
         *resting = session.serve_sharing(client, resting.take(), woken).await;
