@@ -23,7 +23,7 @@ use crate::listener::inbox::Inboxes;
 use crate::listener::listen_socket::{AcceptSource, ListenSocket};
 use crate::runtime::reactor::{self, Reactor};
 use crate::runtime::tasks;
-use crate::runtime::tasks::WorkerHandle;
+use crate::runtime::tasks::{Tasks, WorkerHandle};
 use crate::session::Session;
 use crate::testing::{SOON, context};
 
@@ -153,4 +153,36 @@ fn runs_sessions_while_queue_is_drained() {
         "some of {} are left",
         clients.len()
     );
+}
+
+/// The number of clients that have been accepted after each of two rounds of the worker's tasks.
+fn accepted_by_round(silent_clients_before: usize) -> [usize; 2] {
+    const CLIENTS: usize = 40;
+    let worker = WorkerHandle::new().unwrap();
+    let _reactor = reactor::install(Reactor::new(worker.wake_fd()).unwrap());
+    let mut tasks = Tasks::new(Arc::clone(&worker));
+    let (_points, context) = context();
+    (0..silent_clients_before).for_each(|_| context.silent_clients.record(true));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let addr = listener.local_addr().unwrap();
+    let _clients: Vec<TcpStream> =
+        (0..CLIENTS).map(|_| TcpStream::connect(addr).unwrap()).collect();
+    let tried = Arc::new(AtomicUsize::new(0));
+    let real = ListenSocket::new(listener.into(), &addr.into()).unwrap();
+    let shortages = AtomicUsize::new(0);
+    let source =
+        FaultySource { faults: VecDeque::new(), shortages, tried: Arc::clone(&tried), real };
+    let (inboxes, permit) = (Inboxes::new([worker]), context.drain.accept_permit());
+    tasks::spawn_essential(serve(source, context, inboxes, start, permit));
+    [(); 2].map(|()| {
+        tasks.run_round().unwrap();
+        tried.load(Ordering::Relaxed)
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn accepts_one_client_per_round_in_a_flood() {
+    assert_eq!(accepted_by_round(0), [32, 40]);
+    assert_eq!(accepted_by_round(20), [1, 2]);
 }
