@@ -1,6 +1,6 @@
 //! A part of the crowd, in a process of its own: a process may often have 20,000 descriptors only.
 //!
-//! The part is this program with hidden options. It prints a line when its clients are connected,
+//! The part is this program with a hidden option. It prints a line when its clients are connected,
 //! reads the numbers of phases, a line each, and at the end of its input prints what it has seen,
 //! as JSON. So it ends with the process that has started it.
 
