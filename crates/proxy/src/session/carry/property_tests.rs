@@ -13,6 +13,7 @@
 //! | what the client was notified of is not carried (`resp`, `take_over`) | no `FAILED_OVER` |
 //! | no push before an end (`maintenance/pending.rs`, `last_push`) | the end, and no `FAILED_OVER` |
 //! | that push comes after the end that the master's brings (`session/end`, `append_last_push`) | the same, on a busy machine |
+//! | what follows a dropped reply is read (`pump/last_replies.rs`) | a confirmation before the replies to earlier requests, on a busy machine |
 //! | a kick while the gate is closed counts as one (`session/connect.rs`) | a free session is closed |
 //! | a kick is taken for a crash (`session/carry`, `open`) | a kicked client that is not closed |
 //! | the handshake is agreed to in RESP2 (`resp`, `agree`) | `+OK` instead of a refusal |

@@ -4,7 +4,8 @@
 //! produced all of it when it executed the request, and half a large value is useless. So the
 //! session keeps reading until that reply ends, as long as bytes arrive. Of whole replies, those
 //! that may pass at all ([`superseded`](super::superseded)) are delivered if they are readable.
-//! None is waited for, because it might acknowledge a write that is about to be lost.
+//! None is waited for, because it might acknowledge a write that is about to be lost. After a reply
+//! that was dropped nothing is delivered: where the next frame begins is not known any more.
 //!
 //! Three limits end it earlier, so that a target that died in the middle of a reply does not hold
 //! its client: a time without progress, a total time, and an amount.
@@ -72,6 +73,9 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
 
     /// Moves what is readable. Whether there may be more; pending if that has to be waited for.
     fn poll_last_piece(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        if self.reply_dropped {
+            return Poll::Ready(false);
+        }
         self.client.update_readiness(cx);
         self.upstream.update_readiness(cx);
         let before = self.replies.bytes_moved();

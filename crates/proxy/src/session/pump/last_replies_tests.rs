@@ -95,6 +95,25 @@ async fn drops_the_reply_after_the_one_under_way() {
     assert!(stopped.after.is_none(), "carried with a request in flight");
 }
 
+/// In RESP3, what follows a dropped reply may begin like a push message: the confirmation of a later
+/// subscription, or the rest of a value.
+#[tokio::test]
+async fn delivers_nothing_after_a_dropped_reply() {
+    const HELLO: &[u8] = b"%1\r\n+proto\r\n:3\r\n";
+    const CONFIRMATION: &[u8] = b">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n";
+    let requests = b"HELLO 3\r\nGET k\r\nSUBSCRIBE c\r\n";
+    let dropped: [&[&[u8]]; 2] =
+        [&[b"$1\r\nv\r\n", CONFIRMATION], &[b"$9\r\n<p", b">1\r\n+x\r\n", CONFIRMATION]];
+    for later in dropped {
+        let (stopped, client, ..) = fenced(requests, HELLO, later, fast_client()).await;
+        assert_eq!(
+            (stopped.reason, String::from_utf8_lossy(&client.written), stopped.undelivered.len()),
+            (EndReason::Fenced, String::from_utf8_lossy(HELLO), 0)
+        );
+        assert!(stopped.after.is_none(), "carried with a request in flight");
+    }
+}
+
 #[tokio::test]
 async fn waits_a_bounded_time_for_the_rest_of_a_reply() {
     let (stopped, client, _, took) = fenced(b"GET k\r\n", b"$10\r\nabc", &[], fast_client()).await;
