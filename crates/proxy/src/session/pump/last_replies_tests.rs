@@ -95,8 +95,8 @@ async fn drops_the_reply_after_the_one_under_way() {
     assert!(stopped.after.is_none(), "carried with a request in flight");
 }
 
-/// In RESP3, what follows a dropped reply may begin like a push message: the confirmation of a later
-/// subscription, or the rest of a value.
+/// In RESP3, what follows a dropped reply may begin like a push message: the confirmation of a
+/// later subscription, or the rest of a value.
 #[tokio::test]
 async fn delivers_nothing_after_a_dropped_reply() {
     const HELLO: &[u8] = b"%1\r\n+proto\r\n:3\r\n";
