@@ -22,6 +22,8 @@
 
 mod command_table;
 pub(crate) mod pool;
+#[cfg(test)]
+mod reader_tests;
 pub(crate) mod rest;
 #[cfg(test)]
 mod rest_tests;
