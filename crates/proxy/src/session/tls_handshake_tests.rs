@@ -51,6 +51,9 @@ fn serves_both_versions_and_resumes() {
             expect_tls(&mut client, b"+PONG\r\n");
             let stats = proxy.stats();
             assert_eq!((stats.tls_full, stats.tls_resumed), (1, number), "{version:?}");
+            // The client leaves first: a session that loses its target connects to it again.
+            drop(client);
+            proxy.wait_for("the end of the session", |stats| stats.closed_in_all() > number);
         }
         assert_eq!(proxy.stats().tls_running, 0);
     }
