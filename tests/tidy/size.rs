@@ -22,6 +22,7 @@ const LONG_FILES: &[(&str, &str)] = &[
     ("crates/pointsman/src/cli/args.rs", "one table: every command with its flags"),
     ("crates/pointsman/src/config/options.rs", "one table: every configuration key"),
     ("crates/pointsman/src/config/tests.rs", "one subject: the layers of the configuration"),
+    ("crates/proxy/src/io/flow.rs", "one type: a direction, and its usual and general move"),
     ("crates/proxy/src/io/tls_stream.rs", "one type: a stream of records over a socket"),
     ("crates/proxy/src/runtime/tasks.rs", "one scheduler: tasks, their wakers, and rounds"),
     ("crates/resp/src/commands/table.rs", "one table: the class of every command, with its tests"),

@@ -228,9 +228,14 @@ impl Stopwatch {
     }
 
     /// Records that this many replies have arrived.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn replied(&mut self, replies: u32, commands: &CommandTimes) {
-        let Some(since) = self.since else { return };
+        if let Some(since) = self.since {
+            self.replied_since(since, replies, commands);
+        }
+    }
+
+    fn replied_since(&mut self, since: NonZeroU32, replies: u32, commands: &CommandTimes) {
         if replies <= self.ahead {
             self.ahead -= replies;
             return;

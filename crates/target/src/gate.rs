@@ -92,7 +92,7 @@ impl Gate {
 
     /// What to do with a reply. `is_raised` reads the fence of its target and is called after the
     /// gate was read.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn reply_policy(&self, is_raised: impl FnOnce() -> bool) -> ReplyPolicy {
         // Read the gate first: a commit raises the fence before it opens the gate, so one of the
         // two is always seen.

@@ -30,6 +30,7 @@ thread_local! {
 
 /// Lends the worker's scratch buffer to `f`, which must not borrow it again. Its content is left
 /// over from other sessions and has no meaning.
+#[inline(always)]
 pub(crate) fn with_scratch<R>(f: impl FnOnce(&mut [u8]) -> R) -> R {
     SCRATCH.with_borrow_mut(|scratch| f(scratch))
 }

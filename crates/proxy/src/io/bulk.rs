@@ -62,6 +62,7 @@ impl Flow {
 
     /// Moves a part of a body from the source into the pipe, which must be empty, if a large enough
     /// body is in progress.
+    #[inline]
     pub(crate) fn fill_pipe(
         &mut self,
         cx: &mut Context<'_>,
@@ -69,12 +70,27 @@ impl Flow {
         sink: &impl ByteStream,
         policy: &mut impl ForwardingPolicy,
     ) -> BulkStep {
+        let body = policy.bulk_left();
+        // The usual case.
+        if body < MIN_BODY && self.pipe.is_none() {
+            return BulkStep::Read;
+        }
+        self.fill_pipe_from(cx, source, sink, policy, body)
+    }
+
+    #[inline(never)]
+    fn fill_pipe_from(
+        &mut self,
+        cx: &mut Context<'_>,
+        source: &mut impl ByteStream,
+        sink: &impl ByteStream,
+        policy: &mut impl ForwardingPolicy,
+        body: u64,
+    ) -> BulkStep {
         if !source.can_splice() || !sink.can_splice() {
             return BulkStep::Read;
         }
-        let body = policy.bulk_left();
-        let least = if self.pipe.is_some() { MIN_REST } else { MIN_BODY };
-        if body < least {
+        if body < MIN_REST {
             self.pipe = None;
             return BulkStep::Read;
         }

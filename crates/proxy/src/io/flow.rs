@@ -28,7 +28,7 @@ const SLOW_SHIFT: u8 = 4;
 
 /// Reads in a row before other sessions and the event loop run. A read of at least [`HEAVY`] bytes
 /// counts twice, as does a filled pipe: 512 KiB in total.
-const MAX_READS: usize = 4;
+pub(crate) const MAX_READS: usize = 4;
 
 /// How much of what was read may be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -196,7 +196,8 @@ impl Flow {
     }
 
     /// Moves bytes until one of the ends makes it wait. The caller must have updated the readiness
-    /// of the source, or it may miss bytes when this returns [`FlowStep::Idle`].
+    /// of the source, or it may miss bytes when this returns [`FlowStep::Idle`]. `reads_left` is what
+    /// [`poll_usual`](Self::poll_usual) has left of [`MAX_READS`].
     pub(crate) fn poll_move(
         &mut self,
         cx: &mut Context<'_>,
@@ -204,8 +205,8 @@ impl Flow {
         sink: &mut impl ByteStream,
         policy: &mut impl ForwardingPolicy,
         (scratch, end_signal): (&mut [u8], EndSignal),
+        mut reads_left: usize,
     ) -> FlowStep {
-        let mut reads_left = MAX_READS;
         while reads_left > 0 {
             reads_left -= 1;
             if let Some(step) = self.flush(cx, sink, policy) {
@@ -222,50 +223,102 @@ impl Flow {
             if !source.is_readable() {
                 return FlowStep::Idle;
             }
-            let measured = match policy.before_read() {
-                WritePermission::Unlimited => false,
-                WritePermission::Limited(_) => true,
-                WritePermission::Blocked | WritePermission::Begun(_) => return FlowStep::Stuck,
-            };
-            if !measured {
-                match self.fill_pipe(cx, source, sink, policy) {
-                    BulkStep::Read => {}
-                    BulkStep::Moved => {
-                        reads_left = reads_left.saturating_sub(1);
-                        continue;
-                    }
-                    BulkStep::Wait(step) => return step,
-                }
-            }
-            let read_size = self.read_size().min(scratch.len());
-            let Some(unread) = scratch.get_mut(..read_size) else { return FlowStep::Stuck };
-            let read = match source.poll_read(cx, unread) {
-                Poll::Pending => return FlowStep::Idle,
-                Poll::Ready(Ok(0)) => {
-                    self.ended = true;
-                    continue;
-                }
-                Poll::Ready(Ok(n)) => n,
-                Poll::Ready(Err(error)) => return FlowStep::SourceFailed(error),
-            };
-            if read >= HEAVY {
-                reads_left = count_large_read(reads_left, read);
-            }
-            if !policy.after_read() {
-                return FlowStep::Stopped(read);
-            }
-            let bytes = match invariant::first_bytes(unread, read) {
-                Ok(bytes) => bytes,
-                Err(error) => return FlowStep::SourceFailed(error),
-            };
-            policy.on_read(bytes);
-            if measured {
-                self.keep(bytes);
-            } else if let Err(step) = self.write(cx, sink, policy, bytes) {
+            if let Err(step) = self.forward_once(cx, source, sink, policy, scratch, &mut reads_left)
+            {
                 return step;
             }
         }
         FlowStep::More
+    }
+
+    /// The usual move: nothing waits, and one read takes everything that has arrived. Its conditions
+    /// are those of [`poll_move`](Self::poll_move).
+    ///
+    /// Nearly every poll moves one small piece in one direction. Inlined where that is known, it
+    /// saves the calls, and the checks for what cannot have changed.
+    ///
+    /// # Errors
+    ///
+    /// `poll_move` has to continue, with so many reads left.
+    #[inline(always)]
+    pub(crate) fn poll_usual(
+        &mut self,
+        cx: &mut Context<'_>,
+        source: &mut impl ByteStream,
+        sink: &mut impl ByteStream,
+        policy: &mut impl ForwardingPolicy,
+        scratch: &mut [u8],
+    ) -> Result<FlowStep, usize> {
+        if self.kept.is_some() || self.pipe.is_some() || self.ended {
+            return Err(MAX_READS);
+        }
+        if source.is_readable() {
+            let mut reads_left = MAX_READS - 1;
+            if let Err(step) = self.forward_once(cx, source, sink, policy, scratch, &mut reads_left)
+            {
+                return Ok(step);
+            }
+            if self.ended || source.is_readable() {
+                return Err(reads_left);
+            }
+        }
+        Ok(FlowStep::Idle)
+    }
+
+    /// Reads once, and writes what was read. An end of the source is only recorded.
+    ///
+    /// # Errors
+    ///
+    /// The step with which the move ends.
+    #[inline(always)]
+    fn forward_once(
+        &mut self,
+        cx: &mut Context<'_>,
+        source: &mut impl ByteStream,
+        sink: &mut impl ByteStream,
+        policy: &mut impl ForwardingPolicy,
+        scratch: &mut [u8],
+        reads_left: &mut usize,
+    ) -> Result<(), FlowStep> {
+        let measured = match policy.before_read() {
+            WritePermission::Unlimited => false,
+            WritePermission::Limited(_) => true,
+            WritePermission::Blocked | WritePermission::Begun(_) => return Err(FlowStep::Stuck),
+        };
+        if !measured {
+            match self.fill_pipe(cx, source, sink, policy) {
+                BulkStep::Read => {}
+                BulkStep::Moved => {
+                    *reads_left = reads_left.saturating_sub(1);
+                    return Ok(());
+                }
+                BulkStep::Wait(step) => return Err(step),
+            }
+        }
+        let read_size = self.read_size().min(scratch.len());
+        let Some(unread) = scratch.get_mut(..read_size) else { return Err(FlowStep::Stuck) };
+        let read = match source.poll_read(cx, unread) {
+            Poll::Pending => return Err(FlowStep::Idle),
+            Poll::Ready(Ok(0)) => {
+                self.ended = true;
+                return Ok(());
+            }
+            Poll::Ready(Ok(n)) => n,
+            Poll::Ready(Err(error)) => return Err(FlowStep::SourceFailed(error)),
+        };
+        if read >= HEAVY {
+            *reads_left = count_large_read(*reads_left, read);
+        }
+        if !policy.after_read() {
+            return Err(FlowStep::Stopped(read));
+        }
+        let bytes = invariant::first_bytes(unread, read).map_err(FlowStep::SourceFailed)?;
+        policy.on_read(bytes);
+        if measured {
+            self.keep(bytes);
+            return Ok(());
+        }
+        self.write(cx, sink, policy, bytes)
     }
 
     /// The size of the next read: what the sink does not accept of it is kept.
@@ -276,7 +329,6 @@ impl Flow {
 
     /// Writes `bytes` and keeps what the sink does not accept. Each direction of each kind of
     /// session calls it once; out of line it costs 54 instructions per request.
-    #[allow(clippy::inline_always)]
     #[inline(always)]
     fn write(
         &mut self,

@@ -6,7 +6,7 @@ use std::task::{Context, Waker};
 use proptest::prelude::*;
 
 use crate::io::buffer;
-use crate::io::flow::{EndSignal, Flow, FlowStep, ForwardingPolicy, WritePermission};
+use crate::io::flow::{EndSignal, Flow, FlowStep, ForwardingPolicy, MAX_READS, WritePermission};
 use crate::testing::FakeStream;
 
 /// Permits `writes_left` writes, then none.
@@ -65,7 +65,7 @@ fn step(
 ) -> FlowStep {
     let mut cx = Context::from_waker(Waker::noop());
     buffer::with_scratch(|scratch| {
-        flow.poll_move(&mut cx, source, sink, policy, (scratch, EndSignal::Yes))
+        flow.poll_move(&mut cx, source, sink, policy, (scratch, EndSignal::Yes), MAX_READS)
     })
 }
 
@@ -80,8 +80,14 @@ fn returns_what_is_not_admitted_and_writes_none_of_it() {
         (flow(), CountingPolicy { rejects_reads: true, ..CountingPolicy::default() });
     let mut cx = Context::from_waker(Waker::noop());
     buffer::with_scratch(|scratch| {
-        let step =
-            flow.poll_move(&mut cx, &mut source, &mut sink, &mut policy, (scratch, EndSignal::Yes));
+        let step = flow.poll_move(
+            &mut cx,
+            &mut source,
+            &mut sink,
+            &mut policy,
+            (scratch, EndSignal::Yes),
+            MAX_READS,
+        );
         assert!(matches!(step, FlowStep::Stopped(3)), "{step:?}");
         assert_eq!(&scratch[..3], b"one");
     });

@@ -41,6 +41,7 @@ impl RequestForwarding<'_> {
 
     /// The rule while stopping: one request at a time, and none after a boundary at which the
     /// session may end.
+    #[cold]
     fn measure(&mut self, waiting: &[u8], begun: usize) -> WritePermission {
         if *self.measured > 0 {
             return WritePermission::Limited(*self.measured as usize);
@@ -70,6 +71,7 @@ impl RequestForwarding<'_> {
 }
 
 impl ForwardingPolicy for RequestForwarding<'_> {
+    #[inline(always)]
     fn before_read(&mut self) -> WritePermission {
         if self.target.may_accept_requests() {
             self.permission(&[], 0)
@@ -78,10 +80,12 @@ impl ForwardingPolicy for RequestForwarding<'_> {
         }
     }
 
+    #[inline(always)]
     fn after_read(&mut self) -> bool {
         true
     }
 
+    #[inline(always)]
     fn before_write(&mut self, waiting: &[u8], begun: usize) -> WritePermission {
         if self.target.accepts_requests() {
             self.permission(waiting, begun)
@@ -90,6 +94,7 @@ impl ForwardingPolicy for RequestForwarding<'_> {
         }
     }
 
+    #[inline(always)]
     fn on_read(&mut self, _bytes: &[u8]) {
         if !*self.heard {
             *self.heard = true;
@@ -97,6 +102,7 @@ impl ForwardingPolicy for RequestForwarding<'_> {
         }
     }
 
+    #[inline(always)]
     fn on_written(&mut self, bytes: &[u8], measured: bool) {
         if measured {
             *self.measured =
@@ -115,6 +121,7 @@ impl ForwardingPolicy for RequestForwarding<'_> {
         self.context.counters.bytes_in.add(bytes.len() as u64);
     }
 
+    #[inline(always)]
     fn bulk_left(&self) -> u64 {
         self.ledger.body_left(Direction::Request)
     }
@@ -141,7 +148,7 @@ pub(crate) struct ReplyForwarding<'a> {
 
 impl ReplyForwarding<'_> {
     /// Passes on what the ledger has learned from the replies.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn record_replies(&mut self) {
         while let Some(hint) = self.ledger.take_hint() {
             self.context.counters.hints.increment();
@@ -156,27 +163,33 @@ impl ReplyForwarding<'_> {
 }
 
 impl ForwardingPolicy for ReplyForwarding<'_> {
+    #[inline(always)]
     fn before_read(&mut self) -> WritePermission {
         WritePermission::Unlimited
     }
 
+    #[inline(always)]
     fn after_read(&mut self) -> bool {
         self.target.reply_policy() == ReplyPolicy::Pass
     }
 
+    #[inline(always)]
     fn before_write(&mut self, _waiting: &[u8], _begun: usize) -> WritePermission {
         WritePermission::Unlimited
     }
 
+    #[inline(always)]
     fn on_read(&mut self, bytes: &[u8]) {
         self.ledger.reply(bytes);
         self.record_replies();
     }
 
+    #[inline(always)]
     fn on_written(&mut self, bytes: &[u8], _measured: bool) {
         self.context.counters.bytes_out.add(bytes.len() as u64);
     }
 
+    #[inline(always)]
     fn bulk_left(&self) -> u64 {
         self.ledger.body_left(Direction::Reply)
     }

@@ -34,6 +34,11 @@ pub(crate) trait ByteStream {
     /// changes.
     fn update_readiness(&mut self, cx: &mut Context<'_>);
 
+    /// Its registration, if [updating](Self::update_readiness) that is all that it has to do.
+    fn registration(&self) -> Option<&Registration> {
+        None
+    }
+
     /// Whether a read may succeed, as of the last update.
     fn is_readable(&self) -> bool;
 
@@ -129,6 +134,22 @@ pub(crate) trait ByteStream {
     /// how much.
     fn poll_drain(&mut self, _cx: &mut Context<'_>, _pipe: &mut Pipe) -> Poll<io::Result<usize>> {
         Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
+    }
+}
+
+/// As [`ByteStream::update_readiness`] of both ends of a session.
+#[inline]
+pub(crate) fn update_readiness_of_both(
+    first: &mut impl ByteStream,
+    second: &mut impl ByteStream,
+    cx: &mut Context<'_>,
+) {
+    match (first.registration(), second.registration()) {
+        (Some(first), Some(second)) => Registration::update_readiness_of_both(first, second, cx),
+        _ => {
+            first.update_readiness(cx);
+            second.update_readiness(cx);
+        }
     }
 }
 
@@ -238,10 +259,16 @@ impl ByteStream for SocketStream {
     }
 
     #[inline]
+    fn registration(&self) -> Option<&Registration> {
+        Some(&self.registration)
+    }
+
+    #[inline]
     fn is_readable(&self) -> bool {
         self.registration.cached().has(Readiness::READ)
     }
 
+    #[inline(always)]
     fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         let capacity = buffer.len();
         let attempt = || {
@@ -251,6 +278,7 @@ impl ByteStream for SocketStream {
         self.registration.attempt(cx, Readiness::READ, attempt).map_err(io::Error::from)
     }
 
+    #[inline(always)]
     fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let attempt = || match rustix::net::send(&self.socket, bytes, SendFlags::NOSIGNAL) {
             Ok(0) if !bytes.is_empty() => Err(Errno::PIPE),
@@ -263,6 +291,7 @@ impl ByteStream for SocketStream {
         Poll::Ready(rustix::net::shutdown(&self.socket, Shutdown::Write).map_err(io::Error::from))
     }
 
+    #[inline]
     fn peer_closed(&self) -> bool {
         self.registration.cached().has(Readiness::ENDED)
     }

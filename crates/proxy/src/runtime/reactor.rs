@@ -269,13 +269,27 @@ impl Registration {
     /// Takes the readiness from the slot. The task of `cx` is woken by the next event.
     #[inline]
     pub(crate) fn update_readiness(&self, cx: &Context<'_>) {
-        let noted = self.with(|slot| {
-            slot.set_waker(cx.waker());
-            let noted = slot.ready;
-            slot.ready = noted.without(Readiness::READ);
-            noted
+        self.with(|slot| self.take_readiness(slot, cx));
+    }
+
+    /// The same for two registrations of one task.
+    #[inline]
+    pub(crate) fn update_readiness_of_both(first: &Self, second: &Self, cx: &Context<'_>) {
+        REACTOR.with_borrow_mut(|reactor| {
+            let Some(reactor) = reactor else { return };
+            for of in [first, second] {
+                if let Some(slot) = reactor.slots.get_mut(of.index as usize) {
+                    of.take_readiness(slot, cx);
+                }
+            }
         });
-        self.ready.set(self.ready.get().and(noted.unwrap_or(Readiness::NONE)));
+    }
+
+    #[inline]
+    fn take_readiness(&self, slot: &mut SocketSlot, cx: &Context<'_>) {
+        slot.set_waker(cx.waker());
+        self.ready.set(self.ready.get().and(slot.ready));
+        slot.ready = slot.ready.without(Readiness::READ);
     }
 
     /// Whether `wanted` may succeed. If not, the task of `cx` is woken when something changes.
@@ -290,7 +304,7 @@ impl Registration {
     /// Attempts `what` if it may succeed; otherwise the task of `cx` is woken when it may. The
     /// attempt returns its result and whether there may be more. After an announced end, further
     /// attempts remain possible.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn attempt<R>(
         &self,
         cx: &Context<'_>,

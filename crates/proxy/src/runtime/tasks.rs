@@ -6,12 +6,15 @@
 //! That is rare: nothing on the path of a byte comes from another thread.
 //!
 //! **No wake-up is lost.** A task is marked as queued before its key is queued, and as not queued
-//! before it is polled. Both are read-modify-writes of one atomic, so a thread that finds the task
-//! already queued is ordered before the following poll, which sees what that thread has done. The
-//! same holds for the wake-up descriptor: another thread adds the key first and sets `woken` then,
-//! writing to the descriptor unless it was set; the worker clears `woken` first and takes the list
-//! then. A thread that finds `woken` set knows that the worker has yet to clear it and takes the
-//! list after that.
+//! before it is polled. Its own thread and all other threads have a mark each, so a task may be
+//! queued twice, which costs a poll. That of its own thread is never shared: it is an atomic only
+//! because a waker must be one for any thread. That of other threads is set and cleared by
+//! read-modify-writes, so a thread that finds it set is ordered before the following poll, which
+//! sees what that thread has done; a poll that finds it clear need not write, because the next
+//! thread to set it queues the key. The same holds for the wake-up descriptor: another thread adds
+//! the key first and sets `woken` then, writing to the descriptor unless it was set; the worker
+//! clears `woken` first and takes the list then. A thread that finds `woken` set knows that the
+//! worker has yet to clear it and takes the list after that.
 //!
 //! **No wake-up reaches another task.** A key has a generation, which changes each time a task
 //! ends.
@@ -180,25 +183,23 @@ struct TaskWaker {
     worker: Arc<WorkerHandle>,
     key: TaskKey,
     follows: bool,
-    queued: AtomicBool,
+    /// Queued by its own thread, which alone uses this.
+    queued_here: AtomicBool,
+    /// Queued by another thread.
+    queued_elsewhere: AtomicBool,
 }
 
-impl Wake for TaskWaker {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        if self.queued.swap(true, Ordering::AcqRel) {
-            return;
-        }
+impl TaskWaker {
+    /// Queues the task on its own thread. Returns whether this is its thread.
+    #[inline]
+    fn wake_here(&self) -> bool {
         let local = LOCAL.try_with(|local| {
             // Never borrowed while a task or a foreign waker runs.
-            let mut local = local.borrow_mut();
+            let local = &mut *local.borrow_mut();
             let mine =
                 local.worker.as_ref().is_some_and(|worker| Arc::ptr_eq(worker, &self.worker));
-            if mine {
-                let local = &mut *local;
+            if mine && !self.queued_here.load(Ordering::Relaxed) {
+                self.queued_here.store(true, Ordering::Relaxed);
                 if self.follows {
                     following::ANY_WOKEN.set(true);
                     local.following.push_back(self.key);
@@ -208,7 +209,26 @@ impl Wake for TaskWaker {
             }
             mine
         });
-        if local != Ok(true) {
+        local == Ok(true)
+    }
+
+    /// The task is about to be polled by its own thread.
+    #[inline]
+    fn clear_queued(&self) {
+        self.queued_here.store(false, Ordering::Relaxed);
+        if self.queued_elsewhere.load(Ordering::Relaxed) {
+            self.queued_elsewhere.swap(false, Ordering::AcqRel);
+        }
+    }
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.wake_here() && !self.queued_elsewhere.swap(true, Ordering::AcqRel) {
             self.worker.call(self.key);
         }
     }
@@ -330,7 +350,8 @@ impl Tasks {
                 worker: Arc::clone(&self.worker),
                 key,
                 follows,
-                queued: AtomicBool::new(true),
+                queued_here: AtomicBool::new(true),
+                queued_elsewhere: AtomicBool::new(false),
             });
             self.worker.set_tasks(self.worker.tasks() + 1);
             slot.task = Some(Task {
@@ -376,7 +397,7 @@ impl Tasks {
             self.ready.defer(key);
             return Ok(false);
         }
-        task.call.queued.swap(false, Ordering::AcqRel);
+        task.call.clear_queued();
         let polled = catch_unwind(AssertUnwindSafe(|| {
             task.future.as_mut().poll(&mut Context::from_waker(&task.waker))
         }));

@@ -15,6 +15,7 @@
 //! clients come from [`maintenance`](crate::maintenance); this module inserts them
 //! ([`interleave`]).
 
+mod directions;
 mod interleave;
 #[cfg(test)]
 mod interleave_tests;
@@ -39,11 +40,9 @@ use target::Target;
 
 use crate::context::WorkerContext;
 use crate::end_reason::{EndReason, Side};
-use crate::invariant;
 use crate::io::buffer;
-use crate::io::flow::{EndSignal, Flow, FlowStep};
-use crate::io::forwarding::{ReplyForwarding, RequestForwarding};
-use crate::io::stream::ByteStream;
+use crate::io::flow::{EndSignal, Flow, FlowStep, MAX_READS};
+use crate::io::stream::{self, ByteStream};
 use crate::latency::Stopwatch;
 use crate::options::Sessions;
 use crate::runtime::tasks::visits;
@@ -186,8 +185,7 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
         FlaggedWaker { flag, waker }: &FlaggedWaker,
     ) -> Poll<EndReason> {
         // Once for all that follows: no socket event can be recorded while this runs.
-        self.client.update_readiness(cx);
-        self.upstream.update_readiness(cx);
+        stream::update_readiness_of_both(self.client, self.upstream, cx);
         self.record_sent();
         let rung = flag.take_woken();
         if rung {
@@ -250,26 +248,25 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
         // Requests that are not sent to a target that is gone can still be sent to the next one.
         let stuck = self.target.fence().is_raised()
             || (self.upstream.peer_closed() && self.can_be_carried());
-        let mut requests = if stuck {
-            FlowStep::Stuck
-        } else {
-            self.move_requests(cx, EndSignal::NotYet, scratch)
-        };
+        let mut requests = if stuck { FlowStep::Stuck } else { self.forward_requests(cx, scratch) };
         self.offer_requests();
         if matches!(requests, FlowStep::Done) {
             self.note_first_end();
             if self.is_finished() {
                 return Poll::Ready(EndReason::ClientClosed);
             }
-            requests = self.move_requests(cx, EndSignal::Yes, scratch);
+            requests = self.move_requests(cx, (scratch, EndSignal::Yes), MAX_READS);
         }
         if self.ledger.must_end().is_some() {
             return Poll::Ready(self.forced_end());
         }
         let done = matches!(requests, FlowStep::Done);
-        let mut replies = self.move_replies(cx, EndSignal::NotYet, scratch);
+        let mut replies = self.forward_replies(cx, scratch);
         if self.target.fence().is_raised() {
             return Poll::Ready(EndReason::Fenced);
+        }
+        if matches!((&requests, &replies), (FlowStep::Idle, FlowStep::Idle)) && self.is_usual() {
+            return Poll::Pending;
         }
         if self.reply_dropped {
             return Poll::Ready(EndReason::ReplyDropped);
@@ -284,7 +281,7 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
                 return Poll::Ready(EndReason::UpstreamClosed);
             }
             self.append_last_push();
-            replies = self.move_replies(cx, EndSignal::Yes, scratch);
+            replies = self.move_replies(cx, (scratch, EndSignal::Yes), MAX_READS);
         }
         let more = matches!(requests, FlowStep::More) || matches!(replies, FlowStep::More);
         let waits = U::SHARED && self.has_waiting_requests();
@@ -316,58 +313,14 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
         if self.ledger.take_pin_change() { self.note_pin() } else { Poll::Pending }
     }
 
-    fn move_requests(
-        &mut self,
-        cx: &mut Context<'_>,
-        tell: EndSignal,
-        scratch: &mut [u8],
-    ) -> FlowStep {
-        let mut policy = RequestForwarding {
-            ledger: &mut self.ledger,
-            target: self.target,
-            context: self.context,
-            heard: &mut self.has_received,
-            stopping: self.leaving == Leaving::AtBoundary,
-            stopwatch: &mut self.stopwatch,
-            measured: &mut self.measured,
-            deferred: U::SHARED,
-        };
-        self.requests.poll_move(cx, self.client, self.upstream, &mut policy, (scratch, tell))
-    }
-
-    fn move_replies(
-        &mut self,
-        cx: &mut Context<'_>,
-        tell: EndSignal,
-        scratch: &mut [u8],
-    ) -> FlowStep {
-        let before = self.replies.bytes_moved();
-        let split =
-            if self.is_interleaving() { self.move_split_replies(cx, scratch) } else { None };
-        let step = split.unwrap_or_else(|| {
-            let mut policy = ReplyForwarding {
-                ledger: &mut self.ledger,
-                target: self.target,
-                context: self.context,
-                stopwatch: &mut self.stopwatch,
-                commands: &mut self.commands,
-            };
-            self.replies.poll_move(
-                cx,
-                self.upstream,
-                self.client,
-                &mut policy,
-                (&mut *scratch, tell),
-            )
-        });
-        let step = match step {
-            FlowStep::Stopped(read) => match invariant::first_bytes(scratch, read) {
-                Ok(bytes) => self.filter_replies(cx, bytes),
-                Err(error) => FlowStep::SourceFailed(error),
-            },
-            step => step,
-        };
-        self.replied |= self.leaving != Leaving::No && self.replies.bytes_moved() > before;
-        step
+    /// Whether nothing remains to be checked after a poll in which both directions have moved all
+    /// that has arrived.
+    #[inline]
+    fn is_usual(&self) -> bool {
+        !self.reply_dropped
+            && self.first_end.is_none()
+            && self.leaving == Leaving::No
+            && self.sharing.is_none()
+            && self.ledger.is_uneventful()
     }
 }

@@ -319,6 +319,14 @@ impl Ledger {
         self.matcher.take_changed()
     }
 
+    /// Whether neither [`must_end`](Self::must_end) nor [`take_pin_change`](Self::take_pin_change)
+    /// has anything to report.
+    #[inline]
+    #[must_use]
+    pub fn is_uneventful(&self) -> bool {
+        self.matcher.must_end().is_none() && !self.matcher.has_changed()
+    }
+
     /// The name of the first command that is neither in the table nor declared stateless, truncated
     /// and safe for a log. Not recorded if [`Limits::memory`] is zero.
     #[must_use]

@@ -51,6 +51,12 @@ impl Matcher {
             || !self.suppression.is_settled()
     }
 
+    /// What [`take_changed`](Self::take_changed) would return.
+    #[inline]
+    pub(crate) fn has_changed(&self) -> bool {
+        self.pin_changed
+    }
+
     /// Whether the pin may have changed since the last call.
     #[inline]
     pub(crate) fn take_changed(&mut self) -> bool {

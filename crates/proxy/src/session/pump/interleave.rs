@@ -16,7 +16,6 @@ use super::superseded::Withheld;
 use crate::invariant;
 use crate::io::buffer::KeptBytes;
 use crate::io::flow::FlowStep;
-use crate::io::forwarding::ReplyForwarding;
 use crate::io::stream::ByteStream;
 use crate::maintenance::pending::{self, PendingPushes};
 use crate::maintenance::push::MaintenancePush;
@@ -94,14 +93,8 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
         scratch: &mut [u8],
     ) -> Option<FlowStep> {
         for _ in 0..ROUNDS {
-            let mut policy = ReplyForwarding {
-                ledger: &mut self.ledger,
-                target: self.target,
-                context: self.context,
-                stopwatch: &mut self.stopwatch,
-                commands: &mut self.commands,
-            };
-            if let Some(step) = self.replies.flush(cx, self.client, &mut policy) {
+            let (flow, _, client, mut policy) = self.reply_parts();
+            if let Some(step) = flow.flush(cx, client, &mut policy) {
                 return Some(step);
             }
             if self.replies.has_ended() {
@@ -173,13 +166,7 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
             }
             all.append(&mut self.take_due_pushes());
         }
-        let mut policy = ReplyForwarding {
-            ledger: &mut self.ledger,
-            target: self.target,
-            context: self.context,
-            stopwatch: &mut self.stopwatch,
-            commands: &mut self.commands,
-        };
+        let (_, _, _, mut policy) = self.reply_parts();
         policy.record_replies();
         all
     }

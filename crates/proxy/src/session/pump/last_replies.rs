@@ -22,7 +22,7 @@ use resp::{Direction, SessionState};
 
 use super::Pump;
 use crate::io::buffer;
-use crate::io::flow::{EndSignal, FlowStep};
+use crate::io::flow::{EndSignal, FlowStep, MAX_READS};
 use crate::io::stream::ByteStream;
 use crate::session::report::{SessionBase, Stage, while_visited};
 
@@ -80,8 +80,9 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
         self.upstream.update_readiness(cx);
         let before = self.replies.bytes_moved();
         // An end of the target is passed on by the end of the session.
-        let step =
-            buffer::with_scratch(|scratch| self.move_replies(cx, EndSignal::NotYet, scratch));
+        let step = buffer::with_scratch(|scratch| {
+            self.move_replies(cx, (scratch, EndSignal::NotYet), MAX_READS)
+        });
         let waits = match step {
             FlowStep::More => return Poll::Ready(true),
             FlowStep::Idle => self.is_within_a_reply(),

@@ -32,7 +32,6 @@ use target::ReplyPolicy as Fate;
 use super::Pump;
 use crate::io::buffer::KeptBytes;
 use crate::io::flow::FlowStep;
-use crate::io::forwarding::ReplyForwarding;
 use crate::io::stream::ByteStream;
 
 /// The state of withheld bytes.
@@ -52,14 +51,8 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
     pub(super) fn filter_replies(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> FlowStep {
         let admitted = self.split_replies(bytes);
         self.replies.replace_kept(admitted);
-        let mut valve = ReplyForwarding {
-            ledger: &mut self.ledger,
-            target: self.target,
-            context: self.context,
-            stopwatch: &mut self.stopwatch,
-            commands: &mut self.commands,
-        };
-        self.replies.flush(cx, self.client, &mut valve).unwrap_or(FlowStep::More)
+        let (flow, _, client, mut policy) = self.reply_parts();
+        flow.flush(cx, client, &mut policy).unwrap_or(FlowStep::More)
     }
 
     /// Whether a frame from the target that begins with this byte may be a reply. False in the
