@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 use resp::StatelessCommands;
 use tls::ClientTls;
 use tokio::sync::Notify;
@@ -207,6 +207,13 @@ impl LiveOptions {
     #[must_use]
     pub fn now(&self) -> Arc<Options> {
         self.0.now.load_full()
+    }
+
+    /// The same for a moment, not to be kept while a session waits: cheaper, and a few at a time
+    /// only.
+    #[inline]
+    pub(crate) fn peek(&self) -> Guard<Arc<Options>> {
+        self.0.now.load()
     }
 
     /// Whether clients are checked by their address. For the accept path of services that do not.

@@ -34,6 +34,14 @@ pub(crate) trait ByteStream {
     /// changes.
     fn update_readiness(&mut self, cx: &mut Context<'_>);
 
+    /// Whether keepalive and user timeout are still to be set.
+    fn awaits_late_options(&self) -> bool {
+        false
+    }
+
+    /// Sets them, if so.
+    fn set_late_options(&mut self, _options: &Options) {}
+
     /// Its registration, if [updating](Self::update_readiness) that is all that it has to do.
     fn registration(&self) -> Option<&Registration> {
         None
@@ -180,8 +188,14 @@ impl SocketStream {
     }
 
     /// Starts to connect `socket`, in non-blocking mode, to `addr`.
-    /// [`poll_connected`](Self::poll_connected) returns the result.
-    pub(crate) fn connect(socket: Socket, addr: SocketAddr, can_splice: bool) -> io::Result<Self> {
+    /// [`poll_connected`](Self::poll_connected) returns the result. With `late_options`, keepalive
+    /// and user timeout are still to be set.
+    pub(crate) fn connect(
+        socket: Socket,
+        addr: SocketAddr,
+        can_splice: bool,
+        late_options: bool,
+    ) -> io::Result<Self> {
         match socket.connect(&SockAddr::from(addr)) {
             Ok(()) => {}
             Err(error) if Errno::from_io_error(&error) == Some(Errno::INPROGRESS) => {}
@@ -191,7 +205,9 @@ impl SocketStream {
         // EINPROGRESS.
         let ready = if socket.peer_addr().is_ok() { Readiness::WRITE } else { Readiness::NONE };
         let socket = OwnedFd::from(socket);
-        Ok(Self { registration: Registration::new(&socket, ready, can_splice)?, socket })
+        let registration = Registration::new(&socket, ready, can_splice)?;
+        registration.set_second_flag(late_options);
+        Ok(Self { registration, socket })
     }
 
     /// Whether the connection was established immediately, as happens within one host.
@@ -316,6 +332,18 @@ impl ByteStream for SocketStream {
         self.registration.flag()
     }
 
+    fn awaits_late_options(&self) -> bool {
+        self.registration.second_flag()
+    }
+
+    fn set_late_options(&mut self, options: &Options) {
+        if self.registration.second_flag() {
+            self.registration.set_second_flag(false);
+            // Only a broken socket can refuse them: the same values were accepted for a listener.
+            drop(set_lasting_options(&SockRef::from(&self.socket), options));
+        }
+    }
+
     fn poll_fill(
         &mut self,
         cx: &mut Context<'_>,
@@ -342,6 +370,11 @@ impl ByteStream for SocketStream {
 /// that they apply from the first byte.
 pub(crate) fn set_socket_options(socket: &Socket, options: &Options) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
+    set_lasting_options(socket, options)
+}
+
+/// Sets keepalive and user timeout as configured.
+fn set_lasting_options(socket: &Socket, options: &Options) -> io::Result<()> {
     if !options.keepalive.is_zero() {
         // The kernel counts in whole seconds.
         let idle = options.keepalive.max(Duration::from_secs(1));

@@ -26,6 +26,7 @@ use crate::listener::listen_socket::AcceptSource;
 use crate::listener::screening;
 use crate::options::Splice;
 use crate::runtime::tasks;
+use crate::runtime::wake_flag::RareEvent;
 
 /// The reply of Redis to a client beyond its own `maxclients` (`redis:src/networking.c`,
 /// `acceptCommonHandler`). Clients recognize it.
@@ -57,8 +58,7 @@ pub(crate) async fn serve(
     permit: AcceptPermit,
 ) {
     let (mut backoff, mut accepted_count) = (AcceptBackoff::default(), 0_usize);
-    let closing = context.drain.reached(Phase::Draining);
-    tokio::pin!(closing);
+    let mut closing = RareEvent::new(context.drain.reached(Phase::Draining));
     loop {
         let accepted = tokio::select! {
             biased;
@@ -224,7 +224,7 @@ fn start_session(
     context: &Arc<WorkerContext>,
     start: StartSession,
 ) -> Result<(), Errno> {
-    let splices = context.shared.service.options.now().splice == Splice::On;
+    let splices = context.shared.service.options.peek().splice == Splice::On;
     let stream = SocketStream::accepted(socket, splices)
         .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
     start(stream, peer, Arc::clone(context), admission);

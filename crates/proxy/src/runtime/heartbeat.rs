@@ -84,14 +84,16 @@ impl Heartbeat {
         self.state.last.store(self.millis(), Ordering::Relaxed);
     }
 
-    /// Marks an iteration. There is one writer, so plain loads and stores are exact.
-    pub(crate) fn beat(&self) {
+    /// Marks an iteration, and returns its time on the clock of this heartbeat. There is one writer,
+    /// so plain loads and stores are exact.
+    pub(crate) fn beat(&self) -> Duration {
         let now = self.millis();
         let took = now.saturating_sub(self.state.last.load(Ordering::Relaxed));
         self.state.last.store(now, Ordering::Relaxed);
         if took > STALL.as_millis() as u64 {
             self.note_stall(took);
         }
+        Duration::from_millis(now)
     }
 
     #[cold]

@@ -28,6 +28,7 @@
 
 pub(crate) mod following;
 pub(crate) mod groups;
+pub(crate) mod settling;
 pub(crate) mod visits;
 
 use std::any::Any;
@@ -46,7 +47,8 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::runtime::run_queue::{RunQueue, Weight};
 use crate::runtime::tasks::groups::TaskGroup;
-use crate::runtime::tasks::visits::Visitor;
+use crate::runtime::tasks::settling::Settling;
+use crate::runtime::tasks::visits::{Registered, Visitor};
 use crate::runtime::wake_flag::WakeFlag;
 
 type TaskFuture = Pin<Box<dyn Future<Output = ()>>>;
@@ -265,6 +267,7 @@ pub(crate) struct Tasks {
     /// The ready tasks in the order of their polls.
     ready: RunQueue<TaskKey>,
     visitor: Option<Box<dyn Visitor>>,
+    settling: Settling,
 }
 
 impl Tasks {
@@ -277,6 +280,7 @@ impl Tasks {
             free: Vec::new(),
             ready: RunQueue::default(),
             visitor: None,
+            settling: Settling::default(),
         }
     }
 
@@ -376,8 +380,11 @@ impl Tasks {
         let (bytes, registered) = (BYTES.take(), visits::take_registered());
         if let Some(task) = self.task(key) {
             task.weight.record(bytes);
-            if let Some((flag, group)) = registered {
+            if let Some(Registered { flag, group, settles }) = registered {
                 (task.flag, task.group) = (flag, Some(group));
+                if settles {
+                    self.settling.ask(key);
+                }
             }
         }
         self.ready.add_bytes(bytes);

@@ -29,11 +29,10 @@ use crate::dial_permits::DialPermit;
 use crate::end_reason::EndReason;
 use crate::io::stream::ClientStream;
 use crate::io::upstream::Upstream;
-use crate::options::UpstreamMode;
 use crate::service::{DialFailure, Hint, Service};
 use crate::session::carry::replay::{self, Failed, Replayed};
 use crate::session::carry::{CarryState, Migration};
-use crate::session::dial::{self, is_superseded, may_be_used};
+use crate::session::dial::{Dial, LateOptions, is_superseded, may_be_used};
 use crate::session::hold::{self, Held};
 use crate::session::pump::Start;
 use crate::session::report::{SessionBase, Stage};
@@ -203,28 +202,11 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
             return Err(EndReason::Fenced);
         }
         let (context, ticket) = (self.context, self.ticket);
-        let options = &context.shared.service.options;
         let begin = Instant::now();
         let opened = match &self.mode {
             Mode::Fresh => {
                 self.base.stage.set(Stage::Connecting);
-                // A pool may return to an earlier target; a writer never does.
-                let kept = self.attempts.take().filter(|it| it.generation >= target.generation());
-                let attempts = self.attempts.insert(kept.unwrap_or_else(|| Attempts {
-                    generation: target.generation(),
-                    until: self.until.max(begin + options.now().connect_timeout),
-                    pause: FIRST_PAUSE,
-                }));
-                let until = attempts.until;
-                let shares = options.now().upstream != UpstreamMode::Dedicated;
-                tokio::select! {
-                    biased;
-                    // The first request opens a connection, or joins one.
-                    () = std::future::ready(()), if shares => Ok((Upstream::sharing(), None)),
-                    dialled = dial::connect(target, context, until) =>
-                        dialled.map(|upstream| (upstream, None)).map_err(Failed::Dial),
-                    () = superseded(context, target, ticket) => Err(Failed::Superseded),
-                }
+                self.dial(target, begin).await.map(|upstream| (upstream, None))
             }
             Mode::Resume(migration) => {
                 self.base.stage.set(Stage::Moving);
@@ -241,6 +223,33 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
             // Its answer, if it gave one, says nothing about the time when it was the target.
             Err(Failed::Superseded) => Ok(Attempt::Superseded),
             Err(failed) => Ok(Attempt::Failed(failed)),
+        }
+    }
+
+    /// The first connection of a new session.
+    async fn dial(&mut self, target: &TargetRef, begin: Instant) -> Result<Upstream, Failed> {
+        let (context, ticket) = (self.context, self.ticket);
+        let options = &context.shared.service.options;
+        if options.share() {
+            // The first request opens a connection, or joins one.
+            return Ok(Upstream::sharing());
+        }
+        let dial = match Dial::begin(target, &options.peek(), LateOptions::Yes) {
+            Ok(dial) if dial.is_done() => return Ok(dial.into_upstream()),
+            begun => begun,
+        };
+        // A pool may return to an earlier target; a writer never does.
+        let kept = self.attempts.take().filter(|it| it.generation >= target.generation());
+        let attempts = self.attempts.insert(kept.unwrap_or_else(|| Attempts {
+            generation: target.generation(),
+            until: self.until.max(begin + options.peek().connect_timeout),
+            pause: FIRST_PAUSE,
+        }));
+        let dial = dial.map_err(Failed::Dial)?;
+        tokio::select! {
+            biased;
+            dialled = dial.finish(target, context, attempts.until) => dialled.map_err(Failed::Dial),
+            () = superseded(context, target, ticket) => Err(Failed::Superseded),
         }
     }
 
@@ -363,7 +372,7 @@ pub(crate) async fn rebalance(
 }
 
 fn hold_until(context: &WorkerContext) -> Instant {
-    Instant::now() + context.shared.service.options.now().hold_timeout
+    Instant::now() + context.shared.service.options.peek().hold_timeout
 }
 
 /// Counts a failed attempt, and reports to discovery what it says about the target.

@@ -6,15 +6,15 @@ mod tls_session;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use socket2::{Domain, Protocol, Socket, Type};
 use target::Target;
+use tls::ClientTls;
 
 use crate::context::WorkerContext;
-use crate::io::stream;
-use crate::io::stream::SocketStream;
+use crate::io::stream::{self, SocketStream};
 use crate::io::upstream::Upstream;
 use crate::options::{Options, Splice};
 use crate::service::DialFailure;
@@ -32,33 +32,100 @@ pub(crate) async fn connect(
     context: &WorkerContext,
     deadline: Instant,
 ) -> Result<Upstream, DialFailure> {
-    let options = context.shared.service.options.now();
-    let mut line = start(target.addr(), &options).map_err(|error| classify(&error))?;
-    let tls = options.target_tls.clone();
-    if line.is_connected() && tls.is_none() {
-        return Ok(Upstream::Plain(line));
+    let dial = Dial::begin(target, &context.shared.service.options.peek(), LateOptions::No)?;
+    dial.finish(target, context, deadline).await
+}
+
+/// Whether keepalive and user timeout may be set later, once the session has lasted for [a
+/// while](crate::runtime::tasks::settling). Most sessions of some applications end before, and the
+/// options take five system calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LateOptions {
+    Yes,
+    No,
+}
+
+/// An attempt that has begun.
+#[derive(Debug)]
+pub(crate) struct Dial {
+    stream: SocketStream,
+    tls: Option<ClientTls>,
+    /// From its beginning.
+    timeout: Duration,
+}
+
+impl Dial {
+    /// Begins to connect to `target`.
+    ///
+    /// # Errors
+    ///
+    /// The kind of failure.
+    pub(crate) fn begin(
+        target: &Target,
+        options: &Options,
+        late: LateOptions,
+    ) -> Result<Self, DialFailure> {
+        let tls = options.target_tls.clone();
+        let late = if tls.is_some() { LateOptions::No } else { late };
+        let stream = start(target.addr(), options, late).map_err(|error| classify(&error))?;
+        Ok(Self { stream, tls, timeout: options.connect_timeout })
     }
-    let deadline = deadline.min(Instant::now() + options.connect_timeout);
-    // Not kept while it waits: it would be part of every session's future.
-    drop(options);
-    let connecting = poll_fn(|cx| line.poll_connected(cx));
-    match tokio::time::timeout_at(deadline.into(), connecting).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => return Err(classify(&error)),
-        Err(_elapsed) => return Err(DialFailure::TimedOut),
+
+    /// Whether there is nothing to wait for.
+    pub(crate) fn is_done(&self) -> bool {
+        self.tls.is_none() && self.stream.is_connected()
     }
-    match tls {
-        None => Ok(Upstream::Plain(line)),
-        // In a box: a session without TLS has no memory for this.
-        Some(tls) => Box::pin(tls_session::open(line, &tls, target, context, deadline)).await,
+
+    /// The connection, if the attempt [is done](Self::is_done).
+    pub(crate) fn into_upstream(self) -> Upstream {
+        Upstream::Plain(self.stream)
+    }
+
+    /// Waits until it is connected, within `connect_timeout` and until `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// The kind of failure.
+    pub(crate) async fn finish(
+        mut self,
+        target: &Target,
+        context: &WorkerContext,
+        deadline: Instant,
+    ) -> Result<Upstream, DialFailure> {
+        if self.is_done() {
+            return Ok(self.into_upstream());
+        }
+        let deadline = deadline.min(Instant::now() + self.timeout);
+        let connecting = poll_fn(|cx| self.stream.poll_connected(cx));
+        match tokio::time::timeout_at(deadline.into(), connecting).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return Err(classify(&error)),
+            Err(_elapsed) => return Err(DialFailure::TimedOut),
+        }
+        match self.tls {
+            None => Ok(Upstream::Plain(self.stream)),
+            // In a box: a session without TLS has no memory for this.
+            Some(tls) => {
+                Box::pin(tls_session::open(self.stream, &tls, target, context, deadline)).await
+            }
+        }
     }
 }
 
-fn start(addr: SocketAddr, options: &Options) -> io::Result<SocketStream> {
+fn start(addr: SocketAddr, options: &Options, late: LateOptions) -> io::Result<SocketStream> {
     let socket =
         Socket::new(Domain::for_address(addr), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
-    stream::set_socket_options(&socket, options)?;
-    SocketStream::connect(socket, addr, options.splice == Splice::On)
+    let late = match late {
+        LateOptions::Yes => {
+            socket.set_tcp_nodelay(true)?;
+            true
+        }
+        LateOptions::No => {
+            stream::set_socket_options(&socket, options)?;
+            false
+        }
+    };
+    SocketStream::connect(socket, addr, options.splice == Splice::On, late)
 }
 
 /// Classifies an error of `socket(2)` or `connect(2)`.

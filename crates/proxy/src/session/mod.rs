@@ -391,7 +391,7 @@ impl Drop for Session {
             commands: *commands,
             uncarried: self.uncarried.as_deref(),
         };
-        record.log(shared.service.options.now().lines);
+        record.log(shared.service.options.peek().lines);
         self.base.ticket.ends_by(self.base.reason.exit());
     }
 }

@@ -123,7 +123,7 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
         if has_received && !carried {
             context.drain.record_arrival();
         }
-        let options = context.shared.service.options.now();
+        let options = context.shared.service.options.peek();
         let Replayed { ledger, messages, idle } =
             replayed.map_or_else(|| start::fresh(&options), |replayed| *replayed);
         Self {
@@ -166,9 +166,10 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
     pub(crate) fn run(&mut self, base: &'a SessionBase) -> impl Future<Output = Stopped> {
         async move {
             let watch = poll_fn(|cx| Poll::Ready(FlaggedWaker::new(cx.waker()))).await;
-            visits::register(&watch.flag, self.context.listener.id.group());
+            let settles = self.upstream.awaits_late_options();
+            visits::register(&watch.flag, self.context.listener.id.group(), settles);
             let options = &self.context.shared.service.options;
-            self.idle.begin(&options.now(), self.has_received, &watch.waker);
+            self.idle.begin(&options.peek(), self.has_received, &watch.waker);
             let reason = poll_fn(|cx| self.poll_once(cx, base, &watch)).await;
             if reason == EndReason::Fenced {
                 self.last_replies(base).await;

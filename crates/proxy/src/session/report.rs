@@ -154,6 +154,8 @@ pub(crate) async fn while_visited<T>(
             session_row::leave(base.row());
             Poll::Pending
         }
+        // It has no connection, or is about to replace it.
+        Some(Visit::Settle) => Poll::Pending,
         Some(Visit::End) => {
             visits::accept_end();
             Poll::Ready(None)
@@ -167,7 +169,7 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
     #[cold]
     #[inline(never)]
     pub(super) fn visited(
-        &self,
+        &mut self,
         visit: Visit,
         base: &SessionBase,
         flag: &WakeFlag,
@@ -182,6 +184,11 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
             Visit::End => {
                 visits::accept_end();
                 Poll::Ready(EndReason::Killed)
+            }
+            Visit::Settle => {
+                flag.set();
+                self.upstream.set_late_options(&self.context.shared.service.options.peek());
+                Poll::Pending
             }
         }
     }

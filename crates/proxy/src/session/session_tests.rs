@@ -1,7 +1,7 @@
 //! Sessions over real sockets: bytes pass unchanged, and each kind of end reaches the other side.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::thread;
 
@@ -64,6 +64,28 @@ fn echo_unchanged(sent: Vec<u8>, seed: u64) -> EndReason {
     let stats = proxy.wait_for("the end", |stats| stats.closed_in_all() == 1);
     assert_eq!((stats.bytes_in, stats.bytes_out), (sent.len() as u64, sent.len() as u64));
     *EndReason::ALL.iter().find(|reason| stats.closed_for(**reason) == 1).unwrap()
+}
+
+/// Whether the kernel watches, by keepalive, this process's connection to `addr`.
+fn keeps_alive_to(addr: SocketAddr) -> bool {
+    let IpAddr::V4(ip) = addr.ip() else { panic!("{addr}") };
+    let remote = format!("{:08X}:{:04X}", u32::from_le_bytes(ip.octets()), addr.port());
+    let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+    let rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    // Timer 2 is that of keepalive.
+    rows.into_iter().any(|row| row[2] == remote && row[5].starts_with("02:"))
+}
+
+#[test]
+fn sets_keepalive_to_targets_of_lasting_sessions() {
+    let backend = Backend::new();
+    let proxy = TestProxy::with_target(&backend);
+    let mut client = proxy.client();
+    let mut upstream = backend.accept();
+    proxy.wait_for("the keepalive timer", |_| keeps_alive_to(backend.addr()));
+    client.write_all(b"PING\r\n").unwrap();
+    expect(&mut upstream, b"PING\r\n");
+    assert!(keeps_alive_to(backend.addr()), "the visit changes nothing else");
 }
 
 #[test]

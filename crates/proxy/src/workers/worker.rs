@@ -111,7 +111,7 @@ impl Worker {
             #[cfg(debug_assertions)]
             heartbeat::stall_if_asked(worker);
             tasks.run_round().map_err(|Panicked| WorkerError::Panicked { worker })?;
-            heartbeat.beat();
+            tasks.visit_settled(heartbeat.beat());
             let wait = if tasks.is_busy() { Duration::ZERO } else { heartbeat::BEAT_INTERVAL };
             if reactor::poll_events(&mut events, wait)
                 .map_err(|source| WorkerError::Loop { worker, source })?

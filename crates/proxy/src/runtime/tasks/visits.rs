@@ -37,6 +37,8 @@ pub(crate) enum Visit {
     Report,
     /// It ends.
     End,
+    /// It has lasted for [a while](super::settling).
+    Settle,
 }
 
 thread_local! {
@@ -45,9 +47,15 @@ thread_local! {
     static REGISTERED: RefCell<Option<Registered>> = const { RefCell::new(None) };
 }
 
-/// The flag to set before a visit, which is `None` if the task looks for one at every poll; and the
-/// [group](super::groups) of the task.
-type Registered = (Option<Arc<WakeFlag>>, TaskGroup);
+/// What a task has registered.
+#[derive(Debug)]
+pub(super) struct Registered {
+    /// The flag to set before a visit; `None` if the task looks for one at every poll.
+    pub(super) flag: Option<Arc<WakeFlag>>,
+    pub(super) group: TaskGroup,
+    /// It asks for a visit when it has lasted for [a while](super::settling).
+    pub(super) settles: bool,
+}
 
 /// The visit in progress.
 pub(crate) fn current() -> Option<Visit> {
@@ -59,15 +67,16 @@ pub(crate) fn accept_end() {
     CURRENT.set(None);
 }
 
-/// Registers the flag and the group of the task that is being polled, in place of earlier ones.
-pub(crate) fn register(flag: &Arc<WakeFlag>, group: TaskGroup) {
-    replace((Some(Arc::clone(flag)), group));
+/// Registers the flag and the [group](super::groups) of the task that is being polled, in place of
+/// earlier ones. With `settles` it is visited when it has lasted for [a while](super::settling).
+pub(crate) fn register(flag: &Arc<WakeFlag>, group: TaskGroup, settles: bool) {
+    replace(Registered { flag: Some(Arc::clone(flag)), group, settles });
 }
 
 /// The task that is being polled looks for a visit and for events of its group at every poll from
 /// now on. Its flag is freed.
 pub(crate) fn register_without_flag(group: TaskGroup) {
-    replace((None, group));
+    replace(Registered { flag: None, group, settles: false });
 }
 
 fn replace(registered: Registered) {
@@ -163,7 +172,7 @@ impl Tasks {
         CURRENT.set(Some(visit));
         // An error would be the panic of an essential task.
         let _never = match visit {
-            Visit::Report => self.poll_unqueued(key),
+            Visit::Report | Visit::Settle => self.poll_unqueued(key),
             Visit::End => self.poll(key, false).map(drop),
         };
         CURRENT.set(None);

@@ -1,0 +1,151 @@
+//! Visits to tasks that have lasted for a while, once each.
+//!
+//! Some of what a session needs, it needs only if it lasts: options that the kernel keeps for its
+//! connection, each of which takes a system call. Most sessions of some applications end within a
+//! few milliseconds. So a task asks for a visit when it begins, and gets it [`SETTLING_TIME`] later,
+//! or up to twice that, if it still runs.
+//!
+//! Deliberately absent: timers, which would cost as much as the system calls.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::visits::Visit;
+use super::{TaskKey, Tasks};
+
+/// The least time between the request and the visit.
+pub(crate) const SETTLING_TIME: Duration = Duration::from_millis(100);
+
+/// Visits before other tasks and the event loop run: about as long as a few requests take.
+const VISITS_PER_TURN: usize = 32;
+
+/// The tasks that have asked, in order. Bounded by the sessions that begin within twice
+/// [`SETTLING_TIME`], and those that wait for their turn.
+#[derive(Debug, Default)]
+pub(super) struct Settling {
+    asked: VecDeque<TaskKey>,
+    /// How many of them, at the beginning, had asked before the last turn.
+    due: usize,
+    /// When the next turn begins.
+    next: Duration,
+}
+
+impl Settling {
+    pub(super) fn ask(&mut self, key: TaskKey) {
+        self.asked.push_back(key);
+    }
+
+    /// The next task to visit.
+    fn next_due(&mut self) -> Option<TaskKey> {
+        self.due = self.due.checked_sub(1)?;
+        self.asked.pop_front()
+    }
+}
+
+impl Tasks {
+    /// Visits tasks that are due. `now` is the time on any monotonic clock; to be called at least
+    /// every [`SETTLING_TIME`].
+    #[inline]
+    pub(crate) fn visit_settled(&mut self, now: Duration) {
+        if now >= self.settling.next {
+            self.visit_due(now);
+        }
+    }
+
+    #[cold]
+    fn visit_due(&mut self, now: Duration) {
+        let mut left = VISITS_PER_TURN;
+        while left > 0 {
+            let Some(key) = self.settling.next_due() else {
+                self.settling.due = self.settling.asked.len();
+                self.settling.next = now + SETTLING_TIME;
+                return;
+            };
+            if self.generation(key.index) == Some(key.generation) {
+                self.visit(key.index, Visit::Settle);
+                left -= 1;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::future::poll_fn;
+    use std::rc::Rc;
+    use std::task::Poll;
+
+    use super::*;
+    use crate::runtime::tasks::groups::TaskGroup;
+    use crate::runtime::tasks::{WorkerHandle, spawn, visits};
+    use crate::runtime::wake_flag::WakeFlag;
+
+    /// A task that asks for a visit, counts its visits, and ends when `done` is set and it is woken.
+    fn settler(visited: &Rc<Cell<usize>>, done: &Rc<Cell<bool>>) {
+        let (visited, done) = (Rc::clone(visited), Rc::clone(done));
+        let mut begun = false;
+        spawn(poll_fn(move |cx| {
+            if !std::mem::replace(&mut begun, true) {
+                visits::register(&WakeFlag::new(cx.waker()), TaskGroup::default(), true);
+            }
+            if visits::current() == Some(Visit::Settle) {
+                visited.set(visited.get() + 1);
+            }
+            if done.get() { Poll::Ready(()) } else { Poll::Pending }
+        }));
+    }
+
+    fn at(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn visits_each_lasting_task_once() {
+        let mut tasks = Tasks::new(WorkerHandle::new().unwrap());
+        let (visited, done) = (Rc::default(), Rc::default());
+        tasks.visit_settled(at(0));
+        settler(&visited, &done);
+        assert!(tasks.run_round().is_ok());
+        for now in [1, 99, 100, 199] {
+            tasks.visit_settled(at(now));
+            assert_eq!(visited.get(), 0, "{now}");
+        }
+        for now in [200, 300, 400, 500] {
+            tasks.visit_settled(at(now));
+            assert_eq!(visited.get(), 1, "{now}");
+        }
+    }
+
+    #[test]
+    fn visits_no_task_that_has_ended() {
+        let mut tasks = Tasks::new(WorkerHandle::new().unwrap());
+        let (visited, done) = (Rc::default(), Rc::new(Cell::new(true)));
+        settler(&visited, &done);
+        assert!(tasks.run_round().is_ok());
+        // Another task has its slot.
+        let (other, goes_on) = (Rc::default(), Rc::default());
+        tasks.visit_settled(at(0));
+        settler(&other, &goes_on);
+        assert!(tasks.run_round().is_ok());
+        tasks.visit_settled(at(100));
+        assert_eq!((visited.get(), other.get()), (0, 0));
+        tasks.visit_settled(at(200));
+        assert_eq!((visited.get(), other.get()), (0, 1));
+    }
+
+    #[test]
+    fn visits_many_tasks_in_several_turns() {
+        let mut tasks = Tasks::new(WorkerHandle::new().unwrap());
+        let (visited, done) = (Rc::default(), Rc::default());
+        for _ in 0..VISITS_PER_TURN + 1 {
+            settler(&visited, &done);
+        }
+        assert!(tasks.run_round().is_ok());
+        tasks.visit_settled(at(0));
+        tasks.visit_settled(at(100));
+        assert_eq!(visited.get(), VISITS_PER_TURN);
+        tasks.visit_settled(at(100));
+        assert_eq!(visited.get(), VISITS_PER_TURN + 1);
+    }
+}
