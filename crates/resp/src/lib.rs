@@ -39,6 +39,7 @@ pub use ledger::session_state::{
 pub use ledger::shared_state::SharedState;
 pub use replay::{Replay, ReplayError};
 pub use scan::frames::{Frames, NotResp};
+pub use scan::interrupt::split_interrupt;
 pub use scan::limits::Limits;
 pub use scan::message_kind::Hint;
 pub use scan::whole_requests::{NextRequest, WholeRequests};

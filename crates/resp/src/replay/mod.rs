@@ -116,6 +116,19 @@ impl Replay {
         self.same_server == Some(true)
     }
 
+    /// Whether the connection has the user and the protocol version of the session of `before`,
+    /// whatever else it lacks: what the client may not do, it may not do there.
+    #[must_use]
+    pub fn has_user_of(&self, before: &Ledger) -> bool {
+        match (self.ledger.shared_state(), before.shared_state()) {
+            (Some(here), Some(there)) => {
+                let same = here.credentials == there.credentials && here.resp3 == there.resp3;
+                same && self.is_answered()
+            }
+            _ => false,
+        }
+    }
+
     /// Whether the connection has the state of the session of `before`, apart from names.
     #[must_use]
     pub fn has_shared_state_of(&self, before: &Ledger) -> bool {

@@ -306,6 +306,26 @@ fn accepts_a_script_on_the_same_server_only() {
     let mut there = Replay::of_shared(&elsewhere.0, true).unwrap().on_same_server();
     assert_eq!(there.answer(&[BUSY, BUSY].concat()), Ok(2 * BUSY.len()));
     assert!(there.met_script() && !there.has_shared_state_of(&elsewhere.0));
+    assert!(there.has_user_of(&elsewhere.0));
+}
+
+/// `AUTH` and `HELLO` are executed by a server that runs a script. One that refuses them leaves the
+/// connection with another user, who may do more.
+#[test]
+fn distinguishes_the_user_from_the_rest_of_the_state() {
+    const BUSY: &[u8] = b"-BUSY Redis is busy running a script.\r\n";
+    let mut before = talk();
+    before.c("AUTH me pw").c("HELLO 3").c("SELECT 1").s("+OK/%1/+proto/:3/+OK/");
+    let (ok, hello): (&[u8], &[u8]) = (b"+OK\r\n", b"%1\r\n+proto\r\n:3\r\n");
+    let cases = [(ok, hello, true), (BUSY, hello, false), (ok, BUSY, false)];
+    for (auth, hello, expected) in cases {
+        let mut there = Replay::of_shared(&before.0, true).unwrap().on_same_server();
+        assert!(!there.has_user_of(&before.0), "before the replies");
+        let replies = [auth, hello, BUSY, BUSY].concat();
+        assert_eq!(there.answer(&replies), Ok(replies.len()));
+        assert!(there.met_script() && !there.has_shared_state_of(&before.0));
+        assert_eq!(there.has_user_of(&before.0), expected);
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ pub(crate) mod bulk;
 pub(crate) mod frame_runs;
 pub(crate) mod frames;
 pub(crate) mod inline;
+pub(crate) mod interrupt;
 pub(crate) mod limits;
 pub(crate) mod message_kind;
 pub(crate) mod number;
