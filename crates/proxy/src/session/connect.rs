@@ -32,7 +32,7 @@ use crate::io::upstream::Upstream;
 use crate::service::{DialFailure, Hint, Service};
 use crate::session::carry::replay::{self, Failed, Replayed};
 use crate::session::carry::{CarryState, Migration};
-use crate::session::dial::{Dial, LateOptions, is_superseded, may_be_used};
+use crate::session::dial::{Dial, LateOptions, may_be_used, superseded};
 use crate::session::hold::{self, Held};
 use crate::session::pump::Start;
 use crate::session::report::{SessionBase, Stage};
@@ -394,16 +394,5 @@ fn report_failure(context: &WorkerContext, target: &Target, failed: Failed) {
         target.defer();
         counters.hints.increment();
         shared.service.hints.hint(target, hint);
-    }
-}
-
-/// Returns when there is no point in connecting to `target` any more, or the session is cut.
-async fn superseded(context: &WorkerContext, target: &Target, ticket: &Ticket) {
-    loop {
-        let news = context.session_notify.notified();
-        if ticket.is_cut() || is_superseded(target) {
-            return;
-        }
-        news.await;
     }
 }

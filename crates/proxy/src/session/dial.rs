@@ -8,6 +8,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use drain::Ticket;
 use rustix::io::Errno;
 use socket2::{Domain, Protocol, Socket, Type};
 use target::Target;
@@ -154,6 +155,17 @@ pub(crate) fn is_superseded(target: &Target) -> bool {
 /// Whether requests may be sent to this target now.
 pub(crate) fn may_be_used(target: &Target) -> bool {
     !is_superseded(target) && !target.is_closed()
+}
+
+/// Returns when there is no point in connecting to `target` any more, or the session is cut.
+pub(crate) async fn superseded(context: &WorkerContext, target: &Target, ticket: &Ticket) {
+    loop {
+        let news = context.session_notify.notified();
+        if ticket.is_cut() || is_superseded(target) {
+            return;
+        }
+        news.await;
+    }
 }
 
 #[cfg(test)]
