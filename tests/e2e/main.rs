@@ -67,6 +67,7 @@ mod sessions;
 mod shared_commands;
 mod shared_load;
 mod shared_restarts;
+mod shared_scripts;
 mod shared_surface;
 mod shared_tables;
 mod shared_upstreams;

@@ -257,34 +257,6 @@ fn serves_what_needs_its_own_connection() {
     assert_eq!(two.cmd(&["HGETALL", "h"]).unwrap().items().len(), 2, "RESP2");
 }
 
-/// A script that never ends is ended by a client that shared connections before, whatever it has
-/// set apart from a database. While the script runs, the server refuses `PING` and names.
-#[test]
-fn ends_a_running_script_by_a_sharing_client() {
-    let limit = "lua-time-limit 100";
-    let cluster = Cluster::builder().replicas(0).sentinels(1).redis_line(limit).start();
-    let pointsman = start(&cluster);
-    let hello: &[&str] = &["HELLO", "3"];
-    let name: &[&str] = &["CLIENT", "SETNAME", "operator"];
-    for setup in [&[][..], &[hello][..], &[hello, name][..]] {
-        let (mut runner, mut operator) = (pointsman.client(), pointsman.client());
-        for request in setup {
-            assert!(!operator.cmd(request).unwrap().is_error());
-        }
-        assert!(operator.cmd(&["GET", "k"]).is_ok() && runner.cmd(&["GET", "k"]).is_ok());
-        wait_until("both clients to share", PATIENCE, || sharing(&pointsman) == 2.0);
-        runner.send(&harness::encode(&["EVAL", "while true do end", "0"])).unwrap();
-        wait_until("the server to be busy", PATIENCE, || {
-            let reply = cluster.master().client().cmd(&["PING"]).map_err(|it| it.to_string())?;
-            if reply.is_error() { Ok(()) } else { Err(format!("{reply:?}")) }
-        });
-        assert!(operator.cmd(&["SCRIPT", "KILL"]).unwrap().is_ok(), "{setup:?}");
-        assert!(runner.read_value().unwrap().is_error(), "the script was ended");
-        drop((runner, operator));
-        wait_until("both clients to be gone", PATIENCE, || sharing(&pointsman) == 0.0);
-    }
-}
-
 /// Clients that connect, authenticate, ask and leave cost the server no connection each, and their
 /// secrets are checked by it all the same.
 #[test]

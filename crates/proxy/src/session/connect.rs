@@ -31,7 +31,7 @@ use crate::io::stream::ClientStream;
 use crate::io::upstream::Upstream;
 use crate::service::{DialFailure, Hint, Service};
 use crate::session::carry::replay::{self, Failed, Replayed};
-use crate::session::carry::{CarryState, Migration};
+use crate::session::carry::{CarryState, Migration, interrupt};
 use crate::session::dial::{Dial, LateOptions, may_be_used, superseded};
 use crate::session::hold::{self, Held};
 use crate::session::pump::Start;
@@ -203,20 +203,28 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
         }
         let (context, ticket) = (self.context, self.ticket);
         let begin = Instant::now();
-        let opened = match &self.mode {
+        let opened = match &mut self.mode {
             Mode::Fresh => {
                 self.base.stage.set(Stage::Connecting);
                 self.dial(target, begin).await.map(|upstream| (upstream, None))
             }
             Mode::Resume(migration) => {
                 self.base.stage.set(Stage::Moving);
+                let opening = migration.open((target, context), self.unsent, self.until);
                 tokio::select! {
                     biased;
-                    resumed = Box::pin(migration.open(target, context, self.until)) => resumed?,
+                    resumed = Box::pin(opening) => resumed?,
                     () = superseded(context, target, ticket) => Err(Failed::Superseded),
                 }
             }
         };
+        if matches!(&self.mode, Mode::Resume(migration) if migration.is_interrupt) {
+            let (upstream, replayed) = opened.map_err(|failed| {
+                report_failure(context, target, failed);
+                interrupt::end_reason(failed, ticket)
+            })?;
+            return Ok(Attempt::Connected(upstream, replayed));
+        }
         match opened {
             Ok(opened) => self.opened(target, opened, begin),
             Err(Failed::Superseded) if ticket.is_cut() => Err(EndReason::Cut),

@@ -243,7 +243,7 @@ impl Session {
         let how = self.purpose(&after, &upstream);
         let next = self.continue_after(after, (upstream, how), client, undelivered);
         match or_killed(&self.base, Box::pin(next)).await {
-            Ok(ready) => Ok(ready),
+            Ok(ready) => Ok(self.continued(ready)),
             Err(ending) => Err(self.not_continued(ending)),
         }
     }
@@ -344,8 +344,9 @@ impl Session {
         let from = self.target.as_ref();
         let lost = from.map(|target| target.generation()).zip(lost);
         let old = Some(upstream).filter(|_| lost.is_none());
+        let (failed, reused, is_interrupt) = (None, Cell::new(false), false);
         let migration =
-            Migration { ledger, from, lost, old, failed: None, purpose, reused: Cell::new(false) };
+            Migration { ledger, from, lost, old, failed, purpose, reused, is_interrupt };
         let mode = Mode::Resume(migration);
         let mut connecting = Connecting::new(&self.base, client, unsent, mode);
         match connecting.connect().await {
@@ -357,7 +358,8 @@ impl Session {
                     Mode::Resume(migration)
                         if purpose.is_promotion() && reason == EndReason::HoldAbandoned =>
                     {
-                        let promoted = migration.promote_once(&self.base.context).await;
+                        let (context, unsent) = (&self.base.context, &mut *connecting.unsent);
+                        let promoted = migration.promote_once(context, unsent).await;
                         return promoted.ok_or((reason, Vec::new()));
                     }
                     Mode::Resume(migration) => {

@@ -15,6 +15,7 @@
 //! Deliberately absent: sessions with a request in flight. Its outcome is unknown, and only their
 //! clients can decide.
 
+pub(crate) mod interrupt;
 pub(crate) mod kick;
 pub(crate) mod replay;
 
@@ -70,6 +71,8 @@ pub(crate) struct Migration<'a> {
     pub(crate) purpose: Purpose,
     /// The connection that was opened last was not a new one.
     pub(crate) reused: Cell<bool>,
+    /// A request was [sent](interrupt) ahead of the state of the session.
+    pub(crate) is_interrupt: bool,
 }
 
 /// What a session gets on its way to a target.
@@ -97,22 +100,23 @@ type Opened = Result<(Upstream, Option<Box<Replayed>>), Failed>;
 
 impl Migration<'_> {
     /// One attempt to open a connection to `target` in the state of the session. If `target` ended
-    /// the last one, only asks whether it is alive.
+    /// the last one, only asks whether it is alive. The first of the `unsent` requests may be taken
+    /// and answered, if it ends a script.
     ///
     /// # Errors
     ///
     /// The end reason of the session, if the target is alive and so ended it on purpose.
     pub(crate) async fn open(
-        &self,
-        target: &Target,
-        context: &WorkerContext,
+        &mut self,
+        (target, context): (&Target, &WorkerContext),
+        unsent: &mut Vec<u8>,
         until: Instant,
     ) -> Result<Opened, EndReason> {
         if self.purpose == Purpose::Share {
             return Ok(Ok((Upstream::sharing(), None)));
         }
         if self.is_promotion_to(target) {
-            return Ok(self.promote(target, context, until).await);
+            return Ok(self.promote((target, context), unsent, until).await);
         }
         let lost = self.lost.filter(|(generation, _)| *generation == target.generation());
         let Some((_, reason)) = lost else {
@@ -129,7 +133,12 @@ impl Migration<'_> {
     }
 
     /// Opens a connection to the same target, with the state of the session.
-    async fn promote(&self, target: &Target, context: &WorkerContext, until: Instant) -> Opened {
+    async fn promote(
+        &mut self,
+        (target, context): (&Target, &WorkerContext),
+        unsent: &mut Vec<u8>,
+        until: Instant,
+    ) -> Opened {
         // A server that runs a script answers what ends the script, and refuses the rest itself.
         let replay = || {
             let replay = Replay::of_shared(&self.ledger, true).ok_or(Failed::Refused)?;
@@ -151,8 +160,10 @@ impl Migration<'_> {
         let upstream = replay::exchange((target, context), &mut replay, until).await?;
         match replay.has_shared_state_of(&self.ledger) {
             true => Ok((upstream, None)),
-            false if replay.met_script() => Err(Failed::Unavailable),
-            false => Err(Failed::Refused),
+            false if !replay.met_script() => Err(Failed::Refused),
+            // Another user might be allowed what this one is not.
+            false if !replay.has_user_of(&self.ledger) => Err(Failed::Unavailable),
+            false => self.interrupt(upstream, (target, context), unsent, until).await,
         }
     }
 
@@ -163,12 +174,19 @@ impl Migration<'_> {
     }
 
     /// One attempt to open a connection to the same target.
-    pub(crate) async fn promote_once(&mut self, context: &WorkerContext) -> Option<Connected> {
+    pub(crate) async fn promote_once(
+        &mut self,
+        context: &WorkerContext,
+        unsent: &mut Vec<u8>,
+    ) -> Option<Connected> {
         let Service { route, options, .. } = &*context.shared.service;
         let from = self.from?;
         let target = route.usable_target().filter(|it| it.generation() == from.generation())?;
         let until = Instant::now() + options.now().connect_timeout;
-        let (upstream, _) = self.promote(&target, context, until).await.ok()?;
+        let (upstream, replayed) = self.promote((&target, context), unsent, until).await.ok()?;
+        if self.is_interrupt {
+            return Some(Connected { target, upstream, replayed });
+        }
         if !self.reused.get() {
             context.counters.dials.increment();
         }

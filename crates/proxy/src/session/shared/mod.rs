@@ -21,6 +21,8 @@
 //! ([`io::shared`](crate::io::shared)).
 
 mod command_table;
+#[cfg(test)]
+mod interrupt_tests;
 pub(crate) mod pool;
 #[cfg(test)]
 mod reader_tests;

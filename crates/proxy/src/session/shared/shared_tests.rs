@@ -229,7 +229,7 @@ fn ends_only_sessions_in_flight_on_a_lost_connection() {
 }
 
 /// What is left to read, whether the end is orderly or not.
-fn rest_of(mut client: TcpStream) -> Vec<u8> {
+pub(super) fn rest_of(mut client: TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     let _reset = std::io::Read::read_to_end(&mut client, &mut bytes);
     bytes

@@ -1,0 +1,94 @@
+//! Ends a script for a session whose state the server refuses while the script runs.
+//!
+//! A session that shares connections needs one of its own for `SCRIPT KILL`. In a database other
+//! than 0 it would not get one: the server refuses `SELECT` until the script ends. What ends a
+//! script needs no database, only the user. So it is sent on the connection that could be opened.
+//! Nothing else ever is: the connection is closed after the reply, or without it. The client gets
+//! the reply, and its session shares connections as before. What the client has sent after that
+//! request is executed in its own database, or waits.
+//!
+//! The request is sent once. Without a reply its outcome is unknown, and the session ends, as one
+//! with a request in flight does.
+//!
+//! Deliberately absent: which requests these are ([`resp::split_interrupt`]).
+
+use std::time::Instant;
+
+use drain::Ticket;
+use target::Target;
+
+use crate::context::WorkerContext;
+use crate::end_reason::EndReason;
+use crate::io::upstream::Upstream;
+use crate::session::carry::replay::{self, Failed};
+use crate::session::carry::{Migration, Opened};
+use crate::session::{Ready, Session};
+
+/// Maximum length of the reply, which is one line.
+const MAX_REPLY: usize = 4096;
+
+impl Migration<'_> {
+    /// Sends the first of the `unsent` requests on `upstream`, which has the user of the session
+    /// and not all of its state, and takes the reply. Only if that request ends a script, since the
+    /// server runs one.
+    pub(super) async fn interrupt(
+        &mut self,
+        mut upstream: Upstream,
+        (target, context): (&Target, &WorkerContext),
+        unsent: &mut Vec<u8>,
+        until: Instant,
+    ) -> Opened {
+        let Some((request, rest)) = resp::split_interrupt(unsent) else {
+            return Err(Failed::Unavailable);
+        };
+        let (request, rest) = (request.to_vec(), rest.to_vec());
+        // First of all: whatever happens from here on, it is not sent a second time.
+        *unsent = rest;
+        self.is_interrupt = true;
+        // The kernel would send it again to a partitioned server that comes back.
+        upstream.reset_on_close();
+        let asked = (&*request, MAX_REPLY);
+        let reply = replay::ask(&mut upstream, (target, context), asked, until).await?;
+        context.counters.dials.increment();
+        context.counters.bytes_in.add(request.len() as u64);
+        let mut replayed = self.take_ledger(target);
+        replayed.ledger.request(&request);
+        replayed.ledger.reply(&reply);
+        // Anything but one reply would be taken for the reply to another request.
+        if replayed.ledger.shared_state().is_none() {
+            return Err(Failed::Broken);
+        }
+        replayed.messages = reply;
+        Ok((Upstream::sharing(), Some(replayed)))
+    }
+}
+
+impl Session {
+    /// The session continues. If a request of it was answered ahead of its state, its promotion has
+    /// ended, and it shares as before.
+    pub(in crate::session) fn continued(&mut self, mut ready: Ready) -> Ready {
+        let (_, upstream, start) = &mut ready;
+        if !upstream.is_shared() || self.base.promotion.take().is_none() {
+            return ready;
+        }
+        start.returns_after = None;
+        if let Some(replayed) = &mut start.replayed {
+            let (counts, counters) = (replayed.ledger.take_counts(), &self.base.context.counters);
+            counters.commands.add(counts.requests.into());
+            counters.replies.add(counts.replies.into());
+            self.base.add((0, 0), counts.requests);
+        }
+        self.base.context.counters.shared.returned.increment();
+        self.linger.get_or_insert_default().returned(Instant::now());
+        ready
+    }
+}
+
+/// Why the session ends if its interrupt was sent and not answered.
+pub(crate) fn end_reason(failed: Failed, ticket: &Ticket) -> EndReason {
+    match failed {
+        _ if ticket.is_cut() => EndReason::Cut,
+        Failed::Superseded => EndReason::Fenced,
+        _ => EndReason::UpstreamClosed,
+    }
+}

@@ -1,0 +1,167 @@
+//! Clients that share connections end a script that runs for too long, whatever state their session
+//! has. Meanwhile the server refuses nearly everything: `PING`, `SELECT`, names.
+
+use std::time::Duration;
+
+use harness::{Client, Cluster, Pointsman, encode, server_version, wait_until};
+
+use crate::carry::USER;
+use crate::{builder, metric};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const FUNCTION: &str = "#!lua name=endless\n\
+     redis.register_function('spin', function() while true do end end)";
+
+/// How a script is run, and what ends it.
+const SCRIPT: [&[&str]; 2] = [&["EVAL", "while true do end", "0"], &["SCRIPT", "KILL"]];
+const FUNCTIONS: [&[&str]; 2] = [&["FCALL", "spin", "0"], &["FUNCTION", "KILL"]];
+
+fn start() -> (Cluster, Pointsman) {
+    let limit = "lua-time-limit 100";
+    let cluster = Cluster::builder().replicas(0).sentinels(1).user(USER).redis_line(limit);
+    // Sentinel ends the scripts of a master that is down for it. Longer than `hold_timeout`, after
+    // which a client that could not be served gets an error.
+    let cluster = cluster.down_after(PATIENCE).start();
+    let pointsman = builder(&cluster).service_line("upstream = \"shared\"").start();
+    (cluster, pointsman)
+}
+
+fn count(pointsman: &Pointsman, name: &str) -> f64 {
+    metric(pointsman, &format!("{name}{{service=\"mymaster\"}}")).expect("the metric")
+}
+
+fn wait_until_sharing(pointsman: &Pointsman, sessions: f64) {
+    let sharing = || count(pointsman, "pointsman_shared_sessions") == sessions;
+    wait_until("the number of clients that share", PATIENCE, sharing);
+}
+
+/// A client whose script never ends.
+fn run_endless(cluster: &Cluster, pointsman: &Pointsman, script: &[&str]) -> Client {
+    let mut runner = pointsman.client();
+    assert!(runner.cmd(&["GET", "k"]).is_ok());
+    runner.send(&encode(script)).unwrap();
+    wait_until("the server to be busy", PATIENCE, || {
+        let reply = cluster.master().client().cmd(&["PING"]).map_err(|it| it.to_string())?;
+        if reply.is_error() { Ok(()) } else { Err(format!("{reply:?}")) }
+    });
+    runner
+}
+
+/// The value of the key in each of the first three databases.
+fn values(cluster: &Cluster, key: &str) -> Vec<Option<String>> {
+    let mut direct = cluster.master().client();
+    let mut value = |db: &str| {
+        assert!(direct.cmd(&["SELECT", db]).unwrap().is_ok());
+        direct.cmd(&["GET", key]).unwrap().text().map(str::to_owned)
+    };
+    ["0", "1", "2"].map(&mut value).into()
+}
+
+/// Ends a script by a client after `setup`, with requests behind that in the same packet, which are
+/// executed in the database of the client or not at all.
+fn end_script(
+    (cluster, pointsman): (&Cluster, &Pointsman),
+    [script, kill]: [&[&str]; 2],
+    (setup, db): (&[&[&str]], usize),
+) {
+    assert!(cluster.master().ask(&["FLUSHALL"]).unwrap().is_ok());
+    let mut operator = pointsman.client();
+    for request in setup {
+        let reply = operator.cmd(request).unwrap();
+        assert!(!reply.is_error(), "{request:?}: {reply:?}");
+    }
+    assert!(operator.cmd(&["GET", "k"]).is_ok());
+    wait_until_sharing(pointsman, 1.0);
+    let mut runner = run_endless(cluster, pointsman, script);
+    let behind = [&["SET", "k", "v"][..], &["GET", "k"], &["INCR", "n"]];
+    let pipeline: Vec<u8> = std::iter::once(kill).chain(behind).flat_map(encode).collect();
+    operator.send(&pipeline).unwrap();
+    let reply = operator.read_value().unwrap();
+    assert!(reply.is_ok(), "{setup:?}: {reply:?}");
+    assert!(runner.read_value().unwrap().is_error(), "the script was ended");
+    // The server may read what follows before it has ended the script.
+    let replies = [(); 3].map(|()| operator.read_value().unwrap());
+    let busy = |n: usize| replies[n].error().is_some_and(|it| it.starts_with("BUSY"));
+    assert!(busy(0) || replies[0].is_ok(), "{setup:?}: {replies:?}");
+    assert!(busy(2) || replies[2].int() == Some(1), "{setup:?}: {replies:?}");
+    let mut expected = [None, None, None];
+    expected[db] = (!busy(0)).then(|| "v".to_owned());
+    assert_eq!(values(cluster, "k"), expected, "{setup:?}");
+    assert!(operator.cmd(&["SET", "l", "w"]).unwrap().is_ok());
+    expected[db] = Some("w".to_owned());
+    assert_eq!(values(cluster, "l"), expected, "{setup:?}");
+    drop((runner, operator));
+    wait_until_sharing(pointsman, 0.0);
+}
+
+#[test]
+fn ends_a_running_script_by_any_sharing_client() {
+    let (cluster, pointsman) = start();
+    let hello: &[&str] = &["HELLO", "3"];
+    let name: &[&str] = &["CLIENT", "SETNAME", "operator"];
+    let auth: &[&str] = &["AUTH", "app", "pw"];
+    let [one, two]: [&[&str]; 2] = [&["SELECT", "1"], &["SELECT", "2"]];
+    let setups: [(&[&[&str]], usize); 8] = [
+        (&[], 0),
+        (&[hello], 0),
+        (&[hello, name], 0),
+        (&[one], 1),
+        (&[hello, two], 2),
+        (&[auth, one], 1),
+        (&[auth, hello, name, two], 2),
+        (&[&["HELLO", "3", "AUTH", "app", "pw", "SETNAME", "operator"], one], 1),
+    ];
+    let functions = server_version() >= (7, 0);
+    for setup in setups {
+        end_script((&cluster, &pointsman), SCRIPT, setup);
+        if functions {
+            let load = ["FUNCTION", "LOAD", "REPLACE", FUNCTION];
+            assert!(!cluster.master().ask(&load).unwrap().is_error());
+            end_script((&cluster, &pointsman), FUNCTIONS, setup);
+        }
+    }
+    assert_eq!(count(&pointsman, "pointsman_shared_desyncs_total"), 0.0);
+    assert_eq!(count(&pointsman, "pointsman_dedicated_sessions"), 0.0);
+}
+
+/// The server refuses the database of a client that connects while the script runs, and ends the
+/// script for it.
+#[test]
+fn ends_a_running_script_by_a_new_client() {
+    let (cluster, pointsman) = start();
+    let mut runner = run_endless(&cluster, &pointsman, SCRIPT[0]);
+    let mut operator = pointsman.client();
+    assert!(operator.cmd(&["AUTH", "app", "pw"]).unwrap().is_ok());
+    let reply = operator.cmd(&["SELECT", "1"]).unwrap();
+    assert!(reply.error().is_some_and(|it| it.starts_with("BUSY")), "{reply:?}");
+    assert!(operator.cmd(&["SCRIPT", "KILL"]).unwrap().is_ok());
+    assert!(runner.read_value().unwrap().is_error(), "the script was ended");
+}
+
+/// What the server replies reaches the client, and its session keeps its database. A script that
+/// has written can be ended only together with the server.
+#[test]
+fn passes_refusals_to_end_a_script() {
+    let (cluster, pointsman) = start();
+    let mut operator = pointsman.client();
+    assert!(operator.cmd(&["SELECT", "1"]).unwrap().is_ok());
+    assert!(operator.cmd(&["SET", "k", "v"]).unwrap().is_ok());
+    let reply = operator.cmd(&["SCRIPT", "KILL"]).unwrap();
+    assert!(reply.error().is_some_and(|it| it.starts_with("NOTBUSY")), "{reply:?}");
+    wait_until("its return", PATIENCE, || {
+        assert_eq!(operator.cmd(&["GET", "k"]).unwrap().text(), Some("v"));
+        count(&pointsman, "pointsman_shared_sessions") == 1.0
+    });
+    let script = ["EVAL", "redis.call('SET', 'k', 'w') while true do end", "0"];
+    let mut runner = run_endless(&cluster, &pointsman, &script);
+    for _ in 0..2 {
+        let reply = operator.cmd(&["SCRIPT", "KILL"]).unwrap();
+        assert!(reply.error().is_some_and(|it| it.starts_with("UNKILLABLE")), "{reply:?}");
+    }
+    operator.send(&encode(&["SHUTDOWN", "NOSAVE"])).unwrap();
+    assert_eq!(operator.read_to_end().unwrap().0, b"", "no reply");
+    assert!(runner.read_value().is_err());
+    wait_until("the server to be gone", PATIENCE, || {
+        std::net::TcpStream::connect(cluster.master().addr()).is_err()
+    });
+}
