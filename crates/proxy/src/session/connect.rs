@@ -34,6 +34,7 @@ use crate::service::{Hint, Service};
 use crate::session::carry::replay::{self, Failed, Replayed};
 use crate::session::carry::{CarryState, Migration, interrupt};
 use crate::session::connect::fresh::Attempts;
+pub(super) use crate::session::connect::fresh::FirstDial;
 use crate::session::dial::{may_be_used, superseded};
 use crate::session::hold::{self, Held};
 use crate::session::pump::Start;
@@ -73,6 +74,8 @@ pub(crate) struct Connecting<'a, C> {
     until: Instant,
     permit: Option<DialPermit<'a>>,
     attempts: Option<Attempts>,
+    /// The first dial of a new session, if it has begun already.
+    begun: Option<FirstDial>,
 }
 
 /// The outcome of one attempt.
@@ -94,7 +97,8 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
     ) -> Self {
         let (context, ticket) = (&*base.context, &base.ticket);
         let until = hold_until(context);
-        Self { base, context, ticket, client, unsent, mode, until, permit: None, attempts: None }
+        let (permit, attempts, begun) = (None, None, None);
+        Self { base, context, ticket, client, unsent, mode, until, permit, attempts, begun }
     }
 
     /// Connects the session to a target that may be used at the moment this returns. After an error
@@ -145,6 +149,9 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
     /// The target to connect to, with a permit to dial it if one is needed. `None` if the target
     /// was lost while the session waited for its permit.
     async fn usable_target(&mut self) -> Result<Option<TargetRef>, EndReason> {
+        if let Some(target) = self.begun.as_mut().and_then(FirstDial::take_target) {
+            return Ok(Some(target));
+        }
         let route = &self.context.shared.service.route;
         let target = route.usable_target();
         match &self.mode {

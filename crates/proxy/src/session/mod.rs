@@ -165,11 +165,15 @@ impl Session {
     pub(crate) fn run(mut self, mut client: impl ClientStream) -> impl Future<Output = ()> {
         async move {
             let ending = 'served: {
-                let first = Box::pin(self.connect_first(&mut client));
-                let (mut target, mut upstream, mut start) = match or_killed(&self.base, first).await
-                {
-                    Ok(ready) => ready,
-                    Err(ending) => break 'served ending,
+                let (mut target, mut upstream, mut start) = 'ready: {
+                    let first = match self.connect_at_once() {
+                        Ok(ready) => break 'ready ready,
+                        Err(begun) => Box::pin(self.connect_first(&mut client, begun)),
+                    };
+                    match or_killed(&self.base, first).await {
+                        Ok(ready) => ready,
+                        Err(ending) => break 'served ending,
+                    }
                 };
                 loop {
                     let current = self.target.insert(target);
@@ -256,25 +260,6 @@ impl Session {
             let finish = finish::finish(client, &last_bytes, reason);
             // An order changes nothing of why it ends.
             let _done = while_visited(&self.base, Box::pin(finish)).await;
-        }
-    }
-
-    /// Connects to the first target, or has refusals for the client.
-    async fn connect_first(&self, client: &mut impl ClientStream) -> Result<Ready, SessionEnd> {
-        first_bytes::await_if_rare(&self.base, client).await?;
-        let mut early = Vec::new();
-        // Dropped at once, with its permit: error replies may take long.
-        let connected =
-            Connecting::new(&self.base, client, &mut early, Mode::Fresh).connect().await;
-        match connected {
-            Ok(Connected { target, upstream, .. }) => Ok((target, upstream, Start::from(early))),
-            Err(reason) => {
-                let mut refusals = refusals::refuse(client, early, reason, false).await;
-                if refusals.is_empty() {
-                    refusals = refusals::greeting(reason);
-                }
-                Err((reason, refusals))
-            }
         }
     }
 

@@ -4,16 +4,18 @@ use std::time::{Duration, Instant};
 
 use target::{Generation, TargetRef};
 
-use super::{Connecting, report_failure};
+use super::{Connected, Connecting, Mode, report_failure};
+use crate::context::WorkerContext;
 use crate::dial_permits::DialPermit;
 use crate::end_reason::EndReason;
 use crate::io::stream::ClientStream;
 use crate::io::upstream::Upstream;
-use crate::service::DialFailure;
+use crate::service::{DialFailure, Service};
 use crate::session::carry::replay::Failed;
-use crate::session::dial::{Dial, LateOptions, superseded};
-use crate::session::hold;
+use crate::session::dial::{Dial, LateOptions, may_be_used, superseded};
+use crate::session::pump::Start;
 use crate::session::report::Stage;
+use crate::session::{Ready, Session, SessionEnd, first_bytes, hold, refusals};
 
 /// The first pause after a failed dial; each pause is twice the one before.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -26,6 +28,84 @@ pub(super) struct Attempts {
     /// When to give up on it. One attempt never takes longer than `connect_timeout`.
     until: Instant,
     pause: Duration,
+}
+
+/// The first dial of a session, begun before there is a future that waits for it. Within one host
+/// the connection is established when the call returns, and no such future is needed.
+#[derive(Debug)]
+pub(in crate::session) struct FirstDial {
+    /// Until it is taken.
+    target: Option<TargetRef>,
+    dial: Result<Dial, DialFailure>,
+}
+
+impl FirstDial {
+    /// Begins it, unless something has to be waited for before that.
+    ///
+    /// # Errors
+    ///
+    /// The connection is not established yet, or may not be used; `None` if no dial was begun.
+    pub(in crate::session) fn connect_at_once(
+        context: &WorkerContext,
+    ) -> Result<(TargetRef, Upstream), Option<Self>> {
+        let Service { route, options, .. } = &*context.shared.service;
+        if context.silent_clients.are_frequent() || options.share() {
+            return Err(None);
+        }
+        let target = route.usable_target().ok_or(None)?;
+        let begin = Instant::now();
+        match Dial::begin(&target, &options.peek(), LateOptions::Yes) {
+            Ok(dial) if dial.is_done() && may_be_used(&target) => {
+                context.counters.dials.increment();
+                context.counters.dialled_in.record(begin.elapsed());
+                target.record_use();
+                Ok((target, dial.into_upstream()))
+            }
+            dial => Err(Some(Self { target: Some(target), dial })),
+        }
+    }
+
+    /// Its target, once.
+    pub(super) fn take_target(&mut self) -> Option<TargetRef> {
+        self.target.take()
+    }
+}
+
+impl Session {
+    /// Connects to the first target without waiting, if that is possible; otherwise returns the dial
+    /// that it has begun.
+    pub(in crate::session) fn connect_at_once(&self) -> Result<Ready, Option<FirstDial>> {
+        let (target, upstream) = FirstDial::connect_at_once(&self.base.context)?;
+        Ok((target, upstream, Start::default()))
+    }
+
+    /// Connects to the first target, or has refusals for the client.
+    pub(in crate::session) async fn connect_first(
+        &self,
+        client: &mut impl ClientStream,
+        begun: Option<FirstDial>,
+    ) -> Result<Ready, SessionEnd> {
+        if begun.is_none() {
+            first_bytes::await_if_rare(&self.base, client).await?;
+        }
+        let mut early = Vec::new();
+        let connected = {
+            // Dropped at once, with its permit: error replies may take long.
+            let mut connecting = Connecting::new(&self.base, client, &mut early, Mode::Fresh);
+            connecting.begun = begun;
+            connecting.connect().await
+        };
+        match connected {
+            Ok(Connected { target, upstream, .. }) => Ok((target, upstream, Start::from(early))),
+            Err(reason) => {
+                let mut refusals = refusals::refuse(client, early, reason, false).await;
+                if refusals.is_empty() {
+                    refusals = refusals::greeting(reason);
+                }
+                Err((reason, refusals))
+            }
+        }
+    }
 }
 
 impl<C: ClientStream> Connecting<'_, C> {
@@ -41,7 +121,11 @@ impl<C: ClientStream> Connecting<'_, C> {
             // The first request opens a connection, or joins one.
             return Ok(Upstream::sharing());
         }
-        let dial = match Dial::begin(target, &options.peek(), LateOptions::Yes) {
+        let begun = match self.begun.take() {
+            Some(first) => first.dial,
+            None => Dial::begin(target, &options.peek(), LateOptions::Yes),
+        };
+        let dial = match begun {
             Ok(dial) if dial.is_done() => return Ok(dial.into_upstream()),
             begun => begun,
         };

@@ -123,7 +123,7 @@ impl Session {
             }
             (Ok(_), _, _) => match self.share_at_once() {
                 Some(ready) => Ok(ready),
-                None => or_killed(&self.base, Box::pin(self.connect_first(client))).await,
+                None => or_killed(&self.base, Box::pin(self.connect_first(client, None))).await,
             },
         };
         let ending = loop {
