@@ -1,7 +1,7 @@
 //! The workers alone, with a fixed target: for benchmarks and manual tests.
 //!
 //! ```text
-//! cargo run --release -p pointsman-proxy --example fixed -- LISTEN TARGET [WORKERS [copy]]
+//! cargo run --release -p pointsman-proxy --example fixed -- LISTEN TARGET [WORKERS [copy|shared]]
 //! ```
 //!
 //! The proxy listens on LISTEN, for example 127.0.0.1:7000, and forwards to TARGET, for example
@@ -9,27 +9,32 @@
 //! counters.
 #![allow(clippy::print_stdout, clippy::expect_used)]
 
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU16, NonZeroUsize};
 use std::sync::Arc;
 use std::time::Duration;
 
 use drain::{ShutdownSettings, StopRequest};
-use proxy::{Bound, NoHints, Options, Service, Splice, worker_count};
+use proxy::{Bound, NoHints, Options, Service, Splice, UpstreamMode, worker_count};
 use target::{Destination, TargetWriter};
 use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
-    let listen = arguments.next().ok_or("usage: fixed LISTEN TARGET [WORKERS [copy]]")?.parse()?;
+    let listen =
+        arguments.next().ok_or("usage: fixed LISTEN TARGET [WORKERS [copy|shared]]")?.parse()?;
     let addr: std::net::SocketAddr = arguments.next().ok_or("TARGET is missing")?.parse()?;
     let workers =
         arguments.next().map_or(Ok(worker_count()), |count| count.parse::<NonZeroUsize>())?;
 
     let (mut publisher, route) = TargetWriter::new();
     publisher.commit(Destination { addr, name: addr.to_string().into(), epoch: 0, run_id: None });
-    let splice =
-        if arguments.next().is_some_and(|mode| mode == "copy") { Splice::Off } else { Splice::On };
-    let options = Options { max_connections: 100_000, splice, ..Options::default() };
+    let mode = arguments.next().unwrap_or_default();
+    let splice = if mode == "copy" { Splice::Off } else { Splice::On };
+    let upstream = match mode.as_str() {
+        "shared" => UpstreamMode::Shared(NonZeroU16::MIN),
+        _ => UpstreamMode::Dedicated,
+    };
+    let options = Options { max_connections: 100_000, splice, upstream, ..Options::default() };
     let service = Service {
         name: "fixed".into(),
         route: route.into(),

@@ -321,7 +321,7 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
         !self.reply_dropped
             && self.first_end.is_none()
             && self.leaving == Leaving::No
-            && self.sharing.is_none()
+            && self.has_no_transition()
             && self.ledger.is_uneventful()
     }
 }

@@ -69,7 +69,7 @@ pub(crate) fn requests<'a>(input: &'a [u8], limits: &Bounds, scripts: bool) -> R
 /// The bytes after the name at the beginning of `input`, if that is one of the two most frequent
 /// names. One comparison of eight bytes costs less than a lookup in the table of all names.
 #[inline]
-fn frequent(input: &[u8]) -> Option<&[u8]> {
+pub(crate) fn frequent(input: &[u8]) -> Option<&[u8]> {
     const GET: u64 = u64::from_le_bytes(*b"$3\r\nget\r");
     const SET: u64 = u64::from_le_bytes(*b"$3\r\nset\r");
     const CASE: u64 = u64::from_le_bytes(*b"\0\0\0\0   \0");

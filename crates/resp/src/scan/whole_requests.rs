@@ -9,6 +9,7 @@
 
 use crate::commands::sharing::{PromotionReason, Sharing, is_shared, sharing};
 use crate::scan::bulk::{short_array, short_string, size};
+use crate::scan::frame_runs::frequent;
 use crate::scan::limits::{Bounds, Limits};
 use crate::scan::request::{RequestScan, RequestScanner};
 
@@ -148,10 +149,17 @@ impl WholeRequests {
 #[inline]
 fn short_request(input: &[u8]) -> Option<&[u8]> {
     let (words, rest) = short_array(input)?;
-    let (name, mut rest) = short_string(rest)?;
-    if !is_shared(name) {
-        return None;
-    }
+    // The most frequent commands are shared, which a test checks.
+    let mut rest = match frequent(rest) {
+        Some(rest) => rest,
+        None => {
+            let (name, rest) = short_string(rest)?;
+            if !is_shared(name) {
+                return None;
+            }
+            rest
+        }
+    };
     for _ in 1..words {
         (_, rest) = short_string(rest)?;
     }
@@ -252,6 +260,17 @@ mod tests {
             assert_eq!(requests.run(GET, 9, 999), (0, 0));
             requests.reset();
             assert!(matches!(requests.next(GET), NextRequest::Whole { .. }));
+        }
+    }
+
+    #[test]
+    fn shares_the_most_frequent_commands() {
+        for name in [&b"GET"[..], b"set", b"Get", b"SeT"] {
+            let request = encode(&[name, b"k"]);
+            assert!(frequent(&request[4..]).is_some() && is_shared(name), "{name:?}");
+        }
+        for name in [&b"DEL"[..], b"GETX", b"GE", b"MULTI"] {
+            assert_eq!(frequent(&encode(&[name, b"k"])[4..]), None, "{name:?}");
         }
     }
 

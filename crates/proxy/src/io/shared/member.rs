@@ -134,6 +134,13 @@ impl Member {
         state.promotion.filter(|_| !under_way && state.failed.is_none())
     }
 
+    /// Whether it neither needs a connection of its own nor has ended.
+    #[inline]
+    pub(crate) fn is_undisturbed(&self) -> bool {
+        let state = self.state.borrow();
+        state.promotion.is_none() && state.cause.is_none() && state.failed.is_none()
+    }
+
     /// Why the session ends, if this process ended its part of the connection.
     pub(crate) fn cause_of_end(&self) -> Option<EndReason> {
         self.state.borrow().cause

@@ -207,6 +207,16 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
         }
     }
 
+    /// Whether [`check_transition`](Self::check_transition) would find nothing.
+    #[inline]
+    pub(in crate::session) fn has_no_transition(&self) -> bool {
+        if U::SHARED {
+            self.upstream.member().is_some_and(Member::is_undisturbed)
+        } else {
+            self.sharing.is_none()
+        }
+    }
+
     /// Whether requests of the client wait here: they were read, and were not sent.
     pub(in crate::session) fn has_waiting_requests(&self) -> bool {
         !self.requests.is_clear() || self.upstream.member().is_some_and(Member::has_waiting)
