@@ -72,8 +72,11 @@ impl FirstDial {
 }
 
 impl Session {
-    /// Connects to the first target without waiting, if that is possible; otherwise returns the dial
-    /// that it has begun.
+    /// Connects to the first target without waiting, if that is possible.
+    ///
+    /// # Errors
+    ///
+    /// The dial that it has begun, if any.
     pub(in crate::session) fn connect_at_once(&self) -> Result<Ready, Option<FirstDial>> {
         let (target, upstream) = FirstDial::connect_at_once(&self.base.context)?;
         Ok((target, upstream, Start::default()))
