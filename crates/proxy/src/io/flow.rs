@@ -196,8 +196,8 @@ impl Flow {
     }
 
     /// Moves bytes until one of the ends makes it wait. The caller must have updated the readiness
-    /// of the source, or it may miss bytes when this returns [`FlowStep::Idle`]. `reads_left` is what
-    /// [`poll_usual`](Self::poll_usual) has left of [`MAX_READS`].
+    /// of the source, or it may miss bytes when this returns [`FlowStep::Idle`]. `reads_left` is
+    /// what [`poll_usual`](Self::poll_usual) has left of [`MAX_READS`].
     pub(crate) fn poll_move(
         &mut self,
         cx: &mut Context<'_>,
@@ -231,8 +231,8 @@ impl Flow {
         FlowStep::More
     }
 
-    /// The usual move: nothing waits, and one read takes everything that has arrived. Its conditions
-    /// are those of [`poll_move`](Self::poll_move).
+    /// The usual move: nothing waits, and one read takes everything that has arrived. Its
+    /// conditions are those of [`poll_move`](Self::poll_move).
     ///
     /// Nearly every poll moves one small piece in one direction. Inlined where that is known, it
     /// saves the calls, and the checks for what cannot have changed.

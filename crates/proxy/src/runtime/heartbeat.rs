@@ -84,8 +84,8 @@ impl Heartbeat {
         self.state.last.store(self.millis(), Ordering::Relaxed);
     }
 
-    /// Marks an iteration, and returns its time on the clock of this heartbeat. There is one writer,
-    /// so plain loads and stores are exact.
+    /// Marks an iteration, and returns its time on the clock of this heartbeat. There is one
+    /// writer, so plain loads and stores are exact.
     pub(crate) fn beat(&self) -> Duration {
         let now = self.millis();
         let took = now.saturating_sub(self.state.last.load(Ordering::Relaxed));

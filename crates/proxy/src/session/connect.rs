@@ -5,9 +5,10 @@
 //! and then checks fence and gate again, because both may have changed meanwhile. It gives up after
 //! `hold_timeout`, a new session not before one `connect_timeout`.
 //!
-//! - **Fresh** ([`fresh`]): the first attempt needs no permit, so an accepted connection costs one dial and
-//!   nothing else. A session that waited at the gate needs one, also after each failure, and every
-//!   session after a failed TLS handshake. A failed attempt is repeated after a pause that doubles.
+//! - **Fresh** ([`fresh`]): the first attempt needs no permit, so an accepted connection costs one
+//!   dial and nothing else, and it begins before this loop. A session that waited at the gate needs
+//!   one, also after each failure, and every session after a failed TLS handshake. A failed attempt
+//!   is repeated after a pause that doubles.
 //! - **Resume** ([`resume`]): always with a permit, because all sessions of a service arrive at
 //!   once. The connection counts only when the target has answered the [`replay`] of the session's
 //!   state.

@@ -2,8 +2,8 @@
 //!
 //! Some of what a session needs, it needs only if it lasts: options that the kernel keeps for its
 //! connection, each of which takes a system call. Most sessions of some applications end within a
-//! few milliseconds. So a task asks for a visit when it begins, and gets it [`SETTLING_TIME`] later,
-//! or up to twice that, if it still runs.
+//! few milliseconds. So a task asks for a visit when it begins, and gets it [`SETTLING_TIME`]
+//! later, or up to twice that, if it still runs.
 //!
 //! Deliberately absent: timers, which would cost as much as the system calls.
 
@@ -81,7 +81,8 @@ mod tests {
     use crate::runtime::tasks::{WorkerHandle, spawn, visits};
     use crate::runtime::wake_flag::WakeFlag;
 
-    /// A task that asks for a visit, counts its visits, and ends when `done` is set and it is woken.
+    /// A task that asks for a visit, counts its visits, and ends when it is polled and `done` is
+    /// set.
     fn settler(visited: &Rc<Cell<usize>>, done: &Rc<Cell<bool>>) {
         let (visited, done) = (Rc::clone(visited), Rc::clone(done));
         let mut begun = false;
