@@ -231,6 +231,12 @@ impl Flow {
         FlowStep::More
     }
 
+    /// Whether nothing was read that is not written yet, and the source has not ended.
+    #[inline]
+    fn is_plain(&self) -> bool {
+        self.kept.is_none() && self.pipe.is_none() && !self.ended
+    }
+
     /// The usual move: nothing waits, and one read takes everything that has arrived. Its
     /// conditions are those of [`poll_move`](Self::poll_move).
     ///
@@ -249,7 +255,7 @@ impl Flow {
         policy: &mut impl ForwardingPolicy,
         scratch: &mut [u8],
     ) -> Result<FlowStep, usize> {
-        if self.kept.is_some() || self.pipe.is_some() || self.ended {
+        if !self.is_plain() {
             return Err(MAX_READS);
         }
         if source.is_readable() {
@@ -258,7 +264,8 @@ impl Flow {
             {
                 return Ok(step);
             }
-            if self.ended || source.is_readable() {
+            // What is limited or spliced is not written yet.
+            if !self.is_plain() || source.is_readable() {
                 return Err(reads_left);
             }
         }

@@ -16,6 +16,8 @@ struct CountingPolicy {
     /// Rejects everything that is read.
     rejects_reads: bool,
     writes_left: Option<usize>,
+    /// Permits so many bytes at a time, and accounts for them before.
+    limit: Option<usize>,
     on_read: usize,
     on_written: Vec<u8>,
 }
@@ -33,7 +35,7 @@ impl ForwardingPolicy for CountingPolicy {
         if self.blocked || self.writes_left == Some(0) {
             WritePermission::Blocked
         } else {
-            WritePermission::Unlimited
+            self.limit.map_or(WritePermission::Unlimited, WritePermission::Limited)
         }
     }
 
@@ -64,8 +66,10 @@ fn step(
     policy: &mut CountingPolicy,
 ) -> FlowStep {
     let mut cx = Context::from_waker(Waker::noop());
-    buffer::with_scratch(|scratch| {
-        flow.poll_move(&mut cx, source, sink, policy, (scratch, EndSignal::Yes), MAX_READS)
+    // As the pump does.
+    buffer::with_scratch(|scratch| match flow.poll_usual(&mut cx, source, sink, policy, scratch) {
+        Ok(step) => step,
+        Err(left) => flow.poll_move(&mut cx, source, sink, policy, (scratch, EndSignal::Yes), left),
     })
 }
 
@@ -103,6 +107,16 @@ fn keeps_nothing_that_is_written_at_once() {
     let (mut flow, mut policy) = (flow(), CountingPolicy::default());
     assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut policy), FlowStep::Idle));
     assert_eq!((&sink.written[..], flow.bytes_moved(), flow.memory()), (&b"onetwo"[..], 6, 0));
+}
+
+/// While a session leaves, requests are forwarded one by one: what was read for the first of them
+/// is kept, and has to be written in the same poll, since no event would follow.
+#[test]
+fn writes_limited_bytes_in_the_poll_that_reads_them() {
+    let (mut source, mut sink) = (FakeStream::sending(&[b"request"]), FakeStream::sending(&[]));
+    let (mut flow, mut policy) = (flow(), CountingPolicy { limit: Some(3), ..Default::default() });
+    assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut policy), FlowStep::Idle));
+    assert_eq!((&sink.written[..], flow.bytes_moved(), flow.memory()), (&b"request"[..], 7, 0));
 }
 
 #[test]
