@@ -101,6 +101,8 @@ const LOOKED_UP: &[&str] = &[
     "pointsman_sessions_reassigned_total",
     "pointsman_spliced_bytes_total",
     "pointsman_discovery_hints_total",
+    // Clients that are refused show it as errors of their own.
+    "pointsman_shared_access_checks_total",
 ];
 
 /// The expressions of dashboard and alerts.

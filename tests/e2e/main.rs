@@ -64,6 +64,7 @@ mod sentinel_listen;
 mod services;
 mod session_bounds;
 mod sessions;
+mod shared_access;
 mod shared_commands;
 mod shared_load;
 mod shared_restarts;

@@ -40,6 +40,9 @@ pub(crate) struct SharedCounters {
     pub(crate) members_lost: Counter,
     pub(crate) writes: Counter,
     pub(crate) requests: Counter,
+    /// Times that a server was asked whether it admits clients without credentials, in the order of
+    /// [`SharedSnapshot::answers`].
+    pub(crate) access_checks: [Counter; 3],
 }
 
 /// The counters of shared upstream connections of one service, summed over all workers.
@@ -71,6 +74,9 @@ pub struct SharedSnapshot {
     pub writes: u64,
     /// The requests in them.
     pub requests: u64,
+    /// Times that a server was asked whether it admits clients without credentials, in the order of
+    /// [`Self::answers`].
+    pub access_checks: [u64; 3],
 }
 
 impl SharedSnapshot {
@@ -87,6 +93,13 @@ impl SharedSnapshot {
         ["server", "built_in"]
     }
 
+    /// The labels of the answers to that question, in their order: the server admits such clients,
+    /// it does not, or it could not be asked. They do not change between releases.
+    #[must_use]
+    pub fn answers() -> [&'static str; 3] {
+        ["admitted", "refused", "failed"]
+    }
+
     pub(crate) fn add(&mut self, counters: &SharedCounters) {
         // Ends before beginnings, so that what does both in between is not missing.
         let (left, closed) = (counters.left.get(), counters.closed.get());
@@ -100,6 +113,9 @@ impl SharedSnapshot {
             *sum += count.get();
         }
         for (sum, count) in self.by_table.iter_mut().zip(&counters.by_table) {
+            *sum += count.get();
+        }
+        for (sum, count) in self.access_checks.iter_mut().zip(&counters.access_checks) {
             *sum += count.get();
         }
         self.returned += counters.returned.get();

@@ -18,6 +18,8 @@
 mod resubscription_tests;
 #[cfg(test)]
 mod state_tests;
+#[cfg(test)]
+mod used_connection_tests;
 
 use std::fmt;
 
@@ -27,6 +29,7 @@ use crate::ledger::Ledger;
 use crate::ledger::channel_names::SUBSCRIPTION_KINDS;
 use crate::ledger::replay_state::{AuthMethod, ReplayState, Text, part};
 use crate::ledger::session_state::{Direction, ReplyOutcome, SessionState};
+use crate::scan::limits::Limits;
 use crate::scan::message_kind::{self, Hint};
 
 /// Why a session cannot continue on that connection.
@@ -66,6 +69,8 @@ pub struct Replay {
     messages: Option<Messages>,
     /// Whether the session was on this server before, and if so, whether it runs a script now.
     same_server: Option<bool>,
+    /// The server refused the `PING` of a client that has not authenticated.
+    unauthenticated: bool,
 }
 
 impl fmt::Debug for Replay {
@@ -87,7 +92,7 @@ impl Replay {
         let mut fresh = ledger.successor();
         fresh.request(&requests);
         let messages = (ledger.session_state() == SessionState::Subscribed).then(Messages::default);
-        Some(Self { requests, ledger: fresh, after_ping, messages, same_server: None })
+        Some(Self { messages, ..Self::with(requests, fresh, after_ping) })
     }
 
     /// The replay of the state of a session that [may share](Ledger::shared_state) connections, on
@@ -99,7 +104,41 @@ impl Replay {
         let (requests, after_ping) = requests(ledger.recorded_state(), names);
         let mut fresh = ledger.successor();
         fresh.request(&requests);
-        Some(Self { requests, ledger: fresh, after_ping, messages: None, same_server: None })
+        Some(Self::with(requests, fresh, after_ping))
+    }
+
+    /// The replay of a new session, which has no state.
+    #[must_use]
+    pub fn of_new() -> Self {
+        let (requests, after_ping) = requests(None, false);
+        let mut ledger = Ledger::new(&Limits { memory: 1, ..Limits::default() });
+        ledger.request(&requests);
+        Self::with(requests, ledger, after_ping)
+    }
+
+    fn with(requests: Zeroizing<Vec<u8>>, ledger: Ledger, after_ping: u64) -> Self {
+        let (messages, same_server, unauthenticated) = (None, None, false);
+        Self { requests, ledger, after_ping, messages, same_server, unauthenticated }
+    }
+
+    /// Takes the connection back to the start first, because it is not a new one. The server
+    /// decides at `RESET`, as it does for a new connection, whether a client without credentials
+    /// is authenticated.
+    #[must_use]
+    pub fn on_used_connection(mut self) -> Self {
+        let mut requests = Zeroizing::new(Vec::with_capacity(RESET.len() + self.requests.len()));
+        requests.extend_from_slice(RESET);
+        requests.extend_from_slice(&self.requests);
+        self.ledger = self.ledger.successor();
+        self.ledger.request(&requests);
+        self.requests = requests;
+        self
+    }
+
+    /// Whether the server has refused a request because nobody has authenticated on the connection.
+    #[must_use]
+    pub fn is_unauthenticated(&self) -> bool {
+        self.unauthenticated
     }
 
     /// Accepts that the server runs a script: it is the one that the session was on, and the client
@@ -203,6 +242,7 @@ impl Replay {
             return Err(ReplayError::Unavailable);
         }
         if owed == self.after_ping + 1 {
+            self.unauthenticated = kind == b'-' && line.starts_with(b"NOAUTH");
             return if matches!(kind, b'+' | b'-') { Ok(()) } else { Err(ReplayError::Unexpected) };
         }
         match self.ledger.last_answer() {
@@ -279,6 +319,9 @@ impl Messages {
         }
     }
 }
+
+/// Takes a connection back to the start.
+const RESET: &[u8] = b"*1\r\n$5\r\nRESET\r\n";
 
 /// The requests that set `state` on a new connection, and the number of requests after the `PING`.
 fn requests(state: Option<&ReplayState>, names: bool) -> (Zeroizing<Vec<u8>>, u64) {

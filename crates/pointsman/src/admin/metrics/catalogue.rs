@@ -561,6 +561,12 @@ pub const CATALOGUE: &[Metric] = &[
     ),
     counter("pointsman_shared_requests_total", TRAFFIC, "Requests sent on shared connections."),
     counter(
+        "pointsman_shared_access_checks_total",
+        &["service", "listener", "result"],
+        "Times that Redis was asked whether it admits clients without credentials, by result: \
+         admitted, refused or failed; absent before the first shared connection.",
+    ),
+    counter(
         "pointsman_shared_promotions_total",
         &["service", "listener", "reason"],
         "Sessions that got a connection of their own, by reason.",

@@ -193,6 +193,11 @@ fn shared(page: &mut Exposition, of: &[LabelPair<'_>], traffic: &ServiceSnapshot
         let labels = [of, &[("table", table)]].concat();
         page.gauge("pointsman_shared_connections_by_table", &labels, count);
     }
+    let checks = SharedSnapshot::answers().into_iter().zip(shared.access_checks);
+    for (result, count) in checks.filter(|_| shared.opened > 0) {
+        let labels = [of, &[("result", result)]].concat();
+        page.count("pointsman_shared_access_checks_total", &labels, count);
+    }
     for (reason, count) in SharedSnapshot::reasons().zip(shared.promoted) {
         let labels = [of, &[("reason", reason)]].concat();
         page.count("pointsman_shared_promotions_total", &labels, count);

@@ -58,6 +58,9 @@ struct State {
     kept: Vec<u8>,
     waker: Option<Waker>,
     closed: bool,
+    /// Whether the server has answered on it although nobody has authenticated. `None` until it is
+    /// open, and if its clients have sent credentials.
+    admits_anyone: Option<bool>,
 }
 
 /// A connection, without its socket, which belongs to the task that polls it.
@@ -85,6 +88,7 @@ impl Connection {
             kept: Vec::new(),
             waker: None,
             closed: false,
+            admits_anyone: None,
         }))
     }
 
@@ -98,6 +102,17 @@ impl Connection {
         let mut state = self.0.borrow_mut();
         state.corrected = corrected;
         state.ledger = Some(UpstreamLedger::new(resp3, authenticated, state.limits));
+    }
+
+    /// The connection is of clients without credentials, which the server admits on it or not.
+    pub(crate) fn set_admits_anyone(&self, admits: bool) {
+        self.0.borrow_mut().admits_anyone = Some(admits);
+    }
+
+    /// Whether the server admits clients without credentials on it, if it is a connection for them,
+    /// and open.
+    pub(crate) fn admits_anyone(&self) -> Option<bool> {
+        self.0.borrow().admits_anyone
     }
 
     /// How the server's own table of commands differs.

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use crate::end_reason::EndReason;
 use crate::io::shared::connection::Connection;
@@ -115,15 +115,26 @@ impl Member {
     pub(crate) fn join(&mut self, connection: &Rc<Connection>) {
         let mut state = self.state.borrow_mut();
         (state.connection, state.queued) = (Some(Rc::clone(connection)), true);
+        state.awaits_access = false;
         let id = state.id;
         drop(state);
         connection.add(id, &self.state);
         connection.queue(id);
     }
 
+    /// It cannot join a connection before something is known. Returns what wakes it then, and an
+    /// identity that no other member of this worker has.
+    pub(crate) fn await_access(&mut self) -> (u64, Option<Waker>) {
+        let mut state = self.state.borrow_mut();
+        state.awaits_access = true;
+        (state.id.0, state.waker.clone())
+    }
+
     /// The session needs a connection of its own at the next boundary.
     pub(crate) fn promote(&mut self, promotion: Promotion) {
-        self.state.borrow_mut().promote(promotion);
+        let mut state = self.state.borrow_mut();
+        state.awaits_access = false;
+        state.promote(promotion);
     }
 
     /// Why the session needs a connection of its own, when nothing of it is under way here.
@@ -149,14 +160,14 @@ impl Member {
     /// Whether something of the client waits to be sent that could be.
     pub(crate) fn has_waiting(&self) -> bool {
         let state = self.state.borrow();
-        state.queued || state.promotion.is_some()
+        state.queued || state.awaits_access || state.promotion.is_some()
     }
 
     /// Takes the bytes that were not sent.
     pub(crate) fn take_unsent(&mut self) -> Vec<u8> {
         self.leave();
         let mut state = self.state.borrow_mut();
-        (state.sent, state.taken) = (0, 0);
+        (state.sent, state.taken, state.awaits_access) = (0, 0, false);
         std::mem::take(&mut state.buffer)
     }
 

@@ -60,6 +60,8 @@ pub(super) struct MemberState {
     pub(super) read: usize,
     /// It waits for its turn.
     pub(super) queued: bool,
+    /// It has a request, and waits until it is known whether it may join a connection.
+    pub(super) awaits_access: bool,
     /// The client has ended its direction.
     pub(super) closing: bool,
     /// The session did not get all of its bytes into the buffer.
@@ -86,6 +88,7 @@ impl MemberState {
             replies: Vec::new(),
             read: 0,
             queued: false,
+            awaits_access: false,
             closing: false,
             full: false,
             promotion: None,
@@ -254,7 +257,8 @@ impl MemberState {
 
     /// Nothing of it is on a connection or waits for one.
     pub(super) fn is_settled(&self) -> bool {
-        self.in_flight == 0 && !self.has_replies() && !self.queued && self.sent == 0
+        let waits = self.queued || self.awaits_access;
+        self.in_flight == 0 && !self.has_replies() && !waits && self.sent == 0
     }
 
     pub(super) fn is_readable(&self) -> bool {

@@ -148,7 +148,7 @@ impl Migration<'_> {
         if self.purpose == Purpose::Verify
             && let Some(mut upstream) = verifiers::take(target, context)
         {
-            let (mut replay, to) = (replay()?, (target, context));
+            let (mut replay, to) = (replay()?.on_used_connection(), (target, context));
             let replayed = replay::exchange_on(&mut upstream, to, &mut replay, until).await;
             // Whatever is wrong with it is not wrong with a new one.
             if replayed.is_ok() && replay.has_shared_state_of(&self.ledger) {

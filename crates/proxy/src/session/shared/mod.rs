@@ -1,5 +1,6 @@
 //! Sessions that share connections to the target.
 //!
+//! - [`access`]: whether a server admits clients without credentials.
 //! - [`command_table`]: what the server itself says of its commands.
 //! - [`pool`]: the shared connections of a worker, and the task of each.
 //! - [`rest`]: what is kept of a session whose client is idle.
@@ -20,6 +21,9 @@
 //! Deliberately absent: the order of requests, and whose each reply is
 //! ([`io::shared`](crate::io::shared)).
 
+mod access;
+#[cfg(test)]
+mod access_tests;
 mod command_table;
 #[cfg(test)]
 mod interrupt_tests;

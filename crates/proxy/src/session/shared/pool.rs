@@ -29,6 +29,7 @@ use crate::runtime::timers::LazyTimer;
 use crate::service::Hint;
 use crate::session::carry::replay::{self, Failed};
 use crate::session::dial;
+use crate::session::shared::access::{Access, Admission};
 use crate::session::shared::command_table::CommandTable;
 use crate::shared_counters::TableSource;
 
@@ -45,6 +46,7 @@ struct Entry {
     key: GroupKey,
     connection: Rc<Connection>,
     table: Rc<CommandTable>,
+    access: Rc<Access>,
 }
 
 /// The connections of a worker.
@@ -67,19 +69,27 @@ pub(crate) fn offer(
     if member.offer() == Offer::Nothing {
         return;
     }
-    match connection(ledger, context, target) {
-        Some(connection) => member.join(&connection),
+    match connection(member, ledger, (context, target)) {
+        Some(Found::Connection(connection)) => member.join(&connection),
+        Some(Found::Later) => {}
         None => member.promote(Promotion::NotConnected),
     }
+}
+
+/// What there is for a session that may share.
+enum Found {
+    Connection(Rc<Connection>),
+    /// It is woken when it is known which connections it may share.
+    Later,
 }
 
 /// The connection for a session in the state of `ledger`; a new one if there are too few. `None` if
 /// it cannot share any.
 fn connection(
+    member: &mut Member,
     ledger: &Ledger,
-    context: &Arc<WorkerContext>,
-    target: &Arc<Target>,
-) -> Option<Rc<Connection>> {
+    (context, target): (&Arc<WorkerContext>, &Arc<Target>),
+) -> Option<Found> {
     let UpstreamMode::Shared(most) = context.shared.service.options.now().upstream else {
         return None;
     };
@@ -89,37 +99,30 @@ fn connection(
             None => pool.insert(Pool::new()?),
         };
         let key = GroupKey::new(&ledger.shared_state()?, |secret| digest(digest_key, secret));
-        let (mut count, mut least): (u16, Option<&Rc<Connection>>) = (0, None);
-        let mut table = None;
-        // All are compared, so that the time does not depend on which is equal.
-        for entry in entries.iter() {
-            let same_server = Arc::ptr_eq(&entry.service, &context.shared)
-                && Arc::ptr_eq(&entry.target, target)
-                && !entry.connection.is_closed();
-            if same_server {
-                table = Some(&entry.table);
-            }
-            if entry.key == key && same_server {
-                count += 1;
-                if least.is_none_or(|least| entry.connection.len() < least.len()) {
-                    least = Some(&entry.connection);
-                }
-            }
-        }
+        let admission = |access: &Rc<Access>| access.admission(member, (context, target));
+        let fitting = match Fitting::of(entries, &key, (context, target), admission) {
+            Ok(fitting) => fitting,
+            Err(Admission::Later) => return Some(Found::Later),
+            Err(_) => return None,
+        };
+        let Fitting { count, least, server } = fitting;
+        let is_full = entries.len() >= MAX_CONNECTIONS;
         if let Some(least) = least
-            && (count >= most.get() || least.len() == 0)
+            && (count >= most.get() || least.len() == 0 || is_full)
         {
-            return Some(Rc::clone(least));
+            return Some(Found::Connection(Rc::clone(least)));
         }
-        if entries.len() >= MAX_CONNECTIONS {
-            return least.map(Rc::clone);
+        if is_full {
+            return None;
         }
         let replay = Replay::of_shared(ledger, false)?;
         let connection = Rc::new(Connection::new());
-        let table = table.map_or_else(Rc::default, Rc::clone);
+        let table = server.map_or_else(Rc::default, |entry| Rc::clone(&entry.table));
+        let access = server.map_or_else(Rc::default, |entry| Rc::clone(&entry.access));
         let driver = Driver {
             connection: Rc::clone(&connection),
             table: Rc::clone(&table),
+            access: Rc::clone(&access),
             context: Arc::clone(context),
             target: Arc::clone(target),
             state: (key.resp3(), key.is_authenticated()),
@@ -131,9 +134,59 @@ fn connection(
             key,
             connection: Rc::clone(&connection),
             table,
+            access,
         });
-        Some(connection)
+        Some(Found::Connection(connection))
     })
+}
+
+/// The connections that a session may share.
+struct Fitting<'a> {
+    count: u16,
+    /// The one with the fewest members.
+    least: Option<&'a Rc<Connection>>,
+    /// Any one to the server.
+    server: Option<&'a Entry>,
+}
+
+impl<'a> Fitting<'a> {
+    /// Those of a group. `admission`: what is known of a server that has to admit the client.
+    ///
+    /// # Errors
+    ///
+    /// What is known does not say whether it may join.
+    fn of(
+        entries: &'a [Entry],
+        key: &GroupKey,
+        (context, target): (&Arc<WorkerContext>, &Arc<Target>),
+        mut admission: impl FnMut(&Rc<Access>) -> Admission,
+    ) -> Result<Self, Admission> {
+        let (mut found, mut known) = (Self { count: 0, least: None, server: None }, None);
+        // All are compared, so that the time does not depend on which is equal.
+        for entry in entries {
+            let same_server = Arc::ptr_eq(&entry.service, &context.shared)
+                && Arc::ptr_eq(&entry.target, target)
+                && !entry.connection.is_closed();
+            if same_server {
+                found.server = Some(entry);
+            }
+            if entry.key != *key || !same_server {
+                continue;
+            }
+            if let Some(admits) = entry.connection.admits_anyone() {
+                match *known.get_or_insert_with(|| admission(&entry.access)) {
+                    Admission::To(answer) if answer == admits => {}
+                    Admission::To(_) => continue,
+                    unknown => return Err(unknown),
+                }
+            }
+            found.count += 1;
+            if found.least.is_none_or(|least| entry.connection.len() < least.len()) {
+                found.least = Some(&entry.connection);
+            }
+        }
+        Ok(found)
+    }
 }
 
 impl Pool {
@@ -160,6 +213,7 @@ type Table = (TableSource, Option<Rc<Commands>>);
 struct Driver {
     connection: Rc<Connection>,
     table: Rc<CommandTable>,
+    access: Rc<Access>,
     context: Arc<WorkerContext>,
     target: Arc<Target>,
     /// RESP3, and authenticated.
@@ -209,9 +263,19 @@ impl Driver {
         if !replay.has_shared_state() {
             return Err(Failed::Refused);
         }
-        let table = self.table.corrected(&mut upstream, target, until).await?;
+        let admits = !replay.is_unauthenticated();
+        // A server closes a connection on which nobody has authenticated at a request that long.
+        let table = match admits {
+            true => self.table.corrected(&mut upstream, target, until).await?,
+            false => (TableSource::BuiltIn, None),
+        };
         if !dial::may_be_used(&self.target) {
             return Err(Failed::Superseded);
+        }
+        let (_, is_authenticated) = self.state;
+        if !is_authenticated {
+            self.access.answered(begin, Ok(admits));
+            self.connection.set_admits_anyone(admits);
         }
         Ok((upstream, table))
     }

@@ -6,7 +6,7 @@ use std::num::NonZeroU16;
 
 use share::ask_table;
 
-use crate::session::carry::proof_tests::{PING, answer_proof};
+use crate::session::carry::proof_tests::PING;
 use crate::testing::{Backend, SOON, TestProxy, expect, is_silent, rest};
 use crate::{EndReason, Options, UpstreamMode};
 
@@ -40,7 +40,7 @@ pub(super) fn get(key: &str) -> Vec<u8> {
 }
 
 /// The next shared connection.
-fn accept_shared(backend: &Backend) -> TcpStream {
+pub(super) fn accept_shared(backend: &Backend) -> TcpStream {
     let mut shared = backend.accept_carried();
     refuse_table(&mut shared);
     shared
@@ -50,6 +50,13 @@ fn accept_shared(backend: &Backend) -> TcpStream {
 pub(super) fn answer_reset(own: &mut TcpStream) {
     expect(own, b"*1\r\n$5\r\nRESET\r\n");
     own.write_all(b"+RESET\r\n").unwrap();
+}
+
+/// The server is asked on a new connection whether it admits clients without credentials.
+pub(super) fn admit(backend: &Backend) -> TcpStream {
+    let mut asked = backend.accept_carried();
+    answer_reset(&mut asked);
+    asked
 }
 
 pub(super) fn refuse_table(shared: &mut TcpStream) {
@@ -148,7 +155,11 @@ fn promotes_a_transaction_and_returns_later() {
     exchange(&mut one, &mut own, &get("own"), b"$1\r\no\r\n");
     proxy.wait_for("the return", |stats| stats.shared.returned == 1);
     assert_eq!(rest(&mut own), b"");
-    exchange(&mut one, &mut shared, &get("back"), b"$1\r\nb\r\n");
+    one.write_all(&get("back")).unwrap();
+    admit(&backend);
+    expect(&mut shared, &get("back"));
+    shared.write_all(b"$1\r\nb\r\n").unwrap();
+    expect(&mut one, b"$1\r\nb\r\n");
     let stats = proxy.stats();
     let promoted: u64 = stats.shared.promoted.iter().sum();
     assert_eq!((promoted, stats.carried, stats.shared.sessions), (1, 0, 2));
@@ -157,56 +168,6 @@ fn promotes_a_transaction_and_returns_later() {
 fn exchange_of_another(client: &mut TcpStream, shared: &mut TcpStream) {
     client.write_all(&get("two")).unwrap();
     expect(shared, &get("two"));
-}
-
-#[test]
-fn verifies_state_for_each_client_and_separates_groups() {
-    let backend = Backend::new();
-    let proxy = proxy(&backend);
-    let auth = |secret| request(&["AUTH", "me", secret]);
-    let mut groups = Vec::new();
-    let mut own = None;
-    for (round, (secret, is_new)) in (1..).zip([("one", true), ("two", true), ("one", false)]) {
-        let mut client = proxy.client();
-        client.write_all(&auth(secret)).unwrap();
-        // The server itself checks the secret, on one connection after the other client.
-        let own = own.get_or_insert_with(|| backend.accept());
-        answer_proof(own);
-        expect(own, &auth(secret));
-        own.write_all(b"+OK\r\n").unwrap();
-        expect(&mut client, b"+OK\r\n");
-        proxy.wait_for("its return", |stats| stats.shared.returned == round);
-        answer_reset(own);
-        client.write_all(&get(secret)).unwrap();
-        if is_new {
-            let mut shared = backend.accept();
-            expect(&mut shared, &auth(secret));
-            shared.write_all(b"+OK\r\n").unwrap();
-            answer_proof(&mut shared);
-            refuse_table(&mut shared);
-            groups.push(shared);
-        }
-        let shared = &mut groups[if secret == "one" { 0 } else { 1 }];
-        expect(shared, &get(secret));
-        shared.write_all(b"$-1\r\n").unwrap();
-        expect(&mut client, b"$-1\r\n");
-    }
-    // A wrong secret is refused by the server, and does not join.
-    let mut client = proxy.client();
-    client.write_all(&auth("wrong")).unwrap();
-    let mut own = own.unwrap();
-    answer_proof(&mut own);
-    expect(&mut own, &auth("wrong"));
-    own.write_all(b"-WRONGPASS x\r\n").unwrap();
-    expect(&mut client, b"-WRONGPASS x\r\n");
-    proxy.wait_for("its return", |stats| stats.shared.returned == 4);
-    client.write_all(&get("k")).unwrap();
-    let mut shared = accept_shared(&backend);
-    expect(&mut shared, &get("k"));
-    // It has to authenticate: the connection is not shared by clients that have not.
-    shared.write_all(b"-NOAUTH x\r\n").unwrap();
-    expect(&mut client, b"-NOAUTH x\r\n");
-    backend.accept_carried();
 }
 
 #[test]

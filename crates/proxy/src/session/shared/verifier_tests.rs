@@ -5,7 +5,9 @@ use std::net::TcpStream;
 
 use crate::EndReason;
 use crate::session::carry::proof_tests::answer_proof;
-use crate::session::shared::shared_tests::{answer_reset, exchange, get, proxy, request, sharing};
+use crate::session::shared::shared_tests::{
+    accept_shared, answer_reset, exchange, get, proxy, refuse_table, request, sharing,
+};
 use crate::testing::{Backend, TestProxy, expect, is_silent, rest};
 
 /// A client whose request was verified on the connection, which was then given up.
@@ -13,6 +15,7 @@ fn verify(proxy: &TestProxy, own: &mut TcpStream, returns: u64) -> TcpStream {
     let mut client = proxy.client();
     let select = request(&["SELECT", "1"]);
     client.write_all(&select).unwrap();
+    answer_reset(own);
     answer_proof(own);
     expect(own, &select);
     own.write_all(b"+OK\r\n").unwrap();
@@ -51,7 +54,11 @@ fn keeps_the_connection_of_a_client_that_leaves_at_once() {
     for round in 1..5 {
         let mut client = proxy.client();
         client.write_all(&select).unwrap();
+        let is_used = own.is_some();
         let own = own.get_or_insert_with(|| backend.accept());
+        if is_used {
+            answer_reset(own);
+        }
         answer_proof(own);
         expect(own, &select);
         own.write_all(b"+OK\r\n").unwrap();
@@ -64,6 +71,7 @@ fn keeps_the_connection_of_a_client_that_leaves_at_once() {
     let mut client = proxy.client();
     client.write_all(&select).unwrap();
     let mut own = own.unwrap();
+    answer_reset(&mut own);
     answer_proof(&mut own);
     expect(&mut own, &select);
     own.write_all(b"+OK\r\n").unwrap();
@@ -171,4 +179,59 @@ fn closes_a_connection_that_reset_may_not_take_back() {
     assert_eq!(rest(&mut own), b"");
     let stats = proxy.stats();
     assert_eq!((stats.shared.returned, stats.closed_in_all()), (1, 0));
+}
+
+#[test]
+fn verifies_state_for_each_client_and_separates_groups() {
+    let backend = Backend::new();
+    let proxy = proxy(&backend);
+    let auth = |secret| request(&["AUTH", "me", secret]);
+    let mut groups = Vec::new();
+    let mut own = None;
+    for (round, (secret, is_new)) in (1..).zip([("one", true), ("two", true), ("one", false)]) {
+        let mut client = proxy.client();
+        client.write_all(&auth(secret)).unwrap();
+        // The server itself checks the secret, on one connection after the other client.
+        let is_used = own.is_some();
+        let own = own.get_or_insert_with(|| backend.accept());
+        if is_used {
+            answer_reset(own);
+        }
+        answer_proof(own);
+        expect(own, &auth(secret));
+        own.write_all(b"+OK\r\n").unwrap();
+        expect(&mut client, b"+OK\r\n");
+        proxy.wait_for("its return", |stats| stats.shared.returned == round);
+        answer_reset(own);
+        client.write_all(&get(secret)).unwrap();
+        if is_new {
+            let mut shared = backend.accept();
+            expect(&mut shared, &auth(secret));
+            shared.write_all(b"+OK\r\n").unwrap();
+            answer_proof(&mut shared);
+            refuse_table(&mut shared);
+            groups.push(shared);
+        }
+        let shared = &mut groups[if secret == "one" { 0 } else { 1 }];
+        expect(shared, &get(secret));
+        shared.write_all(b"$-1\r\n").unwrap();
+        expect(&mut client, b"$-1\r\n");
+    }
+    // A wrong secret is refused by the server, and does not join.
+    let mut client = proxy.client();
+    client.write_all(&auth("wrong")).unwrap();
+    let mut own = own.unwrap();
+    answer_reset(&mut own);
+    answer_proof(&mut own);
+    expect(&mut own, &auth("wrong"));
+    own.write_all(b"-WRONGPASS x\r\n").unwrap();
+    expect(&mut client, b"-WRONGPASS x\r\n");
+    proxy.wait_for("its return", |stats| stats.shared.returned == 4);
+    client.write_all(&get("k")).unwrap();
+    let mut shared = accept_shared(&backend);
+    expect(&mut shared, &get("k"));
+    // It has to authenticate: the connection is not shared by clients that have not.
+    shared.write_all(b"-NOAUTH x\r\n").unwrap();
+    expect(&mut client, b"-NOAUTH x\r\n");
+    backend.accept_carried();
 }

@@ -9,6 +9,10 @@
 //! verified waits for nothing. A server that refuses `RESET`, as before Redis 6.2, costs each
 //! client a new connection; one that has closed a kept connection costs one attempt.
 //!
+//! At `RESET`, the server decides whether a client without credentials is authenticated, as it does
+//! for a new connection. An operator may have set a password since, or removed it. So a kept
+//! connection is reset once more when it is used, in one packet with the state of the next client.
+//!
 //! `RESET` keeps the name of the client library. The next client may see it in `CLIENT INFO` until
 //! it sets its own.
 //!
@@ -85,10 +89,18 @@ async fn reset(
 ) {
     let (request, until) = ((RESET, WAS_RESET.len()), Instant::now() + CONFIRMED_WITHIN);
     let reply = replay::ask(&mut upstream, (&target, &context), request, until).await;
-    if !reply.is_ok_and(|reply| reply == WAS_RESET) || !dial::may_be_used(&target) {
+    if reply.is_ok_and(|reply| reply == WAS_RESET) {
+        put_back(upstream, &target, &context);
+    }
+}
+
+/// Keeps a connection that has been taken back to the start.
+pub(crate) fn put_back(upstream: Upstream, target: &Arc<Target>, context: &Arc<WorkerContext>) {
+    if !dial::may_be_used(target) {
         return;
     }
-    let (service, since) = (Arc::clone(&context.shared), Instant::now());
+    let (service, target) = (Arc::clone(&context.shared), Arc::clone(target));
+    let since = Instant::now();
     let begins = KEPT.with_borrow_mut(|all| {
         all.kept.push(Verifier { service, target, upstream, since });
         !std::mem::replace(&mut all.is_searched, true)
@@ -119,8 +131,9 @@ impl Drop for Place {
     }
 }
 
-/// A connection to `target` that is in the state of a new one. One on which something has arrived
-/// since is closed: it would be taken for the reply to the next client.
+/// A connection to `target` that was reset, to be [reset](resp::Replay::on_used_connection) again.
+/// One on which something has arrived since is closed: it would be taken for the reply to the next
+/// client.
 pub(crate) fn take(target: &Target, context: &WorkerContext) -> Option<Upstream> {
     let kept = KEPT.with_borrow_mut(|all| {
         let fits = |it: &Verifier| {

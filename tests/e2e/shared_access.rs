@@ -1,0 +1,114 @@
+//! Clients without credentials share connections for as long as the server admits new clients
+//! without credentials, and not longer: what they may do is decided when they connect, not when the
+//! connection was opened that they would share.
+
+use std::time::{Duration, Instant};
+
+use harness::{Client, Cluster, Pointsman, Value, wait_until};
+
+use crate::carry::USER;
+use crate::{builder, metric};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+/// For so long a client may be admitted, or refused, as the server did before.
+const KNOWN_FOR: Duration = Duration::from_millis(250);
+
+/// The server admits clients without credentials, or does not any more.
+fn set_access(cluster: &Cluster, open: bool) {
+    let mut operator = cluster.master().client();
+    assert!(operator.cmd(&["AUTH", "app", "pw"]).unwrap().is_ok());
+    let rules: &[&str] = if open { &["nopass"] } else { &["resetpass", ">secret"] };
+    let reply = operator.cmd(&[&["ACL", "SETUSER", "default"], rules].concat()).unwrap();
+    assert!(reply.is_ok(), "{reply:?}");
+}
+
+fn start() -> (Cluster, Pointsman) {
+    // The sentinel does not log in, and is not to take the server for down.
+    let cluster = Cluster::builder().replicas(0).sentinels(1).user(USER).down_after(PATIENCE);
+    let cluster = cluster.start();
+    let password = cluster.folder().join("password");
+    std::fs::write(&password, "pw").unwrap();
+    let login = format!("[service.auth]\nusername = \"app\"\npassword_file = {password:?}\n");
+    let pointsman = builder(&cluster).service_line("upstream = \"shared\"").lines(&login).start();
+    (cluster, pointsman)
+}
+
+/// The reply to a new client without credentials, which stays connected.
+fn ask(pointsman: &Pointsman, request: &[&str]) -> (Client, Value) {
+    let mut client = Client::connect(pointsman.addr()).unwrap();
+    let reply = client.cmd(request).unwrap();
+    (client, reply)
+}
+
+fn is_refused(reply: &Value) -> bool {
+    reply.error().is_some_and(|it| it.starts_with("NOAUTH"))
+}
+
+fn count(pointsman: &Pointsman, name: &str) -> f64 {
+    metric(pointsman, &format!("{name}{{service=\"mymaster\"}}")).expect("the metric")
+}
+
+/// A moment after a change every new client has its reply, on every worker.
+fn clients_soon_are(pointsman: &Pointsman, refused: bool) {
+    let changed = Instant::now();
+    while changed.elapsed() < KNOWN_FOR {
+        ask(pointsman, &["GET", "k"]);
+    }
+    for _ in 0..50 {
+        let (_, reply) = ask(pointsman, &["GET", "k"]);
+        assert_eq!(is_refused(&reply), refused, "{reply:?}");
+    }
+}
+
+#[test]
+fn admits_clients_without_credentials_while_the_server_does() {
+    let (cluster, pointsman) = start();
+    set_access(&cluster, true);
+    // The shared connection, and connections on which clients were verified.
+    let (mut early, reply) = ask(&pointsman, &["SET", "k", "v"]);
+    assert!(reply.is_ok(), "{reply:?}");
+    let stateful: [&[&str]; 2] = [&["HELLO", "3"], &["SELECT", "1"]];
+    for _ in 0..3 {
+        let verified = stateful.map(|request| ask(&pointsman, request));
+        assert!(verified.iter().all(|(_, reply)| !reply.is_error()), "{verified:?}");
+        wait_until("their return", PATIENCE, || {
+            count(&pointsman, "pointsman_shared_sessions") == 3.0
+        });
+        drop(verified);
+        set_access(&cluster, false);
+        // The server itself decides, at once.
+        for request in stateful {
+            let (_, reply) = ask(&pointsman, request);
+            assert!(is_refused(&reply), "{request:?}: {reply:?}");
+        }
+        clients_soon_are(&pointsman, true);
+        // One that was admitted stays, as it would directly.
+        assert_eq!(early.cmd(&["GET", "k"]).unwrap().text(), Some("v"));
+        set_access(&cluster, true);
+        for request in stateful {
+            let (_, reply) = ask(&pointsman, request);
+            assert!(!reply.is_error(), "{request:?}: {reply:?}");
+        }
+        clients_soon_are(&pointsman, false);
+    }
+    assert_eq!(early.cmd(&["GET", "k"]).unwrap().text(), Some("v"));
+    // Not a connection to the server for each of them.
+    let shared = count(&pointsman, "pointsman_shared_connections");
+    assert!(shared <= 8.0, "{shared} shared connections");
+    assert_eq!(count(&pointsman, "pointsman_shared_desyncs_total"), 0.0);
+}
+
+/// A client that comes alone, long after the last one, is not admitted by what was known then.
+#[test]
+fn refuses_the_first_client_after_a_pause() {
+    let (cluster, pointsman) = start();
+    set_access(&cluster, true);
+    let (mut early, reply) = ask(&pointsman, &["SET", "k", "v"]);
+    assert!(reply.is_ok(), "{reply:?}");
+    set_access(&cluster, false);
+    let changed = Instant::now();
+    wait_until("the end of what is known", PATIENCE, || changed.elapsed() > KNOWN_FOR);
+    let (_, reply) = ask(&pointsman, &["SET", "k", "w"]);
+    assert!(is_refused(&reply), "{reply:?}");
+    assert_eq!(early.cmd(&["GET", "k"]).unwrap().text(), Some("v"));
+}
