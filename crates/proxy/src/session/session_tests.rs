@@ -249,6 +249,33 @@ fn closes_the_client_when_the_target_resets() {
     assert_eq!(proxy.hints(), [Hint::UpstreamEnded]);
 }
 
+/// Strangers at a port: the target closes because of what they send, and is not examined for it.
+#[test]
+fn blames_no_target_for_an_end_that_the_client_provoked() {
+    let refusal: &[u8] = b"-ERR Protocol error: invalid bulk length\r\n";
+    let strangers: [(&[u8], &[u8]); 5] = [
+        (b"*1\r\n$-5\r\n", refusal),
+        (b"*1\r\n:1\r\n", b""),
+        (b"POST /x HTTP/1.1\r\n", b""),
+        (b"GET / HTTP/1.1\r\nHost: a\r\n", b"-ERR wrong number of arguments\r\n"),
+        // Accepted here, refused by the target.
+        (b"PING\r\n", refusal),
+    ];
+    for (said, reply) in strangers {
+        let backend = Backend::new();
+        let proxy = TestProxy::with_target(&backend);
+        let (mut client, mut upstream) = session(&proxy, &backend);
+        client.write_all(said).unwrap();
+        expect(&mut upstream, said);
+        upstream.write_all(reply).unwrap();
+        drop(upstream);
+        assert_eq!(rest(&mut client), reply);
+        drop(client);
+        proxy.wait_for("its end", |stats| stats.closed_in_all() == 1);
+        assert_eq!(proxy.hints(), [], "{:?}", String::from_utf8_lossy(said));
+    }
+}
+
 #[test]
 fn delivers_last_replies_of_a_closed_target() {
     let backend = Backend::new();

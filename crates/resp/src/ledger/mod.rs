@@ -161,7 +161,10 @@ impl Ledger {
                 tracked
             }
             RequestScan::Empty => self.matcher.empty_request(),
-            RequestScan::Invalid => Err(Untrackable),
+            RequestScan::Invalid => {
+                self.matcher.invalid_sent();
+                Err(Untrackable)
+            }
         };
         if tracked == Err(Untrackable) {
             *input = &[];
@@ -332,6 +335,13 @@ impl Ledger {
     #[must_use]
     pub fn unknown_command(&self) -> Option<&str> {
         self.matcher.unknown_command()
+    }
+
+    /// Whether the client sent what is no request, or a command of HTTP, because of which the
+    /// server closes the connection: its end says nothing about the server then.
+    #[must_use]
+    pub fn provokes_close(&self) -> bool {
+        self.matcher.provokes_close()
     }
 
     /// Whether the last frame from the server was a message of a subscription.

@@ -103,6 +103,19 @@ impl Matcher {
         self.pin_changed = true;
     }
 
+    /// The client sent what is no request.
+    pub(crate) fn invalid_sent(&mut self) {
+        self.affinity.invalid_sent();
+    }
+
+    /// Whether the server closes the connection because of what the client sent. It closes it
+    /// without a reply for the two words by which it recognizes HTTP
+    /// (`redis:src/networking.c`, `securityWarningCommand`).
+    pub(crate) fn provokes_close(&self) -> bool {
+        let is_http = |name: &str| ["POST", "host:"].iter().any(|it| it.eq_ignore_ascii_case(name));
+        self.affinity.has_violation() || self.unknown_command().is_some_and(is_http)
+    }
+
     /// The name of the first unknown command.
     pub(crate) fn unknown_command(&self) -> Option<&str> {
         self.recorder.unknown_command()

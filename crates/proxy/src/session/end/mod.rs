@@ -83,9 +83,10 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
         }
     }
 
-    /// Reports to discovery that the target ended the connection, unless the client asked for it.
+    /// Reports to discovery that the target ended the connection, unless the client asked for it or
+    /// provoked it: strangers would have the target examined as often as they like.
     fn report_upstream_end(&self) {
-        if self.ledger.session_state() != SessionState::Ended {
+        if self.ledger.session_state() != SessionState::Ended && !self.ledger.provokes_close() {
             self.context.counters.hints.increment();
             self.context.shared.service.hints.hint(self.target, Hint::UpstreamEnded);
         }
@@ -203,8 +204,9 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
             | EndReason::TargetTlsFailed => Some(reason),
             _ => None,
         };
-        let may_continue =
-            lost.is_some() || matches!(reason, EndReason::Fenced | EndReason::ReplicaEjected);
+        // Another connection would be closed as well, and the target asked in vain why it closed.
+        let may_continue = (lost.is_some() && !self.ledger.provokes_close())
+            || matches!(reason, EndReason::Fenced | EndReason::ReplicaEjected);
         let uncarried = if may_continue || reason == EndReason::ReplyDropped {
             self.why_not_carried()
         } else {
