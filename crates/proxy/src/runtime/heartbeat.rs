@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use crate::runtime::tasks::WorkerHandle;
 
-/// The event loop runs an iteration at least this often, even if nothing happens.
+/// The event loop runs an iteration at least this often, even if nothing happens: the interval of
+/// its ticker.
 pub(crate) const BEAT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// An iteration that takes longer is a stall: something delayed the worker, or the machine did.

@@ -44,6 +44,18 @@ fn pair() -> (SocketStream, UnixStream) {
     (SocketStream::accepted(ours.into(), false).unwrap(), theirs)
 }
 
+#[test]
+fn ends_every_wait_without_a_limit_at_the_next_tick() {
+    let home = WorkerHandle::new().unwrap();
+    let interval = Duration::from_millis(5);
+    let _reactor = reactor::install(Reactor::ticking(home.wake_fd(), interval).unwrap());
+    let (begin, mut events) = (Instant::now(), Vec::new());
+    for _ in 0..5 {
+        assert!(!reactor::poll_events(&mut events, None).unwrap(), "nobody woke it");
+    }
+    assert!(begin.elapsed() >= interval * 5, "{:?}", begin.elapsed());
+}
+
 /// One iteration without waiting.
 fn poll_once() {
     reactor::poll_events(&mut Vec::new(), Duration::ZERO).unwrap();

@@ -29,7 +29,7 @@ use crate::io::pipe;
 use crate::limits::{ResourceShortage, Slots};
 use crate::listener::Bound;
 use crate::listener::inbox::Inboxes;
-use crate::runtime::heartbeat::Heartbeat;
+use crate::runtime::heartbeat::{BEAT_INTERVAL, Heartbeat};
 use crate::runtime::reactor::Reactor;
 use crate::runtime::tasks::WorkerHandle;
 use crate::runtime::timers::TimerThread;
@@ -165,7 +165,8 @@ impl Running {
         let commands = running.services.first(listeners, &tls);
         let mut workers = Vec::with_capacity(commands.len());
         for ((number, commands), handle) in commands.into_iter().enumerate().zip(handles) {
-            let reactor = Reactor::new(handle.wake_fd()).map_err(looping(number))?;
+            let reactor =
+                Reactor::ticking(handle.wake_fd(), BEAT_INTERVAL).map_err(looping(number))?;
             let heartbeat = Heartbeat::new(Arc::clone(&handle));
             running.heartbeats.push(heartbeat.clone());
             let (drain, clock) = (drain.clone(), clock.clone());
