@@ -7,6 +7,7 @@ pub(crate) mod heartbeat;
 pub(crate) mod reactor;
 pub(crate) mod run_queue;
 pub(crate) mod tasks;
+pub(crate) mod ticker;
 pub(crate) mod timers;
 pub(crate) mod wake_flag;
 

@@ -26,10 +26,6 @@
 //! The end of the peer's direction and errors stay set: an attempt that reads the last bytes before
 //! the end may be incomplete, and no edge would follow.
 //!
-//! **A tick instead of a time limit.** A loop that has to run now and then could limit each wait. The
-//! kernel would set and cancel a timer each time: at 20,000 requests per second that is a part of
-//! every request. One periodic timer is a descriptor like any other.
-//!
 //! Deliberately absent: sockets that change their thread, and interest in one direction only.
 
 use std::cell::{Cell, RefCell};
@@ -43,9 +39,8 @@ use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
-};
+
+use crate::runtime::ticker::Ticker;
 
 /// Events fetched per call.
 const EVENTS: usize = 256;
@@ -130,8 +125,7 @@ pub(crate) struct Reactor {
     epoll: OwnedFd,
     slots: Vec<SocketSlot>,
     free: Vec<u32>,
-    /// Ends a wait at regular intervals.
-    ticker: Option<OwnedFd>,
+    ticker: Option<Ticker>,
 }
 
 thread_local! {
@@ -149,22 +143,10 @@ impl Reactor {
 
     /// The same; every wait ends after `interval` at the latest.
     pub(crate) fn ticking(wake_fd: impl AsFd, interval: Duration) -> io::Result<Self> {
-        let reactor = Self::new(wake_fd)?;
-        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        let ticker = timerfd_create(TimerfdClockId::Monotonic, flags)?;
-        let span = Timespec::try_from(interval).map_err(|_| io::ErrorKind::InvalidInput)?;
-        let times = Itimerspec { it_interval: span, it_value: span };
-        timerfd_settime(&ticker, TimerfdTimerFlags::empty(), &times)?;
+        let (reactor, ticker) = (Self::new(wake_fd)?, Ticker::new(interval)?);
         let flags = EventFlags::IN | EventFlags::ET;
         epoll::add(&reactor.epoll, &ticker, EventData::new_u64(TICK_TAG), flags)?;
         Ok(Self { ticker: Some(ticker), ..reactor })
-    }
-
-    /// Reads the ticker, without which it would not continue.
-    #[cold]
-    fn tick(&self) {
-        // It may have been read already; the number of ticks says nothing.
-        let _read = self.ticker.as_ref().map(|it| rustix::io::read(it, &mut [0_u8; 8]));
     }
 
     fn add(&mut self, socket: impl AsFd, ready: Readiness) -> io::Result<u32> {
@@ -255,7 +237,7 @@ pub(crate) fn poll_events(
         for event in events.drain(..) {
             match event.data.u64() {
                 WAKE_TAG => woken = true,
-                TICK_TAG => reactor.tick(),
+                TICK_TAG => reactor.ticker.iter().for_each(Ticker::tick),
                 tag => reactor.record(tag, Readiness::of(event.flags)),
             }
         }
