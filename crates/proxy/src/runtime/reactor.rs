@@ -45,10 +45,8 @@ use crate::runtime::ticker::Ticker;
 /// Events fetched per call.
 const EVENTS: usize = 256;
 
-/// The tag of the worker's wake-up descriptor; no slot has it.
+/// The tags of the worker's wake-up descriptor and of its ticker; no slot has them.
 const WAKE_TAG: u64 = u64::MAX;
-
-/// The tag of the ticker; no slot has it.
 const TICK_TAG: u64 = u64::MAX - 1;
 
 /// What may be attempted on a socket.
@@ -126,6 +124,8 @@ pub(crate) struct Reactor {
     slots: Vec<SocketSlot>,
     free: Vec<u32>,
     ticker: Option<Ticker>,
+    /// Limits each wait, without a ticker.
+    limit: Option<Timespec>,
 }
 
 thread_local! {
@@ -138,15 +138,21 @@ impl Reactor {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         // Edge-triggered too: each write is an edge, so the value need not be read.
         epoll::add(&epoll, wake_fd, EventData::new_u64(WAKE_TAG), EventFlags::IN | EventFlags::ET)?;
-        Ok(Self { epoll, slots: Vec::new(), free: Vec::new(), ticker: None })
+        Ok(Self { epoll, slots: Vec::new(), free: Vec::new(), ticker: None, limit: None })
     }
 
-    /// The same; every wait ends after `interval` at the latest.
+    /// The same; each wait ends after `interval`. Where a seccomp profile forbids tickers, by limits.
     pub(crate) fn ticking(wake_fd: impl AsFd, interval: Duration) -> io::Result<Self> {
-        let (reactor, ticker) = (Self::new(wake_fd)?, Ticker::new(interval)?);
-        let flags = EventFlags::IN | EventFlags::ET;
-        epoll::add(&reactor.epoll, &ticker, EventData::new_u64(TICK_TAG), flags)?;
+        let reactor = Self::new(wake_fd)?;
+        let Ok(ticker) = Ticker::new(interval) else { return Ok(reactor.without_ticker(interval)) };
+        let (tag, flags) = (EventData::new_u64(TICK_TAG), EventFlags::IN | EventFlags::ET);
+        epoll::add(&reactor.epoll, &ticker, tag, flags)?;
         Ok(Self { ticker: Some(ticker), ..reactor })
+    }
+
+    /// The same with a limit for each wait.
+    pub(crate) fn without_ticker(self, interval: Duration) -> Self {
+        Self { ticker: None, limit: Some(Timespec::try_from(interval).unwrap_or_default()), ..self }
     }
 
     fn add(&mut self, socket: impl AsFd, ready: Readiness) -> io::Result<u32> {
@@ -226,7 +232,8 @@ pub(crate) fn poll_events(
     events.reserve(EVENTS);
     REACTOR.with_borrow_mut(|reactor| {
         let Some(reactor) = reactor else { return Err(io::ErrorKind::NotConnected.into()) };
-        match epoll::wait(&reactor.epoll, spare_capacity(events), wait.as_ref()) {
+        let wait = wait.as_ref().or(reactor.limit.as_ref());
+        match epoll::wait(&reactor.epoll, spare_capacity(events), wait) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(io::Error::from(error)),
         }

@@ -48,12 +48,17 @@ fn pair() -> (SocketStream, UnixStream) {
 fn ends_every_wait_without_a_limit_at_the_next_tick() {
     let home = WorkerHandle::new().unwrap();
     let interval = Duration::from_millis(5);
-    let _reactor = reactor::install(Reactor::ticking(home.wake_fd(), interval).unwrap());
-    let (begin, mut events) = (Instant::now(), Vec::new());
-    for _ in 0..5 {
-        assert!(!reactor::poll_events(&mut events, None).unwrap(), "nobody woke it");
+    for has_ticker in [true, false] {
+        // Before the ticker begins.
+        let (begin, mut events) = (Instant::now(), Vec::new());
+        let reactor = Reactor::ticking(home.wake_fd(), interval).unwrap();
+        let reactor = if has_ticker { reactor } else { reactor.without_ticker(interval) };
+        let _reactor = reactor::install(reactor);
+        for _ in 0..5 {
+            assert!(!reactor::poll_events(&mut events, None).unwrap(), "nobody woke it");
+        }
+        assert!(begin.elapsed() >= interval * 5, "{:?}", begin.elapsed());
     }
-    assert!(begin.elapsed() >= interval * 5, "{:?}", begin.elapsed());
 }
 
 /// One iteration without waiting.

@@ -112,7 +112,7 @@ impl Worker {
             heartbeat::stall_if_asked(worker);
             tasks.run_round().map_err(|Panicked| WorkerError::Panicked { worker })?;
             tasks.visit_settled(heartbeat.beat());
-            // Without a limit: the ticker ends it in time for the next beat.
+            // Without a limit of its own: it ends in time for the next beat.
             let wait = tasks.is_busy().then_some(Duration::ZERO);
             if reactor::poll_events(&mut events, wait)
                 .map_err(|source| WorkerError::Loop { worker, source })?
