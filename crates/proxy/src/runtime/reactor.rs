@@ -141,7 +141,7 @@ impl Reactor {
         Ok(Self { epoll, slots: Vec::new(), free: Vec::new(), ticker: None, limit: None })
     }
 
-    /// The same; each wait ends after `interval`. Where a seccomp profile forbids tickers, by limits.
+    /// The same; each wait ends after `interval`, by a limit if a seccomp profile forbids tickers.
     pub(crate) fn ticking(wake_fd: impl AsFd, interval: Duration) -> io::Result<Self> {
         let reactor = Self::new(wake_fd)?;
         let Ok(ticker) = Ticker::new(interval) else { return Ok(reactor.without_ticker(interval)) };
