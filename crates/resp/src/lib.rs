@@ -37,7 +37,7 @@ pub use ledger::session_state::{
     Direction, FrameCounts, LedgerFault, MustEnd, ReplyOutcome, SessionState,
 };
 pub use ledger::shared_state::SharedState;
-pub use replay::{Replay, ReplayError};
+pub use replay::{RESET, Replay, ReplayError};
 pub use scan::frames::{Frames, NotResp};
 pub use scan::interrupt::split_interrupt;
 pub use scan::limits::Limits;

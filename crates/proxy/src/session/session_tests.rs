@@ -276,6 +276,27 @@ fn blames_no_target_for_an_end_that_the_client_provoked() {
     }
 }
 
+/// An error with those words that a script returns is followed by other replies.
+#[test]
+fn reports_an_end_after_a_reply_that_looks_like_the_last_one() {
+    let backend = Backend::new();
+    let proxy = TestProxy::with_target(&backend);
+    let (mut client, mut upstream) = session(&proxy, &backend);
+    for reply in [&b"-ERR Protocol error, says a script\r\n"[..], b"$1\r\nv\r\n"] {
+        client.write_all(b"GET k\r\n").unwrap();
+        expect(&mut upstream, b"GET k\r\n");
+        upstream.write_all(reply).unwrap();
+        expect(&mut client, reply);
+    }
+    client.write_all(b"GET k\r\n").unwrap();
+    expect(&mut upstream, b"GET k\r\n");
+    drop(upstream);
+    assert_eq!(rest(&mut client), b"");
+    drop(client);
+    proxy.wait_for("its end", |stats| stats.closed_in_all() == 1);
+    assert_eq!(proxy.hints(), [Hint::UpstreamEnded]);
+}
+
 #[test]
 fn delivers_last_replies_of_a_closed_target() {
     let backend = Backend::new();

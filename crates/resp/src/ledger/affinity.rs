@@ -38,8 +38,8 @@ mod flag {
     pub(crate) const CACHED_ELSEWHERE: u8 = 1 << 4;
     /// In a transaction, the client called a script that only a former server may have.
     pub(crate) const FORMER_SCRIPT: u8 = 1 << 5;
-    /// The client sent bytes after which the server closes the connection.
-    pub(crate) const VIOLATION: u8 = 1 << 6;
+    /// The client sent what is no request.
+    pub(crate) const INVALID: u8 = 1 << 6;
 }
 
 /// What pins one session to its server.
@@ -82,20 +82,19 @@ impl ServerAffinity {
         self.set(flag::FORMER_SCRIPT, class == Class::EvalSha && self.is(flag::CACHED_ELSEWHERE));
     }
 
-    /// An error was received, which may be `NOSCRIPT`, or the last reply before the server closes.
+    /// An error was received, which may be `NOSCRIPT`.
     pub(crate) fn error_received(&mut self, error: &[u8]) {
         self.set(flag::FALLS_BACK, error.starts_with(b"NOSCRIPT "));
-        self.set(flag::VIOLATION, error.starts_with(b"ERR Protocol error"));
     }
 
     /// The client sent what is no request.
     pub(crate) fn invalid_sent(&mut self) {
-        self.set(flag::VIOLATION, true);
+        self.set(flag::INVALID, true);
     }
 
-    /// Whether the client sent bytes after which the server closes the connection.
-    pub(crate) fn has_violation(self) -> bool {
-        self.is(flag::VIOLATION)
+    /// Whether the client sent what is no request.
+    pub(crate) fn has_sent_invalid(self) -> bool {
+        self.is(flag::INVALID)
     }
 
     /// The session was carried here.

@@ -337,11 +337,13 @@ impl Ledger {
         self.matcher.unknown_command()
     }
 
-    /// Whether the client sent what is no request, or a command of HTTP, because of which the
-    /// server closes the connection: its end says nothing about the server then.
+    /// Whether the server closes the connection because of what the client sent: the last reply
+    /// says so, or the client sent what is no request, or a command of HTTP. The end of the
+    /// connection says nothing about the server then.
     #[must_use]
     pub fn provokes_close(&self) -> bool {
-        self.matcher.provokes_close()
+        let (kind, line) = self.last_line();
+        self.matcher.provokes_close() || (kind == b'-' && line.starts_with(b"ERR Protocol error"))
     }
 
     /// Whether the last frame from the server was a message of a subscription.

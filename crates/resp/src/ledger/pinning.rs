@@ -108,12 +108,12 @@ impl Matcher {
         self.affinity.invalid_sent();
     }
 
-    /// Whether the server closes the connection because of what the client sent. It closes it
-    /// without a reply for the two words by which it recognizes HTTP
+    /// Whether the server closes the connection, maybe without a reply, because of what the client
+    /// sent: what is no request, or one of the two words by which it recognizes HTTP
     /// (`redis:src/networking.c`, `securityWarningCommand`).
     pub(crate) fn provokes_close(&self) -> bool {
         let is_http = |name: &str| ["POST", "host:"].iter().any(|it| it.eq_ignore_ascii_case(name));
-        self.affinity.has_violation() || self.unknown_command().is_some_and(is_http)
+        self.affinity.has_sent_invalid() || self.unknown_command().is_some_and(is_http)
     }
 
     /// The name of the first unknown command.

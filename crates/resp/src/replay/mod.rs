@@ -320,8 +320,8 @@ impl Messages {
     }
 }
 
-/// Takes a connection back to the start.
-const RESET: &[u8] = b"*1\r\n$5\r\nRESET\r\n";
+/// The request that takes a connection back to the start.
+pub const RESET: &[u8] = b"*1\r\n$5\r\nRESET\r\n";
 
 /// The requests that set `state` on a new connection, and the number of requests after the `PING`.
 fn requests(state: Option<&ReplayState>, names: bool) -> (Zeroizing<Vec<u8>>, u64) {

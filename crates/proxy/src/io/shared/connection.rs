@@ -58,8 +58,8 @@ struct State {
     kept: Vec<u8>,
     waker: Option<Waker>,
     closed: bool,
-    /// Whether the server has answered on it although nobody has authenticated. `None` until it is
-    /// open, and if its clients have sent credentials.
+    /// Whether the server has answered on it although nobody has authenticated. `None` until it has
+    /// said so, and if its clients have sent credentials.
     admits_anyone: Option<bool>,
 }
 
@@ -109,8 +109,8 @@ impl Connection {
         self.0.borrow_mut().admits_anyone = Some(admits);
     }
 
-    /// Whether the server admits clients without credentials on it, if it is a connection for them,
-    /// and open.
+    /// Whether the server admits clients without credentials on it, if it is a connection for them
+    /// and that is known.
     pub(crate) fn admits_anyone(&self) -> Option<bool> {
         self.0.borrow().admits_anyone
     }

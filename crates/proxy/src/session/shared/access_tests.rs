@@ -177,3 +177,28 @@ fn serves_a_client_after_the_gate_has_opened() {
         expect(&mut two, b"$1\r\n2\r\n");
     }
 }
+
+/// The server was asked when the connection began to be opened, and that takes long.
+#[test]
+fn asks_before_a_client_joins_a_connection_in_opening() {
+    let backend = Backend::new();
+    let proxy = proxy(&backend);
+    let mut one = asking(&proxy, "one");
+    let mut opening = backend.accept_carried();
+    expect(&mut opening, &share::ask_table());
+    forget(&proxy);
+    let mut two = asking(&proxy, "secret");
+    let mut asked = backend.accept();
+    expect(&mut asked, PING);
+    asked.write_all(NOAUTH).unwrap();
+    let mut closed = backend.accept();
+    expect(&mut closed, PING);
+    closed.write_all(NOAUTH).unwrap();
+    expect(&mut closed, &get("secret"));
+    closed.write_all(NOAUTH).unwrap();
+    expect(&mut two, NOAUTH);
+    opening.write_all(b"-NOPERM x\r\n").unwrap();
+    expect(&mut opening, &get("one"));
+    opening.write_all(b"$1\r\n1\r\n").unwrap();
+    expect(&mut one, b"$1\r\n1\r\n");
+}

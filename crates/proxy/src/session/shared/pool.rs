@@ -263,7 +263,12 @@ impl Driver {
         if !replay.has_shared_state() {
             return Err(Failed::Refused);
         }
-        let admits = !replay.is_unauthenticated();
+        let (admits, (_, is_authenticated)) = (!replay.is_unauthenticated(), self.state);
+        if !is_authenticated {
+            // From now on nobody joins by this answer alone: what follows may take long.
+            self.access.answered(begin, Ok(admits));
+            self.connection.set_admits_anyone(admits);
+        }
         // A server closes a connection on which nobody has authenticated at a request that long.
         let table = match admits {
             true => self.table.corrected(&mut upstream, target, until).await?,
@@ -271,11 +276,6 @@ impl Driver {
         };
         if !dial::may_be_used(&self.target) {
             return Err(Failed::Superseded);
-        }
-        let (_, is_authenticated) = self.state;
-        if !is_authenticated {
-            self.access.answered(begin, Ok(admits));
-            self.connection.set_admits_anyone(admits);
         }
         Ok((upstream, table))
     }

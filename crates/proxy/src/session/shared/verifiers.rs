@@ -22,7 +22,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use resp::Ledger;
+use resp::{Ledger, RESET};
 use target::Target;
 
 use crate::context::{ServiceContext, WorkerContext};
@@ -145,9 +145,6 @@ pub(crate) fn take(target: &Target, context: &WorkerContext) -> Option<Upstream>
     });
     kept.filter(|upstream| !upstream.has_unread())
 }
-
-/// The request.
-const RESET: &[u8] = b"*1\r\n$5\r\nRESET\r\n";
 
 /// Closes those that are of no use any more, until there are none.
 async fn search() {
