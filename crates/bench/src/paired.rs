@@ -2,7 +2,8 @@
 //!
 //! The load has a fixed rate and measures latencies from the times at which requests were due.
 //! The order is reversed in each pair, and the result is the median of the pairs' ratios. A pair
-//! that was disturbed by other processes is left out.
+//! that was disturbed by other processes is left out. So are requests that a stall of the machine
+//! delayed ([`StallWatch`]); how many stands beside the result, as the p99 of all does.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-use crate::load::{Latency, Loader, Meter, Open, Window, Workload};
+use crate::load::{Latency, Loader, Meter, Open, Reply, StallWatch, Window, Workload};
 use crate::stats::{Spread, figure, spread};
 
 /// Connections of the load.
@@ -30,6 +31,7 @@ pub(crate) struct Load {
     time: Duration,
     meter: Meter,
     loader: Loader,
+    stalls: Option<StallWatch>,
 }
 
 impl Load {
@@ -45,7 +47,17 @@ impl Load {
     ) -> Result<Self, String> {
         let loader = Loader::start(first_core()?, IpAddr::V4(Ipv4Addr::LOCALHOST))
             .map_err(|error| format!("no load: {error}"))?;
-        Ok(Self { to, rate, time: Duration::from_secs(seconds.into()), meter, loader })
+        let time = Duration::from_secs(seconds.into());
+        Ok(Self { to, rate, time, meter, loader, stalls: None })
+    }
+
+    /// Leaves out what stalls of these cores delay.
+    ///
+    /// # Errors
+    /// A message for people, if stalls cannot be noticed.
+    pub(crate) fn watch_stalls(&mut self, cores: &[usize]) -> Result<(), String> {
+        self.stalls = Some(StallWatch::start(cores)?);
+        Ok(())
     }
 
     /// Measures a pair of windows. `disturb` runs during one of them until the flag is set, and
@@ -100,9 +112,15 @@ impl Load {
             time: self.time,
         };
         let meter = self.meter.clone();
-        self.loader
-            .run(move |engine| open.run(engine, &meter))
-            .map_err(|error| format!("the load: {error}"))
+        let recorded = self.loader.run(move |engine| open.record(engine, &meter));
+        let (replies, window) = recorded.map_err(|error| format!("the load: {error}"))?;
+        let latency = |replies: &[Reply]| Latency::of(replies.iter().map(|it| it.took).collect());
+        let all = latency(&replies);
+        let (replies, stalled) = match &self.stalls {
+            Some(watch) => watch.undelayed(replies),
+            None => (replies, 0.0),
+        };
+        Ok(Measured { latency: latency(&replies), all, stalled, window })
     }
 
     fn disturbed_window(
@@ -121,7 +139,15 @@ impl Load {
 }
 
 /// What a window measures.
-type Measured = (Latency, Window);
+struct Measured {
+    /// Of requests that no stall delayed.
+    latency: Latency,
+    /// Of all requests.
+    all: Latency,
+    /// The part of the requests that a stall delayed.
+    stalled: f64,
+    window: Window,
+}
 
 /// Two consecutive windows.
 pub(crate) struct Pair {
@@ -133,12 +159,17 @@ pub(crate) struct Pair {
 impl Pair {
     /// The p99 of the second kind of window, to that of the first.
     pub(crate) fn ratio(&self) -> f64 {
-        self.disturbed.0.p99 / self.quiet.0.p99
+        self.disturbed.latency.p99 / self.quiet.latency.p99
+    }
+
+    /// The same of all requests, including those that a stall delayed.
+    fn ratio_of_all(&self) -> f64 {
+        self.disturbed.all.p99 / self.quiet.all.p99
     }
 
     /// Whether other processes disturbed it.
     fn is_void(&self) -> bool {
-        [self.quiet.1, self.disturbed.1]
+        [self.quiet.window, self.disturbed.window]
             .iter()
             .any(|it| (it.foreign + it.stolen) / it.seconds > FOREIGN)
     }
@@ -146,15 +177,17 @@ impl Pair {
     /// CPU time of the proxy per event in milliseconds: the difference of the windows.
     fn cost(&self) -> f64 {
         let a_second = |window: Window| window.proxy / window.seconds;
-        let more = a_second(self.disturbed.1) - a_second(self.quiet.1);
-        more * self.disturbed.1.seconds / f64::from(u32::try_from(self.times).unwrap_or(u32::MAX))
+        let more = a_second(self.disturbed.window) - a_second(self.quiet.window);
+        more * self.disturbed.window.seconds
+            / f64::from(u32::try_from(self.times).unwrap_or(u32::MAX))
             * 1e3
     }
 
     /// The pair for people. `events` is what happened in the second window.
     pub(crate) fn line(&self, events: &str) -> String {
+        let p99 = |it: &Measured| figure(it.latency.p99);
         let (quiet, disturbed, ratio) =
-            (figure(self.quiet.0.p99), figure(self.disturbed.0.p99), figure(self.ratio()));
+            (p99(&self.quiet), p99(&self.disturbed), figure(self.ratio()));
         let void = if self.is_void() { "  (disturbed)" } else { "" };
         let (times, cost) = (self.times, figure(self.cost()));
         format!(
@@ -180,9 +213,14 @@ pub(crate) fn verdict(
     let times: u64 = good.iter().map(|pair| pair.times).sum();
     println!();
     for (name, spread) in [
-        ("p99 without, in us".to_owned(), of(|pair| pair.quiet.0.p99)),
-        (format!("p99 with {events}, in us"), of(|pair| pair.disturbed.0.p99)),
+        ("p99 without, in us".to_owned(), of(|pair| pair.quiet.latency.p99)),
+        (format!("p99 with {events}, in us"), of(|pair| pair.disturbed.latency.p99)),
+        ("the same of all requests".to_owned(), of(|pair| pair.quiet.all.p99)),
+        (format!("with {events}"), of(|pair| pair.disturbed.all.p99)),
+        ("part in stalls".to_owned(), of(|pair| pair.quiet.stalled)),
+        (format!("with {events}"), of(|pair| pair.disturbed.stalled)),
         ("CPU of one, in ms".to_owned(), of(Pair::cost)),
+        ("the ratio of all".to_owned(), of(Pair::ratio_of_all)),
         ("the ratio of the p99s".to_owned(), of(Pair::ratio)),
     ] {
         if let Some(Spread { median, min, max, .. }) = spread {

@@ -12,7 +12,9 @@
 //! there. What the generator still costs is compensated: windows in which the junk goes to
 //! Pointsman alternate with windows in which the same junk goes to the sink, which does nothing,
 //! under the same load ([`paired`](crate::paired)). So the ratio is what Pointsman does to its
-//! sessions. Every tenth round compares the sink with silence, for information.
+//! sessions. Every tenth round compares the sink with silence, for information. Requests that a
+//! stall of the machine delayed are left out ([`StallWatch`](crate::load::StallWatch)): on a shared
+//! host they are about a hundredth, enough to decide a p99.
 //!
 //! The rate is bounded. This shows what junk costs, not how much of it a machine survives.
 
@@ -103,7 +105,10 @@ pub(crate) fn run(options: &JunkOptions) -> Result<ExitCode, String> {
     let sinks: Vec<Port> = ports.iter().map(|port| Port { addr: sink, ..*port }).collect();
     let junk = Junk { options, core: other, tls: Tls::new(&authority, NAME) };
     let meter = Meter::of(&pointsman, &cluster);
-    let load = Load::new(pointsman.addr(), options.rate, options.seconds, meter)?;
+    let mut load = Load::new(pointsman.addr(), options.rate, options.seconds, meter)?;
+    if let Err(error) = load.watch_stalls(&[core, other]) {
+        println!("Stalls of the machine count, too. They cannot be noticed: {error}");
+    }
     // A client and every kind, so that what is made once is there before the first comparison.
     Client::connect(pointsman.addr())
         .and_then(|mut client| client.cmd(&["PING"]))

@@ -31,6 +31,15 @@ pub struct Open {
     pub time: Duration,
 }
 
+/// An answered request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reply {
+    /// When the request was due.
+    pub due: Instant,
+    /// How long after that the reply was complete.
+    pub took: Duration,
+}
+
 struct Client {
     peer: Peer,
     got: usize,
@@ -46,6 +55,15 @@ impl Open {
     /// # Errors
     /// If a connection fails or ends, a reply is not as expected, or replies are missing.
     pub fn run(&self, engine: &mut Engine, meter: &Meter) -> io::Result<(Latency, Window)> {
+        let (replies, window) = self.record(engine, meter)?;
+        Ok((Latency::of(replies.into_iter().map(|reply| reply.took).collect()), window))
+    }
+
+    /// Runs the job and returns each reply instead of percentiles.
+    ///
+    /// # Errors
+    /// As of [`run`](Self::run).
+    pub fn record(&self, engine: &mut Engine, meter: &Meter) -> io::Result<(Vec<Reply>, Window)> {
         let gap = Duration::from_secs(1) / self.rate;
         engine.tick_every(Some(gap))?;
         let done = self.play(engine, meter, gap);
@@ -58,7 +76,7 @@ impl Open {
         engine: &mut Engine,
         meter: &Meter,
         gap: Duration,
-    ) -> io::Result<(Latency, Window)> {
+    ) -> io::Result<(Vec<Reply>, Window)> {
         let (request, reply) = (self.workload.request(), self.workload.reply());
         let mut clients = (0..self.clients)
             .map(|number| Peer::connect(engine, self.to, None, number))
@@ -105,7 +123,7 @@ impl Open {
             engine.ready = ready;
         }
         let window = sample.map(|sample| sample.until(&meter.sample())).unwrap_or_default();
-        Ok((Latency::of(found), window))
+        Ok((found, window))
     }
 }
 
@@ -118,13 +136,13 @@ impl Client {
         Ok(())
     }
 
-    /// Reads replies and records the latency of requests that were due since `begin`.
+    /// Reads replies and records those to requests that were due since `begin`.
     fn pull(
         &mut self,
         buffer: &mut [u8],
         reply: &[u8],
         begin: Instant,
-        found: &mut Vec<Duration>,
+        found: &mut Vec<Reply>,
     ) -> io::Result<()> {
         self.got += self.peer.receive(buffer, reply, self.got)?;
         let now = Instant::now();
@@ -135,7 +153,7 @@ impl Client {
                 io::Error::new(io::ErrorKind::InvalidData, "more replies than requests")
             })?;
             if due >= begin {
-                found.push(now.saturating_duration_since(due));
+                found.push(Reply { due, took: now.saturating_duration_since(due) });
             }
         }
         Ok(())
