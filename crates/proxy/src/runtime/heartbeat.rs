@@ -1,4 +1,8 @@
-//! The heartbeat of a worker's event loop: when it last ran an iteration, and how often it stalled.
+//! The heartbeat of a worker's event loop: when it last ticked, and how often it stalled.
+//!
+//! A timer of the loop ticks ten times per second, and the loop beats when it finds a tick: so a
+//! beat says that the loop runs, and costs no request anything. Where the system forbids such a
+//! timer, each iteration beats.
 //!
 //! The worker writes, any thread reads. The CPU time of a worker is not measured here: the kernel
 //! counts it per thread.
@@ -9,14 +13,14 @@ use std::time::{Duration, Instant};
 
 use crate::runtime::tasks::WorkerHandle;
 
-/// The event loop runs an iteration at least this often, even if nothing happens: the interval of
-/// its ticker.
+/// The event loop beats this often, even if nothing happens: the interval of its ticker.
 pub(crate) const BEAT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// An iteration that takes longer is a stall: something delayed the worker, or the machine did.
+/// A longer time between two beats is a stall: something delayed the worker, or the machine did. It
+/// includes up to [`BEAT_INTERVAL`] before the delay began.
 pub const STALL: Duration = Duration::from_millis(250);
 
-/// The stalls of an event loop: iterations longer than [`STALL`].
+/// The stalls of an event loop: times between beats that are longer than [`STALL`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stalls {
     /// Their number.
@@ -35,7 +39,7 @@ struct HeartbeatState {
     thread: AtomicU32,
 }
 
-/// When a worker's event loop last ran. Cheap to clone, readable from any thread.
+/// When a worker's event loop last beat. Cheap to clone, readable from any thread.
 #[derive(Debug, Clone)]
 pub struct Heartbeat {
     origin: Instant,
@@ -54,8 +58,8 @@ impl Heartbeat {
         self.worker.tasks()
     }
 
-    /// How long before `now` the loop last ran. It runs at least ten times per second unless
-    /// something delays it.
+    /// How long before `now` the loop last beat. It beats ten times per second unless something
+    /// delays it.
     #[must_use]
     pub fn age(&self, now: Instant) -> Duration {
         let last = Duration::from_millis(self.state.last.load(Ordering::Relaxed));
@@ -78,14 +82,17 @@ impl Heartbeat {
         Some(self.state.thread.load(Ordering::Relaxed)).filter(|id| *id > 0)
     }
 
-    /// Marks the start of the loop on this thread.
-    pub(crate) fn begin(&self) {
+    /// Marks the start of the loop on this thread, and returns its time as [`beat`](Self::beat)
+    /// does.
+    pub(crate) fn begin(&self) -> Duration {
         let id = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
         self.state.thread.store(id, Ordering::Relaxed);
-        self.state.last.store(self.millis(), Ordering::Relaxed);
+        let now = self.millis();
+        self.state.last.store(now, Ordering::Relaxed);
+        Duration::from_millis(now)
     }
 
-    /// Marks an iteration, and returns its time on the clock of this heartbeat. There is one
+    /// Marks a tick, and returns its time on the clock of this heartbeat. There is one
     /// writer, so plain loads and stores are exact.
     pub(crate) fn beat(&self) -> Duration {
         let now = self.millis();

@@ -5,6 +5,7 @@
 
 pub(crate) mod heartbeat;
 pub(crate) mod reactor;
+mod readiness;
 pub(crate) mod run_queue;
 pub(crate) mod tasks;
 pub(crate) mod ticker;

@@ -40,6 +40,8 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
+pub(crate) use crate::runtime::readiness::Readiness;
+use crate::runtime::tasks::{TaskKey, current};
 use crate::runtime::ticker::Ticker;
 
 /// Events fetched per call.
@@ -49,68 +51,33 @@ const EVENTS: usize = 256;
 const WAKE_TAG: u64 = u64::MAX;
 const TICK_TAG: u64 = u64::MAX - 1;
 
-/// What may be attempted on a socket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Readiness(u8);
-
-impl Readiness {
-    /// Nothing is known yet.
-    pub(crate) const NONE: Self = Self(0);
-    /// A read may return something.
-    pub(crate) const READ: Self = Self(1);
-    /// A write may accept something.
-    pub(crate) const WRITE: Self = Self(2);
-    /// The peer has closed its direction or the connection.
-    pub(crate) const ENDED: Self = Self(4);
-    /// The connection is broken.
-    pub(crate) const BROKEN: Self = Self(8);
-    /// The assumed readiness of a connection that was just accepted.
-    pub(crate) const BOTH: Self = Self(3);
-
-    fn of(flags: EventFlags) -> Self {
-        let mut bits = 0;
-        if flags.contains(EventFlags::IN) {
-            bits |= Self::READ.0;
-        }
-        if flags.contains(EventFlags::OUT) {
-            bits |= Self::WRITE.0;
-        }
-        if flags.contains(EventFlags::RDHUP) {
-            bits |= Self::READ.0 | Self::ENDED.0;
-        }
-        if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
-            // Attempt both directions: the attempt returns the error.
-            bits |= Self::READ.0 | Self::WRITE.0 | Self::ENDED.0 | Self::BROKEN.0;
-        }
-        Self(bits)
-    }
-
-    pub(crate) const fn has(self, other: Self) -> bool {
-        self.0 & other.0 != 0
-    }
-
-    const fn and(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    const fn without(self, other: Self) -> Self {
-        Self(self.0 & !other.0)
-    }
-}
-
 /// What is known about one socket.
 #[derive(Debug)]
 struct SocketSlot {
+    /// The task to wake, or [`TaskKey::NONE`] if there is none or a waker for it.
+    task: TaskKey,
     waker: Option<Waker>,
     generation: u32,
     ready: Readiness,
 }
 
 impl SocketSlot {
-    /// Stores the waker for the next event.
+    const NEW: Self =
+        Self { task: TaskKey::NONE, waker: None, generation: 0, ready: Readiness::NONE };
+
+    /// Remembers whom the next event wakes.
     #[inline]
     fn set_waker(&mut self, waker: &Waker) {
-        if !self.waker.as_ref().is_some_and(|left| left.will_wake(waker)) {
+        self.task = current::key_of(waker);
+        if self.task == TaskKey::NONE || self.waker.is_some() {
+            self.keep_waker(waker);
+        }
+    }
+
+    fn keep_waker(&mut self, waker: &Waker) {
+        if self.task != TaskKey::NONE {
+            self.waker = None;
+        } else if !self.waker.as_ref().is_some_and(|left| left.will_wake(waker)) {
             self.waker = Some(waker.clone());
         }
     }
@@ -123,6 +90,8 @@ pub(crate) struct Reactor {
     epoll: OwnedFd,
     slots: Vec<SocketSlot>,
     free: Vec<u32>,
+    /// The tasks to wake after the events of a turn.
+    woken: Vec<TaskKey>,
     ticker: Option<Ticker>,
     /// Limits each wait, without a ticker.
     limit: Option<Timespec>,
@@ -138,7 +107,14 @@ impl Reactor {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         // Edge-triggered too: each write is an edge, so the value need not be read.
         epoll::add(&epoll, wake_fd, EventData::new_u64(WAKE_TAG), EventFlags::IN | EventFlags::ET)?;
-        Ok(Self { epoll, slots: Vec::new(), free: Vec::new(), ticker: None, limit: None })
+        Ok(Self {
+            epoll,
+            slots: Vec::new(),
+            free: Vec::new(),
+            woken: Vec::new(),
+            ticker: None,
+            limit: None,
+        })
     }
 
     /// The same; each wait ends after `interval`, by a limit if a seccomp profile forbids tickers.
@@ -161,7 +137,7 @@ impl Reactor {
             None => {
                 let index =
                     u32::try_from(self.slots.len()).map_err(|_| io::ErrorKind::OutOfMemory)?;
-                self.slots.push(SocketSlot { waker: None, generation: 0, ready: Readiness::NONE });
+                self.slots.push(SocketSlot::NEW);
                 index
             }
         };
@@ -182,7 +158,7 @@ impl Reactor {
         let slot = self.slots.get_mut(index as usize)?;
         // Tags whose upper bits are all set are reserved.
         slot.generation = if slot.generation == u32::MAX - 1 { 0 } else { slot.generation + 1 };
-        slot.ready = Readiness::NONE;
+        (slot.task, slot.ready) = (TaskKey::NONE, Readiness::NONE);
         self.free.push(index);
         slot.waker.take()
     }
@@ -197,7 +173,9 @@ impl Reactor {
         let all = slot.ready.and(ready);
         if all != slot.ready {
             slot.ready = all;
-            if let Some(waker) = &slot.waker {
+            if slot.task != TaskKey::NONE {
+                self.woken.push(slot.task);
+            } else if let Some(waker) = &slot.waker {
                 waker.wake_by_ref();
             }
         }
@@ -221,35 +199,45 @@ impl Drop for InstalledReactor {
     }
 }
 
+/// What a wait for events has found, beside events of sockets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Turn {
+    /// The worker was woken through its wake-up descriptor.
+    pub(crate) woken: bool,
+    /// The ticker has ticked. Always without a ticker.
+    pub(crate) ticked: bool,
+}
+
 /// Waits for events of this thread's sockets, up to `wait` or without a limit; records them and
-/// wakes their tasks. `events` is a buffer to reuse. Returns whether the worker was woken through
-/// its wake-up descriptor.
+/// wakes their tasks. `events` is a buffer to reuse.
 pub(crate) fn poll_events(
     events: &mut Vec<Event>,
     wait: impl Into<Option<Duration>>,
-) -> io::Result<bool> {
+) -> io::Result<Turn> {
     let wait = wait.into().map(|wait| Timespec::try_from(wait).unwrap_or_default());
     events.reserve(EVENTS);
     REACTOR.with_borrow_mut(|reactor| {
         let Some(reactor) = reactor else { return Err(io::ErrorKind::NotConnected.into()) };
         let wait = wait.as_ref().or(reactor.limit.as_ref());
         match epoll::wait(&reactor.epoll, spare_capacity(events), wait) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(error) => Err(io::Error::from(error)),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
         }
-    })?;
-    let mut woken = false;
-    REACTOR.with_borrow_mut(|reactor| {
-        let Some(reactor) = reactor else { return };
-        for event in events.drain(..) {
+        let mut turn = Turn { woken: false, ticked: reactor.ticker.is_none() };
+        for event in events.iter() {
             match event.data.u64() {
-                WAKE_TAG => woken = true,
-                TICK_TAG => reactor.ticker.iter().for_each(Ticker::tick),
+                WAKE_TAG => turn.woken = true,
+                TICK_TAG => {
+                    turn.ticked = true;
+                    reactor.ticker.iter().for_each(Ticker::tick);
+                }
                 tag => reactor.record(tag, Readiness::of(event.flags)),
             }
         }
-    });
-    Ok(woken)
+        events.clear();
+        current::wake_all(&mut reactor.woken);
+        Ok(turn)
+    })
 }
 
 /// The registration of a socket with its thread's reactor, released on drop. The socket must be

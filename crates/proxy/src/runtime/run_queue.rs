@@ -71,14 +71,15 @@ impl<K> Default for RunQueue<K> {
 }
 
 impl<K> RunQueue<K> {
-    /// Begins a round with the tasks that have become ready. Leaves `ready` empty.
+    /// Adds a task that has become ready, after those that were left over.
     #[inline]
-    pub(crate) fn begin(&mut self, ready: &mut VecDeque<K>) {
-        if self.light.is_empty() {
-            std::mem::swap(&mut self.light, ready);
-        } else {
-            self.light.append(ready);
-        }
+    pub(crate) fn add(&mut self, key: K) {
+        self.light.push_back(key);
+    }
+
+    /// Begins a round with the tasks that were added.
+    #[inline]
+    pub(crate) fn begin(&mut self) {
         self.light_at_start = self.light.len();
         (self.bytes, self.exhausted) = (0, false);
     }
@@ -135,7 +136,8 @@ mod tests {
         moves: impl Fn(char) -> usize,
     ) -> String {
         let mut polls = String::new();
-        queue.begin(ready);
+        ready.drain(..).for_each(|key| queue.add(key));
+        queue.begin();
         let mut poll = |queue: &mut RunQueue<char>, key| {
             polls.push(key);
             queue.add_bytes(moves(key));

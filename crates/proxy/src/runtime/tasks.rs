@@ -5,16 +5,15 @@
 //! key into a list behind a lock and writes to a descriptor that the worker's event loop polls.
 //! That is rare: nothing on the path of a byte comes from another thread.
 //!
-//! **No wake-up is lost.** A task is marked as queued before its key is queued, and as not queued
-//! before it is polled. Its own thread and all other threads have a mark each, so a task may be
-//! queued twice, which costs a poll. That of its own thread is never shared: it is an atomic only
-//! because a waker must be one for any thread. That of other threads is set and cleared by
-//! read-modify-writes, so a thread that finds it set is ordered before the following poll, which
-//! sees what that thread has done; a poll that finds it clear need not write, because the next
-//! thread to set it queues the key. The same holds for the wake-up descriptor: another thread adds
-//! the key first and sets `woken` then, writing to the descriptor unless it was set; the worker
-//! clears `woken` first and takes the list then. A thread that finds `woken` set knows that the
-//! worker has yet to clear it and takes the list after that.
+//! **No wake-up is lost.** On its own thread, a task is queued by each wake-up, and marked when a
+//! round takes its key, so that it is polled once for all of them; the mark is removed before the
+//! poll. Other threads share a mark per task, which is set before the key is added to the list and
+//! cleared when the worker has taken the list, both by read-modify-writes: so a thread that finds
+//! it set is ordered before the following poll, which sees what that thread has done. A task may be
+//! woken by its own thread and by others, which costs a poll. The same holds for the wake-up
+//! descriptor: another thread adds the key first and sets `woken` then, writing to the descriptor
+//! unless it was set; the worker clears `woken` first and takes the list then. A thread that finds
+//! `woken` set knows that the worker has yet to clear it and takes the list after that.
 //!
 //! **No wake-up reaches another task.** A key has a generation, which changes each time a task
 //! ends.
@@ -26,6 +25,7 @@
 //! Deliberately absent: work stealing, join handles, and the loop, which is in
 //! [`workers`](crate::workers).
 
+pub(crate) mod current;
 pub(crate) mod following;
 pub(crate) mod groups;
 pub(crate) mod settling;
@@ -55,9 +55,14 @@ type TaskFuture = Pin<Box<dyn Future<Output = ()>>>;
 
 /// The slot of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct TaskKey {
+pub(crate) struct TaskKey {
     index: u32,
     generation: u32,
+}
+
+impl TaskKey {
+    /// No task. There are never that many.
+    pub(crate) const NONE: Self = Self { index: u32::MAX - 2, generation: 0 };
 }
 
 /// The part of a worker that other threads can reach.
@@ -129,7 +134,8 @@ pub(crate) fn record_bytes(bytes: usize) {
 #[derive(Debug, Default)]
 struct LocalQueues {
     worker: Option<Arc<WorkerHandle>>,
-    queue: VecDeque<TaskKey>,
+    /// Keys of woken tasks, some of them more than once. Bounded by what a round does.
+    queue: Vec<TaskKey>,
     /// Woken tasks that [follow](following) others.
     following: VecDeque<TaskKey>,
     spawned: VecDeque<NewTask>,
@@ -150,6 +156,45 @@ impl std::fmt::Debug for NewTask {
 
 thread_local! {
     static LOCAL: RefCell<LocalQueues> = RefCell::default();
+    /// Which of the queues may have something: looked at several times per turn of the loop, and
+    /// cheaper than the queues.
+    static PENDING: Cell<Pending> = const { Cell::new(Pending::NOTHING) };
+}
+
+/// A set of the queues of a thread.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Pending(u8);
+
+impl Pending {
+    const NOTHING: Self = Self(0);
+    /// Keys of woken tasks.
+    const WOKEN: Self = Self(1);
+    /// Keys of woken tasks that follow others.
+    const FOLLOWING: Self = Self(2);
+    /// New tasks.
+    const SPAWNED: Self = Self(4);
+
+    #[inline]
+    fn has(self) -> bool {
+        PENDING.get().0 & self.0 != 0
+    }
+
+    #[inline]
+    fn set(self) {
+        PENDING.set(Self(PENDING.get().0 | self.0));
+    }
+
+    #[inline]
+    fn clear(self) {
+        PENDING.set(Self(PENDING.get().0 & !self.0));
+    }
+}
+
+/// Queues tasks of this thread.
+#[inline]
+fn queue(keys: impl IntoIterator<Item = TaskKey>) {
+    Pending::WOKEN.set();
+    LOCAL.with_borrow_mut(|local| local.queue.extend(keys));
 }
 
 /// Starts a task on this thread's worker. It is polled before the event loop waits again.
@@ -163,6 +208,7 @@ pub(crate) fn spawn_essential(future: impl Future<Output = ()> + 'static) {
 }
 
 fn push_new(task: NewTask) {
+    Pending::SPAWNED.set();
     LOCAL.with_borrow_mut(|local| local.spawned.push_back(task));
 }
 
@@ -185,9 +231,10 @@ struct TaskWaker {
     worker: Arc<WorkerHandle>,
     key: TaskKey,
     follows: bool,
-    /// Queued by its own thread, which alone uses this.
-    queued_here: AtomicBool,
-    /// Queued by another thread.
+    /// It follows others and is queued. Used by its own thread only: an atomic, because a waker
+    /// must be one for any thread.
+    following: AtomicBool,
+    /// Queued by another thread, and not taken by its own yet.
     queued_elsewhere: AtomicBool,
 }
 
@@ -200,27 +247,20 @@ impl TaskWaker {
             let local = &mut *local.borrow_mut();
             let mine =
                 local.worker.as_ref().is_some_and(|worker| Arc::ptr_eq(worker, &self.worker));
-            if mine && !self.queued_here.load(Ordering::Relaxed) {
-                self.queued_here.store(true, Ordering::Relaxed);
-                if self.follows {
-                    following::ANY_WOKEN.set(true);
-                    local.following.push_back(self.key);
-                } else {
-                    local.queue.push_back(self.key);
+            if mine && !self.follows {
+                // A task that gets many things in a row is woken for each of them.
+                if local.queue.last() != Some(&self.key) {
+                    Pending::WOKEN.set();
+                    local.queue.push(self.key);
                 }
+            } else if mine && !self.following.load(Ordering::Relaxed) {
+                self.following.store(true, Ordering::Relaxed);
+                Pending::FOLLOWING.set();
+                local.following.push_back(self.key);
             }
             mine
         });
         local == Ok(true)
-    }
-
-    /// The task is about to be polled by its own thread.
-    #[inline]
-    fn clear_queued(&self) {
-        self.queued_here.store(false, Ordering::Relaxed);
-        if self.queued_elsewhere.load(Ordering::Relaxed) {
-            self.queued_elsewhere.swap(false, Ordering::AcqRel);
-        }
     }
 }
 
@@ -241,11 +281,30 @@ struct Task {
     call: Arc<TaskWaker>,
     waker: Waker,
     essential: bool,
+    follows: bool,
+    /// Its key is among the ready ones.
+    queued: bool,
     weight: Weight,
     /// Set to make the task look for rare events, if it has registered one.
     flag: Option<Arc<WakeFlag>>,
     /// Its group, if it has registered one.
     group: Option<TaskGroup>,
+}
+
+impl Task {
+    #[inline(always)]
+    fn poll(&mut self, key: TaskKey) -> Polled {
+        if self.follows {
+            self.call.following.store(false, Ordering::Relaxed);
+        }
+        // A task that follows others has a queue of its own, which its waker knows.
+        current::begin(if self.follows { TaskKey::NONE } else { key }, &self.waker);
+        let polled = catch_unwind(AssertUnwindSafe(|| {
+            self.future.as_mut().poll(&mut Context::from_waker(&self.waker))
+        }));
+        current::end();
+        polled
+    }
 }
 
 #[derive(Default)]
@@ -284,11 +343,9 @@ impl Tasks {
         }
     }
 
-    /// Whether any task is ready.
+    /// Whether any task is ready or due.
     pub(crate) fn is_busy(&self) -> bool {
-        !self.ready.is_empty()
-            || following::ANY_WOKEN.get()
-            || LOCAL.with_borrow(|local| !local.queue.is_empty() || !local.spawned.is_empty())
+        !self.ready.is_empty() || PENDING.get() != Pending::NOTHING || self.settling.is_behind()
     }
 
     /// Queues the tasks that other threads have woken. To be called after the wake-up descriptor
@@ -297,7 +354,14 @@ impl Tasks {
         // In this order; see the module's header.
         self.worker.woken.swap(false, Ordering::AcqRel);
         let remote_wakes = std::mem::take(&mut *self.worker.remote_wakes());
-        LOCAL.with_borrow_mut(|local| local.queue.extend(remote_wakes));
+        for key in &remote_wakes {
+            let slot = self.slots.get(key.index as usize);
+            let slot = slot.filter(|slot| slot.generation == key.generation);
+            if let Some(task) = slot.and_then(|slot| slot.task.as_ref()) {
+                task.call.queued_elsewhere.swap(false, Ordering::AcqRel);
+            }
+        }
+        queue(remote_wakes);
     }
 
     /// Polls the ready tasks, each at most once, and those spawned meanwhile. A task that wakes
@@ -314,8 +378,7 @@ impl Tasks {
     /// An essential task has panicked.
     pub(crate) fn run_round(&mut self) -> Result<(), Panicked> {
         self.poll_following()?;
-        // Taken as a whole, so that the queue need not be borrowed for each task.
-        LOCAL.with_borrow_mut(|local| self.ready.begin(&mut local.queue));
+        self.take_woken();
         while let Some(key) = self.ready.next_light() {
             let essential = self.poll(key, true)?;
             if BYTES.get() > 0 {
@@ -335,7 +398,37 @@ impl Tasks {
         self.poll_following()
     }
 
+    /// Begins a round with the tasks that have been woken, each once.
+    #[inline]
+    fn take_woken(&mut self) {
+        let Self { slots, ready, .. } = self;
+        if !Pending::WOKEN.has() {
+            return ready.begin();
+        }
+        Pending::WOKEN.clear();
+        LOCAL.with_borrow_mut(|local| {
+            for key in local.queue.drain(..) {
+                let slot = slots.get_mut(key.index as usize);
+                // What is no task has its turn, too: see `poll_gone`.
+                if let Some(TaskSlot { task: Some(task), generation }) = slot
+                    && *generation == key.generation
+                    && std::mem::replace(&mut task.queued, true)
+                {
+                    continue;
+                }
+                ready.add(key);
+            }
+        });
+        ready.begin();
+    }
+
+    #[inline]
     fn poll_new_tasks(&mut self) -> Result<(), Panicked> {
+        if Pending::SPAWNED.has() { self.poll_spawned() } else { Ok(()) }
+    }
+
+    #[inline(never)]
+    fn poll_spawned(&mut self) -> Result<(), Panicked> {
         while let Some(NewTask { future, essential, follows }) =
             LOCAL.with_borrow_mut(|local| local.spawned.pop_front())
         {
@@ -354,7 +447,7 @@ impl Tasks {
                 worker: Arc::clone(&self.worker),
                 key,
                 follows,
-                queued_here: AtomicBool::new(true),
+                following: AtomicBool::new(false),
                 queued_elsewhere: AtomicBool::new(false),
             });
             self.worker.set_tasks(self.worker.tasks() + 1);
@@ -363,6 +456,8 @@ impl Tasks {
                 waker: Waker::from(Arc::clone(&call)),
                 call,
                 essential,
+                follows,
+                queued: false,
                 weight: Weight::default(),
                 flag: None,
                 group: None,
@@ -370,6 +465,7 @@ impl Tasks {
             self.poll(key, false)?;
             self.record_weight(key);
         }
+        Pending::SPAWNED.clear();
         Ok(())
     }
 
@@ -404,10 +500,8 @@ impl Tasks {
             self.ready.defer(key);
             return Ok(false);
         }
-        task.call.clear_queued();
-        let polled = catch_unwind(AssertUnwindSafe(|| {
-            task.future.as_mut().poll(&mut Context::from_waker(&task.waker))
-        }));
+        task.queued = false;
+        let polled = task.poll(key);
         let essential = task.essential;
         match polled {
             Ok(Poll::Pending) => Ok(essential),
@@ -441,6 +535,7 @@ impl Drop for Tasks {
         // Dropping a task may spawn another one, which is dropped too.
         self.slots.clear();
         let rest = LOCAL.take();
+        PENDING.set(Pending::NOTHING);
         drop(rest);
     }
 }

@@ -17,7 +17,9 @@ use crate::limits::Admission;
 use crate::listener::accept_loop;
 use crate::listener::inbox::{Inboxes, WorkerCommand};
 use crate::listener::listen_socket::ListenSocket;
-use crate::runtime::heartbeat::{self, Heartbeat};
+#[cfg(debug_assertions)]
+use crate::runtime::heartbeat;
+use crate::runtime::heartbeat::Heartbeat;
 use crate::runtime::reactor::{self, Reactor};
 use crate::runtime::tasks::{self, Panicked, Tasks, WorkerHandle};
 use crate::runtime::timers::TimerThread;
@@ -106,17 +108,21 @@ impl Worker {
         let end = drain.clone();
         tasks::spawn_essential(async move { end.reached(Phase::Stopped).await });
         let mut events = Vec::new();
-        heartbeat.begin();
+        let mut now = heartbeat.begin();
         while drain.phase() < Phase::Stopped {
             #[cfg(debug_assertions)]
             heartbeat::stall_if_asked(worker);
             tasks.run_round().map_err(|Panicked| WorkerError::Panicked { worker })?;
-            tasks.visit_settled(heartbeat.beat());
+            tasks.visit_settled(now);
             // Without a limit of its own: it ends in time for the next beat.
             let wait = tasks.is_busy().then_some(Duration::ZERO);
-            if reactor::poll_events(&mut events, wait)
-                .map_err(|source| WorkerError::Loop { worker, source })?
-            {
+            let turn = reactor::poll_events(&mut events, wait)
+                .map_err(|source| WorkerError::Loop { worker, source })?;
+            // Not in every turn, which would read the clock for each event of a calm worker.
+            if turn.ticked {
+                now = heartbeat.beat();
+            }
+            if turn.woken {
                 tasks.collect_remote_wakes();
                 listeners.receive();
             }

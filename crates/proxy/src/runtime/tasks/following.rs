@@ -8,14 +8,7 @@
 //!
 //! A task that wakes itself is polled in the next round, like any other.
 
-use std::cell::Cell;
-
-use super::{BYTES, LOCAL, NewTask, Panicked, Tasks, push_new};
-
-thread_local! {
-    /// Whether any is woken. Looked at twice in every round, also where nothing is shared.
-    pub(super) static ANY_WOKEN: Cell<bool> = const { Cell::new(false) };
-}
+use super::{BYTES, LOCAL, NewTask, Panicked, Pending, Tasks, push_new};
 
 /// Starts a task on this thread's worker that follows others.
 pub(crate) fn spawn(future: impl Future<Output = ()> + 'static) {
@@ -26,13 +19,13 @@ impl Tasks {
     /// Polls the tasks of this kind that are woken, each at most once.
     #[inline]
     pub(super) fn poll_following(&mut self) -> Result<(), Panicked> {
-        if ANY_WOKEN.get() { self.poll_woken() } else { Ok(()) }
+        if Pending::FOLLOWING.has() { self.poll_woken() } else { Ok(()) }
     }
 
     #[cold]
     #[inline(never)]
     fn poll_woken(&mut self) -> Result<(), Panicked> {
-        ANY_WOKEN.set(false);
+        Pending::FOLLOWING.clear();
         let mut left = LOCAL.with_borrow(|local| local.following.len());
         while left > 0
             && let Some(key) = LOCAL.with_borrow_mut(|local| local.following.pop_front())
@@ -44,7 +37,9 @@ impl Tasks {
             }
         }
         // Those that woke themselves are polled in the next round.
-        ANY_WOKEN.set(LOCAL.with_borrow(|local| !local.following.is_empty()));
+        if LOCAL.with_borrow(|local| !local.following.is_empty()) {
+            Pending::FOLLOWING.set();
+        }
         Ok(())
     }
 }

@@ -11,7 +11,7 @@
 //!
 //! Deliberately absent: what the event is, which a task finds out by itself.
 
-use super::{LOCAL, TaskKey, Tasks};
+use super::{TaskKey, Tasks};
 
 /// The index in the keys of groups. There are never that many tasks.
 const GROUP: u32 = u32::MAX - 1;
@@ -31,8 +31,7 @@ impl TaskGroup {
 /// Wakes the tasks of this thread that are in the group, and sets their flags, before the event
 /// loop waits again.
 pub(crate) fn wake(TaskGroup(group): TaskGroup) {
-    let key = TaskKey { index: GROUP, generation: group };
-    LOCAL.with_borrow_mut(|local| local.queue.push_back(key));
+    super::queue([TaskKey { index: GROUP, generation: group }]);
 }
 
 impl Tasks {

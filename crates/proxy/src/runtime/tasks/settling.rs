@@ -3,7 +3,7 @@
 //! Some of what a session needs, it needs only if it lasts: options that the kernel keeps for its
 //! connection, each of which takes a system call. Most sessions of some applications end within a
 //! few milliseconds. So a task asks for a visit when it begins, and gets it [`SETTLING_TIME`]
-//! later, or up to twice that, if it still runs.
+//! later, or up to three times that, if it still runs.
 //!
 //! Deliberately absent: timers, which would cost as much as the system calls.
 
@@ -16,8 +16,9 @@ use super::{TaskKey, Tasks};
 /// The least time between the request and the visit.
 pub(crate) const SETTLING_TIME: Duration = Duration::from_millis(100);
 
-/// Visits before other tasks and the event loop run: about as long as a few requests take.
-const VISITS_PER_TURN: usize = 32;
+/// Visits before other tasks and the event loop run: about as long as a few requests take, since
+/// each visit makes several system calls.
+const VISITS_PER_TURN: usize = 8;
 
 /// The tasks that have asked, in order. Bounded by the sessions that begin within twice
 /// [`SETTLING_TIME`], and those that wait for their turn.
@@ -28,11 +29,19 @@ pub(super) struct Settling {
     due: usize,
     /// When the next turn begins.
     next: Duration,
+    /// The last visits have left some of these.
+    is_behind: bool,
 }
 
 impl Settling {
     pub(super) fn ask(&mut self, key: TaskKey) {
         self.asked.push_back(key);
+    }
+
+    /// Whether tasks are due that were not visited yet.
+    #[inline]
+    pub(super) fn is_behind(&self) -> bool {
+        self.is_behind
     }
 
     /// The next task to visit.
@@ -43,8 +52,8 @@ impl Settling {
 }
 
 impl Tasks {
-    /// Visits tasks that are due. `now` is the time on any monotonic clock; to be called at least
-    /// every [`SETTLING_TIME`].
+    /// Visits tasks that are due. `now` is the time on any monotonic clock, also that of the last
+    /// tick; to be called in every turn, because a turn visits only some of them.
     #[inline]
     pub(crate) fn visit_settled(&mut self, now: Duration) {
         if now >= self.settling.next {
@@ -59,6 +68,7 @@ impl Tasks {
             let Some(key) = self.settling.next_due() else {
                 self.settling.due = self.settling.asked.len();
                 self.settling.next = now + SETTLING_TIME;
+                self.settling.is_behind = false;
                 return;
             };
             if self.generation(key.index) == Some(key.generation) {
@@ -66,6 +76,7 @@ impl Tasks {
                 left -= 1;
             }
         }
+        self.settling.is_behind = true;
     }
 }
 
@@ -146,7 +157,9 @@ mod tests {
         tasks.visit_settled(at(0));
         tasks.visit_settled(at(100));
         assert_eq!(visited.get(), VISITS_PER_TURN);
+        assert!(tasks.is_busy(), "it would wait for the next tick");
         tasks.visit_settled(at(100));
         assert_eq!(visited.get(), VISITS_PER_TURN + 1);
+        assert!(!tasks.is_busy());
     }
 }

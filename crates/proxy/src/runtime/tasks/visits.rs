@@ -21,10 +21,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
+use std::task::Poll;
 
 use super::groups::TaskGroup;
-use super::{BYTES, LOCAL, Panicked, TaskKey, Tasks, WorkerHandle};
+use super::{BYTES, Panicked, TaskKey, Tasks, WorkerHandle};
 use crate::runtime::wake_flag::WakeFlag;
 
 /// The key of the visitor. There are never that many tasks.
@@ -157,7 +157,7 @@ impl Tasks {
         if let Ok(more) = catch_unwind(AssertUnwindSafe(|| visitor.turn(self))) {
             self.visitor = Some(visitor);
             if more {
-                LOCAL.with_borrow_mut(|local| local.queue.push_back(VISITOR));
+                super::queue([VISITOR]);
             }
         }
     }
@@ -184,9 +184,7 @@ impl Tasks {
     /// Polls a task without regard to the queue: if it is queued, it stays queued.
     fn poll_unqueued(&mut self, key: TaskKey) -> Result<(), Panicked> {
         let Some(task) = self.task(key) else { return Ok(()) };
-        let polled = catch_unwind(AssertUnwindSafe(|| {
-            task.future.as_mut().poll(&mut Context::from_waker(&task.waker))
-        }));
+        let polled = task.poll(key);
         if matches!(polled, Ok(Poll::Pending)) { Ok(()) } else { self.end(key, &polled) }
     }
 }
