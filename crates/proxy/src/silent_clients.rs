@@ -18,8 +18,8 @@ const LATEST: u32 = 64;
 /// Clients without a request are frequent above this share.
 const FREQUENT: u32 = ALL / 8;
 
-/// Doubtful clients that connect at once: ten per second.
-const DOUBTFUL: Rate = Rate { between: 100_000, in_a_row: 10 };
+/// Doubtful clients that connect: ten at once, and one per second.
+const DOUBTFUL: Rate = Rate { between: 1_000_000, in_a_row: 10 };
 
 /// Accepted clients while those without a request are frequent: four per millisecond. Accepting
 /// more in a row would keep established sessions, and other programs on the core, waiting. The
@@ -70,8 +70,8 @@ impl SilentClients {
         self.share.load(Ordering::Relaxed) > FREQUENT
     }
 
-    /// Whether a client that may never send a request connects at once: a few per second do, so
-    /// that a person who types notices nothing of health checks.
+    /// Whether a client that may never send a request may connect: a few do at once, so that a
+    /// person who types notices nothing of health checks.
     pub(crate) fn admits_doubtful(&self, now: u64) -> bool {
         self.doubtful.admits(now, &DOUBTFUL)
     }
@@ -116,12 +116,12 @@ mod tests {
     }
 
     #[test]
-    fn admits_ten_doubtful_clients_per_second() {
+    fn admits_ten_doubtful_clients_and_one_per_second() {
         let clients = SilentClients::default();
         let admitted = |now: u64| (0..100).filter(|_| clients.admits_doubtful(now)).count();
         assert_eq!(admitted(0), 10);
-        assert_eq!(admitted(99_999), 0);
-        assert_eq!(admitted(250_000), 2);
+        assert_eq!(admitted(999_999), 0);
+        assert_eq!(admitted(2_500_000), 2);
         assert_eq!(admitted(60_000_000), 10);
     }
 }

@@ -99,7 +99,10 @@ impl Session {
             connecting.connect().await
         };
         match connected {
-            Ok(Connected { target, upstream, .. }) => Ok((target, upstream, Start::from(early))),
+            Ok(Connected { target, upstream, .. }) => {
+                first_bytes::let_others_go_first(&self.base).await;
+                Ok((target, upstream, Start::from(early)))
+            }
             Err(reason) => {
                 let mut refusals = refusals::refuse(client, early, reason, false).await;
                 if refusals.is_empty() {
