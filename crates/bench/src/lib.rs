@@ -13,6 +13,7 @@ pub mod load;
 mod machine;
 mod paired;
 mod peers;
+mod priority;
 mod raw;
 mod scrapes;
 mod shared_crowd;

@@ -24,18 +24,19 @@ mod traces;
 mod words;
 
 use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use harness::{Authority, Client, Cluster, Pointsman, Tls, pause};
-use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 use setup::{build, install};
 
 use crate::load::Meter;
 use crate::paired::{Load, Pair, verdict};
+use crate::priority::give_way;
 use crate::stats::{figure, spread};
 use stranger::{BALANCER, Port, Strangers, is_answered};
 use traces::Traces;
@@ -234,18 +235,6 @@ fn move_to(core: usize, process: u32) -> Result<(), String> {
         }
     }
     Ok(())
-}
-
-/// Lets this thread run only while nothing else on its core wants to.
-fn give_way() -> Result<(), String> {
-    // rustix has no call for it; util-linux is on every system.
-    let thread = gettid().to_string();
-    let chrt = Command::new("chrt").args(["--idle", "--pid", "0", &thread]).output();
-    match chrt {
-        Ok(output) if output.status.success() => Ok(()),
-        Ok(output) => Err(format!("chrt: {}", String::from_utf8_lossy(&output.stderr).trim())),
-        Err(error) => Err(format!("chrt: {error}")),
-    }
 }
 
 /// Pins this thread, and all that it starts, to a core.

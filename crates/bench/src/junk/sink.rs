@@ -7,6 +7,8 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::thread;
 use std::time::Duration;
 
+use crate::priority::give_way;
+
 /// How long it waits for the first bytes.
 const GLANCE: Duration = Duration::from_millis(1);
 
@@ -20,7 +22,7 @@ pub(super) fn start(ip: IpAddr, core: usize) -> io::Result<SocketAddr> {
     thread::Builder::new().name("sink".to_owned()).spawn(move || {
         // It only measures worse elsewhere.
         let _pinned = super::pin(core);
-        let _low = super::give_way();
+        let _low = give_way();
         let mut buffer = vec![0; 64 << 10];
         for mut stream in listener.incoming().flatten() {
             let _set = stream.set_read_timeout(Some(GLANCE));

@@ -6,19 +6,19 @@
 //! until the next due time; when it wakes late, its core was stalled since it last woke.
 //!
 //! What the kernel does without a pause (a burst of packets) delays these threads, too, and must
-//! not be excused: so only delays count that are longer than any such work.
+//! not be excused: so short delays do not count, and the part that is left out is reported for both
+//! kinds of windows. If it differed, the load itself would be the cause.
 
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use harness::pause;
-use rustix::thread::gettid;
 
 use super::open::Reply;
 use super::settle_on;
+use crate::priority::precede_others;
 
 /// Time between due times.
 const PERIOD: Duration = Duration::from_micros(500);
@@ -120,18 +120,6 @@ fn undelayed(replies: Vec<Reply>, mut stalls: Vec<Stall>) -> (Vec<Reply>, f64) {
     let count = |number: usize| f64::from(u32::try_from(number).unwrap_or(u32::MAX));
     let part = count(all - kept.len()) / count(all.max(1));
     (kept, part)
-}
-
-/// Lets this thread run whenever it wants to.
-fn precede_others() -> Result<(), String> {
-    // rustix has no call for it; util-linux is on every system.
-    let thread = gettid().to_string();
-    let chrt = Command::new("chrt").args(["--fifo", "--pid", "1", &thread]).output();
-    match chrt {
-        Ok(output) if output.status.success() => Ok(()),
-        Ok(output) => Err(format!("chrt: {}", String::from_utf8_lossy(&output.stderr).trim())),
-        Err(error) => Err(format!("chrt: {error}")),
-    }
 }
 
 #[cfg(test)]

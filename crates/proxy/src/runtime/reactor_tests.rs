@@ -1,10 +1,12 @@
 //! Sockets and tasks of one worker without a proxy: no event is lost, and none reaches the wrong
 //! task.
 
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
@@ -15,6 +17,7 @@ use crate::io::stream::ByteStream;
 use crate::io::stream::{ClientStream, SocketStream};
 use crate::runtime::reactor::{self, InstalledReactor, Reactor};
 use crate::runtime::tasks::{self, Panicked, Tasks, WorkerHandle};
+use crate::runtime::wake_flag::FlaggedWaker;
 use crate::testing::SOON;
 
 /// Counts its wake-ups.
@@ -181,6 +184,30 @@ fn run(tasks: &mut Tasks, done: impl Fn() -> bool) -> Result<(), Panicked> {
         }
         assert!(begin.elapsed() < SOON, "a wake-up was lost");
     }
+}
+
+/// A socket keeps the key of its task, unless it was polled with a waker that does more.
+#[test]
+fn wakes_by_the_waker_of_the_last_poll() {
+    let (_reactor, home) = reactor();
+    let mut tasks = Tasks::new(home);
+    let (mut stream, mut peer) = pair();
+    let flagged: Rc<RefCell<Vec<bool>>> = Rc::default();
+    let (seen, mut watch) = (Rc::clone(&flagged), None);
+    tasks::spawn(poll_fn(move |cx| {
+        let FlaggedWaker { flag, waker } =
+            watch.get_or_insert_with(|| FlaggedWaker::new(cx.waker()));
+        seen.borrow_mut().push(flag.take_woken());
+        let is_own = seen.borrow().len() % 2 == 1;
+        while read(&mut stream, if is_own { cx.waker() } else { waker }).is_ready() {}
+        Poll::<()>::Pending
+    }));
+    for polls in 1..=5 {
+        run(&mut tasks, || flagged.borrow().len() == polls).unwrap();
+        peer.write_all(b"x").unwrap();
+    }
+    // It is set initially.
+    assert_eq!(*flagged.borrow(), [true, false, true, false, true]);
 }
 
 #[test]

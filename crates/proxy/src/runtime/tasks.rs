@@ -281,6 +281,7 @@ struct Task {
     call: Arc<TaskWaker>,
     waker: Waker,
     essential: bool,
+    /// As its waker knows, whose memory a poll need not read.
     follows: bool,
     /// Its key is among the ready ones.
     queued: bool,

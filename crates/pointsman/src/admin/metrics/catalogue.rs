@@ -133,7 +133,7 @@ pub const CATALOGUE: &[Metric] = &[
     counter(
         "pointsman_worker_stalls_total",
         &["worker"],
-        "Periods of more than 0.25 s between two beats of a worker's event loop, which beats every 0.1 s.",
+        "Periods of more than 0.25 s without a beat of a worker's event loop.",
     ),
     counter(
         "pointsman_worker_stalled_seconds_total",

@@ -75,6 +75,18 @@ fn asks_the_server_before_a_client_joins_an_old_connection() {
     assert_eq!(stats.shared.access_checks, [2, 0, 0]);
 }
 
+/// Refuses the client's request on a new connection: the server says it itself. It is not asked for
+/// its table, for which it would close.
+fn refuse(backend: &Backend, client: &mut TcpStream) -> TcpStream {
+    let mut closed = backend.accept();
+    expect(&mut closed, PING);
+    closed.write_all(NOAUTH).unwrap();
+    expect(&mut closed, &get("secret"));
+    closed.write_all(NOAUTH).unwrap();
+    expect(client, NOAUTH);
+    closed
+}
+
 #[test]
 fn keeps_clients_that_were_not_admitted_off_an_old_connection() {
     let backend = Backend::new();
@@ -85,13 +97,7 @@ fn keeps_clients_that_were_not_admitted_off_an_old_connection() {
     expect(&mut asked, PING);
     asked.write_all(NOAUTH).unwrap();
     answer_reset(&mut asked);
-    // The server says it itself. It is not asked for its table, for which it would close.
-    let mut closed = backend.accept();
-    expect(&mut closed, PING);
-    closed.write_all(NOAUTH).unwrap();
-    expect(&mut closed, &get("secret"));
-    closed.write_all(NOAUTH).unwrap();
-    expect(&mut two, NOAUTH);
+    let _closed = refuse(&backend, &mut two);
     // The one that was admitted stays.
     exchange(&mut one, &mut shared, &get("mine"), b"$1\r\nm\r\n");
     let stats = proxy.stats();
@@ -191,12 +197,7 @@ fn asks_before_a_client_joins_a_connection_in_opening() {
     let mut asked = backend.accept();
     expect(&mut asked, PING);
     asked.write_all(NOAUTH).unwrap();
-    let mut closed = backend.accept();
-    expect(&mut closed, PING);
-    closed.write_all(NOAUTH).unwrap();
-    expect(&mut closed, &get("secret"));
-    closed.write_all(NOAUTH).unwrap();
-    expect(&mut two, NOAUTH);
+    let _closed = refuse(&backend, &mut two);
     opening.write_all(b"-NOPERM x\r\n").unwrap();
     expect(&mut opening, &get("one"));
     opening.write_all(b"$1\r\n1\r\n").unwrap();
