@@ -28,7 +28,9 @@ fn sends_no_byte_to_the_old_target_after_the_fence() {
             all
         });
         let mut flood = client.try_clone().unwrap();
-        let writer = thread::spawn(move || while flood.write_all(&[b'a'; 7000]).is_ok() {});
+        // Requests, because many clients that send none would be connected slowly.
+        let requests = b"GET a\r\n".repeat(1000);
+        let writer = thread::spawn(move || while flood.write_all(&requests).is_ok() {});
         proxy.wait_for("the flood", |stats| stats.bytes_in > before + 10_000);
         proxy.commit(new.addr());
         // The fence was certainly raised before these bytes existed.
