@@ -43,6 +43,11 @@ pub struct Bench {
 
 #[derive(Debug, Subcommand)]
 enum What {
+    /// CPU of a request beside the baseline, within one percent: pairs of short windows.
+    ///
+    /// Windows of a fifth of a second alternate between the two proxies over connections that stay
+    /// open. Two minutes per row.
+    Alternate(traffic::alternate::AlternateOptions),
     /// Failovers under writers: lost writes and outage of each.
     ///
     /// Planned failover, SIGKILL, SIGSTOP and network partition of the master, through pointsman
@@ -96,6 +101,7 @@ enum What {
 pub fn run(bench: &Bench) -> Result<ExitCode, String> {
     match &bench.what {
         None => traffic::run(&bench.traffic),
+        Some(What::Alternate(options)) => traffic::alternate::run(options),
         Some(What::Failover(options)) => failover::run(options),
         Some(What::Clients(options)) => clients::run(options),
         Some(What::Switchover(options)) => switchover::run(options),

@@ -79,7 +79,7 @@ impl Sample {
 
 /// CPU time of a process with all its threads, including ended ones; zero for a process that has
 /// ended.
-fn cpu(pid: u32) -> Duration {
+pub(crate) fn cpu(pid: u32) -> Duration {
     let of = |pid: u32| {
         clock_gettime(clock_getcpuclockid(Pid::from_raw(i32::try_from(pid).ok()?)).ok()?).ok()
     };

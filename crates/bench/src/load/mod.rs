@@ -13,6 +13,7 @@
 //! Deliberately absent: more than one thread, because generator and backend share a core by design;
 //! retries; any use of the crates under test.
 
+mod alternating;
 mod churn;
 mod closed;
 mod engine;
@@ -36,6 +37,7 @@ use std::time::Duration;
 
 use rustix::thread::{CpuSet, sched_setaffinity, set_current_timer_slack};
 
+pub use alternating::{Alternating, Cost, Target};
 pub use churn::Churn;
 pub use closed::{Closed, Rate};
 pub use engine::Engine;

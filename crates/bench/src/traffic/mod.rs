@@ -8,7 +8,9 @@
 //! Deliberately absent: anything but loopback. The cost of a network card is the same for every
 //! proxy, and this has to run anywhere.
 
+pub(crate) mod alternate;
 mod environment;
+mod flow;
 mod plot;
 mod record;
 mod report;
@@ -187,19 +189,18 @@ pub(crate) fn run(options: &TrafficOptions) -> Result<ExitCode, String> {
 
 /// The programs that are built here, or given by an option.
 fn built(options: &TrafficOptions) -> Result<Built, String> {
-    let pointsman = match &options.program {
-        Some(program) => {
-            fs::canonicalize(program).map_err(|error| format!("{}: {error}", program.display()))?
-        }
-        None => build::released_pointsman()?,
-    };
-    // Returns quickly if it is built already.
-    let baseline = match options.peers().contains(&Peer::Baseline) {
-        true => build::examples(&[("pointsman-bench", "baseline")])
-            .map(|built| built.into_iter().collect()),
-        false => Err("not selected".to_owned()),
-    };
-    Ok(Built { pointsman, baseline })
+    Ok(Built {
+        pointsman: build::released_or(options.program.as_deref())?,
+        baseline: baseline(options.peers().contains(&Peer::Baseline)),
+    })
+}
+
+/// The baseline proxy. Returns quickly if it is built already.
+fn baseline(wanted: bool) -> Result<PathBuf, String> {
+    if !wanted {
+        return Err("not selected".to_owned());
+    }
+    build::examples(&[("pointsman-bench", "baseline")]).map(|built| built.into_iter().collect())
 }
 
 fn write_report(

@@ -9,29 +9,24 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::load::{
-    Churn, Closed, Handshake, Idle, Latency, Loader, Meter, Mixed, Open, Rate, Tls, Window,
-    Workload,
+    Alternating, Churn, Closed, Cost, Handshake, Idle, Latency, Loader, Meter, Mixed, Open, Rate,
+    Target, Tls, Window, Workload,
 };
 use harness::{Authority, Cluster, Launch, Process, find_in_path};
 
+use super::flow::{BULK_CLIENTS, Flow};
 use super::record::{Measure, Row};
 use super::single_request::{tell, wait_ready};
 use crate::peers::{self, Around, Peer, Program, Route, configuration};
 
-/// Clients of small requests.
-const CLIENTS: usize = 50;
-/// Clients of bulk.
-const BULK_CLIENTS: usize = 8;
 /// Large values that each client requests at once in the row with small requests beside them.
 const BULK_PIPELINE: usize = 4;
 /// The interval of small requests beside large values.
 const PING_GAP: Duration = Duration::from_millis(5);
-/// Requests per second of the open loop.
-const RATE: u32 = 20_000;
 /// Handshakes at once: as many as a client of the load keeps tickets for one server.
 const HANDSHAKES: usize = 8;
 /// Idle connections whose memory is measured.
@@ -122,15 +117,13 @@ impl Scene {
     fn launch(&mut self, peer: Peer) -> Result<Running, String> {
         let program = match peers::find(peer)? {
             Some(program) => program,
-            None => {
-                let own = if peer == Peer::Baseline {
-                    self.built.baseline.clone()?
-                } else {
-                    self.built.pointsman.clone()
-                };
-                Program { words: vec![own.into_os_string()], root: PathBuf::new() }
-            }
+            None if peer == Peer::Baseline => own(&self.built.baseline.clone()?),
+            None => own(&self.built.pointsman),
         };
+        self.launch_program(peer, &program)
+    }
+
+    fn launch_program(&mut self, peer: Peer, program: &Program) -> Result<Running, String> {
         self.started += 1;
         let name = format!("{}-{}", peer.name(), self.started);
         let folder = self.cluster.folder().join(&name);
@@ -165,13 +158,41 @@ impl Scene {
             .map(|arg| if arg == "FILE" { file.clone().into_os_string() } else { arg.into() });
         let args = ["-c".into(), self.core.to_string().into()]
             .into_iter()
-            .chain(program.words)
+            .chain(program.words.iter().cloned())
             .chain(args)
             .collect();
         let process =
             Process::start(&Launch { name, program: taskset, args, env: Vec::new(), folder });
         wait_ready(&process, [plain.redis, plain.sink])?;
         Ok(Running { process, plain, secured })
+    }
+
+    /// Alternates a flow between a proxy and a second one until `go_on` returns `false`, which gets
+    /// the costs of each round. With a program, the second one is that pointsman instead.
+    ///
+    /// # Errors
+    /// A message for people.
+    pub(super) fn alternate(
+        &mut self,
+        flow: Flow,
+        window: Duration,
+        (peer, other, program): (Peer, Peer, Option<&Path>),
+        go_on: impl FnMut(&[Cost]) -> bool + Send + 'static,
+    ) -> Result<(), String> {
+        let one = self.launch(peer)?;
+        let other = match program {
+            Some(program) => self.launch_program(peer, &own(program))?,
+            None => self.launch(other)?,
+        };
+        let targets = [&one, &other].map(|running| Target {
+            to: if flow.to_redis { running.plain.redis } else { running.plain.sink },
+            pid: running.process.pid(),
+        });
+        let Flow { workload, clients, pipeline, rate, .. } = flow;
+        let job = Alternating { workload, clients, pipeline, rate, window };
+        self.loader
+            .run(move |engine| job.run(engine, &targets, go_on))
+            .map_err(|error| error.to_string())
     }
 
     /// Measures once; returns the values and the resources used.
@@ -204,42 +225,24 @@ impl Scene {
             warm,
             time,
         };
-        let values = match row {
-            Row::Small | Row::TlsSmall => {
-                self.closed(closed(sink, Workload::Small, CLIENTS, 1), meter)
+        let churn = |to, at_once| Churn { to, tls: tls.clone(), at_once, warm, time };
+        let values = match (row, Flow::of(row)) {
+            (_, Some(Flow { workload, clients, pipeline, rate, to_redis })) => {
+                let to = if to_redis { redis } else { sink };
+                match rate {
+                    Some(rate) => {
+                        self.open(Open { to, workload, clients, rate, warm, time }, meter)
+                    }
+                    None => self.closed(closed(to, workload, clients, pipeline), meter),
+                }
             }
-            Row::Pipeline => self.closed(closed(sink, Workload::Small, CLIENTS, 16), meter),
-            Row::Redis => self.closed(closed(redis, Workload::Small, CLIENTS, 1), meter),
-            Row::Get64 => {
-                self.closed(closed(redis, Workload::Get(64 << 10), BULK_CLIENTS, 1), meter)
-            }
-            Row::Set64 => {
-                self.closed(closed(redis, Workload::Set(64 << 10), BULK_CLIENTS, 1), meter)
-            }
-            Row::Get1m | Row::TlsGet1m => {
-                self.closed(closed(redis, Workload::Get(1 << 20), BULK_CLIENTS, 1), meter)
-            }
-            Row::Set1m | Row::TlsSet1m => {
-                self.closed(closed(redis, Workload::Set(1 << 20), BULK_CLIENTS, 1), meter)
-            }
-            Row::Latency => {
-                let (workload, clients, rate) = (Workload::Small, CLIENTS, RATE);
-                let job = Open { to: redis, workload, clients, rate, warm, time };
-                self.loader
-                    .run(move |engine| job.run(engine, &meter))
-                    .map(|(l, w)| (latencies(l, w), w))
-            }
-            Row::Fairness => {
+            (Row::Fairness, _) => {
                 let bulk = closed(redis, Workload::Get(1 << 20), BULK_CLIENTS, BULK_PIPELINE);
                 self.mixed(Mixed { bulk, gap: PING_GAP }, meter)
             }
-            Row::Connections => self.churn(Churn { to: sink, tls, at_once: 16, warm, time }, meter),
-            Row::TlsFull | Row::TlsResumed => {
-                self.churn(Churn { to: sink, tls, at_once: HANDSHAKES, warm, time }, meter)
-            }
-            Row::First | Row::Idle | Row::TlsIdle => {
-                self.churn(Churn { to: redis, tls, at_once: 1, warm, time }, meter)
-            }
+            (Row::Connections, _) => self.churn(churn(sink, 16), meter),
+            (Row::TlsFull | Row::TlsResumed, _) => self.churn(churn(sink, HANDSHAKES), meter),
+            _ => self.churn(churn(redis, 1), meter),
         };
         let (mut values, window) = values.map_err(|error| error.to_string())?;
         if peer == Peer::Direct {
@@ -274,6 +277,11 @@ impl Scene {
         let payload = job.workload.payload();
         let rate = self.loader.run(move |engine| job.run(engine, &meter))?;
         Ok(rates(rate, payload))
+    }
+
+    fn open(&self, job: Open, meter: Meter) -> std::io::Result<(BTreeMap<Measure, f64>, Window)> {
+        let (latency, window) = self.loader.run(move |engine| job.run(engine, &meter))?;
+        Ok((latencies(latency, window), window))
     }
 
     fn mixed(&self, job: Mixed, meter: Meter) -> std::io::Result<(BTreeMap<Measure, f64>, Window)> {
@@ -326,6 +334,11 @@ impl Scene {
         let others = nodes.chain(idle).collect();
         Meter { proxy, others }
     }
+}
+
+/// A program that was built here.
+fn own(program: &Path) -> Program {
+    Program { words: vec![program.into()], root: PathBuf::new() }
 }
 
 fn rates(rate: Rate, payload: usize) -> (BTreeMap<Measure, f64>, Window) {
