@@ -45,14 +45,14 @@ const REPLIES: &[&[u8]] = &[
 /// Complete frames of these, sometimes a long string, and in one of four streams some damaged
 /// bytes.
 fn stream(frames: &'static [&'static [u8]], long: &'static str) -> impl Strategy<Value = Vec<u8>> {
-    let frame = (any::<prop::sample::Index>(), 0..30_usize, 50..150_usize).prop_map(
-        move |(which, odd, length)| {
+    let frame = (any::<prop::sample::Index>(), 0..30_usize, 50..150_usize, 1..4_usize).prop_map(
+        move |(which, odd, length, times)| {
             if odd > 0 {
                 // Half of the frames are of the kinds that form runs.
                 let most = if odd % 2 == 0 { 5 } else { frames.len() };
-                return frames[which.index(most)].to_vec();
+                return frames[which.index(most)].repeat(times);
             }
-            format!("{long}${length}\r\n{}\r\n", "x".repeat(length)).into_bytes()
+            format!("{long}${length}\r\n{}\r\n", "x".repeat(length)).repeat(times).into_bytes()
         },
     );
     let spots = prop::collection::vec(
@@ -163,6 +163,35 @@ fn agrees_on_requests_beyond_the_recording_limits() {
         assert_eq!(report(&mut runs), report(&mut bytes));
     }
     assert!(Replay::of(&runs).is_some());
+}
+
+/// Frames like the one before are compared with it instead of being read.
+#[test]
+fn agrees_on_repeated_frames_with_any_damaged_byte() {
+    let long = format!("*2\r\n$3\r\nGET\r\n$99\r\n{}\r\n", "k".repeat(99));
+    let requests = REQUESTS.iter().copied().chain([long.as_bytes()]);
+    let requests = requests.map(|it| (Direction::Request, it));
+    let replies = REPLIES.iter().map(|it| (Direction::Reply, *it));
+    for (direction, frame) in requests.chain(replies) {
+        let whole = frame.repeat(3);
+        for place in frame.len()..whole.len() {
+            for byte in b"*$:+-0129\r\nxG" {
+                let mut damaged = whole.clone();
+                damaged[place] = *byte;
+                let (mut runs, mut bytes) =
+                    (Ledger::new(&Limits::default()), Ledger::new(&Limits::default()));
+                if direction == Direction::Reply {
+                    feed_both(&mut runs, &mut bytes, Direction::Request, &REQUESTS[1].repeat(3));
+                }
+                // Incomplete ones, too.
+                for piece in damaged.chunks(whole.len() - 1) {
+                    feed_both(&mut runs, &mut bytes, direction, piece);
+                    let text = String::from_utf8_lossy(&damaged);
+                    assert_eq!(report(&mut runs), report(&mut bytes), "{text:?}");
+                }
+            }
+        }
+    }
 }
 
 proptest! {

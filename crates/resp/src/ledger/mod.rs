@@ -446,6 +446,7 @@ impl Ledger {
 
     /// Whether the bytes so far end at a frame boundary of that direction. Never true of an opaque
     /// session.
+    #[inline]
     #[must_use]
     pub fn at_boundary(&self, direction: Direction) -> bool {
         !self.matcher.is_opaque()
@@ -486,6 +487,7 @@ impl Ledger {
     /// Remaining bytes of the current bulk string, without its final `\r\n`, that the ledger need
     /// not see: they may be forwarded without it if [`skip_body`](Self::skip_body) is called. Zero
     /// if there is no such string, or if the session is opaque.
+    #[inline]
     #[must_use]
     pub fn body_left(&self, direction: Direction) -> u64 {
         match direction {
@@ -514,11 +516,13 @@ impl Ledger {
 
     /// The next of the hints seen since they were last taken, in order of severity; `None` if there
     /// is none.
+    #[inline]
     pub fn take_hint(&mut self) -> Option<Hint> {
         self.replies.take_hint()
     }
 
     /// The frames counted since the last call. Frames of an opaque session are not counted.
+    #[inline]
     pub fn take_counts(&mut self) -> FrameCounts {
         self.matcher.take_counts()
     }

@@ -12,7 +12,7 @@
 
 use crate::commands::class::Class;
 use crate::commands::table::ClassLookup;
-use crate::scan::bulk::{MAX_SHORT_LEN, short_array, short_string};
+use crate::scan::bulk::{CRLF, MAX_SHORT_LEN, short_array, short_string, size};
 use crate::scan::limits::Bounds;
 
 /// Maximum length of a line with a number that is read here: that of any 64-bit number.
@@ -39,7 +39,7 @@ pub(crate) fn requests<'a>(input: &'a [u8], limits: &Bounds, scripts: bool) -> R
         return run;
     }
     while let Some((words, rest)) = short_array(run.rest) {
-        let mut rest = match frequent(rest) {
+        let rest = match frequent(rest) {
             Some(rest) => rest,
             None => {
                 let Some((name, rest)) = short_string(rest) else { break };
@@ -51,19 +51,105 @@ pub(crate) fn requests<'a>(input: &'a [u8], limits: &Bounds, scripts: bool) -> R
                 rest
             }
         };
-        let mut left = words - 1;
+        let (request, left) = (run.rest, words - 1);
+        if !run.arguments(rest, (words, left)) {
+            break;
+        }
+        if run.rest.is_empty() {
+            break;
+        }
+        let Some(like) = Beginning::of_request(request, rest) else { continue };
+        while let Some(rest) = like.skip(run.rest) {
+            if !run.arguments(rest, (words, left - 1)) {
+                return run;
+            }
+        }
+    }
+    run
+}
+
+impl<'a> RequestRun<'a> {
+    /// Reads the last `left` words of a request. Returns whether it is complete.
+    #[inline(always)]
+    fn arguments(&mut self, mut rest: &'a [u8], (words, mut left): (u32, u32)) -> bool {
         while left > 0 {
             let Some((_, after)) = short_string(rest) else { break };
             (rest, left) = (after, left - 1);
         }
-        run.rest = rest;
+        self.rest = rest;
         if left > 0 {
-            run.begun = Some((words, left));
-            break;
+            self.begun = Some((words, left));
+            return false;
         }
-        run.whole += 1;
+        self.whole += 1;
+        true
     }
-    run
+}
+
+/// The beginning of a frame up to the end of the first length that it states. In a pipeline, most
+/// frames begin as the one before does, and comparing costs a fraction of reading.
+#[derive(Debug, Clone, Copy)]
+struct Beginning<const N: usize> {
+    /// The first bytes, and which of their bits belong to the beginning.
+    bytes: [u8; N],
+    mask: u64,
+    /// The length of the frame up to the end of the text after that length.
+    len: usize,
+}
+
+/// A request begins with at least two headers and a name.
+const REQUEST: usize = 24;
+/// A reply may be as short as four bytes.
+const REPLY: usize = 8;
+
+/// The mask of the first `n` of eight bytes in little-endian order; `None` for more.
+#[inline]
+fn mask(n: usize) -> Option<u64> {
+    let left = 8_usize.checked_sub(n)?;
+    u64::MAX.checked_shr(u32::try_from(8 * left).ok()?).or(Some(0))
+}
+
+impl Beginning<REQUEST> {
+    /// Of a request whose first argument begins at `arguments`; `None` if it has none, or if it is
+    /// too short or too long to be compared.
+    #[inline]
+    fn of_request(request: &[u8], arguments: &[u8]) -> Option<Self> {
+        let bytes = *request.first_chunk()?;
+        let (text, after) = short_string(arguments)?;
+        let len = request.len() - after.len();
+        let begin = len.checked_sub(text.len() + size(CRLF))?;
+        Some(Self { bytes, mask: mask(begin.checked_sub(REQUEST - 8)?)?, len })
+    }
+
+    /// The bytes after the first argument, if `input` begins so.
+    #[inline]
+    fn skip<'a>(&self, input: &'a [u8]) -> Option<&'a [u8]> {
+        let found: &[u8; REQUEST] = input.first_chunk()?;
+        let [found, own] = [found, &self.bytes].map(|bytes| {
+            let [first @ .., a, b, c, d, e, f, g, h] = *bytes;
+            (u128::from_le_bytes(first), u64::from_le_bytes([a, b, c, d, e, f, g, h]))
+        });
+        let same = found.0 == own.0 && (found.1 ^ own.1) & self.mask == 0;
+        if same { input.get(self.len..) } else { None }
+    }
+}
+
+impl Beginning<REPLY> {
+    /// Of a reply of `len` bytes that is a string.
+    #[inline]
+    fn of_reply(reply: &[u8], len: usize) -> Option<Self> {
+        let bytes: [u8; REPLY] = *reply.first_chunk()?;
+        let begin = if bytes[2] == b'\r' { 4 } else { 5 };
+        Some(Self { bytes, mask: mask(begin)?, len })
+    }
+
+    /// The bytes after the reply, if `input` begins so.
+    #[inline]
+    fn skip<'a>(&self, input: &'a [u8]) -> Option<&'a [u8]> {
+        let found = u64::from_le_bytes(*input.first_chunk()?);
+        let same = (found ^ u64::from_le_bytes(self.bytes)) & self.mask == 0;
+        if same { input.get(self.len..) } else { None }
+    }
 }
 
 /// The bytes after the name at the beginning of `input`, if that is one of the two most frequent
@@ -87,16 +173,27 @@ pub(crate) fn replies<'a>(input: &'a [u8], most: u32, limits: &Bounds) -> (u32, 
         return (whole, rest);
     }
     while whole < most {
-        let after = match rest.first() {
+        let (after, is_string) = match rest.first() {
             Some(b'$') => {
-                short_string(rest).map(|(_, after)| after).or_else(|| rest.strip_prefix(b"$-1\r\n"))
+                let string = short_string(rest).map(|(_, after)| after);
+                (string.or_else(|| rest.strip_prefix(b"$-1\r\n")), true)
             }
-            Some(b'+') => rest.strip_prefix(b"+OK\r\n"),
-            Some(b':') => number(rest),
-            _ => None,
+            Some(b'+') => (rest.strip_prefix(b"+OK\r\n"), true),
+            Some(b':') => (number(rest), false),
+            _ => (None, false),
         };
         let Some(after) = after else { break };
+        let reply = rest;
         (whole, rest) = (whole + 1, after);
+        if !is_string || rest.is_empty() {
+            continue;
+        }
+        let Some(like) = Beginning::of_reply(reply, reply.len() - after.len()) else { continue };
+        while whole < most
+            && let Some(after) = like.skip(rest)
+        {
+            (whole, rest) = (whole + 1, after);
+        }
     }
     (whole, rest)
 }

@@ -100,11 +100,13 @@ impl ReplyScanner {
         }
     }
 
+    #[inline]
     pub(crate) fn at_boundary(&self) -> bool {
         self.state == ReplyState::Start
     }
 
     /// Missing bytes of the current bulk string that need not be shown.
+    #[inline]
     pub(crate) fn body_left(&self) -> u32 {
         if self.state == ReplyState::Body { self.left.saturating_sub(CRLF) } else { 0 }
     }
@@ -145,7 +147,13 @@ impl ReplyScanner {
     }
 
     /// Takes the most severe of the hints seen.
+    #[inline]
     pub(crate) fn take_hint(&mut self) -> Option<Hint> {
+        if self.hints == 0 { None } else { self.take_worst_hint() }
+    }
+
+    #[cold]
+    fn take_worst_hint(&mut self) -> Option<Hint> {
         let hint = message_kind::HINTS
             .into_iter()
             .find(|hint| self.hints & message_kind::bit(*hint) != 0)?;

@@ -76,6 +76,7 @@ impl RequestScanner {
         }
     }
 
+    #[inline]
     pub(crate) fn at_boundary(&self) -> bool {
         self.state == RequestState::Start
     }
@@ -99,6 +100,7 @@ impl RequestScanner {
     }
 
     /// Missing bytes of the current argument that need not be shown.
+    #[inline]
     pub(crate) fn body_left(&self) -> u32 {
         if self.state == RequestState::Body { self.left.saturating_sub(CRLF) } else { 0 }
     }
