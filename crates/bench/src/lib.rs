@@ -46,7 +46,7 @@ enum What {
     /// CPU of a request beside the baseline, within one percent: pairs of short windows.
     ///
     /// Windows of a fifth of a second alternate between the two proxies over connections that stay
-    /// open. Two minutes per row.
+    /// open; both are started again every twelve seconds. Two and a half minutes per row.
     Alternate(traffic::alternate::AlternateOptions),
     /// Failovers under writers: lost writes and outage of each.
     ///

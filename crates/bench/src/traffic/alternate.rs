@@ -3,7 +3,9 @@
 //!
 //! The rows of `cargo xtask bench` differ by several percent between rounds, because the machine's
 //! speed drifts within the seconds of a row. These windows are a fifth of a second long, the
-//! connections stay open, and a few hundred pairs tell the median ratio within one percent.
+//! connections stay open, and 25 pairs tell the median ratio within one percent. A process has luck
+//! with its memory, though: started again, it may take one percent more for all its life. So both
+//! are started again for every series of pairs, and the result is the median of the series.
 //!
 //! Deliberately absent: latencies, which `cargo xtask bench` measures; rows that need new
 //! connections or TLS.
@@ -26,7 +28,7 @@ use super::{baseline, environment, stage};
 use crate::load::Cost;
 use crate::peers::{self, Peer};
 use crate::raw::Raw;
-use crate::stats::{Likely, figure, likely_median};
+use crate::stats::{Likely, figure, likely_median, spread};
 use crate::{machine, space, stop_on_signals};
 
 /// The length of a window.
@@ -40,9 +42,12 @@ pub(crate) struct AlternateOptions {
     /// The rows. Only those with lasting connections and without TLS are possible.
     #[arg(long, value_enum, value_name = "ROW", value_delimiter = ',', default_values_t = [Row::Small, Row::Pipeline, Row::Latency])]
     only: Vec<Row>,
-    /// Pairs of windows per row; a hundred take 40 seconds.
-    #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u32).range(10..=10_000))]
-    rounds: u32,
+    /// Series of pairs of windows per row, each with new processes and about twelve seconds long.
+    #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..=200))]
+    series: u32,
+    /// Pairs of windows per series.
+    #[arg(long, value_name = "N", default_value_t = 25, value_parser = clap::value_parser!(u32).range(5..=1000))]
+    pairs: u32,
     /// The other proxy.
     #[arg(long, value_enum, value_name = "PEER", default_value_t = Peer::Baseline)]
     with: Peer,
@@ -92,16 +97,19 @@ pub(crate) fn run(options: &AlternateOptions) -> Result<ExitCode, String> {
     }
     let mut scene = stage(|| Scene::start(built, cores))?;
     for (row, flow) in flows {
-        let pairs = alternate(options, &mut scene, flow, &stop)?;
-        for [one, other] in &pairs {
-            let Some(raw) = &mut raw else { break };
-            let [one, other] = [one, other].map(|it| json!([it.requests, it.cpu]));
-            raw.line(&json!({"row": row.name(), "one": one, "other": other}).to_string())?;
+        let mut series = Vec::new();
+        for number in 1..=options.series {
+            let pairs = alternate(options, &mut scene, flow, &stop)?;
+            if stop.load(Ordering::Acquire) {
+                return Ok(ExitCode::FAILURE);
+            }
+            if let Some(raw) = &mut raw {
+                record(raw, (row, number), &pairs)?;
+            }
+            println!("{:>11}  {number:>3}/{}  {}", row.name(), options.series, line(&pairs));
+            series.push(pairs);
         }
-        println!("{:>11}  {}", row.name(), line(&pairs));
-        if stop.load(Ordering::Acquire) {
-            return Ok(ExitCode::FAILURE);
-        }
+        println!("{:>11}  {}", row.name(), result(&series));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -121,7 +129,7 @@ fn alternate(
     stop: &Arc<AtomicBool>,
 ) -> Result<Vec<[Cost; 2]>, String> {
     let (said, heard) = channel();
-    let go_on = until(WARM + options.rounds, Arc::clone(stop), said);
+    let go_on = until(WARM + options.pairs, Arc::clone(stop), said);
     let against = (Peer::Pointsman, options.with, options.with_program.as_deref());
     stage(|| scene.alternate(flow, WINDOW, against, go_on))?;
     Ok(heard.into_iter().skip(WARM as usize).collect())
@@ -144,23 +152,45 @@ fn until(
     }
 }
 
-/// The result for people.
-fn line(pairs: &[[Cost; 2]]) -> String {
-    let [one, other] = [0, 1].map(|place| {
-        let costs = pairs.iter().filter_map(|pair| pair.get(place)).map(each);
-        likely_median(&costs.collect::<Vec<_>>())
-    });
+fn record(raw: &mut Raw, (row, series): (Row, u32), pairs: &[[Cost; 2]]) -> Result<(), String> {
+    for pair in pairs {
+        let [one, other] = pair.map(|it| json!([it.requests, it.cpu]));
+        let line = json!({"row": row.name(), "series": series, "one": one, "other": other});
+        raw.line(&line.to_string())?;
+    }
+    Ok(())
+}
+
+/// The median ratio of a series.
+fn ratio(pairs: &[[Cost; 2]]) -> Option<Likely> {
     let ratios: Vec<f64> = pairs.iter().map(|[one, other]| each(one) / each(other)).collect();
-    let (Some(one), Some(other), Some(ratio)) = (one, other, likely_median(&ratios)) else {
-        return "no window".to_owned();
+    likely_median(&ratios)
+}
+
+/// A series for people.
+fn line(pairs: &[[Cost; 2]]) -> String {
+    let median = |of: fn(&[Cost; 2]) -> f64| {
+        spread(&pairs.iter().map(of).collect::<Vec<_>>()).map_or(f64::NAN, |it| it.median)
     };
-    let Likely { median, low, high } = ratio;
-    format!(
-        "{median:.3} (95 %: {low:.3} to {high:.3}, {} pairs)  CPU s / million: {} and {}",
-        pairs.len(),
-        figure(one.median),
-        figure(other.median),
-    )
+    let [one, other] = [median(|pair| each(&pair[0])), median(|pair| each(&pair[1]))].map(figure);
+    match ratio(pairs) {
+        Some(Likely { median, low, high }) => format!(
+            "{median:.3} ({low:.3} to {high:.3}, {} pairs)  CPU s / million: {one} and {other}",
+            pairs.len()
+        ),
+        None => "no window".to_owned(),
+    }
+}
+
+/// The result of a row for people.
+fn result(series: &[Vec<[Cost; 2]>]) -> String {
+    let medians: Vec<f64> = series.iter().filter_map(|it| ratio(it)).map(|it| it.median).collect();
+    match likely_median(&medians) {
+        Some(Likely { median, low, high }) => {
+            format!("{median:.3} (95 %: {low:.3} to {high:.3}, {} series)", medians.len())
+        }
+        None => "no window".to_owned(),
+    }
 }
 
 /// CPU seconds per million requests.
@@ -182,9 +212,14 @@ mod tests {
             .collect();
         assert_eq!(
             line(&pairs),
-            "1.100 (95 %: 1.100 to 1.100, 90 pairs)  CPU s / million: 11.0 and 10.0"
+            "1.100 (1.100 to 1.100, 90 pairs)  CPU s / million: 11.0 and 10.0"
         );
         assert_eq!(line(&[]), "no window");
+        let others = vec![[cost(1000, 0.012), cost(1000, 0.010)]];
+        assert_eq!(
+            result(&[others.clone(), pairs, others]),
+            "1.200 (95 %: 1.100 to 1.200, 3 series)"
+        );
     }
 
     #[test]
