@@ -211,6 +211,7 @@ impl Stopwatch {
     }
 
     /// To be called after the ledger has recorded the write.
+    #[cold]
     pub(crate) fn start(&mut self, start: SampleStart, commands: &CommandTimes, ledger: &Ledger) {
         let answered = ledger.owed() > start.owed || !ledger.at_boundary(Direction::Request);
         let waits = matches!(ledger.last_request(), Some(Class::Blocking | Class::Wait));
@@ -235,6 +236,7 @@ impl Stopwatch {
         }
     }
 
+    #[cold]
     fn replied_since(&mut self, since: NonZeroU32, replies: u32, commands: &CommandTimes) {
         if replies <= self.ahead {
             self.ahead -= replies;

@@ -78,7 +78,7 @@ impl Flow {
         self.fill_pipe_from(cx, source, sink, policy, body)
     }
 
-    #[inline(never)]
+    #[cold]
     fn fill_pipe_from(
         &mut self,
         cx: &mut Context<'_>,

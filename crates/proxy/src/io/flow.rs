@@ -365,19 +365,22 @@ impl Flow {
                     rest = left;
                 }
                 Poll::Pending => {
-                    self.keep(rest);
                     self.size_shift = SLOW_SHIFT;
-                    return Err(FlowStep::Stuck);
+                    return Err(self.keep_unwritten(rest, None));
                 }
-                Poll::Ready(Err(error)) => {
-                    // What was never sent may still go to another target.
-                    self.keep(rest);
-                    return Err(FlowStep::SinkFailed(error));
-                }
+                Poll::Ready(Err(error)) => return Err(self.keep_unwritten(rest, Some(error))),
             }
         }
         self.size_shift = self.size_shift.saturating_sub(1);
         Ok(())
+    }
+
+    /// Keeps what the sink did not accept, and was never sent: it may still go to another target if
+    /// the sink has failed with `error`.
+    #[cold]
+    fn keep_unwritten(&mut self, rest: &[u8], error: Option<io::Error>) -> FlowStep {
+        self.keep(rest);
+        error.map_or(FlowStep::Stuck, FlowStep::SinkFailed)
     }
 
     /// Writes what was kept. `None` if nothing of it is left.

@@ -39,6 +39,12 @@ impl RequestForwarding<'_> {
         }
     }
 
+    #[cold]
+    fn note_first_bytes(&mut self) {
+        *self.heard = true;
+        self.context.drain.record_arrival();
+    }
+
     /// The rule while stopping: one request at a time, and none after a boundary at which the
     /// session may end.
     #[cold]
@@ -97,8 +103,7 @@ impl ForwardingPolicy for RequestForwarding<'_> {
     #[inline(always)]
     fn on_read(&mut self, _bytes: &[u8]) {
         if !*self.heard {
-            *self.heard = true;
-            self.context.drain.record_arrival();
+            self.note_first_bytes();
         }
     }
 
@@ -147,12 +152,17 @@ pub(crate) struct ReplyForwarding<'a> {
 }
 
 impl ReplyForwarding<'_> {
+    #[cold]
+    fn report(&self, hint: resp::Hint) {
+        self.context.counters.hints.increment();
+        self.context.shared.service.hints.hint(self.target, Hint::Replied(hint));
+    }
+
     /// Passes on what the ledger has learned from the replies.
     #[inline(always)]
     pub(crate) fn record_replies(&mut self) {
         while let Some(hint) = self.ledger.take_hint() {
-            self.context.counters.hints.increment();
-            self.context.shared.service.hints.hint(self.target, Hint::Replied(hint));
+            self.report(hint);
         }
         let counts = self.ledger.take_counts();
         *self.commands = self.commands.saturating_add(counts.requests);

@@ -286,21 +286,39 @@ impl ByteStream for SocketStream {
 
     #[inline(always)]
     fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
-        let capacity = buffer.len();
-        let attempt = || {
-            rustix::net::recv(&self.socket, &mut *buffer, RecvFlags::empty())
-                .map(|(n, _)| (n, n == capacity))
-        };
-        self.registration.attempt(cx, Readiness::READ, attempt).map_err(io::Error::from)
+        // No closure as for `attempt`: one that is called for every request was not inlined.
+        while self.registration.is_ready(cx, Readiness::READ) {
+            match rustix::net::recv(&self.socket, &mut *buffer, RecvFlags::empty()) {
+                Ok((n, _)) => {
+                    self.registration.note_success(Readiness::READ, n == buffer.len());
+                    return Poll::Ready(Ok(n));
+                }
+                Err(error) => {
+                    if let Some(error) = self.registration.note_failure(Readiness::READ, error) {
+                        return Poll::Ready(Err(error.into()));
+                    }
+                }
+            }
+        }
+        Poll::Pending
     }
 
     #[inline(always)]
     fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let attempt = || match rustix::net::send(&self.socket, bytes, SendFlags::NOSIGNAL) {
-            Ok(0) if !bytes.is_empty() => Err(Errno::PIPE),
-            result => result.map(|n| (n, n == bytes.len())),
-        };
-        self.registration.attempt(cx, Readiness::WRITE, attempt).map_err(io::Error::from)
+        while self.registration.is_ready(cx, Readiness::WRITE) {
+            let error = match rustix::net::send(&self.socket, bytes, SendFlags::NOSIGNAL) {
+                Ok(0) if !bytes.is_empty() => Errno::PIPE,
+                Ok(n) => {
+                    self.registration.note_success(Readiness::WRITE, n == bytes.len());
+                    return Poll::Ready(Ok(n));
+                }
+                Err(error) => error,
+            };
+            if let Some(error) = self.registration.note_failure(Readiness::WRITE, error) {
+                return Poll::Ready(Err(error.into()));
+            }
+        }
+        Poll::Pending
     }
 
     fn poll_shutdown(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -77,7 +77,7 @@ impl Ends {
     }
 
     fn update(&mut self) {
-        poll_events(&mut Vec::new(), std::time::Duration::ZERO).unwrap();
+        poll_events(&mut Vec::new(), Some(&reactor::NO_WAIT), drop).unwrap();
         self.stream.update_readiness(&mut cx());
     }
 

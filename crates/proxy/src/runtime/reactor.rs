@@ -28,11 +28,13 @@
 //!
 //! Deliberately absent: sockets that change their thread, and interest in one direction only.
 
-use std::cell::{Cell, RefCell};
+mod registration;
+
+use std::cell::RefCell;
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, OwnedFd};
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
@@ -40,8 +42,9 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
+pub(crate) use self::registration::Registration;
 pub(crate) use crate::runtime::readiness::Readiness;
-use crate::runtime::tasks::{TaskKey, current};
+use crate::runtime::tasks::TaskKey;
 use crate::runtime::ticker::Ticker;
 
 /// Events fetched per call.
@@ -65,15 +68,17 @@ impl SocketSlot {
     const NEW: Self =
         Self { task: TaskKey::NONE, waker: None, generation: 0, ready: Readiness::NONE };
 
-    /// Remembers whom the next event wakes.
+    /// Remembers whom the next event wakes: `task`, which is the one that `waker` wakes and nothing
+    /// else, or [`TaskKey::NONE`] for the waker.
     #[inline]
-    fn set_waker(&mut self, waker: &Waker) {
-        self.task = current::key_of(waker);
+    fn set_waker(&mut self, task: TaskKey, waker: &Waker) {
+        self.task = task;
         if self.task == TaskKey::NONE || self.waker.is_some() {
             self.keep_waker(waker);
         }
     }
 
+    #[cold]
     fn keep_waker(&mut self, waker: &Waker) {
         if self.task != TaskKey::NONE {
             self.waker = None;
@@ -90,8 +95,6 @@ pub(crate) struct Reactor {
     epoll: OwnedFd,
     slots: Vec<SocketSlot>,
     free: Vec<u32>,
-    /// The tasks to wake after the events of a turn.
-    woken: Vec<TaskKey>,
     ticker: Option<Ticker>,
     /// Limits each wait, without a ticker.
     limit: Option<Timespec>,
@@ -107,14 +110,7 @@ impl Reactor {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         // Edge-triggered too: each write is an edge, so the value need not be read.
         epoll::add(&epoll, wake_fd, EventData::new_u64(WAKE_TAG), EventFlags::IN | EventFlags::ET)?;
-        Ok(Self {
-            epoll,
-            slots: Vec::new(),
-            free: Vec::new(),
-            woken: Vec::new(),
-            ticker: None,
-            limit: None,
-        })
+        Ok(Self { epoll, slots: Vec::new(), free: Vec::new(), ticker: None, limit: None })
     }
 
     /// The same; each wait ends after `interval`, by a limit if a seccomp profile forbids tickers.
@@ -164,7 +160,8 @@ impl Reactor {
     }
 
     /// Records an event and wakes its task, which only queues the task.
-    fn record(&mut self, tag: u64, ready: Readiness) {
+    #[inline]
+    fn record(&mut self, tag: u64, ready: Readiness, wake: &mut impl FnMut(TaskKey)) {
         let (index, generation) = (tag & u64::from(u32::MAX), tag >> 32);
         let slot = usize::try_from(index).ok().and_then(|index| self.slots.get_mut(index));
         let Some(slot) = slot.filter(|slot| u64::from(slot.generation) == generation) else {
@@ -174,7 +171,7 @@ impl Reactor {
         if all != slot.ready {
             slot.ready = all;
             if slot.task != TaskKey::NONE {
-                self.woken.push(slot.task);
+                wake(slot.task);
             } else if let Some(waker) = &slot.waker {
                 waker.wake_by_ref();
             }
@@ -199,6 +196,9 @@ impl Drop for InstalledReactor {
     }
 }
 
+/// The limit of a wait that only looks for events.
+pub(crate) const NO_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+
 /// What a wait for events has found, beside events of sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Turn {
@@ -209,16 +209,16 @@ pub(crate) struct Turn {
 }
 
 /// Waits for events of this thread's sockets, up to `wait` or without a limit; records them and
-/// wakes their tasks. `events` is a buffer to reuse.
+/// wakes their tasks by `wake`. `events` is a buffer to reuse.
 pub(crate) fn poll_events(
     events: &mut Vec<Event>,
-    wait: impl Into<Option<Duration>>,
+    wait: Option<&Timespec>,
+    mut wake: impl FnMut(TaskKey),
 ) -> io::Result<Turn> {
-    let wait = wait.into().map(|wait| Timespec::try_from(wait).unwrap_or_default());
     events.reserve(EVENTS);
     REACTOR.with_borrow_mut(|reactor| {
         let Some(reactor) = reactor else { return Err(io::ErrorKind::NotConnected.into()) };
-        let wait = wait.as_ref().or(reactor.limit.as_ref());
+        let wait = wait.or(reactor.limit.as_ref());
         match epoll::wait(&reactor.epoll, spare_capacity(events), wait) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
@@ -231,157 +231,10 @@ pub(crate) fn poll_events(
                     turn.ticked = true;
                     reactor.ticker.iter().for_each(Ticker::tick);
                 }
-                tag => reactor.record(tag, Readiness::of(event.flags)),
+                tag => reactor.record(tag, Readiness::of(event.flags), &mut wake),
             }
         }
         events.clear();
-        current::wake_all(&mut reactor.woken);
         Ok(turn)
     })
-}
-
-/// The registration of a socket with its thread's reactor, released on drop. The socket must be
-/// closed at the same time and never be duplicated; otherwise its events keep arriving (and are
-/// ignored).
-#[derive(Debug)]
-pub(crate) struct Registration {
-    index: u32,
-    /// Readiness taken from the slot and not used up.
-    ready: Cell<Readiness>,
-    /// A flag of the owner, stored here because it would take four bytes there.
-    flag: bool,
-    /// Another one.
-    second_flag: Cell<bool>,
-    /// Useless on another thread.
-    _here: PhantomData<*const ()>,
-}
-
-impl Registration {
-    /// Registers `socket`, assumed to be `ready` for now.
-    pub(crate) fn new(socket: impl AsFd, ready: Readiness, flag: bool) -> io::Result<Self> {
-        let index = REACTOR.with_borrow_mut(|reactor| match reactor {
-            Some(reactor) => reactor.add(socket, ready),
-            None => Err(io::ErrorKind::NotConnected.into()),
-        })?;
-        let second_flag = Cell::new(false);
-        Ok(Self { index, ready: Cell::new(ready), flag, second_flag, _here: PhantomData })
-    }
-
-    pub(crate) fn flag(&self) -> bool {
-        self.flag
-    }
-
-    pub(crate) fn second_flag(&self) -> bool {
-        self.second_flag.get()
-    }
-
-    pub(crate) fn set_second_flag(&self, flag: bool) {
-        self.second_flag.set(flag);
-    }
-
-    /// All known readiness, in the slot and in this registration.
-    pub(crate) fn ready(&self) -> Readiness {
-        self.with(|slot| slot.ready).unwrap_or(Readiness::NONE).and(self.ready.get())
-    }
-
-    /// The readiness as of the last update, minus what has been used up since.
-    #[inline]
-    pub(crate) fn cached(&self) -> Readiness {
-        self.ready.get()
-    }
-
-    /// Takes the readiness from the slot. The task of `cx` is woken by the next event.
-    #[inline]
-    pub(crate) fn update_readiness(&self, cx: &Context<'_>) {
-        self.with(|slot| self.take_readiness(slot, cx));
-    }
-
-    /// The same for two registrations of one task.
-    #[inline]
-    pub(crate) fn update_readiness_of_both(first: &Self, second: &Self, cx: &Context<'_>) {
-        REACTOR.with_borrow_mut(|reactor| {
-            let Some(reactor) = reactor else { return };
-            for of in [first, second] {
-                if let Some(slot) = reactor.slots.get_mut(of.index as usize) {
-                    of.take_readiness(slot, cx);
-                }
-            }
-        });
-    }
-
-    #[inline]
-    fn take_readiness(&self, slot: &mut SocketSlot, cx: &Context<'_>) {
-        slot.set_waker(cx.waker());
-        self.ready.set(self.ready.get().and(slot.ready));
-        slot.ready = slot.ready.without(Readiness::READ);
-    }
-
-    /// Whether `wanted` may succeed. If not, the task of `cx` is woken when something changes.
-    #[inline]
-    pub(crate) fn is_ready(&self, cx: &Context<'_>, wanted: Readiness) -> bool {
-        if !self.cached().has(wanted) {
-            self.update_readiness(cx);
-        }
-        self.cached().has(wanted)
-    }
-
-    /// Attempts `what` if it may succeed; otherwise the task of `cx` is woken when it may. The
-    /// attempt returns its result and whether there may be more. After an announced end, further
-    /// attempts remain possible.
-    #[inline(always)]
-    pub(crate) fn attempt<R>(
-        &self,
-        cx: &Context<'_>,
-        what: Readiness,
-        mut attempt: impl FnMut() -> Result<(R, bool), Errno>,
-    ) -> Poll<Result<R, Errno>> {
-        while self.is_ready(cx, what) {
-            match attempt() {
-                Ok((result, more)) => {
-                    if !more && !self.cached().has(Readiness::ENDED) {
-                        self.set_not_ready(what);
-                    }
-                    return Poll::Ready(Ok(result));
-                }
-                Err(Errno::AGAIN) => self.set_not_ready(what),
-                Err(Errno::INTR) => {}
-                Err(error) => return Poll::Ready(Err(error)),
-            }
-        }
-        Poll::Pending
-    }
-
-    /// Clears `what`: an attempt would block, whatever was reported.
-    #[inline]
-    pub(crate) fn set_not_ready(&self, what: Readiness) {
-        self.ready.set(self.ready.get().without(what));
-        if what.has(Readiness::WRITE) {
-            self.with(|slot| slot.ready = slot.ready.without(what));
-        }
-    }
-
-    /// Deregisters `socket`, for a socket that may stay open elsewhere.
-    pub(crate) fn deregister(&self, socket: impl AsFd) {
-        // This fails only for a socket that is not registered.
-        REACTOR.with_borrow(|reactor| {
-            reactor.as_ref().map(|reactor| epoll::delete(&reactor.epoll, socket))
-        });
-    }
-
-    #[inline]
-    fn with<R>(&self, f: impl FnOnce(&mut SocketSlot) -> R) -> Option<R> {
-        REACTOR.with_borrow_mut(|reactor| {
-            reactor.as_mut().and_then(|reactor| reactor.slots.get_mut(self.index as usize)).map(f)
-        })
-    }
-}
-
-impl Drop for Registration {
-    fn drop(&mut self) {
-        // Dropping a waker may drop a task's last reference, which may run any code: not while
-        // borrowed.
-        let waker =
-            REACTOR.try_with(|reactor| reactor.try_borrow_mut().ok()?.as_mut()?.remove(self.index));
-        drop(waker);
-    }
 }

@@ -58,7 +58,7 @@ fn ends_every_wait_without_a_limit_at_the_next_tick() {
         let reactor = if has_ticker { reactor } else { reactor.without_ticker(interval) };
         let _reactor = reactor::install(reactor);
         for _ in 0..5 {
-            let turn = reactor::poll_events(&mut events, None).unwrap();
+            let turn = reactor::poll_events(&mut events, None, drop).unwrap();
             assert!(turn.ticked && !turn.woken, "{turn:?}");
         }
         assert!(begin.elapsed() >= interval * 5, "{:?}", begin.elapsed());
@@ -67,7 +67,7 @@ fn ends_every_wait_without_a_limit_at_the_next_tick() {
 
 /// One iteration without waiting.
 fn poll_once() {
-    reactor::poll_events(&mut Vec::new(), Duration::ZERO).unwrap();
+    reactor::poll_events(&mut Vec::new(), Some(&reactor::NO_WAIT), drop).unwrap();
 }
 
 fn read(stream: &mut SocketStream, waker: &Waker) -> Poll<usize> {
@@ -177,9 +177,9 @@ fn run(tasks: &mut Tasks, done: impl Fn() -> bool) -> Result<(), Panicked> {
         if done() {
             return Ok(());
         }
-        let wait = if tasks.is_busy() { Duration::ZERO } else { SOON };
+        let wait = if tasks.is_busy() { Duration::ZERO } else { SOON }.try_into().unwrap();
         let begin = Instant::now();
-        if reactor::poll_events(&mut events, wait).unwrap().woken {
+        if reactor::poll_events(&mut events, Some(&wait), |key| tasks.wake(key)).unwrap().woken {
             tasks.collect_remote_wakes();
         }
         assert!(begin.elapsed() < SOON, "a wake-up was lost");

@@ -53,10 +53,12 @@ impl Weight {
 /// The ready tasks, by their keys.
 #[derive(Debug)]
 pub(crate) struct RunQueue<K> {
-    light: VecDeque<K>,
+    /// The light ones. Those before index `next` have been polled in this round.
+    light: Vec<K>,
+    next: usize,
     heavy: VecDeque<K>,
-    /// The length of `light` when the round began.
-    light_at_start: usize,
+    /// Light tasks polled since the round began.
+    light_polls: usize,
     /// Bytes moved since the round began.
     bytes: usize,
     /// The round has moved enough.
@@ -65,22 +67,26 @@ pub(crate) struct RunQueue<K> {
 
 impl<K> Default for RunQueue<K> {
     fn default() -> Self {
-        let (light, heavy) = (VecDeque::new(), VecDeque::new());
-        Self { light, heavy, light_at_start: 0, bytes: 0, exhausted: false }
+        let (light, heavy) = (Vec::new(), VecDeque::new());
+        Self { light, next: 0, heavy, light_polls: 0, bytes: 0, exhausted: false }
     }
 }
 
-impl<K> RunQueue<K> {
+impl<K: Copy> RunQueue<K> {
     /// Adds a task that has become ready, after those that were left over.
     #[inline]
     pub(crate) fn add(&mut self, key: K) {
-        self.light.push_back(key);
+        self.light.push(key);
     }
 
     /// Begins a round with the tasks that were added.
     #[inline]
     pub(crate) fn begin(&mut self) {
-        self.light_at_start = self.light.len();
+        if self.next > 0 {
+            self.light.drain(..self.next);
+            self.next = 0;
+        }
+        self.light_polls = 0;
         (self.bytes, self.exhausted) = (0, false);
     }
 
@@ -89,12 +95,22 @@ impl<K> RunQueue<K> {
     /// moved enough, which may leave some for the next round.
     #[inline]
     pub(crate) fn next_light(&mut self) -> Option<K> {
-        if self.exhausted { None } else { self.light.pop_front() }
+        if self.exhausted {
+            return None;
+        }
+        let Some(&key) = self.light.get(self.next) else {
+            self.light.clear();
+            self.next = 0;
+            return None;
+        };
+        self.next += 1;
+        self.light_polls += 1;
+        Some(key)
     }
 
     /// The task returned last is heavy: it is polled after the light ones.
     pub(crate) fn defer(&mut self, key: K) {
-        self.light_at_start = self.light_at_start.saturating_sub(1);
+        self.light_polls = self.light_polls.saturating_sub(1);
         self.heavy.push_back(key);
     }
 
@@ -113,14 +129,13 @@ impl<K> RunQueue<K> {
     /// Records that a task has moved this many bytes in its poll.
     pub(crate) fn add_bytes(&mut self, bytes: usize) {
         self.bytes = self.bytes.saturating_add(bytes);
-        let light = self.light_at_start.saturating_sub(self.light.len());
-        self.exhausted =
-            self.bytes >= MIN_ROUND_BYTES.max(light.saturating_mul(BYTES_PER_LIGHT_TASK));
+        let light = self.light_polls.saturating_mul(BYTES_PER_LIGHT_TASK);
+        self.exhausted = self.bytes >= MIN_ROUND_BYTES.max(light);
     }
 
     /// Whether no task waits for the next round.
     pub(crate) fn is_empty(&self) -> bool {
-        self.light.is_empty() && self.heavy.is_empty()
+        self.next >= self.light.len() && self.heavy.is_empty()
     }
 }
 

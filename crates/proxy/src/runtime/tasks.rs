@@ -1,13 +1,14 @@
 //! The tasks of one worker and their wake-ups.
 //!
 //! A task is a boxed future, polled on one thread for all its life. Waking it on that thread puts
-//! its key into a plain queue. Waking it from another thread (a timer, a master change) puts the
+//! its key into a plain list. Waking it from another thread (a timer, a master change) puts the
 //! key into a list behind a lock and writes to a descriptor that the worker's event loop polls.
 //! That is rare: nothing on the path of a byte comes from another thread.
 //!
-//! **No wake-up is lost.** On its own thread, a task is queued by each wake-up, and marked when a
-//! round takes its key, so that it is polled once for all of them; the mark is removed before the
-//! poll. Other threads share a mark per task, which is set before the key is added to the list and
+//! **No wake-up is lost.** On its own thread, each wake-up by the waker of a task is put into a
+//! list, which the next round takes; what belongs to the worker, as its sockets do, wakes a task
+//! without that detour ([`Tasks::wake`]). Either marks the task when it is queued for the round, so
+//! that it is polled once for all wake-ups; the mark is removed before the poll. Other threads share a mark per task, which is set before the key is added to the list and
 //! cleared when the worker has taken the list, both by read-modify-writes: so a thread that finds
 //! it set is ordered before the following poll, which sees what that thread has done. A task may be
 //! woken by its own thread and by others, which costs a poll. The same holds for the wake-up
@@ -53,16 +54,28 @@ use crate::runtime::wake_flag::WakeFlag;
 
 type TaskFuture = Pin<Box<dyn Future<Output = ()>>>;
 
-/// The slot of a task.
+/// The slot of a task, and its generation. One number, because it is compared for every event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct TaskKey {
-    index: u32,
-    generation: u32,
-}
+pub(crate) struct TaskKey(u64);
 
 impl TaskKey {
     /// No task. There are never that many.
-    pub(crate) const NONE: Self = Self { index: u32::MAX - 2, generation: 0 };
+    pub(crate) const NONE: Self = Self::new(u32::MAX - 2, 0);
+
+    const fn new(index: u32, generation: u32) -> Self {
+        Self((index as u64) << 32 | generation as u64)
+    }
+
+    #[inline]
+    const fn index(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+    const fn generation(self) -> u32 {
+        self.0 as u32
+    }
 }
 
 /// The part of a worker that other threads can reach.
@@ -308,11 +321,16 @@ impl Task {
     }
 }
 
+/// Exactly one line of the cache, which holds all that the queue and a poll need: the memory of a
+/// session is in no cache when its turn comes, and each further line is waited for.
 #[derive(Default)]
+#[repr(align(64))]
 struct TaskSlot {
     generation: u32,
     task: Option<Task>,
 }
+
+const _: () = assert!(size_of::<TaskSlot>() == 64, "a second line of the cache");
 
 /// An essential task has panicked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -346,7 +364,7 @@ impl Tasks {
 
     /// Whether any task is ready or due.
     pub(crate) fn is_busy(&self) -> bool {
-        !self.ready.is_empty() || PENDING.get() != Pending::NOTHING || self.settling.is_behind()
+        !self.ready.is_empty() || PENDING.get() != Pending::NOTHING || self.is_behind()
     }
 
     /// Queues the tasks that other threads have woken. To be called after the wake-up descriptor
@@ -356,8 +374,8 @@ impl Tasks {
         self.worker.woken.swap(false, Ordering::AcqRel);
         let remote_wakes = std::mem::take(&mut *self.worker.remote_wakes());
         for key in &remote_wakes {
-            let slot = self.slots.get(key.index as usize);
-            let slot = slot.filter(|slot| slot.generation == key.generation);
+            let slot = self.slots.get(key.index() as usize);
+            let slot = slot.filter(|slot| slot.generation == key.generation());
             if let Some(task) = slot.and_then(|slot| slot.task.as_ref()) {
                 task.call.queued_elsewhere.swap(false, Ordering::AcqRel);
             }
@@ -379,7 +397,7 @@ impl Tasks {
     /// An essential task has panicked.
     pub(crate) fn run_round(&mut self) -> Result<(), Panicked> {
         self.poll_following()?;
-        self.take_woken();
+        self.begin_round();
         while let Some(key) = self.ready.next_light() {
             let essential = self.poll(key, true)?;
             if BYTES.get() > 0 {
@@ -399,28 +417,33 @@ impl Tasks {
         self.poll_following()
     }
 
-    /// Begins a round with the tasks that have been woken, each once.
+    /// Queues a task for the next round, once. To be called between rounds.
     #[inline]
-    fn take_woken(&mut self) {
-        let Self { slots, ready, .. } = self;
-        if !Pending::WOKEN.has() {
-            return ready.begin();
+    pub(crate) fn wake(&mut self, key: TaskKey) {
+        // What is no task has its turn, too: see `poll_gone`.
+        if let Some(TaskSlot { task: Some(task), generation }) =
+            self.slots.get_mut(key.index() as usize)
+            && *generation == key.generation()
+            && std::mem::replace(&mut task.queued, true)
+        {
+            return;
         }
+        self.ready.add(key);
+    }
+
+    /// Begins a round with the tasks that have been woken.
+    #[inline]
+    fn begin_round(&mut self) {
+        if Pending::WOKEN.has() {
+            self.take_woken();
+        }
+        self.ready.begin();
+    }
+
+    #[inline(never)]
+    fn take_woken(&mut self) {
         Pending::WOKEN.clear();
-        LOCAL.with_borrow_mut(|local| {
-            for key in local.queue.drain(..) {
-                let slot = slots.get_mut(key.index as usize);
-                // What is no task has its turn, too: see `poll_gone`.
-                if let Some(TaskSlot { task: Some(task), generation }) = slot
-                    && *generation == key.generation
-                    && std::mem::replace(&mut task.queued, true)
-                {
-                    continue;
-                }
-                ready.add(key);
-            }
-        });
-        ready.begin();
+        LOCAL.with_borrow_mut(|local| local.queue.drain(..).for_each(|key| self.wake(key)));
     }
 
     #[inline]
@@ -443,7 +466,7 @@ impl Tasks {
                 }
             };
             let Some(slot) = self.slots.get_mut(index as usize) else { continue };
-            let key = TaskKey { index, generation: slot.generation };
+            let key = TaskKey::new(index, slot.generation);
             let call = Arc::new(TaskWaker {
                 worker: Arc::clone(&self.worker),
                 key,
@@ -491,8 +514,10 @@ impl Tasks {
     /// it is essential.
     #[inline(always)]
     fn poll(&mut self, key: TaskKey, light: bool) -> Result<bool, Panicked> {
-        let slot =
-            self.slots.get_mut(key.index as usize).filter(|slot| slot.generation == key.generation);
+        let slot = self
+            .slots
+            .get_mut(key.index() as usize)
+            .filter(|slot| slot.generation == key.generation());
         let Some(TaskSlot { task: Some(task), .. }) = slot else {
             self.poll_gone(key);
             return Ok(false);
@@ -512,10 +537,10 @@ impl Tasks {
 
     /// Drops a task that has returned or panicked.
     fn end(&mut self, key: TaskKey, polled: &Polled) -> Result<(), Panicked> {
-        let Some(slot) = self.slots.get_mut(key.index as usize) else { return Ok(()) };
+        let Some(slot) = self.slots.get_mut(key.index() as usize) else { return Ok(()) };
         slot.generation = slot.generation.wrapping_add(1);
         let ended = slot.task.take();
-        self.free.push(key.index);
+        self.free.push(key.index());
         self.worker.set_tasks(self.worker.tasks().saturating_sub(1));
         let essential = ended.as_ref().is_some_and(|task| task.essential);
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(ended)));
@@ -523,8 +548,8 @@ impl Tasks {
     }
 
     fn task(&mut self, key: TaskKey) -> Option<&mut Task> {
-        let slot = self.slots.get_mut(key.index as usize);
-        slot.filter(|slot| slot.generation == key.generation)?.task.as_mut()
+        let slot = self.slots.get_mut(key.index() as usize);
+        slot.filter(|slot| slot.generation == key.generation())?.task.as_mut()
     }
 }
 

@@ -19,8 +19,8 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::mpsc;
 use tokio::time::Sleep;
 
-/// The interval of the thread's own timer.
-const TICK: Duration = Duration::from_millis(100);
+/// The interval of the thread's own timer: shorter than what most timers are set to.
+const TICK: Duration = Duration::from_millis(500);
 
 /// A handle to the timer thread, which runs while there is a handle. Nothing is sent through the
 /// channel.

@@ -32,6 +32,7 @@ mod tls_target_tests;
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use drain::Ticket;
@@ -47,7 +48,7 @@ use crate::latency::Stopwatch;
 use crate::options::Sessions;
 use crate::runtime::tasks::visits;
 use crate::runtime::timers::LazyTimer;
-use crate::runtime::wake_flag::FlaggedWaker;
+use crate::runtime::wake_flag::{FlaggedWaker, WakeFlag};
 use crate::session::carry::replay::Replayed;
 use crate::session::idle::IdleWatch;
 use crate::session::leave::Leaving;
@@ -189,13 +190,8 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
         stream::update_readiness_of_both(self.client, self.upstream, cx);
         self.record_sent();
         let rung = flag.take_woken();
-        if rung {
-            if let Some(visit) = visits::current() {
-                return self.visited(visit, base, flag);
-            }
-            if let Some(reason) = self.check_events(&base.ticket, waker) {
-                return Poll::Ready(reason);
-            }
+        if rung && let Some(polled) = self.answer_ring(base, flag, waker) {
+            return polled;
         }
         let polled = buffer::with_scratch(|scratch| self.poll(cx, waker, scratch));
         if polled.is_pending() {
@@ -207,6 +203,20 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
             }
         }
         polled
+    }
+
+    /// What the bell was rung for; `None` if the poll goes on.
+    #[cold]
+    fn answer_ring(
+        &mut self,
+        base: &'a SessionBase,
+        flag: &Arc<WakeFlag>,
+        waker: &Waker,
+    ) -> Option<Poll<EndReason>> {
+        if let Some(visit) = visits::current() {
+            return Some(self.visited(visit, base, flag));
+        }
+        self.check_events(&base.ticket, waker).map(Poll::Ready)
     }
 
     pub(super) fn rare(&mut self) -> &mut Rare<'a> {
@@ -245,6 +255,9 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
         None
     }
 
+    /// Moves what has arrived. What few polls find is in functions of its own: the kernel's work
+    /// between two polls evicts the code, so each line of it that the usual path spans is loaded
+    /// again for every request.
     fn poll(&mut self, cx: &mut Context<'_>, waker: &Waker, scratch: &mut [u8]) -> Poll<EndReason> {
         // Requests that are not sent to a target that is gone can still be sent to the next one.
         let stuck = self.target.fence().is_raised()
@@ -252,23 +265,52 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
         let mut requests = if stuck { FlowStep::Stuck } else { self.forward_requests(cx, scratch) };
         self.offer_requests();
         if matches!(requests, FlowStep::Done) {
-            self.note_first_end();
-            if self.is_finished() {
-                return Poll::Ready(EndReason::ClientClosed);
+            match self.poll_client_end(cx, scratch) {
+                Ok(step) => requests = step,
+                Err(reason) => return Poll::Ready(reason),
             }
-            requests = self.move_requests(cx, (scratch, EndSignal::Yes), MAX_READS);
         }
         if self.ledger.must_end().is_some() {
             return Poll::Ready(self.forced_end());
         }
-        let done = matches!(requests, FlowStep::Done);
-        let mut replies = self.forward_replies(cx, scratch);
+        let replies = self.forward_replies(cx, scratch);
         if self.target.fence().is_raised() {
             return Poll::Ready(EndReason::Fenced);
         }
         if matches!((&requests, &replies), (FlowStep::Idle, FlowStep::Idle)) && self.is_usual() {
             return Poll::Pending;
         }
+        self.poll_unusual(cx, waker, scratch, (requests, replies))
+    }
+
+    /// The client has ended its direction: passes that on, unless nothing is left to do.
+    ///
+    /// # Errors
+    ///
+    /// The session has ended.
+    #[cold]
+    fn poll_client_end(
+        &mut self,
+        cx: &mut Context<'_>,
+        scratch: &mut [u8],
+    ) -> Result<FlowStep, EndReason> {
+        self.note_first_end();
+        if self.is_finished() {
+            return Err(EndReason::ClientClosed);
+        }
+        Ok(self.move_requests(cx, (scratch, EndSignal::Yes), MAX_READS))
+    }
+
+    /// What follows from the steps of both directions, unless they are idle and nothing else is to
+    /// be done.
+    #[inline(never)]
+    fn poll_unusual(
+        &mut self,
+        cx: &mut Context<'_>,
+        waker: &Waker,
+        scratch: &mut [u8],
+        (requests, mut replies): (FlowStep, FlowStep),
+    ) -> Poll<EndReason> {
         if self.reply_dropped {
             return Poll::Ready(EndReason::ReplyDropped);
         }
@@ -276,7 +318,7 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
             return Poll::Ready(self.forced_end());
         }
         self.note_first_end();
-        if matches!(replies, FlowStep::Done) && !done {
+        if matches!(replies, FlowStep::Done) && !matches!(requests, FlowStep::Done) {
             // The end is not passed to the client if the session can continue elsewhere.
             if self.can_be_carried() {
                 return Poll::Ready(EndReason::UpstreamClosed);

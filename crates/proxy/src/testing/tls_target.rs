@@ -5,7 +5,6 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
 use socket2::SockRef;
 use tls::rustls::{ServerConfig, ServerConnection, StreamOwned};
@@ -131,7 +130,7 @@ pub(crate) fn noop() -> Context<'static> {
 
 /// Records the events of all sockets of this thread.
 pub(crate) fn record_events() {
-    poll_events(&mut Vec::new(), Duration::ZERO).unwrap();
+    poll_events(&mut Vec::new(), Some(&reactor::NO_WAIT), drop).unwrap();
 }
 
 impl FarEnd {

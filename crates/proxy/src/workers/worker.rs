@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use drain::{Drain, Phase};
 use tokio::sync::mpsc;
@@ -113,14 +112,16 @@ impl Worker {
             #[cfg(debug_assertions)]
             heartbeat::stall_if_asked(worker);
             tasks.run_round().map_err(|Panicked| WorkerError::Panicked { worker })?;
-            tasks.visit_settled(now);
             // Without a limit of its own: it ends in time for the next beat.
-            let wait = tasks.is_busy().then_some(Duration::ZERO);
-            let turn = reactor::poll_events(&mut events, wait)
+            let wait = tasks.is_busy().then_some(&reactor::NO_WAIT);
+            let turn = reactor::poll_events(&mut events, wait, |key| tasks.wake(key))
                 .map_err(|source| WorkerError::Loop { worker, source })?;
             // Not in every turn, which would read the clock for each event of a calm worker.
             if turn.ticked {
                 now = heartbeat.beat();
+            }
+            if turn.ticked || tasks.is_behind() {
+                tasks.visit_settled(now);
             }
             if turn.woken {
                 tasks.collect_remote_wakes();

@@ -45,11 +45,3 @@ pub(crate) fn key_of(waker: &Waker) -> TaskKey {
     let current = CURRENT.get();
     if ptr::eq(current.waker, waker.data()) { current.key } else { TaskKey::NONE }
 }
-
-/// Queues tasks of this thread, and leaves `woken` empty.
-#[inline]
-pub(crate) fn wake_all(woken: &mut Vec<TaskKey>) {
-    if !woken.is_empty() {
-        super::queue(woken.drain(..));
-    }
-}

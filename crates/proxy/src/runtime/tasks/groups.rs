@@ -11,6 +11,8 @@
 //!
 //! Deliberately absent: what the event is, which a task finds out by itself.
 
+use std::num::NonZeroU32;
+
 use super::{TaskKey, Tasks};
 
 /// The index in the keys of groups. There are never that many tasks.
@@ -18,29 +20,35 @@ const GROUP: u32 = u32::MAX - 1;
 
 /// The number of a group. Two groups of one number would be woken together, which costs time and
 /// changes nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct TaskGroup(u32);
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TaskGroup(NonZeroU32);
 
 impl TaskGroup {
     /// The group with this number.
     pub(crate) const fn nth(number: u32) -> Self {
-        Self(number)
+        Self(NonZeroU32::MIN.saturating_add(number))
+    }
+}
+
+impl Default for TaskGroup {
+    fn default() -> Self {
+        Self::nth(0)
     }
 }
 
 /// Wakes the tasks of this thread that are in the group, and sets their flags, before the event
 /// loop waits again.
 pub(crate) fn wake(TaskGroup(group): TaskGroup) {
-    super::queue([TaskKey { index: GROUP, generation: group }]);
+    super::queue([TaskKey::new(GROUP, group.get())]);
 }
 
 impl Tasks {
     /// Wakes the tasks of the group that this key is of, if it is one of a group.
     pub(super) fn wake_group(&self, key: TaskKey) {
-        if key.index != GROUP {
+        let group = NonZeroU32::new(key.generation()).map(TaskGroup);
+        if key.index() != GROUP || group.is_none() {
             return;
         }
-        let group = Some(TaskGroup(key.generation));
         for task in self.slots.iter().filter_map(|slot| slot.task.as_ref()) {
             if task.group == group {
                 if let Some(flag) = &task.flag {

@@ -38,12 +38,6 @@ impl Settling {
         self.asked.push_back(key);
     }
 
-    /// Whether tasks are due that were not visited yet.
-    #[inline]
-    pub(super) fn is_behind(&self) -> bool {
-        self.is_behind
-    }
-
     /// The next task to visit.
     fn next_due(&mut self) -> Option<TaskKey> {
         self.due = self.due.checked_sub(1)?;
@@ -52,17 +46,20 @@ impl Settling {
 }
 
 impl Tasks {
-    /// Visits tasks that are due. `now` is the time on any monotonic clock, also that of the last
-    /// tick; to be called in every turn, because a turn visits only some of them.
+    /// Whether [`visit_settled`](Self::visit_settled) has left some that are due.
     #[inline]
-    pub(crate) fn visit_settled(&mut self, now: Duration) {
-        if now >= self.settling.next {
-            self.visit_due(now);
-        }
+    pub(crate) fn is_behind(&self) -> bool {
+        self.settling.is_behind
     }
 
+    /// Visits tasks that are due, though only some of them. `now` is the time on any monotonic
+    /// clock, also that of the last tick; to be called at each tick, and in every turn while it [is
+    /// behind](Self::is_behind).
     #[cold]
-    fn visit_due(&mut self, now: Duration) {
+    pub(crate) fn visit_settled(&mut self, now: Duration) {
+        if now < self.settling.next {
+            return;
+        }
         let mut left = VISITS_PER_TURN;
         while left > 0 {
             let Some(key) = self.settling.next_due() else {
@@ -71,8 +68,8 @@ impl Tasks {
                 self.settling.is_behind = false;
                 return;
             };
-            if self.generation(key.index) == Some(key.generation) {
-                self.visit(key.index, Visit::Settle);
+            if self.generation(key.index()) == Some(key.generation()) {
+                self.visit(key.index(), Visit::Settle);
                 left -= 1;
             }
         }

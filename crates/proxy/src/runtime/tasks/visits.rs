@@ -28,7 +28,7 @@ use super::{BYTES, Panicked, TaskKey, Tasks, WorkerHandle};
 use crate::runtime::wake_flag::WakeFlag;
 
 /// The key of the visitor. There are never that many tasks.
-pub(super) const VISITOR: TaskKey = TaskKey { index: u32::MAX, generation: u32::MAX };
+pub(super) const VISITOR: TaskKey = TaskKey::new(u32::MAX, u32::MAX);
 
 /// What a visited session does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -165,7 +165,7 @@ impl Tasks {
     /// Visits the task in this slot, unless it is essential.
     pub(crate) fn visit(&mut self, slot: u32, visit: Visit) {
         let Some(generation) = self.generation(slot) else { return };
-        let key = TaskKey { index: slot, generation };
+        let key = TaskKey::new(slot, generation);
         if let Some(flag) = self.task(key).and_then(|task| task.flag.as_ref()) {
             flag.set();
         }

@@ -38,6 +38,7 @@ impl<C, U> Drop for Pump<'_, C, U> {
 
 impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
     /// Whether the client would not notice if the session continued over another connection.
+    #[cold]
     pub(in crate::session) fn can_be_carried(&self) -> bool {
         self.may_carry
             && self.first_end != Some(Side::Client)

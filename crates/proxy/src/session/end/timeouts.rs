@@ -11,6 +11,7 @@ use crate::session::pump::Pump;
 
 impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
     /// Why the client is closed for its silence; `None` if it is not.
+    #[cold]
     pub(in crate::session) fn check_idle(&mut self, waker: &Waker) -> Option<EndReason> {
         if self.target.is_closed() {
             self.idle.note_closed_gate();
