@@ -18,6 +18,7 @@ mod prober;
 mod rate_limiter;
 mod replicas;
 mod switchover;
+mod ticker;
 mod types;
 
 /// The pure parts of the driver for the simulator, which emulates sentinels and redis nodes and
@@ -64,6 +65,7 @@ pub use switchover::{
     FleetPauseError, PriorityChange, SwitchoverError, SwitchoverLimits, SwitchoverOptions,
     SwitchoverOutcome, SwitchoverStep, pause_fleet, restore_priorities, resume_fleet, switchover,
 };
+pub use ticker::Ticker;
 pub use types::{
     Epoch, Lineage, MyId, NodeAddr, NodeReport, Probe, ProbeFailure, ReplicaView, Role, View,
 };

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use proxy::ResourceShortage;
-use tokio::time::MissedTickBehavior;
+use sentinel::Ticker;
 use tracing::{info, warn};
 
 use crate::admin::effective_config::EffectiveConfig;
@@ -45,10 +45,9 @@ pub(crate) async fn watch(
 ) {
     let mut watch = descriptors::LimitWatch::default();
     let files = async {
-        let mut timer = tokio::time::interval(CHECK_INTERVAL);
-        timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let ticker = Ticker::new(CHECK_INTERVAL);
         loop {
-            timer.tick().await;
+            ticker.tick().await;
             let settings = effective.settings();
             if let Some((sessions, pipes)) = watch.check(settings.files, settings.max_connections) {
                 scarcity.set_files(sessions, pipes);
@@ -63,10 +62,9 @@ async fn watch_memory(memory: Option<Memory>, scarcity: ResourceShortage) {
     let Some(memory) = memory.filter(Memory::is_enforced) else {
         return std::future::pending().await;
     };
-    let mut timer = tokio::time::interval(CHECK_INTERVAL);
-    timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let ticker = Ticker::new(CHECK_INTERVAL);
     loop {
-        timer.tick().await;
+        ticker.tick().await;
         let was = scarcity.is_memory_low();
         let is = memory.is_scarce(&cgroup::read, was);
         if is != was {

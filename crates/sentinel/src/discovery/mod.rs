@@ -52,6 +52,7 @@ use crate::link::messages::{LinkEvent, LinkId};
 use crate::link::poll::{PollOutcome, poll_error};
 use crate::net::own_addresses::OwnAddresses;
 use crate::net::resolve::Resolver;
+use crate::ticker::Ticker;
 use crate::{MachineEvent, MyId};
 
 /// The capacity of the message channel. A peer that floods fills it, and is then no longer read.
@@ -60,8 +61,8 @@ const QUEUE_LENGTH: usize = 1024;
 /// How long an answer may wait inside this process before it is processed.
 const PROCESSING_SLACK: Duration = Duration::from_millis(250);
 
-/// The maximum age of the published snapshot.
-const PUBLISH_EVERY: Duration = Duration::from_millis(250);
+/// A snapshot is published in the first iteration after this time, at most [`RENEW_EVERY`] later.
+const PUBLISH_EVERY: Duration = Duration::from_millis(150);
 
 /// The loop iterates at least this often, and thereby renews the leases. The smallest absence limit
 /// is five times as long, so that a thread that is scheduled late does not close the gate.
@@ -165,7 +166,7 @@ impl Discovery {
 
     /// Runs until dropped.
     pub async fn run(mut self) {
-        let mut publish_at = tokio::time::Instant::now();
+        let (mut publish_at, renewals) = (tokio::time::Instant::now(), Ticker::new(RENEW_EVERY));
         loop {
             self.heartbeat.beat();
             let deadline = self
@@ -174,9 +175,10 @@ impl Discovery {
                 .map(ServiceRuntime::next_deadline)
                 .chain(self.reconcile_at)
                 .min();
-            let deadline = deadline
-                .map_or(publish_at, |at| publish_at.min(tokio::time::Instant::from_std(at)))
-                .min(tokio::time::Instant::now() + RENEW_EVERY);
+            // The ticker comes first. Setting a timer that is moved before it is due costs little.
+            let latest = tokio::time::Instant::now() + RENEW_EVERY * 2;
+            let deadline =
+                deadline.map_or(latest, |at| latest.min(tokio::time::Instant::from_std(at)));
             let mut changes = None;
             let incoming = tokio::select! {
                 biased;
@@ -187,6 +189,7 @@ impl Discovery {
                 }
                 Some(incoming) = self.incoming.recv() => Some(incoming),
                 () = self.wake.notified() => None,
+                () = renewals.tick() => None,
                 () = tokio::time::sleep_until(deadline) => None,
             };
             // Before the message or the changes are processed: they may have waited while the host
