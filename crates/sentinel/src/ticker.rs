@@ -4,7 +4,7 @@
 //! look into it, so a timer of 100 ms wakes the process twice. This one is a descriptor that the
 //! kernel makes readable. All timers of one interval tick at the same moments, the multiples of it
 //! on the monotonic clock, so the process wakes up once for all of them. Each wake-up of a thread
-//! that has slept takes some 50 us and the caches of whoever uses the core.
+//! that has slept takes some 50 us, and the core's caches from what runs there.
 //!
 //! Deliberately absent: a number of ticks. Who comes late does once what is due.
 

@@ -7,6 +7,7 @@ pub(crate) mod forwarding;
 pub(crate) mod pipe;
 pub(crate) mod shared;
 pub(crate) mod socket_facts;
+pub(crate) mod socket_options;
 pub(crate) mod stream;
 pub(crate) mod tls_stream;
 #[cfg(test)]

@@ -14,17 +14,15 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
-use socket2::{SockAddr, SockRef, Socket, TcpKeepalive};
+use socket2::{SockAddr, SockRef, Socket};
 
 use crate::io::pipe::Pipe;
 use crate::io::shared::Member;
 use crate::io::socket_facts::SocketFacts;
+use crate::io::socket_options;
 use crate::options::Options;
 use crate::runtime::reactor::{Readiness, Registration};
 use crate::session_row::TlsFacts;
-
-/// Unanswered keepalive probes that end a connection.
-const KEEPALIVE_PROBES: u32 = 3;
 
 /// One end of a session: the few operations that forwarding needs. A TCP socket implements it, and
 /// a TLS session over one could. After `Pending`, the task of `cx` is woken when another attempt
@@ -358,7 +356,7 @@ impl ByteStream for SocketStream {
         if self.registration.second_flag() {
             self.registration.set_second_flag(false);
             // Only a broken socket can refuse them: the same values were accepted for a listener.
-            drop(set_lasting_options(&SockRef::from(&self.socket), options));
+            drop(socket_options::set_lasting(&SockRef::from(&self.socket), options));
         }
     }
 
@@ -382,29 +380,4 @@ impl ByteStream for SocketStream {
         };
         self.registration.attempt(cx, Readiness::WRITE, attempt).map_err(io::Error::from)
     }
-}
-
-/// Sets no-delay, keepalive and user timeout as configured. To be called before connect or bind, so
-/// that they apply from the first byte.
-pub(crate) fn set_socket_options(socket: &Socket, options: &Options) -> io::Result<()> {
-    socket.set_tcp_nodelay(true)?;
-    set_lasting_options(socket, options)
-}
-
-/// Sets keepalive and user timeout as configured.
-fn set_lasting_options(socket: &Socket, options: &Options) -> io::Result<()> {
-    if !options.keepalive.is_zero() {
-        // The kernel counts in whole seconds.
-        let idle = options.keepalive.max(Duration::from_secs(1));
-        let between = (idle / 4).max(Duration::from_secs(1));
-        let keepalive = TcpKeepalive::new()
-            .with_time(idle)
-            .with_interval(between)
-            .with_retries(KEEPALIVE_PROBES);
-        socket.set_tcp_keepalive(&keepalive)?;
-    } else {
-        socket.set_keepalive(false)?;
-    }
-    socket.set_tcp_user_timeout(Some(options.user_timeout))?;
-    Ok(())
 }

@@ -47,7 +47,7 @@ use std::sync::Arc;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::address::{ListenAddr, ListenerId};
-use crate::io::stream;
+use crate::io::socket_options;
 use crate::listener::sockets::Sockets;
 use crate::options::Options;
 use crate::service::Service;
@@ -259,7 +259,7 @@ impl Bound {
             let socket = SockRef::from(socket);
             socket.set_nonblocking(true)?;
             if addr.tcp().is_some() {
-                stream::set_socket_options(&socket, options)?;
+                socket_options::set(&socket, options)?;
             }
             // Also sets the length of the queue if the socket listens already.
             socket.listen(BACKLOG)?;
@@ -393,7 +393,7 @@ fn open(addr: SocketAddr, joins: bool, only_v6: bool, options: &Options) -> io::
     // Connections of an earlier process may still be in TIME_WAIT on this port.
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(joins)?;
-    stream::set_socket_options(&socket, options)?;
+    socket_options::set(&socket, options)?;
     socket.bind(&addr.into())?;
     socket.set_reuse_port(true)?;
     Ok(socket)

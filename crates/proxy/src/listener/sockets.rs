@@ -14,7 +14,7 @@ use socket2::SockRef;
 
 use crate::address::ListenAddr;
 use crate::address::ListenerId;
-use crate::io::stream;
+use crate::io::socket_options;
 use crate::listener::WorkerListener;
 use crate::listener::reload::NewListener;
 use crate::options::Options;
@@ -109,9 +109,7 @@ impl Sockets {
             .0
             .iter()
             .filter(|socket| *socket.service == *service && socket.addr.tcp().is_some());
-        own.try_for_each(|socket| {
-            stream::set_socket_options(&SockRef::from(&socket.listener), options)
-        })
+        own.try_for_each(|socket| socket_options::set(&SockRef::from(&socket.listener), options))
     }
 
     /// Closes all of them.

@@ -8,13 +8,14 @@
 //! **No wake-up is lost.** On its own thread, each wake-up by the waker of a task is put into a
 //! list, which the next round takes; what belongs to the worker, as its sockets do, wakes a task
 //! without that detour ([`Tasks::wake`]). Either marks the task when it is queued for the round, so
-//! that it is polled once for all wake-ups; the mark is removed before the poll. Other threads share a mark per task, which is set before the key is added to the list and
-//! cleared when the worker has taken the list, both by read-modify-writes: so a thread that finds
-//! it set is ordered before the following poll, which sees what that thread has done. A task may be
-//! woken by its own thread and by others, which costs a poll. The same holds for the wake-up
-//! descriptor: another thread adds the key first and sets `woken` then, writing to the descriptor
-//! unless it was set; the worker clears `woken` first and takes the list then. A thread that finds
-//! `woken` set knows that the worker has yet to clear it and takes the list after that.
+//! that it is polled once for all wake-ups; the mark is removed before the poll. Other threads
+//! share a mark per task, which is set before the key is added to the list and cleared when the
+//! worker has taken the list, both by read-modify-writes: so a thread that finds it set is ordered
+//! before the following poll, which sees what that thread has done. A task may be woken by its own
+//! thread and by others, which costs a poll. The same holds for the wake-up descriptor: another
+//! thread adds the key first and sets `woken` then, writing to the descriptor unless it was set;
+//! the worker clears `woken` first and takes the list then. A thread that finds `woken` set knows
+//! that the worker has yet to clear it and takes the list after that.
 //!
 //! **No wake-up reaches another task.** A key has a generation, which changes each time a task
 //! ends.

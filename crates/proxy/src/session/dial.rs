@@ -15,7 +15,8 @@ use target::Target;
 use tls::ClientTls;
 
 use crate::context::WorkerContext;
-use crate::io::stream::{self, SocketStream};
+use crate::io::socket_options;
+use crate::io::stream::SocketStream;
 use crate::io::upstream::Upstream;
 use crate::options::{Options, Splice};
 use crate::service::DialFailure;
@@ -122,7 +123,7 @@ fn start(addr: SocketAddr, options: &Options, late: LateOptions) -> io::Result<S
             true
         }
         LateOptions::No => {
-            stream::set_socket_options(&socket, options)?;
+            socket_options::set(&socket, options)?;
             false
         }
     };
