@@ -210,6 +210,35 @@ fn wakes_by_the_waker_of_the_last_poll() {
     assert_eq!(*flagged.borrow(), [true, false, true, false, true]);
 }
 
+/// However often its sockets and its waker wake it before a round.
+#[test]
+fn polls_a_task_once_per_round() {
+    let (_reactor, home) = reactor();
+    let mut tasks = Tasks::new(home);
+    let ((mut first, mut peer), (mut second, mut other)) = (pair(), pair());
+    let polls: Rc<RefCell<Vec<Waker>>> = Rc::default();
+    let seen = Rc::clone(&polls);
+    tasks::spawn(poll_fn(move |cx| {
+        seen.borrow_mut().push(cx.waker().clone());
+        for stream in [&mut first, &mut second] {
+            while read(stream, cx.waker()).is_ready() {}
+        }
+        Poll::<()>::Pending
+    }));
+    tasks.run_round().unwrap();
+    let waker = polls.borrow()[0].clone();
+    for round in 2..5 {
+        waker.wake_by_ref();
+        peer.write_all(b"x").unwrap();
+        other.write_all(b"x").unwrap();
+        let mut events = Vec::new();
+        reactor::poll_events(&mut events, Some(&reactor::NO_WAIT), |key| tasks.wake(key)).unwrap();
+        waker.wake_by_ref();
+        tasks.run_round().unwrap();
+        assert_eq!((polls.borrow().len(), tasks.is_busy()), (round, false));
+    }
+}
+
 #[test]
 fn loses_no_wake_up_from_other_threads() {
     const TASKS: usize = 20;
