@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
-use bench::load::{Churn, Closed, Idle, Loader, Meter, Open, Workload};
+use bench::load::{Alternating, Churn, Closed, Cost, Idle, Loader, Meter, Open, Target, Workload};
 
 const SHORT: Duration = Duration::from_millis(50);
 const TIME: Duration = Duration::from_millis(300);
@@ -63,6 +63,32 @@ fn keeps_the_rate_in_an_open_loop() {
         latency.p50 > 0.0 && latency.p50 <= latency.p99 && latency.p99 <= latency.p999,
         "{latency:?}"
     );
+}
+
+#[test]
+fn alternates_between_targets_and_waits_for_all_replies() {
+    let loader = loader();
+    let target = Target { to: loader.sink(), pid: std::process::id() };
+    for (pipeline, rate) in [(1, None), (16, None), (1, Some(2000))] {
+        let window = TIME / 3;
+        let job = Alternating { workload: Workload::Small, clients: 10, pipeline, rate, window };
+        let (said, heard) = std::sync::mpsc::channel::<Vec<Cost>>();
+        let go_on = move |costs: &[Cost]| {
+            said.send(costs.to_vec()).expect("the test waits");
+            false
+        };
+        let run = loader.run(move |engine| job.run(engine, &[target, target], go_on));
+        run.expect("costs");
+        let rounds: Vec<Vec<Cost>> = heard.iter().collect();
+        println!("{pipeline} {rate:?}: {rounds:?}");
+        let [costs] = &rounds[..] else { panic!("one round, not {}", rounds.len()) };
+        assert_eq!(costs.len(), 2);
+        for cost in costs {
+            assert!(cost.requests > 0 && cost.requests % pipeline as u64 == 0 && cost.cpu > 0.0);
+            // A request is due at the beginning, and then every half millisecond.
+            assert!(rate.is_none() || (200..=202).contains(&cost.requests), "{cost:?}");
+        }
+    }
 }
 
 #[test]
