@@ -6,7 +6,7 @@
 //! on the monotonic clock, so the process wakes up once for all of them. Each wake-up of a thread
 //! that has slept takes some 50 us, and the core's caches from what runs there.
 //!
-//! Deliberately absent: a number of ticks. Who comes late does once what is due.
+//! Deliberately absent: a number of ticks. A caller that comes late does once what is due.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -26,8 +26,8 @@ pub struct Ticker {
 }
 
 impl Ticker {
-    /// A ticker that ticks at the multiples of `interval`. On a system without such timers it
-    /// sleeps instead.
+    /// A ticker that ticks at the multiples of `interval`, which must not be zero. On a system
+    /// without such timers it sleeps instead.
     #[must_use]
     #[allow(
         deprecated,
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn ticks_at_the_multiples_of_its_interval() {
+    async fn ticks_once_per_interval() {
         let (ticker, begin) = (Ticker::new(INTERVAL), Instant::now());
         assert!(ticker.timer.is_some(), "the timer is supported");
         for _ in 0..5 {

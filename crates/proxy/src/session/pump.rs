@@ -190,7 +190,7 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
         stream::update_readiness_of_both(self.client, self.upstream, cx);
         self.record_sent();
         let rung = flag.take_woken();
-        if rung && let Some(polled) = self.answer_ring(base, flag, waker) {
+        if rung && let Some(polled) = self.handle_rare_events(base, flag, waker) {
             return polled;
         }
         let polled = buffer::with_scratch(|scratch| self.poll(cx, waker, scratch));
@@ -205,9 +205,9 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
         polled
     }
 
-    /// What the bell was rung for; `None` if the poll goes on.
+    /// Handles the events for which the flag was set. `None` if bytes are to be moved as usual.
     #[cold]
-    fn answer_ring(
+    fn handle_rare_events(
         &mut self,
         base: &'a SessionBase,
         flag: &Arc<WakeFlag>,

@@ -58,9 +58,11 @@ pub(crate) fn requests<'a>(input: &'a [u8], limits: &Bounds, scripts: bool) -> R
         if run.rest.is_empty() {
             break;
         }
+        // A request without arguments says nothing about the string that may follow it.
+        let Some(left) = left.checked_sub(1) else { continue };
         let Some(like) = Beginning::of_request(request, rest) else { continue };
         while let Some(rest) = like.skip(run.rest) {
-            if !run.arguments(rest, (words, left - 1)) {
+            if !run.arguments(rest, (words, left)) {
                 return run;
             }
         }
@@ -110,8 +112,8 @@ fn mask(n: usize) -> Option<u64> {
 }
 
 impl Beginning<REQUEST> {
-    /// Of a request whose first argument begins at `arguments`; `None` if it has none, or if it is
-    /// too short or too long to be compared.
+    /// Of a request whose first argument begins at `arguments`; `None` if what comes before is too
+    /// short or too long to be compared.
     #[inline]
     fn of_request(request: &[u8], arguments: &[u8]) -> Option<Self> {
         let bytes = *request.first_chunk()?;
@@ -238,6 +240,11 @@ mod tests {
                 "{end:?}"
             );
         }
+        // A string that belongs to no request.
+        let ping = b"*1\r\n$4\r\nPING\r\n".as_slice();
+        let stray = [ping, b"$3\r\nabc\r\n", ping, b"$3\r\nabc\r\n"].concat();
+        let run = requests(&stray, &bounds(), true);
+        assert_eq!(run, RequestRun { whole: 1, begun: None, rest: &stray[ping.len()..] });
         let begun = [get.as_slice(), b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1000\r\nxxx"].concat();
         let run = requests(&begun, &bounds(), true);
         assert_eq!(run, RequestRun { whole: 1, begun: Some((3, 1)), rest: b"$1000\r\nxxx" });
