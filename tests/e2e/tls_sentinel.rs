@@ -296,3 +296,21 @@ fn doctor_names_each_fault_of_tls_with_its_cure() {
     let text = find(&document, "plain-on-tls", &plain.sentinels()[0].addr().to_string());
     assert!(text.contains("plain text") && text.contains("tls-port"), "{text}");
 }
+
+/// A server without the time for a handshake, on a busy host, is asked again with more patience.
+#[test]
+fn doctor_waits_for_the_handshake_of_a_busy_sentinel() {
+    let cluster = Cluster::builder().tls().start();
+    let good = sections(&keys(&cluster, "client"));
+    let busy = &cluster.sentinels()[0];
+    busy.stop();
+    let (_, document) = std::thread::scope(|scope| {
+        let examined = scope.spawn(|| examine(&cluster, &good));
+        harness::pause(Duration::from_secs(3));
+        busy.cont();
+        examined.join().expect("a document")
+    });
+    let service = &document["services"][0];
+    let states: Vec<&Json> = rows(service, "sentinels").iter().map(|it| &it["state"]).collect();
+    assert_eq!(states, ["up", "up", "up"], "{service:#}");
+}

@@ -121,9 +121,10 @@ impl Fault {
     pub fn timed_out() -> Self {
         Self::new(
             FaultKind::TimedOut,
-            "it does not complete the TLS handshake in time, as a plain port that waits for the end \
-             of a command",
-            "check that the port is the one that the server sets by tls-port",
+            "it does not complete the TLS handshake in time: its host or this one is busy, or it is \
+             a plain port, which waits for the end of a command",
+            "check the load of both hosts, and that the port is the one that the server sets by \
+             tls-port",
         )
     }
 

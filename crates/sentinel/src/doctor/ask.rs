@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use tls::CertificateFacts;
+use tls::{CertificateFacts, Fault, FaultKind};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
@@ -36,8 +36,10 @@ const MAX_ASKED: usize = 64;
 const CONCURRENCY: usize = 16;
 /// Timeout of a look-up. Longer than one attempt of the usual resolver, shorter than all of them.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(3);
-/// Timeout of a dial.
+/// Timeout of a dial, the handshake of TLS included.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(1);
+/// Timeout of a handshake that the first dial was too short for.
+pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of all answers of one server.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -70,8 +72,8 @@ impl Deref for Asking {
     }
 }
 
-/// Asks every server. Takes some tens of milliseconds if all is well, and less than half a minute
-/// in any case.
+/// Asks every server. Takes some tens of milliseconds if all is well, and less than a minute if up
+/// to [`CONCURRENCY`] sentinels and nodes hang in every step.
 pub(super) async fn examine(examination: Arc<Asking>, resolver: &Resolver) -> Observed {
     let (found, unresolved) = seeds(&examination, resolver).await;
     let configured = |addr| (NodeAddr::from(addr), true, BTreeSet::new());
@@ -237,7 +239,15 @@ async fn dial(
         return Err((Some(reached), ExamineError::LeadsBack));
     }
     transport.set_name(reached, &to.host);
-    let dialled = RespConnection::connect((reached, transport), DIAL_TIMEOUT, USER_TIMEOUT).await;
+    let to = (reached, transport);
+    let mut dialled = RespConnection::connect(to, DIAL_TIMEOUT, USER_TIMEOUT).await;
+    // A plain port never answers a handshake. One with TLS is late if its host or this one is busy.
+    if let Err(ConnectionError::Tls(Fault { kind: FaultKind::TimedOut, .. })) = dialled {
+        if tls_ports::is_plain(reached).await {
+            return Err((Some(reached), ExamineError::Tls(Fault::not_tls())));
+        }
+        dialled = RespConnection::connect(to, HANDSHAKE_TIMEOUT, USER_TIMEOUT).await;
+    }
     dialled.map(|connection| (connection, reached)).map_err(|error| (Some(reached), broken(error)))
 }
 

@@ -9,12 +9,14 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use tls::{CertificateFacts, ClientSettings, ClientTls, Fault, FaultKind, Verification};
+use tokio::net::TcpStream;
 
+use super::ask::HANDSHAKE_TIMEOUT;
 use super::observed::ExamineError;
 use crate::net::stream::{answers_in_plain_text, answers_with_tls};
 use crate::net::transport::Transport;
 
-/// Timeout of each further connection.
+/// Timeout of each further connection, and of an answer to it in plain text.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Finds out whether an unsuccessful connection was one with TLS to a plain port or the other way
@@ -28,33 +30,47 @@ pub(super) async fn explain<T>(
     let (Err(error), Some(addr)) = (&answer, reached) else { return answer };
     match error {
         ExamineError::Tls(fault) if fault.kind.is_about_certificate() => {
-            *certificate = transport.read_certificate(addr, TIMEOUT).await;
+            *certificate = transport.read_certificate(addr, HANDSHAKE_TIMEOUT).await;
         }
-        ExamineError::Tls(Fault {
-            kind: FaultKind::Broken | FaultKind::Closed | FaultKind::TimedOut,
-            ..
-        })
+        ExamineError::Tls(Fault { kind: FaultKind::Broken | FaultKind::Closed, .. })
         | ExamineError::Unreachable(_)
         | ExamineError::UnexpectedServer
         | ExamineError::Unresponsive
             if certificate.is_none() =>
         {
-            let other = async {
-                if transport.is_tls() {
-                    return answers_in_plain_text(addr).await.then(Fault::not_tls);
+            if transport.is_tls() {
+                if is_plain(addr).await {
+                    return Err(ExamineError::Tls(Fault::not_tls()));
                 }
-                let settings = ClientSettings {
-                    verification: Verification::None,
-                    ..ClientSettings::default()
-                };
-                let tls = ClientTls::new(&settings).ok()?;
-                answers_with_tls(addr, &tls).await.then(Fault::not_plain)
-            };
-            if let Ok(Some(fault)) = tokio::time::timeout(TIMEOUT, other).await {
-                return Err(ExamineError::Tls(fault));
+            } else if is_tls(addr, patience(error)).await {
+                return Err(ExamineError::Tls(Fault::not_plain()));
             }
         }
         _ => {}
     }
     answer
+}
+
+/// Whether plain text is answered here, as far as a short time tells.
+pub(super) async fn is_plain(addr: SocketAddr) -> bool {
+    let Some(socket) = connect(addr).await else { return false };
+    tokio::time::timeout(TIMEOUT, answers_in_plain_text(socket)).await.unwrap_or(false)
+}
+
+/// Time for a handshake with a server that gave this answer to plain text. One that closed the
+/// connection is alive; one that hangs will not answer a handshake either.
+fn patience(error: &ExamineError) -> Duration {
+    if matches!(error, ExamineError::Unresponsive) { TIMEOUT } else { HANDSHAKE_TIMEOUT }
+}
+
+/// Whether a handshake is answered here within this time.
+async fn is_tls(addr: SocketAddr, patience: Duration) -> bool {
+    let settings = ClientSettings { verification: Verification::None, ..ClientSettings::default() };
+    let Ok(tls) = ClientTls::new(&settings) else { return false };
+    let Some(socket) = connect(addr).await else { return false };
+    tokio::time::timeout(patience, answers_with_tls(socket, &tls)).await.unwrap_or(false)
+}
+
+async fn connect(addr: SocketAddr) -> Option<TcpStream> {
+    tokio::time::timeout(TIMEOUT, TcpStream::connect(addr)).await.ok()?.ok()
 }

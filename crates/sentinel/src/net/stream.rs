@@ -5,7 +5,6 @@
 //! cancel-safe: ciphertext that was received or is to be sent stays here.
 
 use std::io;
-use std::net::SocketAddr;
 
 use bytes::BytesMut;
 use tls::{
@@ -209,10 +208,9 @@ pub(crate) fn is_tls(bytes: &[u8]) -> bool {
     matches!(bytes, [21 | 22, 3, 0..=4, ..])
 }
 
-/// Whether a plain server answers at this address: with RESP, to PING.
-pub(crate) async fn answers_in_plain_text(addr: SocketAddr) -> bool {
+/// Whether a plain server answers on this new connection: with RESP, to PING.
+pub(crate) async fn answers_in_plain_text(mut socket: TcpStream) -> bool {
     let asking = async {
-        let mut socket = TcpStream::connect(addr).await.ok()?;
         socket.write_all(b"PING\r\n").await.ok()?;
         let mut answer = [0; 1];
         socket.read_exact(&mut answer).await.ok()?;
@@ -221,10 +219,10 @@ pub(crate) async fn answers_in_plain_text(addr: SocketAddr) -> bool {
     asking.await.unwrap_or(false)
 }
 
-/// Whether the first bytes of the answer at this address to a TLS handshake are those of TLS. The
-/// settings must not verify anything.
-pub(crate) async fn answers_with_tls(addr: SocketAddr, tls: &ClientTls) -> bool {
-    let Ok(socket) = TcpStream::connect(addr).await else { return false };
+/// Whether the first bytes of the answer to a TLS handshake on this new connection are those of
+/// TLS. The settings must not verify anything.
+pub(crate) async fn answers_with_tls(socket: TcpStream, tls: &ClientTls) -> bool {
+    let Ok(addr) = socket.peer_addr() else { return false };
     match TlsStream::open(socket, tls, &addr.ip().to_string(), true).await {
         Ok(_) => true,
         // An alert, or another version: TLS in any case.
