@@ -25,14 +25,40 @@ use crate::invariant;
 pub(crate) const SCRATCH_SIZE: usize = 256 * 1024;
 
 thread_local! {
-    static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH_SIZE].into_boxed_slice());
+    /// Allocated by the first session, and taken away while it is lent.
+    static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
 }
 
-/// Lends the worker's scratch buffer to `f`, which must not borrow it again. Its content is left
-/// over from other sessions and has no meaning.
-#[inline(always)]
+/// Of a fixed size, so that its length need not be read.
+pub(crate) type Scratch = [u8; SCRATCH_SIZE];
+
+/// Lends the worker's scratch buffer to `f`. If `f` borrows it again, it gets another one. Its
+/// content is left over from other sessions and has no meaning.
 pub(crate) fn with_scratch<R>(f: impl FnOnce(&mut [u8]) -> R) -> R {
-    SCRATCH.with_borrow_mut(|scratch| f(scratch))
+    let mut scratch = take_scratch();
+    let result = f(&mut *scratch);
+    put_back(scratch);
+    result
+}
+
+/// Takes the worker's scratch buffer, to be [put back](put_back). Without a closure, so that the
+/// poll of a session is one function.
+#[inline(always)]
+pub(crate) fn take_scratch() -> Box<Scratch> {
+    SCRATCH.take().unwrap_or_else(new_scratch)
+}
+
+/// Puts the worker's scratch buffer back.
+#[inline(always)]
+pub(crate) fn put_back(scratch: Box<Scratch>) {
+    SCRATCH.set(Some(scratch));
+}
+
+#[cold]
+fn new_scratch() -> Box<Scratch> {
+    // Not by way of the stack.
+    let scratch = vec![0; SCRATCH_SIZE].into_boxed_slice().try_into();
+    scratch.unwrap_or_else(|_| Box::new([0; SCRATCH_SIZE]))
 }
 
 /// The size in bytes of the scratch buffer for TLS: what an earlier read has left, and one more.

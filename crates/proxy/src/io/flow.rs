@@ -233,7 +233,7 @@ impl Flow {
 
     /// Whether nothing was read that is not written yet, and the source has not ended.
     #[inline]
-    fn is_plain(&self) -> bool {
+    pub(crate) fn is_plain(&self) -> bool {
         self.kept.is_none() && self.pipe.is_none() && !self.ended
     }
 

@@ -144,7 +144,7 @@ pub(crate) trait ByteStream {
 }
 
 /// As [`ByteStream::update_readiness`] of both ends of a session.
-#[inline]
+#[inline(always)]
 pub(crate) fn update_readiness_of_both(
     first: &mut impl ByteStream,
     second: &mut impl ByteStream,

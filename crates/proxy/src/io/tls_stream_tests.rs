@@ -11,7 +11,7 @@ use tls::{ServerSide, TlsConnection, Version};
 
 use crate::io::stream::{ByteStream, SocketStream};
 use crate::io::tls_stream::{HandshakeStep, TlsStream};
-use crate::runtime::reactor::{self, InstalledReactor, Reactor, poll_events};
+use crate::runtime::reactor::{self, EventBuffer, InstalledReactor, Reactor, poll_events};
 use crate::testing::tls_client::TestCa;
 
 struct Ends {
@@ -77,7 +77,7 @@ impl Ends {
     }
 
     fn update(&mut self) {
-        poll_events(&mut Vec::new(), Some(&reactor::NO_WAIT), drop).unwrap();
+        poll_events(&mut EventBuffer::default(), Some(&reactor::NO_WAIT), drop).unwrap();
         self.stream.update_readiness(&mut cx());
     }
 

@@ -33,11 +33,11 @@ mod registration;
 use std::cell::RefCell;
 use std::io;
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::task::Waker;
 use std::time::Duration;
 
-use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
@@ -49,6 +49,16 @@ use crate::runtime::ticker::Ticker;
 
 /// Events fetched per call.
 const EVENTS: usize = 256;
+
+/// Memory for the events of one call.
+#[derive(Debug)]
+pub(crate) struct EventBuffer([MaybeUninit<Event>; EVENTS]);
+
+impl Default for EventBuffer {
+    fn default() -> Self {
+        Self([const { MaybeUninit::uninit() }; EVENTS])
+    }
+}
 
 /// The tags of the worker's wake-up descriptor and of its ticker; no slot has them.
 const WAKE_TAG: u64 = u64::MAX;
@@ -72,14 +82,15 @@ impl SocketSlot {
     /// else, or [`TaskKey::NONE`] for the waker.
     #[inline]
     fn set_waker(&mut self, task: TaskKey, waker: &Waker) {
-        self.task = task;
-        if self.task == TaskKey::NONE || self.waker.is_some() {
-            self.keep_waker(waker);
+        // Nearly always that of the last poll, which has left no waker beside it.
+        if self.task != task || task == TaskKey::NONE {
+            self.change_waker(task, waker);
         }
     }
 
     #[cold]
-    fn keep_waker(&mut self, waker: &Waker) {
+    fn change_waker(&mut self, task: TaskKey, waker: &Waker) {
+        self.task = task;
         if self.task != TaskKey::NONE {
             self.waker = None;
         } else if !self.waker.as_ref().is_some_and(|left| left.will_wake(waker)) {
@@ -209,20 +220,20 @@ pub(crate) struct Turn {
 }
 
 /// Waits for events of this thread's sockets, up to `wait` or without a limit; records them and
-/// wakes their tasks by `wake`. `events` is a buffer to reuse.
+/// wakes their tasks by `wake`. `events` is memory to reuse.
 pub(crate) fn poll_events(
-    events: &mut Vec<Event>,
+    events: &mut EventBuffer,
     wait: Option<&Timespec>,
     mut wake: impl FnMut(TaskKey),
 ) -> io::Result<Turn> {
-    events.reserve(EVENTS);
     REACTOR.with_borrow_mut(|reactor| {
         let Some(reactor) = reactor else { return Err(io::ErrorKind::NotConnected.into()) };
         let wait = wait.or(reactor.limit.as_ref());
-        match epoll::wait(&reactor.epoll, spare_capacity(events), wait) {
-            Ok(_) | Err(Errno::INTR) => {}
+        let events = match epoll::wait(&reactor.epoll, &mut events.0, wait) {
+            Ok((events, _)) => events,
+            Err(Errno::INTR) => &mut [],
             Err(error) => return Err(error.into()),
-        }
+        };
         let mut turn = Turn { woken: false, ticked: reactor.ticker.is_none() };
         for event in events.iter() {
             match event.data.u64() {
@@ -234,7 +245,6 @@ pub(crate) fn poll_events(
                 tag => reactor.record(tag, Readiness::of(event.flags), &mut wake),
             }
         }
-        events.clear();
         Ok(turn)
     })
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use crate::io::stream::ByteStream;
 use crate::io::stream::{ClientStream, SocketStream};
-use crate::runtime::reactor::{self, InstalledReactor, Reactor};
+use crate::runtime::reactor::{self, EventBuffer, InstalledReactor, Reactor};
 use crate::runtime::tasks::{self, Panicked, Tasks, WorkerHandle};
 use crate::runtime::wake_flag::FlaggedWaker;
 use crate::testing::SOON;
@@ -53,7 +53,7 @@ fn ends_every_wait_without_a_limit_at_the_next_tick() {
     let interval = Duration::from_millis(5);
     for has_ticker in [true, false] {
         // Before the ticker begins.
-        let (begin, mut events) = (Instant::now(), Vec::new());
+        let (begin, mut events) = (Instant::now(), EventBuffer::default());
         let reactor = Reactor::ticking(home.wake_fd(), interval).unwrap();
         let reactor = if has_ticker { reactor } else { reactor.without_ticker(interval) };
         let _reactor = reactor::install(reactor);
@@ -67,7 +67,7 @@ fn ends_every_wait_without_a_limit_at_the_next_tick() {
 
 /// One iteration without waiting.
 fn poll_once() {
-    reactor::poll_events(&mut Vec::new(), Some(&reactor::NO_WAIT), drop).unwrap();
+    reactor::poll_events(&mut EventBuffer::default(), Some(&reactor::NO_WAIT), drop).unwrap();
 }
 
 fn read(stream: &mut SocketStream, waker: &Waker) -> Poll<usize> {
@@ -171,7 +171,7 @@ fn ignores_event_of_closed_socket_in_reused_slot() {
 
 /// Runs until `done`; fails if nothing happens for long.
 fn run(tasks: &mut Tasks, done: impl Fn() -> bool) -> Result<(), Panicked> {
-    let mut events = Vec::new();
+    let mut events = EventBuffer::default();
     loop {
         tasks.run_round()?;
         if done() {
@@ -231,7 +231,7 @@ fn polls_a_task_once_per_round() {
         waker.wake_by_ref();
         peer.write_all(b"x").unwrap();
         other.write_all(b"x").unwrap();
-        let mut events = Vec::new();
+        let mut events = EventBuffer::default();
         reactor::poll_events(&mut events, Some(&reactor::NO_WAIT), |key| tasks.wake(key)).unwrap();
         waker.wake_by_ref();
         tasks.run_round().unwrap();

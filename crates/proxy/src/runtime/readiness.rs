@@ -5,7 +5,8 @@
 
 use rustix::event::epoll::EventFlags;
 
-/// What may be attempted on a socket.
+/// What may be attempted on a socket. The two usual bits are those of the kernel, because they are
+/// read for every event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Readiness(u8);
 
@@ -15,22 +16,29 @@ impl Readiness {
     /// A read may return something.
     pub(crate) const READ: Self = Self(1);
     /// A write may accept something.
-    pub(crate) const WRITE: Self = Self(2);
+    pub(crate) const WRITE: Self = Self(4);
     /// The peer has closed its direction or the connection.
-    pub(crate) const ENDED: Self = Self(4);
+    pub(crate) const ENDED: Self = Self(2);
     /// The connection is broken.
     pub(crate) const BROKEN: Self = Self(8);
     /// The assumed readiness of a connection that was just accepted.
-    pub(crate) const BOTH: Self = Self(3);
+    pub(crate) const BOTH: Self = Self(5);
 
+    #[inline]
     pub(super) fn of(flags: EventFlags) -> Self {
-        let mut bits = 0;
-        if flags.contains(EventFlags::IN) {
-            bits |= Self::READ.0;
-        }
-        if flags.contains(EventFlags::OUT) {
-            bits |= Self::WRITE.0;
-        }
+        let usual = flags.intersection(EventFlags::IN | EventFlags::OUT);
+        if usual != flags { Self::of_unusual(flags) } else { Self::of_usual(usual) }
+    }
+
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "the lowest bits")]
+    const fn of_usual(flags: EventFlags) -> Self {
+        Self(flags.bits() as u8)
+    }
+
+    #[cold]
+    fn of_unusual(flags: EventFlags) -> Self {
+        let mut bits = Self::of_usual(flags.intersection(EventFlags::IN | EventFlags::OUT)).0;
         if flags.contains(EventFlags::RDHUP) {
             bits |= Self::READ.0 | Self::ENDED.0;
         }
@@ -53,3 +61,9 @@ impl Readiness {
         Self(self.0 & !other.0)
     }
 }
+
+const _: () = assert!(
+    Readiness::of_usual(EventFlags::IN).0 == Readiness::READ.0
+        && Readiness::of_usual(EventFlags::OUT).0 == Readiness::WRITE.0,
+    "the bits of the kernel"
+);

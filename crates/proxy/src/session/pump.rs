@@ -22,6 +22,7 @@ mod interleave_tests;
 mod last_replies;
 #[cfg(test)]
 mod last_replies_tests;
+mod running;
 mod start;
 mod stopped;
 mod superseded;
@@ -30,7 +31,6 @@ mod superseded_tests;
 #[cfg(test)]
 mod tls_target_tests;
 
-use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -55,6 +55,7 @@ use crate::session::leave::Leaving;
 use crate::session::report::SessionBase;
 use crate::session::shared::rest::RestClock;
 use crate::session::shared::transitions::{SharedContext, SharingState};
+use running::Running;
 
 pub(crate) use start::Start;
 pub(crate) use stopped::{After, Stopped};
@@ -159,27 +160,14 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
         self
     }
 
-    /// Pumps until there is a reason to stop.
-    ///
-    /// Takes `self` by reference, because what an async function takes by value is in its future
-    /// twice. It is no async function, because in one even the references are in it twice.
-    #[allow(clippy::manual_async_fn)]
+    /// Pumps until there is a reason to stop. Takes `self` by reference, because what a future takes
+    /// by value is in the one that awaits it twice.
     pub(crate) fn run(&mut self, base: &'a SessionBase) -> impl Future<Output = Stopped> {
-        async move {
-            let watch = poll_fn(|cx| Poll::Ready(FlaggedWaker::new(cx.waker()))).await;
-            let settles = self.upstream.awaits_late_options();
-            visits::register(&watch.flag, self.context.listener.id.group(), settles);
-            let options = &self.context.shared.service.options;
-            self.idle.begin(&options.peek(), self.has_received, &watch.waker);
-            let reason = poll_fn(|cx| self.poll_once(cx, base, &watch)).await;
-            if reason == EndReason::Fenced {
-                self.last_replies(base).await;
-            }
-            self.stop(reason)
-        }
+        Running::New(self, base)
     }
 
-    /// One poll of the session.
+    /// One poll of the session: a function of its own with all of the usual path in it.
+    #[inline(never)]
     fn poll_once(
         &mut self,
         cx: &mut Context<'_>,
@@ -193,7 +181,9 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
         if rung && let Some(polled) = self.handle_rare_events(base, flag, waker) {
             return polled;
         }
-        let polled = buffer::with_scratch(|scratch| self.poll(cx, waker, scratch));
+        let mut scratch = buffer::take_scratch();
+        let polled = self.poll(cx, waker, &mut *scratch);
+        buffer::put_back(scratch);
         if polled.is_pending() {
             if rung && let Some(reason) = self.check_idle(waker) {
                 return Poll::Ready(reason);
@@ -258,6 +248,7 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
     /// Moves what has arrived. What few polls find is in functions of its own: the kernel's work
     /// between two polls evicts the code, so each line of it that the usual path spans is loaded
     /// again for every request.
+    #[inline(always)]
     fn poll(&mut self, cx: &mut Context<'_>, waker: &Waker, scratch: &mut [u8]) -> Poll<EndReason> {
         // Requests that are not sent to a target that is gone can still be sent to the next one.
         let stuck = self.target.fence().is_raised()

@@ -16,7 +16,7 @@ use tls::{
 use crate::Options;
 use crate::io::stream::{ByteStream, SocketStream};
 use crate::io::tls_stream::{HandshakeStep, TlsStream};
-use crate::runtime::reactor::{self, InstalledReactor, Reactor, poll_events};
+use crate::runtime::reactor::{self, EventBuffer, InstalledReactor, Reactor, poll_events};
 use crate::testing::Backend;
 use crate::testing::tls_client::{NAME, TestCa};
 
@@ -130,7 +130,7 @@ pub(crate) fn noop() -> Context<'static> {
 
 /// Records the events of all sockets of this thread.
 pub(crate) fn record_events() {
-    poll_events(&mut Vec::new(), Some(&reactor::NO_WAIT), drop).unwrap();
+    poll_events(&mut EventBuffer::default(), Some(&reactor::NO_WAIT), drop).unwrap();
 }
 
 impl FarEnd {

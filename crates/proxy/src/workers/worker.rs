@@ -19,7 +19,7 @@ use crate::listener::listen_socket::ListenSocket;
 #[cfg(debug_assertions)]
 use crate::runtime::heartbeat;
 use crate::runtime::heartbeat::Heartbeat;
-use crate::runtime::reactor::{self, Reactor};
+use crate::runtime::reactor::{self, EventBuffer, Reactor};
 use crate::runtime::tasks::{self, Panicked, Tasks, WorkerHandle};
 use crate::runtime::timers::TimerThread;
 use crate::session::Session;
@@ -106,7 +106,7 @@ impl Worker {
         }
         let end = drain.clone();
         tasks::spawn_essential(async move { end.reached(Phase::Stopped).await });
-        let mut events = Vec::new();
+        let mut events = EventBuffer::default();
         let mut now = heartbeat.begin();
         while drain.phase() < Phase::Stopped {
             #[cfg(debug_assertions)]

@@ -74,7 +74,7 @@ impl Registration {
     }
 
     /// The same for two registrations of one task.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn update_readiness_of_both(first: &Self, second: &Self, cx: &Context<'_>) {
         let task = current::key_of(cx.waker());
         REACTOR.with_borrow_mut(|reactor| {

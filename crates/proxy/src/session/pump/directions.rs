@@ -52,6 +52,10 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
         cx: &mut Context<'_>,
         scratch: &mut [u8],
     ) -> FlowStep {
+        // Nearly every poll moves one direction: the other one is not even set up.
+        if self.requests.is_plain() && !self.client.is_readable() {
+            return FlowStep::Idle;
+        }
         let (flow, client, upstream, mut policy) = self.request_parts();
         match flow.poll_usual(cx, client, upstream, &mut policy, scratch) {
             Ok(step) => step,
@@ -64,6 +68,9 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
     pub(super) fn forward_replies(&mut self, cx: &mut Context<'_>, scratch: &mut [u8]) -> FlowStep {
         if self.leaving != Leaving::No || self.is_interleaving() {
             return self.move_replies(cx, (scratch, EndSignal::NotYet), MAX_READS);
+        }
+        if self.replies.is_plain() && !self.upstream.is_readable() {
+            return FlowStep::Idle;
         }
         let (flow, upstream, client, mut policy) = self.reply_parts();
         match flow.poll_usual(cx, upstream, client, &mut policy, scratch) {

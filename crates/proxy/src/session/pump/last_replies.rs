@@ -20,7 +20,8 @@ use std::time::{Duration, Instant};
 use drain::Ticket;
 use resp::{Direction, SessionState};
 
-use super::Pump;
+use super::{Pump, Stopped};
+use crate::end_reason::EndReason;
 use crate::io::buffer;
 use crate::io::flow::{EndSignal, FlowStep, MAX_READS};
 use crate::io::stream::ByteStream;
@@ -37,19 +38,20 @@ const LONGEST: Duration = Duration::from_secs(5);
 const MOST: u64 = 64 * 1024 * 1024;
 
 impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
-    /// [Delivers](Self::deliver_last_replies) them. Boxed and out of line: it must take neither
-    /// memory in the future of a session that pumps nor code in its every poll.
+    /// [Delivers](Self::deliver_last_replies) them, and stops. Boxed and out of line: it must take
+    /// neither memory in the future of a session that pumps nor code in its every poll.
     #[cold]
     #[inline(never)]
-    pub(super) fn last_replies<'t>(
+    pub(super) fn stop_fenced<'t>(
         &'t mut self,
         base: &'t SessionBase,
-    ) -> Pin<Box<dyn Future<Output = ()> + 't>> {
+    ) -> Pin<Box<dyn Future<Output = Stopped> + 't>> {
         base.stage.set(Stage::Closing);
         Box::pin(async move {
             // An order ends them, and changes nothing of why the session ends.
             let _ended =
                 while_visited(base, Box::pin(self.deliver_last_replies(&base.ticket))).await;
+            self.stop(EndReason::Fenced)
         })
     }
 
