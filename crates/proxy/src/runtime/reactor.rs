@@ -44,7 +44,7 @@ use rustix::io::Errno;
 
 pub(crate) use self::registration::Registration;
 pub(crate) use crate::runtime::readiness::Readiness;
-use crate::runtime::tasks::TaskKey;
+use crate::runtime::tasks::{FIRST_SLOTS, TaskKey};
 use crate::runtime::ticker::Ticker;
 
 /// Events fetched per call.
@@ -121,7 +121,9 @@ impl Reactor {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         // Edge-triggered too: each write is an edge, so the value need not be read.
         epoll::add(&epoll, wake_fd, EventData::new_u64(WAKE_TAG), EventFlags::IN | EventFlags::ET)?;
-        Ok(Self { epoll, slots: Vec::new(), free: Vec::new(), ticker: None, limit: None })
+        // A session has two sockets.
+        let slots = Vec::with_capacity(2 * FIRST_SLOTS);
+        Ok(Self { epoll, slots, free: Vec::new(), ticker: None, limit: None })
     }
 
     /// The same; each wait ends after `interval`, by a limit if a seccomp profile forbids tickers.

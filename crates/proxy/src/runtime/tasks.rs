@@ -333,6 +333,10 @@ struct TaskSlot {
 
 const _: () = assert!(size_of::<TaskSlot>() == 64, "a second line of the cache");
 
+/// Slots to have room for from the start. Room that is not used takes no memory, while an array
+/// that grows leaves the pages of the former one behind for a while.
+pub(crate) const FIRST_SLOTS: usize = 4096;
+
 /// An essential task has panicked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Panicked;
@@ -355,7 +359,7 @@ impl Tasks {
         LOCAL.with_borrow_mut(|local| local.worker = Some(Arc::clone(&worker)));
         Self {
             worker,
-            slots: Vec::new(),
+            slots: Vec::with_capacity(FIRST_SLOTS),
             free: Vec::new(),
             ready: RunQueue::default(),
             visitor: None,
