@@ -160,8 +160,8 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
         self
     }
 
-    /// Pumps until there is a reason to stop. Takes `self` by reference, because what a future takes
-    /// by value is in the one that awaits it twice.
+    /// Pumps until there is a reason to stop. Takes `self` by reference, because what a future
+    /// takes by value is in the one that awaits it twice.
     pub(crate) fn run(&mut self, base: &'a SessionBase) -> impl Future<Output = Stopped> {
         Running::New(self, base)
     }

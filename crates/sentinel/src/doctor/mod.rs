@@ -66,8 +66,8 @@ pub struct Examination {
     pub own: Vec<SocketAddr>,
 }
 
-/// Examines every server once. Needs a tokio runtime; takes less than a minute if up to 16 sentinels
-/// and 16 nodes hang in every step.
+/// Examines every server once. Needs a tokio runtime; takes less than a minute if up to 16
+/// sentinels and 16 nodes hang in every step.
 pub async fn examine(examination: Examination, resolver: &Resolver) -> Observed {
     ask::examine(Arc::new(ask::Asking::new(examination)), resolver).await
 }
