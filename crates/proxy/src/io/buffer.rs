@@ -56,7 +56,7 @@ pub(crate) fn put_back(scratch: Box<Scratch>) {
 
 #[cold]
 fn new_scratch() -> Box<Scratch> {
-    // Not by way of the stack.
+    // Not by way of the stack, where the other one would come from: the lengths are equal.
     let scratch = vec![0; SCRATCH_SIZE].into_boxed_slice().try_into();
     scratch.unwrap_or_else(|_| Box::new([0; SCRATCH_SIZE]))
 }

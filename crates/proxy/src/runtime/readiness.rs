@@ -67,3 +67,28 @@ const _: () = assert!(
         && Readiness::of_usual(EventFlags::OUT).0 == Readiness::WRITE.0,
     "the bits of the kernel"
 );
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn translates_every_combination_of_flags() {
+        let flags = [
+            (EventFlags::IN, Readiness::READ.0),
+            (EventFlags::OUT, Readiness::WRITE.0),
+            (EventFlags::RDHUP, Readiness::READ.0 | Readiness::ENDED.0),
+            (EventFlags::HUP, 15),
+            (EventFlags::ERR, 15),
+            // Not asked for: means nothing.
+            (EventFlags::PRI, 0),
+        ];
+        for set in 0..1 << flags.len() {
+            let chosen = flags.iter().enumerate().filter(|(nth, _)| set >> nth & 1 == 1);
+            let (given, bits) = chosen.fold((EventFlags::empty(), 0), |(given, bits), (_, it)| {
+                (given | it.0, bits | it.1)
+            });
+            assert_eq!(Readiness::of(given), Readiness(bits), "{given:?}");
+        }
+    }
+}

@@ -333,8 +333,8 @@ struct TaskSlot {
 
 const _: () = assert!(size_of::<TaskSlot>() == 64, "a second line of the cache");
 
-/// Slots to have room for from the start. Room that is not used takes no memory, while an array
-/// that grows leaves the pages of the former one behind for a while.
+/// Slots to have room for from the start. Pages that are not used are not resident, while those of
+/// a smaller array, from which a growing one was copied, stay resident for a while.
 pub(crate) const FIRST_SLOTS: usize = 4096;
 
 /// An essential task has panicked.
