@@ -19,10 +19,10 @@ use crate::invariant;
 use crate::io::buffer;
 use crate::io::stream::ByteStream;
 
-/// No master is known. A server that will soon be able to answer replies `LOADING`; redis-py and
-/// go-redis retry after it by themselves.
-const NO_MASTER: &str =
-    "LOADING No master is known at present. This request was not forwarded and can be tried again.";
+/// No master is known, or it cannot be dialled, or runs a script. A server that will soon be able
+/// to answer replies `LOADING`; redis-py and go-redis retry after it by themselves.
+const NO_MASTER: &str = "LOADING No master can take requests at present. \
+                         This request was not forwarded and can be tried again.";
 
 /// The target is known, and the cause is on this host.
 const EXHAUSTED: &str = "LOADING The proxy has no file descriptors or local ports left at present. \

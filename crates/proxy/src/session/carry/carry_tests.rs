@@ -8,7 +8,7 @@ use crate::session::carry::proof_tests::{PING, answer_proof};
 use crate::testing::{Backend, TestProxy, expect, is_silent, rest, session};
 use crate::{DialFailure, EndReason, Options, Sessions};
 
-const LOADING: &str = "-LOADING No master is known at present. \
+const LOADING: &str = "-LOADING No master can take requests at present. \
      This request was not forwarded and can be tried again.\r\n";
 
 fn short_hold() -> Options {
