@@ -50,6 +50,31 @@ pub fn debian(folder: &Path, suites: &[&str], packages: &[&str]) -> Result<Vec<P
     Ok(found)
 }
 
+/// Downloads the source of a package of a Debian suite into `folder`, and returns the original
+/// archive. The package may be `NAME=VERSION`.
+///
+/// # Errors
+/// A message for people, with the command that failed.
+pub fn debian_source(folder: &Path, suite: &str, package: &str) -> Result<PathBuf, String> {
+    let state = folder.join("apt");
+    for part in ["lists/partial", "cache/archives/partial", "parts"] {
+        make(&state.join(part))?;
+    }
+    let list = format!("deb-src {}{} {suite} main\n", signed_by(), mirror()?);
+    write(&state.join("sources.list"), &list)?;
+    write(&state.join("status"), "")?;
+    run(&apt(&state, &["update"]))?;
+    // Source archives go to the current folder.
+    let mut words: Vec<OsString> = ["env", "--chdir"].map(OsString::from).into();
+    words.push(folder.into());
+    words.extend(apt(&state, &["source", "--download-only", package]));
+    run(&words)?;
+    let is_original = |path: &PathBuf| path.to_string_lossy().contains(".orig.tar");
+    let entries = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let mut paths = entries.filter_map(Result::ok).map(|entry| entry.path());
+    paths.find(is_original).ok_or_else(|| format!("apt-get downloaded no source of {package}"))
+}
+
 /// Removes what [`debian`] downloaded, once it is unpacked.
 ///
 /// # Errors

@@ -1,8 +1,9 @@
-//! `cargo xtask test --libraries`: the own tests of client libraries, three times: with Redis
-//! directly, through Pointsman with dedicated connections, and through Pointsman with shared ones.
+//! `cargo xtask test --libraries`: the own tests of client libraries and of Redis, three times:
+//! with Redis directly, through Pointsman with dedicated connections, and through Pointsman with
+//! shared ones.
 //!
 //! A test has to have the same outcome in all three ways, unless `libraries.json` lists it with the
-//! reason ([`catalogue`]). [`redis_py`] and [`go_redis`] fetch a library and run its tests,
+//! reason ([`catalogue`]). [`redis_py`], [`go_redis`] and [`redis_units`] fetch tests and run them,
 //! [`stage`] starts the servers, and [`outcomes`] compares.
 //!
 //! Deliberately absent: a second attempt for tests that differ. A test whose outcome depends on
@@ -12,6 +13,7 @@ mod catalogue;
 mod go_redis;
 mod outcomes;
 mod redis_py;
+mod redis_units;
 mod stage;
 
 use std::ffi::OsString;
@@ -40,12 +42,12 @@ const PAUSE_MS: &str = "70";
 /// Holds the identity of a complete folder.
 const DONE: &str = ".complete";
 
-/// Run the own tests of client libraries directly and through Pointsman.
+/// Run the own tests of client libraries and of Redis directly and through Pointsman.
 ///
-/// Fetches the libraries, their tests and a Redis into folders below target/, runs the tests
+/// Fetches the libraries, the tests and a Redis into folders below target/, runs the tests
 /// directly, with dedicated connections and with shared ones, and compares every test. Fails on a
 /// difference that libraries.json does not explain. Needs a network namespace, as root or with
-/// permission to create one. Two idle cores need about 30 minutes.
+/// permission to create one. Two idle cores need about 45 minutes.
 ///
 /// Example: cargo xtask test --libraries redis-py
 #[derive(Debug, Parser)]
@@ -60,7 +62,7 @@ struct LibrariesOptions {
     /// Runs within a network namespace.
     #[arg(long, hide = true)]
     namespaced: bool,
-    /// Libraries: redis-py, go-redis. All if none is given.
+    /// Libraries: redis-py, go-redis, redis. All if none is given.
     #[arg(value_name = "NAME")]
     names: Vec<String>,
 }
@@ -87,8 +89,10 @@ pub(crate) fn run(args: &[OsString]) -> Result<ExitCode, String> {
     }
     let wanted = |it: &&Library| options.names.is_empty() || options.names.contains(&it.name);
     let libraries: Vec<&Library> = all.libraries.iter().filter(wanted).collect();
-    let redis = servers::programs(&all.server)?;
-    libraries.iter().try_for_each(|library| fetch(library))?;
+    for library in &libraries {
+        servers::programs(&library.server)?;
+        fetch(library)?;
+    }
     let program = match &options.program {
         Some(program) => {
             fs::canonicalize(program).map_err(|error| format!("{}: {error}", program.display()))?
@@ -104,6 +108,7 @@ pub(crate) fn run(args: &[OsString]) -> Result<ExitCode, String> {
     loopback_up()?;
     let mut explained = true;
     for library in libraries {
+        let redis = servers::programs(&library.server)?;
         explained &= compare(library, &all, &redis, &program)?;
     }
     println!("{}", if explained { "No unexplained difference." } else { "FAILED: see above." });
@@ -115,6 +120,7 @@ fn fetch(library: &Library) -> Result<(), String> {
     let folder = folder(library);
     let needs = match library.name.as_str() {
         "redis-py" => redis_py::REQUIREMENTS,
+        "redis" => redis_units::UNITS,
         _ => go_redis::PAUSE,
     };
     let identity = format!("{} {}\n{needs}", library.origin, library.sha256);
@@ -129,6 +135,7 @@ fn fetch(library: &Library) -> Result<(), String> {
     fs::create_dir_all(&folder).map_err(failed)?;
     match library.name.as_str() {
         "redis-py" => redis_py::fetch(library, &folder)?,
+        "redis" => redis_units::fetch(library, &folder)?,
         _ => go_redis::fetch(library, &folder)?,
     }
     fs::write(folder.join(DONE), identity).map_err(failed)
@@ -142,7 +149,7 @@ fn compare(
     redis: &Programs,
     program: &Path,
 ) -> Result<bool, String> {
-    println!("── {} {} with {}", library.name, library.version, all.server);
+    println!("── {} {} with {}", library.name, library.version, library.server);
     let mut direct = Outcomes::default();
     let mut explained = true;
     for way in Way::ALL {
@@ -185,6 +192,7 @@ fn run_tests(
     let stage = Stage::start(way, redis, program)?;
     let mut command = match library.name.as_str() {
         "redis-py" => redis_py::command(library, &home, &file)?,
+        "redis" => redis_units::command(library, &home, &file)?,
         _ => go_redis::command(library, &home, &file),
     };
     let output = File::create(&log).map_err(|error| format!("{}: {error}", log.display()))?;
@@ -199,6 +207,7 @@ fn run_tests(
         let text = fs::read_to_string(&file).map_err(|error| format!("no outcomes: {error}"))?;
         match library.name.as_str() {
             "redis-py" => redis_py::outcomes(&text),
+            "redis" => redis_units::outcomes(&text),
             _ => go_redis::outcomes(&text),
         }
     };

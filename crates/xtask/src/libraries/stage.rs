@@ -123,7 +123,8 @@ fn at(port: u16) -> SocketAddr {
 
 fn redis_conf(port: u16) -> String {
     format!(
-        "bind 127.0.0.1\nport {port}\nsave \"\"\nenable-debug-command yes\nenable-module-command yes\n"
+        "bind 127.0.0.1\nport {port}\nsave \"\"\nenable-protected-configs yes\n\
+         enable-debug-command yes\nenable-module-command yes\n"
     )
 }
 
