@@ -151,7 +151,7 @@ pub(crate) fn update_readiness_of_both(
     cx: &mut Context<'_>,
 ) {
     match (first.registration(), second.registration()) {
-        // A closure of this function, and so one for each kind of session, becomes part of its poll.
+        // A closure of this function is one for each kind of session, and becomes part of its poll.
         (Some(first), Some(second)) => reactor::update_readiness(cx, |update| {
             update.take(first);
             update.take(second);

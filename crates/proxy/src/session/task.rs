@@ -160,8 +160,8 @@ fn stop_fenced<C: ClientStream>(
 
 /// Takes steps until the next pump without TLS, or to the end of the session.
 ///
-/// Many sessions may wait here at once, so this future is kept small: what only one step needs is in
-/// a box.
+/// Many sessions may wait here at once, so this future is kept small: what only one step needs is
+/// in a box.
 // Not an async function, because the future of one holds its arguments twice.
 #[allow(clippy::manual_async_fn)]
 fn take_steps<C: ClientStream>(

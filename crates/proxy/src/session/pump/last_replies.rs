@@ -37,8 +37,8 @@ const LONGEST: Duration = Duration::from_secs(5);
 const MOST: u64 = 64 * 1024 * 1024;
 
 impl<C: ByteStream, U: ByteStream> Pump<C, U> {
-    /// [Delivers](Self::deliver_last_replies) them, and stops. Returns the ends, too. In a box, since
-    /// a future has what it is made of twice.
+    /// [Delivers](Self::deliver_last_replies) them, and stops. Returns the ends, too. In a box,
+    /// since a future has what it is made of twice.
     pub(in crate::session) async fn stop_fenced(
         mut self: Box<Self>,
         base: &SessionBase,
