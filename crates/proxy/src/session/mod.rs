@@ -92,7 +92,7 @@ type Ready = (TargetRef, Upstream, Start);
 
 /// The step that follows a pump, the connection that it had, and the replies that the client has
 /// not taken yet.
-type Step = (After, Upstream, Vec<u8>);
+type Step = (Box<After>, Upstream, Vec<u8>);
 
 /// Why a session ends, and what its client is still sent.
 type SessionEnd = (EndReason, Vec<u8>);
@@ -180,7 +180,7 @@ impl Session {
         self.uncarried = uncarried;
         reset_if_lost(&mut upstream, reason);
         match after {
-            Some(after) => Ok((*after, upstream, undelivered)),
+            Some(after) => Ok((after, upstream, undelivered)),
             None => Err((reason, undelivered)),
         }
     }
@@ -203,7 +203,7 @@ impl Session {
         (after, upstream, undelivered): Step,
         client: &mut impl ClientStream,
     ) -> Result<Ready, SessionEnd> {
-        let after = match (after, self.target.take()) {
+        let after = match (*after, self.target.take()) {
             (After::Rebalance(state), Some(here)) => {
                 let moved = connect::rebalance(&self.base.context, (here, upstream), state);
                 return while_visited(&self.base, Box::pin(moved)).await.ok_or(KILLED);

@@ -35,6 +35,9 @@ pub(crate) enum SessionTask<C> {
     Pumping(Pumping<C>),
     /// Takes other steps until the next such pump, or until its end.
     Stepping(Pin<Box<dyn Future<Output = Option<Pumping<C>>>>>),
+    /// Delivers the last replies of a target whose fence is raised. In a box of its own, because
+    /// many sessions do that at once, and then take steps.
+    Fenced(Pin<Box<dyn Future<Output = (Session, C, Result<Step, SessionEnd>)>>>),
     /// Has not been polled yet.
     New(Session, C),
     Ended,
@@ -96,7 +99,7 @@ impl<C: ClientStream + 'static> SessionTask<C> {
         };
         let mut pump = moving.into_pump();
         if reason == EndReason::Fenced {
-            *self = Self::Stepping(Box::pin(stop_fenced(session, Box::new(pump))));
+            *self = Self::Fenced(Box::pin(stop_fenced(session, Box::new(pump))));
             return;
         }
         let stopped = pump.stop(reason);
@@ -116,13 +119,23 @@ impl<C: ClientStream + 'static> SessionTask<C> {
     /// Takes steps until the next pump. Whether the session has ended.
     #[cold]
     fn poll_steps(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
-        if let Self::Stepping(steps) = self {
-            let next = ready!(steps.as_mut().poll(cx));
-            *self = next.map_or(Self::Ended, Self::Pumping);
-        } else if let Self::New(..) = self
-            && let Self::New(session, client) = mem::replace(self, Self::Ended)
-        {
-            *self = Self::begin(session, client);
+        match self {
+            Self::Stepping(steps) => {
+                let next = ready!(steps.as_mut().poll(cx));
+                *self = next.map_or(Self::Ended, Self::Pumping);
+            }
+            Self::Fenced(last) => {
+                let (session, client, step) = ready!(last.as_mut().poll(cx));
+                // Its box is freed before the next one is made.
+                *self = Self::Ended;
+                *self = Self::stepping(session, client, Begin::Stopped(step));
+            }
+            Self::New(..) => {
+                if let Self::New(session, client) = mem::replace(self, Self::Ended) {
+                    *self = Self::begin(session, client);
+                }
+            }
+            Self::Pumping(_) | Self::Ended => {}
         }
         Poll::Ready(matches!(self, Self::Ended))
     }
@@ -144,17 +157,17 @@ impl<C: ClientStream + 'static> Future for SessionTask<C> {
     }
 }
 
-/// Delivers the last replies of a target whose fence is raised, and takes the steps after that.
+/// Delivers the last replies of a target whose fence is raised. Returns what follows.
 // Not an async function, as [`take_steps`].
 #[allow(clippy::manual_async_fn)]
 fn stop_fenced<C: ClientStream>(
     mut session: Session,
     pump: Box<Pump<C, SocketStream>>,
-) -> impl Future<Output = Option<Pumping<C>>> {
+) -> impl Future<Output = (Session, C, Result<Step, SessionEnd>)> {
     async move {
         let (stopped, client, upstream) = pump.stop_fenced(&session.base).await;
         let step = session.note_stop(stopped, Upstream::Plain(upstream));
-        Box::pin(take_steps(session, client, Box::new(Begin::Stopped(step)))).await
+        (session, client, step)
     }
 }
 
@@ -173,14 +186,14 @@ fn take_steps<C: ClientStream>(
         let mut next = match *begin {
             Begin::New(begun) => {
                 let first = Box::pin(session.connect_first(&mut client, begun));
-                or_killed(&session.base, first).await
+                or_killed(&session.base, first).await.map(Box::new)
             }
-            Begin::Connected(ready) => Ok(ready),
-            Begin::Stopped(step) => session.follow(step, &mut client).await,
+            Begin::Connected(ready) => Ok(Box::new(ready)),
+            Begin::Stopped(step) => session.follow(step, &mut client).await.map(Box::new),
         };
         let ending = loop {
             let (target, upstream, start) = match next {
-                Ok(ready) => ready,
+                Ok(ready) => *ready,
                 Err(ending) => break ending,
             };
             let (stopped, upstream) = match upstream {
@@ -199,7 +212,7 @@ fn take_steps<C: ClientStream>(
                 }
             };
             let step = session.note_stop(stopped, upstream);
-            next = session.follow(step, &mut client).await;
+            next = session.follow(step, &mut client).await.map(Box::new);
         };
         session.finish(&mut client, ending).await;
         // It is recorded before its client can see the end.
