@@ -4,7 +4,6 @@
 //! what everything around the pump uses: connecting, replay, and the end.
 
 use std::io;
-use std::ops::{Deref, DerefMut};
 use std::task::{Context, Poll};
 
 use tls::ClientSide;
@@ -12,14 +11,15 @@ use tls::ClientSide;
 use crate::io::shared::Member;
 use crate::io::stream::{ByteStream, SocketStream};
 use crate::io::tls_stream::TlsStream;
+use crate::session_row::ConnectionUse;
 
 /// A connection to a target. When it is dropped it is closed, and its end is announced if the
-/// protocol has a word for that and nothing is under way. A part that is taken out of it does the
-/// same.
+/// protocol has a word for that and nothing is under way.
 #[derive(Debug)]
 pub(crate) enum Upstream {
     Plain(SocketStream),
-    Tls(TargetTls),
+    /// In a box, because the future of every session is as large as this type.
+    Tls(Box<TlsStream<ClientSide>>),
     /// A share of a connection that has other clients, too.
     Shared(Member),
 }
@@ -33,6 +33,11 @@ impl Upstream {
     /// Whether it has other clients, too.
     pub(crate) fn is_shared(&self) -> bool {
         matches!(self, Self::Shared(_))
+    }
+
+    /// What a session with it is counted as.
+    pub(crate) fn connection_use(&self) -> ConnectionUse {
+        if self.is_shared() { ConnectionUse::Shared } else { ConnectionUse::Dedicated }
     }
 
     /// As [`ByteStream::poll_read`].
@@ -82,33 +87,10 @@ impl Upstream {
     }
 }
 
-/// A connection over TLS. In a box, because the future of every session is as large as
-/// [`Upstream`].
-#[derive(Debug)]
-pub(crate) struct TargetTls(Box<TlsStream<ClientSide>>);
-
-impl From<Box<TlsStream<ClientSide>>> for TargetTls {
-    fn from(stream: Box<TlsStream<ClientSide>>) -> Self {
-        Self(stream)
-    }
-}
-
-impl Deref for TargetTls {
-    type Target = TlsStream<ClientSide>;
-
-    fn deref(&self) -> &TlsStream<ClientSide> {
-        &self.0
-    }
-}
-
-impl DerefMut for TargetTls {
-    fn deref_mut(&mut self) -> &mut TlsStream<ClientSide> {
-        &mut self.0
-    }
-}
-
-impl Drop for TargetTls {
+impl Drop for Upstream {
     fn drop(&mut self) {
-        self.0.announce_end();
+        if let Self::Tls(stream) = self {
+            stream.announce_end();
+        }
     }
 }

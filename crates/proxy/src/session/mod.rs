@@ -6,7 +6,8 @@
 //! `Drop` of [`Session`]: there and nowhere else it is counted, logged, and taken out of the drain.
 //! So a panic is counted, too.
 //!
-//! Deliberately absent: the order of these steps, which is that of its [task].
+//! Deliberately absent: a second owner of the connection to the target. It is owned by
+//! [`Session::run`], which replaces it by what [`connect`] returns.
 
 pub(crate) mod carry;
 pub(crate) mod connect;
@@ -22,7 +23,6 @@ pub(crate) mod pump;
 pub(crate) mod refusals;
 pub(crate) mod report;
 pub(crate) mod shared;
-mod task;
 
 #[cfg(test)]
 mod idle_tests;
@@ -48,12 +48,11 @@ mod tls_handshake_tests;
 mod tls_session_tests;
 
 use std::cell::Cell;
-use std::future::ready;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use target::TargetRef;
+use target::{Target, TargetRef};
 use tls::ClientSide;
 
 use crate::access_log::SessionRecord;
@@ -71,9 +70,9 @@ use crate::session::carry::{CarryState, Migration, Purpose};
 use crate::session::connect::{Connected, Connecting, Mode};
 use crate::session::pump::{After, Pump, Start, Stopped};
 use crate::session::report::{SessionBase, Stage, while_visited};
+use crate::session::shared::rest::RestClock;
+use crate::session::shared::serve::pump_shared;
 use crate::session::shared::transitions::Linger;
-use crate::session::task::SessionTask;
-use crate::session_row::ConnectionUse;
 
 /// An admitted client connection.
 #[derive(Debug)]
@@ -92,7 +91,7 @@ type Ready = (TargetRef, Upstream, Start);
 
 /// The step that follows a pump, the connection that it had, and the replies that the client has
 /// not taken yet.
-type Step = (Box<After>, Upstream, Vec<u8>);
+type Step = (After, Upstream, Vec<u8>);
 
 /// Why a session ends, and what its client is still sent.
 type SessionEnd = (EndReason, Vec<u8>);
@@ -105,10 +104,10 @@ const KILLED: SessionEnd = (EndReason::Killed, Vec::new());
 fn pump_tls<'a, C: ByteStream>(
     ends: (&'a mut C, &'a mut TlsStream<ClientSide>),
     base: &'a SessionBase,
-    target: &TargetRef,
+    target: &'a Target,
     start: Start,
 ) -> Pin<Box<dyn Future<Output = Stopped> + 'a>> {
-    Box::pin(Pump::new(ends, &base.context, target, start).run(base))
+    Box::pin(async move { Pump::new(ends, &base.context, target, start).run(base).await })
 }
 
 /// Makes sure that a target that is lost receives nothing more: the kernel would send again what a
@@ -157,14 +156,55 @@ impl Session {
     }
 
     /// Serves the client to its end.
-    pub(crate) fn run<C: ClientStream + 'static>(self, client: C) -> SessionTask<C> {
-        SessionTask::new(self, client)
-    }
-
-    /// Records that the session is connected to `target`. Returns what a pump is made of.
-    fn connected(&mut self, target: TargetRef, by: ConnectionUse) -> (&SessionBase, &TargetRef) {
-        self.base.count_as(Some(by));
-        (&self.base, self.target.insert(target))
+    ///
+    /// The future of a session that pumps is kept small: what comes before and after the pump is in
+    /// boxes of its own. They borrow nothing that only they need, because whatever is borrowed here
+    /// stays in the future to the end.
+    // Not an async function, because the future of one holds its arguments twice.
+    #[allow(clippy::manual_async_fn)]
+    pub(crate) fn run(mut self, mut client: impl ClientStream) -> impl Future<Output = ()> {
+        async move {
+            let ending = 'served: {
+                let (mut target, mut upstream, mut start) = 'ready: {
+                    let first = match self.connect_at_once() {
+                        Ok(ready) => break 'ready ready,
+                        Err(begun) => Box::pin(self.connect_first(&mut client, begun)),
+                    };
+                    match or_killed(&self.base, first).await {
+                        Ok(ready) => ready,
+                        Err(ending) => break 'served ending,
+                    }
+                };
+                loop {
+                    let current = self.target.insert(target);
+                    self.base.count_as(Some(upstream.connection_use()));
+                    let stopped = match &mut upstream {
+                        Upstream::Plain(upstream) => {
+                            Pump::new((&mut client, upstream), &self.base.context, current, start)
+                                .run(&self.base)
+                                .await
+                        }
+                        Upstream::Tls(upstream) => {
+                            pump_tls((&mut client, upstream), &self.base, current, start).await
+                        }
+                        Upstream::Shared(member) => {
+                            let clock = RestClock::never();
+                            let ends = (&mut client, member);
+                            pump_shared(ends, &self.base, current, (start, clock)).await
+                        }
+                    };
+                    let step = match self.note_stop(stopped, upstream) {
+                        Ok(step) => step,
+                        Err(ending) => break 'served ending,
+                    };
+                    match Box::pin(self.continue_with(step, &mut client)).await {
+                        Ok(ready) => (target, upstream, start) = ready,
+                        Err(ending) => break 'served ending,
+                    }
+                }
+            };
+            self.finish(&mut client, ending).await;
+        }
     }
 
     /// Records what a pump has done.
@@ -180,20 +220,8 @@ impl Session {
         self.uncarried = uncarried;
         reset_if_lost(&mut upstream, reason);
         match after {
-            Some(after) => Ok((after, upstream, undelivered)),
+            Some(after) => Ok((*after, upstream, undelivered)),
             None => Err((reason, undelivered)),
-        }
-    }
-
-    /// Takes the step that follows a pump, if one does.
-    fn follow<'a>(
-        &'a mut self,
-        step: Result<Step, SessionEnd>,
-        client: &'a mut impl ClientStream,
-    ) -> Pin<Box<dyn Future<Output = Result<Ready, SessionEnd>> + 'a>> {
-        match step {
-            Ok(step) => Box::pin(self.continue_with(step, client)),
-            Err(ending) => Box::pin(ready(Err(ending))),
         }
     }
 
@@ -203,7 +231,7 @@ impl Session {
         (after, upstream, undelivered): Step,
         client: &mut impl ClientStream,
     ) -> Result<Ready, SessionEnd> {
-        let after = match (*after, self.target.take()) {
+        let after = match (after, self.target.take()) {
             (After::Rebalance(state), Some(here)) => {
                 let moved = connect::rebalance(&self.base.context, (here, upstream), state);
                 return while_visited(&self.base, Box::pin(moved)).await.ok_or(KILLED);

@@ -15,7 +15,6 @@
 //! clients come from [`maintenance`](crate::maintenance); this module inserts them
 //! ([`interleave`]).
 
-mod counted_context;
 mod directions;
 mod interleave;
 #[cfg(test)]
@@ -38,7 +37,7 @@ use std::task::{Context, Poll, Waker};
 
 use drain::Ticket;
 use resp::Ledger;
-use target::{Target, TargetRef};
+use target::Target;
 
 use crate::context::WorkerContext;
 use crate::end_reason::{EndReason, Side};
@@ -55,23 +54,18 @@ use crate::session::idle::IdleWatch;
 use crate::session::leave::Leaving;
 use crate::session::report::SessionBase;
 use crate::session::shared::rest::RestClock;
-use crate::session::shared::transitions::SharingState;
-use counted_context::CountedContext;
+use crate::session::shared::transitions::{SharedContext, SharingState};
 use running::Running;
 
-pub(crate) use running::Moving;
 pub(crate) use start::Start;
 pub(crate) use stopped::{After, Stopped};
 
 /// A session with both ends connected.
-///
-/// Nearly every session pumps nearly all the time, so it owns what it uses: its poll finds the ends
-/// in its own memory, and not in that of a future around it.
-pub(crate) struct Pump<C, U> {
-    pub(super) client: C,
-    pub(super) upstream: U,
-    pub(super) context: CountedContext,
-    pub(super) target: Arc<Target>,
+pub(crate) struct Pump<'a, C, U> {
+    pub(super) client: &'a mut C,
+    pub(super) upstream: &'a mut U,
+    pub(super) context: &'a WorkerContext,
+    pub(super) target: &'a Target,
     pub(super) ledger: Ledger,
     /// The configuration allows to carry it.
     pub(super) may_carry: bool,
@@ -89,22 +83,24 @@ pub(crate) struct Pump<C, U> {
     /// A reply was discarded: the session ends.
     pub(super) reply_dropped: bool,
     /// Allocated when the first of these is needed.
-    pub(super) rare: Option<Box<Rare>>,
+    pub(super) rare: Option<Box<Rare<'a>>>,
     /// Consecutive gate checks that found a waiting request.
     pub(super) gate_checks: u16,
     pub(super) idle: IdleWatch,
     pub(super) stopwatch: Stopwatch,
     /// Present while something has to go between the replies.
     pub(super) interleaved: Option<Box<interleave::Interleaved>>,
+    /// The pin as which it is counted.
+    pub(super) pin: Option<resp::Pin>,
     /// Present if its service shares connections.
     pub(super) sharing: Option<Box<SharingState>>,
 }
 
 /// State that most sessions never need, or only at their end.
 #[derive(Default)]
-pub(super) struct Rare {
+pub(super) struct Rare<'a> {
     /// Waits for the turn of this session to leave.
-    pub(super) turn: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    pub(super) turn: Option<Pin<Box<dyn Future<Output = ()> + Send + 'a>>>,
     pub(super) half_close: LazyTimer,
     pub(super) patience: LazyTimer,
     /// Set while the gate is closed.
@@ -115,12 +111,12 @@ pub(super) struct Rare {
     pub(super) returns: LazyTimer,
 }
 
-impl<C: ByteStream, U: ByteStream> Pump<C, U> {
+impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
     /// A pump between two open ends.
     pub(crate) fn new(
-        (client, upstream): (C, U),
-        context: &Arc<WorkerContext>,
-        target: &TargetRef,
+        (client, upstream): (&'a mut C, &'a mut U),
+        context: &'a WorkerContext,
+        target: &'a Target,
         start: impl Into<Start>,
     ) -> Self {
         let Start { early, replayed, returns_after } = start.into();
@@ -135,8 +131,8 @@ impl<C: ByteStream, U: ByteStream> Pump<C, U> {
         Self {
             client,
             upstream,
-            context: CountedContext::new(context),
-            target: target.target(),
+            context,
+            target,
             ledger,
             may_carry: options.sessions == Sessions::Carry,
             has_received,
@@ -153,40 +149,33 @@ impl<C: ByteStream, U: ByteStream> Pump<C, U> {
             idle: idle.unwrap_or_else(|| IdleWatch::of(carried)),
             stopwatch: Stopwatch::default(),
             interleaved: None,
+            pin: None,
             sharing: returns_after.map(SharingState::returning),
         }
     }
 
     /// The pump of a session that shares connections.
-    pub(crate) fn sharing(mut self, rest: RestClock) -> Self {
-        self.sharing = Some(SharingState::sharing(rest));
+    pub(crate) fn sharing(mut self, shared: SharedContext, rest: RestClock) -> Self {
+        self.sharing = Some(SharingState::sharing(shared, rest));
         self
     }
 
-    /// Pumps until there is a reason to stop.
-    pub(crate) fn run<'b>(self, base: &'b SessionBase) -> impl Future<Output = Stopped> + 'b
-    where
-        C: 'b,
-        U: 'b,
-    {
-        Running::new(self, base)
+    /// Pumps until there is a reason to stop. Takes `self` by reference, because what a future
+    /// takes by value is in the one that awaits it twice.
+    pub(crate) fn run(&mut self, base: &'a SessionBase) -> impl Future<Output = Stopped> {
+        Running::New(self, base)
     }
 
-    /// The connections of a pump that has [stopped](Self::stop).
-    pub(crate) fn into_ends(self) -> (C, U) {
-        (self.client, self.upstream)
-    }
-
-    /// One poll of the session, with all of the usual path in it.
-    #[inline(always)]
+    /// One poll of the session: a function of its own with all of the usual path in it.
+    #[inline(never)]
     fn poll_once(
         &mut self,
         cx: &mut Context<'_>,
-        base: &SessionBase,
+        base: &'a SessionBase,
         FlaggedWaker { flag, waker }: &FlaggedWaker,
     ) -> Poll<EndReason> {
         // Once for all that follows: no socket event can be recorded while this runs.
-        stream::update_readiness_of_both(&mut self.client, &mut self.upstream, cx);
+        stream::update_readiness_of_both(self.client, self.upstream, cx);
         self.record_sent();
         let rung = flag.take_woken();
         if rung && let Some(polled) = self.handle_rare_events(base, flag, waker) {
@@ -210,7 +199,7 @@ impl<C: ByteStream, U: ByteStream> Pump<C, U> {
     #[cold]
     fn handle_rare_events(
         &mut self,
-        base: &SessionBase,
+        base: &'a SessionBase,
         flag: &Arc<WakeFlag>,
         waker: &Waker,
     ) -> Option<Poll<EndReason>> {
@@ -220,17 +209,21 @@ impl<C: ByteStream, U: ByteStream> Pump<C, U> {
         self.check_events(&base.ticket, waker).map(Poll::Ready)
     }
 
-    pub(super) fn rare(&mut self) -> &mut Rare {
+    pub(super) fn rare(&mut self) -> &mut Rare<'a> {
         self.rare.get_or_insert_default()
     }
 
     /// Whether the alarm is set and due.
-    pub(super) fn is_due(&mut self, alarm: fn(&mut Rare) -> &mut LazyTimer, waker: &Waker) -> bool {
+    pub(super) fn is_due(
+        &mut self,
+        alarm: for<'r> fn(&'r mut Rare<'a>) -> &'r mut LazyTimer,
+        waker: &Waker,
+    ) -> bool {
         self.rare.as_mut().is_some_and(|rare| alarm(rare).is_due(waker))
     }
 
     /// Checks everything that is announced by the bell.
-    fn check_events(&mut self, ticket: &Ticket, waker: &Waker) -> Option<EndReason> {
+    fn check_events(&mut self, ticket: &'a Ticket, waker: &Waker) -> Option<EndReason> {
         if ticket.is_cut() {
             return Some(EndReason::Cut);
         }

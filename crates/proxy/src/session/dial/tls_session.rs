@@ -64,7 +64,7 @@ pub(super) async fn open(
                 _ => &counters.full,
             };
             counter.increment();
-            Ok(Upstream::Tls(stream.into()))
+            Ok(Upstream::Tls(stream))
         }
         Err((failure, error)) => {
             note(context, target, failure, &error);
