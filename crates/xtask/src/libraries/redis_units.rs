@@ -1,7 +1,7 @@
 //! Redis's own unit tests, in the mode in which they test a server that they did not start.
 //! Debian's source package has them; they are written in Tcl.
 //!
-//! Left out by their tags are tests that make the server a replica or take long.
+//! Their tags tell which of them are left out ([`TAGS`]).
 
 use std::ffi::OsString;
 use std::fs;
@@ -18,7 +18,7 @@ use super::stage::PORT;
 /// The suite with the source.
 const SUITE: &str = "bookworm";
 pub(super) const UNITS: &str = include_str!("units.sh");
-/// Tests that are not run. Those of sessions with a replica are in `tests/e2e`.
+/// Tests that are not run: they take minutes, need a replica, or need much memory.
 const TAGS: &str = "-slow -needs:repl -largemem";
 
 /// Downloads the tests into a folder.
