@@ -149,25 +149,9 @@ impl Ticket {
     /// Returns when this session has to leave, immediately if it already has to. Cancel-safe. It
     /// enters a waiting list behind a lock, so a busy session is better served by
     /// [`is_asked`](Self::is_asked) or by keeping one future across iterations. Uses a timer only
-    /// once the drain has begun.
-    pub async fn asked(&self) {
-        let leave_time = loop {
-            let notified_session = self.shared.notified_session(self.number);
-            if let Some(leave_time) = self.leave_time() {
-                break leave_time;
-            }
-            notified_session.await;
-        };
-        if leave_time <= now() {
-            return;
-        }
-        // Boxed, so that the timer takes no space in ten thousand sessions while no drain is in
-        // progress.
-        let leave_time_reached = Box::pin(tokio::time::sleep_until(leave_time.into()));
-        tokio::select! {
-            () = leave_time_reached => {}
-            () = self.cut() => {}
-        }
+    /// once the drain has begun. The future may outlive the ticket.
+    pub fn asked(&self) -> impl Future<Output = ()> + Send + use<> {
+        asked(Arc::clone(&self.shared), self.number)
     }
 
     /// Whether this session is cut, wherever it is: one atomic load.
@@ -178,13 +162,7 @@ impl Ticket {
 
     /// Returns when this session is cut, immediately if it already is. Cancel-safe.
     pub async fn cut(&self) {
-        loop {
-            let notified_session = self.shared.notified_session(self.number);
-            if self.is_cut() {
-                return;
-            }
-            notified_session.await;
-        }
+        cut(&self.shared, self.number).await;
     }
 
     /// Ends the session and records how it ended.
@@ -200,6 +178,36 @@ impl Ticket {
     /// When this session has to leave; `None` while sessions are not asked to.
     fn leave_time(&self) -> Option<Instant> {
         self.shared.leave_time(spread_position(self.number))
+    }
+}
+
+async fn asked(shared: Arc<DrainState>, number: u64) {
+    let leave_time = loop {
+        let notified_session = shared.notified_session(number);
+        if let Some(leave_time) = shared.leave_time(spread_position(number)) {
+            break leave_time;
+        }
+        notified_session.await;
+    };
+    if leave_time <= now() {
+        return;
+    }
+    // Boxed, so that the timer takes no space in ten thousand sessions while no drain is in
+    // progress.
+    let leave_time_reached = Box::pin(tokio::time::sleep_until(leave_time.into()));
+    tokio::select! {
+        () = leave_time_reached => {}
+        () = cut(&shared, number) => {}
+    }
+}
+
+async fn cut(shared: &DrainState, number: u64) {
+    loop {
+        let notified_session = shared.notified_session(number);
+        if shared.is_cut() {
+            return;
+        }
+        notified_session.await;
     }
 }
 

@@ -1,5 +1,6 @@
 //! Moving bytes between two sockets: buffers, back-pressure, splicing, and the forwarding policies.
 
+mod borrowed_stream;
 pub(crate) mod buffer;
 pub(crate) mod bulk;
 pub(crate) mod flow;

@@ -21,13 +21,13 @@ use crate::io::shared::Member;
 use crate::io::socket_facts::SocketFacts;
 use crate::io::socket_options;
 use crate::options::Options;
-use crate::runtime::reactor::{Readiness, Registration};
+use crate::runtime::reactor::{self, Readiness, Registration};
 use crate::session_row::TlsFacts;
 
 /// One end of a session: the few operations that forwarding needs. A TCP socket implements it, and
 /// a TLS session over one could. After `Pending`, the task of `cx` is woken when another attempt
 /// may succeed.
-pub(crate) trait ByteStream {
+pub(crate) trait ByteStream: Unpin {
     /// Takes over the readiness recorded by the event loop. The task of `cx` is woken when it
     /// changes.
     fn update_readiness(&mut self, cx: &mut Context<'_>);
@@ -151,7 +151,11 @@ pub(crate) fn update_readiness_of_both(
     cx: &mut Context<'_>,
 ) {
     match (first.registration(), second.registration()) {
-        (Some(first), Some(second)) => Registration::update_readiness_of_both(first, second, cx),
+        // A closure of this function is one for each kind of session, and becomes part of its poll.
+        (Some(first), Some(second)) => reactor::update_readiness(cx, |update| {
+            update.take(first);
+            update.take(second);
+        }),
         _ => {
             first.update_readiness(cx);
             second.update_readiness(cx);

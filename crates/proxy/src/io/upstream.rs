@@ -4,6 +4,7 @@
 //! what everything around the pump uses: connecting, replay, and the end.
 
 use std::io;
+use std::ops::{Deref, DerefMut};
 use std::task::{Context, Poll};
 
 use tls::ClientSide;
@@ -11,15 +12,14 @@ use tls::ClientSide;
 use crate::io::shared::Member;
 use crate::io::stream::{ByteStream, SocketStream};
 use crate::io::tls_stream::TlsStream;
-use crate::session_row::ConnectionUse;
 
 /// A connection to a target. When it is dropped it is closed, and its end is announced if the
-/// protocol has a word for that and nothing is under way.
+/// protocol has a word for that and nothing is under way. A part that is taken out of it does the
+/// same.
 #[derive(Debug)]
 pub(crate) enum Upstream {
     Plain(SocketStream),
-    /// In a box, because the future of every session is as large as this type.
-    Tls(Box<TlsStream<ClientSide>>),
+    Tls(TargetTls),
     /// A share of a connection that has other clients, too.
     Shared(Member),
 }
@@ -33,11 +33,6 @@ impl Upstream {
     /// Whether it has other clients, too.
     pub(crate) fn is_shared(&self) -> bool {
         matches!(self, Self::Shared(_))
-    }
-
-    /// What a session with it is counted as.
-    pub(crate) fn connection_use(&self) -> ConnectionUse {
-        if self.is_shared() { ConnectionUse::Shared } else { ConnectionUse::Dedicated }
     }
 
     /// As [`ByteStream::poll_read`].
@@ -87,10 +82,33 @@ impl Upstream {
     }
 }
 
-impl Drop for Upstream {
+/// A connection over TLS. In a box, because the future of every session is as large as
+/// [`Upstream`].
+#[derive(Debug)]
+pub(crate) struct TargetTls(Box<TlsStream<ClientSide>>);
+
+impl From<Box<TlsStream<ClientSide>>> for TargetTls {
+    fn from(stream: Box<TlsStream<ClientSide>>) -> Self {
+        Self(stream)
+    }
+}
+
+impl Deref for TargetTls {
+    type Target = TlsStream<ClientSide>;
+
+    fn deref(&self) -> &TlsStream<ClientSide> {
+        &self.0
+    }
+}
+
+impl DerefMut for TargetTls {
+    fn deref_mut(&mut self) -> &mut TlsStream<ClientSide> {
+        &mut self.0
+    }
+}
+
+impl Drop for TargetTls {
     fn drop(&mut self) {
-        if let Self::Tls(stream) = self {
-            stream.announce_end();
-        }
+        self.0.announce_end();
     }
 }

@@ -42,7 +42,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
-pub(crate) use self::registration::Registration;
+pub(crate) use self::registration::{Registration, update_readiness};
 pub(crate) use crate::runtime::readiness::Readiness;
 use crate::runtime::tasks::{FIRST_SLOTS, TaskKey};
 use crate::runtime::ticker::Ticker;

@@ -27,6 +27,7 @@
 //! Deliberately absent: work stealing, join handles, and the loop, which is in
 //! [`workers`](crate::workers).
 
+pub(crate) mod continuing;
 pub(crate) mod current;
 pub(crate) mod following;
 pub(crate) mod groups;
@@ -540,8 +541,11 @@ impl Tasks {
         }
     }
 
-    /// Drops a task that has returned or panicked.
+    /// Drops a task that has returned or panicked, unless it continues as another future.
     fn end(&mut self, key: TaskKey, polled: &Polled) -> Result<(), Panicked> {
+        if self.continue_task(key, polled.is_ok()) {
+            return Ok(());
+        }
         let Some(slot) = self.slots.get_mut(key.index() as usize) else { return Ok(()) };
         slot.generation = slot.generation.wrapping_add(1);
         let ended = slot.task.take();

@@ -21,6 +21,8 @@
 mod fresh;
 mod resume;
 
+pub(in crate::session) use fresh::FirstDial;
+
 use std::time::{Duration, Instant};
 
 use drain::Ticket;
@@ -34,7 +36,7 @@ use crate::io::upstream::Upstream;
 use crate::service::{Hint, Service};
 use crate::session::carry::replay::{self, Failed, Replayed};
 use crate::session::carry::{CarryState, Migration, interrupt};
-use crate::session::connect::fresh::{Attempts, FirstDial};
+use crate::session::connect::fresh::Attempts;
 use crate::session::dial::{may_be_used, superseded};
 use crate::session::hold::{self, Held};
 use crate::session::pump::Start;

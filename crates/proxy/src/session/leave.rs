@@ -14,6 +14,7 @@
 //! to be sending. And before the end is sent, the kernel is asked whether data has arrived that the
 //! event loop does not know of yet; such a request is served first.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use resp::SessionState;
@@ -33,7 +34,7 @@ const SPREAD: Duration = Duration::from_secs(1);
 /// Returns when one session may leave an ejected replica. At once if the replica is unresponsive or
 /// about to be promoted: requests sent to it meanwhile would be lost, and the number of sessions
 /// that connect at a time is bounded anyway.
-pub(crate) async fn turn(target: &Target) {
+pub(crate) async fn turn(target: Arc<Target>) {
     if !target.is_urgent() {
         tokio::time::sleep(SPREAD.mul_f64(fastrand::f64())).await;
     }

@@ -6,8 +6,7 @@
 //! `Drop` of [`Session`]: there and nowhere else it is counted, logged, and taken out of the drain.
 //! So a panic is counted, too.
 //!
-//! Deliberately absent: a second owner of the connection to the target. It is owned by
-//! [`Session::run`], which replaces it by what [`connect`] returns.
+//! Deliberately absent: the order of these steps, which is that of its [task].
 
 pub(crate) mod carry;
 pub(crate) mod connect;
@@ -23,6 +22,7 @@ pub(crate) mod pump;
 pub(crate) mod refusals;
 pub(crate) mod report;
 pub(crate) mod shared;
+mod task;
 
 #[cfg(test)]
 mod idle_tests;
@@ -48,11 +48,12 @@ mod tls_handshake_tests;
 mod tls_session_tests;
 
 use std::cell::Cell;
+use std::future::ready;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use target::{Target, TargetRef};
+use target::TargetRef;
 use tls::ClientSide;
 
 use crate::access_log::SessionRecord;
@@ -66,13 +67,14 @@ use crate::io::upstream::Upstream;
 use crate::limits::Admission;
 use crate::maintenance::pending;
 use crate::not_carried::{NotCarried, Uncarried};
+use crate::runtime::tasks::continuing::continue_as;
 use crate::session::carry::{CarryState, Migration, Purpose};
 use crate::session::connect::{Connected, Connecting, Mode};
 use crate::session::pump::{After, Pump, Start, Stopped};
 use crate::session::report::{SessionBase, Stage, while_visited};
-use crate::session::shared::rest::RestClock;
-use crate::session::shared::serve::pump_shared;
 use crate::session::shared::transitions::Linger;
+use crate::session::task::SessionTask;
+use crate::session_row::ConnectionUse;
 
 /// An admitted client connection.
 #[derive(Debug)]
@@ -91,7 +93,7 @@ type Ready = (TargetRef, Upstream, Start);
 
 /// The step that follows a pump, the connection that it had, and the replies that the client has
 /// not taken yet.
-type Step = (After, Upstream, Vec<u8>);
+type Step = (Box<After>, Upstream, Vec<u8>);
 
 /// Why a session ends, and what its client is still sent.
 type SessionEnd = (EndReason, Vec<u8>);
@@ -104,10 +106,10 @@ const KILLED: SessionEnd = (EndReason::Killed, Vec::new());
 fn pump_tls<'a, C: ByteStream>(
     ends: (&'a mut C, &'a mut TlsStream<ClientSide>),
     base: &'a SessionBase,
-    target: &'a Target,
+    target: &TargetRef,
     start: Start,
 ) -> Pin<Box<dyn Future<Output = Stopped> + 'a>> {
-    Box::pin(async move { Pump::new(ends, &base.context, target, start).run(base).await })
+    Box::pin(Pump::new(ends, &base.context, target, start).run(base))
 }
 
 /// Makes sure that a target that is lost receives nothing more: the kernel would send again what a
@@ -139,8 +141,8 @@ impl Session {
     pub(crate) async fn run_tls(self, socket: SocketStream) {
         let handshake = Box::pin(handshake::accept(&self.base, socket));
         match or_killed(&self.base, handshake).await {
-            Ok(client) if self.shares() => self.run_sharing(client).await,
-            Ok(client) => self.run(client).await,
+            Ok(client) if self.shares() => continue_as(self.run_sharing(client)),
+            Ok(client) => continue_as(self.run(client)),
             Err((reason, _)) => self.end(reason),
         }
     }
@@ -156,55 +158,14 @@ impl Session {
     }
 
     /// Serves the client to its end.
-    ///
-    /// The future of a session that pumps is kept small: what comes before and after the pump is in
-    /// boxes of its own. They borrow nothing that only they need, because whatever is borrowed here
-    /// stays in the future to the end.
-    // Not an async function, because the future of one holds its arguments twice.
-    #[allow(clippy::manual_async_fn)]
-    pub(crate) fn run(mut self, mut client: impl ClientStream) -> impl Future<Output = ()> {
-        async move {
-            let ending = 'served: {
-                let (mut target, mut upstream, mut start) = 'ready: {
-                    let first = match self.connect_at_once() {
-                        Ok(ready) => break 'ready ready,
-                        Err(begun) => Box::pin(self.connect_first(&mut client, begun)),
-                    };
-                    match or_killed(&self.base, first).await {
-                        Ok(ready) => ready,
-                        Err(ending) => break 'served ending,
-                    }
-                };
-                loop {
-                    let current = self.target.insert(target);
-                    self.base.count_as(Some(upstream.connection_use()));
-                    let stopped = match &mut upstream {
-                        Upstream::Plain(upstream) => {
-                            Pump::new((&mut client, upstream), &self.base.context, current, start)
-                                .run(&self.base)
-                                .await
-                        }
-                        Upstream::Tls(upstream) => {
-                            pump_tls((&mut client, upstream), &self.base, current, start).await
-                        }
-                        Upstream::Shared(member) => {
-                            let clock = RestClock::never();
-                            let ends = (&mut client, member);
-                            pump_shared(ends, &self.base, current, (start, clock)).await
-                        }
-                    };
-                    let step = match self.note_stop(stopped, upstream) {
-                        Ok(step) => step,
-                        Err(ending) => break 'served ending,
-                    };
-                    match Box::pin(self.continue_with(step, &mut client)).await {
-                        Ok(ready) => (target, upstream, start) = ready,
-                        Err(ending) => break 'served ending,
-                    }
-                }
-            };
-            self.finish(&mut client, ending).await;
-        }
+    pub(crate) fn run<C: ClientStream + 'static>(self, client: C) -> SessionTask<C> {
+        SessionTask::new(self, client)
+    }
+
+    /// Records that the session is connected to `target`. Returns what a pump is made of.
+    fn connected(&mut self, target: TargetRef, by: ConnectionUse) -> (&SessionBase, &TargetRef) {
+        self.base.count_as(Some(by));
+        (&self.base, self.target.insert(target))
     }
 
     /// Records what a pump has done.
@@ -220,8 +181,20 @@ impl Session {
         self.uncarried = uncarried;
         reset_if_lost(&mut upstream, reason);
         match after {
-            Some(after) => Ok((*after, upstream, undelivered)),
+            Some(after) => Ok((after, upstream, undelivered)),
             None => Err((reason, undelivered)),
+        }
+    }
+
+    /// Takes the step that follows a pump, if one does.
+    fn follow<'a>(
+        &'a mut self,
+        step: Result<Step, SessionEnd>,
+        client: &'a mut impl ClientStream,
+    ) -> Pin<Box<dyn Future<Output = Result<Ready, SessionEnd>> + 'a>> {
+        match step {
+            Ok(step) => Box::pin(self.continue_with(step, client)),
+            Err(ending) => Box::pin(ready(Err(ending))),
         }
     }
 
@@ -231,7 +204,7 @@ impl Session {
         (after, upstream, undelivered): Step,
         client: &mut impl ClientStream,
     ) -> Result<Ready, SessionEnd> {
-        let after = match (after, self.target.take()) {
+        let after = match (*after, self.target.take()) {
             (After::Rebalance(state), Some(here)) => {
                 let moved = connect::rebalance(&self.base.context, (here, upstream), state);
                 return while_visited(&self.base, Box::pin(moved)).await.ok_or(KILLED);
@@ -344,7 +317,8 @@ impl Session {
                         if purpose.is_promotion() && reason == EndReason::HoldAbandoned =>
                     {
                         let (context, unsent) = (&self.base.context, &mut *connecting.unsent);
-                        let promoted = migration.promote_once(context, unsent).await;
+                        // In a box: a session that waits for a target has no memory for this.
+                        let promoted = Box::pin(migration.promote_once(context, unsent)).await;
                         return promoted.ok_or((reason, Vec::new()));
                     }
                     Mode::Resume(migration) => {

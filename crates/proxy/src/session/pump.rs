@@ -15,6 +15,7 @@
 //! clients come from [`maintenance`](crate::maintenance); this module inserts them
 //! ([`interleave`]).
 
+mod counted_context;
 mod directions;
 mod interleave;
 #[cfg(test)]
@@ -37,7 +38,7 @@ use std::task::{Context, Poll, Waker};
 
 use drain::Ticket;
 use resp::Ledger;
-use target::Target;
+use target::{Target, TargetRef};
 
 use crate::context::WorkerContext;
 use crate::end_reason::{EndReason, Side};
@@ -54,18 +55,23 @@ use crate::session::idle::IdleWatch;
 use crate::session::leave::Leaving;
 use crate::session::report::SessionBase;
 use crate::session::shared::rest::RestClock;
-use crate::session::shared::transitions::{SharedContext, SharingState};
+use crate::session::shared::transitions::SharingState;
+use counted_context::CountedContext;
 use running::Running;
 
+pub(crate) use running::Moving;
 pub(crate) use start::Start;
 pub(crate) use stopped::{After, Stopped};
 
 /// A session with both ends connected.
-pub(crate) struct Pump<'a, C, U> {
-    pub(super) client: &'a mut C,
-    pub(super) upstream: &'a mut U,
-    pub(super) context: &'a WorkerContext,
-    pub(super) target: &'a Target,
+///
+/// Nearly every session pumps nearly all the time, so it owns what it uses: its poll finds the ends
+/// in its own memory, and not in that of a future around it.
+pub(crate) struct Pump<C, U> {
+    pub(super) client: C,
+    pub(super) upstream: U,
+    pub(super) context: CountedContext,
+    pub(super) target: Arc<Target>,
     pub(super) ledger: Ledger,
     /// The configuration allows to carry it.
     pub(super) may_carry: bool,
@@ -83,24 +89,22 @@ pub(crate) struct Pump<'a, C, U> {
     /// A reply was discarded: the session ends.
     pub(super) reply_dropped: bool,
     /// Allocated when the first of these is needed.
-    pub(super) rare: Option<Box<Rare<'a>>>,
+    pub(super) rare: Option<Box<Rare>>,
     /// Consecutive gate checks that found a waiting request.
     pub(super) gate_checks: u16,
     pub(super) idle: IdleWatch,
     pub(super) stopwatch: Stopwatch,
     /// Present while something has to go between the replies.
     pub(super) interleaved: Option<Box<interleave::Interleaved>>,
-    /// The pin as which it is counted.
-    pub(super) pin: Option<resp::Pin>,
     /// Present if its service shares connections.
     pub(super) sharing: Option<Box<SharingState>>,
 }
 
 /// State that most sessions never need, or only at their end.
 #[derive(Default)]
-pub(super) struct Rare<'a> {
+pub(super) struct Rare {
     /// Waits for the turn of this session to leave.
-    pub(super) turn: Option<Pin<Box<dyn Future<Output = ()> + Send + 'a>>>,
+    pub(super) turn: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     pub(super) half_close: LazyTimer,
     pub(super) patience: LazyTimer,
     /// Set while the gate is closed.
@@ -111,12 +115,12 @@ pub(super) struct Rare<'a> {
     pub(super) returns: LazyTimer,
 }
 
-impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
+impl<C: ByteStream, U: ByteStream> Pump<C, U> {
     /// A pump between two open ends.
     pub(crate) fn new(
-        (client, upstream): (&'a mut C, &'a mut U),
-        context: &'a WorkerContext,
-        target: &'a Target,
+        (client, upstream): (C, U),
+        context: &Arc<WorkerContext>,
+        target: &TargetRef,
         start: impl Into<Start>,
     ) -> Self {
         let Start { early, replayed, returns_after } = start.into();
@@ -131,8 +135,8 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
         Self {
             client,
             upstream,
-            context,
-            target,
+            context: CountedContext::new(context),
+            target: target.target(),
             ledger,
             may_carry: options.sessions == Sessions::Carry,
             has_received,
@@ -149,33 +153,40 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
             idle: idle.unwrap_or_else(|| IdleWatch::of(carried)),
             stopwatch: Stopwatch::default(),
             interleaved: None,
-            pin: None,
             sharing: returns_after.map(SharingState::returning),
         }
     }
 
     /// The pump of a session that shares connections.
-    pub(crate) fn sharing(mut self, shared: SharedContext, rest: RestClock) -> Self {
-        self.sharing = Some(SharingState::sharing(shared, rest));
+    pub(crate) fn sharing(mut self, rest: RestClock) -> Self {
+        self.sharing = Some(SharingState::sharing(rest));
         self
     }
 
-    /// Pumps until there is a reason to stop. Takes `self` by reference, because what a future
-    /// takes by value is in the one that awaits it twice.
-    pub(crate) fn run(&mut self, base: &'a SessionBase) -> impl Future<Output = Stopped> {
-        Running::New(self, base)
+    /// Pumps until there is a reason to stop.
+    pub(crate) fn run<'b>(self, base: &'b SessionBase) -> impl Future<Output = Stopped> + 'b
+    where
+        C: 'b,
+        U: 'b,
+    {
+        Running::new(self, base)
     }
 
-    /// One poll of the session: a function of its own with all of the usual path in it.
-    #[inline(never)]
+    /// The connections of a pump that has [stopped](Self::stop).
+    pub(crate) fn into_ends(self) -> (C, U) {
+        (self.client, self.upstream)
+    }
+
+    /// One poll of the session, with all of the usual path in it.
+    #[inline(always)]
     fn poll_once(
         &mut self,
         cx: &mut Context<'_>,
-        base: &'a SessionBase,
+        base: &SessionBase,
         FlaggedWaker { flag, waker }: &FlaggedWaker,
     ) -> Poll<EndReason> {
         // Once for all that follows: no socket event can be recorded while this runs.
-        stream::update_readiness_of_both(self.client, self.upstream, cx);
+        stream::update_readiness_of_both(&mut self.client, &mut self.upstream, cx);
         self.record_sent();
         let rung = flag.take_woken();
         if rung && let Some(polled) = self.handle_rare_events(base, flag, waker) {
@@ -199,7 +210,7 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
     #[cold]
     fn handle_rare_events(
         &mut self,
-        base: &'a SessionBase,
+        base: &SessionBase,
         flag: &Arc<WakeFlag>,
         waker: &Waker,
     ) -> Option<Poll<EndReason>> {
@@ -209,21 +220,17 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
         self.check_events(&base.ticket, waker).map(Poll::Ready)
     }
 
-    pub(super) fn rare(&mut self) -> &mut Rare<'a> {
+    pub(super) fn rare(&mut self) -> &mut Rare {
         self.rare.get_or_insert_default()
     }
 
     /// Whether the alarm is set and due.
-    pub(super) fn is_due(
-        &mut self,
-        alarm: for<'r> fn(&'r mut Rare<'a>) -> &'r mut LazyTimer,
-        waker: &Waker,
-    ) -> bool {
+    pub(super) fn is_due(&mut self, alarm: fn(&mut Rare) -> &mut LazyTimer, waker: &Waker) -> bool {
         self.rare.as_mut().is_some_and(|rare| alarm(rare).is_due(waker))
     }
 
     /// Checks everything that is announced by the bell.
-    fn check_events(&mut self, ticket: &'a Ticket, waker: &Waker) -> Option<EndReason> {
+    fn check_events(&mut self, ticket: &Ticket, waker: &Waker) -> Option<EndReason> {
         if ticket.is_cut() {
             return Some(EndReason::Cut);
         }

@@ -35,8 +35,7 @@ async fn sends_waiting_requests_in_the_first_poll() {
     let target = context.shared.service.route.usable_target().unwrap();
     let base = session_base(&context);
     {
-        let mut pump =
-            Pump::new((&mut client, &mut upstream), &context, &target, b"INFO\r\n".to_vec());
+        let pump = Pump::new((&mut client, &mut upstream), &context, &target, b"INFO\r\n".to_vec());
         let running = pump.run(&base);
         let mut running = std::pin::pin!(running);
         let polled =
@@ -130,7 +129,7 @@ async fn keeps_the_future_of_a_session_small() {
     let (session, client, _reactor) = started();
     let size = size_of_val(&session.run(client));
     // Of it, 264 are the ledger.
-    assert!(size <= 696, "{size} bytes");
+    assert!(size <= 616, "{size} bytes");
 }
 
 #[tokio::test]

@@ -164,7 +164,7 @@ pub(crate) async fn while_visited<T>(
     .await
 }
 
-impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
+impl<C: ByteStream, U: ByteStream> Pump<C, U> {
     /// Does what the visitor wants.
     #[cold]
     #[inline(never)]

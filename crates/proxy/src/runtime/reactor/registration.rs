@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 use rustix::event::epoll;
 use rustix::io::Errno;
 
-use super::{REACTOR, SocketSlot};
+use super::{REACTOR, Reactor, SocketSlot};
 use crate::runtime::readiness::Readiness;
 use crate::runtime::tasks::{TaskKey, current};
 
@@ -69,29 +69,7 @@ impl Registration {
     /// Takes the readiness from the slot. The task of `cx` is woken by the next event.
     #[inline]
     pub(crate) fn update_readiness(&self, cx: &Context<'_>) {
-        let task = current::key_of(cx.waker());
-        self.with(|slot| self.take_readiness(slot, task, cx.waker()));
-    }
-
-    /// The same for two registrations of one task.
-    #[inline(always)]
-    pub(crate) fn update_readiness_of_both(first: &Self, second: &Self, cx: &Context<'_>) {
-        let task = current::key_of(cx.waker());
-        REACTOR.with_borrow_mut(|reactor| {
-            let Some(reactor) = reactor else { return };
-            for of in [first, second] {
-                if let Some(slot) = reactor.slots.get_mut(of.index as usize) {
-                    of.take_readiness(slot, task, cx.waker());
-                }
-            }
-        });
-    }
-
-    #[inline]
-    fn take_readiness(&self, slot: &mut SocketSlot, task: TaskKey, waker: &Waker) {
-        slot.set_waker(task, waker);
-        self.ready.set(self.ready.get().and(slot.ready));
-        slot.ready = slot.ready.without(Readiness::READ);
+        update_readiness(cx, |update| update.take(self));
     }
 
     /// Whether `wanted` may succeed. If not, the task of `cx` is woken when something changes.
@@ -180,6 +158,35 @@ impl Registration {
             reactor.as_mut().and_then(|reactor| reactor.slots.get_mut(self.index as usize)).map(f)
         })
     }
+}
+
+/// Takes the readiness of registrations of one task from their slots.
+pub(crate) struct ReadinessUpdate<'a> {
+    slots: &'a mut [SocketSlot],
+    task: TaskKey,
+    waker: &'a Waker,
+}
+
+impl ReadinessUpdate<'_> {
+    /// As [`Registration::update_readiness`].
+    #[inline(always)]
+    pub(crate) fn take(&mut self, registration: &Registration) {
+        let Some(slot) = self.slots.get_mut(registration.index as usize) else { return };
+        slot.set_waker(self.task, self.waker);
+        registration.ready.set(registration.ready.get().and(slot.ready));
+        slot.ready = slot.ready.without(Readiness::READ);
+    }
+}
+
+/// Updates the registrations that `update` names. The task of `cx` is woken by their next events.
+#[inline(always)]
+pub(crate) fn update_readiness(cx: &Context<'_>, update: impl FnOnce(&mut ReadinessUpdate<'_>)) {
+    let (task, waker) = (current::key_of(cx.waker()), cx.waker());
+    REACTOR.with_borrow_mut(|reactor| {
+        if let Some(Reactor { slots, .. }) = reactor {
+            update(&mut ReadinessUpdate { slots, task, waker });
+        }
+    });
 }
 
 impl Drop for Registration {

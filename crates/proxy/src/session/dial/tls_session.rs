@@ -64,7 +64,7 @@ pub(super) async fn open(
                 _ => &counters.full,
             };
             counter.increment();
-            Ok(Upstream::Tls(stream))
+            Ok(Upstream::Tls(stream.into()))
         }
         Err((failure, error)) => {
             note(context, target, failure, &error);

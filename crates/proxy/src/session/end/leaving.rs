@@ -4,6 +4,7 @@
 //! session, asks its client to move if it can be asked, and ends the session at the moment that the
 //! rules allow.
 
+use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use crate::maintenance::pending;
 use crate::session::leave::{self, LeaveFacts, Leaving};
 use crate::session::pump::Pump;
 
-impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
+impl<C: ByteStream, U: ByteStream> Pump<C, U> {
     pub(in crate::session) fn is_draining(&self) -> bool {
         self.context.drain.phase() >= Phase::Draining
     }
@@ -24,15 +25,19 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
     /// if it can continue elsewhere at once.
     pub(in crate::session) fn check_leaving(
         &mut self,
-        ticket: &'a Ticket,
+        ticket: &Ticket,
         waker: &Waker,
     ) -> Option<EndReason> {
         if self.leaving == Leaving::No && (self.is_draining() || self.target.is_draining()) {
             // Created only now: ten thousand sessions need no memory for it while none has to
             // leave.
-            let (draining, target) = (self.is_draining(), self.target);
+            let (draining, target) = (self.is_draining(), &self.target);
             let turn = self.rare.get_or_insert_default().turn.get_or_insert_with(|| {
-                if draining { Box::pin(ticket.asked()) } else { Box::pin(leave::turn(target)) }
+                if draining {
+                    Box::pin(ticket.asked())
+                } else {
+                    Box::pin(leave::turn(Arc::clone(target)))
+                }
             });
             if turn.as_mut().poll(&mut Context::from_waker(waker)).is_ready() {
                 self.rare().turn = None;
@@ -60,7 +65,7 @@ impl<'a, C: ByteStream, U: ByteStream> Pump<'a, C, U> {
     /// connection by itself; all other sessions end after a reply.
     fn begin_to_leave(&mut self, waker: &Waker) {
         let moving =
-            if self.is_draining() { pending::moving(&self.ledger, self.context) } else { None };
+            if self.is_draining() { pending::moving(&self.ledger, &self.context) } else { None };
         if let Some((seconds, push)) = moving {
             self.announce(push);
             self.leaving = Leaving::Notified;

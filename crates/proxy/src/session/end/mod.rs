@@ -29,14 +29,7 @@ use crate::session::dial;
 use crate::session::leave::Leaving;
 use crate::session::pump::{After, Pump, Stopped};
 
-impl<C, U> Drop for Pump<'_, C, U> {
-    /// However the pump ends, its session is no longer counted as pinned.
-    fn drop(&mut self) {
-        self.context.counters.repin(self.pin, None);
-    }
-}
-
-impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
+impl<C: ByteStream, U: ByteStream> Pump<C, U> {
     /// Whether the client would not notice if the session continued over another connection.
     #[cold]
     pub(in crate::session) fn can_be_carried(&self) -> bool {
@@ -89,7 +82,7 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
     fn report_upstream_end(&self) {
         if self.ledger.session_state() != SessionState::Ended && !self.ledger.provokes_close() {
             self.context.counters.hints.increment();
-            self.context.shared.service.hints.hint(self.target, Hint::UpstreamEnded);
+            self.context.shared.service.hints.hint(&self.target, Hint::UpstreamEnded);
         }
     }
 
@@ -119,7 +112,7 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
         }
         match (side, self.first_end) {
             _ if invariant::is_violation(error) => EndReason::InternalError,
-            (Side::Upstream, _) if dial::note_error(self.context, self.target, error) => {
+            (Side::Upstream, _) if dial::note_error(&self.context, &self.target, error) => {
                 if self.first_end.is_none() {
                     self.report_upstream_end();
                 }
@@ -150,7 +143,7 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
     /// Appends our last push, if there is one, to what came from the target, which has ended. After
     /// the end is passed to the client nothing can be sent to it.
     pub(in crate::session) fn append_last_push(&mut self) {
-        let push = pending::last_push(&self.ledger, self.context, EndReason::UpstreamClosed);
+        let push = pending::last_push(&self.ledger, &self.context, EndReason::UpstreamClosed);
         if !push.is_empty() {
             self.ledger.set_failover_announced(false);
             self.replies.keep(&push);
@@ -181,10 +174,7 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
     #[cold]
     #[inline(never)]
     pub(in crate::session) fn note_pin(&mut self) -> Poll<EndReason> {
-        let before = std::mem::replace(&mut self.pin, self.ledger.pin());
-        if self.pin != before {
-            self.context.counters.repin(before, self.pin);
-        }
+        self.context.count_pin(self.ledger.pin());
         let quiet = self.ledger.session_state() == SessionState::Quiet
             && self.replies.is_clear()
             && self.measured == 0;
@@ -234,7 +224,7 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
         let mut undelivered = self.take_undelivered();
         // A session that continues has handed its ledger over, and notifies its client that the
         // failover is over where it arrives.
-        undelivered.append(&mut pending::last_push(&self.ledger, self.context, reason));
+        undelivered.append(&mut pending::last_push(&self.ledger, &self.context, reason));
         Stopped {
             reason,
             undelivered,

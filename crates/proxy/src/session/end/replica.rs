@@ -21,7 +21,7 @@ use crate::io::stream::ByteStream;
 use crate::session::leave::{self, Leaving};
 use crate::session::pump::Pump;
 
-impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
+impl<C: ByteStream, U: ByteStream> Pump<C, U> {
     /// Whether the target has been unresponsive for too long. Starts and stops the timer.
     pub(in crate::session) fn check_unresponsive(&mut self, waker: &Waker) -> Option<EndReason> {
         let set = self.rare.as_ref().is_some_and(|rare| rare.unresponsive.is_set());

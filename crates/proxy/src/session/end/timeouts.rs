@@ -9,7 +9,7 @@ use crate::session::hold::CHECK_INTERVAL;
 use crate::session::idle::IdleFacts;
 use crate::session::pump::Pump;
 
-impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
+impl<C: ByteStream, U: ByteStream> Pump<C, U> {
     /// Why the client is closed for its silence; `None` if it is not.
     #[cold]
     pub(in crate::session) fn check_idle(&mut self, waker: &Waker) -> Option<EndReason> {

@@ -15,21 +15,21 @@ use crate::io::forwarding::{ReplyForwarding, RequestForwarding};
 use crate::io::stream::ByteStream;
 use crate::session::leave::Leaving;
 
-impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
+impl<C: ByteStream, U: ByteStream> Pump<C, U> {
     /// The direction from client to target.
     #[inline(always)]
     fn request_parts(&mut self) -> (&mut Flow, &mut C, &mut U, RequestForwarding<'_>) {
         let policy = RequestForwarding {
             ledger: &mut self.ledger,
-            target: self.target,
-            context: self.context,
+            target: &self.target,
+            context: &self.context,
             heard: &mut self.has_received,
             stopping: self.leaving == Leaving::AtBoundary,
             stopwatch: &mut self.stopwatch,
             measured: &mut self.measured,
             deferred: U::SHARED,
         };
-        (&mut self.requests, self.client, self.upstream, policy)
+        (&mut self.requests, &mut self.client, &mut self.upstream, policy)
     }
 
     /// The direction from target to client.
@@ -37,12 +37,12 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
     pub(super) fn reply_parts(&mut self) -> (&mut Flow, &mut U, &mut C, ReplyForwarding<'_>) {
         let policy = ReplyForwarding {
             ledger: &mut self.ledger,
-            target: self.target,
-            context: self.context,
+            target: &self.target,
+            context: &self.context,
             stopwatch: &mut self.stopwatch,
             commands: &mut self.commands,
         };
-        (&mut self.replies, self.upstream, self.client, policy)
+        (&mut self.replies, &mut self.upstream, &mut self.client, policy)
     }
 
     /// Moves requests. Their end is not passed to the target yet.

@@ -41,7 +41,7 @@ impl Interleaved {
     }
 }
 
-impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
+impl<C: ByteStream, U: ByteStream> Pump<C, U> {
     /// Whether replies have to be split, or may have to be.
     #[inline]
     pub(in crate::session) fn is_interleaving(&self) -> bool {
@@ -58,19 +58,19 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
         let closed = self.target.is_closed();
         // A session that has to leave this target notifies its client where it arrives.
         if self.target.fence().is_raised()
-            || pending::agreement(&self.ledger, self.context) == MaintenanceHandshake::Off
+            || pending::agreement(&self.ledger, &self.context) == MaintenanceHandshake::Off
         {
             return;
         }
         let pushes = self.interleaved.as_mut().map(|it| &mut it.pushes);
-        if let Some(push) = PendingPushes::for_gate(pushes, closed, &self.ledger, self.context) {
+        if let Some(push) = PendingPushes::for_gate(pushes, closed, &self.ledger, &self.context) {
             self.announce(push);
         }
     }
 
     fn take_due_pushes(&mut self) -> Vec<u8> {
         let Some(interleaved) = &mut self.interleaved else { return Vec::new() };
-        interleaved.pushes.take_due(&mut self.ledger, self.context)
+        interleaved.pushes.take_due(&mut self.ledger, &self.context)
     }
 
     fn take_held_back(&mut self) -> Vec<u8> {
@@ -160,7 +160,7 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
             rest = after;
             if refusal {
                 let pushes = &mut self.interleaved.get_or_insert_default().pushes;
-                all.append(&mut pushes.hold_back(piece, &mut self.ledger, self.context));
+                all.append(&mut pushes.hold_back(piece, &mut self.ledger, &self.context));
             } else {
                 all.extend_from_slice(piece);
             }

@@ -64,7 +64,7 @@ fn frames(mut bytes: &[u8]) -> Vec<Vec<u8>> {
     found
 }
 
-fn poll(pump: &mut Pump<'_, FakeStream, FakeStream>) {
+fn poll(pump: &mut Pump<&mut FakeStream, &mut FakeStream>) {
     let waker = Waker::noop();
     let mut cx = Context::from_waker(waker);
     assert_eq!(buffer::with_scratch(|scratch| pump.poll(&mut cx, waker, scratch)), Poll::Pending);
@@ -139,7 +139,7 @@ fn check(scenario: &Scenario) {
     pump.client.capacity = 0;
     poll(&mut pump);
     let mut announced = Vec::new();
-    let mut announce = |pump: &mut Pump<'_, FakeStream, FakeStream>, now: usize| {
+    let mut announce = |pump: &mut Pump<&mut FakeStream, &mut FakeStream>, now: usize| {
         for (push, due) in pushes().into_iter().zip(scenario.due) {
             if due <= now
                 && !announced.contains(&push)
@@ -198,7 +198,7 @@ fn sends_a_push_after_the_value_under_way() {
     let (_publisher, context) = context();
     let target = context.shared.service.route.usable_target().unwrap();
     let (mut client, mut upstream) = (FakeStream::sending(&[]), FakeStream::sending(&[]));
-    let mut pump: Pump<'_, FakeStream, FakeStream> =
+    let mut pump: Pump<&mut FakeStream, &mut FakeStream> =
         Pump::new((&mut client, &mut upstream), &context, &target, Vec::new());
     pump.client
         .incoming

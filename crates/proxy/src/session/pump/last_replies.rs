@@ -13,7 +13,6 @@
 //! Nothing is sent to the target here: requests are not even examined.
 
 use std::future::poll_fn;
-use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -37,22 +36,19 @@ const LONGEST: Duration = Duration::from_secs(5);
 /// Maximum bytes.
 const MOST: u64 = 64 * 1024 * 1024;
 
-impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
-    /// [Delivers](Self::deliver_last_replies) them, and stops. Boxed and out of line: it must take
-    /// neither memory in the future of a session that pumps nor code in its every poll.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn stop_fenced<'t>(
-        &'t mut self,
-        base: &'t SessionBase,
-    ) -> Pin<Box<dyn Future<Output = Stopped> + 't>> {
+impl<C: ByteStream, U: ByteStream> Pump<C, U> {
+    /// [Delivers](Self::deliver_last_replies) them, and stops. Returns the ends, too. In a box,
+    /// since a future has what it is made of twice.
+    pub(in crate::session) async fn stop_fenced(
+        mut self: Box<Self>,
+        base: &SessionBase,
+    ) -> (Stopped, C, U) {
         base.stage.set(Stage::Closing);
-        Box::pin(async move {
-            // An order ends them, and changes nothing of why the session ends.
-            let _ended =
-                while_visited(base, Box::pin(self.deliver_last_replies(&base.ticket))).await;
-            self.stop(EndReason::Fenced)
-        })
+        // An order ends them, and changes nothing of why the session ends.
+        let _ended = while_visited(base, Box::pin(self.deliver_last_replies(&base.ticket))).await;
+        let stopped = self.stop(EndReason::Fenced);
+        let (client, upstream) = self.into_ends();
+        (stopped, client, upstream)
     }
 
     /// Delivers them. The event of the fence may have come before that of the bytes, so the event

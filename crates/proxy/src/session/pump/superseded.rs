@@ -44,7 +44,7 @@ pub(super) enum Withheld {
     Released(Vec<u8>),
 }
 
-impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
+impl<C: ByteStream, U: ByteStream> Pump<C, U> {
     /// Examines bytes that were read and that the forwarding policy did not admit, and forwards
     /// those that may pass.
     #[cold]

@@ -19,9 +19,9 @@ use crate::testing::{FakeStream, SOON, context, destination};
 const SET: &[u8] = b"SET k v\r\n";
 const OK: &[u8] = b"+OK\r\n";
 
-type FakePump<'a> = Pump<'a, FakeStream, FakeStream>;
+type FakePump<'a> = Pump<&'a mut FakeStream, &'a mut FakeStream>;
 
-fn poll<C: ByteStream, U: ByteStream>(pump: &mut Pump<'_, C, U>) -> Poll<EndReason> {
+fn poll<C: ByteStream, U: ByteStream>(pump: &mut Pump<C, U>) -> Poll<EndReason> {
     let waker = Waker::noop();
     let mut cx = Context::from_waker(waker);
     buffer::with_scratch(|scratch| pump.poll(&mut cx, waker, scratch))

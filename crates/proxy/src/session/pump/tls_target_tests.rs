@@ -16,7 +16,7 @@ use crate::session::pump::{After, Pump, Stopped};
 use crate::testing::tls_target::{FarEnd, noop, record_events};
 use crate::testing::{FakeStream, context, destination};
 
-type TestPump<'a> = Pump<'a, FakeStream, TlsStream<ClientSide>>;
+type TestPump<'a> = Pump<&'a mut FakeStream, &'a mut TlsStream<ClientSide>>;
 
 fn set(size: usize) -> Vec<u8> {
     [format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${size}\r\n").as_bytes(), &vec![b'v'; size], b"\r\n"]

@@ -158,7 +158,7 @@ impl Resting {
     }
 }
 
-impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
+impl<C: ByteStream, U: ByteStream> Pump<C, U> {
     /// Measures how long the client of a session that shares has been idle. To be called with the
     /// other rare events.
     pub(in crate::session) fn check_rest(&mut self, waker: &Waker) {
@@ -191,7 +191,7 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
             && self.first_end.is_none()
             && !self.requests.has_ended()
             && self.leaving == Leaving::No
-            && self.pin.is_none()
+            && self.context.pin().is_none()
             && self.rare.as_ref().is_none_or(|rare| rare.is_unused())
             && self.target.accepts_requests()
             && !self.target.is_draining()
@@ -217,7 +217,7 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
     }
 }
 
-impl Rare<'_> {
+impl Rare {
     /// Whether nothing is waited for.
     fn is_unused(&self) -> bool {
         let Self { turn, half_close, patience, gate_check, unresponsive, returns } = self;

@@ -10,7 +10,6 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use target::TargetRef;
@@ -41,10 +40,7 @@ pub(in crate::session) fn pump_shared<'a, C: ByteStream>(
     target: &'a TargetRef,
     (start, rest): (Start, RestClock),
 ) -> Pin<Box<dyn Future<Output = Stopped> + 'a>> {
-    let shared = (Arc::clone(&base.context), target.target());
-    // Not made within the future, which would have the start and the pump.
-    let mut pump = Pump::new(ends, &base.context, target, start).sharing(shared, rest);
-    Box::pin(async move { pump.run(base).await })
+    Box::pin(Pump::new(ends, &base.context, target, start).sharing(rest).run(base))
 }
 
 /// A session, its client, and what is kept while it rests.

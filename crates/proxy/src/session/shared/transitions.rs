@@ -9,7 +9,6 @@
 //! `WAIT` refers to the writes of its own connection. A session that has sent requests on another
 //! one ends instead of getting a wrong reply.
 
-use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -183,7 +182,7 @@ impl Session {
     }
 }
 
-impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
+impl<C: ByteStream, U: ByteStream> Pump<C, U> {
     /// Records what has left on the shared connection since the last poll. To be called before
     /// anything is decided.
     #[inline]
@@ -200,10 +199,9 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
     pub(in crate::session) fn offer_requests(&mut self) {
         if U::SHARED
             && !self.target.fence().is_raised()
-            && let Some(SharingState { shared: Some(shared), .. }) = self.sharing.as_deref()
             && let Some(member) = self.upstream.as_member()
         {
-            pool::offer(member, &self.ledger, (&shared.0, &shared.1));
+            pool::offer(member, &self.ledger, (&self.context, &self.target));
         }
     }
 
@@ -316,8 +314,6 @@ impl<C: ByteStream, U: ByteStream> Pump<'_, C, U> {
 /// The state of a pump whose service shares connections.
 #[derive(Debug)]
 pub(crate) struct SharingState {
-    /// If it shares: how it joins a connection.
-    shared: Option<SharedContext>,
     /// If it has its own connection: when it may return.
     return_at: Option<Instant>,
     /// Set when it stops to change between the two.
@@ -329,21 +325,17 @@ pub(crate) struct SharingState {
 
 impl SharingState {
     /// Of a session that shares.
-    pub(crate) fn sharing(shared: SharedContext, rest: RestClock) -> Box<Self> {
-        let (shared, return_at) = (Some(shared), None);
-        Box::new(Self { shared, return_at, transition: None, rest, kept: None })
+    pub(crate) fn sharing(rest: RestClock) -> Box<Self> {
+        Box::new(Self { return_at: None, transition: None, rest, kept: None })
     }
 
     /// Of a session that returns after `span`.
     pub(crate) fn returning(span: Duration) -> Box<Self> {
         let return_at = Some(Instant::now() + span);
         let (transition, rest) = (None, RestClock::default());
-        Box::new(Self { shared: None, return_at, transition, rest, kept: None })
+        Box::new(Self { return_at, transition, rest, kept: None })
     }
 }
-
-/// What the pump of a session that shares needs to join a connection.
-pub(crate) type SharedContext = (Arc<WorkerContext>, Arc<target::Target>);
 
 #[cfg(test)]
 mod tests {
