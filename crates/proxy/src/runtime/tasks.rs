@@ -537,13 +537,14 @@ impl Tasks {
         let essential = task.essential;
         match polled {
             Ok(Poll::Pending) => Ok(essential),
-            polled => self.end(key, &polled).map(|()| essential),
+            polled => self.end(key, polled).map(|()| essential),
         }
     }
 
     /// Drops a task that has returned or panicked, unless it continues as another future.
-    fn end(&mut self, key: TaskKey, polled: &Polled) -> Result<(), Panicked> {
-        if self.continue_task(key, polled.is_ok()) {
+    fn end(&mut self, key: TaskKey, polled: Polled) -> Result<(), Panicked> {
+        let polled = self.continue_task(key, polled);
+        if matches!(polled, Ok(Poll::Pending)) {
             return Ok(());
         }
         let Some(slot) = self.slots.get_mut(key.index() as usize) else { return Ok(()) };

@@ -9,8 +9,9 @@
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::task::Poll;
 
-use super::{TaskFuture, TaskKey, Tasks};
+use super::{Polled, TaskFuture, TaskKey, Tasks};
 
 thread_local! {
     /// What the task that is being polled continues as.
@@ -18,26 +19,29 @@ thread_local! {
 }
 
 /// The task that is being polled continues as `next`, if the future that it is returns in this
-/// poll. It is polled in the next round, before the event loop waits again.
+/// poll. `next` is polled at once, so a visit or a wake-up finds no task between two futures.
 pub(crate) fn continue_as(next: impl Future<Output = ()> + 'static) {
     NEXT.set(Some(Box::pin(next)));
 }
 
 impl Tasks {
-    /// Lets a task whose future has returned, or panicked if not `returned`, continue as the next
-    /// one. Returns whether it does.
-    pub(super) fn continue_task(&mut self, key: TaskKey, returned: bool) -> bool {
-        let Some(next) = NEXT.take() else { return false };
-        let (unneeded, continues) = match self.task(key).filter(|_| returned) {
-            Some(task) => (std::mem::replace(&mut task.future, next), true),
-            None => (next, false),
-        };
-        if continues {
-            super::queue([key]);
+    /// Lets a task that has returned continue as the next future, if it has one, and polls that.
+    /// Returns the last result, which is `Pending` unless the task has ended.
+    pub(super) fn continue_task(&mut self, key: TaskKey, mut polled: Polled) -> Polled {
+        while let Some(next) = NEXT.take() {
+            let (unneeded, task) =
+                match self.task(key).filter(|_| matches!(polled, Ok(Poll::Ready(())))) {
+                    Some(task) => (std::mem::replace(&mut task.future, next), Some(task)),
+                    None => (next, None),
+                };
+            // It may panic when it is dropped, which changes nothing for the task.
+            let _dropped = catch_unwind(AssertUnwindSafe(|| drop(unneeded)));
+            match task {
+                Some(task) => polled = task.poll(key),
+                None => break,
+            }
         }
-        // It may panic when it is dropped, which changes nothing for the task.
-        let _dropped = catch_unwind(AssertUnwindSafe(|| drop(unneeded)));
-        continues
+        polled
     }
 }
 
@@ -46,9 +50,9 @@ mod tests {
     use std::cell::RefCell;
     use std::future::poll_fn;
     use std::rc::Rc;
-    use std::task::Poll;
 
     use super::*;
+    use crate::runtime::tasks::visits::{self, Visit};
     use crate::runtime::tasks::{self, WorkerHandle};
 
     /// The tasks of this thread.
@@ -101,6 +105,29 @@ mod tests {
         run(&mut tasks);
         assert_eq!(*log.borrow(), ["first", "continues", "second"]);
         assert_eq!((tasks.generation(0), tasks.worker.tasks()), (None, 0));
+    }
+
+    /// An order that arrives when a task is about to continue reaches the next future.
+    #[test]
+    fn passes_visit_to_next_future() {
+        let (mut tasks, log) = (tasks(), Rc::new(RefCell::new(Vec::new())));
+        let seen = Rc::clone(&log);
+        tasks::spawn(poll_fn(move |_| {
+            if visits::current().is_none() {
+                return Poll::Pending;
+            }
+            let seen = Rc::clone(&seen);
+            continue_as(poll_fn(move |_| {
+                seen.borrow_mut().push(visits::current());
+                visits::accept_end();
+                Poll::Ready(())
+            }));
+            Poll::Ready(())
+        }));
+        run(&mut tasks);
+        tasks.visit(0, Visit::End);
+        assert_eq!((*log.borrow()).as_slice(), [Some(Visit::End)]);
+        assert_eq!(tasks.generation(0), None);
     }
 
     #[test]

@@ -185,6 +185,6 @@ impl Tasks {
     fn poll_unqueued(&mut self, key: TaskKey) -> Result<(), Panicked> {
         let Some(task) = self.task(key) else { return Ok(()) };
         let polled = task.poll(key);
-        if matches!(polled, Ok(Poll::Pending)) { Ok(()) } else { self.end(key, &polled) }
+        if matches!(polled, Ok(Poll::Pending)) { Ok(()) } else { self.end(key, polled) }
     }
 }
