@@ -82,6 +82,7 @@ mod tls_activation;
 mod tls_admin;
 mod tls_admin_faults;
 mod tls_clients;
+mod tls_half_handshakes;
 mod tls_listeners;
 mod tls_promises;
 mod tls_redis;

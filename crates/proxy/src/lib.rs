@@ -100,7 +100,7 @@ pub use stats::{ServiceCounters, ServiceSnapshot, Stats};
 pub use target_tls::{TargetTlsFailure, TargetTlsSnapshot};
 /// The versions of TLS, for [`TlsFacts`].
 pub use tls::Version as TlsVersion;
-pub use tls_listening::{HandshakeLimit, TlsFailure, TlsListening};
+pub use tls_listening::{TlsFailure, TlsListening};
 pub use workers::{
     KillError, NoAnswer, Running, SessionBatch, SessionVisits, StartError, WorkerError,
     worker_count,

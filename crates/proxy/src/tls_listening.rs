@@ -1,13 +1,9 @@
-//! How TLS sessions of clients begin: the settings of a listener, how many handshakes may run at
-//! once, and why one failed.
+//! How TLS sessions of clients begin: the settings of a listener, and why a handshake failed.
 
-use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tls::rustls::Error;
 use tls::{FaultKind, ServerTls};
-use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// The settings of listeners for TLS.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,48 +12,8 @@ pub struct TlsListening {
     pub settings: ServerTls,
     /// The time from accept to the end of the handshake.
     pub handshake_timeout: Duration,
-    /// How many handshakes may run at once.
-    pub limit: HandshakeLimit,
-}
-
-/// The maximum number of handshakes that run at once in the process: further clients wait, in their
-/// order. A handshake runs from the first byte of the client on, since one that sends nothing costs
-/// nothing. It bounds the memory of half-open sessions, and how long established sessions wait
-/// when all clients reconnect at once. Cheap to clone; all clones are one limit.
-#[derive(Clone)]
-pub struct HandshakeLimit(Arc<Semaphore>);
-
-impl HandshakeLimit {
-    /// At most `most` at once.
-    #[must_use]
-    pub fn new(most: usize) -> Self {
-        Self(Arc::new(Semaphore::new(most.clamp(1, Semaphore::MAX_PERMITS))))
-    }
-
-    /// Whether a further client would have to wait.
-    pub(crate) fn is_exhausted(&self) -> bool {
-        self.0.available_permits() == 0
-    }
-
-    /// Waits for a turn. `None` never happens, because the limit is never closed.
-    pub(crate) async fn turn(&self) -> Option<SemaphorePermit<'_>> {
-        self.0.acquire().await.ok()
-    }
-}
-
-/// Limits are equal if they are one.
-impl PartialEq for HandshakeLimit {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-}
-
-impl Eq for HandshakeLimit {}
-
-impl fmt::Debug for HandshakeLimit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("HandshakeLimit").field(&self.0.available_permits()).finish()
-    }
+    /// How many handshakes of the service may wait for their clients.
+    pub max_waiting: usize,
 }
 
 /// Why a handshake failed.
@@ -66,6 +22,8 @@ impl fmt::Debug for HandshakeLimit {
 pub enum TlsFailure {
     /// It was not complete in time.
     Timeout,
+    /// Too many handshakes waited for their clients, and this was the oldest of its source.
+    Evicted,
     /// The client closed the connection, or it broke.
     Closed,
     /// The client sent something that is not TLS, such as a command.
@@ -84,8 +42,9 @@ pub enum TlsFailure {
 
 impl TlsFailure {
     /// Every kind, in numerical order.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Timeout,
+        Self::Evicted,
         Self::Closed,
         Self::NotTls,
         Self::NothingInCommon,
@@ -101,6 +60,7 @@ impl TlsFailure {
     pub const fn label(self) -> &'static str {
         match self {
             Self::Timeout => FaultKind::TimedOut.as_str(),
+            Self::Evicted => "evicted",
             Self::Closed => FaultKind::Closed.as_str(),
             Self::NotTls => FaultKind::NotTls.as_str(),
             Self::NothingInCommon => FaultKind::NoCommonProtocol.as_str(),

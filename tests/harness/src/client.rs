@@ -82,9 +82,16 @@ impl Client {
     /// # Errors
     /// An error of the connection; `InvalidData` if the handshake fails.
     pub fn connect_tls(addr: SocketAddr, tls: &Tls, timeout: Duration) -> io::Result<Self> {
-        let mut client = Self::connect_within(addr, timeout)?;
-        client.tls = Some(tls.connect(&mut client.stream)?);
-        Ok(client)
+        Self::connect_within(addr, timeout)?.secured(tls)
+    }
+
+    /// Completes a TLS handshake on a new connection.
+    ///
+    /// # Errors
+    /// An error of the connection; `InvalidData` if the handshake fails.
+    pub fn secured(mut self, tls: &Tls) -> io::Result<Self> {
+        self.tls = Some(tls.connect(&mut self.stream)?);
+        Ok(self)
     }
 
     /// Connects from a given source address of this machine.

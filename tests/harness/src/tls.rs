@@ -60,6 +60,18 @@ impl Tls {
         Self { config: Arc::new(config), name }
     }
 
+    /// What a client sends first.
+    ///
+    /// # Panics
+    /// If the library has no random numbers.
+    #[must_use]
+    pub fn hello(&self) -> Vec<u8> {
+        let connection = ClientConnection::new(Arc::clone(&self.config), self.name.clone());
+        let mut hello = Vec::new();
+        connection.expect("a connection").write_tls(&mut hello).expect("a hello");
+        hello
+    }
+
     /// Completes the handshake.
     ///
     /// # Errors

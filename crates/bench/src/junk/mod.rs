@@ -18,6 +18,7 @@
 //!
 //! The rate is bounded. This shows what junk costs, not how much of it a machine survives.
 
+mod half;
 mod sink;
 mod stranger;
 mod traces;
@@ -76,6 +77,9 @@ pub(crate) struct JunkOptions {
     /// Connections of a flood, which come at once; every 32nd stranger is one.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     flood: u32,
+    /// Measure how long new clients with TLS wait beside half handshakes, beside haproxy.
+    #[arg(long)]
+    half_handshakes: bool,
     /// Measure this pointsman instead of building one.
     #[arg(long, value_name = "PATH")]
     program: Option<PathBuf>,
@@ -88,6 +92,9 @@ pub(crate) struct JunkOptions {
 pub(crate) fn run(options: &JunkOptions) -> Result<ExitCode, String> {
     install::whatever_is_missing()?;
     let program = build::released_or(options.program.as_deref())?;
+    if options.half_handshakes {
+        return half::run(program);
+    }
     // What is started from here on stays on this core, except for Pointsman.
     let (core, other) = cores()?;
     pin(other)?;

@@ -554,11 +554,14 @@ section! {
         /// set to a billion. A connection takes two open files; a configured limit for which the
         /// system allows too few files is an error at the start.
         max_connections: usize = ValueKind::Count(0, MAX_CONNECTIONS), Some("0"), Live;
-        /// Maximum number of TLS handshakes with clients that are computed at the same time.
+        /// Maximum number of TLS handshakes of a service that wait for their clients; 0 to leave
+        /// an eighth of its free places.
         ///
-        /// Further clients wait for their turn. A handshake takes about a millisecond of CPU time
-        /// and up to 40 KiB of memory, and established sessions go first.
-        max_handshakes: usize = ValueKind::Count(1, 65_536), Some("256"), Restart;
+        /// One more closes the oldest of the source that has the most; sources are counted as in
+        /// max_connections_per_source. The places are those of max_connections, of which
+        /// established sessions take theirs first. A waiting handshake takes up to 40 KiB, which
+        /// a place has, and computes nothing.
+        max_handshakes: usize = ValueKind::Count(0, 65_536), Some("0"), Restart;
         /// Folder for the socket through which a new process takes over from this one (run
         /// --takeover).
         ///

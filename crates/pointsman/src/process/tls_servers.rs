@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use proxy::{HandshakeLimit, TlsListening};
+use proxy::TlsListening;
 use tls::{BuiltServerTls, CertificateFacts, ServerTls};
 
 use crate::config::{Config, ServerTlsConfig, ServiceConfig};
@@ -36,7 +36,8 @@ enum Change {
 #[derive(Debug, Clone)]
 pub(crate) struct TlsServers {
     services: Arc<Mutex<BTreeMap<String, Made>>>,
-    limit: HandshakeLimit,
+    /// How many handshakes of a service may wait for their clients.
+    max_waiting: usize,
 }
 
 impl TlsServers {
@@ -46,8 +47,11 @@ impl TlsServers {
     ///
     /// The service concerned, and what is wrong.
     pub(crate) fn new(config: &Config) -> Result<Self, String> {
-        let limit = HandshakeLimit::new(config.process.max_handshakes);
-        let servers = Self { services: Arc::default(), limit };
+        let max_waiting = match config.process.max_handshakes {
+            0 => usize::MAX,
+            most => most,
+        };
+        let servers = Self { services: Arc::default(), max_waiting };
         servers.commit(servers.prepare(config)?);
         Ok(servers)
     }
@@ -110,7 +114,7 @@ impl TlsServers {
     pub(crate) fn listening(&self, service: &ServiceConfig) -> Option<TlsListening> {
         let settings = self.lock().get(&service.name)?.server.clone();
         let handshake_timeout = service.tls.handshake_timeout;
-        Some(TlsListening { settings, handshake_timeout, limit: self.limit.clone() })
+        Some(TlsListening { settings, handshake_timeout, max_waiting: self.max_waiting })
     }
 
     /// The certificates in use, each with its service.

@@ -1,4 +1,5 @@
-//! Limits on sessions: per service, per process, per source, and waiting at a gate.
+//! Limits on sessions: per service, per process, per source, waiting at a gate, and waiting for
+//! their clients in a TLS handshake.
 //!
 //! A slot is taken when a connection is accepted and released when its guard is dropped, so no way
 //! of ending a session can leak it. The counts are shared by all workers, since a limit per worker
@@ -12,12 +13,14 @@
 //!
 //! Deliberately absent: the watching, and what a rejected client is sent.
 
+pub(crate) mod handshakes;
 mod sources;
 
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use crate::limits::handshakes::{WaitingHandshake, WaitingHandshakes};
 use crate::limits::sources::{ClientSource, SourceTable};
 
 /// The number of pipes that each worker may use for splicing, as the limit on open files permits.
@@ -107,6 +110,11 @@ impl Slots {
     pub(crate) fn taken(&self) -> usize {
         self.taken.load(Ordering::Relaxed)
     }
+
+    /// The number of slots that are free, if there are at most `limit`.
+    fn free_within(&self, limit: usize) -> usize {
+        self.limit().min(limit).saturating_sub(self.taken())
+    }
 }
 
 /// A slot, released when dropped.
@@ -171,6 +179,7 @@ pub(crate) struct Limits {
     total: Arc<Slots>,
     sources: SourceTable,
     shortage: ResourceShortage,
+    pub(crate) handshakes: WaitingHandshakes,
 }
 
 impl Limits {
@@ -182,7 +191,8 @@ impl Limits {
         shortage: ResourceShortage,
     ) -> Arc<Self> {
         let sources = SourceTable::new(per_source);
-        Arc::new(Self { service: Slots::new(service), total, sources, shortage })
+        let (service, handshakes) = (Slots::new(service), WaitingHandshakes::default());
+        Arc::new(Self { service, total, sources, shortage, handshakes })
     }
 
     /// Changes the maximum number of sessions of the service, and that of each source.
@@ -218,6 +228,18 @@ impl Limits {
         // administrator.
         admission.count_source(peer)?;
         Ok(admission)
+    }
+
+    /// A TLS handshake with this number waits for its client, as at most `most` of the service may.
+    pub(crate) fn wait_for_client(
+        &self,
+        peer: Option<IpAddr>,
+        number: u64,
+        most: usize,
+    ) -> WaitingHandshake<'_> {
+        let total = self.total.free_within(self.shortage.files());
+        let free = self.service.free_within(usize::MAX).min(total);
+        self.handshakes.enter(peer.map(ClientSource::of), number, free, most)
     }
 }
 

@@ -3,9 +3,9 @@
 //! A signature takes longer than a hundred small requests. So a handshake computes only in turns of
 //! its own: before each step it steps back once, as a task that has moved many bytes does
 //! ([`run_queue`](crate::runtime::run_queue)), and then runs after all sessions that have something
-//! to do. The number of handshakes is
-//! [limited](crate::tls_listening::HandshakeLimit), and each has a deadline that begins
-//! with the connection.
+//! to do. One that waits for its client keeps no other waiting. It can be
+//! [evicted](crate::limits::handshakes) while it waits, and has a deadline that begins with the
+//! connection.
 //!
 //! A client that sends nothing costs a socket and a small future: the state of the library is
 //! created when its first bytes are here. If these are no TLS, the client is told so in its own
@@ -15,7 +15,7 @@
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tls::{ServerSide, TlsConnection, TlsSide};
 
@@ -32,9 +32,6 @@ use crate::tls_listening::{TlsFailure, TlsListening};
 
 /// The first byte of a record of a handshake (RFC 8446, section 5.1).
 const HANDSHAKE_RECORD: u8 = 0x16;
-
-/// A client that has sent nothing for this long in the middle of a handshake has stopped.
-const STOPPED: Duration = Duration::from_secs(2);
 
 /// The reply to a client that sends commands where TLS is spoken.
 const NOT_TLS: &[u8] = b"-ERR this port accepts TLS connections only\r\n";
@@ -77,7 +74,10 @@ type Failed = (TlsFailure, String);
 
 /// A handshake on its way.
 struct Handshake<'a> {
+    base: &'a SessionBase,
     tls: &'a TlsListening,
+    /// Lower than that of every handshake that began later.
+    number: u64,
     /// Received, and not processed yet.
     received: Vec<u8>,
 }
@@ -97,21 +97,33 @@ pub(super) async fn accept(
         return Err((EndReason::TlsHandshakeFailed, Vec::new()));
     };
     let deadline = (Instant::now() + tls.handshake_timeout).into();
-    let mut handshake = Handshake { tls: &tls, received: Vec::new() };
-    let ended = tokio::select! {
+    let number = base.context.shared.limits.handshakes.number();
+    let mut handshake = Handshake { base, tls: &tls, number, received: Vec::new() };
+    let first = handshake.wait(|cx, to| tls_stream::poll_receive(&mut socket, cx, to));
+    let first = tokio::select! {
         biased;
         () = base.ticket.cut() => return Err((EndReason::Cut, Vec::new())),
-        first = tokio::time::timeout_at(deadline, handshake.receive_first(&mut socket)) => first,
+        first = tokio::time::timeout_at(deadline, first) => first,
     };
-    if let Ok(Err(reason)) = ended {
-        return Err((reason, Vec::new()));
-    }
+    let first = match first {
+        // The client has gone without a byte.
+        Ok(Ok(Ok(0))) => return Err((EndReason::ClientClosed, Vec::new())),
+        Ok(Ok(Err(error))) => {
+            return Err((EndReason::from_error(Side::Client, error.kind()), Vec::new()));
+        }
+        Ok(Err(evicted)) => Err(evicted),
+        // What follows is past the deadline then.
+        Ok(Ok(Ok(_))) | Err(_) => Ok(()),
+    };
     let running = Running::new(&base.context.counters);
+    let complete = async {
+        first?;
+        handshake.complete(socket).await
+    };
     let result = tokio::select! {
         biased;
         () = base.ticket.cut() => return Err((EndReason::Cut, Vec::new())),
-        // Past the deadline, if that is where it is.
-        result = tokio::time::timeout_at(deadline, handshake.complete(socket)) => result,
+        result = tokio::time::timeout_at(deadline, complete) => result,
     };
     let late = |_elapsed| Err((TlsFailure::Timeout, "it was not complete in time".to_owned()));
     match result.unwrap_or_else(late) {
@@ -132,6 +144,12 @@ fn log(base: &SessionBase, failure: TlsFailure, error: &str) {
     let service = &*base.context.shared.service.name;
     let (client, reason) = (base.peer, failure.label());
     match failure {
+        TlsFailure::Evicted => {
+            let log = &base.context.shared.limits.handshakes.log;
+            if let Some(unlogged) = log.due(0, Instant::now()) {
+                tracing::warn!(service, %client, error, unlogged, "TLS handshake evicted");
+            }
+        }
         TlsFailure::Timeout | TlsFailure::Closed => {
             tracing::debug!(service, %client, reason, error, "TLS handshake failed");
         }
@@ -143,20 +161,6 @@ fn log(base: &SessionBase, failure: TlsFailure, error: &str) {
 }
 
 impl Handshake<'_> {
-    /// Receives the first bytes of the client.
-    ///
-    /// # Errors
-    ///
-    /// The client has gone without any.
-    async fn receive_first(&mut self, socket: &mut SocketStream) -> Result<(), EndReason> {
-        let read = poll_fn(|cx| tls_stream::poll_receive(socket, cx, &mut self.received)).await;
-        match read {
-            Ok(0) => Err(EndReason::ClientClosed),
-            Ok(_) => Ok(()),
-            Err(error) => Err(EndReason::from_error(Side::Client, error.kind())),
-        }
-    }
-
     /// Everything after the first bytes.
     async fn complete(
         &mut self,
@@ -171,28 +175,26 @@ impl Handshake<'_> {
                 return Err((TlsFailure::NotTls, "the client does not speak TLS".to_owned()));
             }
         }
-        let turn = self.tls.limit.turn().await;
         let connection = TlsConnection::accept(self.tls.settings.config())
             .map_err(|error| (TlsFailure::Internal, error.to_string()))?;
         let mut client = TlsStream::new(socket, connection);
         loop {
             tasks::record_bytes(run_queue::HEAVY);
             tasks::yield_now().await;
-            match poll_fn(|cx| poll_step(cx, &mut client, &mut self.received)).await {
+            match self.wait(|cx, received| poll_step(cx, &mut client, received)).await? {
                 Ok(HandshakeStep::Complete) => return Ok(client),
                 Ok(HandshakeStep::Receive) => {}
                 Err(HandshakeError::Socket(error)) => {
                     return Err((TlsFailure::Closed, error.to_string()));
                 }
                 Err(HandshakeError::Protocol(error)) => {
-                    drop(turn);
                     // So that the alert arrives.
                     let mut socket = client.into_socket();
                     finish::finish(&mut socket, &[], EndReason::TlsHandshakeFailed).await;
                     return Err((TlsFailure::of(&error), error.to_string()));
                 }
             }
-            match self.receive_more(&mut client).await? {
+            match self.wait(|cx, received| client.poll_receive(cx, received)).await? {
                 Ok(1..) => {}
                 Ok(0) => return Err((TlsFailure::Closed, "the client closed it".to_owned())),
                 Err(error) => return Err((TlsFailure::Closed, error.to_string())),
@@ -200,24 +202,27 @@ impl Handshake<'_> {
         }
     }
 
-    /// Receives the next bytes. A client that stops in the middle loses its turn to those who wait
-    /// for one: otherwise a few such clients could keep all others out until their deadlines.
+    /// Waits for the client, in most cases for its next bytes.
     ///
     /// # Errors
     ///
-    /// It has stopped, and others wait.
-    async fn receive_more(
+    /// The handshake was evicted.
+    async fn wait<T>(
         &mut self,
-        client: &mut TlsStream<ServerSide>,
-    ) -> Result<std::io::Result<usize>, Failed> {
-        loop {
-            tokio::select! {
-                biased;
-                read = poll_fn(|cx| client.poll_receive(cx, &mut self.received)) => return Ok(read),
-                () = tokio::time::sleep(STOPPED) => if self.tls.limit.is_exhausted() {
-                    let error = "it stopped in the middle while others waited";
-                    return Err((TlsFailure::Timeout, error.to_owned()));
-                }
+        mut poll: impl FnMut(&mut Context<'_>, &mut Vec<u8>) -> Poll<T>,
+    ) -> Result<T, Failed> {
+        let Self { base, tls, number, received } = self;
+        if let Poll::Ready(done) = poll_fn(|cx| Poll::Ready(poll(cx, received))).await {
+            return Ok(done);
+        }
+        let limits = &base.context.shared.limits;
+        let mut waiting = limits.wait_for_client(base.peer.ip(), *number, tls.max_waiting);
+        tokio::select! {
+            biased;
+            done = poll_fn(|cx| poll(cx, received)) => Ok(done),
+            () = waiting.evicted() => {
+                let error = "too many handshakes waited for their clients".to_owned();
+                Err((TlsFailure::Evicted, error))
             }
         }
     }

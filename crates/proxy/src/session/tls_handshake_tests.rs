@@ -8,10 +8,10 @@ use tls::Version;
 use tls::rustls::{AlertDescription, Error};
 
 use crate::testing::tls_client::{complete, expect_tls, over, rest_tls, send};
-use crate::testing::{Backend, SOON, TestProxy, expect, rest};
-use crate::{EndReason, HandshakeLimit, Options, ServiceSnapshot, TlsFailure};
+use crate::testing::{Backend, TestProxy, expect, rest};
+use crate::{EndReason, Options, ServiceSnapshot, TlsFailure};
 
-use crate::testing::tls_client::TestCa;
+use crate::testing::tls_client::{TestCa, TlsClient};
 
 fn proxy(options: Options) -> (TestProxy, Backend) {
     let backend = Backend::new();
@@ -180,46 +180,56 @@ fn counts_clients_that_do_not_trust_the_certificate() {
     wait_for_failure(&proxy, TlsFailure::RefusedByClient);
 }
 
-#[test]
-fn bounds_handshakes_that_run_at_once() {
-    let ca = TestCa::new();
-    let mut options = ca.options(Options::default());
-    options.tls.as_mut().unwrap().limit = HandshakeLimit::new(1);
-    let (proxy, backend) = proxy(options);
-    // It has sent its hello, and does not go on.
-    let mut slow = ca.client(&proxy);
-    slow.conn.write_tls(&mut slow.sock).unwrap();
-    let mut answer = [0; 5];
-    slow.sock.peek(&mut answer).unwrap();
-    let mut next = ca.client(&proxy);
-    next.conn.write_tls(&mut next.sock).unwrap();
-    proxy.wait_for("both to have begun", |stats| stats.tls_running == 2);
-    next.sock.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
-    assert!(next.sock.peek(&mut answer).is_err(), "it has to wait");
-    next.sock.set_read_timeout(Some(SOON)).unwrap();
-    complete(&mut slow);
-    complete(&mut next);
-    send(&mut next, b"PING\r\n");
-    drop(backend.accept());
-    let mut upstream = backend.accept();
-    expect(&mut upstream, b"PING\r\n");
+/// A client that has the answer to its hello, and does not go on.
+fn half_way(ca: &TestCa, proxy: &TestProxy) -> TlsClient {
+    let mut client = ca.client(proxy);
+    client.conn.write_tls(&mut client.sock).unwrap();
+    client.sock.peek(&mut [0; 5]).unwrap();
+    client
 }
 
 #[test]
-fn ends_stopped_handshake_while_others_wait() {
+fn evicts_the_oldest_handshake_that_waits() {
     let ca = TestCa::new();
     let mut options = ca.options(Options::default());
-    options.tls.as_mut().unwrap().limit = HandshakeLimit::new(1);
+    options.tls.as_mut().unwrap().max_waiting = 2;
     let (proxy, backend) = proxy(options);
-    let mut stopped = ca.client(&proxy);
-    stopped.conn.write_tls(&mut stopped.sock).unwrap();
-    stopped.sock.peek(&mut [0; 5]).unwrap();
-    let mut next = ca.client(&proxy);
-    complete(&mut next);
-    send(&mut next, b"PING\r\n");
-    let mut upstream = backend.accept();
-    expect(&mut upstream, b"PING\r\n");
-    proxy.wait_for("the end of the other", |stats| failed(stats, TlsFailure::Timeout) == 1);
+    let mut oldest = half_way(&ca, &proxy);
+    let mut second = half_way(&ca, &proxy);
+    // Has not sent anything.
+    let mut third = ca.client(&proxy);
+    proxy.wait_for("an eviction", |stats| failed(stats, TlsFailure::Evicted) == 1);
+    let _reset = oldest.sock.read_to_end(&mut Vec::new());
+    for client in [&mut third, &mut second] {
+        complete(client);
+        send(client, b"PING\r\n");
+        expect(&mut backend.accept(), b"PING\r\n");
+    }
+    let stats = proxy.stats();
+    assert_eq!(stats.tls_failures.iter().sum::<u64>(), 1, "{stats:?}");
+    assert_eq!(stats.tls_running, 0, "{stats:?}");
+}
+
+/// Otherwise it would be the youngest whenever it sends something.
+#[test]
+fn evicts_a_client_that_sends_a_byte_at_a_time() {
+    let ca = TestCa::new();
+    let mut options = ca.options(Options::default());
+    options.tls.as_mut().unwrap().max_waiting = 2;
+    let (proxy, backend) = proxy(options);
+    let mut slow = ca.client(&proxy);
+    let mut hello = Vec::new();
+    slow.conn.write_tls(&mut hello).unwrap();
+    slow.sock.write_all(&hello[..1]).unwrap();
+    proxy.wait_for("its first byte", |stats| stats.tls_running == 1);
+    let mut other = half_way(&ca, &proxy);
+    slow.sock.write_all(&hello[1..2]).unwrap();
+    let _third = half_way(&ca, &proxy);
+    let _reset = slow.sock.read_to_end(&mut Vec::new());
+    complete(&mut other);
+    send(&mut other, b"PING\r\n");
+    expect(&mut backend.accept(), b"PING\r\n");
+    assert_eq!(failed(&proxy.stats(), TlsFailure::Evicted), 1);
 }
 
 #[test]
@@ -249,9 +259,8 @@ fn uses_replaced_certificates_for_new_sessions_only() {
     changed.certificates = vec![ca.issue()];
     settings.replace(&changed).unwrap();
     let after = ca.connected(&proxy);
-    let shown = |client: &crate::testing::tls_client::TlsClient| {
-        client.conn.peer_certificates().unwrap()[0].clone().into_owned()
-    };
+    let shown =
+        |client: &TlsClient| client.conn.peer_certificates().unwrap()[0].clone().into_owned();
     assert_ne!(shown(&before), shown(&after));
     send(&mut before, b"PING\r\n");
     expect(&mut upstream, b"PING\r\n");

@@ -15,7 +15,7 @@ use tls::{
 };
 
 use crate::testing::{SOON, TestProxy};
-use crate::{HandshakeLimit, Options, TlsListening};
+use crate::{Options, TlsListening};
 
 pub(crate) type TlsClient = StreamOwned<ClientConnection, TcpStream>;
 
@@ -58,7 +58,7 @@ impl TestCa {
         TlsListening {
             settings: ServerTls::new(settings).unwrap(),
             handshake_timeout: SOON,
-            limit: HandshakeLimit::new(100),
+            max_waiting: 100,
         }
     }
 

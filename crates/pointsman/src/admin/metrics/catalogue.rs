@@ -470,7 +470,7 @@ pub const CATALOGUE: &[Metric] = &[
     counter(
         "pointsman_tls_handshake_failures_total",
         &["service", "listener", "reason"],
-        "TLS handshakes with clients that failed, by reason.",
+        "TLS handshakes with clients that failed, by reason; evicted: too many waited.",
     ),
     gauge("pointsman_tls_handshakes_running", TRAFFIC, "TLS handshakes with clients under way."),
     counter(
