@@ -46,7 +46,7 @@ pub(super) enum StatusError {
          POINTSMAN_READ_TOKEN or use --token-file"
     )]
     Token(AdminServer),
-    #[error("no status from {0}: too many wrong tokens from this host; try again later")]
+    #[error("no status from {0}: the token is wrong, like too many others from this host")]
     Throttled(AdminServer),
     #[error("cannot read the token from {0}")]
     TokenFile(String, #[source] io::Error),

@@ -1,8 +1,9 @@
 //! Who may give control commands, and who may read: whether commands are enabled, and the tokens. A
 //! reload changes all of it.
 //!
-//! A wrong token is counted against the source that presented it ([`token_attempts`]); a request
-//! without a token is refused and not counted.
+//! A wrong token is counted against the source that presented it ([`token_attempts`]), and answered
+//! with status 429 once these are too many. The right one is accepted even then, because others may
+//! be behind the same address. A request without a token is refused and not counted.
 //!
 //! [`token_attempts`]: super::token_attempts
 
@@ -51,7 +52,7 @@ impl TokenRefusals {
         self.wrong.load(Ordering::Relaxed)
     }
 
-    /// Tokens that were not compared, because their source had presented too many wrong ones.
+    /// Further wrong tokens of sources that had presented too many.
     #[must_use]
     pub(crate) fn throttled(&self) -> u64 {
         self.throttled.load(Ordering::Relaxed)
@@ -119,16 +120,6 @@ impl ControlAccess {
         required: impl Fn() -> Reply,
     ) -> Option<Reply> {
         let Some(given) = given else { return Some(required()) };
-        let (peer, now) = (request.peer(), Instant::now());
-        let mut attempts = self.attempts.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(wait) = attempts.wait(peer, now) {
-            self.refused.throttled.fetch_add(1, Ordering::Relaxed);
-            let seconds = u32::try_from(wait.as_secs()).unwrap_or(u32::MAX).saturating_add(1);
-            return Some(
-                Reply::text(429, "too many wrong tokens from this address; try again later\n")
-                    .retry_after(seconds),
-            );
-        }
         // Every token is compared, so that the time does not tell which one is near.
         let matching = tokens
             .iter()
@@ -137,10 +128,18 @@ impl ControlAccess {
         if matching > 0 {
             return None;
         }
+        let (peer, now) = (request.peer(), Instant::now());
+        let mut attempts = self.attempts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(wait) = attempts.wait(peer, now) {
+            self.refused.throttled.fetch_add(1, Ordering::Relaxed);
+            let seconds = u32::try_from(wait.as_secs()).unwrap_or(u32::MAX).saturating_add(1);
+            let why = "this token is wrong, like too many others from this address\n";
+            return Some(Reply::text(429, why).retry_after(seconds));
+        }
         self.refused.wrong.fetch_add(1, Ordering::Relaxed);
         if attempts.record_wrong(peer, given, now) == Allowance::UsedUp {
             let source = peer.map(tracing::field::display);
-            warn!(source, "too many wrong tokens for the admin server, refusing this source");
+            warn!(source, "too many wrong tokens for the admin server from this source");
         }
         Some(required())
     }

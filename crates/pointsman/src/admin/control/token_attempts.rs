@@ -2,10 +2,9 @@
 //!
 //! Each source has an allowance of wrong tokens that refills slowly. A token that is presented
 //! again is no further guess and costs nothing, so a script with a token that was replaced, or is
-//! not in force yet, does not use up the allowance. A source without allowance is refused before
-//! its token is compared, so guessing proceeds at the rate of the refill. Other sources are not
-//! affected, and a correct token costs nothing, so nobody elsewhere can lock out the operator; the
-//! control socket has no such limit at all.
+//! not in force yet, does not use up the allowance. What is limited is wrong tokens: a correct one
+//! is not counted and never refused, so nobody can lock out the operator, not even from the same
+//! address.
 //!
 //! Memory is bounded: if there are too many sources, the one with the largest allowance is
 //! forgotten, which is the one that loses least by it. An attacker with more sources than that

@@ -219,8 +219,8 @@ pub const CATALOGUE: &[Metric] = &[
     counter(
         "pointsman_admin_tokens_refused_total",
         &["reason"],
-        "Tokens refused by the admin server, by reason: wrong, or throttled (not compared, because \
-         its source had presented too many wrong ones).",
+        "Tokens refused by the admin server, by reason: wrong, or throttled (wrong as well, \
+         from a source that had presented too many).",
     ),
     counter(
         "pointsman_admin_foreign_hosts_total",
