@@ -131,6 +131,33 @@ fn exits_with_64_on_invalid_command_line() {
 }
 
 #[test]
+fn says_what_was_meant_on_frequent_mistakes() {
+    let (toml, cfg) = (file(""), file("global\n  maxconn 9\n\nfrontend redis\n  bind :6379\n"));
+    let (toml, cfg) = (path(&toml), path(&cfg));
+    let config = format!("tip: for a configuration file, use '--config {toml}'");
+    let version = "tip: for the version, use 'pointsman --version'";
+    for (args, tip) in [
+        (&["check", toml][..], config.as_str()),
+        (&["run", toml], &config),
+        (&["-v"], version),
+        (&["version"], version),
+    ] {
+        let output = pointsman(args, &[]);
+        assert_eq!(output.status.code(), Some(64), "{args:?}");
+        assert!(stderr(&output).contains(tip), "{args:?}: {}", stderr(&output));
+        assert_eq!(stderr(&output).matches("tip:").count(), 1, "{}", stderr(&output));
+    }
+    let output = pointsman(&["check", "--config", cfg], &[]);
+    assert_eq!(output.status.code(), Some(78));
+    let fault = format!(
+        "{cfg}:1:1: syntax: this is the configuration of haproxy, and not TOML; convert it: \
+         pointsman import haproxy {cfg} > pointsman.toml\n\
+         pointsman: 1 fault in the configuration\n"
+    );
+    assert_eq!(stderr(&output), fault);
+}
+
+#[test]
 fn prints_help_and_version_to_stdout() {
     let help = pointsman(&["--help"], &[]);
     assert_eq!((help.status.code(), stderr(&help).as_str()), (Some(0), ""));

@@ -131,12 +131,10 @@ fn counts_lines_of_an_unread_log() {
 
 /// The output of a start on a terminal, which `script` provides.
 fn on_a_terminal(no_colour: Option<&str>) -> String {
-    let quick =
-        "--set shutdown.accept_min=0s --set shutdown.accept_quiet=0s --set shutdown.accept_max=0s";
     // With `exec`, because a shell in between (dash; `$SHELL` decides) would be ended by Ctrl-C and
     // report it.
     let run = format!(
-        "exec {PROGRAM} run --sentinel 127.0.0.1:1 --listen 127.0.0.1:0 --admin 127.0.0.1:0 {quick}"
+        "exec {PROGRAM} run --sentinel 127.0.0.1:1 --listen 127.0.0.1:0 --admin 127.0.0.1:0"
     );
     let mut command = Command::new("script");
     command.args(["-qefc", &run, "/dev/null"]).env_remove("NO_COLOR");
@@ -171,4 +169,9 @@ fn respects_no_color_on_a_terminal() {
         plain.contains(" INFO ") && plain.contains("stopped") && !plain.contains('\u{1b}'),
         "{plain}"
     );
+    // Without clients nobody has to learn that it leaves.
+    assert!(plain.contains("leaving_ms=0"), "{plain}");
+    for debug in ["Tcp(", "Some(", "[\"", "Resp"] {
+        assert!(!plain.contains(debug), "a value in the form of Rust: {plain}");
+    }
 }

@@ -27,6 +27,12 @@ use journal::{JournalLayer, JournalSocket};
 use rate_limiter::LogRateLimiter;
 use writer::{Descriptor, DropCounter, WriterGuard};
 
+/// Several values as one field: people read them, and a list in the form of Rust's `Debug` shows
+/// names of types.
+pub(crate) fn list<T: ToString>(values: &[T]) -> String {
+    values.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
 /// Keeps the log's thread alive. Dropping it writes the remaining lines, for at most one second.
 pub struct Logging {
     _guard: WriterGuard,

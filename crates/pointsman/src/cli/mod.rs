@@ -30,8 +30,10 @@ mod status;
 
 use std::ffi::OsString;
 use std::io;
+use std::path::Path;
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory as _, Parser as _};
 
 use args::{Arguments, Command, FollowArgs, ImportFrom, RunArgs, SourceArgs};
@@ -48,12 +50,37 @@ use crate::process::startup::Startup;
 pub fn main() -> ExitCode {
     let done = match Arguments::try_parse_from(std::env::args_os()) {
         Ok(cli) => dispatch(cli.command),
-        Err(usage) => Err(Failure::Usage(usage)),
+        Err(usage) => Err(Failure::Usage(with_tip(usage))),
     };
     done.unwrap_or_else(|failure| {
         failure.print();
         failure.code()
     })
+}
+
+/// Adds what was meant to the error about frequent mistakes.
+fn with_tip(mut usage: clap::Error) -> clap::Error {
+    let said = |kind| match usage.get(kind) {
+        Some(ContextValue::String(said)) => said.clone(),
+        _ => String::new(),
+    };
+    let tip = match (said(ContextKind::InvalidArg), said(ContextKind::InvalidSubcommand)) {
+        (argument, command) if argument == "-v" || command == "version" => {
+            "for the version, use 'pointsman --version'".to_owned()
+        }
+        (file, _) if usage.kind() == ErrorKind::UnknownArgument && is_file(&file) => {
+            format!("for a configuration file, use '--config {file}'")
+        }
+        _ => return usage,
+    };
+    usage.remove(ContextKind::SuggestedSubcommand);
+    usage.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    usage
+}
+
+/// Whether an argument is meant as a file.
+fn is_file(argument: &str) -> bool {
+    !argument.starts_with('-') && Path::new(argument).is_file()
 }
 
 fn dispatch(command: Command) -> Result<ExitCode, Failure> {

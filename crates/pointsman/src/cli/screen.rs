@@ -101,16 +101,7 @@ fn service(out: &mut String, it: &Json, rate: Option<f64>) {
         traffic(out, "readers", readers.get("traffic"), None);
     }
     sentinels(out, it);
-    for (at, node) in list(it, "nodes").iter().enumerate() {
-        let title = if at == 0 { "nodes" } else { "" };
-        let lag =
-            list(it, "replicas").iter().find(|replica| text(replica, "addr") == text(node, "addr"));
-        let lag = lag
-            .map(|it| format!("  {}, lag {:.0} bytes", text(it, "state"), number(it, "lag_bytes")));
-        let (role, addr, problem) = (text(node, "role"), text(node, "addr"), text(node, "problem"));
-        let line = format!("  {title:<9}  {role:<8} {addr}{}  {problem}", lag.unwrap_or_default());
-        let _ = writeln!(out, "{}", line.trim_end());
-    }
+    nodes(out, it);
     for (at, it) in list(it, "failovers").iter().rev().take(FAILOVERS).enumerate() {
         let title = if at == 0 { "failovers" } else { "" };
         let (to, age) = (text(it, "to"), span(number(it, "age_s")));
@@ -125,6 +116,23 @@ fn service(out: &mut String, it: &Json, rate: Option<f64>) {
         };
         let (held, switched) = (ms("held_ms", "held"), ms("switched_ms", "switched in"));
         let _ = writeln!(out, "  {title:<9}  {age} ago: {change}{held}{switched}");
+    }
+}
+
+fn nodes(out: &mut String, it: &Json) {
+    for (at, node) in list(it, "nodes").iter().enumerate() {
+        let title = if at == 0 { "nodes" } else { "" };
+        let lag =
+            list(it, "replicas").iter().find(|replica| text(replica, "addr") == text(node, "addr"));
+        // That of its last answer says nothing about a node that does not answer.
+        let answers = node.get("pong").and_then(Json::as_bool) == Some(true);
+        let lag = lag.map(|it| match answers {
+            true => format!("  {}, lag {:.0} bytes", text(it, "state"), number(it, "lag_bytes")),
+            false => format!("  {}", text(it, "state")),
+        });
+        let (role, addr, problem) = (text(node, "role"), text(node, "addr"), text(node, "problem"));
+        let line = format!("  {title:<9}  {role:<8} {addr}{}  {problem}", lag.unwrap_or_default());
+        let _ = writeln!(out, "{}", line.trim_end());
     }
 }
 
@@ -319,6 +327,27 @@ mymaster: stable, generation 2
         assert_eq!(shown, expected);
         assert!(shown.lines().count() < 24);
         assert_eq!(render(&serde_json::json!({"schema": 2}), None), None);
+    }
+
+    #[test]
+    fn renders_the_lag_of_replicas_that_answer() {
+        let document = serde_json::json!({
+            "schema": 1, "ready": true, "uptime_s": 1.0, "config": {},
+            "services": [{
+                "name": "m",
+                "nodes": [
+                    {"addr": "10.0.0.2:6379", "role": "replica", "pong": true},
+                    {"addr": "10.0.0.3:6379", "role": "unreachable", "pong": false},
+                ],
+                "replicas": [
+                    {"addr": "10.0.0.2:6379", "state": "eligible", "lag_bytes": 7},
+                    {"addr": "10.0.0.3:6379", "state": "unreachable", "lag_bytes": 0},
+                ],
+            }],
+        });
+        let shown = render(&document, None).expect("a document of this schema");
+        assert!(shown.contains("10.0.0.2:6379  eligible, lag 7 bytes\n"), "{shown}");
+        assert!(shown.contains("10.0.0.3:6379  unreachable\n"), "{shown}");
     }
 
     #[test]

@@ -35,6 +35,14 @@ pub(super) struct ParsedFile {
 pub(super) fn read(name: &str, text: &str) -> ParsedFile {
     let (table, errors) = DeTable::parse_recoverable(text);
     let mut walk = FileWalk::new(name, text);
+    if !errors.is_empty()
+        && let Some(offset) = first_section_of_haproxy(text)
+    {
+        let remedy = format!("convert it: pointsman import haproxy {name} > pointsman.toml");
+        let problem = Problem::new("this is the configuration of haproxy, and not TOML", remedy);
+        let findings = vec![Finding::of(walk.origin(offset), "syntax", problem)];
+        return ParsedFile { findings, damaged: true, ..ParsedFile::default() };
+    }
     walk.note_syntax(&errors);
     let mut parsed = ParsedFile { damaged: !errors.is_empty(), ..ParsedFile::default() };
     for (key, value) in table.get_ref() {
@@ -42,6 +50,24 @@ pub(super) fn read(name: &str, text: &str) -> ParsedFile {
     }
     parsed.findings = walk.findings;
     parsed
+}
+
+/// Where the first section of a haproxy.cfg begins. No line of TOML is a bare word with a name.
+fn first_section_of_haproxy(text: &str) -> Option<usize> {
+    let mut offset = 0;
+    for line in text.split_inclusive('\n') {
+        let mut words = line.split_whitespace();
+        match (words.next(), words.next(), words.next()) {
+            (Some("global" | "defaults"), None, None)
+            | (Some("defaults" | "frontend" | "backend" | "listen"), Some(_), None)
+                if !line.contains(['=', '[', '"']) =>
+            {
+                return Some(offset);
+            }
+            _ => offset += line.len(),
+        }
+    }
+    None
 }
 
 struct FileWalk<'a> {

@@ -27,6 +27,7 @@ use crate::admin::report::ProcessReport;
 use crate::admin::service_registry::ServiceRegistry;
 use crate::admin::sessions::SessionsApi;
 use crate::config::{Config, Splice};
+use crate::logging;
 use crate::process::admin_tls::AdminCertificates;
 use crate::process::config_reader::ConfigReader;
 use crate::process::error::RunError;
@@ -266,8 +267,8 @@ fn warn_of_copying(config: &Config, splices: Result<(), &std::io::Error>) {
 
 /// Logs that the process has started.
 fn log_start(admin: &admin_http::Server, config: &Config) {
-    let (admin, version) = (admin.addresses(), env!("CARGO_PKG_VERSION"));
-    info!(?admin, version, config = %config.hash, "started");
+    let (admin, version) = (logging::list(admin.addresses()), env!("CARGO_PKG_VERSION"));
+    info!(admin, version, config = %config.hash, "started");
 }
 
 /// Adds the control API to the admin server, with the log of its commands and the rules of who may

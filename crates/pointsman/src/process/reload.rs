@@ -22,7 +22,7 @@ use crate::admin::certificates::ServedCertificate;
 use crate::admin::control::ControlAccess;
 use crate::admin::effective_config::{EffectiveConfig, EffectiveSettings, ReloadOutcome};
 use crate::config::{self, Config, ReloadPlan, SettingMap, Settings, name_of};
-use crate::logging::LogSettings;
+use crate::logging::{self, LogSettings};
 use crate::process::admin_tls::{AdminCertificates, PreparedAdmin};
 use crate::process::launch::admin_hosts;
 use crate::process::service_set::ServiceSet;
@@ -110,10 +110,10 @@ impl Reloader {
         self.leaving.extend(old.services);
         self.leaving.retain(|it| !names.contains(&name_of(it)));
         self.effective.record(outcome, unread);
-        let (applied, hash) = (&change.applied, &change.config.hash);
-        info!(why, ?applied, config = %hash, "configuration reloaded");
+        let (applied, hash) = (logging::list(&change.applied), &change.config.hash);
+        info!(why, applied, config = %hash, "configuration reloaded");
         if !pending.is_empty() {
-            warn!(keys = ?pending, "changed keys need a restart to take effect");
+            warn!(keys = logging::list(pending), "changed keys need a restart to take effect");
         }
     }
 

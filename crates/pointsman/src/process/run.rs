@@ -8,6 +8,7 @@
 //! Deliberately absent: the start (`startup`, `launch`), reading flags and files (`cli` and
 //! `config`), and printing.
 
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -114,7 +115,11 @@ impl RunningProcess {
                 (name, asked) = self.signals.next() => match asked {
                     SignalRequest::Stop(request) => {
                         info!(signal = name, phase = self.drain.phase().name(), "received {name}");
-                        self.stop(request);
+                        self.stop(if self.is_left_alone(name) {
+                            StopRequest::DrainAtOnce
+                        } else {
+                            request
+                        });
                     }
                     SignalRequest::Reload => self.reload(name),
                 },
@@ -179,6 +184,14 @@ impl RunningProcess {
                 warn!(service = service.name, "stopping with changes of a command left on servers");
             }
         }
+    }
+
+    /// Whether the signal is Ctrl-C at a terminal, and there is no client: then no load balancer
+    /// has to learn that the process is leaving.
+    fn is_left_alone(&self, signal: &str) -> bool {
+        signal == "SIGINT"
+            && self.drain.session_counts().open == 0
+            && std::io::stdin().is_terminal()
     }
 
     fn stop(&mut self, request: StopRequest) {

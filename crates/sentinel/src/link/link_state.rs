@@ -21,9 +21,13 @@ impl Link {
         tls: Option<Version>,
     ) {
         let (sentinel, my_id) = (self.addr.clone(), id.clone());
+        let protocol = match protocol {
+            Protocol::Resp2 => "resp2",
+            Protocol::Resp3 => "resp3",
+        };
         self.log_limiter.log(Instant::now(), move |suppressed| {
             info!(
-                %sentinel, id = my_id.short(), ?protocol, events, suppressed,
+                %sentinel, id = my_id.short(), protocol, events, suppressed,
                 tls = tls.map_or("off", Version::label),
                 "sentinel connected"
             );

@@ -81,17 +81,18 @@ const totals = v => {
 };
 const mark = (cls, text) => make("td", text, cls);
 const details = v => {
-  const serves = n => v.replicas.find(r => r.addr === n.addr), heads = ["Node", "Role", "Lag", "Offset", "Probed"];
+  const serves = n => v.replicas.find(r => r.addr === n.addr), heads = ["Node", "Role", ...(v.readers ? ["Lag", "Readers"] : []), "Offset", "Probed"];
   const rank = n => v.target && n.addr === v.target.name ? 0 : 1;
   const nodes = v.nodes.slice().sort((a, b) => rank(a) - rank(b)).map(n => [n.addr,
     mark(n.pong && !n.problem ? "good" : "bad", n.problem || (rank(n) ? n.role : `${n.role}, in force`)),
-    n.role === "replica" && !none(lag(v, n)) ? count(lag(v, n)) + " bytes" : "–", none(n.offset) ? "–" : String(n.offset), none(n.age_s) ? "–" : span(n.age_s) + " ago",
-    ...(v.readers ? [serves(n) ? mark(serves(n).state === "eligible" ? "good" : "warn", serves(n).state === "eligible" ? many(serves(n).sessions, "reader", "readers") : serves(n).state.replaceAll("_", " ")) : "–"] : [])]);
+    ...(v.readers ? [none(lag(v, n)) ? "–" : count(lag(v, n)) + " bytes",
+      serves(n) ? mark(serves(n).state === "eligible" ? "good" : "warn", serves(n).state === "eligible" ? many(serves(n).sessions, "reader", "readers") : serves(n).state.replaceAll("_", " ")) : "–"] : []),
+    none(n.offset) ? "–" : String(n.offset), none(n.age_s) ? "–" : span(n.age_s) + " ago"]);
   return [
     table("Sentinels", ["Sentinel", "State", "Master", "Epoch", "Last answer"], v.sentinels.map(n => [n.addr,
       mark(n.up && !n.problem && !n.disagrees ? "good" : n.up ? "warn" : "bad", n.problem || (n.up ? (n.disagrees ? "disagrees" : (n.events ? "agrees" : "agrees, polled only") + (n.tls ? `, TLS ${n.tls}` : "")) : "unreachable")),
       n.master, none(n.epoch) ? "–" : String(n.epoch), none(n.age_s) ? "–" : span(n.age_s) + " ago"])),
-    table("Redis nodes", v.readers ? [...heads, "Readers"] : heads, nodes),
+    table("Redis nodes", heads, nodes),
     ...((v.alarms || []).length ? [table("Alarms", ["Alarm", "State", "Sentinels", "Began"], v.alarms.slice().reverse().map(n => [n.message,
       n.on ? mark("warn", "on") : mark("good", `ended ${span(n.ended_s)} ago`), n.sentinels.join(", "), span(n.age_s) + " ago"]))] : []),
   ];

@@ -1,9 +1,10 @@
 // The verdict on a service, decided from the status alone: a class (`bad`, `warn`, `good`) and a sentence.
 const SIGNS = { bad: "✕", warn: "!", good: "✓" };
 const ORDER = ["bad", "warn", "good"];
+// The offsets of two nodes are from two moments, so their difference is no lag. Known for replicas that may serve readers.
 const lag = (v, n) => {
-  const m = v.nodes.find(o => v.target && o.addr === v.target.name);
-  return m && !none(m.offset) && !none(n.offset) ? Math.max(0, m.offset - n.offset) : null;
+  const replica = n.pong && v.replicas.find(r => r.addr === n.addr);
+  return replica ? replica.lag_bytes : null;
 };
 const waiting = v => v.traffic.sessions_waiting ? `; ${many(v.traffic.sessions_waiting, "client is", "clients are")} waiting` : "";
 const held = v => {
@@ -31,7 +32,8 @@ const verdict = v => {
   if (!v.target) {
     const found = v.generation || v.failovers.length ? "No master" : "No master found yet";
     if (v.override) return ["bad", `${found}: ${overridden(v)}`];
-    return ["bad", `${found}: ${up ? `${up} of ${v.sentinels.length} sentinels are reachable` : "no sentinel is reachable"}${waiting(v)}.`];
+    const odd = v.sentinels.find(n => n.up && n.problem), why = odd ? `; ${odd.addr}: ${odd.problem}` : "";
+    return ["bad", `${found}: ${up ? `${up} of ${v.sentinels.length} sentinels are reachable${why}` : "no sentinel is reachable"}${waiting(v)}.`];
   }
   if (v.override) return v.gate === "open" ? ["warn", overridden(v)] : [held(v)[0], `${held(v)[1]} ${overridden(v)}`];
   if (v.gate !== "open") return held(v);

@@ -4,6 +4,7 @@ use tracing::info;
 
 use super::{RunningService, ServiceSet};
 use crate::admin::service_registry::{ListenerReport, ReportedService};
+use crate::logging;
 use crate::process::listener_set::Destinations;
 
 impl ServiceSet {
@@ -33,11 +34,9 @@ impl ServiceSet {
 }
 
 pub(super) fn log_serving(service: &ReportedService) {
-    let listen =
-        |set: &Option<ListenerReport>| set.as_ref().map(|(_, listen)| format!("{listen:?}"));
-    let (replica_listen, sentinel_listen) = (listen(&service.readers), listen(&service.sentinels));
-    info!(
-        service = %service.name, listen = ?service.writers.1, replica_listen, sentinel_listen,
-        "serving"
-    );
+    let listen = |(_, listen): &ListenerReport| logging::list(listen);
+    let (replica_listen, sentinel_listen) =
+        (service.readers.as_ref().map(listen), service.sentinels.as_ref().map(listen));
+    let listen = listen(&service.writers);
+    info!(service = %service.name, listen, replica_listen, sentinel_listen, "serving");
 }
