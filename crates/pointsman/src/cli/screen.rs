@@ -16,6 +16,8 @@ use crate::admin::status::ORDINARY;
 
 /// The schema version that this module renders.
 const SCHEMA: u64 = 1;
+/// Number of reasons that are shown why it is not ready.
+const REASONS: usize = 5;
 /// Number of failovers that are shown.
 const FAILOVERS: usize = 3;
 
@@ -30,8 +32,12 @@ pub(super) fn render(document: &Json, before: Option<(&Json, f64)>) -> Option<St
     let (version, phase) = (text(document, "version"), text(document, "phase"));
     let (up, hash) = (span(document.get("uptime_s")?.as_f64()?), text(document, "config_hash"));
     let _ = writeln!(out, "pointsman {version}: {phase}, {ready}; up {up}; configuration {hash}");
-    for reason in list(document, "not_ready_because").iter().filter_map(Json::as_str) {
+    let reasons = list(document, "not_ready_because");
+    for reason in reasons.iter().take(REASONS).filter_map(Json::as_str) {
         let _ = writeln!(out, "  {}", printable(reason));
+    }
+    if let Some(more) = reasons.len().checked_sub(REASONS + 1) {
+        let _ = writeln!(out, "  and {} more", more + 1);
     }
     for fault in list(document.get("config")?, "faults").iter().filter_map(Json::as_str) {
         let _ = writeln!(out, "  not reloaded: {}", printable(fault));
@@ -327,6 +333,25 @@ mymaster: stable, generation 2
         assert_eq!(shown, expected);
         assert!(shown.lines().count() < 24);
         assert_eq!(render(&serde_json::json!({"schema": 2}), None), None);
+    }
+
+    #[test]
+    fn folds_many_reasons() {
+        let reasons = |count: usize| {
+            let all: Vec<String> = (1..=count).map(|at| format!("m{at}: no master")).collect();
+            let document = serde_json::json!({
+                "schema": 1, "ready": false, "uptime_s": 1.0, "config": {},
+                "not_ready_because": all,
+            });
+            render(&document, None)
+                .expect("a document of this schema")
+                .lines()
+                .skip(1)
+                .fold(String::new(), |all, line| all + line.trim() + ";")
+        };
+        let five = "m1: no master;m2: no master;m3: no master;m4: no master;m5: no master;";
+        assert_eq!(reasons(5), five);
+        assert_eq!(reasons(200), format!("{five}and 195 more;"));
     }
 
     #[test]

@@ -21,7 +21,7 @@ use super::control::{self, ControlError};
 use super::http;
 use super::screen::printable;
 use super::sessions_table::render;
-use super::status::{overwrite, write_all};
+use super::status::{overwrite, rows, write_all};
 use crate::config::Secret;
 
 /// Interval of the requests with `--watch`.
@@ -170,7 +170,7 @@ pub(super) fn sessions(
             Err(error) if args.watch => format!("{error}\n"),
             Err(error) => return Err(error),
         };
-        let frame = if on_screen { overwrite(&text) } else { text };
+        let frame = if on_screen { overwrite(&text, rows(&out)) } else { text };
         if !write_all(&mut out, &frame)? || !args.watch {
             return Ok(ExitCode::SUCCESS);
         }

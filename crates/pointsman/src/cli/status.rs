@@ -7,6 +7,7 @@
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _};
+use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -174,8 +175,10 @@ pub(super) fn watch(
             }
             Err(error) => format!("{error}\n"),
         };
-        let frame =
-            if on_screen { overwrite(&text) } else { text + if args.json { "" } else { "\n" } };
+        let frame = match on_screen {
+            true => overwrite(&text, rows(&out)),
+            false => text + if args.json { "" } else { "\n" },
+        };
         if !write_all(&mut out, &frame)? {
             return Ok(ExitCode::SUCCESS);
         }
@@ -185,10 +188,25 @@ pub(super) fn watch(
 
 /// Overwrites the screen: from the top, each line to its end, and everything below is cleared. Long
 /// lines are truncated by the terminal instead of wrapped, so that every screen begins at the same
-/// place.
-pub(super) fn overwrite(text: &str) -> String {
-    let lines: String = text.lines().map(|line| format!("{line}\u{1b}[K\r\n")).collect();
+/// place. Of more lines than the screen has `rows`, the first are shown: the others would move them
+/// out of sight.
+pub(super) fn overwrite(text: &str, rows: usize) -> String {
+    let (count, fit) = (text.lines().count(), rows.saturating_sub(1));
+    let (shown, rest) = if count <= fit {
+        (count, None)
+    } else {
+        let shown = fit.saturating_sub(1);
+        (shown, Some(format!("… {} more lines", count - shown)))
+    };
+    let lines = text.lines().take(shown).chain(rest.as_deref());
+    let lines: String = lines.map(|line| format!("{line}\u{1b}[K\r\n")).collect();
     format!("\u{1b}[?7l\u{1b}[H{lines}\u{1b}[J\u{1b}[?7h")
+}
+
+/// The rows of a terminal; unlimited if it does not say.
+pub(super) fn rows(out: impl AsFd) -> usize {
+    let size = rustix::termios::tcgetwinsize(out).map_or(0, |size| size.ws_row);
+    if size == 0 { usize::MAX } else { size.into() }
 }
 
 /// Returns whether there was a reader.
@@ -296,6 +314,20 @@ mod tests {
                      \x20   - addr 10.0.0.1:26379  state up\n\
                      \x20   - addr 10.0.0.3:26379  state down\n";
         assert_eq!(render(&document), lines);
+    }
+
+    #[test]
+    fn keeps_the_top_on_a_short_terminal() {
+        let text = "a\nb\nc\nd\n";
+        let shown = |rows| {
+            let frame = overwrite(text, rows);
+            let lines = frame.split("\u{1b}[H").nth(1).unwrap().split("\u{1b}[J").next().unwrap();
+            lines.replace("\u{1b}[K\r\n", "|")
+        };
+        // A row is left for the cursor.
+        assert_eq!([shown(usize::MAX), shown(5)], ["a|b|c|d|", "a|b|c|d|"]);
+        assert_eq!([shown(4), shown(3)], ["a|b|… 2 more lines|", "a|… 3 more lines|"]);
+        assert_eq!(shown(1), "… 4 more lines|");
     }
 
     #[test]

@@ -57,7 +57,10 @@ const verdict = v => {
 const notices = s => {
   const list = [], open = many(s.drain.open, "session is open", "sessions are open");
   if (s.phase !== "serving") list.push(["warn", `Shutting down (${s.phase}): ${open}, ${count(s.drain.drained)} drained, ${count(s.drain.cut)} cut.`]);
-  else if (!s.ready) list.push(["bad", `Not ready: ${s.not_ready_because.join("; ")}.`]);
+  else if (!s.ready) {
+    const all = s.not_ready_because, more = all.length > 5 ? `; and ${count(all.length - 5)} more` : "";
+    list.push(["bad", `Not ready: ${all.slice(0, 5).join("; ")}${more}.`]);
+  }
   if (s.config.last_reload === "partial") list.push(["warn", `Secrets not reloaded, those before stay in use: ${s.config.faults.join("; ")}`]);
   else if (s.config.faults.length) list.push(["warn", `Configuration not reloaded, the previous one stays in force: ${s.config.faults.join("; ")}`]);
   if (s.config.pending_restart.length) list.push(["warn", `Changed keys that need a restart: ${s.config.pending_restart.join(", ")}.`]);
