@@ -55,29 +55,109 @@ fn all_steps() -> Vec<(String, Value)> {
     found
 }
 
-/// GitHub's own actions by a version, all others by the commit: a tag of theirs can be moved, and
-/// these jobs can sign.
+fn is_hex(text: &str, length: usize) -> bool {
+    text.len() == length && text.bytes().all(|it| matches!(it, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// An action by its commit, with the version for people behind it: a tag can be moved, and jobs of
+/// a release can sign.
 fn is_pinned(uses: &str) -> bool {
-    let Some((action, version)) = uses.split_once('@') else { return false };
-    let is_commit = version.len() == 40 && version.bytes().all(|it| it.is_ascii_hexdigit());
-    let number = version.strip_prefix('v').unwrap_or_default();
-    let is_version = number.starts_with(|c: char| c.is_ascii_digit());
-    is_commit || (action.starts_with("actions/") && is_version)
+    let Some((action, comment)) = uses.split_once(" # v") else { return false };
+    let commit = action.split_once('@').map(|(_, commit)| commit);
+    let version = comment.split('.').all(|part| part.parse::<u16>().is_ok());
+    commit.is_some_and(|it| is_hex(it, 40)) && version && comment.contains('.')
+}
+
+/// An image by its digest, with its tag for people before it.
+fn is_fixed(image: &str) -> bool {
+    let Some((tag, digest)) = image.split_once("@sha256:") else { return false };
+    is_hex(digest, 64) && tag.contains(':')
+}
+
+/// The values of a key in the text of all workflows, with comments, which a parser drops.
+fn values(key: &str) -> Vec<String> {
+    let texts = WORKFLOWS.map(read);
+    let lines = texts.iter().flat_map(|text| text.lines());
+    let bare = lines.map(|line| line.trim_start().trim_start_matches("- "));
+    bare.filter_map(|line| line.strip_prefix(key)).map(|it| it.trim().to_owned()).collect()
 }
 
 #[test]
-fn every_action_is_pinned() {
-    let mut count = 0;
-    for (place, step) in all_steps() {
-        if let Some(uses) = step["uses"].as_str() {
-            count += 1;
-            assert!(is_pinned(uses), "{place}: {uses}");
-        }
+fn every_action_is_pinned_by_commit() {
+    let lines = values("uses:");
+    for uses in &lines {
+        assert!(is_pinned(uses), "{uses}");
     }
-    assert!(count >= 10, "only {count} actions");
-    for loose in ["actions/checkout@main", "actions/checkout", "sigstore/cosign-installer@v4.1.2"] {
+    // Nothing is written in a form that the lines above do not have.
+    let steps = all_steps();
+    assert_eq!(lines.len(), steps.iter().filter(|(_, step)| !step["uses"].is_null()).count());
+    assert!(lines.len() >= 10, "only {} actions", lines.len());
+    let by_action: BTreeSet<&str> =
+        lines.iter().filter_map(|it| it.split_once('@')).map(|(action, _)| action).collect();
+    let distinct: BTreeSet<&String> = lines.iter().collect();
+    assert_eq!(by_action.len(), distinct.len(), "one commit per action: {distinct:?}");
+    for loose in [
+        "actions/checkout@main",
+        "actions/checkout@v4",
+        "actions/checkout@11bd71901bbe5b1630ceea73d27597364c9af683",
+        "actions/checkout@11bd719 # v4.2.2",
+        "sigstore/cosign-installer@v4.1.2 # v4.1.2",
+    ] {
         assert!(!is_pinned(loose), "{loose}");
     }
+}
+
+#[test]
+fn every_image_is_pinned_by_digest() {
+    let images = values("image:");
+    // The list of jobs has one with this name.
+    let images: Vec<&String> = images.iter().filter(|it| !it.is_empty()).collect();
+    assert_eq!(images.len(), 1, "{images:?}");
+    assert!(images.iter().all(|it| is_fixed(it)), "{images:?}");
+    assert!(!is_fixed("rust:1-bookworm") && !is_fixed("rust@sha256:6258907a"));
+    for workflow in WORKFLOWS {
+        for (name, job) in jobs(workflow) {
+            assert!(job["services"].is_null(), "{workflow}: {name} has images of services");
+            let container = &job["container"];
+            assert!(container.is_null() || !container["image"].is_null(), "{workflow}: {name}");
+        }
+    }
+    // The image's own compiler is used, not one that is fetched.
+    let dist = &jobs(RELEASE)["dist"];
+    let compiler = text(&dist["env"]["RUSTUP_TOOLCHAIN"]).to_owned();
+    let image = text(&dist["container"]["image"]).to_owned();
+    assert!(image.starts_with(&format!("rust:{compiler}-bookworm@")), "{image} {compiler}");
+}
+
+/// Tools that cargo builds in a workflow have a version, too.
+#[test]
+fn every_installed_tool_has_a_version() {
+    let scripts: Vec<String> =
+        all_steps().iter().map(|(_, step)| text(&step["run"]).to_owned()).collect();
+    let lines = scripts.iter().flat_map(|script| script.lines());
+    let installs: Vec<&str> = lines.filter(|line| line.contains("cargo install")).collect();
+    assert!(!installs.is_empty());
+    for line in installs {
+        let tool = line.split_whitespace().last().unwrap_or_default();
+        assert!(line.contains("--locked") && tool.contains('@'), "{line}");
+    }
+}
+
+/// SECURITY.md names lints that deny, and checks of dependencies that CI runs.
+#[test]
+fn lints_and_checks_are_as_security_md_says() {
+    let security = read("SECURITY.md");
+    let sentence = "the lints deny `unwrap`, `expect`, indexing and `panic!`";
+    assert!(security.contains(sentence), "{sentence}");
+    let manifest = read("Cargo.toml");
+    for lint in ["unwrap_used", "expect_used", "indexing_slicing", "panic", "unsafe_code"] {
+        let line = format!("{lint} = \"deny\"");
+        assert!(manifest.lines().any(|it| it == line), "{line}");
+    }
+    assert!(security.contains("known vulnerabilities"));
+    assert!(read("deny.toml").contains("[advisories]"));
+    let steps = jobs(WORKFLOWS[0])["check"]["steps"].to_string();
+    assert!(steps.contains("\"cargo xtask ci\""), "with advisories: {steps}");
 }
 
 #[test]

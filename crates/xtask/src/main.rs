@@ -82,7 +82,12 @@ enum Command {
     /// Generate the plain manifest and the kustomize base from the chart.
     Manifests,
     /// Run what CI runs: formatting, lints, tests, documentation, dependencies.
-    Ci,
+    Ci {
+        /// Do not check dependencies for advisories, whose database has to be fetched. Without this
+        /// option that check has to run and pass.
+        #[arg(long)]
+        offline: bool,
+    },
 }
 
 fn main() -> ExitCode {
@@ -97,7 +102,7 @@ fn main() -> ExitCode {
         Command::Docs => docs::build(),
         Command::Pictures(options) => pictures::run(&options),
         Command::Manifests => deploy::write_manifests(),
-        Command::Ci => ci(),
+        Command::Ci { offline } => ci(offline),
     };
     match done {
         Ok(code) => code,
@@ -138,15 +143,13 @@ fn install_for_tests() -> Result<(), String> {
     Ok(())
 }
 
-fn ci() -> Result<ExitCode, String> {
+fn ci(offline: bool) -> Result<ExitCode, String> {
     install_for_tests()?;
-    let deny = harness::find_in_path("cargo-deny").is_some();
-    let outcome = steps::run(&steps::ci(deny));
+    let has_deny = harness::find_in_path("cargo-deny").is_some();
+    let outcome = steps::run(&steps::ci(offline, has_deny));
     println!("{}", steps::table(&outcome));
-    if !deny {
-        println!(
-            "Dependencies were not checked, since cargo-deny is not installed: cargo install --locked cargo-deny"
-        );
+    for line in steps::left_out(offline, has_deny) {
+        println!("{line}");
     }
     println!("{}", steps::closing(&outcome));
     Ok(steps::code(&outcome))

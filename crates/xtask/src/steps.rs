@@ -68,8 +68,9 @@ pub(crate) fn deploy() -> Step {
     step("deploy", "run --quiet --package xtask -- deploy-check --lenient")
 }
 
-/// The steps of CI; `deny` says whether cargo-deny is installed.
-pub(crate) fn ci(deny: bool) -> Vec<Step> {
+/// The steps of CI. `offline`: without those that need the advisory database, or cargo-deny where
+/// it is not installed. Only a request leaves them out, never a failure.
+pub(crate) fn ci(offline: bool, has_deny: bool) -> Vec<Step> {
     let mut steps = vec![
         step("format", "fmt --all --check"),
         step("lint", "clippy --workspace --all-targets -- -D warnings"),
@@ -82,10 +83,22 @@ pub(crate) fn ci(deny: bool) -> Vec<Step> {
             ..step("doc", "doc --workspace --no-deps")
         },
     ];
-    if deny {
+    if has_deny || !offline {
         steps.push(step("deny", "deny check bans licenses sources"));
     }
+    if !offline {
+        steps.push(step("advisories", "deny check advisories"));
+    }
     steps
+}
+
+/// What `ci` did not check, for people.
+pub(crate) fn left_out(offline: bool, has_deny: bool) -> Vec<&'static str> {
+    let advisories = offline.then_some("Advisories were NOT CHECKED, because of --offline.");
+    let all = "Licences and sources of dependencies were NOT CHECKED: cargo-deny is not installed.";
+    let hint = "To install it: cargo install --locked cargo-deny";
+    let deny = (offline && !has_deny).then_some(all).into_iter();
+    advisories.into_iter().chain(deny).chain((!has_deny).then_some(hint)).collect()
 }
 
 /// The arguments after a subcommand, with the leading `--` that the command-line parser removes.
@@ -135,7 +148,7 @@ pub(crate) fn run(steps: &[Step]) -> Vec<Outcome> {
 pub(crate) fn table(outcomes: &[Outcome]) -> String {
     let line = |outcome: &Outcome| {
         format!(
-            "  {:<8} {:<7} {:>9}\n",
+            "  {:<10} {:<7} {:>9}\n",
             outcome.title,
             verdict(outcome.passed),
             seconds(outcome.took)
@@ -208,13 +221,20 @@ mod tests {
     }
 
     #[test]
-    fn checks_dependencies_if_the_tool_exists() {
-        let titles = |deny| ci(deny).iter().map(|step| step.title).collect::<Vec<_>>();
-        assert_eq!(titles(false), ["format", "lint", "test", "simulate", "count", "deploy", "doc"]);
-        assert_eq!(
-            titles(true),
-            ["format", "lint", "test", "simulate", "count", "deploy", "doc", "deny"]
-        );
+    fn leaves_out_advisories_only_on_request() {
+        let titles = |offline, has_deny| {
+            let steps = ci(offline, has_deny);
+            steps.iter().map(|step| step.title).skip(7).collect::<Vec<_>>()
+        };
+        // Without cargo-deny the steps fail, instead of being left out.
+        assert_eq!(titles(false, true), ["deny", "advisories"]);
+        assert_eq!(titles(false, false), ["deny", "advisories"]);
+        assert_eq!(titles(true, true), ["deny"]);
+        assert_eq!(titles(true, false), [""; 0]);
+        assert_eq!(left_out(false, true), [""; 0]);
+        assert_eq!(left_out(false, false).len(), 1);
+        assert!(left_out(true, true).concat().contains("Advisories were NOT CHECKED"));
+        assert_eq!(left_out(true, false).len(), 3);
     }
 
     #[test]
