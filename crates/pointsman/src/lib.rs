@@ -11,3 +11,10 @@ pub mod logging;
 pub mod process;
 pub mod reference;
 pub mod system;
+
+/// For the fuzz targets of the takeover and of the admin server's guards.
+#[cfg(fuzzing)]
+pub mod fuzzing {
+    pub use crate::admin::control::rig::run as run_guards;
+    pub use crate::process::takeover::rig::run as run_takeover;
+}

@@ -75,6 +75,9 @@ pub use end_reason::{EndReason, Side};
 /// For the fuzz target of shared connections.
 #[cfg(fuzzing)]
 pub use io::shared::isolation::run as run_isolation;
+/// For the fuzz target of TLS streams.
+#[cfg(fuzzing)]
+pub use io::tls_stream_rig::run as run_tls_stream;
 pub use latency::Distribution;
 pub use limits::{Limit, ResourceShortage};
 pub use listener::reload::{AddressPlan, NewListener};

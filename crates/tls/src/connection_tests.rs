@@ -1,5 +1,6 @@
 //! Two ends that are connected by buffers.
 
+use crate::record_rig::{self, RigSettings};
 use crate::testing::Authority;
 use crate::{
     ClientSettings, ClientSide, ClientTls, MAX_RECORD, MAX_WAITING, Protocols, RECORD_OVERHEAD,
@@ -162,4 +163,42 @@ fn bounds_what_waits_for_the_rest_of_a_message() {
         failed
     });
     assert!(failed && most <= MAX_WAITING, "{failed} {most}");
+}
+
+/// Every input of the corpus, and variations of it.
+#[test]
+fn delivers_only_what_was_sent_on_the_fuzz_corpus() {
+    let authority = Authority::new("ca");
+    let server = ServerTls::new(&ServerSettings {
+        certificates: vec![authority.issue(&["redis.example"])],
+        ..ServerSettings::default()
+    })
+    .unwrap();
+    let client = |version| {
+        let protocols = Protocols { min: version, max: version, ..Protocols::default() };
+        let roots = Roots::Own(authority.file());
+        let settings = ClientSettings { roots, protocols, ..ClientSettings::default() };
+        ClientTls::new(&settings).unwrap().connect("redis.example").unwrap()
+    };
+    let [(old, name), (new, _)] = Version::ALL.map(client);
+    let settings = RigSettings { server: server.config(), clients: [old, new], name };
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (mut random, mut seen) = (fastrand::Rng::with_seed(7), [0; 3]);
+    for file in std::fs::read_dir(folder.join("../../fuzz/corpus/tls_records")).unwrap() {
+        let input = std::fs::read(file.unwrap().path()).unwrap();
+        for variation in 0..8 {
+            let mut bytes = input.clone();
+            for _ in 0..variation {
+                if !bytes.is_empty() {
+                    let at = random.usize(..bytes.len());
+                    bytes[at] = random.u8(..);
+                }
+            }
+            let run = record_rig::run(&bytes, &settings);
+            seen[0] += usize::from(run.arrived > 0 && !run.changed);
+            seen[1] += usize::from(run.arrived > 0 && run.refused);
+            seen[2] += usize::from(run.arrived == 0 && run.refused);
+        }
+    }
+    assert!(seen.iter().all(|count| *count > 5), "of no use: {seen:?}");
 }

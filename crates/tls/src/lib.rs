@@ -34,6 +34,8 @@ mod fault;
 mod pem;
 mod problem;
 mod protocol;
+#[cfg(any(test, fuzzing))]
+mod record_rig;
 mod resolver;
 mod server;
 mod verify;
@@ -59,6 +61,9 @@ pub use fault::{Fault, FaultKind};
 pub use pem::PemFile;
 pub use problem::Problem;
 pub use protocol::{Protocols, Version, cipher_names, is_cipher};
+/// For the fuzz target of records.
+#[cfg(fuzzing)]
+pub use record_rig::{RigSettings, run as run_records};
 /// The library whose configurations the handles contain, for adapters to other I/O.
 pub use rustls;
 pub use server::{BuiltServerTls, ClientCertificates, ServerSettings, ServerTls};

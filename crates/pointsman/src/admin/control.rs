@@ -13,6 +13,8 @@
 mod access;
 mod command_log;
 mod overrides;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod rig;
 mod steps;
 mod token_attempts;
 

@@ -40,6 +40,8 @@
 
 mod offer;
 mod predecessor;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod rig;
 mod successor;
 #[cfg(test)]
 mod tests;

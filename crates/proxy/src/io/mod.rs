@@ -11,6 +11,8 @@ pub(crate) mod socket_facts;
 pub(crate) mod socket_options;
 pub(crate) mod stream;
 pub(crate) mod tls_stream;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod tls_stream_rig;
 #[cfg(test)]
 mod tls_stream_tests;
 pub(crate) mod upstream;

@@ -11,6 +11,7 @@ use tls::{ServerSide, TlsConnection, Version};
 
 use crate::io::stream::{ByteStream, SocketStream};
 use crate::io::tls_stream::{HandshakeStep, TlsStream};
+use crate::io::tls_stream_rig;
 use crate::runtime::reactor::{self, EventBuffer, InstalledReactor, Reactor, poll_events};
 use crate::testing::tls_client::TestCa;
 
@@ -225,4 +226,33 @@ fn reads_an_announced_end_after_all_bytes() {
     assert!(ends.stream.poll_shutdown(&mut cx()).is_ready());
     assert_eq!(ends.received(100), b"+OK\r\n");
     assert_eq!(ends.peer.read(&mut [0]).unwrap(), 0);
+}
+
+/// Every input of the corpus, and variations of it, with both versions.
+#[test]
+fn counts_whole_records_on_the_fuzz_corpus() {
+    let ca = TestCa::new();
+    let server = ca.listening(&ca.settings()).settings;
+    let name = ServerName::try_from("redis.example").unwrap();
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (mut random, mut seen) = (fastrand::Rng::with_seed(7), [0; 3]);
+    for file in std::fs::read_dir(folder.join("../../fuzz/corpus/tls_stream")).unwrap() {
+        let input = std::fs::read(file.unwrap().path()).unwrap();
+        for variation in 0..6 {
+            let mut steps = input.clone();
+            for _ in 0..variation {
+                if !steps.is_empty() {
+                    let at = random.usize(..steps.len());
+                    steps[at] = random.u8(..);
+                }
+            }
+            let version = Version::ALL[variation % 2];
+            let client = (ca.client_config((version, version), None), name.clone());
+            let run = tls_stream_rig::run(&steps, server.config(), client);
+            seen[0] += usize::from(run.pending > 0 && run.written > 0);
+            seen[1] += usize::from(run.read > 0 && !run.changed);
+            seen[2] += usize::from(run.read > 0 && run.changed);
+        }
+    }
+    assert!(seen.iter().all(|count| *count > 5), "of no use: {seen:?}");
 }

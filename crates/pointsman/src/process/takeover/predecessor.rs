@@ -195,7 +195,7 @@ impl TakeoverThread {
 }
 
 /// Sends the sockets, and returns when the other process serves on them.
-fn hand_over(peer: &TakeoverPeer, offer: &Offer) -> io::Result<()> {
+pub(super) fn hand_over(peer: &TakeoverPeer, offer: &Offer) -> io::Result<()> {
     peer.same_user()?;
     peer.expect(HELLO, Instant::now() + STEP)?;
     let sockets = offer()?;

@@ -137,6 +137,16 @@ impl TakenSockets {
     }
 }
 
+/// One conversation to its end over a connection that exists, for the rig.
+#[cfg(any(test, fuzzing))]
+pub(super) fn converse(peer: &TakeoverPeer) -> Result<Vec<NamedSocket>, String> {
+    let conversation = Conversation { path: Path::new(""), cancellation: None };
+    let sockets = conversation.request(peer, &mut SilenceReport::new());
+    let sockets = sockets.map_err(|error| format!("{error:?}"))?;
+    conversation.end(peer).map_err(|error| format!("{error:?}"))?;
+    Ok(sockets)
+}
+
 /// Whether no process listens at `path`. Call it on a thread that may block.
 pub(crate) fn is_unused(path: &Path) -> bool {
     matches!(TakeoverPeer::dial(path, Duration::ZERO), Ok(None))
