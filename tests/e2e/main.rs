@@ -49,6 +49,7 @@ mod logs;
 mod maintenance;
 mod metrics;
 mod new_master;
+mod outside_text;
 mod owners;
 mod pinned;
 mod readers;

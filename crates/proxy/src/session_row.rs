@@ -7,12 +7,13 @@
 //! Deliberately absent: passwords, keys, values and arguments, which the ledger does not give out.
 
 use std::cell::Cell;
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use resp::ClientFacts;
+use tls::OutsideText;
 
 use crate::address::ListenAddr;
 use crate::not_carried::NotCarried;
@@ -152,13 +153,13 @@ impl fmt::Display for SessionId {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ListedClient {
     /// The user.
-    pub user: Option<Box<str>>,
+    pub user: Option<OutsideText>,
     /// The name.
-    pub name: Option<Box<str>>,
+    pub name: Option<OutsideText>,
     /// The name of its library.
-    pub library: Option<Box<str>>,
+    pub library: Option<OutsideText>,
     /// The version of its library.
-    pub library_version: Option<Box<str>>,
+    pub library_version: Option<OutsideText>,
     /// The database.
     pub database: Option<u32>,
     /// The version of the protocol.
@@ -167,7 +168,7 @@ pub struct ListedClient {
 
 impl From<ClientFacts<'_>> for ListedClient {
     fn from(facts: ClientFacts<'_>) -> Self {
-        let shown = |text: Option<&[u8]>| text.map(printable);
+        let shown = |text: Option<&[u8]>| text.map(|text| OutsideText::of_bytes(text, MAX_NAME));
         Self {
             user: shown(facts.user),
             name: shown(facts.name),
@@ -263,37 +264,6 @@ pub(crate) fn take() -> Option<Box<SessionRow>> {
     ROW.take()
 }
 
-/// Text from a client, truncated, in which everything that could change how it is displayed is
-/// escaped.
-fn printable(text: &[u8]) -> Box<str> {
-    let mut shown = String::new();
-    // A character takes at most four bytes, so this never cuts what is shown.
-    let beginning = text.get(..MAX_NAME * 4).unwrap_or(text);
-    for (number, c) in String::from_utf8_lossy(beginning).chars().enumerate() {
-        if number == MAX_NAME {
-            shown.push('…');
-            break;
-        }
-        if is_harmless(c) {
-            shown.push(c);
-        } else {
-            // Writing to a string does not fail.
-            let _ = write!(shown, "{}", c.escape_unicode());
-        }
-    }
-    shown.into()
-}
-
-/// Neither a control character nor one that changes the direction, the width or the line of text.
-fn is_harmless(c: char) -> bool {
-    let invisible = matches!(c,
-        '\u{ad}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
-        | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-        | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}'
-        | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}');
-    !c.is_control() && !invisible
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -319,21 +289,6 @@ mod tests {
             "+00000ab-1-42-7",
         ] {
             assert_eq!(SessionId::parse(text), None, "{text}");
-        }
-    }
-
-    #[test]
-    fn escapes_what_could_change_a_terminal() {
-        assert_eq!(&*printable(b"shop-7 (eu)"), "shop-7 (eu)");
-        assert_eq!(&*printable("größe".as_bytes()), "größe");
-        assert_eq!(&*printable(b"\x1b[2J\r\n\x9b"), "\\u{1b}[2J\\u{d}\\u{a}\u{fffd}");
-        assert_eq!(&*printable("a\u{202e}b\u{200b}".as_bytes()), "a\\u{202e}b\\u{200b}");
-        let long = printable(&[b'x'; 5000]);
-        assert_eq!((long.chars().count(), long.ends_with('…')), (MAX_NAME + 1, true));
-        let wide = printable("€".repeat(5000).as_bytes());
-        assert_eq!(wide.chars().count(), MAX_NAME + 1);
-        for byte in 0..=u8::MAX {
-            assert!(printable(&[byte]).chars().all(|c| !c.is_control()), "{byte}");
         }
     }
 

@@ -54,13 +54,15 @@ pub struct NodeAddr {
 }
 
 impl NodeAddr {
-    /// Parses the two strings that Sentinel sends. `None` for an invalid port or 0, and for an
-    /// empty host.
+    /// Parses the two strings that Sentinel sends. `None` for an invalid port or 0, and for a host
+    /// that is neither an IP address nor made of what DNS names consist of: a sentinel chooses these
+    /// bytes, and they are printed, logged and counted under this address.
     #[must_use]
     pub fn parse(host: &str, port: &str) -> Option<Self> {
         let port: u16 = port.parse().ok()?;
-        (port != 0 && !host.is_empty() && host.len() <= 253)
-            .then(|| Self { host: host.into(), port }.normal())
+        let is_name = (1..=253).contains(&host.len()) && host.bytes().all(is_in_a_name);
+        let is_host = is_name || host.parse::<IpAddr>().is_ok();
+        (port != 0 && is_host).then(|| Self { host: host.into(), port }.normal())
     }
 
     /// The canonical spelling: names compare without regard to case, as in Sentinel itself
@@ -76,6 +78,11 @@ impl NodeAddr {
     pub fn ip(&self) -> Option<IpAddr> {
         self.host.parse().ok()
     }
+}
+
+/// Underscores are not allowed in host names, but Docker and Windows use them.
+fn is_in_a_name(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_')
 }
 
 impl From<SocketAddr> for NodeAddr {
@@ -241,6 +248,11 @@ mod tests {
         assert_eq!(parse("Redis-0.Redis.SVC").as_deref(), Some("redis-0.redis.svc:6379"));
         assert_eq!(parse("FD00:0:0:0:0:0:0:1"), parse("fd00::1"));
         assert_eq!(NodeAddr::parse("10.0.0.1", "0"), None);
-        assert_eq!(NodeAddr::parse("", "1"), None);
+        for host in
+            ["", "a b", "a\u{1b}[2J", "a\nb", "a\u{9b}", "a\"b", "a:b", "ä", "fe80::1%\u{7}"]
+        {
+            assert_eq!(NodeAddr::parse(host, "1"), None, "{host:?}");
+        }
+        assert!(NodeAddr::parse("my_host-1.example.", "1").is_some());
     }
 }

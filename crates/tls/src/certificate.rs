@@ -12,6 +12,7 @@ use x509_cert::der::Decode;
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 
+use crate::outside_text::OutsideText;
 use crate::pem::PemFile;
 use crate::problem::Problem;
 
@@ -52,11 +53,11 @@ pub struct CertificateFacts {
     /// The file that it was read from; empty if a peer showed it.
     pub file: PathBuf,
     /// Its subject, as `CN=redis.example,O=Example`. Often empty nowadays.
-    pub subject: String,
+    pub subject: OutsideText,
     /// The subject of the authority that issued it.
-    pub issuer: String,
+    pub issuer: OutsideText,
     /// The host names and IP addresses it is valid for.
-    pub names: Vec<String>,
+    pub names: Vec<OutsideText>,
     /// When it becomes valid, since 1970. The latest of the chain.
     pub not_before: Duration,
     /// When it expires, since 1970. The earliest of the chain.
@@ -111,8 +112,8 @@ impl CertificateFacts {
         }
         Ok(Self {
             file: path.to_owned(),
-            subject: first.subject().to_string(),
-            issuer: first.issuer().to_string(),
+            subject: first.subject().to_string().into(),
+            issuer: first.issuer().to_string().into(),
             names: names(first.get_extension::<SubjectAltName>().ok().flatten()),
             not_before: since.unwrap_or_default(),
             not_after: until.unwrap_or_default(),
@@ -122,15 +123,15 @@ impl CertificateFacts {
     }
 }
 
-fn names(extension: Option<(bool, SubjectAltName)>) -> Vec<String> {
+fn names(extension: Option<(bool, SubjectAltName)>) -> Vec<OutsideText> {
     let names = extension.into_iter().flat_map(|(_, SubjectAltName(names))| names);
     let text = |name| match name {
-        GeneralName::DnsName(name) => Some(name.as_str().to_ascii_lowercase()),
+        GeneralName::DnsName(name) => Some(name.as_str().to_ascii_lowercase().into()),
         GeneralName::IpAddress(address) => {
             let bytes = address.as_bytes();
             let v4 = <[u8; 4]>::try_from(bytes).map(std::net::IpAddr::from);
             let v6 = <[u8; 16]>::try_from(bytes).map(std::net::IpAddr::from);
-            v4.or(v6).ok().map(|address| address.to_string())
+            v4.or(v6).ok().map(|address| address.to_string().into())
         }
         _ => None,
     };

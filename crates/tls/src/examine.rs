@@ -138,7 +138,7 @@ mod tests {
         let none = KnownAuthorities::default();
         let good = one.examine(&none);
         assert_eq!(good.fault, None);
-        assert_eq!(good.facts.map(|it| it.names), Some(vec!["a.test".to_owned()]));
+        assert_eq!(good.facts.map(|it| it.names), Some(vec!["a.test".into()]));
         let swapped = files(one.chain.clone(), other.key).examine(&none);
         assert!(matches!(swapped.fault, Some(PairFault::KeyMismatch(_))), "{swapped:?}");
         assert!(swapped.facts.is_some(), "its names are shown nevertheless");

@@ -8,6 +8,8 @@ use std::fmt::Write as _;
 use rustls::pki_types::UnixTime;
 use rustls::{AlertDescription, CertificateError, Error};
 
+use crate::outside_text::OutsideText;
+
 /// Maximum number of names of a certificate that are listed, and of their length.
 const MAX_NAMES: usize = 8;
 const MAX_NAME: usize = 80;
@@ -291,12 +293,8 @@ pub(crate) fn list_names(presented: &[String]) -> String {
     for (at, name) in presented.iter().take(MAX_NAMES).enumerate() {
         let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
         let inner = inner.unwrap_or(name).trim_matches('"');
-        let printable = inner.chars().take(MAX_NAME).map(|it| match it {
-            ' '..='~' => it,
-            _ => '?',
-        });
         list.push_str(if at == 0 { "" } else { ", " });
-        list.extend(printable);
+        list.push_str(&OutsideText::of_bytes(inner.as_bytes(), MAX_NAME));
     }
     if presented.len() > MAX_NAMES {
         let _ = write!(list, " and {} more", presented.len() - MAX_NAMES);

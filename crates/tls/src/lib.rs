@@ -31,6 +31,7 @@ mod client;
 mod connection;
 mod examine;
 mod fault;
+mod outside_text;
 mod pem;
 mod problem;
 mod protocol;
@@ -58,6 +59,7 @@ pub use connection::{
 };
 pub use examine::{ChainState, ExaminedPair, KnownAuthorities};
 pub use fault::{Fault, FaultKind};
+pub use outside_text::OutsideText;
 pub use pem::PemFile;
 pub use problem::Problem;
 pub use protocol::{Protocols, Version, cipher_names, is_cipher};

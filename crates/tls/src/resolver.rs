@@ -32,7 +32,7 @@ impl CertificatesByName {
             for name in &facts.names {
                 let (map, name) = match name.strip_prefix("*.") {
                     Some(parent) => (&mut by_name.wildcards, parent),
-                    None => (&mut by_name.exact, name.as_str()),
+                    None => (&mut by_name.exact, &**name),
                 };
                 map.entry(name.to_owned()).or_default().push(index);
             }

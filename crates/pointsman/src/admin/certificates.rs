@@ -63,13 +63,15 @@ impl ServedCertificate {
 mod tests {
     use std::time::Duration;
 
+    use tls::OutsideText;
+
     use super::*;
 
     fn facts(file: &str, not_after: u64) -> (String, CertificateFacts) {
         let facts = CertificateFacts {
             file: file.into(),
-            subject: String::new(),
-            issuer: String::new(),
+            subject: OutsideText::default(),
+            issuer: OutsideText::default(),
             names: Vec::new(),
             not_before: Duration::ZERO,
             not_after: Duration::from_secs(not_after),
@@ -111,7 +113,7 @@ mod tests {
         let list = ServedCertificate::list(Vec::new(), Vec::new(), &config);
         let listed: Vec<_> =
             list.iter().map(|it| (&*it.service, it.side, &*it.facts.names)).collect();
-        let names = ["client".to_owned()];
+        let names = [OutsideText::from("client")];
         assert_eq!(listed, [("m", "redis", &names[..]), ("m", "sentinel", &names[..])]);
         assert_eq!(list[0].facts.not_after, Duration::from_secs(1_893_456_000), "2030-01-01");
     }

@@ -11,6 +11,8 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use tls::OutsideText;
+
 use super::admin_server::AdminServer;
 use super::admin_tls::{self, TlsStream};
 use crate::system::socket_file;
@@ -193,13 +195,13 @@ pub(super) fn post(
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             line.extend_from_slice(piece);
             if line.ends_with(b"\n") {
-                sink(String::from_utf8_lossy(&line).trim_end());
+                sink(OutsideText::lines(&line).trim_end());
                 line.clear();
             }
         }
     })?;
     if !line.is_empty() {
-        sink(String::from_utf8_lossy(&line).trim_end());
+        sink(OutsideText::lines(&line).trim_end());
     }
     Ok(code)
 }

@@ -13,7 +13,6 @@ use sentinel::doctor::{CERTIFICATE_SOON, Finding, Severity, days, quote, subject
 use serde_json::{Value as Json, json};
 use tls::{CertificateFacts, CertificateFiles, ChainState, KnownAuthorities, PairFault};
 
-use super::screen::printable;
 use crate::config::{ListenerFile, ListenerPair, ListenerSection};
 
 /// What follows from files that cannot be used.
@@ -265,14 +264,14 @@ pub(super) fn rows(
 fn all_names(facts: &CertificateFacts) -> String {
     const MAX_NAMES: usize = 32;
     let mut text = match facts.names.as_slice() {
-        [] => facts.subject.clone(),
+        [] => facts.subject.to_string(),
         names => names.iter().take(MAX_NAMES).cloned().collect::<Vec<_>>().join(", "),
     };
     let more = facts.names.len().saturating_sub(MAX_NAMES);
     if more > 0 {
         text = format!("{text} and {more} more");
     }
-    printable(&format!("{text}; issued by {}", facts.issuer))
+    format!("{text}; issued by {}", facts.issuer)
 }
 
 /// The same for scripts.
@@ -280,9 +279,9 @@ pub(super) fn document(certificates: &[CertificateFacts], now: Option<Duration>)
     let of = |facts: &CertificateFacts| {
         json!({
             "file": facts.file.display().to_string(),
-            "subject": facts.subject,
-            "issuer": facts.issuer,
-            "names": facts.names,
+            "subject": &*facts.subject,
+            "issuer": &*facts.issuer,
+            "names": facts.names.iter().map(|it| &**it).collect::<Vec<_>>(),
             "not_before": facts.not_before.as_secs(),
             "not_after": facts.not_after.as_secs(),
             "expires_in_s": now.map(|now| expires_in(facts.not_after, now)),

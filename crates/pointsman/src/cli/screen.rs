@@ -9,6 +9,7 @@
 use std::fmt::Write as _;
 
 use serde_json::Value as Json;
+use tls::OutsideText;
 
 use super::screen_certificates::certificates;
 use super::screen_shared::shared;
@@ -265,9 +266,9 @@ pub(super) fn bytes(count: f64) -> String {
     }
 }
 
-/// Replaces control characters: text from elsewhere must not control the terminal.
+/// Text of the status document, safe for the terminal.
 pub(super) fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    OutsideText::from(text).to_string()
 }
 
 #[cfg(test)]
@@ -388,7 +389,7 @@ mymaster: stable, generation 2
             "services": [{"name": "m", "alarms": [alarm(false, "ended"), alarm(true, "a\u{1b}b")]}],
         });
         let shown = render(&document, None).expect("a document of this schema");
-        let expected = "  ALARM      gone and listed: a?b, 10.0.0.9:26379, for 12m05s\n";
+        let expected = "  ALARM      gone and listed: a\\u{1b}b, 10.0.0.9:26379, for 12m05s\n";
         assert!(shown.contains(expected) && !shown.contains("ended"), "{shown}");
     }
 }

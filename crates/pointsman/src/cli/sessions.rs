@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueHint};
 use serde_json::Value as Json;
+use tls::OutsideText;
 
 use super::admin_server::AdminArgs;
 use super::args::ControlArgs;
@@ -183,7 +184,7 @@ fn request(args: &SessionsArgs, env: &[(OsString, OsString)]) -> Result<String, 
     let (endpoint, token) = control::access(&control, env)?;
     let (code, body) = http::get_from(&endpoint, &args.path(), token.as_ref().map(Secret::reveal))
         .map_err(|error| ControlError::unreachable(&endpoint, error))?;
-    let body = String::from_utf8_lossy(&body);
+    let body = OutsideText::lines(&body);
     match code {
         200 if args.endpoint.json => Ok(body.trim_end().to_owned() + "\n"),
         200 => {

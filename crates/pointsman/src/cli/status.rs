@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value as Json};
+use tls::OutsideText;
 
 use super::admin_server::{self, AdminServer, AdminServerError};
 use super::admin_tls::TlsProblem;
@@ -103,7 +104,7 @@ fn request(server: &AdminServer, token: Option<&Secret>) -> Result<(Json, String
     }
     let document =
         serde_json::from_slice(&body).map_err(|error| StatusError::Json(from(), error))?;
-    Ok((document, String::from_utf8_lossy(&body).trim_end().to_owned() + "\n"))
+    Ok((document, OutsideText::lines(&body).trim_end().to_owned() + "\n"))
 }
 
 fn get(

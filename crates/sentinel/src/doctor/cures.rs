@@ -21,6 +21,8 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
+use tls::OutsideText;
+
 use super::diagnose::Context;
 use super::observed::{MasterAnswer, Observed, ObservedMaster, SentinelAnswer};
 use crate::{NodeAddr, Role};
@@ -290,8 +292,7 @@ pub fn quote(word: &str) -> String {
     if !word.is_empty() && word.chars().all(plain) {
         return word.to_owned();
     }
-    let printable: String = word.chars().filter(|c| !c.is_control()).collect();
-    format!("'{}'", printable.replace('\'', "'\\''"))
+    format!("'{}'", OutsideText::from(word).replace('\'', "'\\''"))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tls::{CertificateFacts, Fault};
+use tls::{CertificateFacts, Fault, OutsideText};
 
 use crate::{Denied, Epoch, MyId, NodeAddr, NodeReport};
 
@@ -87,11 +87,11 @@ pub struct SentinelAnswer {
     /// It is in TILT mode.
     pub tilt: bool,
     /// The names of the masters that it monitors, as listed by `INFO`.
-    pub watched: Vec<String>,
+    pub watched: Vec<OutsideText>,
     /// The `run_id` of its process, as reported by `INFO`; not its MYID.
-    pub run_id: Option<String>,
+    pub run_id: Option<OutsideText>,
     /// The path of its configuration file on its host, as reported by `INFO`.
-    pub config_file: Option<String>,
+    pub config_file: Option<OutsideText>,
     /// Its answer about our master.
     pub master: MasterAnswer,
 }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use tls::OutsideText;
 
 use super::observed::{
     ExamineError, MasterAnswer, ObservedMaster, ObservedPeer, ObservedReplica, SentinelAnswer,
@@ -76,7 +77,7 @@ pub(super) fn read(
         }
     };
     let ckquorum = after.first().and_then(|reply| match reply.error() {
-        Some(line) => line.starts_with("NOQUORUM").then(|| Err(printable(line))),
+        Some(line) => line.starts_with("NOQUORUM").then(|| Err(line.to_string())),
         None => Some(Ok(())),
     });
     let master = match poll::read_poll(poll_replies, false) {
@@ -99,8 +100,10 @@ pub(super) fn read(
         refused,
         tilt: poll::read_tilt(info),
         watched: watched(info),
-        run_id: info_field(server, "run_id").map(printable),
-        config_file: info_field(server, "config_file").map(printable).filter(|it| !it.is_empty()),
+        run_id: info_field(server, "run_id").map(OutsideText::from),
+        config_file: info_field(server, "config_file")
+            .map(OutsideText::from)
+            .filter(|it| !it.is_empty()),
         master,
     })
 }
@@ -159,14 +162,14 @@ fn replica(reply: &Reply) -> Option<ObservedReplica> {
 }
 
 /// The names in lines such as `master0:name=mymaster,status=ok,address=…`.
-fn watched(info: &Reply) -> Vec<String> {
+fn watched(info: &Reply) -> Vec<OutsideText> {
     let name = |line: &str| {
         let (key, value) = line.split_once(":name=")?;
         let number = key.strip_prefix("master")?;
         number
             .bytes()
             .all(|byte| byte.is_ascii_digit())
-            .then(|| printable(value.split(',').next().unwrap_or(value)))
+            .then(|| value.split(',').next().unwrap_or(value).into())
     };
     info.text()
         .map(|text| text.lines().filter_map(name).take(MAX_LISTED).collect())
@@ -201,11 +204,6 @@ pub(super) fn read_write_guard(replies: &[Reply]) -> Option<WriteGuard> {
         max_lag: number("min-replicas-max-lag").map(Duration::from_secs),
         good,
     })
-}
-
-/// Text of a server, made safe to print: bounded, and without control characters.
-fn printable(text: &str) -> String {
-    text.chars().take(200).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 #[cfg(test)]

@@ -71,9 +71,9 @@ fn healthy() -> Observed {
             resp3: true,
             refused: Vec::new(),
             tilt: false,
-            watched: vec!["mymaster".to_owned()],
-            run_id: Some(format!("process-{number}")),
-            config_file: Some("/etc/redis/sentinel.conf".to_owned()),
+            watched: vec!["mymaster".into()],
+            run_id: Some(format!("process-{number}").into()),
+            config_file: Some("/etc/redis/sentinel.conf".into()),
             master,
         };
         ObservedSentinel {
@@ -288,7 +288,7 @@ fn distinguishes_disagreement_from_stale_epoch() {
     assert!(found.what.contains("10.0.0.2:26379 and 10.0.0.3:26379"), "{found}");
     let found = only("same-id", Severity::Warning, |it| {
         answer(it, 2).id = id(2);
-        answer(it, 2).run_id = Some("process-2".to_owned());
+        answer(it, 2).run_id = Some("process-2".into());
     });
     assert!(found.commands.is_empty(), "one process at two addresses: {found}");
 }

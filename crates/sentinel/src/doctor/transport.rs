@@ -116,12 +116,12 @@ pub fn days(span: Duration) -> String {
 pub fn subject(certificate: &CertificateFacts) -> String {
     const MAX_NAMES: usize = 4;
     const MAX_LENGTH: usize = 200;
-    let mut text = match certificate.names.as_slice() {
-        [] => certificate.subject.clone(),
+    let text = match certificate.names.as_slice() {
+        [] => certificate.subject.to_string(),
         names => names.iter().take(MAX_NAMES).cloned().collect::<Vec<_>>().join(", "),
     };
-    text = text.chars().take(MAX_LENGTH).map(|it| if it.is_control() { '?' } else { it }).collect();
-    format!("{text}, issued by {}", certificate.issuer.chars().take(MAX_LENGTH).collect::<String>())
+    let bounded = |text: &str| text.chars().take(MAX_LENGTH).collect::<String>();
+    format!("{}, issued by {}", bounded(&text), bounded(&certificate.issuer))
 }
 
 #[cfg(test)]
@@ -136,8 +136,8 @@ mod tests {
     fn certificate(not_after: Duration) -> CertificateFacts {
         CertificateFacts {
             file: PathBuf::from("/tls/client.crt"),
-            subject: "CN=client".to_owned(),
-            issuer: "CN=ca".to_owned(),
+            subject: "CN=client".into(),
+            issuer: "CN=ca".into(),
             names: Vec::new(),
             not_before: Duration::ZERO,
             not_after,

@@ -5,6 +5,7 @@
 //! a single moment.
 
 use bytes::{BufMut, BytesMut};
+use tls::OutsideText;
 
 use crate::link::auth::Denied;
 use crate::link::reply::Reply;
@@ -113,7 +114,7 @@ pub fn read_poll(replies: &[Reply], tilt: bool) -> PollOutcome {
         sentinels.iter().take(MAX_LISTED).filter_map(peer).collect();
     let view = View {
         epoch,
-        run_id: master.field("runid").unwrap_or_default().into(),
+        run_id: OutsideText::from(master.field("runid").unwrap_or_default()).into(),
         down: flag("s_down") || flag("o_down"),
         failing_over: flag("failover_in_progress"),
         rebooted: flag("master_reboot"),

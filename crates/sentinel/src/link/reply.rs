@@ -6,6 +6,7 @@
 use bytes::Bytes;
 use redis_protocol::resp2::types::BytesFrame as Frame2;
 use redis_protocol::resp3::types::BytesFrame as Frame3;
+use tls::OutsideText;
 
 /// A decoded reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,7 +14,7 @@ pub enum Reply {
     /// Simple, bulk and verbatim strings, and scalars that no caller evaluates.
     Text(Bytes),
     /// An error line, without the leading `-`.
-    Error(Box<str>),
+    Error(OutsideText),
     /// An integer.
     Number(i64),
     /// An array, a set, or a map as alternating keys and values.
@@ -74,7 +75,7 @@ impl From<Frame2> for Reply {
     fn from(frame: Frame2) -> Self {
         match frame {
             Frame2::SimpleString(data) | Frame2::BulkString(data) => Self::Text(data),
-            Frame2::Error(line) => Self::Error(Box::from(&*line)),
+            Frame2::Error(line) => Self::Error(OutsideText::from(&*line)),
             Frame2::Integer(number) => Self::Number(number),
             Frame2::Array(items) => Self::List(items.into_iter().map(Self::from).collect()),
             Frame2::Null => Self::Null,
@@ -90,8 +91,10 @@ impl From<Frame3> for Reply {
             | Frame3::VerbatimString { data, .. }
             | Frame3::BigNumber { data, .. } => Self::Text(data),
             Frame3::ChunkedString(data) => Self::Text(data),
-            Frame3::SimpleError { data, .. } => Self::Error(Box::from(&*data)),
-            Frame3::BlobError { data, .. } => Self::Error(String::from_utf8_lossy(&data).into()),
+            Frame3::SimpleError { data, .. } => Self::Error(OutsideText::from(&*data)),
+            Frame3::BlobError { data, .. } => {
+                Self::Error(OutsideText::of_bytes(&data, OutsideText::MAX_CHARS))
+            }
             Frame3::Number { data, .. } => Self::Number(data),
             Frame3::Boolean { data, .. } => Self::Number(i64::from(data)),
             Frame3::Double { data, .. } => Self::Text(Bytes::from(data.to_string())),

@@ -8,7 +8,7 @@
 use std::net::SocketAddr;
 
 use bytes::BytesMut;
-use tls::{Fault, Version};
+use tls::{Fault, OutsideText, Version};
 use tokio::time::Instant;
 
 use crate::link::auth::Denied;
@@ -251,9 +251,9 @@ fn read_offset(reply: &Reply) -> Option<u64> {
 }
 
 fn read_lineage(server: &str, replication: &str) -> Option<Lineage> {
-    let field = |text: &'_ str, key: &str| -> Option<String> {
+    let field = |text: &'_ str, key: &str| -> Option<OutsideText> {
         text.lines().find_map(|line| {
-            line.strip_prefix(key)?.strip_prefix(':').map(|value| value.trim_end().to_owned())
+            line.strip_prefix(key)?.strip_prefix(':').map(|value| value.trim_end().into())
         })
     };
     Some(Lineage {
