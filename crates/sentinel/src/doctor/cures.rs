@@ -303,7 +303,7 @@ mod tests {
     fn quotes_words_that_a_shell_would_interpret() {
         assert_eq!(quote("my-master_1.x"), "my-master_1.x");
         assert_eq!(quote("a b"), "'a b'");
-        assert_eq!(quote("$(reboot)'\n;x"), "'$(reboot)'\\'';x'");
+        assert_eq!(quote("$(reboot)'\n;x"), "'$(reboot)'\\''\\u{a};x'");
         assert_eq!(quote(""), "''");
     }
 }

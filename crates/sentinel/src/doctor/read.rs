@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(replies.len(), REPLIES);
         let answer = read(&replies, reached(), true).expect("an answer");
         assert!(answer.tilt && answer.refused.is_empty());
-        assert_eq!(answer.watched, ["cache", "my?x"], "control characters are replaced");
+        assert_eq!(answer.watched, ["cache", "my\\u{1b}x"], "control characters are escaped");
         let MasterAnswer::Known(view) = answer.master else { panic!("it knows the master") };
         assert_eq!(
             (view.addr.to_string().as_str(), view.epoch, view.quorum),

@@ -182,7 +182,7 @@ fn unknown_name_lists_known_names() {
     let found = only("unknown-name", Severity::Fault, |it| {
         let answer = answer(it, 2);
         (answer.master, answer.watched) =
-            (MasterAnswer::UnknownName, vec!["cache".to_owned(), "queue".to_owned()]);
+            (MasterAnswer::UnknownName, vec!["cache".into(), "queue".into()]);
     });
     assert!(found.what.contains("mymaster") && found.remedy.contains("cache, queue"), "{found}");
     // A sentinel that lost its file gets the settings of the others, and has nothing to remove.
