@@ -9,7 +9,7 @@ use tls::OutsideText;
 
 use crate::link::auth::Denied;
 use crate::link::reply::Reply;
-use crate::{MyId, NodeAddr, ReplicaView, View};
+use crate::{Epoch, MyId, NodeAddr, ReplicaView, View};
 
 /// Replies to a poll about one master, in the order of [`COMMANDS`].
 pub(crate) const REPLIES_PER_POLL: usize = 5;
@@ -33,6 +33,10 @@ const COMMANDS: [(&str, &str, &str); REPLIES_PER_POLL] = [
 
 /// The configuration section that refusals by sentinels refer to.
 pub(crate) const SENTINEL_AUTH: &str = "service.sentinel_auth";
+
+/// No sentinel counts further in practice. One that lies could otherwise name an epoch after which
+/// there is no next one.
+const MAX_EPOCH: Epoch = Epoch::MAX >> 1;
 
 /// Limit for the replicas and for the peers that are read from one reply.
 const MAX_LISTED: usize = 64;
@@ -103,7 +107,8 @@ pub fn read_poll(replies: &[Reply], tilt: bool) -> PollOutcome {
     if addr != again {
         return PollOutcome::Torn;
     }
-    let Some(epoch) = master.field("config-epoch").and_then(|text| text.parse().ok()) else {
+    let epoch = master.field("config-epoch").and_then(|text| text.parse::<Epoch>().ok());
+    let Some(epoch) = epoch.map(|it| it.min(MAX_EPOCH)) else {
         return PollOutcome::Malformed("SENTINEL MASTER returned no config-epoch");
     };
     let (Some(sentinels), Some(replicas)) = (sentinels.list(), replicas.list()) else {
@@ -304,6 +309,23 @@ mod tests {
         // Its link is down according to an old INFO only.
         assert!(view.replicas.first().is_some_and(|replica| replica.healthy));
         assert_eq!(peers.len(), 1);
+    }
+
+    #[test]
+    fn bounds_an_epoch_that_has_no_next_one() {
+        let epoch = |text: &str| {
+            let mut replies = round(&["10.0.0.1", "6379"], &["10.0.0.1", "6379"]);
+            replies[1] = list(&["config-epoch", text]);
+            match read_poll(&replies, false) {
+                PollOutcome::View { view, .. } => Some(view.epoch),
+                _ => None,
+            }
+        };
+        assert_eq!(epoch("7"), Some(7));
+        assert!(epoch(&u64::MAX.to_string()).unwrap().checked_add(1).is_some());
+        for absurd in ["18446744073709551616", "-1", "7.5", ""] {
+            assert_eq!(epoch(absurd), None, "{absurd:?}");
+        }
     }
 
     #[test]
