@@ -40,6 +40,7 @@ mod faults_replies;
 mod faults_takeover;
 mod fleet_pause;
 mod follow;
+mod hostile_sentinels;
 mod import;
 mod import_tls;
 mod isolation;

@@ -99,24 +99,11 @@ impl Fake {
                 array(&[&format!("10.0.0.1{HOSTILE}"), &port])
             }
             ("SENTINEL", "GET-MASTER-ADDR-BY-NAME") => array(&[&ip, &port]),
-            ("SENTINEL", "MASTER") => array(&[
-                "name",
-                HOSTILE,
-                "ip",
-                &ip,
-                "port",
-                &port,
-                "runid",
-                HOSTILE,
-                "flags",
-                "master",
-                "config-epoch",
-                "0",
-                "quorum",
-                "2",
-                "extra",
-                HOSTILE,
-            ]),
+            ("SENTINEL", "MASTER") => {
+                let row = ["name", HOSTILE, "ip", &ip, "port", &port, "runid", HOSTILE];
+                let rest = ["flags", "master", "config-epoch", "0", "quorum", "2"];
+                array(&[&row[..], &rest, &["extra", HOSTILE]].concat())
+            }
             ("SENTINEL", "SENTINELS" | "REPLICAS" | "SLAVES") => {
                 let id = format!("{:040x}", number + 100);
                 let host = format!("evil-{number}{HOSTILE}");

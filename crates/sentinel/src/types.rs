@@ -55,8 +55,8 @@ pub struct NodeAddr {
 
 impl NodeAddr {
     /// Parses the two strings that Sentinel sends. `None` for an invalid port or 0, and for a host
-    /// that is neither an IP address nor made of what DNS names consist of: a sentinel chooses these
-    /// bytes, and they are printed, logged and counted under this address.
+    /// that is neither an IP address nor made of what DNS names consist of: a sentinel chooses
+    /// these bytes, and they are printed, logged and counted under this address.
     #[must_use]
     pub fn parse(host: &str, port: &str) -> Option<Self> {
         let port: u16 = port.parse().ok()?;

@@ -8,7 +8,10 @@ use std::time::{Duration, Instant};
 
 use harness::{Client, Cluster, Cut, Node, Pointsman, Value, alone, encode, wait_until};
 
-use super::{Outcome, PATIENCE, PROXY, elapse, is, listed, more_writes, target, value, writing};
+use super::{
+    Outcome, PATIENCE, PROXY, elapse, is, listed, more_writes, target, value, wait_for_target,
+    writing,
+};
 use crate::{builder, metric};
 
 /// An epoch that no failover of these tests reaches.
@@ -191,6 +194,47 @@ fn keeps_blocked_clients_when_the_other_family_answers() {
         value(&pointsman, "target_generation")
     );
     assert_eq!(is(&pointsman, "target_generation", 1.0), Ok(()));
+}
+
+/// All sentinels come back without their files, and fail over as soon as they can.
+#[track_caller]
+fn failover_of_replaced_sentinels(first: impl FnOnce(&Cluster, SocketAddr)) -> Outcome {
+    let cluster = Cluster::builder().start_apart();
+    let master = cluster.master().addr();
+    first(&cluster, master);
+    let pointsman = builder(&cluster).service_line("minority = \"hold\"").start();
+    let load = writing(&pointsman);
+    cluster.sentinels().iter().for_each(Node::kill);
+    let new: Vec<Node> = (0..3).map(|number| cluster.spare_sentinel(number, master)).collect();
+    wait_acquainted(&new.iter().collect::<Vec<_>>(), || ());
+    wait_until("the new sentinels to be heard", PATIENCE, || is(&pointsman, "sentinels_up", 3.0));
+    wait_until("a sentinel that accepts SENTINEL FAILOVER", PATIENCE, || {
+        new[0].ask(&["SENTINEL", "FAILOVER", "mymaster"])
+    });
+    let to = wait_until("another master", PATIENCE, || {
+        let to = cluster.master_addr_of(&new[1], "mymaster")?;
+        if to == master { Err("the same".to_owned()) } else { Ok(to) }
+    });
+    wait_for_target(&pointsman, to, PATIENCE);
+    more_writes(&load, 500);
+    let outcome = Outcome::of(load, to);
+    assert_eq!(outcome.verdict.missing, 0, "{outcome}");
+    outcome
+}
+
+#[test]
+fn loses_nothing_in_failover_of_replaced_sentinels() {
+    if alone("two_faults::electorate::loses_nothing_in_failover_of_replaced_sentinels") {
+        let outcome = failover_of_replaced_sentinels(|_, _| ());
+        assert!(outcome.longest.is_none_or(|gap| gap < Duration::from_secs(5)), "{outcome}");
+    }
+}
+
+#[test]
+fn loses_nothing_in_failover_at_a_lower_epoch() {
+    if alone("two_faults::electorate::loses_nothing_in_failover_at_a_lower_epoch") {
+        failover_of_replaced_sentinels(raise_epoch);
+    }
 }
 
 fn connections(node: &Node, which: impl Fn(&str) -> bool) -> Vec<String> {

@@ -196,6 +196,7 @@ fn sentinel(seen: &sentinel::SentinelSnapshot, age: impl Fn(Instant) -> f64) -> 
         tls: seen.tls.map(tls::Version::label),
         tls_fault: seen.tls_fault.map(tls::FaultKind::as_str),
         votes: seen.member,
+        origin: seen.origin.label(),
         master: seen.view.as_ref().map(|(addr, ..)| addr.to_string()),
         epoch: seen.view.as_ref().map(|(_, epoch, _)| *epoch),
         age_s: seen.view.as_ref().map(|(_, _, at)| age(*at)),

@@ -1,8 +1,9 @@
 //! The sentinels that other sentinels list, and their addresses.
 //!
-//! Any server that answers at a seed may list anything. The number of addresses is therefore
-//! bounded, and those that most sentinels list come first. Where lists disagree about an address,
-//! every version is tried: only the right one leads to the expected MYID.
+//! Anyone who may publish to `__sentinel__:hello` can have itself listed, and a learned sentinel
+//! may list anything. The lists of configured sentinels therefore come first: while one of them is
+//! known, no other list counts, and only an address counts that most of those name which list the
+//! sentinel at all. The number of addresses is bounded; those listed most often come first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -18,39 +19,53 @@ const MAX_LEARNED: usize = 64;
 /// The other sentinels that each sentinel lists, and their addresses.
 #[derive(Debug, Default)]
 pub struct LearnedAddresses {
-    listed_by: BTreeMap<MyId, BTreeMap<MyId, NodeAddr>>,
+    listed_by: BTreeMap<MyId, PeerList>,
+}
+
+/// What one sentinel lists.
+#[derive(Debug, PartialEq, Eq)]
+struct PeerList {
+    /// It answers at a configured address.
+    configured: bool,
+    peers: BTreeMap<MyId, NodeAddr>,
 }
 
 impl LearnedAddresses {
-    /// Stores the peers that `from` lists now, with the addresses to dial. Returns whether they
-    /// changed. The list of a sentinel that is no longer reached is dropped when another one
-    /// changes.
+    /// Stores the peers that a sentinel, configured or not, lists now, with the addresses to dial.
+    /// Returns whether they changed. The list of a sentinel that is no longer reached is dropped
+    /// when another one changes.
     pub fn record(
         &mut self,
-        from: MyId,
+        (from, configured): (MyId, bool),
         peers: Vec<Peer>,
         map: &AddressMap,
         reached: impl Fn(&MyId) -> bool,
     ) -> bool {
         let mapped = |peer: Peer| (peer.id, map.get(&peer.addr).cloned().unwrap_or(peer.addr));
-        let peers: BTreeMap<MyId, NodeAddr> = peers.into_iter().map(mapped).collect();
-        if self.listed_by.get(&from) == Some(&peers) {
+        let list = PeerList { configured, peers: peers.into_iter().map(mapped).collect() };
+        if self.listed_by.get(&from) == Some(&list) {
             return false;
         }
         self.listed_by.retain(|id, _| reached(id));
-        self.listed_by.insert(from, peers);
+        self.listed_by.insert(from, list);
         true
     }
 
-    /// Every listed sentinel with its addresses. Those that most sentinels list come first, and the
-    /// bound cuts off the rest.
+    /// Every listed sentinel with its addresses.
     #[must_use]
     pub fn candidates(&self) -> BTreeMap<&MyId, BTreeSet<&NodeAddr>> {
-        let mut counts: BTreeMap<(&MyId, &NodeAddr), usize> = BTreeMap::new();
-        for entry in self.listed_by.values().flatten() {
-            *counts.entry(entry).or_default() += 1;
+        let rooted = self.listed_by.values().any(|list| list.configured);
+        let lists = || self.listed_by.values().filter(|list| list.configured || !rooted);
+        let (mut counts, mut listers) = (BTreeMap::new(), BTreeMap::new());
+        for entry in lists().flat_map(|list| &list.peers) {
+            *counts.entry(entry).or_insert(0_usize) += 1;
+            *listers.entry(entry.0).or_insert(0_usize) += 1;
         }
-        let mut ranked: Vec<((&MyId, &NodeAddr), usize)> = counts.into_iter().collect();
+        let by_most = |((id, _), times): &((&MyId, &NodeAddr), usize)| {
+            !rooted || times * 2 > listers.get(*id).copied().unwrap_or(0)
+        };
+        let mut ranked: Vec<((&MyId, &NodeAddr), usize)> =
+            counts.into_iter().filter(by_most).collect();
         ranked.sort_by_key(|(_, times)| std::cmp::Reverse(*times));
         let mut found: BTreeMap<&MyId, BTreeSet<&NodeAddr>> = BTreeMap::new();
         for ((id, addr), _) in ranked.into_iter().take(MAX_LEARNED) {
@@ -103,10 +118,10 @@ mod tests {
             .map(|number| peer(number, "10.9.9.9"))
             .chain([peer(7, "10.6.6.6")])
             .collect();
-        assert!(learned_addresses.record(id(1), lies, &AddressMap::new(), |_| true));
+        assert!(learned_addresses.record((id(1), false), lies, &AddressMap::new(), |_| true));
         for sentinel in [2, 3] {
             assert!(learned_addresses.record(
-                id(sentinel),
+                (id(sentinel), false),
                 vec![peer(7, "10.0.0.7"), peer(900, "10.0.0.8")],
                 &AddressMap::new(),
                 |_| true
@@ -121,13 +136,36 @@ mod tests {
     }
 
     #[test]
+    fn prefers_lists_of_configured_sentinels() {
+        let mut learned = LearnedAddresses::default();
+        let mut record = |from: usize, configured, peers| {
+            learned.record((id(from), configured), peers, &AddressMap::new(), |_| true)
+        };
+        for from in [21, 22, 23, 24] {
+            record(from, false, vec![peer(7, "10.6.6.6"), peer(25, "10.6.6.6")]);
+        }
+        record(1, true, vec![peer(7, "10.0.0.7")]);
+        record(2, true, vec![peer(7, "10.0.0.7"), peer(8, "10.0.0.8")]);
+        record(3, true, vec![peer(7, "10.6.6.6"), peer(8, "10.6.6.6")]);
+        let found = learned.candidates();
+        assert_eq!(found, BTreeMap::from([(&id(7), BTreeSet::from([&node("10.0.0.7")]))]));
+    }
+
+    #[test]
     fn maps_addresses_and_ignores_repeated_lists() {
         let (mut learned_addresses, map) = (
             LearnedAddresses::default(),
             AddressMap::from([(node("127.0.0.1"), node("192.0.2.1"))]),
         );
-        assert!(learned_addresses.record(id(1), vec![peer(2, "127.0.0.1")], &map, |_| true));
-        assert!(!learned_addresses.record(id(1), vec![peer(2, "127.0.0.1")], &map, |_| true));
+        assert!(
+            learned_addresses.record((id(1), false), vec![peer(2, "127.0.0.1")], &map, |_| true)
+        );
+        assert!(!learned_addresses.record(
+            (id(1), false),
+            vec![peer(2, "127.0.0.1")],
+            &map,
+            |_| true
+        ));
         assert!(learned_addresses.candidates()[&id(2)].contains(&node("192.0.2.1")));
     }
 

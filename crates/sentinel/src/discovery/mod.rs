@@ -99,6 +99,8 @@ pub struct Discovery {
     /// When the connections have to be updated next; `None` while they are up to date.
     reconcile_at: Option<Instant>,
     reconciled_at: Option<Instant>,
+    /// The members of all electorates: a listed sentinel is dialled once it is one.
+    voters: usize,
     incoming: mpsc::Receiver<DriverMessage>,
     out: mpsc::Sender<DriverMessage>,
     changes: mpsc::UnboundedReceiver<Vec<Change>>,
@@ -145,6 +147,7 @@ impl Discovery {
             resolver: resolver.clone(),
             reconcile_at: None,
             reconciled_at: None,
+            voters: 0,
             incoming,
             out,
             changes: changes_received,
@@ -221,6 +224,10 @@ impl Discovery {
             if tokio::time::Instant::now() >= publish_at {
                 publish_at = tokio::time::Instant::now() + PUBLISH_EVERY;
                 self.links.flush_logs(now);
+                let voters = self.services.values().map(ServiceRuntime::voters).sum();
+                if std::mem::replace(&mut self.voters, voters) != voters {
+                    self.reconcile_soon();
+                }
                 for service in self.services.values_mut() {
                     service.refresh(&self.links);
                 }
@@ -280,12 +287,23 @@ impl Discovery {
         }
     }
 
+    /// Another sentinel answers at the address of this one.
+    fn handle_displaced(&mut self, id: &MyId, services: &[usize]) {
+        for number in services.iter().filter(|number| !self.links.is_reached(**number, id)) {
+            if let Some(service) = self.services.get_mut(number) {
+                service.step(MachineEvent::Displaced { id: id.clone() }, &self.links);
+            }
+        }
+    }
+
     fn handle_link_event(&mut self, id: LinkId, event: LinkEvent) {
         // Messages of a link that was closed meanwhile are ignored.
         let Some(link) = self.links.get_mut(id) else { return };
         match event {
             LinkEvent::Up { id, addr, protocol, events, tls } => {
-                link.on_up((id, addr), protocol, events, tls);
+                let displaced = link.on_up((id, addr), protocol, events, tls);
+                let services = link.services.clone();
+                displaced.into_iter().for_each(|id| self.handle_displaced(&id, &services));
                 self.reconcile_soon();
             }
             LinkEvent::Down(error) => {
@@ -365,7 +383,7 @@ impl Discovery {
                 let event = MachineEvent::View { from: from.clone(), view, asked_at, configured };
                 service.handle_event(event, read_at, &self.links);
                 let learn = self.learn.get(&number).is_some_and(|(learn, _)| *learn);
-                if learn && service.learn(from, peers, &self.links) {
+                if learn && service.learn((from, configured), peers, &self.links) {
                     self.reconcile_soon();
                 }
             }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::{Discovery, RECONCILE_EVERY};
 use crate::NodeAddr;
 use crate::discovery::seeds::{self, Seed};
-use crate::link::links::{LinkKey, LinkRequest};
+use crate::link::links::{ANONYMOUS, LinkKey, LinkRequest};
 
 impl Discovery {
     /// A peer announced a change: updates the connections now, or as soon as the rate limit
@@ -31,16 +31,22 @@ impl Discovery {
                 requests.entry((NodeAddr::from(addr), auth)).or_default().add_service(group);
             }
         }
-        for (service, (_, auth)) in self.services.values().zip(self.learn.values()) {
+        let learning = self.services.values().zip(self.learn.values()).filter(|(_, it)| it.0);
+        for (service, (_, auth)) in learning {
             let group = service.number;
-            for (id, addrs) in service.learned_addresses().candidates() {
+            let shares = self.links.login(*auth).transport().is_tls() || service.trusts_learned();
+            let learned_auth = if shares { *auth } else { ANONYMOUS };
+            for (id, addrs) in service.learned_sentinels(&self.links) {
                 // A sentinel that is reached needs no second connection. Until then, each of its
                 // announced addresses is tried.
-                let reached = self.links.voting_link(group, id).map(|link| &link.addr);
+                let reached = self.links.voting_link(group, &id).map(|link| &link.addr);
                 for addr in
-                    addrs.into_iter().filter(|addr| reached.is_none_or(|reached| reached == *addr))
+                    addrs.into_iter().filter(|addr| reached.is_none_or(|reached| reached == addr))
                 {
-                    match requests.entry((addr.clone(), *auth)) {
+                    // A configured one among them keeps its connection.
+                    let known = requests.contains_key(&(addr.clone(), *auth));
+                    let auth = if known { *auth } else { learned_auth };
+                    match requests.entry((addr.clone(), auth)) {
                         Entry::Occupied(mut known) => {
                             known.get_mut().add_service(group);
                             if let Some(expected) = &mut known.get_mut().expect {

@@ -10,7 +10,7 @@ pub(crate) mod overrides;
 mod publish;
 mod watch_sentinels;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -241,15 +241,38 @@ impl ServiceRuntime {
         self.step(MachineEvent::Probed { node, probe }, links);
     }
 
-    /// Stores the peers that `from` lists now. Returns whether they changed.
-    pub(crate) fn learn(&mut self, from: MyId, peers: Vec<Peer>, links: &Links) -> bool {
+    /// Stores the peers that a sentinel, configured or not, lists now. Returns whether they
+    /// changed.
+    pub(crate) fn learn(&mut self, from: (MyId, bool), peers: Vec<Peer>, links: &Links) -> bool {
         self.learned_addresses
             .record(from, peers, self.probers.address_map(), |id| links.is_reached(self.number, id))
     }
 
-    /// The sentinels learned from others.
-    pub(crate) fn learned_addresses(&self) -> &LearnedAddresses {
-        &self.learned_addresses
+    /// The listed sentinels to dial, with their addresses: those that vote because enough of the
+    /// configured ones list them. One that is connected stays, even if no other lists it now.
+    pub(crate) fn learned_sentinels(&self, links: &Links) -> BTreeMap<MyId, BTreeSet<NodeAddr>> {
+        let mut learned: BTreeMap<MyId, BTreeSet<NodeAddr>> = BTreeMap::new();
+        for (id, addrs) in self.learned_addresses.candidates() {
+            learned.entry(id.clone()).or_default().extend(addrs.into_iter().cloned());
+        }
+        for link in links.for_service(self.number).filter(|link| link.is_learned()) {
+            if let Some(id) = link.id() {
+                learned.entry(id.clone()).or_default().insert(link.addr.clone());
+            }
+        }
+        learned.retain(|id, _| self.machine.is_member(id));
+        learned
+    }
+
+    /// The number of sentinels that vote.
+    pub(crate) fn voters(&self) -> usize {
+        self.machine.quorum().0
+    }
+
+    /// Whether listed sentinels get the password in plain text: the configured ones alone are too
+    /// few for a failover, so their word has to do.
+    pub(crate) fn trusts_learned(&self) -> bool {
+        self.machine.depends_on_learned()
     }
 
     /// Announced address to the address to dial.

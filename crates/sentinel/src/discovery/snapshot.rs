@@ -11,7 +11,9 @@ use crate::discovery::alarms::AlarmRecord;
 use crate::discovery::service_runtime::overrides::OrderAnswer;
 use crate::link::rotation::CredentialStatus;
 use crate::replicas::snapshot::ReplicaPoolSnapshot;
-use crate::{Basis, Epoch, FailoverTimeline, Minority, MyId, NodeAddr, OverrideEnd, Probe};
+use crate::{
+    Admission, Basis, Epoch, FailoverTimeline, Minority, MyId, NodeAddr, OverrideEnd, Probe,
+};
 
 /// The number of failovers kept.
 pub(crate) const MAX_FAILOVERS: usize = 16;
@@ -120,6 +122,8 @@ pub struct SentinelSnapshot {
     pub tls: Option<Version>,
     /// Why there is no connection, if the cause is TLS.
     pub tls_fault: Option<FaultKind>,
+    /// The configuration leads to it, or other sentinels do.
+    pub origin: Admission,
     /// It belongs to the electorate.
     pub member: bool,
     /// The configuration leads to it and it knows a master, yet it has no vote: it may watch

@@ -12,14 +12,15 @@ use crate::link::links::{Link, describe};
 use crate::link::messages::LinkError;
 
 impl Link {
-    /// The connection is established.
+    /// The connection is established. Returns the sentinel that answered here before, if it was
+    /// another one.
     pub(crate) fn on_up(
         &mut self,
         (id, addr): (MyId, SocketAddr),
         protocol: Protocol,
         events: bool,
         tls: Option<Version>,
-    ) {
+    ) -> Option<MyId> {
         let (sentinel, my_id) = (self.addr.clone(), id.clone());
         let protocol = match protocol {
             Protocol::Resp2 => "resp2",
@@ -32,9 +33,11 @@ impl Link {
                 "sentinel connected"
             );
         });
+        let before = self.last_id.replace(id.clone()).filter(|before| *before != id);
         self.up = Some((id, addr));
         (self.events, self.tls) = (events, tls);
         (self.problem, self.tls_fault) = (None, None);
+        before
     }
 
     /// The connection ended, or could not be made.
@@ -79,6 +82,12 @@ impl Link {
         let unsubscribed = (self.up.is_some() && !self.events).then(|| {
             "its ACL does not allow SUBSCRIBE: switches are found by polling only".to_owned()
         });
-        self.problem.clone().or_else(|| self.poll_errors.get(&service).cloned()).or(unsubscribed)
+        let withheld = |problem: String| {
+            let cure = "name it in sentinels, set nodes, or use sentinel_tls";
+            format!("{problem} (a listed sentinel gets no password from here: {cure})")
+        };
+        let problem = self.problem.clone();
+        let problem = if self.anonymous { problem.map(withheld) } else { problem };
+        problem.or_else(|| self.poll_errors.get(&service).cloned()).or(unsubscribed)
     }
 }

@@ -27,6 +27,9 @@ use crate::{MyId, NodeAddr};
 /// Limit of sentinel links per process.
 const MAX_LINKS: usize = 512;
 
+/// The number that stands for no credentials in plain text, whatever the services have.
+pub(crate) const ANONYMOUS: usize = usize::MAX;
+
 /// Identifies a link: the address to dial, and the number of the credentials, which stands for the
 /// settings of TLS as well.
 pub(crate) type LinkKey = (NodeAddr, usize);
@@ -58,6 +61,10 @@ pub(crate) struct Link {
     pub(crate) services: Vec<usize>,
     /// The sentinel that answers and its resolved address; `None` while the link is down.
     pub(crate) up: Option<(MyId, SocketAddr)>,
+    /// It gets no password, although the service may have one.
+    pub(crate) anonymous: bool,
+    /// The sentinel that answered last.
+    pub(crate) last_id: Option<MyId>,
     pub(crate) events: bool,
     /// The version of TLS; `None` for plain text.
     pub(crate) tls: Option<Version>,
@@ -161,8 +168,9 @@ impl Links {
 
     /// The state of the credentials for the sentinels of this service.
     pub(crate) fn credential_status(&self, service: usize) -> CredentialStatus {
-        let links =
-            |(key, link): (&LinkKey, &Link)| link.services.contains(&service).then(|| key.clone());
+        let links = |(key, link): (&LinkKey, &Link)| {
+            (key.1 != ANONYMOUS && link.services.contains(&service)).then(|| key.clone())
+        };
         let keys: Vec<LinkKey> = self.by_key.iter().filter_map(links).collect();
         let Some((_, number)) = keys.first() else { return CredentialStatus::default() };
         let is_ours = |addr: &NodeAddr| keys.iter().any(|(it, _)| it == addr);
@@ -281,6 +289,8 @@ impl Links {
             addr,
             services,
             up: None,
+            anonymous: key.1 == ANONYMOUS,
+            last_id: None,
             events: false,
             tls: None,
             connections: 0,

@@ -51,7 +51,9 @@ impl Machine {
             .as_ref()
             .filter(|it| self.held && it.addr == *addr && it.epoch == epoch)?;
         let report = self.nodes.get(addr)?.recent_report(now, claim.since)?;
-        nodes::verifies(report, self.rules.verify).then(|| report.clone())
+        let good = nodes::verifies(report, self.rules.verify)
+            && self.may_succeed(addr, Basis::Majority, report);
+        good.then(|| report.clone())
     }
 
     /// Handles an answer of the node that is about to be committed.
@@ -83,14 +85,20 @@ impl Machine {
         }
     }
 
-    /// A single sentinel's vote can commit only a node that continues the current master's history
-    /// or, if the histories cannot be read, one that was listed as its replica.
+    /// Unless a majority of the configured sentinels names the node itself, it has to continue the
+    /// current master's history or, if no history can be read, was listed as its replica.
     pub(super) fn may_succeed(&self, node: &NodeAddr, basis: Basis, report: &NodeReport) -> bool {
-        match (basis, self.continues(report)) {
-            (Basis::SingleSentinel, Some(continues)) => continues,
-            (Basis::SingleSentinel, None) => self.family.contains(node),
-            _ => true,
-        }
+        let by_votes = matches!(basis, Basis::Majority | Basis::EpochRegression);
+        let is_first = self.committed.is_none();
+        let must_prove = basis == Basis::SingleSentinel
+            || (by_votes
+                && !is_first
+                && !self.is_target(node)
+                && !self.electorate.vouches_for(node));
+        // A node that hides its history, while that of the master could be read, proves nothing.
+        let is_known = self.committed.as_ref().is_some_and(|it| it.lineage.is_some());
+        let listed = || !is_known && self.family.contains(node);
+        !must_prove || self.continues(report).unwrap_or_else(listed)
     }
 
     fn continues(&self, report: &NodeReport) -> Option<bool> {
@@ -173,11 +181,7 @@ impl Machine {
         self.superseded.remove(addr);
         self.zombies.remove(addr);
         // The next failover may come before the next view.
-        let listed = self.electorate.member_views().filter(|(_, view)| view.addr == *addr);
-        self.family = listed
-            .flat_map(|(_, view)| view.replicas.iter().map(|it| it.addr.clone()))
-            .take(MAX_NODES)
-            .collect();
+        self.family = self.electorate.replicas_of(addr).take(MAX_NODES).collect();
     }
 
     /// Ignores `role:master` from `addr` until the node has been seen as a replica.

@@ -13,7 +13,12 @@ use crate::{Epoch, Minority, MyId, NodeAddr};
 impl Machine {
     /// Updates the state from all current knowledge.
     pub(super) fn decide(&mut self, now: Instant) {
-        self.electorate.refresh(now, self.rules.view_expiry);
+        let gone = |addr: &NodeAddr| {
+            self.nodes.get(addr).is_some_and(|it| it.is_gone(self.rules.unreachable))
+        };
+        let present = |it: &&Committed| it.published && !gone(&it.addr) && !self.state.holds();
+        let current = self.committed.as_ref().filter(present).map(|it| &it.addr);
+        self.electorate.refresh(now, self.rules.view_expiry, current);
         self.expire_override(now);
         let committed = self.committed.as_ref().map(|it| (&it.addr, it.epoch));
         let overridden = self.override_in_force.is_some();
@@ -24,7 +29,7 @@ impl Machine {
                 self.electorate.may_decide(voters)
             }
         };
-        let finding = vote_count::count(&self.electorate.votes(), &is_majority, committed);
+        let finding = vote_count::count(&self.electorate.votes(committed), &is_majority, committed);
         let was_split = matches!(self.vote_outcome, VoteOutcome::Confirmed { split: true, .. });
         self.vote_outcome = finding.clone();
         self.weigh_electorate(now);
@@ -86,7 +91,7 @@ impl Machine {
 
     /// Whether enough sentinels name this node to start with it.
     fn has_founders(&self, addr: &NodeAddr, epoch: Epoch) -> bool {
-        let votes = self.electorate.votes();
+        let votes = self.electorate.votes(None);
         let ours = votes.iter().filter(|vote| vote.addr == *addr && vote.epoch == epoch);
         self.electorate.may_found(&ours.map(|vote| &vote.voter).collect())
     }
@@ -134,10 +139,17 @@ impl Machine {
             _ => self.pending_since(now, &claim.addr, claim.epoch),
         };
         if self.has_founders(&claim.addr, claim.epoch) {
-            self.pursue(now, claim.addr.clone(), claim.epoch, Basis::Majority);
-        } else if self.rules.minority != Minority::Cut
-            && now.saturating_duration_since(since) >= self.rules.bootstrap_grace
-        {
+            return self.pursue(now, claim.addr.clone(), claim.epoch, Basis::Majority);
+        }
+        if now.saturating_duration_since(since) < self.rules.bootstrap_grace {
+            return;
+        }
+        // The highest epoch had its time to spread. A single sentinel must not lead elsewhere.
+        let votes = self.electorate.votes(None);
+        let founds = |voters: &BTreeSet<&MyId>| self.electorate.may_found(voters);
+        if let Some(decided) = vote_count::decided(&votes, &founds, 0) {
+            self.pursue(now, decided.addr, decided.epoch, Basis::Majority);
+        } else if self.rules.minority != Minority::Cut {
             self.pursue(now, claim.addr.clone(), claim.epoch, Basis::BootstrapMinority);
         }
     }
@@ -146,14 +158,15 @@ impl Machine {
         self.suspect(now);
         let since = self.pending_since(now, &claim.addr, claim.epoch);
         let contradicted = claim.contradicted_at.is_some_and(|at| at >= since);
-        if claim.majority && self.is_target(&claim.addr) {
+        let majority = claim.majority && self.is_credible(&claim.addr);
+        if majority && self.is_target(&claim.addr) {
             self.adopt_epoch(now, claim.epoch, since);
-        } else if claim.majority
+        } else if majority
             && self.is_not_newer(claim)
             && self.verified_since(&claim.addr, since) != Some(true)
         {
             self.warn_unverified(&claim.addr, since);
-        } else if claim.majority {
+        } else if majority {
             self.pursue(now, claim.addr.clone(), claim.epoch, Basis::Majority);
         } else if let MachineState::Committing {
             addr, epoch, basis: Basis::SingleSentinel, ..
@@ -260,6 +273,15 @@ impl Machine {
         }
     }
 
+    /// Whether more than a single sentinel's word supports this node: it is the committed master, a
+    /// majority of the configured sentinels names it, or it was listed as a replica. Any other
+    /// could not be committed, and is not even queried: it might collect a password.
+    pub(super) fn is_credible(&self, addr: &NodeAddr) -> bool {
+        self.committed.as_ref().is_some_and(|it| it.addr == *addr)
+            || self.family.contains(addr)
+            || self.electorate.vouches_for(addr)
+    }
+
     /// Since when this exact claim has been pending. A new claim triggers a query to the node,
     /// because the answer may be needed soon.
     fn pending_since(&mut self, now: Instant, addr: &NodeAddr, epoch: Epoch) -> Instant {
@@ -268,7 +290,9 @@ impl Machine {
         {
             return pending.since;
         }
-        self.nodes.ask_at(now, addr);
+        if self.is_credible(addr) {
+            self.nodes.ask_at(now, addr);
+        }
         self.unverified_regress = false;
         self.pending.insert(PendingClaim { addr: addr.clone(), epoch, since: now }).since
     }

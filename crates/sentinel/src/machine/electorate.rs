@@ -2,26 +2,32 @@
 //! what each said last.
 //!
 //! Votes are counted by MYID, never by address: a sentinel reached under two names has one vote,
-//! and a pod that inherits an IP address inherits no vote. There are four ways to be admitted
-//! ([`Admission`]):
+//! and a pod that inherits an IP address inherits no vote.
 //!
-//! - **Founder.** Until a majority has decided once, every sentinel that knows anything is
-//!   admitted, since there is no member to confirm it. A decision without a majority does not end
-//!   this phase. Otherwise the one sentinel that answered first would remain an electorate of one,
-//!   and a sentinel that lost its file answers as fast as any other.
-//! - **Configured.** Later, a sentinel that answers at a configured address is admitted if it and a
-//!   member know each other.
-//! - **Listed.** A sentinel that more than half of the answering members list as their peer.
-//! - **Successor.** If no member has answered for a long time but others do, at least a majority of
-//!   the members and of the configuration, all sentinels were replaced, and those vote. A single
-//!   stranger, such as the only reachable sentinel after it lost its file, is not an electorate.
+//! The configured sentinels are the root of trust, since anyone who may publish to
+//! `__sentinel__:hello` can make them list any number of others. "Configured" means that it answers
+//! at an address of the configuration ([`Admission`]):
 //!
-//! A member is removed when it is silent and at most half of the answering members list it. One
-//! that answers that it does not know the master's name (`SENTINEL REMOVE`, a lost file) abstains;
-//! it is removed only if those that know the name are more than half of the configured sentinels. A
-//! cluster that merges with this one, or a stray sentinel with an old configuration, therefore
-//! cannot vote itself in, and the entries that Sentinel keeps of replaced pods ("ghosts") do not
-//! prevent the running sentinels from being a majority.
+//! - **Configured.** At a start, every sentinel that answers at a configured address and knows
+//!   anything. Later, one that a member lists or that lists a member. If all were replaced, a
+//!   majority of the configured addresses that agrees on the committed master, or on another one
+//!   with replicas, is the electorate at once, whatever its MYIDs.
+//! - **Learned.** A sentinel that more than half of the answering configured members list as their
+//!   peer, while most of the configured sentinels answer; or that more than half of all answering
+//!   members list. It is dialled at the addresses in the lists of configured sentinels, while one
+//!   of these is connected.
+//!
+//! Learned members raise the number that a majority needs, and stand in for configured ones that
+//! are gone. They never outvote them: a majority needs more than half of the configured members
+//! that answer, and a vote for something that none of these names is not counted. Without a
+//! majority of the configured sentinels only a node that continues the history of the committed
+//! master can be committed ([`Electorate::vouches_for`]).
+//!
+//! A member is removed when it is silent and at most half of the answering configured members list
+//! it. One that answers that it does not know the master's name (`SENTINEL REMOVE`, a lost file)
+//! abstains; it is removed only if those that know the name are more than half of the configured
+//! sentinels. The entries that Sentinel keeps of replaced pods ("ghosts") do not prevent the
+//! running sentinels from being a majority.
 //!
 //! An observer's `+config-update-from X` followed by its switch is two votes, its own and that of
 //! X, since the hello of X with the higher epoch made it switch. The vote of X is an
@@ -40,10 +46,9 @@ use crate::{Epoch, MyId, NodeAddr, View};
 /// against a peer that lies.
 pub(super) const MAX_VOTERS: usize = 64;
 
-/// After this many expiry periods in which outsiders answer and no member does, the outsiders
-/// become the electorate. After the same time a silent member that few members list is removed,
-/// even if no majority of the members answers. Otherwise the electorate would grow with every
-/// replaced pod, until the running sentinels could never be a majority again.
+/// After this many expiry periods a silent member that few members list is removed, even if no
+/// majority of the members answers. Otherwise the electorate would grow with every replaced pod,
+/// until the running sentinels could never be a majority again.
 const PATIENCE: u32 = 6;
 
 /// The current vote of one sentinel.
@@ -61,18 +66,24 @@ pub(super) struct Vote {
     pub asked_at: Instant,
 }
 
-/// How a sentinel was admitted.
+/// Why a sentinel votes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Admission {
-    /// It answered before any majority had decided.
-    Founder,
-    /// It answers at a configured address, and it and a member list each other, or one of them the
-    /// other.
+    /// It answers at an address of the configuration.
     Configured,
-    /// More than half of the answering members list it.
-    Listed,
-    /// All earlier members had fallen silent.
-    Successor,
+    /// The configured sentinels list it.
+    Learned,
+}
+
+impl Admission {
+    /// The label for the status.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Configured => "configured",
+            Self::Learned => "learned",
+        }
+    }
 }
 
 /// A view with its times and its source.
@@ -96,7 +107,7 @@ impl ReceivedView {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct SentinelRecord {
-    /// How and when it was admitted; `None` if it has no vote.
+    /// Why and since when it votes; `None` if it has no vote.
     member: Option<(Admission, Instant)>,
     received: Option<ReceivedView>,
     endorsed: Option<Vote>,
@@ -117,21 +128,15 @@ pub(super) struct Electorate {
     /// The same, after other sentinels were configured: a master is published, and no few of the
     /// new sentinels may replace it.
     refounding: bool,
-    /// Since when outsiders answer and no member does.
-    outsiders_since: Option<Instant>,
+    /// The quorum that the configured members needed for a failover when one answered last.
+    quorum: usize,
 }
 
 impl Electorate {
     /// An empty electorate. `expected` is the number of sentinels that the configuration resolves
     /// to, as far as known.
     pub(super) fn new(expected: usize) -> Self {
-        Self {
-            by_id: BTreeMap::new(),
-            expected,
-            founding: true,
-            refounding: false,
-            outsiders_since: None,
-        }
+        Self { by_id: BTreeMap::new(), expected, founding: true, refounding: false, quorum: 0 }
     }
 
     /// The configuration now resolves to this many sentinels.
@@ -151,19 +156,34 @@ impl Electorate {
     }
 
     /// Stores a view. Lists that are longer than any real one are truncated, since they are kept
-    /// and scanned at every step.
+    /// and scanned at every step. Learned sentinels take no place from configured ones.
     pub(super) fn record(&mut self, id: &MyId, mut received: ReceivedView) {
         received.view.peers.truncate(MAX_VOTERS);
         received.view.replicas.truncate(MAX_NODES);
         if !self.by_id.contains_key(id) && self.by_id.len() >= MAX_VOTERS {
-            return;
+            let is_learned =
+                |it: &SentinelRecord| it.member.is_none_or(|(why, _)| why == Admission::Learned);
+            let place = self.by_id.iter().find(|(_, it)| received.configured && is_learned(it));
+            let Some(place) = place.map(|(id, _)| id.clone()) else { return };
+            self.by_id.remove(&place);
         }
         let sentinel = self.by_id.entry(id.clone()).or_default();
-        if self.founding && received.knows_something() {
-            sentinel.member.get_or_insert((Admission::Founder, received.at));
+        if self.founding && received.configured && received.knows_something() {
+            sentinel.member.get_or_insert((Admission::Configured, received.at));
+        }
+        if let Some((why, _)) = &mut sentinel.member {
+            *why = if received.configured { Admission::Configured } else { Admission::Learned };
         }
         (sentinel.endorsed, sentinel.abstained_at) = (None, None);
         sentinel.received = Some(received);
+    }
+
+    /// Another sentinel answers at the address of this one, which answers nowhere else: its views
+    /// are void. Otherwise a single address could vote under many identities.
+    pub(super) fn displace(&mut self, id: &MyId) {
+        if let Some(sentinel) = self.by_id.get_mut(id) {
+            (sentinel.received, sentinel.endorsed) = (None, None);
+        }
     }
 
     /// A sentinel at a configured address does not know the name any more: its last view is void.
@@ -185,16 +205,20 @@ impl Electorate {
         }
     }
 
-    /// Drops expired views and updates the membership.
-    pub(super) fn refresh(&mut self, now: Instant, expiry: Duration) {
+    /// Drops expired views and updates the membership. `current` is the committed master, unless it
+    /// is gone.
+    pub(super) fn refresh(&mut self, now: Instant, expiry: Duration, current: Option<&NodeAddr>) {
         let fresh = |at: Instant| now.saturating_duration_since(at) <= expiry;
         for sentinel in self.by_id.values_mut() {
             sentinel.received = sentinel.received.take().filter(|received| fresh(received.at));
             sentinel.endorsed = sentinel.endorsed.take().filter(|vote| fresh(vote.received_at));
             sentinel.abstained_at = sentinel.abstained_at.filter(|at| fresh(*at));
         }
-        self.succeed(now, expiry * PATIENCE);
-        self.admit(now);
+        self.admit_configured(now, current);
+        self.admit_learned(now);
+        if let Some(quorum) = self.roots().map(|(_, received)| received.view.quorum).max() {
+            self.quorum = quorum;
+        }
         self.remove_silent(now, expiry * PATIENCE);
         self.by_id.retain(|_, sentinel| sentinel.member.is_some() || sentinel.received.is_some());
     }
@@ -202,86 +226,109 @@ impl Electorate {
     /// Drops all views: after a stall nothing received before counts, and no sentinel's silence
     /// does.
     pub(super) fn forget_views(&mut self) {
-        self.outsiders_since = None;
         for sentinel in self.by_id.values_mut() {
             *sentinel = SentinelRecord { member: sentinel.member, ..SentinelRecord::default() };
         }
     }
 
-    /// Makes the outsiders the electorate once they have been the only ones to answer for `long`.
-    /// Silence changes nothing, however long it lasts: the first sentinel to answer after it gains
-    /// nothing.
-    fn succeed(&mut self, now: Instant, long: Duration) {
-        let speaks = |sentinel: &SentinelRecord| {
-            sentinel.received.as_ref().is_some_and(ReceivedView::knows_something)
-        };
-        let member_speaks = self.by_id.values().any(|it| it.member.is_some() && speaks(it));
-        let strangers = self.by_id.values().filter(|it| speaks(it)).count();
-        if member_speaks || strangers < self.majority().max(self.expected / 2 + 1) {
-            self.outsiders_since = None;
-        } else if now.saturating_duration_since(*self.outsiders_since.get_or_insert(now)) > long {
-            self.outsiders_since = None;
-            for sentinel in self.by_id.values_mut() {
-                sentinel.member = speaks(sentinel).then_some((Admission::Successor, now));
+    /// Which answering members list each sentinel.
+    fn listings(&self) -> BTreeMap<MyId, BTreeSet<MyId>> {
+        let mut listings = BTreeMap::<MyId, BTreeSet<MyId>>::new();
+        for (id, received) in self.received_from_members() {
+            for (peer, _) in &received.view.peers {
+                listings.entry(peer.clone()).or_default().insert(id.clone());
+            }
+        }
+        listings
+    }
+
+    fn admit_learned(&mut self, now: Instant) {
+        let rooted = self.roots().count() > self.expected / 2;
+        for (id, listers) in self.listings() {
+            let enough = self.is_known(&listers) || (rooted && self.is_listed(&listers));
+            if enough && (self.by_id.contains_key(&id) || self.by_id.len() < MAX_VOTERS) {
+                let sentinel = self.by_id.entry(id).or_default();
+                sentinel.member.get_or_insert((Admission::Learned, now));
             }
         }
     }
 
-    /// The number of answering members, and how many of them list each sentinel.
-    fn listings(&self) -> (usize, BTreeMap<MyId, usize>) {
-        let (mut speaking, mut listed) = (0, BTreeMap::<MyId, usize>::new());
-        for (_, received) in self.received_from_members() {
-            speaking += 1;
-            let peers: BTreeSet<&MyId> = received.view.peers.iter().map(|(id, _)| id).collect();
-            for peer in peers {
-                *listed.entry(peer.clone()).or_default() += 1;
-            }
+    /// Whether more than half of the answering configured members are among `listers`; if none of
+    /// them answers, more than half of the answering members.
+    fn is_listed(&self, listers: &BTreeSet<MyId>) -> bool {
+        let (mut roots, mut ours) = (0, 0);
+        for (id, _) in self.roots() {
+            (roots, ours) = (roots + 1, ours + usize::from(listers.contains(id)));
         }
-        (speaking, listed)
+        if roots == 0 { self.is_known(listers) } else { ours * 2 > roots }
     }
 
-    fn admit(&mut self, now: Instant) {
-        let (speaking, listed) = self.listings();
-        for (id, times) in &listed {
-            if times * 2 > speaking
-                && (self.by_id.contains_key(id) || self.by_id.len() < MAX_VOTERS)
-            {
-                let sentinel = self.by_id.entry(id.clone()).or_default();
-                sentinel.member.get_or_insert((Admission::Listed, now));
-            }
+    /// Whether more than half of the answering members are among `listers`.
+    fn is_known(&self, listers: &BTreeSet<MyId>) -> bool {
+        listers.len() * 2 > self.received_from_members().count()
+    }
+
+    fn admit_configured(&mut self, now: Instant, current: Option<&NodeAddr>) {
+        if self.configured_strangers().next().is_none() {
+            return;
         }
-        let admitted: Vec<MyId> = self
-            .configured_strangers()
-            .filter(|(id, received)| {
-                listed.contains_key(*id)
-                    || received.view.peers.iter().any(|(it, _)| self.is_member(it))
-            })
-            .map(|(id, _)| id.clone())
-            .collect();
-        for id in admitted {
+        let listings = self.listings();
+        let agreed = self.agreed_address(current);
+        let admitted = self.configured_strangers().filter(|(id, received)| {
+            listings.contains_key(*id)
+                || received.view.peers.iter().any(|(it, _)| self.is_member(it))
+                || agreed.as_ref() == Some(&received.view.addr)
+        });
+        for id in admitted.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
             self.by_id.entry(id).or_default().member = Some((Admission::Configured, now));
         }
     }
 
+    /// The master that a majority of the configured addresses and at least the quorum of its
+    /// sentinels name, with or without votes. It has to be the committed one or to have replicas:
+    /// sentinels that lost their files may have been given the address of an empty server. If the
+    /// committed one is gone, any will do.
+    fn agreed_address(&self, current: Option<&NodeAddr>) -> Option<NodeAddr> {
+        let answers = || {
+            let received = self.by_id.values().filter_map(|it| it.received.as_ref());
+            received.filter(|it| it.configured && it.knows_something())
+        };
+        let addr = answers()
+            .map(|it| &it.view.addr)
+            .max_by_key(|addr| answers().filter(|it| it.view.addr == **addr).count())?;
+        let agreeing = || answers().filter(|it| it.view.addr == *addr);
+        let (ours, all) = (agreeing().count(), answers().count());
+        let quorum = agreeing().map(|it| it.view.quorum).max().unwrap_or(0);
+        let credible = current.is_none_or(|current| current == addr)
+            || agreeing().all(|it| !it.view.replicas.is_empty());
+        (ours > self.expected / 2 && ours * 2 > all && ours >= quorum && credible)
+            .then(|| addr.clone())
+    }
+
     fn remove_silent(&mut self, now: Instant, long: Duration) {
-        let majority = self.majority();
-        let (speaking, listed) = self.listings();
-        let most = speaking >= majority;
+        let speaking: BTreeSet<&MyId> = self.received_from_members().map(|(id, _)| id).collect();
+        let most = speaking.len() >= self.majority() || self.is_root_majority(&speaking);
         // If most sentinels lost the name and the rest were RESET, the rest list nobody: they must
         // not become an electorate of their own.
-        let few_know = speaking <= self.expected / 2;
+        let few_know = self.roots().count() <= self.expected / 2;
+        let anyone_speaks = !speaking.is_empty();
+        let listings = self.listings();
+        let listed: BTreeSet<MyId> = listings
+            .iter()
+            .filter(|(_, listers)| self.is_listed(listers))
+            .map(|(id, _)| id.clone())
+            .collect();
         self.by_id.retain(|id, sentinel| {
-            let few = listed.get(id).copied().unwrap_or(0) * 2 <= speaking;
             let abstains = few_know && sentinel.abstained_at.is_some();
             let speaks = sentinel.received.is_some() || abstains;
-            if speaking == 0 || sentinel.member.is_none() || speaks || !few {
+            if !anyone_speaks || sentinel.member.is_none() || speaks || listed.contains(id) {
                 sentinel.unlisted_since = None;
                 return true;
             }
             let since = *sentinel.unlisted_since.get_or_insert(now);
             // A member that no other lists can be removed by a majority at once. If some list it,
             // only time distinguishes a ghost from a restart.
-            let unlisted = !listed.contains_key(id);
+            let unlisted = !listings.contains_key(id);
             !(most && unlisted) && now.saturating_duration_since(since) <= long
         });
     }
@@ -320,11 +367,45 @@ impl Electorate {
             .map(|(_, received)| &received.view)
     }
 
-    /// Every replica that a member lists.
+    /// Whether fewer sentinels are configured than a failover needs.
+    pub(super) fn depends_on_learned(&self) -> bool {
+        self.expected < self.quorum
+    }
+
+    /// The configured members that answer.
+    fn roots(&self) -> impl Iterator<Item = (&MyId, &ReceivedView)> {
+        self.received_from_members().filter(|(_, received)| received.configured)
+    }
+
+    /// Whether a sentinel may add to what is known of the nodes: a configured one, or any while no
+    /// configured member answers.
+    pub(super) fn may_list_nodes(&self, configured: bool) -> bool {
+        configured || self.roots().next().is_none()
+    }
+
+    /// Every replica that more than half of the answering configured members list; if none of them
+    /// answers, that any member lists.
     pub(super) fn listed_replicas(&self) -> BTreeSet<NodeAddr> {
-        self.member_views()
-            .flat_map(|(_, view)| view.replicas.iter().map(|replica| replica.addr.clone()))
-            .collect()
+        let mut listings: BTreeMap<&NodeAddr, BTreeSet<&MyId>> = BTreeMap::new();
+        let roots = self.roots().count();
+        for (id, received) in self.received_from_members() {
+            if roots == 0 || received.configured {
+                for replica in &received.view.replicas {
+                    listings.entry(&replica.addr).or_default().insert(id);
+                }
+            }
+        }
+        let listed = listings.into_iter().filter(|(_, listers)| listers.len() * 2 > roots);
+        listed.map(|(addr, _)| addr.clone()).collect()
+    }
+
+    /// The replicas of this master, as listed by sentinels that
+    /// [may list nodes](Self::may_list_nodes).
+    pub(super) fn replicas_of(&self, addr: &NodeAddr) -> impl Iterator<Item = NodeAddr> {
+        let views = self.received_from_members().filter(|(_, received)| {
+            received.view.addr == *addr && self.may_list_nodes(received.configured)
+        });
+        views.flat_map(|(_, received)| received.view.replicas.iter().map(|it| it.addr.clone()))
     }
 
     /// The address and epoch in a sentinel's last view, if that is unexpired.
@@ -338,7 +419,7 @@ impl Electorate {
         self.by_id.get(id).is_some_and(|sentinel| sentinel.member.is_some())
     }
 
-    /// How and when each member was admitted.
+    /// Why and since when each member votes.
     pub(super) fn members(&self) -> impl Iterator<Item = (&MyId, Admission, Instant)> {
         self.by_id
             .iter()

@@ -28,6 +28,7 @@ impl Machine {
             }
             MachineEvent::ExpectedSentinels(sentinels) => self.electorate.expect(sentinels),
             MachineEvent::SentinelsReplaced(names) => self.replace_sentinels(now, names),
+            MachineEvent::Displaced { id } => self.electorate.displace(&id),
             MachineEvent::NameUnknown { from } => self.electorate.record_abstention(now, &from),
             MachineEvent::Notice { from, notice } => self.handle_notice(now, from.as_ref(), notice),
             MachineEvent::Probed { node, probe } => self.handle_probe(now, &node, &probe),
@@ -77,7 +78,8 @@ impl Machine {
             if troubled || newer {
                 self.suspect(now);
             }
-            if view.addr == *addr && self.electorate.is_member(from) {
+            let may_list = self.electorate.may_list_nodes(received.configured);
+            if view.addr == *addr && may_list && self.electorate.is_member(from) {
                 self.extend_family(&received.view);
             }
         }

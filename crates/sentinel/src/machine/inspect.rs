@@ -13,7 +13,13 @@ impl Machine {
         self.electorate.is_member(id)
     }
 
-    /// How each member was admitted to the electorate, and when.
+    /// Whether fewer sentinels are configured than a failover needs.
+    #[must_use]
+    pub fn depends_on_learned(&self) -> bool {
+        self.electorate.depends_on_learned()
+    }
+
+    /// Why and since when each member of the electorate votes.
     pub fn members(&self) -> impl Iterator<Item = (&MyId, Admission, Instant)> {
         self.electorate.members()
     }
@@ -63,7 +69,7 @@ impl Machine {
     /// debug builds.
     #[must_use]
     pub fn broken_invariant(&self) -> Option<&'static str> {
-        let votes = self.electorate.votes();
+        let votes = self.electorate.votes(None);
         let distinct: BTreeSet<&MyId> = votes.iter().map(|vote| &vote.voter).collect();
         if distinct.len() != votes.len() {
             return Some("S6: a sentinel votes twice");

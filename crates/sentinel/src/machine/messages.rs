@@ -51,6 +51,11 @@ pub enum MachineEvent {
         /// The sentinel.
         from: MyId,
     },
+    /// Another sentinel answers at the configured address of this one, which answers nowhere else.
+    Displaced {
+        /// The sentinel that answered there before.
+        id: MyId,
+    },
     /// An idle connection to a node ended by itself. A promotion disconnects clients, and so does a
     /// change of the replicated master, so the node has to be queried.
     ProbeConnectionLost {

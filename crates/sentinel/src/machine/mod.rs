@@ -369,6 +369,7 @@ impl Machine {
             _ => None,
         };
         let ordered = self.pending_order.as_ref().map(|it| it.addr().clone());
-        [by_state, ordered, self.pending.as_ref().map(|pending| pending.addr.clone())]
+        let pending = self.pending.as_ref().filter(|pending| self.is_credible(&pending.addr));
+        [by_state, ordered, pending.map(|pending| pending.addr.clone())]
     }
 }

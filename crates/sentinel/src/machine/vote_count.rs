@@ -1,8 +1,9 @@
 //! Counting of the votes.
 //!
 //! The highest config-epoch wins, because Sentinel itself only ever moves to a higher one. Among
-//! votes at the same epoch, the majority of distinct sentinels wins. Reachability, order of arrival
-//! and the number of connections play no role.
+//! votes at the same epoch, the majority of distinct sentinels wins. A majority above the committed
+//! epoch wins over fewer votes at a still higher one, so that no few can prevent a switch.
+//! Reachability, order of arrival and the number of connections play no role.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -65,7 +66,9 @@ pub(super) fn count(
         return leading(&all, majority, None).map_or(VoteOutcome::Silence, VoteOutcome::Regressed);
     }
     let favourite = committed.map(|(addr, _)| addr);
-    let Some(claim) = leading(&counting, majority, favourite) else { return VoteOutcome::Silence };
+    let decided = committed.and_then(|(_, epoch)| decided(votes, majority, epoch + 1));
+    let claim = decided.or_else(|| leading(&counting, majority, favourite));
+    let Some(claim) = claim else { return VoteOutcome::Silence };
     match committed {
         Some((addr, epoch)) if claim.epoch == epoch && (claim.addr == *addr || !claim.majority) => {
             // The same epoch, and no majority for anything else: the committed master stands.
@@ -78,6 +81,15 @@ pub(super) fn count(
         }
         _ => VoteOutcome::Claimed(claim),
     }
+}
+
+/// What a majority names at the highest epoch at which one agrees, from `floor` on.
+pub(super) fn decided(votes: &[Vote], majority: IsMajority<'_>, floor: Epoch) -> Option<Claim> {
+    let epochs: BTreeSet<Epoch> = votes.iter().map(|vote| vote.epoch).collect();
+    epochs.into_iter().rev().take_while(|epoch| *epoch >= floor).find_map(|epoch| {
+        let known: Vec<&Vote> = votes.iter().filter(|vote| vote.epoch <= epoch).collect();
+        leading(&known, majority, None).filter(|claim| claim.majority)
+    })
 }
 
 /// The address with most votes at the highest epoch. Ties go to `favourite`, then to the smaller
@@ -169,6 +181,17 @@ mod tests {
         let most = [vote(at, 1, 1, 5), vote(at, 2, 2, 5), vote(at, 3, 2, 5)];
         let outcome = count(&most, &is_majority, Some((&node(1), 5)));
         assert!(matches!(outcome, VoteOutcome::Claimed(claim) if claim.addr == node(2)));
+    }
+
+    #[test]
+    fn prefers_a_majority_to_a_higher_epoch() {
+        let at = Instant::now();
+        let votes = [vote(at, 1, 2, 6), vote(at, 2, 2, 6), vote(at, 3, 9, 99)];
+        let outcome = count(&votes, &is_majority, Some((&node(1), 5)));
+        assert!(matches!(outcome, VoteOutcome::Claimed(claim) if claim.addr == node(2)));
+        // A newer claim without a majority is not hidden by those that have not heard of it.
+        let outcome = count(&votes, &is_majority, Some((&node(2), 6)));
+        assert!(matches!(outcome, VoteOutcome::Claimed(claim) if claim.addr == node(9)));
     }
 
     #[test]

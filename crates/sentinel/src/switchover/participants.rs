@@ -161,6 +161,7 @@ mod tests {
             id: MyId::parse(&format!("{:040x}", 100 - port)),
             up: true,
             events: true,
+            origin: crate::Admission::Configured,
             member: true,
             disagrees: false,
             tilt: tilted.contains(&port),

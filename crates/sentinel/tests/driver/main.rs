@@ -31,7 +31,7 @@
 //! | 37: the proxy itself was stopped | e2e `failover::a_proxy_that_was_stopped_looks_again_before_it_sends_a_byte` |
 //! | a replica that is down, lagging, loading, mute, a master, of another master | `pool::ejects_unfit_replica_with_reason_and_readmits_it` |
 //! | a failover, seen by readers | `pool::readers_leave_next_master_before_switch_and_others_stay` |
-//! | a member of the electorate that lies about replicas | `storm::limits_dials_to_replicas_listed_by_a_liar` |
+//! | a member of the electorate that lies about replicas | `storm::limits_dials_to_replicas_listed_by_liars` |
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,

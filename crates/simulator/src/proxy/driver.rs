@@ -59,7 +59,7 @@ pub(crate) enum Request {
 #[derive(Debug)]
 pub(crate) struct MachineDriver {
     base: Instant,
-    machine: Machine,
+    pub(super) machine: Machine,
     eligibility: Eligibility,
     pub(crate) pool_update: PoolUpdate,
     /// The sentinels' number of connections, until the machine was given it.

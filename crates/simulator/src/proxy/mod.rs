@@ -289,6 +289,7 @@ impl Proxy {
                     self.perform(done, now, net);
                     let links = &self.links;
                     let reached = |id: &MyId| links.voting_link(id).is_some();
+                    let from = (from, configured);
                     if self.learned.record(from, peers, &AddressMap::new(), reached) {
                         self.reconcile_soon(now);
                     }
@@ -345,7 +346,8 @@ impl Proxy {
                 requests.insert(addr.node(), None);
             }
         }
-        for (id, addrs) in self.learned.candidates() {
+        let votes = |id: &MyId| self.driver.machine.is_member(id);
+        for (id, addrs) in self.learned.candidates().into_iter().filter(|(id, _)| votes(id)) {
             let reached = self.links.voting_link(id).map(|link| &link.addr);
             for addr in addrs.into_iter().filter(|addr| reached.is_none_or(|there| there == *addr))
             {

@@ -258,6 +258,8 @@ pub struct SentinelStatus {
     pub tls_fault: Option<&'static str>,
     /// Whether it has a vote.
     pub votes: bool,
+    /// `configured` if the configuration leads to it, `learned` if other sentinels list it.
+    pub origin: &'static str,
     /// The master that it names.
     pub master: Option<String>,
     /// The config-epoch that it names.

@@ -10,7 +10,7 @@ use crate::discovery::snapshot::{
 };
 use crate::link::links::Links;
 use crate::replicas::publisher::ReplicaPublisher;
-use crate::{NodeAddr, Probe, View, VoteOutcome};
+use crate::{Admission, NodeAddr, Probe, View, VoteOutcome};
 
 /// The problem of a configured sentinel without a vote.
 const STRANGER: &str = concat!(
@@ -93,6 +93,7 @@ impl ServiceRuntime {
             let stranger = unknown && !link.is_learned();
             SentinelSnapshot {
                 addr: link.addr.clone(),
+                origin: if link.is_learned() { Admission::Learned } else { Admission::Configured },
                 stranger,
                 up: link.up.is_some(),
                 events: link.events,

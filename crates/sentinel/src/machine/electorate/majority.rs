@@ -20,22 +20,45 @@ impl Electorate {
             let other = vote.addr != *addr || vote.epoch != epoch;
             other && vote.received_at >= since && (floor..=epoch).contains(&vote.epoch)
         };
-        let votes = self.votes();
+        let votes = self.votes(None);
         self.is_majority(&votes.iter().filter(denies).map(|vote| &vote.voter).collect())
     }
 
-    /// The members' own votes in answer to queries sent at or after `since`.
+    /// The members' own votes in answer to queries sent at or after `since`, as far as they
+    /// count (see [`votes`](Self::votes)).
     pub(in crate::machine) fn own_votes_since(
         &self,
         since: Instant,
     ) -> impl Iterator<Item = (&MyId, &NodeAddr, Epoch)> {
         let views =
             self.received_from_members().filter(move |(_, received)| received.asked_at >= since);
-        views.map(|(id, received)| (id, &received.view.addr, received.view.epoch))
+        let named = self.named_by_roots();
+        views.map(|(id, received)| (id, &received.view.addr, received.view.epoch)).filter(
+            move |(_, addr, epoch)| named.is_empty() || named.contains(&((*addr).clone(), *epoch)),
+        )
+    }
+
+    /// What the answering configured members vote for.
+    fn named_by_roots(&self) -> BTreeSet<(NodeAddr, Epoch)> {
+        let roots: BTreeSet<&MyId> = self.roots().map(|(id, _)| id).collect();
+        let votes = self.all_votes().into_iter().filter(|vote| roots.contains(&vote.voter));
+        votes.map(|vote| (vote.addr, vote.epoch)).collect()
+    }
+
+    /// The votes that count: those for what an answering configured member names as well, or, if
+    /// none answers, all. One for the `committed` master always counts.
+    pub(in crate::machine) fn votes(&self, committed: Option<(&NodeAddr, Epoch)>) -> Vec<Vote> {
+        let (mut votes, named) = (self.all_votes(), self.named_by_roots());
+        votes.retain(|vote| {
+            named.is_empty()
+                || committed == Some((&vote.addr, vote.epoch))
+                || named.contains(&(vote.addr.clone(), vote.epoch))
+        });
+        votes
     }
 
     /// At most one vote per MYID: its own view, or a later endorsement.
-    pub(in crate::machine) fn votes(&self) -> Vec<Vote> {
+    fn all_votes(&self) -> Vec<Vote> {
         let members = self.by_id.iter().filter(|(_, sentinel)| sentinel.member.is_some());
         let vote = |(id, sentinel): (&MyId, &SentinelRecord)| {
             let own = sentinel.received.as_ref().filter(|received| received.knows_something()).map(
@@ -62,45 +85,79 @@ impl Electorate {
         self.size() / 2 + 1
     }
 
-    /// Whether these voters are a majority of the electorate. They also are if they are a majority
+    /// Whether these voters are a majority of the electorate, and include more than half of the
+    /// configured members that answer. They also are a majority of the electorate if they are one
     /// of the configured sentinels and one of them finds among them a majority of the sentinels
-    /// that it knows itself, as its own election would require. The second rule matters if ghosts
-    /// that some of them still list, or a member outside of their cluster (such as a sentinel that
-    /// lost its file and founded the electorate), make the electorate larger than the cluster.
+    /// that it knows itself, as its own election would require; a configured one, if most of those
+    /// answer. The second rule matters
+    /// if ghosts that some of them still list, or a member outside of their cluster (such as a
+    /// sentinel that lost its file and founded the electorate), make the electorate larger than the
+    /// cluster.
     pub(in crate::machine) fn is_majority(&self, voters: &BTreeSet<&MyId>) -> bool {
-        voters.len() >= self.majority() || self.is_own_majority(voters)
+        let (roots, ours) = self.count_roots(voters);
+        let rooted = roots > self.expected / 2;
+        (roots == 0 || ours * 2 > roots)
+            && (voters.len() >= self.majority() || self.is_own_majority(voters, rooted))
+    }
+
+    /// The same, whichever of the members they are. It is sufficient to conclude that the network
+    /// works: a configured member that has just been lost still has a view.
+    fn are_enough(&self, voters: &BTreeSet<&MyId>) -> bool {
+        voters.len() >= self.majority() || self.is_own_majority(voters, false)
+    }
+
+    /// The answering configured members, and those among `voters`.
+    fn count_roots(&self, voters: &BTreeSet<&MyId>) -> (usize, usize) {
+        let ours = self.roots().filter(|(id, _)| voters.contains(id)).count();
+        (self.roots().count(), ours)
+    }
+
+    /// Whether these voters include a majority of the configured sentinels, answering or not, and
+    /// are at least the quorum that one of those needs for a failover. A sentinel that lost its
+    /// file knows its quorum but no peers.
+    pub(super) fn is_root_majority(&self, voters: &BTreeSet<&MyId>) -> bool {
+        let (_, ours) = self.count_roots(voters);
+        let ours_say = self.roots().filter(|(id, _)| voters.contains(id));
+        let quorum = ours_say.map(|(_, received)| received.view.quorum).max();
+        ours > self.expected / 2 && voters.len() >= quorum.unwrap_or(0)
     }
 
     /// Whether these voters may decide: a majority, and after other sentinels were configured as
-    /// many as at a start.
+    /// many as at a start. A majority of the configured sentinels may as well if all that answer
+    /// agree: however many others are listed, they cannot prevent it.
     pub(in crate::machine) fn may_decide(&self, voters: &BTreeSet<&MyId>) -> bool {
-        if self.refounding { self.may_found(voters) } else { self.is_majority(voters) }
+        if self.refounding {
+            return self.may_found(voters);
+        }
+        let (roots, ours) = self.count_roots(voters);
+        self.is_majority(voters) || (roots == ours && self.is_root_majority(voters))
     }
 
-    fn is_own_majority(&self, voters: &BTreeSet<&MyId>) -> bool {
+    fn is_own_majority(&self, voters: &BTreeSet<&MyId>, rooted: bool) -> bool {
         let could_be_elected = |received: &ReceivedView| {
             let peers: BTreeSet<&MyId> = received.view.peers.iter().map(|(id, _)| id).collect();
             let with = 1 + peers.iter().filter(|id| voters.contains(*id)).count();
             with * 2 > 1 + peers.len()
         };
-        let received = |id: &&&MyId| self.by_id.get(**id).and_then(|it| it.received.as_ref());
+        let received = |id: &&&MyId| {
+            let received = self.by_id.get(**id).and_then(|it| it.received.as_ref());
+            received.filter(|received| received.configured || !rooted)
+        };
         voters.len() > 1
             && voters.len() > self.expected / 2
             && voters.iter().any(|id| received(&id).is_some_and(could_be_elected))
     }
 
-    /// Whether these voters are enough to start with: a majority, also of the sentinels that the
-    /// configuration resolves to, and at least the quorum that one of them needs for a failover. A
-    /// sentinel that lost its file knows its quorum but no peers.
+    /// Whether these voters are enough to start with: a majority, also of the configured sentinels.
     pub(in crate::machine) fn may_found(&self, voters: &BTreeSet<&MyId>) -> bool {
-        let quorum = self
-            .member_views()
-            .filter(|(id, _)| voters.contains(id))
-            .map(|(_, view)| view.quorum)
-            .max();
-        self.is_majority(voters)
-            && voters.len() > self.expected / 2
-            && voters.len() >= quorum.unwrap_or(0)
+        self.is_majority(voters) && self.is_root_majority(voters)
+    }
+
+    /// Whether a majority of the configured sentinels, answering or not, and of those that answer
+    /// name this master themselves. Without that, the node has to prove that it belongs.
+    pub(in crate::machine) fn vouches_for(&self, addr: &NodeAddr) -> bool {
+        let ours = self.roots().filter(|(_, received)| received.view.addr == *addr).count();
+        ours > self.expected / 2 && ours * 2 > self.roots().count()
     }
 
     /// Whether a majority answers; before the first decision, or if `strict`, one that may found.
@@ -111,7 +168,7 @@ impl Electorate {
 
     /// Whether a majority answers.
     pub(in crate::machine) fn majority_answers(&self) -> bool {
-        self.is_majority(&self.received_from_members().map(|(id, _)| id).collect())
+        self.are_enough(&self.received_from_members().map(|(id, _)| id).collect())
     }
 
     /// When the most recent queries were sent that a majority answered.
@@ -122,7 +179,7 @@ impl Electorate {
         let mut spoke = BTreeSet::new();
         views
             .into_iter()
-            .find(|(_, id)| spoke.insert(*id) && self.is_majority(&spoke))
+            .find(|(_, id)| spoke.insert(*id) && self.are_enough(&spoke))
             .map(|(at, _)| at)
     }
 

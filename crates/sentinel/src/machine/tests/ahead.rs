@@ -260,18 +260,16 @@ fn verifies_nothing_ahead_while_gate_is_open() {
 fn probes_claimed_node_besides_selected_candidate() {
     let voted = |ended: bool| {
         let mut rig = Rig::booted();
-        // D is not a listed replica: only the claim itself makes it known.
-        rig.nodes.insert('D', master('D', "history-D", "history-1"));
-        rig.selects(1, 'B').disconnects(1).disconnects(2).disconnects(3).run(10);
-        rig.answers(1, view('D', 6, &[2, 3], &['A', 'C']));
+        rig.promotes('C').selects(1, 'B').disconnects(1).disconnects(2).disconnects(3).run(10);
+        rig.answers(1, view('C', 6, &[2, 3], &['A', 'B']));
         rig.run(20);
         if ended {
-            rig.nodes.insert('D', Answer::Lost);
-            rig.step(MachineEvent::ProbeConnectionLost { node: node('D') });
+            rig.nodes.insert('C', Answer::Lost);
+            rig.step(MachineEvent::ProbeConnectionLost { node: node('C') });
         }
-        rig.answers(2, view('D', 6, &[1, 3], &['A', 'C']));
+        rig.answers(2, view('C', 6, &[1, 3], &['A', 'B']));
         rig.outcomes()
     };
-    assert_eq!(voted(false), ["0 hold", "30 commit D@6 majority"]);
+    assert_eq!(voted(false), ["0 hold", "30 commit C@6 majority"]);
     assert_eq!(voted(true), ["0 hold"]);
 }

@@ -69,6 +69,12 @@
 //! - the selection alone drops replies: `replies::passes_replies_between_selection_and_promotion`
 //! - a minority that falls silent is not one: `minority::holds_until_majority_answers_again`
 //! - a single member admits a sentinel: `voters::excludes_cluster_listed_by_one_member`
+//! - learned sentinels outvote configured ones: `hostile::never_outvotes_configured_sentinels`
+//! - votes that no configured sentinel shares count: `hostile::never_outvotes_configured_sentinels`
+//! - a majority without configured sentinels needs no history:
+//!   `hostile::rejects_forged_master_when_configured_ones_are_gone`
+//! - an endorsement is as good as a vote: `hostile::rejects_votes_forged_by_announcements`
+//! - a displaced identity keeps its vote: `hostile::counts_one_identity_per_configured_address`
 //! - strangers become the electorate at once:
 //!   `voters::ignores_stranger_answering_first_after_silence`
 //! - silent members are never removed: prop, `voters::removes_replaced_pods_from_electorate`
@@ -82,6 +88,7 @@ mod bootstrap;
 mod doubt;
 mod failover;
 mod hold;
+mod hostile;
 mod master;
 mod minority;
 pub(crate) mod oracle;

@@ -363,13 +363,13 @@ impl Rig {
         self
     }
 
-    /// A sentinel that is not configured answers a query sent at this moment.
+    /// A sentinel answers a query sent at this moment. Those after the third are not configured.
     pub(in crate::machine) fn answers(&mut self, sentinel: u8, view: View) -> &mut Self {
         self.step(MachineEvent::View {
             from: id(sentinel),
             view,
             asked_at: self.now,
-            configured: false,
+            configured: sentinel <= 3,
         });
         self
     }
