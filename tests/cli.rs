@@ -278,6 +278,60 @@ fn never_prints_passwords() {
     assert!(!stderr(&refused).contains(PASSWORD));
 }
 
+/// A password that is typed in the place of something else is not shown.
+#[test]
+fn repeats_no_refused_argument() {
+    let url = format!("redis://:{PASSWORD}@h:1");
+    let login = format!("u:{PASSWORD}@h:1");
+    let haproxy = file(&format!(
+        "listen redis\n bind :6379\n option tcp-check\n tcp-check send PING\\r\\n\n server a {url}\n \
+         server b {login} check\n"
+    ));
+    let flag = format!("--password={PASSWORD}");
+    let no_file =
+        format!("[[service]]\nsentinels=[\"s\"]\n[service.tls]\ncertificate_files=[\"{url}\"]\n");
+    let no_file = file(&no_file);
+    let cases: &[&[&str]] = &[
+        &["check", &url],
+        &["check", PASSWORD],
+        &["check", "--sentinel", &url],
+        &["run", "--sentinel", &login],
+        &["run", "--listen", &url, "--admin", &login],
+        &["run", &flag],
+        &["config", "--sentinel", "s", "--set", &url],
+        &["config", "--sentinel", "s", "--set", &format!("{PASSWORD}=")],
+        &["check", "--sentinel", "s", "--set", &format!("service.auth.password_file={PASSWORD}")],
+        &["check", "--sentinel", "s", "--set", &format!("service.auth.password_env={PASSWORD}")],
+        &["check", "--sentinel", "s", "--set", "service.auth.password_env=correct_horse"],
+        &["check", "--config", path(&no_file)],
+        &["sentinels", "--config", path(&no_file)],
+        &["sentinels", "--sentinel", &url],
+        &["sentinels", "--sentinel", "s", "--zone", &url],
+        &["status", "--admin", &url],
+        &["status", "--admin", &login],
+        &["sessions", "--sort", PASSWORD],
+        &["follow", "mymaster", &url, "--admin", "127.0.0.1:1"],
+        &["import", "haproxy", path(&haproxy)],
+        &["import", "haproxy", path(&haproxy), "--explain"],
+        &["import", "haproxy", path(&haproxy), "--sentinel", &url],
+        &["import", "haproxy", path(&haproxy), "--sentinel", "s", "--name", &url],
+        &[&url],
+        &[PASSWORD],
+    ];
+    for args in cases {
+        let output = pointsman(args, &[]);
+        let shown = stdout(&output) + &stderr(&output);
+        assert_ne!(output.status.code(), Some(0), "{args:?}");
+        assert!(!shown.contains(PASSWORD) && !shown.contains("correct_horse"), "{args:?}: {shown}");
+    }
+    let variables = ["POINTSMAN_SENTINEL", "POINTSMAN_LISTEN", "POINTSMAN_AUTH_PASSWORD_FILE"];
+    for variable in variables {
+        let output = pointsman(&["check"], &[(variable, &login)]);
+        assert_eq!(output.status.code(), Some(78), "{variable}");
+        assert!(!stderr(&output).contains(PASSWORD), "{variable}: {}", stderr(&output));
+    }
+}
+
 #[test]
 fn status_reports_missing_listener() {
     // The near end of a connection: the port stays in use, but no socket listens on it.

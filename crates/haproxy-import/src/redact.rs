@@ -1,11 +1,11 @@
 //! How lines of the file are shown: without secrets, on one line of bounded length.
 //!
 //! Hidden are checks that may authenticate, users of the statistics page, variables that are set,
-//! and the arguments of unknown keywords.
+//! the arguments of unknown keywords, and words with credentials.
 
 use crate::config_file::Directive;
 use crate::keywords;
-use crate::tokenizer::{Fragment, Word, safe_word, shorten};
+use crate::tokenizer::{Fragment, Word, safe_word, shorten, without_credentials};
 
 /// The longest line that is shown, in characters.
 const MAX_LINE: usize = 90;
@@ -27,6 +27,7 @@ pub(super) fn line(directive: &Directive) -> String {
         shorten(&format!("{first} {} …", directive.word(1)), MAX_LINE)
     } else if keywords::is_known(&first) {
         let words: Vec<String> = directive.words.iter().map(ToString::to_string).collect();
+        let words: Vec<&str> = words.iter().map(|word| without_credentials(word)).collect();
         shorten(&words.join(" "), MAX_LINE)
     } else {
         keyword_only(directive)

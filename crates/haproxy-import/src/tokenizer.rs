@@ -180,10 +180,28 @@ fn variable(chars: &mut Peekable<CharIndices<'_>>, word: &mut Word) {
 /// The longest word in a message, in characters.
 const MAX_WORD: usize = 40;
 
-/// A word as messages show it: short, and without control characters.
+/// What may stand before `@` in an address of haproxy.
+const FAMILIES: &[&str] = &[
+    "", "abns", "abnsz", "fd", "ipv4", "ipv6", "quic4", "quic6", "ring", "sockpair", "tcp", "tcp4",
+    "tcp6", "udp", "udp4", "udp6", "unix",
+];
+
+/// The word, unless it has credentials, as `redis://:password@host` or `user:password@host`. The
+/// addresses of haproxy have none, but they may be written there by mistake.
+pub(super) fn without_credentials(word: &str) -> &str {
+    match word.rsplit_once('@') {
+        Some((before, _)) if !FAMILIES.contains(&before) => "...",
+        _ => word,
+    }
+}
+
+/// A word as messages show it: short, without control characters and credentials.
 pub(super) fn safe_word(word: &str) -> String {
     shorten(
-        &word.chars().map(|c| if c.is_control() { '?' } else { c }).collect::<String>(),
+        &without_credentials(word)
+            .chars()
+            .map(|c| if c.is_control() { '?' } else { c })
+            .collect::<String>(),
         MAX_WORD,
     )
 }

@@ -16,7 +16,7 @@ use tls::{
     CertificateFiles, ClientSettings, ClientTls, PemFile, Roots, SYSTEM_CA_FILES, Verification,
 };
 
-use crate::config::{self, Flags, PendingReads, Value};
+use crate::config::{self, Endpoint, Flags, PendingReads, Value};
 
 /// The default address of the admin server.
 pub(super) const DEFAULT_ADDRESS: &str = "127.0.0.1:8888";
@@ -73,10 +73,12 @@ impl fmt::Display for AdminServer {
 /// Why the admin server is not known.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AdminServerError {
+    /// The text is not repeated: a URL may contain a password.
     #[error(
-        "{0:?} is not an address; write host:port or https://host:port, for example 127.0.0.1:8888"
+        "the address of the admin server is neither host:port nor https://host:port; write for \
+         example 127.0.0.1:8888"
     )]
-    Address(String, #[source] io::Error),
+    Address,
     #[error("cannot resolve {0:?}; check the name, or use an IP address")]
     Unresolved(String, #[source] io::Error),
     #[error("{0} has no effect without TLS; write --admin https://HOST:PORT")]
@@ -198,10 +200,11 @@ fn read(path: &Path) -> Result<PemFile, AdminServerError> {
 
 /// Every address of a name. At least one.
 fn resolve_all(text: &str) -> Result<Vec<SocketAddr>, AdminServerError> {
-    let wrong = |error: io::Error| match error.kind() {
-        io::ErrorKind::InvalidInput => AdminServerError::Address(text.to_owned(), error),
-        _ => AdminServerError::Unresolved(text.to_owned(), error),
-    };
+    // Checked first: a password must not be looked up in the DNS either.
+    if text.parse::<SocketAddr>().is_err() && Endpoint::parse_with_port(text).is_err() {
+        return Err(AdminServerError::Address);
+    }
+    let wrong = |error| AdminServerError::Unresolved(text.to_owned(), error);
     let found: Vec<SocketAddr> = text.to_socket_addrs().map_err(wrong)?.map(dialable).collect();
     if found.is_empty() { Err(wrong(io::Error::from(io::ErrorKind::NotFound))) } else { Ok(found) }
 }
@@ -250,7 +253,7 @@ mod tests {
         assert_eq!(given(&none, &env("https://h:1")), Some("https://h:1"));
         assert_eq!(given(&none, &env("1.2.3.4:8")), None, "a value of the configuration");
         let wrong = find(&at("nonsense"), None, []);
-        assert!(matches!(wrong, Err(AdminServerError::Address(..))));
+        assert!(matches!(wrong, Err(AdminServerError::Address)));
         let unresolved = find(&at("nohost.invalid:8888"), None, []);
         assert!(matches!(unresolved, Err(AdminServerError::Unresolved(..))), "{unresolved:?}");
     }

@@ -13,7 +13,7 @@ use sentinel::doctor::{CERTIFICATE_SOON, Finding, Severity, days, quote, subject
 use serde_json::{Value as Json, json};
 use tls::{CertificateFacts, CertificateFiles, ChainState, KnownAuthorities, PairFault};
 
-use crate::config::{ListenerFile, ListenerPair, ListenerSection};
+use crate::config::{ListenerFile, ListenerPair, ListenerSection, file_name};
 
 /// What follows from files that cannot be used.
 const UNUSABLE: &str =
@@ -70,7 +70,10 @@ fn with_commands<const N: usize>(findings: &mut [Finding], commands: [String; N]
 }
 
 fn about(file: &ListenerFile) -> String {
-    format!("{} ({})", file.path.display(), file.key)
+    match file.contents {
+        Ok(_) => format!("{} ({})", file.path.display(), file.key),
+        Err(_) => format!("{} ({})", file_name(&file.path).trim_matches('"'), file.key),
+    }
 }
 
 /// A path as a word for a shell.

@@ -58,7 +58,8 @@ pub fn main() -> ExitCode {
     })
 }
 
-/// Adds what was meant to the error about frequent mistakes.
+/// Adds what was meant to the error about frequent mistakes, and removes the values: one of them
+/// may be a password.
 fn with_tip(mut usage: clap::Error) -> clap::Error {
     let said = |kind| match usage.get(kind) {
         Some(ContextValue::String(said)) => said.clone(),
@@ -71,7 +72,21 @@ fn with_tip(mut usage: clap::Error) -> clap::Error {
         (file, _) if usage.kind() == ErrorKind::UnknownArgument && is_file(&file) => {
             format!("for a configuration file, use '--config {file}'")
         }
-        _ => return usage,
+        (argument, command) => {
+            let hidden = || ContextValue::String("...".to_owned());
+            if !argument.is_empty() && usage.kind() == ErrorKind::UnknownArgument {
+                let flag = argument.split('=').next().filter(|it| it.starts_with("--"));
+                let shown = flag.map(|flag| ContextValue::String(flag.to_owned()));
+                usage.insert(ContextKind::InvalidArg, shown.unwrap_or_else(hidden));
+            }
+            if !command.is_empty() && usage.get(ContextKind::SuggestedSubcommand).is_none() {
+                usage.insert(ContextKind::InvalidSubcommand, hidden());
+            }
+            if usage.get(ContextKind::InvalidValue).is_some() {
+                usage.insert(ContextKind::InvalidValue, hidden());
+            }
+            return usage;
+        }
     };
     usage.remove(ContextKind::SuggestedSubcommand);
     usage.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));

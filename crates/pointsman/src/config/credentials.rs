@@ -279,7 +279,7 @@ fn read_secret(
         Some(Value::Text(name)) if key.ends_with("_env") => match env.get(name.as_str()) {
             Some(text) if !text.is_empty() => Ok(Some(Secret::new((*text).to_owned()))),
             _ => Err(Problem::new(
-                format!("the environment variable {name} is not set, or is empty"),
+                "the environment variable that it names is not set, or is empty",
                 "set it, or correct the name",
             )),
         },
@@ -290,7 +290,7 @@ fn read_secret(
 
 fn secret_from_file(path: &str, read_file: ReadFile<'_>) -> Result<Secret, Problem> {
     let read = read_file(Path::new(path), MAX_PASSWORD_BYTES)
-        .map_err(|error| file_problem(Path::new(path), &error))?;
+        .map_err(|error| file_problem("the file", &error))?;
     let text = read.reveal();
     let text = text.strip_suffix('\n').unwrap_or(text);
     let text = text.strip_suffix('\r').unwrap_or(text);

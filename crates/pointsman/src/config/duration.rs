@@ -35,19 +35,16 @@ pub(super) fn parse(text: &str) -> Result<Duration, Problem> {
     }
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
         return Err(Problem::new(
-            format!("{text:?} has no unit"),
+            "it has no unit",
             format!("write \"{text}s\" for seconds or \"{text}ms\" for milliseconds"),
         ));
     }
     let micros = total_micros(text).ok_or_else(|| {
-        Problem::new(
-            format!("{text:?} is not a duration"),
-            "write for example \"5s\", \"250ms\" or \"1m30s\"",
-        )
+        Problem::new("it is not a duration", "write for example \"5s\", \"250ms\" or \"1m30s\"")
     })?;
     let duration = Duration::from_micros(micros);
     if duration > MAX_DURATION {
-        return Err(Problem::new(format!("{text:?} is too long"), "give at most \"7d\""));
+        return Err(Problem::new("it is too long", "give at most \"7d\""));
     }
     Ok(duration)
 }

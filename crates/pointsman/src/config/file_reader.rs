@@ -200,32 +200,37 @@ fn read_bounded(from: impl Read, bound: u64) -> io::Result<String> {
     Ok(text)
 }
 
-/// The fault that a file cannot be read, with a remedy that fits the reason.
-pub(super) fn file_problem(path: &Path, error: &io::Error) -> Problem {
-    match error.kind() {
+/// How a message names a file that cannot be read: by its path, unless that may be a secret in the
+/// wrong place, such as a private key instead of its file.
+pub(crate) fn file_name(path: &Path) -> String {
+    let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"/._-".contains(&b);
+    match path.to_str() {
+        Some(text) if text.starts_with('/') && text.bytes().all(is_plain) => format!("{text:?}"),
+        _ => "the file".to_owned(),
+    }
+}
+
+/// The fault that a file cannot be read, with a remedy that fits the reason. `name` is the
+/// [`file_name`]; the path of a file with a password is never shown, since it may be the password.
+pub(super) fn file_problem(name: &str, error: &io::Error) -> Problem {
+    let (reason, remedy) = match error.kind() {
         io::ErrorKind::InvalidData => {
-            Problem::new(format!("{path:?} is not UTF-8 text"), "save the file as UTF-8")
+            return Problem::new(format!("{name} is not UTF-8 text"), "save the file as UTF-8");
         }
         io::ErrorKind::NotFound => {
-            Problem::new(format!("{path:?} does not exist"), "correct the path, or create the file")
+            let remedy = "correct the path, or create the file";
+            return Problem::new(format!("{name} does not exist"), remedy);
         }
-        io::ErrorKind::PermissionDenied => Problem::new(
-            format!("{path:?} cannot be read: permission denied"),
+        io::ErrorKind::PermissionDenied => (
+            "permission denied".to_owned(),
             "give the user of this process read permission on the file and its folders",
         ),
-        io::ErrorKind::InvalidInput => {
-            Problem::new(format!("{path:?} cannot be read: {error}"), "give the path of a file")
-        }
-        io::ErrorKind::FileTooLarge => Problem::new(
-            format!("{path:?} cannot be read: {error}"),
-            "give the path of a smaller file",
-        ),
-        io::ErrorKind::TimedOut => Problem::new(
-            format!("{path:?} cannot be read: {error}"),
-            "check the file system on which it is",
-        ),
-        _ => Problem::new(format!("{path:?} cannot be read: {error}"), "check the file"),
-    }
+        io::ErrorKind::InvalidInput => (error.to_string(), "give the path of a file"),
+        io::ErrorKind::FileTooLarge => (error.to_string(), "give the path of a smaller file"),
+        io::ErrorKind::TimedOut => (error.to_string(), "check the file system on which it is"),
+        _ => (error.to_string(), "check the file"),
+    };
+    Problem::new(format!("{name} cannot be read: {reason}"), remedy)
 }
 
 #[cfg(test)]

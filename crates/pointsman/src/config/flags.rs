@@ -60,7 +60,7 @@ fn set(layer: &mut Layer, path: &str, text: &str, flag: &str) {
 fn set_list(layer: &mut Layer, path: &str, given: &[String], flag: &str) {
     let Some(option) = schema::option(path) else { return };
     let (mut listen, mut endpoints, mut bad) = (Vec::new(), Vec::new(), false);
-    for text in given {
+    for (number, text) in (1..).zip(given) {
         let origin = Origin::Flag(flag.to_owned());
         match option.kind.parse(text) {
             Ok(Value::Listen(some)) => listen.extend(some),
@@ -68,6 +68,7 @@ fn set_list(layer: &mut Layer, path: &str, given: &[String], flag: &str) {
             Ok(_) => {}
             Err(problem) => {
                 bad = true;
+                let problem = if given.len() > 1 { problem.of_element(number) } else { problem };
                 layer.findings.push(Finding::of(origin, path, problem));
             }
         }
@@ -107,9 +108,10 @@ fn set_any(layer: &mut Layer, pair: &str) {
         None => {
             let paths: Vec<String> =
                 schema::options().map(|(section, option)| section.path_of(option.key)).collect();
-            let remedy = match nearest(path, paths.iter().map(String::as_str)) {
-                Some(near) => format!("did you mean `{near}`?"),
-                None => "`pointsman config` lists the keys; write section.key".to_owned(),
+            // A key that resembles none is not shown, as above.
+            let (path, remedy) = match nearest(path, paths.iter().map(String::as_str)) {
+                Some(near) => (path, format!("did you mean `{near}`?")),
+                None => ("", "`pointsman config` lists the keys; write section.key".to_owned()),
             };
             layer.findings.push(Finding::new(origin, path, "unknown key", remedy));
         }

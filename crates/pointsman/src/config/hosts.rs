@@ -11,7 +11,7 @@ use super::value::Problem;
 /// What is wrong, and how to write it.
 pub(super) fn parse_network(text: &str) -> Result<Network, Problem> {
     let Some(network) = Network::parse(text) else {
-        let what = format!("{text:?} is neither a network nor an IP address");
+        let what = "it is neither a network nor an IP address";
         return Err(Problem::new(what, "write for example \"10.0.0.0/8\" or \"2001:db8::1\""));
     };
     // A network that is written with further bits, or as IPv4 inside IPv6, is a mistake in one of
@@ -21,7 +21,7 @@ pub(super) fn parse_network(text: &str) -> Result<Network, Problem> {
     let base = written.parse::<std::net::IpAddr>().map(|ip| ip.to_string()).unwrap_or_default();
     let length = exact.split_once('/').map(|(_, length)| length).unwrap_or_default();
     if exact != format!("{base}/{length}") || !(prefix.is_empty() || prefix == length) {
-        let what = format!("{text:?} is not the first address of its network");
+        let what = "it is not the first address of its network";
         return Err(Problem::new(what, format!("write \"{exact}\" if that is meant")));
     }
     Ok(network)
@@ -49,7 +49,7 @@ pub(super) fn parse_name(text: &str) -> Result<String, Problem> {
     } else {
         "write for example \"pointsman.example.com\" or \"*.example.com\""
     };
-    Err(Problem::new(format!("{text:?} is not the name of a host"), remedy))
+    Err(Problem::new("it is not the name of a host", remedy))
 }
 
 #[cfg(test)]

@@ -21,14 +21,14 @@ const MAX_PATH_BYTES: usize = 107;
 ///
 /// What is wrong, and how to write it.
 pub(super) fn parse(text: &str) -> Result<ListenAddr, Problem> {
-    let wrong = |what: String, remedy: String| Err(Problem::new(what, remedy));
+    let wrong = |what: &str, remedy: String| Err(Problem::new(what, remedy));
     if let Some(path) = text.strip_prefix(UNIX) {
         return parse_path(path).map(ListenAddr::Unix);
     }
     if let Ok(addr) = text.parse::<SocketAddr>() {
         return match (addr, addr.ip().to_canonical()) {
             (SocketAddr::V6(_), IpAddr::V4(ip)) => wrong(
-                format!("{text:?} is an IPv4-mapped IPv6 address"),
+                "it is an IPv4-mapped IPv6 address",
                 format!("write \"{ip}:{}\"", addr.port()),
             ),
             _ => Ok(ListenAddr::Tcp(addr)),
@@ -37,7 +37,7 @@ pub(super) fn parse(text: &str) -> Result<ListenAddr, Problem> {
     let digits = |port: &str| !port.is_empty() && port.parse::<u16>().is_ok();
     let path = text.strip_prefix("unix@").unwrap_or(text);
     let remedy = if path.starts_with('/') {
-        format!("write \"{UNIX}{path}\" for a Unix socket")
+        format!("write \"{UNIX}/PATH\" for a Unix socket")
     } else if text.strip_prefix(':').is_some_and(digits) || digits(text) {
         let port = text.trim_start_matches(':');
         format!(
@@ -50,7 +50,7 @@ pub(super) fn parse(text: &str) -> Result<ListenAddr, Problem> {
     } else {
         "give an IP address and a port, not a name: \"0.0.0.0:6379\" or \"[::]:6379\"".to_owned()
     };
-    wrong(format!("{text:?} is not an address to listen on"), remedy)
+    wrong("it is not an address to listen on", remedy)
 }
 
 /// Parses the listen address of a server that listens on TCP only.
@@ -70,16 +70,16 @@ pub(super) fn parse_tcp(text: &str) -> Result<ListenAddr, Problem> {
 
 fn parse_path(text: &str) -> Result<PathBuf, Problem> {
     let example = format!("write for example \"{UNIX}/run/pointsman/redis.sock\"");
-    let wrong = |what: String| Err(Problem::new(what, example.clone()));
+    let wrong = |what: &str| Err(Problem::new(what, example.clone()));
     let path = Path::new(text);
     if !text.starts_with('/') || text.starts_with("//") {
-        return wrong(format!("{text:?} is not an absolute path"));
+        return wrong("the path is not absolute");
     }
     if text.ends_with('/') || path.file_name().is_none() {
-        return wrong(format!("{text:?} is not the path of a file"));
+        return wrong("it is not the path of a file");
     }
     if text.chars().any(char::is_control) {
-        return wrong(format!("{text:?} has control characters"));
+        return wrong("the path has control characters");
     }
     if text.len() > MAX_PATH_BYTES {
         let what = format!(
@@ -102,10 +102,9 @@ pub(super) fn parse_mode(text: &str) -> Result<u32, Problem> {
         Ok(mode) if digits.len() == 3 && digits.bytes().all(|byte| byte.is_ascii_digit()) => {
             Ok(mode)
         }
-        _ => Err(Problem::new(
-            format!("{text:?} is not the mode of a file"),
-            "write it in octal, such as \"0660\"",
-        )),
+        _ => {
+            Err(Problem::new("it is not the mode of a file", "write it in octal, such as \"0660\""))
+        }
     }
 }
 
@@ -132,8 +131,8 @@ mod tests {
     fn shows_how_to_write_refused_addresses() {
         for (text, remedy) in [
             ("[::ffff:127.0.0.1]:6379", "write \"127.0.0.1:6379\""),
-            ("/run/redis.sock", "write \"unix:/run/redis.sock\""),
-            ("unix@/run/redis.sock", "write \"unix:/run/redis.sock\""),
+            ("/run/redis.sock", "write \"unix:/PATH\""),
+            ("unix@/run/redis.sock", "write \"unix:/PATH\""),
             ("unix:run/redis.sock", "unix:/run/pointsman/redis.sock"),
             ("unix:///run/redis.sock", "unix:/run/pointsman/redis.sock"),
             ("unix:/run/", "unix:/run/pointsman/redis.sock"),

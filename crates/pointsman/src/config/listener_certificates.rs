@@ -10,7 +10,7 @@ use tls::{KnownAuthorities, PemFile};
 
 use super::Config;
 use super::credentials::UnreadSecret;
-use super::file_reader::{self, PendingReads, file_problem};
+use super::file_reader::{self, PendingReads, file_name, file_problem};
 use super::finding::Faults;
 use super::load::Loaded;
 use super::pem_files::{MAX_PEM_BYTES, PEM_SECTIONS, paths};
@@ -137,7 +137,7 @@ fn read(key: &str, path: &Path) -> ListenerFile {
     let contents = match text {
         Ok(text) => Ok(PemFile::new(path.to_owned(), text)),
         Err(error) => {
-            let problem = file_problem(path, &error);
+            let problem = file_problem(&file_name(path), &error);
             Err((problem.what, problem.remedy))
         }
     };

@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 
 use super::credentials::{self, Secret, SecretFindings, UnreadSecret};
 use super::environment::{self, CONFIG};
-use super::file_reader::{self, FileStamp, PendingReads, file_problem};
+use super::file_reader::{self, FileStamp, PendingReads, file_name, file_problem};
 use super::finding::{Faults, Finding};
 use super::flags::{self, Flags};
 use super::merge::merge;
@@ -141,7 +141,8 @@ pub fn load_tracked(
         } else {
             Origin::Env(CONFIG.into())
         };
-        let note = |error| missing.push(Finding::of(origin, "", file_problem(path, &error)));
+        let note =
+            |error| missing.push(Finding::of(origin, "", file_problem(&file_name(path), &error)));
         read_tracked(path, files).map_err(note).ok()
     });
     let name = path.map(|path| path.display().to_string()).unwrap_or_default();

@@ -62,7 +62,7 @@ pub use endpoint::{Endpoint, REDIS_PORT, SENTINEL_PORT};
 pub use environment::CONFIG as CONFIG_VARIABLE;
 pub use file_reader::PendingReads;
 pub(crate) use file_reader::SECRET_PATIENCE;
-pub(crate) use file_reader::{FileStamp, read_file, stamp};
+pub(crate) use file_reader::{FileStamp, file_name, read_file, stamp};
 pub use finding::{Faults, Finding};
 pub use flags::Flags;
 pub use listener_certificates::{ListenerFile, ListenerPair, ListenerSection, Trouble};

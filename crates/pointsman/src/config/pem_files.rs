@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use tls::PemFile;
 
 use super::credentials::{ReadFile, Secret, SecretFindings, UnreadSecret};
-use super::file_reader::file_problem;
+use super::file_reader::{file_name, file_problem};
 use super::finding::Finding;
 use super::option_spec::FromSettings;
 use super::settings::SettingMap;
@@ -185,7 +185,7 @@ pub(super) fn paths(value: Option<&Value>) -> &[String] {
 }
 
 fn read(path: &Path, read_file: ReadFile<'_>) -> Result<Secret, Problem> {
-    read_file(path, MAX_PEM_BYTES).map_err(|error| file_problem(path, &error))
+    read_file(path, MAX_PEM_BYTES).map_err(|error| file_problem(&file_name(path), &error))
 }
 
 #[cfg(test)]

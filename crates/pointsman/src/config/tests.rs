@@ -123,7 +123,7 @@ const BETWEEN_VALUES: [(&str, &str, &str); 18] = [
     (
         "[[service]]\nsentinels=[\"a\"]\n[service.auth]\npassword_env=\"NONE\"\n",
         "f:4:1: service.auth.pass",
-        "NONE",
+        "is not set",
     ),
     ("[[service]]\nsentinels=[\"a\"]\nconnect_timeout=\"0s\"\n", "f:3:17: service.connect", "zero"),
     (
@@ -205,16 +205,17 @@ fn gives_advice_that_fits_the_fault() {
         (service("name a"), "f:3:6: service: key with no value, expected `=`; write KEY = VALUE"),
         (
             service("verify = \"none\""),
-            "f:3:10: service.verify: \"none\" is unknown; give one of \"role\", \"ping\", \"tcp\"",
+            "f:3:10: service.verify: it is unknown; give one of \"role\", \"ping\", \"tcp\"",
         ),
         (
             service("moving_to = \"nowhere\""),
-            "f:3:13: service.moving_to: \"nowhere\" has no port; write \"nowhere:6379\"",
+            "f:3:13: service.moving_to: it has no port; write for example \"redis.example:6379\" or \
+             \"[fd00::1]:6379\"",
         ),
         (
             service("moving_to = 6379"),
-            "f:3:13: service.moving_to: expected a string such as \"redis.example:6379\", found the \
-             integer 6379; put it in double quotes",
+            "f:3:13: service.moving_to: expected a string such as \"redis.example:6379\", found an \
+             integer; put it in double quotes",
         ),
         (
             "[[service]]\nsentinels = [1]\n".to_owned(),
@@ -355,12 +356,12 @@ fn reports_faults_with_their_variable_or_flag() {
     let loaded = with(GOOD, &[("POINTSMAN_HOLD_TIMEOUT", "5")], &flags);
     let shown = loaded.config().unwrap_err().to_string();
     for part in [
-        "POINTSMAN_HOLD_TIMEOUT: service.hold_timeout: \"5\" has no unit; write \"5s\"",
-        "--sentinel: service.sentinels: \"0\" is not a port",
-        "--sentinel: service.sentinels: \"x\" is not a port",
+        "POINTSMAN_HOLD_TIMEOUT: service.hold_timeout: it has no unit; write \"5s\"",
+        "--sentinel: service.sentinels: element 1: the port is not a number from 1 to 65535",
+        "--sentinel: service.sentinels: element 2: the port is not a number from 1 to 65535",
         "--set: log.levle: unknown key; did you mean `log.level`?",
         "--set: service.auth.password: a password cannot be given by a flag",
-        "--set: log.level: \"loud\" is unknown",
+        "--set: log.level: it is unknown",
         "--set: the value is missing; write --set KEY=VALUE",
     ] {
         assert!(shown.contains(part), "{part}\n{shown}");
@@ -398,6 +399,85 @@ fn shows_no_secret_in_any_output() {
         let loaded = with(text, &[("POINTSMAN_AUTH_PASSWORD", "hunter2")], &Flags::default());
         let shown = format!("{loaded:?} {} {:?}", loaded.print(), loaded.config());
         assert!(!shown.contains("hunter2"), "{shown}");
+    }
+}
+
+/// Texts that are no value of most keys, with a password in each.
+const MISPLACED: [&str; 9] = [
+    "redis://:hunter2@h:1",
+    "redis://u:hunter2,x@h:1",
+    "u:hunter2@h:1",
+    "h:hunter2",
+    "[hunter2]:1",
+    "hunter2!",
+    "unix:hunter2@x",
+    "10.0.0.1:1=hunter2@h:1",
+    "hunter2",
+];
+
+/// A value that is refused is never repeated, whatever its key and wherever it was given.
+#[test]
+fn repeats_no_refused_value() {
+    let service = "[[service]]\nsentinels=[\"s\"]\n";
+    let mut refused = 0;
+    for (section, option) in schema::options() {
+        let header = if section.path == "service" { String::new() } else { section.header() };
+        let path = section.path_of(option.key);
+        for text in MISPLACED {
+            let files = ["KEY=\"TEXT\"", "KEY=[\"TEXT\"]", "KEY=TEXT", "KEY={\"TEXT\"=\"TEXT\"}"];
+            for file in files {
+                let line = file.replace("KEY", option.key).replace("TEXT", text);
+                let loaded = with(&format!("{service}{header}\n{line}\n"), &[], &Flags::default());
+                let Err(faults) = loaded.config() else { continue };
+                refused += 1;
+                // The default service is named by that text, which is then a valid one.
+                assert!(!faults.to_string().contains("hunter2"), "{line}\n{faults}");
+            }
+            if path == "service.name" {
+                continue;
+            }
+            let flags = Flags { set: vec![format!("{path}={text}")], ..Flags::default() };
+            let variable = section.variable(option.key);
+            for loaded in
+                [with(GOOD, &[], &flags), with(GOOD, &[(&variable, text)], &Flags::default())]
+            {
+                let Err(faults) = loaded.config() else { continue };
+                refused += 1;
+                assert!(!faults.to_string().contains("hunter2"), "{path}\n{faults}");
+            }
+        }
+    }
+    assert!(refused > 3000, "{refused}");
+}
+
+#[test]
+fn repeats_no_refused_key_or_flag() {
+    for text in MISPLACED {
+        let lines = [
+            format!("\"{text}\" = 1"),
+            format!("{text} = \"x\""),
+            format!("{text}"),
+            format!("[{text}]\nx=1"),
+            format!("[\"{text}\"]"),
+            format!("[service.auth]\n\"{text}\" = 1"),
+            format!("password = \"\"\"\n{text}=\nname = "),
+            format!("[service.auth]\n{text}=="),
+        ];
+        for line in lines {
+            let shown = faults(&format!("{GOOD}{line}\n")).join("\n");
+            assert!(!shown.is_empty() && !shown.contains("hunter2"), "{line}\n{shown}");
+        }
+        let one = || vec![text.to_owned()];
+        let set = ["", "=", "=1"].map(|end| format!("{text}{end}")).to_vec();
+        for flags in [
+            Flags { sentinels: one(), ..Flags::default() },
+            Flags { listen: one(), replica_listen: one(), ..Flags::default() },
+            Flags { admin: one(), set, ..Flags::default() },
+        ] {
+            let loaded = with(GOOD, &[], &flags);
+            let shown = loaded.config().map_or_else(ToString::to_string, |_| String::new());
+            assert!(!shown.contains("hunter2"), "{flags:?}\n{shown}");
+        }
     }
 }
 
@@ -498,7 +578,7 @@ const FAULTS: [(&str, &str, &str); 16] = [
     ("service", "verify = \"rolle\"", "service.verify"),
     ("service", "moving_to = \"nowhere\"", "service.moving_to"),
     ("service", "stateless_commands = [\"MULTI\"]", "service.stateless_commands"),
-    ("service", "colour = 1", "service.colour"),
+    ("service", "colour = 1", "service"),
     ("service", "half_close_timeout = \"2m\"", "service.half_close_timeout"),
     ("service.auth", "username = \"u\"", "service.auth.username"),
     ("service.timers", "poll = \"0s\"", "service.timers.poll"),

@@ -146,21 +146,22 @@ impl<'a> FileWalk<'a> {
         self.text.lines().nth(self.line(offset).saturating_sub(1)).unwrap_or_default()
     }
 
-    /// The key on the line of a syntax error, taken from the text, since the tree has none.
+    /// The key on the line of a syntax error, taken from the text, since the tree has none. Text
+    /// that is not the name of a section or a key is not shown.
     fn key_at(&self, offset: usize) -> String {
-        let is_path = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
-        let (mut section, mut key) = ("", "");
+        let (mut section, mut key) = (None, "");
         for line in self.text.lines().take(self.line(offset)) {
             let (trimmed, header) = (line.trim(), line.trim().trim_matches(['[', ']']));
             key = trimmed.split_once('=').map_or("", |(key, _)| key.trim());
-            if trimmed.starts_with('[') && !header.is_empty() && header.chars().all(is_path) {
-                section = header;
+            if trimmed.starts_with('[') {
+                section = schema::section(header).or(section);
             }
         }
-        let parts =
-            [section, key].into_iter().filter(|part| !part.is_empty() && part.chars().all(is_path));
-        let path = parts.collect::<Vec<_>>().join(".");
-        if path.is_empty() { "syntax".to_owned() } else { path }
+        match section {
+            Some(section) if section.option(key).is_some() => section.path_of(key),
+            Some(section) => section.path.to_owned(),
+            None => "syntax".to_owned(),
+        }
     }
 
     fn top_level(
@@ -258,9 +259,8 @@ impl<'a> FileWalk<'a> {
     }
 
     /// Records an unknown key or section, with the most similar valid one, or with the section to
-    /// which this key belongs.
+    /// which this key belongs. A key that resembles none is not shown.
     fn unknown(&mut self, span: &Range<usize>, section: &str, key: &str) {
-        let here = if section.is_empty() { key.to_owned() } else { format!("{section}.{key}") };
         let children = schema::SECTIONS.iter().filter_map(|one| match one.path.rsplit_once('.') {
             Some((parent, name)) => (parent == section).then_some(name),
             None => section.is_empty().then_some(one.path),
@@ -270,7 +270,10 @@ impl<'a> FileWalk<'a> {
         let elsewhere = schema::options()
             .find(|(_, option)| option.key == key)
             .map(|(section, _)| section.path);
-        let remedy = match (nearest(key, known.iter().copied()), elsewhere) {
+        let near = nearest(key, known.iter().copied());
+        let parts = [section, if near.or(elsewhere).is_some() { key } else { "" }];
+        let here = parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(".");
+        let remedy = match (near, elsewhere) {
             (Some(near), _) => format!("did you mean `{near}`?"),
             (None, Some("service")) => "it belongs in [[service]]".to_owned(),
             (None, Some(path)) => format!("it belongs in [{path}]"),

@@ -57,13 +57,9 @@ fn type_name(value: &DeValue<'_>) -> &'static str {
     }
 }
 
-/// "expected ..., found ...". The value itself is repeated only if it cannot be a password.
+/// "expected ..., found ...".
 fn mismatch(kind: ValueKind, value: &Spanned<DeValue<'_>>) -> LocatedProblem {
-    let found = match value.get_ref() {
-        DeValue::Integer(number) if kind != ValueKind::Secret => format!("the integer {number}"),
-        DeValue::Boolean(yes) => format!("{yes}"),
-        other => type_name(other).to_owned(),
-    };
+    let found = type_name(value.get_ref());
     let remedy = match (kind, value.get_ref()) {
         (ValueKind::Duration, DeValue::Integer(number)) => {
             format!("write \"{number}s\" or \"{number}ms\"")
@@ -74,9 +70,7 @@ fn mismatch(kind: ValueKind, value: &Spanned<DeValue<'_>>) -> LocatedProblem {
         (ValueKind::DurationOrOff, DeValue::Integer(number)) => {
             format!("write \"{number}s\" or \"{number}ms\"")
         }
-        (_, DeValue::String(text)) if is_list(kind) => {
-            format!("put it in brackets: [{text:?}]")
-        }
+        (_, DeValue::String(_)) if is_list(kind) => "put it in brackets: [\"...\"]".to_owned(),
         (ValueKind::Bool | ValueKind::Count(..), DeValue::String(_)) => {
             "write it without quotes".to_owned()
         }
@@ -158,7 +152,7 @@ fn list(
                     _ => "address",
                 };
                 let problem = Problem::new(
-                    format!("{text:?} is not one {one}"),
+                    format!("it is not one {one}"),
                     format!("give each {one} a string of its own"),
                 );
                 problems.push((item.span(), problem));

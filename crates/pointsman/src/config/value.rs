@@ -13,15 +13,19 @@ use proxy::{ListenAddr, Network};
 use super::credentials::Secret;
 use super::endpoint::{Endpoint, SENTINEL_PORT};
 use super::value_parsers::{
-    elements, parse_choice, parse_cipher, parse_commands, parse_count, parse_env_name,
-    parse_master_name, parse_pair,
+    elements, parse_choice, parse_cipher, parse_commands, parse_count, parse_elements,
+    parse_env_name, parse_master_name, parse_pair,
 };
 use super::{duration, hosts, listen};
 
 /// Maximum number of elements of a list or map in the configuration.
 pub(super) const MAX_ELEMENTS: usize = 1024;
 
-/// What is wrong with a value, and what to do about it. Never contains a secret.
+/// What is wrong with a value, and what to do about it.
+///
+/// It never repeats the value, which may be a password in the wrong place: a URL with credentials
+/// instead of an address, or the password itself instead of the name of its variable. The origin
+/// and the key lead to the value. `tests::repeats_no_refused_value` holds this for every key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// What is wrong.
@@ -33,6 +37,11 @@ pub struct Problem {
 impl Problem {
     pub(super) fn new(what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { what: what.into(), remedy: remedy.into() }
+    }
+
+    /// The same problem of one element of a list, counted from 1.
+    pub(super) fn of_element(self, number: usize) -> Self {
+        Self { what: format!("element {number}: {}", self.what), ..self }
     }
 }
 
@@ -133,10 +142,7 @@ impl ValueKind {
             Self::Bool => match text {
                 "true" => Ok(Value::Bool(true)),
                 "false" => Ok(Value::Bool(false)),
-                _ => Err(Problem::new(
-                    format!("{text:?} is neither true nor false"),
-                    "write true or false",
-                )),
+                _ => Err(Problem::new("it is neither true nor false", "write true or false")),
             },
             Self::Count(least, most) => parse_count(text, least, most),
             Self::MasterName => parse_master_name(text),
@@ -149,33 +155,17 @@ impl ValueKind {
             }
             Self::EnvName => parse_env_name(text),
             Self::Choice(names) => parse_choice(text, names),
-            Self::Listen => {
-                elements(text).map(listen::parse).collect::<Result<_, _>>().map(Value::Listen)
-            }
-            Self::ListenTcp => {
-                elements(text).map(listen::parse_tcp).collect::<Result<_, _>>().map(Value::Listen)
-            }
+            Self::Listen => parse_elements(text, listen::parse).map(Value::Listen),
+            Self::ListenTcp => parse_elements(text, listen::parse_tcp).map(Value::Listen),
             Self::Mode => listen::parse_mode(text).map(|mode| Value::Text(format!("{mode:04o}"))),
-            Self::Endpoints => elements(text)
-                .map(|one| Endpoint::parse(one, SENTINEL_PORT))
-                .collect::<Result<_, _>>()
+            Self::Endpoints => parse_elements(text, |one| Endpoint::parse(one, SENTINEL_PORT))
                 .map(Value::Endpoints),
-            Self::AddressMap => {
-                elements(text).map(parse_pair).collect::<Result<_, _>>().map(Value::AddressMap)
-            }
+            Self::AddressMap => parse_elements(text, parse_pair).map(Value::AddressMap),
             Self::Commands => parse_commands(text),
-            Self::Networks => elements(text)
-                .map(hosts::parse_network)
-                .collect::<Result<_, _>>()
-                .map(Value::Networks),
-            Self::HostNames => elements(text)
-                .map(hosts::parse_name)
-                .collect::<Result<_, _>>()
-                .map(Value::HostNames),
+            Self::Networks => parse_elements(text, hosts::parse_network).map(Value::Networks),
+            Self::HostNames => parse_elements(text, hosts::parse_name).map(Value::HostNames),
             Self::Paths => Ok(Value::Paths(elements(text).map(str::to_owned).collect())),
-            Self::Ciphers => {
-                elements(text).map(parse_cipher).collect::<Result<_, _>>().map(Value::Ciphers)
-            }
+            Self::Ciphers => parse_elements(text, parse_cipher).map(Value::Ciphers),
             Self::Secret if text.is_empty() => {
                 Err(Problem::new("it is empty", "give a password, or remove the key"))
             }

@@ -10,12 +10,26 @@ pub(super) fn elements(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').map(str::trim).filter(|one| !one.is_empty())
 }
 
+/// Parses every element of a list, up to the first problem.
+pub(super) fn parse_elements<T, C: FromIterator<T>>(
+    text: &str,
+    parse: impl Fn(&str) -> Result<T, Problem>,
+) -> Result<C, Problem> {
+    let is_list = elements(text).nth(1).is_some();
+    let numbered = (1..).zip(elements(text));
+    numbered
+        .map(|(number, one)| {
+            parse(one).map_err(|it| if is_list { it.of_element(number) } else { it })
+        })
+        .collect()
+}
+
 /// Parses commands that leave no state. Each is checked against the command table.
 pub(super) fn parse_commands(text: &str) -> Result<Value, Problem> {
     let check = |name: &str| {
         StatelessCommands::check(name).map_err(|why| match why {
             StatelessError::NotAName => Problem::new(
-                format!("{name:?} cannot be the name of a command"),
+                "it cannot be the name of a command",
                 format!(
                     "write NAME or CONTAINER|SUBCOMMAND, each of at most {MAX_COMMAND_NAME} printable \
                      characters"
@@ -30,7 +44,7 @@ pub(super) fn parse_commands(text: &str) -> Result<Value, Problem> {
     if elements(text).count() > MAX_ELEMENTS {
         return Err(Problem::new("too many elements", format!("give at most {MAX_ELEMENTS}")));
     }
-    elements(text).map(check).collect::<Result<_, _>>().map(Value::Commands)
+    parse_elements(text, check).map(Value::Commands)
 }
 
 /// Parses the name of a cipher.
@@ -38,19 +52,18 @@ pub(super) fn parse_cipher(name: &str) -> Result<String, Problem> {
     if tls::is_cipher(name) {
         return Ok(name.to_owned());
     }
-    let what = format!("{name:?} is not a supported cipher");
     let remedy = match nearest(name, tls::cipher_names()) {
         Some(near) => format!("did you mean `{near}`?"),
         None => format!("give some of {}", tls::cipher_names().collect::<Vec<_>>().join(", ")),
     };
-    Err(Problem::new(what, remedy))
+    Err(Problem::new("it is not a supported cipher", remedy))
 }
 
 /// Parses one entry of an address map from a flag or a variable.
 pub(super) fn parse_pair(text: &str) -> Result<(Endpoint, Endpoint), Problem> {
     let (from, to) = text.split_once('=').ok_or_else(|| {
         Problem::new(
-            format!("{text:?} is not an address mapping"),
+            "it is not an address mapping",
             "write announced=dialled, for example \"10.0.0.1:6379=203.0.113.1:6379\"",
         )
     })?;
@@ -61,7 +74,7 @@ pub(super) fn parse_count(text: &str, least: usize, most: usize) -> Result<Value
     match text.parse::<usize>() {
         Ok(count) if (least..=most).contains(&count) => Ok(Value::Count(count)),
         _ => Err(Problem::new(
-            format!("{text:?} is out of range"),
+            "it is out of range",
             format!("give a whole number from {least} to {most}"),
         )),
     }
@@ -71,17 +84,15 @@ pub(super) fn parse_count(text: &str, least: usize, most: usize) -> Result<Value
 pub(super) fn parse_master_name(text: &str) -> Result<Value, Problem> {
     let good = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
     if text.is_empty() || text.len() > 255 || !text.bytes().all(good) {
-        let what = format!("{text:?} cannot be the name of a master");
         return Err(Problem::new(
-            what,
+            "it cannot be the name of a master",
             "use letters, digits, '.', '_' and '-', as in the sentinel's \"sentinel monitor\" line",
         ));
     }
     Ok(Value::Text(text.to_owned()))
 }
 
-/// Parses the name of an environment variable. The message does not repeat the text, because it may
-/// be the password itself, written here by mistake.
+/// Parses the name of an environment variable.
 pub(super) fn parse_env_name(text: &str) -> Result<Value, Problem> {
     let good = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
     if text.is_empty() || text.starts_with(|c: char| c.is_ascii_digit()) || !text.bytes().all(good)
@@ -104,5 +115,5 @@ pub(super) fn parse_choice(text: &str, names: &'static [&'static str]) -> Result
         Some(near) => format!("did you mean `{near}`? It is one of {all}"),
         None => format!("give one of {all}"),
     };
-    Err(Problem::new(format!("{text:?} is unknown"), remedy))
+    Err(Problem::new("it is unknown", remedy))
 }
