@@ -35,8 +35,8 @@ pub(super) fn render(plan: &Plan, files: &[&str]) -> String {
     }
     out.push_str("\n[admin]\n");
     if plan.admin.is_empty() {
-        out.push_str("# /alive /ready /startup /metrics /status; this is the default\n");
-        out.push_str("listen = [\"0.0.0.0:8888\"]\n");
+        out.push_str("# /alive /ready /startup /metrics /status, by default for this host only:\n");
+        out.push_str("# listen = [\"127.0.0.1:8888\"]\n");
     } else {
         out.push_str("# /alive /ready /startup /healthz /metrics /status, on each of them\n");
         list(&mut out, "listen", plan.admin.iter().map(|(addr, at)| (addr.to_string(), Some(at))));

@@ -499,7 +499,7 @@ mod tests {
             unwrapped(run.render_long_help().to_string()),
         );
         assert!(short.contains("[env: POINTSMAN_LISTEN] [default: 0.0.0.0:6379]"), "{short}");
-        assert!(long.contains("Kubernetes probes come from the node"), "{long}");
+        assert!(long.contains("By default only this host reaches them"), "{long}");
         assert!(!long.contains("--password"), "{long}");
     }
 }

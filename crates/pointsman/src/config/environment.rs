@@ -17,12 +17,16 @@ use super::value::Problem;
 
 /// The variable that names the configuration file.
 pub const CONFIG: &str = "POINTSMAN_CONFIG";
+/// The variable of the image with the default of `admin.listen`. A usual variable would override
+/// the file.
+const DEFAULT_ADMIN: &str = "POINTSMAN_DEFAULT_ADMIN";
 const PREFIX: &str = "POINTSMAN_";
 
 /// Reads the variables and returns warnings about unknown ones. `referenced` are the variables that
 /// the configuration names, for example in `password_env`.
 pub(super) fn read(vars: &[(OsString, OsString)], referenced: &[String]) -> (Layer, Vec<Finding>) {
     let (mut layer, mut warnings) = (Layer::default(), Vec::new());
+    let mut defaults = Layer::default();
     for (name, value) in vars {
         let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX) && *name != CONFIG)
         else {
@@ -33,8 +37,12 @@ pub(super) fn read(vars: &[(OsString, OsString)], referenced: &[String]) -> (Lay
             continue;
         }
         let origin = Origin::Env(name.to_owned());
+        let (target, variable) = match name {
+            DEFAULT_ADMIN => (&mut defaults, "POINTSMAN_ADMIN"),
+            _ => (&mut layer, name),
+        };
         let Some((section, option)) =
-            schema::options().find(|(section, option)| section.variable(option.key) == name)
+            schema::options().find(|(section, option)| section.variable(option.key) == variable)
         else {
             warnings.push(Finding::new(
                 origin,
@@ -46,13 +54,15 @@ pub(super) fn read(vars: &[(OsString, OsString)], referenced: &[String]) -> (Lay
         };
         let path = section.path_of(option.key);
         match value.to_str() {
-            Some(text) => layer.set(path, option.kind.parse(text), origin),
+            Some(text) => target.set(path, option.kind.parse(text), origin),
             None => {
                 let problem = Problem::new("the value is not UTF-8 text", "give UTF-8 text");
-                layer.set(path, Err(problem), origin);
+                target.set(path, Err(problem), origin);
             }
         }
     }
+    layer.findings.append(&mut defaults.findings);
+    layer.defaults = defaults.values;
     (layer, warnings)
 }
 

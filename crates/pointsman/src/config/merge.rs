@@ -22,6 +22,8 @@ pub(super) struct Layer {
     pub(super) values: BTreeMap<String, Setting>,
     pub(super) broken: BTreeSet<String>,
     pub(super) findings: Vec<Finding>,
+    /// Values of keys of the process that nothing else sets.
+    pub(super) defaults: BTreeMap<String, Setting>,
 }
 
 impl Layer {
@@ -98,6 +100,11 @@ pub(super) fn merge(file: ParsedFile, env: Layer, flags: Layer) -> (Settings, Ve
     }
     for layer in &layers {
         layer.apply_to(&mut process, |path| !is_of_service(path));
+    }
+    for (path, setting) in layers.iter().flat_map(|layer| &layer.defaults) {
+        if !process.broken.contains(path) {
+            process.settings.entry(path.clone()).or_insert_with(|| setting.clone());
+        }
     }
     services.iter_mut().for_each(|service| fill_defaults(service, true));
     fill_defaults(&mut process, false);

@@ -397,10 +397,12 @@ section! {
     AdminConfig {
         /// Addresses of probes, metrics and status.
         ///
-        /// Kubernetes probes come from the node, so the default accepts connections from outside.
-        /// Bind it to a private address, or restrict it with a network policy, if that matters. The
-        /// pages contain addresses and counters, never passwords or data.
-        listen: Vec<SocketAddr> = ValueKind::ListenTcp, Some("0.0.0.0:8888"), Restart;
+        /// The pages contain addresses and counters, never passwords or data. By default only this
+        /// host reaches them. "0.0.0.0:8888" is for scrapers, browsers and probes elsewhere, such
+        /// as those of Kubernetes, which come from the node; restrict it with a network policy or a
+        /// token. The image has 0.0.0.0:8888 as its default, in POINTSMAN_DEFAULT_ADMIN, since
+        /// nothing else reaches a container; every other setting of this key overrides that.
+        listen: Vec<SocketAddr> = ValueKind::ListenTcp, Some("127.0.0.1:8888"), Restart;
         /// Addresses with the same pages on which no command is accepted; none by default.
         ///
         /// For a network that may see the state of the proxy and must not change it, while

@@ -56,7 +56,7 @@ fn configures_one_service_by_flags_alone() {
     assert!(
         service.learn_sentinels && config.log.level == LogLevel::Info && config.warnings.is_empty()
     );
-    assert_eq!(config.admin.listen, ["0.0.0.0:8888".parse::<SocketAddr>().unwrap()]);
+    assert_eq!(config.admin.listen, ["127.0.0.1:8888".parse::<SocketAddr>().unwrap()]);
     assert_eq!(config.connections(usize::MAX).services, [DEFAULT_CONNECTIONS]);
 }
 
@@ -91,7 +91,7 @@ const BETWEEN_VALUES: [(&str, &str, &str); 18] = [
         "less than",
     ),
     (
-        "[[service]]\nsentinels=[\"a\"]\nlisten=[\"1.2.3.4:8888\"]\n",
+        "[[service]]\nsentinels=[\"a\"]\nlisten=[\"0.0.0.0:8888\"]\n",
         "f:3:1: admin.listen",
         "service.listen",
     ),
@@ -307,6 +307,25 @@ fn prefers_flags_to_environment_to_file_to_default() {
     assert_eq!(origin("service.minority"), "default");
 }
 
+/// The image opens the admin server by a default of its own, which everything else overrides.
+#[test]
+fn opens_the_admin_server_only_if_it_is_set() {
+    let admin = |text: &str, env: &[(&str, &str)]| {
+        let config = with(text, env, &Flags::default()).config().unwrap();
+        config.admin.listen.first().unwrap().to_string()
+    };
+    let image = ("POINTSMAN_DEFAULT_ADMIN", "0.0.0.0:8888");
+    let file = format!("{GOOD}[admin]\nlisten=[\"127.0.0.1:9\"]\n");
+    assert_eq!(admin(GOOD, &[]), "127.0.0.1:8888");
+    assert_eq!(admin(GOOD, &[image]), "0.0.0.0:8888");
+    assert_eq!(admin(&file, &[image]), "127.0.0.1:9");
+    assert_eq!(admin(&file, &[image, ("POINTSMAN_ADMIN", "[::1]:7")]), "[::1]:7");
+    let wrong = with(GOOD, &[("POINTSMAN_DEFAULT_ADMIN", "8888")], &Flags::default());
+    assert_eq!(wrong.config().unwrap_err().findings().len(), 1);
+    let broken = format!("{GOOD}[admin]\nlisten=[\"x\"]\n");
+    assert!(with(&broken, &[image], &Flags::default()).config().is_err());
+}
+
 #[test]
 fn applies_flags_to_the_selected_service() {
     let text = "[[service]]\nname=\"a\"\nsentinels=[\"s\"]\nlisten=[\"0.0.0.0:1\"]\n[[service]]\nname=\"b\"\nsentinels=[\"s\"]\nlisten=[\"0.0.0.0:2\"]\n";
@@ -456,7 +475,7 @@ fn repeats_no_refused_key_or_flag() {
         let lines = [
             format!("\"{text}\" = 1"),
             format!("{text} = \"x\""),
-            format!("{text}"),
+            text.to_owned(),
             format!("[{text}]\nx=1"),
             format!("[\"{text}\"]"),
             format!("[service.auth]\n\"{text}\" = 1"),

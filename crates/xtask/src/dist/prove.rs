@@ -49,6 +49,7 @@ pub(super) fn image(dist: &Dist, archive: &Path) -> Result<String, String> {
     if config["User"] != "65532:65532"
         || config["Entrypoint"][0] != "/pointsman"
         || !config["StopSignal"].is_null()
+        || !config["Env"].to_string().contains("\"POINTSMAN_DEFAULT_ADMIN=0.0.0.0:8888\"")
     {
         return Err(format!("the image's configuration is {config}"));
     }
