@@ -102,6 +102,7 @@ const LOOKED_UP: &[&str] = &[
     "pointsman_spliced_bytes_total",
     "pointsman_discovery_hints_total",
     // Clients that are refused show it as errors of their own.
+    "pointsman_refused_commands_total",
     "pointsman_shared_access_checks_total",
 ];
 

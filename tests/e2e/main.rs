@@ -54,6 +54,7 @@ mod outside_text;
 mod owners;
 mod pinned;
 mod readers;
+mod refused;
 mod reload;
 mod reload_secrets;
 mod reload_services;

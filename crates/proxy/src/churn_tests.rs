@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use crate::testing::{Backend, TestProxy, rest};
-use crate::{EndReason, Options};
+use crate::{EndReason, Options, Refusals};
 
 /// A small generator, so that a failure can be repeated.
 pub(crate) struct Dice(pub(crate) u64);
@@ -41,7 +41,9 @@ fn sessions_that_come_and_go_keep_their_bytes() {
     const CLIENTS: u64 = 8;
     const SESSIONS: usize = 25;
     let backend = Backend::new();
-    let mut proxy = TestProxy::with(2, 1000, Options::default());
+    // Most of the bytes are no requests.
+    let options = Options { refusals: Refusals::default(), ..Options::default() };
+    let mut proxy = TestProxy::with(2, 1000, options);
     proxy.commit(backend.addr());
     let over = AtomicBool::new(false);
     thread::scope(|scope| {

@@ -90,8 +90,8 @@ pub use options::{LiveOptions, Options, Sessions, Splice, Subscriptions, Upstrea
 pub use proxy_protocol::parse::{HeaderFault, ProxyHeader, parse as parse_proxy_header};
 pub use rejection::Rejection;
 pub use resp::{
-    CarryEffect, ListedCommand, MAX_COMMAND_NAME, Pin, StatelessCommands, StatelessError,
-    listed_commands,
+    CarryEffect, DEFAULT_REFUSALS, ListedCommand, MAX_COMMAND_NAME, Pin, RefusalError, Refusals,
+    RefusedCommand, StatelessCommands, StatelessError, listed_commands,
 };
 pub use runtime::heartbeat::{Heartbeat, STALL, Stalls};
 pub use service::{DialFailure, Hint, Hints, NoHints, Service};

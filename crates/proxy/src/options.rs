@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
-use resp::StatelessCommands;
+use resp::{DEFAULT_REFUSALS, Refusals, StatelessCommands};
 use tls::ClientTls;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
@@ -98,6 +98,8 @@ pub struct Options {
     /// Commands that count as leaving no state on their connection, in addition to the built-in
     /// table. Applies to sessions that begin after a change of this option.
     pub stateless_commands: StatelessCommands,
+    /// Commands that are refused. Applies to sessions that begin after a change of this option.
+    pub refusals: Refusals,
     /// The maximum number of client connections of this service.
     pub max_connections: usize,
     /// The maximum number of them per source, which is an IPv4 address or the first 64 bits of an
@@ -150,6 +152,7 @@ impl Default for Options {
             upstream: UpstreamMode::default(),
             subscriptions: Subscriptions::default(),
             stateless_commands: StatelessCommands::default(),
+            refusals: Refusals::new(DEFAULT_REFUSALS.split(',')).unwrap_or_default(),
             max_connections: 10_000,
             max_connections_per_source: 0,
             allow: Networks::default(),

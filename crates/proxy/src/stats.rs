@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use resp::Pin;
+use resp::{Pin, RefusedCommand};
 
 use crate::end_reason::EndReason;
 use crate::latency::{CommandTimes, Counter, Distribution, Histogram};
@@ -52,6 +52,8 @@ pub(crate) struct WorkerCounters {
     pub(crate) carried: Counter,
     pub(crate) rebalanced: Counter,
     pub(crate) maintenance_handshakes: Counter,
+    /// By the number of the [`RefusedCommand`](resp::RefusedCommand).
+    pub(crate) refused_commands: [Counter; RefusedCommand::COUNT],
     pub(crate) notices: [Counter; MaintenanceKind::ALL.len()],
     /// Sessions that are pinned now, by cause.
     pub(crate) pinned: [Counter; Pin::COUNT],
@@ -227,6 +229,8 @@ pub struct ServiceSnapshot {
     pub rebalanced: u64,
     /// Maintenance handshakes that were answered in place of the server.
     pub maintenance_handshakes: u64,
+    /// Requests refused because of their command, in the order of [`RefusedCommand::labels`].
+    pub refused_commands: [u64; RefusedCommand::COUNT],
     /// Maintenance notifications, by [`MaintenanceKind`]'s number.
     pub notices: [u64; MaintenanceKind::ALL.len()],
     /// Sessions that are pinned to their server now, by [`Pin`]'s number. All other open sessions
@@ -310,6 +314,9 @@ impl ServiceSnapshot {
         self.carried += counters.carried.get();
         self.rebalanced += counters.rebalanced.get();
         self.maintenance_handshakes += counters.maintenance_handshakes.get();
+        for (sum, count) in self.refused_commands.iter_mut().zip(&counters.refused_commands) {
+            *sum += count.get();
+        }
         for (sum, count) in self.notices.iter_mut().zip(&counters.notices) {
             *sum += count.get();
         }

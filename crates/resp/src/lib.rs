@@ -25,6 +25,7 @@ mod scan;
 
 pub use commands::carry_effect::{CarryEffect, ListedCommand, listed_commands};
 pub use commands::class::{Class, ClassGroup};
+pub use commands::refused::{DEFAULT_REFUSALS, RefusalError, Refusals, RefusedCommand};
 pub use commands::sharing::{PromotionReason, Sharing, sharing_of};
 pub use commands::stateless::{MAX_COMMAND_NAME, StatelessCommands, StatelessError};
 pub use error_replies::ErrorReplies;
@@ -42,4 +43,5 @@ pub use scan::frames::{Frames, NotResp};
 pub use scan::interrupt::split_interrupt;
 pub use scan::limits::Limits;
 pub use scan::message_kind::Hint;
+pub use scan::screen::Screened;
 pub use scan::whole_requests::{NextRequest, WholeRequests};

@@ -132,6 +132,18 @@ section! {
         /// concerned, and the log names the command when such a session is closed. A change applies
         /// to sessions that begin after it.
         stateless_commands: Vec<String> = ValueKind::Commands, Some(""), Live;
+        /// Commands that clients may not send; [] for none. The default protects discovery.
+        ///
+        /// An entry is a command ("FLUSHALL"), a subcommand ("CONFIG|SET"), publishing to a
+        /// channel or to all that begin so ("PUBLISH news:*", for SPUBLISH as well), or
+        /// "@deployment": all that changes which server has which role (docs/access.md lists it).
+        /// A client that may publish to __sentinel__:hello can announce sentinels of its own, so
+        /// keep the default entries when you add others. A refused request is answered with
+        /// -NOPERM, aborts its transaction, and is counted by pointsman_refused_commands_total. In
+        /// scripts and functions commands are not seen: set the ACL of Redis as well. Unless this
+        /// is [], bytes that are no request of Redis end the connection. A change applies to
+        /// sessions that begin after it.
+        refuse: Vec<String> = ValueKind::Refusals, Some(proxy::DEFAULT_REFUSALS), Live;
         /// Whether to announce failovers and drains to clients that request it with CLIENT
         /// MAINT_NOTIFICATIONS.
         ///

@@ -688,6 +688,7 @@ fn random_sets(chosen: &[(proptest::sample::Index, u16, bool)]) -> Vec<String> {
         ValueKind::Endpoints => Some(format!("h{number},10.0.0.1:{}", number.max(1))),
         ValueKind::AddressMap => Some(format!("h{number}=[::1]:{},a=b", number.max(1))),
         ValueKind::Commands => Some(format!("mod.{number},graph|query")),
+        ValueKind::Refusals => Some(format!("PUBLISH c{number}:*,@deployment")),
         ValueKind::Networks => Some(format!("10.{}.0.0/16,2001:db8::{number:x}", number % 256)),
         ValueKind::HostNames => Some(format!("h{number}.example,*.example")),
         ValueKind::Ciphers => Some("TLS_AES_128_GCM_SHA256".to_owned()),

@@ -37,6 +37,7 @@ fn is_list(kind: ValueKind) -> bool {
             | ValueKind::ListenTcp
             | ValueKind::Endpoints
             | ValueKind::Commands
+            | ValueKind::Refusals
             | ValueKind::Networks
             | ValueKind::HostNames
             | ValueKind::Paths
@@ -144,7 +145,7 @@ fn list(
             Ok(Value::Networks(one)) if one.len() == 1 => networks.extend(one),
             Ok(_) => {
                 let one = match kind {
-                    ValueKind::Commands => "command",
+                    ValueKind::Commands | ValueKind::Refusals => "command",
                     ValueKind::Networks => "network",
                     ValueKind::HostNames => "name",
                     ValueKind::Paths => "path",
@@ -162,7 +163,7 @@ fn list(
     }
     Some(match kind {
         ValueKind::Listen | ValueKind::ListenTcp => Value::Listen(listen),
-        ValueKind::Commands => Value::Commands(words),
+        ValueKind::Commands | ValueKind::Refusals => Value::Commands(words),
         ValueKind::HostNames => Value::HostNames(words),
         ValueKind::Paths => Value::Paths(words),
         ValueKind::Ciphers => Value::Ciphers(words),

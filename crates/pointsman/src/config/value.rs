@@ -14,7 +14,7 @@ use super::credentials::Secret;
 use super::endpoint::{Endpoint, SENTINEL_PORT};
 use super::value_parsers::{
     elements, parse_choice, parse_cipher, parse_commands, parse_count, parse_elements,
-    parse_env_name, parse_master_name, parse_pair,
+    parse_env_name, parse_master_name, parse_pair, parse_refusals,
 };
 use super::{duration, hosts, listen};
 
@@ -80,6 +80,8 @@ pub enum ValueKind {
     AddressMap,
     /// Names of Redis commands, each with an optional subcommand after a `|`.
     Commands,
+    /// Commands that are refused, and presets of them.
+    Refusals,
     /// Networks, each as an address with an optional prefix.
     Networks,
     /// Paths of files.
@@ -109,7 +111,7 @@ pub enum Value {
     Endpoints(Vec<Endpoint>),
     /// Of [`ValueKind::AddressMap`].
     AddressMap(BTreeMap<Endpoint, Endpoint>),
-    /// Of [`ValueKind::Commands`].
+    /// Of [`ValueKind::Commands`] and [`ValueKind::Refusals`].
     Commands(Vec<String>),
     /// Of [`ValueKind::Networks`].
     Networks(Vec<Network>),
@@ -162,6 +164,7 @@ impl ValueKind {
                 .map(Value::Endpoints),
             Self::AddressMap => parse_elements(text, parse_pair).map(Value::AddressMap),
             Self::Commands => parse_commands(text),
+            Self::Refusals => parse_refusals(text),
             Self::Networks => parse_elements(text, hosts::parse_network).map(Value::Networks),
             Self::HostNames => parse_elements(text, hosts::parse_name).map(Value::HostNames),
             Self::Paths => Ok(Value::Paths(elements(text).map(str::to_owned).collect())),
@@ -189,6 +192,7 @@ impl ValueKind {
             Self::Listen | Self::ListenTcp => "a list of addresses such as [\"0.0.0.0:6379\"]",
             Self::Endpoints => "a list of hosts such as [\"redis-sentinel:26379\"]",
             Self::Commands => "a list of commands such as [\"GRAPH.QUERY\"]",
+            Self::Refusals => "a list of commands such as [\"@deployment\", \"FLUSHALL\"]",
             Self::Networks => "a list of networks such as [\"10.0.0.0/8\"]",
             Self::Paths => "a list of files such as [\"/etc/tls/tls.crt\"]",
             Self::Ciphers => "a list of ciphers such as [\"TLS_AES_256_GCM_SHA384\"]",

@@ -1,6 +1,6 @@
 //! Parses single values from text, by the kinds of [`ValueKind`](super::value::ValueKind).
 
-use proxy::{MAX_COMMAND_NAME, StatelessCommands, StatelessError};
+use proxy::{MAX_COMMAND_NAME, Refusals, StatelessCommands, StatelessError};
 
 use super::endpoint::{Endpoint, REDIS_PORT};
 use super::finding::nearest;
@@ -39,6 +39,23 @@ pub(super) fn parse_commands(text: &str) -> Result<Value, Problem> {
                 format!("{name} is known to leave state on the connection: {why}"),
                 "remove it; docs/commands.md says what each command does to its session",
             ),
+        })
+    };
+    if elements(text).count() > MAX_ELEMENTS {
+        return Err(Problem::new("too many elements", format!("give at most {MAX_ELEMENTS}")));
+    }
+    parse_elements(text, check).map(Value::Commands)
+}
+
+/// Parses commands that are refused.
+pub(super) fn parse_refusals(text: &str) -> Result<Value, Problem> {
+    let check = |entry: &str| {
+        Refusals::check(entry).map_err(|why| {
+            Problem::new(
+                format!("it cannot be refused: {why}"),
+                "write a command (FLUSHALL), CONTAINER|SUBCOMMAND (CONFIG|SET), PUBLISH with a \
+                 channel (PUBLISH __sentinel__:*), or @deployment",
+            )
         })
     };
     if elements(text).count() > MAX_ELEMENTS {

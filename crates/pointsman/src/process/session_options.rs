@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
-use proxy::{Network, Networks, Options, StatelessCommands, TlsListening, UpstreamMode};
+use proxy::{Network, Networks, Options, Refusals, StatelessCommands, TlsListening, UpstreamMode};
 
 use crate::config::{
     Endpoint, LogConfig, ServiceConfig, SessionLines, Sessions, Splice, Subscriptions, Upstream,
@@ -58,6 +58,7 @@ fn options(service: &ServiceConfig, max_connections: usize, log: &LogConfig) -> 
             service.stateless_commands.iter().map(String::as_str),
         )
         .unwrap_or_default(),
+        refusals: Refusals::new(service.refuse.iter().map(String::as_str)).unwrap_or_default(),
         maintenance_push: service.maintenance_push,
         moving_to: service.moving_to.as_deref().map(Arc::from),
         keepalive: service.tcp_keepalive,

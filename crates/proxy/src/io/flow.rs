@@ -49,9 +49,9 @@ pub(crate) trait ForwardingPolicy {
     /// Called before every read: whether reading makes sense.
     fn before_read(&mut self) -> WritePermission;
 
-    /// Called after every read, before the policy is shown the bytes: whether they may be forwarded
-    /// normally.
-    fn after_read(&mut self) -> bool;
+    /// Called after every read, before [`on_read`](Self::on_read): whether the bytes may be
+    /// forwarded normally.
+    fn after_read(&mut self, bytes: &[u8]) -> bool;
 
     /// Called before every write. `waiting` are the next bytes, if they have been read already; the
     /// first `begun` of them cannot be taken back one by one.
@@ -316,10 +316,10 @@ impl Flow {
         if read >= HEAVY {
             *reads_left = count_large_read(*reads_left, read);
         }
-        if !policy.after_read() {
+        let bytes = invariant::first_bytes(unread, read).map_err(FlowStep::SourceFailed)?;
+        if !policy.after_read(bytes) {
             return Err(FlowStep::Stopped(read));
         }
-        let bytes = invariant::first_bytes(unread, read).map_err(FlowStep::SourceFailed)?;
         policy.on_read(bytes);
         if measured {
             self.keep(bytes);

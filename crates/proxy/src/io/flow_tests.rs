@@ -27,7 +27,7 @@ impl ForwardingPolicy for CountingPolicy {
         self.before_write(&[], 0)
     }
 
-    fn after_read(&mut self) -> bool {
+    fn after_read(&mut self, _bytes: &[u8]) -> bool {
         !self.rejects_reads
     }
 

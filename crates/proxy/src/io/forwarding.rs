@@ -4,7 +4,7 @@
 //! what was never forwarded is known to the byte. Replies are recorded as soon as they were read,
 //! because a hint in them is worth more the earlier it is known.
 
-use resp::{Direction, Ledger, SessionState};
+use resp::{Direction, Ledger, Screened, SessionState};
 use target::{ReplyPolicy, Target};
 
 use crate::context::WorkerContext;
@@ -27,6 +27,8 @@ pub(crate) struct RequestForwarding<'a> {
     /// The ledger records bytes when they leave on a shared connection, and not when they are
     /// written to it.
     pub(crate) deferred: bool,
+    /// What is forwarded in place of bytes that were not admitted.
+    pub(crate) screened: &'a mut Option<Box<Screened>>,
 }
 
 impl RequestForwarding<'_> {
@@ -37,6 +39,13 @@ impl RequestForwarding<'_> {
         } else {
             WritePermission::Unlimited
         }
+    }
+
+    /// Reads bytes among which a refused request may be. Whether all of them are forwarded.
+    #[cold]
+    fn screen(&mut self, bytes: &[u8]) -> bool {
+        *self.screened = self.ledger.screen(bytes).map(Box::new);
+        self.screened.is_none()
     }
 
     #[cold]
@@ -87,8 +96,8 @@ impl ForwardingPolicy for RequestForwarding<'_> {
     }
 
     #[inline(always)]
-    fn after_read(&mut self) -> bool {
-        true
+    fn after_read(&mut self, bytes: &[u8]) -> bool {
+        self.ledger.admits(bytes, !self.deferred) || self.screen(bytes)
     }
 
     #[inline(always)]
@@ -132,7 +141,9 @@ impl ForwardingPolicy for RequestForwarding<'_> {
     }
 
     // A body has a beginning, which was read before.
-    fn on_bulk_read(&mut self, _n: u64) {}
+    fn on_bulk_read(&mut self, n: u64) {
+        self.ledger.skip_screen(n);
+    }
 
     fn on_bulk_written(&mut self, n: u64) {
         self.ledger.skip_body(Direction::Request, n);
@@ -179,7 +190,7 @@ impl ForwardingPolicy for ReplyForwarding<'_> {
     }
 
     #[inline(always)]
-    fn after_read(&mut self) -> bool {
+    fn after_read(&mut self, _bytes: &[u8]) -> bool {
         self.target.reply_policy() == ReplyPolicy::Pass
     }
 

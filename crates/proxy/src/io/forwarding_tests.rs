@@ -27,6 +27,7 @@ fn requests(
         stopwatch: &mut stopwatch,
         measured: &mut measured,
         deferred: false,
+        screened: &mut None,
     };
     (policy.before_read(), policy.before_write(b"PING\r\n", 0))
 }
@@ -47,7 +48,7 @@ fn after_read(context: &WorkerContext, target: &target::Target) -> bool {
         WritePermission::Unlimited,
         "admitted replies may be written"
     );
-    policy.after_read()
+    policy.after_read(b"")
 }
 
 #[test]

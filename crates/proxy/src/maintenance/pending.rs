@@ -21,7 +21,7 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use resp::{Direction, Ledger, MaintenanceHandshake, SessionState};
+use resp::{Direction, Ledger, MaintenanceHandshake, RefusedCommand, SessionState};
 
 use crate::context::WorkerContext;
 use crate::end_reason::EndReason;
@@ -48,6 +48,8 @@ pub(crate) struct PendingPushes {
     due: Vec<MaintenancePush>,
     /// The beginning of the server's refusal of the handshake; received and not delivered.
     refusal: Vec<u8>,
+    /// The refused command that it answers, if it is not that of the handshake.
+    refused: Option<RefusedCommand>,
 }
 
 /// The notifications that the client of this session agreed to; none if notifications were turned
@@ -197,6 +199,11 @@ impl PendingPushes {
         !self.refusal.is_empty()
     }
 
+    /// The error that follows answers a command that was refused before it reached the server.
+    pub(crate) fn replace_next(&mut self, refused: Option<RefusedCommand>) {
+        self.refused = self.refused.or(refused);
+    }
+
     /// Holds back a piece of the server's refusal of the handshake, which the ledger has seen.
     /// Returns what is to be delivered of it.
     pub(crate) fn hold_back(
@@ -214,6 +221,9 @@ impl PendingPushes {
             return Vec::new();
         }
         let refusal = std::mem::take(&mut self.refusal);
+        if let Some(refused) = self.refused.take().filter(|_| whole) {
+            return refused.reply().into_bytes();
+        }
         let enabled = worker.shared.service.options.now().maintenance_push;
         if whole && enabled && push::is_unknown_command(&refusal) && ledger.accept_handshake() {
             worker.counters.maintenance_handshakes.increment();

@@ -52,13 +52,18 @@ fn closes_clients_that_send_nothing_and_keeps_those_that_asked() {
 
 #[test]
 fn closes_clients_that_stop_within_a_request() {
+    // The beginning of a request whose command is not known yet is not forwarded.
+    let forwarded: &[&[u8]] = &[b"*2\r\n$3\r\nGET\r\n$1\r\n", b"\r\n"];
     for part in [&b"*"[..], b"*2\r\n$3\r\nGET\r\n$1\r\n", b"GET k", b"\r\n"] {
         let backend = Backend::new();
         let options = Options { first_byte_timeout: SHORT, ..Options::default() };
         let (proxy, mut client) = TestProxy::with_waiting_client(options, Some(&backend), part);
         let mut upstream = backend.accept();
-        expect(&mut upstream, part);
+        if forwarded.contains(&part) {
+            expect(&mut upstream, part);
+        }
         assert_eq!(rest(&mut client), b"");
+        assert_eq!(rest(&mut upstream), b"");
         proxy.wait_for_end(EndReason::FirstByteTimeout);
     }
     for part in [&b"*"[..], b"*2\r\n$3\r\nGET\r\n$1\r\n", b"GET k"] {
@@ -66,7 +71,9 @@ fn closes_clients_that_stop_within_a_request() {
         let proxy = TestProxy::with_target(&backend);
         let (mut client, mut upstream) = session(&proxy, &backend);
         client.write_all(part).unwrap();
-        expect(&mut upstream, part);
+        if forwarded.contains(&part) {
+            expect(&mut upstream, part);
+        }
         shorten_idle_timeout(&proxy);
         assert_eq!(rest(&mut client), b"");
         proxy.wait_for_end(EndReason::IdleTimeout);

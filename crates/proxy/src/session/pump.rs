@@ -24,6 +24,7 @@ mod last_replies;
 #[cfg(test)]
 mod last_replies_tests;
 mod running;
+mod screening;
 mod start;
 mod stopped;
 mod superseded;
@@ -37,7 +38,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use drain::Ticket;
-use resp::Ledger;
+use resp::{Ledger, Screened};
 use target::{Target, TargetRef};
 
 use crate::context::WorkerContext;
@@ -96,6 +97,8 @@ pub(crate) struct Pump<C, U> {
     pub(super) stopwatch: Stopwatch,
     /// Present while something has to go between the replies.
     pub(super) interleaved: Option<Box<interleave::Interleaved>>,
+    /// What is forwarded in place of what was read, if that has a refused request.
+    pub(super) screened: Option<Box<Screened>>,
     /// Present if its service shares connections.
     pub(super) sharing: Option<Box<SharingState>>,
 }
@@ -132,7 +135,7 @@ impl<C: ByteStream, U: ByteStream> Pump<C, U> {
         let options = context.shared.service.options.peek();
         let Replayed { ledger, messages, idle } =
             replayed.map_or_else(|| start::fresh(&options), |replayed| *replayed);
-        Self {
+        let mut pump = Self {
             client,
             upstream,
             context: CountedContext::new(context),
@@ -140,7 +143,7 @@ impl<C: ByteStream, U: ByteStream> Pump<C, U> {
             ledger,
             may_carry: options.sessions == Sessions::Carry,
             has_received,
-            requests: Flow::new(early),
+            requests: Flow::new(Vec::new()),
             replies: Flow::new(messages),
             first_end: None,
             commands: 0,
@@ -153,8 +156,11 @@ impl<C: ByteStream, U: ByteStream> Pump<C, U> {
             idle: idle.unwrap_or_else(|| IdleWatch::of(carried)),
             stopwatch: Stopwatch::default(),
             interleaved: None,
+            screened: None,
             sharing: returns_after.map(SharingState::returning),
-        }
+        };
+        pump.screen_early(early);
+        pump
     }
 
     /// The pump of a session that shares connections.

@@ -5,8 +5,8 @@ use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::thread;
 
-use crate::testing::{Backend, TestProxy, expect, is_silent, reset, rest, session};
-use crate::{EndReason, Hint, Options, Sessions};
+use crate::testing::{Backend, SOON, TestProxy, expect, is_silent, reset, rest, session};
+use crate::{EndReason, Hint, Options, Refusals, Sessions};
 
 /// A small random number generator with a seed, so that a failure can be repeated.
 struct Dice(u64);
@@ -44,9 +44,18 @@ fn echo(mut stream: TcpStream, mut dice: Dice) -> thread::JoinHandle<()> {
     })
 }
 
+/// Nothing is refused, so bytes that are no request pass as well, and none is held back.
+fn without_refusals(backend: &Backend) -> TestProxy {
+    let refusals = Refusals::default();
+    let options = Options { connect_timeout: SOON, refusals, ..Options::default() };
+    let mut proxy = TestProxy::new(options);
+    proxy.commit(backend.addr());
+    proxy
+}
+
 fn echo_unchanged(sent: Vec<u8>, seed: u64) -> EndReason {
     let backend = Backend::new();
-    let proxy = TestProxy::with_target(&backend);
+    let proxy = without_refusals(&backend);
     let mut client = proxy.client();
     let echo = echo(backend.accept(), Dice(seed));
     let sent = Arc::new(sent);
@@ -101,7 +110,7 @@ fn forwards_any_bytes_in_any_pieces_unchanged() {
 #[test]
 fn forwards_every_byte_before_the_next_one_comes() {
     let backend = Backend::new();
-    let proxy = TestProxy::with_target(&backend);
+    let proxy = without_refusals(&backend);
     let (mut client, mut upstream) = session(&proxy, &backend);
     let words: [(&[u8], &[u8]); 3] = [
         (b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n", b"$5\r\na\r\nbc\r\n"),
@@ -253,20 +262,23 @@ fn closes_the_client_when_the_target_resets() {
 #[test]
 fn blames_no_target_for_an_end_that_the_client_provoked() {
     let refusal: &[u8] = b"-ERR Protocol error: invalid bulk length\r\n";
-    let strangers: [(&[u8], &[u8]); 5] = [
-        (b"*1\r\n$-5\r\n", refusal),
-        (b"*1\r\n:1\r\n", b""),
-        (b"POST /x HTTP/1.1\r\n", b""),
-        (b"GET / HTTP/1.1\r\nHost: a\r\n", b"-ERR wrong number of arguments\r\n"),
+    let wrong_number = b"-ERR wrong number of arguments\r\n";
+    // What is no request is replaced by other bytes that are none.
+    let replaced = b"*1\r\n!\r\n".as_slice();
+    let strangers: [(&[u8], &[u8], &[u8]); 5] = [
+        (b"*1\r\n$-5\r\n", replaced, refusal),
+        (b"*1\r\n:1\r\n", replaced, b""),
+        (b"POST /x HTTP/1.1\r\n", b"POST /x HTTP/1.1\r\n", b""),
+        (b"GET / HTTP/1.1\r\nHost: a\r\n", b"GET / HTTP/1.1\r\nHost: a\r\n", wrong_number),
         // Accepted here, refused by the target.
-        (b"PING\r\n", refusal),
+        (b"PING\r\n", b"PING\r\n", refusal),
     ];
-    for (said, reply) in strangers {
+    for (said, forwarded, reply) in strangers {
         let backend = Backend::new();
         let proxy = TestProxy::with_target(&backend);
         let (mut client, mut upstream) = session(&proxy, &backend);
         client.write_all(said).unwrap();
-        expect(&mut upstream, said);
+        expect(&mut upstream, forwarded);
         upstream.write_all(reply).unwrap();
         drop(upstream);
         assert_eq!(rest(&mut client), reply);

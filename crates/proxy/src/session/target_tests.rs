@@ -34,15 +34,15 @@ fn sends_no_byte_to_the_old_target_after_the_fence() {
         proxy.wait_for("the flood", |stats| stats.bytes_in > before + 10_000);
         proxy.commit(new.addr());
         // The fence was certainly raised before these bytes existed.
-        drop(client.write_all(b"MARK"));
+        drop(client.write_all(b"MARK\r\n"));
         let came = reader.join().unwrap();
         assert!(!came.contains(&b'M'), "round {round}: forwarded after the fence was raised");
         drop(client);
         writer.join().unwrap();
         // A new client is connected to the new target.
         let mut client = proxy.client();
-        client.write_all(b"b").unwrap();
-        expect(&mut new.accept(), b"b");
+        client.write_all(b"PING\r\n").unwrap();
+        expect(&mut new.accept(), b"PING\r\n");
     }
     assert!(proxy.stats().closed_for(EndReason::Fenced) >= 60);
 }
@@ -348,11 +348,11 @@ fn records_the_first_session_on_a_target() {
     let (_kept, nowhere) = closed_port();
     let before = proxy.commit(nowhere);
     let mut client = proxy.client();
-    client.write_all(b"a").unwrap();
+    client.write_all(b"PING\r\n").unwrap();
     proxy.wait_for("a failed dial", |stats| stats.dial_failures.iter().sum::<u64>() > 0);
     assert_eq!(before.first_use(), None, "a session that was not let in has not reached it");
     let after = proxy.commit(there.addr());
-    expect(&mut there.accept(), b"a");
+    expect(&mut there.accept(), b"PING\r\n");
     proxy.wait_for("the session", |stats| stats.bytes_in > 0);
     assert!(after.first_use().is_some() && before.first_use().is_none());
 }

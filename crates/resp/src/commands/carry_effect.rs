@@ -93,6 +93,7 @@ pub(crate) fn objection(name: &str, sub: Option<&str>) -> Option<&'static str> {
     let class = match lookup {
         ClassLookup::Known(class) => class,
         ClassLookup::Iterates(_) => Class::Iterate,
+        ClassLookup::Refused(_) => Class::Refused,
         ClassLookup::After(
             Prefix::Client
             | Prefix::Script
@@ -133,7 +134,7 @@ const HANDSHAKE: &str = "Pointsman agreed to it and continues to send notificati
 const fn effect(class: Class) -> (CarryEffect, &'static str) {
     use CarryEffect::{Carried, Ends, Never, Until};
     match class {
-        Class::Ordinary => (Carried, "leaves no state on the connection"),
+        Class::Ordinary | Class::Refused => (Carried, "leaves no state on the connection"),
         Class::Eval => (Carried, "contains its script; within `MULTI`: never"),
         Class::EvalSha => {
             (Carried, "a missing script is answered by `NOSCRIPT`; within `MULTI`: never")

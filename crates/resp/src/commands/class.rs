@@ -114,6 +114,9 @@ pub enum Class {
     /// `CLIENT CAPA` and `CLIENT IMPORT-SOURCE` (Valkey): kept for the connection, even after
     /// `RESET`.
     ClientCapability,
+    /// The request that replaces a refused one; the server does not know it, and the error that it
+    /// answers is replaced.
+    Refused,
 }
 
 /// The effect of a [`Class`] on moving the session to another connection.
@@ -142,7 +145,7 @@ impl Class {
     #[must_use]
     pub const fn group(self) -> ClassGroup {
         match self {
-            Self::Ordinary => ClassGroup::Ordinary,
+            Self::Ordinary | Self::Refused => ClassGroup::Ordinary,
             Self::Hello
             | Self::Auth
             | Self::Select
@@ -198,12 +201,18 @@ impl Class {
         )
     }
 
+    /// Whether the server's error is replaced.
+    pub(crate) const fn has_replaced_error(self) -> bool {
+        self.is_maintenance_handshake() || matches!(self, Self::Refused)
+    }
+
     /// Whether the session can be tracked without seeing its reply. A cursor that was not returned
     /// cannot be used, and a script counts from the request on.
     pub(crate) const fn may_be_unanswered(self) -> bool {
         matches!(
             self,
             Self::Ordinary
+                | Self::Refused
                 | Self::Blocking
                 | Self::Wait
                 | Self::Shutdown

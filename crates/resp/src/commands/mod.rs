@@ -6,6 +6,7 @@ pub(crate) mod cursor;
 pub(crate) mod ordinary;
 #[cfg(test)]
 mod recorded_tests;
+pub(crate) mod refused;
 pub(crate) mod request_words;
 pub(crate) mod sharing;
 pub(crate) mod stateless;

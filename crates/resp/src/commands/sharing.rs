@@ -204,7 +204,7 @@ fn by_class(class: Class, name: &[u8]) -> Sharing {
     let reason = match class {
         Class::Ordinary => return ordinary(name),
         Class::Eval | Class::EvalSha => return Sharing::SharedScript,
-        Class::Script => return Sharing::Shared,
+        Class::Script | Class::Refused => return Sharing::Shared,
         Class::Iterate if name.contains(&b'.') => Reason::Module,
         Class::Iterate => return Sharing::Shared,
         Class::Hello

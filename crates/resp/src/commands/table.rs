@@ -10,6 +10,7 @@
 use crate::commands::class::Class;
 use crate::commands::cursor::digest;
 use crate::commands::ordinary::{StatelessKind, stateless_kind};
+use crate::commands::refused::{RefusedCommand, SUBSTITUTE};
 
 /// The state of a lookup: the class of a request as far as its words determine it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub(crate) enum ClassLookup {
     Known(Class),
     /// An iterating command, with the digest of its cursor; zero for the first request.
     Iterates(u32),
+    /// The substitute for a refused request, with the number of its command.
+    Refused(u32),
 }
 
 /// Words that need a further word.
@@ -56,7 +59,7 @@ impl ClassLookup {
     #[inline]
     pub(crate) fn with(self, word: &[u8]) -> Self {
         match self {
-            Self::Known(_) | Self::Iterates(_) => self,
+            Self::Known(_) | Self::Iterates(_) | Self::Refused(_) => self,
             Self::After(Prefix::Nothing) => first(word),
             Self::After(prefix) => further(prefix, word),
         }
@@ -68,6 +71,7 @@ impl ClassLookup {
         match self {
             Self::Known(class) => class,
             Self::Iterates(_) => Class::Iterate,
+            Self::Refused(_) => Class::Refused,
             Self::After(Prefix::MaintenanceOn | Prefix::MaintenanceEndpointType) => {
                 Class::MaintenanceOn
             }
@@ -114,7 +118,11 @@ fn special(word: &[u8]) -> ClassLookup {
     if let Some((_, prefix)) = ITERATING.iter().find(|(name, _)| is(word, name)) {
         return ClassLookup::After(*prefix);
     }
-    one_of(word, FIRST, Class::Unknown)
+    let refused = word.strip_prefix(SUBSTITUTE).and_then(RefusedCommand::from_digits);
+    match refused {
+        Some(command) => ClassLookup::Refused(command.number()),
+        None => one_of(word, FIRST, Class::Unknown),
+    }
 }
 
 /// Commands that return a cursor, with the words before the cursor in their request.

@@ -8,7 +8,7 @@ use crate::{
 
 #[test]
 fn limits_the_size_of_an_idle_ledger() {
-    assert!(size_of::<Ledger>() <= 264, "{} bytes", size_of::<Ledger>());
+    assert!(size_of::<Ledger>() <= 288, "{} bytes", size_of::<Ledger>());
     assert_eq!(Ledger::new(&Limits::default()).allocated(), 0);
 }
 

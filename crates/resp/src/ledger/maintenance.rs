@@ -10,6 +10,7 @@
 //! Deliberately absent: the push messages.
 
 use crate::commands::class::Class;
+use crate::commands::refused::RefusedCommand;
 use crate::ledger::matcher::Matcher;
 use crate::ledger::pin::Pin;
 use crate::ledger::session_state::ReplyOutcome;
@@ -30,8 +31,8 @@ pub enum MaintenanceHandshake {
 /// The features of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionFeatures {
-    /// Handshakes that were sent and are unanswered. If there are more than fit, only the server
-    /// answers the last ones.
+    /// Handshakes, and substitutes of refused requests, that were sent and are unanswered. If there
+    /// are more than fit, only the server answers the last ones.
     pending: u16,
     agreed: MaintenanceHandshake,
     /// A failover was announced to the client, and its end was not.
@@ -45,19 +46,19 @@ pub(crate) struct ConnectionFeatures {
 impl ConnectionFeatures {
     /// A request of that class was marked.
     pub(crate) fn sent(&mut self, class: Class) {
-        if class.is_maintenance_handshake() {
+        if class.has_replaced_error() {
             self.pending = self.pending.saturating_add(1);
         }
     }
 
     /// A marked request of that class was answered.
     pub(crate) fn answered(&mut self, class: Class) {
-        if class.is_maintenance_handshake() {
+        if class.has_replaced_error() {
             self.pending = self.pending.saturating_sub(1);
         }
     }
 
-    /// Whether a handshake is unanswered.
+    /// Whether a request is unanswered whose error may have to be replaced.
     #[inline]
     pub(crate) fn is_pending(&self) -> bool {
         self.pending > 0
@@ -111,6 +112,13 @@ impl Matcher {
     #[inline]
     pub(crate) fn awaits_handshake_reply(&self) -> bool {
         self.features.is_pending()
+    }
+
+    /// The refused command that the next reply answers.
+    pub(crate) fn next_reply_is_refusal(&self) -> Option<RefusedCommand> {
+        let refused = self.head() == Some(Class::Refused);
+        let mark = self.marks.first().filter(|_| refused)?;
+        Some(RefusedCommand::from_number(mark.expected()))
     }
 
     /// Whether the next reply answers a handshake.

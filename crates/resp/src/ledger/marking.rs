@@ -20,7 +20,7 @@ impl Matcher {
     ) -> Result<(), Untrackable> {
         let expected = match class.group() {
             ClassGroup::Subscribing => args - 1,
-            _ if class == Class::Iterate => args,
+            _ if matches!(class, Class::Iterate | Class::Refused) => args,
             _ => 0,
         };
         if expected > MAX_EXPECTED {

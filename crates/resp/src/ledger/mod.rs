@@ -25,6 +25,7 @@ pub(crate) mod recorder;
 pub(crate) mod replay_state;
 mod reply_suppression;
 pub(crate) mod resting;
+pub(crate) mod screening;
 pub(crate) mod session_state;
 pub(crate) mod shared_state;
 
@@ -44,6 +45,7 @@ pub(crate) mod model;
 mod subscription_tests;
 
 use crate::commands::class::Class;
+use crate::commands::refused::Refusals;
 use crate::commands::stateless::StatelessCommands;
 use crate::ledger::maintenance::MaintenanceHandshake;
 use crate::ledger::matcher::{Matcher, Untrackable};
@@ -53,11 +55,13 @@ use crate::ledger::replay_state::ReplayState;
 use crate::ledger::session_state::{
     Direction, FrameCounts, LedgerFault, MustEnd, ReplyOutcome, SessionState,
 };
+use crate::scan::bulk;
 use crate::scan::frame_runs::{self, RequestRun};
 use crate::scan::limits::{Bounds, Limits};
 use crate::scan::message_kind::{Hint, MessageKind};
 use crate::scan::reply::{FrameScan, ReplyScanner};
 use crate::scan::request::{RequestScan, RequestScanner};
+use crate::scan::screen::Screen;
 
 /// Tracks one session from the bytes of both directions as they are forwarded. See the
 /// documentation of the crate.
@@ -68,6 +72,11 @@ pub struct Ledger {
     matcher: Matcher,
     limits: Bounds,
     stateless: StatelessCommands,
+    refusals: Refusals,
+    /// The screen within a request.
+    screen: Option<Box<Screen>>,
+    /// The length of bytes that were admitted and are a run of ordinary requests, and their number.
+    admitted: (u32, u32),
 }
 
 impl Ledger {
@@ -84,6 +93,13 @@ impl Ledger {
         self
     }
 
+    /// The same ledger, with commands that are refused.
+    #[must_use]
+    pub fn with_refusals(mut self, refusals: Refusals) -> Self {
+        self.refusals = refusals;
+        self
+    }
+
     fn with(limits: Bounds, stateless: StatelessCommands) -> Self {
         Self {
             requests: RequestScanner::new(),
@@ -91,15 +107,22 @@ impl Ledger {
             matcher: Matcher::new(),
             limits,
             stateless,
+            refusals: Refusals::default(),
+            screen: None,
+            admitted: (0, 0),
         }
     }
 
     /// Tracks `bytes` from the client to the server, in order.
     pub fn request(&mut self, bytes: &[u8]) {
         let mut input = bytes;
+        let (len, whole) = std::mem::take(&mut self.admitted);
         if self.requests.at_boundary() && self.matcher.may_count_requests() {
-            let RequestRun { whole, begun, rest } =
-                frame_runs::requests(input, &self.limits, !self.matcher.may_queue());
+            let RequestRun { whole, begun, rest } = if len > 0 && bulk::size(len) == bytes.len() {
+                RequestRun { whole, begun: None, rest: &[] }
+            } else {
+                frame_runs::requests(input, &self.limits, !self.matcher.may_queue(), None)
+            };
             self.requests.skip_run(whole, begun);
             input = rest;
             if self.matcher.count_requests(whole) == Err(Untrackable) {
@@ -116,6 +139,7 @@ impl Ledger {
     /// opaque. Its class is then [`last_request`](Self::last_request).
     pub fn request_one(&mut self, bytes: &[u8]) -> usize {
         let mut input = bytes;
+        self.admitted = (0, 0);
         self.take_request(&mut input);
         bytes.len() - input.len()
     }
@@ -441,7 +465,7 @@ impl Ledger {
 
     /// A new ledger with the same limits and declared commands.
     pub(crate) fn successor(&self) -> Self {
-        Self::with(self.limits, self.stateless.clone())
+        Self::with(self.limits, self.stateless.clone()).with_refusals(self.refusals.clone())
     }
 
     /// Whether the bytes so far end at a frame boundary of that direction. Never true of an opaque
@@ -466,7 +490,9 @@ impl Ledger {
     /// The state of the session.
     #[must_use]
     pub fn session_state(&self) -> SessionState {
-        self.matcher.session_state(self.requests.at_boundary() && self.replies.at_boundary())
+        let dropping = self.screen.as_ref().is_some_and(|screen| screen.is_dropping());
+        let between = self.requests.at_boundary() && self.replies.at_boundary() && !dropping;
+        self.matcher.session_state(between)
     }
 
     /// Whether it is the client's turn: nothing is owed, no frame from the server is incomplete,

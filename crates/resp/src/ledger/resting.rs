@@ -6,6 +6,7 @@
 //!
 //! Deliberately absent: when a session rests.
 
+use crate::commands::refused::Refusals;
 use crate::commands::stateless::StatelessCommands;
 use crate::ledger::Ledger;
 use crate::ledger::affinity::ServerAffinity;
@@ -22,6 +23,7 @@ use crate::scan::limits::Bounds;
 pub struct RestingLedger {
     recorder: Recorder,
     stateless: StatelessCommands,
+    refusals: Refusals,
     limits: Bounds,
     features: ConnectionFeatures,
     affinity: ServerAffinity,
@@ -36,6 +38,7 @@ impl Ledger {
     pub fn may_rest(&self) -> bool {
         self.session_state() == SessionState::Quiet
             && self.pin().is_none()
+            && !self.is_screening()
             && self.matcher.may_rest()
     }
 
@@ -45,12 +48,20 @@ impl Ledger {
         if !self.may_rest() {
             return None;
         }
-        let empty = Self::with(self.limits, self.stateless.clone());
-        let Self { requests: _, replies: _, matcher, limits, stateless } =
-            std::mem::replace(self, empty);
+        let empty = self.successor();
+        let Self { matcher, limits, stateless, refusals, .. } = std::mem::replace(self, empty);
         let Matcher { recorder, features, affinity, wait_use, connection, .. } = matcher;
         let resp3 = connection.resp3;
-        Some(RestingLedger { recorder, stateless, limits, features, affinity, wait_use, resp3 })
+        Some(RestingLedger {
+            recorder,
+            stateless,
+            refusals,
+            limits,
+            features,
+            affinity,
+            wait_use,
+            resp3,
+        })
     }
 }
 
@@ -58,8 +69,8 @@ impl RestingLedger {
     /// The ledger of the session, which continues.
     #[must_use]
     pub fn wake(self) -> Ledger {
-        let Self { recorder, stateless, limits, features, affinity, wait_use, resp3 } = self;
-        let mut ledger = Ledger::with(limits, stateless);
+        let Self { recorder, limits, features, affinity, wait_use, resp3, .. } = self;
+        let mut ledger = Ledger::with(limits, self.stateless).with_refusals(self.refusals);
         let connection = ConnectionState { resp3, ..ConnectionState::default() };
         let matcher = &mut ledger.matcher;
         (matcher.recorder, matcher.features, matcher.connection) = (recorder, features, connection);

@@ -11,6 +11,7 @@
 //! targets compare the two.
 
 use crate::commands::class::Class;
+use crate::commands::refused::RefusalRules;
 use crate::commands::table::ClassLookup;
 use crate::scan::bulk::{CRLF, MAX_SHORT_LEN, short_array, short_string, size};
 use crate::scan::limits::Bounds;
@@ -31,9 +32,17 @@ pub(crate) struct RequestRun<'a> {
 }
 
 /// Scans a run of requests at the beginning of `input`, which is at a request boundary. `scripts`:
-/// running a script from the cache is ordinary, as it is outside of transactions.
-#[inline]
-pub(crate) fn requests<'a>(input: &'a [u8], limits: &Bounds, scripts: bool) -> RequestRun<'a> {
+/// running a script from the cache is ordinary, as it is outside of transactions. The run ends
+/// before a request that may be refused by `rules`, which are without `GET` and `SET`.
+///
+/// Inlined where there are no rules, so that it looks for none.
+#[inline(always)]
+pub(crate) fn requests<'a>(
+    input: &'a [u8],
+    limits: &Bounds,
+    scripts: bool,
+    rules: Option<&RefusalRules>,
+) -> RequestRun<'a> {
     let mut run = RequestRun { whole: 0, begun: None, rest: input };
     if limits.bulk_bytes < MAX_SHORT_LEN || limits.elements < 9 {
         return run;
@@ -47,6 +56,9 @@ pub(crate) fn requests<'a>(input: &'a [u8], limits: &Bounds, scripts: bool) -> R
                     ClassLookup::Known(Class::Ordinary) => {}
                     ClassLookup::Known(Class::EvalSha) if scripts => {}
                     _ => break,
+                }
+                if rules.is_some_and(|rules| rules.may_refuse(name)) {
+                    break;
                 }
                 rest
             }
@@ -235,7 +247,7 @@ mod tests {
         for end in ends {
             let input = [get.as_slice(), get, end].concat();
             assert_eq!(
-                requests(&input, &bounds(), true),
+                requests(&input, &bounds(), true, None),
                 RequestRun { whole: 2, begun: None, rest: end },
                 "{end:?}"
             );
@@ -243,10 +255,10 @@ mod tests {
         // A string that belongs to no request.
         let ping = b"*1\r\n$4\r\nPING\r\n".as_slice();
         let stray = [ping, b"$3\r\nabc\r\n", ping, b"$3\r\nabc\r\n"].concat();
-        let run = requests(&stray, &bounds(), true);
+        let run = requests(&stray, &bounds(), true, None);
         assert_eq!(run, RequestRun { whole: 1, begun: None, rest: &stray[ping.len()..] });
         let begun = [get.as_slice(), b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1000\r\nxxx"].concat();
-        let run = requests(&begun, &bounds(), true);
+        let run = requests(&begun, &bounds(), true, None);
         assert_eq!(run, RequestRun { whole: 1, begun: Some((3, 1)), rest: b"$1000\r\nxxx" });
     }
 

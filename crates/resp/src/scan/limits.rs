@@ -1,7 +1,7 @@
 //! The limits of the ledger.
 //!
-//! A limit never refuses anything to a client. A session that exceeds it becomes opaque: its bytes
-//! are still forwarded, and the server applies its own limits.
+//! A limit never refuses anything to a client. A session that exceeds it becomes opaque: its
+//! requests are still forwarded, and the server applies its own limits.
 
 use crate::scan::bulk::MAX_BULK_LEN;
 use crate::scan::stack::MAX_ELEMENTS;

@@ -11,6 +11,7 @@ pub(crate) mod message_kind;
 pub(crate) mod number;
 pub(crate) mod reply;
 pub(crate) mod request;
+pub(crate) mod screen;
 pub(crate) mod short_word;
 pub(crate) mod stack;
 pub(crate) mod whole_requests;

@@ -95,6 +95,7 @@ impl RequestScanner {
         match self.lookup {
             ClassLookup::Known(class) => Some(class),
             ClassLookup::Iterates(_) => Some(Class::Iterate),
+            ClassLookup::Refused(_) => Some(Class::Refused),
             ClassLookup::After(_) => None,
         }
     }
@@ -205,8 +206,10 @@ impl RequestScanner {
         let class = self.lookup.class();
         self.state = RequestState::Start;
         self.last = Some(class);
-        let detail =
-            if let ClassLookup::Iterates(cursor) = self.lookup { cursor } else { self.args };
+        let detail = match self.lookup {
+            ClassLookup::Iterates(detail) | ClassLookup::Refused(detail) => detail,
+            ClassLookup::Known(_) | ClassLookup::After(_) => self.args,
+        };
         RequestScan::Request(class, detail)
     }
 

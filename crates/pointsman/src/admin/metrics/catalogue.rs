@@ -604,6 +604,11 @@ pub const CATALOGUE: &[Metric] = &[
         "Sessions closed instead of carried over after the loss of their server, by reason.",
     ),
     counter(
+        "pointsman_refused_commands_total",
+        &["service", "listener", "command"],
+        "Requests refused because of their command, see the key refuse, by command.",
+    ),
+    counter(
         "pointsman_maintenance_handshakes_total",
         TRAFFIC,
         "Client requests for maintenance notifications that were answered.",

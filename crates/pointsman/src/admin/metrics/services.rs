@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use proxy::{
-    DialFailure, EndReason, Limit, MaintenanceKind, NotCarried, Pin, Rejection, ServiceSnapshot,
-    SharedSnapshot, TargetTlsFailure, TlsFailure,
+    DialFailure, EndReason, Limit, MaintenanceKind, NotCarried, Pin, RefusedCommand, Rejection,
+    ServiceSnapshot, SharedSnapshot, TargetTlsFailure, TlsFailure,
 };
 use sentinel::{Alarm, DiscoverySnapshot, OperationsSnapshot, ReplicaPoolSnapshot, ReplicaState};
 
@@ -253,6 +253,9 @@ pub(super) fn traffic(
     }
     for (direction, bytes) in [("in", traffic.bytes_in), ("out", traffic.bytes_out)] {
         page.count("pointsman_client_bytes_total", &and("direction", direction), bytes);
+    }
+    for (command, count) in RefusedCommand::labels().zip(traffic.refused_commands) {
+        page.count("pointsman_refused_commands_total", &and("command", command), count);
     }
     for (kind, count) in MaintenanceKind::ALL.into_iter().zip(traffic.notices) {
         page.count("pointsman_maintenance_notifications_total", &and("kind", kind.label()), count);

@@ -100,7 +100,7 @@ fn retries_a_target_that_is_not_ready() {
 
 #[test]
 fn closes_sessions_in_flight_or_pinned_on_switch() {
-    for request in ["INCR k\r\n", "WATCH k\r\n", "MULTI\r\n", "GET half of a requ"] {
+    for request in ["INCR k\r\n", "WATCH k\r\n", "MULTI\r\n", "*2\r\n$3\r\nGET\r\n$5\r\nha"] {
         let (old, new) = (Backend::new(), Backend::new());
         let mut proxy = TestProxy::with_target(&old);
         let (mut client, mut upstream) = session(&proxy, &old);

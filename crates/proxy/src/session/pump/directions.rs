@@ -28,6 +28,7 @@ impl<C: ByteStream, U: ByteStream> Pump<C, U> {
             stopwatch: &mut self.stopwatch,
             measured: &mut self.measured,
             deferred: U::SHARED,
+            screened: &mut self.screened,
         };
         (&mut self.requests, &mut self.client, &mut self.upstream, policy)
     }
@@ -58,6 +59,10 @@ impl<C: ByteStream, U: ByteStream> Pump<C, U> {
         }
         let (flow, client, upstream, mut policy) = self.request_parts();
         match flow.poll_usual(cx, client, upstream, &mut policy, scratch) {
+            Ok(FlowStep::Stopped(_)) => {
+                self.take_screened();
+                self.move_requests(cx, (scratch, EndSignal::NotYet), MAX_READS)
+            }
             Ok(step) => step,
             Err(reads_left) => self.move_requests(cx, (scratch, EndSignal::NotYet), reads_left),
         }
@@ -87,8 +92,14 @@ impl<C: ByteStream, U: ByteStream> Pump<C, U> {
         (scratch, tell): (&mut [u8], EndSignal),
         reads_left: usize,
     ) -> FlowStep {
-        let (flow, client, upstream, mut policy) = self.request_parts();
-        flow.poll_move(cx, client, upstream, &mut policy, (scratch, tell), reads_left)
+        for reads in (0..=reads_left).rev() {
+            let (flow, client, upstream, mut policy) = self.request_parts();
+            match flow.poll_move(cx, client, upstream, &mut policy, (scratch, tell), reads) {
+                FlowStep::Stopped(_) => self.take_screened(),
+                step => return step,
+            }
+        }
+        FlowStep::More
     }
 
     #[inline(never)]

@@ -155,11 +155,15 @@ impl<C: ByteStream, U: ByteStream> Pump<C, U> {
                 break;
             }
             let holding = self.interleaved.as_ref().is_some_and(|it| it.pushes.is_holding_back());
-            let refusal = holding || (*first == b'-' && self.ledger.next_reply_is_handshake());
+            let is_error = !holding && *first == b'-';
+            let refused = if is_error { self.ledger.next_reply_is_refusal() } else { None };
+            let refusal =
+                holding || refused.is_some() || (is_error && self.ledger.next_reply_is_handshake());
             let (piece, after) = self.ledger.reply_split(rest);
             rest = after;
             if refusal {
                 let pushes = &mut self.interleaved.get_or_insert_default().pushes;
+                pushes.replace_next(refused);
                 all.append(&mut pushes.hold_back(piece, &mut self.ledger, &self.context));
             } else {
                 all.extend_from_slice(piece);

@@ -51,6 +51,8 @@ pub(super) fn fresh(options: &Options) -> Replayed {
     let memory = if records { STATE_BYTES } else { 0 };
     let names = if options.subscriptions == Subscriptions::Replay { SUBSCRIPTION_BYTES } else { 0 };
     let ledger = Ledger::new(&Limits { memory, names, ..Limits::default() });
-    let ledger = ledger.with_stateless(options.stateless_commands.clone());
+    let ledger = ledger
+        .with_stateless(options.stateless_commands.clone())
+        .with_refusals(options.refusals.clone());
     Replayed { ledger, messages: Vec::new(), idle: None }
 }

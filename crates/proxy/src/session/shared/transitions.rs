@@ -225,6 +225,7 @@ impl<C: ByteStream, U: ByteStream> Pump<C, U> {
         self.record_sent();
         let mut unsent = self.upstream.as_member().map_or_else(Vec::new, Member::take_unsent);
         unsent.append(&mut self.requests.take_kept());
+        unsent.append(&mut self.ledger.take_screened());
         unsent
     }
 
