@@ -41,6 +41,7 @@ mod faults_takeover;
 mod fleet_pause;
 mod follow;
 mod hostile_sentinels;
+mod identity;
 mod import;
 mod import_tls;
 mod isolation;

@@ -67,5 +67,6 @@ pub use switchover::{
 };
 pub use ticker::Ticker;
 pub use types::{
-    Epoch, Lineage, MyId, NodeAddr, NodeReport, Probe, ProbeFailure, ReplicaView, Role, View,
+    Epoch, Lineage, MyId, NodeAddr, NodeReport, PingReply, Probe, ProbeFailure, ReplicaView, Role,
+    View,
 };

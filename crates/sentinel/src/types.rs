@@ -179,13 +179,81 @@ pub struct NodeReport {
     pub dialled: SocketAddr,
     /// Its role.
     pub role: Role,
-    /// It answered PING with PONG. `LOADING`, `MASTERDOWN` and similar errors are not PONG.
-    pub pong: bool,
+    /// How it answered `PING`.
+    pub ping: PingReply,
     /// From `ROLE`: bytes of the replication stream that a master has written or a replica has
     /// applied; `None` if not reported, as by a replica before its first synchronization.
     pub offset: Option<u64>,
     /// From `INFO`, if the credentials permit it.
     pub lineage: Option<Lineage>,
+    /// The replicas that a master reports in `ROLE`; `None` if not queried.
+    pub replicas: Option<Box<[NodeAddr]>>,
+}
+
+/// How a node answered `PING`. Any reply proves a living process: whether that can serve is for its
+/// role to say, and it is not ready only while it loads its data or lacks its master's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PingReply {
+    /// `PONG`.
+    Pong,
+    /// `LOADING`: it reads its data from the disk.
+    Loading,
+    /// `MASTERDOWN`: a replica without a link, and configured not to serve stale data.
+    MasterDown,
+    /// `MISCONF`: it cannot save to its disk and refuses writes. It serves reads.
+    Misconf,
+    /// `BUSY`: a script or function runs too long. It accepts commands that end the script.
+    Busy,
+    /// Something else, or it was not asked.
+    Other,
+}
+
+impl PingReply {
+    /// Reads the first word of an error.
+    pub(crate) fn from_error(line: &str) -> Self {
+        match line.split(' ').next() {
+            Some("LOADING") => Self::Loading,
+            Some("MASTERDOWN") => Self::MasterDown,
+            Some("MISCONF") => Self::Misconf,
+            Some("BUSY") => Self::Busy,
+            _ => Self::Other,
+        }
+    }
+
+    /// Whether a node that answers like this, and reports its role, serves what its role permits.
+    #[must_use]
+    pub const fn is_ready(self) -> bool {
+        !matches!(self, Self::Loading | Self::MasterDown)
+    }
+
+    /// Why a node that is ready does not say `PONG`, for operators.
+    #[must_use]
+    pub const fn refusal(self) -> Option<&'static str> {
+        match self {
+            Self::Misconf => Some(
+                "it answers -MISCONF and refuses writes: it cannot save to its disk; see its log \
+                 and INFO persistence",
+            ),
+            Self::Busy => Some(
+                "it answers -BUSY: a script runs too long; SCRIPT KILL or FUNCTION KILL ends it, \
+                 unless it has written",
+            ),
+            Self::Pong | Self::Loading | Self::MasterDown | Self::Other => None,
+        }
+    }
+
+    /// A stable label for documents.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Pong => "pong",
+            Self::Loading => "loading",
+            Self::MasterDown => "masterdown",
+            Self::Misconf => "misconf",
+            Self::Busy => "busy",
+            Self::Other => "other",
+        }
+    }
 }
 
 /// Identity and history of a node's data set (`INFO server`, `INFO replication`).
@@ -223,6 +291,9 @@ pub enum ProbeFailure {
     /// It answered a new connection with an error and closed it, as a server at `maxclients` or in
     /// protected mode does. A server is present; nothing else is known.
     ConnectionRejected,
+    /// `BUSY` to every query, on a connection on which it has not answered before: a script runs. A
+    /// server is present; nothing else is known.
+    Busy,
     /// `NOAUTH`, `WRONGPASS` or `NOPERM`: it cannot be verified with these credentials.
     Denied,
     /// The address must not be used: it leads back to this process, or it is not an address.

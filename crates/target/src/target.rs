@@ -140,10 +140,10 @@ impl Target {
         target
     }
 
-    /// The same generation, fence and gate with another address to connect to.
-    pub(crate) fn at(&self, addr: SocketAddr) -> Self {
+    /// The same generation, fence and gate with another name and address to connect to.
+    pub(crate) fn at(&self, addr: SocketAddr, name: Box<str>) -> Self {
         let mut target = self.sharing_fence(self.generation);
-        target.destination.addr = addr;
+        (target.destination.addr, target.destination.name) = (addr, name);
         target.first_use = self.first_use.clone();
         target
     }

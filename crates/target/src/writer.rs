@@ -129,11 +129,11 @@ impl TargetWriter {
         self.reader.gate.begin_lineage();
     }
 
-    /// New connections to the committed node use `addr` from now on. Its generation and fence stay,
-    /// so no session notices.
-    pub fn redirect(&mut self, addr: SocketAddr) {
+    /// New connections to the committed node, now announced as `name`, use `addr` from now on. Its
+    /// generation and fence stay, so no session notices.
+    pub fn redirect(&mut self, addr: SocketAddr, name: Box<str>) {
         if let Some(target) = self.reader.current() {
-            self.reader.current.store(Some(Arc::new(target.at(addr))));
+            self.reader.current.store(Some(Arc::new(target.at(addr, name))));
         }
     }
 
@@ -227,7 +227,7 @@ mod tests {
         let replica = pool.pool().members().unwrap().remove(0);
         writer.begin_lineage();
         let other = writer.commit(to(1));
-        writer.redirect(to(4).addr);
+        writer.redirect(to(4).addr, to(4).name);
         assert!(!first.has_data_of(&other) && !replica.has_data_of(&other));
         assert!(reader.current().is_some_and(|moved| moved.has_data_of(&other)));
         pool.publish(vec![to(3)]);
@@ -256,7 +256,7 @@ mod tests {
         let (mut writer, reader) = TargetWriter::new();
         let first = writer.commit(to(1));
         writer.hold();
-        writer.redirect(to(2).addr);
+        writer.redirect(to(2).addr, to(2).name);
         assert!(reader.usable_target().is_none(), "the gate stays closed");
         writer.release();
         let second = reader.usable_target().expect("open");

@@ -197,6 +197,10 @@ fn failed(addr: &NodeAddr, failure: ProbeFailure) -> String {
         ProbeFailure::ConnectionRejected => format!(
             "{addr} rejects new connections: it has reached maxclients, or is in protected mode"
         ),
+        ProbeFailure::Busy => format!(
+            "{addr} answers -BUSY: a script runs too long; SCRIPT KILL there, or wait, and repeat \
+             the order"
+        ),
         ProbeFailure::Denied => format!(
             "{addr} refuses ROLE, PING or the credentials: check user and password of the \
              service, and permit +role and +ping"

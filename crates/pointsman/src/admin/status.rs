@@ -13,7 +13,7 @@ mod shared;
 use std::time::{Duration, Instant};
 
 use proxy::{Distribution, EndReason, NotCarried, Pin, Rejection, ServiceSnapshot};
-use sentinel::{DiscoverySnapshot, OperationsSnapshot, ProbeFailure, Role};
+use sentinel::{DiscoverySnapshot, OperationsSnapshot, PingReply, ProbeFailure, Role};
 
 use crate::admin::effective_config::ServiceSettings;
 
@@ -217,13 +217,15 @@ fn node(seen: &sentinel::NodeSnapshot, age: impl Fn(Instant) -> f64) -> NodeStat
         Some(Err(ProbeFailure::Unreachable)) => "unreachable",
         Some(Err(ProbeFailure::Unresponsive)) => "unresponsive",
         Some(Err(ProbeFailure::ConnectionRejected)) => "connection_rejected",
+        Some(Err(ProbeFailure::Busy)) => "busy",
         Some(Err(ProbeFailure::Denied)) => "denied",
         Some(Err(ProbeFailure::UnusableAddress)) => "unusable_address",
     };
     NodeStatus {
         addr: seen.addr.to_string(),
         role,
-        pong: report.is_some_and(|report| report.pong),
+        pong: report.is_some_and(|report| report.ping == PingReply::Pong),
+        ping: report.map(|report| report.ping.label()),
         offset: report.and_then(|report| report.lineage.as_ref()).map(|lineage| lineage.offset),
         age_s: seen.probe.as_ref().map(|probe| age(probe.asked_at)),
         tls: seen.tls.map(tls::Version::label),

@@ -57,10 +57,10 @@ mod tests {
         certificates(&mut shown, &all);
         let expected = "
 certificates
-  EXPIRED 1d01h ago for redis of mymaster: /tls/redis.crt?
-  EXPIRES in 2d02h for sentinel of mymaster: /tls/sentinel.crt?
-  20 days    for the admin server: /tls/admin.crt?
-  90 days    for clients of mymaster: /tls/clients.crt?
+  EXPIRED 1d01h ago for redis of mymaster: /tls/redis.crt\\u{1b}
+  EXPIRES in 2d02h for sentinel of mymaster: /tls/sentinel.crt\\u{1b}
+  20 days    for the admin server: /tls/admin.crt\\u{1b}
+  90 days    for clients of mymaster: /tls/clients.crt\\u{1b}
 ";
         assert_eq!(shown, expected);
         all.extend((0..10).map(|_| one("clients", "m", 100 * 86_400)));

@@ -17,7 +17,7 @@ use sentinel::doctor::{
     self, Context, ExamineError, Finding, HostFacts, MasterAnswer, Observed, SentinelAnswer,
     Severity,
 };
-use sentinel::{NodeReport, Role};
+use sentinel::{NodeReport, PingReply, Role};
 use serde_json::{Value as Json, json};
 use tls::CertificateFacts;
 
@@ -184,7 +184,10 @@ fn describe_account(account: &SentinelAnswer) -> String {
 }
 
 fn describe_role(report: &NodeReport) -> String {
-    let pong = if report.pong { "" } else { ", no PONG" };
+    let pong = match report.ping {
+        PingReply::Pong => String::new(),
+        other => format!(", PING: {}", other.label()),
+    };
     match &report.role {
         Role::Master => format!("master{pong}"),
         Role::Replica { master, connected: true } => format!("replica of {master}{pong}"),

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use sentinel::Role;
 use sentinel::doctor::{ExamineError, Finding, MasterAnswer, ObservedMaster};
+use sentinel::{PingReply, Role};
 use serde_json::{Value as Json, json};
 
 use super::listener_certificates::{self, ExaminedListeners};
@@ -49,7 +49,8 @@ pub(super) fn document(examined: &ExaminedService, now: Option<Duration>) -> Jso
                 Role::Replica { connected, .. } => Some(connected),
                 _ => None,
             }),
-            "pong": report.map(|it| it.pong),
+            "pong": report.map(|it| it.ping == PingReply::Pong),
+            "ping": report.map(|it| it.ping.label()),
         })
     });
     json!({

@@ -235,7 +235,11 @@ impl ServiceRuntime {
         if let Some(problem) = self.probers.record(&node, &probe, problem, tls) {
             let (service, node) = (Arc::clone(&self.name), node.clone());
             self.log_limiter.log(Instant::now(), move |suppressed| {
-                warn!(%service, %node, suppressed, "cannot verify redis node: {problem}");
+                if let ProbeProblem::Refuses(_) = problem {
+                    warn!(%service, %node, suppressed, "redis node refuses requests: {problem}");
+                } else {
+                    warn!(%service, %node, suppressed, "cannot verify redis node: {problem}");
+                }
             });
         }
         self.step(MachineEvent::Probed { node, probe }, links);
@@ -313,15 +317,15 @@ impl ServiceRuntime {
             }
             MachineAction::ReplyPolicy(replies) => self.set_replies(replies),
             MachineAction::Commit(commit) => self.commit(commit, links),
-            MachineAction::Redirect(dialled) => {
-                self.target_writer.redirect(dialled);
+            MachineAction::Redirect(addr, dialled) => {
+                self.target_writer.redirect(dialled, addr.to_string().into());
                 if let Some(master) = &mut self.master {
-                    master.dialled = dialled;
+                    (master.addr, master.dialled) = (addr.clone(), dialled);
                 }
                 let service = Arc::clone(&self.name);
                 self.log_limiter.log(Instant::now(), move |suppressed| {
                     info!(
-                    %service, suppressed, %dialled,
+                    %service, suppressed, %addr, %dialled,
                     "master moved to another address, same process"
                     );
                 });

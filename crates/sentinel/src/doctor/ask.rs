@@ -28,7 +28,7 @@ use crate::net::loop_guard::leads_back;
 use crate::net::resolve::{Lookup, Resolver, is_usable};
 use crate::net::transport::Transport;
 use crate::prober::probe_connection::{ProbeConnection, ProbeError};
-use crate::{MyId, NodeAddr, NodeReport, ProbeFailure, Role, Verify};
+use crate::{MyId, NodeAddr, NodeReport, PingReply, ProbeFailure, Role, Verify};
 
 /// Limit of sentinels, and of nodes, that are asked.
 const MAX_ASKED: usize = 64;
@@ -298,9 +298,10 @@ async fn ask_node(addr: NodeAddr, examination: Arc<Asking>, resolver: Resolver) 
         Ok(NodeReport {
             dialled: reached,
             role: Role::Unknown,
-            pong: false,
+            ping: PingReply::Other,
             offset: None,
             lineage: None,
+            replicas: None,
         })
     } else {
         let mut connection = ProbeConnection::new(
@@ -346,7 +347,9 @@ async fn ask_write_guard(connection: ProbeConnection) -> Option<WriteGuard> {
 fn error(error: ProbeError) -> ExamineError {
     match error {
         ProbeError::Denied(denied) => ExamineError::Denied(denied),
-        ProbeError::Failed(ProbeFailure::Unresponsive) => ExamineError::Unresponsive,
+        ProbeError::Failed(ProbeFailure::Unresponsive | ProbeFailure::Busy) => {
+            ExamineError::Unresponsive
+        }
         ProbeError::Tls(fault) => ExamineError::Tls(fault),
         ProbeError::Failed(_) | ProbeError::DialTimedOut => ExamineError::UnexpectedServer,
     }

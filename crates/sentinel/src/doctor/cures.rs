@@ -66,7 +66,7 @@ pub(super) fn right_master(observed: &Observed) -> Option<&NodeAddr> {
         .collect();
     let (mut masters, mut replicas) = (Vec::new(), BTreeSet::new());
     for node in &observed.nodes {
-        match node.answer.as_ref().map(|report| (&report.role, report.pong)) {
+        match node.answer.as_ref().map(|report| (&report.role, report.ping.is_ready())) {
             Ok((Role::Master, true)) => masters.push(&node.addr),
             Ok((Role::Replica { .. }, _)) => drop(replicas.insert(&node.addr)),
             _ => {}

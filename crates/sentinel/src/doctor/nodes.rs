@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::diagnose::{Context, Findings, Severity, refusals};
 use super::observed::{ExamineError, Observed, ObservedNode, describe_error};
 use super::{cures, electorate, transport};
-use crate::{NodeAddr, Role, Verify};
+use crate::{NodeAddr, NodeReport, PingReply, Role, Verify};
 
 pub(super) fn diagnose(findings: &mut Findings, observed: &Observed, context: &Context) {
     let highest = observed.views().map(|(_, _, view)| view.epoch).max();
@@ -81,6 +81,30 @@ fn unreachable(
     findings.add((severity, code), &node.addr, what, remedy);
 }
 
+fn ping(findings: &mut Findings, node: &ObservedNode, report: &NodeReport, is_master: bool) {
+    if !report.ping.is_ready() || report.ping == PingReply::Other {
+        let what = match report.ping {
+            PingReply::Loading => "it answers PING with -LOADING: it is loading its data",
+            PingReply::MasterDown => {
+                "it answers PING with -MASTERDOWN: it has no link to its master, and \
+                 replica-serve-stale-data is no"
+            }
+            _ => "it does not answer PING with PONG, nor with a known error",
+        };
+        let severity = if is_master { Severity::Fault } else { Severity::Warning };
+        findings.add(
+            (severity, "no-pong"),
+            &node.addr,
+            what,
+            "wait; INFO persistence and INFO replication show its progress",
+        );
+    } else if let Some(what) = report.ping.refusal() {
+        let remedy = "free its disk, or end the script; the sentinels consider a node down that \
+                      answers PING like this, and may fail over";
+        findings.add((Severity::Warning, "refuses"), &node.addr, what, remedy);
+    }
+}
+
 fn answered(
     findings: &mut Findings,
     (observed, context): (&Observed, &Context),
@@ -89,17 +113,7 @@ fn answered(
     masters: &BTreeSet<&NodeAddr>,
 ) {
     let Ok(report) = &node.answer else { return };
-    if !report.pong {
-        let what = "it does not answer PING with PONG: it is loading its data, or has no link to \
-                    its master";
-        let severity = if is_master { Severity::Fault } else { Severity::Warning };
-        findings.add(
-            (severity, "no-pong"),
-            &node.addr,
-            what,
-            "wait; INFO persistence and INFO replication show its progress",
-        );
-    }
+    ping(findings, node, report, is_master);
     match (&report.role, is_master) {
         (Role::Replica { master, .. }, true) => {
             let what = format!(
@@ -139,7 +153,7 @@ fn answered(
         }
         _ => {}
     }
-    if report.role != Role::Unknown && report.lineage.is_none() && report.pong {
+    if report.role != Role::Unknown && report.lineage.is_none() && report.ping.is_ready() {
         let what = "its ACL does not allow our user to run INFO: the lineage of a new master \
                     cannot be checked";
         findings.add(

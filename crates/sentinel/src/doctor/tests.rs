@@ -10,7 +10,7 @@ use super::{
     ObservedNode, ObservedPeer, ObservedReplica, ObservedSentinel, SentinelAnswer, Severity,
     WriteGuard, diagnose,
 };
-use crate::{Denied, Lineage, MyId, NodeAddr, NodeReport, Role, Verify};
+use crate::{Denied, Lineage, MyId, NodeAddr, NodeReport, PingReply, Role, Verify};
 
 fn id(number: u8) -> MyId {
     MyId::parse(&format!("{number:040x}")).expect("forty digits")
@@ -32,8 +32,9 @@ fn report(number: u8) -> NodeReport {
     NodeReport {
         dialled: place(number),
         role: role_of(number),
-        pong: true,
+        ping: PingReply::Pong,
         offset: None,
+        replicas: None,
         lineage: Some(Lineage::default()),
     }
 }
@@ -463,7 +464,10 @@ fn reports_nodes_in_wrong_role_or_state() {
     only("wrong-master", Severity::Warning, |it| role(it, 1, follows(7, true)));
     only("broken-link", Severity::Warning, |it| role(it, 1, follows(1, false)));
     only("no-pong", Severity::Fault, |it| {
-        it.nodes[0].answer.as_mut().expect("a report").pong = false;
+        it.nodes[0].answer.as_mut().expect("a report").ping = PingReply::Loading;
+    });
+    only("refuses", Severity::Warning, |it| {
+        it.nodes[0].answer.as_mut().expect("a report").ping = PingReply::Misconf;
     });
     only("acl", Severity::Warning, |it| {
         it.nodes[0].answer.as_mut().expect("a report").lineage = None;
@@ -485,8 +489,12 @@ fn reports_nodes_in_wrong_role_or_state() {
     });
     // Commands that may not be sent are not missed.
     let mut observed = healthy();
-    observed.nodes[0].answer =
-        Ok(NodeReport { role: Role::Unknown, pong: false, lineage: None, ..report(1) });
+    observed.nodes[0].answer = Ok(NodeReport {
+        role: Role::Unknown,
+        ping: PingReply::Loading,
+        lineage: None,
+        ..report(1)
+    });
     assert_eq!(diagnose(&observed, &Context { verify: Verify::Tcp, ..context() }), []);
 }
 

@@ -87,6 +87,9 @@ pub(crate) enum ProbeProblem {
     /// TLS failed.
     #[error("{0} (service.redis_tls)")]
     Tls(Fault),
+    /// It serves, but refuses a part of the requests; see `PingReply::refusal`.
+    #[error("{0}")]
+    Refuses(&'static str),
 }
 
 /// An event of a node prober.

@@ -114,6 +114,10 @@ impl Machine {
         basis: Basis,
         report: &NodeReport,
     ) {
+        if self.is_renamed(addr, basis, report) {
+            self.rename(addr, report.dialled);
+            return self.stay(now, epoch);
+        }
         let continues = self.continues(report);
         if continues == Some(false) {
             self.actions.push(MachineAction::Warning(Warning::LineageBroken));

@@ -20,6 +20,7 @@ impl Machine {
         let current = self.committed.as_ref().filter(present).map(|it| &it.addr);
         self.electorate.refresh(now, self.rules.view_expiry, current);
         self.expire_override(now);
+        self.unify_names(now);
         let committed = self.committed.as_ref().map(|it| (&it.addr, it.epoch));
         let overridden = self.override_in_force.is_some();
         let is_majority = |voters: &BTreeSet<&MyId>| {
@@ -29,7 +30,11 @@ impl Machine {
                 self.electorate.may_decide(voters)
             }
         };
-        let finding = vote_count::count(&self.electorate.votes(committed), &is_majority, committed);
+        let mut finding =
+            vote_count::count(&self.electorate.votes(committed), &is_majority, committed);
+        if let VoteOutcome::Confirmed { split, .. } = &mut finding {
+            *split &= !self.awaits_other_name();
+        }
         let was_split = matches!(self.vote_outcome, VoteOutcome::Confirmed { split: true, .. });
         self.vote_outcome = finding.clone();
         self.weigh_electorate(now);

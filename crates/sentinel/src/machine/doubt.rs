@@ -125,7 +125,8 @@ impl Machine {
                 }
                 if committed.dialled != report.dialled {
                     committed.dialled = report.dialled;
-                    self.actions.push(MachineAction::Redirect(report.dialled));
+                    let addr = committed.addr.clone();
+                    self.actions.push(MachineAction::Redirect(addr, report.dialled));
                 }
             }
             ProcessRelation::Restarted | ProcessRelation::Unrelated => {
@@ -270,7 +271,9 @@ impl Machine {
         let speaks = match &last.outcome {
             Ok(report) => verifies(report, self.rules.verify),
             Err(ProbeFailure::Denied) => true,
-            Err(ProbeFailure::ConnectionRejected) => self.is_seen_as_same(doubt, committed),
+            Err(ProbeFailure::ConnectionRejected | ProbeFailure::Busy) => {
+                self.is_seen_as_same(doubt, committed)
+            }
             Err(_) => false,
         };
         (speaks && last.asked_at >= doubt.until).then_some(last)

@@ -89,6 +89,9 @@ impl Admission {
 /// A view with its times and its source.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct ReceivedView {
+    /// The text by which it names the master. `view.addr` is that of the committed process, if the
+    /// text leads to it; see `names`.
+    pub named: NodeAddr,
     pub view: View,
     /// When its query was sent.
     pub asked_at: Instant,
@@ -406,6 +409,39 @@ impl Electorate {
             received.view.addr == *addr && self.may_list_nodes(received.configured)
         });
         views.flat_map(|(_, received)| received.view.replicas.iter().map(|it| it.addr.clone()))
+    }
+
+    /// The texts by which members name a master at `epoch` or before, other than `usual`.
+    pub(super) fn other_texts(&self, usual: &NodeAddr, epoch: Epoch) -> BTreeSet<NodeAddr> {
+        let others = self.received_from_members().filter(|(_, it)| {
+            it.view.epoch <= epoch && (it.named != *usual || it.view.addr != *usual)
+        });
+        others.map(|(_, it)| it.named.clone()).collect()
+    }
+
+    /// Whether a majority names its master by this text at this epoch.
+    pub(super) fn majority_says(&self, text: &NodeAddr, epoch: Epoch) -> bool {
+        let ours = self
+            .received_from_members()
+            .filter(|(_, received)| received.named == *text && received.view.epoch == epoch);
+        self.is_majority(&ours.map(|(id, _)| id).collect())
+    }
+
+    /// Reads each of the `texts` as `usual` in the views at `epoch` or before, and every other text
+    /// as it stands.
+    pub(super) fn read_texts_as(
+        &mut self,
+        texts: &BTreeSet<NodeAddr>,
+        usual: &NodeAddr,
+        epoch: Epoch,
+    ) {
+        for received in self.by_id.values_mut().filter_map(|it| it.received.as_mut()) {
+            let same = received.view.epoch <= epoch && texts.contains(&received.named);
+            let addr = if same { usual } else { &received.named };
+            if received.view.addr != *addr {
+                received.view.addr = addr.clone();
+            }
+        }
     }
 
     /// The address and epoch in a sentinel's last view, if that is unexpired.

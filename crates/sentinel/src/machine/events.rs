@@ -20,11 +20,9 @@ impl Machine {
     pub(super) fn apply(&mut self, now: Instant, event: MachineEvent) {
         match event {
             MachineEvent::View { from, view, asked_at, configured } => {
-                self.handle_view(
-                    now,
-                    &from,
-                    ReceivedView { view, asked_at: asked_at.min(now), at: now, configured },
-                );
+                let (named, asked_at) = (view.addr.clone(), asked_at.min(now));
+                let received = ReceivedView { named, view, asked_at, at: now, configured };
+                self.handle_view(now, &from, received);
             }
             MachineEvent::ExpectedSentinels(sentinels) => self.electorate.expect(sentinels),
             MachineEvent::SentinelsReplaced(names) => self.replace_sentinels(now, names),
@@ -251,8 +249,8 @@ impl Machine {
             // The credentials do not permit the query. It is neither a good nor a bad sign, but a
             // server is present.
             Err(ProbeFailure::Denied) => {}
-            // The server is present but full: no sign that it was replaced.
-            Err(ProbeFailure::ConnectionRejected) => self.suspect(now),
+            // The server is present but full or busy: no sign that it was replaced.
+            Err(ProbeFailure::ConnectionRejected | ProbeFailure::Busy) => self.suspect(now),
             Ok(_) | Err(_) => {
                 self.doubt(now, probe.asked_at, !published);
                 self.suspect(now);
@@ -277,6 +275,7 @@ impl Machine {
             _ => true,
         };
         continues
+            && !self.is_committed_process(report)
             && self.family.contains(node)
             && !self.zombies.contains(node)
             && self.is_node_of_sentinels(node)

@@ -49,6 +49,17 @@ impl Machine {
             .map(|(id, member, received)| (id, member, &received.view, received.at))
     }
 
+    /// The views that decide which replicas may serve readers: those of the configured sentinels,
+    /// or of all voters while no configured sentinel answers.
+    pub(crate) fn trusted_views(&self) -> Vec<&View> {
+        let members = || self.electorate.all_views().filter(|(_, member, _)| *member);
+        let configured = members().any(|(_, _, received)| received.configured);
+        members()
+            .filter(|(_, _, received)| received.configured || !configured)
+            .map(|(_, _, received)| &received.view)
+            .collect()
+    }
+
     /// What the voting and the configured sentinels name. An operator has to know of differences.
     pub fn named_masters(&self) -> BTreeSet<(&NodeAddr, Epoch)> {
         let known = self

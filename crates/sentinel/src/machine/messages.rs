@@ -99,9 +99,9 @@ pub enum MachineAction {
     ReplyPolicy(ReplyPolicy),
     /// Switch to another target.
     Commit(Commit),
-    /// The same process is reachable at this address from now on: dial it there. Nothing else
-    /// changes.
-    Redirect(SocketAddr),
+    /// The same process is announced as this and reachable at this address from now on: dial it
+    /// there. Nothing else changes.
+    Redirect(NodeAddr, SocketAddr),
     /// Remove the target and close its sessions.
     Clear(NoMasterReason),
     /// An order was answered, or an override ended.

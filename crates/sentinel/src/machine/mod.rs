@@ -41,6 +41,7 @@ mod hold;
 mod inspect;
 mod messages;
 mod minority;
+mod names;
 mod nodes;
 mod override_order;
 mod pacing;
@@ -337,10 +338,13 @@ impl Machine {
 
     fn schedule(&mut self, now: Instant) {
         let (committed, named) = (self.committed.as_ref().map(|it| &it.addr), self.named());
-        let first: Vec<&NodeAddr> = committed.into_iter().chain(named.iter().flatten()).collect();
-        let mut replicas = self.electorate.listed_replicas();
-        // In a doubt the replicas may know what sentinels that do not answer cannot say.
-        if self.is_in_grave_doubt() {
+        let listed = self.electorate.listed_replicas();
+        let first: Vec<&NodeAddr> =
+            committed.into_iter().chain(named.iter().flatten()).chain(&listed).collect();
+        let mut replicas = self.other_names();
+        // In a doubt the replicas may know what sentinels that do not answer cannot say, and they
+        // serve readers while the sentinels are silent.
+        if self.is_in_grave_doubt() || !self.electorate.majority_answers() {
             replicas.extend(self.family.iter().cloned());
         }
         self.nodes.want(now, &first, &replicas);

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use crate::{MachineRules, NodeAddr, NodeReport, Probe, ProbeFailure, Role, Verify};
+use crate::{MachineRules, NodeAddr, NodeReport, PingReply, Probe, ProbeFailure, Role, Verify};
 
 /// The maximum number of nodes per master; a bound against sentinels that lie.
 pub(super) const MAX_NODES: usize = 64;
@@ -200,8 +200,12 @@ pub(super) fn probe_interval(
 /// Whether a report verifies a master, by the configured rule.
 pub(super) fn verifies(report: &NodeReport, verify: Verify) -> bool {
     match verify {
-        Verify::Role => report.role == Role::Master && report.pong,
-        Verify::Ping => report.pong && !matches!(report.role, Role::Replica { .. }),
+        Verify::Role => report.role == Role::Master && report.ping.is_ready(),
+        Verify::Ping => {
+            report.ping.is_ready()
+                && report.ping != PingReply::Other
+                && !matches!(report.role, Role::Replica { .. })
+        }
         Verify::Tcp => !matches!(report.role, Role::Replica { .. }),
     }
 }

@@ -36,7 +36,7 @@ use crate::link::rotation::{CredentialsId, Presented};
 use crate::net::own_addresses::OwnAddresses;
 use crate::net::resolve::{Lookup, Resolver};
 use crate::prober::probe_connection::{ProbeConnection, ProbeError, ProbeResult};
-use crate::{NodeAddr, NodeReport, Probe, ProbeFailure, Role, Verify};
+use crate::{NodeAddr, NodeReport, PingReply, Probe, ProbeFailure, Role, Verify};
 
 /// A probe that has been pending for this long is repeated on a new connection, and then at
 /// intervals that grow up to the second bound.
@@ -295,10 +295,15 @@ impl NodeProber {
                 self.rejection.reset();
                 self.failed.reset();
                 tls = self.connection.as_ref().and_then(ProbeConnection::tls);
-                (Ok(report), None)
+                let refusal = report.ping.refusal().map(ProbeProblem::Refuses);
+                (Ok(report), refusal)
             }
             Err(ProbeError::Failed(ProbeFailure::Unresponsive)) => {
                 (Err(ProbeFailure::Unresponsive), None)
+            }
+            Err(ProbeError::Failed(ProbeFailure::Busy)) => {
+                let refusal = PingReply::Busy.refusal().map(ProbeProblem::Refuses);
+                (Err(ProbeFailure::Busy), refusal)
             }
             Err(ProbeError::Failed(failure)) => {
                 self.pause = Some(DialPause::Failed(Instant::now() + self.failed.pause()));
@@ -348,7 +353,7 @@ impl NodeProber {
                 }
                 false
             }
-            Err(ProbeError::Failed(ProbeFailure::Unresponsive)) => false,
+            Err(ProbeError::Failed(ProbeFailure::Unresponsive | ProbeFailure::Busy)) => false,
             Err(ProbeError::Failed(_) | ProbeError::DialTimedOut | ProbeError::Tls(_)) => {
                 // The end of a connection that has worked says nothing about its address; only a
                 // dial does.
@@ -427,7 +432,7 @@ impl NodeProber {
             // Dialled again as often as any unreachable node, which costs little.
             RetryOutcome::Unreachable => self.connection = Some(kept),
             RetryOutcome::Inconclusive => {
-                if matches!(outcome, Err(ProbeError::Failed(ProbeFailure::Unresponsive))) {
+                if let Err(ProbeError::Failed(ProbeFailure::Unresponsive)) = outcome {
                     // Another address of its name may work.
                     self.lookup.failed();
                 }
@@ -464,7 +469,14 @@ impl NodeProber {
             }
             if let (Verify::Tcp, Some(connection)) = (verify, &self.connection) {
                 let (dialled, role) = (connection.dialled(), Role::Unknown);
-                let report = NodeReport { dialled, role, pong: false, offset: None, lineage: None };
+                let report = NodeReport {
+                    dialled,
+                    role,
+                    ping: PingReply::Other,
+                    offset: None,
+                    lineage: None,
+                    replicas: None,
+                };
                 return (now, Ok(report));
             }
         }
@@ -543,7 +555,9 @@ mod tests {
         let failed = |failure| classify_retry(&Err(ProbeError::Failed(failure)));
         let denied = |denied| classify_retry(&Err(ProbeError::Denied(denied)));
         assert_eq!(failed(ProbeFailure::Unreachable), RetryOutcome::Unreachable);
-        assert_eq!(failed(ProbeFailure::Unresponsive), RetryOutcome::Inconclusive);
+        for inconclusive in [ProbeFailure::Unresponsive, ProbeFailure::Busy] {
+            assert_eq!(failed(inconclusive), RetryOutcome::Inconclusive);
+        }
         assert_eq!(classify_retry(&Err(ProbeError::DialTimedOut)), RetryOutcome::Inconclusive);
         for for_everybody in
             [Denied::TooManyClients, Denied::ProtectedMode, Denied::ConnectionRejected]

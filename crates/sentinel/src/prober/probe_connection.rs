@@ -16,10 +16,13 @@ use crate::link::connection::{ConnectionError, RespConnection};
 use crate::link::poll::put_command;
 use crate::link::reply::Reply;
 use crate::link::rotation::{CredentialsId, Presented};
-use crate::{Lineage, NodeAddr, NodeReport, ProbeFailure, Role, Verify};
+use crate::{Lineage, NodeAddr, NodeReport, PingReply, ProbeFailure, Role, Verify};
 
 /// The configuration section that refusals by Redis nodes refer to.
 const AUTH: &str = "service.auth";
+
+/// The maximum number of replicas that are read from a master's answer.
+const MAX_REPLICAS: usize = 64;
 
 /// A pending probe.
 struct PendingProbe {
@@ -43,6 +46,9 @@ pub(crate) struct ProbeConnection {
     handshake_sent: bool,
     /// A probe was answered on it.
     answered: bool,
+    /// The last full answer on it. The connection leads to one process, so that answer still
+    /// identifies it while a script keeps it from answering more than `BUSY`.
+    known: Option<NodeReport>,
 }
 
 /// Why there is no report.
@@ -70,7 +76,15 @@ pub(crate) type ProbeResult = Result<NodeReport, ProbeError>;
 
 impl ProbeConnection {
     pub(crate) fn new(connection: RespConnection, dialled: SocketAddr, login: Presented) -> Self {
-        Self { connection, dialled, login, pending: None, handshake_sent: false, answered: false }
+        Self {
+            connection,
+            dialled,
+            login,
+            pending: None,
+            handshake_sent: false,
+            answered: false,
+            known: None,
+        }
     }
 
     /// The credentials with which it was opened.
@@ -184,8 +198,24 @@ impl ProbeConnection {
             [auth, _] => auth.error().and_then(|line| Denied::read(line, "AUTH", "+auth", AUTH)),
             _ => None,
         };
-        let outcome = refused.map_or_else(|| read(answers, verify, self.dialled), Err);
-        (asked_at, outcome.map_err(ProbeError::Denied))
+        let outcome = refused
+            .map_or_else(|| read(answers, verify, self.dialled), Err)
+            .map_err(ProbeError::Denied);
+        (asked_at, outcome.and_then(|report| self.identify(report, verify)))
+    }
+}
+
+impl ProbeConnection {
+    /// Completes the answer of a server that is busy with a script. It also answers `ROLE` and
+    /// `INFO` with `BUSY`, and refuses to change its role meanwhile.
+    fn identify(&mut self, report: NodeReport, verify: Verify) -> ProbeResult {
+        if verify != Verify::Role || report.ping != PingReply::Busy || report.role != Role::Unknown
+        {
+            self.known = Some(report.clone());
+            return Ok(report);
+        }
+        let known = self.known.clone().ok_or(ProbeError::Failed(ProbeFailure::Busy))?;
+        Ok(NodeReport { ping: PingReply::Busy, offset: None, ..known })
     }
 }
 
@@ -210,7 +240,10 @@ fn read(replies: &[Reply], verify: Verify, dialled: SocketAddr) -> Result<NodeRe
     if let Some(denied) = refusal(0, "PING", "+ping").or_else(|| refusal(1, "ROLE", "+role")) {
         return Err(denied);
     }
-    let pong = replies.first().and_then(Reply::text) == Some("PONG");
+    let ping = match replies.first() {
+        Some(reply) if reply.text() == Some("PONG") => PingReply::Pong,
+        reply => reply.and_then(Reply::error).map_or(PingReply::Other, PingReply::from_error),
+    };
     let role = if verify == Verify::Role {
         replies.get(1).map_or(Role::Unknown, read_role)
     } else {
@@ -222,7 +255,8 @@ fn read(replies: &[Reply], verify: Verify, dialled: SocketAddr) -> Result<NodeRe
         _ => None,
     };
     let offset = replies.get(1).filter(|_| verify == Verify::Role).and_then(read_offset);
-    Ok(NodeReport { dialled, role, pong, offset, lineage })
+    let replicas = replies.get(1).filter(|_| role == Role::Master).and_then(read_replicas);
+    Ok(NodeReport { dialled, role, ping, offset, lineage, replicas })
 }
 
 fn read_role(reply: &Reply) -> Role {
@@ -240,6 +274,15 @@ fn read_role(reply: &Reply) -> Role {
         }
         _ => Role::Unknown,
     }
+}
+
+/// The replicas in the `ROLE` reply of a master, as they announce themselves.
+fn read_replicas(reply: &Reply) -> Option<Box<[NodeAddr]>> {
+    let entry = |reply: &Reply| match reply.list()? {
+        [host, port, ..] => NodeAddr::parse(host.text()?, port.text()?),
+        _ => None,
+    };
+    Some(reply.list()?.get(2)?.list()?.iter().filter_map(entry).take(MAX_REPLICAS).collect())
 }
 
 /// The offset in a `ROLE` reply: the second element for a master, the fifth for a replica (-1 while
@@ -288,7 +331,11 @@ mod tests {
             ),
         ];
         let report = read(&replies, Verify::Role, dialled()).expect("a report");
-        assert!(report.pong && report.role == Role::Master && report.offset == Some(3));
+        assert!(
+            report.ping == PingReply::Pong
+                && report.role == Role::Master
+                && report.offset == Some(3)
+        );
         let lineage = report.lineage.expect("lineage");
         assert_eq!(
             (&*lineage.run_id, &*lineage.replid2, lineage.offset, lineage.second_offset),
@@ -305,7 +352,11 @@ mod tests {
             Reply::Error("LOADING".into()),
         ];
         let report = read(&replies, Verify::Role, dialled()).expect("a report");
-        assert!(!report.pong && report.role == Role::Master && report.lineage.is_none());
+        assert!(
+            report.ping == PingReply::Loading
+                && report.role == Role::Master
+                && report.lineage.is_none()
+        );
     }
 
     #[test]

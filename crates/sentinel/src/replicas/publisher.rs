@@ -293,6 +293,7 @@ pub fn evaluate(eligibility: &mut Eligibility, now: Instant, machine: &Machine) 
             dialled: it.dialled,
             replid: history.map_or("", |lineage| &*lineage.replid),
             replid2: history.map_or("", |lineage| &*lineage.replid2),
+            replicas: None,
         }
     });
     let candidate = match machine.state() {
@@ -300,8 +301,7 @@ pub fn evaluate(eligibility: &mut Eligibility, now: Instant, machine: &Machine) 
         MachineState::Committing { addr, .. } => Some(addr),
         _ => None,
     };
-    let views: Vec<&View> =
-        machine.views().filter(|(_, member, ..)| *member).map(|(_, _, view, _)| view).collect();
+    let views: Vec<&View> = machine.trusted_views();
     let inputs = EligibilityInputs {
         master,
         candidate,
@@ -310,7 +310,9 @@ pub fn evaluate(eligibility: &mut Eligibility, now: Instant, machine: &Machine) 
             machine.state(),
             MachineState::NoMaster { reason: NoMasterReason::Minority, .. }
         ),
-        listed: master.and_then(|master| listed(master.addr, views.iter().copied())),
+        listed: master.and_then(|master| {
+            listed(master.addr, views.iter().copied(), |addr| eligibility.is_listed(addr))
+        }),
     };
     let answers = machine.nodes().filter_map(|(addr, probe)| Some((addr, probe?)));
     eligibility.evaluate(now, &inputs, answers)

@@ -83,7 +83,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::{MyId, NodeReport, Probe, ProbeFailure};
+    use crate::{MyId, NodeReport, PingReply, Probe, ProbeFailure};
 
     fn node(port: u16) -> NodeAddr {
         NodeAddr { host: "10.0.0.1".into(), port }
@@ -99,10 +99,11 @@ mod tests {
             |port: u16, outcome: Option<Result<Role, ProbeFailure>>, listed_healthy: usize| {
                 let report = |role| NodeReport {
                     role,
-                    pong: true,
+                    ping: PingReply::Pong,
                     dialled: SocketAddr::from(([10, 0, 0, 1], port)),
                     lineage: None,
                     offset: None,
+                    replicas: None,
                 };
                 let probe = outcome.map(|it| Probe { asked_at: at, outcome: it.map(report) });
                 NodeSnapshot {
@@ -169,7 +170,14 @@ mod tests {
             problem: None,
         };
         let role = Role::Replica { master: node(1), connected: true };
-        let report = NodeReport { role, pong: true, dialled, lineage: None, offset: None };
+        let report = NodeReport {
+            role,
+            ping: PingReply::Pong,
+            dialled,
+            lineage: None,
+            offset: None,
+            replicas: None,
+        };
         let probe = Some(Probe { asked_at: at, outcome: Ok(report) });
         let replica = NodeSnapshot {
             tls: None,

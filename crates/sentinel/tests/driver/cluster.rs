@@ -42,6 +42,10 @@ impl FakeCluster {
                 .nodes
                 .push(FakeServer::start(RedisScript::replica(number + 1, cluster.addr(0))).await);
         }
+        let all: Vec<SocketAddr> = cluster.nodes.iter().map(|node| node.addr).collect();
+        for node in &cluster.nodes {
+            node.script().attached.clone_from(&all);
+        }
         for number in 0..sentinels {
             cluster.sentinels.push(FakeServer::start(SentinelScript::new(number + 1)).await);
         }

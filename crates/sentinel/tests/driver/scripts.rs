@@ -153,6 +153,8 @@ pub(crate) struct RedisScript {
     pub(crate) follows: Option<(String, u16)>,
     /// The state of its replication link, as reported by `ROLE`.
     pub(crate) link: &'static str,
+    /// The replicas that it lists as a master.
+    pub(crate) attached: Vec<SocketAddr>,
     pub(crate) pong: Vec<u8>,
     pub(crate) run_id: String,
     pub(crate) replid: String,
@@ -171,6 +173,7 @@ impl RedisScript {
             access: AccessRules::default(),
             follows: None,
             link: "connected",
+            attached: Vec::new(),
             pong: b"+PONG\r\n".to_vec(),
             run_id: format!("{number:040x}"),
             replid: "1".repeat(40),
@@ -220,7 +223,10 @@ impl RedisScript {
             (["ROLE"], None) => wire::array([
                 wire::bulk("master"),
                 format!(":{}\r\n", self.offset).into_bytes(),
-                wire::array([]),
+                wire::array(self.attached.iter().map(|replica| {
+                    let (host, port) = (replica.ip().to_string(), replica.port().to_string());
+                    wire::array([wire::bulk(&host), wire::bulk(&port), wire::bulk("0")])
+                })),
             ]),
             (["ROLE"], Some((host, port))) => wire::array([
                 wire::bulk("slave"),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use sentinel::{
     Basis, Commit, Lineage, Machine, MachineAction, MachineEvent, MachineRules, MachineState,
-    Minority, MyId, NodeAddr, NodeReport, Probe, ProbeFailure, ReplicaView, Role, View,
+    Minority, MyId, NodeAddr, NodeReport, PingReply, Probe, ProbeFailure, ReplicaView, Role, View,
 };
 
 /// A node's number: 0 is the first master.
@@ -151,8 +151,8 @@ impl ModelState {
     pub(crate) fn step(&mut self, event: MachineEvent) {
         if let MachineEvent::Probed { node, probe } = &event {
             let node = NODES.into_iter().find(|it| addr(*it) == *node).expect("one of ours");
-            let master =
-                matches!(&probe.outcome, Ok(report) if report.role == Role::Master && report.pong);
+            let report = probe.outcome.as_ref().ok();
+            let master = report.is_some_and(|it| it.role == Role::Master && it.ping.is_ready());
             let last = self.record.answers.entry(node).or_insert((probe.asked_at, master));
             if probe.asked_at >= last.0 {
                 *last = (probe.asked_at, master);
@@ -200,7 +200,7 @@ impl ModelState {
                     );
                 }
                 MachineAction::Override(_) => self.expect(false, "an order that nobody gave"),
-                MachineAction::Ask | MachineAction::Warning(_) | MachineAction::Redirect(_) => {}
+                MachineAction::Ask | MachineAction::Warning(_) | MachineAction::Redirect(..) => {}
             }
         }
         let shown = self.machine.committed().filter(|it| it.published).map(|it| it.addr.clone());
@@ -410,9 +410,10 @@ impl ModelState {
         let report = NodeReport {
             dialled: SocketAddr::from(([127, 0, 0, 1 + node], 6379)),
             role,
-            pong: true,
+            ping: PingReply::Pong,
             offset: None,
             lineage: Some(lineage).filter(|_| readable),
+            replicas: None,
         };
         self.step(MachineEvent::Probed {
             node: addr(node),

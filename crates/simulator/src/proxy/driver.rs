@@ -391,8 +391,9 @@ impl MachineDriver {
         asked: Micros,
         outcome: Result<sentinel::NodeReport, ProbeFailure>,
     ) -> (Vec<Request>, Vec<RouteEvent>) {
-        let is_master =
-            outcome.as_ref().is_ok_and(|report| report.role == Role::Master && report.pong);
+        let is_master = outcome
+            .as_ref()
+            .is_ok_and(|report| report.role == Role::Master && report.ping.is_ready());
         if is_master {
             self.verified.insert(node.clone(), asked);
         }
@@ -457,7 +458,7 @@ impl MachineDriver {
                 (self.route.shut, self.route.replies) = (true, ReplyPolicy::Pass);
             }
             MachineAction::ReplyPolicy(replies) => self.route.replies = replies,
-            MachineAction::Redirect(dialled) => {
+            MachineAction::Redirect(_, dialled) => {
                 if let Some(target) = &mut self.route.target {
                     target.addr = Addr::of(&NodeAddr::from(dialled)).unwrap_or(target.addr);
                 }

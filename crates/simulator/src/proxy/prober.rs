@@ -5,7 +5,7 @@
 //! A probe that has been pending for long is repeated on a new connection. The old one is kept
 //! until the new one brings an answer, or until the kernel ends it.
 
-use sentinel::{Lineage, NodeAddr, NodeReport, ProbeFailure, Role};
+use sentinel::{Lineage, NodeAddr, NodeReport, PingReply, ProbeFailure, Role};
 
 use crate::net::{ConnId, Net};
 use crate::wire::{Addr, Info, MS, Message, Micros, Pid, SECOND, hex};
@@ -480,8 +480,9 @@ fn report(addr: Addr, info: &Info) -> NodeReport {
     NodeReport {
         dialled: addr.socket(),
         role,
-        pong: true,
+        ping: PingReply::Pong,
         offset: Some(info.offset),
         lineage: Some(lineage),
+        replicas: None,
     }
 }

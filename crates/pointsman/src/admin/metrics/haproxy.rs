@@ -237,7 +237,10 @@ fn check(node: &NodeSnapshot, reads: bool) -> &'static str {
         Some(Err(ProbeFailure::Unreachable)) => "L4CON",
         Some(Err(ProbeFailure::Unresponsive)) => "L7TOUT",
         Some(Err(
-            ProbeFailure::ConnectionRejected | ProbeFailure::Denied | ProbeFailure::UnusableAddress,
+            ProbeFailure::ConnectionRejected
+            | ProbeFailure::Busy
+            | ProbeFailure::Denied
+            | ProbeFailure::UnusableAddress,
         )) => "L7RSP",
     }
 }

@@ -278,10 +278,14 @@ pub struct NodeStatus {
     /// Its announced address.
     pub addr: String,
     /// `master`, `replica`, `unknown`, or how the last probe failed: `unreachable`, `unresponsive`,
-    /// `connection_rejected`, `denied`, `unusable_address`.
+    /// `connection_rejected`, `busy`, `denied`, `unusable_address`.
     pub role: &'static str,
     /// Whether it answered PING with PONG.
     pub pong: bool,
+    /// Its answer to PING: `pong`, `loading`, `masterdown`, `misconf`, `busy` or `other`. Only
+    /// `loading`, `masterdown` and `other` mean that it is not ready.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ping: Option<&'static str>,
     /// Its offset in the replication stream, in bytes.
     pub offset: Option<u64>,
     /// Seconds since the last probe.

@@ -12,7 +12,9 @@ use self::streams::{Happening, LETTERS, ProbeOutcome, happening, letter, rules};
 use super::tests::Oracle;
 use super::tests::rig::{Answer, Letter, id, lineage, master, ms, node, replica, view};
 use super::{FollowOrder, Machine, MachineAction, MachineEvent, MachineState, Pause};
-use crate::{Epoch, MachineRules, NodeAddr, NodeReport, Notice, Probe, ProbeFailure, Role, View};
+use crate::{
+    Epoch, MachineRules, NodeAddr, NodeReport, Notice, PingReply, Probe, ProbeFailure, Role, View,
+};
 
 /// A machine, its clock, its open queries, and the oracle.
 struct World {
@@ -193,7 +195,9 @@ fn outcome(addr: &NodeAddr, probe_outcome: ProbeOutcome) -> Result<NodeReport, P
         ProbeOutcome::Restarted => {
             NodeReport { lineage: Some(lineage("another", "fresh", "")), ..plain }
         }
-        ProbeOutcome::Loading => NodeReport { role: Role::Master, pong: false, ..plain },
+        ProbeOutcome::Loading => {
+            NodeReport { role: Role::Master, ping: PingReply::Loading, ..plain }
+        }
         ProbeOutcome::Replica => report(replica(letter, 'A', "history-1")),
         ProbeOutcome::Failed(failure) => return Err(failure),
     })

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::rig::{Answer, Rig, master, ms, node, replica, view};
 use crate::machine::{MachineEvent, MachineState, VoteOutcome};
-use crate::{MachineRules, Minority, NodeReport, ProbeFailure, Role, View};
+use crate::{MachineRules, Minority, NodeReport, PingReply, ProbeFailure, Role, View};
 
 fn rules() -> MachineRules {
     MachineRules::default()
@@ -145,7 +145,7 @@ fn keeps_verifying_majority_despite_newer_vote() {
 #[test]
 fn commits_only_verified_node() {
     let loading = || match master('A', "history-1", "") {
-        Answer::Report(report) => Answer::Report(NodeReport { pong: false, ..report }),
+        Answer::Report(report) => Answer::Report(NodeReport { ping: PingReply::Loading, ..report }),
         other => other,
     };
     let unreadable = || match master('A', "history-1", "") {
@@ -174,21 +174,31 @@ fn commits_only_verified_node() {
 
 #[test]
 fn applies_weaker_verification_modes() {
-    for (verify, role, pong, commits) in [
-        (crate::Verify::Ping, Role::Unknown, true, true),
-        (crate::Verify::Ping, Role::Unknown, false, false),
-        (crate::Verify::Tcp, Role::Unknown, false, true),
-        (crate::Verify::Tcp, Role::Replica { master: node('B'), connected: true }, true, false),
-        (crate::Verify::Role, Role::Unknown, true, false),
+    for (verify, role, ping, commits) in [
+        (crate::Verify::Ping, Role::Unknown, PingReply::Pong, true),
+        (crate::Verify::Ping, Role::Unknown, PingReply::Misconf, true),
+        (crate::Verify::Ping, Role::Unknown, PingReply::Loading, false),
+        (crate::Verify::Ping, Role::Unknown, PingReply::Other, false),
+        (crate::Verify::Role, Role::Master, PingReply::Misconf, true),
+        (crate::Verify::Role, Role::Master, PingReply::Busy, true),
+        (crate::Verify::Role, Role::Master, PingReply::MasterDown, false),
+        (crate::Verify::Tcp, Role::Unknown, PingReply::Other, true),
+        (
+            crate::Verify::Tcp,
+            Role::Replica { master: node('B'), connected: true },
+            PingReply::Pong,
+            false,
+        ),
+        (crate::Verify::Role, Role::Unknown, PingReply::Pong, false),
     ] {
         let mut rig = Rig::with(MachineRules { verify, ..rules() }, 3);
         let Answer::Report(report) = master('A', "", "") else { panic!("a report") };
         rig.nodes.insert(
             'A',
-            Answer::Report(NodeReport { role: role.clone(), pong, lineage: None, ..report }),
+            Answer::Report(NodeReport { role: role.clone(), ping, lineage: None, ..report }),
         );
         rig.run(3000);
-        assert_eq!(!rig.outcomes().is_empty(), commits, "{verify:?} {role:?} pong={pong}");
+        assert_eq!(!rig.outcomes().is_empty(), commits, "{verify:?} {role:?} {ping:?}");
     }
 }
 

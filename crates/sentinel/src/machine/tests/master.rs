@@ -2,7 +2,7 @@
 
 use super::rig::{Answer, Rig, dialled, master, node};
 use crate::machine::{MachineAction, MachineEvent, MachineState, NoMasterReason, Warning};
-use crate::{NodeReport, Notice, ProbeFailure};
+use crate::{NodeReport, Notice, PingReply, ProbeFailure};
 
 fn report(letter: char) -> NodeReport {
     match master(letter, "history-1", "") {
@@ -106,7 +106,7 @@ fn keeps_master_that_denies_probes() {
 fn holds_while_master_is_loading() {
     let mut rig = Rig::booted();
     rig.fails('A', ProbeFailure::Unreachable).run(3000);
-    rig.nodes.insert('A', Answer::Report(NodeReport { pong: false, ..report('A') }));
+    rig.nodes.insert('A', Answer::Report(NodeReport { ping: PingReply::Loading, ..report('A') }));
     rig.run(3000);
     assert_eq!(rig.outcomes_untimed(), ["hold"]);
     rig.nodes.insert('A', Answer::Report(report('A')));

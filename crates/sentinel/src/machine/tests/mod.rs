@@ -91,6 +91,7 @@ mod hold;
 mod hostile;
 mod master;
 mod minority;
+mod names;
 pub(crate) mod oracle;
 mod override_order;
 mod pause;

@@ -10,7 +10,8 @@ use crate::machine::{
     OverrideEnd, OverrideNews,
 };
 use crate::{
-    Epoch, MachineRules, Minority, MyId, NodeAddr, NodeReport, Notice, Probe, Role, Verify,
+    Epoch, MachineRules, Minority, MyId, NodeAddr, NodeReport, Notice, PingReply, Probe, Role,
+    Verify,
 };
 
 /// The maximum number of actions in one step: one per node of a full group, and a few more.
@@ -162,8 +163,10 @@ impl Oracle {
                         asked.remove(0);
                     }
                 }
-                MachineAction::Redirect(_) => {
+                MachineAction::Redirect(addr, _) => {
                     assert!(self.published.is_some(), "redirected without a target");
+                    let known = self.published.iter_mut().chain(&mut self.last);
+                    known.for_each(|(before, _)| before.clone_from(addr));
                 }
                 MachineAction::ReplyPolicy(_) => {
                     assert!(self.held, "replies are dropped or wait while the gate is open");
@@ -546,8 +549,8 @@ fn verifies(probe: &Probe, verify: Verify) -> bool {
     let Ok(report) = &probe.outcome else { return false };
     let replica = matches!(report.role, Role::Replica { .. });
     match verify {
-        Verify::Role => report.role == Role::Master && report.pong,
-        Verify::Ping => report.pong && !replica,
+        Verify::Role => report.role == Role::Master && report.ping.is_ready(),
+        Verify::Ping => report.ping.is_ready() && report.ping != PingReply::Other && !replica,
         Verify::Tcp => !replica,
     }
 }

@@ -2,7 +2,7 @@
 
 use super::rig::{Answer, Rig, id, lineage, master, ms, node, replica, view};
 use crate::machine::{MachineEvent, MachineState, Pause, Warning};
-use crate::{MachineRules, Minority, NodeReport, ProbeFailure, Role, Verify};
+use crate::{MachineRules, Minority, NodeReport, PingReply, ProbeFailure, Role, Verify};
 
 fn with(minority: Minority) -> Rig {
     Rig::booted_with(MachineRules { minority, ..MachineRules::default() })
@@ -104,7 +104,7 @@ fn follows_if_sentinels_do_not_know_the_name() {
 #[test]
 fn refuses_node_that_is_no_master_and_changes_nothing() {
     let loading = |answer: Answer| match answer {
-        Answer::Report(report) => Answer::Report(NodeReport { pong: false, ..report }),
+        Answer::Report(report) => Answer::Report(NodeReport { ping: PingReply::Loading, ..report }),
         other => other,
     };
     let unknown = |answer: Answer| match answer {

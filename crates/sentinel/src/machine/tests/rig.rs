@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use super::oracle::Oracle;
 use crate::machine::{FollowOrder, Machine, MachineAction, MachineEvent, OverrideNews};
 use crate::{
-    Epoch, Lineage, MachineRules, MyId, NodeAddr, NodeReport, Notice, Probe, ProbeFailure,
-    ReplicaView, Role, View,
+    Epoch, Lineage, MachineRules, MyId, NodeAddr, NodeReport, Notice, PingReply, Probe,
+    ProbeFailure, ReplicaView, Role, View,
 };
 
 /// The letter of a redis node.
@@ -263,7 +263,7 @@ impl Rig {
                         let letter = it.addr.host.strip_prefix("redis-").unwrap_or(&it.addr.host);
                         format!("commit {letter}@{} {}", it.epoch, it.basis.label())
                     }
-                    MachineAction::Redirect(to) => format!("redirect {to}"),
+                    MachineAction::Redirect(_, to) => format!("redirect {to}"),
                     MachineAction::Override(OverrideNews::Answered(_, Ok(followed))) => {
                         format!("follow {followed:?}")
                     }
@@ -450,9 +450,10 @@ pub(in crate::machine) fn master(letter: Letter, replid: &str, replid2: &str) ->
     Answer::Report(NodeReport {
         dialled: dialled(letter),
         role: Role::Master,
-        pong: true,
+        ping: PingReply::Pong,
         offset: None,
         lineage: Some(lineage),
+        replicas: None,
     })
 }
 
@@ -462,8 +463,9 @@ pub(in crate::machine) fn replica(letter: Letter, of: Letter, replid: &str) -> A
     Answer::Report(NodeReport {
         dialled: dialled(letter),
         role,
-        pong: true,
+        ping: PingReply::Pong,
         offset: None,
         lineage: Some(lineage),
+        replicas: None,
     })
 }

@@ -36,7 +36,11 @@ pub(super) fn fault(
             Some(ReplicaState::Unreachable).filter(|_| !spared)
         }
         // Whether it still serves its connected sessions shows in the age of its last answer.
-        Some((ProbeFailure::Unresponsive | ProbeFailure::ConnectionRejected, _)) | None => None,
+        Some((
+            ProbeFailure::Unresponsive | ProbeFailure::ConnectionRejected | ProbeFailure::Busy,
+            _,
+        ))
+        | None => None,
     };
     let Some(last_report) = &record.last_report else {
         return Some(failure.unwrap_or(if record.failed.is_some() {
@@ -55,19 +59,25 @@ pub(super) fn fault(
         return Some(ReplicaState::Unresponsive);
     }
     let report = &last_report.report;
-    if !report.pong {
+    if !report.ping.is_ready() {
         return Some(ReplicaState::NotReady);
     }
     let Role::Replica { master: of, connected } = &report.role else {
         return Some(ReplicaState::FollowsOtherMaster);
     };
-    if is_wrong(record, addr, master, settling) || (!spared && !follows(of, report, master)) {
+    let is_follower = || follows(of, report, master) && shares_history(report, master);
+    if is_wrong(record, addr, master, settling) || (!spared && !is_follower()) {
         return Some(ReplicaState::FollowsOtherMaster);
     }
     if !spared && !connected {
         return Some(ReplicaState::LinkDown);
     }
-    if !spared && !record.healthy {
+    if !spared && !is_attached(addr, report, master) {
+        return Some(ReplicaState::UnknownToMaster);
+    }
+    // Sentinels consider a node down that answers PING with MISCONF or BUSY. Its own answer says
+    // more.
+    if !spared && !record.healthy && report.ping.refusal().is_none() {
         return Some(ReplicaState::FlaggedBySentinel);
     }
     is_behind(record, rules).then_some(ReplicaState::Lagging)
@@ -90,6 +100,25 @@ fn follows(of: &NodeAddr, report: &NodeReport, master: &CurrentMaster<'_>) -> bo
         || of.ip().is_some_and(|ip| SocketAddr::new(ip, of.port) == master.dialled);
     let history = report.lineage.as_ref().map(|lineage| &*lineage.replid);
     same || (of.ip().is_none() && !master.replid.is_empty() && history == Some(master.replid))
+}
+
+/// Whether a replica has the replication history of the master. A server that follows it does; one
+/// that merely says so does not know the replication ID. Not checked if the master's is unreadable.
+fn shares_history(report: &NodeReport, master: &CurrentMaster<'_>) -> bool {
+    master.replid.is_empty()
+        || report.lineage.as_ref().is_some_and(|lineage| *lineage.replid == *master.replid)
+}
+
+/// Whether the master lists the replica, by the address that the sentinels announce or by the one
+/// that was dialled. A host name in its list is not resolved: it matches by its port.
+fn is_attached(addr: &NodeAddr, report: &NodeReport, master: &CurrentMaster<'_>) -> bool {
+    let is_it = |listed: &NodeAddr| {
+        listed == addr
+            || listed.ip().map_or(listed.port == addr.port, |ip| {
+                SocketAddr::new(ip, listed.port) == report.dialled
+            })
+    };
+    master.replicas.is_none_or(|replicas| replicas.iter().any(is_it))
 }
 
 /// Whether the node must be fenced: it is a master, or its history is not the master's and it

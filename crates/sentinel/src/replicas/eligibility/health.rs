@@ -58,7 +58,7 @@ impl HealthTracker {
                 }
                 self.follows = Some(follows);
             }
-            Err(ProbeFailure::Denied | ProbeFailure::ConnectionRejected) => {
+            Err(ProbeFailure::Denied | ProbeFailure::ConnectionRejected | ProbeFailure::Busy) => {
                 self.alive_at = self.alive_at.max(Some(probe.asked_at));
             }
             Err(
@@ -144,7 +144,8 @@ mod tests {
             !health.report(start + ms(9000), (&addr, None), None).silent,
             "it has not been probed since a stall"
         );
-        for failure in [ProbeFailure::ConnectionRejected, ProbeFailure::Denied] {
+        for failure in [ProbeFailure::ConnectionRejected, ProbeFailure::Denied, ProbeFailure::Busy]
+        {
             let mut alive = health.clone();
             alive.record_probe(start + ms(3000), &failed(failure));
             assert!(!silent(&alive, 3001), "{failure:?} is an answer");

@@ -1,11 +1,13 @@
 //! Replica eligibility: decides which replicas may serve reads. Pure.
 //!
-//! It has two sources. Sentinels say which replicas exist and whether they consider them up; node
-//! probes say what a replica reports about itself. Sentinels alone are not enough: for about ten
+//! It has three sources. Sentinels say which replicas exist and whether they consider them up, the
+//! master says which replicas are attached to it, and a probe says what a replica reports about
+//! itself. Sentinels alone are not enough: for about ten
 //! seconds after a planned failover every sentinel lists the old master as a replica that is up,
-//! while it still reports `role:master`. A replica is *eligible* while it is listed, most sentinels
-//! that list it do not consider it down, it reports that it follows the committed master over a
-//! link that is up, answers `PING`, and does not lag too far.
+//! while it still reports `role:master`. A replica is *eligible* while most sentinels list it and
+//! those do not consider it down, the master lists it, it has the master's replication history, it
+//! reports that it follows the committed master over a link that is up, is ready, and does not lag
+//! too far. While all sentinels are silent, their last list stands.
 //!
 //! **Transient faults around a failover are ignored.** While the master is in question every
 //! replica's link is down, and right after a switch observers list all replicas as disconnected.
@@ -68,6 +70,8 @@ pub(crate) struct CurrentMaster<'a> {
     /// The replication IDs that its followers may report; empty if they could not be read.
     pub(crate) replid: &'a str,
     pub(crate) replid2: &'a str,
+    /// The replicas that it lists itself; `None` until known.
+    pub(crate) replicas: Option<&'a [NodeAddr]>,
 }
 
 /// The inputs of an evaluation apart from the replicas' own answers.
@@ -150,6 +154,8 @@ pub struct Eligibility {
     replicas: BTreeMap<NodeAddr, ReplicaRecord>,
     history: OffsetHistory,
     master: Option<NodeAddr>,
+    /// The replicas in the last answer of the master.
+    attached: Option<Box<[NodeAddr]>>,
     /// Transient faults are ignored until then.
     settling_until: Option<Instant>,
     /// While set, there is not enough information to evaluate: since when, and the age limit for
@@ -166,9 +172,15 @@ impl Eligibility {
             replicas: BTreeMap::new(),
             history: OffsetHistory::default(),
             master: None,
+            attached: None,
             settling_until: None,
             blind_since: None,
         }
+    }
+
+    /// Whether sentinels listed this replica until now.
+    pub(crate) fn is_listed(&self, addr: &NodeAddr) -> bool {
+        self.replicas.get(addr).is_some_and(|record| record.unlisted_since.is_none())
     }
 
     /// The state of each replica.
@@ -206,10 +218,15 @@ impl Eligibility {
 
     /// Records the last probe of a node of any role. May be called repeatedly with the same probe.
     fn record_probe(&mut self, now: Instant, node: &NodeAddr, probe: &Probe) {
-        if let (Ok(NodeReport { role: Role::Master, offset: Some(offset), .. }), true) =
+        if let (Ok(report @ NodeReport { role: Role::Master, .. }), true) =
             (&probe.outcome, self.master.as_ref() == Some(node))
         {
-            self.history.note(probe.asked_at, now, *offset);
+            if let Some(offset) = report.offset {
+                self.history.note(probe.asked_at, now, offset);
+            }
+            if report.replicas.is_some() {
+                self.attached.clone_from(&report.replicas);
+            }
         }
         let history = &self.history;
         let Some(record) = self.replicas.get_mut(node) else { return };
@@ -249,6 +266,7 @@ impl Eligibility {
         answers.for_each(|(node, probe)| self.record_probe(now, node, probe));
         self.end_blind_phase(now);
         update.fenced.insert(master.dialled);
+        let master = CurrentMaster { replicas: self.attached.as_deref(), ..master };
         let settling = self.settling_until.is_some_and(|until| now < until);
         for (addr, record) in &mut self.replicas {
             let known = record.last_report.as_ref().map(|last_report| last_report.report.dialled);
@@ -293,6 +311,7 @@ impl Eligibility {
             }
             self.master = Some(master.addr.clone());
             self.history.forget();
+            self.attached = None;
             self.settling_until = Some(now + self.rules.settle);
         }
         if !stable {
@@ -316,6 +335,13 @@ impl Eligibility {
                 (record.healthy, record.unlisted_since) = (*healthy, None);
             }
         }
+        let dialled_of = |record: &ReplicaRecord| Some(record.last_report.as_ref()?.report.dialled);
+        let in_use: BTreeSet<SocketAddr> = self
+            .replicas
+            .iter()
+            .filter(|(addr, _)| listed.contains_key(*addr))
+            .filter_map(|(_, record)| dialled_of(record))
+            .collect();
         self.replicas.retain(|addr, record| {
             if listed.contains_key(addr) {
                 return true;
@@ -323,9 +349,9 @@ impl Eligibility {
             let since = *record.unlisted_since.get_or_insert(now);
             // The role of the master itself is known.
             let over = addr == master.addr || now.saturating_duration_since(since) >= UNLISTED_FOR;
-            if let (true, Some(last_report)) = (over, &record.last_report) {
-                fenced.insert(last_report.report.dialled);
-            }
+            // It may be listed by another name now.
+            let dialled = dialled_of(record).filter(|dialled| over && !in_use.contains(dialled));
+            fenced.extend(dialled);
             !over
         });
     }

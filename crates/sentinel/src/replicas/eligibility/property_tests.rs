@@ -34,6 +34,7 @@ fn node_answer() -> impl Strategy<Value = NodeAnswer> {
         Just(ProbeFailure::Unreachable),
         Just(ProbeFailure::Unresponsive),
         Just(ProbeFailure::ConnectionRejected),
+        Just(ProbeFailure::Busy),
         Just(ProbeFailure::Denied),
         Just(ProbeFailure::UnusableAddress)
     ];
@@ -111,7 +112,7 @@ proptest! {
                     match answer.map(|(_, it)| it) {
                         Some(Ok(report)) => {
                             let follows = matches!(report.role, Role::Replica { .. });
-                            prop_assert!(follows && report.pong);
+                            prop_assert!(follows && report.ping.is_ready());
                         }
                         Some(Err(failure)) => prop_assert_ne!(*failure, ProbeFailure::Denied),
                         None => prop_assert!(false, "{} never answered", member.addr),

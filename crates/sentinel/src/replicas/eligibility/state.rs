@@ -9,7 +9,7 @@ pub enum ReplicaState {
     Eligible,
     /// It has not been probed yet.
     Unknown,
-    /// No sentinel lists it any more.
+    /// Most sentinels do not list it.
     Unlisted,
     /// Most sentinels that list it consider it down or disconnected.
     FlaggedBySentinel,
@@ -29,6 +29,8 @@ pub enum ReplicaState {
     FollowsOtherMaster,
     /// Its link to the master is down.
     LinkDown,
+    /// It claims to follow the committed master, which does not list it.
+    UnknownToMaster,
     /// Its lag exceeds the limit.
     Lagging,
     /// It is free of faults again, and must stay so for a while.
@@ -37,7 +39,7 @@ pub enum ReplicaState {
 
 impl ReplicaState {
     /// All states.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Eligible,
         Self::Unknown,
         Self::Unlisted,
@@ -50,6 +52,7 @@ impl ReplicaState {
         Self::Candidate,
         Self::FollowsOtherMaster,
         Self::LinkDown,
+        Self::UnknownToMaster,
         Self::Lagging,
         Self::Recovering,
     ];
@@ -70,6 +73,7 @@ impl ReplicaState {
             Self::Candidate => "candidate",
             Self::FollowsOtherMaster => "follows_other_master",
             Self::LinkDown => "link_down",
+            Self::UnknownToMaster => "unknown_to_master",
             Self::Lagging => "lagging",
             Self::Recovering => "recovering",
         }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use super::{CurrentMaster, Eligibility, EligibilityInputs, PoolUpdate, ReplicaState};
-use crate::{Lineage, NodeAddr, NodeReport, Probe, ProbeFailure, ReplicaRules, Role};
+use crate::{Lineage, NodeAddr, NodeReport, PingReply, Probe, ProbeFailure, ReplicaRules, Role};
 
 pub(super) fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -25,9 +25,10 @@ pub(super) fn report(number: u8, role: Role, offset: u64, replid: &str) -> NodeR
     NodeReport {
         dialled: dialled(number),
         role,
-        pong: true,
+        ping: PingReply::Pong,
         offset: Some(offset),
         lineage: Some(lineage),
+        replicas: None,
     }
 }
 
@@ -96,6 +97,7 @@ impl TestCluster {
                 dialled: dialled(self.master),
                 replid: self.replid,
                 replid2: self.replid2,
+                replicas: None,
             }),
             candidate: candidate.as_ref(),
             stable: self.stable,
@@ -188,11 +190,85 @@ fn ejects_replica_that_fails_a_check() {
 #[test]
 fn ejects_node_that_is_loading() {
     let mut cluster = TestCluster::settled();
-    cluster
-        .answers
-        .insert(2, Ok(NodeReport { pong: false, ..report(2, follower(1, true), 100, "first") }));
+    cluster.answers.insert(
+        2,
+        Ok(NodeReport { ping: PingReply::Loading, ..report(2, follower(1, true), 100, "first") }),
+    );
     cluster.ask();
     assert_eq!((cluster.members(), cluster.state(2)), (vec![3], ReplicaState::NotReady));
+}
+
+#[test]
+fn serves_replica_whose_disk_is_full() {
+    let mut cluster = TestCluster::settled();
+    for ping in [PingReply::Misconf, PingReply::Busy] {
+        for number in [2, 3] {
+            let healthy = report(number, follower(1, true), 100, "first");
+            cluster.answers.insert(number, Ok(NodeReport { ping, ..healthy }));
+        }
+        cluster.ask();
+        assert_eq!(cluster.members(), [2, 3], "{ping:?}");
+        // Sentinel considers it down for that reason.
+        cluster.listed = BTreeMap::from([(2, false), (3, false)]);
+        cluster.run(5000);
+        assert_eq!(cluster.members(), [2, 3], "{ping:?}");
+    }
+}
+
+#[test]
+fn serves_only_replicas_that_master_lists() {
+    let mut cluster = TestCluster::settled();
+    let attach = |cluster: &mut TestCluster, listed: &[NodeAddr]| {
+        let replicas = Some(listed.into());
+        let master = NodeReport { replicas, ..report(1, Role::Master, 100, "first") };
+        cluster.answers.insert(1, Ok(master));
+        cluster.run(10_000);
+    };
+    attach(&mut cluster, &[node(2), node(3)]);
+    assert_eq!(cluster.members(), [2, 3]);
+    attach(&mut cluster, &[node(3)]);
+    assert_eq!((cluster.members(), cluster.state(2)), (vec![3], ReplicaState::UnknownToMaster));
+    // A name in its list is not resolved.
+    let named = |host: &str, port| NodeAddr { host: host.into(), port };
+    attach(&mut cluster, &[node(3), named("redis-2", 6379)]);
+    assert_eq!(cluster.members(), [2, 3]);
+    attach(&mut cluster, &[node(3), named("redis-2", 6380)]);
+    assert_eq!(cluster.members(), [3]);
+    // Its last list stands while it does not answer.
+    cluster.answers.insert(1, Err(ProbeFailure::Unresponsive));
+    cluster.run(10_000);
+    assert_eq!(cluster.members(), [3]);
+}
+
+#[test]
+fn serves_only_replicas_with_history_of_master() {
+    let mut cluster = TestCluster::settled();
+    let stranger = report(2, follower(1, true), 100, "another");
+    for lineage in [stranger.lineage.clone(), None] {
+        cluster.answers.insert(2, Ok(NodeReport { lineage, ..stranger.clone() }));
+        cluster.run(500);
+        assert_eq!(
+            (cluster.members(), cluster.state(2)),
+            (vec![3], ReplicaState::FollowsOtherMaster)
+        );
+    }
+    cluster.replid = "";
+    cluster.run(10_000);
+    assert_eq!(cluster.members(), [2, 3], "the master's history is unreadable");
+}
+
+#[test]
+fn does_not_fence_replica_that_got_another_name() {
+    let mut cluster = TestCluster::settled();
+    // The sentinels announce the address of 2 as 9 from now on.
+    let renamed = report(2, follower(1, true), 100, "first");
+    cluster.answers.insert(9, Ok(renamed));
+    cluster.listed = BTreeMap::from([(9, true), (3, true)]);
+    for _ in 0..80 {
+        let update = cluster.run(500);
+        assert!(!update.fenced.contains(&dialled(2)));
+    }
+    assert_eq!(cluster.members(), [3, 9]);
 }
 
 #[test]

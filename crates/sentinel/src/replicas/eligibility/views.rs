@@ -1,43 +1,58 @@
 //! Merges the sentinels' views of the replicas.
 //!
-//! A replica counts as listed if any sentinel lists it: a sentinel that has just started or was
-//! reset knows few. Whether a replica is down is decided by the majority of the sentinels that list
-//! it; a sentinel in TILT has no vote.
+//! A replica is listed once most sentinels that name the master list it, whatever their epochs: one
+//! sentinel neither adds a replica nor hides one. It stays listed until most of them list others
+//! and not it. A sentinel that lists none was reset or has just started, and knows nothing yet.
+//! Whether a replica is down is decided by the majority of the sentinels that list it; a sentinel
+//! in TILT has no vote.
 
 use std::collections::BTreeMap;
 
-use crate::{Epoch, NodeAddr, View};
+use crate::{NodeAddr, View};
 
-/// The replicas of `master` in the views at the highest epoch at which it is named, each with
-/// whether it is considered up. `None` if no view is about this master.
+/// The replicas of `master`, each with whether it is considered up. `known`: it was listed until
+/// now. `None` if no view with replicas is about this master: the last list stands.
 pub(crate) fn listed<'a>(
     master: &NodeAddr,
     views: impl Iterator<Item = &'a View> + Clone,
+    known: impl Fn(&NodeAddr) -> bool,
 ) -> Option<BTreeMap<NodeAddr, bool>> {
     let about = views.filter(|view| view.addr == *master && !view.is_empty_state());
-    let epoch: Epoch = about.clone().map(|view| view.epoch).max()?;
-    let mut opinions: BTreeMap<&NodeAddr, (usize, usize)> = BTreeMap::new();
-    for view in about.filter(|view| view.epoch == epoch) {
-        for replica in &view.replicas {
-            let (asked, against) = opinions.entry(&replica.addr).or_default();
-            if !view.tilt {
-                *asked += 1;
-                *against += usize::from(!replica.healthy);
-            }
+    let views = about.clone().count();
+    let informed = about.clone().filter(|view| !view.replicas.is_empty()).count();
+    if informed == 0 {
+        return None;
+    }
+    let mut opinions: BTreeMap<&NodeAddr, Opinions> = BTreeMap::new();
+    for view in about {
+        let listed: BTreeMap<&NodeAddr, bool> =
+            view.replicas.iter().map(|replica| (&replica.addr, replica.healthy)).collect();
+        for (addr, healthy) in listed {
+            let opinions = opinions.entry(addr).or_default();
+            opinions.listed += 1;
+            opinions.asked += usize::from(!view.tilt);
+            opinions.against += usize::from(!view.tilt && !healthy);
         }
     }
-    Some(
-        opinions
-            .into_iter()
-            .map(|(addr, (asked, against))| (addr.clone(), against * 2 <= asked))
-            .collect(),
-    )
+    let is_listed =
+        |addr: &NodeAddr, times: usize| times * 2 > views || (known(addr) && times * 2 >= informed);
+    let listed = opinions.into_iter().filter(|(addr, it)| is_listed(addr, it.listed));
+    Some(listed.map(|(addr, it)| (addr.clone(), it.against * 2 <= it.asked)).collect())
+}
+
+/// What the sentinels say about one replica: how many list it, how many of these have a vote on
+/// whether it is up, and how many consider it down.
+#[derive(Default)]
+struct Opinions {
+    listed: usize,
+    asked: usize,
+    against: usize,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ReplicaView;
+    use crate::{Epoch, ReplicaView};
 
     fn node(port: u16) -> NodeAddr {
         NodeAddr { host: "10.0.0.1".into(), port }
@@ -62,22 +77,50 @@ mod tests {
         }
     }
 
+    fn ports(views: &[View], known: &[u16]) -> Option<Vec<(u16, bool)>> {
+        let found = listed(&node(1), views.iter(), |addr| known.contains(&addr.port))?;
+        Some(found.into_iter().map(|(addr, healthy)| (addr.port, healthy)).collect())
+    }
+
     #[test]
-    fn merges_views_at_highest_epoch_by_majority() {
+    fn lists_and_judges_replicas_by_majority() {
         let views = [
             view(1, 5, &[(2, true), (3, false)]),
             view(1, 5, &[(2, true), (3, false), (4, true)]),
             view(1, 5, &[(2, false), (3, true)]),
-            view(1, 4, &[(9, true)]),
             view(8, 6, &[(7, true)]),
         ];
-        let found = listed(&node(1), views.iter()).expect("views");
-        assert_eq!(found, BTreeMap::from([(node(2), true), (node(3), false), (node(4), true)]));
-        assert_eq!(listed(&node(6), views.iter()), None);
+        assert_eq!(ports(&views, &[]), Some(vec![(2, true), (3, false)]));
+        assert_eq!(listed(&node(6), views.iter(), |_| true), None);
         let settling = View { tilt: true, ..view(1, 5, &[(2, false)]) };
+        assert_eq!(ports(&[settling], &[]), Some(vec![(2, true)]));
+    }
+
+    #[test]
+    fn single_sentinel_neither_adds_nor_hides_replicas() {
+        let honest = || view(1, 5, &[(2, true), (3, true)]);
+        let both = Some(vec![(2, true), (3, true)]);
+        for epoch in [4, 5, 99] {
+            for lie in [view(1, epoch, &[]), view(1, epoch, &[(9, true)])] {
+                assert_eq!(ports(&[honest(), honest(), lie.clone()], &[]), both);
+                // One of two that answer cannot hide what was listed before, either.
+                assert_eq!(ports(&[honest(), lie], &[2, 3]), both);
+            }
+        }
+    }
+
+    #[test]
+    fn last_list_stands_while_sentinels_know_none() {
+        let reset = || view(1, 5, &[]);
+        assert_eq!(ports(&[reset(), reset(), reset()], &[2]), None);
+        let relearned = view(1, 5, &[(2, true)]);
+        assert_eq!(ports(&[reset(), reset(), relearned.clone()], &[2]), Some(vec![(2, true)]));
+        assert_eq!(ports(&[reset(), reset(), relearned], &[]), Some(vec![]));
+        // Most list others, and not this one.
+        let without = || view(1, 5, &[(3, true)]);
         assert_eq!(
-            listed(&node(1), std::iter::once(&settling)),
-            Some(BTreeMap::from([(node(2), true)]))
+            ports(&[without(), without(), view(1, 5, &[(2, true)])], &[2, 3]),
+            Some(vec![(3, true)])
         );
     }
 }
