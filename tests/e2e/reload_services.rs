@@ -305,7 +305,7 @@ fn adds_service_again_while_it_drains() {
     assert!(pointsman.wait_exit(PATIENCE).success());
 }
 
-/// The replica has the lowest priority when the service is removed, and no failover was ordered.
+/// The replica is preferred when the service is removed, and no failover was ordered.
 #[test]
 fn ends_switchover_of_a_removed_service() {
     let cluster = Cluster::builder().masters(&["alpha", "beta"]).replicas(2).start();
@@ -317,10 +317,11 @@ fn ends_switchover_of_a_removed_service() {
         .start();
     let alpha = pointsman.addr_of("alpha").expect("an address");
     let master = cluster.master_addr("beta").expect("a master");
-    let replica = cluster.groups()[1].nodes().iter().find(|it| it.addr() != master);
-    let replica = replica.expect("a replica");
+    let replicas: Vec<_> =
+        cluster.groups()[1].nodes().iter().filter(|it| it.addr() != master).collect();
+    let (replica, rival) = (replicas[0], replicas[1]);
     let priority = || {
-        let reply = replica.ask(&["CONFIG", "GET", "replica-priority"]).expect("a reply");
+        let reply = rival.ask(&["CONFIG", "GET", "replica-priority"]).expect("a reply");
         reply.field("replica-priority").map(ToString::to_string)
     };
     let (before, to) = (priority(), replica.addr().to_string());

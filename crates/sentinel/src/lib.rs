@@ -63,7 +63,7 @@ pub use replicas::publisher::Replicas;
 pub use replicas::snapshot::{ReplicaPoolSnapshot, ReplicaSnapshot};
 pub use switchover::{
     FleetPauseError, PriorityChange, SwitchoverError, SwitchoverLimits, SwitchoverOptions,
-    SwitchoverOutcome, SwitchoverStep, pause_fleet, restore_priorities, resume_fleet, switchover,
+    SwitchoverOutcome, SwitchoverStep, pause_fleet, resume_fleet, switchover,
 };
 pub use ticker::Ticker;
 pub use types::{

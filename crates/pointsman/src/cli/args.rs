@@ -310,12 +310,11 @@ pub(super) struct SwitchoverArgs {
 
     /// The replica to promote, as the sentinels list it; otherwise Sentinel chooses
     ///
-    /// Lowers its replica-priority below that of all other replicas, waits for up to ten seconds
-    /// until the sentinel that starts the failover reports that, switches, and restores the
-    /// priority as soon as the replica is selected. Traffic is held only for the switch. If the
-    /// pointsman is killed meanwhile, this command restores the priority itself, or prints the
-    /// commands. Requires +config|get, +config|set, +subscribe, +pubsub|numsub and
-    /// &__pointsman__:priority on the Redis nodes.
+    /// Raises the replica-priority of the replicas that would be preferred to it, waits for up to
+    /// ten seconds until the sentinel that starts the failover reports that, switches, and restores
+    /// the priorities as soon as the replica is selected. Traffic is held only for the switch.
+    /// Before a priority is changed, the command that restores it is printed, in case the pointsman
+    /// is killed meanwhile. Requires +config|get and +config|set on the Redis nodes.
     #[arg(long, value_name = "HOST:PORT")]
     pub(super) to: Option<String>,
 

@@ -13,7 +13,6 @@ use super::admin_server::{self, AdminServerError};
 use super::admin_tls::TlsProblem;
 use super::args::ControlArgs;
 use super::http::{self, ControlEndpoint};
-use super::recovery::Recovery;
 use super::status::StatusError;
 use crate::config::{self, Flags, PendingReads, Secret, Value};
 
@@ -86,14 +85,12 @@ pub(super) fn send(
     let path = format!("/control/{action}?{}", query.join("&"));
     let mut last = None;
     let mut rest = String::new();
-    let mut recovery = Recovery::default();
     let code = http::post(&endpoint, &path, token.as_ref().map(Secret::reveal), &mut |line| {
         // Empty lines are keep-alives.
         let Ok(document) = serde_json::from_str::<Json>(line) else {
             rest.push_str(line);
             return;
         };
-        recovery.observe(&document);
         if args.json {
             print(line);
         } else if let (Some(after), Some(step), Some(text)) = (
@@ -105,9 +102,6 @@ pub(super) fn send(
         }
         last = Some(document);
     });
-    for (text, document) in recovery.restore(args, env) {
-        print(if args.json { &document } else { &text });
-    }
     let code = code.map_err(|error| ControlError::unreachable(&endpoint, error))?;
     match (code, last) {
         (404 | 405, _) if rest.starts_with("no such path") => Err(ControlError::Disabled(endpoint)),

@@ -18,7 +18,6 @@ mod import;
 mod listener_certificates;
 mod man;
 mod read_token;
-mod recovery;
 mod screen;
 mod screen_certificates;
 mod screen_shared;

@@ -1,17 +1,34 @@
-//! Findings about `replica-priority`: values that differ are intended in some deployments, and left
-//! by a switchover to a named replica in others.
+//! Findings about `replica-priority`: values that differ are intended in some deployments; values
+//! that a switchover to a named replica has raised are to be restored.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::diagnose::{Findings, Severity};
 use super::observed::Observed;
 use crate::NodeAddr;
+use crate::switchover::former_priority;
 
 pub(super) fn diagnose(findings: &mut Findings, observed: &Observed) {
     // The sentinels' latest INFO replies may differ for ten seconds.
     let mut seen: BTreeMap<&NodeAddr, BTreeSet<u64>> = BTreeMap::new();
+    let mut raised: BTreeMap<&NodeAddr, (u64, u64)> = BTreeMap::new();
     for it in observed.views().flat_map(|(_, _, view)| &view.replicas).filter(|it| !it.down) {
-        seen.entry(&it.addr).or_default().extend(it.priority);
+        let Some(value) = it.priority else { continue };
+        let former = former_priority(value);
+        raised.extend(former.map(|former| (&it.addr, (value, former))));
+        seen.entry(&it.addr).or_default().insert(former.unwrap_or(value));
+    }
+    let command = |node: &NodeAddr, value: u64| {
+        format!("redis-cli -h {} -p {} CONFIG SET replica-priority {value}", node.host, node.port)
+    };
+    for (node, (value, former)) in raised {
+        let what = format!("its replica-priority is {value}: a switchover --to raised it");
+        let remedy = format!(
+            "wait until that has ended; if none is running, it was killed before it restored the \
+             value: {}",
+            command(node, former)
+        );
+        findings.add((Severity::Warning, "priority-raised"), node, what, remedy);
     }
     // A replica with 0 is excluded on purpose.
     let values: BTreeSet<u64> = seen.values().flatten().copied().filter(|it| *it > 0).collect();
@@ -19,11 +36,7 @@ pub(super) fn diagnose(findings: &mut Findings, observed: &Observed) {
     for (node, values) in &seen {
         let Some(value) = values.first().filter(|it| *it < highest && **it > 0) else { continue };
         let what = format!("its replica-priority is {value}, that of others up to {highest}");
-        let remedy = format!(
-            "if that is not intended, a switchover --to was killed before it restored the value: \
-             redis-cli -h {} -p {} CONFIG SET replica-priority {highest}",
-            node.host, node.port
-        );
+        let remedy = format!("if that is not intended: {}", command(node, *highest));
         findings.add((Severity::Note, "priorities-differ"), node, what, remedy);
     }
 }

@@ -487,6 +487,12 @@ fn reports_nodes_in_wrong_role_or_state() {
         (0..3).for_each(|number| view(it, number).replicas[1].priority = Some(99));
         (0..3).for_each(|number| view(it, number).replicas[0].priority = Some(100));
     });
+    only("priority-raised", Severity::Warning, |it| {
+        (0..3).for_each(|number| {
+            view(it, number).replicas.iter_mut().for_each(|it| it.priority = Some(100));
+            view(it, number).replicas[1].priority = Some(1_000_000_100);
+        });
+    });
     // Commands that may not be sent are not missed.
     let mut observed = healthy();
     observed.nodes[0].answer = Ok(NodeReport {

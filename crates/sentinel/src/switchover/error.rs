@@ -86,12 +86,22 @@ pub enum SwitchoverError {
         /// Why, for operators.
         problem: String,
     },
-    /// Another process has changed priorities, or is about to.
+    /// Another process has raised a priority, or was killed before it restored it.
     #[error(
-        "another process is switching over to a named replica: it uses the replica-priority of \
-         {0}; repeat it when that is done"
+        "another process is switching over to a named replica, or was killed meanwhile: the \
+         replica-priority of {node} is {value}; repeat it when that is done, or, if nobody is \
+         doing that: redis-cli -h {} -p {} CONFIG SET replica-priority {former}",
+        .node.host,
+        .node.port
     )]
-    PrioritiesInUse(NodeAddr),
+    PrioritiesInUse {
+        /// The node.
+        node: NodeAddr,
+        /// Its temporary value.
+        value: u64,
+        /// The value before.
+        former: u64,
+    },
     /// The sentinel did not learn of the changed priorities.
     #[error(
         "sentinel {sentinel} does not report {node} as the first choice after {} s: {problem}",

@@ -53,8 +53,9 @@ pub use self::error::SwitchoverError;
 pub use self::fleet_pause::{FleetPauseError, pause_fleet, resume_fleet};
 use self::leader_task::{FailoverLeader, LeaderCommand};
 use self::participants::{Participants, select_participants};
+pub use self::preference::PriorityChange;
+pub(crate) use self::preference::former_priority;
 use self::preference::{Preference, Reporter, requested_replica};
-pub use self::preference::{PriorityChange, restore_priorities};
 use self::state_machine::SwitchoverMachine;
 use self::steps::{Action, DiscoveryState, Input};
 use self::tasks::{MasterCommand, ReplicationNodes, ServerTasks};
@@ -109,8 +110,6 @@ pub struct SwitchoverStep {
     pub step: &'static str,
     /// A description for operators.
     pub text: String,
-    /// The priorities that are changed after this step, and restored later.
-    pub changes: Vec<PriorityChange>,
 }
 
 /// The result of a successful switchover.

@@ -31,30 +31,17 @@ pub(super) async fn stream_steps(
             }
         };
         let Some(it) = it else { return lines };
-        let mut line = json!({ "after_ms": millis(it.after), "step": it.step, "text": it.text });
-        let is_recovery_data = !it.changes.is_empty();
-        if let Some(line) = line.as_object_mut().filter(|_| is_recovery_data) {
-            line.insert("changes".to_owned(), it.changes.iter().map(change).collect());
-        }
+        let line = json!({ "after_ms": millis(it.after), "step": it.step, "text": it.text });
         if lines.send(format!("{line}\n").into()).await.is_err() {
             return lines;
         }
-        // The next step is taken only when this line has been passed on: the values are changed
+        // The next step is taken only when this line has been passed on: priorities are changed
         // after that.
         let since = Instant::now();
-        while is_recovery_data
-            && lines.capacity() < lines.max_capacity()
-            && since.elapsed() < KEEP_ALIVE_INTERVAL
-        {
+        while lines.capacity() < lines.max_capacity() && since.elapsed() < KEEP_ALIVE_INTERVAL {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
-}
-
-/// A changed priority, as the client needs it to restore it if this process is killed.
-fn change(it: &sentinel::PriorityChange) -> serde_json::Value {
-    let (node, addr) = (it.node.to_string(), it.dialled.to_string());
-    json!({ "node": node, "addr": addr, "from": it.from, "to": it.to })
 }
 
 #[cfg(test)]
@@ -70,7 +57,6 @@ mod tests {
             after: Duration::from_millis(7),
             step: "hold",
             text: "held".to_owned(),
-            changes: Vec::new(),
         };
         steps.send(it).await.unwrap();
         let line = body.recv().await.unwrap();

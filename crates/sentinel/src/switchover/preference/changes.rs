@@ -14,7 +14,7 @@
 use std::time::{Duration, Instant};
 
 use super::choice::first_choice;
-use super::plan::PriorityChange;
+use super::plan::{PriorityChange, former_priority};
 use crate::NodeAddr;
 use crate::switchover::error::SwitchoverError;
 use crate::switchover::leader::LeaderView;
@@ -245,6 +245,14 @@ impl PriorityChanges {
         }
         if view.master != self.master || view.down {
             return self.fail(now, SwitchoverError::Unsettled);
+        }
+        // Raised by another process since this one has read it.
+        let own = view.replicas.iter().find(|it| it.addr == self.requested);
+        if let Some((value, former)) =
+            own.and_then(|it| Some((it.priority, former_priority(it.priority)?)))
+        {
+            let node = self.requested.clone();
+            return self.fail(now, SwitchoverError::PrioritiesInUse { node, value, former });
         }
         match first_choice(&view, &self.requested, self.wanted) {
             Ok(()) => {

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tracing::{error, info, warn};
 
 use super::changes::{Action, Input, PriorityChanges, RestoreReply, SetReply};
-use super::nodes::{LockedReplica, NodeAccess, restore, set};
+use super::nodes::{NodeAccess, restore, set};
 use super::plan::PriorityChange;
 use super::{Event, Reporter};
 use crate::discovery::operations::Operations;
@@ -37,8 +37,6 @@ pub(super) struct PriorityKeeper {
     pub(super) access: NodeAccess,
     pub(super) operations: Operations,
     pub(super) nodes: Vec<ChangedNode>,
-    /// Held until everything is restored.
-    pub(super) _locks: Vec<LockedReplica>,
     pub(super) leader: Option<CommandConnection>,
     /// Its end, and anything received, is the order to restore.
     pub(super) orders: mpsc::Receiver<()>,
@@ -180,7 +178,7 @@ impl PriorityKeeper {
 }
 
 /// Tries once; on a new connection if the present one is broken.
-pub(super) async fn restore_once(
+async fn restore_once(
     access: &NodeAccess,
     connection: Option<CommandConnection>,
     (change, role): (&PriorityChange, Option<&str>),

@@ -1,9 +1,11 @@
 //! Makes Sentinel promote a named replica: by `replica-priority`, for the time until the leader has
 //! selected it.
 //!
+//! Two processes need no lock: what they set and restore is the same (`plan`).
+//!
 //! Traffic flows meanwhile: the leader learns of a new priority from its next INFO, up to ten
 //! seconds later. The values are restored at the selection, 50 ms or more before the promotion,
-//! because the promotion ends with a CONFIG REWRITE that would make the temporary value permanent.
+//! because the CONFIG REWRITE that ends each change of a role would make them permanent.
 //!
 //! `plan` decides which values to change, `changes` how they are set and restored; `keeper` acts.
 
@@ -17,27 +19,24 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tls::ClientTls;
 use tokio::sync::mpsc;
 
-use self::changes::{PriorityChanges, RestoreReply};
+use self::changes::PriorityChanges;
 use self::choice::first_choice;
-use self::keeper::{ChangedNode, PriorityKeeper, restore_once};
-use self::nodes::{LockedReplica, NodeAccess};
+use self::keeper::{ChangedNode, PriorityKeeper};
+use self::nodes::{NodeAccess, OpenReplica};
 pub use self::plan::PriorityChange;
+pub(crate) use self::plan::former_priority;
 use super::SwitchoverStep;
 use super::command_connection::CommandConnection;
 use super::error::SwitchoverError;
 use super::leader::LeaderView;
 use super::participants::Participants;
+use crate::NodeAddr;
 use crate::discovery::handle::DiscoveryHandle;
-use crate::link::login::{Access, Login};
-use crate::{Credentials, NodeAddr};
 
 /// How long a report of the changes is waited for, so that it precedes them.
 const REPORT_TIMEOUT: Duration = Duration::from_millis(500);
-/// For each node, when another process than the one that changed it restores it.
-const RECOVERY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_millis(250));
 
 /// Reports steps to the one that requested the switchover.
 #[derive(Debug, Clone)]
@@ -49,13 +48,9 @@ pub(super) struct Reporter {
 impl Reporter {
     /// Never blocks: the switchover must not depend on how fast its steps are read.
     pub(super) fn report(&self, step: &'static str, text: String) {
-        self.report_changes(step, text, Vec::new());
-    }
-
-    fn report_changes(&self, step: &'static str, text: String, changes: Vec<PriorityChange>) {
         let after = self.start.elapsed();
         // A receiver that was dropped is detected before the failover is started.
-        let _ = self.steps.try_send(SwitchoverStep { after, step, text, changes });
+        let _ = self.steps.try_send(SwitchoverStep { after, step, text });
     }
 
     /// Waits until every report was taken, or its reader is too slow or gone.
@@ -87,8 +82,7 @@ pub(super) struct Preference {
 }
 
 impl Preference {
-    /// Locks the replicas, reads their priorities, checks that they may be changed, and starts to
-    /// change them.
+    /// Reads the priorities of the replicas, reports which ones change, and starts to change them.
     pub(super) async fn start(
         handle: &DiscoveryHandle,
         participants: &Participants,
@@ -98,28 +92,19 @@ impl Preference {
     ) -> Result<Self, SwitchoverError> {
         let settings = handle.connection_settings();
         let access = NodeAccess { login: settings.auth.clone(), timeout };
-        let mut replicas = participants.replicas.clone();
-        // Every process locks in this order.
-        replicas.sort();
-        let mut locks = Vec::with_capacity(replicas.len());
-        for replica in replicas {
-            locks.push(LockedReplica::open(&access, replica).await?);
+        let mut replicas = Vec::with_capacity(participants.replicas.len());
+        for (node, dialled) in &participants.replicas {
+            replicas.push(OpenReplica::open(&access, node.clone(), *dialled).await?);
         }
-        let candidates: Vec<_> = locks.iter().map(|it| it.candidate.clone()).collect();
+        let candidates: Vec<_> = replicas.iter().map(|it| it.candidate.clone()).collect();
         let (changes, wanted) = plan::plan(&requested, &candidates)?;
-        for change in &changes {
-            for it in locks.iter_mut().filter(|it| it.candidate.node == change.node) {
-                it.check_writable().await?;
-            }
-        }
         announce(&reporter, &changes, &leader);
         reporter.taken().await;
         let mut nodes = Vec::with_capacity(changes.len());
-        for change in &changes {
-            let lock = locks.iter_mut().find(|it| it.candidate.node == change.node);
-            let (role, connection) =
-                lock.map_or((None, None), |it| (it.role.take(), it.connection.take()));
-            nodes.push(ChangedNode { change: change.clone(), connection, role });
+        for it in replicas {
+            let change = changes.iter().find(|change| change.node == it.candidate.node);
+            let Some(change) = change.cloned() else { continue };
+            nodes.push(ChangedNode { change, connection: Some(it.connection), role: it.role });
         }
         let (orders, ordered) = mpsc::channel(1);
         let (out, events) = mpsc::channel(4);
@@ -134,7 +119,6 @@ impl Preference {
             access,
             operations: handle.operations().clone(),
             nodes,
-            _locks: locks,
             leader: Some(connection),
             orders: ordered,
             events: out,
@@ -184,20 +168,22 @@ impl Preference {
     }
 }
 
-/// Reports the changes before they are made: if this process is killed, the one that requested
-/// the switchover knows what to restore.
+/// Reports the changes and how to undo them before they are made: an operator can do so if this
+/// process is killed.
 fn announce(reporter: &Reporter, changes: &[PriorityChange], leader: &NodeAddr) {
-    let text = match changes {
-        [] => "no priority has to be changed".to_owned(),
-        changes => {
-            let list: Vec<String> = changes
-                .iter()
-                .map(|it| format!("{} from {} to {}", it.node, it.from, it.to))
-                .collect();
-            format!("replica-priority changes until a replica is selected: {}", list.join(", "))
-        }
+    let text = if changes.is_empty() {
+        "no priority has to be changed".to_owned()
+    } else {
+        let change = |it: &PriorityChange| format!("{} from {} to {}", it.node, it.from, it.to);
+        let list: Vec<String> = changes.iter().map(change).collect();
+        let remedies: Vec<String> = changes.iter().map(PriorityChange::remedy).collect();
+        format!(
+            "replica-priority changes until a replica is selected: {}; to restore it by hand: {}",
+            list.join(", "),
+            remedies.join("; ")
+        )
     };
-    reporter.report_changes("prefer", text, changes.to_vec());
+    reporter.report("prefer", text);
     // Taken only when the one before has been written.
     let text = format!("sentinel {leader} learns of priorities within ten seconds; traffic flows");
     reporter.report("prefer", text);
@@ -223,35 +209,4 @@ pub(super) fn requested_replica(
     let problem = || "it does not report that it follows the master".to_owned();
     let refused = || SwitchoverError::NotPromotable { node: to.clone(), problem: problem() };
     found.map(|(addr, _)| addr.clone()).ok_or_else(refused)
-}
-
-/// Restores priorities that another process has changed and cannot restore. Returns for each node
-/// the problem, if it is not restored.
-pub async fn restore_priorities(
-    (auth, tls): (Option<Credentials>, Option<ClientTls>),
-    changes: Vec<PriorityChange>,
-) -> Vec<(PriorityChange, Result<(), String>)> {
-    let access = NodeAccess {
-        login: Login::new(Access { credentials: auth.as_ref(), tls: tls.as_ref() }),
-        timeout: Duration::from_millis(500),
-    };
-    let mut results = Vec::with_capacity(changes.len());
-    for change in changes {
-        access.login.transport().set_name(change.dialled, &change.node.host);
-        let since = Instant::now();
-        let result = loop {
-            match restore_once(&access, None, (&change, None)).await.0 {
-                RestoreReply::Restored { .. } => break Ok(()),
-                RestoreReply::Other(value) => {
-                    break Err(format!("it is {value}, which somebody else has set"));
-                }
-                RestoreReply::Failed(problem) if since.elapsed() >= RECOVERY.0 => {
-                    break Err(problem);
-                }
-                RestoreReply::Failed(_) => tokio::time::sleep(RECOVERY.1).await,
-            }
-        };
-        results.push((change, result));
-    }
-    results
 }

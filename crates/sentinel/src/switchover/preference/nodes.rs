@@ -1,33 +1,22 @@
 //! Reads and changes `replica-priority` on Redis nodes.
-//!
-//! Two processes that change priorities at once would each restore values of the other. Each
-//! therefore subscribes on every replica to one channel, in one order, and counts its subscribers
-//! before it reads a value. The subscription ends with the process, and no data is touched.
 
 use std::net::SocketAddr;
 use std::time::Duration;
-
-use bytes::BytesMut;
 
 use super::changes::{RestoreReply, SetReply};
 use super::plan::{Candidate, PriorityChange};
 use crate::NodeAddr;
 use crate::link::auth::Denied;
-use crate::link::connection::RespConnection;
-use crate::link::links::describe;
 use crate::link::login::Login;
-use crate::link::poll::put_command;
 use crate::link::reply::Reply;
 use crate::switchover::command_connection::CommandConnection;
 use crate::switchover::error::SwitchoverError;
 
-/// The channel whose subscribers change priorities.
-const CHANNEL: &str = "__pointsman__:priority";
 const PRIORITY: &str = "replica-priority";
 /// The configuration section that refusals refer to.
 const AUTH: &str = "service.auth";
 /// All rules that are needed beyond those of the probes.
-const RULES: &str = "+config|get +config|set +subscribe +pubsub|numsub &__pointsman__:priority";
+const RULES: &str = "+config|get +config|set";
 
 /// How to log in to the nodes.
 #[derive(Debug, Clone)]
@@ -42,66 +31,26 @@ impl NodeAccess {
     }
 }
 
-/// A replica that is locked against other processes, with its value.
+/// A replica with its value.
 #[derive(Debug)]
-pub(super) struct LockedReplica {
+pub(super) struct OpenReplica {
     pub(super) candidate: Candidate,
-    /// `None` once it is used to change the value.
-    pub(super) connection: Option<CommandConnection>,
+    pub(super) connection: CommandConnection,
     /// Its role and master, to notice that they changed.
     pub(super) role: Option<String>,
-    /// Subscribed; nothing is ever received.
-    _lock: RespConnection,
 }
 
-impl LockedReplica {
+impl OpenReplica {
     pub(super) async fn open(
         access: &NodeAccess,
-        (node, dialled): (NodeAddr, SocketAddr),
+        node: NodeAddr,
+        dialled: SocketAddr,
     ) -> Result<Self, SwitchoverError> {
         let problem = |problem| SwitchoverError::Node { node: node.clone(), problem };
-        let lock = access.open(dialled).await.map_err(problem)?;
-        let lock = subscribe(lock, access.timeout).await.map_err(problem)?;
         let mut connection = access.open(dialled).await.map_err(problem)?;
-        let reply = connection.ask(&["PUBSUB", "NUMSUB", CHANNEL]).await.map_err(problem)?;
-        refusal(&reply, "PUBSUB NUMSUB").map_err(problem)?;
-        match reply.list().and_then(|it| it.get(1)).and_then(Reply::number) {
-            Some(1) => {}
-            Some(_) => return Err(SwitchoverError::PrioritiesInUse(node)),
-            None => return Err(problem("PUBSUB NUMSUB returned no number".to_owned())),
-        }
         let priority = read(&mut connection).await.map_err(problem)?;
         let role = role(&mut connection).await;
-        let candidate = Candidate { node, dialled, priority };
-        Ok(Self { candidate, connection: Some(connection), role, _lock: lock })
-    }
-
-    /// Sets the present value, which changes nothing, to find out whether that is allowed.
-    pub(super) async fn check_writable(&mut self) -> Result<(), SwitchoverError> {
-        let node = &self.candidate.node;
-        let problem = |problem| SwitchoverError::Node { node: node.clone(), problem };
-        let value = self.candidate.priority.to_string();
-        let Some(connection) = &mut self.connection else { return Ok(()) };
-        let reply = connection.ask(&["CONFIG", "SET", PRIORITY, &value]).await;
-        refusal(&reply.map_err(problem)?, "CONFIG SET").map_err(problem)
-    }
-}
-
-async fn subscribe(
-    connection: CommandConnection,
-    timeout: Duration,
-) -> Result<RespConnection, String> {
-    let mut connection = connection.into_connection().ok_or("it does not answer")?;
-    let mut command = BytesMut::new();
-    put_command(&mut command, &["SUBSCRIBE", CHANNEL]);
-    let subscribing = async {
-        connection.send(&command).await?;
-        connection.next().await
-    };
-    match tokio::time::timeout(timeout, subscribing).await {
-        Ok(Ok(reply)) => refusal(&reply, "SUBSCRIBE").map(|()| connection),
-        Ok(Err(error)) => Err(describe(&error)),
-        Err(_) => Err(format!("no answer within {} ms", timeout.as_millis())),
+        Ok(Self { candidate: Candidate { node, dialled, priority }, connection, role })
     }
 }
 

@@ -1,14 +1,25 @@
 //! Which priorities to change so that Sentinel promotes the requested replica.
 //!
 //! Sentinel promotes the replica with the lowest priority above 0
-//! (`redis:src/sentinel.c:compareSlavesForPromotion`). Usually it is enough to lower the requested
-//! one below all others. Where the lowest is 1 already, those with 1 are raised to 2. A 0 means
-//! that a replica is never promoted, and stays.
+//! (`redis:src/sentinel.c:compareSlavesForPromotion`). The requested one keeps its priority; those
+//! that it would not be preferred to are raised by [`RAISE`]. A 0 means that a replica is never
+//! promoted, and stays.
+//!
+//! A raised value contains the one before: any process that finds it knows what to restore, and two
+//! that raise the same replica at once set and restore the same values.
 
 use std::net::SocketAddr;
 
 use crate::NodeAddr;
 use crate::switchover::error::SwitchoverError;
+
+/// Added to a priority for a while. Servers accept up to 2,147,483,647; nobody uses such values.
+const RAISE: u64 = 1_000_000_000;
+
+/// The value before, if this one was raised for a switchover.
+pub(crate) fn former_priority(value: u64) -> Option<u64> {
+    value.checked_sub(RAISE)
+}
 
 /// A temporary change of a node's `replica-priority`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,7 +51,7 @@ pub(super) struct Candidate {
     pub(super) priority: u64,
 }
 
-/// The changes that make `requested` the first choice, and its priority with them.
+/// The changes that make `requested` the first choice, and its priority.
 pub(super) fn plan(
     requested: &NodeAddr,
     candidates: &[Candidate],
@@ -49,6 +60,12 @@ pub(super) fn plan(
         node: requested.clone(),
         problem: problem.to_owned(),
     };
+    for it in candidates {
+        if let Some(former) = former_priority(it.priority) {
+            let (node, value) = (it.node.clone(), it.priority);
+            return Err(SwitchoverError::PrioritiesInUse { node, value, former });
+        }
+    }
     let own = candidates
         .iter()
         .find(|it| it.node == *requested)
@@ -56,24 +73,16 @@ pub(super) fn plan(
     if own.priority == 0 {
         return Err(refuse("its replica-priority is 0, so that it is never promoted"));
     }
-    let others = || candidates.iter().filter(|it| it.node != *requested && it.priority > 0);
-    let Some(lowest) = others().map(|it| it.priority).min() else {
-        return Ok((Vec::new(), own.priority));
-    };
-    if own.priority < lowest {
-        return Ok((Vec::new(), own.priority));
-    }
-    let to = lowest.saturating_sub(1).max(1);
-    let change = |it: &Candidate, to| PriorityChange {
+    let rivals = candidates
+        .iter()
+        .filter(|it| it.node != *requested && (1..=own.priority).contains(&it.priority));
+    let raised = rivals.map(|it| PriorityChange {
         node: it.node.clone(),
         dialled: it.dialled,
         from: it.priority,
-        to,
-    };
-    // Raised first: until the last change the order of the replicas stays a valid one.
-    let raised = others().filter(|it| it.priority <= to).map(|it| change(it, to + 1));
-    let lowered = (own.priority != to).then(|| change(own, to));
-    Ok((raised.chain(lowered).collect(), to))
+        to: it.priority + RAISE,
+    });
+    Ok((raised.collect(), own.priority))
 }
 
 #[cfg(test)]
@@ -98,14 +107,25 @@ mod tests {
     }
 
     #[test]
-    fn changes_as_few_priorities_as_possible() {
-        assert_eq!(planned(&[100, 100, 100]), Ok((vec![(1, 100, 99)], 99)));
-        assert_eq!(planned(&[100, 10, 100]), Ok((vec![(1, 100, 9)], 9)));
+    fn raises_only_rivals_of_requested_replica() {
+        let raised = |port: u16, value: u64| (port, value, 1_000_000_000 + value);
+        assert_eq!(planned(&[100, 100, 100]), Ok((vec![raised(2, 100), raised(3, 100)], 100)));
+        assert_eq!(planned(&[100, 10, 101]), Ok((vec![raised(2, 10)], 100)));
         assert_eq!(planned(&[5, 10, 100]), Ok((vec![], 5)), "it is the lowest already");
         assert_eq!(planned(&[100, 0, 0]), Ok((vec![], 100)), "it is the only candidate");
-        assert_eq!(planned(&[100, 0, 2]), Ok((vec![(1, 100, 1)], 1)));
-        assert_eq!(planned(&[100, 1, 1]), Ok((vec![(2, 1, 2), (3, 1, 2), (1, 100, 1)], 1)));
-        assert_eq!(planned(&[1, 1, 7]), Ok((vec![(2, 1, 2)], 1)));
+        assert_eq!(planned(&[1, 1, 7]), Ok((vec![raised(2, 1)], 1)));
+        assert_eq!(planned(&[999_999_999, 1]), Ok((vec![raised(2, 1)], 999_999_999)));
+    }
+
+    /// Whether another order is at work or was killed: the value before is known in either case.
+    #[test]
+    fn refuses_while_a_replica_is_raised() {
+        for priorities in [[1_000_000_100, 100], [100, 1_000_000_100]] {
+            let refused = planned(&priorities).unwrap_err().to_string();
+            assert!(refused.contains("CONFIG SET replica-priority 100"), "{refused}");
+        }
+        assert_eq!(former_priority(1_000_000_007), Some(7));
+        assert_eq!(former_priority(999_999_999), None);
     }
 
     #[test]
@@ -129,7 +149,8 @@ mod tests {
             for (port, from, to) in changes {
                 let at = usize::from(port) - 1;
                 prop_assert_eq!(priorities.get(at), Some(&from));
-                prop_assert!(from > 0 && to > 0 && to != from);
+                prop_assert!(from > 0 && former_priority(to) == Some(from));
+                prop_assert!(i32::try_from(to).is_ok());
                 if let Some(it) = after.get_mut(at) {
                     *it = to;
                 }

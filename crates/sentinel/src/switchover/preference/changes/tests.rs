@@ -249,6 +249,19 @@ fn fails_when_the_leader_does_not_report_the_priority() {
 }
 
 #[test]
+fn fails_at_once_when_another_order_raised_the_replica() {
+    let mut scenario = Scenario::begin();
+    assert!(scenario.answer(true) && scenario.answer(true));
+    scenario.pending.clear();
+    scenario.step(Input::View(Ok(view(&[(2, 1_000_000_100), (3, 2)]))));
+    assert!(scenario.has(|it| matches!(it, Action::Failed(SwitchoverError::PrioritiesInUse {
+        node: found, former: 100, ..
+    }) if *found == node(2))));
+    scenario.finish();
+    assert_eq!(scenario.values, [100, 1]);
+}
+
+#[test]
 fn counts_only_replicas_that_could_be_promoted() {
     let mut seen = view(&[(2, 1), (3, 1)]);
     assert!(first_choice(&seen, &node(2), 1).is_err());
