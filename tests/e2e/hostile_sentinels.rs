@@ -331,7 +331,9 @@ fn attack(case: &Case) {
     }
     let cluster = cluster.start();
     let all: Vec<String> = cluster.sentinel_addrs().iter().map(ToString::to_string).collect();
-    let mut pointsman = builder(&cluster).sentinels(&all[..case.configured]);
+    // By default such a command reaches no server.
+    let mut pointsman =
+        builder(&cluster).sentinels(&all[..case.configured]).service_line("refuse = []");
     if case.shared {
         pointsman = pointsman.service_line("upstream = \"shared\"");
     }
