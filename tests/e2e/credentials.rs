@@ -44,7 +44,17 @@ fn with_secrets(cluster: &Cluster, redis: &Path, sentinel: Option<&Path>) -> Poi
         let nodes = status["services"][0]["nodes"].as_array().expect("nodes");
         nodes.len() == cluster.nodes().len() && nodes.iter().all(|node| node["offset"].is_u64())
     });
+    wait_logged_in(cluster.nodes());
     pointsman
+}
+
+/// A replica is first asked without a password, if it does not require one.
+fn wait_logged_in(nodes: &[Node]) {
+    wait_until("a login at every node", PATIENCE, || {
+        let clients = |node: &Node| node.ask(&["CLIENT", "LIST"]).expect("CLIENT LIST");
+        let probed = |node| clients(node).text().is_some_and(|it| it.contains("user=probe"));
+        nodes.iter().all(probed)
+    });
 }
 
 fn cluster() -> Cluster {
@@ -226,6 +236,7 @@ fn keeps_working_password_beside_a_wrong_one() {
     acl(cluster.nodes(), &["probe", ">right"]);
     write(&path, "right");
     wait_renewed(&pointsman, 2.0, "redis");
+    wait_logged_in(cluster.nodes());
     acl(cluster.nodes(), &["probe", "<zero"]);
     kill(cluster.nodes(), "probe");
     wait_until("new connections", PATIENCE, || accepted(&pointsman));

@@ -40,6 +40,7 @@ mod faults_replies;
 mod faults_takeover;
 mod fleet_pause;
 mod follow;
+mod history;
 mod hostile_sentinels;
 mod identity;
 mod import;

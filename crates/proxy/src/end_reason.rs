@@ -6,6 +6,7 @@
 //! Deliberately absent: the closing of connections.
 
 use std::io::ErrorKind;
+use std::ops::{Deref, DerefMut};
 
 use drain::Exit;
 
@@ -71,6 +72,9 @@ reasons! {
     TlsHandshakeFailed = "tls_handshake_failed";
     /// The target was fenced: it is no longer the master.
     Fenced = "fenced";
+    /// The new target is not known to have the data of the old one: neither the session nor its
+    /// password is for it.
+    HistoryBroken = "history_broken";
     /// The target replied after another node was promoted: the reply would have acknowledged a
     /// write that is lost.
     ReplyDropped = "reply_dropped";
@@ -121,6 +125,39 @@ reasons! {
     Aborted = "aborted";
 }
 
+/// One value for each reason, by its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PerReason<T>([T; EndReason::COUNT]);
+
+impl<T: Default> Default for PerReason<T> {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| T::default()))
+    }
+}
+
+impl<T> IntoIterator for PerReason<T> {
+    type Item = T;
+    type IntoIter = std::array::IntoIter<T, { EndReason::COUNT }>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+impl<T> Deref for PerReason<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &self.0
+    }
+}
+
+impl<T> DerefMut for PerReason<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        &mut self.0
+    }
+}
+
 impl EndReason {
     /// The kind of exit that the drain counts.
     #[must_use]
@@ -155,6 +192,7 @@ impl EndReason {
             | Self::UpstreamError
             | Self::HalfCloseTimeout
             | Self::Fenced
+            | Self::HistoryBroken
             | Self::ReplyDropped
             | Self::TargetUnresponsive
             | Self::NoReplica
@@ -196,6 +234,7 @@ impl EndReason {
             | Self::FirstByteTimeout
             | Self::TlsHandshakeFailed
             | Self::Fenced
+            | Self::HistoryBroken
             | Self::ReplyDropped
             | Self::ReplicaEjected
             | Self::TargetUnresponsive

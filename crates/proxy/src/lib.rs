@@ -71,7 +71,7 @@ mod testing;
 
 pub use access_log::{AccessLog, LoggedSessions};
 pub use address::{ListenAddr, ListenerId};
-pub use end_reason::{EndReason, Side};
+pub use end_reason::{EndReason, PerReason, Side};
 /// For the fuzz target of shared connections.
 #[cfg(fuzzing)]
 pub use io::shared::isolation::run as run_isolation;

@@ -78,7 +78,7 @@ impl NotCarried {
     pub(crate) const fn after_an_attempt(reason: EndReason) -> Option<Self> {
         match reason {
             EndReason::CarryRefused => Some(Self::Refused),
-            EndReason::Fenced => Some(Self::OtherData),
+            EndReason::HistoryBroken => Some(Self::OtherData),
             EndReason::HoldTimeout
             | EndReason::HoldFull
             | EndReason::DialFailed

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use resp::{Pin, RefusedCommand};
 
-use crate::end_reason::EndReason;
+use crate::end_reason::{EndReason, PerReason};
 use crate::latency::{CommandTimes, Counter, Distribution, Histogram};
 use crate::limits::Limit;
 use crate::maintenance_kind::MaintenanceKind;
@@ -36,7 +36,7 @@ pub(crate) struct WorkerCounters {
     pub(crate) accept_errors: Counter,
     pub(crate) handed_over: Counter,
     pub(crate) delayed: Counter,
-    pub(crate) closed: [Counter; EndReason::COUNT],
+    pub(crate) closed: PerReason<Counter>,
     pub(crate) held: Counter,
     pub(crate) released: Counter,
     pub(crate) bytes_in: Counter,
@@ -201,7 +201,7 @@ pub struct ServiceSnapshot {
     /// New clients that had to wait because their first bytes did not begin a request.
     pub delayed: u64,
     /// Sessions ended, by [`EndReason`]'s number.
-    pub closed: [u64; EndReason::COUNT],
+    pub closed: PerReason<u64>,
     /// Bytes forwarded from clients to the target.
     pub bytes_in: u64,
     /// Bytes forwarded from the target to clients.
@@ -281,7 +281,7 @@ impl ServiceSnapshot {
     fn add(&mut self, counters: &WorkerCounters) {
         // Ends are read before beginnings, so that a session that does both in between is not
         // missing from the open ones.
-        for (sum, count) in self.closed.iter_mut().zip(&counters.closed) {
+        for (sum, count) in self.closed.iter_mut().zip(counters.closed.iter()) {
             *sum += count.get();
         }
         let released = counters.released.get();

@@ -55,7 +55,7 @@ pub use machine::rules::{MachineRules, Minority, ReplicaRules, Verify};
 pub use machine::{
     Admission, Basis, Claim, Commit, Committed, FailoverTimeline, FollowOrder, FollowRefusal,
     Followed, HoldCause, Machine, MachineAction, MachineEvent, MachineState, NoMasterReason,
-    Override, OverrideEnd, OverrideNews, Pause, VoteOutcome, Warning,
+    Override, OverrideEnd, OverrideNews, Pause, Trust, VoteOutcome, Warning,
 };
 pub use net::resolve::Resolver;
 pub use replicas::eligibility::{Lag, ReplicaState};

@@ -272,6 +272,11 @@ pub struct Lineage {
 }
 
 impl Lineage {
+    /// The history that it left when it began its own.
+    pub(crate) fn continued(&self) -> Option<&str> {
+        Some(&*self.replid2).filter(|it| it.bytes().any(|byte| byte != b'0'))
+    }
+
     /// Whether this node continues the history that `older` wrote, or still writes it.
     #[must_use]
     pub fn continues(&self, older: &Self) -> bool {

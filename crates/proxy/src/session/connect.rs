@@ -196,8 +196,9 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
         if let Mode::Resume(migration) = &self.mode
             && migration.from.is_some_and(|from| !from.has_data_of(target))
         {
-            // The state of a session means nothing in another database.
-            return Err(EndReason::Fenced);
+            // The state of a session means nothing in another database, and its password is not
+            // for it.
+            return Err(EndReason::HistoryBroken);
         }
         let (context, ticket) = (self.context, self.ticket);
         let begin = Instant::now();

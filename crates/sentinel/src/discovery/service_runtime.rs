@@ -214,7 +214,9 @@ impl ServiceRuntime {
         let Some(replica_publisher) = &mut self.replica_publisher else { return };
         let now = Instant::now();
         replica_publisher.update(now, &self.name, &self.machine);
-        replica_publisher.take_hint(now).iter().for_each(|member| self.probers.ask(member, false));
+        for member in replica_publisher.take_hint(now) {
+            self.probers.ask(&member, false, self.machine.trust(&member));
+        }
     }
 
     /// A reader's session saw a sign of trouble. It says nothing about the master, so only the
@@ -293,7 +295,7 @@ impl ServiceRuntime {
             MachineAction::Ask => links.ask(self.number),
             MachineAction::Probe(node) => {
                 let sure = self.machine.is_corroborated(&node);
-                self.probers.ask(&node, sure);
+                self.probers.ask(&node, sure, self.machine.trust(&node));
             }
             MachineAction::Hold => {
                 self.target_writer.hold();
@@ -366,7 +368,7 @@ impl ServiceRuntime {
         match warning {
             Warning::StaleView => counts.stale_views += 1,
             Warning::Split => counts.splits += 1,
-            Warning::LineageBroken | Warning::OtherData => counts.lineage_broken += 1,
+            Warning::LineageBroken | Warning::HistoryUnknown => counts.lineage_broken += 1,
             Warning::HoldExpired => counts.holds_expired += 1,
             Warning::Stalled => {
                 counts.stalls += 1;

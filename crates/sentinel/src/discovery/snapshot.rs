@@ -160,6 +160,8 @@ pub struct NodeSnapshot {
     /// How many members of the electorate list it as a healthy replica. Each of them might promote
     /// it.
     pub listed_healthy: usize,
+    /// A majority of the configured sentinels names or lists it, so it may get a password.
+    pub trusted: bool,
 }
 
 /// One commit. Usually a failover, but also the first master, and the same master confirmed again.

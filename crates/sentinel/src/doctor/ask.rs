@@ -28,7 +28,7 @@ use crate::net::loop_guard::leads_back;
 use crate::net::resolve::{Lookup, Resolver, is_usable};
 use crate::net::transport::Transport;
 use crate::prober::probe_connection::{ProbeConnection, ProbeError};
-use crate::{MyId, NodeAddr, NodeReport, PingReply, ProbeFailure, Role, Verify};
+use crate::{MyId, NodeAddr, NodeReport, PingReply, ProbeFailure, Role, Trust, Verify};
 
 /// Limit of sentinels, and of nodes, that are asked.
 const MAX_ASKED: usize = 64;
@@ -90,16 +90,30 @@ pub(super) async fn examine(examination: Arc<Asking>, resolver: &Resolver) -> Ob
         nodes: Vec::new(),
         own_certificates: examination.own_certificates(),
     };
-    let mut named: BTreeSet<NodeAddr> = BTreeSet::new();
-    for (_, answer, view) in observed.views() {
+    let mut named: BTreeMap<NodeAddr, usize> = BTreeMap::new();
+    let mut configured = 0;
+    for (sentinel, answer, view) in observed.views() {
+        let weight = usize::from(sentinel.configured);
+        configured += weight;
         let all = std::iter::once(&view.addr).chain(view.replicas.iter().map(|it| &it.addr));
-        named.extend(all.filter(|addr| is_reachable(addr, answer.reached, &examination)).cloned());
+        let all: BTreeSet<_> =
+            all.filter(|addr| is_reachable(addr, answer.reached, &examination)).collect();
+        all.into_iter().for_each(|addr| *named.entry(addr.clone()).or_default() += weight);
     }
-    let nodes = named
-        .into_iter()
-        .take(MAX_ASKED)
-        .map(|addr| ask_node(addr, Arc::clone(&examination), resolver.clone()));
-    observed.nodes = run_concurrently(nodes).await;
+    let ask = |addr, trust| ask_node((addr, trust), Arc::clone(&examination), resolver.clone());
+    let all = named.into_iter().take(MAX_ASKED);
+    let (most, few): (Vec<_>, Vec<_>) = all.partition(|(_, times)| times * 2 > configured);
+    let most = most.into_iter().map(|(addr, _)| ask(addr, Trust::Committed));
+    observed.nodes = run_concurrently(most).await;
+    // The master of a node that most sentinels know is no stranger.
+    let followed: BTreeSet<NodeAddr> =
+        observed.nodes.iter().filter_map(|it| it.master().cloned()).collect();
+    let few = few.into_iter().map(|(addr, _)| {
+        let trust = if followed.contains(&addr) { Trust::Vouched } else { Trust::Stranger };
+        ask(addr, trust)
+    });
+    observed.nodes.extend(run_concurrently(few).await);
+    observed.nodes.sort_by(|one, other| one.addr.cmp(&other.addr));
     observed
 }
 
@@ -281,7 +295,11 @@ async fn ask_sentinel(
     }
 }
 
-async fn ask_node(addr: NodeAddr, examination: Arc<Asking>, resolver: Resolver) -> ObservedNode {
+async fn ask_node(
+    (addr, trust): (NodeAddr, Trust),
+    examination: Arc<Asking>,
+    resolver: Resolver,
+) -> ObservedNode {
     let transport = &examination.to_nodes;
     let (connection, reached) = match dial(&addr, (&examination, transport), &resolver).await {
         Ok(connected) => connected,
@@ -309,14 +327,15 @@ async fn ask_node(addr: NodeAddr, examination: Arc<Asking>, resolver: Resolver) 
             reached,
             Rotation::new(examination.auth.clone()).newest().clone(),
         );
-        match tokio::time::timeout(ANSWER_TIMEOUT, connection.ask(examination.verify)).await {
+        let probing = connection.probe(examination.verify, trust);
+        match tokio::time::timeout(ANSWER_TIMEOUT, probing).await {
             Err(_) => Err(ExamineError::Unresponsive),
             Ok(Err(error)) => Err(match connection.rejection() {
                 Some((_, denied)) => ExamineError::Denied(denied),
                 None => broken(error),
             }),
-            Ok(Ok(())) => {
-                let answer = connection.take_result().1.map_err(error);
+            Ok(Ok((_, answer))) => {
+                let answer = answer.map_err(error);
                 if answer.is_ok() && examination.verify == Verify::Role {
                     write_guard = ask_write_guard(connection).await;
                 }

@@ -251,6 +251,13 @@ pub(super) fn refusals(findings: &mut Findings, about: &NodeAddr, refused: &[Den
                 "it requires a password and none is configured",
                 format!("set {setting}"),
             ),
+            Denied::PasswordWithheld => findings.add(
+                (Severity::Warning, "password"),
+                about,
+                "it requires a password, which is not sent to it: no majority of the configured \
+                 sentinels names or lists it",
+                "if it is one of yours, find out why the other sentinels do not list it",
+            ),
             Denied::WrongPassword { setting } => findings.add(
                 (Severity::Fault, "password"),
                 about,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tls::{CertificateFacts, Fault, OutsideText};
 
-use crate::{Denied, Epoch, MyId, NodeAddr, NodeReport};
+use crate::{Denied, Epoch, MyId, NodeAddr, NodeReport, Role};
 
 /// Everything observed about one master.
 #[derive(Debug, Clone)]
@@ -175,6 +175,16 @@ pub struct ObservedNode {
     pub write_guard: Option<WriteGuard>,
     /// Its certificate, verified or not; `None` without TLS.
     pub certificate: Option<CertificateFacts>,
+}
+
+impl ObservedNode {
+    /// The node that it follows.
+    pub(super) fn master(&self) -> Option<&NodeAddr> {
+        match &self.answer.as_ref().ok()?.role {
+            Role::Replica { master, .. } => Some(master),
+            _ => None,
+        }
+    }
 }
 
 /// `min-replicas-to-write` and `min-replicas-max-lag` of a node.

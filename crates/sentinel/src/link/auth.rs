@@ -50,6 +50,11 @@ pub enum Denied {
         /// The configuration section.
         setting: &'static str,
     },
+    /// It requires a password, and is not trusted with it.
+    #[error(
+        "it requires a password, and no majority of the configured sentinels names or lists it"
+    )]
+    PasswordWithheld,
     /// `WRONGPASS`.
     #[error("it rejects the user or password: check {setting}")]
     WrongPassword {

@@ -1,8 +1,10 @@
 //! From complete evidence to the commit, and the removal of a target.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use super::events::HINT_PAUSE_MIN;
+use super::history::Kinship;
 use super::nodes::{self, MAX_NODES};
 use super::state::{Basis, MachineState, NoMasterReason};
 use super::{Commit, Committed, Machine, MachineAction, OverrideEnd, Warning};
@@ -98,12 +100,8 @@ impl Machine {
         // A node that hides its history, while that of the master could be read, proves nothing.
         let is_known = self.committed.as_ref().is_some_and(|it| it.lineage.is_some());
         let listed = || !is_known && self.family.contains(node);
-        !must_prove || self.continues(report).unwrap_or_else(listed)
-    }
-
-    fn continues(&self, report: &NodeReport) -> Option<bool> {
-        let old = self.committed.as_ref()?.lineage.as_ref()?;
-        report.lineage.as_ref().map(|new| new.continues(old))
+        let kinship = self.kinship(node, report);
+        !must_prove || kinship.map_or_else(listed, |it| it == Kinship::Continues)
     }
 
     pub(super) fn commit(
@@ -118,15 +116,16 @@ impl Machine {
             self.rename(addr, report.dialled);
             return self.stay(now, epoch);
         }
-        let continues = self.continues(report);
-        if continues == Some(false) {
-            self.actions.push(MachineAction::Warning(Warning::LineageBroken));
+        let (new_lineage, lost_bytes) = (!self.inherits(addr, report), self.lost_bytes(report));
+        match self.kinship(addr, report) {
+            Some(Kinship::Continues) => {}
+            Some(_) => self.actions.push(MachineAction::Warning(Warning::LineageBroken)),
+            None if new_lineage => {
+                self.actions.push(MachineAction::Warning(Warning::HistoryUnknown));
+            }
+            None => {}
         }
-        let new_lineage = std::mem::take(&mut self.foreign) && continues != Some(true);
-        if new_lineage {
-            self.actions.push(MachineAction::Warning(Warning::OtherData));
-        }
-        let lost_bytes = if continues == Some(true) { self.lost_bytes(report) } else { None };
+        self.history.advance(!new_lineage, report.lineage.as_ref());
         self.record_succession(addr, epoch, basis);
         self.timeline.committed(now);
         self.last_timeline = std::mem::take(&mut self.timeline);
@@ -138,6 +137,9 @@ impl Machine {
             since: now,
             published: true,
         });
+        let reports = self.nodes.iter().filter_map(|(node, it)| Some((node.clone(), it.report()?)));
+        let reports: Vec<_> = reports.map(|(node, report)| (node, report.clone())).collect();
+        reports.iter().for_each(|(node, report)| self.learn_history(node, report, false));
         self.enter(MachineState::Stable);
         (self.pending, self.doubt) = (None, None);
         if matches!(basis, Basis::Majority | Basis::EpochRegression) {
@@ -170,9 +172,10 @@ impl Machine {
             self.superseded.clear();
             self.zombies.clear();
         }
-        if let Some(old) = self.committed.take().filter(|old| old.addr != *addr) {
-            self.mark_zombie(old.addr.clone());
-            self.supersede(old.addr, epoch);
+        let former = self.committed.take().map(|it| it.addr).filter(|old| old != addr);
+        if let Some(old) = &former {
+            self.mark_zombie(old.clone());
+            self.supersede(old.clone(), epoch);
         }
         // Any other node that reports `role:master` at this moment was an intermediate master.
         let others: Vec<NodeAddr> = self
@@ -185,7 +188,15 @@ impl Machine {
         self.superseded.remove(addr);
         self.zombies.remove(addr);
         // The next failover may come before the next view.
-        self.family = self.electorate.replicas_of(addr).take(MAX_NODES).collect();
+        let mut family: BTreeSet<NodeAddr> = match basis {
+            // Nobody else decides, and nothing is known from before.
+            Basis::BootstrapMinority => self.electorate.replicas_of(addr).collect(),
+            _ => self.electorate.vouched_replicas(addr),
+        };
+        let known = std::mem::take(&mut self.family);
+        let listed = self.electorate.replicas_of(addr);
+        family.extend(listed.filter(|it| known.contains(it) || former.as_ref() == Some(it)));
+        self.family = family.into_iter().take(MAX_NODES).collect();
     }
 
     /// Ignores `role:master` from `addr` until the node has been seen as a replica.
@@ -201,7 +212,7 @@ impl Machine {
     /// `second_repl_offset` is the first offset that is no longer shared.
     fn lost_bytes(&self, report: &NodeReport) -> Option<u64> {
         let old = self.committed.as_ref()?.lineage.as_ref()?;
-        let new = report.lineage.as_ref()?;
+        let new = report.lineage.as_ref().filter(|new| new.continues(old))?;
         let shared = u64::try_from(new.second_offset.checked_sub(1)?).ok()?;
         (old.run_id != new.run_id).then(|| old.offset.saturating_sub(shared))
     }

@@ -85,7 +85,6 @@ impl Machine {
             && self.has_founders(&committed.addr, committed.epoch)
         {
             self.electorate.close_founding();
-            self.foreign = false;
         }
         let strangers = self.electorate.has_configured_strangers();
         if strangers && !self.strangers {

@@ -389,17 +389,20 @@ impl Electorate {
     /// Every replica that more than half of the answering configured members list; if none of them
     /// answers, that any member lists.
     pub(super) fn listed_replicas(&self) -> BTreeSet<NodeAddr> {
-        let mut listings: BTreeMap<&NodeAddr, BTreeSet<&MyId>> = BTreeMap::new();
-        let roots = self.roots().count();
-        for (id, received) in self.received_from_members() {
-            if roots == 0 || received.configured {
-                for replica in &received.view.replicas {
-                    listings.entry(&replica.addr).or_default().insert(id);
-                }
+        match self.roots().count() {
+            0 => listed_by_more_than(0, self.member_views().map(|(_, view)| view)),
+            roots => {
+                listed_by_more_than(roots / 2, self.roots().map(|(_, received)| &received.view))
             }
         }
-        let listed = listings.into_iter().filter(|(_, listers)| listers.len() * 2 > roots);
-        listed.map(|(addr, _)| addr.clone()).collect()
+    }
+
+    /// The replicas of this master that a majority of the configured sentinels lists, answering or
+    /// not, and of those that answer.
+    pub(super) fn vouched_replicas(&self, master: &NodeAddr) -> BTreeSet<NodeAddr> {
+        let views = self.roots().map(|(_, received)| &received.view);
+        let half = self.expected.max(self.roots().count()) / 2;
+        listed_by_more_than(half, views.filter(|view| view.addr == *master))
     }
 
     /// The replicas of this master, as listed by sentinels that
@@ -470,4 +473,18 @@ impl Electorate {
             .filter_map(|(id, it)| it.received.as_ref().map(|received| (id, it, received)));
         received.map(|(id, sentinel, received)| (id, sentinel.member.is_some(), received))
     }
+}
+
+/// The replicas in more than `least` of these views.
+fn listed_by_more_than<'a>(
+    least: usize,
+    views: impl Iterator<Item = &'a View>,
+) -> BTreeSet<NodeAddr> {
+    let mut listings: BTreeMap<&NodeAddr, usize> = BTreeMap::new();
+    for view in views {
+        let listed: BTreeSet<&NodeAddr> = view.replicas.iter().map(|it| &it.addr).collect();
+        listed.into_iter().for_each(|addr| *listings.entry(addr).or_default() += 1);
+    }
+    let listed = listings.into_iter().filter(|(_, listers)| *listers > least);
+    listed.map(|(addr, _)| addr.clone()).collect()
 }

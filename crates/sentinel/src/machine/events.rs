@@ -59,7 +59,6 @@ impl Machine {
         self.updating_from.clear();
         self.armed_by = None;
         self.next_ask = now;
-        self.foreign = self.committed.is_some();
     }
 
     fn handle_view(&mut self, now: Instant, from: &MyId, received: ReceivedView) {
@@ -76,13 +75,13 @@ impl Machine {
             if troubled || newer {
                 self.suspect(now);
             }
-            let may_list = self.electorate.may_list_nodes(received.configured);
-            if view.addr == *addr && may_list && self.electorate.is_member(from) {
-                self.extend_family(&received.view);
-            }
         }
         self.follow_announcement(now, from, &received.view, newer);
+        let named = received.view.addr.clone();
         self.electorate.record(from, received);
+        if committed.is_some_and(|(addr, _)| addr == named) {
+            self.extend_family(&named);
+        }
         let followers =
             self.updating_from.iter().filter(|(_, it)| it.peer == *from).map(|(id, _)| id.clone());
         followers
@@ -127,19 +126,16 @@ impl Machine {
         }
     }
 
-    /// Adds the listed replicas to the family. If the family is full, nodes that are no longer
-    /// listed are removed first.
-    fn extend_family(&mut self, view: &View) {
-        let new = || view.replicas.iter().map(|replica| &replica.addr);
-        if self.family.len() + new().filter(|addr| !self.family.contains(*addr)).count() > MAX_NODES
-        {
-            let listed = self.electorate.listed_replicas();
-            self.family.retain(|addr| listed.contains(addr));
+    /// Adds the master's replicas that most configured sentinels list to the family. If the family
+    /// is full, nodes that are no longer listed are removed first.
+    fn extend_family(&mut self, master: &NodeAddr) {
+        let mut new = self.electorate.vouched_replicas(master);
+        if self.family.union(&new).count() > MAX_NODES {
+            self.family.retain(|addr| new.contains(addr));
         }
         let free = MAX_NODES.saturating_sub(self.family.len());
-        let fresh: Vec<NodeAddr> =
-            new().filter(|addr| !self.family.contains(*addr)).take(free).cloned().collect();
-        self.family.extend(fresh);
+        new.retain(|addr| !self.family.contains(addr));
+        self.family.extend(new.into_iter().take(free));
     }
 
     fn handle_notice(&mut self, now: Instant, from: Option<&MyId>, notice: Notice) {
@@ -209,6 +205,9 @@ impl Machine {
             && matches!(&probe.outcome, Ok(NodeReport { role: Role::Replica { .. }, .. }))
         {
             self.zombies.remove(node);
+        }
+        if let Ok(report) = &probe.outcome {
+            self.learn_history(node, report, since_commit);
         }
         let is_last = self.committed.as_ref().is_some_and(|committed| committed.addr == *node);
         // A promotion by hand is no failover: the order comes first.

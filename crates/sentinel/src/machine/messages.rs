@@ -129,8 +129,8 @@ pub struct Commit {
     pub lost_bytes: Option<u64>,
     /// The gate stays closed, because of a pause or of the policy for a minority.
     pub held: bool,
-    /// Other sentinels were configured, and they lead to a node that is not known to have the data
-    /// of the former master: no session may be carried to it.
+    /// The node is not known to have the data of the former master: no session may be carried to
+    /// it.
     pub new_lineage: bool,
 }
 
@@ -144,8 +144,9 @@ pub enum Warning {
     Split,
     /// The new master does not continue the old one's replication history.
     LineageBroken,
-    /// Other sentinels were configured, and they lead to other data.
-    OtherData,
+    /// The history of the new master cannot be read, and it was never listed as a replica of the
+    /// old one.
+    HistoryUnknown,
     /// A hold ended without a commit.
     HoldExpired,
     /// Holds keep ending without a commit; the next sign of a failover will not cause a hold.
@@ -172,8 +173,9 @@ impl Warning {
             Self::StaleView => "sentinel names an older epoch than the committed one",
             Self::Split => "sentinels name different masters at the same epoch",
             Self::LineageBroken => "new master does not continue the history of the old one",
-            Self::OtherData => {
-                "the changed sentinels lead to other data, sessions are closed and not carried"
+            Self::HistoryUnknown => {
+                "history of the new master cannot be read and it was no known replica, sessions \
+                 are closed and not carried"
             }
             Self::HoldExpired => "hold expired without a switch",
             Self::HoldsExhausted => "too many holds without a switch, the next one is skipped",

@@ -37,6 +37,7 @@ mod doubt;
 mod electorate;
 mod events;
 pub(crate) mod failover_timeline;
+mod history;
 mod hold;
 mod inspect;
 mod messages;
@@ -66,6 +67,8 @@ use doubt::Doubt;
 pub use electorate::Admission;
 use electorate::Electorate;
 pub use failover_timeline::FailoverTimeline;
+use history::History;
+pub use history::Trust;
 pub use messages::{Commit, MachineAction, MachineEvent, Warning};
 use nodes::NodeTable;
 use override_order::PendingOrder;
@@ -147,8 +150,7 @@ pub struct Machine {
     minority: Option<Instant>,
     /// What the views said last about a minority, whatever the policy is: the policy may change.
     proven_minority: bool,
-    /// Other sentinels were configured, and no majority of them has confirmed the committed master.
-    foreign: bool,
+    history: History,
     /// When the most recent queries were sent that a majority answered. Initially and after a
     /// stall: the time since which a majority could have answered.
     majority_at: Instant,
@@ -197,7 +199,7 @@ impl Machine {
             doubt: None,
             minority: None,
             proven_minority: false,
-            foreign: false,
+            history: History::default(),
             majority_at: now,
             strangers: false,
             unverified_regress: false,

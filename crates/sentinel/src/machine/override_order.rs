@@ -24,6 +24,7 @@
 use std::time::{Duration, Instant};
 
 use super::doubt::{ProcessRelation, relation};
+use super::history::Kinship;
 use super::nodes::verifies;
 use super::state::{Basis, MachineState};
 use super::vote_count::VoteOutcome;
@@ -300,13 +301,11 @@ impl Machine {
         let Some(last) = self.committed.as_ref().filter(|_| !order.force) else {
             return Ok(report.clone());
         };
-        match (&last.lineage, &report.lineage) {
-            (Some(old), Some(new)) if new.run_id == old.run_id || new.continues(old) => {}
-            (Some(_), Some(_)) => {
-                return Err(FollowRefusal::OtherHistory { of: last.addr.clone() });
-            }
-            _ if last.addr == order.addr || self.family.contains(&order.addr) => {}
-            _ => return Err(FollowRefusal::UnknownHistory { of: last.addr.clone() }),
+        match self.kinship(&order.addr, report) {
+            Some(Kinship::Continues) => {}
+            Some(_) => return Err(FollowRefusal::OtherHistory { of: last.addr.clone() }),
+            None if self.inherits(&order.addr, report) => {}
+            None => return Err(FollowRefusal::UnknownHistory { of: last.addr.clone() }),
         }
         Ok(report.clone())
     }

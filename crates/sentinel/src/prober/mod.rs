@@ -36,7 +36,7 @@ use crate::link::rotation::{CredentialsId, Presented};
 use crate::net::own_addresses::OwnAddresses;
 use crate::net::resolve::{Lookup, Resolver};
 use crate::prober::probe_connection::{ProbeConnection, ProbeError, ProbeResult};
-use crate::{NodeAddr, NodeReport, PingReply, Probe, ProbeFailure, Role, Verify};
+use crate::{NodeAddr, NodeReport, PingReply, Probe, ProbeFailure, Role, Trust, Verify};
 
 /// A probe that has been pending for this long is repeated on a new connection, and then at
 /// intervals that grow up to the second bound.
@@ -64,11 +64,15 @@ const FAILED_MAX: Duration = Duration::from_secs(1);
 pub(crate) struct ProbeTrigger {
     ask: Notify,
     urgent: Notify,
+    trust: ArcSwap<Trust>,
 }
 
 impl ProbeTrigger {
     /// `urgent`: a decision waits for the answer, so a pause after failed dials is cut short.
-    pub(crate) fn request(&self, urgent: bool) {
+    pub(crate) fn request(&self, urgent: bool, trust: Trust) {
+        if **self.trust.load() != trust {
+            self.trust.store(Arc::new(trust));
+        }
         if urgent {
             self.urgent.notify_one();
         }
@@ -207,8 +211,9 @@ async fn replace(
                 .await
                 .ok()?;
         let mut connection = ProbeConnection::new(connection, dialled, newest);
-        tokio::time::timeout(timeout, connection.ask(verify)).await.ok()?.ok()?;
-        let answer = connection.take_result();
+        // The connection that it replaces sent credentials.
+        let probing = connection.probe(verify, Trust::Committed);
+        let answer = tokio::time::timeout(timeout, probing).await.ok()?.ok()?;
         Some((id, connection, answer))
     };
     factory.permit.clone().run(attempt).await
@@ -264,7 +269,14 @@ impl NodeProber {
     fn is_outdated(&self) -> bool {
         let Some(connection) = &self.connection else { return false };
         // Without commands, nothing is sent to authenticate.
-        !self.login.is_newest(connection.credentials()) && self.factory.verify() != Verify::Tcp
+        connection.is_authenticated()
+            && self.trust() != Trust::Stranger
+            && !self.login.is_newest(connection.credentials())
+            && self.factory.verify() != Verify::Tcp
+    }
+
+    fn trust(&self) -> Trust {
+        **self.trigger.trust.load()
     }
 
     /// The address and the newest credentials, if the connection was opened with older ones.
@@ -323,7 +335,7 @@ impl NodeProber {
             }
             Err(ProbeError::Denied(denied)) => {
                 // A server that counts failed attempts must not see one every few milliseconds.
-                if !matches!(denied, Denied::NotPermitted { .. }) {
+                if !matches!(denied, Denied::NotPermitted { .. } | Denied::PasswordWithheld) {
                     self.pause = Some(DialPause::Refused(Instant::now() + self.refused.pause()));
                 }
                 (Err(ProbeFailure::Denied), Some(denied.into()))
@@ -348,9 +360,13 @@ impl NodeProber {
                 self.retry.0.reset();
                 self.retry.1 = None;
                 self.lookup.worked(dialled);
-                if self.factory.verify() != Verify::Tcp {
+                if self.factory.verify() != Verify::Tcp && connection.is_authenticated() {
                     self.login.accept(credentials);
                 }
+                false
+            }
+            Err(ProbeError::Denied(Denied::PasswordWithheld)) => {
+                self.lookup.worked(dialled);
                 false
             }
             Err(ProbeError::Failed(ProbeFailure::Unresponsive | ProbeFailure::Busy)) => false,
@@ -381,7 +397,9 @@ impl NodeProber {
         let verify = self.factory.verify();
         // Without commands, a successful dial is the whole result.
         let unusable = |connection: &ProbeConnection| {
-            verify == Verify::Tcp || connection.has_unsolicited_input()
+            let outdated =
+                !connection.is_authenticated() && !self.login.is_newest(connection.credentials());
+            verify == Verify::Tcp || connection.has_unsolicited_input() || outdated
         };
         if self.connection.as_ref().is_some_and(unusable) {
             self.connection = None;
@@ -453,6 +471,7 @@ impl NodeProber {
 
     async fn ask(&mut self) -> (Instant, ProbeResult) {
         let (timeout, verify) = (self.factory.timeout(), self.factory.verify());
+        let trust = self.trust();
         if self.connection.is_none() {
             match self.pause.take() {
                 None => {}
@@ -484,8 +503,7 @@ impl NodeProber {
         let Some(connection) = &mut self.connection else {
             return (now, Err(ProbeError::Failed(ProbeFailure::Unreachable)));
         };
-        let asking = connection.ask(verify);
-        let answered = tokio::time::timeout(timeout, asking).await;
+        let answered = tokio::time::timeout(timeout, connection.probe(verify, trust)).await;
         let asked_at = connection.asked_at().unwrap_or(now);
         match answered {
             Err(_) => (asked_at, Err(ProbeError::Failed(ProbeFailure::Unresponsive))),
@@ -494,7 +512,7 @@ impl NodeProber {
                     connection.rejection().map(|(_, denied)| ProbeError::Denied(denied));
                 (asked_at, Err(rejection.unwrap_or_else(|| error.into())))
             }
-            Ok(Ok(())) => connection.take_result(),
+            Ok(Ok(answer)) => answer,
         }
     }
 

@@ -1,9 +1,11 @@
 //! A connection to a Redis node, with at most one pending probe.
 //!
 //! The handshake is sent together with the first probe, so that a server which accepts connections
-//! and does not answer costs one connection, however often it is probed. An answer carries the time
-//! of its probe and never counts as younger. No second probe is written while one is pending, so an
-//! answer is never attributed to the wrong probe.
+//! and does not answer costs one connection, however often it is probed. The credentials go to the
+//! committed master and to replicas that have shown its history; every other node is first asked
+//! without them, and gets them if it does not answer and is [trusted](Trust). An answer carries the
+//! time of its probe and never counts as younger. No second probe is written while one is pending,
+//! so an answer is never attributed to the wrong probe.
 
 use std::net::SocketAddr;
 
@@ -16,7 +18,7 @@ use crate::link::connection::{ConnectionError, RespConnection};
 use crate::link::poll::put_command;
 use crate::link::reply::Reply;
 use crate::link::rotation::{CredentialsId, Presented};
-use crate::{Lineage, NodeAddr, NodeReport, PingReply, ProbeFailure, Role, Verify};
+use crate::{Lineage, NodeAddr, NodeReport, PingReply, ProbeFailure, Role, Trust, Verify};
 
 /// The configuration section that refusals by Redis nodes refer to.
 const AUTH: &str = "service.auth";
@@ -42,8 +44,12 @@ pub(crate) struct ProbeConnection {
     /// The credentials of the handshake.
     login: Presented,
     pending: Option<PendingProbe>,
-    /// The handshake was sent.
+    /// The first probe was sent.
     handshake_sent: bool,
+    /// The credentials were sent, or there are none.
+    authenticated: bool,
+    /// The server answers less without credentials.
+    wants_password: bool,
     /// A probe was answered on it.
     answered: bool,
     /// The last full answer on it. The connection leads to one process, so that answer still
@@ -76,12 +82,15 @@ pub(crate) type ProbeResult = Result<NodeReport, ProbeError>;
 
 impl ProbeConnection {
     pub(crate) fn new(connection: RespConnection, dialled: SocketAddr, login: Presented) -> Self {
+        let authenticated = login.credentials.is_none();
         Self {
             connection,
             dialled,
             login,
             pending: None,
             handshake_sent: false,
+            authenticated,
+            wants_password: false,
             answered: false,
             known: None,
         }
@@ -90,6 +99,11 @@ impl ProbeConnection {
     /// The credentials with which it was opened.
     pub(crate) fn credentials(&self) -> CredentialsId {
         self.login.id
+    }
+
+    /// The credentials were sent, or there are none.
+    pub(crate) fn is_authenticated(&self) -> bool {
+        self.authenticated
     }
 
     /// The version of TLS; `None` for plain text.
@@ -150,15 +164,40 @@ impl ProbeConnection {
         self.pending.is_none() && self.connection.has_input()
     }
 
+    /// Probes the node and returns its answer, with credentials if `trust` allows them and it does
+    /// not answer without. Cancel-safe: the probe then stays pending.
+    pub(crate) async fn probe(
+        &mut self,
+        verify: Verify,
+        trust: Trust,
+    ) -> Result<(Instant, ProbeResult), ConnectionError> {
+        loop {
+            let anonymous = !self.authenticated;
+            self.ask(verify, trust).await?;
+            let result = self.take_result();
+            if !(anonymous && self.may_authenticate(trust)) {
+                return Ok(result);
+            }
+        }
+    }
+
+    /// Whether the next probe sends the credentials.
+    fn may_authenticate(&self, trust: Trust) -> bool {
+        let needed = trust == Trust::Committed || self.wants_password;
+        !self.authenticated && needed && trust != Trust::Stranger
+    }
+
     /// Sends a probe, after the handshake on a new connection, or keeps waiting for the pending
-    /// one. Cancel-safe: the probe then stays pending.
-    pub(crate) async fn ask(&mut self, verify: Verify) -> Result<(), ConnectionError> {
+    /// one.
+    async fn ask(&mut self, verify: Verify, trust: Trust) -> Result<(), ConnectionError> {
         if self.pending.is_none() {
             let (mut request, mut handshake) = (BytesMut::new(), 0);
-            if !self.handshake_sent {
-                if let Some(credentials) = &self.login.credentials {
+            let auth = self.may_authenticate(trust);
+            if auth || !self.handshake_sent {
+                if let Some(credentials) = self.login.credentials.as_ref().filter(|_| auth) {
                     put_command(&mut request, &credentials.auth());
                     handshake += 1;
+                    self.authenticated = true;
                 }
                 // The name only helps readers of CLIENT LIST; a server may refuse it.
                 put_command(&mut request, &["CLIENT", "SETNAME", "pointsman"]);
@@ -198,9 +237,15 @@ impl ProbeConnection {
             [auth, _] => auth.error().and_then(|line| Denied::read(line, "AUTH", "+auth", AUTH)),
             _ => None,
         };
-        let outcome = refused
-            .map_or_else(|| read(answers, verify, self.dialled), Err)
-            .map_err(ProbeError::Denied);
+        let outcome = refused.map_or_else(|| read(answers, verify, self.dialled), Err);
+        let unread = |report: &NodeReport| {
+            verify == Verify::Role && report.lineage.is_none() && report.ping != PingReply::Busy
+        };
+        self.wants_password = !self.authenticated
+            && outcome.as_ref().map_or_else(|denied| !denied.is_server_wide(), unread);
+        let withheld = self.wants_password;
+        let denied = |denied| if withheld { Denied::PasswordWithheld } else { denied };
+        let outcome = outcome.map_err(|it| ProbeError::Denied(denied(it)));
         (asked_at, outcome.and_then(|report| self.identify(report, verify)))
     }
 }

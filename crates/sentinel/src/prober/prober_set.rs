@@ -19,7 +19,7 @@ use crate::link::messages::{DriverMessage, ProbeProblem};
 use crate::prober::{self, ProbeSettings, ProbeTrigger, ProberFactory};
 use crate::rate_limiter::RateLimiter;
 use crate::types::AddressMap;
-use crate::{NodeAddr, Probe};
+use crate::{NodeAddr, Probe, Trust};
 
 /// Probers started at once: more nodes than most masters have.
 const DIAL_BURST: u32 = 16;
@@ -69,7 +69,7 @@ impl ProberSet {
         let moved: Vec<NodeAddr> = self.probers.keys().filter(moved).cloned().collect();
         for node in moved {
             self.probers.remove(&node);
-            self.ask(&node, true);
+            self.ask(&node, true, Trust::Stranger);
         }
     }
 
@@ -85,7 +85,7 @@ impl ProberSet {
 
     /// Requests a probe of this node. `urgent`: more than one sentinel names it, so no limit
     /// applies.
-    pub(crate) fn ask(&mut self, node: &NodeAddr, urgent: bool) {
+    pub(crate) fn ask(&mut self, node: &NodeAddr, urgent: bool, trust: Trust) {
         if !self.probers.contains_key(node) {
             if !urgent && self.dial_limiter.allow(Instant::now()).is_none() {
                 return;
@@ -109,7 +109,7 @@ impl ProberSet {
             self.probers.insert(node.clone(), prober);
         }
         if let Some(prober) = self.probers.get(node) {
-            prober.trigger.request(urgent);
+            prober.trigger.request(urgent, trust);
         }
     }
 

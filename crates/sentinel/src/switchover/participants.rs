@@ -60,6 +60,9 @@ fn eligible(
     for node in nodes.iter().filter(|node| node.addr != master.addr) {
         let problem = match node.probe.as_ref().map(|probe| &probe.outcome) {
             Some(Ok(report)) => match &report.role {
+                Role::Replica { .. } if !node.trusted => {
+                    "no majority of the sentinels lists it".to_owned()
+                }
                 Role::Replica { master: of, .. } if ours(of) => {
                     replicas.push((node.addr.clone(), report.dialled));
                     continue;
@@ -115,6 +118,7 @@ mod tests {
                     failures: 0,
                     problem: None,
                     listed_healthy,
+                    trusted: port != 4,
                 }
             };
         let follows = |of: u16, connected| Some(Ok(Role::Replica { master: node(of), connected }));
@@ -130,6 +134,8 @@ mod tests {
             "both count"
         );
         assert_eq!(found(&[]), Err(SwitchoverError::NoReplica));
+        let stranger = seen(4, follows(1, true), 0);
+        assert_eq!(found(&[stranger]), Err(SwitchoverError::NoReplica), "it gets no password");
         let silent = || Some(Err(ProbeFailure::Unresponsive));
         for other in [
             silent(),
@@ -188,6 +194,7 @@ mod tests {
             failures: 0,
             problem: None,
             listed_healthy: 3,
+            trusted: true,
         };
         DiscoverySnapshot {
             name: "mymaster".into(),

@@ -7,8 +7,9 @@ use std::time::Instant;
 
 use sentinel::Credentials;
 
-use crate::cluster::{Driver, FakeCluster, ms};
-use crate::fake::Behavior;
+use crate::cluster::{Driver, FakeCluster, ms, until};
+use crate::fake::{Behavior, FakeServer};
+use crate::scripts::RedisScript;
 
 /// The log lines of this thread.
 #[derive(Clone, Default)]
@@ -175,8 +176,7 @@ async fn limits_log_lines_of_flapping_sentinel() {
     for _ in 0..60 {
         let accepted = cluster.sentinels[0].accepted();
         cluster.sentinels[0].cut();
-        crate::cluster::until("it is dialled again", || cluster.sentinels[0].accepted() > accepted)
-            .await;
+        until("it is dialled again", || cluster.sentinels[0].accepted() > accepted).await;
         driver.wait_for("up", |seen| seen.sentinels.iter().all(|it| it.up)).await;
     }
     let lines = log.text().lines().count() - before;
@@ -187,5 +187,47 @@ async fn limits_log_lines_of_flapping_sentinel() {
     let (before, other) = (log.text().len(), cluster.sentinels[1].addr.to_string());
     cluster.sentinels[1].behave(Behavior::CloseAtOnce);
     cluster.sentinels[1].cut();
-    crate::cluster::until("the other one is heard", || log.text()[before..].contains(&other)).await;
+    until("the other one is heard", || log.text()[before..].contains(&other)).await;
+}
+
+#[tokio::test]
+async fn sends_no_password_to_node_of_one_sentinel() {
+    let cluster = FakeCluster::new(3, 2).await;
+    let secret = ("default".to_owned(), "the-secret".to_owned());
+    for node in &cluster.nodes {
+        node.script().access.password = Some(secret.clone());
+    }
+    let stranger = FakeServer::start(RedisScript::master(9)).await;
+    stranger.script().access.password = Some(secret);
+    let (mut watched, route) = cluster.watch();
+    watched.auth = Some(Credentials::new(None, "the-secret"));
+    let driver = Driver::one((watched, route));
+    driver.wait_for_target(cluster.addr(0)).await;
+    let wait_known = |replicas: usize| {
+        move |seen: &sentinel::DiscoverySnapshot| {
+            let answered = |it: &&sentinel::NodeSnapshot| {
+                it.probe.as_ref().is_some_and(|probe| probe.outcome.is_ok())
+            };
+            seen.nodes.iter().filter(answered).count() == replicas
+        }
+    };
+    driver.wait_for("both nodes", wait_known(2)).await;
+    // One of three lists it as a replica, and then names it as the master of a later epoch.
+    let (ip, port) = (stranger.addr.ip().to_string(), stranger.addr.port());
+    cluster.sentinels[0].script().record().replicas.push((ip.clone(), port));
+    let answers = || cluster.sentinels[0].commands();
+    let before = answers();
+    until("more answers", || answers() > before + 20).await;
+    {
+        let mut script = cluster.sentinels[0].script();
+        let record = script.record();
+        (record.ip, record.port, record.epoch) = (ip, port, 9);
+    }
+    let before = answers();
+    until("more answers", || answers() > before + 20).await;
+    assert!(!stranger.heard().iter().any(|it| it.contains("AUTH")), "{:?}", stranger.heard());
+    assert_eq!(driver.target(), Some(cluster.addr(0)));
+    // A majority names it: it is a node of the deployment, with a password.
+    cluster.sentinels[1].script().masters = cluster.sentinels[0].script().masters.clone();
+    driver.wait_for_target(stranger.addr).await;
 }

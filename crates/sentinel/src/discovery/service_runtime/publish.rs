@@ -10,7 +10,7 @@ use crate::discovery::snapshot::{
 };
 use crate::link::links::Links;
 use crate::replicas::publisher::ReplicaPublisher;
-use crate::{Admission, NodeAddr, Probe, View, VoteOutcome};
+use crate::{Admission, NodeAddr, Probe, Trust, View, VoteOutcome};
 
 /// The problem of a configured sentinel without a vote.
 const STRANGER: &str = concat!(
@@ -79,6 +79,7 @@ impl ServiceRuntime {
             failures,
             problem,
             listed_healthy,
+            trusted: self.machine.trust(addr) != Trust::Stranger,
         }
     }
 

@@ -347,6 +347,9 @@ fn estimates_lost_bytes() {
 fn warns_of_broken_lineage_without_estimate() {
     let mut rig = Rig::booted();
     rig.nodes.insert('B', master('B', "elsewhere", "nowhere"));
+    if let Some(Answer::Report(NodeReport { lineage: Some(it), .. })) = rig.nodes.get_mut(&'B') {
+        it.run_id = "a stranger".into();
+    }
     rig.all_name('B', 6);
     rig.run(2000);
     assert_eq!(rig.warnings(Warning::LineageBroken), 1);

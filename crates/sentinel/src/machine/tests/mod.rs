@@ -87,6 +87,7 @@ mod ahead;
 mod bootstrap;
 mod doubt;
 mod failover;
+mod history;
 mod hold;
 mod hostile;
 mod master;

@@ -65,7 +65,7 @@ fn switches_to_other_data_by_a_majority_only() {
     }
     rig.run(5000);
     assert_eq!(rig.outcomes_untimed().last().map(String::as_str), Some("commit D@9 majority"));
-    assert_eq!((new_lineages(&rig), rig.warnings(Warning::OtherData)), (vec![true], 1));
+    assert_eq!((new_lineages(&rig), rig.warnings(Warning::LineageBroken)), (vec![true], 1));
 }
 
 #[test]
