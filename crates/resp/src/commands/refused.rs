@@ -64,7 +64,7 @@ const LABELS: &[&str] = &[
     "other",
 ];
 
-/// What the preset `@deployment` refuses whole.
+/// What the preset `@deployment` refuses whole, beside the default.
 const DEPLOYMENT: &[&str] =
     &["REPLICAOF", "SLAVEOF", "FAILOVER", "SHUTDOWN", "PSYNC", "SYNC", "REPLCONF", "MIGRATE"];
 
@@ -211,9 +211,10 @@ fn parse(entry: &str) -> Result<Vec<Rule>, RefusalError> {
     let rule = |name: &str, part| Rule { name: upper(name), part };
     match words[..] {
         ["@deployment"] => {
+            let default = DEFAULT_REFUSALS.split(',').flat_map(|it| parse(it).unwrap_or_default());
             let whole = DEPLOYMENT.iter().map(|name| rule(name, Part::Whole));
             let but = DEPLOYMENT_BUT.iter().map(|(name, but)| rule(name, Part::AllBut(but)));
-            Ok(whole.chain(but).collect())
+            Ok(default.chain(whole).chain(but).collect())
         }
         [preset] if preset.starts_with('@') => Err(RefusalError::UnknownPreset),
         [name] if name.eq_ignore_ascii_case("deployment") => Err(RefusalError::PresetWithoutAt),
