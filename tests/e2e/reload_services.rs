@@ -228,7 +228,7 @@ fn carries_no_session_to_another_deployment() {
     wait_until("the count", PATIENCE, || metric(&pointsman, series) == Some(1.0));
     assert_eq!(said(&mut pointsman.client(), &["GET", "where"]), "there");
     let log = pointsman.process().log();
-    assert!(log.contains("the changed sentinels lead to other data"), "{log}");
+    assert!(log.contains("new master does not continue the history"), "{log}");
 }
 
 #[test]
