@@ -138,11 +138,11 @@ section! {
         /// channel or to all that begin so ("PUBLISH news:*", for SPUBLISH as well), or
         /// "@deployment": the default, and all that changes which server has which role
         /// (docs/access.md lists it). A client that may publish to __sentinel__:hello can announce
-        /// sentinels of its own, so keep the default entries when you add commands of your own. A refused request is answered with
-        /// -NOPERM, aborts its transaction, and is counted by pointsman_refused_commands_total. In
-        /// scripts and functions commands are not seen: set the ACL of Redis as well. Unless this
-        /// is [], bytes that are no request of Redis end the connection. A change applies to
-        /// sessions that begin after it.
+        /// sentinels of its own, so keep the default entries when you add commands of your own. A
+        /// refused request is answered with -NOPERM, aborts its transaction, and is counted by
+        /// pointsman_refused_commands_total. In scripts and functions commands are not seen: set
+        /// the ACL of Redis as well. Unless this is [], bytes that are no request of Redis end the
+        /// connection. A change applies to sessions that begin after it.
         refuse: Vec<String> = ValueKind::Refusals, Some(proxy::DEFAULT_REFUSALS), Live;
         /// Whether to announce failovers and drains to clients that request it with CLIENT
         /// MAINT_NOTIFICATIONS.
