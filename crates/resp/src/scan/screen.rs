@@ -51,8 +51,8 @@ pub struct Screened {
 }
 
 impl Screened {
-    /// The bytes that take the place of what is no request. If the server has seen the beginning
-    /// of the request, they stand where a header has to.
+    /// Appends bytes that are not a request in place of the client's. If the server has seen the
+    /// beginning of the request, they stand where a header has to.
     fn break_off(&mut self, begun: bool) {
         self.broken = true;
         self.bytes.extend_from_slice(if begun { b"!\r\n" } else { b"*1\r\n!\r\n" });

@@ -89,10 +89,8 @@ impl Electorate {
     /// configured members that answer. They also are a majority of the electorate if they are one
     /// of the configured sentinels and one of them finds among them a majority of the sentinels
     /// that it knows itself, as its own election would require; a configured one, if most of those
-    /// answer. The second rule matters
-    /// if ghosts that some of them still list, or a member outside of their cluster (such as a
-    /// sentinel that lost its file and founded the electorate), make the electorate larger than the
-    /// cluster.
+    /// answer. The second rule matters if ghosts that some of them still list, or a member outside
+    /// of their cluster, make the electorate larger than the cluster.
     pub(in crate::machine) fn is_majority(&self, voters: &BTreeSet<&MyId>) -> bool {
         let (roots, ours) = self.count_roots(voters);
         let rooted = roots > self.expected / 2;
