@@ -30,6 +30,18 @@ pub(super) enum SectionKind {
     Other,
 }
 
+impl SectionKind {
+    /// Whether it carries traffic.
+    fn is_proxy(self) -> bool {
+        matches!(self, Self::Listen | Self::Frontend | Self::Backend)
+    }
+
+    /// Whether two proxies of these kinds must not have one name.
+    fn excludes(self, other: Self) -> bool {
+        !matches!((self, other), (Self::Frontend, Self::Backend) | (Self::Backend, Self::Frontend))
+    }
+}
+
 /// A section.
 #[derive(Debug, Clone)]
 pub(super) struct Section {
@@ -110,8 +122,26 @@ pub(super) fn read(files: &[(String, String)], refusals: &mut Vec<Refusal>) -> V
             }
         }
     }
+    refuse_equal_names(&sections, refusals);
     inherit(&mut sections, refusals);
     sections
+}
+
+/// Refuses two proxies of one name as haproxy does: only a frontend and a backend may share one.
+/// Otherwise a `default_backend` would silently lead to the first of them, and clients with it.
+fn refuse_equal_names(sections: &[Section], refusals: &mut Vec<Refusal>) {
+    let mut known: BTreeMap<&str, Vec<&Section>> = BTreeMap::new();
+    for section in sections.iter().filter(|it| it.kind.is_proxy() && !it.name.is_empty()) {
+        let namesakes = known.entry(&section.name).or_default();
+        if let Some(first) = namesakes.iter().find(|it| it.kind.excludes(section.kind)) {
+            let (kind, name) = (section.head.word(0), tokenizer::safe_word(&section.name));
+            let (other, at) = (first.head.word(0), &first.head.position);
+            let what = format!("{kind} {name} has the same name as {other} {name} at {at}");
+            let remedy = "give each section its own name, as haproxy demands";
+            refusals.push(Refusal::new(section.head.position.clone(), what, remedy));
+        }
+        namesakes.push(section);
+    }
 }
 
 fn add(sections: &mut Vec<Section>, directive: Directive, refusals: &mut Vec<Refusal>) {
@@ -121,9 +151,7 @@ fn add(sections: &mut Vec<Section>, directive: Directive, refusals: &mut Vec<Ref
             SectionKind::Defaults if directive.word(1) == "from" => String::new(),
             _ => directive.word(1),
         };
-        if matches!(kind, SectionKind::Listen | SectionKind::Frontend | SectionKind::Backend)
-            && name.is_empty()
-        {
+        if kind.is_proxy() && name.is_empty() {
             let what = format!("the section \"{first}\" has no name");
             refusals.push(Refusal::new(directive.position.clone(), what, "give it a name"));
         }
@@ -147,7 +175,8 @@ fn add(sections: &mut Vec<Section>, directive: Directive, refusals: &mut Vec<Ref
 }
 
 fn inherit(sections: &mut [Section], refusals: &mut Vec<Refusal>) {
-    let mut named: BTreeMap<String, usize> = BTreeMap::new();
+    // Of a name that several `defaults` have, there is no section.
+    let mut named: BTreeMap<String, Option<usize>> = BTreeMap::new();
     let mut last = None;
     for (index, section) in sections.iter_mut().enumerate() {
         let from = section
@@ -159,26 +188,26 @@ fn inherit(sections: &mut [Section], refusals: &mut Vec<Refusal>) {
         section.defaults = match (&from, section.kind) {
             (Some(name), _) => {
                 let found = named.get(name).copied();
+                let shown = tokenizer::safe_word(name);
+                let position = || section.head.position.clone();
                 if found.is_none() {
-                    let what = format!(
-                        "there is no section \"defaults {}\" above this line",
-                        tokenizer::safe_word(name)
-                    );
-                    refusals.push(Refusal::new(
-                        section.head.position.clone(),
-                        what,
-                        "name one that is defined above",
-                    ));
+                    let what = format!("there is no section \"defaults {shown}\" above this line");
+                    let remedy = "name one that is defined above";
+                    refusals.push(Refusal::new(position(), what, remedy));
+                } else if found == Some(None) {
+                    let what = format!("several sections above are \"defaults {shown}\"");
+                    let remedy = "give each its own name, as haproxy demands";
+                    refusals.push(Refusal::new(position(), what, remedy));
                 }
-                found
+                found.flatten()
             }
-            (None, SectionKind::Listen | SectionKind::Frontend | SectionKind::Backend) => last,
-            (None, _) => None,
+            (None, kind) => last.filter(|_| kind.is_proxy()),
         };
         if section.kind == SectionKind::Defaults {
             last = Some(index);
             if !section.name.is_empty() {
-                named.insert(section.name.clone(), index);
+                let name = section.name.clone();
+                named.entry(name).and_modify(|it| *it = None).or_insert(Some(index));
             }
         }
     }

@@ -260,3 +260,30 @@ fn takes_statistics_from_a_backend() {
     assert_eq!(table(&imported)["admin"]["listen"].to_string(), "[\"0.0.0.0:8404\"]");
     assert_eq!(line(&imported, 5).outcome, LineOutcome::Mapped);
 }
+
+/// haproxy refuses the same pairs: a frontend and a backend may share a name, nothing else may.
+#[test]
+fn refuses_two_sections_with_one_name() {
+    let readers = "frontend in\n bind :1\n default_backend b\nbackend b\n \
+                   tcp-check expect string role:master\n server a h:6379\n\
+                   frontend in\n bind :2\n default_backend b\nbackend b\n \
+                   tcp-check expect string role:slave\n server a h:6379\n";
+    let shown = refusal(readers);
+    assert!(shown.contains("h.cfg:7:1: frontend in has the same name as frontend in at h.cfg:1"));
+    assert!(shown.contains("h.cfg:10:1: backend b has the same name as backend b at h.cfg:4"));
+    let rest = listen(" tcp-check expect string role:master\n");
+    for (first, second) in
+        [("listen", "listen"), ("listen", "backend"), ("frontend", "listen"), ("backend", "listen")]
+    {
+        let shown = refusal(&format!("{rest}{first} x\n{second} x\n"));
+        assert!(shown.contains(&format!("{second} x has the same name as {first} x")), "{shown}");
+    }
+    for pair in ["frontend x\nbackend x\n", "backend x\nfrontend x\n", "userlist x\nbackend x\n"] {
+        assert_eq!(import(&format!("{rest}{pair}")).refusals, [], "{pair}");
+    }
+    let defaults = "defaults d\n mode tcp\ndefaults d\n maxconn 9\n";
+    let one = import(&format!("{defaults}{rest}"));
+    assert_eq!(one.refusals, [], "nothing refers to them");
+    let shown = refusal(&format!("{defaults}{}", rest.replace("redis\n", "redis from d\n")));
+    assert!(shown.contains("h.cfg:5:1: several sections above are \"defaults d\""), "{shown}");
+}
