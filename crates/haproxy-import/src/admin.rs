@@ -12,6 +12,9 @@ use crate::{Refusal, keywords};
 const PROBES: &[&str] = &["/healthz", "/livez", "/readyz", "/alive", "/ready", "/startup"];
 const SENTINELS: &str =
     "leads to sentinels: keep it in haproxy, or set sentinel_listen = [\"ADDRESS\"] in the service";
+/// What is said of a section that leads to Redis Cluster, and of its lines.
+const CLUSTER: &str = "leads to Redis Cluster, which has no single master: keep it in haproxy; \
+                       Pointsman serves masters that Sentinel monitors";
 
 /// Properties of a `bind` that Pointsman lacks.
 const LOSSES: &[(&str, &str)] = &[
@@ -149,6 +152,12 @@ impl<'a> Planner<'a> {
             self.note_section(*section, LineOutcome::Unmatched, SENTINELS);
             for at in backends {
                 self.note_section(*at, LineOutcome::Unmatched, SENTINELS);
+            }
+        }
+        for (section, backends) in &proxies.clusters {
+            self.note_section(*section, LineOutcome::Unmatched, CLUSTER);
+            for at in backends.iter().filter(|at| *at != section) {
+                self.note_section(*at, LineOutcome::Unmatched, CLUSTER);
             }
         }
         for at in &proxies.foreign {

@@ -82,6 +82,10 @@ pub(super) struct HealthCheck {
     /// How it authenticates at Redis.
     pub(super) login: Option<CheckLogin>,
     pub(super) role: Option<Role>,
+    /// It expects `role:active-replica`, which KeyDB says of nodes that all accept writes.
+    pub(super) is_active_replica: bool,
+    /// It asks for the state of Redis Cluster.
+    pub(super) is_cluster: bool,
     /// `tcp-check connect … ssl`.
     pub(super) tls: Vec<Position>,
     /// Those whose connection leads to Redis and not to a sentinel.
@@ -105,6 +109,11 @@ type Argument = Vec<Fragment>;
 
 /// The name of a variable that stands for something computed. No environment variable has it.
 const COMPUTED: &str = "%";
+
+/// The role of a KeyDB node that follows another node and accepts writes.
+const ACTIVE_REPLICA: &str = "active-replica";
+/// What a node of Redis Cluster says in `CLUSTER INFO` and `INFO cluster`.
+const CLUSTER_STATE: [&str; 2] = ["cluster_state", "cluster_enabled:1"];
 
 /// Reads the check from the directives that apply to a backend.
 pub(super) fn read<'a>(
@@ -130,7 +139,10 @@ pub(super) fn read<'a>(
             let opened_at = Some(directive.position.clone());
             exchanges.push(Exchange { port, tls, opened_at, sent: Vec::new() });
         } else if directive.begins(&["tcp-check", "expect"]) {
-            check.role = check.role.or_else(|| role(&directive.words));
+            let pattern = expected(&directive.words);
+            check.role = check.role.or_else(|| role(&pattern, &directive.words));
+            check.is_active_replica |= pattern.contains(ACTIVE_REPLICA);
+            check.is_cluster |= CLUSTER_STATE.iter().any(|it| pattern.contains(it));
         } else if let Some(exchange) = exchanges.last_mut()
             && directive.begins(&["tcp-check"])
         {
@@ -149,12 +161,19 @@ pub(super) fn value_of(words: &[Word], key: &str) -> Option<String> {
     words.get(at + 1).map(ToString::to_string)
 }
 
-fn role(words: &[Word]) -> Option<Role> {
-    let negated = words.iter().any(|word| word.is("!"));
-    let mut pattern = words.last()?.to_string().to_ascii_lowercase();
+/// The pattern of a `tcp-check expect`, in lower case.
+fn expected(words: &[Word]) -> String {
+    let pattern = words.last().map(ToString::to_string).unwrap_or_default();
     if words.iter().any(|word| word.is("binary") || word.is("rbinary")) {
-        pattern = hexadecimal(&pattern).to_ascii_lowercase();
+        return hexadecimal(&pattern).to_ascii_lowercase();
     }
+    pattern.to_ascii_lowercase()
+}
+
+fn role(pattern: &str, words: &[Word]) -> Option<Role> {
+    let negated = words.iter().any(|word| word.is("!"));
+    // Such a node accepts writes, so it is no replica in the sense of Sentinel.
+    let pattern = pattern.replace(ACTIVE_REPLICA, "");
     let has = |text: &str| pattern.contains(text);
     let named = if has("master") && !has("slave") && !has("master_") {
         Role::Master
@@ -240,6 +259,7 @@ fn interpret(mut exchange: Exchange, variables: &Variables<'_>, check: &mut Heal
             "HELLO" if word(2) == "AUTH" => {
                 login = login.or_else(|| read_login(&position, command.get(3..), variables));
             }
+            "CLUSTER" => (check.is_redis, check.is_cluster) = (true, true),
             "SENTINEL" => {
                 check.is_redis = true;
                 check.is_sentinel |= exchange.port.is_none();

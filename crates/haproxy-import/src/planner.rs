@@ -1,10 +1,13 @@
 //! Plans the new configuration: calls the parts in order and checks what concerns all of them.
 
+use std::collections::BTreeSet;
+
 use crate::config_file::ConfigFile;
 use crate::health_check::{CheckLogin, Password};
 use crate::plan::{Plan, PlannedListen, Planner};
 use crate::proxies::{self, Proxies};
 use crate::report::Notes;
+use crate::tokenizer::safe_word;
 use crate::values::BindAddress;
 use crate::variables::Variables;
 use crate::{Environment, ImportOptions, Refusal, settings};
@@ -24,6 +27,7 @@ pub(super) fn plan(context: &Context<'_>, notes: &mut Notes, refusals: &mut Vec<
     let mut planner =
         Planner { config, options, env, proxies: &proxies, notes, refusals, sentinel_groups: None };
     let mut plan = Plan { secrets: secrets(&proxies), ..Plan::default() };
+    planner.refuse_ports();
     planner.add_services(&mut plan);
     planner.add_admin(&mut plan);
     planner.note_other_sections();
@@ -67,6 +71,31 @@ impl Planner<'_> {
         }
     }
 
+    /// Refuses servers at port 0, or at a port relative to that of their client: nothing says where
+    /// Redis listens. Charts write port 0 where Redis accepts TLS only.
+    fn refuse_ports(&mut self) {
+        let sections: BTreeSet<usize> = self.proxies.serving().collect();
+        for section in sections {
+            for server in proxies::servers(self.config, section) {
+                let port = server.address.rsplit_once(':').map_or("", |(_, port)| port);
+                let is_relative = port.starts_with(['+', '-']);
+                if port.parse::<u16>() != Ok(0) && !is_relative {
+                    continue;
+                }
+                let shown = safe_word(&server.address);
+                let message = if is_relative {
+                    format!("{shown} has a port relative to that of its client")
+                } else {
+                    format!("{shown} has port 0, at which nothing can be reached")
+                };
+                let remedy = "write the port of Redis; if Redis accepts TLS only, the port of TLS \
+                              and `ssl verify required ca-file FILE`";
+                let position = server.directive.position.clone();
+                self.refusals.push(Refusal::new(position, message, remedy));
+            }
+        }
+    }
+
     fn refuse_without_services(&mut self) {
         let position = self.config.sections.first().map(|section| section.head.position.clone());
         let is_redis = |at: usize| self.proxies.checks.get(at).is_some_and(|check| check.is_redis);
@@ -74,6 +103,8 @@ impl Planner<'_> {
             "no listener leads to the master"
         } else if !self.proxies.sentinel_frontends.is_empty() {
             "no listener leads to Redis, only to sentinels"
+        } else if !self.proxies.clusters.is_empty() {
+            "no listener leads to a master of Sentinel, only to Redis Cluster"
         } else if self.proxies.foreign.iter().any(|at| is_redis(*at)) {
             "no frontend leads to the Redis servers of this file"
         } else {

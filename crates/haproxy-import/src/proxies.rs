@@ -25,6 +25,8 @@ pub(super) struct RedisListener {
     pub(super) role: Option<Role>,
     /// How its checks authenticate at Redis.
     pub(super) login: Option<CheckLogin>,
+    /// Its checks accept KeyDB nodes that all accept writes.
+    pub(super) is_active_replica: bool,
     /// What its checks ask the sentinels.
     pub(super) queries: Vec<SentinelQuery>,
     /// All servers that clients can reach.
@@ -41,6 +43,8 @@ pub(super) struct Proxies {
     pub(super) listeners: Vec<RedisListener>,
     /// Listeners whose servers are sentinels, with their backends.
     pub(super) sentinel_frontends: Vec<(usize, Vec<usize>)>,
+    /// Listeners whose servers are nodes of Redis Cluster, with their backends.
+    pub(super) clusters: Vec<(usize, Vec<usize>)>,
     /// Sections of probes, statistics and metrics, with the backends that they use.
     pub(super) admin: Vec<(usize, Vec<usize>)>,
     /// `listen` without an address and without servers.
@@ -109,8 +113,8 @@ pub(super) fn sort(config: &ConfigFile, variables: &Variables<'_>) -> Proxies {
         if !matches!(section.kind, SectionKind::Listen | SectionKind::Frontend) {
             continue;
         }
-        let mode = config.setting(at, &["mode"]).map(|mode| mode.word(1)).unwrap_or_default();
         let backends = backends(config, at);
+        let mode = effective_mode(config, at, &backends);
         let is_served = backends.iter().any(|at| servers(config, *at).next().is_some());
         if config.setting(at, &["disabled"]).is_some() {
             proxies.disabled.push(at);
@@ -127,6 +131,8 @@ pub(super) fn sort(config: &ConfigFile, variables: &Variables<'_>) -> Proxies {
             proxies.foreign.push(at);
         } else if leads_to_sentinels(config, &proxies.checks, at, &backends) {
             proxies.sentinel_frontends.push((at, backends));
+        } else if leads_to_cluster(&proxies.checks, &backends) {
+            proxies.clusters.push((at, backends));
         } else if let Some(listener) = listener(config, &proxies.checks, at, backends) {
             proxies.listeners.push(listener);
         } else {
@@ -148,6 +154,22 @@ fn backends(config: &ConfigFile, section: usize) -> Vec<usize> {
     }
     dedup(&mut backends);
     backends
+}
+
+/// The mode of a section, as far as its clients notice: haproxy speaks HTTP to the clients of a
+/// frontend in mode tcp if its backend is in mode http.
+fn effective_mode(config: &ConfigFile, section: usize, backends: &[usize]) -> String {
+    let mode =
+        |at: usize| config.setting(at, &["mode"]).map(|mode| mode.word(1)).unwrap_or_default();
+    let own = mode(section);
+    let is_upgraded = !backends.is_empty() && backends.iter().all(|at| mode(*at) == "http");
+    if is_upgraded && own != "health" { "http".to_owned() } else { own }
+}
+
+/// Whether a check asks for the state of Redis Cluster and none asks a sentinel.
+fn leads_to_cluster(checks: &[HealthCheck], backends: &[usize]) -> bool {
+    let mut all = backends.iter().filter_map(|at| checks.get(*at));
+    all.clone().any(|it| it.is_cluster) && all.all(|it| it.sentinel.is_none())
 }
 
 fn is_admin(config: &ConfigFile, section: usize, backends: &[usize]) -> bool {
@@ -248,6 +270,7 @@ fn listener(
         name: head.name.clone(),
         role: role.or(queries.iter().any(|it| it.finds_master).then_some(Role::Master)),
         login: backends.iter().filter_map(check).find_map(|check| check.login.clone()),
+        is_active_replica: backends.iter().filter_map(check).any(|check| check.is_active_replica),
         queries,
         servers,
         differs,
@@ -329,6 +352,7 @@ impl Proxies {
         let others = self
             .sentinel_frontends
             .iter()
+            .chain(&self.clusters)
             .chain(&self.admin)
             .flat_map(|(_, backends)| backends.iter());
         let used: BTreeSet<usize> = self.serving().chain(others.copied()).collect();

@@ -44,14 +44,17 @@ impl<'a> Planner<'a> {
         let (masters, replicas): (Vec<_>, Vec<_>) =
             listeners.iter().partition(|it| match it.role {
                 Some(role) => role == Role::Master,
-                None => !(has_master && is_reader(it)),
+                None => !has_master || it.is_active_replica || !is_reader(it),
             });
         (masters, replicas)
     }
 
     fn add_master(&mut self, listener: &RedisListener, plan: &mut Plan) {
         let (name, source) = self.name_of(listener);
-        if self.refuse_routing(listener, &source) | self.refuse_name(listener, &name, &source) {
+        if self.refuse_routing(listener, &source)
+            | self.refuse_name(listener, &name, &source)
+            | self.refuse_active_replica(listener, &source)
+        {
             return;
         }
         let listen = self.listen_of(listener.section, "service.listen");
@@ -130,6 +133,30 @@ impl<'a> Planner<'a> {
             NameSource::Option | NameSource::General | NameSource::Query(_) => return,
         };
         self.note_head(listener.section, LineOutcome::Assumed, &note);
+    }
+
+    /// Refuses nodes that all accept writes, unless an option says what Sentinel calls their master.
+    fn refuse_active_replica(&mut self, listener: &RedisListener, source: &NameSource) -> bool {
+        if !listener.is_active_replica || listener.role.is_some() {
+            return false;
+        }
+        if *source == NameSource::Option {
+            let note = "role:active-replica: haproxy used any node, Pointsman uses the one that \
+                        the sentinels name, and ROLE has to say that it is the master";
+            self.note_head(listener.section, LineOutcome::Assumed, note);
+            return false;
+        }
+        let name = safe_word(&listener.name);
+        let message = format!(
+            "the checks of {name} accept role:active-replica: all of its nodes accept writes, \
+             and Pointsman needs the one master of a sentinel"
+        );
+        let remedy = format!(
+            "keep this section in haproxy, or, if sentinels monitor these nodes, name their \
+             master: --name {name}=NAME"
+        );
+        self.refuse(listener.section, message, remedy);
+        true
     }
 
     /// Refuses a listener that spreads its clients over servers that need not share a dataset.
@@ -277,7 +304,14 @@ impl<'a> Planner<'a> {
                 let message = format!(
                     "{name} is for readers, and its servers belong to no single master of this file"
                 );
-                let remedy = format!("say whose replicas they are: --name {name}=NAME");
+                let known: Vec<String> =
+                    plan.services.iter().map(|it| format!("--name {name}={}", it.name)).collect();
+                let remedy = if known.is_empty() {
+                    "import it together with the listener of its writers, or keep it in haproxy"
+                        .to_owned()
+                } else {
+                    format!("say whose replicas they are: {}", known.join(" or "))
+                };
                 self.refuse(listener.section, message, remedy);
             }
             return;

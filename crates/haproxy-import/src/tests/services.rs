@@ -287,3 +287,82 @@ fn refuses_two_sections_with_one_name() {
     let shown = refusal(&format!("{defaults}{}", rest.replace("redis\n", "redis from d\n")));
     assert!(shown.contains("h.cfg:5:1: several sections above are \"defaults d\""), "{shown}");
 }
+
+#[test]
+fn refuses_servers_without_a_port_of_their_own() {
+    let text = "frontend f\n bind :6385\n default_backend b\nbackend b\n \
+                option redis-check\n tcp-check expect string role:master\n server a h0:0\n server b h1:+1000\n";
+    let shown = refusal(text);
+    assert!(shown.contains("h.cfg:7:2: h0:0 has port 0"), "{shown}");
+    assert!(shown.contains("h.cfg:8:2: h1:+1000 has a port relative to"), "{shown}");
+    assert!(shown.contains("`ssl verify required ca-file FILE`"), "{shown}");
+    // As the remedy says.
+    let with_tls = text.replace(":0\n", ":6380 ssl verify required ca-file /ca.pem\n");
+    let with_tls = with_tls.replace(":+1000\n", ":6380 ssl verify required ca-file /ca.pem\n");
+    assert!(service(&import(&with_tls)).contains_key("redis_tls"));
+    // Sections that no Redis listener uses are not ours.
+    let other = format!("{}backend other\n server a h0:0\n", listen(""));
+    assert_eq!(import(&other).refusals, []);
+}
+
+#[test]
+fn takes_statistics_from_an_http_backend_of_a_tcp_frontend() {
+    let stats = "defaults\n mode tcp\nfrontend web\n bind :8404\n default_backend pages\n\
+                 backend pages\n mode http\n stats enable\n";
+    let imported = import(&format!("{stats}{}", listen("")));
+    assert_eq!(table(&imported)["admin"]["listen"].to_string(), "[\"0.0.0.0:8404\"]");
+    assert_eq!(line(&imported, 6).outcome, LineOutcome::Mapped);
+    // A web server behind such a frontend stays in haproxy, even at the port of Redis.
+    let web = stats.replace("stats enable", "server a h:6379");
+    let imported = import(&format!("{web}{}", listen("")));
+    assert!(line(&imported, 3).note.contains("keep it in haproxy"), "{:?}", line(&imported, 3));
+    assert_eq!(services(&imported).len(), 1);
+}
+
+/// Such nodes all accept writes: none of them is a replica, and none is the only master.
+#[test]
+fn refuses_active_replicas_unless_named() {
+    let text = |pattern: &str| listen(&format!(" tcp-check expect {pattern}\n"));
+    let active = text("string role:active-replica");
+    let shown = refusal(&active);
+    assert!(shown.contains("h.cfg:1:1: the checks of redis accept role:active-replica"), "{shown}");
+    assert!(shown.contains("--name redis=NAME") && !shown.contains("for readers"), "{shown}");
+    let named_one = import_with(&active, &named(&["redis=m"]));
+    assert!(!service(&named_one).contains_key("replica_listen"));
+    assert!(line(&named_one, 1).note.contains("active-replica"), "{:?}", line(&named_one, 1));
+    // A check that accepts a master as well asks for the master.
+    let both = import(&text("rstring role:(master|active-replica)"));
+    assert_eq!(services(&both).len(), 1);
+}
+
+/// Every remedy that is a flag is accepted.
+#[test]
+fn names_whose_readers_are_accepted() {
+    let readers = "listen ro\n bind :2\n option redis-check\n tcp-check expect string role:slave\n server x h2:6380\n";
+    let masters = listen(" tcp-check expect string role:master\n");
+    let shown = refusal(&format!("{masters}{readers}"));
+    assert!(shown.contains("say whose replicas they are: --name ro=mymaster"), "{shown}");
+    let alone = refusal(readers);
+    assert!(!alone.contains("--name") && alone.contains("the listener of its writers"), "{alone}");
+}
+
+#[test]
+fn recognizes_redis_cluster() {
+    let checks = [
+        "tcp-check send CLUSTER\\ INFO\\r\\n\n tcp-check expect string cluster_state:ok",
+        "tcp-check send info\\ cluster\\r\\n\n tcp-check expect string cluster_enabled:1",
+    ];
+    for check in checks {
+        let cluster = format!("listen c\n bind :7000\n {check}\n server a h:7000\n");
+        let shown = refusal(&cluster);
+        assert!(shown.contains("only to Redis Cluster"), "{shown}");
+        let beside = import(&format!("{}{cluster}", listen("")));
+        assert_eq!(services(&beside).len(), 1);
+        for number in 4..=8 {
+            let note = &line(&beside, number).note;
+            assert!(note.contains("leads to Redis Cluster"), "{number}: {note}");
+        }
+    }
+    let without = "tcp-check send info\\ cluster\\r\\n\n tcp-check expect string cluster_enabled:0";
+    assert_eq!(services(&import(&listen(&format!(" {without}\n")))).len(), 1);
+}
