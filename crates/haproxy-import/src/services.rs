@@ -135,7 +135,7 @@ impl<'a> Planner<'a> {
         self.note_head(listener.section, LineOutcome::Assumed, &note);
     }
 
-    /// Refuses nodes that all accept writes, unless an option says what Sentinel calls their master.
+    /// Refuses nodes that all accept writes, unless an option names their master.
     fn refuse_active_replica(&mut self, listener: &RedisListener, source: &NameSource) -> bool {
         if !listener.is_active_replica || listener.role.is_some() {
             return false;
