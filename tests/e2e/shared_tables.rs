@@ -33,14 +33,18 @@ fn informed(pointsman: &Pointsman) -> f64 {
 fn asks_for_the_table_again_after_a_restart() {
     let cluster = Cluster::builder().replicas(0).sentinels(1).start();
     let pointsman = sharing(&cluster).lines("[process]\nworkers = 1").start();
-    let (mut one, mut two) = (pointsman.client(), pointsman.client());
-    for client in [&mut one, &mut two] {
+    let connect = || {
+        let client = pointsman.client();
         client.set_timeout(PATIENCE).expect("a timeout");
-        assert_eq!(client.cmd(&["TOUCH", "k"]).expect("TOUCH").int(), Some(0));
-    }
+        client
+    };
+    let mut before = connect();
+    assert_eq!(before.cmd(&["TOUCH", "k"]).expect("TOUCH").int(), Some(0));
     assert_eq!((promoted(&pointsman), informed(&pointsman)), (0.0, 1.0));
     rename(&cluster, cluster.master(), "MULTI", "TOUCH");
-    // Neither client had a request in flight.
+    // It comes back without its data, so no session is carried there.
+    assert_eq!(before.read_to_end().expect("an end").0, b"");
+    let (mut one, mut two) = (connect(), connect());
     assert!(two.cmd(&["SET", "k", "v"]).expect("SET").is_ok());
     assert!(one.cmd(&["TOUCH"]).expect("MULTI").is_ok());
     assert_eq!(two.cmd(&["GET", "k"]).expect("GET").text(), Some("v"), "no part of a transaction");
