@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use harness::{Client, Cluster, Node, Pointsman, Value, encode};
+use harness::{Client, Cluster, Node, Pointsman, Value, encode, wait_until};
 
 use crate::replicas::{PATIENT, wait_eligible, with_readers};
 use crate::tls_clients::Secured;
@@ -116,6 +116,12 @@ fn refuses_to_publish_as_a_sentinel_by_default() {
         }
         assert!(refused(&pointsman, "publish") > Some(20.0), "{mode}");
         assert_eq!(refused(&pointsman, "spublish"), Some(3.0), "{mode}");
+        // One line per command and interval; the log is written by a thread of its own.
+        wait_until("a line for each of the two commands", PATIENCE, || {
+            let log = pointsman.process().log();
+            let lines = log.matches("client's command refused").count();
+            if (2..10).contains(&lines) { Ok(()) } else { Err(log) }
+        });
     }
     assert_silent(cluster.master(), &mut subscriber);
 }

@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use drain::{Drain, Phase};
+use resp::RefusedCommand;
 use tokio::sync::Notify;
 
 use crate::address::ListenerId;
 use crate::dial_permits::DialPermits;
 use crate::limits::{Limits, Slots};
+use crate::log_rate::LogRate;
 use crate::rejection::RejectionLog;
 use crate::runtime::tasks::groups;
 use crate::service::Service;
@@ -26,6 +28,8 @@ pub(crate) struct ServiceContext {
     /// Places of connections whose PROXY protocol header has not arrived.
     pub(crate) awaiting_header: Arc<Slots>,
     pub(crate) rejection_log: RejectionLog,
+    /// The lines about refused commands.
+    pub(crate) refusal_log: LogRate<{ RefusedCommand::COUNT }>,
     pub(crate) target_tls_log: TargetTlsLog,
 }
 

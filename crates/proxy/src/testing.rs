@@ -339,6 +339,7 @@ pub(crate) fn context() -> (TargetWriter, Arc<WorkerContext>) {
         held: Slots::new(1),
         awaiting_header: Slots::new(2),
         rejection_log: RejectionLog::default(),
+        refusal_log: Default::default(),
         target_tls_log: TargetTlsLog::default(),
     });
     let counters = ServiceCounters::new(Arc::from("s"), 1).of_worker(0).unwrap();

@@ -139,6 +139,7 @@ impl Running {
             held,
             awaiting_header: Slots::new(MAX_AWAITING_HEADER),
             rejection_log: RejectionLog::default(),
+            refusal_log: Default::default(),
             target_tls_log: TargetTlsLog::default(),
         });
         let dial_permits = (0..workers).map(|_| Arc::default()).collect();

@@ -5,6 +5,8 @@
 //! that it does not know, so its error stands where that of the refused request belongs, and aborts
 //! a transaction as that would; its text is replaced ([`interleave`](super::interleave)).
 
+use std::time::Instant;
+
 use resp::{RefusedCommand, Screened};
 
 use super::Pump;
@@ -48,7 +50,15 @@ impl<C: ByteStream, U: ByteStream> Pump<C, U> {
         if let Some(count) = self.context.counters.refused_commands.get(command.index()) {
             count.increment();
         }
-        let service = &*self.context.shared.service.name;
-        tracing::debug!(service, command = command.label(), "command refused");
+        let shared = &self.context.shared;
+        if let Some(unlogged) = shared.refusal_log.due(command.index(), Instant::now()) {
+            let (service, command) = (&*shared.service.name, command.label());
+            tracing::warn!(
+                service,
+                command,
+                unlogged,
+                "client's command refused, see the key refuse"
+            );
+        }
     }
 }
