@@ -52,6 +52,7 @@ mod logs;
 mod maintenance;
 mod metrics;
 mod new_master;
+mod nodes;
 mod outside_text;
 mod owners;
 mod pinned;

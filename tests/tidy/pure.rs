@@ -10,7 +10,7 @@ const PURE: &[(&str, &str)] = &[
     ("crates/drain/src/plan.rs", "the phases of a shutdown and their deadlines"),
     ("crates/haproxy-import/src/", "what a haproxy.cfg means as a configuration"),
     ("crates/proxy/src/listener/accept_errors.rs", "what to do when `accept` fails"),
-    ("crates/proxy/src/networks.rs", "which network an address belongs to"),
+    ("crates/target/src/networks.rs", "which network an address belongs to"),
     ("crates/proxy/src/proxy_protocol/parse.rs", "what a PROXY protocol header says"),
     ("crates/pointsman/src/admin/control/token_attempts.rs", "which sources may present tokens"),
     (

@@ -70,6 +70,9 @@ fn render_service(out: &mut String, service: &PlannedService) {
     }
     let first = std::iter::once(service.sentinels_at.as_ref()).chain(std::iter::repeat(None));
     list(out, "sentinels", service.sentinels.iter().cloned().zip(first));
+    // haproxy names servers as it dials them, which need not be what the sentinels announce.
+    out.push_str("# nothing outside of these networks is dialled, whatever sentinels announce:\n");
+    out.push_str("# nodes = [\"10.0.0.0/8\"]\n");
     service.keys.iter().for_each(|it| key(out, it));
     for (key, with_tls) in [("replica_listen", false), ("replica_tls_listen", true)] {
         let is_of = |it: &PlannedListen| service.tls_lines.contains(&it.1) == with_tls;

@@ -42,7 +42,6 @@ mod listener;
 mod log_rate;
 mod maintenance;
 mod maintenance_kind;
-mod networks;
 mod not_carried;
 mod options;
 mod proxy_protocol;
@@ -84,7 +83,6 @@ pub use listener::reload::{AddressPlan, NewListener};
 pub use listener::sockets::{Socket, Sockets};
 pub use listener::{BindError, Bound, InheritedSockets};
 pub use maintenance_kind::MaintenanceKind;
-pub use networks::{Network, Networks};
 pub use not_carried::NotCarried;
 pub use options::{LiveOptions, Options, Sessions, Splice, Subscriptions, UpstreamMode};
 pub use proxy_protocol::parse::{HeaderFault, ProxyHeader, parse as parse_proxy_header};
@@ -100,6 +98,7 @@ pub use session_row::{
 };
 pub use shared_counters::SharedSnapshot;
 pub use stats::{ServiceCounters, ServiceSnapshot, Stats};
+pub use target::{Network, Networks};
 pub use target_tls::{TargetTlsFailure, TargetTlsSnapshot};
 /// The versions of TLS, for [`TlsFacts`].
 pub use tls::Version as TlsVersion;

@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 use resp::{DEFAULT_REFUSALS, Refusals, StatelessCommands};
+use target::Networks;
 use tls::ClientTls;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
 use crate::access_log::AccessLog;
-use crate::networks::Networks;
 use crate::tls_listening::TlsListening;
 
 /// What happens to a session when its target is no longer the master.

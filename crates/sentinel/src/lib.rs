@@ -57,6 +57,7 @@ pub use machine::{
     Followed, HoldCause, Machine, MachineAction, MachineEvent, MachineState, NoMasterReason,
     Override, OverrideEnd, OverrideNews, Pause, Trust, VoteOutcome, Warning,
 };
+pub use net::allowlist::{AllowedHost, Allowlist};
 pub use net::resolve::Resolver;
 pub use replicas::eligibility::{Lag, ReplicaState};
 pub use replicas::publisher::Replicas;

@@ -303,6 +303,8 @@ pub enum ProbeFailure {
     Denied,
     /// The address must not be used: it leads back to this process, or it is not an address.
     UnusableAddress,
+    /// The option `nodes` does not permit the address, so it was not dialled.
+    OutsideNodes,
 }
 
 /// The outcome of one probe of one node, and when its query was written.

@@ -21,6 +21,7 @@
 mod balance;
 mod gate;
 mod lease;
+mod networks;
 mod pool;
 mod replica_status;
 mod source;
@@ -32,6 +33,7 @@ mod pool_tests;
 
 pub use gate::ReplyPolicy;
 pub use lease::ClockReading;
+pub use networks::{Network, Networks};
 pub use pool::{EmptyPool, Pool, PoolWriter};
 pub use replica_status::{CloseCause, ReplicaStatus};
 pub use source::TargetSource;

@@ -208,6 +208,9 @@ fn failed(addr: &NodeAddr, failure: ProbeFailure) -> String {
         ProbeFailure::UnusableAddress => {
             format!("{addr} leads back to this proxy: give the address of the Redis server")
         }
+        ProbeFailure::OutsideNodes => {
+            format!("{addr} is outside service.nodes: add it there, or give another address")
+        }
     }
 }
 

@@ -220,6 +220,7 @@ fn node(seen: &sentinel::NodeSnapshot, age: impl Fn(Instant) -> f64) -> NodeStat
         Some(Err(ProbeFailure::Busy)) => "busy",
         Some(Err(ProbeFailure::Denied)) => "denied",
         Some(Err(ProbeFailure::UnusableAddress)) => "unusable_address",
+        Some(Err(ProbeFailure::OutsideNodes)) => "outside_nodes",
     };
     NodeStatus {
         addr: seen.addr.to_string(),

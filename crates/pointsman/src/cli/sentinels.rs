@@ -155,6 +155,7 @@ pub(super) fn describe(describe: &ExamineError) -> String {
         ExamineError::UnexpectedServer => "neither a sentinel nor a Redis server".to_owned(),
         ExamineError::OtherSentinel => "another sentinel answers at this address".to_owned(),
         ExamineError::LeadsBack => "a listener of this pointsman".to_owned(),
+        ExamineError::OutsideNodes => "outside service.nodes, not asked".to_owned(),
     }
 }
 

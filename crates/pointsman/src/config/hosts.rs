@@ -1,6 +1,7 @@
-//! Parses networks of clients and names of hosts.
+//! Parses networks and names of hosts.
 
 use proxy::Network;
+use sentinel::AllowedHost;
 
 use super::value::Problem;
 
@@ -52,6 +53,24 @@ pub(super) fn parse_name(text: &str) -> Result<String, Problem> {
     Err(Problem::new("it is not the name of a host", remedy))
 }
 
+/// Parses a network or a name in which nodes may be.
+///
+/// # Errors
+///
+/// What is wrong, and how to write it.
+pub(super) fn parse_node(text: &str) -> Result<String, Problem> {
+    match AllowedHost::parse(text) {
+        // For the remarks on networks that are written with further bits.
+        Some(AllowedHost::Network(_)) => parse_network(text).map(|network| network.to_string()),
+        Some(name) => Ok(name.to_string()),
+        None => Err(Problem::new(
+            "it is neither a network nor the name of a host",
+            "write for example \"10.0.0.0/8\", \"redis-0.example.com\" or \"*.example.com\", without a \
+             port",
+        )),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -78,6 +97,28 @@ mod tests {
             ("", "10.0.0.0/8"),
         ] {
             let problem = parse_network(text).unwrap_err();
+            assert!(problem.remedy.contains(remedy), "{text}: {problem:?}");
+        }
+    }
+
+    #[test]
+    fn parses_networks_and_names_of_nodes() {
+        for (text, shown) in [
+            ("10.0.0.0/8", "10.0.0.0/8"),
+            ("::1", "::1/128"),
+            ("Redis-0.example", "redis-0.example"),
+            ("*.redis.svc", "*.redis.svc"),
+        ] {
+            assert_eq!(parse_node(text).unwrap(), shown, "{text}");
+        }
+        for (text, remedy) in [
+            ("10.0.0.1/8", "10.0.0.0/8"),
+            ("10.0.0.1:6379", "without a port"),
+            ("redis.example:6379", "without a port"),
+            ("*", "*.example.com"),
+            ("", "10.0.0.0/8"),
+        ] {
+            let problem = parse_node(text).unwrap_err();
             assert!(problem.remedy.contains(remedy), "{text}: {problem:?}");
         }
     }

@@ -78,6 +78,17 @@ section! {
         /// Turn it off if the reported addresses cannot be reached from here and address_map does
         /// not solve that.
         learn_sentinels: bool = ValueKind::Bool, Some("true"), Live;
+        /// Networks and names in which Redis nodes and learned sentinels may be; anywhere if it is
+        /// empty.
+        ///
+        /// An entry is a network ("10.0.0.0/8"), an IP address, a name ("redis-0.example.com"), or
+        /// all names below one ("*.redis-headless.cache.svc.cluster.local"). It is compared with
+        /// the address that the sentinels announce; where they announce names, list names.
+        /// Addresses outside are never connected to, whatever sentinels say, and raise
+        /// pointsman_alarm{alarm="outside_nodes"}: a failover to such a node stops traffic. The
+        /// configured sentinels, and what address_map names, need no entry. Set it wherever you
+        /// know the answer.
+        nodes: Vec<String> = ValueKind::Nodes, Some(""), Live;
         /// Timeout of one attempt to connect to the master.
         ///
         /// A failed attempt is repeated until hold_timeout, because a master that does not answer

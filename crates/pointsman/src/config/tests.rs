@@ -691,6 +691,7 @@ fn random_sets(chosen: &[(proptest::sample::Index, u16, bool)]) -> Vec<String> {
         ValueKind::Refusals => Some(format!("PUBLISH c{number}:*,@deployment")),
         ValueKind::Networks => Some(format!("10.{}.0.0/16,2001:db8::{number:x}", number % 256)),
         ValueKind::HostNames => Some(format!("h{number}.example,*.example")),
+        ValueKind::Nodes => Some(format!("10.{}.0.0/16,*.h{number}.example", number % 256)),
         ValueKind::Ciphers => Some("TLS_AES_128_GCM_SHA256".to_owned()),
         ValueKind::Path | ValueKind::Paths | ValueKind::EnvName | ValueKind::Secret => None,
     };

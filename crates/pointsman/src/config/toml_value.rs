@@ -40,6 +40,7 @@ fn is_list(kind: ValueKind) -> bool {
             | ValueKind::Refusals
             | ValueKind::Networks
             | ValueKind::HostNames
+            | ValueKind::Nodes
             | ValueKind::Paths
             | ValueKind::Ciphers
     )
@@ -147,6 +148,7 @@ fn list(
                 let one = match kind {
                     ValueKind::Commands | ValueKind::Refusals => "command",
                     ValueKind::Networks => "network",
+                    ValueKind::Nodes => "network or name",
                     ValueKind::HostNames => "name",
                     ValueKind::Paths => "path",
                     ValueKind::Ciphers => "cipher",
@@ -164,7 +166,7 @@ fn list(
     Some(match kind {
         ValueKind::Listen | ValueKind::ListenTcp => Value::Listen(listen),
         ValueKind::Commands | ValueKind::Refusals => Value::Commands(words),
-        ValueKind::HostNames => Value::HostNames(words),
+        ValueKind::HostNames | ValueKind::Nodes => Value::HostNames(words),
         ValueKind::Paths => Value::Paths(words),
         ValueKind::Ciphers => Value::Ciphers(words),
         ValueKind::Networks => Value::Networks(networks),

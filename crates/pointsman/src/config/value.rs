@@ -90,6 +90,8 @@ pub enum ValueKind {
     Ciphers,
     /// Names of this host, `*.example.com` for all names below one.
     HostNames,
+    /// Networks, and names as in [`ValueKind::HostNames`].
+    Nodes,
     /// A password.
     Secret,
 }
@@ -115,7 +117,7 @@ pub enum Value {
     Commands(Vec<String>),
     /// Of [`ValueKind::Networks`].
     Networks(Vec<Network>),
-    /// Of [`ValueKind::HostNames`].
+    /// Of [`ValueKind::HostNames`] and [`ValueKind::Nodes`].
     HostNames(Vec<String>),
     /// Of [`ValueKind::Paths`].
     Paths(Vec<String>),
@@ -167,6 +169,7 @@ impl ValueKind {
             Self::Refusals => parse_refusals(text),
             Self::Networks => parse_elements(text, hosts::parse_network).map(Value::Networks),
             Self::HostNames => parse_elements(text, hosts::parse_name).map(Value::HostNames),
+            Self::Nodes => parse_elements(text, hosts::parse_node).map(Value::HostNames),
             Self::Paths => Ok(Value::Paths(elements(text).map(str::to_owned).collect())),
             Self::Ciphers => parse_elements(text, parse_cipher).map(Value::Ciphers),
             Self::Secret if text.is_empty() => {
@@ -196,6 +199,7 @@ impl ValueKind {
             Self::Networks => "a list of networks such as [\"10.0.0.0/8\"]",
             Self::Paths => "a list of files such as [\"/etc/tls/tls.crt\"]",
             Self::Ciphers => "a list of ciphers such as [\"TLS_AES_256_GCM_SHA384\"]",
+            Self::Nodes => "a list of networks and names such as [\"10.0.0.0/8\"]",
             Self::HostNames => "a list of names such as [\"pointsman.example.com\"]",
             Self::AddressMap => "a table such as { \"10.0.0.1:6379\" = \"203.0.113.1:6379\" }",
         }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use sentinel::doctor::Examination;
 use sentinel::{
-    Credentials, DiscoveryChange, DiscoveryConfig, MachineRules, NodeAddr, ReplicaRules, Replicas,
-    Timeouts,
+    AllowedHost, Allowlist, Credentials, DiscoveryChange, DiscoveryConfig, MachineRules, NodeAddr,
+    ReplicaRules, Replicas, Timeouts,
 };
 use target::{EmptyPool, PoolWriter, TargetWriter};
 
@@ -34,6 +34,7 @@ pub fn discovery(
         probe_timeout: service.timers.verify_timeout,
         learn: service.learn_sentinels,
         address_map,
+        nodes: nodes(service),
         target_writer: points,
         replicas,
         sentinel_pool,
@@ -54,6 +55,7 @@ pub(crate) fn discovery_change(
         probe_timeout: service.timers.verify_timeout,
         learn: service.learn_sentinels,
         address_map: address_map(service),
+        nodes: nodes(service),
         replicas,
     }
 }
@@ -71,12 +73,18 @@ pub fn examination(service: &config::ServiceConfig, own: Vec<SocketAddr>) -> Exa
         verify: verify(service),
         learn: service.learn_sentinels,
         address_map: address_map(service),
+        nodes: nodes(service),
         own,
     }
 }
 
 fn address_map(service: &config::ServiceConfig) -> BTreeMap<NodeAddr, NodeAddr> {
     service.address_map.iter().map(|(announced, dial)| (node(announced), node(dial))).collect()
+}
+
+/// `check` has parsed every entry.
+fn nodes(service: &config::ServiceConfig) -> Allowlist {
+    service.nodes.iter().filter_map(|entry| AllowedHost::parse(entry)).collect()
 }
 
 fn verify(service: &config::ServiceConfig) -> sentinel::Verify {

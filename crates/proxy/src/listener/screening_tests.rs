@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use drain::StopRequest;
 
 use crate::listener::screening::MAX_AWAITING_HEADER;
-use crate::networks::{Network, Networks};
 use crate::testing::{Backend, SOON, TestProxy, expect, is_silent, rest, session};
 use crate::{Limit, Options, Rejection, ServiceSnapshot};
+use target::{Network, Networks};
 
 fn networks(texts: &[&str]) -> Networks {
     texts.iter().map(|text| Network::parse(text).unwrap()).collect()

@@ -1,5 +1,5 @@
-//! Conditions among the sentinels that last and that an operator has to end: each begins and ends,
-//! with a delay that separates it from what happens in every restart and failover. Pure.
+//! Conditions among the sentinels and nodes that last and that an operator has to end: each begins
+//! and ends, with a delay that separates it from what happens in every restart and failover. Pure.
 //!
 //! They change nothing about the target. What a sentinel that does not know the name, or a listed
 //! one that is gone, means for votes is decided by the machine's electorate.
@@ -23,11 +23,14 @@ pub enum Alarm {
     /// Sentinels that are listed, are down everywhere and are not configured. They count towards
     /// the majority that a failover needs.
     Ghosts,
+    /// Addresses of nodes or sentinels are announced that the option `nodes` does not permit.
+    OutsideNodes,
 }
 
 impl Alarm {
     /// All kinds.
-    pub const ALL: [Self; 3] = [Self::NameUnknown, Self::Unlisted, Self::Ghosts];
+    pub const ALL: [Self; 4] =
+        [Self::NameUnknown, Self::Unlisted, Self::Ghosts, Self::OutsideNodes];
 
     /// A stable word for metrics and the status.
     #[must_use]
@@ -36,6 +39,7 @@ impl Alarm {
             Self::NameUnknown => "name_unknown",
             Self::Unlisted => "unlisted",
             Self::Ghosts => "ghosts",
+            Self::OutsideNodes => "outside_nodes",
         }
     }
 
@@ -52,6 +56,10 @@ impl Alarm {
             Self::Ghosts => {
                 "sentinels that are gone are still listed and count towards the majority"
             }
+            Self::OutsideNodes => {
+                "sentinels announce addresses outside `nodes`, which are not dialled: add them if \
+                 they are yours; otherwise find out who announced them"
+            }
         }
     }
 
@@ -66,6 +74,8 @@ impl Alarm {
             Self::Unlisted => Duration::from_secs(10),
             // As long as the electorate waits before it removes a silent member: a restart is over.
             Self::Ghosts => Duration::from_secs(30),
+            // Nothing that passes by itself brings it about.
+            Self::OutsideNodes => Duration::ZERO,
         }
     }
 }
@@ -79,6 +89,8 @@ pub(crate) struct Conditions {
     pub(crate) unlisted: BTreeSet<String>,
     /// Listed sentinels that are gone.
     pub(crate) ghosts: BTreeSet<String>,
+    /// Announced addresses that `nodes` does not permit.
+    pub(crate) outside_nodes: BTreeSet<String>,
 }
 
 impl Conditions {
@@ -87,6 +99,7 @@ impl Conditions {
             Alarm::NameUnknown => &self.name_unknown,
             Alarm::Unlisted => &self.unlisted,
             Alarm::Ghosts => &self.ghosts,
+            Alarm::OutsideNodes => &self.outside_nodes,
         }
     }
 }
@@ -100,7 +113,7 @@ pub struct AlarmRecord {
     pub since: Instant,
     /// When it ended; `None` while it is on.
     pub ended_at: Option<Instant>,
-    /// The sentinels concerned, now or last.
+    /// The sentinels concerned, now or last; for [`Alarm::OutsideNodes`] nodes as well.
     pub sentinels: Vec<String>,
 }
 
@@ -208,16 +221,22 @@ mod tests {
         let (start, mut alarms) = (Instant::now(), Alarms::default());
         let at = |seconds: u64| start + Duration::from_secs(seconds);
         let many = (0..500).map(|number| format!("{number:03}")).collect();
-        let all = Conditions { name_unknown: names(&["a"]), unlisted: names(&["b"]), ghosts: many };
-        alarms.update(at(0), &all);
+        let all = Conditions {
+            name_unknown: names(&["a"]),
+            unlisted: names(&["b"]),
+            ghosts: many,
+            outside_nodes: names(&["c"]),
+        };
+        let at_once: Vec<Alarm> = alarms.update(at(0), &all).iter().map(|it| it.alarm).collect();
+        assert_eq!(at_once, [Alarm::OutsideNodes], "nothing makes it pass by itself");
         let began: Vec<Alarm> = alarms.update(at(30), &all).iter().map(|it| it.alarm).collect();
-        assert_eq!(began, Alarm::ALL);
+        assert_eq!(began, [Alarm::NameUnknown, Alarm::Unlisted, Alarm::Ghosts]);
         assert_eq!(alarms.records()[2].sentinels.len(), MAX_SUBJECTS);
         for round in 0..40 {
             alarms.update(at(100 + round * 60), &Conditions::default());
             alarms.update(at(110 + round * 60), &all);
             alarms.update(at(140 + round * 60), &all);
         }
-        assert_eq!(alarms.records().len(), MAX_ENDED + 3);
+        assert_eq!(alarms.records().len(), MAX_ENDED + Alarm::ALL.len());
     }
 }

@@ -15,7 +15,7 @@ use crate::net::own_addresses::OwnAddresses;
 use crate::net::resolve::Resolver;
 use crate::prober::{ProbeSettings, ProberFactory};
 use crate::replicas::publisher::Replicas;
-use crate::{MachineRules, NodeAddr, ReplicaRules, Verify};
+use crate::{Allowlist, MachineRules, NodeAddr, ReplicaRules, Verify};
 
 /// Configuration of one service's discovery.
 #[derive(Debug)]
@@ -40,6 +40,8 @@ pub struct DiscoveryConfig {
     pub learn: bool,
     /// Announced address to the address to dial.
     pub address_map: BTreeMap<NodeAddr, NodeAddr>,
+    /// Where nodes and learned sentinels may be.
+    pub nodes: Allowlist,
     /// Where the target is published.
     pub target_writer: TargetWriter,
     /// The replicas for readers, if configured.
@@ -54,7 +56,8 @@ pub(crate) fn prober_factory(
     own: &OwnAddresses,
     (resolver, permit): (&Resolver, &RenewalPermit),
 ) -> ProberFactory {
-    let settings = probe_settings(watch.rules.verify, watch.probe_timeout, &watch.address_map);
+    let settings =
+        probe_settings(watch.rules.verify, watch.probe_timeout, &watch.address_map, &watch.nodes);
     ProberFactory {
         login: Login::new(Access {
             credentials: watch.auth.as_ref(),
@@ -72,10 +75,11 @@ pub(crate) fn probe_settings(
     verify: Verify,
     timeout: Duration,
     address_map: &BTreeMap<NodeAddr, NodeAddr>,
+    nodes: &Allowlist,
 ) -> ProbeSettings {
     let address_map = address_map.iter();
     let address_map = address_map.map(|(from, to)| (from.clone().normal(), to.clone())).collect();
-    ProbeSettings { verify, timeout, address_map }
+    ProbeSettings { verify, timeout, address_map, nodes: nodes.clone() }
 }
 
 /// What can be changed in one service's discovery while it runs. Its sentinels and its pools are
@@ -98,6 +102,8 @@ pub struct DiscoveryChange {
     pub learn: bool,
     /// Announced address to the address to dial.
     pub address_map: BTreeMap<NodeAddr, NodeAddr>,
+    /// Where nodes and learned sentinels may be.
+    pub nodes: Allowlist,
     /// Rules for eligible replicas, and what readers get without one.
     pub replicas: (ReplicaRules, EmptyPool),
 }

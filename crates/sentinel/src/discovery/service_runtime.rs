@@ -266,7 +266,10 @@ impl ServiceRuntime {
                 learned.entry(id.clone()).or_default().insert(link.addr.clone());
             }
         }
-        learned.retain(|id, _| self.machine.is_member(id));
+        learned.retain(|id, addrs| {
+            addrs.retain(|addr| self.probers.permits(addr));
+            !addrs.is_empty() && self.machine.is_member(id)
+        });
         learned
     }
 
@@ -279,6 +282,14 @@ impl ServiceRuntime {
     /// few for a failover, so their word has to do.
     pub(crate) fn trusts_learned(&self) -> bool {
         self.machine.depends_on_learned()
+    }
+
+    /// Announced addresses that `nodes` does not permit: of nodes, and of learned sentinels.
+    fn outside_nodes(&self) -> BTreeSet<String> {
+        let nodes = self.machine.nodes().map(|(addr, _)| addr);
+        let sentinels = self.learned_addresses.candidates().into_values().flatten();
+        let outside = nodes.chain(sentinels).filter(|addr| !self.probers.permits(addr));
+        outside.map(ToString::to_string).collect()
     }
 
     /// Announced address to the address to dial.

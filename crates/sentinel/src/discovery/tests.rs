@@ -26,6 +26,7 @@ fn watch(name: &str, seeds: u16, target_writer: TargetWriter) -> DiscoveryConfig
         probe_timeout: LONG,
         learn: true,
         address_map: BTreeMap::new(),
+        nodes: Default::default(),
         target_writer,
         replicas: None,
         sentinel_pool: None,
@@ -42,6 +43,7 @@ fn change(password: &str) -> DiscoveryChange {
         probe_timeout: LONG,
         learn: true,
         address_map: BTreeMap::new(),
+        nodes: Default::default(),
         replicas: (ReplicaRules::default(), EmptyPool::Reject),
     }
 }

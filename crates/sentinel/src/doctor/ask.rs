@@ -215,15 +215,20 @@ async fn ask_sentinels(
         let (examination, resolver) = (Arc::clone(examination), resolver.clone());
         async move {
             let transport = &examination.to_sentinels;
-            let (answer, reached, mut certificate) =
-                match dial(&addr, (&examination, transport), &resolver).await {
-                    Ok((connection, reached)) => {
-                        let certificate = connection.tls().and_then(|it| it.certificate);
-                        let answer = ask_sentinel(connection, reached, &examination).await;
-                        (answer, Some(reached), certificate)
-                    }
-                    Err((reached, error)) => (Err(error), reached, None),
-                };
+            let how = (&*examination, transport);
+            let dialled = if configured {
+                dial(&addr, how, &resolver).await
+            } else {
+                dial_announced(&addr, how, &resolver).await
+            };
+            let (answer, reached, mut certificate) = match dialled {
+                Ok((connection, reached)) => {
+                    let certificate = connection.tls().and_then(|it| it.certificate);
+                    let answer = ask_sentinel(connection, reached, &examination).await;
+                    (answer, Some(reached), certificate)
+                }
+                Err((reached, error)) => (Err(error), reached, None),
+            };
             let answer = tls_ports::explain(answer, reached, transport, &mut certificate).await;
             // Another sentinel in that place is not the one that was announced.
             let answer = answer.and_then(|it| {
@@ -241,6 +246,20 @@ async fn ask_sentinels(
 
 /// Connects to an announced address, or to its entry in the address map. An error comes with the
 /// address that was dialled, if there was one.
+async fn dial_announced(
+    addr: &NodeAddr,
+    (examination, transport): (&Asking, &Transport),
+    resolver: &Resolver,
+) -> Result<(RespConnection, SocketAddr), (Option<SocketAddr>, ExamineError)> {
+    if examination.nodes.permits(addr) || examination.address_map.contains_key(addr) {
+        dial(addr, (examination, transport), resolver).await
+    } else {
+        Err((None, ExamineError::OutsideNodes))
+    }
+}
+
+/// Connects to an address, or to its entry in the address map. An error comes with the address that
+/// was dialled, if there was one.
 async fn dial(
     addr: &NodeAddr,
     (examination, transport): (&Asking, &Transport),
@@ -301,7 +320,8 @@ async fn ask_node(
     resolver: Resolver,
 ) -> ObservedNode {
     let transport = &examination.to_nodes;
-    let (connection, reached) = match dial(&addr, (&examination, transport), &resolver).await {
+    let dialled = dial_announced(&addr, (&examination, transport), &resolver).await;
+    let (connection, reached) = match dialled {
         Ok(connected) => connected,
         Err((dialled, error)) => {
             let mut certificate = None;

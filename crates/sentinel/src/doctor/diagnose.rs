@@ -194,6 +194,7 @@ fn no_answer(
              required"
                 .to_owned(),
         ),
+        ExamineError::OutsideNodes => (OUTSIDE_NODES, OUTSIDE_NODES_REMEDY.to_owned()),
         ExamineError::LeadsBack => (
             "loop",
             "configure the address of a sentinel, not of this \
@@ -203,6 +204,11 @@ fn no_answer(
     };
     findings.add((Severity::Fault, code), at, describe_error(error), remedy);
 }
+
+/// The finding on an announced address that `service.nodes` does not permit.
+pub(super) const OUTSIDE_NODES: &str = "outside-nodes";
+pub(super) const OUTSIDE_NODES_REMEDY: &str = "add it to service.nodes if it is yours; otherwise find out which client may publish to \
+     __sentinel__:hello, and make the sentinels forget it (SENTINEL RESET)";
 
 /// A listed sentinel that is not configured and does not answer.
 fn ghost(
@@ -218,6 +224,10 @@ fn ghost(
     let who: Vec<String> = listed.map(|(it, ..)| it.addr.to_string()).collect();
     let what =
         format!("it is listed as a sentinel by {}, and {}", who.join(", "), describe_error(error));
+    if *error == ExamineError::OutsideNodes {
+        findings.add((Severity::Warning, OUTSIDE_NODES), at, what, OUTSIDE_NODES_REMEDY);
+        return;
+    }
     let commands = cures::forget(observed, context);
     let is_up =
         |view: &ObservedMaster| view.peers.iter().any(|it| it.up && it.addr.as_ref() == Some(at));

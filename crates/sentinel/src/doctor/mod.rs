@@ -39,7 +39,7 @@ pub use transport::{CERTIFICATE_SOON, days, subject};
 
 use tls::ClientTls;
 
-use crate::{Credentials, NodeAddr, Resolver, Verify};
+use crate::{Allowlist, Credentials, NodeAddr, Resolver, Verify};
 
 /// The service to examine, with its credentials.
 #[derive(Debug)]
@@ -62,6 +62,8 @@ pub struct Examination {
     pub learn: bool,
     /// Announced address to the address to dial.
     pub address_map: BTreeMap<NodeAddr, NodeAddr>,
+    /// Where nodes and learned sentinels may be.
+    pub nodes: Allowlist,
     /// Our own listeners, if known, which must not be dialled.
     pub own: Vec<SocketAddr>,
 }

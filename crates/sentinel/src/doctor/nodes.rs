@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::diagnose::{Context, Findings, Severity, refusals};
+use super::diagnose::{Context, Findings, OUTSIDE_NODES, OUTSIDE_NODES_REMEDY, Severity, refusals};
 use super::observed::{ExamineError, Observed, ObservedNode, describe_error};
 use super::{cures, electorate, transport};
 use crate::{NodeAddr, NodeReport, PingReply, Role, Verify};
@@ -66,6 +66,7 @@ fn unreachable(
             "the address belongs to this proxy: remove it from the sentinels, or correct \
              address_map",
         ),
+        ExamineError::OutsideNodes => (OUTSIDE_NODES, OUTSIDE_NODES_REMEDY),
         ExamineError::Unresponsive => ("unresponsive", "it is busy or stopped; check its host"),
         _ if context.mapped.contains(&node.addr) => {
             ("not-dialable", "correct its entry in address_map")

@@ -54,6 +54,8 @@ pub enum ExamineError {
     OtherSentinel,
     /// The address is one of our own listeners.
     LeadsBack,
+    /// The option `nodes` does not permit the announced address, so it was not dialled.
+    OutsideNodes,
 }
 
 impl ExamineError {
@@ -69,6 +71,7 @@ impl ExamineError {
             Self::UnexpectedServer => "unexpected_server",
             Self::OtherSentinel => "other_sentinel",
             Self::LeadsBack => "own_listener",
+            Self::OutsideNodes => "outside_nodes",
         }
     }
 }
@@ -297,5 +300,6 @@ pub(super) fn describe_error(error: &ExamineError) -> String {
         }
         ExamineError::OtherSentinel => "another sentinel answers there".to_owned(),
         ExamineError::LeadsBack => "it is one of our own listeners".to_owned(),
+        ExamineError::OutsideNodes => "it is outside service.nodes and was not asked".to_owned(),
     }
 }

@@ -157,6 +157,7 @@ fn reports_unreachable_sentinel_with_cause() {
         ("password", ExamineError::Denied(wrong)),
         ("no-sentinel", ExamineError::UnexpectedServer),
         ("loop", ExamineError::LeadsBack),
+        ("outside-nodes", ExamineError::OutsideNodes),
     ] {
         let found = only(code, Severity::Fault, |it| it.sentinels[1].answer = Err(error));
         assert_eq!(found.about, "10.0.0.2:26379");

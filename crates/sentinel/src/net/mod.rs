@@ -1,6 +1,7 @@
-//! Address lookups, the loop guard, and streams with or without TLS, used by all modules that open
-//! connections.
+//! Address lookups, the loop guard, the allowlist of nodes, and streams with or without TLS, used
+//! by all modules that open connections.
 
+pub(crate) mod allowlist;
 pub(crate) mod loop_guard;
 pub(crate) mod own_addresses;
 pub(crate) mod resolve;

@@ -33,6 +33,7 @@ use crate::link::login::{Login, ServerLogin};
 use crate::link::messages::{DriverMessage, ProbeEvent, ProbeProblem};
 use crate::link::renewal::{Renewal, RenewalPermit, RenewalStep};
 use crate::link::rotation::{CredentialsId, Presented};
+use crate::net::allowlist::Allowlist;
 use crate::net::own_addresses::OwnAddresses;
 use crate::net::resolve::{Lookup, Resolver};
 use crate::prober::probe_connection::{ProbeConnection, ProbeError, ProbeResult};
@@ -111,12 +112,21 @@ pub(crate) struct ProbeSettings {
     pub(crate) timeout: Duration,
     /// Announced address to the address to dial, for NAT.
     pub(crate) address_map: BTreeMap<NodeAddr, NodeAddr>,
+    /// Where nodes and learned sentinels may be.
+    pub(crate) nodes: Allowlist,
 }
 
 impl ProbeSettings {
     /// The address to dial for this node.
     pub(crate) fn dial<'a>(&'a self, node: &'a NodeAddr) -> &'a NodeAddr {
         self.address_map.get(node).unwrap_or(node)
+    }
+
+    /// Whether an announced or mapped address may be dialled. What the operator has mapped needs no
+    /// further permission.
+    pub(crate) fn permits(&self, addr: &NodeAddr) -> bool {
+        self.nodes.permits(addr)
+            || self.address_map.iter().any(|(announced, dial)| addr == announced || addr == dial)
     }
 }
 
@@ -149,6 +159,7 @@ pub(crate) async fn run(
     let retry = (Backoff::new(RETRY_MIN, RETRY_MAX), None);
     let (connection, pause, lost_at) = (None, None, None);
     let mut prober = NodeProber {
+        node: node.clone(),
         lookup,
         factory,
         login,
@@ -220,6 +231,7 @@ async fn replace(
 }
 
 struct NodeProber {
+    node: NodeAddr,
     lookup: Lookup,
     factory: Arc<ProberFactory>,
     login: ServerLogin,
@@ -518,6 +530,9 @@ impl NodeProber {
 
     async fn connect(&mut self) -> Result<ProbeConnection, ProbeError> {
         let unreachable = ProbeError::Failed(ProbeFailure::Unreachable);
+        if !self.factory.settings.load().permits(&self.node) {
+            return Err(ProbeError::Failed(ProbeFailure::OutsideNodes));
+        }
         let timeout = self.factory.timeout();
         let Ok(dialled) = self.lookup.address(timeout).await else {
             return Err(unreachable);
@@ -551,9 +566,9 @@ fn classify_retry(outcome: &ProbeResult) -> RetryOutcome {
     match outcome {
         Ok(_) => RetryOutcome::Answered,
         Err(ProbeError::Denied(denied)) if !denied.is_server_wide() => RetryOutcome::Answered,
-        Err(ProbeError::Failed(ProbeFailure::Unreachable | ProbeFailure::UnusableAddress)) => {
-            RetryOutcome::Unreachable
-        }
+        Err(ProbeError::Failed(
+            ProbeFailure::Unreachable | ProbeFailure::UnusableAddress | ProbeFailure::OutsideNodes,
+        )) => RetryOutcome::Unreachable,
         // A fault of TLS is about certificates, and says nothing about the server's health.
         Err(
             ProbeError::Failed(_)

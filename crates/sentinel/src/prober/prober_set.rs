@@ -57,15 +57,18 @@ impl ProberSet {
         Self { service, factory, settings, probers: BTreeMap::new(), dial_limiter, out }
     }
 
-    /// Applies these settings from now on. Nodes that are dialled at another address get a new
-    /// connection.
+    /// Applies these settings from now on. Nodes that are dialled at another address, or no longer
+    /// permitted, lose their connection.
     pub(crate) fn set(&mut self, settings: ProbeSettings) {
         if settings == *self.settings {
             return;
         }
         let before = std::mem::replace(&mut self.settings, Arc::new(settings));
         self.factory.settings.store(Arc::clone(&self.settings));
-        let moved = |node: &&NodeAddr| before.dial(node) != self.settings.dial(node);
+        let moved = |node: &&NodeAddr| {
+            before.dial(node) != self.settings.dial(node)
+                || before.permits(node) != self.settings.permits(node)
+        };
         let moved: Vec<NodeAddr> = self.probers.keys().filter(moved).cloned().collect();
         for node in moved {
             self.probers.remove(&node);
@@ -160,6 +163,11 @@ impl ProberSet {
     /// The duration of a node's last answered probe, and how many probes failed.
     pub(crate) fn stats(&self, node: &NodeAddr) -> (Option<Duration>, u64) {
         self.probers.get(node).map_or((None, 0), |prober| (prober.answered_in, prober.failures))
+    }
+
+    /// Whether this announced or mapped address may be dialled.
+    pub(crate) fn permits(&self, addr: &NodeAddr) -> bool {
+        self.settings.permits(addr)
     }
 
     /// Announced address to the address to dial.

@@ -222,6 +222,7 @@ pub(crate) fn watch(name: &str, sentinels: Vec<NodeAddr>) -> (DiscoveryConfig, A
         probe_timeout: Duration::from_secs(5),
         learn: true,
         address_map: BTreeMap::new(),
+        nodes: Default::default(),
         target_writer: points,
         replicas: None,
         sentinel_pool: None,

@@ -348,7 +348,7 @@ pub const CATALOGUE: &[Metric] = &[
     gauge(
         "pointsman_alarm",
         &["service", "alarm"],
-        "Sentinels that an alarm is about, by alarm: name_unknown, unlisted or ghosts; 0 while it \
+        "Sentinels that an alarm is about, by alarm: name_unknown, unlisted, ghosts or outside_nodes; 0 while it \
          is off.",
     ),
     counter("pointsman_master_switches_total", SERVICE, "Committed master changes."),

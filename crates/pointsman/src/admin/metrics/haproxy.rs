@@ -240,7 +240,8 @@ fn check(node: &NodeSnapshot, reads: bool) -> &'static str {
             ProbeFailure::ConnectionRejected
             | ProbeFailure::Busy
             | ProbeFailure::Denied
-            | ProbeFailure::UnusableAddress,
+            | ProbeFailure::UnusableAddress
+            | ProbeFailure::OutsideNodes,
         )) => "L7RSP",
     }
 }

@@ -18,7 +18,7 @@ const held = v => {
 };
 const suspected = v => {
   const node = v.nodes.find(n => n.addr === v.target.name);
-  const how = { unreachable: "is unreachable", unresponsive: "does not answer", connection_rejected: "refuses new connections", denied: "refuses the probes", unusable_address: "refuses the probes", replica: "reports that it is a replica" };
+  const how = { unreachable: "is unreachable", unresponsive: "does not answer", connection_rejected: "refuses new connections", denied: "refuses the probes", unusable_address: "refuses the probes", outside_nodes: "is outside service.nodes", replica: "reports that it is a replica" };
   const what = node && how[node.role] ? `The master ${v.target.name} ${how[node.role]}` : `The master ${v.target.name} may have failed`;
   return ["warn", `${what}; sessions stay on it until the sentinels decide${waiting(v)}.`];
 };

@@ -278,7 +278,8 @@ pub struct NodeStatus {
     /// Its announced address.
     pub addr: String,
     /// `master`, `replica`, `unknown`, or how the last probe failed: `unreachable`, `unresponsive`,
-    /// `connection_rejected`, `busy`, `denied`, `unusable_address`.
+    /// `connection_rejected`, `busy`, `denied`, `unusable_address`,
+    /// `outside_nodes`.
     pub role: &'static str,
     /// Whether it answered PING with PONG.
     pub pong: bool,
@@ -303,7 +304,7 @@ pub struct NodeStatus {
 /// An alarm: a lasting condition among the sentinels that an operator has to end.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct AlarmStatus {
-    /// `name_unknown`, `unlisted` or `ghosts`.
+    /// `name_unknown`, `unlisted`, `ghosts` or `outside_nodes`.
     pub alarm: &'static str,
     /// Whether it is on.
     pub on: bool,

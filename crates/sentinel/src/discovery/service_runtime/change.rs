@@ -21,7 +21,8 @@ impl ServiceRuntime {
     /// Applies changed settings.
     pub(crate) fn change(&mut self, change: DiscoveryChange, links: &Links) {
         let rules = &change.rules;
-        self.probers.set(probe_settings(rules.verify, change.probe_timeout, &change.address_map));
+        let (map, nodes) = (&change.address_map, &change.nodes);
+        self.probers.set(probe_settings(rules.verify, change.probe_timeout, map, nodes));
         self.probers.set_access(Access {
             credentials: change.auth.as_ref(),
             tls: change.redis_tls.as_ref(),

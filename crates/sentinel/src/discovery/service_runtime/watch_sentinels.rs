@@ -48,6 +48,7 @@ impl ServiceRuntime {
             name_unknown: self.without_name(links),
             unlisted: self.unlisted(links),
             ghosts: self.ghosts(links),
+            outside_nodes: self.outside_nodes(),
         };
         for record in self.alarms.alarms.update(now, &conditions) {
             let service = Arc::clone(&self.name);

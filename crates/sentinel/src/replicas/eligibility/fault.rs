@@ -32,6 +32,7 @@ pub(super) fn fault(
             Some(ReplicaState::Unreachable)
         }
         Some((ProbeFailure::Denied, _)) => Some(ReplicaState::Denied),
+        Some((ProbeFailure::OutsideNodes, _)) => Some(ReplicaState::Unreachable),
         Some((ProbeFailure::Unreachable | ProbeFailure::UnusableAddress, _)) => {
             Some(ReplicaState::Unreachable).filter(|_| !spared)
         }

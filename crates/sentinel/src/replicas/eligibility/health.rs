@@ -64,6 +64,7 @@ impl HealthTracker {
             Err(
                 ProbeFailure::Unreachable
                 | ProbeFailure::UnusableAddress
+                | ProbeFailure::OutsideNodes
                 | ProbeFailure::Unresponsive,
             ) => {}
         }

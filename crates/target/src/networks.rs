@@ -1,4 +1,4 @@
-//! Networks of clients, and lists of them.
+//! Networks: IP addresses with a common prefix, and lists of them.
 //!
 //! IPv4 addresses that a dual-stack socket reports as IPv6 count as IPv4.
 
@@ -6,7 +6,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// A network of clients: an address and the length of its prefix.
+/// A network: an address and the length of its prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Network {
     base: IpAddr,
