@@ -110,6 +110,7 @@ pub fn service(
     let (voters, majority) = seen.quorum;
     ServiceStatus {
         name: seen.name.to_string(),
+        master_name: seen.master_name.to_string(),
         listen,
         removed: is_leaving,
         state: seen.state,

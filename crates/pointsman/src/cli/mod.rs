@@ -201,9 +201,17 @@ fn check(source: &SourceArgs) -> Result<String, Failure> {
     let loaded = load(source);
     warn(loaded.warnings())?;
     let config = loaded.config().cloned_faults()?;
-    let names: Vec<&str> = config.services.iter().map(|service| service.name.as_str()).collect();
+    let names: Vec<String> = config.services.iter().map(describe).collect();
     let (count, plural) = (names.len(), if names.len() == 1 { "service" } else { "services" });
     Ok(format!("valid: {count} {plural} ({}), configuration {}\n", names.join(", "), config.hash))
+}
+
+/// The name of a service, and of its master if that is another.
+fn describe(service: &config::ServiceConfig) -> String {
+    match service.master_name() {
+        master if master == service.name => service.name.clone(),
+        master => format!("{} of master {master}", service.name),
+    }
 }
 
 fn warn(warnings: &[Finding]) -> Result<(), Failure> {

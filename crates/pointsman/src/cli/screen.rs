@@ -69,7 +69,13 @@ fn operations(out: &mut String, it: &Json) {
 
 fn service(out: &mut String, it: &Json, rate: Option<f64>) {
     let (state, generation) = (text(it, "state"), number(it, "generation"));
-    let _ = writeln!(out, "\n{}: {state}, generation {generation:.0}", text(it, "name"));
+    let (name, master_name) = (text(it, "name"), text(it, "master_name"));
+    let name = if it.get("master_name").is_some() && master_name != name {
+        format!("{name} (master {master_name})")
+    } else {
+        name
+    };
+    let _ = writeln!(out, "\n{name}: {state}, generation {generation:.0}");
     match it.get("target").filter(|target| target.is_object()) {
         Some(target) => {
             let (addr, epoch, age) =
@@ -290,7 +296,8 @@ mod tests {
                 "ready": true,
                 "not_ready_because": [], "config_hash": "ab12", "config": {"faults": []},
                 "services": [{
-                    "name": "mymaster", "state": "stable", "gate": "open", "generation": 2,
+                    "name": "orders", "master_name": "mymaster",
+                    "state": "stable", "gate": "open", "generation": 2,
                     "outage_s": null, "disagreement": false, "minority": false,
                     "target": {"name": "10.0.0.2:6379", "epoch": 5, "age_s": 725.0},
                     "electorate": {"voters": 3, "majority": 2},
@@ -317,7 +324,7 @@ mod tests {
         let expected = "\
 pointsman 0.1.0: serving, ready; up 3m12s; configuration ab12
 
-mymaster: stable, generation 2
+orders (master mymaster): stable, generation 2
   master     10.0.0.2:6379 at epoch 5, for 12m05s
   clients    12 of 10000, 0 waiting, 0 refused, 0 carried over
              would close at a failover: 2 subscribed, 1 unknown command

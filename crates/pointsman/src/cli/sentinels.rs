@@ -35,6 +35,8 @@ const SCHEMA: u32 = 1;
 
 /// The result for one service.
 pub(super) struct ExaminedService {
+    /// The name of the service; that of its master is in `observed`.
+    pub(super) name: String,
     pub(super) observed: Observed,
     /// The certificates that its listeners show.
     pub(super) certificates: Vec<CertificateFacts>,
@@ -136,7 +138,7 @@ async fn examine(
     };
     let observed = doctor::examine(patient, &Resolver::default()).await;
     let findings = doctor::diagnose(&observed, &context);
-    ExaminedService { observed, certificates: Vec::new(), findings }
+    ExaminedService { name: service.name.clone(), observed, certificates: Vec::new(), findings }
 }
 
 #[expect(clippy::disallowed_methods, reason = "the validity of certificates is in wall time")]
@@ -208,9 +210,13 @@ fn painter(colour: bool) -> impl Fn(&str, &str) -> String + Copy {
 
 /// Formats a result as text.
 fn report(examined: &ExaminedService, now: Option<Duration>, colour: bool) -> String {
-    let ExaminedService { observed, certificates, findings } = examined;
+    let ExaminedService { name, observed, certificates, findings } = examined;
     let paint = painter(colour);
-    let mut out = format!("{}\n", paint("1", &observed.name));
+    let mut out = if *name == *observed.name {
+        format!("{}\n", paint("1", name))
+    } else {
+        format!("{} (master {})\n", paint("1", name), observed.name)
+    };
     let rows = observed.sentinels.iter().map(|it| {
         let id = it.answer.as_ref().map_or("-", |account| account.id.short());
         let text = it.answer.as_ref().map_or_else(describe, describe_account);
@@ -313,7 +319,8 @@ mod tests {
             nodes: Vec::new(),
         };
         let findings = doctor::diagnose(&observed, &Context::default());
-        ExaminedService { observed, certificates: Vec::new(), findings }
+        let name = "m".to_owned();
+        ExaminedService { name, observed, certificates: Vec::new(), findings }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::sentinels::{ExaminedService, describe, is_healthy};
 
 /// Formats a result as JSON.
 pub(super) fn document(examined: &ExaminedService, now: Option<Duration>) -> Json {
-    let ExaminedService { observed, certificates, findings } = examined;
+    let ExaminedService { name, observed, certificates, findings } = examined;
     let sentinels = observed.sentinels.iter().map(|it| {
         let (account, trouble) = (it.answer.as_ref().ok(), it.answer.as_ref().err());
         json!({
@@ -54,7 +54,8 @@ pub(super) fn document(examined: &ExaminedService, now: Option<Duration>) -> Jso
         })
     });
     json!({
-        "name": &*observed.name,
+        "name": name,
+        "master_name": &*observed.name,
         "healthy": is_healthy(findings),
         "sentinels": sentinels.collect::<Vec<_>>(),
         "nodes": nodes.collect::<Vec<_>>(),

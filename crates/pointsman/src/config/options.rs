@@ -25,10 +25,17 @@ use super::value::ValueKind;
 section! {
     /// One master, the sentinels that monitor it, and the addresses where its clients connect.
     ServiceConfig {
-        /// Name of the master, as in the sentinels' "sentinel monitor" line.
+        /// Name of the service in logs, metrics, commands and the status.
         ///
-        /// Letters, digits, '.', '_' and '-'. Each service has its own name.
+        /// Letters, digits, '.', '_' and '-'. Each service has its own name. It is also the name of
+        /// the master, unless master says otherwise.
         name: String = ValueKind::MasterName, Some("mymaster"), Live;
+        /// Name of the master, as in the sentinels' "sentinel monitor" line; by default the name of
+        /// the service.
+        ///
+        /// Set it where two groups of sentinels use one name, such as mymaster: each service then
+        /// has its own name, its own sentinels and this master.
+        master: Option<String> = ValueKind::MasterName, None, Restart;
         /// Addresses where clients of this master connect.
         ///
         /// IP addresses with a port, IPv6 in brackets, and Unix sockets as "unix:/path". Two
@@ -290,6 +297,14 @@ section! {
         replicas: ReplicasConfig;
         /// Intervals and timeouts of discovery.
         timers: TimersConfig;
+    }
+}
+
+impl ServiceConfig {
+    /// What the sentinels call the master.
+    #[must_use]
+    pub fn master_name(&self) -> &str {
+        self.master.as_deref().unwrap_or(&self.name)
     }
 }
 

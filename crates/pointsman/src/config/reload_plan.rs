@@ -84,12 +84,15 @@ fn plan_values(
         |path: &str| service.map_or_else(|| path.to_owned(), |name| format!("{path} ({name})"));
     let options =
         schema::options().filter(|(section, _)| section.is_of_service() == service.is_some());
+    // New sentinels must not be asked for the former master.
+    let is_of_other_master = old.value(MASTER) != new.value(MASTER);
     for (section, option) in options {
         let path = section.path_of(option.key);
         if old.value(&path) == new.value(&path) {
             continue;
         }
-        if option.reload == Reload::Restart {
+        let waits_for_master = is_of_other_master && path == SENTINELS;
+        if option.reload == Reload::Restart || waits_for_master {
             pending.push(named(&path));
             continue;
         }
@@ -113,6 +116,11 @@ fn plan_values(
     }
     old.pem_files.clone_from(&new.pem_files);
 }
+
+/// Sentinel's name of the master.
+const MASTER: &str = "service.master";
+/// The sentinels that are asked for it.
+const SENTINELS: &str = "service.sentinels";
 
 /// The name of a service.
 pub(crate) fn name_of(service: &SettingMap) -> String {
@@ -183,6 +191,17 @@ mod tests {
         let names: Vec<&str> = change.config.services.iter().map(|it| it.name.as_str()).collect();
         assert_eq!(names, ["c", "b"]);
         assert_eq!(change.config.services[0].verify.as_str(), "ping");
+    }
+
+    /// Otherwise the new sentinels would be asked for the old name until the restart.
+    #[test]
+    fn defers_sentinels_with_the_master_name() {
+        let new = A.replace("[\"s\"]", "[\"t\"]") + "master=\"m\"\nhold_timeout=\"3s\"\n";
+        let plan = change(A, &new);
+        assert_eq!(plan.applied, ["service.hold_timeout (a)"]);
+        assert_eq!(plan.pending, ["service.master (a)", "service.sentinels (a)"]);
+        assert_eq!(plan.config.services[0].master_name(), "a");
+        assert_eq!(plan.config.services[0].sentinels[0].host, "s");
     }
 
     #[test]

@@ -25,6 +25,7 @@ pub fn discovery(
     let address_map = address_map(service);
     DiscoveryConfig {
         name: Arc::from(service.name.as_str()),
+        master_name: Arc::from(service.master_name()),
         sentinels: service.sentinels.iter().map(node).collect(),
         sentinel_auth: credentials(&service.sentinel_auth),
         sentinel_tls: service.sentinel_tls.client(),
@@ -64,7 +65,7 @@ pub(crate) fn discovery_change(
 #[must_use]
 pub fn examination(service: &config::ServiceConfig, own: Vec<SocketAddr>) -> Examination {
     Examination {
-        name: Arc::from(service.name.as_str()),
+        name: Arc::from(service.master_name()),
         sentinels: service.sentinels.iter().map(node).collect(),
         sentinel_auth: credentials(&service.sentinel_auth),
         sentinel_tls: service.sentinel_tls.client(),

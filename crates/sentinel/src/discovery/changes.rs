@@ -51,7 +51,7 @@ pub(super) enum Change {
 /// A service that the loop has yet to begin.
 pub(super) struct NewService {
     number: usize,
-    name: Arc<str>,
+    master_name: Arc<str>,
     sentinels: Vec<NodeAddr>,
     sentinel_auth: Option<Credentials>,
     sentinel_tls: Option<ClientTls>,
@@ -114,6 +114,7 @@ impl DiscoveryControl {
         let prober_factory = prober_factory(&config, &self.own, (&self.resolver, &self.permit));
         let settings = ConnectionSettings {
             name: Arc::clone(&config.name),
+            master_name: Arc::clone(&config.master_name),
             auth: prober_factory.login.clone(),
             // Replaced by the credentials that it shares with other services as soon as it begins.
             sentinel_auth: ArcSwap::from_pointee(Login::new(Access {
@@ -122,18 +123,35 @@ impl DiscoveryControl {
             })),
             resolver: self.resolver.clone(),
         };
-        let DiscoveryConfig { name, sentinels, sentinel_auth, sentinel_tls, rules, learn, .. } =
-            config;
+        let DiscoveryConfig {
+            name,
+            master_name,
+            sentinels,
+            sentinel_auth,
+            sentinel_tls,
+            rules,
+            learn,
+            ..
+        } = config;
         let runtime = ServiceRuntime::new(
             number,
-            &name,
+            (name, Arc::clone(&master_name)),
             (config.target_writer, config.replicas, config.sentinel_pool),
             (rules, sentinels.len()),
             prober_factory,
             self.out.clone(),
         );
         let handle = DiscoveryHandle::new(runtime.snapshot(), settings, Arc::clone(&self.wake));
-        NewService { number, name, sentinels, sentinel_auth, sentinel_tls, learn, handle, runtime }
+        NewService {
+            number,
+            master_name,
+            sentinels,
+            sentinel_auth,
+            sentinel_tls,
+            learn,
+            handle,
+            runtime,
+        }
     }
 
     /// Ends the discovery of a service: its target is not renewed any more, and its connections
@@ -178,7 +196,7 @@ impl Discovery {
     pub(super) fn begin(&mut self, service: NewService) {
         let NewService {
             number,
-            name,
+            master_name,
             sentinels,
             sentinel_auth,
             sentinel_tls,
@@ -189,7 +207,7 @@ impl Discovery {
         let auth = self
             .links
             .number(Access { credentials: sentinel_auth.as_ref(), tls: sentinel_tls.as_ref() });
-        self.links.set_name(number, Some(name));
+        self.links.set_name(number, Some(master_name));
         self.learn.insert(number, (learn, auth));
         handle.connection_settings().sentinel_auth.store(Arc::new(self.links.login(auth)));
         self.handles.insert(number, handle);

@@ -20,8 +20,10 @@ use crate::{Allowlist, MachineRules, NodeAddr, ReplicaRules, Verify};
 /// Configuration of one service's discovery.
 #[derive(Debug)]
 pub struct DiscoveryConfig {
-    /// Sentinel's name of the master.
+    /// The name of the service, in logs, metrics and the status.
     pub name: Arc<str>,
+    /// Sentinel's name of the master.
+    pub master_name: Arc<str>,
     /// The configured sentinels. A name may have several addresses.
     pub sentinels: Vec<NodeAddr>,
     /// Credentials for the sentinels.

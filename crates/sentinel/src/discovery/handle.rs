@@ -18,7 +18,10 @@ use crate::{DiscoverySnapshot, FollowOrder, MachineEvent, NodeAddr, Pause};
 /// discovery.
 #[derive(Debug)]
 pub(crate) struct ConnectionSettings {
+    /// The name of the service, in logs.
     pub(crate) name: Arc<str>,
+    /// Sentinel's name of the master.
+    pub(crate) master_name: Arc<str>,
     pub(crate) auth: Login,
     /// Replaced if the service no longer shares its credentials with the same other services.
     pub(crate) sentinel_auth: ArcSwap<Login>,

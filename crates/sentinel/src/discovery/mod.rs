@@ -323,7 +323,9 @@ impl Discovery {
                     let may_vote = from
                         .as_ref()
                         .is_some_and(|from| self.links.is_voting_link(number, id, from));
-                    if may_vote && master.as_ref().is_none_or(|master| **master == *service.name) {
+                    if may_vote
+                        && master.as_ref().is_none_or(|master| **master == *service.master_name)
+                    {
                         service.handle_event(
                             MachineEvent::Notice { from: from.clone(), notice: notice.clone() },
                             heard_at,
@@ -341,7 +343,11 @@ impl Discovery {
                 let (up, services) = (link.up.clone(), link.services.clone());
                 let Some((from, addr)) = up else { return };
                 for number in services {
-                    if self.services.get(&number).is_some_and(|service| service.name == master) {
+                    if self
+                        .services
+                        .get(&number)
+                        .is_some_and(|service| service.master_name == master)
+                    {
                         self.handle_round(
                             number,
                             id,
@@ -365,7 +371,7 @@ impl Discovery {
         let round = usable(round, addr.ip(), service.address_map());
         let may_vote = self.links.is_voting_link(number, link, &from);
         let problem = if may_vote {
-            poll_error(&round, &service.name)
+            poll_error(&round, &service.master_name)
         } else {
             Some(DUPLICATE_ID.to_owned())
         };

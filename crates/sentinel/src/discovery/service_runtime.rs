@@ -43,7 +43,10 @@ use crate::{Machine, MachineAction, MachineEvent, MachineRules, MyId, NodeAddr, 
 
 pub(crate) struct ServiceRuntime {
     pub(crate) number: usize,
+    /// The name of the service, in logs and metrics.
     pub(crate) name: Arc<str>,
+    /// Sentinel's name of the master.
+    pub(crate) master_name: Arc<str>,
     machine: Machine,
     target_writer: TargetWriter,
     /// Publishes the replicas, if readers are configured.
@@ -73,7 +76,7 @@ pub(crate) struct ServiceRuntime {
 impl ServiceRuntime {
     pub(crate) fn new(
         number: usize,
-        name: &Arc<str>,
+        (name, master_name): (Arc<str>, Arc<str>),
         (target_writer, replicas, sentinel_pool): (
             TargetWriter,
             Option<Replicas>,
@@ -85,9 +88,9 @@ impl ServiceRuntime {
     ) -> Self {
         let (now, absence_limit) = (Instant::now(), absence_limit(&rules));
         let machine = Machine::new(now, rules, seeds);
-        let name = Arc::clone(name);
         let first = DiscoverySnapshot {
             name: Arc::clone(&name),
+            master_name: Arc::clone(&master_name),
             at: now,
             state: machine.state().label(),
             holding: false,
@@ -110,6 +113,7 @@ impl ServiceRuntime {
         Self {
             number,
             name,
+            master_name,
             machine,
             target_writer,
             replica_publisher: replicas.map(ReplicaPublisher::new),

@@ -21,8 +21,10 @@ pub(crate) const MAX_FAILOVERS: usize = 16;
 /// One service at one moment.
 #[derive(Debug, Clone)]
 pub struct DiscoverySnapshot {
-    /// Sentinel's name of the master.
+    /// The name of the service.
     pub name: Arc<str>,
+    /// Sentinel's name of the master.
+    pub master_name: Arc<str>,
     /// When the snapshot was taken.
     pub at: Instant,
     /// The machine's state, a stable label.

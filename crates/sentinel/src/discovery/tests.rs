@@ -17,6 +17,7 @@ const TIMEOUTS: Timeouts =
 fn watch(name: &str, seeds: u16, target_writer: TargetWriter) -> DiscoveryConfig {
     DiscoveryConfig {
         name: name.into(),
+        master_name: name.into(),
         sentinels: (1..=seeds).map(|port| NodeAddr { host: "seed.example".into(), port }).collect(),
         sentinel_auth: None,
         sentinel_tls: None,

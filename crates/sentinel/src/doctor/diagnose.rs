@@ -347,7 +347,7 @@ fn one_sentinel(
             let commands = cures::realign(observed, context);
             let remedy = if !others.is_empty() {
                 format!(
-                    "it monitors: {others}; correct the service's name, or make it monitor {name}"
+                    "it monitors: {others}; correct `master` (by default `name`), or make it monitor {name}"
                 )
             } else if commands.is_empty() {
                 format!(

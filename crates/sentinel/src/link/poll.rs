@@ -212,7 +212,8 @@ pub(crate) fn poll_error(round: &PollOutcome, master: &str) -> Option<String> {
     match round {
         PollOutcome::View { .. } | PollOutcome::Torn => None,
         PollOutcome::UnknownName => Some(format!(
-            "it monitors no master named {master}: check `name`, or that sentinel's configuration"
+            "it monitors no master named {master}: check `master` (by default `name`), or that \
+             sentinel's configuration"
         )),
         PollOutcome::Denied(denied) => Some(denied.to_string()),
         PollOutcome::Malformed(what) => Some((*what).to_owned()),

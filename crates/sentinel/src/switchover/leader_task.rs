@@ -89,7 +89,7 @@ impl FailoverLeader {
         if read_tilt(&connection.ask(&["INFO", "sentinel"]).await?) {
             return Err("it is in TILT".to_owned());
         }
-        let view = view(&mut connection, &access.name).await?;
+        let view = view(&mut connection, &access.master_name).await?;
         let events =
             subscribe(CommandConnection::open(addr, auth, limits.timeout).await?, limits.timeout)
                 .await?;

@@ -198,6 +198,7 @@ mod tests {
         };
         DiscoverySnapshot {
             name: "mymaster".into(),
+            master_name: "mymaster".into(),
             at,
             state: "stable",
             holding: false,

@@ -69,9 +69,9 @@ impl ServerTasks {
         tasks.spawn(async move { master.serve(ordered, unanswered).await });
         let FailoverLeader { connection, others, events, .. } = leader;
         if let Some(events) = events {
-            tasks.spawn(listen(events, Arc::clone(&access.name), out.clone()));
+            tasks.spawn(listen(events, Arc::clone(&access.master_name), out.clone()));
         }
-        tasks.spawn(answer((connection, others), Arc::clone(&access.name), asked, out));
+        tasks.spawn(answer((connection, others), Arc::clone(&access.master_name), asked, out));
         Self { inputs, look, master: commands, leader: questions, _tasks: tasks }
     }
 }

@@ -212,6 +212,7 @@ pub(crate) fn watch(name: &str, sentinels: Vec<NodeAddr>) -> (DiscoveryConfig, A
     let (points, route) = TargetWriter::new();
     let watch = DiscoveryConfig {
         name: Arc::from(name),
+        master_name: Arc::from(name),
         sentinels,
         sentinel_tls: None,
         redis_tls: None,

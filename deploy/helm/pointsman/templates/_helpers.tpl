@@ -233,7 +233,7 @@ and as many again for its readers, and for clients of the sentinels.
 
 {{/* Keys of [[service]] that the chart writes from other values; a second one would be a duplicate. */}}
 {{- define "pointsman.checkSettings" -}}
-{{- range $key, $instead := dict "name" "name" "listen" "port" "replica_listen" "replicaPort" "sentinel_listen" "sentinelPort" "tls_listen" "tls.port" "replica_tls_listen" "tls.replicaPort" "sentinel_tls_listen" "tls.sentinelPort" "sentinels" "sentinels" "auth" "auth" "sentinel_auth" "sentinelAuth" "tls" "tls" "redis_tls" "redisTls" "sentinel_tls" "sentinelTls" -}}
+{{- range $key, $instead := dict "name" "name" "master" "master" "listen" "port" "replica_listen" "replicaPort" "sentinel_listen" "sentinelPort" "tls_listen" "tls.port" "replica_tls_listen" "tls.replicaPort" "sentinel_tls_listen" "tls.sentinelPort" "sentinels" "sentinels" "auth" "auth" "sentinel_auth" "sentinelAuth" "tls" "tls" "redis_tls" "redisTls" "sentinel_tls" "sentinelTls" -}}
 {{- if hasKey ($.master.settings | default dict) $key -}}
 {{- fail (printf "masters[%d].settings.%s: set masters[%d].%s instead" (int $.at) $key (int $.at) $instead) -}}
 {{- end -}}
@@ -346,6 +346,9 @@ and as many again for its readers, and for clients of the sentinels.
 {{- include "pointsman.checkSettings" (dict "at" $at "master" $master) }}
 [[service]]
 name = {{ $master.name | toJson }}
+{{- with $master.master }}
+master = {{ . | toJson }}
+{{- end }}
 {{- if not $master.port }}
 listen = []
 {{- end }}

@@ -63,7 +63,7 @@ const show = (s, history) => {
   document.title = `${SIGNS[first[0]]} Pointsman`;
   for (const v of s.services) {
     const e = section(v), [cls, text] = verdict(v);
-    say(e.head, v.name);
+    say(e.head, v.master_name && v.master_name !== v.name ? `${v.name} (master ${v.master_name})` : v.name);
     say(e.line, `${SIGNS[cls]} ${text}`, cls);
     say(e.since, `${v.target ? `${v.target.name} for ${span(v.target.age_s)}, epoch ${v.target.epoch}, generation ${v.generation}. ` : ""}Listening on ${v.listen.join(", ")}.`);
     if (cls !== "good" && e.was === "good") e.more.open = true;

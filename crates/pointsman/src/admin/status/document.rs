@@ -85,8 +85,10 @@ pub struct DrainStatus {
 /// One service.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct ServiceStatus {
-    /// Sentinel's name of the master.
+    /// The name of the service.
     pub name: String,
+    /// Sentinel's name of the master: `service.master`, by default the name of the service.
+    pub master_name: String,
     /// The addresses of its listener; none once they are closed.
     pub listen: Vec<String>,
     /// Whether a reload removed it from the configuration, and its last sessions are leaving.

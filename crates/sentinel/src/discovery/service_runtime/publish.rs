@@ -117,6 +117,7 @@ impl ServiceRuntime {
         let nodes = self.machine.nodes().map(|(addr, probe)| self.node(addr, probe));
         self.snapshot.store(Arc::new(DiscoverySnapshot {
             name: Arc::clone(&self.name),
+            master_name: Arc::clone(&self.master_name),
             at: Instant::now(),
             state: self.machine.state().label(),
             holding: self.machine.is_holding(),

@@ -186,7 +186,7 @@ async fn down_after(
     let login = settings.sentinel_auth.load_full();
     login.transport().set_name(addr, &sentinel.host);
     let mut connection = CommandConnection::open(addr, (&login, SENTINEL_AUTH), TIMEOUT).await?;
-    let seen = view(&mut connection, &settings.name).await?;
+    let seen = view(&mut connection, &settings.master_name).await?;
     if seen.failing_over {
         return Err("it is failing over".to_owned());
     }

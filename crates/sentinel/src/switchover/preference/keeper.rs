@@ -33,7 +33,10 @@ pub(super) struct ChangedNode {
 }
 
 pub(super) struct PriorityKeeper {
+    /// The name of the service, in logs.
     pub(super) name: Arc<str>,
+    /// Sentinel's name of the master.
+    pub(super) master_name: Arc<str>,
     pub(super) access: NodeAccess,
     pub(super) operations: Operations,
     pub(super) nodes: Vec<ChangedNode>,
@@ -101,7 +104,7 @@ impl PriorityKeeper {
             }
             Action::PollLeader => {
                 // Taken back before the next poll.
-                let (name, leader) = (Arc::clone(&self.name), self.leader.take());
+                let (name, leader) = (Arc::clone(&self.master_name), self.leader.take());
                 let Some(mut leader) = leader else { return };
                 requests.spawn(async move {
                     let seen = view(&mut leader, &name).await;

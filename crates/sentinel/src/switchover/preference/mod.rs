@@ -116,6 +116,7 @@ impl Preference {
         );
         let keeper = PriorityKeeper {
             name: Arc::clone(&settings.name),
+            master_name: Arc::clone(&settings.master_name),
             access,
             operations: handle.operations().clone(),
             nodes,
