@@ -23,8 +23,16 @@ const ENV: [(&str, &str); 5] = [
     ("REDIS_HOST_1", "10.0.0.11"),
 ];
 /// Samples that have a test of their own, in which the sentinels are replaced as well.
-const OWN_TEST: [&str; 6] =
-    ["argo-cd", "bitnami", "blog-role", "blog-sentinel", "hand-written", "redis-ha"];
+const OWN_TEST: [&str; 8] = [
+    "argo-cd",
+    "bitnami",
+    "blog-role",
+    "blog-sentinel",
+    "hand-written",
+    "redis-ha",
+    "two-clusters-named",
+    "two-clusters-one-name",
+];
 /// Names of masters in the samples.
 const MASTERS: [&str; 3] = ["mymaster", "sessions", "cache"];
 

@@ -53,6 +53,7 @@ mod maintenance;
 mod metrics;
 mod new_master;
 mod nodes;
+mod one_name;
 mod outside_text;
 mod owners;
 mod pinned;

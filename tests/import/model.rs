@@ -123,6 +123,7 @@ fn model() -> impl Strategy<Value = Model> {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Understood {
     name: String,
+    master: String,
     listen: BTreeSet<String>,
     replica_listen: BTreeSet<String>,
     sentinels: BTreeSet<String>,
@@ -145,8 +146,8 @@ impl Model {
         (0..self.groups.len()).filter(|at| self.groups[*at].votes != Votes::None).collect()
     }
 
-    /// The name that the import must find.
-    fn name(&self, at: usize) -> String {
+    /// The name of the master that the import must find.
+    fn master(&self, at: usize) -> String {
         let queried = self.queried();
         if self.named || queried.contains(&at) {
             format!("group{at}")
@@ -155,6 +156,11 @@ impl Model {
         } else {
             "mymaster".to_owned()
         }
+    }
+
+    /// The other groups whose masters have the same name.
+    fn namesakes(&self, at: usize) -> impl Iterator<Item = usize> {
+        (0..self.groups.len()).filter(move |it| *it != at && self.master(*it) == self.master(at))
     }
 
     /// The sentinels that the import must find or assume.
@@ -200,8 +206,10 @@ impl Model {
                     Some("password_env = \"REDIS_PASSWORD\"".to_owned())
                 }
             };
+            let (master, is_shared) = (self.master(at), self.namesakes(at).next().is_some());
             Understood {
-                name: self.name(at),
+                name: if is_shared { format!("redis{at}") } else { master.clone() },
+                master,
                 listen,
                 replica_listen,
                 sentinels: self.sentinels(at),
@@ -223,10 +231,13 @@ impl Model {
 
     /// A part of each expected refusal.
     fn refusals(&self) -> Vec<&'static str> {
-        let names: BTreeSet<String> = (0..self.groups.len()).map(|at| self.name(at)).collect();
         let mut refusals = Vec::new();
-        if names.len() < self.groups.len() {
-            refusals.push("have different servers");
+        let shares_sentinels =
+            |one: usize, other: usize| !self.sentinels(one).is_disjoint(&self.sentinels(other));
+        if (0..self.groups.len())
+            .any(|at| self.namesakes(at).any(|other| shares_sentinels(at, other)))
+        {
+            refusals.push("would ask the same sentinels");
         }
         if self.tls == Tls::Check && !self.allow_plaintext {
             refusals.push("passes the clients' TLS through");
@@ -380,6 +391,12 @@ fn understood(import: &Import) -> (Vec<Understood>, Vec<String>) {
     let services = table.get("service").and_then(toml::Value::as_array).expect("services").iter();
     let services = services.map(|service| Understood {
         name: service["name"].as_str().expect("a name").to_owned(),
+        master: service
+            .get("master")
+            .unwrap_or(&service["name"])
+            .as_str()
+            .expect("a name")
+            .to_owned(),
         // With TLS for clients, tls_listen has the addresses of the frontend.
         listen: ["listen", "tls_listen"].iter().flat_map(|it| strings(service.get(it))).collect(),
         replica_listen: strings(service.get("replica_listen")).into_iter().collect(),

@@ -97,8 +97,9 @@ impl fmt::Display for Refusal {
 pub struct ImportOptions {
     /// Master names: per listener, or, without a listener, for every listener that names none.
     pub names: Vec<(Option<String>, String)>,
-    /// Sentinels as `host:port`, in place of those in the files.
-    pub sentinels: Vec<String>,
+    /// Sentinels as `host:port`, in place of those in the files: per listener, or, without a
+    /// listener, for every listener that has none of its own here.
+    pub sentinels: Vec<(Option<String>, String)>,
     /// Convert listeners and servers that use TLS to plain text.
     pub allow_plaintext: bool,
     /// Refuse to guess and to leave anything out.

@@ -9,6 +9,13 @@ use crate::proxies::RedisListener;
 use crate::report::LineOutcome;
 use crate::tokenizer::safe_word;
 
+/// A listener for a master, with the master's name.
+pub(super) struct NamedListener<'a> {
+    pub(super) listener: &'a RedisListener,
+    pub(super) master: String,
+    pub(super) source: NameSource,
+}
+
 impl Planner<'_> {
     /// The name that an option gives.
     pub(super) fn option_name(&self, listener: Option<&str>) -> Option<String> {
@@ -59,20 +66,45 @@ impl Planner<'_> {
         }
         let known: Vec<String> =
             self.proxies.listeners.iter().map(|it| safe_word(&it.name)).collect();
-        for (listener, name) in &self.options.names {
+        let names = self.options.names.iter().map(|it| ("--name", it));
+        let all = names.chain(self.options.sentinels.iter().map(|it| ("--sentinel", it)));
+        for (flag, (listener, value)) in all {
             let Some(listener) = listener else { continue };
             if !self.proxies.listeners.iter().any(|it| it.name == *listener) {
+                let (listener, value) = (safe_word(listener), safe_word(value));
                 self.refusals.push(Refusal {
                     position: None,
-                    message: format!(
-                        "--name {}={}: no Redis listener has this name",
-                        safe_word(listener),
-                        safe_word(name)
-                    ),
+                    message: format!("{flag} {listener}={value}: no Redis listener has this name"),
                     remedy: format!("use one of: {}", known.join(", ")),
                 });
             }
         }
+    }
+
+    /// The name of the service of each listener for a master: the master's name, or, where
+    /// listeners with other servers have a master of this name, the listener's own.
+    pub(super) fn service_names(named: &[NamedListener<'_>]) -> Vec<String> {
+        let is_shared = |it: &NamedListener<'_>| {
+            named.iter().any(|other| {
+                other.master == it.master && other.listener.servers != it.listener.servers
+            })
+        };
+        let mut taken: BTreeSet<String> =
+            named.iter().filter(|it| !is_shared(it)).map(|it| it.master.clone()).collect();
+        let mut names = Vec::with_capacity(named.len());
+        for it in named {
+            if !is_shared(it) {
+                names.push(it.master.clone());
+                continue;
+            }
+            let is_free = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
+            let own = it.listener.name.replace(|c| !is_free(c), "-");
+            let numbered = (2..).map(|number: usize| format!("{own}-{number}"));
+            let mut names_of_it = std::iter::once(own.clone()).chain(numbered);
+            let name = names_of_it.find(|name| taken.insert(name.clone())).unwrap_or(own);
+            names.push(name);
+        }
+        names
     }
 
     /// Refuses a name that Sentinel would refuse, such as one with an unset variable.

@@ -39,7 +39,11 @@ pub(super) enum NameSource {
 /// One `[[service]]`.
 #[derive(Debug)]
 pub(super) struct PlannedService {
+    /// Its own name, which no other service has.
     pub(super) name: String,
+    /// Sentinel's name of the master.
+    pub(super) master: String,
+    /// Where the name of the master comes from.
     pub(super) name_source: NameSource,
     /// The listener that it was made of, for messages.
     pub(super) listener: String,

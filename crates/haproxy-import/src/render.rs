@@ -62,7 +62,12 @@ fn render_service(out: &mut String, service: &PlannedService) {
         super::plan::NameSource::Query(at) => Some(at),
         _ => None,
     };
-    let _ = writeln!(out, "name = {}{}", quote(&service.name), from(named_at));
+    if service.name == service.master {
+        let _ = writeln!(out, "name = {}{}", quote(&service.name), from(named_at));
+    } else {
+        let _ = writeln!(out, "name = {}", quote(&service.name));
+        let _ = writeln!(out, "master = {}{}", quote(&service.master), from(named_at));
+    }
     // The key has a default, so it is written even if every address has TLS.
     listen(out, "listen", service, &service.listen, false);
     if service.listen.iter().any(|(_, at)| service.tls_lines.contains(at)) {

@@ -19,8 +19,9 @@ impl<'a> Planner<'a> {
         &mut self,
         listener: &RedisListener,
     ) -> Option<(Vec<String>, Option<Position>)> {
-        if !self.options.sentinels.is_empty() {
-            return Some((self.options.sentinels.clone(), None));
+        let given = self.option_sentinels(listener);
+        if !given.is_empty() {
+            return Some((given, None));
         }
         let refusals = self.refusals.len();
         let mut own = SentinelGroup::default();
@@ -47,6 +48,16 @@ impl<'a> Planner<'a> {
         }
         let assumed = self.on_server_hosts(listener);
         (self.refusals.len() == refusals).then_some((assumed, None))
+    }
+
+    /// The sentinels that options give for a listener.
+    pub(super) fn option_sentinels(&self, listener: &RedisListener) -> Vec<String> {
+        let of = |name: Option<&str>| {
+            let all = self.options.sentinels.iter();
+            all.filter(|(of, _)| of.as_deref() == name).map(|(_, it)| it.clone()).collect()
+        };
+        let own: Vec<String> = of(Some(&listener.name));
+        if own.is_empty() { of(None) } else { own }
     }
 
     /// The sentinels that a backend's checks query.

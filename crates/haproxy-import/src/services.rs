@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 
 use crate::health_check::{CheckLogin, Password, Role};
+use crate::names::NamedListener;
 use crate::plan::{NameSource, Plan, PlannedService, Planner};
 use crate::proxies::RedisListener;
 use crate::report::LineOutcome;
@@ -21,8 +22,13 @@ const READER_ENDINGS: &[&str] = &["readonly", "slave", "slaves", "replica", "rep
 impl<'a> Planner<'a> {
     pub(super) fn add_services(&mut self, plan: &mut Plan) {
         let (masters, replicas) = self.by_role();
+        let mut named = Vec::with_capacity(masters.len());
         for listener in masters {
-            self.add_master(listener, plan);
+            let (master, source) = self.name_of(listener);
+            named.push(NamedListener { listener, master, source });
+        }
+        for (named, name) in named.iter().zip(Self::service_names(&named)) {
+            self.add_master(named, name, plan);
         }
         for listener in replicas {
             self.add_replicas(listener, plan);
@@ -49,50 +55,36 @@ impl<'a> Planner<'a> {
         (masters, replicas)
     }
 
-    fn add_master(&mut self, listener: &RedisListener, plan: &mut Plan) {
-        let (name, source) = self.name_of(listener);
-        if self.refuse_routing(listener, &source)
-            | self.refuse_name(listener, &name, &source)
-            | self.refuse_active_replica(listener, &source)
+    fn add_master(&mut self, named: &NamedListener<'_>, name: String, plan: &mut Plan) {
+        let NamedListener { listener, master, source } = named;
+        if self.refuse_routing(listener, source)
+            | self.refuse_name(listener, master, source)
+            | self.refuse_active_replica(listener, source)
         {
             return;
         }
         let listen = self.listen_of(listener.section, "service.listen");
         let Some((sentinels, sentinels_at)) = self.sentinels_of(listener) else { return };
         if listen.is_empty() {
-            let message = format!(
-                "{} has no address that Pointsman can listen on to listen on",
-                safe_word(&listener.name)
-            );
-            // An address that cannot be read was refused already.
-            if self.refusals.is_empty() {
-                self.refuse(
-                    listener.section,
-                    message,
-                    "add a `bind` with an IP address and a port".to_owned(),
-                );
-            }
-            return;
+            return self.refuse_without_address(listener);
         }
-        self.note_assumptions(listener, &name, &source);
-        if let Some(at) = plan.services.iter().position(|it| it.name == name) {
-            let Some(service) = plan.services.get_mut(at) else { return };
-            if !self.may_merge(listener, &source, service, (&sentinels, sentinels_at.is_some())) {
+        self.note_assumptions(listener, master, source);
+        let same = |it: &PlannedService| it.master == *master && it.servers == listener.servers;
+        if let Some(service) = plan.services.iter_mut().find(|it| same(it)) {
+            if !self.may_merge(listener, service, (&sentinels, sentinels_at.is_some())) {
                 return;
             }
-            let note = format!("one more address of [[service]] {name}");
+            let note = format!("one more address of [[service]] {}", service.name);
             self.note_head(listener.section, LineOutcome::Mapped, &note);
-            if service.servers != listener.servers {
-                let note = "its servers are not those of the service; merged because of --name";
-                self.note_head(listener.section, LineOutcome::Assumed, note);
-            }
             self.adopt_login(listener, service);
             service.listen.extend(listen);
-            service.servers.extend(listener.servers.iter().cloned());
+            return;
+        }
+        if self.refuse_one_master_of_two(named, &sentinels, plan) {
             return;
         }
         self.note_head(listener.section, LineOutcome::Mapped, &format!("[[service]] {name}"));
-        let comments = self.comments(&name, &source, sentinels_at.is_none());
+        let comments = self.comments(named, sentinels_at.is_none());
         let sentinel_login = listener.queries.iter().find_map(|query| query.login.clone());
         let login = listener.login.clone();
         for (login, table) in [(&login, "auth"), (&sentinel_login, "sentinel_auth")] {
@@ -103,7 +95,8 @@ impl<'a> Planner<'a> {
         self.note_computed(listener);
         plan.services.push(PlannedService {
             name,
-            name_source: source,
+            master: master.clone(),
+            name_source: source.clone(),
             listener: listener.name.clone(),
             listen,
             replica_listen: Vec::new(),
@@ -117,6 +110,57 @@ impl<'a> Planner<'a> {
             sentinel_login,
             servers: listener.servers.clone(),
         });
+    }
+
+    fn refuse_without_address(&mut self, listener: &RedisListener) {
+        let message = format!(
+            "{} has no address that Pointsman can listen on to listen on",
+            safe_word(&listener.name)
+        );
+        // An address that cannot be read was refused already.
+        if self.refusals.is_empty() {
+            let remedy = "add a `bind` with an IP address and a port".to_owned();
+            self.refuse(listener.section, message, remedy);
+        }
+    }
+
+    /// Refuses two listeners without a server in common that would ask the same sentinels for the
+    /// same master: the clients of one would get the data of the other.
+    fn refuse_one_master_of_two(
+        &mut self,
+        named: &NamedListener<'_>,
+        sentinels: &[String],
+        plan: &Plan,
+    ) -> bool {
+        let NamedListener { listener, master, source } = named;
+        let Some(other) = plan.services.iter().find(|it| {
+            it.master == *master
+                && it.servers.is_disjoint(&listener.servers)
+                && it.sentinels.iter().any(|sentinel| sentinels.contains(sentinel))
+        }) else {
+            return false;
+        };
+        let (first, second) = (safe_word(&other.listener), safe_word(&listener.name));
+        let message = format!(
+            "{first} and {second} have different servers, and both would ask the same sentinels \
+             for {master:?}"
+        );
+        let flag = |name: &str, source: &NameSource, what: &str| match source {
+            NameSource::Query(_) if what == "--name" => String::new(),
+            _ => format!("{what} {name}=") + if what == "--name" { "NAME " } else { "HOST:PORT " },
+        };
+        let both = |what: &str| {
+            let (one, two) = (flag(&first, &other.name_source, what), flag(&second, source, what));
+            format!("{one}{two}").trim_end().to_owned()
+        };
+        let (names, addrs) = (both("--name"), both("--sentinel"));
+        let remedy = if names.is_empty() {
+            format!("name the sentinels of each: {addrs}")
+        } else {
+            format!("name the master of each: {names}; or the sentinels of each: {addrs}")
+        };
+        self.refuse(listener.section, message, remedy);
+        true
     }
 
     fn note_assumptions(&mut self, listener: &RedisListener, name: &str, source: &NameSource) {
@@ -198,38 +242,21 @@ impl<'a> Planner<'a> {
         true
     }
 
-    /// Whether a listener with the name of a known service leads to the same master.
+    /// Whether a listener with the servers and the master of a known service asks the same
+    /// sentinels.
     fn may_merge(
         &mut self,
         listener: &RedisListener,
-        source: &NameSource,
         service: &mut PlannedService,
         (sentinels, are_found): (&[String], bool),
     ) -> bool {
-        let named = *source == NameSource::Option && service.name_source == NameSource::Option;
-        let (one, other) = (safe_word(&service.listener), safe_word(&listener.name));
-        if service.servers != listener.servers && !named {
-            let message = format!(
-                "{one} and {other} have different servers, and both would be service {:?}",
-                service.name
-            );
-            let first = match service.name_source {
-                NameSource::Query(_) | NameSource::Option => String::new(),
-                _ => format!("--name {one}=NAME "),
-            };
-            let remedy = format!("name the master of each: {first}--name {other}=NAME");
-            self.refuse(listener.section, message, remedy);
-            return false;
-        }
-        if service.sentinels != sentinels && are_found && self.options.sentinels.is_empty() {
+        if service.sentinels != sentinels && are_found {
             if service.sentinels_at.is_some() {
+                let (one, other) = (safe_word(&service.listener), safe_word(&listener.name));
                 let message =
-                    format!("{one} and {other} ask different sentinels for {:?}", service.name);
-                self.refuse(
-                    listener.section,
-                    message,
-                    "name the sentinels: --sentinel HOST:PORT".to_owned(),
-                );
+                    format!("{one} and {other} ask different sentinels for {:?}", service.master);
+                let remedy = "name the sentinels: --sentinel HOST:PORT".to_owned();
+                self.refuse(listener.section, message, remedy);
                 return false;
             }
             // The first listener only assumed its sentinels.
@@ -239,7 +266,8 @@ impl<'a> Planner<'a> {
     }
 
     /// What is assumed, as comments above the service.
-    fn comments(&self, name: &str, source: &NameSource, assumed_sentinels: bool) -> Vec<String> {
+    fn comments(&self, named: &NamedListener<'_>, assumed_sentinels: bool) -> Vec<String> {
+        let NamedListener { listener, master: name, source } = named;
         let mut comments = Vec::new();
         let text = match source {
             NameSource::Assumed => {
@@ -253,7 +281,7 @@ impl<'a> Planner<'a> {
         if !text.is_empty() {
             comments.push(format!("The name {name:?} {text}."));
         }
-        if assumed_sentinels && self.options.sentinels.is_empty() {
+        if assumed_sentinels && self.option_sentinels(listener).is_empty() {
             let text = "The sentinels are assumed on the hosts of the Redis servers: haproxy.cfg names none.";
             comments.push(text.to_owned());
         }
@@ -292,13 +320,7 @@ impl<'a> Planner<'a> {
         let option = self.option_name(Some(&listener.name));
         let queried: BTreeSet<&str> =
             listener.queries.iter().map(|it| it.master.as_str()).collect();
-        let shares =
-            |it: &PlannedService| it.servers.intersection(&listener.servers).next().is_some();
-        let mut found = plan.services.iter_mut().filter(|it| match &option {
-            Some(option) => it.name == *option,
-            None => shares(it) && queried.iter().all(|queried| it.name == *queried),
-        });
-        let (Some(service), None) = (found.next(), found.next()) else {
+        let Some(service) = service_of(listener, option.as_deref(), &queried, plan) else {
             // After an earlier refusal the service may be missing only because of that.
             if self.refusals.is_empty() {
                 let message = format!(
@@ -349,5 +371,33 @@ impl<'a> Planner<'a> {
             }
             Some(_) => {}
         }
+    }
+}
+
+/// The service whose replicas a listener for readers leads to: that of an option, by its own name
+/// or its master's, or the only one with a common server. None if there are several.
+fn service_of<'p>(
+    listener: &RedisListener,
+    option: Option<&str>,
+    queried: &BTreeSet<&str>,
+    plan: &'p mut Plan,
+) -> Option<&'p mut PlannedService> {
+    let shares = |it: &PlannedService| !it.servers.is_disjoint(&listener.servers);
+    let is_asked = |it: &PlannedService| queried.iter().all(|queried| it.master == *queried);
+    let all = || plan.services.iter().enumerate();
+    let mut found: Vec<usize> = match option {
+        Some(option) => all().filter(|(_, it)| it.name == option).map(|(at, _)| at).collect(),
+        None => all().filter(|(_, it)| shares(it) && is_asked(it)).map(|(at, _)| at).collect(),
+    };
+    if let Some(option) = option.filter(|_| found.is_empty()) {
+        let named = || all().filter(|(_, it)| it.master == option);
+        found = named().map(|(at, _)| at).collect();
+        if found.len() > 1 {
+            found = named().filter(|(_, it)| shares(it)).map(|(at, _)| at).collect();
+        }
+    }
+    match found.as_slice() {
+        [only] => plan.services.get_mut(*only),
+        _ => None,
     }
 }

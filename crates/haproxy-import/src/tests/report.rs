@@ -36,7 +36,8 @@ fn refuses_guesses_if_strict() {
     let imported = import_with(&listen(""), &strict);
     assert!(refused(&imported).contains("--strict: 2 lines ASSUMED, 0 lines with NO COUNTERPART"));
     assert!(imported.report.render(Detail::Warnings).contains("ASSUMED"));
-    let options = ImportOptions { strict: true, sentinels: vec!["s:1".to_owned()], ..named(&[]) };
+    let options =
+        ImportOptions { strict: true, sentinels: vec![(None, "s:1".to_owned())], ..named(&[]) };
     let name = import_with(&listen(" tcp-check expect string role:master\n"), &options);
     assert!(refused(&name).contains("--strict: 1 lines ASSUMED"), "the name: {}", refused(&name));
     let options = ImportOptions { names: named(&["redis=m"]).names, ..options };

@@ -10,7 +10,7 @@ fn marks_what_it_assumes() {
     assert_eq!(line(&imported, 1).outcome, LineOutcome::Assumed, "no check asks for the role");
     assert_eq!(line(&imported, 3).outcome, LineOutcome::Assumed, "where the sentinels are");
     assert!(imported.toml.contains("\"mymaster\" is assumed"), "{}", imported.toml);
-    let options = ImportOptions { sentinels: vec!["s:26379".to_owned()], ..named(&["m"]) };
+    let options = ImportOptions { sentinels: vec![(None, "s:26379".to_owned())], ..named(&["m"]) };
     let given = import_with(&listen(""), &options);
     assert!(
         !given.toml.contains("assumed") && given.toml.contains("\"s:26379\""),
@@ -19,29 +19,96 @@ fn marks_what_it_assumes() {
     );
 }
 
+/// Name, master and sentinels of each service.
+fn masters(imported: &Import) -> Vec<[String; 3]> {
+    let table = table(imported);
+    let all = table["service"].as_array().unwrap().iter();
+    all.map(|it| {
+        let master = it.get("master").unwrap_or(&it["name"]);
+        [&it["name"], master, &it["sentinels"]].map(|it| it.to_string().replace('"', ""))
+    })
+    .collect()
+}
+
 #[test]
 fn merges_listeners_only_with_equal_servers() {
     let same = "listen a\n bind :1\n server x h1:6379\nlisten b\n bind :2\n server x h1:6379\n";
     assert_eq!(service(&import(same))["listen"].as_array().unwrap().len(), 2);
-    for other in ["h2:6379", "h1:6380", "h1:6379\n server y h2:6379"] {
-        let text = same.replace(
-            ":2\n server x h1:6379",
-            &format!(":2\n option redis-check\n server x {other}"),
-        );
-        let refused = refusal(&text);
-        assert!(refused.contains("h.cfg:4:1: a and b have different servers"), "{refused}");
-        assert!(refused.contains("--name a=NAME --name b=NAME"), "{refused}");
-        let names = services(&import_with(&text, &named(&["b=beta"])));
-        assert_eq!(
-            names.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(),
-            ["mymaster", "beta"]
-        );
-        // A name for both says that they are one master.
-        let both = import_with(&text, &named(&["a=m", "b=m"]));
-        assert_eq!(services(&both).len(), 1);
-        assert_eq!(line(&both, 4).outcome, LineOutcome::Assumed);
-        // A name for all does not.
-        assert!(refused_with(&text, &["m"]).contains("different servers"));
+    let text = |other: &str| {
+        let check = ":2\n option redis-check\n server x ";
+        same.replace(":2\n server x h1:6379", &format!("{check}{other}"))
+    };
+    // Two groups of sentinels: two masters, whatever they are called.
+    let apart = [["a", "mymaster", "[h1:26379]"], ["b", "mymaster", "[h2:26379]"]];
+    for names in [&[][..], &["mymaster"], &["a=mymaster", "b=mymaster"]] {
+        let imported = import_with(&text("h2:6379"), &named(names));
+        assert_eq!(masters(&imported), apart, "{names:?}");
+        assert!(imported.toml.contains("master = \"mymaster\""), "{}", imported.toml);
+    }
+    let beta = import_with(&text("h2:6379"), &named(&["b=beta"]));
+    assert_eq!(masters(&beta).iter().map(|it| &*it[0]).collect::<Vec<_>>(), ["mymaster", "beta"]);
+    // A common process: one dataset, yet not all of its servers are the other's.
+    let overlapping = import(&text("h1:6379\n server y h2:6379"));
+    assert_eq!(
+        masters(&overlapping).iter().map(|it| &*it[1]).collect::<Vec<_>>(),
+        ["mymaster", "mymaster"]
+    );
+}
+
+/// Otherwise clients of one would get the data of the other.
+#[test]
+fn refuses_one_master_for_two_sets_of_servers() {
+    let text = "listen a\n bind :1\n server x h1:6379\n\
+                listen b\n bind :2\n option redis-check\n server x h1:6380\n";
+    let shown = refusal(text);
+    assert!(shown.contains("h.cfg:4:1: a and b have different servers, and both"), "{shown}");
+    assert!(shown.contains("--name a=NAME --name b=NAME; or the"), "{shown}");
+    assert!(shown.contains("--sentinel a=HOST:PORT --sentinel b=HOST:PORT"), "{shown}");
+    for names in [&["m"][..], &["a=m", "b=m"]] {
+        assert!(refused_with(text, names).contains("the same sentinels for \"m\""), "{names:?}");
+    }
+    // Each remedy is accepted.
+    assert_eq!(masters(&import_with(text, &named(&["a=m", "b=n"])))[1][0], "n");
+    let own = |name: &str, addr: &str| (Some(name.to_owned()), addr.to_owned());
+    let sentinels = vec![own("a", "s1:1"), own("b", "s2:1")];
+    let options = ImportOptions { sentinels, ..ImportOptions::default() };
+    let expected = [["a", "mymaster", "[s1:1]"], ["b", "mymaster", "[s2:1]"]];
+    assert_eq!(masters(&import_with(text, &options)), expected);
+    let options = ImportOptions { sentinels: vec![own("c", "s1:1")], ..ImportOptions::default() };
+    let shown = refused(&import_with(text, &options));
+    assert!(shown.contains("--sentinel c=s1:1: no Redis listener has this name"), "{shown}");
+}
+
+#[test]
+fn names_services_uniquely() {
+    let listener = |name: &str, host: &str, port: usize| {
+        format!("listen {name}\n bind :{port}\n server x {host}:6379\n")
+    };
+    let text = listener("a:b", "h1", 1) + &listener("a-b", "h2", 2) + &listener("c", "h3", 3);
+    let named = import_with(&text, &named(&["a:b=m", "a-b=m", "c=a-b"]));
+    let names: Vec<String> = masters(&named).iter().map(|it| it[..2].join(" ")).collect();
+    assert_eq!(names, ["a-b-2 m", "a-b-3 m", "a-b a-b"]);
+}
+
+#[test]
+fn finds_the_master_of_readers_by_service_or_servers() {
+    let listener = |name: &str, host: &str, port: usize, role: &str| {
+        format!(
+            "listen {name}\n bind :{port}\n option redis-check\n \
+             tcp-check expect string role:{role}\n server x {host}:6379\n"
+        )
+    };
+    let text = listener("a", "h1", 1, "master")
+        + &listener("b", "h2", 2, "master")
+        + &listener("ro", "h2", 3, "slave")
+        + &listener("more", "h9", 4, "slave");
+    let shown = refusal(&text);
+    assert!(shown.contains("--name more=a or --name more=b"), "{shown}");
+    assert!(refused_with(&text, &["more=mymaster"]).contains("belong to no single master"));
+    for names in [&["more=a"][..], &["more=a", "ro=mymaster"]] {
+        let table = table(&import_with(&text, &named(names)));
+        let readers = |at: usize| table["service"][at]["replica_listen"].to_string();
+        assert_eq!((readers(0), readers(1)), ("[\"0.0.0.0:4\"]".into(), "[\"0.0.0.0:3\"]".into()));
     }
 }
 

@@ -203,8 +203,9 @@ pub(super) enum ImportFrom {
     /// --explain shows every line. Passwords appear in the configuration only.
     ///
     /// Refuses, with exit code 78 and without output, what could lead clients to another dataset,
-    /// drop encryption or admit other clients: listeners with different servers and one name (use
-    /// --name), and options of TLS without a counterpart (or use --allow-plaintext).
+    /// drop encryption or admit other clients: listeners with different servers that would ask the
+    /// same sentinels for one name (use --name), and options of TLS without a counterpart (or use
+    /// --allow-plaintext).
     Haproxy(ImportArgs),
 }
 
@@ -217,13 +218,16 @@ pub(super) struct ImportArgs {
 
     /// The master's name in Sentinel, where no check names it; LISTENER=NAME for one listener
     ///
-    /// May be repeated. A name for a listener also assigns a listener for readers to a master, and
-    /// merges two listeners of the same name although their servers differ.
+    /// May be repeated. A name for a listener also assigns a listener for readers to a master.
+    /// Listeners with different servers are different services, even if their masters have the same
+    /// name.
     #[arg(long = "name", value_name = "[LISTENER=]NAME")]
     pub(super) names: Vec<String>,
 
-    /// A sentinel as host:port, instead of those in the file; may be repeated
-    #[arg(long = "sentinel", value_name = "ADDR")]
+    /// A sentinel as host:port, instead of those in the file; LISTENER=ADDR for one listener
+    ///
+    /// May be repeated.
+    #[arg(long = "sentinel", value_name = "[LISTENER=]ADDR")]
     pub(super) sentinels: Vec<String>,
 
     /// Convert listeners and servers with TLS to plain text

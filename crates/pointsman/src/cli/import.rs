@@ -66,24 +66,30 @@ pub(super) fn haproxy(args: &ImportArgs) -> Result<(String, String), ImportError
 
 fn options(args: &ImportArgs) -> Result<ImportOptions, ImportError> {
     let endpoint = |text: &String| {
+        let (listener, text) = of_listener(text);
         let wrong = |problem: config::Problem| ImportError::Flag {
             flag: "--sentinel",
             message: problem.what,
             remedy: problem.remedy,
         };
-        Endpoint::parse(text, SENTINEL_PORT).map(|it| it.to_string()).map_err(wrong)
+        let endpoint = Endpoint::parse(&text, SENTINEL_PORT).map_err(wrong)?;
+        Ok((listener, endpoint.to_string()))
     };
-    let sentinels: Result<Vec<String>, ImportError> = args.sentinels.iter().map(endpoint).collect();
-    let name = |text: &String| match text.split_once('=') {
-        Some((listener, name)) => (Some(listener.to_owned()), name.to_owned()),
-        None => (None, text.clone()),
-    };
+    let sentinels: Result<Vec<_>, ImportError> = args.sentinels.iter().map(endpoint).collect();
     Ok(ImportOptions {
-        names: args.names.iter().map(name).collect(),
+        names: args.names.iter().map(|it| of_listener(it)).collect(),
         sentinels: sentinels?,
         allow_plaintext: args.allow_plaintext,
         strict: args.strict,
     })
+}
+
+/// The listener that a flag names, if it names one, and the rest of its value.
+fn of_listener(text: &str) -> (Option<String>, String) {
+    match text.split_once('=') {
+        Some((listener, value)) => (Some(listener.to_owned()), value.to_owned()),
+        None => (None, text.to_owned()),
+    }
 }
 
 /// The refusals, one per line, after the lines of the report that explain them.
