@@ -165,3 +165,33 @@ fn passes_refusals_to_end_a_script() {
         std::net::TcpStream::connect(cluster.master().addr()).is_err()
     });
 }
+
+/// A script chooses how deeply its reply is nested; other clients on its connection notice nothing.
+#[test]
+fn passes_deeply_nested_replies_of_scripts() {
+    let cluster = Cluster::builder().replicas(0).sentinels(1).start();
+    let pointsman = builder(&cluster).service_line("upstream = \"shared\"");
+    let pointsman = pointsman.lines("[process]\nworkers = 1").start();
+    let connect = || {
+        let mut client = pointsman.client();
+        client.set_timeout(PATIENCE).expect("a timeout");
+        assert!(!client.cmd(&["GET", "k"]).expect("GET").is_error());
+        client
+    };
+    let (mut one, mut other) = (connect(), connect());
+    wait_until_sharing(&pointsman, 2.0);
+    for depth in [1, 4, 127, 128, 129, 400] {
+        let script = format!("local t = {{7}} for i = 2, {depth} do t = {{t, i}} end return t");
+        let direct = cluster.master().ask(&["EVAL", &script, "0"]).expect("EVAL");
+        assert_eq!(direct.items().len(), if depth == 1 { 1 } else { 2 });
+        one.send(&encode(&["EVAL", &script, "0"]).repeat(3)).expect("sent");
+        other.send(&encode(&["ECHO", "x"]).repeat(50)).expect("sent");
+        for _ in 0..3 {
+            assert_eq!(one.read_value().expect("a reply"), direct, "{depth}");
+        }
+        for _ in 0..50 {
+            assert_eq!(other.read_value().expect("a reply").text(), Some("x"), "{depth}");
+        }
+    }
+    wait_until_sharing(&pointsman, 2.0);
+}

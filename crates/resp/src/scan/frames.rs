@@ -24,13 +24,23 @@ pub struct Frames {
     replies: ReplyScanner,
     limits: Bounds,
     failed: bool,
+    /// Frames that are nested more deeply than the limit are refused.
+    flat: bool,
 }
 
 impl Frames {
     /// At the beginning of a connection.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
-        Self { replies: ReplyScanner::new(), limits: Bounds::from(&limits), failed: false }
+        let (replies, limits) = (ReplyScanner::new(), Bounds::from(&limits));
+        Self { replies, limits, failed: false, flat: false }
+    }
+
+    /// Refuses frames that are nested more deeply than the limit, which a decoder would follow
+    /// with its own stack.
+    #[must_use]
+    pub fn refuse_deeper(self) -> Self {
+        Self { flat: true, ..self }
     }
 
     /// Scans `bytes`, which follow those given before. `Some(n)`: a frame ended after the first `n`
@@ -44,7 +54,12 @@ impl Frames {
         if self.failed {
             return Err(NotResp);
         }
-        match self.replies.scan(&mut input, &self.limits, false) {
+        let scan = self.replies.scan(&mut input, &self.limits, false);
+        if self.flat && self.replies.stack.has_merged() {
+            self.failed = true;
+            return Err(NotResp);
+        }
+        match scan {
             FrameScan::More => Ok(None),
             FrameScan::Frame => Ok(Some(bytes.len() - input.len())),
             FrameScan::Invalid => {
@@ -109,7 +124,7 @@ mod tests {
             b"*-7\r\n",
             b"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n",
         ] {
-            let mut frames = Frames::new(limits);
+            let mut frames = Frames::new(limits).refuse_deeper();
             assert_eq!(frames.end(wire), Err(NotResp), "{}", String::from_utf8_lossy(wire));
             assert_eq!(frames.end(b"+OK\r\n"), Err(NotResp), "nothing can be read after it");
         }

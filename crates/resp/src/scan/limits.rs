@@ -20,8 +20,9 @@ pub struct Limits {
     /// pairs has `2 n`. Nothing is stored per element, so this only excludes absurd values. Values
     /// above 2^31 - 2 mean 2^31 - 2.
     pub elements: u32,
-    /// Maximum nesting of aggregates in a reply. Four levels need no allocation; for more, four
-    /// bytes per level are allocated once, and freed when the frame ends.
+    /// Nesting of aggregates in a reply up to which each has a level of its own. Four levels need
+    /// no allocation; for more, four bytes per level are allocated once, and freed when the frame
+    /// ends. Deeper ones are merged, except streamed ones, which Redis does not send.
     pub depth: u16,
     /// Maximum number of runs of in-flight markers, for requests whose reply must be inspected
     /// (MULTI, SUBSCRIBE, HELLO, ...); 24 bytes each. A pipeline in which two kinds alternate at

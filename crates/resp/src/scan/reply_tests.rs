@@ -146,10 +146,22 @@ fn turns_opaque_on_bytes_that_are_not_resp() {
 fn enforces_reply_limits_exactly() {
     let limits = Limits { bulk_bytes: 3, elements: 4, depth: 6, ..Limits::default() };
     let six = b"*1\r\n".repeat(6);
-    let within: &[&[u8]] =
-        &[b"$3\r\nabc\r\n", b"%2\r\n:1\r\n:2\r\n:3\r\n:4\r\n", &[&six[..], b":1\r\n"].concat()];
-    let beyond: &[&[u8]] =
-        &[b"$4\r\n", b"%3\r\n", b"*5\r\n", b"$?\r\n;4\r\n", &b"*1\r\n".repeat(7)];
+    let streamed = b"*?\r\n".repeat(6);
+    let within: &[&[u8]] = &[
+        b"$3\r\nabc\r\n",
+        b"%2\r\n:1\r\n:2\r\n:3\r\n:4\r\n",
+        &[&six[..], b":1\r\n"].concat(),
+        &[&six[..], &six, b"|1\r\n:1\r\n*2\r\n:2\r\n*1\r\n:3\r\n:4\r\n"].concat(),
+        &[&streamed[..], &b".\r\n".repeat(6)].concat(),
+    ];
+    let beyond: &[&[u8]] = &[
+        b"$4\r\n",
+        b"%3\r\n",
+        b"*5\r\n",
+        b"$?\r\n;4\r\n",
+        &[&six[..], b"*?\r\n"].concat(),
+        &[&streamed[..], b"*1\r\n"].concat(),
+    ];
     for bytes in within {
         assert_eq!(ends(bytes, &[1], &limits), (vec![bytes.len()], false), "{bytes:?}");
     }

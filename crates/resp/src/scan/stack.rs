@@ -2,6 +2,9 @@
 //!
 //! Most replies are not nested deeply, so four levels are stored in the ledger itself. Only a
 //! deeper frame allocates, once, up to the configured depth, and frees the memory at its end.
+//! Beyond that depth an aggregate of `n` elements counts as `n` elements of the level around it,
+//! which ends at the same byte: a script may nest its reply as deeply as it likes. Streamed
+//! aggregates, which Redis does not send, need a level of their own.
 
 /// Number of levels that need no allocation, in addition to the innermost one.
 const SHALLOW_LEVELS: usize = 3;
@@ -29,6 +32,8 @@ pub(crate) struct Stack {
     shallow: [u32; SHALLOW_LEVELS],
     depth: u16,
     broken: bool,
+    /// A level of the current frame was merged into the one around it.
+    merged: bool,
     deep: Option<Box<DeepLevels>>,
 }
 
@@ -44,11 +49,12 @@ impl Stack {
     }
 
     /// Enters an aggregate of `count` elements, from one to [`MAX_ELEMENTS`], or of unknown length.
-    /// False if the maximum `depth` would be exceeded.
+    /// Beyond `depth` it is merged; false if that is not possible.
     pub(crate) fn enter(&mut self, count: Option<u32>, attribute: bool, depth: u16) -> bool {
         if self.depth >= depth {
-            return false;
+            return self.merge(count, attribute);
         }
+        self.merged &= self.depth > 0;
         if self.depth > 0 {
             match self.shallow.get_mut(usize::from(self.depth) - 1) {
                 Some(slot) => *slot = self.current,
@@ -58,6 +64,27 @@ impl Stack {
         self.depth += 1;
         self.current = count.unwrap_or(STREAMED) | if attribute { ATTRIBUTE } else { 0 };
         true
+    }
+
+    /// Counts the elements of an aggregate as elements of the current level.
+    #[cold]
+    fn merge(&mut self, count: Option<u32>, attribute: bool) -> bool {
+        let Some(count) = count.filter(|_| self.depth > 0 && !self.is_streamed()) else {
+            return false;
+        };
+        // The aggregate was one element of this level; an attribute is none.
+        let missing = (self.current & STREAMED) + count - u32::from(!attribute);
+        if missing > MAX_ELEMENTS {
+            return false;
+        }
+        self.current = self.current & ATTRIBUTE | missing;
+        self.merged = true;
+        true
+    }
+
+    /// Whether levels of the current frame, or of the one that ended last, were merged.
+    pub(crate) fn has_merged(&self) -> bool {
+        self.merged
     }
 
     /// A value ended where one was expected.
@@ -141,7 +168,7 @@ mod tests {
         for _ in 0..64 {
             assert!(stack.enter(Some(2), false, 64));
         }
-        assert!(!stack.enter(Some(1), false, 64), "one too deep");
+        assert!(!stack.enter(None, false, 64), "one too deep");
         assert_eq!(
             stack.deep.as_ref().map(|deep| deep.levels.len()),
             Some(64 - 1 - SHALLOW_LEVELS)
@@ -154,6 +181,29 @@ mod tests {
         assert_eq!(stack.depth(), 1);
         assert_eq!(stack.element(), ValueEnd::Frame);
         assert!(stack.deep.is_none());
+    }
+
+    #[test]
+    fn merges_levels_beyond_the_depth() {
+        let mut stack = Stack::default();
+        for _ in 0..2 {
+            assert!(stack.enter(Some(2), false, 2));
+        }
+        assert!(!stack.has_merged());
+        // Two elements, of which the first has three and an attribute of two.
+        assert!(stack.enter(Some(3), false, 2) && stack.enter(Some(2), true, 2));
+        assert!(stack.has_merged());
+        for left in (0..6).rev() {
+            assert_eq!(stack.element(), ValueEnd::Element, "{left}");
+        }
+        assert_eq!((stack.depth(), stack.element()), (1, ValueEnd::Frame));
+        assert!(stack.enter(Some(MAX_ELEMENTS), false, 1) && !stack.has_merged(), "another frame");
+        assert!(!stack.enter(Some(2), false, 1), "more than can be counted");
+        stack.clear();
+        assert!(
+            stack.enter(None, false, 1) && !stack.enter(Some(1), false, 1),
+            "in a streamed one"
+        );
     }
 
     #[test]

@@ -128,7 +128,7 @@ impl RespConnection {
             stream,
             fresh: true,
             input: BytesMut::new(),
-            frames: resp::Frames::new(LIMITS),
+            frames: resp::Frames::new(LIMITS).refuse_deeper(),
             scanned: 0,
             read_at: Instant::now(),
             protocol: Protocol::Resp2,
@@ -205,7 +205,7 @@ impl RespConnection {
 #[must_use]
 pub fn read_replies(mut bytes: &[u8], is_resp3: bool) -> Vec<Reply> {
     let protocol = if is_resp3 { Protocol::Resp3 } else { Protocol::Resp2 };
-    let (mut frames, mut replies) = (resp::Frames::new(LIMITS), Vec::new());
+    let (mut frames, mut replies) = (resp::Frames::new(LIMITS).refuse_deeper(), Vec::new());
     while let Ok(Some(length)) = frames.end(bytes)
         && let Some((frame, rest)) = bytes.split_at_checked(length)
         && let Ok(reply) = decode(&bytes::Bytes::copy_from_slice(frame), protocol)
@@ -292,7 +292,7 @@ mod tests {
         #[test]
         fn decodes_or_rejects_every_scanned_frame(pieces in prop::collection::vec(piece(), 1..24)) {
             let wire = pieces.concat();
-            if let Ok(Some(length)) = resp::Frames::new(LIMITS).end(&wire) {
+            if let Ok(Some(length)) = resp::Frames::new(LIMITS).refuse_deeper().end(&wire) {
                 prop_assert!(length <= wire.len() && length > 0);
                 let frame = bytes::Bytes::copy_from_slice(&wire[..length]);
                 for protocol in [Protocol::Resp2, Protocol::Resp3] {
