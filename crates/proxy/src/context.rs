@@ -15,6 +15,7 @@ use crate::log_rate::LogRate;
 use crate::rejection::RejectionLog;
 use crate::runtime::tasks::groups;
 use crate::service::Service;
+use crate::session::carry::replay::RefusedReplays;
 use crate::silent_clients::SilentClients;
 use crate::stats::WorkerCounters;
 use crate::target_tls::TargetTlsLog;
@@ -31,6 +32,7 @@ pub(crate) struct ServiceContext {
     /// The lines about refused commands.
     pub(crate) refusal_log: LogRate<{ RefusedCommand::COUNT }>,
     pub(crate) target_tls_log: TargetTlsLog,
+    pub(crate) refused_replays: RefusedReplays,
 }
 
 /// The state of one listening address that all workers share. It is a group of the drain, so that

@@ -25,6 +25,7 @@ use crate::address::{ListenerId, Peer};
 use crate::context::{ListenerContext, ServiceContext, SessionEvents, WorkerContext};
 use crate::limits::{Limits, ResourceShortage, Slots};
 use crate::rejection::RejectionLog;
+use crate::session::carry::replay::RefusedReplays;
 use crate::session::report::SessionBase;
 use crate::silent_clients::SilentClients;
 use crate::stats::ServiceCounters;
@@ -341,6 +342,7 @@ pub(crate) fn context() -> (TargetWriter, Arc<WorkerContext>) {
         rejection_log: RejectionLog::default(),
         refusal_log: Default::default(),
         target_tls_log: TargetTlsLog::default(),
+        refused_replays: RefusedReplays::default(),
     });
     let counters = ServiceCounters::new(Arc::from("s"), 1).of_worker(0).unwrap();
     let drain = drain::new(ShutdownSettings::default()).0;

@@ -25,6 +25,7 @@ use crate::listener::screening::MAX_AWAITING_HEADER;
 use crate::options::Options;
 use crate::rejection::RejectionLog;
 use crate::service::Service;
+use crate::session::carry::replay::RefusedReplays;
 use crate::silent_clients::SilentClients;
 use crate::stats::ServiceCounters;
 use crate::target_tls::TargetTlsLog;
@@ -141,6 +142,7 @@ impl Running {
             rejection_log: RejectionLog::default(),
             refusal_log: Default::default(),
             target_tls_log: TargetTlsLog::default(),
+            refused_replays: RefusedReplays::default(),
         });
         let dial_permits = (0..workers).map(|_| Arc::default()).collect();
         self.services.add(RunningService { shared, counters, dial_permits })

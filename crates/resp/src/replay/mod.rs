@@ -71,6 +71,8 @@ pub struct Replay {
     same_server: Option<bool>,
     /// The server refused the `PING` of a client that has not authenticated.
     unauthenticated: bool,
+    /// The error with which the server refused a request.
+    refusal: Vec<u8>,
 }
 
 impl fmt::Debug for Replay {
@@ -118,7 +120,8 @@ impl Replay {
 
     fn with(requests: Zeroizing<Vec<u8>>, ledger: Ledger, after_ping: u64) -> Self {
         let (messages, same_server, unauthenticated) = (None, None, false);
-        Self { requests, ledger, after_ping, messages, same_server, unauthenticated }
+        let refusal = Vec::new();
+        Self { requests, ledger, after_ping, messages, same_server, unauthenticated, refusal }
     }
 
     /// Takes the connection back to the start first, because it is not a new one. The server
@@ -224,9 +227,26 @@ impl Replay {
                 }
                 continue;
             }
-            self.check_reply(owed)?;
+            if let Err(error) = self.check_reply(owed) {
+                self.refusal = piece.to_vec();
+                return Err(error);
+            }
         }
         Ok(taken)
+    }
+
+    /// The server's words after [`ReplayError::Refused`], as far as they arrived at once. Without
+    /// the arguments that an error about an unknown command repeats: one may be a password.
+    #[must_use]
+    pub fn refusal(&self) -> &[u8] {
+        let words = self.refusal.strip_prefix(b"-").unwrap_or_default();
+        let is_end = |at: &usize| {
+            words.get(*at..).is_some_and(|rest| {
+                rest.starts_with(b"\r") || rest.starts_with(b", with args beginning with")
+            })
+        };
+        let end = (0..words.len()).find(is_end).unwrap_or(words.len());
+        words.get(..end).unwrap_or_default()
     }
 
     /// Checks the reply that has just ended, before which `owed` replies were missing.

@@ -223,6 +223,16 @@ fn refuses_unexpected_replies() {
     let answer = |bytes: &[u8]| Replay::of(&before.0).unwrap().answer(bytes);
     assert_eq!(answer(b"-WRONGPASS no\r\n"), Err(ReplayError::Refused));
     assert_eq!(answer(b"+OK\r\n-ERR unknown command\r\n"), Err(ReplayError::Refused));
+    let words = |bytes: &[u8]| {
+        let mut replay = Replay::of(&before.0).unwrap();
+        assert_eq!(replay.answer(bytes), Err(ReplayError::Refused));
+        String::from_utf8(replay.refusal().to_vec()).unwrap()
+    };
+    assert_eq!(words(b"-WRONGPASS no\r\n"), "WRONGPASS no");
+    assert_eq!(words(b"+OK\r\n-NOPERM no\r\n+PONG\r\n"), "NOPERM no");
+    // The server repeats the arguments of a command that it does not know.
+    let echo = b"-ERR unknown command 'AUTH', with args beginning with: 'me' 'pw' \r\n";
+    assert_eq!(words(echo), "ERR unknown command 'AUTH'");
     assert_eq!(answer(b"-LOADING not yet\r\n"), Err(ReplayError::NotReady(Hint::Loading)));
     assert_eq!(answer(b"HTTP/1.1 400\r\n"), Err(ReplayError::Unexpected));
     // A server that accepts HELLO 3 and answers with an array: accepted, but
