@@ -162,6 +162,10 @@ pub(super) fn notes(tools: &Tools) -> Result<String, String> {
             "up to 3000 connections",
         ),
         (&["--set", "autoscaling.enabled=true"], "WARNING: autoscaling closes"),
+        (&["--set", "podDisruptionBudget.minAvailable=3"], "WARNING: podDisruptionBudget"),
+        (&["--set", "podDisruptionBudget.minAvailable=100%"], "is 100% with 3 pods"),
+        (&["--set", "configUpdate=reload"], "applied by the running pods"),
+        (&[], "exec deployment/proxy-pointsman -- /pointsman status --config"),
         (
             &["--set", "compat.redisHa.enabled=true,compat.redisHa.values.haproxy.enabled=true"],
             "set haproxy.replicas to 0",
