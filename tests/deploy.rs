@@ -8,11 +8,14 @@
     reason = "tests report by a clear panic"
 )]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use pointsman::admin::metrics::CATALOGUE;
+use pointsman::config::ValueKind;
+use pointsman::config::schema::{ConfigSection, SECTIONS};
 use pointsman::system::memory::{SESSION_BYTES, TLS_BYTES};
+use serde_json::{Value as Json, json};
 
 const ALERTS: &str = "deploy/helm/pointsman/files/alerts.yaml";
 const DASHBOARD: &str = "deploy/helm/pointsman/files/dashboard.json";
@@ -242,4 +245,83 @@ fn keeps_duplicate_numbers_equal() {
         )),
         "{manifest}"
     );
+}
+
+const VALUES_SCHEMA: &str = "deploy/helm/pointsman/values.schema.json";
+
+/// What JSON Schema can say of a value of this kind, as helm writes it into the configuration.
+fn schema_of(kind: ValueKind) -> Json {
+    const DURATION: &str = "([0-9]+(d|h|ms|m|us|s))+";
+    match kind {
+        ValueKind::Duration => json!({"type": "string", "pattern": format!("^{DURATION}$")}),
+        ValueKind::DurationOrOff => {
+            json!({"type": "string", "pattern": format!("^({DURATION}|0|off)$")})
+        }
+        ValueKind::Bool => json!({"type": "boolean"}),
+        ValueKind::Count(least, most) if most <= 1 << 50 => {
+            json!({"type": "integer", "minimum": least, "maximum": most})
+        }
+        ValueKind::Count(least, _) => json!({"type": "integer", "minimum": least}),
+        ValueKind::Choice(words) => json!({"enum": words}),
+        ValueKind::MasterName
+        | ValueKind::Text
+        | ValueKind::Path
+        | ValueKind::EnvName
+        | ValueKind::Mode
+        | ValueKind::Endpoint
+        | ValueKind::Secret => json!({"type": "string", "minLength": 1}),
+        ValueKind::AddressMap => {
+            json!({"type": "object", "additionalProperties": {"type": "string"}})
+        }
+        ValueKind::Listen
+        | ValueKind::ListenTcp
+        | ValueKind::Endpoints
+        | ValueKind::Commands
+        | ValueKind::Refusals
+        | ValueKind::Networks
+        | ValueKind::Nodes
+        | ValueKind::Paths
+        | ValueKind::Ciphers
+        | ValueKind::HostNames => json!({"type": "array", "items": {"type": "string"}}),
+    }
+}
+
+/// The keys of a section and of the tables in it. Of a table that has values of its own in the
+/// chart, the template says which.
+fn table_schema(section: &ConfigSection) -> Json {
+    const BY_VALUES: [&str; 5] = ["auth", "sentinel_auth", "tls", "redis_tls", "sentinel_tls"];
+    let mut keys: BTreeMap<String, Json> =
+        section.options.iter().map(|it| (it.key.to_owned(), schema_of(it.kind))).collect();
+    for inner in SECTIONS {
+        let Some(name) = inner.path.strip_prefix(section.path).and_then(|it| it.strip_prefix('.'))
+        else {
+            continue;
+        };
+        let is_by_values = section.path == "service" && BY_VALUES.contains(&name);
+        let table = if is_by_values { json!({"type": "object"}) } else { table_schema(inner) };
+        keys.insert(name.to_owned(), table);
+    }
+    json!({"type": "object", "properties": keys, "additionalProperties": false})
+}
+
+/// A key with a typing error would end every new pod, while helm reports success.
+#[test]
+fn knows_every_key_of_the_configuration_in_values_schema() {
+    let text = read(VALUES_SCHEMA);
+    let referred = |path: &str| text.contains(&format!("\"#/definitions/{path}\""));
+    let sections = SECTIONS.iter().filter(|it| referred(it.path));
+    let definitions: BTreeMap<&str, Json> =
+        sections.map(|it| (it.path, table_schema(it))).collect();
+    assert_eq!(definitions.len(), 10, "{:?}", definitions.keys());
+    let mark = "  \"definitions\": ";
+    let at = text.find(mark).expect("definitions, at the end");
+    let pretty = serde_json::to_string_pretty(&definitions).expect("JSON").replace('\n', "\n  ");
+    let wanted = format!("{}{mark}{pretty}\n}}\n", &text[..at]);
+    if wanted != text {
+        if std::env::var_os("UPDATE").is_some() {
+            let path = format!("{}/{VALUES_SCHEMA}", env!("CARGO_MANIFEST_DIR"));
+            return fs::write(path, wanted).expect("the schema is written");
+        }
+        panic!("{VALUES_SCHEMA} is out of step: UPDATE=1 cargo test --test deploy writes it");
+    }
 }

@@ -15,7 +15,7 @@ fn cases(list: &str) -> Result<Vec<Value>, String> {
 }
 
 /// The documents of the chart with an example and values on top of it.
-fn rendered(tools: &Tools, name: &str, values: &Value) -> Result<Vec<Value>, String> {
+pub(super) fn rendered(tools: &Tools, name: &str, values: &Value) -> Result<Vec<Value>, String> {
     let file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
     std::fs::write(file.path(), values.to_string()).map_err(|error| error.to_string())?;
     let (example, file) = (example(name), file.path().to_string_lossy());

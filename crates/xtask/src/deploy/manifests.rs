@@ -17,8 +17,9 @@ resources:
 ";
 
 /// The chart has no image of its own; an overlay or an editor sets it. `helm test` is of no use
-/// here.
-const SET: &str = "image.repository=registry.example.com/pointsman,tests.enabled=false";
+/// here, and a ConfigMap that is edited by hand has one name.
+const SET: &str =
+    "image.repository=registry.example.com/pointsman,tests.enabled=false,configUpdate=reload";
 
 /// Each file with its text.
 pub(super) fn rendered(tools: &Tools) -> Result<Vec<(PathBuf, String)>, String> {

@@ -12,6 +12,7 @@
 mod cases;
 mod chart;
 mod cluster;
+mod ipv6;
 mod manifests;
 mod network;
 mod parent;
@@ -63,6 +64,7 @@ const CHECKS: &[Check] = &[
     ("OpenShift", pods::openshift),
     ("rollout, probes, grace, memory, selectors", pods::replaced),
     ("pointsman check of every configuration", chart::configurations),
+    ("without IPv4", ipv6::check),
     ("notes", chart::notes),
     ("both charts together", together::check),
     ("the switch from haproxy and the way back", switch::check),

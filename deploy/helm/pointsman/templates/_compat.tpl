@@ -29,7 +29,7 @@ created under that name. Values without a counterpart are ignored (deploy/redis-
       "serviceSelector" $join
       "selector" (merge (dict "component" "pointsman" "app.kubernetes.io/instance" $root.Release.Name) $join)
       "portNames" (dict "client" "redis" "replica" "readonlyport")
-      "anyFamily" $haproxy.IPv6.enabled -}}
+      "families" ($root.Values.listenFamilies | default (ternary (list "IPv4" "IPv6") (list "IPv4") (eq true $haproxy.IPv6.enabled))) -}}
 {{- range $key, $value := $set -}}{{- $_ := set $own $key $value -}}{{- end -}}
 {{- if kindIs "invalid" $root.Values.replicas -}}
 {{- with int $haproxy.replicas -}}{{- $_ := set $own "replicas" . -}}{{- end -}}

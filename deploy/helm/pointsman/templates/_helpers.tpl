@@ -24,13 +24,46 @@ Every template reads it once, so none of them knows about compatibility.
       "serviceAccountName" (.Values.serviceAccount.name | default (.Values.serviceAccount.create | ternary $full "default"))
       "adminPorts" (list (dict "name" "admin" "port" (int .Values.admin.port)))
       "portNames" (dict "client" "redis" "replica" "readers")
-      "anyFamily" false) -}}
+      "families" (include "pointsman.families" .Values | fromJsonArray)) -}}
 {{- $_ := set $own "replicas" (ternary 3 .Values.replicas (kindIs "invalid" .Values.replicas)) -}}
 {{- if .Values.compat.redisHa.enabled -}}
 {{- $_ := include "pointsman.redisHa" (dict "own" $own "root" .) -}}
 {{- end -}}
+{{- $_ := include "pointsman.checkMasters" $own -}}
 {{- if not $own.servicePorts -}}{{- $_ := include "pointsman.servicePorts" $own -}}{{- end -}}
 {{- $own | toYaml -}}
+{{- end -}}
+
+{{/*
+Refuses what `pointsman check` refuses and no schema can: two masters of one name, and two listeners on one port. Helm would report success, and
+every new pod would end at once.
+*/}}
+{{- define "pointsman.checkMasters" -}}
+{{- $own := . -}}
+{{- $names := dict -}}
+{{- $taken := dict -}}
+{{- range .adminPorts -}}
+{{- $_ := set $taken (int .port | toString) (printf "the port %s, of the admin server" .name) -}}
+{{- end -}}
+{{- range $at, $master := .masters -}}
+{{- with get $names $master.name -}}
+{{- fail (printf "masters[%d].name: %s has the name %q as well. Give each a name of its own; masters[%d].master is the name in Sentinel" $at . $master.name $at) -}}
+{{- end -}}
+{{- $_ := set $names $master.name (printf "masters[%d]" $at) -}}
+{{- range include "pointsman.masterPorts" (dict "at" $at "master" $master "v" $own) | fromJsonArray -}}
+{{- $place := printf "masters[%d].%s" $at (get (include "pointsman.portValues" . | fromJson) .key) -}}
+{{- $port := int .port | toString -}}
+{{- with get $taken $port -}}
+{{- fail (printf "%s: port %s is taken by %s. Give each a port of its own" $place $port .) -}}
+{{- end -}}
+{{- $_ := set $taken $port $place -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The value in masters[] that a listen key of [[service]] is written from. */}}
+{{- define "pointsman.portValues" -}}
+{{- dict "listen" "port" "replica_listen" "replicaPort" "sentinel_listen" "sentinelPort" "tls_listen" "tls.port" "replica_tls_listen" "tls.replicaPort" "sentinel_tls_listen" "tls.sentinelPort" | toJson -}}
 {{- end -}}
 
 {{/* Ports of the Services. Readers have a Service of their own if replicaService is enabled. */}}
@@ -226,14 +259,29 @@ and as many again for its readers, and for clients of the sentinels.
 {{- end -}}
 {{- end -}}
 
-{{/* Addresses on a port: every IPv4 address, and IPv6 where asked for. */}}
+{{/*
+The families on which the pods listen: listenFamilies, else those that the Service asks for, else IPv4. The kubelet and the Service dial an
+address of the pod, so a pod without IPv4 must listen on IPv6.
+*/}}
+{{- define "pointsman.families" -}}
+{{- if .listenFamilies -}}{{- .listenFamilies | toJson -}}
+{{- else if has .service.ipFamilyPolicy (list "PreferDualStack" "RequireDualStack") -}}["IPv4", "IPv6"]
+{{- else if .service.ipFamilies -}}{{- .service.ipFamilies | toJson -}}
+{{- else -}}["IPv4"]
+{{- end -}}
+{{- end -}}
+
+{{/* Every address of these families, on a port. */}}
 {{- define "pointsman.listen" -}}
-{{- if .any -}}["0.0.0.0:{{ int .port }}", "[::]:{{ int .port }}"]{{- else -}}["0.0.0.0:{{ int .port }}"]{{- end -}}
+{{- $all := list -}}
+{{- if has "IPv4" .families -}}{{- $all = append $all (printf "0.0.0.0:%d" (int .port)) -}}{{- end -}}
+{{- if has "IPv6" .families -}}{{- $all = append $all (printf "[::]:%d" (int .port)) -}}{{- end -}}
+{{- include "pointsman.toml" $all -}}
 {{- end -}}
 
 {{/* Keys of [[service]] that the chart writes from other values; a second one would be a duplicate. */}}
 {{- define "pointsman.checkSettings" -}}
-{{- range $key, $instead := dict "name" "name" "master" "master" "listen" "port" "replica_listen" "replicaPort" "sentinel_listen" "sentinelPort" "tls_listen" "tls.port" "replica_tls_listen" "tls.replicaPort" "sentinel_tls_listen" "tls.sentinelPort" "sentinels" "sentinels" "auth" "auth" "sentinel_auth" "sentinelAuth" "tls" "tls" "redis_tls" "redisTls" "sentinel_tls" "sentinelTls" -}}
+{{- range $key, $instead := merge (include "pointsman.portValues" . | fromJson) (dict "name" "name" "master" "master" "sentinels" "sentinels" "auth" "auth" "sentinel_auth" "sentinelAuth" "tls" "tls" "redis_tls" "redisTls" "sentinel_tls" "sentinelTls") -}}
 {{- if hasKey ($.master.settings | default dict) $key -}}
 {{- fail (printf "masters[%d].settings.%s: set masters[%d].%s instead" (int $.at) $key (int $.at) $instead) -}}
 {{- end -}}
@@ -245,7 +293,7 @@ and as many again for its readers, and for clients of the sentinels.
 {{- $v := . -}}
 {{- $listen := list -}}
 {{- range .adminPorts -}}
-{{- $listen = concat $listen (include "pointsman.listen" (dict "any" $v.anyFamily "port" .port) | fromJsonArray) -}}
+{{- $listen = concat $listen (include "pointsman.listen" (dict "families" $v.families "port" .port) | fromJsonArray) -}}
 {{- end -}}
 {{- $admin := dict "listen" $listen -}}
 {{- if not .admin.readyWithoutMaster -}}{{- $_ := set $admin "ready_without_master" false -}}{{- end -}}
@@ -353,7 +401,7 @@ master = {{ . | toJson }}
 listen = []
 {{- end }}
 {{- range include "pointsman.masterPorts" (dict "at" $at "master" $master "v" $v) | fromJsonArray }}
-{{ .key }} = {{ include "pointsman.listen" (dict "any" $v.anyFamily "port" .port) }}
+{{ .key }} = {{ include "pointsman.listen" (dict "families" $v.families "port" .port) }}
 {{- end }}
 sentinels = {{ include "pointsman.toml" $master.sentinels }}
 {{- range $key := keys ($master.settings | default dict) | sortAlpha }}
@@ -383,6 +431,14 @@ password_file = "/run/secrets/pointsman/{{ $at }}/{{ $table }}"
 {{ $key }} = {{ include "pointsman.toml" $value }}
 {{- end }}
 {{ end }}
+{{- end -}}
+
+{{/*
+The name of the ConfigMap. Where a change is rolled out, each content has a name: a pod of the old revision that restarts during a bad upgrade
+reads the configuration that it was made for.
+*/}}
+{{- define "pointsman.configMap" -}}
+{{- if eq .configUpdate "roll" -}}{{ printf "%s-%s" .fullname (include "pointsman.config" . | sha256sum | trunc 10) }}{{- else -}}{{ .fullname }}{{- end -}}
 {{- end -}}
 
 {{/* The secrets as sources of a projected volume. Files, so that they are not inherited as environment variables. */}}
