@@ -270,3 +270,56 @@ fn carries_thousands_of_idle_sessions_at_once() {
         client.ask().expect("an answer, as who it was");
     }
 }
+
+/// A user that may not repeat what made the state of its sessions.
+const NARROW: &str = "narrow on >pw ~* &* +@all -client|setname -client|no-evict -select";
+
+/// What is set before `AUTH`, or by `HELLO`, needs no permission of the user. A name that cannot
+/// be set again is lost; nothing else is, and no session is.
+#[test]
+fn carries_sessions_whose_user_may_not_repeat_their_state() {
+    for mode in ["upstream = \"dedicated\"", "upstream = \"shared\""] {
+        let cluster = Cluster::builder().user(NARROW).start();
+        let pointsman = builder(&cluster).service_line(LONG_HOLD).service_line(mode).start();
+        let open = |requests: &[&[&str]]| {
+            let mut client = pointsman.client();
+            client.set_timeout(PATIENCE).expect("a timeout");
+            for request in requests {
+                let reply = client.cmd(request).expect("a reply");
+                assert!(!reply.is_error(), "{request:?}: {reply:?}");
+            }
+            client
+        };
+        let auth: &[&str] = &["AUTH", "narrow", "pw"];
+        let mut named = open(&[&["HELLO", "3", "AUTH", "narrow", "pw", "SETNAME", "app"]]);
+        let mut nameless = open(&[&["HELLO", "2", "AUTH", "narrow", "pw", "SETNAME", "app"]]);
+        let mut early = open(&[&["CLIENT", "SETNAME", "app"], auth]);
+        let mut elsewhere = open(&[&["SELECT", "3"], auth, &["SET", "where", "3"]]);
+        let said = |client: &mut Client, words: &[&str]| {
+            let reply = client.cmd(words).expect("a reply");
+            reply.text().map(str::to_owned)
+        };
+        cluster.wait_in_sync();
+        let generation = || crate::switchover::generation(&pointsman);
+        let before = generation();
+        cluster.failover();
+        wait_until("the switch", PATIENCE, || generation() > before);
+        assert_eq!(said(&mut elsewhere, &["GET", "where"]).as_deref(), Some("3"), "{mode}");
+        assert!(elsewhere.cmd(&["SELECT", "0"]).expect("a reply").is_error(), "the user's rights");
+        assert_eq!(said(&mut named, &["ECHO", "a"]).as_deref(), Some("a"), "{mode}");
+        for client in [&mut nameless, &mut early] {
+            assert_eq!(said(client, &["ECHO", "b"]).as_deref(), Some("b"), "{mode}");
+        }
+        if mode.contains("dedicated") {
+            assert_eq!(said(&mut named, &["CLIENT", "GETNAME"]).as_deref(), Some("app"));
+            let dropped = "pointsman_sessions_names_dropped_total{service=\"mymaster\"}";
+            assert_eq!(metric(&pointsman, dropped), Some(2.0), "{}", pointsman.process().log());
+            assert_eq!(carried(&pointsman), 4.0);
+        }
+        // With a connection of its own, and back.
+        for client in [&mut named, &mut nameless, &mut early, &mut elsewhere] {
+            assert_eq!(said(client, &["MULTI"]).as_deref(), Some("OK"), "{mode}");
+            assert!(client.cmd(&["EXEC"]).expect("a reply").items().is_empty(), "{mode}");
+        }
+    }
+}

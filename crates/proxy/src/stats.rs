@@ -50,6 +50,7 @@ pub(crate) struct WorkerCounters {
     pub(crate) measured: CommandTimes,
     pub(crate) dialled_in: Histogram,
     pub(crate) carried: Counter,
+    pub(crate) names_dropped: Counter,
     pub(crate) rebalanced: Counter,
     pub(crate) maintenance_handshakes: Counter,
     /// By the number of the [`RefusedCommand`](resp::RefusedCommand).
@@ -225,6 +226,8 @@ pub struct ServiceSnapshot {
     pub dial_time: Distribution,
     /// Times that a session was carried to another connection.
     pub carried: u64,
+    /// Of these, those without a name that the server denied its user to set.
+    pub names_dropped: u64,
     /// Times that a session was moved to another replica to even the load.
     pub rebalanced: u64,
     /// Maintenance handshakes that were answered in place of the server.
@@ -312,6 +315,7 @@ impl ServiceSnapshot {
         self.command_time.add(&counters.measured.took);
         self.dial_time.add(&counters.dialled_in);
         self.carried += counters.carried.get();
+        self.names_dropped += counters.names_dropped.get();
         self.rebalanced += counters.rebalanced.get();
         self.maintenance_handshakes += counters.maintenance_handshakes.get();
         for (sum, count) in self.refused_commands.iter_mut().zip(&counters.refused_commands) {

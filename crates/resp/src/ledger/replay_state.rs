@@ -146,6 +146,16 @@ impl ReplayState {
         }
     }
 
+    /// Whether both are the same, `names` of client and library included.
+    pub(crate) fn is_like(&self, other: &Self, names: bool) -> bool {
+        let texts = [Text::User, Text::Password, Text::Name, Text::LibName, Text::LibVersion];
+        let texts = if names { &texts[..] } else { &texts[..2] };
+        let rest = |it: &Self| (it.db, it.auth, it.resp3, it.on, it.doubt);
+        rest(self) == rest(other)
+            && self.names == other.names
+            && texts.iter().all(|text| self.text(*text) == other.text(*text))
+    }
+
     /// The text; empty if it is not set.
     pub(crate) fn text(&self, text: Text) -> &[u8] {
         let (begin, end) = self.range(text);

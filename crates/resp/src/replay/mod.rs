@@ -12,6 +12,12 @@
 //! subscriptions, after which RESP2 has another reply to it. Every reply proves that the server
 //! works, `-NOAUTH` and `-NOPERM` included, except those that say that it cannot serve now.
 //!
+//! A client may have set what its user may not set: before it authenticated, or as a part of `HELLO`,
+//! which needs no permission for a name. The name is therefore set by `HELLO` where the session
+//! speaks RESP3. A request that sets state and is denied is no failure in itself; at the end it
+//! shows what the connection lacks. If that is more than a name, the session is replayed on another
+//! connection [in the order](Replay::before_authentication) in which a client could have done it.
+//!
 //! Deliberately absent: I/O, and the reaction to a refusal.
 
 #[cfg(test)]
@@ -25,6 +31,7 @@ use std::fmt;
 
 use zeroize::Zeroizing;
 
+use crate::commands::class::Class;
 use crate::ledger::Ledger;
 use crate::ledger::channel_names::SUBSCRIPTION_KINDS;
 use crate::ledger::replay_state::{AuthMethod, ReplayState, Text, part};
@@ -73,6 +80,8 @@ pub struct Replay {
     unauthenticated: bool,
     /// The error with which the server refused a request.
     refusal: Vec<u8>,
+    /// The server denied the user a request that sets state.
+    is_denied: bool,
 }
 
 impl fmt::Debug for Replay {
@@ -90,7 +99,7 @@ impl Replay {
         if !ledger.can_be_carried() {
             return None;
         }
-        let (requests, after_ping) = requests(ledger.replay_state()?, true);
+        let (requests, after_ping) = requests(ledger.replay_state()?, true, false);
         let mut fresh = ledger.successor();
         fresh.request(&requests);
         let messages = (ledger.session_state() == SessionState::Subscribed).then(Messages::default);
@@ -103,7 +112,7 @@ impl Replay {
     #[must_use]
     pub fn of_shared(ledger: &Ledger, names: bool) -> Option<Self> {
         ledger.shared_state()?;
-        let (requests, after_ping) = requests(ledger.recorded_state(), names);
+        let (requests, after_ping) = requests(ledger.recorded_state(), names, false);
         let mut fresh = ledger.successor();
         fresh.request(&requests);
         Some(Self::with(requests, fresh, after_ping))
@@ -112,7 +121,7 @@ impl Replay {
     /// The replay of a new session, which has no state.
     #[must_use]
     pub fn of_new() -> Self {
-        let (requests, after_ping) = requests(None, false);
+        let (requests, after_ping) = requests(None, false, false);
         let mut ledger = Ledger::new(&Limits { memory: 1, ..Limits::default() });
         ledger.request(&requests);
         Self::with(requests, ledger, after_ping)
@@ -120,8 +129,48 @@ impl Replay {
 
     fn with(requests: Zeroizing<Vec<u8>>, ledger: Ledger, after_ping: u64) -> Self {
         let (messages, same_server, unauthenticated) = (None, None, false);
-        let refusal = Vec::new();
-        Self { requests, ledger, after_ping, messages, same_server, unauthenticated, refusal }
+        let (refusal, is_denied) = (Vec::new(), false);
+        Self {
+            requests,
+            ledger,
+            after_ping,
+            messages,
+            same_server,
+            unauthenticated,
+            refusal,
+            is_denied,
+        }
+    }
+
+    /// The replay of the session of `ledger` on another connection, where its state is set before
+    /// it authenticates and again after that; `None` if the order makes no difference, or if the
+    /// server denied nothing that `ledger` has.
+    #[must_use]
+    pub fn before_authentication(&self, ledger: &Ledger) -> Option<Self> {
+        let state = ledger.recorded_state().filter(|state| state.auth != AuthMethod::None)?;
+        if !self.is_denied || !self.lacks(ledger, false) {
+            return None;
+        }
+        let (requests, after_ping) = requests(Some(state), true, true);
+        let mut fresh = ledger.successor();
+        fresh.request(&requests);
+        let messages = self.messages.is_some().then(Messages::default);
+        let same_server = self.same_server.map(|_| false);
+        Some(Self { messages, same_server, ..Self::with(requests, fresh, after_ping) })
+    }
+
+    /// Whether the server denied a name of client or library that the session of `before` has.
+    #[must_use]
+    pub fn lacks_names(&self, before: &Ledger) -> bool {
+        self.is_denied && self.lacks(before, true)
+    }
+
+    /// Whether the connection lacks a part of the state of `before`, `names` included.
+    fn lacks(&self, before: &Ledger, names: bool) -> bool {
+        match (self.ledger.recorded_state(), before.recorded_state()) {
+            (Some(here), Some(there)) => !here.is_like(there, names),
+            (here, there) => here.is_some() != there.is_some(),
+        }
     }
 
     /// Takes the connection back to the start first, because it is not a new one. The server
@@ -180,7 +229,7 @@ impl Replay {
     /// Whether the connection has the state that its clients share: all of it was accepted.
     #[must_use]
     pub fn has_shared_state(&self) -> bool {
-        self.is_answered() && self.ledger.shared_state().is_some()
+        self.is_answered() && !self.is_denied && self.ledger.shared_state().is_some()
     }
 
     /// The bytes to send.
@@ -231,11 +280,14 @@ impl Replay {
                 self.refusal = piece.to_vec();
                 return Err(error);
             }
+            if self.is_denied && self.refusal.is_empty() {
+                self.refusal = piece.to_vec();
+            }
         }
         Ok(taken)
     }
 
-    /// The server's words after [`ReplayError::Refused`], as far as they arrived at once. Without
+    /// The server's words after [`ReplayError::Refused`] or a denial, as far as they arrived at once. Without
     /// the arguments that an error about an unknown command repeats: one may be a password.
     #[must_use]
     pub fn refusal(&self) -> &[u8] {
@@ -267,6 +319,10 @@ impl Replay {
         }
         match self.ledger.last_answer() {
             Some((_, ReplyOutcome::Done)) => Ok(()),
+            Some((class, ReplyOutcome::Error)) if sets_state(class) && is_denial(line) => {
+                self.is_denied = true;
+                Ok(())
+            }
             Some((_, ReplyOutcome::Error)) => Err(ReplayError::Refused),
             _ => Err(ReplayError::Unexpected),
         }
@@ -295,10 +351,12 @@ impl Replay {
     ///
     /// If the two states differ, or if replies are missing.
     pub fn finish(mut self, before: &Ledger) -> Result<(Ledger, Vec<u8>), ReplayError> {
-        if self.ledger.owed() > 0
-            || self.ledger.is_opaque()
-            || self.ledger.replay_state() != before.replay_state()
-        {
+        let is_same = if self.is_denied {
+            self.ledger.replay_state().is_some() && !self.lacks(before, false)
+        } else {
+            self.ledger.replay_state() == before.replay_state()
+        };
+        if self.ledger.owed() > 0 || self.ledger.is_opaque() || !is_same {
             return Err(ReplayError::Unexpected);
         }
         self.ledger.was_carried(before);
@@ -343,14 +401,45 @@ impl Messages {
 /// The request that takes a connection back to the start.
 pub const RESET: &[u8] = b"*1\r\n$5\r\nRESET\r\n";
 
+/// Whether a request of that class sets a part of the state which the session may do without until
+/// all requests are answered.
+fn sets_state(class: Class) -> bool {
+    matches!(
+        class,
+        Class::SetName
+            | Class::SetInfo
+            | Class::NoEvict
+            | Class::NoTouch
+            | Class::ReadOnly
+            | Class::Select
+    )
+}
+
+/// Whether the user lacks the permission, or has not authenticated.
+fn is_denial(line: &[u8]) -> bool {
+    line.starts_with(b"NOPERM") || line.starts_with(b"NOAUTH")
+}
+
 /// The requests that set `state` on a new connection, and the number of requests after the `PING`.
-fn requests(state: Option<&ReplayState>, names: bool) -> (Zeroizing<Vec<u8>>, u64) {
+/// `early`: what can be set before authenticating is set there as well.
+fn requests(state: Option<&ReplayState>, names: bool, early: bool) -> (Zeroizing<Vec<u8>>, u64) {
     let Some(state) = state else { return (encode(&[vec![b"PING"]]), 0) };
     let db = state.db.to_string();
-    let mut all = identity(state, names);
+    let mut settings = switches(state, names);
     if state.db != 0 {
-        all.push(vec![b"SELECT", db.as_bytes()]);
+        settings.push(vec![b"SELECT", db.as_bytes()]);
     }
+    let mut all = Vec::new();
+    if early {
+        let name = state.text(Text::Name);
+        // Names that `HELLO` sets are set there once more.
+        if state.resp3 && !name.is_empty() {
+            all.push(vec![&b"CLIENT"[..], b"SETNAME", name]);
+        }
+        all.extend(settings.iter().cloned());
+    }
+    all.append(&mut authentication(state, names));
+    all.append(&mut settings);
     all.push(vec![b"PING"]);
     let before = all.len();
     // Last, because in RESP2 a subscribed connection accepts no other commands.
@@ -363,23 +452,32 @@ fn requests(state: Option<&ReplayState>, names: bool) -> (Zeroizing<Vec<u8>>, u6
     (encode(&all), (all.len() - before) as u64)
 }
 
-/// The requests for authentication, protocol, names and switches.
-fn identity(state: &ReplayState, names: bool) -> Vec<Vec<&[u8]>> {
-    let text = |text| match text {
-        Text::Name | Text::LibName | Text::LibVersion if !names => &[][..],
-        _ => state.text(text),
-    };
-    let name = text(Text::Name);
+/// The requests for authentication and protocol, and for the name with `HELLO`.
+fn authentication(state: &ReplayState, names: bool) -> Vec<Vec<&[u8]>> {
     let mut all: Vec<Vec<&[u8]>> = Vec::new();
+    let password = state.text(Text::Password);
     match state.auth {
         AuthMethod::None => {}
-        AuthMethod::Password => all.push(vec![b"AUTH", text(Text::Password)]),
-        AuthMethod::User => all.push(vec![b"AUTH", text(Text::User), text(Text::Password)]),
+        AuthMethod::Password => all.push(vec![b"AUTH", password]),
+        AuthMethod::User => all.push(vec![b"AUTH", state.text(Text::User), password]),
     }
     if state.resp3 {
-        all.push(vec![b"HELLO", b"3"]);
+        let mut hello: Vec<&[u8]> = vec![b"HELLO", b"3"];
+        let name = state.text(Text::Name);
+        if names && !name.is_empty() {
+            hello.extend([b"SETNAME", name]);
+        }
+        all.push(hello);
     }
-    if !name.is_empty() {
+    all
+}
+
+/// The requests for names, without that which `HELLO` sets, and for switches.
+fn switches(state: &ReplayState, names: bool) -> Vec<Vec<&[u8]>> {
+    let text = |text| if names { state.text(text) } else { &[] };
+    let mut all: Vec<Vec<&[u8]>> = Vec::new();
+    let name = text(Text::Name);
+    if !name.is_empty() && !state.resp3 {
         all.push(vec![b"CLIENT", b"SETNAME", name]);
     }
     for (which, value) in

@@ -43,10 +43,10 @@ fn replays_accepted_state_in_a_working_order() {
         .c("AUTH me pw")
         .c("HELLO 3")
         .s("+OK/+OK/+OK/%1/+proto/:3/");
-    replays(&it, &["AUTH me pw", "HELLO 3", "CLIENT SETNAME app", "SELECT 3"]);
+    replays(&it, &["AUTH me pw", "HELLO 3 SETNAME app", "SELECT 3"]);
     it.c("CLIENT SETINFO lib-name redis-py").c("CLIENT SETINFO LIB-VER 5.0").s("+OK/+OK/");
     it.c("client no-evict on").c("CLIENT NO-TOUCH ON").c("READONLY").s("+OK/+OK/+OK/");
-    let all = ["AUTH me pw", "HELLO 3", "CLIENT SETNAME app", "CLIENT SETINFO LIB-NAME redis-py"];
+    let all = ["AUTH me pw", "HELLO 3 SETNAME app", "CLIENT SETINFO LIB-NAME redis-py"];
     let more = [
         "CLIENT SETINFO LIB-VER 5.0",
         "CLIENT NO-EVICT ON",
@@ -69,7 +69,7 @@ fn replays_accepted_state_in_a_working_order() {
 fn records_credentials_and_name_of_hello() {
     let mut it = talk();
     it.c("HELLO 3 AUTH default pw SETNAME app").s("%1/+proto/:3/");
-    replays(&it, &["AUTH default pw", "HELLO 3", "CLIENT SETNAME app"]);
+    replays(&it, &["AUTH default pw", "HELLO 3 SETNAME app"]);
     it.c("AUTH other").c("HELLO 2").s("+OK/*2/+proto/:2/");
     replays(&it, &["AUTH other", "CLIENT SETNAME app"]);
     it.c("HELLO").s("*2/+proto/:2/");
@@ -301,7 +301,7 @@ fn reports_busy_and_full_servers_as_unavailable() {
 fn accepts_a_script_on_the_same_server_only() {
     const BUSY: &[u8] = b"-BUSY Redis is busy running a script.\r\n";
     let mut before = talk();
-    before.c("HELLO 3").c("CLIENT SETNAME app").s("%1/+proto/:3/+OK/");
+    before.c("HELLO 3").c("CLIENT SETINFO LIB-NAME app").s("%1/+proto/:3/+OK/");
     let answers = [b"%1\r\n+proto\r\n:3\r\n", BUSY, BUSY].concat();
     let replay = || Replay::of_shared(&before.0, true).unwrap();
     assert_eq!(replay().answer(&answers), Err(ReplayError::Unavailable));
@@ -383,4 +383,42 @@ fn pins_a_session_with_inline_import_source() {
         it.s("+OK/");
         it.is(crate::SessionState::Pinned, 0);
     }
+}
+
+#[test]
+fn drops_names_that_the_user_may_not_set() {
+    let mut before = talk();
+    before.c("AUTH me pw").c("CLIENT SETNAME app").c("SELECT 3").s("+OK/+OK/+OK/");
+    let mut replay = Replay::of(&before.0).unwrap();
+    let answers = b"+OK\r\n-NOPERM no\r\n+OK\r\n+PONG\r\n";
+    assert_eq!(replay.answer(answers), Ok(answers.len()));
+    assert!(replay.lacks_names(&before.0) && replay.refusal() == b"NOPERM no");
+    assert!(replay.before_authentication(&before.0).is_none(), "only a name is missing");
+    let (after, _) = replay.finish(&before.0).unwrap();
+    replays(&Dialogue(after), &["AUTH me pw", "SELECT 3"]);
+}
+
+#[test]
+fn sets_state_before_authenticating_if_denied_after_that() {
+    let mut before = talk();
+    before.c("SELECT 3").c("READONLY").c("AUTH me pw").c("HELLO 3 SETNAME app");
+    before.s("+OK/+OK/+OK/%1/+proto/:3/");
+    let denied = b"+OK\r\n%1\r\n+proto\r\n:3\r\n+OK\r\n-NOPERM no\r\n+PONG\r\n";
+    let mut replay = Replay::of(&before.0).unwrap();
+    assert_eq!(replay.answer(denied), Ok(denied.len()));
+    let mut second = replay.before_authentication(&before.0).unwrap();
+    assert_eq!(replay.finish(&before.0).err(), Some(ReplayError::Unexpected));
+    let text = String::from_utf8(second.requests().to_vec()).unwrap();
+    let at = |word: &str| text.find(word).unwrap();
+    assert!(at("SELECT") < at("AUTH") && text.rfind("SELECT").unwrap() > at("AUTH"), "{text}");
+    let early = b"-NOPERM no\r\n+OK\r\n+OK\r\n";
+    let late = b"+OK\r\n%1\r\n+proto\r\n:3\r\n+OK\r\n-NOPERM no\r\n+PONG\r\n";
+    assert_eq!(second.answer(&[&early[..], late].concat()), Ok(early.len() + late.len()));
+    assert!(!second.lacks_names(&before.0));
+    let (after, _) = second.finish(&before.0).unwrap();
+    replays(&Dialogue(after), &["AUTH me pw", "HELLO 3 SETNAME app", "READONLY", "SELECT 3"]);
+    // The shared connections of a database are in that database.
+    let mut pooled = Replay::of_shared(&before.0, false).unwrap();
+    assert_eq!(pooled.answer(denied), Ok(denied.len()));
+    assert!(!pooled.has_shared_state());
 }

@@ -588,6 +588,12 @@ pub const CATALOGUE: &[Metric] = &[
         "Sessions carried over to another connection without their client noticing.",
     ),
     counter(
+        "pointsman_sessions_names_dropped_total",
+        TRAFFIC,
+        "Sessions that were carried without their client or library name, because their user may \
+         not set it.",
+    ),
+    counter(
         "pointsman_sessions_rebalanced_total",
         TRAFFIC,
         "Sessions moved to a less loaded replica.",

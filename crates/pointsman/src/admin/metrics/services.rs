@@ -232,6 +232,7 @@ pub(super) fn traffic(
         ("pointsman_commands_total", traffic.commands),
         ("pointsman_dials_total", traffic.dials),
         ("pointsman_sessions_carried_total", traffic.carried),
+        ("pointsman_sessions_names_dropped_total", traffic.names_dropped),
         ("pointsman_maintenance_handshakes_total", traffic.maintenance_handshakes),
         ("pointsman_discovery_hints_total", traffic.hints),
     ] {

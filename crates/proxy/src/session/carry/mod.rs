@@ -157,7 +157,11 @@ impl Migration<'_> {
             }
         }
         let mut replay = replay()?;
-        let upstream = replay::exchange((target, context), &mut replay, until).await?;
+        let mut upstream = replay::exchange((target, context), &mut replay, until).await?;
+        if let Some(other_order) = replay.before_authentication(&self.ledger) {
+            replay = other_order;
+            upstream = replay::exchange((target, context), &mut replay, until).await?;
+        }
         match replay.has_shared_state_of(&self.ledger) {
             true => Ok((upstream, None)),
             false if !replay.met_script() => Err(Failed::Refused),

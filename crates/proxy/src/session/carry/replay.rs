@@ -31,9 +31,9 @@ use crate::session::idle::IdleWatch;
 pub(crate) struct RefusedReplays(LogRate<1>);
 
 impl RefusedReplays {
-    fn record(&self, service: &str, target: &Target, replay: &Replay) {
+    fn record(&self, service: &str, target: &Target, refusal: &[u8]) {
         let Some(unlogged) = self.0.due(0, Instant::now()) else { return };
-        let error = match replay.refusal() {
+        let error = match refusal {
             [] => "it sent unexpected replies".into(),
             words => OutsideText::of_bytes(words, OutsideText::MAX_CHARS),
         };
@@ -102,12 +102,25 @@ pub(crate) async fn replay(
     deadline: Instant,
 ) -> Result<(Upstream, Box<Replayed>), Failed> {
     let Some(mut replay) = Replay::of(ledger) else { return Err(Failed::Refused) };
-    let upstream = exchange((target, context), &mut replay, deadline).await;
-    if matches!(upstream, Err(Failed::Refused)) {
-        context.shared.refused_replays.record(&context.shared.service.name, target, &replay);
+    let mut upstream = exchange((target, context), &mut replay, deadline).await;
+    if upstream.is_ok()
+        && let Some(other_order) = replay.before_authentication(ledger)
+    {
+        replay = other_order;
+        upstream = exchange((target, context), &mut replay, deadline).await;
     }
-    let upstream = upstream?;
-    let (ledger, messages) = replay.finish(ledger).map_err(|_| Failed::Refused)?;
+    let (refusal, lacks_names) = (replay.refusal().to_vec(), replay.lacks_names(ledger));
+    let replayed = upstream.and_then(|upstream| {
+        let finished = replay.finish(ledger).map_err(|_| Failed::Refused)?;
+        Ok((upstream, finished))
+    });
+    if matches!(replayed, Err(Failed::Refused)) {
+        context.shared.refused_replays.record(&context.shared.service.name, target, &refusal);
+    }
+    let (upstream, (ledger, messages)) = replayed?;
+    if lacks_names {
+        context.counters.names_dropped.increment();
+    }
     Ok((upstream, Box::new(Replayed { ledger, messages, idle: None })))
 }
 

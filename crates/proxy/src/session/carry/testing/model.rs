@@ -310,7 +310,10 @@ impl ModelConnection {
             }
             ["CLIENT", "NO-TOUCH", on] => self.accept(|it| it.no_touch = on == "ON"),
             ["READONLY" | "READWRITE"] => self.accept(|it| it.read_only = words[0] == "READONLY"),
-            ["HELLO", proto] => {
+            ["HELLO", proto, ref rest @ ..] => {
+                if let ["SETNAME", name] = *rest {
+                    self.accept(|it| name.clone_into(&mut it.name));
+                }
                 self.resp3 = proto == "3";
                 if self.resp3 {
                     "%1\r\n+proto\r\n:3\r\n".to_owned()
