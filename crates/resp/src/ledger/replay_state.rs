@@ -196,9 +196,11 @@ impl ReplayState {
         self.on = if on { self.on | part } else { self.on & !part };
     }
 
-    /// `RESET` was answered with success. The name and version of the library survive it.
+    /// `RESET` was answered with success. The name and version of the library survive it. Whether
+    /// `NO-EVICT` does depends on the server: Redis 7.0 leaves it on.
     pub(crate) fn reset(&mut self) {
-        let mut fresh = Self { doubt: self.doubt & part::LIB, ..Self::default() };
+        let doubt = self.doubt & (part::LIB | part::NO_EVICT) | self.on & part::NO_EVICT;
+        let mut fresh = Self { doubt, ..Self::default() };
         fresh.set(Text::LibName, self.text(Text::LibName));
         fresh.set(Text::LibVersion, self.text(Text::LibVersion));
         *self = fresh;

@@ -422,3 +422,14 @@ fn sets_state_before_authenticating_if_denied_after_that() {
     assert_eq!(pooled.answer(denied), Ok(denied.len()));
     assert!(!pooled.has_shared_state());
 }
+
+#[test]
+fn doubts_no_evict_that_was_on_before_reset() {
+    let mut it = talk();
+    it.c("CLIENT NO-EVICT ON").c("RESET").s("+OK/+RESET/");
+    assert_eq!((replayed(&it), it.0.shared_state().is_some()), (None, false));
+    it.c("RESET").s("+RESET/");
+    assert_eq!(replayed(&it), None);
+    it.c("CLIENT NO-EVICT OFF").s("+OK/");
+    replays(&it, &[]);
+}
