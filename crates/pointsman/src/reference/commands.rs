@@ -81,7 +81,10 @@ const INTRODUCTION: &str = "\
 
 This page is generated from the command table in `crates/resp`; a test compares them, and
 `UPDATE=1 cargo test --test deploy` writes it. The table contains the commands of Redis 7.0 to 8.10,
-of Valkey to 9.1, and of the modules that come with Redis 8.
+of Valkey to 9.1, and of the modules that come with Redis 8. The servers in
+[Compatibility](compatibility.md) were asked for theirs; newer ones are in the table by name only,
+among them most of Redis 8.12: `SADDEX`, the `SEXPIRE` family, `ZMOVE`, `BZMOVE`, `ZMOVEMEMBER` and
+`BITRANGEINTARRAY`. `BACKUP` and `BLESS` are not: their effect on the connection is not known yet.
 
 With `sessions = \"carry\"`, the default, a failover does not close a client's connection if
 Pointsman can connect the session to the new master in its previous state: user, database,

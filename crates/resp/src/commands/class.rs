@@ -49,7 +49,8 @@ pub enum Class {
     /// `CLIENT REPLY SKIP`: not answered, nor is the next request.
     ReplySkip,
     /// May wait for data: `BLPOP`, `BRPOP`, `BLMOVE`, `BLMOVEM`, `BLMPOP`, `BRPOPLPUSH`,
-    /// `BZPOPMIN`, `BZPOPMAX`, `BZMPOP`, and `XREAD` and `XREADGROUP` with or without `BLOCK`.
+    /// `BZPOPMIN`, `BZPOPMAX`, `BZMPOP`, `BZMOVE`, and `XREAD` and `XREADGROUP` with or without
+    /// `BLOCK`.
     Blocking,
     /// `SCAN` and similar commands, with a cursor in the request and the next cursor in the reply;
     /// and `FT.CURSOR DEL`, which deletes a cursor.

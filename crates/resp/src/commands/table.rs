@@ -158,6 +158,7 @@ const FIRST: &[(&[u8], Class)] = &[
     (b"BZPOPMIN", Class::Blocking),
     (b"BZPOPMAX", Class::Blocking),
     (b"BZMPOP", Class::Blocking),
+    (b"BZMOVE", Class::Blocking),
     (b"BRPOPLPUSH", Class::Blocking),
     (b"WAIT", Class::Wait),
     (b"WAITAOF", Class::Wait),
