@@ -61,6 +61,7 @@ fn uses_only_existing_metrics_in_deploy() {
 const LOOKED_UP: &[&str] = &[
     "pointsman_uptime_seconds",
     "process_start_time_seconds",
+    "pointsman_sessions_names_dropped_total",
     "process_cpu_seconds_total",
     "process_virtual_memory_bytes",
     "process_threads",
