@@ -12,9 +12,9 @@
 //! subscriptions, after which RESP2 has another reply to it. Every reply proves that the server
 //! works, `-NOAUTH` and `-NOPERM` included, except those that say that it cannot serve now.
 //!
-//! A client may have set what its user may not set: before it authenticated, or as a part of `HELLO`,
-//! which needs no permission for a name. The name is therefore set by `HELLO` where the session
-//! speaks RESP3. A request that sets state and is denied is no failure in itself; at the end it
+//! A client may have set what its user may not set: before it authenticated, or as a part of
+//! `HELLO`, which needs no permission for a name. The name is therefore set by `HELLO` where the
+//! session speaks RESP3. A request that sets state and is denied is no failure in itself; at the end it
 //! shows what the connection lacks. If that is more than a name, the session is replayed on another
 //! connection [in the order](Replay::before_authentication) in which a client could have done it.
 //!
@@ -287,8 +287,9 @@ impl Replay {
         Ok(taken)
     }
 
-    /// The server's words after [`ReplayError::Refused`] or a denial, as far as they arrived at once. Without
-    /// the arguments that an error about an unknown command repeats: one may be a password.
+    /// The server's words after [`ReplayError::Refused`] or a denial, as far as they arrived at
+    /// once. Without the arguments that an error about an unknown command repeats: one may be a
+    /// password.
     #[must_use]
     pub fn refusal(&self) -> &[u8] {
         let words = self.refusal.strip_prefix(b"-").unwrap_or_default();
