@@ -14,9 +14,10 @@
 //!
 //! A client may have set what its user may not set: before it authenticated, or as a part of
 //! `HELLO`, which needs no permission for a name. The name is therefore set by `HELLO` where the
-//! session speaks RESP3. A request that sets state and is denied is no failure in itself; at the end it
-//! shows what the connection lacks. If that is more than a name, the session is replayed on another
-//! connection [in the order](Replay::before_authentication) in which a client could have done it.
+//! session speaks RESP3. A request that sets state and is denied is no failure in itself; at the
+//! end it shows what the connection lacks. If that is more than a name, the session is replayed
+//! on another connection [in the order](Replay::before_authentication) in which a client could
+//! have done it.
 //!
 //! Deliberately absent: I/O, and the reaction to a refusal.
 
