@@ -168,3 +168,20 @@ fn reports_ghosts_in_the_electorate() {
     }
     assert_ended(&pointsman, "ghosts");
 }
+
+/// A replica follows the proxy and announces its address, as one at the same port of another host
+/// does. About ten seconds later the sentinels would demote the master through the proxy.
+#[test]
+fn reports_a_replica_that_follows_the_proxy() {
+    let cluster = Cluster::builder().failover_timeout(Duration::from_secs(60)).start();
+    let pointsman = builder(&cluster).start();
+    let listener = pointsman.addr();
+    let (ip, port) = (listener.ip().to_string(), listener.port().to_string());
+    let replica = cluster.replicas()[1];
+    replica.ask(&["CONFIG", "SET", "replica-announce-ip", &ip]).expect("CONFIG SET");
+    replica.ask(&["CONFIG", "SET", "replica-announce-port", &port]).expect("CONFIG SET");
+    replica.ask(&["REPLICAOF", &ip, &port]).expect("REPLICAOF");
+    wait_alarm(&pointsman, "followed_by_replica", 1.0);
+    assert_eq!(cluster.master().role().expect("a role"), "master", "it is early enough");
+    assert_begun(&pointsman, "followed_by_replica", &[listener.to_string()]);
+}

@@ -1,5 +1,5 @@
-//! Conditions among the sentinels and nodes that last and that an operator has to end: each begins
-//! and ends, with a delay that separates it from what happens in every restart and failover. Pure.
+//! Conditions among the servers that last and that an operator has to end: each begins and ends,
+//! with a delay that separates it from what happens in every restart and failover. Pure.
 //!
 //! They change nothing about the target. What a sentinel that does not know the name, or a listed
 //! one that is gone, means for votes is decided by the machine's electorate.
@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-/// The maximum number of sentinels in one alarm.
+/// The maximum number of servers in one alarm.
 const MAX_SUBJECTS: usize = 64;
 
 /// The number of alarms that are remembered after their end.
@@ -25,12 +25,21 @@ pub enum Alarm {
     Ghosts,
     /// Addresses of nodes or sentinels are announced that the option `nodes` does not permit.
     OutsideNodes,
+    /// The sentinels list a listener of this process as a replica: a replica follows it, and
+    /// announces its address. They make each listed replica follow the master, and so the master
+    /// itself, to which this process connects them.
+    FollowedByReplica,
 }
 
 impl Alarm {
     /// All kinds.
-    pub const ALL: [Self; 4] =
-        [Self::NameUnknown, Self::Unlisted, Self::Ghosts, Self::OutsideNodes];
+    pub const ALL: [Self; 5] = [
+        Self::NameUnknown,
+        Self::Unlisted,
+        Self::Ghosts,
+        Self::OutsideNodes,
+        Self::FollowedByReplica,
+    ];
 
     /// A stable word for metrics and the status.
     #[must_use]
@@ -40,6 +49,7 @@ impl Alarm {
             Self::Unlisted => "unlisted",
             Self::Ghosts => "ghosts",
             Self::OutsideNodes => "outside_nodes",
+            Self::FollowedByReplica => "followed_by_replica",
         }
     }
 
@@ -60,6 +70,10 @@ impl Alarm {
                 "sentinels announce addresses outside `nodes`, which are not dialled: add them if \
                  they are yours; otherwise find out who announced them"
             }
+            Self::FollowedByReplica => {
+                "a replica follows this proxy, so the sentinels list the proxy as a replica, and \
+                 are about to demote the master through it: REPLICAOF the master itself there"
+            }
         }
     }
 
@@ -76,11 +90,13 @@ impl Alarm {
             Self::Ghosts => Duration::from_secs(30),
             // Nothing that passes by itself brings it about.
             Self::OutsideNodes => Duration::ZERO,
+            // The master is demoted within ten seconds after the sentinels have listed the replica.
+            Self::FollowedByReplica => Duration::ZERO,
         }
     }
 }
 
-/// What is true at one moment: the sentinels, by address or ID, to which each condition applies.
+/// What is true at one moment: the servers, by address or ID, to which each condition applies.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Conditions {
     /// Connected sentinels that do not know the name. Empty if those that know it are a majority.
@@ -91,6 +107,8 @@ pub(crate) struct Conditions {
     pub(crate) ghosts: BTreeSet<String>,
     /// Announced addresses that `nodes` does not permit.
     pub(crate) outside_nodes: BTreeSet<String>,
+    /// Listed replicas that are listeners of this process.
+    pub(crate) followed_by_replica: BTreeSet<String>,
 }
 
 impl Conditions {
@@ -100,6 +118,7 @@ impl Conditions {
             Alarm::Unlisted => &self.unlisted,
             Alarm::Ghosts => &self.ghosts,
             Alarm::OutsideNodes => &self.outside_nodes,
+            Alarm::FollowedByReplica => &self.followed_by_replica,
         }
     }
 }
@@ -113,7 +132,7 @@ pub struct AlarmRecord {
     pub since: Instant,
     /// When it ended; `None` while it is on.
     pub ended_at: Option<Instant>,
-    /// The sentinels concerned, now or last; for [`Alarm::OutsideNodes`] nodes as well.
+    /// The servers concerned, now or last.
     pub sentinels: Vec<String>,
 }
 
@@ -226,9 +245,10 @@ mod tests {
             unlisted: names(&["b"]),
             ghosts: many,
             outside_nodes: names(&["c"]),
+            followed_by_replica: names(&["d"]),
         };
         let at_once: Vec<Alarm> = alarms.update(at(0), &all).iter().map(|it| it.alarm).collect();
-        assert_eq!(at_once, [Alarm::OutsideNodes], "nothing makes it pass by itself");
+        assert_eq!(at_once, [Alarm::OutsideNodes, Alarm::FollowedByReplica]);
         let began: Vec<Alarm> = alarms.update(at(30), &all).iter().map(|it| it.alarm).collect();
         assert_eq!(began, [Alarm::NameUnknown, Alarm::Unlisted, Alarm::Ghosts]);
         assert_eq!(alarms.records()[2].sentinels.len(), MAX_SUBJECTS);

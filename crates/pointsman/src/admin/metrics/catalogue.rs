@@ -348,8 +348,8 @@ pub const CATALOGUE: &[Metric] = &[
     gauge(
         "pointsman_alarm",
         &["service", "alarm"],
-        "Sentinels that an alarm is about, by alarm: name_unknown, unlisted, ghosts or outside_nodes; 0 while it \
-         is off.",
+        "Servers that an alarm is about, by alarm: name_unknown, unlisted, ghosts, outside_nodes or \
+         followed_by_replica; 0 while it is off.",
     ),
     counter("pointsman_master_switches_total", SERVICE, "Committed master changes."),
     counter("pointsman_holds_total", SERVICE, "Holds of traffic."),

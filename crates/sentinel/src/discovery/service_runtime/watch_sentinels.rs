@@ -9,7 +9,7 @@ use tracing::{info, warn};
 use super::ServiceRuntime;
 use crate::discovery::alarms::{AlarmRecord, Alarms, Conditions};
 use crate::link::links::Links;
-use crate::{MyId, View};
+use crate::{MyId, Probe, ProbeFailure, View};
 
 /// The alarms of one service, and what they need that no view says.
 #[derive(Debug, Default)]
@@ -49,6 +49,7 @@ impl ServiceRuntime {
             unlisted: self.unlisted(links),
             ghosts: self.ghosts(links),
             outside_nodes: self.outside_nodes(),
+            followed_by_replica: self.own_listeners(),
         };
         for record in self.alarms.alarms.update(now, &conditions) {
             let service = Arc::clone(&self.name);
@@ -71,6 +72,14 @@ impl ServiceRuntime {
                 }
             }
         }
+    }
+
+    /// Listed nodes that are listeners of this process.
+    fn own_listeners(&self) -> BTreeSet<String> {
+        let leads_back = |probe: &&Probe| probe.outcome == Err(ProbeFailure::UnusableAddress);
+        let nodes = self.machine.nodes();
+        let own = nodes.filter(|(_, probe)| probe.as_ref().is_some_and(leads_back));
+        own.map(|(addr, _)| addr.to_string()).collect()
     }
 
     /// The sentinels that do not know the name, if those that do are no majority.
