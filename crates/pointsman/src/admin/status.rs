@@ -127,6 +127,7 @@ pub fn service(
         follow: seen.overrides.in_force.as_ref().map(|it| override_status(it, now)),
         last_override_end: seen.overrides.last_end.map(sentinel::OverrideEnd::label),
         electorate: ElectorateStatus { voters, majority },
+        no_master_because: seen.no_master_because(),
         sentinels: seen.sentinels.iter().map(|it| sentinel(it, age)).collect(),
         nodes: seen.nodes.iter().map(|it| node(it, age)).collect(),
         readers: seen.replicas.as_ref().zip(readers).map(|(seen, it)| self::readers(seen, it)),

@@ -84,6 +84,9 @@ fn service(out: &mut String, it: &Json, rate: Option<f64>) {
         }
         None => out.push_str("  master     NONE\n"),
     }
+    for reason in list(it, "no_master_because").iter().filter_map(Json::as_str) {
+        let _ = writeln!(out, "             {}", printable(reason));
+    }
     if let Some(outage) = it.get("outage_s").and_then(Json::as_f64) {
         let _ = writeln!(out, "  OUTAGE     for {}, gate {}", span(outage), text(it, "gate"));
     }

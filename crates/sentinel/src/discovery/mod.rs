@@ -16,6 +16,7 @@ pub(crate) mod clock_watch;
 pub(crate) mod config;
 mod credential_log;
 pub(crate) mod failover_history;
+mod first_master;
 pub(crate) mod handle;
 pub(crate) mod learned_addresses;
 pub(crate) mod majority_clock;

@@ -25,6 +25,7 @@ use self::watch_sentinels::SentinelAlarms;
 use crate::discovery::absence_limit::AbsenceLimit;
 use crate::discovery::credential_log::CredentialLog;
 use crate::discovery::failover_history::FailoverHistory;
+use crate::discovery::first_master::FirstMaster;
 use crate::discovery::learned_addresses::LearnedAddresses;
 use crate::discovery::sentinel_pool::SentinelPool;
 use crate::discovery::service_runtime::overrides::OverrideReport;
@@ -33,7 +34,6 @@ use crate::discovery::snapshot::{DiscoveryCounts, DiscoverySnapshot, MasterSnaps
 use crate::link::links::Links;
 use crate::link::messages::{DriverMessage, ProbeProblem};
 use crate::link::poll::Peer;
-use crate::link::rotation::CredentialStatus;
 use crate::prober::ProberFactory;
 use crate::prober::prober_set::ProberSet;
 use crate::rate_limiter::RateLimiter;
@@ -67,6 +67,7 @@ pub(crate) struct ServiceRuntime {
     /// Rate limit for the log lines of this service.
     log_limiter: RateLimiter,
     failover_history: FailoverHistory,
+    first_master: FirstMaster,
     overrides: OverrideReport,
     alarms: SentinelAlarms,
     counts: DiscoveryCounts,
@@ -88,28 +89,12 @@ impl ServiceRuntime {
     ) -> Self {
         let (now, absence_limit) = (Instant::now(), absence_limit(&rules));
         let machine = Machine::new(now, rules, seeds);
-        let first = DiscoverySnapshot {
-            name: Arc::clone(&name),
-            master_name: Arc::clone(&master_name),
-            at: now,
-            state: machine.state().label(),
-            holding: false,
-            master: None,
-            stopped_since: Some(now),
-            held_since: None,
-            disagreement: false,
-            minority: false,
-            quorum: machine.quorum(),
-            sentinels: Vec::new(),
-            nodes: Vec::new(),
-            replicas: None,
-            auth: CredentialStatus::default(),
-            sentinel_auth: CredentialStatus::default(),
-            failovers: Vec::new(),
-            overrides: Default::default(),
-            alarms: Vec::new(),
-            counts: DiscoveryCounts::default(),
-        };
+        let first = DiscoverySnapshot::at_start(
+            Arc::clone(&name),
+            Arc::clone(&master_name),
+            now,
+            machine.quorum(),
+        );
         Self {
             number,
             name,
@@ -128,6 +113,7 @@ impl ServiceRuntime {
             credential_log: CredentialLog::default(),
             log_limiter: RateLimiter::new(60, Duration::from_millis(500)),
             failover_history: FailoverHistory::default(),
+            first_master: FirstMaster::default(),
             overrides: OverrideReport::default(),
             alarms: SentinelAlarms::default(),
             counts: DiscoveryCounts::default(),

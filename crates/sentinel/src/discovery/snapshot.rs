@@ -196,6 +196,37 @@ pub struct FailoverRecord {
 }
 
 impl DiscoverySnapshot {
+    /// Nothing is known yet.
+    pub(crate) fn at_start(
+        name: Arc<str>,
+        master_name: Arc<str>,
+        now: Instant,
+        quorum: (usize, usize),
+    ) -> Self {
+        Self {
+            name,
+            master_name,
+            at: now,
+            state: "bootstrap",
+            holding: false,
+            master: None,
+            stopped_since: Some(now),
+            held_since: None,
+            disagreement: false,
+            minority: false,
+            quorum,
+            sentinels: Vec::new(),
+            nodes: Vec::new(),
+            replicas: None,
+            auth: CredentialStatus::default(),
+            sentinel_auth: CredentialStatus::default(),
+            failovers: Vec::new(),
+            overrides: OverridesSnapshot::default(),
+            alarms: Vec::new(),
+            counts: DiscoveryCounts::default(),
+        }
+    }
+
     /// The total time without traffic to a master since the first master was found.
     #[must_use]
     pub fn outage(&self, now: Instant) -> Duration {

@@ -87,6 +87,12 @@ pub(crate) enum ProbeProblem {
     /// TLS failed.
     #[error("{0} (service.redis_tls)")]
     Tls(Fault),
+    /// It is asked for its role and does not tell it.
+    #[error(
+        "it does not tell its role: ROLE is renamed or disabled there (rename-command); \
+         verify = \"ping\" does not ask for it, and trusts the sentinels alone"
+    )]
+    NoRole,
     /// It serves, but refuses a part of the requests; see `PingReply::refusal`.
     #[error("{0}")]
     Refuses(&'static str),

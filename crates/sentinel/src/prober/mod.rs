@@ -320,7 +320,11 @@ impl NodeProber {
                 self.failed.reset();
                 tls = self.connection.as_ref().and_then(ProbeConnection::tls);
                 let refusal = report.ping.refusal().map(ProbeProblem::Refuses);
-                (Ok(report), refusal)
+                let no_role = report.role == Role::Unknown
+                    && report.ping.is_ready()
+                    && self.factory.verify() == Verify::Role;
+                let problem = refusal.or_else(|| no_role.then_some(ProbeProblem::NoRole));
+                (Ok(report), problem)
             }
             Err(ProbeError::Failed(ProbeFailure::Unresponsive)) => {
                 (Err(ProbeFailure::Unresponsive), None)

@@ -127,6 +127,10 @@ pub struct ServiceStatus {
     pub last_override_end: Option<&'static str>,
     /// Size of the electorate and of its majority.
     pub electorate: ElectorateStatus,
+    /// Why no verified master was found since the start: the answer of each sentinel and node.
+    /// Absent once there was one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub no_master_because: Vec<String>,
     /// The sentinels.
     pub sentinels: Vec<SentinelStatus>,
     /// The Redis nodes that are probed.
@@ -138,7 +142,7 @@ pub struct ServiceStatus {
     pub replicas: Vec<ReplicaStatus>,
     /// The last master changes, oldest first.
     pub failovers: Vec<FailoverStatus>,
-    /// The last alarms about the sentinels that ended, oldest first, then those that are on.
+    /// The last alarms about the servers that ended, oldest first, then those that are on.
     pub alarms: Vec<AlarmStatus>,
     /// Counters of the data plane.
     pub traffic: TrafficStatus,
@@ -303,10 +307,10 @@ pub struct NodeStatus {
     pub problem: Option<String>,
 }
 
-/// An alarm: a lasting condition among the sentinels that an operator has to end.
+/// An alarm: a lasting condition among the servers that an operator has to end.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct AlarmStatus {
-    /// `name_unknown`, `unlisted`, `ghosts` or `outside_nodes`.
+    /// `name_unknown`, `unlisted`, `ghosts`, `outside_nodes` or `followed_by_replica`.
     pub alarm: &'static str,
     /// Whether it is on.
     pub on: bool,
@@ -314,7 +318,7 @@ pub struct AlarmStatus {
     pub age_s: f64,
     /// Seconds since it ended; absent while it is on.
     pub ended_s: Option<f64>,
-    /// The sentinels concerned, now or last.
+    /// The servers concerned, now or last.
     pub sentinels: Vec<String>,
     /// The condition and its consequence.
     pub message: &'static str,
