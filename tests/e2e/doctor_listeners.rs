@@ -151,7 +151,7 @@ fn reports_files_that_are_missing_or_do_not_fit() {
         Pair { chain: two.chain.clone(), key: one.key.clone() },
     ];
     let (code, document) = examine(&cluster, &sections(&[&swapped[0], &swapped[1]], None));
-    assert_eq!(code, Some(1));
+    assert_eq!(code, Some(2));
     let found = find(&document["services"][0], "certificate-key", &two.key);
     assert!(
         found.text.contains("it is the key of") && found.text.contains("order"),
@@ -167,7 +167,7 @@ fn reports_files_that_are_missing_or_do_not_fit() {
     // A key of none of them.
     let foreign = Pair { chain: one.chain.clone(), key: two.key.clone() };
     let (code, document) = examine(&cluster, &sections(&[], Some(&foreign)));
-    assert_eq!(code, Some(1));
+    assert_eq!(code, Some(2));
     let found = find(&document["admin"], "certificate-key", &two.key);
     assert!(
         found.text.starts_with("fault: ") && found.text.contains("does not start"),
@@ -178,7 +178,7 @@ fn reports_files_that_are_missing_or_do_not_fit() {
 
     let missing = Pair { chain: folder.join("missing.crt"), key: one.key.clone() };
     let (code, document) = examine(&cluster, &sections(&[&missing], None));
-    assert_eq!(code, Some(1));
+    assert_eq!(code, Some(2));
     let found = find(&document["services"][0], "certificate-file", &missing.chain);
     assert!(found.text.contains("does not exist"), "{}", found.text);
 
@@ -215,7 +215,7 @@ fn reports_validity_and_self_signed_certificates() {
     let signed = Pair::secret(signed.certificate, signed.key);
     let all = [&past, &soon, &future, &signed];
     let (code, document) = examine(&cluster, &sections(&all, Some(&past)));
-    assert_eq!(code, Some(1));
+    assert_eq!(code, Some(2));
     let service = &document["services"][0];
     for (pair, code, severity, part) in [
         (&past, "certificate-expired", "fault", "it has expired: redis.test"),

@@ -27,6 +27,7 @@ mod cutover;
 mod descriptors;
 mod discovery;
 mod doctor;
+mod doctor_causes;
 mod doctor_cures;
 mod doctor_listeners;
 mod drain;

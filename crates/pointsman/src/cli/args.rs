@@ -69,7 +69,7 @@ pub(super) enum Command {
     /// Works with or without a running pointsman, from the host where it is started: reads the
     /// configuration, or takes --service and --sentinel. Finds problems of quorum, epoch,
     /// passwords, ACLs, names, DNS, NAT and certificates, and changes nothing. Exits with 0 if all
-    /// is well, else with 1. Takes less than half a minute per service.
+    /// is well, with 1 for warnings, with 2 for faults. Takes less than half a minute per service.
     Sentinels(SentinelsArgs),
     /// Move a service to another master without lost writes or failed requests.
     ///

@@ -110,9 +110,9 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Status(args) if args.watch => return Ok(status::watch(&args, environment())?),
         Command::Status(args) => status::status(&args, environment())?,
         Command::Sentinels(args) => {
-            let (text, healthy) = sentinels::sentinels(&args, environment())?;
+            let (text, severity) = sentinels::sentinels(&args, environment())?;
             write(io::stdout().lock(), &text)?;
-            return Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+            return Ok(sentinels::exit_code(severity));
         }
         Command::Switchover(args) => {
             let pause_clients = if args.pause_clients { "true" } else { "false" };

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use sentinel::Resolver;
@@ -45,10 +46,24 @@ pub(super) struct ExaminedService {
 
 /// Whether there is no fault and no warning; notes do not count.
 pub(super) fn is_healthy(findings: &[Finding]) -> bool {
-    findings.iter().all(|it| it.severity == Severity::Note)
+    worst(findings) == Severity::Note
 }
 
-/// Examines the services. Returns the output and whether all is well.
+/// The severity of the worst finding, which decides about the exit code.
+fn worst(findings: &[Finding]) -> Severity {
+    findings.iter().map(|it| it.severity).min().unwrap_or(Severity::Note)
+}
+
+/// Tells a script whether to look: 0 for notes, 1 for warnings, 2 for faults.
+pub(super) fn exit_code(worst: Severity) -> ExitCode {
+    match worst {
+        Severity::Note => ExitCode::SUCCESS,
+        Severity::Warning => ExitCode::from(1),
+        Severity::Fault => ExitCode::from(2),
+    }
+}
+
+/// Examines the services. Returns the output and the severity of the worst finding.
 ///
 /// # Errors
 ///
@@ -56,7 +71,7 @@ pub(super) fn is_healthy(findings: &[Finding]) -> bool {
 pub(super) fn sentinels(
     args: &SentinelsArgs,
     env: impl IntoIterator<Item = (OsString, OsString)>,
-) -> Result<(String, bool), Failure> {
+) -> Result<(String, Severity), Failure> {
     let flags = args.flags();
     let loaded = config::load(&flags, env);
     let config = loaded.config_without_listener_tls();
@@ -91,11 +106,13 @@ pub(super) fn sentinels(
     runtime.shutdown_background();
     let admin = loaded.admin_certificates();
     let admin = admin.map(|section| listener_certificates::examine(&section, now));
-    let healthy = examined.iter().all(|it| is_healthy(&it.findings))
-        && admin.as_ref().is_none_or(|it| is_healthy(&it.findings));
+    let all = examined.iter().map(|it| &it.findings).chain(admin.iter().map(|it| &it.findings));
+    let severity = all.map(|it| worst(it)).min().unwrap_or(Severity::Note);
     let text = if args.json {
         let services: Vec<Json> = examined.iter().map(|it| document(it, now)).collect();
-        let mut document = json!({ "schema": SCHEMA, "healthy": healthy, "services": services });
+        let mut document = json!({
+            "schema": SCHEMA, "healthy": severity == Severity::Note, "services": services
+        });
         if let (Some(admin), Some(fields)) = (&admin, document.as_object_mut()) {
             fields.insert("admin".to_owned(), admin_document(admin, now));
         }
@@ -107,7 +124,7 @@ pub(super) fn sentinels(
         let admin = admin.as_ref().map(|it| report_admin(it, now, colour));
         services.chain(admin).collect::<Vec<_>>().join("\n")
     };
-    Ok((text, healthy))
+    Ok((text, severity))
 }
 
 async fn examine(
@@ -151,6 +168,7 @@ pub(super) fn describe(describe: &ExamineError) -> String {
         ExamineError::Unresolved(describe) | ExamineError::Unreachable(describe) => {
             describe.clone()
         }
+        ExamineError::OutOfPorts => "no local port left".to_owned(),
         ExamineError::Unresponsive => "no answer".to_owned(),
         ExamineError::Tls(fault) => fault.to_string(),
         ExamineError::Denied(denied) => denied.to_string(),
@@ -266,11 +284,14 @@ fn report_findings(out: &mut String, findings: &[Finding], paint: impl Fn(&str, 
             let _ = writeln!(out, "       {command}");
         }
     }
-    let count = |severity| findings.iter().filter(|it| it.severity == severity).count();
+    let count = |severity, word: &str| {
+        let count = findings.iter().filter(|it| it.severity == severity).count();
+        format!("{count} {word}{}", if count == 1 { "" } else { "s" })
+    };
     let verdict = if is_healthy(findings) {
         paint("32", "healthy")
     } else {
-        format!("{} faults, {} warnings", count(Severity::Fault), count(Severity::Warning))
+        format!("{}, {}", count(Severity::Fault, "fault"), count(Severity::Warning, "warning"))
     };
     let _ = write!(out, "\n  {verdict}\n");
 }

@@ -22,7 +22,7 @@ pub(super) fn document(examined: &ExaminedService, now: Option<Duration>) -> Jso
             "id": account.map(|it| it.id.as_str()),
             "tilt": account.map(|it| it.tilt),
             "resp3": account.map(|it| it.resp3),
-            "watches": account.map(|it| it.watched.iter().map(|name| &**name).collect::<Vec<_>>()),
+            "watches": account.map(|it| it.watched.iter().map(|it| &*it.name).collect::<Vec<_>>()),
             "view": account.and_then(|it| match &it.master {
                 MasterAnswer::Known(view) => Some(view_json(view)),
                 _ => None,

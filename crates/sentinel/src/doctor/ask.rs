@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
+use std::io;
 use std::net::SocketAddr;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -16,13 +17,14 @@ use tls::{CertificateFacts, Fault, FaultKind};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::observed::{ExamineError, Observed, ObservedNode, ObservedSentinel, WriteGuard};
-use super::read::{self, REPLIES, WRITE_GUARD_REPLIES};
+use super::observed::{ExamineError, NodeDetails, Observed, ObservedNode, ObservedSentinel};
+use super::read::{self, REPLIES};
 use super::{Examination, tls_ports};
 use crate::link::connection::{ConnectionError, Protocol, RespConnection, USER_TIMEOUT};
 use crate::link::handshake::hello;
 use crate::link::links::describe;
 use crate::link::messages::LinkError;
+use crate::link::poll::put_command;
 use crate::link::rotation::Rotation;
 use crate::net::loop_guard::leads_back;
 use crate::net::resolve::{Lookup, Resolver, is_usable};
@@ -327,11 +329,12 @@ async fn ask_node(
             let mut certificate = None;
             let answer = Err(error);
             let answer = tls_ports::explain(answer, dialled, transport, &mut certificate).await;
-            return ObservedNode { addr, dialled, answer, write_guard: None, certificate };
+            let details = NodeDetails::default();
+            return ObservedNode { addr, dialled, answer, details, certificate };
         }
     };
     let mut certificate = connection.tls().and_then(|it| it.certificate);
-    let mut write_guard = None;
+    let mut details = NodeDetails::default();
     let answer = if examination.verify == Verify::Tcp {
         Ok(NodeReport {
             dialled: reached,
@@ -356,31 +359,32 @@ async fn ask_node(
             }),
             Ok(Ok((_, answer))) => {
                 let answer = answer.map_err(error);
-                if answer.is_ok() && examination.verify == Verify::Role {
-                    write_guard = ask_write_guard(connection).await;
+                if answer.is_ok() {
+                    details = ask_details(connection, examination.verify).await;
                 }
                 answer
             }
         }
     };
     let answer = tls_ports::explain(answer, Some(reached), transport, &mut certificate).await;
-    ObservedNode { addr, dialled: Some(reached), answer, write_guard, certificate }
+    ObservedNode { addr, dialled: Some(reached), answer, details, certificate }
 }
 
-/// Asks a node that has answered a probe. `None` if it does not answer this or refuses it.
-async fn ask_write_guard(connection: ProbeConnection) -> Option<WriteGuard> {
-    let mut connection = connection.into_connection()?;
+/// Asks a node that has answered a probe. What it does not answer in time stays unknown.
+async fn ask_details(connection: ProbeConnection, verify: Verify) -> NodeDetails {
+    let Some(mut connection) = connection.into_connection() else { return NodeDetails::default() };
+    let (questions, mut replies) = (read::node_questions(verify), Vec::new());
     let asking = async {
         let mut commands = BytesMut::new();
-        read::put_write_guard(&mut commands);
+        questions.iter().for_each(|command| put_command(&mut commands, command));
         connection.send(&commands).await.ok()?;
-        let mut replies = Vec::new();
-        while replies.len() < WRITE_GUARD_REPLIES {
+        while replies.len() < questions.len() {
             replies.push(connection.next().await.ok()?);
         }
-        read::read_write_guard(&replies)
+        Some(())
     };
-    tokio::time::timeout(ANSWER_TIMEOUT, asking).await.ok().flatten()
+    let _ = tokio::time::timeout(ANSWER_TIMEOUT, asking).await;
+    read::read_details(&replies)
 }
 
 fn error(error: ProbeError) -> ExamineError {
@@ -399,6 +403,9 @@ fn broken(error: ConnectionError) -> ExamineError {
     match error {
         ConnectionError::Malformed(_) => ExamineError::UnexpectedServer,
         ConnectionError::Tls(fault) => ExamineError::Tls(fault),
+        ConnectionError::Connect(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
+            ExamineError::OutOfPorts
+        }
         error => ExamineError::Unreachable(describe(&error)),
     }
 }

@@ -1,8 +1,8 @@
 //! The commands that repair the sentinels, derived from the observations. Pure.
 //!
-//! There are three plans, and each is complete: an operator pastes its lines into a shell, in
-//! order. They contain the addresses and settings that were read, and never a secret: passwords
-//! come from the environment of that shell.
+//! Each plan is complete: an operator pastes its lines into a shell, in order. No line waits for
+//! ever, and nothing is reset after a wait that was in vain. They contain the addresses and
+//! settings that were read, and never a secret: passwords come from the environment of that shell.
 //!
 //! - [`realign`] is for sentinels that name a wrong master, lag an epoch, or do not know the name:
 //!   `SENTINEL REMOVE`, `SENTINEL MONITOR`, `SENTINEL SET`. `SENTINEL RESET` changes neither the
@@ -16,6 +16,9 @@
 //!   part in a failover; the plan waits for both. If the master dies in that time, or is down
 //!   already, the sentinel never learns its replicas. There is no plan unless every sentinel finds
 //!   the master up.
+//! - [`promote_by_hand`] is for sentinels that know no replica of a master that is dead. Nobody but
+//!   the operator knows the replicas then.
+//! - [`authenticate`] is for sentinels without the password of the master.
 //! - [`new_identity`] is for a sentinel that runs with a copy of another one's file.
 
 use std::collections::BTreeSet;
@@ -114,22 +117,63 @@ fn newest_epoch(observed: &Observed, right: &NodeAddr) -> Option<u64> {
 /// no sentinel is misled, or no settings are known.
 pub(super) fn realign(observed: &Observed, context: &Context) -> Vec<String> {
     let Some(right) = right_master(observed) else { return Vec::new() };
-    let misled = misled(observed, right);
+    let newest = newest_epoch(observed, right).unwrap_or(0);
     let shell = Shell::new(observed, context);
+    let mut lines = shell.checks();
+    lines.extend(monitor(
+        observed,
+        &shell,
+        &misled(observed, right),
+        &format!("{} {}", quote(&right.host), right.port),
+        newest,
+    ));
+    if lines.len() > shell.checks().len() { lines } else { Vec::new() }
+}
+
+/// Makes a node that the operator names the master, and all sentinels monitor it, in this order: a
+/// sentinel that monitors a replica names its master, which is dead.
+pub(super) fn promote_by_hand(observed: &Observed, context: &Context) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    let answers = observed.views().map(|(_, answer, _)| answer);
+    let all: Vec<_> = answers.filter(|answer| seen.insert(answer.reached)).collect();
+    let shell = Shell::new(observed, context);
+    let mut lines = shell.checks();
+    lines.push(
+        ": \"${NEW_HOST:?the replica with the newest data}\" \"${NEW_PORT:?its port}\"".to_owned(),
+    );
+    let (login, user) = if shell.nodes_need_login {
+        ("REDISCLI_AUTH=\"$REDIS_PASSWORD\" ", " --user \"${REDIS_USER:-default}\"")
+    } else {
+        ("", "")
+    };
+    lines
+        .push(format!("{login}redis-cli -h \"$NEW_HOST\" -p \"$NEW_PORT\"{user} REPLICAOF NO ONE"));
+    lines.extend(monitor(observed, &shell, &all, "\"$NEW_HOST\" \"$NEW_PORT\"", 0));
+    lines
+}
+
+/// Makes these sentinels monitor the master at this address, and waits until they know each other
+/// and have adopted this epoch. Empty if no settings are known.
+fn monitor(
+    observed: &Observed,
+    shell: &Shell,
+    sentinels: &[&SentinelAnswer],
+    master: &str,
+    epoch: u64,
+) -> Vec<String> {
+    let known = observed.sentinel_count() as u64;
+    let is_sound = |quorum: &u64| *quorum > known / 2 && *quorum <= known;
     let mut lines = Vec::new();
-    for answer in &misled {
+    for answer in sentinels {
         if matches!(answer.master, MasterAnswer::Known(_)) {
             lines.push(shell.command(answer.reached, "SENTINEL REMOVE", ""));
         }
     }
-    let known = observed.sentinel_count();
-    let newest = newest_epoch(observed, right).unwrap_or(0);
     let mut waits = Vec::new();
-    for answer in misled {
-        let Some(view) = settings_for(observed, answer, right) else { return Vec::new() };
-        let quorum =
-            view.quorum.filter(|quorum| (1..=known).contains(quorum)).unwrap_or(known / 2 + 1);
-        let tail = format!(" {} {} {quorum}", quote(&right.host), right.port);
+    for answer in sentinels {
+        let Some(view) = settings_for(observed, answer) else { return Vec::new() };
+        let quorum = view.quorum.filter(is_sound).unwrap_or(known / 2 + 1);
+        let tail = format!(" {master} {quorum}");
         lines.push(shell.command(answer.reached, "SENTINEL MONITOR", &tail));
         lines.extend(shell.credentials(answer.reached));
         let millis = |span: std::time::Duration| span.as_millis();
@@ -147,13 +191,30 @@ pub(super) fn realign(observed: &Observed, context: &Context) -> Vec<String> {
             lines.push(shell.command(answer.reached, "SENTINEL SET", &options));
         }
         // Not before the last one: the first of them may be the only one that knows the name.
-        waits.push(shell.wait(answer.reached, &[("config-epoch", newest)]));
+        waits.push(shell.wait(answer.reached, &[("config-epoch", epoch)]));
     }
     lines.extend(waits);
-    if !lines.is_empty() {
-        lines.splice(0..0, shell.checks());
-    }
     lines
+}
+
+/// Makes every sentinel resolve names.
+pub(super) fn resolve_names(observed: &Observed, context: &Context) -> Vec<String> {
+    let (shell, mut seen) = (Shell::new(observed, context), BTreeSet::new());
+    let check = shell.sentinels_need_login.then(|| CHECK_SENTINELS.to_owned());
+    let answers = observed.views().map(|(_, answer, _)| answer.reached);
+    let set = |at| format!("{} SENTINEL CONFIG SET resolve-hostnames yes", shell.cli(at));
+    check.into_iter().chain(answers.filter(|at| seen.insert(*at)).map(set)).collect()
+}
+
+/// Gives these sentinels the password of the master. Empty if none is configured here either.
+pub(super) fn authenticate(
+    observed: &Observed,
+    context: &Context,
+    sentinels: &[&SentinelAnswer],
+) -> Vec<String> {
+    let shell = Shell::new(observed, context);
+    let lines: Vec<_> = sentinels.iter().flat_map(|it| shell.credentials(it.reached)).collect();
+    if lines.is_empty() { lines } else { shell.checks().into_iter().chain(lines).collect() }
 }
 
 /// Makes the sentinels forget listed sentinels and replicas that are gone, and former IDs. Empty
@@ -164,20 +225,24 @@ pub(super) fn forget(observed: &Observed, context: &Context) -> Vec<String> {
         return Vec::new();
     }
     let shell = Shell::new(observed, context);
-    let answering: BTreeSet<_> = observed.answered().map(|(_, answer)| &answer.id).collect();
-    let others = answering.len().saturating_sub(1) as u64;
+    let others = observed.processes().len().saturating_sub(1) as u64;
     let mut seen = BTreeSet::new();
     let mut lines = Vec::new();
     for (_, answer, view) in observed.views() {
         if !lists_gone(observed, view) || !seen.insert(answer.reached) {
             continue;
         }
-        let replicas = view.replicas.iter().filter(|it| !observed.is_node_gone(&it.addr)).count();
+        let is_gone = |addr| observed.is_replica_gone(addr);
+        let replicas = view.replicas.iter().filter(|it| !is_gone(&it.addr)).count();
         lines.push(shell.command(answer.reached, "SENTINEL RESET", ""));
         lines.push(shell.wait(
             answer.reached,
             &[("num-other-sentinels", others), ("num-slaves", replicas as u64)],
         ));
+    }
+    if let Some((_, before)) = lines.split_last_mut() {
+        // No further sentinel is reset unless the one before is whole again.
+        before.iter_mut().for_each(|line| line.push_str(" &&"));
     }
     if shell.sentinels_need_login && !lines.is_empty() {
         lines.insert(0, CHECK_SENTINELS.to_owned());
@@ -189,7 +254,7 @@ pub(super) fn forget(observed: &Observed, context: &Context) -> Vec<String> {
 fn lists_gone(observed: &Observed, view: &ObservedMaster) -> bool {
     let is_gone = |it| observed.is_peer_gone(it) || observed.is_former(view, it);
     view.peers.iter().any(is_gone)
-        || view.replicas.iter().any(|it| it.down && observed.is_node_gone(&it.addr))
+        || view.replicas.iter().any(|it| observed.is_replica_gone(&it.addr))
 }
 
 /// Gives the last of the sentinels with one identity a new one. The lines after the first run on
@@ -211,13 +276,12 @@ pub(super) fn new_identity(observed: &Observed, context: &Context, at: SocketAdd
 fn settings_for<'a>(
     observed: &'a Observed,
     answer: &'a SentinelAnswer,
-    right: &NodeAddr,
 ) -> Option<&'a ObservedMaster> {
     if let MasterAnswer::Known(view) = &answer.master {
         return Some(view);
     }
-    let views = || observed.views().map(|(_, _, view)| view);
-    views().find(|view| view.addr == *right).or_else(|| views().next())
+    let (right, views) = (right_master(observed), || observed.views().map(|(_, _, view)| view));
+    views().find(|view| Some(&view.addr) == right).or_else(|| views().next())
 }
 
 const CHECK_SENTINELS: &str = ": \"${REDISCLI_AUTH:?the password of the sentinels}\"";
@@ -271,7 +335,8 @@ impl Shell {
         ]
     }
 
-    /// Waits until a quorum is usable and fields of `SENTINEL MASTER` have at least these values.
+    /// Waits until a quorum is usable and fields of `SENTINEL MASTER` have at least these values,
+    /// for a minute at most, and fails otherwise.
     fn wait(&self, at: SocketAddr, fields: &[(&str, u64)]) -> String {
         let (cli, name) = (self.cli(at), &self.name);
         let mut condition = format!("{cli} SENTINEL CKQUORUM {name} | grep -q ^OK");
@@ -281,7 +346,10 @@ impl Shell {
                  {value} ]"
             ));
         }
-        format!("until {condition}; do sleep 1; done")
+        format!(
+            "{{ n=60; until {condition}; do n=$((n-1)); [ $n -gt 0 ] || break; sleep 1; done; [ $n \
+             -gt 0 ] || {{ echo '{at} does not know all again: run the doctor' >&2; false; }}; }}"
+        )
     }
 }
 

@@ -1,7 +1,8 @@
 //! Derives findings from the observations: what is wrong, and what to do about it. Pure.
 //!
 //! Each rule checks one thing and describes it for the operator: what was observed, where, and the
-//! next step. A cause is reported once, and not again for each of its consequences.
+//! next step. A cause is reported once: not again for each of its [consequences](CONSEQUENCES), and
+//! not again for each server of which the same is true.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,7 +13,7 @@ use super::observed::{
     ExamineError, MasterAnswer, Observed, ObservedMaster, ObservedSentinel, SentinelAnswer,
     describe_error,
 };
-use super::{cures, electorate, nodes, placement, priorities, settings, transport};
+use super::{acl, cures, electorate, nodes, placement, priorities, settings, transport};
 use crate::net::resolve::is_usable;
 use crate::{Denied, NodeAddr, Verify};
 
@@ -46,7 +47,7 @@ pub struct Finding {
     pub severity: Severity,
     /// A stable code of the kind of finding, such as `unknown-name`.
     pub code: &'static str,
-    /// The subject: an address, or the name of the master.
+    /// The subjects, separated by commas: addresses, or the name of the master.
     pub about: String,
     /// The problem.
     pub what: String,
@@ -115,6 +116,35 @@ impl Findings {
         });
     }
 
+    /// All findings, the most severe first, without consequences and repetitions.
+    fn finish(mut self) -> Vec<Finding> {
+        for (cause, consequences) in CONSEQUENCES {
+            if self.0.iter().any(|it| it.severity == Severity::Fault && it.code == cause) {
+                self.0.retain(|it| !consequences.contains(&it.code));
+            }
+        }
+        self.0.sort();
+        self.0.dedup();
+        let mut merged: Vec<Finding> = Vec::new();
+        for finding in self.0 {
+            let is_same = |it: &&mut Finding| {
+                (it.severity, it.code, &it.what, &it.remedy, &it.commands)
+                    == (
+                        finding.severity,
+                        finding.code,
+                        &finding.what,
+                        &finding.remedy,
+                        &finding.commands,
+                    )
+            };
+            match merged.iter_mut().find(is_same) {
+                Some(same) => same.about = format!("{}, {}", same.about, finding.about),
+                None => merged.push(finding),
+            }
+        }
+        merged
+    }
+
     /// Adds the commands of its remedy to the finding added last.
     pub(super) fn with_commands(&mut self, commands: &[String]) {
         if let Some(last) = self.0.last_mut() {
@@ -135,17 +165,52 @@ pub fn diagnose(observed: &Observed, context: &Context) -> Vec<Finding> {
     }
     electorate::identities(&mut findings, observed, context);
     electorate::former_ids(&mut findings, observed, context);
+    electorate::announcements(&mut findings, observed);
+    electorate::locked_out(&mut findings, observed, context);
+    electorate::unlisted(&mut findings, observed);
+    electorate::second_names(&mut findings, observed);
     electorate::agreement(&mut findings, observed, context);
     electorate::quorum(&mut findings, observed);
     placement::diagnose(&mut findings, observed, context);
     settings::diagnose(&mut findings, observed, context);
     nodes::diagnose(&mut findings, observed, context);
     priorities::diagnose(&mut findings, observed);
+    acl::diagnose(&mut findings, observed);
     transport::diagnose(&mut findings, observed, context);
-    findings.0.sort();
-    findings.0.dedup();
-    findings.0
+    findings.finish()
 }
+
+/// Codes of faults, each with the codes of what follows from it. Following the remedies of those
+/// first would do harm: a quorum that fits sentinels which cannot know each other makes each of
+/// them promote a replica.
+const CONSEQUENCES: [(&str, &[&str]); 4] = [
+    (
+        "same-id",
+        &[
+            "even-sentinels",
+            "few-sentinels",
+            "majority",
+            "peers-down",
+            "quorum",
+            "quorum-setting",
+            "unlisted",
+        ],
+    ),
+    (
+        "sentinel-auth",
+        &[
+            "few-sentinels",
+            "majority",
+            "master-down",
+            "no-replicas",
+            "quorum",
+            "replica-unlisted",
+            "unlisted",
+        ],
+    ),
+    ("few-sentinels", &["quorum"]),
+    ("announced", &["one-host", "one-zone"]),
+];
 
 fn no_answer(
     findings: &mut Findings,
@@ -155,7 +220,9 @@ fn no_answer(
     context: &Context,
 ) {
     let at = &sentinel.addr;
-    if !sentinel.configured && !matches!(error, ExamineError::Denied(_) | ExamineError::Tls(_)) {
+    let says_why =
+        matches!(error, ExamineError::Denied(_) | ExamineError::Tls(_) | ExamineError::OutOfPorts);
+    if !sentinel.configured && !says_why {
         return ghost(findings, observed, at, error, context);
     }
     let (code, remedy) = match error {
@@ -171,6 +238,7 @@ fn no_answer(
              this host to its port"
                 .to_owned(),
         ),
+        ExamineError::OutOfPorts => ("local-ports", LOCAL_PORTS.to_owned()),
         ExamineError::Unresponsive => (
             "unresponsive",
             "the process may be stopped, or starved \
@@ -210,6 +278,10 @@ pub(super) const OUTSIDE_NODES: &str = "outside-nodes";
 pub(super) const OUTSIDE_NODES_REMEDY: &str = "add it to service.nodes if it is yours; otherwise find out which client may publish to \
      __sentinel__:hello, and make the sentinels forget it (SENTINEL RESET)";
 
+/// The remedy for a host without a local port.
+pub(super) const LOCAL_PORTS: &str = "the ports of net.ipv4.ip_local_port_range are in use towards that address: widen the range, \
+     or find the program that opens so many connections (ss -tan)";
+
 /// A listed sentinel that is not configured and does not answer.
 fn ghost(
     findings: &mut Findings,
@@ -228,21 +300,35 @@ fn ghost(
         findings.add((Severity::Warning, OUTSIDE_NODES), at, what, OUTSIDE_NODES_REMEDY);
         return;
     }
-    let commands = cures::forget(observed, context);
     let is_up =
         |view: &ObservedMaster| view.peers.iter().any(|it| it.up && it.addr.as_ref() == Some(at));
-    let remedy = if observed.views().any(|(_, _, view)| is_up(view)) {
-        "other sentinels reach it: make its port reachable from this host".to_owned()
-    } else if commands.is_empty() {
-        "if it is gone for good, the sentinels have to forget it with SENTINEL RESET: until \
-         then it counts towards the majority. Not now: each of them must find the master up, \
-         or RESET would cost it the list of replicas. Run the doctor again then"
-            .to_owned()
+    if observed.views().any(|(_, _, view)| is_up(view)) {
+        let remedy = "other sentinels reach it: make its port reachable from this host";
+        return findings.add((Severity::Warning, "ghost"), at, what, remedy);
+    }
+    forgotten(findings, observed, context, at, what, "it counts towards the majority");
+}
+
+/// Reports a listed server that is gone, with the commands that make the sentinels forget it.
+pub(super) fn forgotten(
+    findings: &mut Findings,
+    observed: &Observed,
+    context: &Context,
+    at: &NodeAddr,
+    what: String,
+    effect: &str,
+) {
+    let commands = cures::forget(observed, context);
+    let remedy = if commands.is_empty() {
+        format!(
+            "if it is gone for good, the sentinels have to forget it with SENTINEL RESET: until \
+             then {effect}. Not now: each of them must find the master up, or RESET would cost it \
+             the list of replicas. Run the doctor again then"
+        )
     } else {
         format!(
-            "if it runs, make its port reachable from this host. If it is gone for good, make \
-             the sentinels forget it, one after the other: until then it counts towards the \
-             majority{}",
+            "if it runs, make its port reachable from this host. If it is gone for good, make the \
+             sentinels forget it, one after the other: until then {effect}{}",
             cures::preparation(context)
         )
     };
@@ -343,7 +429,8 @@ fn one_sentinel(
     }
     match &answer.master {
         MasterAnswer::UnknownName => {
-            let others = answer.watched.join(", ");
+            let others: Vec<&str> = answer.watched.iter().map(|it| &*it.name).collect();
+            let others = others.join(", ");
             let commands = cures::realign(observed, context);
             let remedy = if !others.is_empty() {
                 format!(

@@ -1,28 +1,30 @@
-//! Findings about the sentinels as a group: identities, agreement, quorum.
+//! Findings about the sentinels as a group: identities, addresses, agreement, quorum.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use super::cures;
 use super::diagnose::{Context, Findings, Severity};
-use super::observed::Observed;
+use super::observed::{ExamineError, Observed, ObservedPeer, SentinelAnswer};
 use crate::{MyId, NodeAddr};
 
 /// Two sentinels with the same MYID were created from one configuration file.
 pub(super) fn identities(findings: &mut Findings, observed: &Observed, context: &Context) {
     let mut by_id: BTreeMap<&MyId, BTreeSet<SocketAddr>> = BTreeMap::new();
-    let mut processes: BTreeMap<&MyId, BTreeSet<Option<&str>>> = BTreeMap::new();
     for (_, answer) in observed.answered() {
         by_id.entry(&answer.id).or_default().insert(answer.reached);
-        processes.entry(&answer.id).or_default().insert(answer.run_id.as_deref());
     }
+    let processes = observed.processes();
     // One process that was reached at two addresses has one run_id.
-    let are_known =
-        |id: &MyId| processes.get(id).is_some_and(|runs| runs.len() > 1 && !runs.contains(&None));
+    let are_known = |id: &MyId| {
+        let runs = || processes.iter().filter(|(of, _)| *of == id);
+        runs().count() > 1 && runs().all(|(_, run)| run.is_some())
+    };
     for (id, places) in by_id.iter().filter(|(_, places)| places.len() > 1) {
         let names: Vec<String> = places.iter().map(ToString::to_string).collect();
         let what =
             format!("the sentinels at {} have the same MYID {}", names.join(" and "), id.short());
+        let severity = if are_known(id) { Severity::Fault } else { Severity::Warning };
         let commands = places
             .last()
             .filter(|_| are_known(id))
@@ -34,15 +36,15 @@ pub(super) fn identities(findings: &mut Findings, observed: &Observed, context: 
                 .to_owned()
         } else {
             format!(
-                "one was started with a copy of the other's file, and they have one vote: stop the \
-                 last one (with its service manager if that would start it again), remove the \
+                "one was started with a copy of the other's file, and they have one vote and do not \
+                 hear each other: stop the last one (with its service manager if that would start it again), remove the \
                  line \"sentinel myid\" from its file on its host, and start it as usual. Then run \
                  the doctor again: the other sentinels may keep its former ID, which it \
                  reports as former-id with the commands to forget it{}",
                 cures::preparation(context)
             )
         };
-        findings.add((Severity::Warning, "same-id"), &observed.name, what, remedy);
+        findings.add((severity, "same-id"), &observed.name, what, remedy);
         findings.with_commands(&commands);
     }
 }
@@ -79,6 +81,132 @@ pub(super) fn former_ids(findings: &mut Findings, observed: &Observed, context: 
             findings.add((Severity::Warning, "former-id"), &sentinel.addr, what, remedy);
             findings.with_commands(&commands);
         }
+    }
+}
+
+/// Sentinels that announce an address at which another one answers, or at which their peers do not
+/// reach them. The peers count votes by identity and ask for them by address.
+pub(super) fn announcements(findings: &mut Findings, observed: &Observed) {
+    let mut wrong: BTreeMap<&NodeAddr, BTreeSet<&MyId>> = BTreeMap::new();
+    let mut reached = BTreeSet::new();
+    for peer in observed.views().flat_map(|(_, _, view)| &view.peers) {
+        if let (Some(id), Some(addr)) = (&peer.id, &peer.addr)
+            && observed.answers(id)
+            && !observed.answered_at(addr).any(|it| it.id == *id)
+        {
+            wrong.entry(addr).or_default().insert(id);
+            reached.extend(peer.up.then_some((id, addr)));
+        }
+    }
+    for (addr, ids) in wrong {
+        let others = observed.answered_at(addr).map(|it| it.reached.to_string());
+        let others: BTreeSet<_> = others.collect();
+        let is_reached = ids.iter().any(|id| reached.contains(&(*id, addr)));
+        if is_reached && others.is_empty() && ids.len() == 1 {
+            // Its address for the others is not that for this host.
+            continue;
+        }
+        let who = observed.answered().filter(|(_, it)| ids.contains(&it.id));
+        let who: BTreeSet<_> = who.map(|(_, it)| it.reached.to_string()).collect();
+        let there = if others.is_empty() {
+            String::new()
+        } else {
+            format!(", where {} answers", join(&others))
+        };
+        let down = if is_reached { "" } else { "; their peers do not reach them there" };
+        let what = format!("it is announced by {}{there}{down}", join(&who));
+        let remedy = "set sentinel announce-ip (and announce-port) of each sentinel to an address of \
+                      its own: the others ask for its vote there";
+        findings.add((Severity::Fault, "announced"), addr, what, remedy);
+    }
+}
+
+fn join(names: &BTreeSet<String>) -> String {
+    names.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
+}
+
+/// Sentinels that have never had an answer of the master, although it answers here. Without the
+/// master they know neither replicas nor each other.
+pub(super) fn locked_out(findings: &mut Findings, observed: &Observed, context: &Context) {
+    let mut by_master: BTreeMap<&NodeAddr, Vec<&SentinelAnswer>> = BTreeMap::new();
+    let mut down = BTreeSet::new();
+    for (_, answer, view) in observed.views().filter(|(.., view)| !view.has_info) {
+        by_master.entry(&view.addr).or_default().push(answer);
+        down.extend(view.down.then_some(&view.addr));
+    }
+    // One that has just started has had no time for an answer, but others may not have one either.
+    for (master, sentinels) in by_master.into_iter().filter(|(addr, _)| down.contains(addr)) {
+        let wants_password = match observed.node(master).map(|node| &node.answer) {
+            Some(Err(ExamineError::Denied(denied))) => !denied.is_server_wide(),
+            Some(Ok(_)) => context.nodes_need_login,
+            _ => false,
+        };
+        if !wants_password {
+            continue;
+        }
+        let who: BTreeSet<_> = sentinels.iter().map(|it| it.reached.to_string()).collect();
+        let what = format!(
+            "the master {master} answers here and wants a password; {} had no answer of it since \
+             the start",
+            join(&who)
+        );
+        let name = &observed.name;
+        let commands = cures::authenticate(observed, context, &sentinels);
+        let note = if commands.is_empty() { "" } else { cures::preparation(context) };
+        let remedy = format!(
+            "auth-pass (and auth-user) is missing or wrong there, or that user lacks +ping, +info, \
+             +publish or +subscribe: SENTINEL SET {name} auth-pass{note}"
+        );
+        findings.add((Severity::Fault, "sentinel-auth"), name, what, remedy);
+        findings.with_commands(&commands);
+    }
+}
+
+/// Sentinels that no other one lists, although both watch the same master.
+pub(super) fn unlisted(findings: &mut Findings, observed: &Observed) {
+    let highest = observed.views().map(|(_, _, view)| view.epoch).max();
+    let views: Vec<_> = observed.views().filter(|(.., it)| Some(it.epoch) == highest).collect();
+    let is_listed = |id: &MyId| {
+        let mut others = views.iter().filter(|(_, answer, _)| answer.id != *id);
+        others.any(|(.., view)| view.peers.iter().any(|it| it.id.as_ref() == Some(id)))
+    };
+    let masters: BTreeSet<_> = views.iter().map(|(.., view)| &view.addr).collect();
+    let missing: Vec<_> = views.iter().filter(|(_, answer, _)| !is_listed(&answer.id)).collect();
+    // One alone has no others, and sentinels of two masters do not meet.
+    if views.len() < 2 || masters.len() > 1 || missing.is_empty() {
+        return;
+    }
+    let remedy = "sentinels meet in the channel __sentinel__:hello of the Redis nodes, within two \
+                  seconds of their start: the user with which they log in (sentinel auth-user) \
+                  needs &__sentinel__:hello +publish +subscribe on every node. It is gone after \
+                  ACL SETUSER resetchannels, which is the default of a new user since Redis 7";
+    let of = (Severity::Fault, "unlisted");
+    if missing.len() == views.len() {
+        let what =
+            format!("{} sentinels answer here, and none of them knows another one", views.len());
+        return findings.add(of, &observed.name, what, remedy);
+    }
+    for (sentinel, ..) in missing {
+        let what = "no other sentinel lists it: it takes no part in failovers";
+        findings.add(of, &sentinel.addr, what, remedy);
+    }
+}
+
+/// Other names under which the sentinels monitor the same master.
+pub(super) fn second_names(findings: &mut Findings, observed: &Observed) {
+    let names = observed.views().flat_map(|(_, answer, view)| {
+        let same = answer.watched.iter().filter(|it| it.addr.as_ref() == Some(&view.addr));
+        same.map(|it| it.name.to_string()).filter(|it| **it != *observed.name)
+    });
+    let names: BTreeSet<String> = names.collect();
+    if !names.is_empty() {
+        let what = format!("the sentinels monitor this master as {}, too", join(&names));
+        let remedy = format!(
+            "each name fails over on its own, and one undoes what the other did: SENTINEL REMOVE \
+             the names that no client uses, on every sentinel ({} is the one of this service)",
+            observed.name
+        );
+        findings.add((Severity::Warning, "second-name"), &observed.name, what, remedy);
     }
 }
 
@@ -120,7 +248,9 @@ pub(super) fn agreement(findings: &mut Findings, observed: &Observed, context: &
             "run the doctor again in a few seconds",
         );
     } else if let Some((sentinel, _, view)) = observed.views().find(|(_, _, view)| view.down) {
-        let what = format!("it considers the master {} down", view.addr);
+        let answers = observed.node(&view.addr).is_some_and(|it| it.answer.is_ok());
+        let here = if answers { ", which answers here" } else { "" };
+        let what = format!("it considers the master {} down{here}", view.addr);
         findings.add(
             (Severity::Fault, "master-down"),
             &sentinel.addr,
@@ -170,18 +300,22 @@ pub(super) fn quorum(findings: &mut Findings, observed: &Observed) {
                           the master is up";
             findings.add((Severity::Fault, "quorum"), &sentinel.addr, what, remedy);
         }
-        let down = view.peers.iter().filter(|peer| !peer.up).count();
-        if down > 0 {
-            let what = format!("it considers {down} of its {} peers down", view.peers.len());
+        let down: BTreeSet<String> = view
+            .peers
+            .iter()
+            .filter(|it| !it.up && !has_own_finding(observed, it))
+            .map(|it| it.addr.as_ref().map_or_else(|| "one".to_owned(), ToString::to_string))
+            .collect();
+        if !down.is_empty() {
+            let what = format!("it considers other sentinels down: {}", join(&down));
             let remedy = "check the network between them. Those that are gone for good have to be \
                           removed from Pointsman's configuration first, if they are in it; then \
                           the doctor prints how the sentinels forget them";
             findings.add((Severity::Warning, "peers-down"), &sentinel.addr, what, remedy);
         }
     }
-    let reached: BTreeSet<&MyId> = observed.answered().map(|(_, answer)| &answer.id).collect();
-    let all = observed.sentinel_ids();
-    if all.is_empty() {
+    let (reached, all) = (observed.processes().len(), observed.sentinel_count());
+    if all == 0 {
         findings.add(
             (Severity::Fault, "no-sentinels"),
             name,
@@ -190,28 +324,51 @@ pub(super) fn quorum(findings: &mut Findings, observed: &Observed) {
         );
         return;
     }
-    let majority = all.len() / 2 + 1;
-    if reached.len() < majority {
+    let majority = all / 2 + 1;
+    if reached < majority {
         let what = format!(
-            "only {} of {} sentinels are reachable from this host, and {majority} are a majority",
-            reached.len(),
-            all.len()
+            "only {reached} of {all} sentinels are reachable from this host, and {majority} are a \
+             majority"
         );
         let remedy = "a switch cannot be confirmed from this host; make the other sentinels \
                       reachable (learn_sentinels, address_map, network policies)";
         findings.add((Severity::Fault, "majority"), name, what, remedy);
     }
-    numbers(findings, observed, all.len(), majority);
+    numbers(findings, observed, all, majority);
+}
+
+/// Whether another finding says why this peer is down: the one about the sentinel that does not
+/// answer, or about the address that it announces.
+fn has_own_finding(observed: &Observed, peer: &ObservedPeer) -> bool {
+    let (Some(id), Some(addr)) = (&peer.id, &peer.addr) else { return false };
+    if observed.answers(id) {
+        return !observed.answered_at(addr).any(|it| it.id == *id);
+    }
+    observed.sentinels.iter().any(|it| it.addr == *addr)
 }
 
 /// Whether the number of sentinels and their quorum tolerate a loss.
 fn numbers(findings: &mut Findings, observed: &Observed, all: usize, majority: usize) {
     let name = &observed.name;
+    // A sentinel that does not answer, and that no other one lists, may still exist.
+    let possible = observed.sentinels.iter().filter(|it| it.configured).count().max(all);
+    let quorums = observed.views().filter_map(|(.., view)| view.quorum);
     if all < 3 {
-        let what = format!("there are only {all} sentinels");
+        let unmet = quorums.max().filter(|quorum| *quorum > all as u64);
+        let (severity, what) = match unmet {
+            Some(quorum) => (
+                Severity::Fault,
+                format!(
+                    "there are only {all} sentinels, and the quorum is {quorum}: no failover \
+                         is possible"
+                ),
+            ),
+            None => (Severity::Warning, format!("there are only {all} sentinels")),
+        };
         let remedy = "run at least three, each on a host of its own: with fewer, the loss of one \
-                      makes failovers impossible";
-        findings.add((Severity::Warning, "few-sentinels"), name, what, remedy);
+                      makes failovers impossible. Do not lower the quorum instead: sentinels that \
+                      do not know each other would promote one replica each";
+        findings.add((severity, "few-sentinels"), name, what, remedy);
     }
     if all > 2 && all.is_multiple_of(2) {
         let what = format!("there is an even number of sentinels: {all}");
@@ -234,13 +391,14 @@ fn numbers(findings: &mut Findings, observed: &Observed, all: usize, majority: u
                 ),
             );
         }
-        if let Some(quorum) = view.quorum.filter(|quorum| *quorum > all as u64 || *quorum == 0) {
-            let what = format!("its quorum is {quorum}, with {all} sentinels in total");
+        let unmet = view.quorum.filter(|quorum| *quorum > possible as u64 || *quorum == 0);
+        if let Some(quorum) = unmet.filter(|_| all > 2) {
+            let what = format!("its quorum is {quorum}, with {possible} sentinels in total");
             findings.add(
                 (Severity::Fault, "quorum-setting"),
                 &sentinel.addr,
                 what,
-                format!("SENTINEL SET {name} quorum {majority}"),
+                format!("SENTINEL SET {name} quorum {}", possible / 2 + 1),
             );
         }
     }

@@ -9,7 +9,10 @@
 //! Deliberately absent: any change to the cluster. The doctor prints the commands, and an operator
 //! runs them.
 
+mod acl;
 mod ask;
+#[cfg(test)]
+mod cause_tests;
 mod cures;
 mod diagnose;
 mod electorate;
@@ -28,10 +31,11 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+pub use acl::AclUser;
 pub use diagnose::{Context, Finding, HostFacts, Severity, diagnose};
 pub use observed::{
-    ExamineError, MasterAnswer, Observed, ObservedMaster, ObservedNode, ObservedPeer,
-    ObservedReplica, ObservedSentinel, SentinelAnswer, WriteGuard,
+    ExamineError, MasterAnswer, NodeDetails, Observed, ObservedMaster, ObservedNode, ObservedPeer,
+    ObservedReplica, ObservedSentinel, SentinelAnswer, Watched, WriteGuard,
 };
 
 pub use cures::quote;

@@ -1,13 +1,16 @@
 //! Findings about Redis nodes: whether the master is a master and can be dialled, and whether a
 //! replica could be promoted.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::diagnose::{Context, Findings, OUTSIDE_NODES, OUTSIDE_NODES_REMEDY, Severity, refusals};
+use super::diagnose::{
+    Context, Findings, LOCAL_PORTS, OUTSIDE_NODES, OUTSIDE_NODES_REMEDY, Severity, forgotten,
+    refusals,
+};
 use super::observed::{ExamineError, Observed, ObservedNode, describe_error};
 use super::{cures, electorate, transport};
-use crate::{NodeAddr, NodeReport, PingReply, Role, Verify};
+use crate::{Denied, NodeAddr, NodeReport, PingReply, Role, Verify};
 
 pub(super) fn diagnose(findings: &mut Findings, observed: &Observed, context: &Context) {
     let highest = observed.views().map(|(_, _, view)| view.epoch).max();
@@ -16,9 +19,11 @@ pub(super) fn diagnose(findings: &mut Findings, observed: &Observed, context: &C
         .filter(|(_, _, view)| Some(view.epoch) == highest)
         .map(|(_, _, view)| &view.addr)
         .collect();
+    let odd = passwords(findings, observed, context);
     for node in &observed.nodes {
         let is_master = masters.contains(&node.addr);
         match &node.answer {
+            Err(ExamineError::Denied(_)) if odd.contains(&node.addr) => {}
             Err(ExamineError::Denied(denied)) => {
                 refusals(findings, &node.addr, std::slice::from_ref(denied), "redis");
             }
@@ -27,15 +32,74 @@ pub(super) fn diagnose(findings: &mut Findings, observed: &Observed, context: &C
                 let key = "service.redis_tls";
                 transport::fault(findings, &node.addr, fault, (key, severity));
             }
+            // Reported with those who list it.
+            Err(_) if observed.is_replica_gone(&node.addr) && !is_master => {}
             Err(error) => unreachable(findings, node, error, is_master, context),
             Ok(_) if context.verify == Verify::Tcp => {}
             Ok(_) => answered(findings, (observed, context), node, is_master, &masters),
         }
         if is_master {
             write_guard(findings, observed, node);
+            persistence(findings, node);
+            unlisted(findings, observed, context, node);
         }
     }
     replicas(findings, observed, context, &masters);
+    candidates(findings, observed, context);
+}
+
+/// Whether a node wants a password, if that is known, and whether it accepts ours. `None` if it
+/// does not answer.
+fn wants_password(node: &ObservedNode, context: &Context) -> Option<(Option<bool>, bool)> {
+    let users = node.details.users.iter().flatten();
+    let mut default = users.filter(|it| it.name == "default" && it.enabled).map(|it| !it.nopass);
+    match &node.answer {
+        Err(ExamineError::Denied(
+            Denied::PasswordMissing { .. } | Denied::WrongPassword { .. },
+        )) => Some((Some(true), false)),
+        Ok(_) if context.verify == Verify::Tcp => None,
+        Ok(_) if !context.nodes_need_login => Some((Some(false), true)),
+        Ok(_) => Some((default.next(), true)),
+        Err(_) => None,
+    }
+}
+
+/// Nodes with another password than the others, or with one where the others have none. Clients of
+/// one master are refused when the next failover promotes the other. Returns these nodes.
+fn passwords<'a>(
+    findings: &mut Findings,
+    observed: &'a Observed,
+    context: &Context,
+) -> BTreeSet<&'a NodeAddr> {
+    let known: Vec<_> = observed
+        .nodes
+        .iter()
+        .filter_map(|node| Some((&node.addr, wants_password(node, context)?)))
+        .collect();
+    let having = |is: fn(Option<bool>, bool) -> bool| -> BTreeSet<&NodeAddr> {
+        known.iter().filter(|(_, (wants, accepts))| is(*wants, *accepts)).map(|it| it.0).collect()
+    };
+    let (with, without) =
+        (having(|wants, _| wants == Some(true)), having(|wants, _| wants == Some(false)));
+    let (refusing, accepting) = (having(|_, accepts| !accepts), having(|_, accepts| accepts));
+    let remedy = "set requirepass, masterauth and the ACL users equally on every node: a failover \
+                  promotes any of them, and its replicas and the clients log in there as before";
+    let of = (Severity::Fault, "password");
+    if !with.is_empty() && !without.is_empty() {
+        let what = format!("it requires a password, and {} does not", join(&without));
+        with.iter().for_each(|addr| findings.add(of, addr, what.as_str(), remedy));
+        return refusing;
+    }
+    if refusing.is_empty() || accepting.is_empty() {
+        return BTreeSet::new();
+    }
+    let what = format!("it rejects the user or the password that {} accepts", join(&accepting));
+    refusing.iter().for_each(|addr| findings.add(of, addr, what.as_str(), remedy));
+    refusing
+}
+
+fn join(addrs: &BTreeSet<&NodeAddr>) -> String {
+    addrs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn unreachable(
@@ -67,6 +131,7 @@ fn unreachable(
              address_map",
         ),
         ExamineError::OutsideNodes => (OUTSIDE_NODES, OUTSIDE_NODES_REMEDY),
+        ExamineError::OutOfPorts => ("local-ports", LOCAL_PORTS),
         ExamineError::Unresponsive => ("unresponsive", "it is busy or stopped; check its host"),
         _ if context.mapped.contains(&node.addr) => {
             ("not-dialable", "correct its entry in address_map")
@@ -83,26 +148,66 @@ fn unreachable(
 }
 
 fn ping(findings: &mut Findings, node: &ObservedNode, report: &NodeReport, is_master: bool) {
-    if !report.ping.is_ready() || report.ping == PingReply::Other {
-        let what = match report.ping {
-            PingReply::Loading => "it answers PING with -LOADING: it is loading its data",
-            PingReply::MasterDown => {
-                "it answers PING with -MASTERDOWN: it has no link to its master, and \
-                 replica-serve-stale-data is no"
+    let severity = if is_master { Severity::Fault } else { Severity::Warning };
+    let wait = "wait; INFO persistence and INFO replication show its progress";
+    let (what, remedy) = match report.ping {
+        PingReply::Loading => ("it answers PING with -LOADING: it is loading its data", wait),
+        PingReply::MasterDown => (
+            "it answers PING with -MASTERDOWN: it has no link to its master, and \
+             replica-serve-stale-data is no",
+            wait,
+        ),
+        PingReply::Other => {
+            let words = node.details.ping.as_deref().unwrap_or("something else");
+            let remedy = "the sentinels need PONG as well, and consider it down: check \
+                          rename-command and whether a Redis server listens there";
+            let what = format!("it does not answer PING with PONG: {words}");
+            return findings.add((severity, "no-pong"), &node.addr, what, remedy);
+        }
+        other => {
+            if let Some(what) = other.refusal() {
+                let remedy = "free its disk, or end the script; the sentinels consider a node down \
+                              that answers PING like this, and may fail over";
+                findings.add((Severity::Warning, "refuses"), &node.addr, what, remedy);
             }
-            _ => "it does not answer PING with PONG, nor with a known error",
-        };
-        let severity = if is_master { Severity::Fault } else { Severity::Warning };
-        findings.add(
-            (severity, "no-pong"),
+            return;
+        }
+    };
+    findings.add((severity, "no-pong"), &node.addr, what, remedy);
+}
+
+/// Commands without which a node is not verified at all, or not its history.
+fn probe_commands(findings: &mut Findings, node: &ObservedNode, report: &NodeReport) {
+    if !report.ping.is_ready() || report.ping == PingReply::Busy {
+        return;
+    }
+    let words = |it: &Option<tls::OutsideText>| it.as_deref().map(|it| format!(": {it}"));
+    if report.role == Role::Unknown {
+        let said = words(&node.details.role_error).unwrap_or_default();
+        let what = format!("it does not tell its role{said}");
+        let remedy = "Pointsman asks ROLE and never uses a node that does not answer it: remove \
+                      rename-command ROLE there, or set verify = \"ping\", which trusts the \
+                      sentinels alone";
+        return findings.add((Severity::Fault, "no-role"), &node.addr, what, remedy);
+    }
+    if report.lineage.is_some() {
+        return;
+    }
+    match &node.details.info_error {
+        Some(error) if error.starts_with("NOPERM") => findings.add(
+            (Severity::Warning, "acl"),
             &node.addr,
-            what,
-            "wait; INFO persistence and INFO replication show its progress",
-        );
-    } else if let Some(what) = report.ping.refusal() {
-        let remedy = "free its disk, or end the script; the sentinels consider a node down that \
-                      answers PING like this, and may fail over";
-        findings.add((Severity::Warning, "refuses"), &node.addr, what, remedy);
+            "its ACL does not allow our user to run INFO: the lineage of a new master cannot be \
+             checked",
+            "on that redis: ACL SETUSER <our user> +info",
+        ),
+        error => findings.add(
+            (Severity::Warning, "no-info"),
+            &node.addr,
+            format!("it does not tell its history{}", words(error).unwrap_or_default()),
+            "Pointsman and the sentinels ask INFO: remove rename-command INFO there. Without it \
+             the sentinels learn no replicas, and sessions are closed at a failover",
+        ),
     }
 }
 
@@ -154,15 +259,60 @@ fn answered(
         }
         _ => {}
     }
-    if report.role != Role::Unknown && report.lineage.is_none() && report.ping.is_ready() {
-        let what = "its ACL does not allow our user to run INFO: the lineage of a new master \
-                    cannot be checked";
-        findings.add(
-            (Severity::Warning, "acl"),
-            &node.addr,
-            what,
-            "on that redis: ACL SETUSER <our user> +info",
+    if context.verify == Verify::Role {
+        probe_commands(findings, node, report);
+    }
+}
+
+/// Whether the master would come back without its data.
+fn persistence(findings: &mut Findings, node: &ObservedNode) {
+    if node.details.persists == Some(false) {
+        let what = "it keeps its data in memory only (save \"\", appendonly no): restarted before \
+                    the sentinels find it down, it is the master without data, and its replicas \
+                    copy that";
+        let remedy = "set appendonly yes or save, or let nothing restart it within \
+                      down-after-milliseconds (Restart= in systemd, restart policies of containers)";
+        findings.add((Severity::Note, "no-persistence"), &node.addr, what, remedy);
+    }
+}
+
+/// Replicas that the master has, and that no sentinel lists.
+fn unlisted(findings: &mut Findings, observed: &Observed, context: &Context, node: &ObservedNode) {
+    let Some(own) = node.report().and_then(|it| it.replicas.as_ref()) else { return };
+    let views = || observed.views().filter(|(.., view)| view.addr == node.addr);
+    let listed: BTreeSet<&NodeAddr> =
+        views().flat_map(|(.., view)| view.replicas.iter().map(|it| &it.addr)).collect();
+    // Sentinels may list the address of a name.
+    if views().any(|(.., view)| view.failing_over) || listed.len() >= own.len() {
+        return;
+    }
+    let distinct: BTreeSet<&NodeAddr> = own.iter().collect();
+    if distinct.len() < own.len() {
+        let what = format!(
+            "{} replicas announce {} addresses to it: {}",
+            own.len(),
+            distinct.len(),
+            join(&distinct)
         );
+        let remedy = "give each replica a replica-announce-ip and replica-announce-port of its own: \
+                      the sentinels take several at one address for one";
+        findings.add((Severity::Warning, "replica-unlisted"), &node.addr, what, remedy);
+        return;
+    }
+    for addr in distinct.difference(&listed) {
+        let what = "the master has this replica, and no sentinel lists it: it is never promoted";
+        let (remedy, commands) = if addr.ip().is_none() {
+            let remedy = "it announces a name, which sentinels ignore by default: sentinel \
+                          resolve-hostnames yes on each of them (and announce-hostnames, if \
+                          clients use names), or an address in replica-announce-ip";
+            (remedy, cures::resolve_names(observed, context))
+        } else {
+            let remedy = "sentinels ask the master every ten seconds: run the doctor again. If it \
+                          stays, check that they log in with a user that may run INFO";
+            (remedy, Vec::new())
+        };
+        findings.add((Severity::Warning, "replica-unlisted"), addr, what, remedy);
+        findings.with_commands(&commands);
     }
 }
 
@@ -174,8 +324,9 @@ fn write_guard(findings: &mut Findings, observed: &Observed, node: &ObservedNode
         .filter(|(_, _, view)| view.addr == node.addr)
         .flat_map(|(_, _, view)| view.replicas.iter().map(|it| &it.addr))
         .collect();
-    let replicas = listed.len() as u64;
-    let Some(guard) = node.write_guard.filter(|_| replicas > 0) else { return };
+    let own = node.report().and_then(|it| it.replicas.as_ref()).map_or(0, |it| it.len());
+    let replicas = listed.len().max(own) as u64;
+    let Some(guard) = node.details.write_guard.filter(|_| replicas > 0) else { return };
     let of = (Severity::Warning, "min-replicas");
     if !guard.enabled {
         let what = "min-replicas-to-write is off: a master that was cut off from its replicas \
@@ -214,27 +365,70 @@ fn write_guard(findings: &mut Findings, observed: &Observed, node: &ObservedNode
     }
 }
 
-/// Whether a failover would find a candidate for promotion.
+/// Replicas that sentinels find down or without a link, once each. One that says here what is
+/// wrong has its own finding.
 fn replicas(
     findings: &mut Findings,
     observed: &Observed,
     context: &Context,
     masters: &BTreeSet<&NodeAddr>,
 ) {
-    let listed: Vec<_> = observed.views().flat_map(|(_, _, view)| &view.replicas).collect();
-    if observed.views().next().is_none() {
-        return;
+    let mut broken: BTreeMap<&NodeAddr, BTreeSet<String>> = BTreeMap::new();
+    for (sentinel, _, view) in observed.views() {
+        for it in view.replicas.iter().filter(|it| it.down || !it.linked) {
+            broken.entry(&it.addr).or_default().insert(sentinel.addr.to_string());
+        }
     }
+    for (addr, who) in broken.into_iter().filter(|(addr, _)| !masters.contains(addr)) {
+        let who: Vec<String> = who.into_iter().collect();
+        let who = who.join(", ");
+        let answer = observed.node(addr).map(|node| &node.answer);
+        match answer {
+            Some(Err(error)) if observed.is_replica_gone(addr) => {
+                let what = format!(
+                    "it is listed as a replica by {who}, which find it down, and {}",
+                    describe_error(error)
+                );
+                forgotten(findings, observed, context, addr, what, "it is reported and probed");
+            }
+            Some(Err(_)) => {}
+            Some(Ok(report)) if matches!(report.role, Role::Replica { connected: false, .. }) => {}
+            _ => {
+                let runs = if answer.is_some() { ", and it answers here" } else { "" };
+                let what = format!("{who}: it is down or without a link to the master{runs}");
+                let remedy = "check the network between them, and INFO replication there";
+                findings.add((Severity::Warning, "replica-down"), addr, what, remedy);
+            }
+        }
+    }
+}
+
+/// Whether a failover would find a candidate for promotion.
+fn candidates(findings: &mut Findings, observed: &Observed, context: &Context) {
+    let listed: Vec<_> = observed.views().flat_map(|(_, _, view)| &view.replicas).collect();
+    let Some((.., any)) = observed.views().next() else { return };
     let name = &observed.name;
     if listed.is_empty() {
-        let what = "no sentinel knows a replica";
-        findings.add(
-            (Severity::Warning, "no-replicas"),
-            name,
-            what,
-            "a failover has no candidate for promotion: add a replica",
+        let is_lost = observed.views().all(|(.., view)| view.down && !view.failing_over)
+            && observed.is_node_gone(&any.addr);
+        if !is_lost {
+            let what = "no sentinel knows a replica";
+            let remedy = "a failover has no candidate for promotion: add a replica";
+            return findings.add((Severity::Warning, "no-replicas"), name, what, remedy);
+        }
+        let remedy = format!(
+            "sentinels that were RESET, or lost their files, before the master died never learn \
+             its replicas. If the master does not come back, set NEW_HOST and NEW_PORT to the \
+             replica with the newest data (INFO replication: slave_repl_offset): it becomes the \
+             master first, and then every sentinel drops the name and monitors it{}",
+            cures::preparation(context)
         );
-    } else if listed.iter().all(|it| it.priority == Some(0)) {
+        let what = "no sentinel knows a replica, and the master is gone: nothing is promoted";
+        findings.add((Severity::Fault, "no-replicas"), name, what, remedy);
+        findings.with_commands(&cures::promote_by_hand(observed, context));
+        return;
+    }
+    if listed.iter().all(|it| it.priority == Some(0)) {
         let what = "every replica has replica-priority 0";
         findings.add(
             (Severity::Fault, "no-candidate"),
@@ -242,28 +436,11 @@ fn replicas(
             what,
             "a failover promotes none of them: give one a priority above 0",
         );
-    }
-    for (sentinel, _, view) in observed.views() {
-        let broken: Vec<String> = view
-            .replicas
-            .iter()
-            .filter(|it| (it.down || !it.linked) && !masters.contains(&it.addr))
-            .map(|it| it.addr.to_string())
-            .collect();
-        if !broken.is_empty() {
-            let what = format!(
-                "it considers replicas down or without a link to the master: {}",
-                broken.join(", ")
-            );
-            let gone = view.replicas.iter().any(|it| it.down && observed.is_node_gone(&it.addr));
-            let commands = if gone { cures::forget(observed, context) } else { Vec::new() };
-            let note = if commands.is_empty() { "" } else { cures::preparation(context) };
-            let remedy = format!(
-                "check that they run and follow the master; those that are gone for good stay \
-                 listed until SENTINEL RESET, which is safe only while the master is up{note}"
-            );
-            findings.add((Severity::Warning, "replica-down"), &sentinel.addr, what, remedy);
-            findings.with_commands(&commands);
-        }
+    } else if listed.iter().all(|it| it.down || it.priority == Some(0)) {
+        let all: BTreeSet<&NodeAddr> = listed.iter().map(|it| &it.addr).collect();
+        let what = format!("no replica could be promoted: the sentinels find {} down", join(&all));
+        let remedy = "start one, or make it reachable for the sentinels: until then the death of \
+                      the master is the end of all writes";
+        findings.add((Severity::Fault, "no-candidate"), name, what, remedy);
     }
 }

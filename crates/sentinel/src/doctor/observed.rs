@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tls::{CertificateFacts, Fault, OutsideText};
 
+use super::acl::AclUser;
 use crate::{Denied, Epoch, MyId, NodeAddr, NodeReport, Role};
 
 /// Everything observed about one master.
@@ -42,6 +43,8 @@ pub enum ExamineError {
     Unresolved(String),
     /// No connection could be made; with the cause.
     Unreachable(String),
+    /// No connection could be made, since this host has no local port for it.
+    OutOfPorts,
     /// Connected, and no answer arrived.
     Unresponsive,
     /// It refused the connection or the authentication.
@@ -65,6 +68,7 @@ impl ExamineError {
         match self {
             Self::Unresolved(_) => "unresolved",
             Self::Unreachable(_) => "unreachable",
+            Self::OutOfPorts => "out_of_ports",
             Self::Unresponsive => "unresponsive",
             Self::Tls(_) => "tls",
             Self::Denied(_) => "denied",
@@ -89,14 +93,23 @@ pub struct SentinelAnswer {
     pub refused: Vec<Denied>,
     /// It is in TILT mode.
     pub tilt: bool,
-    /// The names of the masters that it monitors, as listed by `INFO`.
-    pub watched: Vec<OutsideText>,
+    /// The masters that it monitors, as listed by `INFO`.
+    pub watched: Vec<Watched>,
     /// The `run_id` of its process, as reported by `INFO`; not its MYID.
     pub run_id: Option<OutsideText>,
     /// The path of its configuration file on its host, as reported by `INFO`.
     pub config_file: Option<OutsideText>,
     /// Its answer about our master.
     pub master: MasterAnswer,
+}
+
+/// A master that a sentinel monitors.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Watched {
+    /// Its name.
+    pub name: OutsideText,
+    /// Its address; `None` for an invalid one.
+    pub addr: Option<NodeAddr>,
 }
 
 /// A sentinel's answer about the master.
@@ -121,6 +134,8 @@ pub struct ObservedMaster {
     pub epoch: Epoch,
     /// It considers the master down.
     pub down: bool,
+    /// The master has answered its `INFO`, so it knows the `run_id`.
+    pub has_info: bool,
     /// A failover is in progress.
     pub failing_over: bool,
     /// How many sentinels must consider the master down.
@@ -174,20 +189,43 @@ pub struct ObservedNode {
     pub dialled: Option<SocketAddr>,
     /// Its report.
     pub answer: Result<NodeReport, ExamineError>,
-    /// When it refuses writes for lack of replicas; `None` if unknown.
-    pub write_guard: Option<WriteGuard>,
+    /// Answers that only the doctor asks for.
+    pub details: NodeDetails,
     /// Its certificate, verified or not; `None` without TLS.
     pub certificate: Option<CertificateFacts>,
 }
 
 impl ObservedNode {
+    pub(super) fn report(&self) -> Option<&NodeReport> {
+        self.answer.as_ref().ok()
+    }
+
     /// The node that it follows.
     pub(super) fn master(&self) -> Option<&NodeAddr> {
-        match &self.answer.as_ref().ok()?.role {
+        match &self.report()?.role {
             Role::Replica { master, .. } => Some(master),
             _ => None,
         }
     }
+}
+
+/// Answers of a node that only the doctor asks for, as far as its ACL allows them.
+#[derive(Debug, Clone, Default)]
+pub struct NodeDetails {
+    /// Its answer to `PING`, if that is not `PONG`.
+    pub ping: Option<OutsideText>,
+    /// The error with which it answers `ROLE`.
+    pub role_error: Option<OutsideText>,
+    /// The error with which it answers `INFO`.
+    pub info_error: Option<OutsideText>,
+    /// When it refuses writes for lack of replicas; `None` if unknown.
+    pub write_guard: Option<WriteGuard>,
+    /// Whether it keeps its data on a disk; `None` if unknown.
+    pub persists: Option<bool>,
+    /// Its users; `None` if unknown.
+    pub users: Option<Vec<AclUser>>,
+    /// The users with which sentinels are connected to it.
+    pub sentinel_users: BTreeSet<OutsideText>,
 }
 
 /// `min-replicas-to-write` and `min-replicas-max-lag` of a node.
@@ -219,9 +257,29 @@ impl Observed {
         })
     }
 
-    /// The number of sentinels that answer or are listed, each counted once.
-    pub(super) fn sentinel_count(&self) -> u64 {
-        self.sentinel_ids().len() as u64
+    /// The number of sentinels that answer or are listed. Several that run with one identity count
+    /// each.
+    pub(super) fn sentinel_count(&self) -> usize {
+        let answers = |id: &&MyId| self.answers(id);
+        self.processes().len() + self.sentinel_ids().into_iter().filter(|id| !answers(id)).count()
+    }
+
+    /// The sentinels that answer: the identity and the process of each.
+    pub(super) fn processes(&self) -> BTreeSet<(&MyId, Option<&str>)> {
+        self.answered().map(|(_, answer)| (&answer.id, answer.run_id.as_deref())).collect()
+    }
+
+    /// Whether a sentinel with this identity answers.
+    pub(super) fn answers(&self, id: &MyId) -> bool {
+        self.answered().any(|(_, answer)| answer.id == *id)
+    }
+
+    /// The sentinels that answer at this address.
+    pub(super) fn answered_at(&self, addr: &NodeAddr) -> impl Iterator<Item = &SentinelAnswer> {
+        let is_there = move |(sentinel, answer): &(&ObservedSentinel, &SentinelAnswer)| {
+            sentinel.addr == *addr || NodeAddr::from(answer.reached) == *addr
+        };
+        self.answered().filter(is_there).map(|(_, answer)| answer)
     }
 
     /// The identities of sentinels that answer or are listed, without former ones.
@@ -237,20 +295,16 @@ impl Observed {
     /// successor: it may be a copy, which is given a new one first.
     pub(super) fn successor(&self, peer: &ObservedPeer) -> Option<&MyId> {
         let (id, addr) = (peer.id.as_ref()?, peer.addr.as_ref()?);
-        if self.answered().any(|(_, answer)| answer.id == *id) {
+        if self.answers(id) {
             return None;
         }
-        let mut there = self.answered().filter(|(sentinel, answer)| {
-            sentinel.addr == *addr || NodeAddr::from(answer.reached) == *addr
-        });
-        there.find(|(_, answer)| !self.shares_its_id(answer)).map(|(_, answer)| &answer.id)
+        self.answered_at(addr).find(|it| !self.shares_its_id(it)).map(|it| &it.id)
     }
 
     /// Whether no sentinel answers with the ID of this peer, and it has no address: sentinels
     /// before Redis 7 keep the entry of a former ID like this.
     fn is_void(&self, peer: &ObservedPeer) -> bool {
-        let answers = |id: &MyId| self.answered().any(|(_, answer)| answer.id == *id);
-        peer.addr.is_none() && peer.id.as_ref().is_some_and(|id| !answers(id))
+        peer.addr.is_none() && peer.id.as_ref().is_some_and(|id| !self.answers(id))
     }
 
     /// Whether the same ID answers at another address as well.
@@ -267,15 +321,28 @@ impl Observed {
         !peer.up || view.peers.iter().any(|it| it.up && it.id.as_ref() == Some(present))
     }
 
-    /// Whether a listed sentinel considered down does not answer here either. One at a configured
-    /// address may come back; one at the address of a running sentinel was replaced by it.
+    /// Whether a listed sentinel that every lister finds down does not answer here either. One at a
+    /// configured address may come back; one at the address of a running sentinel was replaced by
+    /// it.
     pub(super) fn is_peer_gone(&self, peer: &ObservedPeer) -> bool {
-        let answers = |id: &MyId| self.answered().any(|(_, answer)| answer.id == *id);
         let expected = self
             .sentinels
             .iter()
             .any(|it| it.configured && it.answer.is_err() && Some(&it.addr) == peer.addr.as_ref());
-        !peer.up && !expected && !peer.id.as_ref().is_some_and(answers)
+        let mut listed = self.views().flat_map(|(_, _, view)| &view.peers);
+        let is_up = listed.any(|it| it.up && it.id == peer.id && it.addr == peer.addr);
+        !is_up && !expected && !peer.id.as_ref().is_some_and(|id| self.answers(id))
+    }
+
+    /// Whether a listed replica is gone: every sentinel that lists it finds it down, no master has
+    /// it among its replicas, and it cannot be reached from here at all. One that hangs or refuses
+    /// us runs, and so does one that announces an address which nobody reaches.
+    pub(super) fn is_replica_gone(&self, addr: &NodeAddr) -> bool {
+        let mut views = self.views().flat_map(|(_, _, view)| &view.replicas);
+        let mut masters = self.nodes.iter().filter_map(ObservedNode::report);
+        self.is_node_gone(addr)
+            && views.all(|it| it.down || it.addr != *addr)
+            && !masters.any(|it| it.replicas.as_ref().is_some_and(|all| all.contains(addr)))
     }
 
     /// Whether a node cannot be reached from here at all. One that hangs or refuses us runs.
@@ -285,6 +352,10 @@ impl Observed {
         };
         self.nodes.iter().any(|node| node.addr == *addr && gone(node))
     }
+
+    pub(super) fn node(&self, addr: &NodeAddr) -> Option<&ObservedNode> {
+        self.nodes.iter().find(|node| node.addr == *addr)
+    }
 }
 
 /// The cause, without a remedy.
@@ -292,6 +363,9 @@ pub(super) fn describe_error(error: &ExamineError) -> String {
     match error {
         ExamineError::Unresolved(error) => error.clone(),
         ExamineError::Unreachable(error) => error.clone(),
+        ExamineError::OutOfPorts => {
+            "this host has no local port left for a connection to it".to_owned()
+        }
         ExamineError::Unresponsive => "it accepts the connection and does not answer".to_owned(),
         ExamineError::Denied(denied) => denied.to_string(),
         ExamineError::Tls(fault) => fault.what.clone(),

@@ -6,16 +6,17 @@ use std::time::Duration;
 use bytes::BytesMut;
 use tls::OutsideText;
 
+use super::acl;
 use super::observed::{
-    ExamineError, MasterAnswer, ObservedMaster, ObservedPeer, ObservedReplica, SentinelAnswer,
-    WriteGuard,
+    ExamineError, MasterAnswer, NodeDetails, ObservedMaster, ObservedPeer, ObservedReplica,
+    SentinelAnswer, Watched, WriteGuard,
 };
 use crate::link::auth::Denied;
 use crate::link::poll::{
     self, PollOutcome, REPLIES_PER_POLL, SENTINEL_AUTH, has_flag, put_command, put_poll,
 };
 use crate::link::reply::Reply;
-use crate::{MyId, NodeAddr};
+use crate::{MyId, NodeAddr, Verify};
 
 /// Limit for the entries that are read of one list.
 const MAX_LISTED: usize = 64;
@@ -130,6 +131,7 @@ fn read_master(
         addr,
         epoch,
         down: flag("s_down") || flag("o_down"),
+        has_info: field("runid").is_some_and(|it| !it.is_empty()),
         failing_over: flag("failover_in_progress"),
         quorum: number("quorum"),
         down_after: number("down-after-milliseconds").map(Duration::from_millis),
@@ -161,18 +163,20 @@ fn replica(reply: &Reply) -> Option<ObservedReplica> {
     Some(ObservedReplica { addr: address(reply)?, down, linked, priority })
 }
 
-/// The names in lines such as `master0:name=mymaster,status=ok,address=…`.
-fn watched(info: &Reply) -> Vec<OutsideText> {
-    let name = |line: &str| {
-        let (key, value) = line.split_once(":name=")?;
+/// The masters in lines such as `master0:name=mymaster,status=ok,address=10.0.0.1:6379,…`.
+fn watched(info: &Reply) -> Vec<Watched> {
+    let read = |line: &str| {
+        let (key, fields) = line.split_once(":name=")?;
         let number = key.strip_prefix("master")?;
-        number
-            .bytes()
-            .all(|byte| byte.is_ascii_digit())
-            .then(|| value.split(',').next().unwrap_or(value).into())
+        let addr = fields.split(',').find_map(|it| it.strip_prefix("address="));
+        let addr = addr.and_then(|it| it.rsplit_once(':'));
+        number.bytes().all(|byte| byte.is_ascii_digit()).then(|| Watched {
+            name: fields.split(',').next().unwrap_or(fields).into(),
+            addr: addr.and_then(|(host, port)| NodeAddr::parse(host, port)),
+        })
     };
     info.text()
-        .map(|text| text.lines().filter_map(name).take(MAX_LISTED).collect())
+        .map(|text| text.lines().filter_map(read).take(MAX_LISTED).collect())
         .unwrap_or_default()
 }
 
@@ -182,19 +186,54 @@ fn info_field<'a>(info: &'a Reply, key: &str) -> Option<&'a str> {
     lines.find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).map(str::trim_end)
 }
 
-/// The questions about a node's write guard, for [`read_write_guard`].
-pub(super) fn put_write_guard(out: &mut BytesMut) {
-    put_command(out, &["INFO", "replication"]);
-    put_command(out, &["CONFIG", "GET", "min-replicas-*"]);
+/// What a node is asked after a probe that it has answered.
+const NODE_QUESTIONS: &[&[&str]] = &[
+    &["PING"],
+    &["ROLE"],
+    &["INFO", "replication"],
+    &["CONFIG", "GET", "min-replicas-*"],
+    &["CONFIG", "GET", "save"],
+    &["CONFIG", "GET", "appendonly"],
+    &["ACL", "LIST"],
+    // The last one, since the list may be longer than a reply may be.
+    &["CLIENT", "LIST", "TYPE", "PUBSUB"],
+];
+
+/// The part of them that may be sent to a node.
+pub(super) fn node_questions(verify: Verify) -> &'static [&'static [&'static str]] {
+    match verify {
+        Verify::Role => NODE_QUESTIONS,
+        Verify::Ping => NODE_QUESTIONS.get(..1).unwrap_or_default(),
+        Verify::Tcp => &[],
+    }
 }
 
-/// How many replies [`put_write_guard`] causes.
-pub(super) const WRITE_GUARD_REPLIES: usize = 2;
+/// Reads the replies to the [`node_questions`], as far as they came.
+pub(super) fn read_details(replies: &[Reply]) -> NodeDetails {
+    let at = |number: usize| replies.get(number).unwrap_or(&Reply::Null);
+    // An error about an unknown command goes on with its arguments.
+    let words = |line: &str| line.split(", with args").next().map(OutsideText::from);
+    let error = |number: usize| at(number).error().and_then(words);
+    let value = |number: usize, key: &str| at(number).field(key);
+    let persists = match (value(4, "save"), value(5, "appendonly")) {
+        (_, Some("yes")) => Some(true),
+        (Some(save), Some(_)) => Some(!save.is_empty()),
+        _ => None,
+    };
+    NodeDetails {
+        ping: at(0).text().filter(|it| *it != "PONG").map(OutsideText::from).or_else(|| error(0)),
+        role_error: error(1),
+        info_error: error(2),
+        write_guard: read_write_guard(at(2), at(3)),
+        persists,
+        users: acl::read_users(at(6)),
+        sentinel_users: acl::read_sentinel_users(at(7)),
+    }
+}
 
-/// Reads the replies to [`put_write_guard`]. `INFO` tells whether there is a guard; the numbers
-/// need `CONFIG GET`, which a narrow ACL refuses: that is no fault.
-pub(super) fn read_write_guard(replies: &[Reply]) -> Option<WriteGuard> {
-    let [info, config] = replies else { return None };
+/// `INFO` tells whether there is a guard; the numbers need `CONFIG GET`, which a narrow ACL
+/// refuses: that is no fault.
+fn read_write_guard(info: &Reply, config: &Reply) -> Option<WriteGuard> {
     info_field(info, "role")?;
     let good = info_field(info, "min_slaves_good_slaves").and_then(|text| text.parse().ok());
     let number = |key: &str| config.field(key).and_then(|text| text.parse::<u64>().ok());
@@ -275,7 +314,8 @@ mod tests {
         assert_eq!(replies.len(), REPLIES);
         let answer = read(&replies, reached(), true).expect("an answer");
         assert!(answer.tilt && answer.refused.is_empty());
-        assert_eq!(answer.watched, ["cache", "my\\u{1b}x"], "control characters are escaped");
+        let watched: Vec<String> = answer.watched.iter().map(|it| it.name.to_string()).collect();
+        assert_eq!(watched, ["cache", "my\\u{1b}x"], "control characters are escaped");
         let MasterAnswer::Known(view) = answer.master else { panic!("it knows the master") };
         assert_eq!(
             (view.addr.to_string().as_str(), view.epoch, view.quorum),
@@ -316,7 +356,7 @@ mod tests {
     fn reads_write_guard_with_and_without_config() {
         let info = |extra: &str| text(&format!("# Replication\r\nrole:master\r\n{extra}"));
         let config = list(&["min-replicas-to-write", "2", "min-replicas-max-lag", "10"]);
-        let guard = |replies: &[Reply]| read_write_guard(replies);
+        let guard = |[info, config]: [Reply; 2]| read_write_guard(&info, &config);
         let on = info("min_slaves_good_slaves:1\r\n");
         let expected = WriteGuard {
             enabled: true,
@@ -324,12 +364,12 @@ mod tests {
             max_lag: Some(Duration::from_secs(10)),
             good: Some(1),
         };
-        assert_eq!(guard(&[on.clone(), config.clone()]), Some(expected));
+        assert_eq!(guard([on.clone(), config.clone()]), Some(expected));
         let refused = Reply::Error("NOPERM this user has no permissions".into());
         let expected = WriteGuard { enabled: true, good: Some(1), ..WriteGuard::default() };
-        assert_eq!(guard(&[on, refused.clone()]), Some(expected));
-        assert_eq!(guard(&[info(""), config]).map(|it| it.enabled), Some(false));
-        assert_eq!(guard(&[refused.clone(), refused]), None, "nothing is known without INFO");
+        assert_eq!(guard([on, refused.clone()]), Some(expected));
+        assert_eq!(guard([info(""), config]).map(|it| it.enabled), Some(false));
+        assert_eq!(guard([refused.clone(), refused]), None, "nothing is known without INFO");
     }
 
     #[test]

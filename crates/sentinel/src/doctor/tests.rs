@@ -6,29 +6,33 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    Context, ExamineError, Finding, HostFacts, MasterAnswer, Observed, ObservedMaster,
+    Context, ExamineError, Finding, HostFacts, MasterAnswer, NodeDetails, Observed, ObservedMaster,
     ObservedNode, ObservedPeer, ObservedReplica, ObservedSentinel, SentinelAnswer, Severity,
-    WriteGuard, diagnose,
+    Watched, WriteGuard, diagnose,
 };
 use crate::{Denied, Lineage, MyId, NodeAddr, NodeReport, PingReply, Role, Verify};
 
-fn id(number: u8) -> MyId {
+pub(super) fn id(number: u8) -> MyId {
     MyId::parse(&format!("{number:040x}")).expect("forty digits")
 }
 
-fn node(number: u8) -> NodeAddr {
+pub(super) fn node(number: u8) -> NodeAddr {
     NodeAddr { host: format!("10.0.1.{number}").into(), port: 6379 }
 }
 
-fn place(number: u8) -> SocketAddr {
+pub(super) fn place(number: u8) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, number], 26379))
+}
+
+pub(super) fn watched(name: &str, number: u8) -> Watched {
+    Watched { name: name.into(), addr: Some(node(number)) }
 }
 
 fn role_of(number: u8) -> Role {
     if number == 1 { Role::Master } else { Role::Replica { master: node(1), connected: true } }
 }
 
-fn report(number: u8) -> NodeReport {
+pub(super) fn report(number: u8) -> NodeReport {
     NodeReport {
         dialled: place(number),
         role: role_of(number),
@@ -40,7 +44,7 @@ fn report(number: u8) -> NodeReport {
 }
 
 /// Three sentinels, a master, two replicas, and nothing wrong.
-fn healthy() -> Observed {
+pub(super) fn healthy() -> Observed {
     let sentinel = |number: u8| {
         let peers = (1..=3).filter(|other| *other != number);
         let peer =
@@ -55,6 +59,7 @@ fn healthy() -> Observed {
             addr: node(1),
             epoch: 5,
             down: false,
+            has_info: true,
             failing_over: false,
             quorum: Some(2),
             down_after: Some(Duration::from_secs(5)),
@@ -72,7 +77,7 @@ fn healthy() -> Observed {
             resp3: true,
             refused: Vec::new(),
             tilt: false,
-            watched: vec!["mymaster".into()],
+            watched: vec![watched("mymaster", 1)],
             run_id: Some(format!("process-{number}").into()),
             config_file: Some("/etc/redis/sentinel.conf".into()),
             master,
@@ -89,12 +94,15 @@ fn healthy() -> Observed {
         dialled: Some(SocketAddr::from(([10, 0, 1, number], 6379))),
         answer: Ok(report(number)),
         certificate: None,
-        write_guard: Some(WriteGuard {
-            enabled: true,
-            to_write: Some(1),
-            max_lag: Some(Duration::from_secs(10)),
-            good: Some(2),
-        }),
+        details: NodeDetails {
+            write_guard: Some(WriteGuard {
+                enabled: true,
+                to_write: Some(1),
+                max_lag: Some(Duration::from_secs(10)),
+                good: Some(2),
+            }),
+            ..NodeDetails::default()
+        },
     });
     Observed {
         name: Arc::from("mymaster"),
@@ -104,15 +112,15 @@ fn healthy() -> Observed {
     }
 }
 
-fn context() -> Context {
+pub(super) fn context() -> Context {
     Context { hold_timeout: Some(Duration::from_secs(10)), ..Context::default() }
 }
 
-fn answer(observed: &mut Observed, sentinel: usize) -> &mut SentinelAnswer {
+pub(super) fn answer(observed: &mut Observed, sentinel: usize) -> &mut SentinelAnswer {
     observed.sentinels[sentinel].answer.as_mut().expect("it answers")
 }
 
-fn view(observed: &mut Observed, sentinel: usize) -> &mut ObservedMaster {
+pub(super) fn view(observed: &mut Observed, sentinel: usize) -> &mut ObservedMaster {
     match &mut answer(observed, sentinel).master {
         MasterAnswer::Known(view) => view,
         other => panic!("{other:?}"),
@@ -121,7 +129,7 @@ fn view(observed: &mut Observed, sentinel: usize) -> &mut ObservedMaster {
 
 /// The only finding that a change causes.
 #[track_caller]
-fn only(code: &str, severity: Severity, change: impl FnOnce(&mut Observed)) -> Finding {
+pub(super) fn only(code: &str, severity: Severity, change: impl FnOnce(&mut Observed)) -> Finding {
     let mut observed = healthy();
     change(&mut observed);
     let findings = diagnose(&observed, &context());
@@ -134,7 +142,7 @@ fn only(code: &str, severity: Severity, change: impl FnOnce(&mut Observed)) -> F
 
 /// A finding with this code, among others.
 #[track_caller]
-fn among(code: &str, change: impl FnOnce(&mut Observed)) -> Finding {
+pub(super) fn among(code: &str, change: impl FnOnce(&mut Observed)) -> Finding {
     let mut observed = healthy();
     change(&mut observed);
     let findings = diagnose(&observed, &context());
@@ -184,7 +192,7 @@ fn unknown_name_lists_known_names() {
     let found = only("unknown-name", Severity::Fault, |it| {
         let answer = answer(it, 2);
         (answer.master, answer.watched) =
-            (MasterAnswer::UnknownName, vec!["cache".into(), "queue".into()]);
+            (MasterAnswer::UnknownName, vec![watched("cache", 7), watched("queue", 8)]);
     });
     assert!(found.what.contains("mymaster") && found.remedy.contains("cache, queue"), "{found}");
     // A sentinel that lost its file gets the settings of the others, and has nothing to remove.
@@ -255,8 +263,10 @@ fn assert_realigns(found: &Finding, wrong: &[u8], right: &str) {
     for it in wrong {
         let cli = at(it);
         expected.push(format!(
-            "until {cli} SENTINEL CKQUORUM mymaster | grep -q ^OK && [ \"$({cli} SENTINEL MASTER \
-             mymaster | grep -A 1 -x config-epoch | tail -n 1)\" -ge 5 ]; do sleep 1; done"
+            "{{ n=60; until {cli} SENTINEL CKQUORUM mymaster | grep -q ^OK && [ \"$({cli} SENTINEL \
+             MASTER mymaster | grep -A 1 -x config-epoch | tail -n 1)\" -ge 5 ]; do n=$((n-1)); [ \
+             $n -gt 0 ] || break; sleep 1; done; [ $n -gt 0 ] || {{ echo '10.0.0.{it}:26379 does \
+             not know all again: run the doctor' >&2; false; }}; }}"
         ));
     }
     assert_eq!(found.commands, expected, "{found}");
@@ -281,7 +291,7 @@ fn distinguishes_disagreement_from_stale_epoch() {
     assert_eq!(found.about, "10.0.0.3:26379");
     assert!(found.what.contains("at epoch 3") && found.what.contains("at epoch 5"), "{found}");
     assert_realigns(&found, &[3], "10.0.1.1 6379");
-    let found = only("same-id", Severity::Warning, |it| answer(it, 2).id = id(2));
+    let found = only("same-id", Severity::Fault, |it| answer(it, 2).id = id(2));
     let expected = [
         "redis-cli -h 10.0.0.3 -p 26379 SHUTDOWN",
         "sed -i '/^sentinel myid /d' /etc/redis/sentinel.conf",
@@ -358,12 +368,14 @@ fn ghost_is_warning_with_remedy() {
     let field = |key: &str| {
         format!("[ \"$({cli} SENTINEL MASTER mymaster | grep -A 1 -x {key} | tail -n 1)\" -ge 2 ]")
     };
-    let wait = format!(
-        "until {cli} SENTINEL CKQUORUM mymaster | grep -q ^OK && {} && {}; do sleep 1; done",
+    let until = format!(
+        "{{ n=60; until {cli} SENTINEL CKQUORUM mymaster | grep -q ^OK && {} && {}; do n=",
         field("num-other-sentinels"),
         field("num-slaves")
     );
-    assert_eq!(found.commands, [format!("{cli} SENTINEL RESET mymaster"), wait]);
+    assert_eq!(found.commands.len(), 2, "{:?}", found.commands);
+    assert_eq!(found.commands[0], format!("{cli} SENTINEL RESET mymaster &&"));
+    assert!(found.commands[1].starts_with(&until), "{:?}", found.commands);
 }
 
 /// Sentinel 3 was given a new ID. Sentinel 1 lists both, and sentinel 2 only the new one.
@@ -373,7 +385,7 @@ fn reports_former_id_of_running_sentinel() {
         |number, up| ObservedPeer { id: Some(id(number)), addr: Some(place(3).into()), up };
     let found = only("former-id", Severity::Warning, |it| view(it, 0).peers.push(listed(9, true)));
     assert_eq!(found.about, "10.0.0.1:26379");
-    assert_eq!(found.commands[0], "redis-cli -h 10.0.0.1 -p 26379 SENTINEL RESET mymaster");
+    assert_eq!(found.commands[0], "redis-cli -h 10.0.0.1 -p 26379 SENTINEL RESET mymaster &&");
     assert_eq!(found.commands.len(), 2, "{:?}", found.commands);
     // One that was found down is reported by its lister as well, and has the same cure.
     let found = among("former-id", |it| view(it, 0).peers.push(listed(9, false)));
@@ -472,6 +484,7 @@ fn reports_nodes_in_wrong_role_or_state() {
     });
     only("acl", Severity::Warning, |it| {
         it.nodes[0].answer.as_mut().expect("a report").lineage = None;
+        it.nodes[0].details.info_error = Some("NOPERM this user has no permissions".into());
     });
     only("replica-down", Severity::Warning, |it| view(it, 0).replicas[0].linked = false);
     only("no-replicas", Severity::Warning, |it| {
@@ -545,7 +558,7 @@ fn reports_write_guard_that_is_off_or_stops_writes() {
     let guard = |change: fn(&mut WriteGuard)| {
         move |it: &mut Observed| {
             for node in &mut it.nodes {
-                change(node.write_guard.as_mut().expect("known"));
+                change(node.details.write_guard.as_mut().expect("known"));
             }
         }
     };

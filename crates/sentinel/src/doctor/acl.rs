@@ -1,0 +1,245 @@
+//! Which users of a Redis server may announce sentinels: reads the rules in a reply to `ACL LIST`.
+//! Pure.
+//!
+//! Sentinels introduce themselves in the channel [`HELLO`]. A client that may publish there adds
+//! sentinels of its own to every list, and at a higher epoch even another master. No proxy can
+//! prevent that for clients that connect to Redis directly, or within scripts; an ACL can.
+
+use std::collections::BTreeSet;
+
+use tls::OutsideText;
+
+use super::diagnose::{Findings, Severity};
+use super::observed::Observed;
+use crate::link::reply::Reply;
+
+/// The channel in which sentinels introduce themselves.
+const HELLO: &str = "__sentinel__:hello";
+
+/// Limit for the users that are read.
+const MAX_USERS: usize = 256;
+
+/// A user of a Redis server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AclUser {
+    /// Its name.
+    pub name: OutsideText,
+    /// It can log in.
+    pub enabled: bool,
+    /// It needs no password.
+    pub nopass: bool,
+    /// It may publish in the channel of the sentinels.
+    pub announces: bool,
+}
+
+/// Reads a reply to `ACL LIST`. `None` if it was refused.
+pub(super) fn read_users(reply: &Reply) -> Option<Vec<AclUser>> {
+    let lines = reply.list()?.iter().take(MAX_USERS);
+    Some(lines.filter_map(|line| read_user(line.text()?)).collect())
+}
+
+/// Reads a line such as `user default on nopass ~* resetchannels &app:* +@all (+publish &x)`.
+fn read_user(line: &str) -> Option<AclUser> {
+    let (root, selectors) = line.split_once(" (").unwrap_or((line, ""));
+    let mut words = root.split_ascii_whitespace();
+    let name = words.next().filter(|it| *it == "user").and(words.next())?;
+    let rules: Vec<&str> = words.collect();
+    // Before Redis 6.2 there are no rules about channels: every user may use all of them.
+    let has_channels = rules.iter().any(|it| it.starts_with('&') || it.ends_with("channels"));
+    let selectors = selectors.split('(').map(|it| it.trim_end_matches([')', ' ']));
+    let in_selector = |it: &str| may_announce(it.split_ascii_whitespace(), false);
+    Some(AclUser {
+        name: name.into(),
+        enabled: rules.contains(&"on"),
+        nopass: rules.contains(&"nopass"),
+        announces: may_announce(rules.iter().copied(), !has_channels)
+            || selectors.into_iter().any(in_selector),
+    })
+}
+
+/// Whether these rules allow `PUBLISH` in the channel of the sentinels. The last rule about a
+/// command wins; a pattern of channels adds to those before.
+fn may_announce<'a>(rules: impl Iterator<Item = &'a str>, all_channels: bool) -> bool {
+    let (mut command, mut channel) = (false, all_channels);
+    for rule in rules {
+        match rule {
+            "+@all" | "allcommands" | "+@pubsub" | "+@fast" | "+publish" => command = true,
+            "-@all" | "nocommands" | "-@pubsub" | "-@fast" | "-publish" => command = false,
+            "allchannels" => channel = true,
+            "resetchannels" => channel = false,
+            _ => channel |= rule.strip_prefix('&').is_some_and(|it| matches(it, HELLO)),
+        }
+    }
+    command && channel
+}
+
+/// Whether a pattern of Redis matches a text. Only the last `*` is tried at several places, which
+/// is sufficient for a match and bounds the work.
+fn matches(pattern: &str, text: &str) -> bool {
+    let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
+    let (mut p, mut t, mut star) = (0, 0, None);
+    while t < text.len() {
+        let (one, length) = match_one(pattern.get(p..).unwrap_or_default(), text.get(t).copied());
+        if pattern.get(p) == Some(&b'*') {
+            star = Some((p + 1, t));
+            p += 1;
+        } else if one {
+            (p, t) = (p + length, t + 1);
+        } else if let Some((after, from)) = star {
+            star = Some((after, from + 1));
+            (p, t) = (after, from + 1);
+        } else {
+            return false;
+        }
+    }
+    pattern.get(p..).is_some_and(|rest| rest.iter().all(|byte| *byte == b'*'))
+}
+
+/// Whether the first element of a pattern matches this byte, and the length of that element.
+fn match_one(pattern: &[u8], byte: Option<u8>) -> (bool, usize) {
+    let Some(byte) = byte else { return (false, 0) };
+    match pattern {
+        [b'?', ..] => (true, 1),
+        [b'\\', escaped, ..] => (*escaped == byte, 2),
+        [b'[', class @ ..] => {
+            let end = class.iter().position(|it| *it == b']').unwrap_or(class.len());
+            let inside = class.get(..end).unwrap_or_default();
+            let (negated, mut rest) = match inside {
+                [b'^', rest @ ..] => (true, rest),
+                rest => (false, rest),
+            };
+            let mut found = false;
+            while let [first, tail @ ..] = rest {
+                (found, rest) = match tail {
+                    [b'-', last, tail @ ..] => {
+                        let (low, high) = (first.min(last), first.max(last));
+                        (found || (low..=high).contains(&&byte), tail)
+                    }
+                    tail => (found || *first == byte, tail),
+                };
+            }
+            (found != negated, end + 2)
+        }
+        [exact, ..] => (*exact == byte, 1),
+        [] => (false, 0),
+    }
+}
+
+/// The users with which sentinels subscribe: they have to publish there. From a reply to
+/// `CLIENT LIST`.
+pub(super) fn read_sentinel_users(reply: &Reply) -> BTreeSet<OutsideText> {
+    let lines = reply.text().unwrap_or_default().lines();
+    lines.filter_map(sentinel_user).map(OutsideText::from).collect()
+}
+
+/// The user in a line such as `id=3 addr=… name=sentinel-0123abcd-pubsub … user=default …`.
+fn sentinel_user(line: &str) -> Option<&str> {
+    let field = |key: &str| line.split(' ').find_map(|it| it.strip_prefix(key));
+    let name = field("name=")?;
+    field("user=").filter(|_| name.starts_with("sentinel-") && name.ends_with("-pubsub"))
+}
+
+/// Reports the users of each node that may announce sentinels without being one.
+pub(super) fn diagnose(findings: &mut Findings, observed: &Observed) {
+    for node in &observed.nodes {
+        let Some(users) = &node.details.users else { continue };
+        let sentinels = &node.details.sentinel_users;
+        let enabled = || users.iter().filter(|it| it.enabled);
+        let is_sentinel = |it: &AclUser| it.name != "default" && sentinels.contains(&it.name);
+        let publishers: Vec<&str> =
+            enabled().filter(|it| it.announces && !is_sentinel(it)).map(|it| &*it.name).collect();
+        // Without the connections of sentinels, a single user with a name may be theirs.
+        let unknown = sentinels.is_empty() && publishers.len() == 1 && publishers != ["default"];
+        if publishers.is_empty() || unknown {
+            continue;
+        }
+        let (severity, own) = if publishers == ["default"] {
+            (Severity::Note, sentinels.is_empty() || sentinels.iter().any(|it| *it == "default"))
+        } else {
+            (Severity::Warning, false)
+        };
+        let what = format!(
+            "its users that may publish to {HELLO}: {}: a client can announce sentinels and \
+             masters of its own",
+            publishers.join(", ")
+        );
+        let first = if own {
+            "give the sentinels a user of their own first (sentinel auth-user). Then, "
+        } else {
+            ""
+        };
+        let user = publishers.first().copied().unwrap_or("default");
+        let remedy = format!(
+            "{first}for each of them: ACL SETUSER {user} resetchannels &<channels of the \
+             application>, and the same in its ACL file"
+        );
+        findings.add((severity, "hello-users"), &node.addr, what, remedy);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn announces(rules: &str) -> bool {
+        read_user(&format!("user app on {rules}")).expect("a user").announces
+    }
+
+    #[test]
+    fn reads_who_may_publish_hellos() {
+        for rules in [
+            "nopass sanitize-payload ~* &* +@all",
+            "#1c2 ~* allchannels -@all +publish",
+            "#1c2 ~* +@all",
+            "#1c2 ~* resetchannels &app:* &__sent* +@all",
+            "#1c2 ~* resetchannels &*:hell[a-o] -@all +@pubsub",
+            "#1c2 ~* resetchannels -@all +get (~x resetchannels &*:hello -@all +publish)",
+        ] {
+            assert!(announces(rules), "{rules}");
+        }
+        for rules in [
+            "#1c2 ~* resetchannels +@all",
+            "#1c2 ~* resetchannels &app:* +@all",
+            "#1c2 ~* &* +@all -publish",
+            "#1c2 ~* &* +@all -@pubsub",
+            "#1c2 ~* &* -@all +get",
+            "#1c2 ~* resetchannels &__sentinel__:hell -@all +publish",
+            "#1c2 ~* &* -@all +get (~x resetchannels -@all +publish)",
+        ] {
+            assert!(!announces(rules), "{rules}");
+        }
+        let user = read_user("user default off nopass ~* &* +@all").expect("a user");
+        assert!(!user.enabled && user.nopass && user.name == "default");
+        assert_eq!(read_user("no rules"), None);
+    }
+
+    #[test]
+    fn matches_patterns_as_redis_does() {
+        for (pattern, matching) in [
+            ("*", true),
+            ("**hello", true),
+            ("__sentinel__:hello", true),
+            ("__sentinel__?hello", true),
+            ("__sentinel__:[^i]ello", true),
+            ("__sentinel__:[^h]ello", false),
+            ("__sentinel__\\:hello", true),
+            ("__sentinel__:hello?", false),
+            ("*l*l*l*", true),
+            ("*l*l*l*l*", false),
+            ("", false),
+            ("[", false),
+            ("\\", false),
+        ] {
+            assert_eq!(matches(pattern, HELLO), matching, "{pattern}");
+        }
+    }
+
+    #[test]
+    fn reads_users_of_sentinels_from_their_connections() {
+        let list = "id=3 addr=10.0.0.1:1 name=sentinel-abc-pubsub user=watch cmd=subscribe\n\
+                    id=4 addr=10.0.0.2:1 name=mine user=app cmd=subscribe\n";
+        let reply = Reply::Text(bytes::Bytes::from_static(list.as_bytes()));
+        let users: Vec<OutsideText> = read_sentinel_users(&reply).into_iter().collect();
+        assert_eq!(users, ["watch"]);
+    }
+}
