@@ -45,6 +45,7 @@ mod maintenance_kind;
 mod not_carried;
 mod options;
 mod proxy_protocol;
+mod refused_replays;
 mod rejection;
 mod runtime;
 mod service;

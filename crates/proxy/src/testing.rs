@@ -24,8 +24,8 @@ use target::{Destination, EmptyPool, PoolWriter, Target, TargetSource, TargetWri
 use crate::address::{ListenerId, Peer};
 use crate::context::{ListenerContext, ServiceContext, SessionEvents, WorkerContext};
 use crate::limits::{Limits, ResourceShortage, Slots};
+use crate::refused_replays::RefusedReplays;
 use crate::rejection::RejectionLog;
-use crate::session::carry::replay::RefusedReplays;
 use crate::session::report::SessionBase;
 use crate::silent_clients::SilentClients;
 use crate::stats::ServiceCounters;

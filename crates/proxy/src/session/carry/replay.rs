@@ -13,36 +13,15 @@ use std::time::Instant;
 
 use resp::{Frames, Ledger, Limits, Replay, ReplayError};
 use target::Target;
-use tls::OutsideText;
 
 use crate::context::WorkerContext;
 use crate::end_reason::EndReason;
 use crate::invariant;
 use crate::io::buffer;
 use crate::io::upstream::Upstream;
-use crate::log_rate::LogRate;
 use crate::service::DialFailure;
 use crate::session::dial;
 use crate::session::idle::IdleWatch;
-
-/// Logs why sessions are not carried, at most one line per interval: a new master that refuses one
-/// refuses most of them.
-#[derive(Debug, Default)]
-pub(crate) struct RefusedReplays(LogRate<1>);
-
-impl RefusedReplays {
-    fn record(&self, service: &str, target: &Target, refusal: &[u8]) {
-        let Some(unlogged) = self.0.due(0, Instant::now()) else { return };
-        let error = match refusal {
-            [] => "it sent unexpected replies".into(),
-            words => OutsideText::of_bytes(words, OutsideText::MAX_CHARS),
-        };
-        tracing::warn!(
-            service, upstream = %target.addr(), %error, unlogged,
-            "new master refuses a session that the old one had accepted"
-        );
-    }
-}
 
 /// The request that asks whether a server is alive.
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
