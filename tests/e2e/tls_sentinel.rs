@@ -161,7 +161,7 @@ fn reports_certificates_that_change_under_tls_links() {
     assert_eq!(metric(&pointsman, series), Some(1.0));
     wait_follows(&pointsman, cluster.master());
     let (code, document) = examine(&cluster, &sections(&keys(&cluster, "client")));
-    assert_eq!(code, Some(1));
+    assert_eq!(code, Some(2));
     let said = find(&document, "certificate-expired", &sentinel.addr().to_string());
     assert!(said.contains("expired 5 days ago") && said.contains("service.sentinel_tls"), "{said}");
     certificates.issue("sentinel-0", &[&ip]);
