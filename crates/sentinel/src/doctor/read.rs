@@ -373,6 +373,45 @@ mod tests {
     }
 
     #[test]
+    fn reads_details_of_a_node_as_far_as_they_came() {
+        let config = |key: &str, value: &str| list(&[key, value]);
+        let error = |line: &str| Reply::Error(line.into());
+        let replies = [
+            error("ERR unknown command 'PING', with args beginning with: "),
+            error("ERR unknown command 'ROLE', with args beginning with: 'secret' "),
+            text("# Replication\r\nrole:master\r\n"),
+            error("NOPERM this user has no permissions"),
+            config("save", ""),
+            config("appendonly", "no"),
+            list(&["user default on nopass ~* &* +@all"]),
+            text("id=1 name=sentinel-a-pubsub user=default\n"),
+        ];
+        assert_eq!(replies.len(), node_questions(Verify::Role).len());
+        let details = read_details(&replies);
+        assert_eq!(details.ping.as_deref(), Some("ERR unknown command 'PING'"));
+        assert_eq!(details.role_error.as_deref(), Some("ERR unknown command 'ROLE'"));
+        assert_eq!((details.info_error, details.persists), (None, Some(false)));
+        assert!(details.users.is_some_and(|it| it.len() == 1 && it[0].announces));
+        assert_eq!(details.sentinel_users.len(), 1);
+        // What a narrow ACL refuses is unknown, and so is what did not come in time.
+        let details = read_details(&[text("PONG")]);
+        assert!(details.ping.is_none() && details.persists.is_none() && details.users.is_none());
+        assert_eq!(node_questions(Verify::Ping), [["PING"]]);
+        assert!(node_questions(Verify::Tcp).is_empty());
+    }
+
+    #[test]
+    fn reads_addresses_of_monitored_masters() {
+        let info = text(
+            "# Sentinel\r\nmaster0:name=m,status=ok,address=10.0.0.1:6379,slaves=2\r\n\
+             master1:name=n,status=ok,address=::1:6380,slaves=2\r\n",
+        );
+        let addrs: Vec<Option<String>> =
+            watched(&info).iter().map(|it| it.addr.as_ref().map(ToString::to_string)).collect();
+        assert_eq!(addrs, [Some("10.0.0.1:6379".to_owned()), Some("[::1]:6380".to_owned())]);
+    }
+
+    #[test]
     fn rejects_redis_server_and_incomplete_replies() {
         let mut replies = replies();
         replies[1] = Reply::Error("ERR unknown command 'SENTINEL'".into());
