@@ -4,9 +4,11 @@
 //! know. A promoted replica begins a new one and remembers the former as `replid2`, and its own
 //! replicas adopt both. Only one step back is remembered: after two failovers A, B, C no node shows
 //! the history of A any more. Histories that were seen in between are therefore kept; and if none
-//! was, the process that answers at the address of a replica is known by its `run_id`.
+//! was, the process that answers at the address of a replica is known by its `run_id`, provided
+//! that most of the configured sentinels name it. Sentinels show a `run_id` to anyone.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Instant;
 
 use super::{Committed, Machine, MachineState};
 use crate::{Lineage, NodeAddr, NodeReport, Role};
@@ -66,8 +68,11 @@ pub enum Trust {
     /// If it does not answer without: a majority of the configured sentinels names it, or has
     /// listed it as a replica of the committed master.
     Vouched,
-    /// At once: it is the committed master or a replica that has shown its history, or an operator
-    /// ordered it.
+    /// The same, and on a connection on which it has shown the committed master's history, in
+    /// answer to a query sent at this time or before. Another process may have taken over its
+    /// address since, and its `run_id`, which sentinels show to anyone.
+    Shown(Instant),
+    /// At once: it is the committed master, or an operator ordered it.
     Committed,
 }
 
@@ -124,9 +129,12 @@ impl Machine {
         let committed = self.committed.as_ref()?;
         let (_, new) = (committed.lineage.as_ref()?, report.lineage.as_ref()?);
         // A process that followed the committed master, and was promoted since, has followed others
-        // in between: failovers have passed unseen.
+        // in between: failovers have passed unseen. Anyone can ask a sentinel for its `run_id`, so
+        // that alone proves nothing.
         let seen = self.history.processes.get(node).filter(|_| self.family.contains(node));
-        let followed = seen == Some(&new.run_id) && new.continued().is_some();
+        let followed = seen == Some(&new.run_id)
+            && new.continued().is_some()
+            && self.electorate.vouches_for(node);
         let known = followed || is_committed_process(committed, node, new);
         Some(if known || is_one_of(&self.history.current, new) {
             Kinship::Continues
@@ -141,14 +149,23 @@ impl Machine {
     #[must_use]
     pub fn trust(&self, node: &NodeAddr) -> Trust {
         let ordered = self.pending_order.as_ref().is_some_and(|it| it.addr() == node);
-        let seen = self.history.processes.contains_key(node) && self.family.contains(node);
-        if ordered || seen || self.committed.as_ref().is_some_and(|it| it.addr == *node) {
+        if ordered || self.committed.as_ref().is_some_and(|it| it.addr == *node) {
             return Trust::Committed;
         }
         // At a start without a majority there is nobody else to ask.
         let first = self.committed.is_none()
             && matches!(&self.state, MachineState::Committing { addr, .. } if addr == node);
-        if first || self.is_credible(node) { Trust::Vouched } else { Trust::Stranger }
+        if !first && !self.is_credible(node) {
+            return Trust::Stranger;
+        }
+        self.shown_at(node).map_or(Trust::Vouched, Trust::Shown)
+    }
+
+    /// When the last query to `node` was sent, if its answer shows the committed master's history.
+    fn shown_at(&self, node: &NodeAddr) -> Option<Instant> {
+        let probe = self.nodes.get(node)?.last.as_ref()?;
+        let lineage = probe.outcome.as_ref().ok()?.lineage.as_ref()?;
+        is_one_of(&self.history.current, lineage).then_some(probe.asked_at)
     }
 }
 

@@ -2,10 +2,10 @@
 //!
 //! The handshake is sent together with the first probe, so that a server which accepts connections
 //! and does not answer costs one connection, however often it is probed. The credentials go to the
-//! committed master and to replicas that have shown its history; every other node is first asked
-//! without them, and gets them if it does not answer and is [trusted](Trust). An answer carries the
-//! time of its probe and never counts as younger. No second probe is written while one is pending,
-//! so an answer is never attributed to the wrong probe.
+//! committed master at once. Every other node is first asked without them, on each connection, and
+//! gets them if it is [trusted](Trust) and does not answer, or has shown the master's history. An
+//! answer carries the time of its probe and never counts as younger. No second probe is written
+//! while one is pending, so an answer is never attributed to the wrong probe.
 
 use std::net::SocketAddr;
 
@@ -44,8 +44,8 @@ pub(crate) struct ProbeConnection {
     /// The credentials of the handshake.
     login: Presented,
     pending: Option<PendingProbe>,
-    /// The first probe was sent.
-    handshake_sent: bool,
+    /// When the first probe was sent.
+    first_asked_at: Option<Instant>,
     /// The credentials were sent, or there are none.
     authenticated: bool,
     /// The server answers less without credentials.
@@ -88,7 +88,7 @@ impl ProbeConnection {
             dialled,
             login,
             pending: None,
-            handshake_sent: false,
+            first_asked_at: None,
             authenticated,
             wants_password: false,
             answered: false,
@@ -127,7 +127,7 @@ impl ProbeConnection {
 
     /// The handshake is complete and no reply is owed.
     pub(crate) fn is_idle(&self) -> bool {
-        self.handshake_sent && self.pending.is_none()
+        self.first_asked_at.is_some() && self.pending.is_none()
     }
 
     /// The connection itself, if no reply is owed on it.
@@ -183,8 +183,14 @@ impl ProbeConnection {
 
     /// Whether the next probe sends the credentials.
     fn may_authenticate(&self, trust: Trust) -> bool {
-        let needed = trust == Trust::Committed || self.wants_password;
-        !self.authenticated && needed && trust != Trust::Stranger
+        let shown = |at| self.first_asked_at.is_some_and(|first| at >= first.into_std());
+        let allowed = match trust {
+            Trust::Stranger => false,
+            Trust::Vouched => self.wants_password,
+            Trust::Shown(at) => self.wants_password || shown(at),
+            Trust::Committed => true,
+        };
+        allowed && !self.authenticated
     }
 
     /// Sends a probe, after the handshake on a new connection, or keeps waiting for the pending
@@ -193,7 +199,7 @@ impl ProbeConnection {
         if self.pending.is_none() {
             let (mut request, mut handshake) = (BytesMut::new(), 0);
             let auth = self.may_authenticate(trust);
-            if auth || !self.handshake_sent {
+            if auth || self.first_asked_at.is_none() {
                 if let Some(credentials) = self.login.credentials.as_ref().filter(|_| auth) {
                     put_command(&mut request, &credentials.auth());
                     handshake += 1;
@@ -202,12 +208,12 @@ impl ProbeConnection {
                 // The name only helps readers of CLIENT LIST; a server may refuse it.
                 put_command(&mut request, &["CLIENT", "SETNAME", "pointsman"]);
                 handshake += 1;
-                self.handshake_sent = true;
             }
             for command in commands(verify) {
                 put_command(&mut request, command);
             }
             let (asked_at, answers) = (Instant::now(), Vec::new());
+            self.first_asked_at.get_or_insert(asked_at);
             self.pending = Some(PendingProbe { asked_at, verify, handshake, answers });
             self.connection.send(&request).await?;
         }

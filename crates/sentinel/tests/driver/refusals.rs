@@ -231,3 +231,26 @@ async fn sends_no_password_to_node_of_one_sentinel() {
     cluster.sentinels[1].script().masters = cluster.sentinels[0].script().masters.clone();
     driver.wait_for_target(stranger.addr).await;
 }
+
+/// A node that answers without a password shows its history first, on each connection.
+#[tokio::test]
+async fn sends_no_password_at_once_to_taken_over_address() {
+    let cluster = FakeCluster::new(3, 2).await;
+    let (mut watched, route) = cluster.watch();
+    watched.auth = Some(Credentials::new(None, "the-secret"));
+    let driver = Driver::one((watched, route));
+    driver.wait_for_target(cluster.addr(0)).await;
+    let replica = &cluster.nodes[1];
+    let logins = || replica.heard().iter().filter(|it| it.starts_with("AUTH")).count();
+    until("the replica to be logged in at", || logins() == 1).await;
+    for (replid, expected) in [("7", 1), ("1", 2)] {
+        // Another process answers at its address and shows the `run_id` of the former one; and then
+        // the replica is back.
+        let before = (replica.accepted(), replica.commands());
+        replica.script().replid = replid.repeat(40);
+        replica.cut();
+        until("a new connection", || replica.accepted() > before.0).await;
+        until("more answers", || replica.commands() > before.1 + 20).await;
+        assert_eq!(logins(), expected, "{replid}: {:?}", replica.heard());
+    }
+}

@@ -1,6 +1,7 @@
 //! Which nodes have the data of the committed master, and which get a password.
 
 use super::rig::{Answer, Letter, Rig, lineage, master, node, replica, view};
+use crate::ProbeFailure;
 use crate::machine::{MachineAction, Trust, Warning};
 
 /// Whether each commit closed the sessions of the former master.
@@ -120,7 +121,8 @@ fn trusts_master_and_what_a_majority_names_or_lists() {
     rig.run(10_000);
     let trust = |rig: &Rig, letter: Letter| rig.machine.trust(&node(letter));
     assert_eq!(trust(&rig, 'A'), Trust::Committed);
-    assert_eq!((trust(&rig, 'B'), trust(&rig, 'D')), (Trust::Committed, Trust::Stranger));
+    assert!(matches!(trust(&rig, 'B'), Trust::Shown(_)), "{:?}", trust(&rig, 'B'));
+    assert_eq!(trust(&rig, 'D'), Trust::Stranger);
     rig.change(1, |it| (it.addr, it.epoch) = (node('D'), 9)).run(2000);
     assert_eq!(trust(&rig, 'D'), Trust::Stranger);
     rig.disconnects(2).disconnects(3).run(60_000);
@@ -152,5 +154,54 @@ fn trusts_no_node_of_the_last_configured_sentinel() {
     rig.disconnects(2).disconnects(3);
     rig.change(1, |it| it.replicas = view('A', 5, &[], &['B', 'C', 'X']).replicas).run(60_000);
     assert_eq!(rig.machine.trust(&node('X')), Trust::Stranger);
-    assert_eq!(rig.machine.trust(&node('B')), Trust::Committed, "it has shown the history");
+    let b = rig.machine.trust(&node('B'));
+    assert!(matches!(b, Trust::Shown(_)), "it has shown the history: {b:?}");
+}
+
+/// The address of B, a known replica, is taken over. Sentinels show the `run_id` of each node, so
+/// that of B proves nothing.
+#[test]
+fn trusts_no_known_address_more_than_its_last_answer() {
+    let others = [
+        with_lineage(master('B', "", ""), "new", "foreign-2", "foreign-1"),
+        with_lineage(master('B', "", ""), "process-B", "foreign-2", "foreign-1"),
+        with_lineage(replica('B', 'A', ""), "process-B", "foreign-2", ""),
+        Answer::Failure(ProbeFailure::Denied),
+    ];
+    for other in others {
+        let mut rig = Rig::booted();
+        rig.run(5000);
+        let before = rig.now;
+        let shown = rig.machine.trust(&node('B'));
+        assert!(matches!(shown, Trust::Shown(at) if at < before), "{shown:?}");
+        rig.nodes.insert('B', other.clone());
+        rig.run(5000);
+        assert_eq!(rig.machine.trust(&node('B')), Trust::Vouched, "{other:?}");
+        rig.nodes.insert('B', replica('B', 'A', "history-1"));
+        rig.run(5000);
+        let again = rig.machine.trust(&node('B'));
+        assert!(matches!(again, Trust::Shown(at) if at > before), "{again:?}");
+    }
+}
+
+/// One sentinel that answers names C, where another process shows the `run_id` of the replica and
+/// data that no other node has seen.
+#[test]
+fn run_id_of_a_replica_proves_nothing_to_one_sentinel() {
+    let mut rig = Rig::booted();
+    rig.run(10_000);
+    let forged = with_lineage(master('C', "", ""), "process-C", "forged-2", "forged-1");
+    rig.nodes.insert('C', forged);
+    rig.disconnects(2).disconnects(3).names(1, 'C', 7);
+    rig.mark();
+    rig.run(30_000);
+    assert!(
+        !rig.outcomes_untimed().iter().any(|it| it.starts_with("commit C")),
+        "{:?}",
+        rig.outcomes()
+    );
+    // Once most of the configured sentinels name it, it has followed masters that were not seen.
+    rig.reconnects(2).names(2, 'C', 7).run(3000);
+    assert_eq!(rig.outcomes_untimed().last().map(String::as_str), Some("commit C@7 majority"));
+    assert_eq!(closes(&rig), [false]);
 }
