@@ -150,7 +150,7 @@ impl Machine {
         }
         // The highest epoch had its time to spread. A single sentinel must not lead elsewhere.
         let votes = self.electorate.votes(None);
-        let founds = |voters: &BTreeSet<&MyId>| self.electorate.may_found(voters);
+        let founds = |voters: &BTreeSet<&MyId>| self.electorate.may_found_late(voters);
         if let Some(decided) = vote_count::decided(&votes, &founds, 0) {
             self.pursue(now, decided.addr, decided.epoch, Basis::Majority);
         } else if self.rules.minority != Minority::Cut {

@@ -92,8 +92,9 @@ pub(super) fn decided(votes: &[Vote], majority: IsMajority<'_>, floor: Epoch) ->
     })
 }
 
-/// The address with most votes at the highest epoch. Ties go to `favourite`, then to the smaller
-/// address, so that all proxies of a fleet resolve them in the same way.
+/// The address that a majority names at the highest epoch, or else the one with most votes there:
+/// learned sentinels may outnumber a majority of the configured ones. Ties go to `favourite`, then
+/// to the smaller address, so that all proxies of a fleet resolve them in the same way.
 fn leading(
     votes: &[&Vote],
     majority: IsMajority<'_>,
@@ -108,8 +109,10 @@ fn leading(
         .iter()
         .max_by(|(one, votes_one), (two, votes_two)| {
             let liked = |addr: &NodeAddr| favourite == Some(addr);
-            votes_one
-                .cmp(votes_two)
+            let wins = |addr: &NodeAddr| majority(&voters(votes, addr, epoch));
+            wins(one)
+                .cmp(&wins(two))
+                .then_with(|| votes_one.cmp(votes_two))
                 .then_with(|| liked(one).cmp(&liked(two)))
                 .then_with(|| two.cmp(one))
         })

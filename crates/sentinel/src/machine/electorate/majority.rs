@@ -158,6 +158,14 @@ impl Electorate {
         ours > self.expected / 2 && ours * 2 > self.roots().count()
     }
 
+    /// Whether these voters are enough to start with once all others had time to answer: a majority
+    /// of the configured sentinels, answering or not, and of those that answer. However many others
+    /// are listed, they cannot prevent it: otherwise one of the configured would decide alone.
+    pub(in crate::machine) fn may_found_late(&self, voters: &BTreeSet<&MyId>) -> bool {
+        let (roots, ours) = self.count_roots(voters);
+        ours * 2 > roots && self.is_root_majority(voters)
+    }
+
     /// Whether a majority answers; before the first decision, or if `strict`, one that may found.
     pub(in crate::machine) fn has_majority(&self, strict: bool) -> bool {
         let voters = self.received_from_members().map(|(id, _)| id).collect();

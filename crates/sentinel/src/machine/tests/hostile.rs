@@ -105,6 +105,20 @@ fn learned_sentinels_admit_no_others() {
     assert!(rig.machine.is_member(&id(77)));
 }
 
+/// At a start, one of the configured sentinels and all learned ones name X at a higher epoch, and
+/// the electorate is so large that the two others are no majority of it.
+#[test]
+fn starts_with_the_master_of_most_configured_sentinels() {
+    for epoch in [5, 99] {
+        let mut rig = Rig::new();
+        rig.change(1, |it| (it.addr, it.epoch) = (node('X'), epoch));
+        let mut rig = attacked(rig);
+        insist(&mut rig, &claim(epoch), 10_000);
+        assert_eq!(rig.outcomes_untimed(), ["commit A@5 majority"], "{epoch}");
+        probes_none(&rig);
+    }
+}
+
 /// Only a hostile sentinel of the three configured ones answers, and lists the attacker's.
 #[test]
 fn rejects_forged_master_of_last_configured_sentinel() {
