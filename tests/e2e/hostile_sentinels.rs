@@ -1,18 +1,18 @@
 //! Sentinels of an attacker, announced to the real ones by a client that may only PUBLISH.
 //!
 //! Redis and the three sentinels are real. The attacker has a client, up to six sentinels that name
-//! a server of its own, and that server, which accepts every password and forges every reply.
+//! a server of its own, and that server, which collects passwords and forges every reply. Each case
+//! runs with a connection for each client and with shared connections, in front of one cluster.
 
-use std::collections::BTreeMap;
-use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::net::IpAddr;
 use std::time::Duration;
 
-use harness::{Client, Cluster, Pointsman, wait_until};
+use harness::{
+    Certificates, Client, Cluster, Pointsman, PointsmanBuilder, TlsServer, alone, wait_until,
+};
 
-use crate::credentials::status;
+use crate::attacker::Attacker;
+use crate::credentials::{acl, status};
 use crate::{builder, metric};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -22,368 +22,244 @@ const SENTINEL_PASSWORD: &str = "the-password-of-sentinel";
 const PUBLISHER: &str = "publisher on >publisher resetkeys &* -@all +publish";
 /// Once every hostile sentinel has been polled this often, the claim has stood for seconds.
 const POLLS: usize = 8;
+/// In the certificates of all servers of a cluster with TLS.
+const TLS_NAME: &str = "redis.test";
 
-/// What the attacker's servers saw.
-#[derive(Debug, Default)]
-struct Seen {
-    /// Polls answered by the hostile sentinels.
-    polls: AtomicUsize,
-    /// Bytes that reached the hostile Redis server, as text.
-    requests: Mutex<String>,
-    /// Logins of the proxy at hostile sentinels. The real sentinels log in there, too.
-    logins: Mutex<Vec<String>>,
-}
-
-/// One hostile sentinel, or the hostile Redis server.
-#[derive(Debug, Clone)]
-struct Script {
-    sentinel: Option<(String, Arc<Mutex<Claim>>)>,
-    seen: Arc<Seen>,
-}
-
-/// What the hostile sentinels say.
-#[derive(Debug, Default)]
-struct Claim {
-    master: Option<SocketAddr>,
-    epoch: u64,
-    /// The other hostile sentinels, by MYID.
-    peers: BTreeMap<String, SocketAddr>,
-}
-
-fn bulk(text: &str) -> String {
-    format!("${}\r\n{text}\r\n", text.len())
-}
-
-fn array(items: &[&str]) -> String {
-    let items: String = items.iter().map(|item| bulk(item)).collect();
-    format!("*{}\r\n{items}", items.matches("\r\n").count() / 2)
-}
-
-fn subscribed(words: &[String]) -> String {
-    let kind = bulk(&words[0].to_ascii_lowercase());
-    let channels = words.iter().skip(1).enumerate();
-    channels.map(|(at, it)| format!("*3\r\n{kind}{}:{}\r\n", bulk(it), at + 1)).collect()
-}
-
-impl Script {
-    fn answer(&self, words: &[String]) -> String {
-        match &self.sentinel {
-            None => Self::answer_as_redis(words),
-            Some((id, claim)) => self.answer_as_sentinel(words, id, claim),
-        }
-    }
-
-    fn answer_as_redis(words: &[String]) -> String {
-        let word = |at: usize| words.get(at).map_or("", String::as_str).to_ascii_uppercase();
-        match word(0).as_str() {
-            "HELLO" => "-ERR unknown command\r\n".to_owned(),
-            "AUTH" | "SELECT" | "CLIENT" => "+OK\r\n".to_owned(),
-            "PING" => "+PONG\r\n".to_owned(),
-            "ROLE" => "*3\r\n$6\r\nmaster\r\n:100\r\n*0\r\n".to_owned(),
-            "INFO" => bulk(&format!(
-                "# Server\r\nrun_id:{:040}\r\n# Replication\r\nrole:master\r\n\
-                 master_replid:{:040}\r\nmaster_repl_offset:100\r\n",
-                1, 2
-            )),
-            _ => "+FORGED\r\n".to_owned(),
-        }
-    }
-
-    fn answer_as_sentinel(&self, words: &[String], id: &String, claim: &Mutex<Claim>) -> String {
-        let word = |at: usize| words.get(at).map_or("", String::as_str).to_ascii_uppercase();
-        let claim = claim.lock().expect("no poison");
-        let Some(master) = claim.master else { return "-ERR not yet\r\n".to_owned() };
-        let (ip, port) = (master.ip().to_string(), master.port().to_string());
-        match (word(0).as_str(), word(1).as_str()) {
-            ("PING", _) => "+PONG\r\n".to_owned(),
-            ("SENTINEL", "MYID") => bulk(id),
-            ("SENTINEL", "GET-MASTER-ADDR-BY-NAME") => {
-                self.seen.polls.fetch_add(1, Ordering::Relaxed);
-                array(&[&ip, &port])
-            }
-            ("SENTINEL", "MASTER") => array(&[
-                "name",
-                "mymaster",
-                "ip",
-                &ip,
-                "port",
-                &port,
-                "flags",
-                "master",
-                "runid",
-                &"1".repeat(40),
-                "config-epoch",
-                &claim.epoch.to_string(),
-                "quorum",
-                "1",
-            ]),
-            ("SENTINEL", "SENTINELS") => {
-                let others = claim.peers.iter().filter(|(peer, _)| *peer != id);
-                let rows: Vec<String> = others
-                    .map(|(peer, addr)| {
-                        let (ip, port) = (addr.ip().to_string(), addr.port().to_string());
-                        array(&[
-                            "name", peer, "ip", &ip, "port", &port, "runid", peer, "flags",
-                            "sentinel",
-                        ])
-                    })
-                    .collect();
-                format!("*{}\r\n{}", rows.len(), rows.concat())
-            }
-            // The hostile server is listed as a replica, too: nothing may be sent to it either.
-            ("SENTINEL", "REPLICAS" | "SLAVES") => {
-                let row = array(&[
-                    "name",
-                    "x",
-                    "ip",
-                    &ip,
-                    "port",
-                    &port,
-                    "flags",
-                    "slave",
-                    "master-link-status",
-                    "ok",
-                    "slave-priority",
-                    "100",
-                ]);
-                format!("*1\r\n{row}")
-            }
-            ("SENTINEL", _) => "*3\r\n:0\r\n$1\r\n*\r\n:0\r\n".to_owned(),
-            ("SUBSCRIBE" | "PSUBSCRIBE", _) => subscribed(words),
-            ("HELLO", _) => "-ERR unknown command\r\n".to_owned(),
-            ("INFO", _) => bulk("sentinel_tilt:0\r\n"),
-            _ => "+OK\r\n".to_owned(),
-        }
-    }
-
-    fn serve(self, mut stream: TcpStream) {
-        let (mut input, mut buffer, mut login) = (Vec::new(), [0; 4096], None);
-        while let Ok(count @ 1..) = stream.read(&mut buffer) {
-            if self.sentinel.is_none() {
-                let text = String::from_utf8_lossy(&buffer[..count]);
-                self.seen.requests.lock().expect("no poison").push_str(&text);
-            }
-            input.extend_from_slice(&buffer[..count]);
-            while let Some((words, taken)) = request(&input) {
-                input.drain(..taken);
-                let line = words.join(" ");
-                if line.contains("AUTH") {
-                    login = Some(line.clone());
-                }
-                // Only Pointsman begins with HELLO, and takes this name.
-                let is_proxy = line.starts_with("HELLO") || line == "CLIENT SETNAME pointsman";
-                if let Some(login) = login.take_if(|_| is_proxy && self.sentinel.is_some()) {
-                    self.seen.logins.lock().expect("no poison").push(login);
-                }
-                if stream.write_all(self.answer(&words).as_bytes()).is_err() {
-                    return;
-                }
-            }
-        }
-    }
-
-    /// Listens on a free port of `ip`, until the process ends.
-    fn start(self, ip: IpAddr) -> SocketAddr {
-        let listener = TcpListener::bind((ip, 0)).expect("a free port");
-        let addr = listener.local_addr().expect("its address");
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let script = self.clone();
-                std::thread::spawn(move || script.serve(stream));
-            }
-        });
-        addr
-    }
-}
-
-/// The first complete request, and its length.
-fn request(input: &[u8]) -> Option<(Vec<String>, usize)> {
-    let line = |from: usize| {
-        let end = input.get(from..)?.windows(2).position(|pair| pair == b"\r\n")?;
-        let text = std::str::from_utf8(&input[from..from + end]).ok()?;
-        Some((text.to_owned(), from + end + 2))
-    };
-    let (head, mut at) = line(0)?;
-    let Some(count) = head.strip_prefix('*').and_then(|count| count.parse::<usize>().ok()) else {
-        return Some((head.split(' ').map(str::to_owned).collect(), at));
-    };
-    let mut words = Vec::new();
-    for _ in 0..count {
-        let (head, from) = line(at)?;
-        let size: usize = head.strip_prefix('$')?.parse().ok()?;
-        let word = input.get(from..from + size)?;
-        input.get(from + size..from + size + 2)?;
-        words.push(String::from_utf8_lossy(word).into_owned());
-        at = from + size + 2;
-    }
-    Some((words, at))
-}
-
-/// The attacker.
-struct Attacker {
-    seen: Arc<Seen>,
-    claim: Arc<Mutex<Claim>>,
-    sentinels: BTreeMap<String, SocketAddr>,
-}
-
-impl Attacker {
-    /// Starts the servers. The sentinels say nothing yet.
-    fn new(ip: IpAddr, sentinels: usize) -> Self {
-        let (seen, claim) = (Arc::<Seen>::default(), Arc::<Mutex<Claim>>::default());
-        let listen = |number: usize| {
-            let id = format!("{:040x}", 0xbad0 + number);
-            let script = Script {
-                sentinel: Some((id.clone(), Arc::clone(&claim))),
-                seen: Arc::clone(&seen),
-            };
-            (id, script.start(ip))
-        };
-        let sentinels = (0..sentinels).map(listen).collect();
-        Self { seen, claim, sentinels }
-    }
-
-    /// Lets the sentinels name the attacker's server at this epoch.
-    fn claims(&self, ip: IpAddr, epoch: u64) {
-        let server = Script { sentinel: None, seen: Arc::clone(&self.seen) }.start(ip);
-        *self.claim.lock().expect("no poison") =
-            Claim { master: Some(server), epoch, peers: self.sentinels.clone() };
-    }
-
-    /// Publishes hellos through the proxy until every real sentinel lists all of the attacker's.
-    fn announces(&self, cluster: &Cluster, pointsman: &Pointsman) {
-        let mut client = pointsman.client();
-        let login = client.cmd(&["AUTH", "publisher", "publisher"]).expect("AUTH");
-        assert!(login.is_ok(), "{login:?}");
-        let master = cluster.master().addr();
-        wait_until("every real sentinel to list the attacker's", PATIENCE, || {
-            for (id, addr) in &self.sentinels {
-                let hello = format!(
-                    "{},{},{id},0,mymaster,{},{},0",
-                    addr.ip(),
-                    addr.port(),
-                    master.ip(),
-                    master.port()
-                );
-                let answer =
-                    client.cmd(&["PUBLISH", "__sentinel__:hello", &hello]).expect("PUBLISH");
-                assert!(answer.int().is_some(), "{answer:?}");
-            }
-            cluster.sentinels().iter().all(|sentinel| {
-                let peers = sentinel.ask(&["SENTINEL", "SENTINELS", "mymaster"]).expect("peers");
-                peers.items().len() == 2 + self.sentinels.len()
-            })
-        });
-    }
-
-    /// Waits until the hostile sentinels have been polled for seconds.
-    fn is_polled(&self) {
-        let enough = self.seen.polls.load(Ordering::Relaxed) + POLLS * 2 * self.sentinels.len();
-        wait_until("the hostile sentinels to be polled", PATIENCE, || {
-            let polls = self.seen.polls.load(Ordering::Relaxed);
-            if polls >= enough { Ok(()) } else { Err(format!("{polls} of {enough}")) }
-        });
-    }
-
-    /// Nothing reached it.
-    #[track_caller]
-    fn got_nothing(&self) {
-        assert_eq!(*self.seen.requests.lock().expect("no poison"), "", "at the hostile server");
-        assert!(
-            self.seen.logins.lock().expect("no poison").is_empty(),
-            "passwords at hostile sentinels: {:?}",
-            self.seen.logins
-        );
-    }
+/// A certificate of the attacker's servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Authority {
+    /// Issued by the authority of the deployment, as to any member of a mesh.
+    Shared,
+    Foreign,
 }
 
 /// How the proxy is configured.
+#[derive(Debug, Clone, Copy)]
 struct Case {
     /// How many of the three sentinels are configured.
     configured: usize,
+    /// The only one by a name.
+    by_name: bool,
     hostile: usize,
     /// The epoch of the claim, above the true one.
     above: u64,
-    shared: bool,
     sentinel_password: bool,
+    tls: Option<Authority>,
 }
 
-fn log_in(pointsman: &Pointsman) -> Client {
-    let mut client = pointsman.client();
-    assert!(client.cmd(&["AUTH", PASSWORD]).expect("AUTH").is_ok());
-    client
+const THREE: Case = Case {
+    configured: 3,
+    by_name: false,
+    hostile: 4,
+    above: 9,
+    sentinel_password: false,
+    tls: None,
+};
+
+/// A cluster, and the proxies in front of it.
+struct Site {
+    cluster: Cluster,
+    /// How a client logs in.
+    login: &'static [&'static str],
+    proxies: Vec<Pointsman>,
 }
 
-/// A write through the proxy reaches the true master, on a new and on an old connection.
-#[track_caller]
-fn writes(cluster: &Cluster, pointsman: &Pointsman, old: &mut Client, value: &str) {
-    let master = cluster.master();
-    for (key, client) in [("old", old), ("new", &mut log_in(pointsman))] {
-        let answer = client.cmd(&["SET", key, value]).expect("SET");
-        assert!(answer.is_ok(), "{answer:?}");
-        assert_eq!(master.ask(&["GET", key]).expect("GET").text(), Some(value));
+/// One proxy with a connection for each client, and one with shared connections. By default a hello
+/// would reach no server.
+fn start_both<'a>(configure: impl Fn() -> PointsmanBuilder<'a>) -> Vec<Pointsman> {
+    let start =
+        |upstream: &str| configure().service_line("refuse = []").service_line(upstream).start();
+    ["upstream = \"dedicated\"", "upstream = \"shared\""].map(start).into()
+}
+
+impl Site {
+    fn new(case: Case) -> Self {
+        let mut cluster = Cluster::builder().password(PASSWORD).user(PUBLISHER);
+        if case.sentinel_password {
+            cluster = cluster.sentinel_password(SENTINEL_PASSWORD);
+        }
+        if case.tls.is_some() {
+            cluster = cluster.tls();
+        }
+        let cluster = cluster.start();
+        let mut sentinels: Vec<String> =
+            cluster.sentinel_addrs().iter().map(ToString::to_string).collect();
+        sentinels.truncate(case.configured);
+        let hosts = [(TLS_NAME, cluster.address().ip())];
+        if case.by_name {
+            sentinels = vec![format!("{TLS_NAME}:{}", cluster.sentinels()[0].addr().port())];
+        }
+        let tls = case.tls.map(|_| sections(&cluster)).unwrap_or_default();
+        let proxies = start_both(|| {
+            let builder = builder(&cluster).sentinels(&sentinels).lines(&tls);
+            if case.by_name { builder.hosts(&hosts) } else { builder }
+        });
+        Self { login: &["AUTH", PASSWORD], proxies, cluster }
+    }
+
+    /// Every member has an address, and one name leads to all sentinels.
+    fn apart() -> Self {
+        let cluster = Cluster::builder().start_apart();
+        let app = format!("app on >{PASSWORD} ~* &* +@all");
+        let probe = format!("probe on >{PASSWORD} -@all +auth +ping +role +info +client|setname");
+        for rules in [PUBLISHER, &app, &probe] {
+            acl(cluster.nodes(), &rules.split(' ').collect::<Vec<_>>());
+        }
+        let addrs = cluster.sentinel_addrs();
+        let hosts: Vec<(&str, IpAddr)> =
+            addrs.iter().map(|it| ("sentinels.test", it.ip())).collect();
+        let sentinels = [format!("sentinels.test:{}", addrs[0].port())];
+        let auth = format!("[service.auth]\nusername = \"probe\"\npassword = \"{PASSWORD}\"");
+        let proxies =
+            start_both(|| builder(&cluster).sentinels(&sentinels).hosts(&hosts).lines(&auth));
+        Self { login: &["AUTH", "app", PASSWORD], proxies, cluster }
+    }
+
+    fn log_in(&self, proxy: &Pointsman) -> Client {
+        let mut client = proxy.client();
+        assert!(client.cmd(self.login).expect("AUTH").is_ok());
+        client
+    }
+
+    /// A write through each proxy reaches the true master, on a new and on an old connection.
+    #[track_caller]
+    fn writes(&self, old: &mut [Client], value: &str) {
+        let master = self.cluster.master();
+        for (proxy, old) in self.proxies.iter().zip(old) {
+            for (key, client) in [("old", old), ("new", &mut self.log_in(proxy))] {
+                let answer = client.cmd(&["SET", key, value]).expect("SET");
+                assert!(answer.is_ok(), "{answer:?}");
+                assert_eq!(master.ask(&["GET", key]).expect("GET").text(), Some(value));
+            }
+        }
+    }
+
+    /// The attacker's sentinels join, and name its server at a higher epoch for seconds. Nothing
+    /// reaches the server; and the next failover is followed.
+    fn withstands(&self, attacker: &Attacker, epoch: u64, polled: bool) {
+        let mut old: Vec<Client> = self.proxies.iter().map(|it| self.log_in(it)).collect();
+        self.writes(&mut old, "before");
+        attacker.claims(epoch);
+        attacker.announces(&self.cluster, &self.proxies[0]);
+        let proxies: Vec<&Pointsman> = self.proxies.iter().collect();
+        if polled {
+            attacker.is_polled(POLLS, &proxies);
+        } else {
+            self.withholds_tls(&proxies);
+        }
+        self.writes(&mut old, "during");
+        attacker.got_nothing();
+        for proxy in proxies {
+            let commits = metric(proxy, "pointsman_target_generation{service=\"mymaster\"}");
+            assert_eq!(commits, Some(1.0), "{}", status(proxy));
+        }
+        let to = self.cluster.failover().to;
+        for proxy in &self.proxies {
+            wait_until("the new master to serve", PATIENCE, || {
+                let answer = self.log_in(proxy).cmd(&["SET", "after", "it"]);
+                answer.is_ok_and(|it| it.is_ok())
+                    && self.cluster.node_at(to).is_some_and(|node| {
+                        node.ask(&["GET", "after"]).is_ok_and(|it| it.text() == Some("it"))
+                    })
+            });
+        }
+        attacker.got_nothing();
+    }
+
+    /// Each proxy has tried the attacker's sentinels, and refused their certificates.
+    fn withholds_tls(&self, proxies: &[&Pointsman]) {
+        for proxy in proxies {
+            wait_until("the foreign certificates to be refused", PATIENCE, || {
+                let status = status(proxy);
+                let sentinels = status["services"][0]["sentinels"].as_array().expect("rows");
+                let refused = |it: &&serde_json::Value| it["tls_fault"].is_string();
+                if sentinels.iter().any(|it| refused(&it)) {
+                    Ok(())
+                } else {
+                    Err(status.to_string())
+                }
+            });
+        }
     }
 }
 
-fn attack(case: &Case) {
-    let mut cluster = Cluster::builder().password(PASSWORD).user(PUBLISHER);
-    if case.sentinel_password {
-        cluster = cluster.sentinel_password(SENTINEL_PASSWORD);
-    }
-    let cluster = cluster.start();
-    let all: Vec<String> = cluster.sentinel_addrs().iter().map(ToString::to_string).collect();
-    // By default such a command reaches no server.
-    let mut pointsman =
-        builder(&cluster).sentinels(&all[..case.configured]).service_line("refuse = []");
-    if case.shared {
-        pointsman = pointsman.service_line("upstream = \"shared\"");
-    }
-    let pointsman = pointsman.start();
-    let mut old = log_in(&pointsman);
-    writes(&cluster, &pointsman, &mut old, "before");
+/// Both sections for TLS, with the cluster's authority and client certificate.
+fn sections(cluster: &Cluster) -> String {
+    let folder = cluster.folder().join("tls");
+    let keys = format!(
+        "enabled = true\nca_file = {:?}\ncertificate_file = {:?}\nkey_file = {:?}\n",
+        cluster.certificates().ca_file(),
+        folder.join("client.crt"),
+        folder.join("client.key")
+    );
+    format!("[service.redis_tls]\n{keys}[service.sentinel_tls]\n{keys}")
+}
 
-    let ip = cluster.address().ip();
-    let attacker = Attacker::new(ip, case.hostile);
-    attacker.claims(ip, case.above);
-    attacker.announces(&cluster, &pointsman);
-    attacker.is_polled();
-    writes(&cluster, &pointsman, &mut old, "during");
-    attacker.got_nothing();
-    let commits = metric(&pointsman, "pointsman_target_generation{service=\"mymaster\"}");
-    assert_eq!(commits, Some(1.0), "{}", status(&pointsman));
+/// The certificate of the attacker's servers.
+fn certificate(cluster: &Cluster, authority: Authority) -> TlsServer {
+    let foreign = Certificates::new(&cluster.folder().join("foreign"));
+    let authority = match authority {
+        Authority::Shared => cluster.certificates(),
+        Authority::Foreign => &foreign,
+    };
+    let names = [&cluster.address().ip().to_string(), "localhost", TLS_NAME];
+    TlsServer::new(&authority.issue("hostile", &names))
+}
 
-    // A planned failover of the real sentinels is followed under the attack.
-    let failover = cluster.failover();
-    wait_until("the new master to serve", PATIENCE, || {
-        let answer = log_in(&pointsman).cmd(&["SET", "after", "it"]);
-        answer.is_ok_and(|it| it.is_ok())
-            && cluster.node_at(failover.to).is_some_and(|node| {
-                node.ask(&["GET", "after"]).is_ok_and(|it| it.text() == Some("it"))
-            })
-    });
-    attacker.got_nothing();
+fn attack(case: Case) {
+    let site = Site::new(case);
+    let tls = case.tls.map(|authority| certificate(&site.cluster, authority));
+    let attacker = Attacker::new(site.cluster.address().ip(), case.hostile, tls);
+    site.withstands(&attacker, case.above, case.tls != Some(Authority::Foreign));
 }
 
 #[test]
 fn ignores_four_hostile_sentinels_at_a_higher_epoch() {
-    attack(&Case { configured: 3, hostile: 4, above: 9, shared: false, sentinel_password: false });
+    attack(THREE);
 }
 
 #[test]
 fn ignores_six_hostile_sentinels_beside_one_configured() {
-    attack(&Case { configured: 1, hostile: 6, above: 9, shared: false, sentinel_password: false });
+    attack(Case { configured: 1, hostile: 6, ..THREE });
 }
 
 #[test]
 fn ignores_hostile_sentinels_at_the_same_epoch() {
-    attack(&Case { configured: 3, hostile: 5, above: 0, shared: true, sentinel_password: false });
+    attack(Case { hostile: 5, above: 0, ..THREE });
 }
 
 #[test]
 fn ignores_one_hostile_sentinel() {
-    attack(&Case { configured: 1, hostile: 1, above: 9, shared: true, sentinel_password: false });
+    attack(Case { configured: 1, hostile: 1, ..THREE });
 }
 
 #[test]
 fn keeps_password_from_hostile_sentinels() {
-    attack(&Case { configured: 3, hostile: 4, above: 9, shared: false, sentinel_password: true });
+    attack(Case { sentinel_password: true, ..THREE });
+}
+
+#[test]
+fn ignores_hostile_sentinels_beside_one_name_over_tls() {
+    attack(Case {
+        configured: 1,
+        by_name: true,
+        hostile: 3,
+        tls: Some(Authority::Shared),
+        ..THREE
+    });
+}
+
+#[test]
+fn keeps_password_from_hostile_sentinels_over_tls() {
+    attack(Case { hostile: 2, sentinel_password: true, tls: Some(Authority::Foreign), ..THREE });
+}
+
+#[test]
+fn ignores_hostile_sentinels_beside_three_of_one_name() {
+    if !alone("hostile_sentinels::ignores_hostile_sentinels_beside_three_of_one_name") {
+        return;
+    }
+    let site = Site::apart();
+    let attacker = Attacker::new(site.cluster.address().ip(), 6, None);
+    site.withstands(&attacker, 9, true);
 }

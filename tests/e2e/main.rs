@@ -16,6 +16,7 @@
 mod accounts;
 mod admin_surface;
 mod alarms;
+mod attacker;
 mod bytes;
 mod carry;
 mod carry_state;
@@ -42,6 +43,7 @@ mod faults_takeover;
 mod fleet_pause;
 mod follow;
 mod history;
+mod hostile_replicas;
 mod hostile_sentinels;
 mod identity;
 mod import;
