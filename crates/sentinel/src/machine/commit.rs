@@ -190,7 +190,7 @@ impl Machine {
         // The next failover may come before the next view.
         let mut family: BTreeSet<NodeAddr> = match basis {
             // Nobody else decides, and nothing is known from before.
-            Basis::BootstrapMinority => self.electorate.replicas_of(addr).collect(),
+            Basis::BootstrapMinority => self.electorate.usual_replicas_of(addr),
             _ => self.electorate.vouched_replicas(addr),
         };
         let known = std::mem::take(&mut self.family);

@@ -154,7 +154,10 @@ impl Machine {
         if let Some(decided) = vote_count::decided(&votes, &founds, 0) {
             self.pursue(now, decided.addr, decided.epoch, Basis::Majority);
         } else if self.rules.minority != Minority::Cut {
-            self.pursue(now, claim.addr.clone(), claim.epoch, Basis::BootstrapMinority);
+            // Most of the configured ones, though below the quorum, come before one of them.
+            let most = |voters: &BTreeSet<&MyId>| self.electorate.are_most_roots(voters);
+            let claim = vote_count::decided(&votes, &most, 0).unwrap_or_else(|| claim.clone());
+            self.pursue(now, claim.addr, claim.epoch, Basis::BootstrapMinority);
         }
     }
 

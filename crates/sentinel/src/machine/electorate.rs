@@ -405,6 +405,16 @@ impl Electorate {
         listed_by_more_than(half, views.filter(|view| view.addr == *master))
     }
 
+    /// The replicas of this master that most of those sentinels list which name it and
+    /// [may list nodes](Self::may_list_nodes).
+    pub(super) fn usual_replicas_of(&self, addr: &NodeAddr) -> BTreeSet<NodeAddr> {
+        let views = || {
+            let named = self.received_from_members().filter(|(_, it)| it.view.addr == *addr);
+            named.filter(|(_, it)| self.may_list_nodes(it.configured)).map(|(_, it)| &it.view)
+        };
+        listed_by_more_than(views().count() / 2, views())
+    }
+
     /// The replicas of this master, as listed by sentinels that
     /// [may list nodes](Self::may_list_nodes).
     pub(super) fn replicas_of(&self, addr: &NodeAddr) -> impl Iterator<Item = NodeAddr> {

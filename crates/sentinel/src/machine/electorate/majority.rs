@@ -158,12 +158,18 @@ impl Electorate {
         ours > self.expected / 2 && ours * 2 > self.roots().count()
     }
 
-    /// Whether these voters are enough to start with once all others had time to answer: a majority
-    /// of the configured sentinels, answering or not, and of those that answer. However many others
-    /// are listed, they cannot prevent it: otherwise one of the configured would decide alone.
+    /// Whether these voters are enough to start with once all others had time to answer: most of
+    /// the configured sentinels, and their quorum. However many others are listed, they cannot
+    /// prevent it: otherwise one of the configured would decide alone.
     pub(in crate::machine) fn may_found_late(&self, voters: &BTreeSet<&MyId>) -> bool {
+        self.are_most_roots(voters) && self.is_root_majority(voters)
+    }
+
+    /// Whether these voters are more than half of the configured sentinels, answering or not, and
+    /// of those that answer.
+    pub(in crate::machine) fn are_most_roots(&self, voters: &BTreeSet<&MyId>) -> bool {
         let (roots, ours) = self.count_roots(voters);
-        ours * 2 > roots && self.is_root_majority(voters)
+        ours > self.expected / 2 && ours * 2 > roots
     }
 
     /// Whether a majority answers; before the first decision, or if `strict`, one that may found.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::rig::{Answer, Rig, id, master, node, view};
-use crate::machine::{Admission, MachineEvent};
+use crate::machine::{Admission, MachineEvent, Trust};
 use crate::{MachineRules, Minority, MyId, Notice, View};
 
 /// The attacker's sentinels.
@@ -116,6 +116,25 @@ fn starts_with_the_master_of_most_configured_sentinels() {
         insist(&mut rig, &claim(epoch), 10_000);
         assert_eq!(rig.outcomes_untimed(), ["commit A@5 majority"], "{epoch}");
         probes_none(&rig);
+    }
+}
+
+/// The same with a quorum that the honest ones cannot reach: they start as a minority does. The
+/// hostile one then names the true master, and lists a replica of its own.
+#[test]
+fn starts_below_the_quorum_with_most_configured_sentinels() {
+    for named in ['X', 'A'] {
+        let mut rig = Rig::new();
+        for sentinel in 1..=3 {
+            rig.change(sentinel, |it| it.quorum = 3);
+        }
+        rig.change(1, |it| *it = View { quorum: 3, ..view(named, 99, &[2, 3], &['B', 'X']) });
+        let mut rig = attacked(rig);
+        insist(&mut rig, &claim(99), 10_000);
+        let outcomes = rig.outcomes_untimed();
+        assert_eq!(outcomes.first().map(String::as_str), Some("commit A@5 bootstrap_minority"));
+        assert!(outcomes.iter().all(|it| !it.contains('X')), "{outcomes:?}");
+        assert_eq!(rig.machine.trust(&node('X')), Trust::Stranger, "{named}");
     }
 }
 
