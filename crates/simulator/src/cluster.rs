@@ -1,7 +1,8 @@
 //! The simulated cluster: its processes, its network, and the faults that are in effect.
 
+use crate::hostile::Outsider;
 use crate::net::{Event, Net, ProcessInput};
-use crate::plan::{ClusterConfig, FaultPlan};
+use crate::plan::{ClusterConfig, FaultPlan, HostileConfig};
 use crate::proxy::{self, Proxy};
 use crate::redis::Redis;
 use crate::rng::Rng;
@@ -20,6 +21,7 @@ pub(crate) enum FaultEnd {
     Admit(usize),
     Dns,
     Fast(usize),
+    EndAttack,
 }
 
 /// The cluster of one run. See the module's header.
@@ -30,6 +32,7 @@ pub(crate) struct Cluster {
     pub(crate) proxies: Vec<Proxy>,
     pub(crate) sentinels: Vec<Sentinel>,
     pub(crate) redis: Vec<Redis>,
+    pub(crate) outsiders: Vec<Outsider>,
     pub(crate) undo: Vec<FaultEnd>,
     /// Faults in effect.
     pub(crate) pending: usize,
@@ -43,13 +46,17 @@ impl Cluster {
     /// The cluster of `plan`, with its faults scheduled.
     pub(crate) fn new(plan: FaultPlan, rng: Rng, traced: bool) -> Self {
         let ClusterConfig { proxies, sentinels, redis, colocated, latency, .. } = plan.cluster;
-        let hosts = proxies + sentinels + redis;
+        let outside: Vec<Addr> =
+            plan.hostile.into_iter().flat_map(HostileConfig::addresses).collect();
+        let inside = proxies + sentinels + redis;
+        let hosts = inside + outside.len();
         let net = Net::new(rng, hosts, latency, Trace::new(traced));
         let mut cluster = Self {
             net,
             proxies: Vec::new(),
             sentinels: Vec::new(),
             redis: Vec::new(),
+            outsiders: Vec::new(),
             undo: Vec::new(),
             pending: plan.faults.len(),
             healed_at: plan.last_begins(),
@@ -72,6 +79,10 @@ impl Cluster {
             let host = if shares { proxies + at } else { proxies + sentinels + at };
             let ip = if shares { 10 } else { 50 } + at as u8;
             cluster.net.add(format!("redis{at}"), host, Addr::redis(ip));
+        }
+        for (at, addr) in outside.into_iter().enumerate() {
+            let pid = cluster.net.add(format!("hostile{at}"), inside + at, addr);
+            cluster.net.process_mut(pid).up = false;
         }
         cluster.populate();
         cluster
@@ -117,6 +128,11 @@ impl Cluster {
         for at in 0..cluster.proxies {
             self.proxies.push(Proxy::new(at, settings.clone(), 1, net));
         }
+        let outside = self.plan.hostile.into_iter().flat_map(HostileConfig::addresses);
+        for at in 0..outside.count() {
+            let (pid, id) = (first_redis + cluster.redis + at, net.rng.next());
+            self.outsiders.push(Outsider::new(pid, id, cluster.proxies));
+        }
         for (at, fault) in self.plan.faults.iter().enumerate() {
             net.at(fault.at, Event::Fault(at));
         }
@@ -129,8 +145,11 @@ impl Cluster {
             self.proxies[pid].handle(input, &mut self.net);
         } else if pid < proxies + sentinels {
             self.sentinels[pid - proxies].handle(input, &mut self.net);
-        } else {
+        } else if pid < proxies + sentinels + self.redis.len() {
             self.redis[pid - proxies - sentinels].handle(input, &mut self.net);
+        } else {
+            let at = pid - proxies - sentinels - self.redis.len();
+            self.outsiders[at].handle(input, &mut self.net);
         }
     }
 
@@ -180,6 +199,7 @@ impl Cluster {
                 self.net.dns.left_out.clear();
             }
             FaultEnd::Fast(host) => self.net.slow(host, 0),
+            FaultEnd::EndAttack => self.end_attack(),
         }
     }
 

@@ -57,6 +57,7 @@ impl Cluster {
                 self.undo_at(until, FaultEnd::Fast(host));
             }
             FaultKind::OrderFollow => self.order_follow(lasts),
+            FaultKind::HostilePeers | FaultKind::HostileSentinels => self.attack(until),
             _ => self.fail_sentinels(kind, until),
         }
     }

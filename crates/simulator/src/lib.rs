@@ -23,6 +23,8 @@
 //! - `plan` derives the cluster and its faults from the seed; `cluster` holds the processes,
 //!   `faults` applies the faults to them, `world` runs all of it.
 //! - `sentinel` and `redis` model the servers, `net` the network, the processes and the time.
+//! - `hostile` has processes that lie: outsiders that join through hellos, and what configured
+//!   sentinels say after they turned; `attack` begins and ends it.
 //! - `proxy` models the driver of discovery; `proxy/driver.rs` is the only file that knows the
 //!   machine's events and actions.
 //! - `oracle` checks the rules of `report`; `trace` keeps the timeline.
@@ -34,8 +36,10 @@
     reason = "indices are created by the simulation itself: a wrong one is a bug that should panic"
 )]
 
+mod attack;
 mod cluster;
 mod faults;
+mod hostile;
 mod net;
 mod oracle;
 mod plan;

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use sentinel::Minority;
 
 use crate::cluster::Cluster;
-use crate::net::{Observation, RouteEvent};
+use crate::net::{Leak, Observation, RouteEvent};
 use crate::plan::FaultPlan;
 use crate::proxy::mono;
 use crate::report::{Rule, Violation};
@@ -37,6 +37,8 @@ const LIVE: Micros = 15 * SECOND;
 /// Bound for an override to end when a majority is back: it may have to insist for ten seconds on
 /// the last master.
 const OVERRULE: Micros = 25 * SECOND;
+/// How long a run continues after an attack.
+const AFTERMATH: Micros = 20 * SECOND;
 /// How long all must be well before the run ends.
 const CALM: Micros = 3 * SECOND;
 
@@ -79,6 +81,14 @@ pub(crate) struct Oracle {
     agreed_since: Option<Micros>,
     calm_since: Option<Micros>,
     violation: Option<Violation>,
+    /// Most configured sentinels lied, or followed the attacker, at some time.
+    captured: bool,
+    /// The same of those that a proxy could reach.
+    outnumbered: Vec<bool>,
+    /// A configured sentinel lied at some time. It has the password for sentinels already.
+    betrayed: bool,
+    /// What most of those that a proxy could reach listed at some time.
+    listed: BTreeSet<(Pid, Addr)>,
     pub(crate) lost: u64,
     pub(crate) converged: bool,
 }
@@ -112,7 +122,7 @@ impl Cluster {
         (node.is_master() && self.net.process(node.pid).up).then_some(right)
     }
 
-    fn can_hear(&self, proxy: Pid, sentinel: Pid) -> bool {
+    pub(crate) fn can_hear(&self, proxy: Pid, sentinel: Pid) -> bool {
         let process = self.net.process(sentinel);
         process.up && !process.stopped && self.net.reach(proxy, sentinel)
     }
@@ -126,8 +136,15 @@ impl Cluster {
 
 impl Oracle {
     pub(crate) fn new(plan: &FaultPlan, ignored: &[Rule]) -> Self {
+        let mut ignored = ignored.to_vec();
+        if plan.hostile.is_some() {
+            // An attack may take service away: it makes the electorate larger.
+            let judged = [Rule::RequestOutside, Rule::PasswordOutside, Rule::Safety];
+            ignored.extend(Rule::ALL.into_iter().filter(|it| !judged.contains(it)));
+        }
         Self {
-            ignored: ignored.to_vec(),
+            ignored,
+            outnumbered: vec![false; plan.cluster.proxies],
             minority: plan.cluster.minority,
             only_planned: plan.is_planned(),
             proxies: vec![ProxyRecord::default(); plan.cluster.proxies],
@@ -161,6 +178,10 @@ impl Oracle {
             }
             Observation::ForwardedUnproven { pid, node } => {
                 self.judge_forward(pid, node, cluster);
+            }
+            Observation::Leaked { pid, node, leak } => {
+                let addr = cluster.net.addr(node);
+                self.judge_leak(pid, addr, leak, cluster);
             }
             Observation::RouteEvent(pid, RouteEvent::Ordered { to }) => {
                 self.judge_order(pid, to, cluster);
@@ -293,6 +314,40 @@ impl Oracle {
         }
     }
 
+    /// What must be known before a leak is judged.
+    fn watch_attack(&mut self, pid: Pid, cluster: &Cluster) {
+        self.captured |= cluster.is_captured();
+        self.betrayed |= cluster.sentinels.iter().any(|it| it.plot.is_some());
+        let (liars, honest) = cluster.liars_and_honest(pid);
+        self.outnumbered[pid] |= honest <= liars;
+        let outside = cluster.outsiders.iter().map(|it| cluster.net.addr(it.pid));
+        self.listed
+            .extend(outside.filter(|addr| cluster.is_listed(pid, *addr)).map(|addr| (pid, addr)));
+    }
+
+    /// Something reached a process outside the cluster.
+    fn judge_leak(&mut self, pid: Pid, to: Addr, leak: Leak, cluster: &mut Cluster) {
+        self.watch_attack(pid, cluster);
+        let rule = match leak {
+            Leak::Request | Leak::Readers => Rule::RequestOutside,
+            Leak::NodePassword | Leak::SentinelPassword => Rule::PasswordOutside,
+        };
+        let may_know = match leak {
+            Leak::Request | Leak::Readers => false,
+            Leak::NodePassword => self.listed.contains(&(pid, to)),
+            Leak::SentinelPassword => self.betrayed || self.listed.contains(&(pid, to)),
+        };
+        if !self.captured && !self.outnumbered[pid] && !may_know {
+            let (liars, honest) = cluster.liars_and_honest(pid);
+            let text = format!(
+                "{leak:?} reached {to}, outside the cluster, although {honest} of {} configured \
+                 sentinels are honest",
+                liars + honest
+            );
+            self.violate(rule, pid, text, cluster);
+        }
+    }
+
     /// An order was carried out.
     fn judge_order(&mut self, pid: Pid, to: Addr, cluster: &mut Cluster) {
         let now = cluster.net.now;
@@ -346,6 +401,9 @@ impl Oracle {
     }
 
     fn watch(&mut self, pid: Pid, cluster: &mut Cluster) {
+        if cluster.plan.hostile.is_some() {
+            self.watch_attack(pid, cluster);
+        }
         let (now, majority) = (cluster.net.now, cluster.sentinels.len() / 2 + 1);
         let right = self.right;
         let (heard, naming) = cluster.heard(pid, right);
@@ -437,6 +495,9 @@ impl Oracle {
         let now = cluster.net.now;
         let members = cluster.proxies[pid].driver.pool_update.members.iter().flatten();
         let members: BTreeSet<Addr> = members.filter_map(|it| Addr::of(&it.addr)).collect();
+        if let Some(to) = members.iter().find(|it| cluster.is_outside(**it)).copied() {
+            self.judge_leak(pid, to, Leak::Readers, cluster);
+        }
         let wrong = |addr: &Addr| {
             let node = cluster.redis.iter().find(|it| cluster.net.addr(it.pid) == *addr);
             node.is_some_and(|it| {
@@ -469,6 +530,10 @@ impl Oracle {
     /// After the last fault has ended: all sentinels agree, and then every proxy serves.
     fn watch_end(&mut self, cluster: &mut Cluster) {
         let now = cluster.net.now;
+        if cluster.plan.hostile.is_some() {
+            self.converged = cluster.pending == 0 && now > cluster.healed_at + AFTERMATH;
+            return;
+        }
         let agreed = cluster.pending == 0 && cluster.agree(self.right);
         since(&mut self.agreed_since, agreed, now);
         let Some(at) = self.agreed_since else { return };

@@ -6,7 +6,10 @@
 use sentinel::Minority;
 
 use crate::rng::Rng;
-use crate::wire::{MS, Micros, SECOND};
+use crate::wire::{Addr, MS, Micros, REDIS, SECOND, SENTINEL};
+
+/// The percentage of seeds with an attack.
+const ATTACKS: u64 = 15;
 
 /// The kinds of faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -74,11 +77,15 @@ pub enum FaultKind {
     /// An operator promotes a replica by hand while the sentinels are lost, or not, and orders the
     /// proxies to follow some node, rightly or wrongly.
     OrderFollow,
+    /// Sentinels and servers that no configuration names join through hellos, and lie.
+    HostilePeers,
+    /// Configured sentinels lie, less than a majority or more.
+    HostileSentinels,
 }
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 33] = [
         Self::KillMaster,
         Self::StopMaster,
         Self::KillReplica,
@@ -110,7 +117,12 @@ impl FaultKind {
         Self::SlowHost,
         Self::LoseSentinels,
         Self::OrderFollow,
+        Self::HostilePeers,
+        Self::HostileSentinels,
     ];
+
+    /// Those that are drawn; the hostile ones, at the end, are drawn apart.
+    const DRAWN: usize = Self::ALL.len() - 2;
 
     /// Faults that lead to another master, which make other faults interesting.
     const SWITCHES: [Self; 6] = [
@@ -185,11 +197,33 @@ pub(crate) struct ClusterConfig {
     pub(crate) connections: u32,
 }
 
+/// The hostile processes of a run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HostileConfig {
+    pub(crate) seed: u64,
+    /// Sentinels that no configuration names.
+    pub(crate) sentinels: usize,
+    /// Servers outside the cluster.
+    pub(crate) servers: usize,
+    /// Configured sentinels that turn hostile.
+    pub(crate) insiders: usize,
+}
+
+impl HostileConfig {
+    /// The addresses of the outsiders: sentinels first.
+    pub(crate) fn addresses(self) -> impl Iterator<Item = Addr> {
+        let sentinels = (0..self.sentinels).map(|at| Addr { ip: 200 + at as u8, port: SENTINEL });
+        let servers = (0..self.servers).map(|at| Addr { ip: 230 + at as u8, port: REDIS });
+        sentinels.chain(servers)
+    }
+}
+
 /// The plan of a run.
 #[derive(Debug, Clone)]
 pub(crate) struct FaultPlan {
     pub(crate) cluster: ClusterConfig,
     pub(crate) faults: Vec<Fault>,
+    pub(crate) hostile: Option<HostileConfig>,
 }
 
 impl FaultPlan {
@@ -211,7 +245,7 @@ impl FaultPlan {
                 (_, Some((_, second)), _) => second,
                 (_, _, 0..25) => *rng.pick(&FaultKind::SWITCHES),
                 (_, _, 25..45) => *rng.pick(&FaultKind::BLINDNESS),
-                _ => *rng.pick(&FaultKind::ALL),
+                _ => *rng.pick(&FaultKind::ALL[..FaultKind::DRAWN]),
             };
             let lasts = lasting(rng);
             let at = if number == 0 { first } else { near(rng, begun) };
@@ -219,7 +253,36 @@ impl FaultPlan {
             begun = (at, at + lasts);
         }
         cluster.adapt(&faults, rng);
-        Self { cluster, faults }
+        let mut plan = Self { cluster, faults, hostile: None };
+        plan.add_attack(&mut Rng::new(rng.clone().next()));
+        plan
+    }
+
+    /// Adds an attack to some plans. It is drawn from a source of its own, so that all other seeds
+    /// are what they were without attacks.
+    fn add_attack(&mut self, rng: &mut Rng) {
+        if !rng.percent(ATTACKS) {
+            return;
+        }
+        let kind = *rng.pick(&[FaultKind::HostilePeers, FaultKind::HostileSentinels]);
+        let half = self.cluster.sentinels as u64 / 2;
+        let insiders = match (kind, rng.percent(75)) {
+            (FaultKind::HostilePeers, _) => 0,
+            (_, true) => rng.range(1, half + 1),
+            (_, false) => rng.range(half + 1, 2 * half + 2),
+        };
+        let most = if insiders == 0 { 7 } else { 4 };
+        self.hostile = Some(HostileConfig {
+            seed: rng.next(),
+            sentinels: rng.range(1, most) as usize,
+            servers: rng.range(1, 3) as usize,
+            insiders: insiders as usize,
+        });
+        let at = if rng.percent(20) { 0 } else { rng.range(5 * SECOND, 15 * SECOND) };
+        if rng.percent(50) {
+            self.faults.clear();
+        }
+        self.faults.push(Fault { kind, at, lasts: rng.range(20 * SECOND, 60 * SECOND) });
     }
 
     /// When the last fault begins.

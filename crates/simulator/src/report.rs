@@ -43,11 +43,17 @@ pub enum Rule {
     /// An order to follow a node is refused while a majority of the sentinels is reachable, and
     /// for a node that is no master.
     WrongOrder,
+    /// While most of the configured sentinels that answer are honest, no request reaches a process
+    /// outside the cluster.
+    RequestOutside,
+    /// Nor does a password, unless most of them list the process, or it is the one for sentinels
+    /// and one of them lies.
+    PasswordOutside,
 }
 
 impl Rule {
     /// All rules.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 16] = [
         Self::Safety,
         Self::LateMajority,
         Self::OpenedUnheard,
@@ -62,6 +68,8 @@ impl Rule {
         Self::Liveness,
         Self::PlannedLoss,
         Self::WrongOrder,
+        Self::RequestOutside,
+        Self::PasswordOutside,
     ];
 
     /// Parses a rule's name.

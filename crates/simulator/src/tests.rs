@@ -8,9 +8,9 @@
 use sentinel::Minority;
 use sentinel::simulation::{PollOutcome, Reply, read_poll};
 
-use crate::plan::{ClusterConfig, FaultPlan};
+use crate::plan::{ClusterConfig, FaultPlan, HostileConfig};
 use crate::rng::Rng;
-use crate::wire::{MS, Message, Micros, SECOND};
+use crate::wire::{Addr, MS, Message, Micros, SECOND};
 use crate::world::Simulation;
 
 const CAUSE: Micros = 15 * SECOND;
@@ -33,8 +33,12 @@ fn quiet(seed: u64) -> Simulation {
         knows_peers: true,
         connections: 0,
     };
-    let mut simulation =
-        Simulation::with_plan(FaultPlan { cluster, faults: Vec::new() }, Rng::new(seed), true, &[]);
+    let mut simulation = Simulation::with_plan(
+        FaultPlan { cluster, faults: Vec::new(), hostile: None },
+        Rng::new(seed),
+        true,
+        &[],
+    );
     simulation.run_until(CAUSE);
     simulation
 }
@@ -389,4 +393,26 @@ fn switchover_loses_nothing() {
         let (run, text) = simulation.run();
         assert!(run.failovers == 1 && run.lost == 0 && run.violation.is_none(), "{run:?}\n{text}");
     }
+}
+
+/// Three outsiders publish hellos at an epoch that nobody follows, and one configured sentinel
+/// lies: all list the outsiders, and none names their server.
+#[test]
+fn hostile_sentinels_join_without_being_followed() {
+    let mut plan = quiet(1).cluster.plan;
+    plan.hostile = Some(HostileConfig { seed: 1, sentinels: 3, servers: 1, insiders: 1 });
+    let mut simulation = Simulation::with_plan(plan, Rng::new(1), true, &[]);
+    simulation.run_until(CAUSE);
+    let cluster = &mut simulation.cluster;
+    let outside: Vec<Addr> = cluster.outsiders.iter().map(|it| cluster.net.addr(it.pid)).collect();
+    assert!(outside.iter().all(|addr| cluster.is_outside(*addr) && !cluster.is_listed(0, *addr)));
+    assert_eq!(cluster.liars_and_honest(0), (0, 3));
+    cluster.attack(CAUSE + 20 * SECOND);
+    simulation.run_until(CAUSE + 10 * SECOND);
+    let cluster = &mut simulation.cluster;
+    assert_eq!(cluster.liars_and_honest(0), (1, 2));
+    assert!(outside[..3].iter().all(|addr| cluster.is_listed(0, *addr)));
+    assert!(!cluster.is_captured() && !cluster.is_listed(0, outside[3]));
+    simulation.run_until(CAUSE + 21 * SECOND);
+    assert_eq!(simulation.cluster.liars_and_honest(0), (0, 3));
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 
+use bytes::Bytes;
 use sentinel::NodeAddr;
 use sentinel::simulation::Reply;
 
@@ -25,6 +26,9 @@ pub(crate) struct Addr {
     pub(crate) ip: u8,
     pub(crate) port: u16,
 }
+
+/// The name of the only master.
+pub(crate) const NAME: &str = "mymaster";
 
 /// The port of every Redis node.
 pub(crate) const REDIS: u16 = 6379;
@@ -142,8 +146,10 @@ pub(crate) enum Message {
     Failover,
     FailoverTaken(bool),
     // From a proxy to a Redis node, and back.
+    /// `password`: it contains the password, or the next one will if the node asks for it.
     Probe {
         asked: Micros,
+        password: bool,
     },
     Probed {
         asked: Micros,
@@ -175,4 +181,17 @@ pub(crate) enum Message {
         id: Option<u32>,
         offset: u64,
     },
+}
+
+/// A bulk string in a reply.
+pub(crate) fn text(word: impl Into<String>) -> Reply {
+    Reply::Text(Bytes::from(word.into().into_bytes()))
+}
+
+/// A reply of keys with their values.
+pub(crate) fn fields(pairs: Vec<(&'static str, String)>) -> Reply {
+    let words = pairs
+        .into_iter()
+        .flat_map(|(key, value)| [Reply::Text(Bytes::from_static(key.as_bytes())), text(value)]);
+    Reply::List(words.collect())
 }

@@ -33,6 +33,8 @@ pub(crate) enum Observation {
     Acked { pid: Pid, node: Pid, id: u32, executed: Micros },
     /// A write was forwarded to this node after a stop of the proxy, before it received any view.
     ForwardedUnproven { pid: Pid, node: Pid },
+    /// Something of a proxy reached a process outside the cluster.
+    Leaked { pid: Pid, node: Pid, leak: Leak },
     /// A change of a proxy's target.
     RouteEvent(Pid, RouteEvent),
 }
@@ -95,4 +97,17 @@ impl Ord for Queued {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (self.0, self.1).cmp(&(other.0, other.1))
     }
+}
+
+/// What reached a process outside the cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Leak {
+    /// A client's request.
+    Request,
+    /// Readers are sent there.
+    Readers,
+    /// The password for Redis nodes.
+    NodePassword,
+    /// The password for sentinels.
+    SentinelPassword,
 }

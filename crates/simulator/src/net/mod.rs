@@ -14,7 +14,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use event::Queued;
-pub(crate) use event::{ConnId, Dns, Event, Observation, ProcessInput, RouteEvent};
+pub(crate) use event::{ConnId, Dns, Event, Leak, Observation, ProcessInput, RouteEvent};
 
 use crate::rng::Rng;
 use crate::trace::Trace;

@@ -11,7 +11,7 @@ use sentinel::simulation::{AbsenceLimit, Eligibility, Peer, PoolUpdate, evaluate
 use sentinel::{
     Basis, Commit, FollowOrder, Machine, MachineAction, MachineEvent, MachineRules, MachineState,
     MyId, NodeAddr, Notice, OverrideEnd, OverrideNews, Pause, Probe, ProbeFailure, ReplicaRules,
-    Role, View, Warning,
+    Role, Trust, View, Warning,
 };
 use target::ReplyPolicy;
 
@@ -51,8 +51,9 @@ pub(crate) struct ProxyTarget {
 pub(crate) enum Request {
     /// Poll all sentinels.
     PollSentinels,
-    /// Probe this node; `true`: a decision waits for the answer.
-    Probe(NodeAddr, bool),
+    /// Probe this node; whether a decision waits for the answer, and whether it may get the
+    /// password.
+    Probe(NodeAddr, bool, bool),
 }
 
 /// The driver. See the module's header.
@@ -208,7 +209,9 @@ impl MachineDriver {
                 view.replicas.iter().any(|replica| replica.healthy && replica.addr == *node)
             };
             match report.map(|report| &report.role) {
-                Some(Role::Replica { master, .. }) if *master == committed.addr => {
+                Some(Role::Replica { master, .. })
+                    if *master == committed.addr && self.may_send_password(node) =>
+                {
                     replicas.extend(Addr::of(node));
                 }
                 _ if views().any(|(_, _, view, _)| promotable(view)) => return None,
@@ -216,6 +219,11 @@ impl MachineDriver {
             }
         }
         (!replicas.is_empty()).then_some(replicas)
+    }
+
+    /// Whether a connection to the node may carry the password: a hostile one asks for it.
+    fn may_send_password(&self, node: &NodeAddr) -> bool {
+        self.machine.trust(node) != Trust::Stranger
     }
 
     /// Whether the node answered the last probe.
@@ -450,7 +458,8 @@ impl MachineDriver {
             MachineAction::Ask => requests.push(Request::PollSentinels),
             MachineAction::Probe(node) => {
                 let urgent = self.machine.is_corroborated(&node);
-                requests.push(Request::Probe(node, urgent));
+                let password = self.may_send_password(&node);
+                requests.push(Request::Probe(node, urgent, password));
             }
             MachineAction::Hold => {
                 self.counts.holds += 1;

@@ -262,6 +262,12 @@ impl Links {
         self.all.iter().any(|it| it.number == number && it.expect.is_none())
     }
 
+    /// The learned sentinels that are connected.
+    pub(crate) fn learned(&self) -> impl Iterator<Item = (&MyId, &NodeAddr)> {
+        let learned = self.all.iter().filter(|it| it.expect.is_some());
+        learned.filter_map(|it| Some((it.id.as_ref()?, &it.addr)))
+    }
+
     pub(crate) fn is_up(&self, addr: &NodeAddr) -> bool {
         self.all.iter().any(|it| it.addr == *addr && it.id.is_some())
     }

@@ -325,7 +325,9 @@ impl Proxy {
         for want in requests {
             match want {
                 Request::PollSentinels => self.links.ask(now, net),
-                Request::Probe(node, urgent) => self.probers.ask(&node, urgent, now, net),
+                Request::Probe(node, urgent, password) => {
+                    self.probers.ask(&node, (urgent, password), now, net);
+                }
             }
         }
         let driver = &self.driver;
@@ -346,8 +348,12 @@ impl Proxy {
                 requests.insert(addr.node(), None);
             }
         }
-        let votes = |id: &MyId| self.driver.machine.is_member(id);
-        for (id, addrs) in self.learned.candidates().into_iter().filter(|(id, _)| votes(id)) {
+        let mut learned = self.learned.candidates();
+        for (id, addr) in self.links.learned() {
+            learned.entry(id).or_default().insert(addr);
+        }
+        learned.retain(|id, _| self.driver.machine.is_member(id));
+        for (id, addrs) in learned {
             let reached = self.links.voting_link(id).map(|link| &link.addr);
             for addr in addrs.into_iter().filter(|addr| reached.is_none_or(|there| there == *addr))
             {

@@ -130,6 +130,8 @@ struct NodeProber {
     phase: ProbePhase,
     requested: bool,
     urgent: bool,
+    /// It may get the password.
+    password: bool,
     pause: Option<DialPause>,
     /// Pauses after a failed dial, and after a rejected connection.
     failed: Backoff,
@@ -156,13 +158,20 @@ impl ProberSet {
         Self { pid, all: Vec::new(), tokens: TOKENS + base }
     }
 
-    pub(crate) fn ask(&mut self, node: &NodeAddr, urgent: bool, now: Micros, net: &mut Net) {
+    pub(crate) fn ask(
+        &mut self,
+        node: &NodeAddr,
+        (urgent, password): (bool, bool),
+        now: Micros,
+        net: &mut Net,
+    ) {
         let Some(addr) = Addr::of(node) else { return };
         if self.all.iter().all(|it| it.node != *node) {
             self.all.push(NodeProber::new(node.clone(), addr));
         }
         let Some(at) = self.all.iter().position(|it| it.node == *node) else { return };
         self.all[at].urgent |= urgent;
+        self.all[at].password = password;
         self.all[at].requested = true;
         self.turn(at, now, net);
     }
@@ -351,6 +360,7 @@ impl NodeProber {
             phase: ProbePhase::Idle,
             requested: false,
             urgent: false,
+            password: false,
             pause: None,
             failed: Backoff::new(20 * MS, SECOND),
             rejected: Backoff::new(20 * MS, 100 * MS),
@@ -397,7 +407,7 @@ impl NodeProber {
         connection.handshake_sent = true;
         if connection.pending.is_none() {
             connection.pending = Some(now);
-            net.send(connection.id, pid, Message::Probe { asked: now });
+            net.send(connection.id, pid, Message::Probe { asked: now, password: self.password });
         }
     }
 

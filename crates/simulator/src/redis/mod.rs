@@ -190,7 +190,7 @@ impl Redis {
                 self.kill_clients(connection, net);
                 None
             }
-            Message::Probe { asked } => {
+            Message::Probe { asked, .. } => {
                 Some(Message::Probed { asked, info: Box::new(self.info(net)) })
             }
             Message::Write { id } => Some(self.write(id, net)),

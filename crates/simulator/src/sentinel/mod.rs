@@ -17,11 +17,10 @@ use std::rc::Rc;
 
 pub(crate) use instance::{Instance, InstanceKind, ReconfState};
 
+use crate::hostile::Conspiracy;
 use crate::net::{ConnId, Net, ProcessInput};
+pub(crate) use crate::wire::NAME;
 use crate::wire::{Addr, MS, Message, Pid, SENTINEL, hex};
-
-/// The name of the master.
-pub(crate) const NAME: &str = "mymaster";
 
 /// Periods and limits of Sentinel, in milliseconds.
 pub(crate) const INFO_PERIOD: i64 = 10_000;
@@ -104,6 +103,8 @@ pub(crate) struct Sentinel {
     subscribers: Vec<ConnId>,
     /// The last files that were written; the newest at the end.
     pub(crate) files: Vec<SentinelFile>,
+    /// Set while it lies to proxies.
+    pub(crate) plot: Option<Rc<Conspiracy>>,
     tokens: u64,
     /// Failovers that this sentinel completed as the leader.
     pub(crate) switched: u64,
@@ -148,6 +149,7 @@ impl Sentinel {
             failing_over: false,
             subscribers: Vec::new(),
             files: Vec::new(),
+            plot: None,
             tokens: 0,
             switched: 0,
         };
@@ -163,8 +165,9 @@ impl Sentinel {
         let files = std::mem::take(&mut self.files);
         if let Some(file) = file {
             let (switched, tokens) = (self.switched, self.tokens);
+            let plot = self.plot.take();
             *self = Self::new(self.pid, &file, self.config, net);
-            (self.switched, self.tokens) = (switched, tokens + 1000);
+            (self.switched, self.tokens, self.plot) = (switched, tokens + 1000, plot);
         }
         if self.files.is_empty() {
             self.files = files;
@@ -221,6 +224,9 @@ impl Sentinel {
                 net.send(connection, self.pid, Message::Greeted { id: self.id });
             }
             Message::Ask { round } => {
+                if let Some(plot) = self.plot.clone() {
+                    return plot.answer(self.pid, self.id, (connection, round), net);
+                }
                 let (tilt, replies) = (self.tilt_since.is_some(), self.round());
                 net.send(
                     connection,

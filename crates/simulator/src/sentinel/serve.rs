@@ -1,21 +1,9 @@
 //! A sentinel's answers to clients: the five replies of a poll, in the format of a real one.
 
-use bytes::Bytes;
 use sentinel::simulation::Reply;
 
 use super::{Instance, InstanceKind, NAME, Sentinel};
-use crate::wire::{Addr, hex};
-
-fn text(word: impl Into<String>) -> Reply {
-    Reply::Text(Bytes::from(word.into().into_bytes()))
-}
-
-fn fields(pairs: Vec<(&'static str, String)>) -> Reply {
-    let words = pairs
-        .into_iter()
-        .flat_map(|(key, value)| [Reply::Text(Bytes::from_static(key.as_bytes())), text(value)]);
-    Reply::List(words.collect())
-}
+use crate::wire::{Addr, fields, hex, text};
 
 impl Sentinel {
     #[cfg(test)]
