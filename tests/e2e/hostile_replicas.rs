@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use harness::{Client, Cluster, Node, Pointsman, wait_until};
+use harness::{Client, Cluster, Node, Pointsman, Value, encode, wait_until};
 
 use crate::attacker::{Attacker, Claim, Shown};
 use crate::replicas::{PATIENT, wait_eligible};
@@ -119,6 +119,65 @@ fn one_sentinel_adds_no_replica_and_collects_no_password() {
         let commits = metric(&proxy.pointsman, "pointsman_target_generation{service=\"mymaster\"}");
         assert_eq!(commits, Some(1.0));
     }
+}
+
+/// A client registers a server of the attacker as a replica of the master, through the proxy: it
+/// may, without `refuse`. It receives the history, and every sentinel and the master list it. Only
+/// `nodes` tells it from a true replica.
+#[test]
+fn registered_replica_outside_nodes_serves_no_reader() {
+    let cluster = Cluster::builder().password(PASSWORD).start();
+    let (master, sentinels) = (cluster.master(), cluster.sentinel_addrs());
+    let sentinels: Vec<String> = sentinels.iter().map(ToString::to_string).collect();
+    let nodes = format!("nodes = [\"{}\"]", cluster.address().ip());
+    let lines = ["refuse = []", "learn_sentinels = false", &nodes];
+    let mut proxies = start(&cluster, &sentinels, &lines);
+    let attacker = Attacker::new(cluster.address().ip(), 0, None);
+    let replica = attacker.redis_at(
+        "127.0.0.66".parse().expect("an address"),
+        Shown {
+            follows: Some(master.addr()),
+            run_id: "3".repeat(40),
+            replid: master.info("replication", "master_replid").expect("INFO"),
+            open: true,
+        },
+    );
+    let mut client = log_in(proxies[0].pointsman.addr());
+    for words in [
+        ["REPLCONF", "listening-port", &replica.port().to_string()],
+        ["REPLCONF", "ip-address", &replica.ip().to_string()],
+        ["REPLCONF", "capa", "psync2"],
+    ] {
+        assert!(client.cmd(&words).expect("REPLCONF").is_ok());
+    }
+    client.send(&encode(&["PSYNC", "?", "-1"])).expect("PSYNC");
+    let port = replica.port().to_string();
+    let lists = |node: &Node, words: &[&str]| node.ask(words).is_ok_and(|it| contains(&it, &port));
+    wait_until("everyone to list the replica", PATIENCE, || {
+        client.send(&encode(&["REPLCONF", "ACK", "1"])).expect("sent");
+        let all = cluster.sentinels().iter();
+        lists(master, &["ROLE"])
+            && all.map(|it| lists(it, &["SENTINEL", "REPLICAS", "mymaster"])).all(|it| it)
+    });
+    wait_until("it to be refused", PATIENCE, || {
+        client.send(&encode(&["REPLCONF", "ACK", "1"])).expect("sent");
+        proxies.iter().all(|it| {
+            let alarm = "pointsman_alarm{service=\"mymaster\",alarm=\"outside_nodes\"}";
+            metric(&it.pointsman, alarm) == Some(1.0)
+        })
+    });
+    serves(&cluster, &mut proxies, "registered");
+    // The real sentinels connect to it. Only a proxy takes this name and asks for the role.
+    let of_proxy = |line: &String| {
+        line.contains("pointsman")
+            || ["HELLO", "ROLE", "GET", "SET"].contains(&line.split(' ').next().unwrap_or_default())
+    };
+    let requests = attacker.requests();
+    assert!(!requests.iter().any(of_proxy), "{requests:?}");
+}
+
+fn contains(value: &Value, text: &str) -> bool {
+    value.text() == Some(text) || value.items().iter().any(|it| contains(it, text))
 }
 
 fn polled(attacker: &Attacker, proxies: &[Proxy]) {
