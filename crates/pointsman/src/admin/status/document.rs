@@ -128,8 +128,7 @@ pub struct ServiceStatus {
     /// Size of the electorate and of its majority.
     pub electorate: ElectorateStatus,
     /// Why no verified master was found since the start: the answer of each sentinel and node.
-    /// Absent once there was one.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// Empty once there was one.
     pub no_master_because: Vec<String>,
     /// The sentinels.
     pub sentinels: Vec<SentinelStatus>,
