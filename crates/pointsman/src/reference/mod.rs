@@ -20,8 +20,8 @@ pub fn metrics() -> String {
     // Writing to a string cannot fail.
     let _ = write!(
         out,
-        "With more than {SPARSE_ABOVE} services, counters of a service that are zero are omitted, \
-         and the\nhistograms of failovers and dials cover all services together.\n"
+        "With more than {SPARSE_ABOVE} services, counters of a service that are zero and alarms that \
+         are off are omitted, and the\nhistograms of failovers and dials cover all services together.\n"
     );
     table(&mut out, CATALOGUE);
     out.push_str("\n## With `[metrics] haproxy_names = true`\n");

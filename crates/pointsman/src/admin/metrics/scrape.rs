@@ -23,8 +23,8 @@ use crate::system::cgroup::read;
 use crate::system::process_usage::{ProcessUsage, thread_times};
 
 /// With more services than this the output is sparse, so that it stays below 200 kB with fifty:
-/// counters of services that are zero are omitted, and the histograms of failovers and dials cover
-/// all services together.
+/// counters of services that are zero and alarms that are off are omitted, and the histograms of
+/// failovers and dials cover all services together.
 pub const SPARSE_ABOVE: usize = 16;
 
 /// State kept between scrapes.

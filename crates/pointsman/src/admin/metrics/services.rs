@@ -56,7 +56,9 @@ pub(super) fn discovery(page: &mut Exposition, seen: &DiscoverySnapshot, now: In
     for alarm in Alarm::ALL {
         let on = seen.alarms.iter().filter(|it| it.alarm == alarm && it.ended_at.is_none());
         let concerned: usize = on.map(|it| it.sentinels.len()).sum();
-        page.gauge("pointsman_alarm", &[service[0], ("alarm", alarm.label())], concerned);
+        if concerned > 0 || !page.is_sparse() {
+            page.gauge("pointsman_alarm", &[service[0], ("alarm", alarm.label())], concerned);
+        }
     }
     let counts = &seen.counts;
     for (name, value) in [
