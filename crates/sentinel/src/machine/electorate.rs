@@ -13,8 +13,8 @@
 //!   majority of the configured addresses that agrees on the committed master, or on another one
 //!   with replicas, is the electorate at once, whatever its MYIDs.
 //! - **Learned.** A sentinel that more than half of the answering configured members list as their
-//!   peer; and, while most of the configured sentinels do not answer, more than half of all
-//!   answering members. It is dialled at the addresses in the lists of configured sentinels, while
+//!   peer, while most of the configured sentinels answer; or that more than half of all answering
+//!   members list. It is dialled at the addresses in the lists of configured sentinels, while
 //!   one of these is connected.
 //!
 //! Learned members raise the number that a majority needs, and stand in for configured ones that
@@ -248,7 +248,7 @@ impl Electorate {
     fn admit_learned(&mut self, now: Instant) {
         let rooted = self.roots().count() > self.expected / 2;
         for (id, listers) in self.listings() {
-            let enough = self.is_listed(&listers) && (rooted || self.is_known(&listers));
+            let enough = self.is_known(&listers) || (rooted && self.is_listed(&listers));
             if enough && (self.by_id.contains_key(&id) || self.by_id.len() < MAX_VOTERS) {
                 let sentinel = self.by_id.entry(id).or_default();
                 sentinel.member.get_or_insert((Admission::Learned, now));
