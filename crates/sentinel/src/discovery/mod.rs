@@ -288,11 +288,11 @@ impl Discovery {
         }
     }
 
-    /// Another sentinel answers at the address of this one.
-    fn handle_displaced(&mut self, id: &MyId, services: &[usize]) {
+    /// Hands the event to those of the services that have no other connection to this sentinel.
+    fn handle_unreached(&mut self, id: &MyId, services: &[usize], event: &MachineEvent) {
         for number in services.iter().filter(|number| !self.links.is_reached(**number, id)) {
             if let Some(service) = self.services.get_mut(number) {
-                service.step(MachineEvent::Displaced { id: id.clone() }, &self.links);
+                service.step(event.clone(), &self.links);
             }
         }
     }
@@ -304,11 +304,19 @@ impl Discovery {
             LinkEvent::Up { id, addr, protocol, events, tls } => {
                 let displaced = link.on_up((id, addr), protocol, events, tls);
                 let services = link.services.clone();
-                displaced.into_iter().for_each(|id| self.handle_displaced(&id, &services));
+                if let Some(id) = displaced {
+                    let event = MachineEvent::Displaced { id: id.clone() };
+                    self.handle_unreached(&id, &services, &event);
+                }
                 self.reconcile_soon();
             }
             LinkEvent::Down(error) => {
+                let (lost, services) = (link.id().cloned(), link.services.clone());
                 link.on_down(&error);
+                if let Some(id) = lost {
+                    let event = MachineEvent::SentinelLost { id: id.clone() };
+                    self.handle_unreached(&id, &services, &event);
+                }
                 self.reconcile_soon();
             }
             LinkEvent::Connections(count) => {

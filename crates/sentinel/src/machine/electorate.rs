@@ -12,9 +12,10 @@
 //!   anything. Later, one that a member lists or that lists a member. If all were replaced, a
 //!   majority of the configured addresses that agrees on the committed master, or on another one
 //!   with replicas, is the electorate at once, whatever its MYIDs.
-//! - **Learned.** A sentinel that more than half of the answering configured members list as their
-//!   peer, while most of the configured sentinels answer; or that more than half of all answering
-//!   members list. It is dialled at the addresses in the lists of configured sentinels, while
+//! - **Learned.** A sentinel that more than half of the connected configured members list as their
+//!   peer; while these are no majority of the configured sentinels, more than half of all connected
+//!   members have to list it as well. A member whose connection ended has no say here, although its
+//!   vote counts until it expires. It is dialled at the addresses in the lists of configured sentinels, while
 //!   one of these is connected.
 //!
 //! Learned members raise the number that a majority needs, and stand in for configured ones that
@@ -114,6 +115,8 @@ struct SentinelRecord {
     member: Option<(Admission, Instant)>,
     received: Option<ReceivedView>,
     endorsed: Option<Vote>,
+    /// The connection to it ended after its last answer.
+    lost: bool,
     /// When it answered last that it does not know the master's name.
     abstained_at: Option<Instant>,
     /// Since when members answer, but neither it does nor do enough of them list it.
@@ -177,8 +180,17 @@ impl Electorate {
         if let Some((why, _)) = &mut sentinel.member {
             *why = if received.configured { Admission::Configured } else { Admission::Learned };
         }
-        (sentinel.endorsed, sentinel.abstained_at) = (None, None);
+        (sentinel.endorsed, sentinel.abstained_at, sentinel.lost) = (None, None, false);
         sentinel.received = Some(received);
+    }
+
+    /// The connection to this sentinel ended. Its view is a vote until it expires, since a
+    /// connection can be lost without a fault, but until its next answer it has no say in who else
+    /// is a member: the views of replaced pods must not keep their successors out.
+    pub(super) fn record_loss(&mut self, id: &MyId) {
+        if let Some(sentinel) = self.by_id.get_mut(id) {
+            sentinel.lost = true;
+        }
     }
 
     /// Another sentinel answers at the address of this one, which answers nowhere else: its views
@@ -246,9 +258,10 @@ impl Electorate {
     }
 
     fn admit_learned(&mut self, now: Instant) {
-        let rooted = self.roots().count() > self.expected / 2;
+        let connected = self.roots().filter(|(id, _)| !self.is_lost(id)).count();
+        let rooted = connected > self.expected / 2;
         for (id, listers) in self.listings() {
-            let enough = self.is_known(&listers) || (rooted && self.is_listed(&listers));
+            let enough = self.is_listed(&listers) && (rooted || self.is_known(&listers));
             if enough && (self.by_id.contains_key(&id) || self.by_id.len() < MAX_VOTERS) {
                 let sentinel = self.by_id.entry(id).or_default();
                 sentinel.member.get_or_insert((Admission::Learned, now));
@@ -256,19 +269,35 @@ impl Electorate {
         }
     }
 
-    /// Whether more than half of the answering configured members are among `listers`; if none of
-    /// them answers, more than half of the answering members.
+    /// Whether more than half of the connected configured members are among `listers`; if none of
+    /// them is connected, more than half of the connected members.
     fn is_listed(&self, listers: &BTreeSet<MyId>) -> bool {
-        let (mut roots, mut ours) = (0, 0);
-        for (id, _) in self.roots() {
-            (roots, ours) = (roots + 1, ours + usize::from(listers.contains(id)));
-        }
-        if roots == 0 { self.is_known(listers) } else { ours * 2 > roots }
+        let roots = self.roots().map(|(id, _)| id);
+        self.are_most_connected(listers, roots).unwrap_or_else(|| self.is_known(listers))
     }
 
-    /// Whether more than half of the answering members are among `listers`.
+    /// Whether more than half of the connected members are among `listers`.
     fn is_known(&self, listers: &BTreeSet<MyId>) -> bool {
-        listers.len() * 2 > self.received_from_members().count()
+        let members = self.received_from_members().map(|(id, _)| id);
+        self.are_most_connected(listers, members).unwrap_or(false)
+    }
+
+    /// Whether more than half of the connected ones of `sentinels` are among `listers`; `None` if
+    /// none is connected.
+    fn are_most_connected<'a>(
+        &self,
+        listers: &BTreeSet<MyId>,
+        sentinels: impl Iterator<Item = &'a MyId>,
+    ) -> Option<bool> {
+        let (mut connected, mut ours) = (0, 0);
+        for id in sentinels.filter(|id| !self.is_lost(id)) {
+            (connected, ours) = (connected + 1, ours + usize::from(listers.contains(id)));
+        }
+        (connected > 0).then_some(ours * 2 > connected)
+    }
+
+    fn is_lost(&self, id: &MyId) -> bool {
+        self.by_id.get(id).is_some_and(|sentinel| sentinel.lost)
     }
 
     fn admit_configured(&mut self, now: Instant, current: Option<&NodeAddr>) {

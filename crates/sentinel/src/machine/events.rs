@@ -26,6 +26,7 @@ impl Machine {
             }
             MachineEvent::ExpectedSentinels(sentinels) => self.electorate.expect(sentinels),
             MachineEvent::SentinelsReplaced(names) => self.replace_sentinels(now, names),
+            MachineEvent::SentinelLost { id } => self.electorate.record_loss(&id),
             MachineEvent::Displaced { id } => self.electorate.displace(&id),
             MachineEvent::NameUnknown { from } => self.electorate.record_abstention(now, &from),
             MachineEvent::Notice { from, notice } => self.handle_notice(now, from.as_ref(), notice),

@@ -51,6 +51,11 @@ pub enum MachineEvent {
         /// The sentinel.
         from: MyId,
     },
+    /// The last connection to a sentinel ended.
+    SentinelLost {
+        /// The sentinel.
+        id: MyId,
+    },
     /// Another sentinel answers at the configured address of this one, which answers nowhere else.
     Displaced {
         /// The sentinel that answered there before.

@@ -362,6 +362,14 @@ impl MachineDriver {
         )
     }
 
+    pub(crate) fn sentinel_lost(
+        &mut self,
+        now: Micros,
+        id: MyId,
+    ) -> (Vec<Request>, Vec<RouteEvent>) {
+        self.step(now, MachineEvent::SentinelLost { id })
+    }
+
     pub(crate) fn notice(
         &mut self,
         now: Micros,

@@ -43,8 +43,10 @@ pub(crate) struct Link {
 /// An event of a link.
 #[derive(Debug)]
 pub(crate) enum LinkEvent {
-    /// It went up or down: the set of links has to be reconciled.
+    /// It went up: the set of links has to be reconciled.
     Changed,
+    /// It is down, and led to this sentinel before.
+    Down { lost: Option<MyId> },
     /// A poll was answered.
     Polled { link: u64, from: MyId, asked: Micros, outcome: PollOutcome },
     /// An event was published.
@@ -171,14 +173,15 @@ impl Links {
         let pid = self.pid;
         let link = &mut self.all[at];
         link.connection.take().into_iter().for_each(|connection| net.close(connection, pid));
-        (link.id, link.round, link.queued) = (None, None, false);
+        let lost = link.id.take();
+        (link.round, link.queued) = (None, false);
         if now - link.began > 5 * SECOND {
             link.bound = RECONNECT_MIN;
         }
         let pause = (RECONNECT_MIN / 2).max(net.rng.range(0, link.bound));
         link.bound = (link.bound * 2).min(RECONNECT_MAX);
         link.phase = LinkPhase::Down { until: now + pause };
-        LinkEvent::Changed
+        LinkEvent::Down { lost }
     }
 
     pub(crate) fn dialled(

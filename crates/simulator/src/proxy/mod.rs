@@ -271,6 +271,13 @@ impl Proxy {
         for event in events {
             match event {
                 LinkEvent::Changed => self.reconcile_soon(now),
+                LinkEvent::Down { lost } => {
+                    if let Some(id) = lost.filter(|id| self.links.voting_link(id).is_none()) {
+                        let done = self.driver.sentinel_lost(now, id);
+                        self.perform(done, now, net);
+                    }
+                    self.reconcile_soon(now);
+                }
                 LinkEvent::Event { link, from, channel, payload } => {
                     let Some((master, notice)) = parse_notice(channel, &payload) else { continue };
                     if self.links.is_voting_link(link, &from) && master.is_none_or(|it| it == NAME)

@@ -90,6 +90,21 @@ fn learns_only_from_most_configured_sentinels() {
     assert_eq!(rig.machine.quorum(), (9, 5));
 }
 
+/// Those that were learned list another one, which one of the configured sentinels lists, too.
+#[test]
+fn learned_sentinels_admit_no_others() {
+    let mut rig = attacked(Rig::booted());
+    insist(&mut rig, &claim(5), 2000);
+    assert_eq!(rig.machine.quorum().0, 9, "six were learned");
+    rig.change(1, |it| it.peers.push((id(77), true)));
+    let lists = view('A', 5, &[HOSTILE.as_slice(), &[77]].concat(), &['B', 'C']);
+    insist(&mut rig, &lists, 5000);
+    assert!(!rig.machine.is_member(&id(77)), "seven of nine list it");
+    rig.change(2, |it| it.peers.push((id(77), true)));
+    insist(&mut rig, &lists, 2000);
+    assert!(rig.machine.is_member(&id(77)));
+}
+
 /// At a start, one of the configured sentinels and all learned ones name X at a higher epoch, and
 /// the electorate is so large that the two others are no majority of it.
 #[test]

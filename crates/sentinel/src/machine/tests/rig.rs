@@ -402,6 +402,13 @@ impl Rig {
         self
     }
 
+    /// The sentinel's process ends: it does not answer, and its connection is closed.
+    pub(in crate::machine) fn ends(&mut self, sentinel: u8) -> &mut Self {
+        self.disconnects(sentinel);
+        self.step(MachineEvent::SentinelLost { id: id(sentinel) });
+        self
+    }
+
     /// The sentinel becomes unreachable.
     pub(in crate::machine) fn disconnects(&mut self, sentinel: u8) -> &mut Self {
         if let Some(view) = self.sentinels.remove(&sentinel) {

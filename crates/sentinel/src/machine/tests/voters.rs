@@ -166,6 +166,32 @@ fn follows_rolling_replacement_of_sentinels() {
     assert_eq!(rig.outcomes_untimed().last().map(String::as_str), Some("commit B@6 majority"));
 }
 
+/// The views of ended sentinels are votes for five more seconds, and list no successor.
+#[test]
+fn admits_learned_successors_within_a_second() {
+    let mut rig = Rig::booted();
+    let mut living = vec![1, 2, 3];
+    for (old, new) in [(1, 11), (2, 12), (3, 13)] {
+        rig.ends(old);
+        living.retain(|it| *it != old);
+        let peers = [living.as_slice(), &[old]].concat();
+        for sentinel in living.iter().filter(|it| **it < 10) {
+            rig.change(*sentinel, |it| it.peers.push((id(new), true)));
+        }
+        let learned: Vec<u8> = living.iter().copied().filter(|it| *it > 10).collect();
+        living.push(new);
+        for _ in 0..2 {
+            for sentinel in &learned {
+                let listed: Vec<u8> = living.iter().copied().filter(|it| it != sentinel).collect();
+                rig.answers(*sentinel, view('A', 5, &listed, &['B', 'C']));
+            }
+            rig.answers(new, view('A', 5, &peers, &['B', 'C']));
+            rig.run(500);
+        }
+        assert!(rig.machine.is_member(&id(new)), "{new} has no vote");
+    }
+}
+
 #[test]
 fn ignores_stranger_answering_first_after_silence() {
     let mut rig = Rig::booted();
