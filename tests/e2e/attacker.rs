@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -47,12 +47,20 @@ pub(crate) struct Shown {
     pub(crate) replid: String,
     /// Whether it answers without a password.
     pub(crate) open: bool,
+    /// Its replication offset, in bytes.
+    pub(crate) offset: Arc<AtomicU64>,
 }
 
 impl Shown {
     /// A master that collects passwords.
     pub(crate) fn master() -> Self {
-        Self { follows: None, run_id: "1".repeat(40), replid: "2".repeat(40), open: false }
+        Self {
+            follows: None,
+            run_id: "1".repeat(40),
+            replid: "2".repeat(40),
+            open: false,
+            offset: Arc::default(),
+        }
     }
 }
 
@@ -98,14 +106,15 @@ fn answer_as_redis(words: &[String], shown: &Shown, logged_in: bool) -> String {
     if !shown.open && !logged_in && !matches!(name.as_str(), "AUTH" | "HELLO") {
         return "-NOAUTH Authentication required.\r\n".to_owned();
     }
+    let offset = shown.offset.load(Ordering::Relaxed);
     let role = if shown.follows.is_some() { "slave" } else { "master" };
     match (name.as_str(), shown.follows) {
         ("HELLO", _) => "-ERR unknown command\r\n".to_owned(),
         ("AUTH" | "SELECT" | "CLIENT", _) => "+OK\r\n".to_owned(),
         ("PING", _) => "+PONG\r\n".to_owned(),
-        ("ROLE", None) => "*3\r\n$6\r\nmaster\r\n:100\r\n*0\r\n".to_owned(),
+        ("ROLE", None) => format!("*3\r\n$6\r\nmaster\r\n:{offset}\r\n*0\r\n"),
         ("ROLE", Some(of)) => format!(
-            "*5\r\n{}{}:{}\r\n{}:100\r\n",
+            "*5\r\n{}{}:{}\r\n{}:{offset}\r\n",
             bulk("slave"),
             bulk(&of.ip().to_string()),
             of.port(),
@@ -113,7 +122,7 @@ fn answer_as_redis(words: &[String], shown: &Shown, logged_in: bool) -> String {
         ),
         ("INFO", _) => bulk(&format!(
             "# Server\r\nrun_id:{}\r\n# Replication\r\nrole:{role}\r\nmaster_replid:{}\r\n\
-             master_replid2:{:040}\r\nmaster_repl_offset:100\r\nsecond_repl_offset:-1\r\n",
+             master_replid2:{:040}\r\nmaster_repl_offset:{offset}\r\nsecond_repl_offset:-1\r\n",
             shown.run_id, shown.replid, 0
         )),
         _ => "+FORGED\r\n".to_owned(),

@@ -4,12 +4,14 @@
 //! configured sentinels, and the replication history of the true master.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use harness::{Client, Cluster, Node, Pointsman, Value, encode, wait_until};
 
 use crate::attacker::{Attacker, Claim, Shown};
-use crate::replicas::{PATIENT, wait_eligible};
+use crate::replicas::{PATIENT, wait_eligible, with_readers};
 use crate::{builder, metric};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -81,6 +83,7 @@ fn one_sentinel_adds_no_replica_and_collects_no_password() {
         run_id: "3".repeat(40),
         replid: master.info("replication", "master_replid").expect("INFO"),
         open: true,
+        offset: Arc::default(),
     });
     let forged = attacker.redis(Shown::master());
     let mut replicas: Vec<SocketAddr> = cluster.nodes().iter().map(Node::addr).collect();
@@ -133,6 +136,7 @@ fn registered_replica_outside_nodes_serves_no_reader() {
     let lines = ["refuse = []", "learn_sentinels = false", &nodes];
     let mut proxies = start(&cluster, &sentinels, &lines);
     let attacker = Attacker::new(cluster.address().ip(), 0, None);
+    let offset = Arc::<AtomicU64>::default();
     let replica = attacker.redis_at(
         "127.0.0.66".parse().expect("an address"),
         Shown {
@@ -140,6 +144,7 @@ fn registered_replica_outside_nodes_serves_no_reader() {
             run_id: "3".repeat(40),
             replid: master.info("replication", "master_replid").expect("INFO"),
             open: true,
+            offset: Arc::clone(&offset),
         },
     );
     let mut client = log_in(proxies[0].pointsman.addr());
@@ -152,15 +157,21 @@ fn registered_replica_outside_nodes_serves_no_reader() {
     }
     client.send(&encode(&["PSYNC", "?", "-1"])).expect("PSYNC");
     let port = replica.port().to_string();
+    // It confirms everything that the master has written.
+    let keep_up = |client: &mut Client| {
+        let written = master.info("replication", "master_repl_offset").expect("INFO");
+        offset.store(written.parse().expect("a number"), Ordering::Relaxed);
+        client.send(&encode(&["REPLCONF", "ACK", &written])).expect("sent");
+    };
     let lists = |node: &Node, words: &[&str]| node.ask(words).is_ok_and(|it| contains(&it, &port));
     wait_until("everyone to list the replica", PATIENCE, || {
-        client.send(&encode(&["REPLCONF", "ACK", "1"])).expect("sent");
+        keep_up(&mut client);
         let all = cluster.sentinels().iter();
         lists(master, &["ROLE"])
             && all.map(|it| lists(it, &["SENTINEL", "REPLICAS", "mymaster"])).all(|it| it)
     });
     wait_until("it to be refused", PATIENCE, || {
-        client.send(&encode(&["REPLCONF", "ACK", "1"])).expect("sent");
+        keep_up(&mut client);
         proxies.iter().all(|it| {
             let alarm = "pointsman_alarm{service=\"mymaster\",alarm=\"outside_nodes\"}";
             metric(&it.pointsman, alarm) == Some(1.0)
@@ -174,6 +185,14 @@ fn registered_replica_outside_nodes_serves_no_reader() {
     };
     let requests = attacker.requests();
     assert!(!requests.iter().any(of_proxy), "{requests:?}");
+    // Without `nodes` it would serve readers.
+    let (_pointsman, readers) = with_readers(&cluster, &[lines[0], lines[1], PATIENT]);
+    wait_until("a reader to be deceived", PATIENCE, || {
+        keep_up(&mut client);
+        let mut reader = Client::connect(readers).map_err(|error| error.to_string())?;
+        let answer = reader.cmd(&["GET", "key"]).map_err(|error| error.to_string())?;
+        if answer.text() == Some("FORGED") { Ok(()) } else { Err(format!("{answer:?}")) }
+    });
 }
 
 fn contains(value: &Value, text: &str) -> bool {
