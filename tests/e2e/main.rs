@@ -77,6 +77,7 @@ mod sessions;
 mod shared_access;
 mod shared_commands;
 mod shared_load;
+mod shared_replies;
 mod shared_restarts;
 mod shared_scripts;
 mod shared_surface;

@@ -9,6 +9,7 @@
 //! - [`GroupKey`]: the clients that may share a connection.
 //! - [`Commands`]: how each request is handled; [`read_table`] reads the server's own table.
 //! - [`TurnQueue`]: the order in which requests leave, and how many of each client.
+//! - [`ReplyWindow`]: how many requests of one client may be in flight.
 //! - [`UpstreamLedger`]: the requests in flight on one connection, and whose each reply is.
 //!
 //! `docs/shared-upstreams.md` has the rules, with their reasons.
@@ -24,9 +25,11 @@ mod turn;
 mod upstream;
 #[cfg(test)]
 mod upstream_tests;
+mod window;
 
 pub use commands::{Commands, ServerCommand};
 pub use group::{GroupKey, Identity, SecretDigest};
 pub use server_table::{LARGEST_TABLE, ask_table, read_table};
 pub use turn::{Quantum, Room, Taken, TurnQueue};
 pub use upstream::{Desync, Member, Piece, UpstreamLedger, UpstreamLimits};
+pub use window::ReplyWindow;

@@ -6,6 +6,7 @@ use std::hash::BuildHasherDefault;
 use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
 use share::{
     Commands, Desync, Member as MemberId, Quantum, Room, Taken, TurnQueue, UpstreamLedger,
@@ -17,7 +18,7 @@ use crate::invariant;
 use crate::io::buffer;
 use crate::io::shared::connection_end::ConnectionEnd;
 use crate::io::shared::id_hasher::IdHasher;
-use crate::io::shared::member_state::{MemberState, Promotion};
+use crate::io::shared::member_state::{MemberState, Promotion, Received};
 use crate::io::stream::ByteStream;
 use crate::shared_counters::SharedCounters;
 
@@ -57,7 +58,10 @@ struct State {
     /// Bytes of a reply of which more is needed to check it.
     kept: Vec<u8>,
     waker: Option<Waker>,
+    /// It takes no further members and sends no further requests.
     closed: bool,
+    /// It is not read, because a client has too much to read from it.
+    is_stalled: bool,
     /// Whether the server has answered on it although nobody has authenticated. `None` until it has
     /// said so, and if its clients have sent credentials.
     admits_anyone: Option<bool>,
@@ -88,6 +92,7 @@ impl Connection {
             kept: Vec::new(),
             waker: None,
             closed: false,
+            is_stalled: false,
             admits_anyone: None,
         }))
     }
@@ -135,6 +140,31 @@ impl Connection {
     /// Whether it takes no further members.
     pub(crate) fn is_closed(&self) -> bool {
         self.0.borrow().closed
+    }
+
+    /// Whether it is not read, because a client has too much to read from it. To be
+    /// [resumed](Self::resume) soon.
+    pub(crate) fn is_stalled(&self) -> bool {
+        self.0.borrow().is_stalled
+    }
+
+    /// Reads it again if its clients have read what they have. Cuts those that hardly read.
+    pub(crate) fn resume(&self, now: Instant) {
+        let state = &mut *self.0.borrow_mut();
+        let State { members, turns, ledger, .. } = state;
+        members.retain(|id, member| {
+            let is_stuck = member.borrow_mut().is_stuck(now);
+            if is_stuck {
+                turns.leave(*id);
+                ledger.iter_mut().for_each(|ledger| ledger.leave(*id));
+                member.borrow_mut().cut();
+            }
+            !is_stuck
+        });
+        state.is_stalled = state.members.values().any(|member| member.borrow().has_too_much());
+        if !state.is_stalled {
+            state.wake();
+        }
     }
 
     pub(super) fn add(&self, id: MemberId, state: &Rc<RefCell<MemberState>>) {
@@ -276,7 +306,7 @@ impl State {
             if !self.flush(cx, stream, target)? {
                 return Ok(());
             }
-            if self.turns.is_empty() || !target.accepts_requests() {
+            if self.closed || self.turns.is_empty() || !target.accepts_requests() {
                 return Ok(());
             }
             self.prepare();
@@ -396,7 +426,7 @@ impl State {
         scratch: &mut [u8],
     ) -> Result<bool, ConnectionEnd> {
         for _ in 0..MAX_READS {
-            if !stream.is_readable() {
+            if self.is_stalled || !stream.is_readable() {
                 return Ok(false);
             }
             let size = scratch.len().min(buffer::max_read());
@@ -420,28 +450,40 @@ impl State {
     }
 
     fn hand_out(&mut self, bytes: &[u8]) -> Result<(), ConnectionEnd> {
-        let Self { members, ledger, turns, kept, .. } = self;
+        let Self { members, ledger, turns, kept, closed, is_stalled, .. } = self;
         let Some(ledger) = ledger else { return Err(ConnectionEnd::Desync(Desync::Unasked)) };
         let mut input = bytes;
         while let Some(piece) = ledger.take(&mut input).map_err(ConnectionEnd::Desync)? {
-            let Some(member) = piece.to else { continue };
-            let Some(state) = members.get(&member) else { continue };
-            let cut = {
-                let mut state = state.borrow_mut();
-                let cut = state.receive(piece.bytes, piece.ended, piece.not_authenticated);
-                if cut {
-                    (state.connection, state.queued) = (None, false);
-                    state.cut();
+            let Some(id) = piece.to else { continue };
+            let Some(member) = members.get(&id) else { continue };
+            let mut state = member.borrow_mut();
+            match state.receive(piece.bytes, piece.ended, piece.not_authenticated) {
+                Received::Usual => {}
+                Received::Room => {
+                    (state.held_back, state.queued) = (false, true);
+                    turns.wait(id);
                 }
-                cut
-            };
-            if cut {
-                members.remove(&member);
-                turns.leave(member);
-                ledger.leave(member);
+                Received::Enough => (*closed, *is_stalled) = (true, true),
             }
         }
         kept.extend_from_slice(input);
+        if *closed {
+            self.release_settled();
+        }
         Ok(())
+    }
+
+    /// It takes no further requests: members with nothing in flight use another connection.
+    fn release_settled(&mut self) {
+        let Self { members, turns, .. } = self;
+        members.retain(|id, member| {
+            let mut state = member.borrow_mut();
+            if state.in_flight > 0 {
+                return true;
+            }
+            turns.leave(*id);
+            state.lose_connection(io::ErrorKind::NotConnected, None);
+            false
+        });
     }
 }

@@ -89,6 +89,9 @@ impl Member {
         if state.unsent().is_empty() || state.promotion.is_some() || state.failed.is_some() {
             return Offer::Nothing;
         }
+        if state.held_back {
+            return Offer::Nothing;
+        }
         if state.queued {
             let connection = state.connection.clone();
             drop(state);
@@ -160,7 +163,8 @@ impl Member {
     /// Whether something of the client waits to be sent that could be.
     pub(crate) fn has_waiting(&self) -> bool {
         let state = self.state.borrow();
-        state.queued || state.awaits_access || state.promotion.is_some()
+        let waits = state.queued || state.held_back || state.awaits_access;
+        waits || state.promotion.is_some()
     }
 
     /// Takes the bytes that were not sent.
@@ -239,19 +243,8 @@ impl ByteStream for Member {
 
     fn poll_read(&mut self, _cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         let state = &mut *self.state.borrow_mut();
-        let waiting = state.replies.get(state.read..).unwrap_or_default();
-        let len = waiting.len().min(buffer.len());
-        if let (Some(to), Some(from @ [_, ..])) = (buffer.get_mut(..len), waiting.get(..len)) {
-            to.copy_from_slice(from);
-            state.read += len;
-            if state.read >= state.replies.len() {
-                state.read = 0;
-                state.replies.clear();
-                if state.replies.capacity() > KEPT_CAPACITY {
-                    state.replies = Vec::new();
-                    state.kept.set(0);
-                }
-            }
+        let len = state.read_replies(buffer);
+        if len > 0 {
             return Poll::Ready(Ok(len));
         }
         match state.failed {

@@ -3,9 +3,10 @@
 use std::io;
 use std::rc::Rc;
 use std::task::Waker;
+use std::time::{Duration, Instant};
 
 use resp::{NextRequest, PromotionReason, Sharing, WholeRequests};
-use share::{Commands, Quantum, Room, Taken};
+use share::{Commands, Quantum, ReplyWindow, Room, Taken};
 
 use crate::end_reason::EndReason;
 use crate::io::buffer::{self, KeptCount};
@@ -22,12 +23,18 @@ pub(super) const MAX_UNSENT: usize = 2 * MAX_REQUEST;
 /// flow control, once it has read it.
 const LARGE_REPLIES: usize = 256 * 1024;
 
-/// A client that lets more than this accumulate is cut. Larger than any reply that is common, since
-/// a reply that has begun cannot change to another connection.
+/// A connection is not read while a client has more than this to read from it. Larger than any
+/// reply that is common, since a reply that has begun cannot change to another connection.
 const MAX_REPLIES: usize = 32 * 1024 * 1024;
 
-/// While a worker keeps more than this, every client that lets large replies accumulate is cut.
+/// While a worker keeps more than this, no connection is read from which a client has large replies
+/// to read.
 const MAX_KEPT: usize = 64 * 1024 * 1024;
+
+/// A client that has read less than this within [`PATIENCE`] is cut, if its connection is not read
+/// meanwhile.
+const PROGRESS: u64 = 1024 * 1024;
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// An empty buffer with more memory than this returns it.
 pub(super) const KEPT_CAPACITY: usize = 4096;
@@ -43,6 +50,16 @@ pub(crate) enum Promotion {
     NotConnected,
 }
 
+/// What follows from the arrival of replies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Received {
+    Usual,
+    /// Requests that the window held back may be sent.
+    Room,
+    /// Nothing more is to be read before the client has read some of it.
+    Enough,
+}
+
 /// The state of a member, which its session and its connection use in turns.
 #[derive(Debug)]
 pub(super) struct MemberState {
@@ -55,9 +72,18 @@ pub(super) struct MemberState {
     /// The end of the requests in the write that is being prepared. Equal to `sent` otherwise.
     pub(super) taken: usize,
     pub(super) in_flight: u32,
+    /// Requests in the write that is being prepared.
+    prepared: u32,
+    window: ReplyWindow,
+    /// The window holds back a request.
+    pub(super) held_back: bool,
     pub(super) replies: Vec<u8>,
     /// The bytes of `replies` that were read.
     pub(super) read: usize,
+    /// All bytes that the client has read, and how many those were at a time when it had too much
+    /// to read.
+    drained: u64,
+    slow_since: Option<(Instant, u64)>,
     /// It waits for its turn.
     pub(super) queued: bool,
     /// It has a request, and waits until it is known whether it may join a connection.
@@ -85,8 +111,13 @@ impl MemberState {
             sent: 0,
             taken: 0,
             in_flight: 0,
+            prepared: 0,
+            window: ReplyWindow::default(),
+            held_back: false,
             replies: Vec::new(),
             read: 0,
+            drained: 0,
+            slow_since: None,
             queued: false,
             awaits_access: false,
             closing: false,
@@ -124,11 +155,14 @@ impl MemberState {
         outgoing: &mut Vec<u8>,
     ) -> (Taken, bool) {
         let most = usize::try_from(quantum.bytes).unwrap_or(usize::MAX);
+        let window = self.window.room(self.in_flight.saturating_add(self.prepared));
+        self.held_back = window == 0;
         let mut taken = (0, 0, false);
-        if self.promotion.is_none() {
+        if self.promotion.is_none() && window > 0 {
             // The short way knows the built-in table only.
             if corrected.is_none() {
-                let (count, len) = self.requests.run(self.unsent(), quantum.requests, most);
+                let requests = quantum.requests.min(window);
+                let (count, len) = self.requests.run(self.unsent(), requests, most);
                 taken = (count, len, false);
             }
             if taken.0 == 0 {
@@ -144,6 +178,7 @@ impl MemberState {
         let (requests, len, script) = taken;
         outgoing.extend_from_slice(self.unsent().get(..len).unwrap_or_default());
         self.taken += len;
+        self.prepared += requests;
         let more = requests > 0 && self.taken < self.buffer.len();
         self.queued = more;
         let bytes = u32::try_from(len).unwrap_or(u32::MAX);
@@ -193,6 +228,7 @@ impl MemberState {
         let len = usize::try_from(bytes).unwrap_or(usize::MAX);
         self.sent = self.sent.saturating_add(len).min(self.taken);
         self.in_flight = self.in_flight.saturating_add(requests);
+        self.prepared = self.prepared.saturating_sub(requests);
         if std::mem::take(&mut self.full) {
             self.wake();
         }
@@ -200,6 +236,7 @@ impl MemberState {
 
     /// Nothing of the prepared write was sent.
     pub(super) fn take_back(&mut self) {
+        (self.prepared, self.held_back) = (0, false);
         if self.taken > self.sent {
             self.taken = self.sent;
             self.queued = true;
@@ -208,28 +245,89 @@ impl MemberState {
         }
     }
 
-    /// Adds bytes of replies, of which so many end in them. Returns whether the client has to be
-    /// cut.
-    pub(super) fn receive(&mut self, bytes: &[u8], ended: u32, not_authenticated: bool) -> bool {
-        if self.replies.len() - self.read == 0 {
+    /// Adds bytes of replies, of which so many end in them.
+    pub(super) fn receive(
+        &mut self,
+        bytes: &[u8],
+        ended: u32,
+        not_authenticated: bool,
+    ) -> Received {
+        if self.waiting() == 0 {
             self.wake();
+        }
+        if self.read > LARGE_REPLIES && self.read > self.waiting() {
+            self.replies.drain(..std::mem::take(&mut self.read));
         }
         self.replies.extend_from_slice(bytes);
         self.in_flight = self.in_flight.saturating_sub(ended);
+        self.window.received(bytes.len(), ended);
         if not_authenticated {
             self.promote(Promotion::Reason(PromotionReason::NotAuthenticated));
         }
-        let waiting = self.replies.len() - self.read;
-        if waiting > LARGE_REPLIES {
-            self.kept.set(self.replies.capacity());
+        if self.waiting() > LARGE_REPLIES {
+            self.kept.set(self.waiting());
             self.promote(Promotion::Reason(PromotionReason::LargeReply));
         }
+        if self.has_too_much() {
+            return Received::Enough;
+        }
+        match self.held_back && self.window.room(self.in_flight) > 0 {
+            true => Received::Room,
+            false => Received::Usual,
+        }
+    }
+
+    /// Replies that the client has not read.
+    fn waiting(&self) -> usize {
+        self.replies.len() - self.read
+    }
+
+    /// Moves replies to the client.
+    pub(super) fn read_replies(&mut self, buffer: &mut [u8]) -> usize {
+        let waiting = self.replies.get(self.read..).unwrap_or_default();
+        let len = waiting.len().min(buffer.len());
+        if let (Some(to), Some(from)) = (buffer.get_mut(..len), waiting.get(..len)) {
+            to.copy_from_slice(from);
+        }
+        self.read += len;
+        self.drained += len as u64;
+        if self.waiting() == 0 {
+            self.read = 0;
+            self.replies.clear();
+            if self.replies.capacity() > KEPT_CAPACITY {
+                self.replies = Vec::new();
+                self.kept.set(0);
+            }
+        } else if self.waiting() > LARGE_REPLIES {
+            self.kept.set(self.waiting());
+        }
+        len
+    }
+
+    /// Whether its connection must not be read before the client has read.
+    pub(super) fn has_too_much(&self) -> bool {
+        let waiting = self.waiting();
         waiting > MAX_REPLIES || (waiting > LARGE_REPLIES && buffer::kept_bytes() > MAX_KEPT)
+    }
+
+    /// Whether the client hardly reads, while its connection is not read because of large replies.
+    pub(super) fn is_stuck(&mut self, now: Instant) -> bool {
+        if self.waiting() <= LARGE_REPLIES {
+            self.slow_since = None;
+            return false;
+        }
+        let (since, before) = *self.slow_since.get_or_insert((now, self.drained));
+        if self.drained.saturating_sub(before) >= PROGRESS {
+            self.slow_since = Some((now, self.drained));
+            return false;
+        }
+        now.saturating_duration_since(since) >= PATIENCE
     }
 
     /// The client does not read.
     pub(super) fn cut(&mut self) {
         (self.replies, self.read) = (Vec::new(), 0);
+        (self.connection, self.queued, self.held_back) = (None, false, false);
         self.kept.set(0);
         self.failed = Some(io::ErrorKind::ConnectionReset);
         self.cause = Some(EndReason::SlowReader);
@@ -238,7 +336,7 @@ impl MemberState {
 
     /// The connection is closed; `cause` as of the state.
     pub(super) fn lose_connection(&mut self, kind: io::ErrorKind, cause: Option<EndReason>) {
-        (self.connection, self.queued) = (None, false);
+        (self.connection, self.queued, self.held_back) = (None, false, false);
         if self.in_flight > 0 && self.failed.is_none() {
             (self.failed, self.cause) = (Some(kind), cause);
         }
@@ -257,7 +355,7 @@ impl MemberState {
 
     /// Nothing of it is on a connection or waits for one.
     pub(super) fn is_settled(&self) -> bool {
-        let waits = self.queued || self.awaits_access;
+        let waits = self.queued || self.held_back || self.awaits_access;
         self.in_flight == 0 && !self.has_replies() && !waits && self.sent == 0
     }
 

@@ -36,6 +36,9 @@ use crate::shared_counters::TableSource;
 /// A connection without members is kept for so long.
 const UNUSED: Duration = Duration::from_secs(10);
 
+/// Interval of looks whether clients have read what keeps their connection from being read.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
 /// Maximum number of connections per worker.
 const MAX_CONNECTIONS: usize = 512;
 
@@ -283,7 +286,8 @@ impl Driver {
     /// Serves the members to the end of the connection; `None` if it has none any more.
     async fn serve(&self, upstream: &mut Upstream) -> Option<ConnectionEnd> {
         let Self { connection, context, target, .. } = self;
-        let (counters, mut unused) = (&context.counters.shared, LazyTimer::default());
+        let counters = &context.counters.shared;
+        let (mut unused, mut stalled) = (LazyTimer::default(), LazyTimer::default());
         poll_fn(|cx| {
             let polled = match &mut *upstream {
                 Upstream::Plain(socket) => connection.poll(cx, socket, target, counters),
@@ -293,9 +297,21 @@ impl Driver {
             if let Poll::Ready(end) = polled {
                 return Poll::Ready(Some(end));
             }
+            if connection.is_stalled() {
+                let is_due = stalled.is_due(cx.waker());
+                if is_due {
+                    connection.resume(Instant::now());
+                }
+                if is_due || !stalled.is_set() {
+                    stalled.set(LOOK_AGAIN, cx.waker());
+                }
+            }
             if connection.len() > 0 {
                 unused.clear();
-            } else if target.fence().is_raised() || unused.is_due(cx.waker()) {
+            } else if connection.is_closed()
+                || target.fence().is_raised()
+                || unused.is_due(cx.waker())
+            {
                 return Poll::Ready(None);
             } else if !unused.is_set() {
                 unused.set(UNUSED, cx.waker());
