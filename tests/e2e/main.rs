@@ -76,6 +76,7 @@ mod session_bounds;
 mod sessions;
 mod shared_access;
 mod shared_commands;
+mod shared_isolation;
 mod shared_load;
 mod shared_replies;
 mod shared_restarts;

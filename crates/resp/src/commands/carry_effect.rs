@@ -72,7 +72,12 @@ impl ListedCommand {
         let deletes_cursor = name == "FT.CURSOR DEL";
         let (effect, reason) =
             if deletes_cursor { (CarryEffect::Carried, "deletes a cursor") } else { effect(class) };
-        Self { name, ordinary: class == Class::Ordinary, effect, reason }
+        Self {
+            name,
+            ordinary: matches!(class, Class::Ordinary | Class::ClientInfo),
+            effect,
+            reason,
+        }
     }
 }
 
@@ -134,7 +139,9 @@ const HANDSHAKE: &str = "Pointsman agreed to it and continues to send notificati
 const fn effect(class: Class) -> (CarryEffect, &'static str) {
     use CarryEffect::{Carried, Ends, Never, Until};
     match class {
-        Class::Ordinary | Class::Refused => (Carried, "leaves no state on the connection"),
+        Class::Ordinary | Class::ClientInfo | Class::Refused => {
+            (Carried, "leaves no state on the connection")
+        }
         Class::Eval => (Carried, "contains its script; within `MULTI`: never"),
         Class::EvalSha => {
             (Carried, "a missing script is answered by `NOSCRIPT`; within `MULTI`: never")

@@ -61,6 +61,8 @@ pub enum Class {
     /// `CLIENT ID`: the client learns the ID that this server, and no other, uses for its
     /// connection.
     ClientId,
+    /// `CLIENT INFO` and `CLIENT LIST`: the client learns that ID, too, and hardly uses it.
+    ClientInfo,
     /// `SCRIPT LOAD`, `SCRIPT EXISTS`, `SCRIPT SHOW`: the client may rely on the script cache of
     /// this server.
     Script,
@@ -146,7 +148,7 @@ impl Class {
     #[must_use]
     pub const fn group(self) -> ClassGroup {
         match self {
-            Self::Ordinary | Self::Refused => ClassGroup::Ordinary,
+            Self::Ordinary | Self::ClientInfo | Self::Refused => ClassGroup::Ordinary,
             Self::Hello
             | Self::Auth
             | Self::Select
@@ -219,6 +221,7 @@ impl Class {
                 | Self::Shutdown
                 | Self::Iterate
                 | Self::ClientId
+                | Self::ClientInfo
                 | Self::Script
                 | Self::Eval
                 | Self::EvalSha
@@ -243,7 +246,12 @@ impl Class {
     pub(crate) const fn needs_mark(self) -> bool {
         let unmarked = matches!(
             self,
-            Self::Ordinary | Self::Shutdown | Self::Unknown | Self::ClientId | Self::Script
+            Self::Ordinary
+                | Self::Shutdown
+                | Self::Unknown
+                | Self::ClientId
+                | Self::ClientInfo
+                | Self::Script
         );
         !unmarked && !self.runs_script()
     }

@@ -202,7 +202,7 @@ pub(crate) fn sharing<'a>(mut words: impl Iterator<Item = &'a [u8]>) -> Sharing 
 fn by_class(class: Class, name: &[u8]) -> Sharing {
     use PromotionReason as Reason;
     let reason = match class {
-        Class::Ordinary => return ordinary(name),
+        Class::Ordinary | Class::ClientInfo => return ordinary(name),
         Class::Eval | Class::EvalSha => return Sharing::SharedScript,
         Class::Script | Class::Refused => return Sharing::Shared,
         Class::Iterate if name.contains(&b'.') => Reason::Module,

@@ -217,9 +217,9 @@ const CLIENT: &[(&[u8], Class)] = &[
     (b"GETNAME", Class::Ordinary),
     (b"GETREDIR", Class::Ordinary),
     (b"HELP", Class::Ordinary),
-    (b"INFO", Class::Ordinary),
+    (b"INFO", Class::ClientInfo),
     (b"KILL", Class::Ordinary),
-    (b"LIST", Class::Ordinary),
+    (b"LIST", Class::ClientInfo),
     (b"PAUSE", Class::Ordinary),
     (b"TRACKINGINFO", Class::Ordinary),
     (b"UNBLOCK", Class::Ordinary),
@@ -432,7 +432,7 @@ mod tests {
         {
             assert_eq!(class(words), Class::Ordinary, "{words:?}");
         }
-        assert_eq!(class(&[b"CLIENT", b"INFO"]), Class::Ordinary);
+        assert_eq!(class(&[b"CLIENT", b"INFO"]), Class::ClientInfo);
         assert_eq!(class(&[b"GET", b"MULTI"]), Class::Ordinary);
     }
 }

@@ -40,6 +40,8 @@ mod flag {
     pub(crate) const FORMER_SCRIPT: u8 = 1 << 5;
     /// The client sent what is no request.
     pub(crate) const INVALID: u8 = 1 << 6;
+    /// The client was told the ID of this connection, whether it relies on it or not.
+    pub(crate) const KNOWS_ID: u8 = 1 << 7;
 }
 
 /// What pins one session to its server.
@@ -66,7 +68,8 @@ impl ServerAffinity {
     pub(crate) fn sent(&mut self, class: Class) {
         match class {
             Class::Unknown => self.pin_permanently(Pin::UnknownCommand),
-            Class::ClientId => self.set(flag::CLIENT_ID, true),
+            Class::ClientId => self.set(flag::CLIENT_ID | flag::KNOWS_ID, true),
+            Class::Hello | Class::ClientInfo => self.set(flag::KNOWS_ID, true),
             Class::Script => {
                 self.set(flag::SCRIPT, !self.is(flag::FALLS_BACK));
                 self.set(flag::CACHED_HERE, true);
@@ -74,6 +77,16 @@ impl ServerAffinity {
             Class::Eval => self.set(flag::CACHED_HERE, true),
             _ => {}
         }
+    }
+
+    /// Whether the client was told the ID of the connection.
+    pub(crate) fn knows_id(self) -> bool {
+        self.is(flag::KNOWS_ID)
+    }
+
+    /// The session has left the connection.
+    pub(crate) fn leave_connection(&mut self) {
+        self.flags &= !flag::KNOWS_ID;
     }
 
     /// A request of that class was queued in a transaction.

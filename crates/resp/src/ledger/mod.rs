@@ -411,6 +411,17 @@ impl Ledger {
         self.matcher.changed_connection();
     }
 
+    /// Whether the client was told the ID of the connection that it is on.
+    #[must_use]
+    pub fn knows_connection_id(&self) -> bool {
+        self.matcher.affinity.knows_id()
+    }
+
+    /// The session has given up its connection. The client is told no ID before it gets another.
+    pub fn leave_connection(&mut self) {
+        self.matcher.affinity.leave_connection();
+    }
+
     /// The session continues on a connection to another server that was set to the same state.
     pub fn changed_server(&mut self) {
         self.matcher.changed_server();

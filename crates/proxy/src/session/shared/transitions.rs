@@ -113,7 +113,8 @@ pub(crate) fn label(promotion: Promotion) -> &'static str {
 
 /// The start of a session that returns to shared connections.
 pub(crate) fn start_shared(state: CarryState) -> (Upstream, Start) {
-    let CarryState { ledger, unsent: early, .. } = state;
+    let CarryState { mut ledger, unsent: early, .. } = state;
+    ledger.leave_connection();
     let replayed = Some(Box::new(Replayed { ledger: *ledger, messages: Vec::new(), idle: None }));
     (Upstream::sharing(), Start { early, replayed, returns_after: None })
 }

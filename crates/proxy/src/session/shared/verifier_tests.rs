@@ -30,12 +30,12 @@ fn verifies_clients_on_one_connection() {
     let backend = Backend::new();
     let proxy = proxy(&backend);
     let mut first = proxy.client();
-    let hello = request(&["HELLO", "3"]);
-    first.write_all(&hello).unwrap();
+    let select = request(&["SELECT", "1"]);
+    first.write_all(&select).unwrap();
     let mut own = backend.accept_carried();
-    expect(&mut own, &hello);
-    own.write_all(b"%1\r\n$5\r\nproto\r\n:3\r\n").unwrap();
-    expect(&mut first, b"%1\r\n$5\r\nproto\r\n:3\r\n");
+    expect(&mut own, &select);
+    own.write_all(b"+OK\r\n").unwrap();
+    expect(&mut first, b"+OK\r\n");
     proxy.wait_for("its return", |stats| stats.shared.returned == 1);
     answer_reset(&mut own);
     let _clients: Vec<TcpStream> = (2..6).map(|n| verify(&proxy, &mut own, n)).collect();
@@ -43,6 +43,23 @@ fn verifies_clients_on_one_connection() {
     assert_eq!(proxy.stats().dials, 1);
     // Unused, it is closed.
     assert_eq!(rest(&mut own), b"");
+}
+
+#[test]
+fn closes_a_connection_whose_id_was_told() {
+    let backend = Backend::new();
+    let proxy = proxy(&backend);
+    let hello = request(&["HELLO", "3"]);
+    for round in 1..3 {
+        let mut client = proxy.client();
+        client.write_all(&hello).unwrap();
+        let mut own = backend.accept_carried();
+        expect(&mut own, &hello);
+        own.write_all(b"%1\r\n$2\r\nid\r\n:3\r\n").unwrap();
+        expect(&mut client, b"%1\r\n$2\r\nid\r\n:3\r\n");
+        proxy.wait_for("its return", |stats| stats.shared.returned == round);
+        assert_eq!(rest(&mut own), b"");
+    }
 }
 
 #[test]

@@ -13,6 +13,9 @@
 //! for a new connection. An operator may have set a password since, or removed it. So a kept
 //! connection is reset once more when it is used, in one packet with the state of the next client.
 //!
+//! A connection is not kept if its client was told the ID of it, by `HELLO` at the latest: another
+//! client would have the same one.
+//!
 //! `RESET` keeps the name of the client library. The next client may see it in `CLIENT INFO` until
 //! it sets its own.
 //!
@@ -67,9 +70,10 @@ thread_local! {
 }
 
 /// Whether `RESET` takes a connection in this state back to the start, in every version that has
-/// it.
+/// it, and its client was not told the ID of the connection, which `RESET` keeps: a client that has it
+/// can redirect invalidations to the connection and kill it.
 pub(crate) fn may_keep(ledger: &Ledger) -> bool {
-    ledger.shared_state().is_some_and(|state| !state.no_touch)
+    !ledger.knows_connection_id() && ledger.shared_state().is_some_and(|state| !state.no_touch)
 }
 
 /// Keeps a connection that a session gives up, on which nothing is in flight, if the server takes
