@@ -107,6 +107,7 @@ mod traffic;
 mod two_faults;
 mod unix_socket;
 mod upgrade;
+mod verify;
 mod warning;
 #[path = "../docs/yaml.rs"]
 mod yaml;

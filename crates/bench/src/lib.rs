@@ -23,6 +23,7 @@ mod stats;
 mod swap;
 mod switchover;
 mod traffic;
+pub mod verify;
 
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -22,6 +22,7 @@ mod pictures;
 mod servers;
 mod simulate;
 mod steps;
+mod verify;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -75,6 +76,11 @@ enum Command {
     Simulate(simulate::SimulateOptions),
     /// Run checking clients through random faults drawn from a seed; books must balance at the end.
     Soak(bench::soak::SoakOptions),
+    /// Compare random conversations of several clients with a server and through Pointsman.
+    ///
+    /// Every reply is compared byte by byte, with dedicated and with shared connections, with one
+    /// seed per conversation. One that differs is made as short as possible and printed.
+    Verify(verify::VerifyCommand),
     /// Build the documentation as a book in target/book. Installs mdBook below target/ if needed.
     Docs,
     /// Create the two pictures of the README from real failovers, in docs/images.
@@ -99,6 +105,7 @@ fn main() -> ExitCode {
         Command::Dist(options) => dist::dist(&options),
         Command::Simulate(options) => simulate::run(&options),
         Command::Soak(options) => bench::soak::run(&options),
+        Command::Verify(options) => verify::run(&options),
         Command::Docs => docs::build(),
         Command::Pictures(options) => pictures::run(&options),
         Command::Manifests => deploy::write_manifests(),

@@ -1,0 +1,238 @@
+//! Carries a conversation out on both sides and compares. Thin: what is compared is decided in
+//! `reply`, what is sent in `generator`.
+//!
+//! A step is sent to both sides, and the next one only after its replies are complete on both. So
+//! the servers see the requests of different clients in the same order. The direct side says how
+//! many replies there are, because it is right by definition.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use super::connection::Connection;
+use super::conversation::{Action, Conversation, Request, Step, Wait, Wire};
+use super::exceptions::Treatment;
+use super::reply::{compared, is_unasked, readable};
+use super::rig::{PATIENCE, Rig};
+
+/// So long the direct server is silent after its last reply, if it owes one that never comes.
+const SILENCE: Duration = Duration::from_millis(250);
+
+/// Longer than a request of a conversation blocks.
+const BLOCKED: Duration = Duration::from_secs(4);
+
+/// A difference between both sides.
+#[derive(Debug, Clone)]
+pub(super) struct Difference {
+    /// The number of the step, from 1.
+    step: usize,
+    what: String,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "after step {}: {}", self.step, self.what)
+    }
+}
+
+/// A client on both sides.
+struct Pair {
+    direct: Connection,
+    proxied: Connection,
+    /// What was sent and how its replies are compared, in their order.
+    asked: Vec<(Treatment, String)>,
+    /// Frames, and replies among them, that are compared already.
+    compared: usize,
+    answered: usize,
+}
+
+/// One conversation.
+struct Driver<'a> {
+    rig: &'a mut Rig,
+    pairs: Vec<Option<Pair>>,
+}
+
+/// Carries out a conversation on reset servers.
+///
+/// # Errors
+/// The first difference.
+pub(super) fn run(rig: &mut Rig, conversation: &Conversation) -> Result<(), Difference> {
+    let clients = conversation.steps.iter().map(|step| step.client + 1).max().unwrap_or(0);
+    let begin = |what| Difference { step: 0, what };
+    rig.reset().map_err(begin)?;
+    let mut driver = Driver { rig, pairs: (0..clients).map(|_| None).collect() };
+    for (at, step) in conversation.steps.iter().enumerate() {
+        driver.step(step).map_err(|what| Difference { step: at + 1, what })?;
+    }
+    driver.end().map_err(|what| Difference { step: conversation.steps.len(), what })
+}
+
+impl Driver<'_> {
+    fn step(&mut self, step: &Step) -> Result<(), String> {
+        match &step.action {
+            Action::Send { requests, cuts, wait } => {
+                return self.send(step.client, requests, cuts, *wait);
+            }
+            Action::Await => self.await_direct(step.client, BLOCKED),
+            Action::Leave { reset } => self.leave(step.client, *reset)?,
+            Action::Operator(words) => self.rig.operate(words),
+            Action::Pause(time) => harness::pause(Duration::from_millis(*time)),
+            Action::Failover => self.rig.failover()?,
+        }
+        self.compare()
+    }
+
+    fn pair(&mut self, client: usize) -> Option<&mut Pair> {
+        self.pairs.get_mut(client)?.as_mut()
+    }
+
+    fn connect(&mut self, client: usize) -> Result<(), String> {
+        if self.pair(client).is_some_and(|pair| !pair.direct.is_closed) {
+            return Ok(());
+        }
+        let direct = Connection::open(self.rig.direct_addr())?;
+        let proxied = Connection::open(self.rig.proxied_addr())?;
+        let pair = Pair { direct, proxied, asked: Vec::new(), compared: 0, answered: 0 };
+        if let Some(place) = self.pairs.get_mut(client) {
+            *place = Some(pair);
+        }
+        Ok(())
+    }
+
+    fn send(
+        &mut self,
+        client: usize,
+        requests: &[Request],
+        cuts: &[usize],
+        wait: Wait,
+    ) -> Result<(), String> {
+        self.connect(client)?;
+        let blocked = if wait == Wait::Blocked { self.rig.blocked_directly() } else { 0 };
+        let bytes: Vec<u8> = requests.iter().flat_map(Request::bytes).collect();
+        let Some(pair) = self.pair(client) else { return Ok(()) };
+        for request in requests {
+            let one = (request.treatment, request.to_string());
+            pair.asked.extend(std::iter::repeat_n(one, request.replies));
+        }
+        let mut from = 0;
+        for to in cuts.iter().copied().chain([bytes.len()]) {
+            let piece = bytes.get(from..to).unwrap_or_default();
+            pair.direct.send(piece, PATIENCE);
+            pair.proxied.send(piece, PATIENCE);
+            from = to.max(from);
+            if from < bytes.len() {
+                // So that pieces arrive as such more often; nothing depends on it.
+                std::thread::yield_now();
+            }
+        }
+        match wait {
+            Wait::Nothing => Ok(()),
+            Wait::Replies => {
+                self.await_direct(client, SILENCE);
+                self.compare()
+            }
+            Wait::Blocked => {
+                self.await_blocked(client, blocked);
+                self.compare()?;
+                self.rig.settle()
+            }
+        }
+    }
+
+    /// Waits until the direct server has answered everything, or is silent.
+    fn await_direct(&mut self, client: usize, silence: Duration) {
+        let Some(pair) = self.pair(client) else { return };
+        let mut last = Instant::now();
+        while pair.direct.replies < pair.asked.len() && !pair.direct.is_closed {
+            pair.direct.wait(Duration::from_millis(20));
+            if pair.direct.pump() {
+                last = Instant::now();
+            } else if last.elapsed() > silence {
+                break;
+            }
+        }
+        pair.direct.pump();
+        // The direct server says what is owed.
+        let unknown = (Treatment::Exact, "an earlier request".to_owned());
+        pair.asked.resize(pair.direct.replies, unknown);
+    }
+
+    /// Waits until the direct server has blocked the client or has answered.
+    fn await_blocked(&mut self, client: usize, before: i64) {
+        let deadline = Instant::now() + Duration::from_secs(1);
+        while Instant::now() < deadline && self.rig.blocked_directly() <= before {
+            let Some(pair) = self.pair(client) else { return };
+            pair.direct.pump();
+            if pair.direct.replies >= pair.asked.len() {
+                return;
+            }
+        }
+    }
+
+    fn leave(&mut self, client: usize, reset: bool) -> Result<(), String> {
+        let Some(pair) = self.pairs.get_mut(client).and_then(Option::take) else { return Ok(()) };
+        pair.direct.close(reset);
+        pair.proxied.close(reset);
+        let is_open = |pair: &&Option<Pair>| pair.as_ref().is_some_and(|it| !it.direct.is_closed);
+        let open = self.pairs.iter().filter(is_open).count();
+        self.rig.await_clients(i64::try_from(open).unwrap_or(0))?;
+        self.rig.settle()
+    }
+
+    /// Waits until the proxied side has as much as the direct one, and compares.
+    fn compare(&mut self) -> Result<(), String> {
+        for (client, pair) in self.pairs.iter_mut().enumerate() {
+            let Some(pair) = pair else { continue };
+            pair.compare().map_err(|what| format!("client {client}: {what}"))?;
+        }
+        Ok(())
+    }
+
+    /// Every client that is left has to be answered, and nothing else may have arrived.
+    fn end(&mut self) -> Result<(), String> {
+        let wire = Wire::Words(vec![b"PING".to_vec()]);
+        let ping = [Request { wire, replies: 1, treatment: Treatment::Exact }];
+        for client in 0..self.pairs.len() {
+            if self.pair(client).is_some_and(|pair| !pair.direct.is_closed) {
+                self.send(client, &ping, &[], Wait::Replies)?;
+            }
+        }
+        for (client, pair) in self.pairs.iter_mut().enumerate() {
+            let Some(pair) = pair else { continue };
+            pair.proxied.pump();
+            if let Some(extra) = pair.proxied.frames.get(pair.direct.frames.len()) {
+                return Err(format!("client {client}: unexpected {}", readable(extra)));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Pair {
+    fn compare(&mut self) -> Result<(), String> {
+        self.direct.pump();
+        let deadline = Instant::now() + PATIENCE;
+        self.proxied.pump();
+        while self.proxied.frames.len() < self.direct.frames.len() {
+            let is_late = self.proxied.is_closed || Instant::now() > deadline;
+            if !self.proxied.pump() && is_late {
+                break;
+            }
+            self.proxied.wait(Duration::from_millis(20));
+        }
+        while let Some(direct) = self.direct.frames.get(self.compared) {
+            let unknown = (Treatment::Exact, "an earlier request".to_owned());
+            let (treatment, request) = self.asked.get(self.answered).unwrap_or(&unknown);
+            let proxied = self.proxied.frames.get(self.compared).map(Vec::as_slice);
+            if proxied.is_none_or(|it| compared(it, *treatment) != compared(direct, *treatment)) {
+                let proxied = proxied.map_or_else(|| "nothing".to_owned(), readable);
+                let direct = readable(direct);
+                return Err(format!(
+                    "{request}\n      directly: {direct}\n      proxied:  {proxied}"
+                ));
+            }
+            self.answered += usize::from(!is_unasked(direct));
+            self.compared += 1;
+        }
+        Ok(())
+    }
+}
