@@ -133,3 +133,29 @@ fn keeps_socket_through_crash_and_takeover() {
     assert_eq!(new.wait_exit(PATIENCE).code(), Some(0));
     assert!(!socket.exists());
 }
+
+#[test]
+fn says_which_command_holds_traffic() {
+    let (cluster, socket) = scene();
+    let pointsman = controlled(&cluster, &socket);
+    let admin = pointsman.admin().to_string();
+    let status = || text(&order(&["status"], &["--admin", &admin]).output().unwrap());
+    let done = order(&["pause", "--for", "60s"], &["--socket", socket.to_str().unwrap()]).output();
+    assert!(done.unwrap().status.success());
+    wait_until("the verdict", PATIENCE, || {
+        let said = status();
+        let paused = said.lines().find(|it| it.starts_with("  WARNING    Traffic held for "));
+        match paused.filter(|it| it.contains(": paused by an operator (pause, 5")) {
+            Some(_) => Ok(()),
+            None => Err(said),
+        }
+    });
+    // The page and the JSON document say the same.
+    let document: serde_json::Value =
+        serde_json::from_str(&pointsman.get("/status").unwrap().1).unwrap();
+    let verdict = &document["services"][0]["verdict"];
+    assert_eq!(verdict["severity"], "warning");
+    let sentence = format!("mymaster: {}", verdict["text"].as_str().unwrap());
+    assert_eq!(document["verdict"]["text"], sentence);
+    assert_eq!(document["services"][0]["pause"]["by"], "pause");
+}

@@ -13,6 +13,7 @@ const PURE: &[(&str, &str)] = &[
     ("crates/target/src/networks.rs", "which network an address belongs to"),
     ("crates/proxy/src/proxy_protocol/parse.rs", "what a PROXY protocol header says"),
     ("crates/pointsman/src/admin/control/token_attempts.rs", "which sources may present tokens"),
+    ("crates/pointsman/src/admin/status/verdict.rs", "how a service and the process are"),
     (
         "crates/pointsman/src/cli/listener_certificates.rs",
         "what is wrong with listeners' certificates",

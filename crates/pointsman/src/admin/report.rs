@@ -58,7 +58,6 @@ const PAGE: &str = concat!(
     include_str!("page/page.css"),
     include_str!("page/body.html"),
     include_str!("page/tools.js"),
-    include_str!("page/verdict.js"),
     include_str!("page/topology.js"),
     include_str!("page/failovers.js"),
     include_str!("page/page.js"),
@@ -174,13 +173,15 @@ impl Reporter for ProcessReport {
             let operations = service.discovery.operations_snapshot();
             status::service((&seen, &operations), writers, readers, (service.is_leaving, now))
         });
-        let status = Status {
+        let mut status = Status {
             schema: status::SCHEMA,
             version: env!("CARGO_PKG_VERSION"),
             uptime_s: self.start.elapsed().as_secs_f64(),
             phase: self.drain.phase().name(),
             ready: ready.ok,
             not_ready_because: ready.reasons,
+            verdict: status::VerdictStatus::default(),
+            notices: Vec::new(),
             config_hash: self.effective.settings().hash.clone(),
             config: self.config_status(now),
             drain: status::DrainStatus {
@@ -191,6 +192,7 @@ impl Reporter for ProcessReport {
             },
             services: services.collect(),
         };
+        status.judge();
         serde_json::to_string_pretty(&status)
             .unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"))
     }

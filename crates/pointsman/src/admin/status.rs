@@ -9,6 +9,7 @@ mod certificates;
 mod credentials;
 mod document;
 mod shared;
+mod verdict;
 
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,8 @@ pub use certificates::*;
 pub use credentials::*;
 pub use document::*;
 pub use shared::*;
+pub(crate) use verdict::span;
+pub use verdict::{Severity, VerdictStatus};
 
 /// The state of sessions that are not pinned, in metrics and in the status.
 pub const ORDINARY: &str = "ordinary";
@@ -108,17 +111,20 @@ pub fn service(
         age_s: age(master.since),
     });
     let (voters, majority) = seen.quorum;
-    ServiceStatus {
+    let mut service = ServiceStatus {
         name: seen.name.to_string(),
         master_name: seen.master_name.to_string(),
         listen,
         removed: is_leaving,
         state: seen.state,
+        verdict: VerdictStatus::default(),
+        candidate: seen.candidate.as_ref().map(ToString::to_string),
         gate: if seen.holding { "closed" } else { "open" },
         generation: seen.master.as_ref().map(|master| master.generation),
         target,
         outage_s: seen.stopped_since.map(age),
         held_s: seen.held_since.map(age),
+        pause: seen.pause.as_ref().map(|it| pause(it, now)),
         fleet_pause: operations.fleet_pause.as_ref().map(|it| fleet_pause(it, now)),
         changed_priorities: operations.changed_priorities.iter().map(changed_priority).collect(),
         disagreement: seen.disagreement,
@@ -135,6 +141,16 @@ pub fn service(
         failovers: seen.failovers.iter().map(|it| failover(it, age)).collect(),
         alarms: seen.alarms.iter().map(|it| alarm(it, age)).collect(),
         traffic,
+    };
+    service.verdict = service.judge();
+    service
+}
+
+fn pause(seen: &sentinel::Pause, now: Instant) -> PauseStatus {
+    PauseStatus {
+        by: if seen.ends_with_commit { "switchover" } else { "pause" },
+        for_s: seconds(now.saturating_duration_since(seen.since)),
+        left_s: seconds(seen.until.saturating_duration_since(now)),
     }
 }
 

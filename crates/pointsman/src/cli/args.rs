@@ -249,6 +249,10 @@ pub(super) struct ImportArgs {
 /// The arguments of `status`.
 #[derive(Debug, Args)]
 pub(super) struct StatusArgs {
+    /// Show only this service, in full: more than eight are shown by their verdicts
+    #[arg(conflicts_with_all = ["json", "ready", "schema"])]
+    pub(super) service: Option<String>,
+
     #[command(flatten)]
     pub(super) server: AdminArgs,
 

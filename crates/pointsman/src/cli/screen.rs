@@ -13,18 +13,27 @@ use tls::OutsideText;
 
 use super::screen_certificates::certificates;
 use super::screen_shared::shared;
-use crate::admin::status::ORDINARY;
+use crate::admin::status::{ORDINARY, span};
 
 /// The schema version that this module renders.
 const SCHEMA: u64 = 1;
-/// Number of reasons that are shown why it is not ready.
-const REASONS: usize = 5;
+/// More services are shown by their verdicts only.
+const IN_FULL: usize = 8;
+/// Number of lines for services that are shown by their verdicts.
+const LINES: usize = 16;
+/// Number of names of services with the same verdict.
+const NAMES: usize = 3;
 /// Number of failovers that are shown.
 const FAILOVERS: usize = 3;
 
-/// Renders the screen. `before` is an earlier document with its age in seconds, for rates. Returns
-/// `None` for a document of another schema version.
-pub(super) fn render(document: &Json, before: Option<(&Json, f64)>) -> Option<String> {
+/// Renders the screen, if `only` names a service of that service alone. `before` is an earlier
+/// document with its age in seconds, for rates. Returns `None` for a document of another schema
+/// version.
+pub(super) fn render(
+    document: &Json,
+    before: Option<(&Json, f64)>,
+    only: Option<&str>,
+) -> Option<String> {
     if document.get("schema")?.as_u64()? != SCHEMA {
         return None;
     }
@@ -33,23 +42,74 @@ pub(super) fn render(document: &Json, before: Option<(&Json, f64)>) -> Option<St
     let (version, phase) = (text(document, "version"), text(document, "phase"));
     let (up, hash) = (span(document.get("uptime_s")?.as_f64()?), text(document, "config_hash"));
     let _ = writeln!(out, "pointsman {version}: {phase}, {ready}; up {up}; configuration {hash}");
-    let reasons = list(document, "not_ready_because");
-    for reason in reasons.iter().take(REASONS).filter_map(Json::as_str) {
-        let _ = writeln!(out, "  {}", printable(reason));
+    let services = list(document, "services");
+    // That of the only service is printed with it.
+    let of_service = match services {
+        [only] => {
+            only.get("verdict").map(|it| format!("{}: {}", text(only, "name"), text(it, "text")))
+        }
+        _ => None,
+    };
+    let of_process = document.get("verdict").filter(|it| it.is_object());
+    for it in of_process.into_iter().chain(list(document, "notices")) {
+        let sentence = text(it, "text");
+        if of_service.as_ref() != Some(&sentence) {
+            verdict(&mut out, &text(it, "severity"), &sentence);
+        }
     }
-    if let Some(more) = reasons.len().checked_sub(REASONS + 1) {
-        let _ = writeln!(out, "  and {} more", more + 1);
+    if only.is_none() && services.len() > IN_FULL {
+        folded(&mut out, services);
     }
-    for fault in list(document.get("config")?, "faults").iter().filter_map(Json::as_str) {
-        let _ = writeln!(out, "  not reloaded: {}", printable(fault));
+    let is_shown = |it: &Json| match only {
+        Some(only) => it.get("name").and_then(Json::as_str) == Some(only),
+        None => services.len() <= IN_FULL,
+    };
+    if let Some(only) = only.filter(|_| !services.iter().any(is_shown)) {
+        let _ = writeln!(out, "\nno service {}", printable(only));
     }
-    for (at, it) in list(document, "services").iter().enumerate() {
+    for (at, it) in services.iter().enumerate().filter(|(_, it)| is_shown(it)) {
         let rate = before
             .and_then(|(before, seconds)| rate(it, list(before, "services").get(at)?, seconds));
         service(&mut out, it, rate);
     }
     certificates(&mut out, list(document.get("config")?, "certificates"));
     Some(out)
+}
+
+/// A sentence with its severity, which the process has decided on.
+fn verdict(out: &mut String, severity: &str, sentence: &str) {
+    let severity = if severity == "ok" { severity.to_owned() } else { severity.to_uppercase() };
+    let _ = writeln!(out, "  {severity:<9}  {sentence}");
+}
+
+/// One line for each service, the most severe first, and one for all that have the same verdict.
+fn folded(out: &mut String, services: &[Json]) {
+    let mut groups: Vec<(&Json, Vec<String>)> = Vec::new();
+    for it in services {
+        let Some(verdict) = it.get("verdict") else { continue };
+        match groups.iter_mut().find(|(of, _)| *of == verdict) {
+            Some((_, names)) => names.push(text(it, "name")),
+            None => groups.push((verdict, vec![text(it, "name")])),
+        }
+    }
+    let severity = |(verdict, _): &(&Json, Vec<String>)| match text(verdict, "severity").as_str() {
+        "fault" => 0,
+        "warning" => 1,
+        _ => 2,
+    };
+    groups.sort_by_key(severity);
+    out.push('\n');
+    for (it, names) in groups.iter().take(LINES) {
+        let (shown, more) = (names.len().min(NAMES), names.len().saturating_sub(NAMES));
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let names = names.get(..shown).unwrap_or_default().join(", ");
+        let sentence = format!("{names}{more}: {}", text(it, "text"));
+        verdict(out, &text(it, "severity"), &sentence);
+    }
+    let rest: usize = groups.iter().skip(LINES).map(|(_, names)| names.len()).sum();
+    if rest > 0 {
+        let _ = writeln!(out, "             and {rest} more services");
+    }
 }
 
 /// What commands have changed on the servers.
@@ -76,6 +136,9 @@ fn service(out: &mut String, it: &Json, rate: Option<f64>) {
         name
     };
     let _ = writeln!(out, "\n{name}: {state}, generation {generation:.0}");
+    if let Some(it) = it.get("verdict").filter(|it| it.is_object()) {
+        verdict(out, &text(it, "severity"), &text(it, "text"));
+    }
     match it.get("target").filter(|target| target.is_object()) {
         Some(target) => {
             let (addr, epoch, age) =
@@ -241,25 +304,6 @@ pub(super) fn number(it: &Json, key: &str) -> f64 {
     it.get(key).and_then(Json::as_f64).unwrap_or(0.0)
 }
 
-/// Formats a duration: to a tenth of a second below ten seconds, then in whole units.
-pub(super) fn span(seconds: f64) -> String {
-    if seconds < 10.0 {
-        return format!("{seconds:.1} s");
-    }
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "an age in seconds, at least ten"
-    )]
-    let whole = seconds as u64;
-    match (whole / 86_400, whole / 3600 % 24, whole / 60 % 60, whole % 60) {
-        (0, 0, 0, seconds) => format!("{seconds} s"),
-        (0, 0, minutes, seconds) => format!("{minutes}m{seconds:02}s"),
-        (0, hours, minutes, _) => format!("{hours}h{minutes:02}m"),
-        (days, hours, ..) => format!("{days}d{hours:02}h"),
-    }
-}
-
 pub(super) fn bytes(count: f64) -> String {
     let units = ["B", "kB", "MB", "GB", "TB"];
     let at = units
@@ -282,19 +326,21 @@ pub(super) fn printable(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn renders_document_on_one_screen() {
         let sentinel = |port: u16, up: bool| {
-            serde_json::json!({
+            json!({
                 "addr": format!("10.0.0.1:{port}"), "up": up, "disagrees": false,
                 "master": "10.0.0.2:6379", "epoch": 5, "age_s": 0.3,
                 "problem": if up { Json::Null } else { "cannot connect".into() },
             })
         };
         let document = |commands: u64| {
-            serde_json::json!({
+            json!({
                 "schema": 1, "version": "0.1.0", "uptime_s": 192.0, "phase": "serving",
                 "ready": true,
                 "not_ready_because": [], "config_hash": "ab12", "config": {"faults": []},
@@ -323,7 +369,7 @@ mod tests {
             })
         };
         let (before, now) = (document(1000), document(5000));
-        let shown = render(&now, Some((&before, 2.0))).expect("a document of this schema");
+        let shown = render(&now, Some((&before, 2.0)), None).expect("a document of this schema");
         let expected = "\
 pointsman 0.1.0: serving, ready; up 3m12s; configuration ab12
 
@@ -343,31 +389,76 @@ orders (master mymaster): stable, generation 2
 ";
         assert_eq!(shown, expected);
         assert!(shown.lines().count() < 24);
-        assert_eq!(render(&serde_json::json!({"schema": 2}), None), None);
+        assert_eq!(render(&json!({"schema": 2}), None, None), None);
+    }
+
+    /// The screen without its first line.
+    fn rest(document: &Json, only: Option<&str>) -> String {
+        let shown = render(document, None, only).expect("a document of this schema");
+        shown.split_once('\n').expect("a first line").1.to_owned()
     }
 
     #[test]
-    fn folds_many_reasons() {
-        let reasons = |count: usize| {
-            let all: Vec<String> = (1..=count).map(|at| format!("m{at}: no master")).collect();
-            let document = serde_json::json!({
-                "schema": 1, "ready": false, "uptime_s": 1.0, "config": {},
-                "not_ready_because": all,
-            });
-            render(&document, None)
-                .expect("a document of this schema")
-                .lines()
-                .skip(1)
-                .fold(String::new(), |all, line| all + line.trim() + ";")
+    fn prints_verdicts_that_the_process_decided_on() {
+        let verdict = |severity: &str, text: &str| json!({"severity": severity, "text": text});
+        let service = json!({
+            "name": "m", "state": "armed", "generation": 1, "gate": "closed",
+            "verdict": verdict("warning", "Traffic held: armed."),
+            "electorate": {"majority": 2},
+        });
+        let mut document = json!({
+            "schema": 1, "ready": false, "uptime_s": 1.0, "config": {},
+            "verdict": verdict("fault", "Not ready: m1 and 199 more."),
+            "notices": [verdict("warning", "m: Traffic held: armed."), verdict("ok", "x\u{1b}")],
+            "services": [service],
+        });
+        let of_service = "\nm: armed, generation 1\n  WARNING    Traffic held: armed.\n";
+        let shown = rest(&document, None);
+        let expected = "  FAULT      Not ready: m1 and 199 more.\n  ok         x\\u{1b}\n";
+        assert!(shown.starts_with(&format!("{expected}{of_service}")), "{shown}");
+        // Of an earlier version.
+        document["verdict"] = Json::Null;
+        document["notices"] = Json::Null;
+        document["services"][0]["verdict"] = Json::Null;
+        assert!(rest(&document, None).starts_with("\nm: armed, generation 1\n  master"));
+    }
+
+    #[test]
+    fn folds_many_services() {
+        let service = |name: String, severity: &str, text: &str| {
+            json!({
+                "name": name, "state": "stable",
+                "verdict": {"severity": severity, "text": text},
+            })
         };
-        let five = "m1: no master;m2: no master;m3: no master;m4: no master;m5: no master;";
-        assert_eq!(reasons(5), five);
-        assert_eq!(reasons(200), format!("{five}and 195 more;"));
+        let document = |services: Vec<Json>| {
+            json!({
+                "schema": 1, "ready": true, "uptime_s": 1.0, "config": {}, "services": services,
+            })
+        };
+        let lost = document(
+            (1..=200).map(|at| service(format!("m{at}"), "fault", "No master.")).collect(),
+        );
+        assert_eq!(rest(&lost, None), "\n  FAULT      m1, m2, m3 and 197 more: No master.\n");
+        assert!(rest(&lost, Some("m7")).starts_with("\nm7: stable"));
+        assert_eq!(rest(&lost, Some("m7")).matches("No master.").count(), 1);
+        assert_eq!(rest(&lost, Some("x")), "\nno service x\n");
+        let mut some: Vec<Json> =
+            (1..=30).map(|at| service(format!("m{at}"), "ok", &format!("Master: {at}."))).collect();
+        some.push(service("n".to_owned(), "fault", "No master."));
+        let shown = rest(&document(some), None);
+        assert!(shown.starts_with("\n  FAULT      n: No master.\n  ok         m1: "), "{shown}");
+        assert!(
+            shown.ends_with("m15: Master: 15.\n             and 15 more services\n"),
+            "{shown}"
+        );
+        let few = document((1..=8).map(|at| service(format!("m{at}"), "ok", "Fine.")).collect());
+        assert_eq!(rest(&few, None).matches("  master     NONE").count(), 8);
     }
 
     #[test]
     fn renders_the_lag_of_replicas_that_answer() {
-        let document = serde_json::json!({
+        let document = json!({
             "schema": 1, "ready": true, "uptime_s": 1.0, "config": {},
             "services": [{
                 "name": "m",
@@ -381,7 +472,7 @@ orders (master mymaster): stable, generation 2
                 ],
             }],
         });
-        let shown = render(&document, None).expect("a document of this schema");
+        let shown = render(&document, None, None).expect("a document of this schema");
         assert!(shown.contains("10.0.0.2:6379  eligible, lag 7 bytes\n"), "{shown}");
         assert!(shown.contains("10.0.0.3:6379  unreachable\n"), "{shown}");
     }
@@ -389,16 +480,16 @@ orders (master mymaster): stable, generation 2
     #[test]
     fn renders_alarms_that_are_on() {
         let alarm = |on: bool, sentinel: &str| {
-            serde_json::json!({
+            json!({
                 "alarm": "ghosts", "on": on, "age_s": 725.0, "message": "gone and listed",
                 "sentinels": [sentinel, "10.0.0.9:26379"],
             })
         };
-        let document = serde_json::json!({
+        let document = json!({
             "schema": 1, "ready": true, "uptime_s": 1.0, "config": {},
             "services": [{"name": "m", "alarms": [alarm(false, "ended"), alarm(true, "a\u{1b}b")]}],
         });
-        let shown = render(&document, None).expect("a document of this schema");
+        let shown = render(&document, None, None).expect("a document of this schema");
         let expected = "  ALARM      gone and listed: a\\u{1b}b, 10.0.0.9:26379, for 12m05s\n";
         assert!(shown.contains(expected) && !shown.contains("ended"), "{shown}");
     }

@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use serde_json::Value as Json;
 
-use super::screen::{number, span, text};
+use super::screen::{number, text};
+use crate::admin::status::span;
 
 /// Number of certificates that are shown.
 const CERTIFICATES: usize = 8;

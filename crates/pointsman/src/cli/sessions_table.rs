@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 
 use serde_json::Value as Json;
 
-use super::screen::{bytes, number, span, text};
+use super::screen::{bytes, number, text};
+use crate::admin::status::span;
 
 /// A column: its title, whether numbers are aligned to the right, and when it is dropped: the
 /// highest number first.

@@ -1,8 +1,8 @@
 //! `pointsman status`: shows the status of a running pointsman.
 //!
-//! It prints the status document without an interpretation of its own, so that an old `status` and
-//! a new process work together: known fields have fixed places, and new ones appear under their own
-//! names.
+//! It prints the status document without an interpretation of its own: the process decides on the
+//! verdicts. So an old `status` and a new process work together: known fields have fixed places,
+//! and a document of another schema is printed under its own names.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -84,7 +84,8 @@ pub(super) fn status(
     let env: Vec<_> = env.into_iter().collect();
     let server = admin_server::find(&args.server, args.config.as_ref(), env.iter().cloned())?;
     let (document, body) = request(&server, token(args, &env)?.as_ref())?;
-    Ok(if args.json { body } else { present(&server, &document, None) })
+    let only = args.service.as_deref();
+    Ok(if args.json { body } else { present(&server, &document, None, only) })
 }
 
 /// Requests the status document; returns it parsed and as text.
@@ -131,8 +132,13 @@ fn ready(server: &AdminServer) -> Result<String, StatusError> {
     }
 }
 
-fn present(server: &AdminServer, document: &Json, before: Option<(&Json, f64)>) -> String {
-    screen::render(document, before)
+fn present(
+    server: &AdminServer,
+    document: &Json,
+    before: Option<(&Json, f64)>,
+    only: Option<&str>,
+) -> String {
+    screen::render(document, before, only)
         .unwrap_or_else(|| format!("pointsman at {server}\n{}", render(document)))
 }
 
@@ -166,7 +172,7 @@ pub(super) fn watch(
                 let text = if args.json {
                     format!("{document}\n")
                 } else {
-                    present(&server, &document, since)
+                    present(&server, &document, since, args.service.as_deref())
                 };
                 before = Some((document, Instant::now()));
                 text
@@ -357,6 +363,7 @@ mod tests {
         });
         let ask = || {
             let args = StatusArgs {
+                service: None,
                 token_file: None,
                 server: AdminArgs { admin: Some(addr.to_string()), ..AdminArgs::default() },
                 config: None,

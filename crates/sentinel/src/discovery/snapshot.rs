@@ -12,7 +12,7 @@ use crate::discovery::service_runtime::overrides::OrderAnswer;
 use crate::link::rotation::CredentialStatus;
 use crate::replicas::snapshot::ReplicaPoolSnapshot;
 use crate::{
-    Admission, Basis, Epoch, FailoverTimeline, Minority, MyId, NodeAddr, OverrideEnd, Probe,
+    Admission, Basis, Epoch, FailoverTimeline, Minority, MyId, NodeAddr, OverrideEnd, Pause, Probe,
 };
 
 /// The number of failovers kept.
@@ -31,6 +31,10 @@ pub struct DiscoverySnapshot {
     pub state: &'static str,
     /// Whether the gate is closed.
     pub holding: bool,
+    /// An operator's pause that keeps the gate closed.
+    pub pause: Option<Pause>,
+    /// The node that is expected to become the master, while a switch is imminent.
+    pub candidate: Option<NodeAddr>,
     /// The published master.
     pub master: Option<MasterSnapshot>,
     /// Since when nothing may be sent to a master, because none is known or the gate is closed;
@@ -209,6 +213,8 @@ impl DiscoverySnapshot {
             at: now,
             state: "bootstrap",
             holding: false,
+            pause: None,
+            candidate: None,
             master: None,
             stopped_since: Some(now),
             held_since: None,

@@ -369,11 +369,7 @@ impl Machine {
     /// probed and its connection is watched, whatever else is expected. Otherwise an answer could
     /// be taken for newer than the end of the connection.
     fn named(&self) -> [Option<NodeAddr>; 3] {
-        let by_state = match &self.state {
-            MachineState::Armed { candidate, .. } => candidate.clone(),
-            MachineState::Committing { addr, .. } => Some(addr.clone()),
-            _ => None,
-        };
+        let by_state = self.state.candidate().cloned();
         let ordered = self.pending_order.as_ref().map(|it| it.addr().clone());
         let pending = self.pending.as_ref().filter(|pending| self.is_credible(&pending.addr));
         [by_state, ordered, pending.map(|pending| pending.addr.clone())]

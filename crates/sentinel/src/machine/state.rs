@@ -147,6 +147,16 @@ impl MachineState {
         }
     }
 
+    /// The node that is expected to become the master.
+    #[must_use]
+    pub fn candidate(&self) -> Option<&NodeAddr> {
+        match self {
+            Self::Armed { candidate, .. } => candidate.as_ref(),
+            Self::Committing { addr, .. } => Some(addr),
+            _ => None,
+        }
+    }
+
     /// Whether this state by itself keeps the gate closed.
     pub(super) fn holds(&self) -> bool {
         let unconfirmed = matches!(self, Self::Unconfirmed { .. });

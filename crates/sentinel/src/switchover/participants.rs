@@ -202,6 +202,8 @@ mod tests {
             at,
             state: "stable",
             holding: false,
+            pause: None,
+            candidate: None,
             master: Some(MasterSnapshot {
                 addr: node(1),
                 dialled,

@@ -35,36 +35,36 @@ const fill = (e, v, history) => {
     make("h3", "Failovers"), failovers(v, h), ...of(details(v)));
 };
 const link = (v, e) => { const a = make("a", v.name); a.href = "#" + e.head.id; return a; };
+// The process decides on the verdicts; this is how they look.
+const LOOKS = { fault: ["bad", "✕"], warning: ["warn", "!"], ok: ["good", "✓"] };
+const looks = verdict => { const [cls, sign] = LOOKS[verdict.severity]; return [cls, `${sign} ${verdict.text}`]; };
+const ORDER = Object.keys(LOOKS);
 // With several services: one line each, the most severe first.
 const overview = (s, history) => {
-  const rows = s.services.map(v => [v, ...verdict(v), history.services.find(o => o.name === v.name)]).sort((a, b) => ORDER.indexOf(a[1]) - ORDER.indexOf(b[1]));
+  const rows = s.services.map(v => [v, ...looks(v.verdict), history.services.find(o => o.name === v.name)])
+    .sort(([a], [b]) => ORDER.indexOf(a.verdict.severity) - ORDER.indexOf(b.verdict.severity));
   if (narrow.matches) {
     const list = make("ul");
-    list.append(...rows.map(([v, cls, text]) => { const li = make("li"); li.append(link(v, section(v)), make("span", `${SIGNS[cls]} ${text}`, cls)); return li; }));
+    list.append(...rows.map(([v, cls, text]) => { const li = make("li"); li.append(link(v, section(v)), make("span", text, cls)); return li; }));
     return list;
   }
   return table("Services", ["Service", "State", "Sessions", "Commands per second", "p99"], rows.map(([v, cls, text, h]) => [link(v, section(v)),
-    mark(cls, `${SIGNS[cls]} ${text}`), count(v.traffic.sessions_open), count(h && h.commands.at(-1)), millis(h && h.p99_ms.at(-1))]));
-};
-const summary = s => {
-  const all = s.services.map(v => [v, ...verdict(v)]).sort((a, b) => ORDER.indexOf(a[1]) - ORDER.indexOf(b[1])), [worst] = all;
-  if (!worst) return ["warn", "No service is configured."];
-  const ill = all.filter(([, cls]) => cls !== "good");
-  if (!ill.length) return ["good", all.length === 1 ? `${worst[0].name}: ${worst[2]}` : `All ${all.length} services have a master.`];
-  return [worst[1], `${worst[0].name}: ${worst[2]}${ill.length > 1 ? ` ${ill.length - 1} more of ${all.length} services have problems.` : ""}`];
+    mark(cls, text), count(v.traffic.sessions_open), count(h && h.commands.at(-1)), millis(h && h.p99_ms.at(-1))]));
 };
 const show = (s, history) => {
   say(at("process"), `version ${s.version} · up ${span(s.uptime_s)} · ${s.phase}, ${s.ready ? "ready" : "not ready"} · ${many(s.drain.open, "session", "sessions")}`);
-  const [first, ...others] = [summary(s), ...notices(s)].sort((a, b) => ORDER.indexOf(a[0]) - ORDER.indexOf(b[0]));
-  say(at("verdict"), `${SIGNS[first[0]]} ${first[1]}`, "verdict " + first[0]);
+  const [cls, first] = looks(s.verdict);
+  say(at("verdict"), first, "verdict " + cls);
   const list = at("notices");
-  while (list.children.length > others.length) list.lastChild.remove();
-  others.forEach(([cls, text], i) => { if (!list.children[i]) list.append(make("li")); say(list.children[i], `${SIGNS[cls]} ${text}`, cls); });
-  document.title = `${SIGNS[first[0]]} Pointsman`;
+  while (list.children.length > s.notices.length) list.lastChild.remove();
+  s.notices.forEach((it, i) => { const [cls, text] = looks(it); if (!list.children[i]) list.append(make("li")); say(list.children[i], text, cls); });
+  document.title = `${LOOKS[s.verdict.severity][1]} Pointsman`;
   for (const v of s.services) {
-    const e = section(v), [cls, text] = verdict(v);
+    const e = section(v), [cls, text] = looks(v.verdict);
     say(e.head, v.master_name && v.master_name !== v.name ? `${v.name} (master ${v.master_name})` : v.name);
-    say(e.line, `${SIGNS[cls]} ${text}`, cls);
+    say(e.line, text, cls);
+    // That of the only service is above.
+    e.line.hidden = s.services.length === 1;
     say(e.since, `${v.target ? `${v.target.name} for ${span(v.target.age_s)}, epoch ${v.target.epoch}, generation ${v.generation}. ` : ""}Listening on ${v.listen.join(", ")}.`);
     if (cls !== "good" && e.was === "good") e.more.open = true;
     e.was = cls;
@@ -78,8 +78,8 @@ const age = () => {
   const old = answers ? (performance.now() - answered) / 1000 : null, gone = old === null ? performance.now() > 3000 : old > 3 && !frozen;
   document.body.classList.toggle("stale", gone);
   if (gone) {
-    say(at("verdict"), `${SIGNS.bad} No answer from the process${old === null ? "." : ` since ${clock(old)}; the data below is outdated.`}`, "verdict bad");
-    document.title = `${SIGNS.bad} Pointsman: no answer`;
+    say(at("verdict"), `${LOOKS.fault[1]} No answer from the process${old === null ? "." : ` since ${clock(old)}; the data below is outdated.`}`, "verdict bad");
+    document.title = `${LOOKS.fault[1]} Pointsman: no answer`;
   }
   say(at("age"), old === null ? "" : frozen ? `frozen at ${clock(old)}` : gone ? `${span(old)} old` : "live", gone || frozen ? "warn" : "soft");
 };

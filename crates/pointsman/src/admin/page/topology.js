@@ -1,5 +1,10 @@
 // The topology: sentinels with their views, this proxy, and the nodes. Drawn from left to right, or from top to bottom on
 // narrow screens.
+// The offsets of two nodes are from two moments, so their difference is no lag. Known for replicas that may serve readers.
+const lag = (v, n) => {
+  const replica = n.pong && v.replicas.find(r => r.addr === n.addr);
+  return replica ? replica.lag_bytes : null;
+};
 const sentinelWords = n => n.problem || (!n.up ? "unreachable" : n.disagrees ? `names ${n.master}, epoch ${n.epoch}` : none(n.epoch) ? "no view yet" : `agrees, epoch ${n.epoch}`);
 const sentinelClass = n => !n.up || n.problem ? "off" : n.disagrees ? "odd" : "on";
 const nodeWords = (v, n) => {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{CredentialsStatus, SharedStatus};
+use super::{CredentialsStatus, SharedStatus, VerdictStatus};
 
 /// Version of the document's schema.
 pub const SCHEMA: u32 = 1;
@@ -28,6 +28,10 @@ pub struct Status {
     pub ready: bool,
     /// The reasons why the process is not ready.
     pub not_ready_because: Vec<String>,
+    /// The most severe fact about the process and its services, in a sentence.
+    pub verdict: VerdictStatus,
+    /// Other facts that need attention, the most severe first.
+    pub notices: Vec<VerdictStatus>,
     /// Hash of the effective configuration without its secrets.
     pub config_hash: String,
     /// The effective configuration and the results of reloads.
@@ -93,9 +97,16 @@ pub struct ServiceStatus {
     pub listen: Vec<String>,
     /// Whether a reload removed it from the configuration, and its last sessions are leaving.
     pub removed: bool,
-    /// State of discovery: `bootstrap`, `stable`, `suspect`, `unconfirmed`, `armed`, `committing`,
-    /// `no_master`.
+    /// State of discovery: `bootstrap` (no master found since the start), `stable`, `suspect` (the
+    /// master may have failed; traffic flows), `unconfirmed` (it may have been replaced unnoticed;
+    /// traffic is held), `armed` (the sentinels have begun a failover; traffic is held),
+    /// `committing` (they have decided, and the new master is verified), `no_master`.
     pub state: &'static str,
+    /// What that means for clients, in a sentence.
+    pub verdict: VerdictStatus,
+    /// The node that is expected to become the master, in the states `armed` and `committing`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub candidate: Option<String>,
     /// `open`, or `closed` while traffic is held.
     pub gate: &'static str,
     /// Number of the commit in force.
@@ -106,6 +117,9 @@ pub struct ServiceStatus {
     pub outage_s: Option<f64>,
     /// Seconds for which traffic has been held; absent while it is not.
     pub held_s: Option<f64>,
+    /// The operator's command that holds traffic.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pause: Option<PauseStatus>,
     /// The pause of writes at the master for the whole fleet, ordered through this process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fleet_pause: Option<FleetPauseStatus>,
@@ -145,6 +159,17 @@ pub struct ServiceStatus {
     pub alarms: Vec<AlarmStatus>,
     /// Counters of the data plane.
     pub traffic: TrafficStatus,
+}
+
+/// A pause of the traffic through this process.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct PauseStatus {
+    /// The command: `pause`, or `switchover`, whose pause ends with the switch.
+    pub by: &'static str,
+    /// Seconds since it began.
+    pub for_s: f64,
+    /// Seconds until it ends by itself.
+    pub left_s: f64,
 }
 
 /// A pause of writes at the master.

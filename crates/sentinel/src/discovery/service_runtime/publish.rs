@@ -122,6 +122,8 @@ impl ServiceRuntime {
             at: Instant::now(),
             state: self.machine.state().label(),
             holding: self.machine.is_holding(),
+            pause: self.machine.pause().copied(),
+            candidate: self.machine.state().candidate().cloned(),
             // The epoch may fall without a switch, when the sentinels were reconfigured from
             // scratch.
             master: self.master.clone().map(|master| MasterSnapshot {

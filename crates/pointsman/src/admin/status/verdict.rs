@@ -1,0 +1,378 @@
+//! The verdict on a service and on the process: a severity and one sentence, for the status page
+//! and `pointsman status`. Pure: decided from the document alone, so that no reader of the document
+//! has to decide again.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::{NodeStatus, ServiceStatus, Status};
+
+/// The number of names in a sentence; more are a number.
+const NAMES: usize = 3;
+/// A certificate that expires within this many seconds is mentioned.
+const EXPIRES_SOON: i64 = 7 * 86_400;
+
+/// How bad it is. The most severe one is the smallest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// Clients are not served.
+    Fault,
+    /// Clients are served, or wait for a moment; something needs attention.
+    Warning,
+    /// Nothing to do.
+    #[default]
+    Ok,
+}
+
+/// A verdict.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, JsonSchema)]
+pub struct VerdictStatus {
+    /// How bad it is.
+    pub severity: Severity,
+    /// One sentence.
+    pub text: String,
+}
+
+impl VerdictStatus {
+    fn fault(text: String) -> Self {
+        Self { severity: Severity::Fault, text }
+    }
+
+    fn warning(text: String) -> Self {
+        Self { severity: Severity::Warning, text }
+    }
+
+    fn ok(text: String) -> Self {
+        Self { severity: Severity::Ok, text }
+    }
+}
+
+impl ServiceStatus {
+    /// Decides the verdict. The most severe condition comes first.
+    pub(super) fn judge(&self) -> VerdictStatus {
+        let Some(target) = &self.target else { return self.without_master() };
+        if let Some(order) = self.overridden() {
+            let held = (self.gate != "open").then(|| self.held());
+            return held.map_or_else(
+                || VerdictStatus::warning(order.clone()),
+                |held| VerdictStatus { text: format!("{} {order}", held.text), ..held },
+            );
+        }
+        if self.gate != "open" {
+            return self.held();
+        }
+        if self.state == "suspect" {
+            return VerdictStatus::warning(self.suspected(&target.name));
+        }
+        let master = format!("Master: {}", target.name);
+        match self.concern() {
+            Some(concern) => VerdictStatus::warning(format!("{master}; {concern}.")),
+            None => VerdictStatus::ok(format!("{master}.")),
+        }
+    }
+
+    fn without_master(&self) -> VerdictStatus {
+        let had_one = self.generation.is_some() || !self.failovers.is_empty();
+        let found = if had_one { "No master" } else { "No master found yet" };
+        if let Some(order) = self.overridden() {
+            return VerdictStatus::fault(format!("{found}: {order}"));
+        }
+        let up = self.sentinels_up();
+        let odd = self.sentinels.iter().find(|it| it.up && it.problem.is_some());
+        let why = odd.map(|it| format!("; {}: {}", it.addr, it.problem.as_deref().unwrap_or("")));
+        let reached = match up {
+            0 => "no sentinel is reachable".to_owned(),
+            _ => format!("{up} of {} sentinels are reachable", self.sentinels.len()),
+        };
+        let (why, waiting) = (why.unwrap_or_default(), self.waiting());
+        VerdictStatus::fault(format!("{found}: {reached}{why}{waiting}."))
+    }
+
+    /// Why the gate is closed.
+    fn held(&self) -> VerdictStatus {
+        let time = self.held_s.map(|it| format!(" for {}", span(it))).unwrap_or_default();
+        let candidate = self.candidate.as_deref().unwrap_or("a replica");
+        let (severity, why) = match self.state {
+            "armed" => (
+                Severity::Warning,
+                format!("armed, the sentinels have begun a failover to {candidate}"),
+            ),
+            "committing" => (
+                Severity::Warning,
+                format!("committing, the sentinels decided for {candidate}, which is verified now"),
+            ),
+            "unconfirmed" => (
+                Severity::Warning,
+                "the master may have been replaced, waiting for confirmation by the sentinels"
+                    .to_owned(),
+            ),
+            "no_master" => (Severity::Fault, "no node can be verified as the master".to_owned()),
+            _ if self.minority && self.follow.is_none() => {
+                (Severity::Fault, "only a minority of the sentinels is reachable".to_owned())
+            }
+            _ => (Severity::Warning, self.paused()),
+        };
+        let waiting = self.waiting();
+        VerdictStatus { severity, text: format!("Traffic held{time}: {why}{waiting}.") }
+    }
+
+    /// Which command holds traffic, and for how long.
+    fn paused(&self) -> String {
+        if let Some(fleet) = &self.fleet_pause {
+            let writes = match (&fleet.node, &fleet.problem) {
+                (Some(node), _) => format!("writes at {node} too"),
+                (None, Some(problem)) => format!("but writes at the master are not: {problem}"),
+                (None, None) => "but writes at the master are not".to_owned(),
+            };
+            let left = span(fleet.left_s);
+            return format!("the fleet is paused by an operator, {writes} ({left} left)");
+        }
+        match &self.pause {
+            Some(pause) => {
+                format!("paused by an operator ({}, {} left)", pause.by, span(pause.left_s))
+            }
+            None => "paused by an operator".to_owned(),
+        }
+    }
+
+    fn suspected(&self, master: &str) -> String {
+        let node = self.nodes.iter().find(|it| it.addr == master);
+        let how = match node.map(|it| it.role) {
+            Some("unreachable") => "is unreachable",
+            Some("unresponsive") => "does not answer",
+            Some("busy") => "runs a script",
+            Some("connection_rejected") => "refuses new connections",
+            Some("denied" | "unusable_address") => "refuses the probes",
+            Some("outside_nodes") => "is outside service.nodes",
+            Some("replica") => "reports that it is a replica",
+            _ => "may have failed",
+        };
+        let waiting = self.waiting();
+        format!(
+            "The master {master} {how}; sessions stay on it until the sentinels decide{waiting}."
+        )
+    }
+
+    fn overridden(&self) -> Option<String> {
+        let order = self.follow.as_ref()?;
+        let names = match order.contradicted_by.as_slice() {
+            [] => String::new(),
+            names => format!("; sentinels name {}", names.join(", ")),
+        };
+        Some(format!(
+            "OVERRIDE for {} more: {} is followed by an operator's order, without the \
+             sentinels{names}.",
+            span(order.left_s),
+            order.master
+        ))
+    }
+
+    /// What needs attention although traffic flows.
+    fn concern(&self) -> Option<String> {
+        if !self.changed_priorities.is_empty() {
+            let changes = self.changed_priorities.iter();
+            let changes = changes.map(|it| format!("{} from {} to {}", it.node, it.from, it.to));
+            return Some(format!(
+                "replica-priority is changed for a switchover and not restored yet: {}",
+                changes.collect::<Vec<_>>().join(", ")
+            ));
+        }
+        if self.minority {
+            return Some("only a minority of the sentinels is reachable".to_owned());
+        }
+        if self.disagreement {
+            return Some("the sentinels disagree".to_owned());
+        }
+        if let Some(alarm) = self.alarms.iter().find(|it| it.on) {
+            let (about, age) = (alarm.sentinels.join(", "), span(alarm.age_s));
+            return Some(format!("{} ({about}), for {age}", alarm.message));
+        }
+        self.few_sentinels().or_else(|| self.few_nodes())
+    }
+
+    fn few_sentinels(&self) -> Option<String> {
+        let (up, all, voters) = (self.sentinels_up(), self.sentinels.len(), self.electorate.voters);
+        match up {
+            0 => Some("no sentinel is reachable, a failover would not be noticed".to_owned()),
+            _ if up < self.electorate.majority => Some(format!(
+                "only {up} of {voters} sentinels are reachable, too few to follow a failover"
+            )),
+            _ if up < all => Some(format!("{up} of {all} sentinels are reachable")),
+            _ => None,
+        }
+    }
+
+    fn few_nodes(&self) -> Option<String> {
+        let master = self.target.as_ref().map(|it| it.name.as_str());
+        let replicas: Vec<_> =
+            self.nodes.iter().filter(|it| Some(it.addr.as_str()) != master).collect();
+        let mute: Vec<&str> =
+            replicas.iter().filter(|it| is_mute(it)).map(|it| it.addr.as_str()).collect();
+        if !replicas.is_empty() && mute.len() == replicas.len() {
+            return Some("no replica answers, a failover is impossible".to_owned());
+        }
+        if self.readers.as_ref().is_some_and(|it| it.eligible == Some(0)) {
+            return Some("no replica serves readers".to_owned());
+        }
+        let verb = if mute.len() == 1 { "does" } else { "do" };
+        (!mute.is_empty()).then(|| {
+            let all = self.nodes.len();
+            format!("{} of {all} nodes {verb} not answer: {}", mute.len(), some(&mute))
+        })
+    }
+
+    fn sentinels_up(&self) -> usize {
+        self.sentinels.iter().filter(|it| it.up).count()
+    }
+
+    fn waiting(&self) -> String {
+        match self.traffic.sessions_waiting {
+            0 => String::new(),
+            1 => "; 1 client is waiting".to_owned(),
+            number => format!("; {number} clients are waiting"),
+        }
+    }
+}
+
+/// Whether the last probe of a node failed. One that refuses PING with an error has answered.
+fn is_mute(node: &NodeStatus) -> bool {
+    node.age_s.is_some() && node.ping.is_none()
+}
+
+impl Status {
+    /// Decides on the whole process: the most severe verdict, then all others but those of healthy
+    /// services. A process that serves all its services says one thing.
+    pub fn judge(&mut self) {
+        let mut all = Vec::new();
+        all.extend(self.shutdown());
+        all.push(self.services_together());
+        all.extend(self.readiness());
+        all.extend(self.configuration());
+        all.extend(self.services.iter().flat_map(refused_credentials));
+        // Stable: of equal severity, the order above.
+        all.sort_by_key(|it| it.severity);
+        self.verdict = all.remove(0);
+        self.notices = all;
+    }
+
+    fn services_together(&self) -> VerdictStatus {
+        let worst = self.services.iter().min_by_key(|it| it.verdict.severity);
+        let Some(worst) = worst else {
+            return VerdictStatus::warning("No service is configured.".to_owned());
+        };
+        let (count, severity) = (self.services.len(), worst.verdict.severity);
+        let ill = self.services.iter().filter(|it| it.verdict.severity != Severity::Ok).count();
+        let text = format!("{}: {}", worst.name, worst.verdict.text);
+        match (severity, ill) {
+            (Severity::Ok, _) if count > 1 => {
+                VerdictStatus::ok(format!("All {count} services have a master."))
+            }
+            (_, 0 | 1) => VerdictStatus { severity, text },
+            (_, ill) if self.services.iter().all(|it| it.verdict == worst.verdict) => {
+                let text = format!("All {ill} services: {}", worst.verdict.text);
+                VerdictStatus { severity, text }
+            }
+            (_, ill) => {
+                let more = ill - 1;
+                let text = format!("{text} {more} more of {count} services have problems.");
+                VerdictStatus { severity, text }
+            }
+        }
+    }
+
+    fn shutdown(&self) -> Option<VerdictStatus> {
+        let open = match self.drain.open {
+            1 => "1 session is open".to_owned(),
+            open => format!("{open} sessions are open"),
+        };
+        let (phase, drained, cut) = (self.phase, self.drain.drained, self.drain.cut);
+        let text = format!("Shutting down ({phase}): {open}, {drained} drained, {cut} cut.");
+        (phase != "serving").then(|| VerdictStatus::warning(text))
+    }
+
+    fn readiness(&self) -> Option<VerdictStatus> {
+        let why = some(&self.not_ready_because);
+        let is_odd = !self.ready && self.phase == "serving";
+        is_odd.then(|| VerdictStatus::fault(format!("Not ready: {why}.")))
+    }
+
+    fn configuration(&self) -> Vec<VerdictStatus> {
+        let (config, mut list) = (&self.config, Vec::new());
+        if config.last_reload == Some("partial") {
+            let faults = config.faults.join("; ");
+            list.push(VerdictStatus::warning(format!(
+                "Secrets not reloaded, those before stay in use: {faults}"
+            )));
+        } else if !config.faults.is_empty() {
+            let faults = config.faults.join("; ");
+            list.push(VerdictStatus::warning(format!(
+                "Configuration not reloaded, the previous one stays in force: {faults}"
+            )));
+        }
+        if !config.pending_restart.is_empty() {
+            let keys = config.pending_restart.join(", ");
+            list.push(VerdictStatus::warning(format!("Changed keys that need a restart: {keys}.")));
+        }
+        for it in config.certificates.iter().filter(|it| it.expires_in_s < EXPIRES_SOON) {
+            let of = if it.service.is_empty() { "admin server" } else { &it.service };
+            let text = |how: String| format!("{of}: the certificate in {} {how}.", it.file);
+            list.push(match u32::try_from(it.expires_in_s) {
+                Ok(left) => {
+                    VerdictStatus::warning(text(format!("expires in {}", span(left.into()))))
+                }
+                Err(_) => VerdictStatus::fault(text("has expired".to_owned())),
+            });
+        }
+        list
+    }
+}
+
+fn refused_credentials(service: &ServiceStatus) -> Vec<VerdictStatus> {
+    let of = &service.credentials;
+    let kinds = [(&of.redis.refused, "Redis nodes"), (&of.sentinels.refused, "sentinels")];
+    let kinds = kinds.into_iter().filter_map(|(refused, servers)| {
+        let first = refused.first()?;
+        let fallback = refused.iter().all(|it| it.fallback);
+        let kept = if fallback { "; those before are in use" } else { "" };
+        Some(VerdictStatus::warning(format!(
+            "{}: {} {servers} refuse the configured credentials{kept}: {}.",
+            service.name,
+            refused.len(),
+            first.problem
+        )))
+    });
+    kinds.collect()
+}
+
+/// The first few, and how many more.
+fn some<T: AsRef<str>>(all: &[T]) -> String {
+    let shown: Vec<&str> = all.iter().take(NAMES).map(AsRef::as_ref).collect();
+    match all.len().saturating_sub(NAMES) {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
+/// Formats a duration: to a tenth of a second below ten seconds, then in whole units.
+pub(crate) fn span(seconds: f64) -> String {
+    if seconds < 10.0 {
+        return format!("{seconds:.1} s");
+    }
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "an age in seconds, at least ten"
+    )]
+    let whole = seconds as u64;
+    match (whole / 86_400, whole / 3600 % 24, whole / 60 % 60, whole % 60) {
+        (0, 0, 0, seconds) => format!("{seconds} s"),
+        (0, 0, minutes, seconds) => format!("{minutes}m{seconds:02}s"),
+        (0, hours, minutes, _) => format!("{hours}h{minutes:02}m"),
+        (days, hours, ..) => format!("{days}d{hours:02}h"),
+    }
+}
+
+#[cfg(test)]
+#[path = "verdict_tests.rs"]
+mod tests;
