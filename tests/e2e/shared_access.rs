@@ -112,3 +112,43 @@ fn refuses_the_first_client_after_a_pause() {
     assert!(is_refused(&reply), "{reply:?}");
     assert_eq!(early.cmd(&["GET", "k"]).unwrap().text(), Some("v"));
 }
+
+/// As directly, clients stay authenticated after their secret was changed. They may authenticate
+/// with the next one, in the state that they have, and nobody else can with the former one.
+#[test]
+fn lets_clients_authenticate_after_a_rotation() {
+    let (cluster, pointsman) = start();
+    let mut operator = cluster.master().client();
+    assert!(operator.cmd(&["AUTH", "app", "pw"]).unwrap().is_ok());
+    let user = ["ACL", "SETUSER", "ann", "on", ">one", "~*", "&*", "+@all"];
+    assert!(operator.cmd(&user).unwrap().is_ok());
+    let begin: [&[&str]; 2] = [&["AUTH", "ann", "one"], &["HELLO", "3", "AUTH", "ann", "one"]];
+    let next: [&[&str]; 2] = [&["AUTH", "ann", "two"], &["HELLO", "3", "AUTH", "ann", "two"]];
+    let mut clients = begin.map(|request| {
+        let (mut client, reply) = ask(&pointsman, request);
+        assert!(!reply.is_error(), "{reply:?}");
+        assert!(client.cmd(&["SELECT", "3"]).unwrap().is_ok());
+        client
+    });
+    wait_until("them to share", PATIENCE, || count(&pointsman, "pointsman_shared_sessions") == 2.0);
+    for (n, client) in clients.iter_mut().enumerate() {
+        assert!(client.cmd(&["SET", &format!("k{n}"), "v"]).unwrap().is_ok());
+    }
+    let reply = operator.cmd(&["ACL", "SETUSER", "ann", "resetpass", ">two"]).unwrap();
+    assert!(reply.is_ok(), "{reply:?}");
+    for (n, client) in clients.iter_mut().enumerate() {
+        let get = |client: &mut Client| client.cmd(&["GET", &format!("k{n}")]).unwrap();
+        assert_eq!(get(client).text(), Some("v"));
+        let reply = client.cmd(&["AUTH", "ann", "three"]).unwrap();
+        assert!(reply.error().is_some_and(|it| it.starts_with("WRONGPASS")), "{reply:?}");
+        assert_eq!(get(client).text(), Some("v"), "it is still authenticated");
+        let reply = client.cmd(next[n]).unwrap();
+        assert!(!reply.is_error(), "{reply:?}");
+        assert_eq!(get(client).text(), Some("v"), "in its database");
+        assert!(client.cmd(&["MULTI"]).unwrap().is_ok(), "on a connection of its own");
+        assert_eq!(client.cmd(&["GET", "k0"]).unwrap().text(), Some("QUEUED"));
+        assert_eq!(client.cmd(&["EXEC"]).unwrap().items()[0].text(), Some("v"));
+    }
+    let (_client, reply) = ask(&pointsman, begin[0]);
+    assert!(reply.is_error(), "{reply:?}");
+}

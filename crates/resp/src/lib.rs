@@ -40,7 +40,7 @@ pub use ledger::session_state::{
 pub use ledger::shared_state::SharedState;
 pub use replay::{RESET, Replay, ReplayError};
 pub use scan::frames::{Frames, NotResp};
-pub use scan::interrupt::split_interrupt;
+pub use scan::interrupt::{split_authentication, split_interrupt};
 pub use scan::limits::Limits;
 pub use scan::message_kind::Hint;
 pub use scan::screen::Screened;

@@ -1,4 +1,4 @@
-//! Ends a script for a session whose state the server refuses while the script runs.
+//! Sends one request of a session whose state the server refuses, ahead of that state.
 //!
 //! A session that shares connections needs one of its own for `SCRIPT KILL`. In a database other
 //! than 0 it would not get one: the server refuses `SELECT` until the script ends. What ends a
@@ -7,10 +7,16 @@
 //! the reply, and its session shares connections as before. What the client has sent after that
 //! request is executed in its own database, or waits.
 //!
+//! After the secret of a user was changed, the server refuses the one that such a session has, and
+//! its client may authenticate with the next one, as it may on a connection of its own. That
+//! request needs no state either. If the server accepts it, the session shares connections with
+//! the clients that have the same secret from then on; if not, with those as before.
+//!
 //! The request is sent once. Without a reply its outcome is unknown, and the session ends, as one
 //! with a request in flight does.
 //!
-//! Deliberately absent: which requests these are ([`resp::split_interrupt`]).
+//! Deliberately absent: which requests these are ([`resp::split_interrupt`],
+//! [`resp::split_authentication`]).
 
 use std::time::Instant;
 
@@ -22,10 +28,10 @@ use crate::end_reason::EndReason;
 use crate::io::upstream::Upstream;
 use crate::session::carry::replay::{self, Failed};
 use crate::session::carry::{Migration, Opened};
-use crate::session::{Ready, Session};
+use crate::session::{Ready, Session, dial};
 
-/// Maximum length of the reply, which is one line.
-const MAX_REPLY: usize = 4096;
+/// Maximum length of the reply: one line, or the modules that `HELLO` lists.
+const MAX_REPLY: usize = 64 * 1024;
 
 impl Migration<'_> {
     /// Sends the first of the `unsent` requests on `upstream`, which has the user of the session
@@ -33,8 +39,8 @@ impl Migration<'_> {
     /// server runs one.
     pub(super) async fn interrupt(
         &mut self,
-        mut upstream: Upstream,
-        (target, context): (&Target, &WorkerContext),
+        upstream: Upstream,
+        to: (&Target, &WorkerContext),
         unsent: &mut Vec<u8>,
         until: Instant,
     ) -> Opened {
@@ -42,8 +48,36 @@ impl Migration<'_> {
             return Err(Failed::Unavailable);
         };
         let (request, rest) = (request.to_vec(), rest.to_vec());
-        // First of all: whatever happens from here on, it is not sent a second time.
         *unsent = rest;
+        self.send_ahead(upstream, to, request, until).await
+    }
+
+    /// Sends the first of the `unsent` requests on a new connection, and takes the reply, if it
+    /// authenticates: the server refuses the state of the session.
+    pub(super) async fn authenticate(
+        &mut self,
+        (target, context): (&Target, &WorkerContext),
+        unsent: &mut Vec<u8>,
+        until: Instant,
+    ) -> Opened {
+        let Some((request, rest)) = resp::split_authentication(unsent) else {
+            return Err(Failed::Refused);
+        };
+        let (request, rest) = (request.to_vec(), rest.to_vec());
+        let upstream = dial::connect(target, context, until).await.map_err(Failed::Dial)?;
+        *unsent = rest;
+        self.send_ahead(upstream, (target, context), request, until).await
+    }
+
+    /// Sends a request that was taken from those unsent, and takes the reply.
+    async fn send_ahead(
+        &mut self,
+        mut upstream: Upstream,
+        (target, context): (&Target, &WorkerContext),
+        request: Vec<u8>,
+        until: Instant,
+    ) -> Opened {
+        // First of all: whatever happens from here on, it is not sent a second time.
         self.is_interrupt = true;
         // The kernel would send it again to a partitioned server that comes back.
         upstream.reset_on_close();

@@ -157,7 +157,12 @@ impl Migration<'_> {
             }
         }
         let mut replay = replay()?;
-        let mut upstream = replay::exchange((target, context), &mut replay, until).await?;
+        let mut upstream = match replay::exchange((target, context), &mut replay, until).await {
+            Err(Failed::Refused) => {
+                return Box::pin(self.authenticate((target, context), unsent, until)).await;
+            }
+            upstream => upstream?,
+        };
         if let Some(other_order) = replay.before_authentication(&self.ledger) {
             replay = other_order;
             upstream = replay::exchange((target, context), &mut replay, until).await?;

@@ -70,7 +70,7 @@ thread_local! {
 }
 
 /// Whether `RESET` takes a connection in this state back to the start, in every version that has
-/// it, and its client was not told the ID of the connection, which `RESET` keeps: a client that has it
+/// it, and its client was not told its ID, which `RESET` keeps: a client that has it
 /// can redirect invalidations to the connection and kill it.
 pub(crate) fn may_keep(ledger: &Ledger) -> bool {
     !ledger.knows_connection_id() && ledger.shared_state().is_some_and(|state| !state.no_touch)
