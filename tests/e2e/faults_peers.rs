@@ -1,6 +1,7 @@
 //! Faulty clients and servers: rows 22, 26, 28 and 29 of the table in `main.rs`.
 
 use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use harness::{Client, Cluster, Ending, encode, wait_until};
@@ -203,4 +204,50 @@ fn measures_commands_and_dials() {
     assert_eq!(of("dial_duration_seconds_count{service=\"mymaster\"}"), 1.0);
     let (_, status) = pointsman.get("/status").expect("status");
     assert!(status.contains("command_p99_us") && status.contains("dial_p50_us"), "{status}");
+}
+
+/// Connections of this host to `addr` that are closed and keep their local port.
+fn time_wait(addr: SocketAddr) -> usize {
+    let IpAddr::V4(ip) = addr.ip() else { panic!("an IPv4 address") };
+    let remote = format!("{:08X}:{:04X}", u32::from_le_bytes(ip.octets()), addr.port());
+    let table = std::fs::read_to_string("/proc/net/tcp").expect("the sockets");
+    let ended = |line: &&str| {
+        let mut fields = line.split_whitespace().skip(2);
+        fields.next() == Some(&*remote) && fields.next() == Some("06")
+    };
+    table.lines().filter(ended).count()
+}
+
+/// Clients that connect, ask and leave, in order or by a reset, as PHP does, keep no local port of
+/// the proxy busy when nothing is owed.
+#[test]
+fn keeps_no_port_after_clients_have_left() {
+    const CLIENTS: usize = 40;
+    for upstream in ["dedicated", "shared"] {
+        let cluster = Cluster::builder().replicas(0).sentinels(1).start();
+        let line = format!("upstream = \"{upstream}\"");
+        let pointsman = builder(&cluster).service_line(&line).start();
+        let closed = || {
+            let series = |reason| {
+                let name = "pointsman_sessions_closed_total";
+                format!("{name}{{service=\"mymaster\",reason=\"{reason}\"}}")
+            };
+            ["client_closed", "client_reset"]
+                .map(|it| metric(&pointsman, &series(it)).unwrap_or(0.0))
+        };
+        // Everything that the test itself asked.
+        let before = time_wait(cluster.master().addr());
+        for n in 0..CLIENTS {
+            let mut client = pointsman.client();
+            assert!(client.cmd(&["SELECT", "1"]).unwrap().is_ok());
+            assert!(client.cmd(&["SET", "k", "v"]).unwrap().is_ok());
+            assert!(client.cmd(&["CLIENT", "LIST"]).is_ok());
+            if n % 2 == 0 {
+                client.reset().unwrap();
+            }
+        }
+        wait_until("their ends", PATIENCE, || closed().iter().sum::<f64>() >= CLIENTS as f64);
+        let after = time_wait(cluster.master().addr());
+        assert!(after <= before + 2, "{upstream}: {after} after {before}, {:?}", closed());
+    }
 }

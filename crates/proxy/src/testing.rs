@@ -378,6 +378,13 @@ pub(crate) fn rest(stream: &mut TcpStream) -> Vec<u8> {
     read
 }
 
+/// Reads to the end, which is a reset if nothing was owed.
+pub(crate) fn rest_or_reset(stream: &mut TcpStream) -> Vec<u8> {
+    let mut read = Vec::new();
+    let _reset = stream.read_to_end(&mut read);
+    read
+}
+
 /// Whether nothing can be read at this moment, not even an end.
 pub(crate) fn is_silent(stream: &mut TcpStream) -> bool {
     stream.set_nonblocking(true).unwrap();

@@ -70,6 +70,15 @@ impl Upstream {
         }
     }
 
+    /// Closes a connection on which everything was answered, by a reset: after an end in order its
+    /// local port could not be used for a minute. TLS ends in order, because servers do not resume
+    /// a session of which the end was not announced.
+    pub(crate) fn close_answered(self) {
+        if let Self::Plain(socket) = self {
+            socket.reset_on_close();
+        }
+    }
+
     /// Makes close discard everything that was written and has not left this host, with a reset
     /// instead of an end.
     pub(crate) fn reset_on_close(&mut self) {

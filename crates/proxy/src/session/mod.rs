@@ -175,14 +175,20 @@ impl Session {
     /// The end of the session, if nothing follows. The connection to the target is closed then,
     /// before the client's.
     fn note_stop(&mut self, stopped: Stopped, mut upstream: Upstream) -> Result<Step, SessionEnd> {
-        let Stopped { reason, undelivered, after, bytes, commands, uncarried } = stopped;
+        let Stopped { reason, undelivered, after, bytes, commands, is_answered, uncarried } =
+            stopped;
         self.base.add(bytes, commands);
         self.base.count_as(None);
         self.uncarried = uncarried;
         reset_if_lost(&mut upstream, reason);
         match after {
             Some(after) => Ok((after, upstream, undelivered)),
-            None => Err((reason, undelivered)),
+            None => {
+                if is_answered {
+                    upstream.close_answered();
+                }
+                Err((reason, undelivered))
+            }
         }
     }
 

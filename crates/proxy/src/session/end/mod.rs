@@ -54,6 +54,18 @@ impl<C: ByteStream, U: ByteStream> Pump<C, U> {
             && !self.upstream.is_readable()
     }
 
+    /// Whether the target has answered everything that it was sent, and has not ended the
+    /// connection.
+    fn is_answered(&self) -> bool {
+        self.measured == 0
+            && self.first_end != Some(Side::Upstream)
+            && matches!(
+                self.ledger.session_state(),
+                SessionState::Quiet | SessionState::Subscribed | SessionState::Transaction
+            )
+            && self.ledger.owed() == 0
+    }
+
     /// Whether nothing of the waiting requests was forwarded, and no reply is owed that would have
     /// to come first.
     fn can_be_refused(&self) -> bool {
@@ -203,6 +215,7 @@ impl<C: ByteStream, U: ByteStream> Pump<C, U> {
         } else {
             None
         };
+        let is_answered = self.is_answered();
         let transition = self.take_transition();
         let after = if transition.is_some() {
             transition
@@ -231,6 +244,7 @@ impl<C: ByteStream, U: ByteStream> Pump<C, U> {
             after: after.map(Box::new),
             bytes: (self.requests.bytes_moved(), self.replies.bytes_moved()),
             commands: self.commands,
+            is_answered,
             uncarried,
         }
     }

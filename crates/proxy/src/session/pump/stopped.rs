@@ -19,6 +19,8 @@ pub(crate) struct Stopped {
     pub(crate) bytes: (u64, u64),
     /// Complete requests forwarded.
     pub(crate) commands: u32,
+    /// The target has answered everything that it was sent, so a reset discards nothing.
+    pub(crate) is_answered: bool,
     /// If it lost its target and cannot continue: why.
     pub(crate) uncarried: Option<Box<Uncarried>>,
 }

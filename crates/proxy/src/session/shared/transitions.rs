@@ -142,7 +142,8 @@ impl Session {
         (target, upstream, start)
     }
 
-    /// Closes the connection, unless the next session with a request to verify can use it.
+    /// Closes the connection, on which everything is answered, unless the next session with a
+    /// request to verify can use it.
     pub(in crate::session) fn give_up(
         &self,
         upstream: Upstream,
@@ -152,6 +153,8 @@ impl Session {
         let promotion = self.base.promotion.take();
         if may_keep && promotion == Some(Promotion::Verification) {
             verifiers::keep(upstream, &target.target(), &self.base.context);
+        } else {
+            upstream.close_answered();
         }
     }
 

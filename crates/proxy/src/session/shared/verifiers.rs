@@ -79,9 +79,11 @@ pub(crate) fn may_keep(ledger: &Ledger) -> bool {
 /// Keeps a connection that a session gives up, on which nothing is in flight, if the server takes
 /// it back to the start.
 pub(crate) fn keep(upstream: Upstream, target: &Arc<Target>, context: &Arc<WorkerContext>) {
-    // Otherwise it is closed here.
-    if let Some(place) = Place::take() {
-        tasks::spawn(reset((upstream, place), Arc::clone(target), Arc::clone(context)));
+    match Place::take() {
+        Some(place) => {
+            tasks::spawn(reset((upstream, place), Arc::clone(target), Arc::clone(context)));
+        }
+        None => upstream.close_answered(),
     }
 }
 
