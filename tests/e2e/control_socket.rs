@@ -139,13 +139,18 @@ fn says_which_command_holds_traffic() {
     let (cluster, socket) = scene();
     let pointsman = controlled(&cluster, &socket);
     let admin = pointsman.admin().to_string();
+    let mut client = pointsman.client();
+    assert!(client.cmd(&["SET", "k", "v"]).unwrap().is_ok());
     let status = || text(&order(&["status"], &["--admin", &admin]).output().unwrap());
     let done = order(&["pause", "--for", "60s"], &["--socket", socket.to_str().unwrap()]).output();
     assert!(done.unwrap().status.success());
+    // An established client waits like a new one.
+    client.send(&harness::encode(&["SET", "k", "w"])).unwrap();
     wait_until("the verdict", PATIENCE, || {
         let said = status();
         let paused = said.lines().find(|it| it.starts_with("  WARNING    Traffic held for "));
-        match paused.filter(|it| it.contains(": paused by an operator (pause, 5")) {
+        let paused = paused.filter(|it| it.contains(": paused by an operator (pause, 5"));
+        match paused.filter(|it| it.ends_with("; 1 client is waiting.")) {
             Some(_) => Ok(()),
             None => Err(said),
         }
@@ -158,4 +163,11 @@ fn says_which_command_holds_traffic() {
     let sentence = format!("mymaster: {}", verdict["text"].as_str().unwrap());
     assert_eq!(document["verdict"]["text"], sentence);
     assert_eq!(document["services"][0]["pause"]["by"], "pause");
+    let of_node = |key: &str| document["services"][0]["nodes"][0][key].clone();
+    assert_eq!((of_node("sessions"), of_node("failed_connects")), (1.into(), 0.into()));
+    assert!(
+        order(&["resume"], &["--socket", socket.to_str().unwrap()]).status().unwrap().success()
+    );
+    assert!(client.read_value().unwrap().is_ok());
+    wait_until("the end of the wait", PATIENCE, || status().contains(", 0 waiting,"));
 }

@@ -104,6 +104,7 @@ pub struct Target {
     draining: AtomicBool,
     deferred: CoarseDeadline,
     load: AtomicUsize,
+    failed_connects: AtomicUsize,
     first_use: OnceLock<Instant>,
     replica_status: ArcSwapOption<ReplicaStatus>,
     replica_status_changed: Notify,
@@ -123,6 +124,7 @@ impl Target {
             draining: AtomicBool::new(false),
             deferred: CoarseDeadline::default(),
             load: AtomicUsize::new(0),
+            failed_connects: AtomicUsize::new(0),
             first_use: OnceLock::new(),
             replica_status: ArcSwapOption::empty(),
             replica_status_changed: Notify::new(),
@@ -331,6 +333,13 @@ impl Target {
     /// Records a failed connect: for a moment, other targets are tried first if there are any.
     pub fn defer(&self) {
         self.deferred.set(DEFERRED_FOR);
+        self.failed_connects.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The number of failed connects since this target was published.
+    #[must_use]
+    pub fn failed_connects(&self) -> usize {
+        self.failed_connects.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_deferred(&self) -> bool {

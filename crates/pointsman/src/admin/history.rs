@@ -1,7 +1,7 @@
 //! The samples of the last ten minutes that the status page plots, recorded here because the page
 //! is usually opened after the event, and the last commands of operators (`orders`).
 //!
-//! One sample every two seconds, five numbers each, independent of the traffic. Longer periods are
+//! One sample every two seconds, six numbers each, independent of the traffic. Longer periods are
 //! for Prometheus.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -26,6 +26,7 @@ struct TrafficTotals {
     at: Instant,
     commands: u64,
     bytes: u64,
+    accepted: u64,
     times: Distribution,
 }
 
@@ -35,6 +36,8 @@ struct HistorySample {
     sessions: u64,
     commands: f64,
     bytes: f64,
+    /// Client connections accepted per second.
+    new_sessions: f64,
     /// The 99th percentile of command durations, in milliseconds; `None` if none was measured.
     p99: Option<f64>,
     generation: Option<u64>,
@@ -56,12 +59,20 @@ impl ServiceHistory {
             };
             let (commands, bytes) =
                 (rate(totals.commands, before.commands), rate(totals.bytes, before.bytes));
+            let new_sessions = rate(totals.accepted, before.accepted);
             let p99 =
                 totals.times.since(&before.times).quantile(990).map(|it| it.as_secs_f64() * 1000.0);
             if self.samples.len() >= CAPACITY {
                 self.samples.pop_front();
             }
-            self.samples.push_back(HistorySample { sessions, commands, bytes, p99, generation });
+            self.samples.push_back(HistorySample {
+                sessions,
+                commands,
+                bytes,
+                new_sessions,
+                p99,
+                generation,
+            });
         }
         self.before = Some(totals);
     }
@@ -74,6 +85,7 @@ impl ServiceHistory {
             "seconds": self.samples.len() as u64 * INTERVAL.as_secs(),
             "sessions": list(&|it| json!(it.sessions)),
             "commands": list(&|it| json!(it.commands)),
+            "new_sessions": list(&|it| json!(it.new_sessions)),
             "bytes": list(&|it| json!(it.bytes)),
             "p99_ms": list(&|it| json!(it.p99)),
             "generation": list(&|it| json!(it.generation)),
@@ -115,6 +127,7 @@ impl History {
                     at: Instant::now(),
                     commands,
                     bytes,
+                    accepted: traffic.accepted,
                     times: traffic.command_time,
                 };
                 let generation =
@@ -161,6 +174,7 @@ mod tests {
                 at,
                 commands: number * 10,
                 bytes: number * 1000,
+                accepted: number * 2,
                 times: Distribution::default(),
             };
             history.add(totals, number, Some(1));
@@ -170,6 +184,7 @@ mod tests {
             sessions: 305,
             commands: 5.0,
             bytes: 500.0,
+            new_sessions: 1.0,
             p99: None,
             generation: Some(1),
         };
@@ -186,6 +201,7 @@ mod tests {
             at: Instant::now(),
             commands: 1_000_000,
             bytes: 0,
+            accepted: 0,
             times: Distribution::default(),
         };
         history.add(totals, 3, None);

@@ -14,7 +14,7 @@ mod verdict;
 use std::time::{Duration, Instant};
 
 use proxy::{Distribution, EndReason, NotCarried, Pin, Rejection, ServiceSnapshot};
-use sentinel::{DiscoverySnapshot, OperationsSnapshot, PingReply, ProbeFailure, Role};
+use sentinel::{DiscoverySnapshot, NodeAddr, OperationsSnapshot, PingReply, ProbeFailure, Role};
 
 use crate::admin::effective_config::ServiceSettings;
 
@@ -135,7 +135,7 @@ pub fn service(
         electorate: ElectorateStatus { voters, majority },
         no_master_because: seen.no_master_because(),
         sentinels: seen.sentinels.iter().map(|it| sentinel(it, age)).collect(),
-        nodes: seen.nodes.iter().map(|it| node(it, age)).collect(),
+        nodes: seen.nodes.iter().map(|it| node(it, seen, age)).collect(),
         readers: seen.replicas.as_ref().zip(readers).map(|(seen, it)| self::readers(seen, it)),
         replicas: seen.replicas.iter().flat_map(|it| it.replicas.iter().map(replica)).collect(),
         failovers: seen.failovers.iter().map(|it| failover(it, age)).collect(),
@@ -223,7 +223,21 @@ fn sentinel(seen: &sentinel::SentinelSnapshot, age: impl Fn(Instant) -> f64) -> 
     }
 }
 
-fn node(seen: &sentinel::NodeSnapshot, age: impl Fn(Instant) -> f64) -> NodeStatus {
+/// The sessions on a node, and the failed connections to it.
+fn node_use(addr: &NodeAddr, all: &DiscoverySnapshot) -> (usize, usize) {
+    let master = all.master.iter().filter(|it| it.addr == *addr);
+    let master = master.map(|it| (it.sessions, it.failed_connects));
+    let replicas = all.replicas.iter().flat_map(|it| &it.replicas).filter(|it| it.addr == *addr);
+    let replicas = replicas.map(|it| (it.sessions, it.failed_connects));
+    master.chain(replicas).fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1))
+}
+
+fn node(
+    seen: &sentinel::NodeSnapshot,
+    all: &DiscoverySnapshot,
+    age: impl Fn(Instant) -> f64,
+) -> NodeStatus {
+    let (sessions, failed_connects) = node_use(&seen.addr, all);
     let report = seen.probe.as_ref().and_then(|probe| probe.outcome.as_ref().ok());
     let role = match seen.probe.as_ref().map(|probe| &probe.outcome) {
         None => "unknown",
@@ -250,6 +264,9 @@ fn node(seen: &sentinel::NodeSnapshot, age: impl Fn(Instant) -> f64) -> NodeStat
         tls: seen.tls.map(tls::Version::label),
         tls_fault: seen.tls_fault.map(tls::FaultKind::as_str),
         problem: seen.problem.clone(),
+        sessions,
+        failed_connects,
+        failed_probes: seen.failures,
     }
 }
 

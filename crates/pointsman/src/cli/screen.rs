@@ -210,7 +210,12 @@ fn nodes(out: &mut String, it: &Json) {
             false => format!("  {}", text(it, "state")),
         });
         let (role, addr, problem) = (text(node, "role"), text(node, "addr"), text(node, "problem"));
-        let line = format!("  {title:<9}  {role:<8} {addr}{}  {problem}", lag.unwrap_or_default());
+        let counts = [("sessions", "sessions"), ("failed_connects", "failed connections")];
+        let counts = counts.map(|(key, word)| (number(node, key), word));
+        let counts = counts.into_iter().filter(|(count, _)| *count > 0.0);
+        let counts: String = counts.map(|(count, word)| format!("  {count:.0} {word}")).collect();
+        let lag = lag.unwrap_or_default();
+        let line = format!("  {title:<9}  {role:<8} {addr}{lag}{counts}  {problem}");
         let _ = writeln!(out, "{}", line.trim_end());
     }
 }
@@ -352,7 +357,8 @@ mod tests {
                     "electorate": {"voters": 3, "majority": 2},
                     "sentinels": [sentinel(26379, true), sentinel(26380, false)],
                     "nodes": [
-                        {"addr": "10.0.0.2:6379", "role": "master"},
+                        {"addr": "10.0.0.2:6379", "role": "master", "sessions": 12,
+                            "failed_connects": 3},
                         {"addr": "10.0.0.3:6379", "role": "replica"},
                     ],
                     "failovers": [
@@ -382,7 +388,7 @@ orders (master mymaster): stable, generation 2
   sentinels  1 of 2 up, majority 2
              up   10.0.0.1:26379 names 10.0.0.2:6379 at epoch 5, 0.3 s ago
              DOWN 10.0.0.1:26380 names 10.0.0.2:6379 at epoch 5, 0.3 s ago  cannot connect
-  nodes      master   10.0.0.2:6379
+  nodes      master   10.0.0.2:6379  12 sessions  3 failed connections
              replica  10.0.0.3:6379
   failovers  12m05s ago: 10.0.0.1:6379 to 10.0.0.2:6379, held 812.0 ms, switched in 1.1 ms
              2h30m ago: first master 10.0.0.1:6379

@@ -123,10 +123,11 @@ fn keeps_held_clients_past_the_first_byte_timeout() {
     // A client that connected while the gate was closed.
     let mut late = proxy.client();
     late.write_all(b"GET b\r\n").unwrap();
-    proxy.wait_for("the hold", |stats| stats.held == 1);
+    proxy.wait_for("both to be counted as waiting", |stats| stats.held == 2);
     stays_silent(&mut early);
     proxy.publisher.release();
     expect(&mut early_upstream, b"GET a\r\n");
+    proxy.wait_for("none to be counted", |stats| stats.held == 0);
     let mut late_upstream = backend.accept();
     expect(&mut late_upstream, b"GET b\r\n");
     stays_silent(&mut late);

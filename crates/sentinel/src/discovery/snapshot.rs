@@ -111,6 +111,10 @@ pub struct MasterSnapshot {
     pub run_id: Option<Box<str>>,
     /// When it was published.
     pub since: Instant,
+    /// Its current sessions.
+    pub sessions: usize,
+    /// Connections of sessions to it that failed, since it was published.
+    pub failed_connects: usize,
 }
 
 /// One sentinel.

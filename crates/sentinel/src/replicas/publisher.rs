@@ -7,7 +7,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use target::{ClockReading, Destination, EmptyPool, Generation, PoolWriter, ReplicaStatus};
+use target::{ClockReading, Destination, EmptyPool, Generation, PoolWriter, ReplicaStatus, Target};
 use tracing::{debug, info, warn};
 
 use crate::rate_limiter::RateLimiter;
@@ -255,16 +255,17 @@ impl ReplicaPublisher {
     /// The current state, for the discovery snapshot.
     pub(crate) fn snapshot(&self) -> ReplicaPoolSnapshot {
         let members = self.published.as_ref().map(|(members, _)| members.len());
-        let sessions = |dialled: Option<SocketAddr>| {
+        let sum = |dialled: Option<SocketAddr>, of: fn(&Target) -> usize| {
             let there =
                 self.writer.targets().iter().filter(|target| Some(target.addr()) == dialled);
-            there.map(|target| target.load()).sum()
+            there.map(|target| of(target)).sum()
         };
         let replicas = self.eligibility.states().map(|it| ReplicaSnapshot {
             addr: it.addr.clone(),
             state: it.state,
             lag: it.lag,
-            sessions: sessions(it.dialled),
+            sessions: sum(it.dialled, Target::load),
+            failed_connects: sum(it.dialled, Target::failed_connects),
         });
         ReplicaPoolSnapshot {
             eligible: members,

@@ -29,4 +29,6 @@ pub struct ReplicaSnapshot {
     pub lag: Lag,
     /// Its current sessions.
     pub sessions: usize,
+    /// Connections of sessions to it that failed, as long as it has been a target.
+    pub failed_connects: usize,
 }

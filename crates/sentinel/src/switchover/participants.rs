@@ -92,12 +92,23 @@ mod tests {
         NodeAddr { host: "10.0.0.1".into(), port }
     }
 
+    fn master(at: Instant) -> MasterSnapshot {
+        MasterSnapshot {
+            addr: node(1),
+            dialled: ([10, 0, 0, 1], 1).into(),
+            generation: 1,
+            epoch: 1,
+            run_id: None,
+            since: at,
+            sessions: 0,
+            failed_connects: 0,
+        }
+    }
+
     #[test]
     fn every_promotable_node_must_follow_master() {
         let at = Instant::now();
-        let (addr, dialled) = (node(1), "10.0.0.1:1".parse().unwrap());
-        let master =
-            MasterSnapshot { addr, dialled, generation: 1, epoch: 1, run_id: None, since: at };
+        let master = master(at);
         let seen =
             |port: u16, outcome: Option<Result<Role, ProbeFailure>>, listed_healthy: usize| {
                 let report = |role| NodeReport {
@@ -196,37 +207,11 @@ mod tests {
             listed_healthy: 3,
             trusted: true,
         };
-        DiscoverySnapshot {
-            name: "mymaster".into(),
-            master_name: "mymaster".into(),
-            at,
-            state: "stable",
-            holding: false,
-            pause: None,
-            candidate: None,
-            master: Some(MasterSnapshot {
-                addr: node(1),
-                dialled,
-                generation: 4,
-                epoch: 6,
-                run_id: None,
-                since: at,
-            }),
-            stopped_since: None,
-            held_since: None,
-            disagreement: false,
-            minority: false,
-            quorum: (3, 2),
-            sentinels: [7, 8, 9].map(sentinel).to_vec(),
-            nodes: vec![replica],
-            replicas: None,
-            auth: crate::CredentialStatus::default(),
-            sentinel_auth: crate::CredentialStatus::default(),
-            failovers: Vec::new(),
-            overrides: crate::OverridesSnapshot::default(),
-            alarms: Vec::new(),
-            counts: crate::DiscoveryCounts::default(),
-        }
+        let (sentinels, nodes) = ([7, 8, 9].map(sentinel).to_vec(), vec![replica]);
+        let master = Some(MasterSnapshot { generation: 4, epoch: 6, ..master(at) });
+        let (state, name) = ("stable", "mymaster");
+        let start = DiscoverySnapshot::at_start(name.into(), name.into(), at, (3, 2));
+        DiscoverySnapshot { state, master, stopped_since: None, sentinels, nodes, ..start }
     }
 
     #[test]

@@ -44,7 +44,7 @@ const failovers = (v, h) => {
   if (!v.failovers.length) list.append(make("li", "none yet", "soft"));
   return list;
 };
-const HISTORY = [["sessions", "Sessions", count], ["commands", "Commands per second", count], ["p99_ms", "Latency, 99th percentile", millis], ["bytes", "Bytes per second", count]];
+const HISTORY = [["sessions", "Sessions", count], ["commands", "Commands/s", count], ["new_sessions", "New sessions/s", count], ["p99_ms", "Latency, p99", millis], ["bytes", "Bytes/s", count]];
 const plots = h => {
   const all = make("div", undefined, "plots"), switches = [];
   h.generation.forEach((g, i) => { if (i && g !== h.generation[i - 1] && !none(g)) switches.push(i); });
@@ -81,12 +81,14 @@ const totals = v => {
 };
 const mark = (cls, text) => make("td", text, cls);
 const details = v => {
-  const serves = n => v.replicas.find(r => r.addr === n.addr), heads = ["Node", "Role", ...(v.readers ? ["Lag", "Readers"] : []), "Offset", "Probed"];
-  const rank = n => v.target && n.addr === v.target.name ? 0 : 1;
+  const heads = ["Node", "Role", "Sessions", "Failed connections", "Failed probes", ...(v.readers ? ["Lag", "Readers"] : []), "Offset", "Probed"];
+  const rank = n => isMaster(v, n) ? 0 : 1;
+  const role = n => n.problem || [rank(n) ? n.role : `${n.role}, in force`, ...(v.candidate === n.addr ? ["candidate"] : []), ...(replies(n) && !n.pong ? [`answers ${n.ping}`] : [])].join(", ");
+  const state = n => { const it = serves(v, n); return it ? mark(it.state === "eligible" ? "good" : "warn", it.state.replaceAll("_", " ")) : "–"; };
   const nodes = v.nodes.slice().sort((a, b) => rank(a) - rank(b)).map(n => [n.addr,
-    mark(n.pong && !n.problem ? "good" : "bad", n.problem || (rank(n) ? n.role : `${n.role}, in force`)),
-    ...(v.readers ? [none(lag(v, n)) ? "–" : count(lag(v, n)) + " bytes",
-      serves(n) ? mark(serves(n).state === "eligible" ? "good" : "warn", serves(n).state === "eligible" ? many(serves(n).sessions, "reader", "readers") : serves(n).state.replaceAll("_", " ")) : "–"] : []),
+    mark(n.problem || !replies(n) ? "bad" : n.pong ? "good" : "warn", role(n)), count(n.sessions),
+    mark(n.failed_connects ? "warn" : "", count(n.failed_connects)), count(n.failed_probes),
+    ...(v.readers ? [none(lag(v, n)) ? "–" : count(lag(v, n)) + " bytes", state(n)] : []),
     none(n.offset) ? "–" : String(n.offset), none(n.age_s) ? "–" : span(n.age_s) + " ago"]);
   return [
     table("Sentinels", ["Sentinel", "State", "Master", "Epoch", "Last answer"], v.sentinels.map(n => [n.addr,

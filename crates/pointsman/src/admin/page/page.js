@@ -25,7 +25,7 @@ const replace = (root, ...children) => {
   const scroll = [...root.querySelectorAll(".scroll")].map(o => o.scrollLeft);
   root.replaceChildren(...children);
   root.querySelectorAll(".scroll").forEach((o, i) => { o.scrollLeft = scroll[i] || 0; });
-  if (focus !== null) for (const o of root.querySelectorAll("a, .scroll")) if ((o.getAttribute("aria-label") || o.textContent) === focus) { o.focus({ preventScroll: true }); break; }
+  if (focus !== null) for (const o of root.querySelectorAll("a, button, .scroll")) if ((o.getAttribute("aria-label") || o.textContent) === focus) { o.focus({ preventScroll: true }); break; }
 };
 const fill = (e, v, history) => {
   if (!v || !e.more.open) return;
@@ -34,22 +34,46 @@ const fill = (e, v, history) => {
   replace(e.live, topology(v, narrow.matches), totals(v), ...(h && h.seconds ? [make("h3", `The last ${span(h.seconds)}`), plots(h)] : []),
     make("h3", "Failovers"), failovers(v, h), ...of(details(v)));
 };
-const link = (v, e) => { const a = make("a", v.name); a.href = "#" + e.head.id; return a; };
+// With many services, only the sections that were asked for are shown.
+const MANY = 8, LINES = 16;
+const link = (v, e) => {
+  const a = make("a", v.name);
+  a.href = "#" + e.head.id;
+  a.addEventListener("click", () => { e.asked = true; e.root.hidden = false; e.more.open = true; });
+  return a;
+};
 // The process decides on the verdicts; this is how they look.
 const LOOKS = { fault: ["bad", "✕"], warning: ["warn", "!"], ok: ["good", "✓"] };
 const looks = verdict => { const [cls, sign] = LOOKS[verdict.severity]; return [cls, `${sign} ${verdict.text}`]; };
 const ORDER = Object.keys(LOOKS);
-// With several services: one line each, the most severe first.
+let unfolded = false;
+// With several services: one line each, the most severe first. With many: one line for all that have the same verdict, and only the first lines.
 const overview = (s, history) => {
-  const rows = s.services.map(v => [v, ...looks(v.verdict), history.services.find(o => o.name === v.name)])
-    .sort(([a], [b]) => ORDER.indexOf(a.verdict.severity) - ORDER.indexOf(b.verdict.severity));
+  const many = s.services.length > MANY && !unfolded, groups = new Map();
+  for (const v of s.services.slice().sort((a, b) => ORDER.indexOf(a.verdict.severity) - ORDER.indexOf(b.verdict.severity))) {
+    const key = many ? v.verdict.text : v.name;
+    if (groups.has(key)) groups.get(key).push(v); else groups.set(key, [v]);
+  }
+  const all = [...groups.values()], shown = many ? all.slice(0, LINES) : all, rest = all.slice(shown.length).reduce((sum, of) => sum + of.length, 0);
+  const of = ([v, ...more]) => { const e = make("span"); e.append(link(v, section(v)), more.length ? ` and ${more.length} more` : ""); return e; };
+  const total = list => list.some(none) ? null : list.reduce((a, b) => a + b, 0);
+  const one = group => {
+    const [cls, text] = looks(group[0].verdict), last = key => total(group.map(v => { const h = history.services.find(o => o.name === v.name); return h && h[key].at(-1); }));
+    return [of(group), mark(cls, text), count(total(group.map(v => v.traffic.sessions_open))), count(last("new_sessions")), count(last("commands")), millis(group.length > 1 ? null : last("p99_ms"))];
+  };
+  const parts = [];
   if (narrow.matches) {
     const list = make("ul");
-    list.append(...rows.map(([v, cls, text]) => { const li = make("li"); li.append(link(v, section(v)), make("span", text, cls)); return li; }));
-    return list;
+    list.append(...shown.map(group => { const li = make("li"), [cls, text] = looks(group[0].verdict); li.append(of(group), make("span", text, "line " + cls)); return li; }));
+    parts.push(list);
+  } else parts.push(table("Services", ["Service", "State", "Sessions", "New per second", "Commands per second", "p99"], shown.map(one)));
+  if (many && (rest || all.length < s.services.length)) {
+    const button = make("button", rest ? `Show all ${s.services.length} services, ${rest} more` : `Show all ${s.services.length} services`);
+    button.type = "button";
+    button.addEventListener("click", () => { unfolded = true; show(...answers); });
+    parts.push(button);
   }
-  return table("Services", ["Service", "State", "Sessions", "Commands per second", "p99"], rows.map(([v, cls, text, h]) => [link(v, section(v)),
-    mark(cls, text), count(v.traffic.sessions_open), count(h && h.commands.at(-1)), millis(h && h.p99_ms.at(-1))]));
+  return parts;
 };
 const show = (s, history) => {
   say(at("process"), `version ${s.version} · up ${span(s.uptime_s)} · ${s.phase}, ${s.ready ? "ready" : "not ready"} · ${many(s.drain.open, "session", "sessions")}`);
@@ -65,13 +89,14 @@ const show = (s, history) => {
     say(e.line, text, cls);
     // That of the only service is above.
     e.line.hidden = s.services.length === 1;
+    e.root.hidden = s.services.length > MANY && !e.asked;
     say(e.since, `${v.target ? `${v.target.name} for ${span(v.target.age_s)}, epoch ${v.target.epoch}, generation ${v.generation}. ` : ""}Listening on ${v.listen.join(", ")}.`);
     if (cls !== "good" && e.was === "good") e.more.open = true;
     e.was = cls;
     fill(e, v, history);
   }
   for (const [name, e] of sections) if (!s.services.some(v => v.name === name)) { e.root.remove(); sections.delete(name); }
-  if (s.services.length > 1) replace(at("overview"), overview(s, history)); else at("overview").replaceChildren();
+  if (s.services.length > 1) replace(at("overview"), ...overview(s, history)); else at("overview").replaceChildren();
 };
 // Shows the age of the data, prominently if it is outdated.
 const age = () => {

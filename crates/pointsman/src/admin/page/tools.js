@@ -29,6 +29,16 @@ const many = (n, one, more) => `${count(n)} ${n === 1 ? one : more}`;
 const clock = age => new Date(Date.now() - age * 1000).toLocaleString([], age < 43200 ? { timeStyle: "medium" } : { dateStyle: "short", timeStyle: "medium" });
 // Shortens long names in the middle, since similar names differ at the ends.
 const cut = (text, most) => text.length <= most ? text : text.slice(0, Math.ceil(most / 2) - 1) + "…" + text.slice(-Math.floor(most / 2));
+// Breaks a text into lines, after a space, dot or dash if there is one in the second half; the last line is shortened.
+const wrap = (text, most, lines) => {
+  const all = [];
+  while (text.length > most && all.length < lines - 1) {
+    const at = Math.max(...[" ", ".", "-", ","].map(c => text.lastIndexOf(c, most - 1))) + 1, end = at > most / 2 ? at : most;
+    all.push(text.slice(0, end).trim());
+    text = text.slice(end).trim();
+  }
+  return [...all, cut(text, most)];
+};
 // A scrollable region for content that is too wide, usable by keyboard.
 const scrolled = (content, name) => {
   const box = make("div", undefined, "scroll");

@@ -329,6 +329,13 @@ pub struct NodeStatus {
     pub tls_fault: Option<&'static str>,
     /// Why it refuses the probes, or what is wrong with TLS.
     pub problem: Option<String>,
+    /// Sessions on it: writers on the master in force, readers on a replica.
+    pub sessions: usize,
+    /// Connections of sessions to it that failed, since it last became the master, or a replica
+    /// that serves.
+    pub failed_connects: usize,
+    /// Probes without an answer or with a refusal, since it is watched.
+    pub failed_probes: u64,
 }
 
 /// An alarm: a lasting condition among the servers that an operator has to end.

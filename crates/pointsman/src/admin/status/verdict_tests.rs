@@ -63,6 +63,9 @@ fn node(addr: &str, role: &'static str) -> NodeStatus {
         tls: None,
         tls_fault: None,
         problem: None,
+        sessions: 0,
+        failed_connects: 0,
+        failed_probes: 0,
     }
 }
 

@@ -56,6 +56,7 @@ impl<C: ByteStream, U: ByteStream> Pump<C, U> {
         }
         if !closed {
             self.gate_checks = 0;
+            self.context.count_waiting(false);
         }
         (due && closed && self.has_waited_too_long()).then_some(EndReason::HoldTimeout)
     }
@@ -65,6 +66,7 @@ impl<C: ByteStream, U: ByteStream> Pump<C, U> {
     fn has_waited_too_long(&mut self) -> bool {
         let waits = self.has_waiting_requests() || self.client.has_unread();
         self.gate_checks = if waits { self.gate_checks.saturating_add(1) } else { 0 };
+        self.context.count_waiting(waits);
         let waited: Duration = CHECK_INTERVAL * u32::from(self.gate_checks);
         waited >= self.context.shared.service.options.now().hold_timeout
     }

@@ -1,4 +1,5 @@
-//! The context of a session's worker, and the pin as which the session is counted there.
+//! The context of a session's worker, and as what the session is counted there: by its pin, and as
+//! one whose requests wait at a closed gate.
 //!
 //! In one value, so that the count is taken back however the pump ends, also by a panic, and so
 //! that the pump itself can be taken apart.
@@ -15,12 +16,13 @@ use crate::context::WorkerContext;
 pub(in crate::session) struct CountedContext {
     context: Arc<WorkerContext>,
     pin: Option<Pin>,
+    is_waiting: bool,
 }
 
 impl CountedContext {
     /// Of a session that nothing pins.
     pub(super) fn new(context: &Arc<WorkerContext>) -> Self {
-        Self { context: Arc::clone(context), pin: None }
+        Self { context: Arc::clone(context), pin: None, is_waiting: false }
     }
 
     /// The pin as which the session is counted.
@@ -33,6 +35,15 @@ impl CountedContext {
         let before = mem::replace(&mut self.pin, pin);
         if before != pin {
             self.context.counters.repin(before, pin);
+        }
+    }
+
+    /// Counts the session as one that waits at the gate, or no longer.
+    pub(in crate::session) fn count_waiting(&mut self, is_waiting: bool) {
+        match (mem::replace(&mut self.is_waiting, is_waiting), is_waiting) {
+            (false, true) => self.context.counters.held.increment(),
+            (true, false) => self.context.counters.released.increment(),
+            _ => {}
         }
     }
 }
@@ -49,5 +60,6 @@ impl Deref for CountedContext {
 impl Drop for CountedContext {
     fn drop(&mut self) {
         self.count_pin(None);
+        self.count_waiting(false);
     }
 }

@@ -44,8 +44,16 @@ impl ServiceRuntime {
         self.counts.held += failover.timeline.hold().unwrap_or_default();
         self.failover_history.log(&self.name, failover);
         let Commit { addr, dialled, epoch, run_id, .. } = commit;
-        self.master =
-            Some(MasterSnapshot { addr, dialled, generation, epoch, run_id, since: published_at });
+        self.master = Some(MasterSnapshot {
+            addr,
+            dialled,
+            generation,
+            epoch,
+            run_id,
+            since: published_at,
+            sessions: 0,
+            failed_connects: 0,
+        });
         self.publish(links);
     }
 

@@ -86,7 +86,7 @@ impl ServiceRuntime {
 
     /// Publishes a snapshot.
     pub(crate) fn publish(&self, links: &Links) {
-        let reference = self.reference();
+        let (reference, target) = (self.reference(), self.target_writer.reader().current());
         let sentinels = links.for_service(self.number).map(|link| {
             let id = link.id().cloned();
             let view = self.machine.views().find(|(voter, ..)| id.as_ref() == Some(*voter));
@@ -128,6 +128,8 @@ impl ServiceRuntime {
             // scratch.
             master: self.master.clone().map(|master| MasterSnapshot {
                 epoch: self.machine.committed().map_or(master.epoch, |it| it.epoch),
+                sessions: target.as_ref().map_or(0, |it| it.load()),
+                failed_connects: target.as_ref().map_or(0, |it| it.failed_connects()),
                 ..master
             }),
             stopped_since: self.stopped_since,
