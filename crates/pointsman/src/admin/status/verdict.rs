@@ -13,7 +13,7 @@ const NAMES: usize = 3;
 const EXPIRES_SOON: i64 = 7 * 86_400;
 
 /// How bad it is. The most severe one is the smallest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
     /// Clients are not served.
@@ -28,7 +28,8 @@ pub enum Severity {
 /// A verdict.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, JsonSchema)]
 pub struct VerdictStatus {
-    /// How bad it is.
+    /// `fault` (clients are not served), `warning` or `ok`.
+    #[schemars(with = "String")]
     pub severity: Severity,
     /// One sentence.
     pub text: String,
