@@ -100,6 +100,33 @@ fn gives_up_master_that_drops_syns() {
     });
 }
 
+/// A router forgets an idle connection to the master, and resets it: nothing is owed, so the client
+/// notices nothing. What the server itself closes is closed.
+#[test]
+fn hides_connections_that_a_router_forgot() {
+    if !alone("faults_net::hides_connections_that_a_router_forgot") {
+        return;
+    }
+    let cluster = small();
+    let pointsman = builder(&cluster).service_line("tcp_keepalive = \"1s\"").start();
+    let mut client = pointsman.client();
+    assert!(client.cmd(&["SELECT", "2"]).expect("SELECT").is_ok());
+    assert!(client.cmd(&["SET", "k", "v"]).expect("SET").is_ok());
+    let list = cluster.nodes()[0].ask(&["CLIENT", "LIST"]).expect("CLIENT LIST");
+    let line = list.text().and_then(|it| it.lines().find(|it| it.contains("cmd=set"))).expect("it");
+    let field = |name: &str| line.split(' ').find_map(|it| it.strip_prefix(name)).expect("it");
+    let port = field("addr=").rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+    let _filter = Filter::reset_all(port.expect("a port")).expect("a filter");
+    wait_until("the session to be carried", PATIENCE, || {
+        metric(&pointsman, "pointsman_sessions_carried_total{service=\"mymaster\"}") == Some(1.0)
+    });
+    assert_eq!(client.cmd(&["GET", "k"]).expect("GET").text(), Some("v"));
+    let killed =
+        cluster.nodes()[0].ask(&["CLIENT", "KILL", "TYPE", "normal"]).expect("CLIENT KILL");
+    assert!(killed.int() >= Some(1));
+    assert!(client.read_to_end().expect("the end").0.is_empty());
+}
+
 #[test]
 fn detects_vanished_client() {
     if !alone("faults_net::detects_vanished_client") {

@@ -82,6 +82,15 @@ impl Filter {
         Self::new(port, &format!("numgen random mod 100 < {percent} drop"))
     }
 
+    /// Answers every packet by a reset, as a router does that has forgotten a connection. The peer
+    /// learns nothing.
+    ///
+    /// # Errors
+    /// Like [`drop_all`](Self::drop_all).
+    pub fn reset_all(port: u16) -> Result<Self, String> {
+        Self::new(port, "tcp flags & rst == 0 reject with tcp reset")
+    }
+
     fn new(port: u16, verdict: &str) -> Result<Self, String> {
         if !in_private_namespace() {
             return Err("packets are dropped only in a network namespace of one's own".to_owned());

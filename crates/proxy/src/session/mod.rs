@@ -51,7 +51,7 @@ use std::cell::Cell;
 use std::future::ready;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use target::TargetRef;
 use tls::ClientSide;
@@ -86,7 +86,12 @@ pub(crate) struct Session {
     uncarried: Option<Box<Uncarried>>,
     /// Set if it has had a connection of its own although its service shares connections.
     linger: Option<Box<Linger>>,
+    /// When it was carried because something between here and its target reset the connection.
+    reset_at: Cell<Option<Instant>>,
 }
+
+/// A connection that is reset within this time after the last one ends its session.
+const RESETS_APART: Duration = Duration::from_secs(60);
 
 /// A target, the connection to it, and what is pumped first.
 type Ready = (TargetRef, Upstream, Start);
@@ -134,7 +139,8 @@ impl Session {
     pub(crate) fn new(peer: Peer, context: Arc<WorkerContext>, admission: Admission) -> Self {
         context.counters.accepted.increment();
         let base = SessionBase::new(peer, context);
-        Self { base, _admission: admission, target: None, uncarried: None, linger: None }
+        let reset_at = Cell::new(None);
+        Self { base, _admission: admission, target: None, uncarried: None, linger: None, reset_at }
     }
 
     /// Serves a client that speaks TLS to its end.
@@ -295,6 +301,17 @@ impl Session {
         Err((reason, refusals))
     }
 
+    /// Whether the target did not end the idle connection, and another one is worth an attempt. A
+    /// server ends one on which it has answered everything in order. Routers forget idle
+    /// connections, and reset them or answer no more.
+    fn was_forgotten(&self, reason: EndReason) -> bool {
+        if !matches!(reason, EndReason::UpstreamReset | EndReason::UpstreamLost) {
+            return false;
+        }
+        let before = self.reset_at.replace(Some(Instant::now()));
+        before.is_none_or(|before| before.elapsed() >= RESETS_APART)
+    }
+
     /// Carries the session to another target. On failure returns why it ends, and our last push.
     async fn carry(
         &self,
@@ -306,8 +323,9 @@ impl Session {
         let CarryState { ledger, unsent: requests, lost } = state;
         *unsent = requests;
         let from = self.target.as_ref();
-        let lost = from.map(|target| target.generation()).zip(lost);
         let old = Some(upstream).filter(|_| lost.is_none());
+        let lost = lost.filter(|reason| !self.was_forgotten(*reason));
+        let lost = from.map(|target| target.generation()).zip(lost);
         let (failed, reused, is_interrupt) = (None, Cell::new(false), false);
         let migration =
             Migration { ledger, from, lost, old, failed, purpose, reused, is_interrupt };

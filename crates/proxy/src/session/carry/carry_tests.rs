@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use crate::session::carry::proof_tests::{PING, answer_proof};
-use crate::testing::{Backend, TestProxy, expect, is_silent, rest, session};
+use crate::testing::{Backend, TestProxy, expect, is_silent, reset, rest, session};
 use crate::{DialFailure, EndReason, Options, Sessions};
 
 const LOADING: &str = "-LOADING No master can take requests at present. \
@@ -140,6 +140,29 @@ fn closes_sessions_that_a_live_target_closed() {
     asked.write_all(b"-NOAUTH Authentication required.\r\n").unwrap();
     assert_eq!(rest(&mut client), b"");
     proxy.wait_for_end(EndReason::UpstreamClosed);
+}
+
+/// A server ends idle connections in order: something between has forgotten this one. If that
+/// happens again at once, the session ends.
+#[test]
+fn carries_an_idle_session_whose_connection_was_reset() {
+    let backend = Backend::new();
+    let proxy = TestProxy::with_target(&backend);
+    let (mut client, mut upstream) = session(&proxy, &backend);
+    exchange(&mut client, &mut upstream, "SELECT 4\r\n", "+OK\r\n");
+    reset(upstream);
+    let mut next = backend.accept();
+    expect(&mut next, b"*2\r\n$6\r\nSELECT\r\n$1\r\n4\r\n");
+    next.write_all(b"+OK\r\n").unwrap();
+    answer_proof(&mut next);
+    exchange(&mut client, &mut next, "GET k\r\n", "$1\r\nv\r\n");
+    reset(next);
+    let mut asked = backend.accept();
+    expect(&mut asked, PING);
+    asked.write_all(b"+PONG\r\n").unwrap();
+    assert_eq!(rest(&mut client), b"");
+    proxy.wait_for_end(EndReason::UpstreamReset);
+    assert_eq!(proxy.stats().carried, 1);
 }
 
 #[test]
