@@ -55,3 +55,34 @@ fn tells_no_identity_to_two_clients() {
         assert!(client.cmd(&["GET", "k"]).is_ok());
     }
 }
+
+/// A server that limits what it keeps for a client would end all members of a connection for one of
+/// them. It may say so, and then clients keep connections of their own.
+#[test]
+fn ends_nobody_for_the_reply_of_another_client() {
+    for limit in ["client-output-buffer-limit normal 1mb 0 0", "maxmemory-clients 4mb"] {
+        let cluster = Cluster::builder().replicas(0).sentinels(1).redis_line(limit).start();
+        let pointsman = start(&cluster);
+        let size = "20000000";
+        assert!(cluster.master().ask(&["SETRANGE", "large", size, "x"]).unwrap().int().is_some());
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    let mut bystander = pointsman.client();
+                    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                        let reply = bystander.cmd(&["INCR", "n"]);
+                        assert!(reply.as_ref().is_ok_and(|it| it.int().is_some()), "{reply:?}");
+                    }
+                });
+            }
+            for _ in 0..5 {
+                let mut reader = pointsman.client();
+                assert!(reader.cmd(&["EXISTS", "k"]).unwrap().int().is_some());
+                // The server may end this one.
+                let _reply = reader.cmd(&["GET", "large"]);
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+    }
+}

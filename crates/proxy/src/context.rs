@@ -12,7 +12,7 @@ use crate::address::ListenerId;
 use crate::dial_permits::DialPermits;
 use crate::limits::{Limits, Slots};
 use crate::log_rate::LogRate;
-use crate::refused_replays::RefusedReplays;
+use crate::refused_replays::{LimitedClients, RefusedReplays};
 use crate::rejection::RejectionLog;
 use crate::runtime::tasks::groups;
 use crate::service::Service;
@@ -33,6 +33,7 @@ pub(crate) struct ServiceContext {
     pub(crate) refusal_log: LogRate<{ RefusedCommand::COUNT }>,
     pub(crate) target_tls_log: TargetTlsLog,
     pub(crate) refused_replays: RefusedReplays,
+    pub(crate) limited_clients: LimitedClients,
 }
 
 /// The state of one listening address that all workers share. It is a group of the drain, so that

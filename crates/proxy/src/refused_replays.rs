@@ -1,4 +1,4 @@
-//! Logs why a new master refuses the sessions of the old one, in its own words.
+//! What servers refuse to sessions, in the log.
 
 use std::time::Instant;
 
@@ -22,6 +22,23 @@ impl RefusedReplays {
         tracing::warn!(
             service, upstream = %target.addr(), %error, unlogged,
             "new master refuses a session that the old one had accepted"
+        );
+    }
+}
+
+/// Logs that a server limits what it keeps for a client, so that no connection to it is shared, at
+/// most one line per interval.
+#[derive(Debug, Default)]
+pub(crate) struct LimitedClients(LogRate<1>);
+
+impl LimitedClients {
+    pub(crate) fn record(&self, service: &str, target: &Target) {
+        let Some(unlogged) = self.0.due(0, Instant::now()) else { return };
+        tracing::warn!(
+            service, upstream = %target.addr(), unlogged,
+            "connections are not shared: the server limits what it keeps for a client \
+             (client-output-buffer-limit normal or maxmemory-clients) and would close them for one \
+             client's large reply"
         );
     }
 }

@@ -24,7 +24,7 @@ use target::{Destination, EmptyPool, PoolWriter, Target, TargetSource, TargetWri
 use crate::address::{ListenerId, Peer};
 use crate::context::{ListenerContext, ServiceContext, SessionEvents, WorkerContext};
 use crate::limits::{Limits, ResourceShortage, Slots};
-use crate::refused_replays::RefusedReplays;
+use crate::refused_replays::{LimitedClients, RefusedReplays};
 use crate::rejection::RejectionLog;
 use crate::session::report::SessionBase;
 use crate::silent_clients::SilentClients;
@@ -343,6 +343,7 @@ pub(crate) fn context() -> (TargetWriter, Arc<WorkerContext>) {
         refusal_log: Default::default(),
         target_tls_log: TargetTlsLog::default(),
         refused_replays: RefusedReplays::default(),
+        limited_clients: LimitedClients::default(),
     });
     let counters = ServiceCounters::new(Arc::from("s"), 1).of_worker(0).unwrap();
     let drain = drain::new(ShutdownSettings::default()).0;

@@ -8,6 +8,7 @@
 //!
 //! - [`GroupKey`]: the clients that may share a connection.
 //! - [`Commands`]: how each request is handled; [`read_table`] reads the server's own table.
+//! - [`limits_clients`]: whether a server would end all members for one of them.
 //! - [`TurnQueue`]: the order in which requests leave, and how many of each client.
 //! - [`ReplyWindow`]: how many requests of one client may be in flight.
 //! - [`UpstreamLedger`]: the requests in flight on one connection, and whose each reply is.
@@ -20,6 +21,7 @@
 
 mod commands;
 mod group;
+mod server_limits;
 mod server_table;
 mod turn;
 mod upstream;
@@ -29,6 +31,7 @@ mod window;
 
 pub use commands::{Commands, ServerCommand};
 pub use group::{GroupKey, Identity, SecretDigest};
+pub use server_limits::{ASK_LIMITS, LARGEST_LIMITS, limits_clients};
 pub use server_table::{LARGEST_TABLE, ask_table, read_table};
 pub use turn::{Quantum, Room, Taken, TurnQueue};
 pub use upstream::{Desync, Member, Piece, UpstreamLedger, UpstreamLimits};

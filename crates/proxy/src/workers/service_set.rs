@@ -23,7 +23,7 @@ use crate::listener::inbox::{Inboxes, WorkerCommand};
 use crate::listener::reload::NewListener;
 use crate::listener::screening::MAX_AWAITING_HEADER;
 use crate::options::Options;
-use crate::refused_replays::RefusedReplays;
+use crate::refused_replays::{LimitedClients, RefusedReplays};
 use crate::rejection::RejectionLog;
 use crate::service::Service;
 use crate::silent_clients::SilentClients;
@@ -143,6 +143,7 @@ impl Running {
             refusal_log: Default::default(),
             target_tls_log: TargetTlsLog::default(),
             refused_replays: RefusedReplays::default(),
+            limited_clients: LimitedClients::default(),
         });
         let dial_permits = (0..workers).map(|_| Arc::default()).collect();
         self.services.add(RunningService { shared, counters, dial_permits })

@@ -9,7 +9,7 @@ use crate::EndReason;
 use crate::session::carry::proof_tests::PING;
 use crate::session::shared::access::KNOWN_FOR;
 use crate::session::shared::shared_tests::{
-    accept_shared, answer_reset, exchange, get, proxy, rest_of, sharing,
+    accept_shared, answer_reset, exchange, get, proxy, refuse_limits, rest_of, sharing,
 };
 use crate::testing::{Backend, TestProxy, expect, is_silent, rest};
 
@@ -199,6 +199,7 @@ fn asks_before_a_client_joins_a_connection_in_opening() {
     asked.write_all(NOAUTH).unwrap();
     let _closed = refuse(&backend, &mut two);
     opening.write_all(b"-NOPERM x\r\n").unwrap();
+    refuse_limits(&mut opening);
     expect(&mut opening, &get("one"));
     opening.write_all(b"$1\r\n1\r\n").unwrap();
     expect(&mut one, b"$1\r\n1\r\n");

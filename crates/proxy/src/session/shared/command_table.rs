@@ -6,12 +6,17 @@
 //! beside others to the same server uses what these have read. When all of them are gone the table
 //! is, too: the next server, or the same one after a restart, may differ.
 //!
+//! Together with its table the server is asked [whether it limits](limits_clients) what it keeps
+//! for a client. Then no connection to it is shared.
+//!
 //! Deliberately absent: what the table changes ([`Commands`]).
 
 use std::rc::Rc;
 use std::time::Instant;
 
-use share::{Commands, LARGEST_TABLE, ask_table, read_table};
+use share::{
+    ASK_LIMITS, Commands, LARGEST_LIMITS, LARGEST_TABLE, ask_table, limits_clients, read_table,
+};
 use target::Target;
 use tokio::sync::OnceCell;
 
@@ -62,6 +67,12 @@ async fn read(
         replay::ask(upstream, (target, context), (&ask_table(), LARGEST_TABLE), until).await;
     let reply = reply.map_err(NotRead::Failed)?;
     let (service, addr) = (&*context.shared.service.name, target.addr());
+    let limits = (ASK_LIMITS, LARGEST_LIMITS);
+    let limits = replay::ask(upstream, (target, context), limits, until).await;
+    if limits_clients(&limits.map_err(NotRead::Failed)?) {
+        context.shared.limited_clients.record(service, target);
+        return Err(NotRead::Failed(Failed::Refused));
+    }
     let Some(table) = read_table(&reply) else {
         tracing::debug!(service, target = %addr, "the server does not show its table of commands");
         return Err(NotRead::Refused);

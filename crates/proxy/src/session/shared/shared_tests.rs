@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::{Shutdown, TcpStream};
 use std::num::NonZeroU16;
 
-use share::ask_table;
+use share::{ASK_LIMITS, ask_table};
 
 use crate::session::carry::proof_tests::PING;
 use crate::testing::{Backend, SOON, TestProxy, expect, is_silent, rest, rest_or_reset};
@@ -61,6 +61,12 @@ pub(super) fn admit(backend: &Backend) -> TcpStream {
 
 pub(super) fn refuse_table(shared: &mut TcpStream) {
     expect(shared, &ask_table());
+    shared.write_all(b"-NOPERM x\r\n").unwrap();
+    refuse_limits(shared);
+}
+
+pub(super) fn refuse_limits(shared: &mut TcpStream) {
+    expect(shared, ASK_LIMITS);
     shared.write_all(b"-NOPERM x\r\n").unwrap();
 }
 
