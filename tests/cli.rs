@@ -147,6 +147,9 @@ fn says_what_was_meant_on_frequent_mistakes() {
         assert!(stderr(&output).contains(tip), "{args:?}: {}", stderr(&output));
         assert_eq!(stderr(&output).matches("tip:").count(), 1, "{}", stderr(&output));
     }
+    let output = pointsman(&["status", toml], &[]);
+    let file = format!("is a file, and no service; for a configuration file, use --config {toml}");
+    assert!(stderr(&output).contains(&file), "{}", stderr(&output));
     let output = pointsman(&["check", "--config", cfg], &[]);
     assert_eq!(output.status.code(), Some(78));
     let fault = format!(

@@ -93,7 +93,7 @@ fn with_tip(mut usage: clap::Error) -> clap::Error {
 }
 
 /// Whether an argument is meant as a file.
-fn is_file(argument: &str) -> bool {
+pub(super) fn is_file(argument: &str) -> bool {
     !argument.starts_with('-') && Path::new(argument).is_file()
 }
 

@@ -54,6 +54,8 @@ pub(super) enum StatusError {
     TokenFile(String, #[source] io::Error),
     #[error("no status from {0}: HTTP status {1}; is this the admin address of a pointsman?")]
     Code(AdminServer, u16),
+    #[error("{0} is a file, and no service; for a configuration file, use --config {0}")]
+    File(OutsideText),
     #[error("{0} is not ready: {1}")]
     NotReady(AdminServer, String),
     #[error("the status from {0} is not JSON; is this the admin address of a pointsman?")]
@@ -73,6 +75,9 @@ pub(super) fn status(
 ) -> Result<String, StatusError> {
     if args.schema {
         return Ok(crate::admin::status::schema());
+    }
+    if let Some(file) = args.service.as_deref().filter(|it| super::is_file(it)) {
+        return Err(StatusError::File(OutsideText::from(file)));
     }
     if args.ready {
         let servers = match &args.server.admin {

@@ -164,7 +164,8 @@ impl TakeoverSocket {
         }
         match peer.receive(Instant::now() + STEP) {
             Err(error) if is_closed(&error) => {}
-            other => warn!("the new process did not end the conversation: {other:?}"),
+            Err(error) => warn!(%error, "the new process did not end the conversation"),
+            Ok(_) => warn!("the new process sent a message instead of ending the conversation"),
         }
     }
 }

@@ -44,6 +44,18 @@ pub(crate) enum Failed {
 }
 
 impl Failed {
+    /// The cause in words, for logs.
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Self::Dial(_) => "the connection could not be opened",
+            Self::Broken => "the connection broke, or no answer came in time",
+            Self::NotReady(_) => "the server replied that it cannot serve now",
+            Self::Unavailable => "the server has too many clients, or runs a script",
+            Self::Superseded => "the target was superseded",
+            Self::Refused => "the server does not accept the state of the session",
+        }
+    }
+
     /// Whether the cause is on this host, so that it says nothing about the target.
     pub(crate) fn is_local(self) -> bool {
         matches!(self, Self::Dial(failure) if failure.is_ours())

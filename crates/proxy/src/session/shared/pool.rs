@@ -231,7 +231,8 @@ impl Driver {
             Err(failed) => {
                 let service = &*self.context.shared.service.name;
                 let target = self.target.addr();
-                tracing::debug!(service, %target, ?failed, "no shared connection could be opened");
+                let why = failed.words();
+                tracing::debug!(service, %target, why, "no shared connection could be opened");
                 counters.not_opened.increment();
                 return self.connection.refuse();
             }
