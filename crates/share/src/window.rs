@@ -3,7 +3,8 @@
 //! A client that pipelines requests with large replies has to be recognized before all of its
 //! replies are on their way: they arrive whether it reads or not, and nothing that has begun can
 //! change to another connection. So only a few of its requests are in flight at first, and twice
-//! as many each time as many replies as that were small.
+//! as many each time as many replies as that have arrived, as long as replies of that size would
+//! be few bytes.
 
 /// Requests in flight of a client of whose replies nothing is known.
 const FIRST: u32 = 4;
@@ -11,8 +12,8 @@ const FIRST: u32 = 4;
 /// The most, which suffices to keep a connection busy: more wait for their turn anyway.
 const MOST: u32 = 256;
 
-/// Replies of more than this on average are not small.
-const SMALL: usize = 4096;
+/// Bytes of the replies to all of them, if they are as large as the last ones.
+const BYTES: usize = 1024 * 1024;
 
 /// The window of one client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,15 +45,15 @@ impl ReplyWindow {
         self.replies = self.replies.saturating_add(ended);
         if self.replies >= self.size {
             self.decide();
-        } else if self.bytes > MOST as usize * SMALL {
-            // Not even one window of small replies is so large.
+        } else if self.bytes > BYTES {
             *self = Self::default();
         }
     }
 
     fn decide(&mut self) {
-        let is_small = self.bytes / (self.replies.max(1) as usize) <= SMALL;
-        let size = if is_small { self.size.saturating_mul(2).min(MOST) } else { FIRST };
+        let fitting = BYTES.saturating_mul(self.replies as usize) / self.bytes.max(1);
+        let most = u32::try_from(fitting).unwrap_or(MOST).clamp(FIRST, MOST);
+        let size = self.size.saturating_mul(2).min(most);
         *self = Self { size, replies: 0, bytes: 0 };
     }
 }
@@ -68,24 +69,25 @@ mod tests {
         for _ in 0..8 {
             let size = window.room(0);
             sizes.push(size);
-            (0..size).for_each(|_| window.received(SMALL, 1));
+            (0..size).for_each(|_| window.received(4096, 1));
         }
         assert_eq!(sizes, [4, 8, 16, 32, 64, 128, 256, 256]);
         assert_eq!((window.room(255), window.room(256), window.room(300)), (1, 0, 0));
     }
 
     #[test]
-    fn begins_again_with_large_replies() {
+    fn shrinks_with_large_replies() {
         let mut window = ReplyWindow::default();
         (0..12).for_each(|_| window.received(5, 1));
         assert_eq!(window.room(0), 16);
-        (0..16).for_each(|_| window.received(SMALL + 1, 1));
-        assert_eq!(window.room(0), FIRST);
-        (0..8).for_each(|_| window.received(SMALL + 1, 1));
-        assert_eq!(window.room(0), FIRST);
-        (0..12).for_each(|_| window.received(5, 1));
-        // A reply that is very large on its own, before its end.
-        window.received(MOST as usize * SMALL + 1, 0);
+        (0..16).for_each(|_| window.received(50_000, 1));
+        assert_eq!(window.room(0), 20);
+        (0..20).for_each(|_| window.received(50_000, 1));
+        assert_eq!(window.room(0), 20);
+        // Again small ones, and then one that is very large on its own, before its end.
+        (0..60).for_each(|_| window.received(5, 1));
+        assert_eq!(window.room(0), 80);
+        window.received(BYTES + 1, 0);
         assert_eq!(window, ReplyWindow::default());
     }
 }
