@@ -30,6 +30,7 @@ Every template reads it once, so none of them knows about compatibility.
 {{- $_ := include "pointsman.redisHa" (dict "own" $own "root" .) -}}
 {{- end -}}
 {{- $_ := include "pointsman.checkMasters" $own -}}
+{{- $_ := include "pointsman.checkKind" $own -}}
 {{- if not $own.servicePorts -}}{{- $_ := include "pointsman.servicePorts" $own -}}{{- end -}}
 {{- $own | toYaml -}}
 {{- end -}}
@@ -58,6 +59,17 @@ every new pod would end at once.
 {{- end -}}
 {{- $_ := set $taken $port $place -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Refuses values that a DaemonSet has no place for, which Kubernetes would refuse or ignore. */}}
+{{- define "pointsman.checkKind" -}}
+{{- if eq .kind "DaemonSet" -}}
+{{- if .autoscaling.enabled -}}{{- fail "autoscaling.enabled: a DaemonSet has one pod per node. Set kind to Deployment" -}}{{- end -}}
+{{- if .compat.redisHa.enabled -}}{{- fail "compat.redisHa.enabled: the number of pods is haproxy's. Set kind to Deployment" -}}{{- end -}}
+{{- if .topologySpreadConstraints -}}{{- fail "topologySpreadConstraints: a DaemonSet has one pod per node. Set kind to Deployment" -}}{{- end -}}
+{{- if eq (.deploymentStrategy.type | default "RollingUpdate") "Recreate" -}}{{- fail "deploymentStrategy.type: a DaemonSet knows RollingUpdate only" -}}{{- end -}}
+{{- if and .hostNetwork (ne (((.deploymentStrategy.rollingUpdate) | default dict).maxSurge | default 0 | toString) "0") -}}{{- fail "hostNetwork: two pods cannot have one port of a node. Set deploymentStrategy.rollingUpdate to {maxSurge: 0, maxUnavailable: 1}" -}}{{- end -}}
 {{- end -}}
 {{- end -}}
 
