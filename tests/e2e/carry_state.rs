@@ -82,11 +82,14 @@ fn ends_connections_that_know_ids_or_scripts_at_a_failover() {
     ];
     let mut bound = bound.map(|commands| (client(&pointsman, commands), commands));
     let mut falls_back = client(&pointsman, &[absent, &["SCRIPT", "LOAD", "return 3"]]);
+    // Of a refused HELLO without credentials and a name nothing takes effect.
+    let mut refused = client(&pointsman, &[&["HELLO", "3", "NOSUCH"]]);
     cluster.failover();
     for (client, commands) in &mut bound {
         let (bytes, _) = client.read_to_end().expect("the end of the connection");
         assert_eq!(bytes, b"", "{commands:?}");
     }
+    assert!(refused.cmd(&["PING"]).is_ok(), "a session was closed for a refused option");
     let answer = falls_back.cmd(absent).expect("an answer");
     assert!(answer.error().is_some_and(|error| error.starts_with("NOSCRIPT")), "{answer}");
 }

@@ -83,7 +83,8 @@ fn records_nothing_that_was_refused() {
         .c("SELECT 99")
         .c("HELLO 3 AUTH me no")
         .c("HELLO 4")
-        .s("-WRONGPASS x/-ERR x/-WRONGPASS x/-NOPROTO x/");
+        .c("HELLO 3 NOSUCH")
+        .s("-WRONGPASS x/-ERR x/-WRONGPASS x/-NOPROTO x/-ERR Syntax error in HELLO option/");
     replays(&it, &[]);
     assert_eq!(it.0.allocated(), 0);
 }
