@@ -19,6 +19,8 @@ pub(super) struct Connection {
     /// How many of them answer a request, the end included.
     pub(super) replies: usize,
     pub(super) is_closed: bool,
+    /// It was closed by RST, which may have overtaken replies.
+    pub(super) is_reset: bool,
 }
 
 impl Connection {
@@ -31,7 +33,7 @@ impl Connection {
         };
         let stream = connect().map_err(|error: std::io::Error| format!("{to}: {error}"))?;
         let (unread, frames) = (Vec::new(), Vec::new());
-        Ok(Self { stream, unread, frames, replies: 0, is_closed: false })
+        Ok(Self { stream, unread, frames, replies: 0, is_closed: false, is_reset: false })
     }
 
     /// Takes what has arrived; whether anything had.
@@ -44,7 +46,7 @@ impl Connection {
                 Ok(read) => self.unread.extend_from_slice(room.get(..read).unwrap_or_default()),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => self.is_closed = true,
+                Err(_) => (self.is_closed, self.is_reset) = (true, true),
             }
         }
         let is_new = before != (self.unread.len(), self.is_closed);
@@ -99,7 +101,10 @@ impl Connection {
                     self.pump();
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return,
+                Err(_) => {
+                    self.is_reset = true;
+                    return;
+                }
             }
         }
     }

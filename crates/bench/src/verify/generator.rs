@@ -26,7 +26,7 @@ pub(super) struct Profile {
 /// The users of a conversation, in the words of `ACL SETUSER` without their passwords.
 const USERS: [(&str, &str); 3] = [
     ("alice", "~* &* +@all"),
-    ("bob", "~* &* +@all -client|setname -get"),
+    ("bob", "~* &* +@all -select -get"),
     ("carol", "~k* ~q* &ch* +@read +@write +@connection +@transaction +@pubsub -@dangerous"),
 ];
 
@@ -44,6 +44,15 @@ const DATA: &str = "\
     EVAL return(redis.call('incr',KEYS[1])) 1 kn ; EVAL_RO return(redis.call('get',KEYS[1])) 1 S ; \
     NOSUCH V ; GET ; SET S V NX ; SET S V GET ; GETDEL S ; COPY S kc REPLACE ; DBSIZE ; LASTSAVE ; \
     SWAPDB 2 3 ; FLUSHDB ; MOVE S 1 ; DUMP S";
+
+/// Requests whose replies depend on nothing that another client does. C is the client.
+const OWN: &str = "\
+    set ownC V ; set ownC C-V ; get ownC ; get ownC ; get ownC ; incr nC ; append ownC C ; \
+    echo C-V ; echo C-N ; echo C-N ; echo C-N ; rpush lC V V ; lrange lC 0 -1 ; lpop lC ; \
+    hset hC f V ; hgetall hC ; strlen ownC ; nosuch-C V ; get ; ping V ; setrange ownC 30000 C ; \
+    exists ownC ; del ownC ; eval return{KEYS[1],N} 1 ownC ; NESTED";
+
+const READS: &str = "get ownC ; echo C-N ; hgetall hC ; lrange lC 0 -1 ; nosuch-C ; NESTED";
 
 /// Requests that change the state of a session.
 const STATE: &str = "\
@@ -77,7 +86,7 @@ const FRAMING: &[(&[u8], usize)] = &[
     (b"*0\r\n", 0),
     (b"*-1\r\n", 0),
     (b"   ECHO    spaces   \r\n", 1),
-    (b"NOSUCH inline\r\n", 1),
+    (b"GET too many words\r\n", 1),
 ];
 
 /// Bytes that end a connection with an error.
@@ -188,7 +197,8 @@ impl Generator {
     fn episode(&mut self, client: usize) -> Vec<Action> {
         let kinds = if self.profile.has_failover { 70 } else { 100 };
         match self.rng.u8(..kinds) {
-            0..26 => vec![self.pipeline()],
+            0..18 => vec![self.pipeline()],
+            18..26 => self.together(client),
             26..38 => self.example(),
             38..45 => vec![self.one_of(STATE)],
             45..53 => vec![self.check()],
@@ -204,7 +214,7 @@ impl Generator {
             84..88 => vec![self.one_of(TRACKING)],
             88..91 => self.reply_mode(client),
             91..93 => vec![self.protocol_error()],
-            93..95 => self.abandoned(),
+            93..95 => self.abandoned(client),
             95..97 => self.rights(),
             97..99 => vec![self.nested()],
             99 if self.rng.bool() => vec![self.send_text("QUIT", 2)],
@@ -213,6 +223,9 @@ impl Generator {
     }
 
     fn request(&mut self, template: &str) -> Request {
+        // An unknown command pins its session to its server.
+        let is_unknown = template.to_ascii_uppercase().starts_with("NOSUCH");
+        let template = if is_unknown && self.profile.has_failover { "GET" } else { template };
         let words: Vec<Vec<u8>> = template.split(' ').map(|word| self.word(word)).collect();
         request(words, self.profile.is_shared)
     }
@@ -454,33 +467,84 @@ impl Generator {
         vec![self.send(requests), self.send(on)]
     }
 
-    /// A client that leaves while large replies are on their way.
-    fn abandoned(&mut self) -> Vec<Action> {
+    /// Several clients send at once, and one of them may leave meanwhile. Each uses keys of its own,
+    /// because the order is not known, and every reply names its client.
+    fn together(&mut self, client: usize) -> Vec<Action> {
+        let is_free = |(other, queue): (usize, &VecDeque<Action>)| {
+            (other == client || queue.is_empty()).then_some(other)
+        };
+        let mut clients: Vec<usize> = self.queues.iter().enumerate().filter_map(is_free).collect();
+        self.rng.shuffle(&mut clients);
+        let mut ends = Vec::new();
+        for client in clients {
+            // Which of its last requests are executed is not known, so they only read.
+            let leaves = self.rng.u8(..12) == 0;
+            let templates = if leaves { READS } else { OWN };
+            let count = self.rng.usize(1..20);
+            let requests = (0..count).map(|_| self.own_request(client, templates)).collect();
+            let Action::Send { requests, cuts, .. } = self.send(requests) else { continue };
+            let action = Action::Send { requests, cuts, wait: Wait::Nothing };
+            self.steps.push(Step { client, action });
+            let end = if leaves { Action::Leave { reset: self.rng.bool() } } else { Action::Await };
+            ends.push(Step { client, action: end });
+        }
+        self.rng.shuffle(&mut ends);
+        self.steps.append(&mut ends);
+        Vec::new()
+    }
+
+    fn own_request(&mut self, client: usize, templates: &str) -> Request {
+        let template = self.pick(templates).replace('C', &client.to_string());
+        if template != "NESTED" {
+            return self.request(&template);
+        }
+        let depth = *self.rng.choice([2, 30, 120, 200].iter()).unwrap_or(&2);
+        let script = format!("local t='{client}' for i=1,{depth} do t={{t,i}} end return t");
+        let words = [b"EVAL".to_vec(), script.into_bytes(), b"0".to_vec()].to_vec();
+        request(words, self.profile.is_shared)
+    }
+
+    /// A client that leaves while large replies are on their way. Nothing comes between, because
+    /// nothing shows when they are executed.
+    fn abandoned(&mut self, client: usize) -> Vec<Action> {
         let fill = self.send_text("SETRANGE kbig 400000 V", 1);
         let requests = (0..self.rng.usize(1..12)).map(|_| self.request("GET kbig")).collect();
         let ask = Action::Send { requests, cuts: Vec::new(), wait: Wait::Nothing };
-        let last = if self.rng.u8(..3) == 0 {
-            Action::Await
-        } else {
-            Action::Leave { reset: self.rng.bool() }
-        };
-        vec![fill, ask, last]
+        let leave = Action::Leave { reset: self.rng.bool() };
+        self.steps.extend([fill, ask, leave].map(|action| Step { client, action }));
+        Vec::new()
     }
 
     /// A change of users, by an operator or by the client.
     fn rights(&mut self) -> Vec<Action> {
         let user = self.rng.choice(USERS.iter()).map_or("alice", |(user, _)| *user);
-        // Open: a member ends at its next promotion if its secret does not work any more.
-        let may_shut_out = !self.profile.is_shared;
-        let rules = "-get ; +get ; -set ; +set ; on";
-        let rule = self.pick(if may_shut_out { "-get ; +get ; off ; on" } else { rules });
+        // A sharing client whose secret does not work any more is closed when it needs another
+        // connection (docs/shared-upstreams.md, "Credentials").
+        let shared = "-get ; +get ; -set ; +set ; on";
+        let rule =
+            self.pick(if self.profile.is_shared { shared } else { "-get ; +get ; off ; on" });
         match self.rng.u8(..3) {
-            0 if !may_shut_out => {}
+            0 if self.profile.is_shared => self.rotate_for_all(user),
             0 => self.set_password(user, ""),
             1 => self.operator(&format!("ACL SETUSER {user} {rule}")),
             _ => return vec![self.send_text(&format!("ACL SETUSER {user} {rule}"), 1)],
         }
         Vec::new()
+    }
+
+    /// A new password, with which all clients authenticate at once. Those that have subscribed
+    /// could not.
+    fn rotate_for_all(&mut self, user: &'static str) {
+        let is_subscribing = |step: &Step| step.to_string().contains("SUBSCRIBE");
+        let are_free = self.queues.iter().all(VecDeque::is_empty);
+        if !are_free || self.steps.iter().any(is_subscribing) {
+            return;
+        }
+        self.set_password(user, "");
+        for client in 0..self.queues.len() {
+            let action = self.login();
+            self.steps.push(Step { client, action });
+        }
     }
 
     /// A reply with many levels, or with types of the third version of the protocol.
@@ -595,8 +659,17 @@ mod tests {
         for seed in 0..300 {
             let text = conversation(seed, profile).to_string();
             assert_eq!(text.matches("planned failover").count(), 1);
-            for word in ["SUBSCRIBE", "TRACKING", "BLPOP q", "CLIENT ID", "SCAN", "WATCH", "REPLY"]
-            {
+            for word in [
+                "SUBSCRIBE",
+                "TRACKING",
+                "BLPOP q",
+                "CLIENT ID",
+                "SCAN",
+                "WATCH",
+                "REPLY",
+                "NOSUCH V",
+                "nosuch-",
+            ] {
                 assert!(!text.contains(word), "{word} in\n{text}");
             }
         }

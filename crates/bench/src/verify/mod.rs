@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use setup::{build, install, seconds};
@@ -39,8 +39,9 @@ use rig::Rig;
 /// How often a conversation that differed is repeated, to say whether it always does.
 const REPEATS: usize = 3;
 
-/// Runs of shorter conversations, at most.
+/// Runs of shorter conversations, at most, and the time for them.
 const ATTEMPTS: usize = 250;
+const SHORTENING: Duration = Duration::from_secs(60);
 
 /// What Pointsman counts, to show that conversations reach what they are meant to test.
 const COUNTED: [&str; 5] = [
@@ -280,13 +281,17 @@ impl Work<'_> {
         }
         let mut shortest = conversation.clone();
         if again == REPEATS {
+            let begin = Instant::now();
             let mut differs = |shorter: &Conversation| {
+                if begin.elapsed() > SHORTENING || self.stop.load(Ordering::Acquire) {
+                    return false;
+                }
                 let outcome = driver::run(rig, shorter);
                 let differs = outcome.is_err();
                 if let Err(difference) = outcome {
                     last = difference;
                 }
-                differs && !self.stop.load(Ordering::Acquire)
+                differs
             };
             shortest = minimise::minimise(conversation, ATTEMPTS, &mut differs);
         }
