@@ -24,11 +24,17 @@ fn scene() -> (Cluster, PathBuf) {
 }
 
 fn controlled(cluster: &Cluster, socket: &Path) -> Pointsman {
+    controlled_with(cluster, socket, "dedicated")
+}
+
+/// The same with this value of `upstream`.
+fn controlled_with(cluster: &Cluster, socket: &Path, upstream: &str) -> Pointsman {
     let state = cluster.folder();
     let lines = format!(
         "control = true\ncontrol_socket = {socket:?}\n[process]\nstate_dir = {state:?}\nworkers = 1\n{STOPS_FAST}"
     );
-    builder(cluster).lines(&lines).start()
+    let upstream = format!("upstream = {upstream:?}");
+    builder(cluster).service_line(&upstream).lines(&lines).start()
 }
 
 /// A command as an operator types it, without a token.
@@ -136,8 +142,15 @@ fn keeps_socket_through_crash_and_takeover() {
 
 #[test]
 fn says_which_command_holds_traffic() {
+    for upstream in ["dedicated", "shared"] {
+        says_who_holds(upstream);
+    }
+}
+
+#[track_caller]
+fn says_who_holds(upstream: &str) {
     let (cluster, socket) = scene();
-    let pointsman = controlled(&cluster, &socket);
+    let pointsman = controlled_with(&cluster, &socket, upstream);
     let admin = pointsman.admin().to_string();
     let mut client = pointsman.client();
     assert!(client.cmd(&["SET", "k", "v"]).unwrap().is_ok());
