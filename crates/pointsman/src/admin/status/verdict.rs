@@ -141,7 +141,7 @@ impl ServiceStatus {
         let node = self.nodes.iter().find(|it| it.addr == master);
         let how = match node.map(|it| it.role) {
             Some("unreachable") => "is unreachable",
-            Some("unresponsive") => "does not answer",
+            Some("unresponsive") => "does not answer, and its clients wait",
             Some("busy") => "runs a script",
             Some("connection_rejected") => "refuses new connections",
             Some("denied" | "unusable_address") => "refuses the probes",

@@ -259,7 +259,7 @@ fn says_why_there_is_no_master() {
 fn explains_suspicion() {
     for (role, how) in [
         ("unreachable", "is unreachable"),
-        ("unresponsive", "does not answer"),
+        ("unresponsive", "does not answer, and its clients wait"),
         ("busy", "runs a script"),
         ("connection_rejected", "refuses new connections"),
         ("denied", "refuses the probes"),
