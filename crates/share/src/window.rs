@@ -6,8 +6,9 @@
 //! as many each time as many replies as that have arrived, as long as replies of that size would
 //! be few bytes.
 
-/// Requests in flight of a client of whose replies nothing is known.
-const FIRST: u32 = 4;
+/// Requests in flight of a client of whose replies nothing is known. As many as clients often send
+/// at once.
+const FIRST: u32 = 8;
 
 /// The most, which suffices to keep a connection busy: more wait for their turn anyway.
 const MOST: u32 = 256;
@@ -71,14 +72,14 @@ mod tests {
             sizes.push(size);
             (0..size).for_each(|_| window.received(4096, 1));
         }
-        assert_eq!(sizes, [4, 8, 16, 32, 64, 128, 256, 256]);
+        assert_eq!(sizes, [8, 16, 32, 64, 128, 256, 256, 256]);
         assert_eq!((window.room(255), window.room(256), window.room(300)), (1, 0, 0));
     }
 
     #[test]
     fn shrinks_with_large_replies() {
         let mut window = ReplyWindow::default();
-        (0..12).for_each(|_| window.received(5, 1));
+        (0..8).for_each(|_| window.received(5, 1));
         assert_eq!(window.room(0), 16);
         (0..16).for_each(|_| window.received(50_000, 1));
         assert_eq!(window.room(0), 20);
