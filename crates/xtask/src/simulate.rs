@@ -51,7 +51,7 @@ struct Mutation {
     with: String,
 }
 
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
@@ -149,7 +149,7 @@ fn find(mutation: &Mutation, tree: &Path) -> Result<(), String> {
     }
 }
 
-fn apply(patch: &Path, tree: &Path) -> Result<(), String> {
+pub(crate) fn apply(patch: &Path, tree: &Path) -> Result<(), String> {
     if !patch.exists() {
         return Err(format!("there is no {}", patch.display()));
     }
@@ -166,7 +166,7 @@ fn apply(patch: &Path, tree: &Path) -> Result<(), String> {
 
 /// Makes `to` equal to the tree at `from` and writes only files that differ, so that builds there
 /// stay incremental.
-fn copy(from: &Path, to: &Path) -> Result<(), String> {
+pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), String> {
     fs::create_dir_all(to).map_err(|error| format!("{}: {error}", to.display()))?;
     for part in COPIED {
         mirror(&from.join(part), &to.join(part)).map_err(|error| format!("{part}: {error}"))?;

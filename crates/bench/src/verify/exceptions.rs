@@ -49,6 +49,7 @@ const EXCEPTIONS: &[Exception] = &[
     ("INFO", Kind, false, "state of a process"),
     ("LOLWUT", Kind, false, "has the version and, in some versions, random art"),
     ("TIME", Kind, false, "the time"),
+    ("LASTSAVE", Kind, false, "the start of a server"),
     ("SCAN", Kind, false, "the order of keys depends on a random seed of each server"),
     ("RANDOMKEY", Kind, false, "random"),
     ("SRANDMEMBER", Kind, false, "random"),

@@ -178,14 +178,19 @@ pub fn run(options: &VerifyOptions) -> Result<ExitCode, String> {
     Ok(if differ == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A short run for the tests of the program.
+/// Carries out conversations until one differs: the number of conversations, and what differs.
 ///
 /// # Errors
-/// The conversations that differ, or why it could not start.
-pub fn smoke(program: &Path, is_shared: bool, seeds: Range<u64>) -> Result<(), String> {
+/// A message for people, if it cannot start.
+pub fn first_difference(
+    program: &Path,
+    is_shared: bool,
+    has_failover: bool,
+    seeds: Range<u64>,
+) -> Result<Option<(u64, String)>, String> {
     let work = Work {
         program,
-        profile: Profile { is_shared, has_failover: false },
+        profile: Profile { is_shared, has_failover },
         next: AtomicU64::new(seeds.start),
         end: seeds.end,
         most: 1,
@@ -193,8 +198,7 @@ pub fn smoke(program: &Path, is_shared: bool, seeds: Range<u64>) -> Result<(), S
         outcome: Mutex::default(),
     };
     let outcome = work.carry_out(1)?;
-    let found: String = outcome.findings.iter().map(ToString::to_string).collect();
-    if found.is_empty() { Ok(()) } else { Err(found) }
+    Ok(outcome.findings.first().map(|found| (outcome.conversations, found.to_string())))
 }
 
 /// Conversations of one mode, shared among threads.
