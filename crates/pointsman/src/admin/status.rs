@@ -226,7 +226,7 @@ fn sentinel(seen: &sentinel::SentinelSnapshot, age: impl Fn(Instant) -> f64) -> 
 /// The sessions on a node, and the failed connections to it.
 fn node_use(addr: &NodeAddr, all: &DiscoverySnapshot) -> (usize, usize) {
     let master = all.master.iter().filter(|it| it.addr == *addr);
-    let master = master.map(|it| (it.sessions, it.failed_connects));
+    let master = master.map(|it| (it.sessions, 0));
     let replicas = all.replicas.iter().flat_map(|it| &it.replicas).filter(|it| it.addr == *addr);
     let replicas = replicas.map(|it| (it.sessions, it.failed_connects));
     master.chain(replicas).fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1))
@@ -265,7 +265,7 @@ fn node(
         tls_fault: seen.tls_fault.map(tls::FaultKind::as_str),
         problem: seen.problem.clone(),
         sessions,
-        failed_connects,
+        failed_connects: seen.failed_connects + failed_connects,
         failed_probes: seen.failures,
     }
 }

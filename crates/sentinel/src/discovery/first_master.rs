@@ -144,6 +144,7 @@ mod tests {
             probe: Some(Probe { asked_at: at, outcome }),
             answered_in: None,
             failures: 0,
+            failed_connects: 0,
             tls: None,
             tls_fault: None,
             problem: None,

@@ -61,6 +61,8 @@ pub(crate) struct ServiceRuntime {
     /// The number of sentinels that the configuration resolves to.
     expected: usize,
     master: Option<MasterSnapshot>,
+    /// Failed connections of sessions to former masters.
+    failed_connects: BTreeMap<NodeAddr, usize>,
     stopped_since: Option<Instant>,
     held_since: Option<Instant>,
     credential_log: CredentialLog,
@@ -108,6 +110,7 @@ impl ServiceRuntime {
             learned_addresses: LearnedAddresses::default(),
             expected: seeds,
             master: None,
+            failed_connects: BTreeMap::new(),
             stopped_since: Some(now),
             held_since: None,
             credential_log: CredentialLog::default(),
@@ -334,7 +337,9 @@ impl ServiceRuntime {
                 });
             }
             MachineAction::Clear(reason) => {
+                let former = self.target_writer.reader().current();
                 self.target_writer.clear();
+                self.keep_failed_connects(former.as_deref());
                 self.stopped_since.get_or_insert_with(Instant::now);
                 (self.master, self.held_since) = (None, None);
                 self.counts.clears += 1;

@@ -113,8 +113,6 @@ pub struct MasterSnapshot {
     pub since: Instant,
     /// Its current sessions.
     pub sessions: usize,
-    /// Connections of sessions to it that failed, since it was published.
-    pub failed_connects: usize,
 }
 
 /// One sentinel.
@@ -161,6 +159,8 @@ pub struct NodeSnapshot {
     pub answered_in: Option<Duration>,
     /// Queries without an answer or with a refusal, since the node is watched.
     pub failures: u64,
+    /// Connections of sessions to it as the master that failed.
+    pub failed_connects: usize,
     /// The version of TLS of the last answer; `None` for plain text.
     pub tls: Option<Version>,
     /// The kind of the problem, if it is one of TLS.

@@ -101,7 +101,6 @@ mod tests {
             run_id: None,
             since: at,
             sessions: 0,
-            failed_connects: 0,
         }
     }
 
@@ -127,6 +126,7 @@ mod tests {
                     probe,
                     answered_in: None,
                     failures: 0,
+                    failed_connects: 0,
                     problem: None,
                     listed_healthy,
                     trusted: port != 4,
@@ -203,6 +203,7 @@ mod tests {
             probe,
             answered_in: None,
             failures: 0,
+            failed_connects: 0,
             problem: None,
             listed_healthy: 3,
             trusted: true,

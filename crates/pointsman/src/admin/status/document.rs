@@ -331,8 +331,7 @@ pub struct NodeStatus {
     pub problem: Option<String>,
     /// Sessions on it: writers on the master in force, readers on a replica.
     pub sessions: usize,
-    /// Connections of sessions to it that failed, since it last became the master, or a replica
-    /// that serves.
+    /// Connections of sessions to it that failed, as long as it is watched.
     pub failed_connects: usize,
     /// Probes without an answer or with a refusal, since it is watched.
     pub failed_probes: u64,

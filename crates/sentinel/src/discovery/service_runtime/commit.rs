@@ -3,14 +3,15 @@
 //! The order matters: the node is fenced as a replica before the target leads to it, and statistics
 //! and logs come after the switch.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
-use target::Destination;
+use target::{Destination, Target};
 
 use super::ServiceRuntime;
-use crate::Commit;
 use crate::discovery::snapshot::MasterSnapshot;
 use crate::link::links::Links;
+use crate::{Commit, NodeAddr};
 
 impl ServiceRuntime {
     pub(super) fn commit(&mut self, commit: Commit, links: &Links) {
@@ -19,6 +20,7 @@ impl ServiceRuntime {
         if let Some(replica_publisher) = &mut self.replica_publisher {
             replica_publisher.fence(commit.dialled);
         }
+        let former = self.target_writer.reader().current();
         if commit.new_lineage {
             self.target_writer.begin_lineage();
         }
@@ -36,6 +38,7 @@ impl ServiceRuntime {
         } else {
             self.end_outage(published_at);
         }
+        self.keep_failed_connects(former.as_deref());
         let generation = target.generation().get();
         let from = self.master.take().map(|master| master.addr);
         let failover =
@@ -52,9 +55,19 @@ impl ServiceRuntime {
             run_id,
             since: published_at,
             sessions: 0,
-            failed_connects: 0,
         });
         self.publish(links);
+    }
+
+    /// Keeps the count of the target that was superseded, for the report of its node.
+    pub(super) fn keep_failed_connects(&mut self, former: Option<&Target>) {
+        let watched: BTreeSet<&NodeAddr> = self.machine.nodes().map(|(addr, _)| addr).collect();
+        self.failed_connects.retain(|addr, _| watched.contains(addr));
+        let Some(master) = &self.master else { return };
+        let failed = former.map_or(0, Target::failed_connects);
+        if failed > 0 {
+            *self.failed_connects.entry(master.addr.clone()).or_default() += failed;
+        }
     }
 
     /// Traffic can reach a master again. The time before the first master does not count as an

@@ -65,6 +65,14 @@ impl ServiceRuntime {
         })
     }
 
+    /// Failed connections of sessions to a node, as the master now and before.
+    fn failed_connects_to(&self, addr: &NodeAddr) -> usize {
+        let present = self.target_writer.reader().current();
+        let present = present.filter(|_| self.master.as_ref().is_some_and(|it| it.addr == *addr));
+        let before = self.failed_connects.get(addr).copied().unwrap_or_default();
+        before + present.map_or(0, |it| it.failed_connects())
+    }
+
     fn node(&self, addr: &NodeAddr, probe: Option<&Probe>) -> NodeSnapshot {
         let (answered_in, failures) = self.probers.stats(addr);
         let lists = |view: &View| view.replicas.iter().any(|it| it.healthy && it.addr == *addr);
@@ -78,6 +86,7 @@ impl ServiceRuntime {
             probe: probe.cloned(),
             answered_in,
             failures,
+            failed_connects: self.failed_connects_to(addr),
             problem,
             listed_healthy,
             trusted: self.machine.trust(addr) != Trust::Stranger,
@@ -86,7 +95,8 @@ impl ServiceRuntime {
 
     /// Publishes a snapshot.
     pub(crate) fn publish(&self, links: &Links) {
-        let (reference, target) = (self.reference(), self.target_writer.reader().current());
+        let reference = self.reference();
+        let target = self.target_writer.reader().current();
         let sentinels = links.for_service(self.number).map(|link| {
             let id = link.id().cloned();
             let view = self.machine.views().find(|(voter, ..)| id.as_ref() == Some(*voter));
@@ -129,7 +139,6 @@ impl ServiceRuntime {
             master: self.master.clone().map(|master| MasterSnapshot {
                 epoch: self.machine.committed().map_or(master.epoch, |it| it.epoch),
                 sessions: target.as_ref().map_or(0, |it| it.load()),
-                failed_connects: target.as_ref().map_or(0, |it| it.failed_connects()),
                 ..master
             }),
             stopped_since: self.stopped_since,
