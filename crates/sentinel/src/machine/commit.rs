@@ -9,7 +9,7 @@ use super::nodes::{self, MAX_NODES};
 use super::state::{Basis, MachineState, NoMasterReason};
 use super::{Commit, Committed, Machine, MachineAction, OverrideEnd, Warning};
 use crate::machine::rules::verify_pause;
-use crate::{Epoch, Minority, NodeAddr, NodeReport, Probe, Role};
+use crate::{Epoch, Minority, NodeAddr, NodeReport, Probe};
 
 impl Machine {
     /// The evidence for `addr` at `epoch` is complete. From here on traffic is held, and the node's
@@ -75,10 +75,13 @@ impl Machine {
             return;
         }
         let (epoch, basis, retry_at) = (*epoch, *basis, now + verify_pause(*attempts));
+        let patient = now < *evidence_at + self.rules.bootstrap_grace;
         *attempts = attempts.saturating_add(1);
+        let waits = patient && self.committed.is_none() && !self.has_heard_replicas();
         match &probe.outcome {
             Ok(report)
-                if nodes::verifies(report, self.rules.verify)
+                if !waits
+                    && nodes::verifies(report, self.rules.verify)
                     && self.may_succeed(node, basis, report) =>
             {
                 self.commit(now, node, epoch, basis, report);
@@ -126,6 +129,7 @@ impl Machine {
             None => {}
         }
         self.history.advance(!new_lineage, report.lineage.as_ref());
+        let first = self.committed.is_none();
         self.record_succession(addr, epoch, basis);
         self.timeline.committed(now);
         self.last_timeline = std::mem::take(&mut self.timeline);
@@ -142,15 +146,16 @@ impl Machine {
         reports.iter().for_each(|(node, report)| self.learn_history(node, report, false));
         self.enter(MachineState::Stable);
         (self.pending, self.doubt) = (None, None);
+        self.weigh_kin_after(now, first);
         if matches!(basis, Basis::Majority | Basis::EpochRegression) {
             self.end_override(OverrideEnd::Switched);
         }
         self.weigh_minority_after(now, basis);
         self.failed_holds.clear();
-        self.exhausted = false;
         self.hint_pause = HINT_PAUSE_MIN;
-        // A commit opens the gate, unless a pause or the policy for a minority keeps it closed.
-        self.held = self.pause_outlives_commit() || self.is_held_by_policy();
+        // A commit opens the gate, unless a pause, the policy for a minority or another failover
+        // keeps it closed.
+        self.held = self.pause_outlives_commit() || self.is_held_by_policy() || self.state.holds();
         let run_id = report.lineage.as_ref().map(|lineage| lineage.run_id.clone());
         let held = self.held;
         let commit = Commit {
@@ -170,42 +175,25 @@ impl Machine {
     fn record_succession(&mut self, addr: &NodeAddr, epoch: Epoch, basis: Basis) {
         if basis == Basis::EpochRegression {
             self.superseded.clear();
-            self.zombies.clear();
         }
-        let former = self.committed.take().map(|it| it.addr).filter(|old| old != addr);
+        let former = self.committed.take().filter(|old| old.addr != *addr);
         if let Some(old) = &former {
-            self.mark_zombie(old.clone());
-            self.supersede(old.clone(), epoch);
+            self.supersede(old.addr.clone(), epoch);
+            self.succession.advance(old, basis);
         }
-        // Any other node that reports `role:master` at this moment was an intermediate master.
-        let others: Vec<NodeAddr> = self
-            .nodes
-            .iter()
-            .filter(|(_, node)| node.report().is_some_and(|report| report.role == Role::Master))
-            .map(|(node, _)| node.clone())
-            .collect();
-        others.into_iter().for_each(|other| self.mark_zombie(other));
         self.superseded.remove(addr);
-        self.zombies.remove(addr);
+        self.succession.forgive(addr);
         // The next failover may come before the next view.
         let mut family: BTreeSet<NodeAddr> = match basis {
             // Nobody else decides, and nothing is known from before.
             Basis::BootstrapMinority => self.electorate.usual_replicas_of(addr),
             _ => self.electorate.vouched_replicas(addr),
         };
+        let former = former.map(|it| it.addr);
         let known = std::mem::take(&mut self.family);
         let listed = self.electorate.replicas_of(addr);
         family.extend(listed.filter(|it| known.contains(it) || former.as_ref() == Some(it)));
         self.family = family.into_iter().take(MAX_NODES).collect();
-    }
-
-    /// Ignores `role:master` from `addr` until the node has been seen as a replica.
-    pub(super) fn mark_zombie(&mut self, addr: NodeAddr) {
-        if self.zombies.len() >= 2 * MAX_NODES {
-            let nodes = &self.nodes;
-            self.zombies.retain(|zombie| nodes.get(zombie).is_some());
-        }
-        self.zombies.insert(addr);
     }
 
     /// The bytes that the old master wrote beyond the offset at which the new one left its history.
@@ -264,6 +252,7 @@ impl Machine {
         self.electorate.forget_views();
         self.majority_at = now;
         self.nodes.forget(now);
+        self.succession.ask_again(now);
         self.pending = None;
         self.updating_from.clear();
         self.armed_by = None;

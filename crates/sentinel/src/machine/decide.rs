@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::events::{HINT_PAUSE_MAX, HINT_PAUSE_MIN};
-use super::nodes::{NodeRecord, verifies};
+use super::nodes::verifies;
 use super::state::{Basis, MachineState, NoMasterReason};
 use super::vote_count::{self, Claim, VoteOutcome};
 use super::{Committed, Machine, MachineAction, PendingClaim, Warning};
@@ -22,14 +22,7 @@ impl Machine {
         self.expire_override(now);
         self.unify_names(now);
         let committed = self.committed.as_ref().map(|it| (&it.addr, it.epoch));
-        let overridden = self.override_in_force.is_some();
-        let is_majority = |voters: &BTreeSet<&MyId>| {
-            if overridden {
-                self.electorate.may_found(voters)
-            } else {
-                self.electorate.may_decide(voters)
-            }
-        };
+        let is_majority = |voters: &BTreeSet<&MyId>| self.may_decide(voters);
         let mut finding =
             vote_count::count(&self.electorate.votes(committed), &is_majority, committed);
         if let VoteOutcome::Confirmed { split, .. } = &mut finding {
@@ -41,6 +34,7 @@ impl Machine {
         self.weigh_minority(now);
         self.weigh_override();
         self.weigh_denials(now);
+        self.meet_children(now, self.committed.as_ref().map(|it| it.since));
         match finding {
             _ if self.is_cut_off() => {
                 self.pending = None;
@@ -48,6 +42,7 @@ impl Machine {
                     self.enter(MachineState::Bootstrap { first_view_at: None });
                 }
             }
+            _ if self.succeed(now) => {}
             VoteOutcome::Silence => {
                 self.pending = None;
                 if let MachineState::Bootstrap { first_view_at } = &mut self.state {
@@ -70,8 +65,19 @@ impl Machine {
             VoteOutcome::Claimed(claim) => self.handle_claim(now, &claim),
             VoteOutcome::Regressed(claim) => self.handle_regression(now, &claim),
         }
+        self.reinstate(now);
         self.handle_deadlines(now);
         self.weigh_doubt(now);
+        self.close_to_parent(now);
+    }
+
+    /// Whether these voters may decide. An operator's order yields to a majority that may found.
+    pub(super) fn may_decide(&self, voters: &BTreeSet<&MyId>) -> bool {
+        if self.override_in_force.is_some() {
+            self.electorate.may_found(voters)
+        } else {
+            self.electorate.may_decide(voters)
+        }
     }
 
     /// Ends the founding phase once a majority confirms the master, and warns of sentinels that no
@@ -164,7 +170,6 @@ impl Machine {
     fn handle_claim(&mut self, now: Instant, claim: &Claim) {
         self.suspect(now);
         let since = self.pending_since(now, &claim.addr, claim.epoch);
-        let contradicted = claim.contradicted_at.is_some_and(|at| at >= since);
         let majority = claim.majority && self.is_credible(&claim.addr);
         if majority && self.is_target(&claim.addr) {
             self.adopt_epoch(now, claim.epoch, since);
@@ -175,22 +180,12 @@ impl Machine {
             self.warn_unverified(&claim.addr, since);
         } else if majority {
             self.pursue(now, claim.addr.clone(), claim.epoch, Basis::Majority);
-        } else if let MachineState::Committing {
-            addr, epoch, basis: Basis::SingleSentinel, ..
-        } = &self.state
-        {
-            if contradicted || *addr != claim.addr || *epoch != claim.epoch {
-                self.disarm(now);
-            }
-        } else if !contradicted
-            && now.saturating_duration_since(since) >= self.rules.solo_grace
-            && !matches!(self.state, MachineState::Committing { .. })
-            && self.override_in_force.is_none()
-            && !self.is_target(&claim.addr)
-            && self.may_hold(now)
-            && self.is_single_vote_credible(&claim.addr)
-        {
-            self.pursue(now, claim.addr.clone(), claim.epoch, Basis::SingleSentinel);
+        } else if matches!(
+            self.state,
+            MachineState::Committing { basis: Basis::SingleSentinel, .. }
+        ) {
+            // The word for it does not stand any more.
+            self.disarm(now);
         }
     }
 
@@ -213,15 +208,6 @@ impl Machine {
             }
             _ => {}
         }
-    }
-
-    /// A single sentinel's vote closes the gate only for a node that has already answered as a
-    /// master must. Otherwise one liar with a high epoch and a dead address could stop traffic.
-    fn is_single_vote_credible(&self, addr: &NodeAddr) -> bool {
-        let report = self.nodes.get(addr).and_then(NodeRecord::report);
-        report.is_some_and(|it| {
-            verifies(it, self.rules.verify) && self.may_succeed(addr, Basis::SingleSentinel, it)
-        })
     }
 
     /// All votes that count are older than the committed epoch, or name a former master. Sentinels
@@ -264,7 +250,7 @@ impl Machine {
 
     /// Whether `addr` verified in its last answer to a query sent at or after `since`; `None`
     /// without such an answer.
-    fn verified_since(&self, addr: &NodeAddr, since: Instant) -> Option<bool> {
+    pub(super) fn verified_since(&self, addr: &NodeAddr, since: Instant) -> Option<bool> {
         let node = self
             .nodes
             .get(addr)
@@ -291,7 +277,7 @@ impl Machine {
 
     /// Since when this exact claim has been pending. A new claim triggers a query to the node,
     /// because the answer may be needed soon.
-    fn pending_since(&mut self, now: Instant, addr: &NodeAddr, epoch: Epoch) -> Instant {
+    pub(super) fn pending_since(&mut self, now: Instant, addr: &NodeAddr, epoch: Epoch) -> Instant {
         if let Some(pending) =
             self.pending.as_ref().filter(|it| it.addr == *addr && it.epoch == epoch)
         {
@@ -324,7 +310,9 @@ impl Machine {
 
     fn handle_deadlines(&mut self, now: Instant) {
         match &self.state {
-            MachineState::Armed { until, .. } if now >= *until => self.expire_hold(now),
+            MachineState::Armed { until, .. } if now >= *until && !self.is_superseded() => {
+                self.expire_hold(now);
+            }
             MachineState::Committing { until, basis: Basis::SingleSentinel, .. }
                 if now >= *until =>
             {

@@ -280,6 +280,9 @@ impl Machine {
     }
 
     fn confirm(&mut self, now: Instant) {
+        if self.is_superseded() {
+            return;
+        }
         let Some((doubt, committed, answer)) = self.doubted() else { return };
         let refused = answer.outcome.is_err();
         let relation = match &answer.outcome {
@@ -350,6 +353,13 @@ impl Machine {
         if relation == ProcessRelation::Unrelated
             && views().any(|view| view.down || view.failing_over || view.rebooted)
         {
+            return None;
+        }
+        // A majority for another node that is a master is no silence, at whatever epoch.
+        let others = self.electorate.own_votes_since(doubt.until).filter(|(_, addr, _)| {
+            !ours(addr) && self.verified_since(addr, doubt.until) == Some(true)
+        });
+        if self.electorate.is_majority(&others.map(|(id, ..)| id).collect()) {
             return None;
         }
         // A failover in progress may promote at any moment, but one that hangs must not stop

@@ -399,6 +399,12 @@ impl Electorate {
             .map(|(_, received)| &received.view)
     }
 
+    /// The members that answered queries sent at or after `since`.
+    pub(super) fn member_ids_since(&self, since: Instant) -> BTreeSet<&MyId> {
+        let received = self.received_from_members();
+        received.filter(|(_, received)| received.asked_at >= since).map(|(id, _)| id).collect()
+    }
+
     /// Whether fewer sentinels are configured than a failover needs.
     pub(super) fn depends_on_learned(&self) -> bool {
         self.expected < self.quorum

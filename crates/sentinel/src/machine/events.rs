@@ -8,7 +8,7 @@ use super::nodes::{MAX_NODES, verifies};
 use super::state::{HoldCause, MachineState};
 
 use super::{Announced, Machine, MachineAction, MachineEvent, Warning};
-use crate::{MyId, NodeAddr, NodeReport, Notice, Probe, ProbeFailure, Role, Verify, View};
+use crate::{MyId, NodeAddr, NodeReport, Notice, Probe, ProbeFailure, Role, View};
 
 /// The minimum interval between two hints of the data plane that are acted upon. It doubles while
 /// hints lead to nothing, since some `-READONLY` replies are legitimate.
@@ -173,15 +173,14 @@ impl Machine {
             }
             (Notice::CandidateSelected { candidate }, Some(from)) => {
                 self.updating_from.remove(&from);
-                self.arm(now, HoldCause::Selected, &candidate, Some(from));
+                self.arm(now, HoldCause::Selected, &candidate, from);
             }
-            (Notice::PromotionOrdered { candidate }, Some(from)) => {
+            (
+                Notice::PromotionOrdered { candidate } | Notice::Promoted { candidate },
+                Some(from),
+            ) => {
                 self.updating_from.remove(&from);
-                self.arm(now, HoldCause::Ordered, &candidate, Some(from));
-            }
-            (Notice::Promoted { candidate }, Some(from)) => {
-                self.updating_from.remove(&from);
-                self.arm(now, HoldCause::Promoted, &candidate, Some(from));
+                self.arm(now, HoldCause::Ordered, &candidate, from);
             }
             (Notice::Aborted, Some(from)) => {
                 // A failed attempt of another sentinel says nothing about the failover in progress.
@@ -202,11 +201,6 @@ impl Machine {
         }
         let since_commit =
             self.committed.as_ref().is_none_or(|committed| probe.asked_at >= committed.since);
-        if since_commit
-            && matches!(&probe.outcome, Ok(NodeReport { role: Role::Replica { .. }, .. }))
-        {
-            self.zombies.remove(node);
-        }
         if let Ok(report) = &probe.outcome {
             self.learn_history(node, report, since_commit);
         }
@@ -215,16 +209,22 @@ impl Machine {
         if !is_last && self.weigh_order(now, node, probe) {
             return;
         }
+        if !is_last
+            && since_commit
+            && let Ok(report @ NodeReport { role: Role::Replica { .. }, .. }) = &probe.outcome
+        {
+            self.weigh_replica(now, node, report);
+        }
         if matches!(&self.state, MachineState::Committing { addr, .. } if addr == node) {
             self.verify(now, node, probe);
         } else if is_last {
             self.handle_target_probe(now, node, probe);
-        } else if let Ok(report) = &probe.outcome
-            && since_commit
-            && verifies(report, Verify::Role)
-            && self.is_promoted_replica(node, report)
+        } else if self.committed.is_none()
+            && let MachineState::Committing { addr, evidence_at, .. } = &self.state
+            && let Some(last) = self.nodes.get(addr).and_then(|it| it.last.clone())
+            && last.asked_at >= *evidence_at
         {
-            self.arm(now, HoldCause::Promoted, node, None);
+            self.verify(now, &addr.clone(), &last);
         }
         if is_last {
             self.weigh_order(now, node, probe);
@@ -256,28 +256,5 @@ impl Machine {
                 self.suspect(now);
             }
         }
-    }
-
-    /// Whether a sentinel lists or names this node. In a doubt other nodes are probed, too
-    /// (`recognition`). That one of them was promoted is no sign of a failover: without sentinels
-    /// an operator promotes a replica by hand.
-    fn is_node_of_sentinels(&self, node: &NodeAddr) -> bool {
-        self.named().iter().flatten().any(|named| named == node)
-            || self.electorate.listed_replicas().contains(node)
-    }
-
-    /// Whether `node`, which reports `role:master`, is a promoted replica of the committed master
-    /// and not a zombie or a stranger.
-    fn is_promoted_replica(&self, node: &NodeAddr, report: &NodeReport) -> bool {
-        let Some(committed) = &self.committed else { return false };
-        let continues = match (&committed.lineage, &report.lineage) {
-            (Some(old), Some(new)) => new.continues(old),
-            _ => true,
-        };
-        continues
-            && !self.is_committed_process(report)
-            && self.family.contains(node)
-            && !self.zombies.contains(node)
-            && self.is_node_of_sentinels(node)
     }
 }

@@ -132,8 +132,11 @@ impl Machine {
         // in between: failovers have passed unseen. Anyone can ask a sentinel for its `run_id`, so
         // that alone proves nothing.
         let seen = self.history.processes.get(node).filter(|_| self.family.contains(node));
+        // One that still writes a former history was the master itself before.
+        let left = self.history.former.contains(&new.replid);
         let followed = seen == Some(&new.run_id)
             && new.continued().is_some()
+            && !left
             && self.electorate.vouches_for(node);
         let known = followed || is_committed_process(committed, node, new);
         Some(if known || is_one_of(&self.history.current, new) {

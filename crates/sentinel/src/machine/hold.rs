@@ -2,10 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::nodes::NodeRecord;
 use super::state::{HoldCause, MachineState, NoMasterReason};
 use super::{Machine, MachineAction, Warning};
-use crate::{MyId, NodeAddr, NodeReport, Role};
+use crate::{MyId, NodeAddr};
 
 /// The number of holds within [`HOLD_WINDOW`] that may end without a commit. After that, signs of a
 /// failover no longer cause a hold.
@@ -33,15 +32,9 @@ impl Machine {
         self.failed_holds.len() < MAX_FAILED_HOLDS
     }
 
-    /// `promoted` is about to be promoted, or was promoted: holds traffic if it is a replica of
-    /// the committed master. `by` is the sentinel that announced it.
-    pub(super) fn arm(
-        &mut self,
-        now: Instant,
-        cause: HoldCause,
-        promoted: &NodeAddr,
-        by: Option<MyId>,
-    ) {
+    /// The sentinel `by` announces that `promoted` is about to be promoted, or was promoted: holds
+    /// traffic if it is a replica of the committed master.
+    pub(super) fn arm(&mut self, now: Instant, cause: HoldCause, promoted: &NodeAddr, by: MyId) {
         self.suspect(now);
         let replaceable =
             self.committed.as_ref().is_some_and(|it| it.published && it.addr != *promoted);
@@ -57,44 +50,29 @@ impl Machine {
             cause
         };
         match &mut self.state {
-            MachineState::Armed { candidate, cause: was, until, .. } => {
+            MachineState::Armed { candidate, cause: was, .. } => {
                 *candidate = Some(promoted.clone());
-                // What remains is that the other sentinels learn of the promotion, which gets its
-                // own time limit. Only for a promotion that was observed, since any sentinel can
-                // announce one, and once per hold, so that no hold exceeds twice its limit.
-                let known = *was == HoldCause::Selected || *was == HoldCause::Ordered;
-                if by.is_none() && known && cause == HoldCause::Promoted {
-                    *was = cause;
-                    *until = now + self.rules.hold_max;
-                } else if *was == HoldCause::Selected && cause != HoldCause::Selected {
+                if *was == HoldCause::Selected && cause != HoldCause::Selected {
                     *was = HoldCause::Ordered;
                 }
-                if by.is_some() {
-                    self.armed_by = by;
-                }
+                self.armed_by = Some(by);
             }
             MachineState::Suspect { .. }
             | MachineState::Unconfirmed { .. }
             | MachineState::NoMaster { .. }
                 if may_hold =>
             {
-                let until = now + self.rules.hold_max;
-                self.enter(MachineState::Armed {
-                    cause,
-                    candidate: Some(promoted.clone()),
-                    since: now,
-                    until,
-                });
-                self.armed_by = by;
-                self.exhausted = false;
-                self.nodes.probe_soon(now);
-            }
-            MachineState::Suspect { .. } if !self.exhausted => {
-                self.exhausted = true;
-                self.actions.push(MachineAction::Warning(Warning::HoldsExhausted));
+                self.hold_for(now, cause, Some(promoted.clone()));
+                self.armed_by = Some(by);
             }
             _ => {}
         }
+    }
+
+    pub(super) fn hold_for(&mut self, now: Instant, cause: HoldCause, candidate: Option<NodeAddr>) {
+        let until = now + self.rules.hold_max;
+        self.enter(MachineState::Armed { cause, candidate, since: now, until });
+        self.nodes.probe_soon(now);
     }
 
     /// Ends a hold that led to nothing.
@@ -109,22 +87,16 @@ impl Machine {
         }
         if self.failed_holds.len() >= MAX_FAILED_HOLDS {
             self.failed_holds.pop_front();
+        } else if self.failed_holds.len() + 1 == MAX_FAILED_HOLDS {
+            self.actions.push(MachineAction::Warning(Warning::HoldsExhausted));
         }
         self.failed_holds.push_back(now);
         self.enter(MachineState::Suspect { since: now, last_sign_at: now });
     }
 
-    /// The hold reached its time limit. A candidate that reports `role:master`, but that no
-    /// sentinel has followed in all that time, is ignored from now on.
+    /// The hold for an announced promotion, which was not seen, reached its time limit.
     pub(super) fn expire_hold(&mut self, now: Instant) {
         self.actions.push(MachineAction::Warning(Warning::HoldExpired));
-        if let MachineState::Armed { candidate: Some(candidate), .. } = &self.state {
-            let candidate = candidate.clone();
-            let report = self.nodes.get(&candidate).and_then(NodeRecord::report);
-            if report.is_some_and(|NodeReport { role, .. }| *role == Role::Master) {
-                self.mark_zombie(candidate);
-            }
-        }
         self.disarm(now);
         // No sentinel followed, as far as known. Sentinels have to answer before the old master is
         // used again.

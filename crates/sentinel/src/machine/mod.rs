@@ -13,7 +13,8 @@
 //! may be undone. An early *hold* is safe, and it is what prevents the loss of acknowledged writes.
 //! The gate therefore closes at the first sign. The commit waits until a majority of distinct
 //! sentinels names the new master at a higher config-epoch and the node itself, queried after it
-//! was first named, reports `role:master`.
+//! was first named, reports `role:master`. A promotion that was seen closes the gate until the
+//! evidence, and no time limit, decides between the two masters (`evidence`).
 //!
 //! Safety rules, checked by [`Machine::broken_invariant`] and by tests on the stream of actions:
 //!
@@ -36,6 +37,7 @@ mod decide;
 mod doubt;
 mod electorate;
 mod events;
+mod evidence;
 pub(crate) mod failover_timeline;
 mod history;
 mod hold;
@@ -66,6 +68,7 @@ use std::time::Instant;
 use doubt::Doubt;
 pub use electorate::Admission;
 use electorate::Electorate;
+use evidence::Succession;
 pub use failover_timeline::FailoverTimeline;
 use history::History;
 pub use history::Trust;
@@ -134,9 +137,9 @@ pub struct Machine {
     committed: Option<Committed>,
     /// Addresses of former masters, each with the epoch that superseded it. Guards against zombies.
     superseded: BTreeMap<NodeAddr, Epoch>,
-    /// Nodes whose `role:master` is ignored until they have been seen as replicas: superseded
-    /// masters, and candidates whose promotion came to nothing.
-    zombies: BTreeSet<NodeAddr>,
+    /// The nodes that were promoted from replicas of the committed master, and those whose
+    /// `role:master` is ignored.
+    succession: Succession,
     /// The addresses that members list as replicas of the committed master. A candidate has to be
     /// one of them.
     family: BTreeSet<NodeAddr>,
@@ -167,7 +170,6 @@ pub struct Machine {
     /// The operator's order in force; see `override_order`.
     override_in_force: Option<Override>,
     failed_holds: VecDeque<Instant>,
-    exhausted: bool,
     hint_after: Instant,
     hint_pause: std::time::Duration,
     last_step: Instant,
@@ -191,7 +193,7 @@ impl Machine {
             nodes: NodeTable::default(),
             committed: None,
             superseded: BTreeMap::new(),
-            zombies: BTreeSet::new(),
+            succession: Succession::default(),
             family: BTreeSet::new(),
             updating_from: BTreeMap::new(),
             armed_by: None,
@@ -209,7 +211,6 @@ impl Machine {
             pending_order: None,
             override_in_force: None,
             failed_holds: VecDeque::new(),
-            exhausted: false,
             hint_after: now,
             hint_pause: events::HINT_PAUSE_MIN,
             last_step: now,
@@ -270,6 +271,7 @@ impl Machine {
             silence,
             doubt,
             self.override_deadline(),
+            self.succession.deadline().filter(later),
             self.nodes.next_due(),
             Some(self.next_ask),
         ]
@@ -327,13 +329,14 @@ impl Machine {
         let published = self.committed.as_ref().is_some_and(|committed| committed.published);
         let by_policy = self.is_held_by_policy();
         let by_order = self.pause.is_some();
-        let want = published && (self.state.holds() || by_policy || by_order);
+        let holds = self.state.holds() || self.is_superseded();
+        let want = published && (holds || by_policy || by_order);
         if want != self.held {
             self.held = want;
             self.actions.push(if want { MachineAction::Hold } else { MachineAction::Release });
         }
         // A pause that does not lead to a failover is not part of the next failover's timeline.
-        if want && (self.state.holds() || by_policy) {
+        if want && (holds || by_policy) {
             self.timeline.held(now, self.pause.map_or(now, |pause| pause.since));
         }
     }
@@ -344,6 +347,7 @@ impl Machine {
         let first: Vec<&NodeAddr> =
             committed.into_iter().chain(named.iter().flatten()).chain(&listed).collect();
         let mut replicas = self.other_names();
+        replicas.extend(self.succession.children().cloned());
         // In a doubt the replicas may know what sentinels that do not answer cannot say, and they
         // serve readers while the sentinels are silent.
         if self.is_in_grave_doubt() || !self.electorate.majority_answers() {

@@ -91,7 +91,7 @@ impl Machine {
         let Some(committed) = &mut self.committed else { return };
         (committed.addr, committed.dialled) = (addr.clone(), dialled);
         self.superseded.remove(addr);
-        self.zombies.remove(addr);
+        self.succession.forgive(addr);
         self.actions.push(MachineAction::Redirect(addr.clone(), dialled));
     }
 

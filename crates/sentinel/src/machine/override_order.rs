@@ -261,6 +261,8 @@ impl Machine {
     /// promoted the node by hand, and without sentinels only the order can end it.
     fn is_changing_to_another(&self, ordered: &NodeAddr) -> bool {
         match &self.state {
+            // Without sentinels, nobody but the operator can say which of two masters is meant.
+            MachineState::Armed { .. } if self.is_superseded() => false,
             MachineState::Armed { candidate, .. } => candidate.as_ref() != Some(ordered),
             MachineState::Committing { .. } => true,
             _ => false,
@@ -329,6 +331,7 @@ impl Machine {
             return Followed::Switched;
         }
         self.doubt = None;
+        self.dismiss_children(now);
         if matches!(self.state, MachineState::Unconfirmed { .. } | MachineState::NoMaster { .. }) {
             self.enter(MachineState::Suspect { since: now, last_sign_at: now });
         }

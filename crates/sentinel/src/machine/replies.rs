@@ -3,8 +3,8 @@
 //! When a master hangs, requests in flight are executed once it wakes up, and acknowledged by a
 //! master that a replica has replaced: these writes are lost. From the first evidence of a
 //! promotion on, replies are therefore dropped, so that none acknowledges a write. Evidence is: the
-//! order of the promotion, the leader's or the candidate's own report that it happened, and the
-//! votes of a majority for a newer master. The mere selection of a candidate comes 50 to 90 ms
+//! order of the promotion, the leader's report that it happened, and the votes of a majority for a
+//! newer master. The mere selection of a candidate comes 50 to 90 ms
 //! earlier and is not evidence: until the promotion, the writes that a healthy master acknowledges
 //! still reach the candidate, and without these replies every planned failover would cause errors.
 //! There is one exception. If the master does not answer when a candidate is selected, none of its
@@ -13,7 +13,8 @@
 //!
 //! While the master is unconfirmed or unreachable, replies wait until it is known whether it is
 //! still the master: requests sent during a network outage are executed when the network is back,
-//! by a master that may have been superseded meanwhile.
+//! by a master that may have been superseded meanwhile. They also wait while a child of the master
+//! is seen (`evidence`), since an operator may have detached it.
 
 use target::ReplyPolicy;
 
@@ -44,15 +45,14 @@ impl Machine {
     fn replies_by_state(&self, was: ReplyPolicy) -> ReplyPolicy {
         let present = self.committed.as_ref().map(|committed| &committed.addr);
         match &self.state {
-            MachineState::Armed { cause: HoldCause::Ordered | HoldCause::Promoted, .. } => {
-                ReplyPolicy::Drop
-            }
+            MachineState::Armed { cause: HoldCause::Ordered, .. } => ReplyPolicy::Drop,
             // Evidence remains valid until the hold that it belongs to ends without a commit.
             MachineState::Committing { .. } | MachineState::Unconfirmed { .. }
                 if was == ReplyPolicy::Drop =>
             {
                 ReplyPolicy::Drop
             }
+            _ if self.is_superseded() && was == ReplyPolicy::Drop => ReplyPolicy::Drop,
             MachineState::Committing {
                 addr,
                 basis: Basis::SingleSentinel | Basis::Majority,
@@ -60,6 +60,7 @@ impl Machine {
             } if present != Some(addr) => ReplyPolicy::Drop,
             MachineState::Unconfirmed { .. } | MachineState::NoMaster { .. } => ReplyPolicy::Wait,
             MachineState::Armed { .. } if self.is_in_grave_doubt() => ReplyPolicy::Wait,
+            _ if self.is_superseded() => ReplyPolicy::Wait,
             _ => ReplyPolicy::Pass,
         }
     }

@@ -51,8 +51,7 @@ pub struct MachineRules {
     /// With the policy `hold` or `cut`: a majority that has not answered for this long counts as a
     /// minority. At least three poll intervals.
     pub minority_after: Duration,
-    /// How long one hold may last before it ends without a commit: from the selection of a replica,
-    /// and once more from its promotion.
+    /// How long a hold for an announced promotion may last before it ends without a commit.
     pub hold_max: Duration,
     /// How long a claim without a majority must stand uncontradicted.
     pub solo_grace: Duration,

@@ -6,7 +6,6 @@
 //! Reachability, order of arrival and the number of connections play no role.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
 
 use super::electorate::Vote;
 use crate::{Epoch, MyId, NodeAddr};
@@ -25,9 +24,6 @@ pub struct Claim {
     pub votes: usize,
     /// Whether they are a majority.
     pub majority: bool,
-    /// When a voter whose vote counts last named another address, or this address at a lower epoch;
-    /// `None` if no voter does.
-    pub contradicted_at: Option<Instant>,
 }
 
 /// The result of a vote count.
@@ -118,10 +114,8 @@ fn leading(
         })
         .map(|(addr, _)| (*addr).clone())?;
     let voters = voters(votes, &addr, epoch);
-    let other = |vote: &&&Vote| vote.addr != addr || vote.epoch != epoch;
-    let contradicted_at = votes.iter().filter(other).map(|vote| vote.received_at).max();
     let (votes, majority) = (voters.len(), majority(&voters));
-    Some(Claim { addr, epoch, votes, majority, contradicted_at })
+    Some(Claim { addr, epoch, votes, majority })
 }
 
 fn voters<'a>(votes: &[&'a Vote], addr: &NodeAddr, epoch: Epoch) -> BTreeSet<&'a MyId> {
@@ -134,6 +128,8 @@ fn voters<'a>(votes: &[&'a Vote], addr: &NodeAddr, epoch: Epoch) -> BTreeSet<&'a
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
     use crate::MyId;
 
@@ -158,7 +154,6 @@ mod tests {
             panic!("a claim")
         };
         assert_eq!((claim.addr, claim.epoch, claim.votes, claim.majority), (node(2), 6, 1, false));
-        assert_eq!(claim.contradicted_at, Some(at));
     }
 
     #[test]

@@ -143,6 +143,7 @@ async fn lost_probe_connection_is_first_sign_of_promotion() {
         .await;
     driver.wait_for("calm", |seen| seen.state == "stable" && seen.quorum.0 == 3).await;
     cluster.quiet().await;
+    cluster.sentinels[0].script().record().flags = "master,failover_in_progress".to_owned();
     let began = Instant::now();
     cluster.promote(1);
     driver.wait_for_change(TargetChange::GateClosed, began).await;

@@ -113,7 +113,7 @@ impl Electorate {
     /// Whether these voters include a majority of the configured sentinels, answering or not, and
     /// are at least the quorum that one of those needs for a failover. A sentinel that lost its
     /// file knows its quorum but no peers.
-    pub(super) fn is_root_majority(&self, voters: &BTreeSet<&MyId>) -> bool {
+    pub(in crate::machine) fn is_root_majority(&self, voters: &BTreeSet<&MyId>) -> bool {
         let (_, ours) = self.count_roots(voters);
         let ours_say = self.roots().filter(|(id, _)| voters.contains(id));
         let quorum = ours_say.map(|(_, received)| received.view.quorum).max();
@@ -176,6 +176,20 @@ impl Electorate {
     pub(in crate::machine) fn has_majority(&self, strict: bool) -> bool {
         let voters = self.received_from_members().map(|(id, _)| id).collect();
         if self.founding || strict { self.may_found(&voters) } else { self.is_majority(&voters) }
+    }
+
+    /// The members that have not answered lately and that none of those that did sees up, if these
+    /// are a majority: they are gone, and Sentinel keeps listing them.
+    pub(in crate::machine) fn absent(&self) -> BTreeSet<MyId> {
+        let answering: BTreeSet<&MyId> = self.received_from_members().map(|(id, _)| id).collect();
+        if !self.may_decide(&answering) {
+            return BTreeSet::new();
+        }
+        let peers = self.member_views().flat_map(|(_, view)| {
+            view.peers.iter().filter(|(_, up)| *up || view.tilt).map(|(id, _)| id)
+        });
+        let seen: BTreeSet<&MyId> = peers.chain(answering.iter().copied()).collect();
+        self.members().map(|(id, ..)| id).filter(|id| !seen.contains(id)).cloned().collect()
     }
 
     /// Whether a majority answers.

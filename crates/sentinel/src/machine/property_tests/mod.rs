@@ -3,12 +3,14 @@
 
 mod orders;
 mod streams;
+mod supersession;
 
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
 use self::streams::{Happening, LETTERS, ProbeOutcome, happening, letter, rules};
+use self::supersession::Witness;
 use super::tests::Oracle;
 use super::tests::rig::{Answer, Letter, id, lineage, master, ms, node, replica, view};
 use super::{FollowOrder, Machine, MachineAction, MachineEvent, MachineState, Pause};
@@ -22,6 +24,7 @@ struct World {
     now: Instant,
     open: Vec<(NodeAddr, Instant)>,
     oracle: Oracle,
+    witness: Witness,
     log: Vec<(Instant, MachineAction)>,
     ticks: u64,
     asked: bool,
@@ -31,13 +34,15 @@ impl World {
     fn new(rules: MachineRules, oracle: Oracle) -> Self {
         let now = Instant::now() + Duration::from_secs(3600);
         let machine = Machine::new(now, rules, 3);
-        Self { machine, now, open: Vec::new(), oracle, log: Vec::new(), ticks: 0, asked: false }
+        let (open, log, witness) = (Vec::new(), Vec::new(), Witness::default());
+        Self { machine, now, open, oracle, witness, log, ticks: 0, asked: false }
     }
 
     fn step(&mut self, event: MachineEvent) {
         let seen = event.clone();
         let actions = self.machine.step(self.now, event);
         self.oracle.check_step(self.now, &seen, &actions, self.machine.committed());
+        self.witness.check(self.now, &seen, &actions, &self.machine);
         assert_eq!(self.machine.broken_invariant(), None);
         assert!(self.machine.next_deadline() > self.now, "a deadline in the past");
         let target = self.machine.committed().is_some_and(|it| it.published);
@@ -246,7 +251,7 @@ proptest! {
         for happening in &stream {
             world.happens(happening);
         }
-        prop_assert!(world.machine.family.len() <= 64 && world.machine.zombies.len() <= 128);
+        prop_assert!(world.machine.family.len() <= 64 && world.machine.succession.is_bounded());
         prop_assert!(world.machine.updating_from.len() <= 64);
         prop_assert!(world.machine.failed_holds.len() <= 3);
     }
@@ -329,6 +334,11 @@ proptest! {
                 // not tested here.
                 Happening::Notice { notice: Notice::ConfigUpdateFrom { .. }, .. } => false,
                 Happening::Notice { from, .. } => from.is_none_or(|from| from == 1 || from > 3),
+                // The promotion of a replica closes the gate by itself, whoever announced it.
+                Happening::Answer {
+                    answer: ProbeOutcome::Master | ProbeOutcome::Promoted | ProbeOutcome::Unreadable,
+                    ..
+                } => false,
                 Happening::Stall(_)
                 | Happening::Suspend
                 | Happening::SentinelsReplaced

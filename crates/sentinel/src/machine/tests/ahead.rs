@@ -106,7 +106,7 @@ fn counts_unrelated_switch_as_one_vote() {
     for (name, case) in cases {
         let mut rig = led();
         case(&mut rig);
-        rig.run(200);
+        rig.run(100);
         assert_eq!(rig.outcomes(), ["0 hold"], "{name}");
     }
 }

@@ -316,7 +316,8 @@ fn adopts_higher_epoch_of_same_master_without_commit() {
     assert_eq!(rig.outcomes_untimed(), Vec::<String>::new());
     assert_eq!(rig.machine.committed().map(|it| it.epoch), Some(7));
     // From then on the older epoch is stale.
-    rig.promotes('B').all_name('B', 6).run(2000);
+    rig.nodes.insert('B', master('B', "elsewhere", ""));
+    rig.all_name('B', 6).run(2000);
     assert!(
         rig.outcomes_untimed().iter().all(|it| !it.starts_with("commit")),
         "{:?}",

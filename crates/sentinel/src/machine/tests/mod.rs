@@ -51,8 +51,11 @@
 //! - votes never expire: prop, `bootstrap::restarts_bootstrap_grace_after_silence`
 //! - the start accepts the first view: prop, `bootstrap::rejects_stray_sentinel_as_sole_majority`
 //! - a regression is followed at once: `zombie::follows_monitor_at_another_address`
+//! - a child of the master opens the gate when its hold is aborted, or its time is over:
+//!   `evidence::keeps_gate_closed_despite_an_abort`,
+//!   `evidence::stays_closed_without_a_word_of_a_majority`
 //! - no bound on failed holds: prop, `hold::bounds_holds_of_repeating_sentinel`
-//! - a hold never expires: `hold::expires_hold_if_leader_dies_after_promotion`
+//! - a hold never expires: `hold::expires_hold_without_promotion`
 //! - the abort of any sentinel opens the gate: `hold::ignores_abort_of_another_sentinel`
 //! - a candidate need not be of the family, and a stranger may announce it:
 //!   `hold::holds_only_for_members_and_own_replicas`
@@ -86,6 +89,7 @@
 mod ahead;
 mod bootstrap;
 mod doubt;
+mod evidence;
 mod failover;
 mod history;
 mod hold;

@@ -75,6 +75,10 @@ pub(in crate::machine) struct Oracle {
     /// The last input other than the passage of time.
     last_input: Option<Instant>,
     last_step: Option<Instant>,
+    /// Every address of which a sentinel said that it is being replaced.
+    failing: BTreeSet<NodeAddr>,
+    /// Every node that has reported `role:master`: closing the gate for one of them is safe.
+    masters: BTreeSet<NodeAddr>,
     /// The number of votes that is a majority; `None` if the scenario changes the electorate.
     majority: Option<usize>,
 }
@@ -104,6 +108,8 @@ impl Oracle {
             following: None,
             last_input: None,
             last_step: None,
+            failing: BTreeSet::new(),
+            masters: BTreeSet::new(),
             majority: None,
         }
     }
@@ -221,6 +227,9 @@ impl Oracle {
             MachineEvent::Follow(order) => self.order = Some((order.clone(), now)),
             MachineEvent::View { from, view, asked_at, .. } => {
                 let claim = (view.addr.clone(), view.epoch);
+                if view.failing_over {
+                    self.failing.insert(view.addr.clone());
+                }
                 if !view.is_empty_state() {
                     self.record_vote(claim.clone(), from.clone(), now);
                     self.asked_about.insert((claim.clone(), from.clone()), *asked_at);
@@ -252,6 +261,9 @@ impl Oracle {
                     self.answers.get(node).is_none_or(|last| probe.asked_at >= last.asked_at);
                 if younger && self.stalled_at.is_none_or(|at| probe.asked_at >= at) {
                     self.check_target(now, node, probe);
+                    if verifies(probe, Verify::Role) {
+                        self.masters.insert(node.clone());
+                    }
                     self.answers.insert(node.clone(), probe.clone());
                 }
             }
@@ -406,7 +418,9 @@ impl Oracle {
         let paused = self.pause.is_some_and(|(until, ends)| !ends && now < until);
         let policy = self.rules.minority == Minority::Hold;
         assert!(commit.held || !paused, "open during a pause: {commit:?}");
-        assert!(!commit.held || paused || policy, "closed without a pause: {commit:?}");
+        let failover =
+            self.failing.contains(&commit.addr) || self.masters.iter().any(|it| *it != commit.addr);
+        assert!(!commit.held || paused || policy || failover, "closed without a pause: {commit:?}");
         self.held = commit.held;
         self.pause = self.pause.filter(|(_, ends)| !ends);
     }
@@ -493,6 +507,8 @@ impl Oracle {
                 let early = at
                     .checked_sub(self.rules.solo_grace)
                     .expect("a clock that has run for a while");
+                // A child of the master needs no grace.
+                let early = if self.is_child(&commit.addr, probe) { at } else { early };
                 assert!(
                     self.voters_by(claim, early) >= 1,
                     "single sentinel without its grace: {commit:?}"
@@ -524,6 +540,15 @@ impl Oracle {
         voters >= 1 && whole && now - probe.asked_at <= AHEAD
     }
 
+    /// Whether the answer is that of a master that continues the history of the last one, as far as
+    /// can be read.
+    fn is_child(&self, addr: &NodeAddr, probe: &Probe) -> bool {
+        let target = self.last.as_ref().and_then(|(addr, _)| self.answers.get(addr));
+        let by_hops =
+            self.answers.iter().any(|(it, older)| it != addr && continues(Some(older), probe));
+        by_hops || continues(target, probe)
+    }
+
     fn cleared(&mut self, now: Instant, reason: NoMasterReason, event: &MachineEvent) {
         let Some((target, _)) = self.published.take() else { panic!("cleared without a target") };
         let long = self.rules.view_expiry + self.rules.verify_deadline;
@@ -543,6 +568,12 @@ impl Oracle {
         self.held = false;
         self.doubted_at = Some(now);
     }
+}
+
+fn continues(older: Option<&Probe>, newer: &Probe) -> bool {
+    let lineage = |probe: &Probe| probe.outcome.as_ref().ok().and_then(|it| it.lineage.clone());
+    let (old, new) = (older.and_then(lineage), lineage(newer));
+    verifies(newer, Verify::Role) && old.zip(new).is_none_or(|(old, new)| new.continues(&old))
 }
 
 fn verifies(probe: &Probe, verify: Verify) -> bool {

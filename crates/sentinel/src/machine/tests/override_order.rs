@@ -68,7 +68,7 @@ fn follows_node_whose_promotion_began_a_hold() {
     assert!(promotion_seen, "{:?}", rig.machine.state());
     rig.mark();
     rig.orders('C').orders('B').run(10);
-    let outcomes = ["refuse MasterChange", "commit B@5 operator", "follow Switched"];
+    let outcomes = ["refuse Replaced", "commit B@5 operator", "follow Switched"];
     assert_eq!(rig.outcomes_untimed(), outcomes);
     assert!(!rig.machine.is_holding());
 }

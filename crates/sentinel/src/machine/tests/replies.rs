@@ -70,12 +70,13 @@ fn drops_replies_on_any_evidence() {
     let zero = rig.now;
     rig.selects(1, 'B').at(90).publishes(1, promoted());
     assert_eq!(outcomes(&rig, zero), ["0 Hold", "90 Drop"]);
-    // The candidate reports that it is the master.
+    // The candidate reports that it is the master: it is not known yet whether a sentinel meant it.
     let mut rig = Rig::booted();
     let zero = rig.now;
+    rig.change(1, |view| view.failing_over = true);
     rig.promotes('B').step(MachineEvent::ProbeConnectionLost { node: node('B') });
     rig.run(5);
-    assert_eq!(outcomes(&rig, zero), ["1 Hold", "1 Drop"]);
+    assert_eq!(outcomes(&rig, zero), ["1 Hold", "1 Wait"]);
 }
 
 #[test]

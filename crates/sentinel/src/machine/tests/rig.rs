@@ -97,6 +97,9 @@ pub(in crate::machine) struct Rig {
     sequence: u64,
     pub(in crate::machine) log: Vec<(Instant, MachineAction)>,
     oracle: Oracle,
+    /// The sentinel that selected a candidate last: it shows its failover in progress from the
+    /// promotion until it names another master.
+    leader: Option<u8>,
 }
 
 impl Rig {
@@ -121,6 +124,7 @@ impl Rig {
             sequence: 0,
             log: Vec::new(),
             oracle: Oracle::new(rules),
+            leader: None,
         };
         for sentinel in 1..=3 {
             let peers: Vec<u8> = (1..=3).filter(|peer| *peer != sentinel).collect();
@@ -376,6 +380,7 @@ impl Rig {
 
     /// `+selected-slave` of this node.
     pub(in crate::machine) fn selects(&mut self, sentinel: u8, candidate: Letter) -> &mut Self {
+        self.leader = Some(sentinel);
         self.publishes(sentinel, Notice::CandidateSelected { candidate: node(candidate) })
     }
 
@@ -428,6 +433,9 @@ impl Rig {
     /// The node becomes a master that continues `history-1`.
     pub(in crate::machine) fn promotes(&mut self, letter: Letter) -> &mut Self {
         self.nodes.insert(letter, master(letter, &format!("history-{letter}"), "history-1"));
+        if let Some(leader) = self.leader.take() {
+            self.change(leader, |view| view.failing_over = true);
+        }
         self
     }
 

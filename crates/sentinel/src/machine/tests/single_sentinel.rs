@@ -20,7 +20,7 @@ fn follows_single_sentinel_if_history_continues() {
         .and_then(|it| it.split(' ').next())
         .and_then(|it| it.parse().ok())
         .expect("a time");
-    assert!((250..=250 + 1003).contains(&at), "{outcomes:?}");
+    assert!(at <= 1003, "no grace for a child that its leader names: {outcomes:?}");
 }
 
 #[test]
@@ -93,9 +93,9 @@ fn drops_single_claim_contradicted_in_verification() {
     rig2.mark();
     rig2.run(300);
     assert!(
-        matches!(rig2.machine.state(), MachineState::Suspect { .. }),
+        matches!(rig2.machine.state(), MachineState::Armed { .. }),
         "{:?}",
         rig2.machine.state()
     );
-    assert_eq!(rig2.outcomes_untimed(), ["release"]);
+    assert!(rig2.outcomes().is_empty(), "B is still promoted: {:?}", rig2.outcomes());
 }

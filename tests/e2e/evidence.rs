@@ -1,0 +1,163 @@
+//! Two masters at once, decided by evidence: the rules E1 to E3 of `docs/failover.md` with real
+//! servers. Rows of `docs/what-happens-when.md`.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use harness::{Cluster, Cut, Load, Node, Pointsman, alone, wait_until};
+
+use crate::builder;
+use crate::credentials::status;
+use crate::faults_process::run;
+use crate::restart::wait_for_place;
+
+const PATIENCE: Duration = Duration::from_secs(40);
+const WRITERS: usize = 8;
+/// Writes per second.
+const RATE: u32 = 400;
+
+fn pointsman(cluster: &Cluster) -> Pointsman {
+    builder(cluster).service_line("hold_timeout = \"60s\"").start()
+}
+
+#[track_caller]
+fn writing(pointsman: &Pointsman) -> Load {
+    let load = Load::to(pointsman.addr()).writers(WRITERS).rate(RATE).timeout(PATIENCE).start();
+    more_writes(&load, 200);
+    load
+}
+
+#[track_caller]
+fn more_writes(load: &Load, count: u64) {
+    let seen = load.counts().acknowledged;
+    wait_until(&format!("{count} more writes"), PATIENCE, || {
+        let now = load.counts().acknowledged - seen;
+        if now > count { Ok(()) } else { Err(format!("{now} more; {:?}", load.errors())) }
+    });
+}
+
+/// How many acknowledged writes the final master does not have.
+#[track_caller]
+fn lost(mut load: Load, master: SocketAddr) -> u64 {
+    load.stop();
+    load.verify(master).expect("a look at the master").missing
+}
+
+/// A replica that reports `role:master`, other than `old`.
+#[track_caller]
+fn promoted(cluster: &Cluster, old: SocketAddr) -> &Node {
+    wait_until("a promotion", PATIENCE, || {
+        let mut nodes = cluster.nodes().iter().filter(|node| node.addr() != old);
+        nodes
+            .find(|node| node.role().is_ok_and(|role| role == "master"))
+            .ok_or_else(|| "none yet".to_owned())
+    })
+}
+
+/// All sentinels restart with epoch 0 and their identities: as with files from a backup.
+fn age_files(cluster: &Cluster) {
+    for sentinel in cluster.sentinels() {
+        sentinel.kill();
+        let path = cluster.folder().join(sentinel.name()).join(format!("{}.conf", sentinel.name()));
+        let text = std::fs::read_to_string(&path).expect("its file");
+        let old = text.lines().map(|line| {
+            let mut words: Vec<&str> = line.split(' ').collect();
+            if line.starts_with("sentinel ")
+                && words.get(1).is_some_and(|it| it.ends_with("-epoch"))
+            {
+                *words.last_mut().expect("words") = "0";
+            }
+            words.join(" ") + "\n"
+        });
+        std::fs::write(&path, old.collect::<String>()).expect("its file");
+        sentinel.restart();
+    }
+}
+
+#[test]
+fn loses_nothing_after_sentinels_with_old_files() {
+    let cluster = Cluster::builder().start();
+    for _ in 0..2 {
+        cluster.failover();
+        cluster.wait_whole();
+    }
+    let pointsman = pointsman(&cluster);
+    let load = writing(&pointsman);
+    age_files(&cluster);
+    let failover = cluster.failover();
+    more_writes(&load, 500);
+    assert_eq!(lost(load, failover.to), 0);
+}
+
+#[test]
+fn loses_nothing_if_started_after_the_promotion() {
+    let cluster = Cluster::builder().start();
+    let old = cluster.master().addr();
+    let program = builder(&cluster).service_line("hold_timeout = \"60s\"").without_waiting();
+    cluster.begin_failover_of(cluster.name());
+    promoted(&cluster, old);
+    let pointsman = program.start();
+    let load = Load::to(pointsman.addr()).writers(WRITERS).rate(RATE).timeout(PATIENCE).start();
+    more_writes(&load, 500);
+    let to = promoted(&cluster, old).addr();
+    assert_eq!(lost(load, to), 0);
+}
+
+#[test]
+fn loses_nothing_if_taken_over_after_the_promotion() {
+    let cluster = Cluster::builder().start();
+    let old = cluster.master().addr();
+    let folder = cluster.folder();
+    let first = builder(&cluster)
+        .service_line("hold_timeout = \"60s\"")
+        .lines(&format!("[process]\nstate_dir = {folder:?}"))
+        .start();
+    let file = first.process().log_path().with_file_name("pointsman.toml");
+    wait_for_place(&folder.join("takeover.sock"));
+    let load = writing(&first);
+    cluster.begin_failover_of(cluster.name());
+    let to = promoted(&cluster, old).addr();
+    let _second = run("successor", folder, &file, &["--takeover"]);
+    more_writes(&load, 500);
+    assert_eq!(lost(load, to), 0);
+}
+
+#[test]
+fn follows_leader_of_a_failover_it_half_sees() {
+    if !alone("evidence::follows_leader_of_a_failover_it_half_sees") {
+        return;
+    }
+    let cluster = Cluster::builder().start_apart();
+    let pointsman = pointsman(&cluster);
+    let load = writing(&pointsman);
+    let old = cluster.master();
+    let ip = |node: &Node| node.addr().ip();
+    let [near, leader, hidden] = cluster.sentinels() else { panic!("three sentinels") };
+    // Only one of them starts the failover; the hidden one votes for it.
+    for (sentinel, key, value) in
+        [(leader, "quorum", "1"), (hidden, "down-after-milliseconds", "60000")]
+    {
+        let set = sentinel.ask(&["SENTINEL", "SET", cluster.name(), key, value]);
+        assert!(set.expect("SENTINEL SET").is_ok());
+    }
+    let replicas: Vec<_> =
+        cluster.nodes().iter().filter(|node| node.addr() != old.addr()).map(ip).collect();
+    let far: Vec<_> = replicas.into_iter().chain([ip(leader), ip(hidden)]).collect();
+    let _hidden = Cut::between(&[harness::PROXY], &[ip(hidden)]);
+    let cut_at = Instant::now();
+    let _split = Cut::between(&[ip(near), ip(old)], &far);
+    let to = wait_until("the failover", PATIENCE, || {
+        let to = cluster.master_addr_of(leader, cluster.name())?;
+        if to == old.addr() { Err("none yet".to_owned()) } else { Ok(to) }
+    });
+    let named_after = cut_at.elapsed();
+    wait_until("the new master to be followed", Duration::from_secs(1), || {
+        let target = status(&pointsman)["services"][0]["target"].clone();
+        if target["addr"] == to.to_string() { Ok(()) } else { Err(target.to_string()) }
+    });
+    more_writes(&load, 500);
+    // What the old master acknowledged after the cut reached no replica; no client can know that.
+    let since_promotion = lost(load, to);
+    let before = u64::from(RATE) * (named_after.as_secs() + 1);
+    assert!(since_promotion <= before, "{since_promotion} of at most {before}");
+}
