@@ -336,7 +336,8 @@ proptest! {
                 Happening::Notice { from, .. } => from.is_none_or(|from| from == 1 || from > 3),
                 // The promotion of a replica closes the gate by itself, whoever announced it.
                 Happening::Answer {
-                    answer: ProbeOutcome::Master | ProbeOutcome::Promoted | ProbeOutcome::Unreadable,
+                    answer:
+                        ProbeOutcome::Master | ProbeOutcome::Promoted | ProbeOutcome::Unreadable,
                     ..
                 } => false,
                 Happening::Stall(_)
