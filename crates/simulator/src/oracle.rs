@@ -30,8 +30,12 @@ const INSIST: Micros = 90 * SECOND;
 const SILENCE: Micros = 10 * SECOND;
 /// How long the gate may be closed although nothing is wrong with the master.
 const HEALTHY_SHUT: Micros = 7 * SECOND;
-/// Bound for a hold or a verification.
+/// Bound for a hold or a verification, while all sentinels are reachable.
 const HOLD: Micros = 11 * SECOND;
+/// The same while only a majority is: it has to outlast the demotion of a stray master. With fewer,
+/// or while one of them leads a failover, nobody can say which of two masters is meant, and a hold
+/// has no bound but that of Sentinel.
+const OUTLAST: Micros = HOLD + 20 * SECOND;
 /// Bound for writes to succeed after everything has healed and all sentinels agree.
 const LIVE: Micros = 15 * SECOND;
 /// Bound for an override to end when a majority is back: it may have to insist for ten seconds on
@@ -54,6 +58,9 @@ struct ProxyRecord {
     awake_since: Option<Micros>,
     /// Since when a majority is reachable that names the right master.
     heard_since: Option<Micros>,
+    /// Since when any majority, and all sentinels, are reachable and none leads a failover.
+    most_since: Option<Micros>,
+    all_since: Option<Micros>,
     /// Since when an override is in force although such a majority is reachable.
     overruled_since: Option<Micros>,
     reads_wrong: BTreeMap<Addr, Micros>,
@@ -414,15 +421,22 @@ impl Oracle {
         let superseded =
             target.as_ref().is_some_and(|it| right.is_some_and(|right| right != it.addr));
         let healthy = self.is_healthy(pid, heard, cluster);
+        let credible = cluster.is_credible(right);
+        let leading = cluster.sentinels.iter().any(|it| it.failing_over);
         let overruled = driver.is_overridden()
             && naming >= majority
             && self.is_verifiable(pid, cluster)
             && !cluster.are_strangers();
         let it = &mut self.proxies[pid];
         it.awake_since.get_or_insert(now);
-        since(&mut it.wrong_since, superseded && naming >= majority, now);
-        since(&mut it.heard_since, naming >= majority, now);
+        since(&mut it.wrong_since, superseded && naming >= majority && credible, now);
+        since(&mut it.heard_since, naming >= majority && credible, now);
         since(&mut it.overruled_since, overruled, now);
+        since(&mut it.most_since, heard >= majority && !leading, now);
+        since(&mut it.all_since, heard == cluster.sentinels.len() && !leading, now);
+        let lasts = |at: Option<Micros>| at.map_or(0, |at| held_for.min(now - at));
+        let endless = lasts(it.all_since) > HOLD + cluster.slowest()
+            || lasts(it.most_since) > OUTLAST + cluster.slowest();
         since(&mut it.silent_since, heard < majority, now);
         since(&mut it.superseded_since, superseded, now);
         since(&mut it.healthy_shut_since, healthy && shut, now);
@@ -443,7 +457,7 @@ impl Oracle {
                 format!("an override is in force {} ms after a majority is back", (now - at) / MS);
             self.violate(Rule::Liveness, pid, text, cluster);
         }
-        if held_for > HOLD + cluster.slowest() {
+        if endless {
             self.violate(
                 Rule::EndlessHold,
                 pid,
@@ -628,6 +642,14 @@ impl Cluster {
     fn are_strangers(&self) -> bool {
         let (lost, at) = self.identities_lost;
         lost * 2 > self.sentinels.len() && self.net.now - at < 120 * SECOND
+    }
+
+    /// Whether sentinels that name this master may be followed: if most have lost their identity,
+    /// they may have been given an empty server, and have to list a replica of it.
+    fn is_credible(&self, right: Option<Addr>) -> bool {
+        let naming = || self.sentinels.iter().filter(|it| Some(it.current_master()) == right);
+        self.identities_lost.0 * 2 <= self.sentinels.len()
+            || naming().any(|it| !it.replicas.is_empty())
     }
 
     /// Additional time for a few round trips with the slowest host.
