@@ -24,7 +24,7 @@ use tls::ClientTls;
 use tokio::sync::{Notify, mpsc};
 use tracing::info;
 
-use super::{Discovery, stale_after};
+use super::{Discovery, ServiceEntry, stale_after};
 use crate::discovery::config::{DiscoveryChange, DiscoveryConfig, prober_factory};
 use crate::discovery::handle::{ConnectionSettings, DiscoveryHandle};
 use crate::discovery::seeds::Seed;
@@ -208,10 +208,8 @@ impl Discovery {
             .links
             .number(Access { credentials: sentinel_auth.as_ref(), tls: sentinel_tls.as_ref() });
         self.links.set_name(number, Some(master_name));
-        self.learn.insert(number, (learn, auth));
         handle.connection_settings().sentinel_auth.store(Arc::new(self.links.login(auth)));
-        self.handles.insert(number, handle);
-        self.services.insert(number, runtime);
+        self.services.insert(number, ServiceEntry { runtime, handle, learns: learn, auth });
         for sentinel in sentinels {
             self.add_seed((number, auth), &sentinel);
         }
@@ -245,12 +243,12 @@ impl Discovery {
                 Change::Sentinels(number, sentinels) => self.change_sentinels(number, sentinels),
                 Change::Replicas(number, replicas) => {
                     if let Some(service) = self.services.get_mut(&number) {
-                        service.set_replicas(replicas, &self.links);
+                        service.runtime.set_replicas(replicas, &self.links);
                     }
                 }
                 Change::SentinelPool(number, pool) => {
                     if let Some(service) = self.services.get_mut(&number) {
-                        service.set_sentinel_pool(pool, &self.links);
+                        service.runtime.set_sentinel_pool(pool, &self.links);
                     }
                 }
                 Change::Remove(_) | Change::Settings(..) | Change::Timeouts(_) => {}
@@ -258,20 +256,18 @@ impl Discovery {
         }
         // Closes and opens the connections.
         self.reconcile(Instant::now());
-        let used: BTreeSet<usize> = self.learn.values().map(|(_, auth)| *auth).collect();
+        let used: BTreeSet<usize> = self.services.values().map(|it| it.auth).collect();
         self.links.retain_logins(&used);
     }
 
     fn end(&mut self, number: usize) {
         self.services.remove(&number);
-        self.handles.remove(&number);
-        self.learn.remove(&number);
         self.seeds.retain(|_, seed| seed.service != number);
         self.links.set_name(number, None);
     }
 
     fn change_sentinels(&mut self, number: usize, sentinels: Vec<NodeAddr>) {
-        let Some((_, auth)) = self.learn.get(&number).copied() else { return };
+        let Some(auth) = self.services.get(&number).map(|it| it.auth) else { return };
         let before = self.seeds.len();
         self.seeds.retain(|_, seed| seed.service != number || sentinels.contains(seed.name()));
         let kept: Vec<NodeAddr> = self
@@ -285,6 +281,7 @@ impl Discovery {
             self.add_seed((number, auth), &sentinel);
         }
         let Some(service) = self.services.get_mut(&number) else { return };
+        let service = &mut service.runtime;
         info!(
             service = %service.name, kept = kept.len(), removed, configured = count,
             "sentinels changed"

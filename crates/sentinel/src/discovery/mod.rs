@@ -82,15 +82,23 @@ fn stale_after(timeouts: Timeouts) -> Duration {
     timeouts.command * 2 + PROCESSING_SLACK
 }
 
+/// One service.
+struct ServiceEntry {
+    runtime: ServiceRuntime,
+    handle: DiscoveryHandle,
+    /// Whether sentinels that others list are dialled.
+    learns: bool,
+    /// The number of its credentials for sentinels; see [`Links::login`].
+    auth: usize,
+}
+
 /// The discovery driver. Must be created and run inside a tokio runtime.
 pub struct Discovery {
-    /// By number, as are `learn` and `handles`: all three have the same keys.
-    services: BTreeMap<usize, ServiceRuntime>,
+    /// By number.
+    services: BTreeMap<usize, ServiceEntry>,
     links: Links,
     seeds: BTreeMap<usize, Seed>,
     next_seed: usize,
-    learn: BTreeMap<usize, (bool, usize)>,
-    handles: BTreeMap<usize, DiscoveryHandle>,
     wake: Arc<Notify>,
     heartbeat: Heartbeat,
     /// An answer that arrives later than this after its query is outdated: this process was
@@ -140,8 +148,6 @@ impl Discovery {
             links,
             seeds: BTreeMap::new(),
             next_seed: 0,
-            learn: BTreeMap::new(),
-            handles: BTreeMap::new(),
             wake,
             heartbeat: Heartbeat::new(),
             stale_after: stale_after(timeouts),
@@ -158,7 +164,7 @@ impl Discovery {
             let service = control.prepare(watch);
             discovery.begin(service);
         }
-        let handles = discovery.handles.values().cloned().collect();
+        let handles = discovery.services.values().map(|it| it.handle.clone()).collect();
         (discovery, control, handles)
     }
 
@@ -176,7 +182,7 @@ impl Discovery {
             let deadline = self
                 .services
                 .values()
-                .map(ServiceRuntime::next_deadline)
+                .map(|it| it.runtime.next_deadline())
                 .chain(self.reconcile_at)
                 .min();
             // The ticker comes first. Setting a timer that is moved before it is due costs little.
@@ -201,7 +207,7 @@ impl Discovery {
             self.clocks.notice_absence(|away| {
                 self.services
                     .values_mut()
-                    .map(|it| it.check_absence(away, &self.links))
+                    .map(|it| it.runtime.check_absence(away, &self.links))
                     .filter(|long| *long)
                     .count()
             });
@@ -213,7 +219,7 @@ impl Discovery {
             // the lease is renewed only up to this time.
             let checked_at = ClockReading::now();
             let now = Instant::now();
-            for service in self.services.values_mut() {
+            for service in self.services.values_mut().map(|it| &mut it.runtime) {
                 if service.next_deadline() <= now {
                     service.step(MachineEvent::Tick, &self.links);
                 }
@@ -225,19 +231,19 @@ impl Discovery {
             if tokio::time::Instant::now() >= publish_at {
                 publish_at = tokio::time::Instant::now() + PUBLISH_EVERY;
                 self.links.flush_logs(now);
-                let voters = self.services.values().map(ServiceRuntime::voters).sum();
+                let voters = self.services.values().map(|it| it.runtime.voters()).sum();
                 if std::mem::replace(&mut self.voters, voters) != voters {
                     self.reconcile_soon();
                 }
                 for service in self.services.values_mut() {
-                    service.refresh(&self.links);
+                    service.runtime.refresh(&self.links);
                 }
             }
         }
     }
 
     fn handle_requests(&mut self) {
-        for (service, handle) in self.services.values_mut().zip(self.handles.values()) {
+        for ServiceEntry { runtime: service, handle, .. } in self.services.values_mut() {
             if handle.take_hint() {
                 service.step(MachineEvent::Hint, &self.links);
             }
@@ -257,7 +263,9 @@ impl Discovery {
         match message {
             DriverMessage::Link(id, event) => self.handle_link_event(id, event),
             DriverMessage::NodeProber(number, node, event) => {
-                let Some(service) = self.services.get_mut(&number) else { return };
+                let Some(service) = self.services.get_mut(&number).map(|it| &mut it.runtime) else {
+                    return;
+                };
                 match event {
                     ProbeEvent::Probed { probe, problem, tls } => {
                         service.probed(node, *probe, (problem, tls), &self.links);
@@ -283,7 +291,7 @@ impl Discovery {
         for number in services {
             let event = MachineEvent::SentinelConnections(self.links.connections(*number));
             if let Some(service) = self.services.get_mut(number) {
-                service.step(event, &self.links);
+                service.runtime.step(event, &self.links);
             }
         }
     }
@@ -292,7 +300,7 @@ impl Discovery {
     fn handle_unreached(&mut self, id: &MyId, services: &[usize], event: &MachineEvent) {
         for number in services.iter().filter(|number| !self.links.is_reached(**number, id)) {
             if let Some(service) = self.services.get_mut(number) {
-                service.step(event.clone(), &self.links);
+                service.runtime.step(event.clone(), &self.links);
             }
         }
     }
@@ -329,6 +337,7 @@ impl Discovery {
                 let services = link.services.clone();
                 for number in services {
                     let Some(service) = self.services.get_mut(&number) else { continue };
+                    let service = &mut service.runtime;
                     let may_vote = from
                         .as_ref()
                         .is_some_and(|from| self.links.is_voting_link(number, id, from));
@@ -355,7 +364,7 @@ impl Discovery {
                     if self
                         .services
                         .get(&number)
-                        .is_some_and(|service| service.master_name == master)
+                        .is_some_and(|service| service.runtime.master_name == master)
                     {
                         self.handle_round(
                             number,
@@ -376,7 +385,8 @@ impl Discovery {
         (from, addr): (MyId, SocketAddr),
         (asked_at, read_at, round): (Instant, Instant, PollOutcome),
     ) {
-        let Some(service) = self.services.get_mut(&number) else { return };
+        let Some(entry) = self.services.get_mut(&number) else { return };
+        let (service, learns) = (&mut entry.runtime, entry.learns);
         let round = usable(round, addr.ip(), service.address_map());
         let may_vote = self.links.is_voting_link(number, link, &from);
         let problem = if may_vote {
@@ -397,8 +407,7 @@ impl Discovery {
                 service.note_name(&from, true);
                 let event = MachineEvent::View { from: from.clone(), view, asked_at, configured };
                 service.handle_event(event, read_at, &self.links);
-                let learn = self.learn.get(&number).is_some_and(|(learn, _)| *learn);
-                if learn && service.learn((from, configured), peers, &self.links) {
+                if learns && service.learn((from, configured), peers, &self.links) {
                     self.reconcile_soon();
                 }
             }

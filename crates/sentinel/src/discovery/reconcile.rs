@@ -31,11 +31,12 @@ impl Discovery {
                 requests.entry((NodeAddr::from(addr), auth)).or_default().add_service(group);
             }
         }
-        let learning = self.services.values().zip(self.learn.values()).filter(|(_, it)| it.0);
-        for (service, (_, auth)) in learning {
+        for entry in self.services.values().filter(|it| it.learns) {
+            let (service, own_auth) = (&entry.runtime, entry.auth);
             let group = service.number;
-            let shares = self.links.login(*auth).transport().is_tls() || service.trusts_learned();
-            let learned_auth = if shares { *auth } else { ANONYMOUS };
+            let shares =
+                self.links.login(own_auth).transport().is_tls() || service.trusts_learned();
+            let learned_auth = if shares { own_auth } else { ANONYMOUS };
             for (id, addrs) in service.learned_sentinels(&self.links) {
                 // A sentinel that is reached needs no second connection. Until then, each of its
                 // announced addresses is tried.
@@ -44,8 +45,8 @@ impl Discovery {
                     addrs.into_iter().filter(|addr| reached.is_none_or(|reached| reached == addr))
                 {
                     // A configured one among them keeps its connection.
-                    let known = requests.contains_key(&(addr.clone(), *auth));
-                    let auth = if known { *auth } else { learned_auth };
+                    let known = requests.contains_key(&(addr.clone(), own_auth));
+                    let auth = if known { own_auth } else { learned_auth };
                     match requests.entry((addr.clone(), auth)) {
                         Entry::Occupied(mut known) => {
                             known.get_mut().add_service(group);
@@ -62,7 +63,7 @@ impl Discovery {
             }
         }
         self.links.reconcile(&requests);
-        for service in self.services.values_mut() {
+        for service in self.services.values_mut().map(|it| &mut it.runtime) {
             let seeds = || self.seeds.values().filter(|seed| seed.service == service.number);
             let found = seeds().map(Seed::found);
             let expected = seeds::expected(found, |addr| {

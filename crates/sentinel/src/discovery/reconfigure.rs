@@ -17,28 +17,25 @@ impl Discovery {
     pub(super) fn change_settings(&mut self, changes: BTreeMap<usize, DiscoveryChange>) {
         self.change_sentinel_auth(&changes);
         for (number, change) in changes {
-            if let Some((learn, _)) = self.learn.get_mut(&number) {
-                *learn = change.learn;
+            let Some(service) = self.services.get_mut(&number) else { continue };
+            service.learns = change.learn;
+            if !change.learn {
+                service.runtime.forget_learned();
             }
-            if let Some(service) = self.services.get_mut(&number) {
-                if !change.learn {
-                    service.forget_learned();
-                }
-                service.change(change, &self.links);
-            }
+            service.runtime.change(change, &self.links);
         }
     }
 
     fn change_sentinel_auth(&mut self, changes: &BTreeMap<usize, DiscoveryChange>) {
         let users: BTreeMap<usize, usize> =
-            self.learn.iter().map(|(service, (_, auth))| (*service, *auth)).collect();
+            self.services.iter().map(|(service, it)| (*service, it.auth)).collect();
         for (number, movers, access) in regroup(&users, changes) {
             let login = self.links.login(number);
             if login.is(access) {
                 continue;
             }
-            let all: BTreeSet<usize> =
-                self.learn.iter().filter(|(_, it)| it.1 == number).map(|it| *it.0).collect();
+            let users = self.services.iter().filter(|(_, it)| it.auth == number);
+            let all: BTreeSet<usize> = users.map(|(service, _)| *service).collect();
             if all == movers {
                 login.replace(access);
                 continue;
@@ -48,11 +45,9 @@ impl Discovery {
                 seed.auth = branch;
             }
             for service in movers {
-                if let Some((_, auth)) = self.learn.get_mut(&service) {
-                    *auth = branch;
-                }
-                if let Some(handle) = self.handles.get(&service) {
-                    let settings = handle.connection_settings();
+                if let Some(service) = self.services.get_mut(&service) {
+                    service.auth = branch;
+                    let settings = service.handle.connection_settings();
                     settings.sentinel_auth.store(Arc::new(self.links.login(branch)));
                 }
             }
