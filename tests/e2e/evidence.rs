@@ -58,7 +58,7 @@ fn promoted(cluster: &Cluster, old: SocketAddr) -> &Node {
 fn age_files(cluster: &Cluster) {
     for sentinel in cluster.sentinels() {
         sentinel.kill();
-        let path = cluster.folder().join(sentinel.name()).join(format!("{}.conf", sentinel.name()));
+        let path = sentinel.conf_path();
         let text = std::fs::read_to_string(&path).expect("its file");
         let old = text.lines().map(|line| {
             let mut words: Vec<&str> = line.split(' ').collect();

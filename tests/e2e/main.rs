@@ -72,6 +72,7 @@ mod restart;
 mod schema;
 mod screening;
 mod sentinel_listen;
+mod sequences;
 mod services;
 mod session_bounds;
 mod sessions;

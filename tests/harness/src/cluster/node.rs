@@ -147,6 +147,12 @@ impl Node {
         self.process().as_ref().filter(|process| process.is_running()).map(Process::pid)
     }
 
+    /// Its configuration file, which a sentinel writes itself.
+    #[must_use]
+    pub fn conf_path(&self) -> PathBuf {
+        self.launch.folder.join(format!("{}.conf", self.launch.name))
+    }
+
     /// Its log since the first start.
     #[must_use]
     pub fn log(&self) -> String {
