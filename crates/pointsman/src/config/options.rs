@@ -408,7 +408,8 @@ section! {
         /// Maximum time for which traffic is held for an announced failover; if no master is
         /// confirmed by then, traffic resumes.
         ///
-        /// Measured from the selection of a replica. Once its promotion was seen, there is no limit.
+        /// Measured from the selection of a replica. Once its promotion was seen, there is no
+        /// limit.
         hold_max: Duration = ValueKind::Duration, Some("3s"), Live;
         /// How long the new view of a single sentinel must stay without contradiction before it is
         /// accepted.

@@ -54,7 +54,7 @@ use crate::link::poll::{PollOutcome, poll_error};
 use crate::net::own_addresses::OwnAddresses;
 use crate::net::resolve::Resolver;
 use crate::ticker::Ticker;
-use crate::{MachineEvent, MyId};
+use crate::{MachineEvent, MyId, Notice};
 
 /// The capacity of the message channel. A peer that floods fills it, and is then no longer read.
 const QUEUE_LENGTH: usize = 1024;
@@ -333,24 +333,7 @@ impl Discovery {
                 self.handle_connections(&services);
             }
             LinkEvent::Notice { master, notice, received_at: heard_at } => {
-                let from = link.id().cloned();
-                let services = link.services.clone();
-                for number in services {
-                    let Some(service) = self.services.get_mut(&number) else { continue };
-                    let service = &mut service.runtime;
-                    let may_vote = from
-                        .as_ref()
-                        .is_some_and(|from| self.links.is_voting_link(number, id, from));
-                    if may_vote
-                        && master.as_ref().is_none_or(|master| **master == *service.master_name)
-                    {
-                        service.handle_event(
-                            MachineEvent::Notice { from: from.clone(), notice: notice.clone() },
-                            heard_at,
-                            &self.links,
-                        );
-                    }
-                }
+                self.handle_notice(id, master.as_deref(), &notice, heard_at);
             }
             LinkEvent::Polled { master, asked_at, .. }
                 if self.clocks.is_old(asked_at, self.stale_after) =>
@@ -374,6 +357,28 @@ impl Discovery {
                         );
                     }
                 }
+            }
+        }
+    }
+
+    /// A sentinel published an event about this master; `None`: about itself.
+    fn handle_notice(
+        &mut self,
+        id: LinkId,
+        master: Option<&str>,
+        notice: &Notice,
+        heard_at: Instant,
+    ) {
+        let Some(link) = self.links.get_mut(id) else { return };
+        let (from, services) = (link.id().cloned(), link.services.clone());
+        for number in services {
+            let Some(service) = self.services.get_mut(&number) else { continue };
+            let service = &mut service.runtime;
+            let may_vote =
+                from.as_ref().is_some_and(|from| self.links.is_voting_link(number, id, from));
+            if may_vote && master.is_none_or(|master| *master == *service.master_name) {
+                let event = MachineEvent::Notice { from: from.clone(), notice: notice.clone() };
+                service.handle_event(event, heard_at, &self.links);
             }
         }
     }

@@ -15,8 +15,8 @@
 //! - **Learned.** A sentinel that more than half of the connected configured members list as their
 //!   peer; while these are no majority of the configured sentinels, more than half of all connected
 //!   members have to list it as well. A member whose connection ended has no say here, although its
-//!   vote counts until it expires. It is dialled at the addresses in the lists of configured sentinels, while
-//!   one of these is connected.
+//!   vote counts until it expires. It is dialled at the addresses in the lists of configured
+//!   sentinels, while one of these is connected.
 //!
 //! Learned members raise the number that a majority needs, and stand in for configured ones that
 //! are gone. They never outvote them: a majority needs more than half of the configured members

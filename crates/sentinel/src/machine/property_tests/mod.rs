@@ -334,7 +334,7 @@ proptest! {
                 // not tested here.
                 Happening::Notice { notice: Notice::ConfigUpdateFrom { .. }, .. } => false,
                 Happening::Notice { from, .. } => from.is_none_or(|from| from == 1 || from > 3),
-                // The promotion of a replica closes the gate by itself, whoever announced it.
+                // The promotion of a replica closes the gate by itself, announced or not.
                 Happening::Answer {
                     answer:
                         ProbeOutcome::Master | ProbeOutcome::Promoted | ProbeOutcome::Unreadable,
