@@ -86,7 +86,12 @@ async fn keeps_links_of_services_that_change_credentials() {
     assert_eq!(links(&discovery, 1), [(before.1[0].0, vec![1])]);
     let used = handles[0].connection_settings().sentinel_auth.load();
     assert!(used.is(Access::plain(secret("newer").as_ref())), "switchovers use it as well");
-    assert!(discovery.links.login(discovery.learn[&1].1).is(Access::plain(secret("new").as_ref())));
+    assert!(
+        discovery
+            .links
+            .login(discovery.services[&1].auth)
+            .is(Access::plain(secret("new").as_ref()))
+    );
 }
 
 #[tokio::test]
@@ -137,7 +142,12 @@ async fn applies_secret_and_services_of_a_reload_together() {
     let batch = discovery.changes.try_recv().expect("one batch");
     discovery.apply_changes(batch);
     assert_eq!(discovery.links.logins.len(), 1, "its secret is wiped");
-    assert!(discovery.links.login(discovery.learn[&0].1).is(Access::plain(secret("new").as_ref())));
+    assert!(
+        discovery
+            .links
+            .login(discovery.services[&0].auth)
+            .is(Access::plain(secret("new").as_ref()))
+    );
     assert_eq!(links(&discovery), [(link, vec![0])]);
 }
 

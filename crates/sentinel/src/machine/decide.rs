@@ -34,6 +34,7 @@ impl Machine {
         self.weigh_minority(now);
         self.weigh_override();
         self.weigh_denials(now);
+        self.recall_strays();
         self.meet_children(now, self.committed.as_ref().map(|it| it.since));
         match finding {
             _ if self.is_cut_off() => {

@@ -110,6 +110,17 @@ impl Succession {
     }
 
     #[cfg(test)]
+    pub(super) fn strays(&self) -> impl Iterator<Item = &NodeAddr> {
+        self.strays.keys()
+    }
+
+    /// When each child was seen.
+    #[cfg(test)]
+    pub(super) fn seen(&self) -> impl Iterator<Item = (NodeAddr, Instant)> {
+        self.children.iter().map(|(node, child)| (node.clone(), child.since))
+    }
+
+    #[cfg(test)]
     pub(super) fn is_bounded(&self) -> bool {
         self.children.len() <= MAX_NODES && self.strays.len() <= MAX_NODES
     }
@@ -289,7 +300,6 @@ impl Machine {
 
     /// E3: ends the supersession when the voters stand by the master.
     pub(super) fn reinstate(&mut self, now: Instant) {
-        self.recall_strays();
         let newest = self.succession.children.values().map(|child| child.since).max();
         let (Some(since), Some(committed)) = (newest, &self.committed) else { return };
         let asked: BTreeSet<&MyId> =
@@ -346,7 +356,7 @@ impl Machine {
 
     /// A voter names a stray: its `role:master` counts again. That of a former master does not, at
     /// the epoch that superseded it or before.
-    fn recall_strays(&mut self) {
+    pub(super) fn recall_strays(&mut self) {
         let left = |node: &NodeAddr| {
             let by = self.superseded.get(node).copied();
             let votes = self.electorate.votes(None);

@@ -16,8 +16,9 @@ use crate::{MyId, NodeAddr, NodeReport, Probe, Role, View};
 const EXPIRY: Duration = Duration::from_secs(5);
 const DEMOTION: Duration = Duration::from_secs(20);
 
-/// A node that was promoted from the published master.
-struct Child {
+/// A child as the machine knows it.
+struct Promoted {
+    /// When it was seen.
     since: Instant,
     /// The sentinels whose views had expired by then.
     silent: BTreeSet<MyId>,
@@ -26,9 +27,9 @@ struct Child {
 #[derive(Default)]
 pub(super) struct Witness {
     master: Option<(NodeAddr, Instant)>,
-    children: BTreeMap<NodeAddr, Child>,
-    /// Former masters, and children that voters or an operator dismissed.
-    dismissed: BTreeSet<NodeAddr>,
+    /// Those whose history continues that of the published master.
+    children: BTreeSet<NodeAddr>,
+    promoted: BTreeMap<NodeAddr, Promoted>,
     views: BTreeMap<MyId, Heard>,
     /// These are the electorate, as far as known.
     voters: BTreeSet<MyId>,
@@ -61,11 +62,10 @@ impl Witness {
         }
         let Some(committed) = machine.committed() else { return };
         let master = (committed.addr.clone(), committed.since);
-        if self.master.as_ref() != Some(&master) {
+        let replaced = self.master.as_ref() != Some(&master);
+        if replaced {
             self.children.clear();
-            self.dismissed.remove(&master.0);
-            let former = self.master.replace(master).map(|(former, _)| former);
-            self.dismissed.extend(former.filter(|former| *former != committed.addr));
+            self.master = Some(master);
         }
         // The machine may forget a node that turns out to be a replica.
         if let MachineEvent::Probed { node, probe } = event
@@ -84,47 +84,59 @@ impl Witness {
             };
             *answer == Ok(Followed::Confirmed)
         };
-        let by_order = actions.iter().any(confirmed);
-        for (node, child) in std::mem::take(&mut self.children) {
-            if by_order || self.stand_by_master(now, committed, &child) {
-                self.dismissed.insert(node);
-            } else {
-                let open = committed.published && !machine.is_holding();
-                assert!(!open, "open to a master that {node} superseded: {:?}", machine.state());
-                self.children.insert(node, child);
+        let confirmed = actions.iter().any(confirmed);
+        let known: BTreeMap<NodeAddr, Instant> = machine.succession.seen().collect();
+        for (node, child) in std::mem::take(&mut self.promoted) {
+            if known.contains_key(&node) {
+                self.promoted.insert(node, child);
+                continue;
+            }
+            let answered = matches!(event, MachineEvent::Probed { node: it, .. } if *it == node);
+            let voted = self.stand_by_master(now, committed, &child);
+            let dismissed = replaced || confirmed || answered || voted;
+            assert!(dismissed, "{node} was dismissed without a word of the voters");
+            self.children.remove(&node);
+        }
+        // One that is recalled is a child again if its last answer says so.
+        self.children.retain(|node| !machine.succession.strays().any(|it| it == node));
+        let open = committed.published && !machine.is_holding();
+        let child = self.children.first().filter(|_| open);
+        assert_eq!(child, None, "open to a superseded master: {:?}", machine.state());
+        for (node, since) in known {
+            let silent = |id: &&MyId| !self.views.get(*id).is_some_and(|it| it.is_fresh(now));
+            let silent = self.voters.iter().filter(silent).cloned().collect();
+            if self.promoted.get(&node).is_none_or(|child| child.since != since) {
+                self.promoted.insert(node, Promoted { since, silent });
             }
         }
     }
 
     fn meet(&mut self, now: Instant, committed: &Committed, node: &NodeAddr, last: &Probe) {
         let Ok(report) = &last.outcome else { return };
-        let (Some(old), Some(new)) = (&committed.lineage, &report.lineage) else { return };
+        let Some(new) = &report.lineage else { return };
+        let Some(old) = &committed.lineage else { return };
         match &report.role {
-            Role::Replica { master, .. } => {
-                self.dismissed.remove(node);
-                if *master == committed.addr || new.replid == old.replid {
-                    self.children.remove(node);
-                }
+            Role::Replica { master, .. }
+                if *master == committed.addr || new.replid == old.replid =>
+            {
+                self.children.remove(node);
             }
             Role::Master
                 if new.replid2 == old.replid
                     && new.run_id != old.run_id
                     && report.ping.is_ready()
                     && *node != committed.addr
-                    && last.asked_at >= committed.since
-                    && !self.dismissed.contains(node) =>
+                    && last.asked_at >= committed.since =>
             {
-                let silent = |id: &&MyId| !self.views.get(*id).is_some_and(|it| it.is_fresh(now));
-                let silent = self.voters.iter().filter(silent).cloned().collect();
-                self.children.entry(node.clone()).or_insert(Child { since: now, silent });
+                self.children.insert(node.clone());
             }
-            Role::Master | Role::Unknown => {}
+            _ => {}
         }
     }
 
     /// Whether the voters may have reinstated the master: a majority names it, none has a failover
     /// in progress, and all have answered, were silent before, or had the time to demote the child.
-    fn stand_by_master(&self, now: Instant, committed: &Committed, child: &Child) -> bool {
+    fn stand_by_master(&self, now: Instant, committed: &Committed, child: &Promoted) -> bool {
         let votes = |id: &MyId| self.voters.is_empty() || self.voters.contains(id);
         let views = self.views.iter().filter(|(id, it)| votes(id) && it.is_fresh(now));
         let asked: BTreeMap<&MyId, &View> = views

@@ -10,8 +10,8 @@ use crate::machine::{
     OverrideEnd, OverrideNews,
 };
 use crate::{
-    Epoch, MachineRules, Minority, MyId, NodeAddr, NodeReport, Notice, PingReply, Probe, Role,
-    Verify,
+    Epoch, Lineage, MachineRules, Minority, MyId, NodeAddr, NodeReport, Notice, PingReply, Probe,
+    Role, Verify,
 };
 
 /// The maximum number of actions in one step: one per node of a full group, and a few more.
@@ -79,6 +79,8 @@ pub(in crate::machine) struct Oracle {
     failing: BTreeSet<NodeAddr>,
     /// Every node that has reported `role:master`: closing the gate for one of them is safe.
     masters: BTreeSet<NodeAddr>,
+    /// Every history that a node has shown.
+    written: BTreeSet<(NodeAddr, Box<str>)>,
     /// The number of votes that is a majority; `None` if the scenario changes the electorate.
     majority: Option<usize>,
 }
@@ -110,6 +112,7 @@ impl Oracle {
             last_step: None,
             failing: BTreeSet::new(),
             masters: BTreeSet::new(),
+            written: BTreeSet::new(),
             majority: None,
         }
     }
@@ -263,6 +266,9 @@ impl Oracle {
                     self.check_target(now, node, probe);
                     if verifies(probe, Verify::Role) {
                         self.masters.insert(node.clone());
+                    }
+                    if let Ok(NodeReport { lineage: Some(lineage), .. }) = &probe.outcome {
+                        self.written.insert((node.clone(), lineage.replid.clone()));
                     }
                     self.answers.insert(node.clone(), probe.clone());
                 }
@@ -448,7 +454,11 @@ impl Oracle {
                 let (following, until) = self.following.take().expect("no override to end");
                 assert_eq!(following, *addr);
                 match end {
-                    OverrideEnd::Expired => assert!(now >= until, "ended early"),
+                    OverrideEnd::Expired => {
+                        assert!(now >= until, "ended early");
+                        // The operator chose this time; the policy for a minority applies again.
+                        self.last_input = Some(now);
+                    }
                     OverrideEnd::Unfollowed => assert_eq!(*event, MachineEvent::Unfollow),
                     OverrideEnd::Confirmed | OverrideEnd::Switched => {
                         let heard = self.heard_within_expiry(now);
@@ -540,13 +550,17 @@ impl Oracle {
         voters >= 1 && whole && now - probe.asked_at <= AHEAD
     }
 
-    /// Whether the answer is that of a master that continues the history of the last one, as far as
-    /// can be read.
+    /// Whether the answer is that of a master that continues a history that another node wrote, as
+    /// far as can be read.
     fn is_child(&self, addr: &NodeAddr, probe: &Probe) -> bool {
-        let target = self.last.as_ref().and_then(|(addr, _)| self.answers.get(addr));
-        let by_hops =
-            self.answers.iter().any(|(it, older)| it != addr && continues(Some(older), probe));
-        by_hops || continues(target, probe)
+        let new = probe.outcome.as_ref().ok().and_then(|it| it.lineage.as_ref());
+        let continues = |new: &Lineage| {
+            let known = |(node, replid): &(NodeAddr, Box<str>)| {
+                node != addr && (*replid == new.replid || Some(&**replid) == new.continued())
+            };
+            self.written.iter().any(known)
+        };
+        verifies(probe, Verify::Role) && new.is_none_or(continues)
     }
 
     fn cleared(&mut self, now: Instant, reason: NoMasterReason, event: &MachineEvent) {
@@ -568,12 +582,6 @@ impl Oracle {
         self.held = false;
         self.doubted_at = Some(now);
     }
-}
-
-fn continues(older: Option<&Probe>, newer: &Probe) -> bool {
-    let lineage = |probe: &Probe| probe.outcome.as_ref().ok().and_then(|it| it.lineage.clone());
-    let (old, new) = (older.and_then(lineage), lineage(newer));
-    verifies(newer, Verify::Role) && old.zip(new).is_none_or(|(old, new)| new.continues(&old))
 }
 
 fn verifies(probe: &Probe, verify: Verify) -> bool {
