@@ -166,9 +166,8 @@ fn registered_replica_outside_nodes_serves_no_reader() {
     let lists = |node: &Node, words: &[&str]| node.ask(words).is_ok_and(|it| contains(&it, &port));
     wait_until("everyone to list the replica", PATIENCE, || {
         keep_up(&mut client);
-        let all = cluster.sentinels().iter();
-        lists(master, &["ROLE"])
-            && all.map(|it| lists(it, &["SENTINEL", "REPLICAS", "mymaster"])).all(|it| it)
+        let mut all = cluster.sentinels().iter();
+        lists(master, &["ROLE"]) && all.all(|it| lists(it, &["SENTINEL", "REPLICAS", "mymaster"]))
     });
     wait_until("it to be refused", PATIENCE, || {
         keep_up(&mut client);

@@ -71,11 +71,11 @@ impl Witness {
         if let MachineEvent::Probed { node, probe } = event
             && matches!(&probe.outcome, Ok(NodeReport { role: Role::Replica { .. }, .. }))
         {
-            self.meet(now, committed, node, probe);
+            self.meet(committed, node, probe);
         }
         for (node, last) in machine.nodes() {
             if let Some(last) = last {
-                self.meet(now, committed, node, last);
+                self.meet(committed, node, last);
             }
         }
         let confirmed = |it: &MachineAction| {
@@ -111,7 +111,7 @@ impl Witness {
         }
     }
 
-    fn meet(&mut self, now: Instant, committed: &Committed, node: &NodeAddr, last: &Probe) {
+    fn meet(&mut self, committed: &Committed, node: &NodeAddr, last: &Probe) {
         let Ok(report) = &last.outcome else { return };
         let Some(new) = &report.lineage else { return };
         let Some(old) = &committed.lineage else { return };
