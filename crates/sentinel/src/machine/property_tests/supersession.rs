@@ -92,7 +92,7 @@ impl Witness {
                 continue;
             }
             let answered = matches!(event, MachineEvent::Probed { node: it, .. } if *it == node);
-            let voted = self.stand_by_master(now, committed, &child);
+            let voted = self.stand_by_master(now, machine, &child);
             let dismissed = replaced || confirmed || answered || voted;
             assert!(dismissed, "{node} was dismissed without a word of the voters");
             self.children.remove(&node);
@@ -136,14 +136,19 @@ impl Witness {
 
     /// Whether the voters may have reinstated the master: a majority names it, none has a failover
     /// in progress, and all have answered, were silent before, or had the time to demote the child.
-    fn stand_by_master(&self, now: Instant, committed: &Committed, child: &Promoted) -> bool {
+    fn stand_by_master(&self, now: Instant, machine: &Machine, child: &Promoted) -> bool {
+        let master = machine.committed().map(|it| &it.addr);
         let votes = |id: &MyId| self.voters.is_empty() || self.voters.contains(id);
         let views = self.views.iter().filter(|(id, it)| votes(id) && it.is_fresh(now));
         let asked: BTreeMap<&MyId, &View> = views
             .filter(|(_, it)| it.asked_at >= child.since)
             .map(|(id, it)| (id, &it.view))
             .collect();
-        let ours = || asked.values().filter(|view| view.addr == committed.addr);
+        // Another text may lead to the process of the master (`names`).
+        let named = |id: &MyId| machine.electorate.named_by(id).map(|(addr, _)| addr);
+        let is_ours =
+            |id: &MyId, view: &View| Some(&view.addr) == master || named(id).as_ref() == master;
+        let ours = || asked.iter().filter(|(id, view)| is_ours(id, view)).map(|(_, view)| view);
         let standing = ours().filter(|view| !view.failing_over).count();
         let spoken = |id| asked.contains_key(id) || child.silent.contains(id);
         let all = self.voters.iter().all(spoken) || now >= child.since + DEMOTION;

@@ -79,8 +79,8 @@ pub(in crate::machine) struct Oracle {
     failing: BTreeSet<NodeAddr>,
     /// Every node that has reported `role:master`: closing the gate for one of them is safe.
     masters: BTreeSet<NodeAddr>,
-    /// Every history that a node has shown.
-    written: BTreeSet<(NodeAddr, Box<str>)>,
+    /// Every history that a node has shown; `None` for one that it did not show.
+    written: BTreeSet<(NodeAddr, Option<Box<str>>)>,
     /// The number of votes that is a majority; `None` if the scenario changes the electorate.
     majority: Option<usize>,
 }
@@ -260,15 +260,16 @@ impl Oracle {
                 self.count_announced_switches(now);
             }
             MachineEvent::Probed { node, probe } => {
+                if let Ok(report) = &probe.outcome {
+                    let history = report.lineage.as_ref().map(|lineage| lineage.replid.clone());
+                    self.written.insert((node.clone(), history));
+                }
                 let younger =
                     self.answers.get(node).is_none_or(|last| probe.asked_at >= last.asked_at);
                 if younger && self.stalled_at.is_none_or(|at| probe.asked_at >= at) {
                     self.check_target(now, node, probe);
                     if verifies(probe, Verify::Role) {
                         self.masters.insert(node.clone());
-                    }
-                    if let Ok(NodeReport { lineage: Some(lineage), .. }) = &probe.outcome {
-                        self.written.insert((node.clone(), lineage.replid.clone()));
                     }
                     self.answers.insert(node.clone(), probe.clone());
                 }
@@ -555,10 +556,12 @@ impl Oracle {
     fn is_child(&self, addr: &NodeAddr, probe: &Probe) -> bool {
         let new = probe.outcome.as_ref().ok().and_then(|it| it.lineage.as_ref());
         let continues = |new: &Lineage| {
-            let known = |(node, replid): &(NodeAddr, Box<str>)| {
-                node != addr && (*replid == new.replid || Some(&**replid) == new.continued())
-            };
-            self.written.iter().any(known)
+            self.written.iter().filter(|(node, _)| node != addr).any(|(node, history)| {
+                let is_last = self.last.as_ref().is_some_and(|(last, _)| last == node);
+                history.as_deref().map_or(is_last, |replid| {
+                    *replid == *new.replid || Some(replid) == new.continued()
+                })
+            })
         };
         verifies(probe, Verify::Role) && new.is_none_or(continues)
     }
