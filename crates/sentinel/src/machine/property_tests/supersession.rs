@@ -1,7 +1,9 @@
-//! The gate never opens to a master that is known to be superseded, unless it is reinstated.
+//! The gate never opens to a master that is known to be superseded, and no child is dismissed
+//! without a reason.
 //!
-//! The witness reads only what the machine was told: the last answers of the nodes and the views of
-//! the sentinels. Its rule for a reinstatement is a necessary condition.
+//! The witness judges by what the machine was told: the last answers of the nodes and the views of
+//! the sentinels. From the machine itself it takes only which children it knows since when, and
+//! which texts it reads as the master's. Its rule for a reinstatement is a necessary condition.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
