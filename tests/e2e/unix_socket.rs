@@ -112,6 +112,12 @@ fn serves_redis_cli_over_a_unix_socket_through_a_failover() {
     });
     assert_eq!(cli.ask("SET key after"), "OK", "the same connection");
     assert!(cli.ask("CLIENT INFO").contains(" db=3 "), "carried with its database");
+    // One that is still on its way to the new master would end for another reason.
+    assert_eq!(other.ask("PING"), "PONG");
+    raw.write_all(b"PING\r\n").expect("a request");
+    line.clear();
+    BufReader::new(&raw).read_line(&mut line).expect("an answer");
+    assert_eq!(line, "+PONG\r\n");
     drop((cli, other, raw));
     wait_until("the ends", PATIENCE, || closed(&pointsman, "client_closed") >= 3.0);
     let log = pointsman.process().log();
