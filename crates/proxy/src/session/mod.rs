@@ -49,9 +49,10 @@ mod tls_session_tests;
 
 use std::cell::Cell;
 use std::future::ready;
+use std::num::NonZeroU64;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use target::TargetRef;
 use tls::ClientSide;
@@ -86,8 +87,9 @@ pub(crate) struct Session {
     uncarried: Option<Box<Uncarried>>,
     /// Set if it has had a connection of its own although its service shares connections.
     linger: Option<Box<Linger>>,
-    /// When it was carried because something between here and its target reset the connection.
-    reset_at: Cell<Option<Instant>>,
+    /// When it was carried because something between here and its target reset the connection, in
+    /// microseconds of its worker's clock.
+    reset_at: Cell<Option<NonZeroU64>>,
 }
 
 /// A connection that is reset within this time after the last one ends its session.
@@ -308,8 +310,10 @@ impl Session {
         if !matches!(reason, EndReason::UpstreamReset | EndReason::UpstreamLost) {
             return false;
         }
-        let before = self.reset_at.replace(Some(Instant::now()));
-        before.is_none_or(|before| before.elapsed() >= RESETS_APART)
+        let now = self.base.context.counters.measured.elapsed();
+        let before = self.reset_at.replace(NonZeroU64::new(now));
+        let since = |before: NonZeroU64| Duration::from_micros(now.saturating_sub(before.get()));
+        before.is_none_or(|before| since(before) >= RESETS_APART)
     }
 
     /// Carries the session to another target. On failure returns why it ends, and our last push.

@@ -195,11 +195,15 @@ fn spares(name: &str, objects: &[Value]) -> Result<(), String> {
 }
 
 /// Whether Services, budgets, policies, monitors and the spread select the very pods that the
-/// Deployment makes.
+/// Deployment makes. Objects that the values add have none of the chart's labels, and select what
+/// they like.
 fn selects(name: &str, objects: &[Value], labels: &Value) -> Result<(), String> {
     let mut kinds = Vec::new();
     for object in objects {
         let kind = object["kind"].as_str().unwrap_or_default();
+        if object["metadata"]["labels"]["helm.sh/chart"].is_null() {
+            continue;
+        }
         let selectors: Vec<&Value> = match kind {
             "Service" => vec![&object["spec"]["selector"]],
             "PodDisruptionBudget" | "PodMonitor" => {
