@@ -140,7 +140,8 @@ impl ModelState {
     pub(crate) fn booted(start: Instant, minority: Minority) -> Self {
         let mut state = Self::new(start, minority);
         SENTINELS.into_iter().for_each(|who| state.hear_view(who, 0));
-        state.answer(0, start, true);
+        // A start asks the replicas as well, since one of them may have been promoted.
+        NODES.into_iter().for_each(|node| state.answer(node, start, node == 0));
         assert_eq!(state.record.published, Some((0, 0)));
         state.pass(Duration::from_secs(2));
         state.open.clear();
