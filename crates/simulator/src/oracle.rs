@@ -15,7 +15,7 @@ use crate::net::{Leak, Observation, RouteEvent};
 use crate::plan::FaultPlan;
 use crate::proxy::mono;
 use crate::report::{Rule, Violation};
-use crate::sentinel::Sentinel;
+use crate::sentinel::{FailoverStep, Sentinel};
 use crate::wire::{Addr, MS, Micros, Pid, SECOND};
 
 /// Bounds from the moment at which a majority with the new master is reachable: for a redial, a
@@ -32,9 +32,9 @@ const SILENCE: Micros = 10 * SECOND;
 const HEALTHY_SHUT: Micros = 7 * SECOND;
 /// Bound for a hold or a verification, while all sentinels are reachable.
 const HOLD: Micros = 11 * SECOND;
-/// The same while only a majority is: it has to outlast the demotion of a stray master. With fewer,
-/// or while one of them leads a failover, nobody can say which of two masters is meant, and a hold
-/// has no bound but that of Sentinel.
+/// Bound while only a majority is: it has to outlast the demotion of a stray master. With fewer, or
+/// while one of them has ordered a promotion and not finished, nobody can say which of two masters
+/// is meant, and a hold has no bound but that of Sentinel.
 const OUTLAST: Micros = HOLD + 20 * SECOND;
 /// Bound for writes to succeed after everything has healed and all sentinels agree.
 const LIVE: Micros = 15 * SECOND;
@@ -58,7 +58,7 @@ struct ProxyRecord {
     awake_since: Option<Micros>,
     /// Since when a majority is reachable that names the right master.
     heard_since: Option<Micros>,
-    /// Since when any majority, and all sentinels, are reachable and none leads a failover.
+    /// Since when any majority, and all sentinels, are reachable and none is promoting a replica.
     most_since: Option<Micros>,
     all_since: Option<Micros>,
     /// Since when an override is in force although such a majority is reachable.
@@ -422,7 +422,7 @@ impl Oracle {
             target.as_ref().is_some_and(|it| right.is_some_and(|right| right != it.addr));
         let healthy = self.is_healthy(pid, heard, cluster);
         let credible = cluster.is_credible(right);
-        let leading = cluster.sentinels.iter().any(|it| it.failing_over);
+        let leading = cluster.is_promoting();
         let overruled = driver.is_overridden()
             && naming >= majority
             && self.is_verifiable(pid, cluster)
@@ -430,7 +430,7 @@ impl Oracle {
         let it = &mut self.proxies[pid];
         it.awake_since.get_or_insert(now);
         since(&mut it.wrong_since, superseded && naming >= majority && credible, now);
-        since(&mut it.heard_since, naming >= majority && credible, now);
+        since(&mut it.heard_since, naming >= majority, now);
         since(&mut it.overruled_since, overruled, now);
         since(&mut it.most_since, heard >= majority && !leading, now);
         since(&mut it.all_since, heard == cluster.sentinels.len() && !leading, now);
@@ -642,6 +642,12 @@ impl Cluster {
     fn are_strangers(&self) -> bool {
         let (lost, at) = self.identities_lost;
         lost * 2 > self.sentinels.len() && self.net.now - at < 120 * SECOND
+    }
+
+    /// Whether a sentinel has ordered a promotion, and its failover is not over.
+    fn is_promoting(&self) -> bool {
+        let mut sentinels = self.sentinels.iter();
+        sentinels.any(|it| it.failing_over && it.step >= FailoverStep::WaitPromotion)
     }
 
     /// Whether sentinels that name this master may be followed: if most have lost their identity,

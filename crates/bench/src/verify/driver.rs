@@ -14,7 +14,7 @@ use super::exceptions::Treatment;
 use super::reply::{compared, is_unasked, readable};
 use super::rig::{PATIENCE, Rig};
 
-/// So long the direct server is silent after its last reply, if it owes one that never comes.
+/// After this silence the direct server is taken to owe no further reply.
 const SILENCE: Duration = Duration::from_secs(2);
 
 /// Longer than a request of a conversation blocks.

@@ -245,7 +245,7 @@ impl MemberState {
         }
     }
 
-    /// Adds bytes of replies, of which so many end in them.
+    /// Adds bytes of replies; `ended` replies are complete with them.
     pub(super) fn receive(
         &mut self,
         bytes: &[u8],
