@@ -1,7 +1,7 @@
 //! Clients that share connections end a script that runs for too long, whatever state their session
 //! has. Meanwhile the server refuses nearly everything: `PING`, `SELECT`, names.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use harness::{Client, Cluster, Pointsman, encode, server_version, wait_until};
 
@@ -194,4 +194,121 @@ fn passes_deeply_nested_replies_of_scripts() {
         }
     }
     wait_until_sharing(&pointsman, 2.0);
+}
+
+/// A service whose clients share one connection, and a server that is soon busy.
+fn start_with_one_worker() -> (Cluster, Pointsman) {
+    let cluster = Cluster::builder().replicas(0).sentinels(1).redis_line("lua-time-limit 100");
+    let cluster = cluster.down_after(PATIENCE).start();
+    let pointsman = builder(&cluster).service_line("upstream = \"shared\"");
+    let pointsman = pointsman.lines("[process]\nworkers = 1").start();
+    (cluster, pointsman)
+}
+
+/// Clients that share, each after `setup`.
+fn members(pointsman: &Pointsman, setup: &[&str], count: usize) -> Vec<Client> {
+    let connect = |_| {
+        let mut client = pointsman.client();
+        client.set_timeout(PATIENCE).expect("a timeout");
+        assert!(setup.is_empty() || !client.cmd(setup).expect("its state").is_error());
+        assert!(client.cmd(&["SET", "k", "v"]).expect("SET").is_ok());
+        client
+    };
+    (0..count).map(connect).collect()
+}
+
+/// A client that waits for nothing on the connection of the script receives what it would receive
+/// directly. One whose request is on that connection is answered when the script has ended.
+#[test]
+fn answers_busy_to_clients_that_share_with_a_script() {
+    let (cluster, pointsman) = start_with_one_worker();
+    for setup in [&[][..], &["HELLO", "3"]] {
+        let mut others = members(&pointsman, setup, 5);
+        let (mut caught, mut operator) = (others.pop().expect("five"), others.pop().expect("four"));
+        let mut runner = members(&pointsman, setup, 1).pop().expect("one");
+        wait_until_sharing(&pointsman, 6.0);
+        runner.send(&encode(SCRIPT[0])).expect("sent");
+        harness::pause(Duration::from_millis(300));
+        caught.send(&encode(&["INCR", "n"])).expect("sent");
+        harness::pause(Duration::from_secs(3));
+        let asked = Instant::now();
+        for client in &mut others {
+            for command in [&["GET", "k"][..], &["SET", "k", "w"], &["PING"]] {
+                let reply = client.cmd(command).expect("a reply");
+                let is_busy = reply.error().is_some_and(|it| it.starts_with("BUSY"));
+                assert!(is_busy, "{setup:?} {command:?}: {reply:?}");
+            }
+        }
+        assert!(asked.elapsed() < Duration::from_secs(3), "{:?}", asked.elapsed());
+        // One that has connected since is no exception.
+        let reply = pointsman.client().cmd(&["GET", "k"]).expect("a reply");
+        assert!(reply.error().is_some_and(|it| it.starts_with("BUSY")), "{reply:?}");
+        caught.send(&encode(&["GET", "k"])).expect("sent");
+        assert!(operator.cmd(SCRIPT[1]).expect("a reply").is_ok());
+        assert!(runner.read_value().expect("a reply").is_error(), "the script was ended");
+        assert!(caught.read_value().expect("a reply").int().is_some());
+        assert_eq!(caught.read_value().expect("a reply").text(), Some("v"));
+        others.extend([runner, caught, operator]);
+        for client in &mut others {
+            assert_eq!(client.cmd(&["GET", "k"]).expect("a reply").text(), Some("v"));
+        }
+        wait_until("the number of connections", PATIENCE, || {
+            count(&pointsman, "pointsman_shared_connections") == 1.0
+        });
+        drop(others);
+        wait_until_sharing(&pointsman, 0.0);
+    }
+    assert_eq!(count(&pointsman, "pointsman_shared_desyncs_total"), 0.0);
+    assert_eq!(count(&pointsman, "pointsman_shared_sessions_lost_total"), 0.0);
+    drop(cluster);
+}
+
+/// A server that pauses all clients answers on no other connection either: one connection at a time
+/// is opened, nobody is closed, and everything is answered when the pause has ended.
+#[test]
+fn opens_one_connection_while_clients_are_paused() {
+    let (cluster, pointsman) = start_with_one_worker();
+    let mut all = members(&pointsman, &[], 40);
+    wait_until_sharing(&pointsman, 40.0);
+    let received = || {
+        let info = cluster.master().ask(&["INFO", "stats"]).expect("INFO");
+        let text = info.text().expect("text").to_owned();
+        let line = text.lines().find_map(|it| it.strip_prefix("total_connections_received:"));
+        line.and_then(|it| it.parse::<u32>().ok()).expect("a number")
+    };
+    let before = received();
+    assert!(cluster.master().ask(&["CLIENT", "PAUSE", "6000", "ALL"]).expect("PAUSE").is_ok());
+    let (first, waiting) = all.split_at_mut(1);
+    first[0].send(&encode(&["GET", "k"])).expect("sent");
+    harness::pause(Duration::from_millis(2500));
+    let paused = Instant::now();
+    waiting.iter_mut().for_each(|it| it.send(&encode(&["GET", "k"])).expect("sent"));
+    for client in &mut all {
+        assert_eq!(client.read_value().expect("a reply").text(), Some("v"));
+    }
+    assert!(paused.elapsed() > Duration::from_secs(2), "{:?}", paused.elapsed());
+    wait_until_sharing(&pointsman, 40.0);
+    assert_eq!(count(&pointsman, "pointsman_dedicated_sessions"), 0.0);
+    // Those of the sentinel and the probes included.
+    let opened = received() - before;
+    assert!(opened < 25, "{opened}");
+}
+
+/// A server that pauses writes stops reading a connection at the first one.
+#[test]
+fn reads_on_while_writes_are_paused() {
+    let (cluster, pointsman) = start_with_one_worker();
+    let mut all = members(&pointsman, &[], 10);
+    wait_until_sharing(&pointsman, 10.0);
+    assert!(cluster.master().ask(&["CLIENT", "PAUSE", "8000", "WRITE"]).expect("PAUSE").is_ok());
+    let paused = Instant::now();
+    let mut writer = all.pop().expect("ten");
+    writer.send(&encode(&["INCR", "n"])).expect("sent");
+    harness::pause(Duration::from_secs(2));
+    for client in &mut all {
+        assert_eq!(client.cmd(&["GET", "k"]).expect("a reply").text(), Some("v"));
+    }
+    assert!(paused.elapsed() < Duration::from_secs(6), "{:?}", paused.elapsed());
+    assert_eq!(writer.read_value().expect("a reply").int(), Some(1));
+    assert!(paused.elapsed() > Duration::from_secs(7), "{:?}", paused.elapsed());
 }

@@ -77,6 +77,11 @@ impl LazyTimer {
         self.0.is_some()
     }
 
+    /// Whether it is due, for a task whose waker is always the one with which it was set.
+    pub(crate) fn has_elapsed(&self) -> bool {
+        self.0.as_ref().is_some_and(|sleep| sleep.is_elapsed())
+    }
+
     /// Whether it is due.
     pub(crate) fn is_due(&mut self, waker: &Waker) -> bool {
         self.0.as_mut().is_some_and(|sleep| {

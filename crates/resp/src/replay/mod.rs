@@ -37,6 +37,7 @@ use crate::ledger::Ledger;
 use crate::ledger::channel_names::SUBSCRIPTION_KINDS;
 use crate::ledger::replay_state::{AuthMethod, ReplayState, Text, part};
 use crate::ledger::session_state::{Direction, ReplyOutcome, SessionState};
+use crate::ledger::shared_state::SharedState;
 use crate::scan::limits::Limits;
 use crate::scan::message_kind::{self, Hint};
 
@@ -225,6 +226,12 @@ impl Replay {
     #[must_use]
     pub fn has_shared_state_of(&self, before: &Ledger) -> bool {
         self.is_answered() && self.ledger.shared_state() == before.shared_state()
+    }
+
+    /// The state of the connection, as far as its clients share it.
+    #[must_use]
+    pub fn shared_state(&self) -> Option<SharedState<'_>> {
+        self.ledger.shared_state()
     }
 
     /// Whether the connection has the state that its clients share: all of it was accepted.

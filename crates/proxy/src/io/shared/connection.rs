@@ -62,6 +62,11 @@ struct State {
     closed: bool,
     /// It is not read, because a client has too much to read from it.
     is_stalled: bool,
+    /// Reads so far, of which only a change matters.
+    reads: u32,
+    /// Nothing has arrived for long although replies are awaited. Nothing more is sent before
+    /// something does.
+    is_silent: bool,
     /// Whether the server has answered on it although nobody has authenticated. `None` until it has
     /// said so, and if its clients have sent credentials.
     admits_anyone: Option<bool>,
@@ -93,6 +98,8 @@ impl Connection {
             waker: None,
             closed: false,
             is_stalled: false,
+            reads: 0,
+            is_silent: false,
             admits_anyone: None,
         }))
     }
@@ -140,6 +147,54 @@ impl Connection {
     /// Whether it takes no further members.
     pub(crate) fn is_closed(&self) -> bool {
         self.0.borrow().closed
+    }
+
+    /// Whether it takes no further members, and all of its requests are answered, those of members
+    /// that have left included.
+    pub(crate) fn is_over(&self) -> bool {
+        let state = self.0.borrow();
+        let awaits = state.ledger.as_ref().is_some_and(|ledger| ledger.in_flight() > 0);
+        state.closed && state.members.is_empty() && !awaits
+    }
+
+    /// Whether requests may be sent on it.
+    pub(crate) fn is_open(&self) -> bool {
+        self.0.borrow().ledger.is_some()
+    }
+
+    /// The number of reads, of which only a change matters, if replies are awaited that would be
+    /// read.
+    pub(crate) fn awaited_after(&self) -> Option<u32> {
+        let state = self.0.borrow();
+        let awaits = state.ledger.as_ref().is_some_and(|ledger| ledger.in_flight() > 0);
+        (awaits && !state.is_stalled).then_some(state.reads)
+    }
+
+    /// Nothing has arrived on it for long, although replies are awaited. Members with nothing in
+    /// flight are woken, to look for another one.
+    pub(crate) fn set_silent(&self) {
+        let mut state = self.0.borrow_mut();
+        state.is_silent = true;
+        for member in state.members.values() {
+            let member = member.borrow();
+            if member.in_flight == 0 && member.queued {
+                member.wake();
+            }
+        }
+    }
+
+    /// Whether nothing has arrived on it for long.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.0.borrow().is_silent
+    }
+
+    /// Takes no further members and sends nothing more: members with nothing in flight join another
+    /// connection at once, and the others when their replies have arrived.
+    pub(crate) fn retire(&self) {
+        let mut state = self.0.borrow_mut();
+        state.closed = true;
+        state.release_settled();
+        state.wake();
     }
 
     /// Whether it is not read, because a client has too much to read from it. To be
@@ -306,7 +361,8 @@ impl State {
             if !self.flush(cx, stream, target)? {
                 return Ok(());
             }
-            if self.closed || self.turns.is_empty() || !target.accepts_requests() {
+            let is_stopped = self.closed || self.is_silent || self.turns.is_empty();
+            if is_stopped || !target.accepts_requests() {
                 return Ok(());
             }
             self.prepare();
@@ -437,6 +493,7 @@ impl State {
                 Poll::Ready(Ok(read)) => read,
                 Poll::Ready(Err(error)) => return Err(ConnectionEnd::Failed(error)),
             };
+            (self.reads, self.is_silent) = (self.reads.wrapping_add(1), false);
             let bytes = invariant::first_bytes(part, read).map_err(ConnectionEnd::Failed)?;
             if self.kept.is_empty() {
                 self.hand_out(bytes)?;

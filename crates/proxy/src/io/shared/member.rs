@@ -13,12 +13,14 @@ use crate::io::shared::member_state::{
 use crate::io::stream::ByteStream;
 
 /// What is to be done with the bytes of a member.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) enum Offer {
     /// Nothing.
     Nothing,
     /// A connection is needed for them.
     Join,
+    /// They wait on this connection, which is silent, and the member may change to another.
+    Silent(Rc<Connection>),
 }
 
 /// The target's side of a session that shares connections.
@@ -93,10 +95,14 @@ impl Member {
             return Offer::Nothing;
         }
         if state.queued {
-            let connection = state.connection.clone();
+            let (connection, may_change) = (state.connection.clone(), state.in_flight == 0);
             drop(state);
+            let Some(connection) = connection else { return Offer::Nothing };
+            if may_change && connection.is_silent() {
+                return Offer::Silent(connection);
+            }
             // The gate may have opened.
-            connection.inspect(|connection| connection.wake());
+            connection.wake();
             return Offer::Nothing;
         }
         // A client that sends a request byte by byte gets no turn before it is whole.
@@ -107,10 +113,13 @@ impl Member {
             return Offer::Nothing;
         }
         let Some(connection) = state.connection.clone() else { return Offer::Join };
-        let id = state.id;
+        let (id, may_change) = (state.id, state.in_flight == 0);
         state.queued = true;
         drop(state);
         connection.queue(id);
+        if may_change && connection.is_silent() {
+            return Offer::Silent(connection);
+        }
         Offer::Nothing
     }
 

@@ -5,14 +5,21 @@
 //! fails, every session that waits for it opens a connection of its own, with all that implies for
 //! permits, holds and refusals; so nothing of that is here.
 //!
-//! Deliberately absent: a limit for the time that a request takes. A connection that a script
-//! blocks would be no faster with another one beside it.
+//! A server that runs a script for long, or pauses clients, reads nothing more from the connection
+//! on which it was told to, and still answers on others: that it is busy, or reads. So when nothing
+//! has arrived for a second although replies are awaited, nothing more is sent on the connection,
+//! and as soon as a member with nothing in flight has a request, another connection is opened. When
+//! the server has accepted its state, it [takes over](Driver::retire_silent): the silent one is
+//! closed after the last reply. A server that answers nobody does not accept it, and then the
+//! requests wait where they are.
+//!
+//! Deliberately absent: a limit for the time that a request takes.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use aws_lc_rs::{hmac, rand};
@@ -36,6 +43,10 @@ use crate::shared_counters::TableSource;
 /// A connection without members is kept for so long.
 const UNUSED: Duration = Duration::from_secs(10);
 
+/// A connection on which nothing has arrived for so long, although replies are awaited, is silent.
+/// Measured from a look at this interval, so it may be twice as long.
+const SILENT: Duration = Duration::from_secs(1);
+
 /// Interval of looks whether clients have read what keeps their connection from being read.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
@@ -50,6 +61,54 @@ struct Entry {
     connection: Rc<Connection>,
     table: Rc<CommandTable>,
     access: Rc<Access>,
+    /// It was opened in place of a silent one. Nobody joins it before it is open.
+    succeeds: bool,
+}
+
+impl Entry {
+    /// A connection that is being opened by a task of its own, in the state of `replay`, of which
+    /// is also said whether it succeeds a silent connection.
+    fn open(
+        entries: &mut Vec<Self>,
+        key: GroupKey,
+        (context, target): (&Arc<WorkerContext>, &Arc<Target>),
+        (replay, succeeds): (Replay, bool),
+    ) -> Rc<Connection> {
+        let connection = Rc::new(Connection::new());
+        let is_known = |it: &&Self| {
+            it.is_to((&context.shared, target)) && (succeeds || !it.connection.is_closed())
+        };
+        let server = entries.iter().find(is_known);
+        let table = server.map_or_else(Rc::default, |entry| Rc::clone(&entry.table));
+        let access = server.map_or_else(Rc::default, |entry| Rc::clone(&entry.access));
+        let driver = Driver {
+            connection: Rc::clone(&connection),
+            table: Rc::clone(&table),
+            access: Rc::clone(&access),
+            context: Arc::clone(context),
+            target: Arc::clone(target),
+            key: key.clone(),
+            succeeds,
+        };
+        following::spawn(driver.run(replay));
+        let (service, target) = (Arc::clone(&context.shared), Arc::clone(target));
+        let opened = Rc::clone(&connection);
+        entries.push(Self { service, target, key, connection, table, access, succeeds });
+        opened
+    }
+
+    fn is_to(&self, (service, target): (&Arc<ServiceContext>, &Arc<Target>)) -> bool {
+        Arc::ptr_eq(&self.service, service) && Arc::ptr_eq(&self.target, target)
+    }
+
+    /// Whether it is another connection of the group, to the same server.
+    fn is_like(&self, other: &Self) -> bool {
+        !Rc::ptr_eq(&self.connection, &other.connection)
+            && self.is_to((&other.service, &other.target))
+            && self.key == other.key
+            && (self.connection.admits_anyone() == other.connection.admits_anyone()
+                || !self.connection.is_open())
+    }
 }
 
 /// The connections of a worker.
@@ -64,18 +123,20 @@ thread_local! {
 }
 
 /// Offers what a session has written. Joins a connection if it needs one.
-pub(crate) fn offer(
-    member: &mut Member,
-    ledger: &Ledger,
-    (context, target): (&Arc<WorkerContext>, &Arc<Target>),
-) {
-    if member.offer() == Offer::Nothing {
-        return;
-    }
-    match connection(member, ledger, (context, target)) {
-        Some(Found::Connection(connection)) => member.join(&connection),
-        Some(Found::Later) => {}
-        None => member.promote(Promotion::NotConnected),
+pub(crate) fn offer(member: &mut Member, ledger: &Ledger, to: (&Arc<WorkerContext>, &Arc<Target>)) {
+    match member.offer() {
+        Offer::Nothing => {}
+        Offer::Join => match connection(member, ledger, to) {
+            Some(Found::Connection(connection)) => {
+                member.join(&connection);
+                if connection.is_silent() {
+                    succeed(&connection, ledger, to);
+                }
+            }
+            Some(Found::Later) => {}
+            None => member.promote(Promotion::NotConnected),
+        },
+        Offer::Silent(connection) => succeed(&connection, ledger, to),
     }
 }
 
@@ -108,7 +169,7 @@ fn connection(
             Err(Admission::Later) => return Some(Found::Later),
             Err(_) => return None,
         };
-        let Fitting { count, least, server } = fitting;
+        let Fitting { count, least } = fitting;
         let is_full = entries.len() >= MAX_CONNECTIONS;
         if let Some(least) = least
             && (count >= most.get() || least.len() == 0 || is_full)
@@ -119,37 +180,45 @@ fn connection(
             return None;
         }
         let replay = Replay::of_shared(ledger, false)?;
-        let connection = Rc::new(Connection::new());
-        let table = server.map_or_else(Rc::default, |entry| Rc::clone(&entry.table));
-        let access = server.map_or_else(Rc::default, |entry| Rc::clone(&entry.access));
-        let driver = Driver {
-            connection: Rc::clone(&connection),
-            table: Rc::clone(&table),
-            access: Rc::clone(&access),
-            context: Arc::clone(context),
-            target: Arc::clone(target),
-            state: (key.resp3(), key.is_authenticated()),
-        };
-        following::spawn(driver.run(replay));
-        entries.push(Entry {
-            service: Arc::clone(&context.shared),
-            target: Arc::clone(target),
-            key,
-            connection: Rc::clone(&connection),
-            table,
-            access,
-        });
-        Some(Found::Connection(connection))
+        let opened = Entry::open(entries, key, (context, target), (replay, false));
+        Some(Found::Connection(opened))
     })
+}
+
+/// Has a connection opened that takes the place of a silent one, for a member in the state of
+/// `ledger`. One at most, and none while another one of the group has been replaced and still has
+/// members: that one would be as silent.
+fn succeed(
+    silent: &Rc<Connection>,
+    ledger: &Ledger,
+    (context, target): (&Arc<WorkerContext>, &Arc<Target>),
+) {
+    if !target.accepts_requests() {
+        return;
+    }
+    POOL.with_borrow_mut(|pool| {
+        let entries = &mut pool.as_mut()?.entries;
+        let entry = entries.iter().find(|it| Rc::ptr_eq(&it.connection, silent))?;
+        let mut alike = entries.iter().filter(|it| it.is_like(entry));
+        let has_other = alike.any(|it| it.connection.is_closed() || !it.connection.is_open());
+        if has_other || entries.len() >= MAX_CONNECTIONS {
+            return None;
+        }
+        let mut alike = entries.iter().filter(|it| it.is_like(entry));
+        if alike.any(|it| !it.connection.is_silent()) {
+            silent.retire();
+            return None;
+        }
+        let (key, replay) = (entry.key.clone(), Replay::of_shared(ledger, false)?.on_same_server());
+        Some(Entry::open(entries, key, (context, target), (replay, true)))
+    });
 }
 
 /// The connections that a session may share.
 struct Fitting<'a> {
     count: u16,
-    /// The one with the fewest members.
+    /// The one with the fewest members, which is not silent if there is one that is not.
     least: Option<&'a Rc<Connection>>,
-    /// Any one to the server.
-    server: Option<&'a Entry>,
 }
 
 impl<'a> Fitting<'a> {
@@ -164,16 +233,13 @@ impl<'a> Fitting<'a> {
         (context, target): (&Arc<WorkerContext>, &Arc<Target>),
         mut admission: impl FnMut(&Rc<Access>) -> Admission,
     ) -> Result<Self, Admission> {
-        let (mut found, mut known) = (Self { count: 0, least: None, server: None }, None);
+        let (mut found, mut known) = (Self { count: 0, least: None }, None);
         // All are compared, so that the time does not depend on which is equal.
         for entry in entries {
-            let same_server = Arc::ptr_eq(&entry.service, &context.shared)
-                && Arc::ptr_eq(&entry.target, target)
-                && !entry.connection.is_closed();
-            if same_server {
-                found.server = Some(entry);
-            }
-            if entry.key != *key || !same_server {
+            let is_usable = entry.is_to((&context.shared, target))
+                && !entry.connection.is_closed()
+                && (!entry.succeeds || entry.connection.is_open());
+            if entry.key != *key || !is_usable {
                 continue;
             }
             if let Some(admits) = entry.connection.admits_anyone() {
@@ -184,7 +250,8 @@ impl<'a> Fitting<'a> {
                 }
             }
             found.count += 1;
-            if found.least.is_none_or(|least| entry.connection.len() < least.len()) {
+            let order = |it: &Connection| (it.is_silent(), it.len());
+            if found.least.is_none_or(|least| order(&entry.connection) < order(least)) {
                 found.least = Some(&entry.connection);
             }
         }
@@ -209,6 +276,29 @@ fn digest(key: &hmac::Key, secret: &[u8]) -> [u8; 32] {
     digest
 }
 
+/// Measures for how long nothing has arrived on a connection.
+#[derive(Default)]
+struct SilenceClock {
+    timer: LazyTimer,
+    /// The number of reads when the timer was set. A reply was awaited then, so it is a different
+    /// one when that has arrived, however long nothing was awaited since.
+    reads: u32,
+}
+
+impl SilenceClock {
+    /// Whether nothing has arrived in an interval. `reads`: their number, if replies are awaited.
+    fn is_due(&mut self, reads: Option<u32>, waker: &Waker) -> bool {
+        let Some(reads) = reads else { return false };
+        if self.timer.is_set() && !self.timer.has_elapsed() {
+            return false;
+        }
+        let is_due = self.timer.is_set() && reads == self.reads;
+        self.timer.set(SILENT, waker);
+        self.reads = reads;
+        is_due
+    }
+}
+
 /// What says which commands are shared, and how it differs from the built-in table.
 type Table = (TableSource, Option<Rc<Commands>>);
 
@@ -219,8 +309,9 @@ struct Driver {
     access: Rc<Access>,
     context: Arc<WorkerContext>,
     target: Arc<Target>,
-    /// RESP3, and authenticated.
-    state: (bool, bool),
+    key: GroupKey,
+    /// It takes the place of a silent connection.
+    succeeds: bool,
 }
 
 impl Driver {
@@ -228,6 +319,8 @@ impl Driver {
         let counters = &self.context.counters.shared;
         let (mut upstream, (source, corrected)) = match self.open(replay).await {
             Ok(opened) => opened,
+            // Nobody has joined it.
+            Err(_) if self.succeeds => return,
             Err(failed) => {
                 let service = &*self.context.shared.service.name;
                 let target = self.target.addr();
@@ -241,7 +334,10 @@ impl Driver {
         let of_table = counters.by_table.get(source as usize);
         of_table.inspect(|it| it.increment());
         self.context.counters.dials.increment();
-        self.connection.opened(self.state, corrected);
+        self.connection.opened((self.key.resp3(), self.key.is_authenticated()), corrected);
+        if self.succeeds {
+            self.retire_silent();
+        }
         let end = self.serve(&mut upstream).await;
         of_table.inspect(|it| it.decrement());
         counters.closed.increment();
@@ -264,11 +360,13 @@ impl Driver {
         let begin = Instant::now();
         let mut upstream = replay::exchange(target, &mut replay, until).await?;
         self.context.counters.dialled_in.record(begin.elapsed());
-        if !replay.has_shared_state() {
+        // While a script runs, nothing but the user and the protocol version can be set.
+        let has_state = replay.has_shared_state() && (!self.succeeds || self.has_state_of(&replay));
+        if !has_state {
             return Err(Failed::Refused);
         }
-        let (admits, (_, is_authenticated)) = (!replay.is_unauthenticated(), self.state);
-        if !is_authenticated {
+        let admits = !replay.is_unauthenticated();
+        if !self.key.is_authenticated() {
             // From now on nobody joins by this answer alone: what follows may take long.
             self.access.answered(begin, Ok(admits));
             self.connection.set_admits_anyone(admits);
@@ -278,10 +376,40 @@ impl Driver {
             true => self.table.corrected(&mut upstream, target, until).await?,
             false => (TableSource::BuiltIn, None),
         };
-        if !dial::may_be_used(&self.target) {
+        if !dial::may_be_used(&self.target) || (self.succeeds && !self.has_silent()) {
             return Err(Failed::Superseded);
         }
         Ok((upstream, table))
+    }
+
+    /// Whether the connection is in the state of its group.
+    fn has_state_of(&self, replay: &Replay) -> bool {
+        POOL.with_borrow(|pool| {
+            let (Some(pool), Some(state)) = (pool, replay.shared_state()) else { return false };
+            GroupKey::new(&state, |secret| digest(&pool.digest_key, secret)) == self.key
+        })
+    }
+
+    /// The silent connections of its group that still take members.
+    fn silent(&self) -> Vec<Rc<Connection>> {
+        POOL.with_borrow(|pool| {
+            let entries = pool.iter().flat_map(|pool| &pool.entries);
+            let own = entries.clone().find(|it| Rc::ptr_eq(&it.connection, &self.connection));
+            let alike = entries.filter(|it| own.is_some_and(|own| it.is_like(own)));
+            let silent = alike.map(|it| &it.connection);
+            silent.filter(|it| it.is_silent() && !it.is_closed()).map(Rc::clone).collect()
+        })
+    }
+
+    fn has_silent(&self) -> bool {
+        !self.silent().is_empty()
+    }
+
+    /// Its members take over from the silent connections of its group.
+    fn retire_silent(&self) {
+        let (service, target) = (&*self.context.shared.service.name, self.target.addr());
+        tracing::debug!(service, %target, "a shared connection is silent, opened another one");
+        self.silent().iter().for_each(|silent| silent.retire());
     }
 
     /// Serves the members to the end of the connection; `None` if it has none any more.
@@ -289,6 +417,7 @@ impl Driver {
         let Self { connection, context, target, .. } = self;
         let counters = &context.counters.shared;
         let (mut unused, mut stalled) = (LazyTimer::default(), LazyTimer::default());
+        let mut silence = SilenceClock::default();
         poll_fn(|cx| {
             let polled = match &mut *upstream {
                 Upstream::Plain(socket) => connection.poll(cx, socket, target, counters),
@@ -307,12 +436,15 @@ impl Driver {
                     stalled.set(LOOK_AGAIN, cx.waker());
                 }
             }
+            if connection.is_over() {
+                return Poll::Ready(None);
+            }
+            if silence.is_due(connection.awaited_after(), cx.waker()) && target.accepts_requests() {
+                connection.set_silent();
+            }
             if connection.len() > 0 {
                 unused.clear();
-            } else if connection.is_closed()
-                || target.fence().is_raised()
-                || unused.is_due(cx.waker())
-            {
+            } else if target.fence().is_raised() || unused.is_due(cx.waker()) {
                 return Poll::Ready(None);
             } else if !unused.is_set() {
                 unused.set(UNUSED, cx.waker());

@@ -18,13 +18,15 @@ pub(super) enum Upstream {
 }
 
 /// What a session asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Need {
     Nothing,
     /// A shared connection.
     Join,
     /// A connection of its own.
     Promote,
+    /// Another connection instead of this one, which is silent.
+    Replace(Rc<Connection>),
 }
 
 /// A client and its session.
@@ -126,6 +128,7 @@ impl Client {
             Offer::Join => Need::Join,
             Offer::Nothing if member.promotion().is_some() => Need::Promote,
             Offer::Nothing => Need::Nothing,
+            Offer::Silent(connection) => Need::Replace(connection),
         }
     }
 

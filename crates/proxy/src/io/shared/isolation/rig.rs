@@ -48,6 +48,8 @@ pub struct Seen {
     pub rested: u32,
     /// Turns while the gate was closed.
     pub held: u32,
+    /// Silent connections whose members changed to another one.
+    pub retired: u32,
 }
 
 impl Seen {
@@ -64,6 +66,7 @@ impl Seen {
             desynchronised: self.desynchronised + other.desynchronised,
             rested: self.rested + other.rested,
             held: self.held + other.held,
+            retired: self.retired + other.retired,
         }
     }
 }
@@ -122,6 +125,7 @@ impl Rig {
                 let error = io::Error::from(io::ErrorKind::ConnectionReset);
                 self.lose(on, &ConnectionEnd::Failed(error));
             }
+            59 => self.connections[on].0.set_silent(),
             60 if how < 120 => self.lie(on, how),
             61 if how < 80 => self.replace(at),
             62 if how < 200 => self.set_gate(how < 100),
@@ -137,12 +141,19 @@ impl Rig {
             match client.advance() {
                 Need::Nothing => {}
                 Need::Join => {
-                    let least = self.connections.iter().min_by_key(|(it, _)| it.len());
+                    let usable = self.connections.iter().filter(|(it, _)| !it.is_closed());
+                    let least = usable.min_by_key(|(it, _)| it.len());
                     least.into_iter().for_each(|(it, _)| client.join(it));
                 }
                 Need::Promote => {
                     client.promote();
                     self.seen.promoted += 1;
+                }
+                Need::Replace(silent) => {
+                    if self.connections.iter().all(|(it, _)| !it.is_closed()) {
+                        silent.retire();
+                        self.seen.retired += 1;
+                    }
                 }
             }
         }
@@ -157,7 +168,10 @@ impl Rig {
         if let Poll::Ready(end) = connection.poll(&mut cx, wire, &self.target, &self.counters) {
             assert!(matches!(end, ConnectionEnd::Desync(_)), "{end:?}");
             self.seen.desynchronised += 1;
-            self.lose(on, &end);
+            return self.lose(on, &end);
+        }
+        if connection.is_over() {
+            self.connections[on] = self::connection(on);
         }
     }
 

@@ -26,7 +26,7 @@ fn reaches_every_kind_of_event() {
         .collect();
     let seen = steps.chunks(4_000).map(run).fold(Seen::default(), Seen::add);
     assert!(seen.executed > 1_000 && seen.held > 100, "{seen:?}");
-    assert!(seen.rested > 20, "{seen:?}");
+    assert!(seen.rested > 20 && seen.retired > 20, "{seen:?}");
     assert!(seen.lost > 20 && seen.left > 20 && seen.ended > 20, "{seen:?}");
     assert!(seen.promoted > 20 && seen.returned > 5, "{seen:?}");
     assert!(seen.desynchronised > 5, "{seen:?}");
